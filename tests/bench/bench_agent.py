@@ -35,14 +35,14 @@ def main():
         there = measured.MeasuredHost(
             root, [sysfs.FakeNode(at, '%d-%d' % (32 * at, 32 * at + 31)) for at in (0, 1)]
         )
-        found = measure(there, root, args)
+        times = measure(there, root, args)
         there.close()
-    found['percent_of_a_core_at_5_s'] = round(found['agent_ms'] / 50, 3)
+    times['percent_of_a_core_at_5_s'] = round(times['agent_ms'] / 50, 3)
     print(
         '%(guests)d guests: sampling %(sampling_ms).1f ms a tick, everything else '
-        '%(agent_ms).1f ms: %(percent_of_a_core_at_5_s).2f %% of a core at 5 s' % found
+        '%(agent_ms).1f ms: %(percent_of_a_core_at_5_s).2f %% of a core at 5 s' % times
     )
-    print(json.dumps(found))
+    print(json.dumps(times))
 
 
 def measure(there, root, args):
@@ -53,9 +53,9 @@ def measure(there, root, args):
         counters_conf.CounterOptions(),
         rebalance=agent_conf.DRY_RUN,
     )
-    with contextlib.closing(Agent(options, root)) as made:
+    with contextlib.closing(Agent(options, root)) as agent:
         spent = {'sampling': 0.0}
-        take = made._sampler.sample
+        take = agent._sampler.sample
 
         def sample(*values):
             began = time.process_time()
@@ -64,14 +64,14 @@ def measure(there, root, args):
             finally:
                 spent['sampling'] += time.process_time() - began
 
-        made._sampler.sample = sample
+        agent._sampler.sample = sample
         for at in range(2):
-            tick(there, made, args.guests, at)
+            tick(there, agent, args.guests, at)
         spent['sampling'], all_s = 0.0, 0.0
         for at in range(2, 2 + args.ticks):
             load(there, args.guests, at)
             began = time.process_time()
-            made.tick(now(at))
+            agent.tick(now(at))
             all_s += time.process_time() - began
     return {
         'guests': args.guests,
@@ -109,10 +109,10 @@ def load(there, count, at):
     there.busy(dict.fromkeys(range(64), at * 2.5), dict.fromkeys(range(64), at / 10))
 
 
-def tick(there, made, count, at):
+def tick(there, agent, count, at):
     """Apply the load and tick, without measuring."""
     load(there, count, at)
-    made.tick(now(at))
+    agent.tick(now(at))
 
 
 def now(at):

@@ -95,45 +95,46 @@ def watch(way, minutes, name):
         host.guests.start([{'name': guest, 'paused': True, **GUEST} for guest in HOMES])
         host.guests.hold(HOMES)
         host.guests.resume(HOMES)
-        found = host.guests.hold(dict.fromkeys(HOMES))
+        guests = host.guests.hold(dict.fromkeys(HOMES))
         say(
-            f'{TITLES[way]}: {guests_per_node(found, 2)} at first, least at home '
-            f'{min(home_share(guest) for guest in found.values()):.2%}'
+            f'{TITLES[way]}: {guests_per_node(guests, 2)} at first, least at home '
+            f'{min(home_share(guest) for guest in guests.values()):.2%}'
         )
         _, system_before, pages_before = numbers(host)
-        began, seen = time.monotonic(), []
+        began, windows = time.monotonic(), []
         agent = begin(way, host)
-        while not seen or time.monotonic() - began < 60 * minutes:
+        while not windows or time.monotonic() - began < 60 * minutes:
             counted = host.guests.window(WINDOW_S)
-            found = host.guests.report()
+            guests = host.guests.report()
             local, remote = (
                 sum(guest[kind] for guest in counted['guests'].values())
                 for kind in ('local', 'remote')
             )
-            seen.append(
+            windows.append(
                 {
                     'seconds': round(time.monotonic() - began, 1),
                     'local': local,
                     'remote': remote,
                     'remote_share': remote / max(1, local + remote),
                     'passes': sum(guest['passes'] for guest in counted['guests'].values()),
-                    'guests_per_node': guests_per_node(found, 2),
-                    'least_at_home': min(map(home_share, found.values())),
+                    'guests_per_node': guests_per_node(guests, 2),
+                    'least_at_home': min(map(home_share, guests.values())),
                 }
             )
             say(
-                f'{TITLES[way]}: [{seen[-1]["seconds"]:4.0f} s] {seen[-1]["guests_per_node"]}, '
-                f'remote {seen[-1]["remote_share"]:.2%}, {seen[-1]["passes"]} passes'
+                f'{TITLES[way]}: [{windows[-1]["seconds"]:4.0f} s] '
+                f'{windows[-1]["guests_per_node"]}, remote '
+                f'{windows[-1]["remote_share"]:.2%}, {windows[-1]["passes"]} passes'
             )
         spent, system, pages = numbers(host)
-        said = agent.journal() if agent else []
+        journal = agent.journal() if agent else []
     return {
         'way': way,
-        'windows': seen,
+        'windows': windows,
         'cpu_s': spent / 100 if way in ('numad', 'agent') else None,
         'guests_system_s': (system - system_before) / 100,
         'migrated_bytes': (pages - pages_before) * PAGE_BYTES,
-        'journal': said,
+        'journal': journal,
     }
 
 

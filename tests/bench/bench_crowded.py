@@ -75,9 +75,9 @@ def one_order(lab, duties):
     lab.guests.start(specs, parallel=2)
     lab.wait_for_hooks()
     lab.run('; '.join(f'virsh -q resume {spec["name"]}' for spec in specs), timeout=300)
-    found = {'static': work(lab)}
+    speeds = {'static': work(lab)}
     let_float(lab)
-    found['floating'] = work(lab)
+    speeds['floating'] = work(lab)
     agent = Agent(lab, INTERVAL_S)
     with lab.guests.frozen():
         agent.start(rebalance='on')
@@ -87,14 +87,14 @@ def one_order(lab, duties):
     with lab.guests.frozen():
         print('\n'.join(agent.journal()[-12:]), file=sys.stderr)
         agent.stop()
-    found['ours'] = work(lab)
+    speeds['ours'] = work(lab)
     let_float(lab)
-    found[AGAIN] = work(lab)
+    speeds[AGAIN] = work(lab)
     lab.run(
         'pkill -KILL -x qemu-system-x86; for i in $(seq 240); do '
         '[ -z "$(virsh -q list --name)" ] && exit 0; sleep 0.5; done; exit 1'
     )
-    return found
+    return speeds
 
 
 def work(lab):
@@ -124,7 +124,7 @@ def parse_args(argv):
 def main(argv=None):
     """Run the orders; return the exit code."""
     args, began = parse_args(argv), time.monotonic()
-    rng, found = random.Random(args.seed), []
+    rng, done = random.Random(args.seed), []
     orders = [rng.sample(DUTIES, len(DUTIES)) for _ in range(args.orders)]
     scenario.end_on_sigterm()
     for _ in range(MACHINES):
@@ -134,15 +134,15 @@ def main(argv=None):
         ):
             lab = conftest.Lab(machine)
             lab.install_hook()
-            for duties in orders[len(found) :]:
+            for duties in orders[len(done) :]:
                 try:
-                    found.append(one_order(lab, duties))
+                    done.append(one_order(lab, duties))
                 except MachineGone as error:
-                    say(f'order {len(found) + 1} begins again: {error}')
+                    say(f'order {len(done) + 1} begins again: {error}')
                     raise
                 say(
-                    f'[{time.monotonic() - began:4.0f} s] order {len(found)}, duties {duties}: '
-                    + ', '.join(f'{way} {speed:.1f}' for way, speed in found[-1].items())
+                    f'[{time.monotonic() - began:4.0f} s] order {len(done)}, duties {duties}: '
+                    + ', '.join(f'{way} {speed:.1f}' for way, speed in done[-1].items())
                     + ' M instructions/s'
                 )
             break
@@ -150,19 +150,19 @@ def main(argv=None):
         say(f'{MACHINES} machines ended by themselves')
         return 1
     ratios = {
-        f'{one} / {other}': sorted(round(each[one] / each[other], 4) for each in found)
+        f'{one} / {other}': sorted(round(speeds[one] / speeds[other], 4) for speeds in done)
         for one, other in RATIOS
     }
     means = {}
-    for name, each in ratios.items():
+    for name, values in ratios.items():
         # Two standard errors of the mean; the error of a single order is not known.
-        likely = 2 * statistics.stdev(each) / len(each) ** 0.5 if len(each) > 1 else 1.0
-        means[name] = [round(statistics.mean(each), 4), round(likely, 4)]
+        likely = 2 * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 1.0
+        means[name] = [round(statistics.mean(values), 4), round(likely, 4)]
         print(
             f'{name}: mean {means[name][0]:.3f} ± {likely:.3f}, median '
-            f'{statistics.median(each):.3f}, least {each[0]:.3f}, most {each[-1]:.3f}'
+            f'{statistics.median(values):.3f}, least {values[0]:.3f}, most {values[-1]:.3f}'
         )
-    print(json.dumps({'bench': 'crowded', 'orders': found, 'ratios': ratios, 'means': means}))
+    print(json.dumps({'bench': 'crowded', 'orders': done, 'ratios': ratios, 'means': means}))
     return 0
 
 

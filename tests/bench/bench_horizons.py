@@ -43,16 +43,16 @@ def equal_hosts(count, hours, burst_s):
     for at in range(count):
         host = bursts.BurstingHost((at, burst_s), burst_s)
         host.run(60 * hours)
-        for name, found in ratios.items():
-            found.append(getattr(host, name))
+        for name, readings in ratios.items():
+            readings.append(getattr(host, name))
         if at < RISING_HOSTS:
             hosts.append(host)
-    return {name: figures(found) for name, found in ratios.items()}, hosts
+    return {name: figures(readings) for name, readings in ratios.items()}, hosts
 
 
 def rising(hosts):
     """Triple the load; return {minutes: mean ratio by the longer horizon}."""
-    found, before = {}, 0
+    longer, before = {}, 0
     for host in hosts:
         for guest in host.guests:
             guest.begin(3 * bursts.BUSY)
@@ -60,31 +60,31 @@ def rising(hosts):
         for host in hosts:
             host.run(minutes - before)
         before = minutes
-        found[minutes] = round(statistics.mean(host.longer for host in hosts), 3)
-    return found
+        longer[minutes] = round(statistics.mean(host.longer for host in hosts), 3)
+    return longer
 
 
 def main(count=1000, hours=24):
     """Run the benchmark; return 1 if the longer horizon does not keep its promise."""
-    count, hours, told = int(count), int(hours), {}
+    count, hours, by_burst = int(count), int(hours), {}
     print('%d equal hosts of which %.2f is wanted, after %d h' % (count, bursts.TRUE_RATIO, hours))
     for burst_s in BURSTS_S:
-        found, hosts = equal_hosts(count, hours, burst_s)
-        for name, each in found.items():
+        figures_, hosts = equal_hosts(count, hours, burst_s)
+        for name, figure in figures_.items():
             print(
                 'bursts of %3.0f s, by the %-8s: two differ by a step in %5.1f %%, the emptiest '
                 'reads %.2f, the fullest %.2f'
-                % (burst_s, name, 100 * each['differ'], each['emptiest'], each['fullest']),
+                % (burst_s, name, 100 * figure['differ'], figure['emptiest'], figure['fullest']),
                 flush=True,
             )
-        told['%.0f' % burst_s] = dict(found, tripled=rising(hosts))
+        by_burst['%.0f' % burst_s] = dict(figures_, tripled=rising(hosts))
         print(
             '  tripled (%.2f): the longer horizon reads %s'
             % (
                 3 * bursts.TRUE_RATIO,
                 ', '.join(
                     '%.2f after %d min' % (ratio, minutes)
-                    for minutes, ratio in told['%.0f' % burst_s]['tripled'].items()
+                    for minutes, ratio in by_burst['%.0f' % burst_s]['tripled'].items()
                 ),
             )
         )
@@ -95,12 +95,15 @@ def main(count=1000, hours=24):
                 'hours': hours,
                 'true': bursts.TRUE_RATIO,
                 'step': STEP,
-                'bursts_s': told,
+                'bursts_s': by_burst,
             }
         )
     )
     return int(
-        any(each['longer']['differ'] >= each['last_5_s']['differ'] for each in told.values())
+        any(
+            figures_['longer']['differ'] >= figures_['last_5_s']['differ']
+            for figures_ in by_burst.values()
+        )
     )
 
 

@@ -122,15 +122,15 @@ def main(argv=None):
     try:
         for work in (steady, bursty):
             for slice_s in (0.002, 0.01, 0.05):
-                found = errors(measure(chosen, work, slice_s, args.window, args.counters))
-                worst = max(found, key=found.get)
+                errors_ = errors(measure(chosen, work, slice_s, args.window, args.counters))
+                worst = max(errors_, key=errors_.get)
                 print(
                     '%-8s %5.0f ms %9.2f%% %9.2f%%  %s'
                     % (
                         work.__name__,
                         slice_s * 1e3,
-                        100 * sum(found.values()) / len(found),
-                        100 * found[worst],
+                        100 * sum(errors_.values()) / len(errors_),
+                        100 * errors_[worst],
                         worst,
                     )
                 )

@@ -82,7 +82,7 @@ def one_load(orders, minutes, share, lines, shape):
 def main(orders=10, minutes=15):
     """Run the benchmark; return 1 if ours does less than the others beyond the error."""
     orders, minutes = int(orders), int(minutes)
-    found, below = {}, []
+    by_title, below = {}, []
     for title, shape in SHAPES.items():
         print(
             f'{title:45}{"floating":>9}{"static":>9}{"ours":>9}'
@@ -93,13 +93,15 @@ def main(orders=10, minutes=15):
             for lines in (0.0, LINES):
                 figures = one_load(orders, minutes, share, lines, shape)
                 name = f'{1.6 * share:.2f} {"with" if lines else "no"} traffic'
-                found.setdefault(title, {})[name] = figures
+                by_title.setdefault(title, {})[name] = figures
                 for other, slack in (('static', 0.0), ('floating', FLOATING_SLACK)):
                     mean, error, _ = figures[f'over_{other}']
                     if mean < -error - slack:
                         below.append(f'{title}, {name}: below {other}')
     print(*below, sep='\n')
-    print(json.dumps({'orders': orders, 'minutes': minutes, 'throughput': found, 'below': below}))
+    print(
+        json.dumps({'orders': orders, 'minutes': minutes, 'throughput': by_title, 'below': below})
+    )
     return int(bool(below))
 
 

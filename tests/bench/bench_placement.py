@@ -150,15 +150,15 @@ class Sequence:
 
 def simulate(sequences, seed):
     """Return a list of :class:`Compared`, four per sequence."""
-    results, said = [], 0.0
+    results, printed_s = [], 0.0
     for at in range(sequences):
         sequence = Sequence(random.Random(f'{seed} {at}'), measured=at % 2 == 1)
         for at_step in range(1, STEPS + 1):
             sequence.step()
             if at_step % COMPARE_EVERY == 0 and sequence.running:
                 results.append(sequence.compare()._replace(final=at_step == STEPS))
-        if time.monotonic() - said > 2:
-            said = time.monotonic()
+        if time.monotonic() - printed_s > 2:
+            printed_s = time.monotonic()
             print(f'  {at + 1} of {sequences} sequences', file=sys.stderr, flush=True)
     return results
 

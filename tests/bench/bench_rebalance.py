@@ -81,7 +81,7 @@ def quantiles(values):
 
 def large_host(rng, guests=1000, nodes=8, cores=64):
     """Draw a host on which guests were left where they started."""
-    found = []
+    loads = []
     for at in range(guests):
         node = min(int(rng.random() ** 1.3 * nodes), nodes - 1)
         vcpus = rng.choice((1, 2, 4, 8))
@@ -89,7 +89,7 @@ def large_host(rng, guests=1000, nodes=8, cores=64):
         size = vcpus * 2 * GIB
         resident = int(size * rng.uniform(0.2, 1.0))
         away = resident // 2 if rng.random() < 0.1 else 0
-        found.append(
+        loads.append(
             load(
                 f'g{at:04}',
                 vcpus,
@@ -100,7 +100,7 @@ def large_host(rng, guests=1000, nodes=8, cores=64):
                 lies=((node, resident - away), ((node + 1) % nodes, away)),
             )
         )
-    return Constant((cores,) * nodes, (2048 * GIB,) * nodes, found, 40e9)
+    return Constant((cores,) * nodes, (2048 * GIB,) * nodes, loads, 40e9)
 
 
 def bound(host):
@@ -120,7 +120,7 @@ def thousand(ticks=40):
     """Plan for 1,000 guests, make the moves, and continue."""
     host, memory = large_host(random.Random(1)), RebalanceMemory()
     terms = plan_records.RebalanceOptions(bytes_per_tick=64 * GIB, moves_per_hour=1000)
-    cpu_ms, wall_ms, losses, made, size = [], [], [], 0, 0
+    cpu_ms, wall_ms, losses, guests_moved, size = [], [], [], 0, 0
     for tick in range(ticks):
         seen = host.situation()
         wall, cpu = time.perf_counter(), time.process_time()
@@ -129,7 +129,7 @@ def thousand(ticks=40):
         wall_ms.append(1000 * (time.perf_counter() - wall))
         losses.append(plan.loss_cores)
         size += host.make(plan)
-        made += sum(len(move.parts) for move in plan.moves)
+        guests_moved += sum(len(move.parts) for move in plan.moves)
     least = bound(host)
     print(
         f'1,000 guests on 8 nodes: a plan takes {statistics.median(cpu_ms):.0f} ms of CPU '
@@ -138,7 +138,7 @@ def thousand(ticks=40):
     )
     print(
         f'  loss {losses[0]:.1f} cores at first, {losses[-1]:.1f} after {ticks} plans '
-        f'({made} guests, {size / GIB:.0f} GiB moved); bound {least:.1f}\n'
+        f'({guests_moved} guests, {size / GIB:.0f} GiB moved); bound {least:.1f}\n'
     )
     return {
         'plan_ms_1000_guests': round(statistics.median(cpu_ms), 1),
@@ -148,7 +148,7 @@ def thousand(ticks=40):
             'at_first': round(losses[0], 2),
             'after': round(losses[-1], 2),
             'bound': round(least, 2),
-            'guests_moved': made,
+            'guests_moved': guests_moved,
         },
     }
 
@@ -183,7 +183,7 @@ def small_host(rng):
     roomy = rng.choice((1.2, 2, 4))
     return Constant(
         cores,
-        [int(promised * roomy * each / sum(cores)) for each in cores],
+        [int(promised * roomy * node_cores / sum(cores)) for node_cores in cores],
         guests,
         rng.choice((None, 15e9)),
     )
@@ -216,12 +216,14 @@ def against_exact(hosts, seed=1):
         if at % 20 == 19:
             say(f'{at + 1} of {hosts} small hosts')
     print(f'{hosts} small hosts, exact search gave up on {unproven}')
-    found = {'small_hosts': hosts, 'not_proven': unproven}
+    findings = {'small_hosts': hosts, 'not_proven': unproven}
     for (tick_s, _), columns in zip(TICKS, zip(*rows)):
-        figures = found if tick_s == TICKS[0][0] else found.setdefault(f'ticks_of_{tick_s}_s', {})
+        figures = (
+            findings if tick_s == TICKS[0][0] else findings.setdefault(f'ticks_of_{tick_s}_s', {})
+        )
         figures.update(_exact_figures(tick_s, columns))
     print()
-    return found
+    return findings
 
 
 def _compared(lost, size, least, fewest):
@@ -247,8 +249,8 @@ def _exact_figures(tick_s, rows):
     ):
         print(f'    {title:53}' + ''.join(f'{value:9.3f}' for value in quantiles(values)))
         figures.update(
-            (f'{each}_{name}', round(value, 4))
-            for each, value in zip(('p50', 'p95', 'max'), quantiles(values))
+            (f'{quantile}_{name}', round(value, 4))
+            for quantile, value in zip(('p50', 'p95', 'max'), quantiles(values))
         )
     return figures
 
@@ -265,7 +267,7 @@ def policies():
 
 def phases(seeds, hours):
     """Compare policies while guests' demand changes."""
-    found = {}
+    means = {}
     print(
         f'{"loss + cost [core-seconds]":28}{"loss":>10}{"cost":>9}{"sum":>10}{"moves":>8}'
         f'{"widened":>9}{"GiB":>8}{"useful":>8}   means of {seeds} loads, {hours:g} h'
@@ -292,14 +294,14 @@ def phases(seeds, hours):
                 f'  {phase_s // 60:3} min {name:19}{mean[0]:10.0f}{mean[1]:9.0f}{mean[2]:10.0f}'
                 f'{mean[3]:8.1f}{mean[4]:9.1f}{mean[5]:8.0f}{mean[6]:8.3f}'
             )
-            found.setdefault(f'{phase_s // 60}_min', {})[name] = round(mean[2], 1)
+            means.setdefault(f'{phase_s // 60}_min', {})[name] = round(mean[2], 1)
     print()
-    return {'loss_and_cost_core_sec': found}
+    return {'loss_and_cost_core_sec': means}
 
 
 def over_subscribed(seeds, hours):
     """Compare the throughput with three times more vCPUs than cores."""
-    found = {}
+    by_title = {}
     for title, shape in SHAPES.items():
         print(
             f'{title:34}{"floating":>9}{"static":>9}{"planned":>9}{"− floating":>13}'
@@ -321,7 +323,7 @@ def over_subscribed(seeds, hours):
                 + f'{over[0]:13.4f}{over[1]:12.4f}'
                 f'{mean[3] / hours:9.1f}{mean[4] / hours:7.1f}'
             )
-            found.setdefault(title, {})[f'{low}_to_{high}'] = {
+            by_title.setdefault(title, {})[f'{low}_to_{high}'] = {
                 'floating': round(mean[0], 4),
                 'static': round(mean[1], 4),
                 'planned': round(mean[2], 4),
@@ -329,7 +331,7 @@ def over_subscribed(seeds, hours):
                 'least_over_static': round(over[1], 4),
             }
         print()
-    return {'over_subscribed_throughput': found}
+    return {'over_subscribed_throughput': by_title}
 
 
 def _work_done(simulated):

@@ -116,10 +116,10 @@ class WholeSample:
 
     def sample(self):
         """Take a sample, as if the interval had passed."""
-        found = self._sampler.sample(self._ticks * self._interval_ns)
+        sample = self._sampler.sample(self._ticks * self._interval_ns)
         self._ticks += 1
-        if self._ticks > 1 and any(guest.basis != COUNTED for guest in found.guests):
-            raise exceptions.CounterError('; '.join(found.problems) or 'guests are not counted')
+        if self._ticks > 1 and any(guest.basis != COUNTED for guest in sample.guests):
+            raise exceptions.CounterError('; '.join(sample.problems) or 'guests are not counted')
         self._more_cpus.sample()
 
     def close(self):
@@ -138,7 +138,7 @@ def timed(function):
 def measure(number, options, copies):
     """Return {way: {descriptors, open_s, sample_s}} for a number of guests; ways may be absent."""
     say('%d guests' % number)
-    found = {}
+    rounds = {}
     with (
         running_guests.running(number, options.switching, 0.8 * options.gap) as guests,
         tempfile.TemporaryDirectory() as directory,
@@ -153,18 +153,18 @@ def measure(number, options, copies):
         for way, make in ways.items():
             try:
                 with contextlib.closing(make()) as one:
-                    found[way] = rounds_of(one, options)
+                    rounds[way] = rounds_of(one, options)
             except exceptions.CounterError as error:
                 say('%d guests, %s: not measured: %s' % (number, way, error))
         if options.perf:
-            found[PERF] = rounds_of_perf(
+            rounds[PERF] = rounds_of_perf(
                 [
                     ['-a', '-e', perf_events(), '--for-each-cgroup', relative(groups)],
                     ['-a', '-A', '-e', ','.join([perf_events()] * copies)],
                 ],
                 options,
             )
-    return found
+    return rounds
 
 
 def rounds_of(one, options):
@@ -224,7 +224,7 @@ def slow_down(options):
         ),
     ):
         threads = {pid: {pid: (perf_event.thread(pid), EVENTS)} for pid in pids}
-        directories = [each[0] for each in groups.values()]
+        directories = [group[0] for group in groups.values()]
         ours = {
             'uncounted': {},
             BY_THREAD: threads,
@@ -249,7 +249,7 @@ def slow_down(options):
             for way, arguments in theirs.items():
                 with perf_stat.running([['-e', perf_events(), *arguments]], options.window):
                     times[way].append(switching.round_trip_s(pids, options.window))
-    return load, {way: statistics.median(each) for way, each in times.items()}
+    return load, {way: statistics.median(durations) for way, durations in times.items()}
 
 
 def say(text):
@@ -257,9 +257,9 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def show(number, found, interval_s):
+def show(number, by_way, interval_s):
     """Print the rows for this number of guests."""
-    for way, one in found.items():
+    for way, one in by_way.items():
         print(
             '%7d  %-17s %11d %9s %9.2f ms %8.3f %%'
             % (
@@ -276,7 +276,7 @@ def show(number, found, interval_s):
 
 def summary(options, table, load, times, copies):
     """Return the printed results as JSON."""
-    found = {
+    report = {
         'machine': machine(),
         'kernel': platform.release(),
         'cpus': len(CPUS),
@@ -296,10 +296,10 @@ def summary(options, table, load, times, copies):
         ('perf_stat_', PERF),
     ):
         one = table.get(200, {}).get(way)
-        found[key + 'core_fraction_200_guests'] = one and one['sample_s'] / options.interval
+        report[key + 'core_fraction_200_guests'] = one and one['sample_s'] / options.interval
     base = times['uncounted']
     return {
-        **found,
+        **report,
         'guests': table,
         'round_trip': {
             'load': load,

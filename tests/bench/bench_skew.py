@@ -57,15 +57,15 @@ def is_even(answers, nodes=2):
 
 def summarize(lines):
     """Count distributions: [{'skew_mib', 'orders', 'numad': {'3:3': n}, 'numad_even', ours…}]."""
-    found = []
+    rows = []
     for skew_mib in sorted({line['skew_mib'] for line in lines}):
         here = [line for line in lines if line['skew_mib'] == skew_mib]
         row = {'skew_mib': skew_mib, 'orders': len(here)}
         for way in WAYS:
             row[way] = dict(collections.Counter(spread(line[way]) for line in here).most_common())
             row[f'{way}_even'] = sum(is_even(line[way]) for line in here)
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def ask(skews_mib, orders, name):
@@ -154,16 +154,16 @@ def main(argv=None):
             )
     except KeyboardInterrupt:
         say('interrupted: these are the orders that were asked')
-    found = summarize(lines)
+    rows = summarize(lines)
     print(
         f'{"skew MiB":>8}  {"orders":>6}  {"numad even":>10}  {"ours even":>9}  '
         'numad, guests per node (times)'
     )
-    for row in found:
-        told = ', '.join(f'{split} ({times})' for split, times in row['numad'].items())
+    for row in rows:
+        numad = ', '.join(f'{split} ({times})' for split, times in row['numad'].items())
         print(
             f'{row["skew_mib"]:8}  {row["orders"]:6}  {row["numad_even"]:10}  '
-            f'{row["ours_even"]:9}  {told}'
+            f'{row["ours_even"]:9}  {numad}'
         )
     print(
         json.dumps(
@@ -171,11 +171,11 @@ def main(argv=None):
                 'bench': 'skew',
                 'guests': args.guests,
                 'seconds': round(time.monotonic() - began, 1),
-                'sweep': found,
+                'sweep': rows,
             }
         )
     )
-    return 0 if lines and all(row['ours_even'] == row['orders'] for row in found) else 1
+    return 0 if lines and all(row['ours_even'] == row['orders'] for row in rows) else 1
 
 
 if __name__ == '__main__':

@@ -131,24 +131,26 @@ def measure(count, rounds):
     rows, spec = nova_hosts.compute_nodes(count), nova_hosts.request_spec()
     contestants, besides = sides()
     times = [round_of(rows, spec, number, contestants) for number in range(rounds)]
-    found = {name: statistics.median(one[name] for one in times) for name in contestants}
+    medians_us = {name: statistics.median(one[name] for one in times) for name in contestants}
     ratios = [one['weigher'] / one['metrics_weigher'] for one in times]
-    found['ratio_to_metrics_weigher'] = statistics.median(ratios)
-    found['filter_ratio'] = statistics.median(
+    medians_us['ratio_to_metrics_weigher'] = statistics.median(ratios)
+    medians_us['filter_ratio'] = statistics.median(
         one['filter'] / one['numa_topology_filter'] for one in times
     )
-    found.update(
+    medians_us.update(
         (name, work(nova_hosts.host_states(rows), spec)) for name, work in besides.items()
     )
     columns = {'from_json': [row.metrics for row in rows]}
     columns['from_json_ours'] = [_only('numa.', column) for column in columns['from_json']]
     columns['from_json_cpu'] = [_only('cpu.', column) for column in columns['from_json']]
     for name, listed in columns.items():
-        found[name] = timed_us(lambda listed=listed: _decode(listed), rows)
-    found['added'] = found['from_json_ours'] + found['filter'] + found['weigher_after_filter']
-    found['metrics_added'] = found['from_json_cpu'] + found['metrics_weigher']
-    found['added_ratio'] = found['added'] / found['metrics_added']
-    return found
+        medians_us[name] = timed_us(lambda listed=listed: _decode(listed), rows)
+    medians_us['added'] = (
+        medians_us['from_json_ours'] + medians_us['filter'] + medians_us['weigher_after_filter']
+    )
+    medians_us['metrics_added'] = medians_us['from_json_cpu'] + medians_us['metrics_weigher']
+    medians_us['added_ratio'] = medians_us['added'] / medians_us['metrics_added']
+    return medians_us
 
 
 class TimedWeigher(weigher.NUMAPressureWeigher):
@@ -156,24 +158,24 @@ class TimedWeigher(weigher.NUMAPressureWeigher):
 
     def weigh_objects(self, weighed_obj_list, weight_properties):
         start = time.thread_time_ns()
-        found = super().weigh_objects(weighed_obj_list, weight_properties)
+        weighed = super().weigh_objects(weighed_obj_list, weight_properties)
         self.took_ns = time.thread_time_ns() - start
-        return found
+        return weighed
 
 
 def scheduler():
     """Make Nova's scheduler without its database; return it and our weigher."""
     ours = TimedWeigher()
-    found = scheduler_manager.SchedulerManager.__new__(scheduler_manager.SchedulerManager)
-    found.host_manager = host_manager.HostManager.__new__(host_manager.HostManager)
-    found.host_manager.filter_handler = filters.HostFilterHandler()
-    found.host_manager.enabled_filters = [each() for each in FILTERS]
-    found.host_manager.weight_handler = weights.HostWeightHandler()
-    stock = found.host_manager.weight_handler.get_matching_classes(
+    manager = scheduler_manager.SchedulerManager.__new__(scheduler_manager.SchedulerManager)
+    manager.host_manager = host_manager.HostManager.__new__(host_manager.HostManager)
+    manager.host_manager.filter_handler = filters.HostFilterHandler()
+    manager.host_manager.enabled_filters = [weigher_class() for weigher_class in FILTERS]
+    manager.host_manager.weight_handler = weights.HostWeightHandler()
+    stock = manager.host_manager.weight_handler.get_matching_classes(
         ['nova.scheduler.weights.all_weighers']
     )
-    found.host_manager.weighers = [*(each() for each in stock), ours]
-    return found, ours
+    manager.host_manager.weighers = [*(weigher_class() for weigher_class in stock), ours]
+    return manager, ours
 
 
 def shadow_line(count=SHADOW_HOSTS, pairs=SHADOW_PAIRS):
@@ -221,7 +223,9 @@ class Lines(logging.StreamHandler):
 
 def _only(prefix, column):
     """Return a column's JSON with only the metrics of one monitor."""
-    return json.dumps([each for each in json.loads(column) if each['name'].startswith(prefix)])
+    return json.dumps(
+        [metric for metric in json.loads(column) if metric['name'].startswith(prefix)]
+    )
 
 
 def _decode(columns):
@@ -262,22 +266,22 @@ def main(rounds=9):
     print('hosts'.rjust(8) + ''.join(name.rjust(len(name) + 2) for name in columns))
     missed = False
     for count in SIZES:
-        found = measure(count, max(3, int(rounds) * 500 // count))
+        measured = measure(count, max(3, int(rounds) * 500 // count))
         print(
-            f'{count:8}' + ''.join(f'{found[name]:{len(name) + 2}.3f}' for name in columns),
+            f'{count:8}' + ''.join(f'{measured[name]:{len(name) + 2}.3f}' for name in columns),
             flush=True,
         )
-        figures[str(count)] = {name: round(value, 4) for name, value in found.items()}
+        figures[str(count)] = {name: round(value, 4) for name, value in measured.items()}
         missed |= (
-            found['ratio_to_metrics_weigher'] > RATIO_MAX
-            or found['filter_ratio'] > FILTER_RATIO_MAX
+            measured['ratio_to_metrics_weigher'] > RATIO_MAX
+            or measured['filter_ratio'] > FILTER_RATIO_MAX
         )
     for name in ('ratio_to_metrics_weigher', 'filter_ratio', 'added_ratio'):
         figures[name] = max(figures[str(count)][name] for count in SIZES)
-    found = shadow_line()
-    print('shadow mode: ' + ', '.join(f'{name} {value}' for name, value in found.items()))
-    missed |= found['shadow_line_share'] > SHADOW_SHARE_MAX
-    figures.update(found, ratio_max=RATIO_MAX, filter_ratio_max=FILTER_RATIO_MAX)
+    line_cost = shadow_line()
+    print('shadow mode: ' + ', '.join(f'{name} {value}' for name, value in line_cost.items()))
+    missed |= line_cost['shadow_line_share'] > SHADOW_SHARE_MAX
+    figures.update(line_cost, ratio_max=RATIO_MAX, filter_ratio_max=FILTER_RATIO_MAX)
     figures.update(shadow_line_share_max=SHADOW_SHARE_MAX)
     print(json.dumps(figures))
     return int(missed)

@@ -10,8 +10,8 @@ def parser(module, doc):
     :param module: the name it is run by
     :param doc: the docstring; its last part begins with a line ``examples:``
     """
-    head, found, examples = doc.partition('\n\nexamples')
-    assert found, module
+    head, separator, examples = doc.partition('\n\nexamples')
+    assert separator, module
     return argparse.ArgumentParser(
         prog=f'python -m {module}',
         description=head,

@@ -22,10 +22,10 @@ class Search:
         self.host_loss = self.host_model.host_loss
         self.guests = sorted(
             (guest for guest in self.host_model.guests.values() if guest.movable),
-            key=lambda each: -(each.demand + 4 * each.traffic * 1e-10),
+            key=lambda model: -(model.demand + 4 * model.traffic * 1e-10),
         )
         self.left = [
-            sum(each.demand for each in self.guests[at:]) for at in range(len(self.guests) + 1)
+            sum(model.demand for model in self.guests[at:]) for at in range(len(self.guests) + 1)
         ]
         # A node that has promised more than it has may keep that, whichever guest has it.
         self.most = [
@@ -45,21 +45,21 @@ class Search:
 
     def _options(self, guest):
         """List (effect, bytes, {position: promise}); the unchanged place comes first."""
-        found = [(guest.effect, 0, guest.promise)]
+        options = [(guest.effect, 0, guest.promise)]
         for n in self.host_model.positions_with_cpus:
             place = Place((n,), self.host_model.memory_at[n])
             size = self.host_model.bytes_to_move(guest, place)
             if self.host_model.may_have(guest, place) and (
                 size or place.cpu_positions != guest.cpu_positions
             ):
-                found.append(
+                options.append(
                     (
                         self.host_model.effect(guest, place),
                         size,
                         {place.mem_position: guest.load.memory_bytes},
                     )
                 )
-        return found
+        return options
 
     def least_loss(self, known):
         """Return the least loss [cores], at most ``known``."""

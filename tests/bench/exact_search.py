@@ -80,7 +80,7 @@ class Search:
 
         A search that gives up returns those of a perfectly divisible load, which are lower.
         """
-        found = self._descend(
+        pressures = self._descend(
             0,
             [0.0] * len(self.host.cores),
             list(self.host.capacity_bytes),
@@ -88,12 +88,14 @@ class Search:
             best,
             lambda at, demand, _: self._level(demand, self.left[at]),
         )
-        return found if self.proven else self._level([0.0] * len(self.host.cores), self.left[0])
+        return (
+            pressures if self.proven else self._level([0.0] * len(self.host.cores), self.left[0])
+        )
 
     def loss(self, best):
         """Return the lowest possible loss [cores], at most ``best``; likewise."""
         floor = max(0.0, self.left[0] - sum(self.host.cores))
-        found = self._descend(
+        least = self._descend(
             0,
             [0.0] * len(self.host.cores),
             list(self.host.capacity_bytes),
@@ -101,7 +103,7 @@ class Search:
             [best],
             lambda _, demand, remote: [max(floor, self.host.waiting(demand)) + remote],
         )[0]
-        return found if self.proven else floor
+        return least if self.proven else floor
 
     def _descend(self, at, demand, free, remote, best, bound):
         self.steps += 1

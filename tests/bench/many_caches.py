@@ -97,8 +97,8 @@ def spans(cases, rng):
     :returns: list of (highest pressure relative to the best's, SLIT units farther than that at
         equal pressures, µs, µs of the search)
     """
-    found = []
-    while len(found) < cases:
+    rows = []
+    while len(rows) < cases:
         view, request = drawn(rng)
         inputs = candidates.PlacementInput(*memory_domains.merge(view), view, request)
         best, exact_us = timed(exact, inputs, PLACEMENT_OPTIONS)
@@ -107,7 +107,7 @@ def spans(cases, rng):
         _, us = timed(placement.place, view, request, PLACEMENT_OPTIONS)
         ours = placement.decide_place(inputs, PLACEMENT_OPTIONS).ranks[0]
         more = len(ours.candidate.cpu_positions) > len(best.candidate.cpu_positions)
-        found.append(
+        rows.append(
             (
                 float('inf') if more else relative(ours.pressure, best.pressure),
                 ours.key[1] - best.key[1] if ours.key[0] == best.key[0] else 0.0,
@@ -115,13 +115,13 @@ def spans(cases, rng):
                 exact_us,
             )
         )
-    return found
+    return rows
 
 
 def caches(cases, rng):
     """Compare decisions for guests that fit a cache; return a list of (ratio, µs)."""
-    host, found = shared(), []
-    while len(found) < cases:
+    host, rows = shared(), []
+    while len(rows) < cases:
         kept, fill = {}, rng.uniform(0.2, 2.0) * SOCKETS * CACHES * CORES
         for rotation in range(60):
             if kept and (rng.random() < 0.3 or sum(p.vcpus for p in kept.values()) > 2 * fill):
@@ -134,21 +134,21 @@ def caches(cases, rng):
                 for nodes, cpus in places(host)
             )
             kept[new.name] = promise
-            found.append((relative(highest(host, list(kept.values())), best), us))
-    return found[:cases]
+            rows.append((relative(highest(host, list(kept.values())), best), us))
+    return rows[:cases]
 
 
 def shared():
     """Build the host whose sockets are one place each."""
     count, threads = SOCKETS * CACHES, THREADS
-    made = topology(
+    host = topology(
         [threads] * count,
         [NODE_BYTES] * count,
         threads=2,
         distances=two_level(count, CACHES, 11, 32),
     )
-    return made._replace(
-        l3s=tuple((node.cpus,) for node in made.nodes),
+    return host._replace(
+        l3s=tuple((node.cpus,) for node in host.nodes),
         vendor='AuthenticAMD',
         sockets=tuple(at // CACHES for at in range(count)),
     )
@@ -198,21 +198,21 @@ def timed(function, *args):
 
 def figures(cases, seed):
     """Return the figures of both, for the last line of the benchmark."""
-    told, rng = {}, random.Random(seed)
+    figures_, rng = {}, random.Random(seed)
     rows = {'spans': spans(cases, rng), 'caches': caches(10 * cases, rng)}
-    for kind, found in rows.items():
-        columns = list(zip(*found))
+    for kind, kind_rows in rows.items():
+        columns = list(zip(*kind_rows))
         for name, column in (
             ('pressure_ratio', columns[0]),
             ('us', columns[-1 if kind == 'caches' else 2]),
         ):
             ordered = sorted(column)
             for part, at in (('p50', 0.5), ('p95', 0.95), ('max', 1.0)):
-                told[f'{part}_24_l3_{kind}_{name}'] = round(
+                figures_[f'{part}_24_l3_{kind}_{name}'] = round(
                     ordered[min(len(ordered) - 1, int(at * len(ordered)))], 4
                 )
     exact_us = sorted(row[3] for row in rows['spans'])
-    told['p95_24_l3_spans_exact_us'] = round(exact_us[int(0.95 * len(exact_us))], 1)
+    figures_['p95_24_l3_spans_exact_us'] = round(exact_us[int(0.95 * len(exact_us))], 1)
     farther = sorted(row[1] for row in rows['spans'])
-    told['p95_24_l3_spans_farther_slit'] = round(farther[int(0.95 * len(farther))], 3)
-    return told
+    figures_['p95_24_l3_spans_farther_slit'] = round(farther[int(0.95 * len(farther))], 3)
+    return figures_

@@ -142,7 +142,7 @@ def compute_nodes(count, seed=1, instances=50):
 
 def host_states(nodes, instances=50):
     """Make new HostStates, as for each request, with this number of instances each."""
-    found, instance = [], objects.Instance()
+    states, instance = [], objects.Instance()
     for at, compute in enumerate(nodes):
         state = host_manager.HostState(compute.host, compute.hypervisor_hostname, CELL)
         state.update(
@@ -151,8 +151,8 @@ def host_states(nodes, instances=50):
             service={},
             inst_dict=dict.fromkeys(uuids(at, instances), instance),
         )
-        found.append(state)
-    return found
+        states.append(state)
+    return states
 
 
 def request_spec(vcpus=4, memory_mb=8192, **extra_specs):

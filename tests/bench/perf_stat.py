@@ -110,9 +110,9 @@ def sample_s(before, after):
 def running(commands, interval_s):
     """Run ``perf stat`` with each list of arguments; yield a counting :class:`PerfStat`."""
     with tempfile.TemporaryDirectory() as directory:
-        found = PerfStat(commands, interval_s, directory)
+        perf = PerfStat(commands, interval_s, directory)
         try:
-            found.wait()
-            yield found
+            perf.wait()
+            yield perf
         finally:
-            found.stop()
+            perf.stop()

@@ -51,19 +51,19 @@ def control_groups(names):
     """Make groups that count memory and events; yield {name: its directories, events first}."""
     mounts = dict.fromkeys(path for path in map(mount_of, ('perf_event', 'memory')) if path)
     bases = [os.path.join(path, 'numa-pmc-bench-%d' % os.getpid()) for path in mounts]
-    made = []
+    directories = []
     try:
         for base in bases:
             os.mkdir(base)
-            made.append(base)
+            directories.append(base)
             with contextlib.suppress(OSError):  # v2 only, and only where memory is enabled
                 _write(os.path.join(base, 'cgroup.subtree_control'), '+memory')
             for name in names:
                 os.mkdir(os.path.join(base, name))
-                made.append(os.path.join(base, name))
+                directories.append(os.path.join(base, name))
         yield {name: [os.path.join(base, name) for base in bases] for name in names}
     finally:
-        for path in reversed(made):
+        for path in reversed(directories):
             with contextlib.suppress(OSError):
                 os.rmdir(path)
 
@@ -76,7 +76,7 @@ def running(number, switching, nap_s):
     :param nap_s: time that a thread sleeps between two moments of running
     """
     names = ['qemu-%d-bench.libvirt-qemu' % at for at in range(number)]
-    told, tell = os.pipe()
+    ready, tell = os.pipe()
     end, alive = os.pipe()
     gc.freeze()  # a collection in a guest would copy the pages that it shares with this process
     with control_groups(names) as groups:
@@ -88,15 +88,15 @@ def running(number, switching, nap_s):
                     os.close(alive)
                     _be_guest(groups[name], tell, end, at < switching, nap_s)
                 pids[pid] = name
-            lines = os.fdopen(os.dup(told))
+            lines = os.fdopen(os.dup(ready))
             with lines:
-                found = (tuple(map(int, lines.readline().split())) for _ in names)
-                yield [Guest(pid, tuple(tids), groups[pids[pid]][0]) for pid, *tids in found]
+                pid_lists = (tuple(map(int, lines.readline().split())) for _ in names)
+                yield [Guest(pid, tuple(tids), groups[pids[pid]][0]) for pid, *tids in pid_lists]
         finally:
             os.close(alive)  # at which they end
             for pid in pids:
                 os.waitpid(pid, 0)
-            for fd in (told, tell, end):
+            for fd in (ready, tell, end):
                 os.close(fd)
 
 

@@ -32,14 +32,14 @@ class AgentCase(unittest.TestCase):
 
     def open(self, **options):
         shared = host_options.read(os.path.join(self.root, host_options.PATH[1:]))
-        made = Agent(
+        agent = Agent(
             agent_conf.AgentOptions(shared, counters_conf.CounterOptions(), **options), self.root
         )
-        self.addCleanup(made.close)
-        return made
+        self.addCleanup(agent.close)
+        return agent
 
-    def tick(self, made, at_s, realtime_s=None):
-        return made.tick(
+    def tick(self, agent, at_s, realtime_s=None):
+        return agent.tick(
             Moment(
                 at_s * SECOND,
                 START_NS + at_s * SECOND,

@@ -35,11 +35,11 @@ class OperatingCase(RebalancingCase):
         def signals():
             yield lambda seconds: self.step()
 
-        made = context.CommandContext(
+        here = context.CommandContext(
             self.root, self.wait, self.ask, signals, lambda: self.now_s * 10**9, kernel=self.kernel
         )
-        made.terminal = terminal
-        return made
+        here.terminal = terminal
+        return here
 
     def wait(self, seconds):
         self.now_s += seconds

@@ -41,7 +41,9 @@ class Kernel(KernelCalls):
     def write(self, path, text):
         self.before()
         [tree] = [
-            each.tree for each in self.memories.values() if path.startswith(each.tree.scope + '/')
+            memory.tree
+            for memory in self.memories.values()
+            if path.startswith(memory.tree.scope + '/')
         ]
         tree.write(path, text)
         self.before()
@@ -65,11 +67,11 @@ class RebalancingCase(AgentCase):
         return host.domain_xml(number)
 
     def open(self, rebalance=agent_conf.ON, **more):
-        made = super().open(rebalance=rebalance, **more)
-        made.close()
-        made = type(made)(made.options, self.root, kernel=self.kernel)
-        self.addCleanup(made.close)
-        return made
+        agent = super().open(rebalance=rebalance, **more)
+        agent.close()
+        agent = type(agent)(agent.options, self.root, kernel=self.kernel)
+        self.addCleanup(agent.close)
+        return agent
 
     def load(self, at_s):
         """Keep node 0 fully busy, with guests that wait, up to this time."""
@@ -80,29 +82,29 @@ class RebalancingCase(AgentCase):
             {cpu: at_s / 2 if cpu < 4 else 0 for cpu in range(8)},
         )
 
-    def until_moved(self, made, ticks=6):
+    def until_moved(self, agent, ticks=6):
         """Tick and step until a move is in progress; return the time."""
         for tick_number in range(ticks):
             self.load(5 * tick_number)
-            self.tick(made, 5 * tick_number)
-            if made.step() is not None:
+            self.tick(agent, 5 * tick_number)
+            if agent.step() is not None:
                 return 5 * tick_number
         raise AssertionError('nothing was moved')
 
-    def finish(self, made):
+    def finish(self, agent):
         for _ in range(1000):
-            if made.step() is None:
+            if agent.step() is None:
                 return
         raise AssertionError('it does not end')
 
     def places(self):
         """Return {number: (promised node ids, CPUs held, nodes of its pages)}."""
-        found = {}
+        places = {}
         for number in self.NUMBERS:
             promise = self.promises()[host.uuid_of(number)]
             memory = self.kernel.memories[4000 + number]
-            found[number] = (promise.cpu_nodes, memory.tree.held(), set(memory.nodes))
-        return found
+            places[number] = (promise.cpu_nodes, memory.tree.held(), set(memory.nodes))
+        return places
 
     HOME, AWAY = ((0,), '0-3', {0}), ((1,), '4-7', {1})
 

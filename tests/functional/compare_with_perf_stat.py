@@ -34,12 +34,12 @@ def perf_name(event):
 
 def choose(roles):
     """Return the machine's events for some roles, or software events if it has none."""
-    found = [
+    supported = [
         event
         for event in events.select_events(libpfm=pfm.load()).events
         if event.role in roles and event.cpus is None
     ]
-    return tuple(found) or SOFTWARE
+    return tuple(supported) or SOFTWARE
 
 
 class Worker:

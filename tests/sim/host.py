@@ -88,7 +88,7 @@ class SimHost:
             return
         guest.home = (memory,)
         guest.target = memory
-        self.queue = [each for each in self.queue if each is not guest] + [guest]
+        self.queue = [queued for queued in self.queue if queued is not guest] + [guest]
         self.moves += 1
 
     def step(self, seconds, bursts):

@@ -97,14 +97,14 @@ class Threshold:
         if not here:
             return
         wanted = (load[most] - load[least]) / 2 * host.cores[most]
-        guest = min(here, key=lambda each: abs(each.asked / elapsed_s - wanted))
+        guest = min(here, key=lambda candidate: abs(candidate.asked / elapsed_s - wanted))
         if guest.asked / elapsed_s < 2 * wanted:
             host.change(guest, (least,), least)
             self.high, self.quiet_until = 0, now_s + 60
 
     @staticmethod
     def _room(host, guest, node):
-        promised = sum(each.promise_bytes for each in host.guests if each.home == (node,))
+        promised = sum(other.promise_bytes for other in host.guests if other.home == (node,))
         return promised + guest.promise_bytes <= host.capacity_bytes[node]
 
 
