@@ -71,8 +71,9 @@ def hold(call: HookCall, xml: bytes) -> None:
     call.log_decision(
         decision, _cpus_before_text(applied), _memory_text(applied, decision.promise, by_node)
     )
+    bound = applied.memory_outcome == cpuset.BOUND
     try:
-        _record_started(call, decision.promise._replace(bound=applied.memory == cpuset.BOUND))
+        _record_started(call, decision.promise._replace(bound=bound))
     except StateError as error:
         call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
 
@@ -181,7 +182,7 @@ def _memory_text(
 ) -> str:
     homes = promise.mem_nodes or promise.cpu_nodes
     elsewhere_bytes = cgroups.bytes_elsewhere(by_node, homes)
-    outcome = applied.memory
+    outcome = applied.memory_outcome
     if outcome == cpuset.NOT_REQUESTED and not elsewhere_bytes:
         outcome = cpuset.LOCAL
     text = ' (%s' % cpuset.TEXTS[outcome]

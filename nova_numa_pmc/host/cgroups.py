@@ -45,8 +45,8 @@ class GuestGroups(Record):
     :param main: the group of QEMU's main thread, or ``target`` if that group has no cpuset
     :param writes_target: whether cpusets are written to ``target`` itself (v2, without usable
         thread groups); otherwise they are written to each of these, and ``target`` stays wide
-    :param memory: directory whose ``memory.numa_stat`` counts the guest's memory, or None if
-        there is none
+    :param memory_group: the group whose ``memory.numa_stat`` counts the guest's memory, or None
+        if there is none
     :param proc: the process's directory in procfs
     """
 
@@ -57,7 +57,7 @@ class GuestGroups(Record):
     thread_groups: tuple[str, ...]
     main: str
     writes_target: bool
-    memory: str | None
+    memory_group: str | None
     proc: str
 
 
@@ -177,9 +177,9 @@ def read_memory_by_node(groups: GuestGroups) -> dict[int, int] | None:
 
     :returns: {node id: bytes}, or None if the kernel does not report it
     """
-    if groups.memory is None:
+    if groups.memory_group is None:
         return None
-    return read_group_memory_by_node(groups.version, groups.memory)
+    return read_group_memory_by_node(groups.version, groups.memory_group)
 
 
 def read_group_memory_by_node(version: int, directory: str) -> dict[int, int] | None:

@@ -80,7 +80,7 @@ class HoldResult(Record):
     :param cpus: the requested CPUs
     :param cpus_effective: CPUs that the kernel lets the guest use, or None if not reported; these
         are fewer than ``cpus`` if some are offline or outside of the parent's set
-    :param memory: one of the constants above
+    :param memory_outcome: one of the constants above
     :param left_bytes: bytes that are still off the requested nodes after a move, or None if
         unknown or if nothing was moved. The kernel moves what it can (before 5.15, nothing on v2)
         and does not report how much that is
@@ -89,7 +89,7 @@ class HoldResult(Record):
     changes: tuple[writes.FileChange, ...]
     cpus: frozenset[int]
     cpus_effective: frozenset[int] | None
-    memory: str
+    memory_outcome: str
     left_bytes: int | None = None
 
 
@@ -144,16 +144,18 @@ def hold(
             )
         )
     steps = _cpu_steps(groups, cpusets, cpus, written_set.cpus, set_by_others)
-    memory, elsewhere_bytes, memory_steps = _memory_steps(
+    memory_outcome, elsewhere_bytes, memory_steps = _memory_steps(
         groups, cpusets, mems, bring_over_limit_bytes, stay_bound, written_set.mems, huge_by_node
     )
     changes = writes.write_or_undo(groups.scope, steps + memory_steps, write)
     left_bytes = None
-    if mems is not None and elsewhere_bytes and memory in (MOVED, BOUND):
+    if mems is not None and elsewhere_bytes and memory_outcome in (MOVED, BOUND):
         left_bytes = _guest_bytes_elsewhere(groups, mems, exactly=True)
         if left_bytes and _LEFT_RATIO * elsewhere_bytes < left_bytes < elsewhere_bytes:
-            left_bytes = _bring_the_rest(groups, cpusets, mems, memory, memory_steps, write)
-    return HoldResult(changes, cpus, _read_effective_cpus(groups), memory, left_bytes)
+            left_bytes = _bring_the_rest(
+                groups, cpusets, mems, memory_outcome, memory_steps, write
+            )
+    return HoldResult(changes, cpus, _read_effective_cpus(groups), memory_outcome, left_bytes)
 
 
 def release_memory(
@@ -333,7 +335,7 @@ def _memory_steps(
 ) -> tuple[str, int | None, Steps]:
     """Plan the steps for a guest's memory.
 
-    :returns: (``memory`` of the :class:`HoldResult`, bytes off the nodes, steps)
+    :returns: (``memory_outcome`` of the :class:`HoldResult`, bytes off the nodes, steps)
     """
     if mems is None:
         return NOT_REQUESTED, None, []
@@ -386,7 +388,7 @@ def _bring_the_rest(
     groups: GuestGroups,
     cpusets: Mapping[str, Cpuset],
     mems: frozenset[int],
-    memory: str,
+    memory_outcome: str,
     steps: Steps,
     write: Writer,
 ) -> int | None:
@@ -394,7 +396,7 @@ def _bring_the_rest(
 
     :returns: bytes that are still on other nodes, or None if unknown
     """
-    if memory == BOUND:
+    if memory_outcome == BOUND:
         # The kernel only moves pages if the set changes.
         wide_text = _unbound_text(groups, cpusets)
         steps = [

@@ -32,7 +32,7 @@ REST_S = 3  # observed before and after a move
 def thp_bytes(groups):
     """Return how much of a guest's memory is transparent huge pages, by its memory.stat."""
     names = ('anon_thp', 'shmem_thp') if groups.version == 2 else ('rss_huge',)
-    lines = pathlib.Path(groups.memory, 'memory.stat').read_text().splitlines()
+    lines = pathlib.Path(groups.memory_group, 'memory.stat').read_text().splitlines()
     sizes = dict(line.split(' ') for line in lines)
     return sum(int(sizes[name]) for name in names if name in sizes)
 

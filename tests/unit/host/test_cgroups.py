@@ -43,7 +43,7 @@ class FindTest(GroupsTestCase):
                         ),
                     )
                     self.assertFalse(groups.writes_target)
-                    self.assertEqual(tree.memory.rstrip('/'), groups.memory)
+                    self.assertEqual(tree.memory.rstrip('/'), groups.memory_group)
 
     def test_names_of_groups_are_taken_as_they_are(self):
         for machine in (

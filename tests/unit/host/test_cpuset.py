@@ -46,7 +46,7 @@ class HoldTest(TreeTestCase):
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 3 * MIB})
                 applied = cpuset.hold(groups, NODE1, TO_NODE1, write=tree.write)
-                self.assertEqual(cpuset.MOVED, applied.memory)
+                self.assertEqual(cpuset.MOVED, applied.memory_outcome)
                 self.assertEqual({'0-1'}, set(self.mems(tree).values()))
                 if version == 2:
                     self.assertEqual(NODE1, applied.cpus_effective)
@@ -159,7 +159,7 @@ class HoldTest(TreeTestCase):
                         tree.put_bytes({0: MIB, 1: 7 * MIB})
 
                 applied = cpuset.hold(groups, NODE1, TO_NODE1, write=write)
-                self.assertEqual((cpuset.MOVED, MIB), (applied.memory, applied.left_bytes))
+                self.assertEqual((cpuset.MOVED, MIB), (applied.memory_outcome, applied.left_bytes))
 
     def test_a_second_pass_brings_memory_that_the_first_left(self):
         for version in (1, 2):
@@ -228,7 +228,9 @@ class HoldTest(TreeTestCase):
                             stay_bound=bound,
                             write=tree.write,
                         )
-                        self.assertEqual(cpuset.BOUND if bound else cpuset.MOVED, applied.memory)
+                        self.assertEqual(
+                            cpuset.BOUND if bound else cpuset.MOVED, applied.memory_outcome
+                        )
                         held = read_cpusets(groups)
                         written = [tree.target] if groups.writes_target else tree.children
                         self.assertEqual({cpus}, {held[d].cpus for d in written})
@@ -248,7 +250,7 @@ class HoldTest(TreeTestCase):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})
                 wide = self.mems(tree)
                 bound = cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
-                self.assertEqual(cpuset.BOUND, bound.memory)
+                self.assertEqual(cpuset.BOUND, bound.memory_outcome)
                 cpuset.release_memory(groups, TO_NODE1, write=tree.write)
                 self.assertEqual(wide, self.mems(tree))
                 cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
@@ -323,7 +325,7 @@ class HoldTest(TreeTestCase):
                 applied = cpuset.hold(
                     groups, NODE0, frozenset({0, 1}), stay_bound=True, write=self.logged(tree)
                 )
-                self.assertEqual(cpuset.BOUND, applied.memory)
+                self.assertEqual(cpuset.BOUND, applied.memory_outcome)
                 self.assertEqual({'0'}, {text for path, text in self.log if path.endswith('mems')})
                 applied = cpuset.hold(
                     groups,
@@ -332,7 +334,7 @@ class HoldTest(TreeTestCase):
                     write=self.logged(tree),
                     written_set=Cpuset(NODE0, frozenset({0})),
                 )
-                self.assertEqual(cpuset.NOT_REQUESTED, applied.memory)
+                self.assertEqual(cpuset.NOT_REQUESTED, applied.memory_outcome)
 
     def test_cpus_are_released_and_a_pin_stays(self):
         for version, shape in SHAPES:
@@ -418,7 +420,7 @@ class LeftAloneTest(TreeTestCase):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
                 tree.put(os.path.join(tree.vcpus[0], 'cpuset.mems'), '0\n')
                 applied = cpuset.hold(groups, NODE1, TO_NODE1, write=tree.write)
-                self.assertEqual(cpuset.PINNED, applied.memory)
+                self.assertEqual(cpuset.PINNED, applied.memory_outcome)
                 self.assertEqual(
                     {'cpuset.cpus'}, {os.path.basename(change.path) for change in applied.changes}
                 )
@@ -440,7 +442,8 @@ class LeftAloneTest(TreeTestCase):
                         groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write
                     )
                     self.assertEqual(
-                        cpuset.BOUND if outcome == cpuset.MOVED else outcome, applied.memory
+                        cpuset.BOUND if outcome == cpuset.MOVED else outcome,
+                        applied.memory_outcome,
                     )
 
     def test_without_bytes_per_node_the_resident_size_bounds_the_move(self):
@@ -455,7 +458,7 @@ class LeftAloneTest(TreeTestCase):
                     tree, groups = self.tree(version)
                     tree.put('proc/%d/status' % tree.pid, status)
                     applied = cpuset.hold(groups, NODE1, TO_NODE1, write=tree.write)
-                    self.assertEqual(outcome, applied.memory)
+                    self.assertEqual(outcome, applied.memory_outcome)
 
 
 class FaultTest(TreeTestCase):
