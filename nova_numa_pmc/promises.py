@@ -174,7 +174,9 @@ def _view_and_request(
         device_nodes,
         placement.with_traffic_per_core(evidence.history, view),
     )
-    return host_view.with_later_guests(view, dict(evidence.vcpus), evidence.history), request
+    return host_view.with_arrivals_and_departures(
+        view, dict(evidence.vcpus), evidence.history
+    ), request
 
 
 def _narrow_to_l3(

@@ -218,7 +218,7 @@ def to_data(decision: saved_hosts.HostDecision, host: saved_hosts.SavedHost) -> 
         'added_weight': decision.added_weight,
         'text': host_estimate.describe(estimate),
         'outcome': estimate.outcome and estimate.outcome._asdict(),
-        'charged_vcpus': estimate.charged_vcpus,
+        'arrived_vcpus': estimate.arrived_vcpus,
         'nodes': saved_hosts.node_metrics(host),
     }
 

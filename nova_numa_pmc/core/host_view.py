@@ -154,7 +154,7 @@ def _megabytes(value: float | None) -> float | None:
     return None if value is None else round(value / model.MB) * model.MB
 
 
-def with_later_guests(
+def with_arrivals_and_departures(
     host_view: model.HostView,
     counted: Mapping[int, float],
     history: model.DemandHistory | None = None,

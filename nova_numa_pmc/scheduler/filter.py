@@ -75,7 +75,7 @@ class _RequestFilter:
 
     def __init__(self, spec: RequestSpec) -> None:
         self.guest_request = request.read(spec)
-        self.why_all_pass = self.guest_request.why_neutral or self.guest_request.pinned
+        self.why_all_pass = self.guest_request.why_not_weighed or self.guest_request.why_pinned
         if self.why_all_pass:
             LOG.debug('Every host passes: %s', self.why_all_pass)
         for problem in self.guest_request.flavor_specs.problems:

@@ -13,7 +13,7 @@ from nova_numa_pmc.compute import host_metrics
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu
 from nova_numa_pmc.core.placement import explain
 from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX
-from nova_numa_pmc.core.scheduling.charges import add_new_guests, subtract_guest
+from nova_numa_pmc.core.scheduling.charges import add_arrivals, subtract_guest
 from nova_numa_pmc.core.scheduling.outcome import (
     expected_guest,
     outcome,
@@ -112,7 +112,7 @@ class HostEstimate(Record):
 
     :param outcome: the pressures and the guest's place; None if they are unknown
     :param why_unknown: why the outcome is unknown; None if it is known
-    :param charged_vcpus: vCPUs of the guests that have arrived since the metrics were recorded
+    :param arrived_vcpus: vCPUs of the guests that have arrived since the metrics were recorded
     :param measured: whether the CPU demand on the host's nodes is measured, not assumed
     :param members: by position, the ids of a domain's nodes; ``outcome`` has such positions
     :param history: (number of guests, sum of their cores per vCPU), by which the host expects the
@@ -122,7 +122,7 @@ class HostEstimate(Record):
 
     outcome: Outcome | None
     why_unknown: str | None
-    charged_vcpus: float = 0
+    arrived_vcpus: float = 0
     measured: bool = False
     members: tuple[tuple[int, ...], ...] = ()
     history: tuple[int, float] | None = None
@@ -174,7 +174,7 @@ def _estimate_cached(
         return HostEstimate(None, 'no metrics from nova-numa-pmc')
     guest = guest_request.guest
     if guest is None:
-        return HostEstimate(None, guest_request.why_neutral)
+        return HostEstimate(None, guest_request.why_not_weighed)
     age_s = now_s - decoded.taken_s
     # A clock that is ahead is as wrong as a clock that is behind.
     if abs(age_s) > options.stale_after * decoded.interval_s:
@@ -313,7 +313,7 @@ def _estimate(
         )
         host = subtract_guest(host, present_guest)
     if vcpus > 0 or memory_mb > 0:
-        host = add_new_guests(host, vcpus, memory_mb, guest, placement_options, cores_per_vcpu)
+        host = add_arrivals(host, vcpus, memory_mb, guest, placement_options, cores_per_vcpu)
     # As in outcome(), the record's check of its arguments would take too long.
     return tuple.__new__(
         HostEstimate,
@@ -334,17 +334,17 @@ def describe(estimate: HostEstimate) -> str:
     host_outcome, host = estimate.outcome, estimate.host
     if host_outcome is None or host is None:
         return 'unknown: %s' % estimate.why_unknown
-    if host_outcome.used[0] >= PRESSURE_MAX:
+    if host_outcome.pressures[0] >= PRESSURE_MAX:
         return 'no CPU there that guests may use'
     nodes = tuple(
         node for position in host_outcome.positions for node in estimate.members[position]
     )
     arrivals = ''
-    if estimate.charged_vcpus:
-        arrivals = ', with %g vCPUs that arrived after the measurement' % estimate.charged_vcpus
+    if estimate.arrived_vcpus:
+        arrivals = ', with %g vCPUs that arrived after the measurement' % estimate.arrived_vcpus
     return '%s: pressure %s there, %s elsewhere (%s)%s' % (
         name_nodes(nodes),
-        _join_pressures(host_outcome.used),
+        _join_pressures(host_outcome.pressures),
         _join_pressures(pressures_elsewhere(host, host_outcome)) or 'none',
         TEXTS.get(host_outcome.code, 'left floating'),
         arrivals,

@@ -62,6 +62,6 @@ def why_refused(estimate: HostEstimate, options: FilterOptions) -> str:
         return 'the guest does not fit on one node'
     # An estimate without measurements is no reason to refuse a host.
     max_pressure = options.max_pressure
-    if max_pressure and estimate.measured and estimate.outcome.used[0] > max_pressure:
+    if max_pressure and estimate.measured and estimate.outcome.pressures[0] > max_pressure:
         return 'above max_pressure %g' % max_pressure
     return ''

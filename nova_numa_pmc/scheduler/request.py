@@ -40,10 +40,10 @@ class GuestRequest(Record):
 
     :param guest: the requested guest; None if the request was not understood
     :param instance_uuid: the guest's uuid, by which a guest that is resized is found on its host
-    :param why_neutral: why hosts are not compared for the guest; None if they are
-    :param pinned: the extra specs or properties because of which Nova itself pins the guest; None
-        if it does not. The nodes that Nova will choose are unknown here, so the guest is assumed
-        to use all of them, and refusing hosts is left to NUMATopologyFilter
+    :param why_not_weighed: why hosts are not compared for the guest; None if they are
+    :param why_pinned: the extra specs or properties because of which Nova itself pins the guest;
+        None if it does not. The nodes that Nova will choose are unknown here, so the guest is
+        assumed to use all of them, and refusing hosts is left to NUMATopologyFilter
     :param is_move: whether the guest has to leave a host and find another one, as in an evacuation
         or for the maintenance of its host
     :param is_soft: whether it belongs to a server group with soft affinity or soft anti-affinity
@@ -51,33 +51,33 @@ class GuestRequest(Record):
 
     guest: ExpectedGuest | None = None
     instance_uuid: str | None = None
-    why_neutral: str | None = None
+    why_not_weighed: str | None = None
     flavor_specs: extra_specs.FlavorSpecs = extra_specs.FlavorSpecs()
-    pinned: str | None = None
+    why_pinned: str | None = None
     is_move: bool = False
     is_soft: bool = False
 
 
 def read(spec: RequestSpecLike) -> GuestRequest:
-    """Read a RequestSpec; the result is neutral if it cannot be understood."""
+    """Read a RequestSpec; its result says why if it cannot be understood."""
     try:
         flavor = spec.flavor
         specs = _read_optional(flavor, 'extra_specs') or {}
         flavor_specs = extra_specs.parse(specs)
-        why_neutral = pinned = None
+        why_not_weighed = why_pinned = None
         if flavor_specs.policy == model.NONE:
-            why_neutral = '%s=%s' % (POLICY_KEY, model.NONE)
+            why_not_weighed = '%s=%s' % (POLICY_KEY, model.NONE)
         if _read_optional(spec, 'numa_topology') is not None:
-            pinned = 'image properties'
+            why_pinned = 'image properties'
         pinning_specs = extra_specs.pinning_specs(specs)
-        pinned = ', '.join('%s=%s' % item for item in pinning_specs.items()) or pinned
+        why_pinned = ', '.join('%s=%s' % item for item in pinning_specs.items()) or why_pinned
         guest = expected_guest(
             int(flavor.vcpus),
             int(flavor.memory_mb),
             flavor_specs.policy,
             INTENSITY[flavor_specs.memory_intensity],
         )
-        if pinned:
+        if why_pinned:
             # Its memory may be huge pages, which promised memory does not include.
             guest = guest._replace(memory_mib=0, policy=model.SPREAD)
             if specs.get('hw:cpu_policy') == 'dedicated':  # takes none of the shared CPUs
@@ -90,14 +90,14 @@ def read(spec: RequestSpecLike) -> GuestRequest:
         return GuestRequest(
             guest,
             _read_optional(spec, 'instance_uuid'),
-            why_neutral,
+            why_not_weighed,
             flavor_specs,
-            pinned,
+            why_pinned,
             is_move,
             is_soft,
         )
     except Exception as error:  # no request may make the scheduler fail
-        return GuestRequest(why_neutral='request not understood: %.200r' % error)
+        return GuestRequest(why_not_weighed='request not understood: %.200r' % error)
 
 
 def _read_optional(versioned_object: object, name: str) -> Any:

@@ -172,8 +172,8 @@ def rank(
     """
     guest_request = request.read(SavedRequest(flavor))
     decisions = decide(hosts, guest_request, conf, now_s)
-    if guest_request.why_neutral:
-        estimate = host_estimate.HostEstimate(None, guest_request.why_neutral)
+    if guest_request.why_not_weighed:
+        estimate = host_estimate.HostEstimate(None, guest_request.why_not_weighed)
         decisions = [decision._replace(estimate=estimate) for decision in decisions]
     return sorted(
         decisions, key=lambda decision: (not decision.passes, -(decision.added_weight or 0.0))
@@ -195,7 +195,7 @@ def decide(
     """
     filter_options = refusals.filter_options(guest_request, conf)
     estimates = host_estimate.estimates(hosts, guest_request, conf, now_s)
-    all_pass = guest_request.why_neutral or guest_request.pinned
+    all_pass = guest_request.why_not_weighed or guest_request.why_pinned
     decisions = [
         HostDecision(
             host.host, estimate, '' if all_pass else refusals.why_refused(estimate, filter_options)
@@ -216,7 +216,7 @@ def decide(
     for position, loss in zip(passing, losses):
         host_penalty = (
             0.0
-            if guest_request.why_neutral
+            if guest_request.why_not_weighed
             else penalty.penalty(loss, options, hosts[position].host)
         )
         is_known = estimates[position].outcome is not None and loss.pressure < math.inf

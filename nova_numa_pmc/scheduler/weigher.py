@@ -79,14 +79,9 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float
     default_mode = str(CONF.numa_pmc.mode)
     modes = [_mode(host_state, default_mode) for host_state in host_states]
     guest_request = request.read(spec)
-    if (
-        guest_request.why_neutral
-        or guest_request.guest is None
-        or set(modes) == {scheduler_conf.OFF}
-    ):
-        LOG.debug(
-            'Hosts are not weighed by their NUMA pressure: %s', guest_request.why_neutral or 'off'
-        )
+    why_not_weighed = guest_request.why_not_weighed
+    if why_not_weighed or guest_request.guest is None or set(modes) == {scheduler_conf.OFF}:
+        LOG.debug('Hosts are not weighed by their NUMA pressure: %s', why_not_weighed or 'off')
         return [0.0] * len(weighed)
     conf = CONF.numa_pmc
     # Read here so that a bad value is logged: weight_multiplier() swallows the error.

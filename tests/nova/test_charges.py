@@ -30,7 +30,7 @@ class ChargeBase(base.NovaTest):
             host_estimate.EstimateOptions(),
             time.time(),
         )
-        return found.charged_vcpus, found.outcome.used[0]
+        return found.arrived_vcpus, found.outcome.pressures[0]
 
 
 class ArrivalTest(ChargeBase):

@@ -144,7 +144,7 @@ class TwoFiguresTest(PoolsCase):
                     [(5.0, SHARED_THREADS)] * 2,
                     [(node.cores, node.threads) for node in found.view.nodes],
                 )
-                self.assertAlmostEqual(2.6, self.answer(found).outcome.used[0], places=2)
+                self.assertAlmostEqual(2.6, self.answer(found).outcome.pressures[0], places=2)
 
     def test_polling_on_dedicated_cpus_is_no_pressure_on_the_shared_ones(self):
         for conf, source in ((NOVA_CONF % SHARED, 'nova.conf'), ('', 'guests')):
@@ -155,7 +155,7 @@ class TwoFiguresTest(PoolsCase):
                 self.assertEqual(
                     ([0.04, 0.04], source), (self.pressures(found), found.pool_source)
                 )
-                self.assertAlmostEqual(0.24, self.answer(found).outcome.used[0], places=2)
+                self.assertAlmostEqual(0.24, self.answer(found).outcome.pressures[0], places=2)
 
 
 class OtherPoolTest(PoolsCase):

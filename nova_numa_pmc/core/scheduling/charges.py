@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 GUESTS_MAX = 8
 
 
-def add_new_guests(
+def add_arrivals(
     host: HostColumns,
     vcpus: float,
     memory_mib: float,

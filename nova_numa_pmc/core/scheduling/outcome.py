@@ -55,7 +55,7 @@ class Outcome(Record):
 
     :param code: the kind of place, such as :data:`explain.ON_ONE_NODE`; with the code of another
         reason, the guest would be left floating
-    :param used: pressures of the domains that the guest would use, highest first, never empty;
+    :param pressures: those of the domains that the guest would use, highest first, never empty;
         :data:`ranking.PRESSURE_MAX` if the host has no CPU that guests may use
     :param positions: positions of the domains that the guest would use
     :param cpu_positions, mem_positions: positions of the domains of its CPUs and of its memory;
@@ -63,7 +63,7 @@ class Outcome(Record):
     """
 
     code: str
-    used: tuple[float, ...]
+    pressures: tuple[float, ...]
     positions: tuple[int, ...]
     cpu_positions: tuple[int, ...]
     mem_positions: tuple[int, ...]
@@ -86,9 +86,9 @@ def outcome(
         best = _best_position(host, guest, pressures, guest_traffic, placement_options)
         if best is not None:
             # A record's check of its arguments would take as long as the rest of this branch.
-            positions, used = (best,), (pressures[best],)
+            positions = (best,)
             return tuple.__new__(
-                Outcome, (explain.ON_ONE_NODE, used, positions, positions, positions)
+                Outcome, (explain.ON_ONE_NODE, (pressures[best],), positions, positions, positions)
             )
     return outcome_by_placement(host, guest, placement_options)
 
@@ -214,10 +214,10 @@ def outcome_by_placement(
         if not cpu_positions:  # no CPU that the guest may use
             return Outcome(decision.reason.code, (PRESSURE_MAX,), (0,), (0,), ())
         best = candidates.Candidate(cpu_positions, (), False)
-    used = ranking.pressures_with(inputs, best, missing.fill_in(view.nodes)[0])
+    pressures = ranking.pressures_with(inputs, best, missing.fill_in(view.nodes)[0])
     positions = tuple(sorted({*best.cpu_positions, *best.mem_positions}))
     return Outcome(
-        decision.reason.code, tuple(used), positions, best.cpu_positions, best.mem_positions
+        decision.reason.code, tuple(pressures), positions, best.cpu_positions, best.mem_positions
     )
 
 

@@ -46,7 +46,7 @@ class ExplainHostsTest(unittest.TestCase):
         outcome = said['hosts'][0]['outcome']
         self.assertEqual(('one_node', [0]), (outcome['code'], outcome['positions']))
         self.assertEqual(
-            {'code', 'used', 'positions', 'cpu_positions', 'mem_positions'}, outcome.keys()
+            {'code', 'pressures', 'positions', 'cpu_positions', 'mem_positions'}, outcome.keys()
         )
         self.assertEqual({'vcpus': 2, 'memory_mb': 1024, 'extra_specs': {}}, said['flavor'])
         self.assertEqual(1.0, said['options']['max_pressure'])

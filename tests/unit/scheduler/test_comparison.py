@@ -164,7 +164,7 @@ class ComparingTest(unittest.TestCase):
         # Each uses 0.5 of its bandwidth; a core corresponds to 50, 10 and 2.5 GB/s on them.
         hosts = [nova_host(node(0, cpu, 0.5)) for cpu in (0.1, 0.5, 2.0)]
         own, found = compared(*hosts)
-        self.assertEqual([1.0, 0.6], [round(one.outcome.used[0], 6) for one in own[:2]])
+        self.assertEqual([1.0, 0.6], [round(one.outcome.pressures[0], 6) for one in own[:2]])
         # The guest wants one core: 10 GB/s of the maximum of 100 on each of them.
         self.assertEqual([0.2, 0.6, 2.1], [round(one.cpu_ratio, 6) for one in found])
         self.assertEqual([0.6, 0.6, 0.6], [round(one.bandwidth_ratio, 6) for one in found])
@@ -178,7 +178,7 @@ class ComparingTest(unittest.TestCase):
                 vcpus=8,
             )
             self.assertEqual(
-                [0.375, 1.0, 0.7], [round(one.outcome.used[0], 6) for one in own]
+                [0.375, 1.0, 0.7], [round(one.outcome.pressures[0], 6) for one in own]
             )  # 8 · 6/64, 8 · 56/64, 8 / 2 cores
             # The median of 0, 1 and the assumed 0.5 per vCPU: 4 cores on each of them.
             self.assertEqual([0.7] * 3, [round(one.cpu_ratio, 6) for one in found])

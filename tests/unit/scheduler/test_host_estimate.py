@@ -36,7 +36,7 @@ class EstimateTest(unittest.TestCase):
     def test_it_is_where_the_guest_would_go(self):
         found = ask(host(0.5, 0.25))
         self.assertEqual(('one_node', (1,)), (found.outcome.code, found.outcome.positions))
-        self.assertAlmostEqual(0.35, found.outcome.used[0])
+        self.assertAlmostEqual(0.35, found.outcome.pressures[0])
 
     def test_old_metrics_are_unknown_and_so_are_those_of_tomorrow(self):
         for now_s, known in ((NOW_S + 299, True), (NOW_S + 301, False), (NOW_S - 301, False)):
@@ -50,18 +50,18 @@ class EstimateTest(unittest.TestCase):
     def test_guests_that_came_since_are_charged_where_they_went(self):
         since = ask(host(0.5, 0.25, vcpus=20, memory_mb=20480))
         # Both went to node 1, 0.25 + 0.1 + 0.1; this one would too, which makes 0.55.
-        self.assertEqual(4, since.charged_vcpus)
-        self.assertAlmostEqual(0.55, since.outcome.used[0])
-        self.assertAlmostEqual(0.25 + 0.1, ask(host(0.5, 0.25)).outcome.used[0])
+        self.assertEqual(4, since.arrived_vcpus)
+        self.assertAlmostEqual(0.55, since.outcome.pressures[0])
+        self.assertAlmostEqual(0.25 + 0.1, ask(host(0.5, 0.25)).outcome.pressures[0])
 
     def test_charging_can_be_turned_off(self):
         found = ask(
             host(0.5, 0.25, vcpus=20), options=subject.EstimateOptions(charge_new_guests=False)
         )
-        self.assertAlmostEqual(0.35, found.outcome.used[0])
+        self.assertAlmostEqual(0.35, found.outcome.pressures[0])
 
     def test_guests_that_left_are_not_taken_off(self):
-        self.assertAlmostEqual(0.35, ask(host(0.5, 0.25, vcpus=8)).outcome.used[0])
+        self.assertAlmostEqual(0.35, ask(host(0.5, 0.25, vcpus=8)).outcome.pressures[0])
 
     def test_memory_that_came_since_is_promised(self):
         # 56 GiB are left on each node; 40 GiB more on one of them.
@@ -72,9 +72,9 @@ class EstimateTest(unittest.TestCase):
 
     def test_a_guest_that_is_there_already_does_not_count_twice(self):
         here, elsewhere = host(0.5, 0.5, instances=['u']), host(0.5, 0.5)
-        self.assertAlmostEqual(0.6, ask(elsewhere).outcome.used[0])
+        self.assertAlmostEqual(0.6, ask(elsewhere).outcome.pressures[0])
         # Half of its core is subtracted from each node before one core is added to one of them.
-        self.assertAlmostEqual(0.55, ask(here).outcome.used[0])
+        self.assertAlmostEqual(0.55, ask(here).outcome.pressures[0])
 
     def test_before_a_resize_it_is_as_large_as_it_was(self):
         here = host(0.5, 0.5, instances=['u'])
@@ -82,9 +82,9 @@ class EstimateTest(unittest.TestCase):
         here.instances['u'] = types.SimpleNamespace(flavor=flavor)
         # A quarter of a core is subtracted from each node before a whole one is added to one of
         # them.
-        self.assertAlmostEqual(0.575, ask(here).outcome.used[0])
+        self.assertAlmostEqual(0.575, ask(here).outcome.pressures[0])
         flavor.vcpus = 6
-        self.assertAlmostEqual(0.45, ask(here).outcome.used[0])
+        self.assertAlmostEqual(0.45, ask(here).outcome.pressures[0])
 
     def test_a_question_asked_again_is_not_worked_out_again(self):
         one = host(0.5, 0.25)
@@ -92,11 +92,11 @@ class EstimateTest(unittest.TestCase):
 
     def test_a_host_that_changed_is_asked_again(self):
         one = host(0.5, 0.25)
-        before = ask(one).outcome.used[0]
+        before = ask(one).outcome.pressures[0]
         one.vcpus_used += 2
-        self.assertLess(before, ask(one).outcome.used[0])
+        self.assertLess(before, ask(one).outcome.pressures[0])
         one.metrics = host(0.1, 0.1).metrics
-        self.assertAlmostEqual(0.2, ask(one).outcome.used[0])
+        self.assertAlmostEqual(0.2, ask(one).outcome.pressures[0])
 
     def test_words_are_one_line(self):
         for estimate in (
@@ -197,12 +197,12 @@ class ArrivalTest(unittest.TestCase):
     @given(strategies.booleans(), EVENTS)
     def test_it_is_what_is_there_and_was_not_counted(self, told, events):
         found = self.after(told, events)
-        self.assertAlmostEqual(found.uncounted, ask(found.host_state()).charged_vcpus)
+        self.assertAlmostEqual(found.uncounted, ask(found.host_state()).arrived_vcpus)
 
     @given(strategies.booleans(), EVENTS)
     def test_of_different_sizes_never_less_than_novas_counts_tell(self, told, events):
         found = self.after(told, events, (1, 2, 8))
-        charged = ask(found.host_state()).charged_vcpus
+        charged = ask(found.host_state()).arrived_vcpus
         self.assertGreaterEqual(charged + 1e-9, sum(found.size.values()) - found.at_audit)
         if found.counted <= set(found.size):
             self.assertAlmostEqual(found.uncounted, charged)
@@ -220,21 +220,21 @@ class ArrivalTest(unittest.TestCase):
             found.arrive()
             found.leave(first[0])
             calm, charged = ask(self.filled(told)[0].host_state()), ask(found.host_state())
-            self.assertEqual((0, 4), (calm.charged_vcpus, charged.charged_vcpus))
-            self.assertLess(calm.outcome.used, charged.outcome.used)
+            self.assertEqual((0, 4), (calm.arrived_vcpus, charged.arrived_vcpus))
+            self.assertLess(calm.outcome.pressures, charged.outcome.pressures)
 
     def test_what_is_saved_with_the_metrics_is_of_their_time(self):
         found, first = self.filled()
         found.arrive()
         found.leave(first[0])
-        self.assertEqual(0, ask(found.host_state(saved_s=NOW_S + 1)).charged_vcpus)
+        self.assertEqual(0, ask(found.host_state(saved_s=NOW_S + 1)).arrived_vcpus)
 
     def test_a_list_that_lacks_instances_charges_none(self):
         found, _ = self.filled()
         told = found.host_state()
         for listed_there in ({}, dict.fromkeys(list(told.instances)[:2])):
             told.instances = listed_there
-            self.assertEqual(0, ask(told).charged_vcpus)
+            self.assertEqual(0, ask(told).arrived_vcpus)
 
     def test_what_the_same_request_has_put_there_hides_no_departure(self):
         found, first = self.filled()
@@ -242,7 +242,7 @@ class ArrivalTest(unittest.TestCase):
         told = found.host_state()
         told.vcpus_used += 4  # like Nova's consume_from_request: neither in stats nor in instances
         told.num_instances = len(found.size) + 1
-        self.assertEqual(4, ask(told).charged_vcpus)
+        self.assertEqual(4, ask(told).arrived_vcpus)
 
     def test_an_older_monitor_is_charged_by_the_difference(self):
         found, first = self.filled()
@@ -250,21 +250,21 @@ class ArrivalTest(unittest.TestCase):
         found.leave(first[0])
         older = found.host_state()
         older.metrics = listed(state(0.1, 0.1), 12)
-        self.assertEqual(4, ask(older).charged_vcpus)
+        self.assertEqual(4, ask(older).arrived_vcpus)
 
     def test_dedicated_newcomers_take_no_shared_core(self):
         found, first = self.filled()
         calm = ask(found.host_state()).outcome
         found.arrive(16, pinned=True)
-        self.assertEqual(0, ask(found.host_state()).charged_vcpus)
-        self.assertEqual(calm.used, ask(found.host_state()).outcome.used)
+        self.assertEqual(0, ask(found.host_state()).arrived_vcpus)
+        self.assertEqual(calm.pressures, ask(found.host_state()).outcome.pressures)
         found.arrive(2)
-        self.assertEqual(2, ask(found.host_state()).charged_vcpus)
+        self.assertEqual(2, ask(found.host_state()).arrived_vcpus)
         found.building.clear()
         found.audit()
-        self.assertEqual(0, ask(found.host_state()).charged_vcpus)
+        self.assertEqual(0, ask(found.host_state()).arrived_vcpus)
         found.leave(first[0])
-        self.assertEqual(0, ask(found.host_state()).charged_vcpus)
+        self.assertEqual(0, ask(found.host_state()).arrived_vcpus)
 
 
 class PenaltyTest(unittest.TestCase):

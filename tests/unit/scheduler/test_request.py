@@ -25,7 +25,7 @@ class RequestTest(unittest.TestCase):
     def test_a_plain_flavor_asks_for_its_size(self):
         found = subject.read(spec(4, 8192))
         self.assertEqual(outcome.ExpectedGuest(4, 8192, 2.0, model.AUTO, 1.0), found.guest)
-        self.assertIsNone(found.why_neutral or found.pinned)
+        self.assertIsNone(found.why_not_weighed or found.why_pinned)
 
     def test_wishes_are_taken(self):
         found = subject.read(
@@ -39,7 +39,7 @@ class RequestTest(unittest.TestCase):
         self.assertEqual(0.5, found.flavor_specs.max_pressure)
 
     def test_a_flavor_may_opt_out(self):
-        self.assertIn('policy=none', subject.read(spec(numa_pmc__policy='none')).why_neutral)
+        self.assertIn('policy=none', subject.read(spec(numa_pmc__policy='none')).why_not_weighed)
 
     def test_guests_that_nova_pins_are_known_by_extra_specs_and_by_images(self):
         for request in (
@@ -49,7 +49,7 @@ class RequestTest(unittest.TestCase):
             spec(numa_topology=object()),
         ):
             found = subject.read(request)
-            self.assertTrue(found.pinned)
+            self.assertTrue(found.why_pinned)
             self.assertEqual((model.SPREAD, 0), (found.guest.policy, found.guest.memory_mib))
 
     def test_guests_of_soft_server_groups_are_known(self):
@@ -66,4 +66,4 @@ class RequestTest(unittest.TestCase):
 
     def test_an_odd_request_is_neutral(self):
         for request in (None, Versioned(), spec(vcpus='x'), spec(vcpus=None)):
-            self.assertIn('not understood', subject.read(request).why_neutral)
+            self.assertIn('not understood', subject.read(request).why_not_weighed)

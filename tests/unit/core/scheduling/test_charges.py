@@ -33,7 +33,7 @@ def two(promised=(0, 0), vcpus=(4, 4), demand=(1.0, 1.0), **fields):
 class ChargeTest(unittest.TestCase):
     def test_each_new_guest_is_charged_where_it_would_have_gone(self):
         before = two(demand=(1.0, 2.0))
-        after = charges.add_new_guests(before, 6, 3072, SMALL, PLACEMENT_OPTIONS)
+        after = charges.add_arrivals(before, 6, 3072, SMALL, PLACEMENT_OPTIONS)
         # Node 0, then node 1, which has fewer vCPUs at the same pressure, then node 0 again.
         self.assertEqual(6, sum(after.vcpus) - sum(before.vcpus))
         self.assertEqual(3072, sum(after.promised_mib))
@@ -42,32 +42,32 @@ class ChargeTest(unittest.TestCase):
 
     def test_without_new_guests_the_columns_are_unchanged(self):
         before = two()
-        self.assertIs(before, charges.add_new_guests(before, 0, 0, SMALL, PLACEMENT_OPTIONS))
-        self.assertIs(before, charges.add_new_guests(before, -4, -4096, SMALL, PLACEMENT_OPTIONS))
+        self.assertIs(before, charges.add_arrivals(before, 0, 0, SMALL, PLACEMENT_OPTIONS))
+        self.assertIs(before, charges.add_arrivals(before, -4, -4096, SMALL, PLACEMENT_OPTIONS))
 
     def test_memory_without_vcpus_is_charged_alone(self):
-        after = charges.add_new_guests(two(), 0, 2048, SMALL, PLACEMENT_OPTIONS)
+        after = charges.add_arrivals(two(), 0, 2048, SMALL, PLACEMENT_OPTIONS)
         self.assertEqual((2048, [1.0, 1.0]), (sum(after.promised_mib), after.demand))
 
     def test_a_guest_that_fits_on_no_node_is_charged_over_all(self):
-        after = charges.add_new_guests(
+        after = charges.add_arrivals(
             two(), 12, 24 * 1024, outcome.expected_guest(12, 24 * 1024), PLACEMENT_OPTIONS
         )
         self.assertEqual([12 * 1024] * 2, after.promised_mib)
 
     def test_many_new_guests_are_charged_in_few_parts(self):
-        after = charges.add_new_guests(two(), 2000, 1000, SMALL, PLACEMENT_OPTIONS)
+        after = charges.add_arrivals(two(), 2000, 1000, SMALL, PLACEMENT_OPTIONS)
         self.assertAlmostEqual(2000, sum(after.vcpus) - 8)
         self.assertAlmostEqual(charges.GUESTS_MAX, sum(after.guests) - 4)
 
     def test_an_unmeasured_host_is_charged_by_promises(self):
-        after = charges.add_new_guests(two(demand=None), 2, 1024, SMALL, PLACEMENT_OPTIONS)
+        after = charges.add_arrivals(two(demand=None), 2, 1024, SMALL, PLACEMENT_OPTIONS)
         self.assertIsNone(after.demand)
         self.assertEqual([4, 6], sorted(after.vcpus))
 
     def test_traffic_grows_with_the_guests(self):
         before = two(bandwidth_bytes_per_sec=1e9, bandwidth_max_bytes_per_sec=1e10)
-        after = charges.add_new_guests(before, 2, 1024, SMALL, PLACEMENT_OPTIONS)
+        after = charges.add_arrivals(before, 2, 1024, SMALL, PLACEMENT_OPTIONS)
         # 1 core is wanted, with the other guests' 1e9 bytes per core-second.
         self.assertAlmostEqual(3e9, sum(after.bandwidth))
 

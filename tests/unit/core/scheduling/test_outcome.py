@@ -53,7 +53,7 @@ class OutcomeTest(unittest.TestCase):
         if placed.cpu_nodes:
             self.assertEqual({*placed.cpu_nodes, *placed.mem_nodes}, domains_of(found, columns))
             self.assertEqual(placed.reasons[0].code, found.code)
-            self.assertEqual(dict(placed.reasons[0].values)['pressure'], found.used[0])
+            self.assertEqual(dict(placed.reasons[0].values)['pressure'], found.pressures[0])
         else:
             self.assertEqual(placed.reasons[0].code, found.code)
             self.assertEqual(
@@ -68,7 +68,7 @@ class OutcomeTest(unittest.TestCase):
         long = outcome.outcome_by_placement(columns, wanted, PLACEMENT_OPTIONS)
         self.assertEqual(long.code, short.code)
         self.assertEqual(long.positions, short.positions)
-        self.assertEqual(long.used, tuple(short.used))
+        self.assertEqual(long.pressures, tuple(short.pressures))
 
     def test_the_outcome_of_an_ordinary_host_takes_the_short_way(self):
         columns = to_columns(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
