@@ -16,16 +16,16 @@ from tests.fixtures import host
 
 class PublishTest(AgentCase):
     def test_the_publication_tells_load_promises_and_when(self):
-        made = self.open()
+        agent = self.open()
         for number in (1, 2):
             self.launch(number)
             self.promise(number, 0)
-        self.assertIsNone(self.tick(made, 0).publication)  # no rates yet
+        self.assertIsNone(self.tick(agent, 0).publication)  # no rates yet
         self.assertFalse(os.path.exists(os.path.join(self.directory, 'host')))
         for number in (1, 2):
             self.run_to(number, 5)
         self.busy(5, 10, 0)
-        self.tick(made, 5)
+        self.tick(agent, 5)
         found = self.published()
         self.assertEqual((1005.0, 5.0, 'pages'), (found.taken_s, found.interval_s, found.source))
         busy, idle = found.view.nodes
@@ -42,45 +42,45 @@ class PublishTest(AgentCase):
         self.assertEqual(frozenset(range(8)), for_hook.pools[0].cpus)
 
     def test_what_guests_wanted_is_told_to_the_scheduler_and_the_hook(self):
-        made = self.open()
+        agent = self.open()
         self.launch(1)
         self.promise(1, 0)
-        self.tick(made, 0)
+        self.tick(agent, 0)
         for at_s in (200, 400):
             self.run_to(1, at_s)
             self.busy(at_s, at_s, 0)
-            self.tick(made, at_s)
+            self.tick(agent, at_s)
         found = self.published().history
         self.assertEqual(1, found.guests)
         self.assertGreater(found.cores_per_vcpu_sum, 0)
         self.assertEqual(found, pool_loads.read(self.directory).history)
 
     def test_the_publication_tells_bandwidth_by_node(self):
-        made = self.open()
+        agent = self.open()
         self.host.caches({cpu: cpu // 4 for cpu in range(8)})
         self.launch(1)
         for at_s in (0, 5):
             self.run_to(1, at_s)
             self.host.monitor('', {0: (at_s * 64_000_000, at_s * 32_000_000), 1: (0, 0)})
-            self.tick(made, at_s)
+            self.tick(agent, at_s)
         self.assertEqual(
             [32_000_000, 32_000_000],
             [node.bandwidth_bytes_per_sec for node in self.published().view.nodes],
         )
 
     def test_young_guests_count_as_expected_beside_what_is_measured(self):
-        made = self.open()
+        agent = self.open()
         self.launch(1)
         self.promise(1, 1, since_ns=START_NS)
-        self.tick(made, 0)
-        self.tick(made, 5)
+        self.tick(agent, 0)
+        self.tick(agent, 5)
         self.assertEqual([0.0, 1.0], [node.demand_cores for node in self.published().view.nodes])
 
     def test_a_clock_that_is_set_does_not_change_rates(self):
-        made = self.open()
-        self.tick(made, 0)
+        agent = self.open()
+        self.tick(agent, 0)
         self.busy(5, 5, 0)
-        self.tick(made, 5, realtime_s=5.0)
+        self.tick(agent, 5, realtime_s=5.0)
         self.assertEqual(
             (5.0, 5.0, 1.0),
             (
@@ -91,29 +91,29 @@ class PublishTest(AgentCase):
         )
 
     def test_nothing_is_published_where_the_option_is_off(self):
-        made = self.open(publish=False)
-        self.tick(made, 0)
-        self.assertIsNotNone(self.tick(made, 5).publication)
+        agent = self.open(publish=False)
+        self.tick(agent, 0)
+        self.assertIsNotNone(self.tick(agent, 5).publication)
         self.assertFalse(os.path.exists(os.path.join(self.directory, 'host')))
 
     def test_a_reload_counts_by_the_sources_of_the_new_options(self):
-        made = self.open()
-        self.tick(made, 0)
-        made.reload(
-            made.options._replace(
+        agent = self.open()
+        self.tick(agent, 0)
+        agent.reload(
+            agent.options._replace(
                 counter_options=counters_conf.CounterOptions(sources=('numa_faults',))
             )
         )
-        self.assertIsNone(self.tick(made, 5).publication)
-        self.assertEqual('', self.tick(made, 10).publication.source)
+        self.assertIsNone(self.tick(agent, 5).publication)
+        self.assertEqual('', self.tick(agent, 10).publication.source)
 
     def test_a_reload_reaches_everything_that_keeps_options(self):
-        made = self.open()
-        new = made.options._replace(
-            rebalance='on', host_options=made.options.host_options._replace(bind=True)
+        agent = self.open()
+        new = agent.options._replace(
+            rebalance='on', host_options=agent.options.host_options._replace(bind=True)
         )
-        made.reload(new)
-        keepers = [made, made._executor.move_promises, *vars(made).values()]
+        agent.reload(new)
+        keepers = [agent, agent._executor.move_promises, *vars(agent).values()]
         kept = [keeper.options for keeper in keepers if hasattr(keeper, 'options')]
         self.assertGreater(len(kept), 6)
         for options in kept:
@@ -122,55 +122,55 @@ class PublishTest(AgentCase):
 
 class ProblemTest(AgentCase):
     def test_a_failure_is_told_once_and_again_when_it_has_ended(self):
-        made = self.open()
-        self.tick(made, 0)
+        agent = self.open()
+        self.tick(agent, 0)
         cpulist = 'sys/devices/system/node/node0/cpulist'
         with self.assertLogs('nova_numa_pmc.agent', 'INFO') as logs:
             for at_s, text in ((5, 'x'), (10, 'x'), (15, '0-3'), (20, '0-3')):
                 self.host.write(cpulist, text + '\n')
-                self.tick(made, at_s)
+                self.tick(agent, at_s)
         told = [record.getMessage() for record in logs.records]
         self.assertEqual(1, sum(text.startswith('reading the host fails: ') for text in told))
         self.assertEqual(1, told.count('reading the host works again'))
         self.assertEqual(1020.0, self.published().taken_s)
 
     def test_a_state_directory_that_cannot_be_trusted_stops_publishing_only(self):
-        made = self.open()
-        self.tick(made, 0)
+        agent = self.open()
+        self.tick(agent, 0)
         os.makedirs(self.directory, exist_ok=True)
         os.chmod(self.directory, 0o777)
         with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
             for at_s in (5, 10):
-                self.assertIsNotNone(self.tick(made, at_s).sample)
+                self.assertIsNotNone(self.tick(agent, at_s).sample)
         self.assertEqual(1, sum(' fails: ' in text for text in logs.output))
         os.chmod(self.directory, 0o755)
-        self.tick(made, 15)
+        self.tick(agent, 15)
         self.assertEqual(1015.0, self.published().taken_s)
 
     def test_a_held_lock_delays_the_books_and_nothing_else(self):
-        made = self.open()
+        agent = self.open()
         self.promise(1, 0)
         self.launch(1)
-        self.tick(made, 0)
+        self.tick(agent, 0)
         self.host.end(1)
         with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)):
             with self.assertLogs('nova_numa_pmc.agent', 'WARNING'):
-                self.tick(made, 5)
+                self.tick(agent, 5)
             self.assertEqual(1005.0, self.published().taken_s)
             self.assertEqual(1, len(self.promises()))
-        self.tick(made, 10)
+        self.tick(agent, 10)
         self.assertEqual({}, self.promises())
 
 
 class BookkeepingTest(AgentCase):
     def test_promises_follow_the_guests(self):
-        made = self.open()
+        agent = self.open()
         self.promise(1, 0)
         self.promise(2, 1, started=False, since_ns=START_NS)
         self.launch(3)
         with self.assertLogs('nova_numa_pmc.agent', 'INFO') as logs:
-            self.tick(made, 0)
-            self.tick(made, 5)
+            self.tick(agent, 0)
+            self.tick(agent, 5)
         self.assertEqual({host.uuid_of(2), host.uuid_of(3)}, self.promises().keys())
         self.assertEqual(2, sum('guest ' in text for text in logs.output))
         told = ' '.join(logs.output)
@@ -178,26 +178,26 @@ class BookkeepingTest(AgentCase):
         self.assertIn('guest %s: runs without a promise' % host.name_of(3), told)
 
     def test_a_start_that_never_came_is_dropped_after_its_grace(self):
-        made = self.open()
+        agent = self.open()
         self.promise(1, 0, started=False, since_ns=START_NS)
-        self.tick(made, 899)
+        self.tick(agent, 899)
         self.assertEqual(1, len(self.promises()))
-        self.tick(made, 901)
+        self.tick(agent, 901)
         self.assertEqual({}, self.promises())
 
     def test_a_guest_that_cannot_be_read_is_not_looked_at_in_each_tick(self):
-        made = self.open()
+        agent = self.open()
         self.launch(1, xml=b'<domain/>')
-        self.tick(made, 0)
+        self.tick(agent, 0)
         with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)):
-            self.tick(made, 5)
+            self.tick(agent, 5)
         self.assertEqual(1005.0, self.published().taken_s)
 
     def test_without_libvirt_no_guests_are_published(self):
         os.rmdir(os.path.join(self.root, 'run/libvirt/qemu'))
-        made = self.open()
-        self.tick(made, 0)
-        self.tick(made, 5)
+        agent = self.open()
+        self.tick(agent, 0)
+        self.tick(agent, 5)
         self.assertEqual([0, 0], [node.guests for node in self.published().view.nodes])
 
 
@@ -206,7 +206,7 @@ class SoakTest(AgentCase):
 
     def test_hundreds_of_ticks_lose_no_guest_and_leave_none_over(self):
         chance, running, trees = random.Random(11), set(), {}
-        made = self.open(rebalance=agent_conf.DRY_RUN)
+        agent = self.open(rebalance=agent_conf.DRY_RUN)
         logging.disable(logging.CRITICAL)
         self.addCleanup(logging.disable, logging.NOTSET)
         for tick_number in range(300):
@@ -227,7 +227,7 @@ class SoakTest(AgentCase):
             broken = chance.random() < 0.1
             cpulist = 'sys/devices/system/node/node1/cpulist'
             self.host.write(cpulist, 'x\n' if broken else '4-7\n')
-            told = self.tick(made, 5 * tick_number).publication
+            told = self.tick(agent, 5 * tick_number).publication
             if not broken:
                 self.assertEqual(
                     {host.uuid_of(number) for number in running}, self.promises().keys()
@@ -237,9 +237,9 @@ class SoakTest(AgentCase):
                     len(running), round(sum(node.guests for node in self.published().view.nodes))
                 )
         self.assertLessEqual(
-            len(made._problem_log._failing)
-            + len(made._reassertion._groups)
-            + len(made._reassertion._written),
+            len(agent._problem_log._failing)
+            + len(agent._reassertion._groups)
+            + len(agent._reassertion._written),
             3 * 8,
         )
 

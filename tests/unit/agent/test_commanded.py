@@ -41,22 +41,22 @@ class PauseTest(CommandedCase):
         self.assertIsNotNone(self.published())
 
     def test_a_pause_in_the_middle_of_a_move_takes_it_back(self):
-        made = self.open()
-        at_s = self.until_moved(made)
+        agent = self.open()
+        at_s = self.until_moved(agent)
         pause.begin(self.directory, 'firmware')
         with self.assertLogs(LOG, 'INFO') as logs:
-            found = self.tick(made, at_s + 5)
+            found = self.tick(agent, at_s + 5)
         self.assertEqual('paused: firmware', str(found.paused))
-        self.assertIsNone(made.step())
+        self.assertIsNone(agent.step())
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
         self.assertIn('paused: firmware', ' '.join(logs.output))
 
     def test_moves_go_on_after_a_pause_ends(self):
-        made = self.open()
+        agent = self.open()
         pause.begin(self.directory)
-        self.ticks(made, 2)
+        self.ticks(agent, 2)
         pause.end(self.directory)
-        self.assertIn(self.AWAY, self.ticks(made).values())
+        self.assertIn(self.AWAY, self.ticks(agent).values())
 
 
 class MoveLockTest(CommandedCase):
@@ -106,12 +106,12 @@ class OverridesTest(CommandedCase):
         self.assertEqual('0-7', cpus())
 
     def test_a_guest_that_is_pinned_while_it_is_moved_goes_back(self):
-        made = self.open()
-        at_s = self.until_moved(made)
+        agent = self.open()
+        at_s = self.until_moved(agent)
         for number in self.NUMBERS:
             self.say(number, model.PIN)
-        self.tick(made, at_s + 5)
-        self.finish(made)
+        self.tick(agent, at_s + 5)
+        self.finish(agent)
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
     def test_no_guest_is_moved_where_the_overrides_cannot_be_trusted(self):

@@ -31,14 +31,14 @@ def foreseen(case):
 
 class ClockTest(AgentCase):
     def test_setting_the_time_of_day_changes_no_rate_and_no_promise(self):
-        made = self.open()
+        agent = self.open()
         self.launch(1)
         self.promise(1, 0)
         with foreseen(self):
-            self.tick(made, 0)
+            self.tick(agent, 0)
             for tick_number, realtime_s in enumerate((1000, 1000 + YEARS, 5, 0, 1010), 1):
                 self.busy(5 * tick_number, 5 * tick_number, 0)
-                self.tick(made, 5 * tick_number, realtime_s=float(realtime_s))
+                self.tick(agent, 5 * tick_number, realtime_s=float(realtime_s))
                 found = self.published()
                 self.assertEqual((realtime_s, 5.0), (found.taken_s, found.interval_s))
                 self.assertAlmostEqual(1.0, found.view.nodes[0].demand_cores)
@@ -46,13 +46,13 @@ class ClockTest(AgentCase):
 
     def test_a_suspended_host_keeps_its_rates_and_drops_an_old_start(self):
         """CLOCK_BOOTTIME has advanced, but not CLOCK_MONOTONIC, and nothing has run."""
-        made = self.open()
+        agent = self.open()
         self.launch(1)
         self.promise(1, 0)
         self.promise(2, 1, started=False, since_ns=START_NS)  # its start was in progress
         for at_s, slept_s, left in ((0, 0, 2), (5, 0, 2), (10, 600, 2), (15, 8 * HOUR, 1)):
             self.busy(at_s, at_s, 0)
-            made.tick(
+            agent.tick(
                 Moment(
                     at_s * SECOND, START_NS + (at_s + slept_s) * SECOND, 1000.0 + at_s + slept_s
                 )
@@ -63,38 +63,38 @@ class ClockTest(AgentCase):
         )
 
     def test_two_ticks_at_the_same_time_are_no_fault(self):
-        made = self.open()
+        agent = self.open()
         with foreseen(self):
             for at_s in (0, 5, 5, 10):
                 self.busy(at_s, at_s, 0)
-                self.tick(made, at_s)
+                self.tick(agent, at_s)
         self.assertEqual(1010.0, self.published().taken_s)
 
 
 class SuspendedMoveTest(RebalancingCase):
     def test_time_asleep_moves_no_guest(self):
         """A suspended host's guests do not wait, so their suspension pays for no move."""
-        made = self.open(agent_conf.ON)
+        agent = self.open(agent_conf.ON)
         for tick_number, slept_s in enumerate((0, 10 * HOUR, 20 * HOUR, 30 * HOUR)):
-            made.tick(
+            agent.tick(
                 Moment(
                     tick_number * 5 * SECOND,
                     START_NS + (tick_number * 5 + slept_s) * SECOND,
                     1000.0 + tick_number * 5 + slept_s,
                 )
             )
-            self.assertIsNone(made.step())
+            self.assertIsNone(agent.step())
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
     def test_setting_the_time_of_day_moves_no_guest(self):
         moved = []
         for realtime_s in (0, YEARS):
-            made = self.open(agent_conf.DRY_RUN)
+            agent = self.open(agent_conf.DRY_RUN)
             plans = []
             for tick_number in range(3):
                 self.load(5 * tick_number)
-                self.tick(made, 5 * tick_number, realtime_s=1000.0 + tick_number * realtime_s)
-                plans.append(made._rebalancer._memory)
+                self.tick(agent, 5 * tick_number, realtime_s=1000.0 + tick_number * realtime_s)
+                plans.append(agent._rebalancer._memory)
             moved.append(plans)
         self.assertEqual(*moved)
 
@@ -147,20 +147,20 @@ class VanishingTest(AgentCase):
                 self.assertEqual('4-7', other.held())
 
     def test_a_guest_that_starts_within_a_tick_is_counted(self):
-        made = self.open(rebalance=agent_conf.ON)
+        agent = self.open(rebalance=agent_conf.ON)
         trees = []
-        for name, at_s in self.at_each_stage(made, lambda: trees.append(self.launch(1))):
+        for name, at_s in self.at_each_stage(agent, lambda: trees.append(self.launch(1))):
             with self.subTest(before=name), foreseen(self):
-                self.tick(made, at_s)
-                self.tick(made, at_s + 5)
+                self.tick(agent, at_s)
+                self.tick(agent, at_s + 5)
                 self.assertEqual({host.uuid_of(1)}, self.promises().keys())
                 self.remove(1, trees.pop())
-                self.tick(made, at_s + 7)
+                self.tick(agent, at_s + 7)
                 self.assertEqual({}, self.promises())
 
     def test_a_guest_that_starts_anew_within_a_tick_is_held_to_its_new_place(self):
         """Its name and uuid are the same, but the hook has promised another place."""
-        made = self.open(rebalance=agent_conf.ON)
+        agent = self.open(rebalance=agent_conf.ON)
 
         def again():
             self.remove(1, trees[-1])
@@ -168,35 +168,35 @@ class VanishingTest(AgentCase):
             self.promise(1, 1, since_ns=START_NS - 1000 * SECOND)
 
         trees = [self.launch(1)]
-        for name, at_s in self.at_each_stage(made, again):
+        for name, at_s in self.at_each_stage(agent, again):
             with self.subTest(before=name), foreseen(self):
                 self.promise(1, 0)
-                self.tick(made, at_s)
-                self.tick(made, at_s + 5)
+                self.tick(agent, at_s)
+                self.tick(agent, at_s + 5)
                 self.assertEqual('4-7', trees[-1].held())
 
 
 class LibvirtTest(AgentCase):
     def test_guests_are_counted_again_when_libvirts_directory_comes_back(self):
         """Its guests continue to run, and are counted where they are held."""
-        made = self.open()
+        agent = self.open()
         self.promise(1, 1)
         tree = self.launch(1)
-        self.tick(made, 0)
+        self.tick(agent, 0)
         status, away = self.host.path('run/libvirt'), self.host.path('run/away')
         with foreseen(self):
             os.rename(status, away)
-            self.tick(made, 5)
+            self.tick(agent, 5)
             self.assertEqual(0, self.published().view.nodes[1].guests)
             os.rename(away, status)
-            self.tick(made, 10)
-            self.tick(made, 15)
+            self.tick(agent, 10)
+            self.tick(agent, 15)
         self.assertEqual((1,), self.promises()[host.uuid_of(1)].cpu_nodes)
         self.assertEqual('4-7', tree.held())
         self.assertEqual(1, self.published().view.nodes[1].guests)
 
     def test_foreign_files_in_libvirts_directory_hide_no_guest(self):
-        made = self.open()
+        agent = self.open()
         self.promise(2, 1)
         tree = self.launch(2)
         directory = self.host.path('run/libvirt/qemu')
@@ -219,7 +219,7 @@ class LibvirtTest(AgentCase):
                 file.write(data)
         with foreseen(self) as told:
             for at_s in (0, 5, 10):
-                self.tick(made, at_s)
+                self.tick(agent, at_s)
         self.assertEqual({host.uuid_of(2)}, self.promises().keys())
         self.assertEqual('4-7', tree.held())
         self.assertEqual(1010.0, self.published().taken_s)
@@ -237,22 +237,22 @@ class LibvirtTest(AgentCase):
             self.assertEqual(1, sum('/%s.xml: ' % name in text for text in told), name)
 
     def test_a_guest_whose_file_breaks_keeps_its_promise_and_place(self):
-        made = self.open()
+        agent = self.open()
         self.promise(1, 1)
         tree = self.launch(1)
-        self.tick(made, 0)
+        self.tick(agent, 0)
         path = 'run/libvirt/qemu/%s.xml' % host.name_of(1)
         with open(self.host.path(path), encoding='utf-8') as file:
             good = file.read()
         with foreseen(self):
             self.host.write(path, good[: len(good) // 2])
-            self.tick(made, 5)
-            self.tick(made, 10)
+            self.tick(agent, 5)
+            self.tick(agent, 10)
             self.assertEqual({host.uuid_of(1)}, self.promises().keys())
             self.assertEqual('4-7', tree.held())
             tree.set_all('0-7')
             self.host.write(path, good)
-            self.tick(made, 15)
+            self.tick(agent, 15)
         self.assertEqual('4-7', tree.held())
 
 

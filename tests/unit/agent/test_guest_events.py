@@ -127,19 +127,19 @@ class WatchingTest(unittest.TestCase):
         self.assertEqual([], self.heard())
 
     def test_events_that_come_together_are_one_occasion(self):
-        made = self.open()
+        agent = self.open()
         self.watch()
-        self.assertIsNone(made.due_in_s())
+        self.assertIsNone(agent.due_in_s())
         self.write(1, None)
-        made.collect()
+        agent.collect()
         self.clock.now_s += 0.15
         self.write(2, None)
-        made.collect()
-        self.assertAlmostEqual(0.05, made.due_in_s())
+        agent.collect()
+        self.assertAlmostEqual(0.05, agent.due_in_s())
         self.clock.now_s += 1
-        self.assertEqual(0.0, made.due_in_s())
-        self.assertEqual({host.name_of(1), host.name_of(2)}, made.pop_names())
-        self.assertIsNone(made.due_in_s())
+        self.assertEqual(0.0, agent.due_in_s())
+        self.assertEqual({host.name_of(1), host.name_of(2)}, agent.pop_names())
+        self.assertIsNone(agent.due_in_s())
 
     def test_guests_are_read_where_inotify_watches_are_used_up(self):
         self.open()
@@ -176,8 +176,8 @@ class WatchingTest(unittest.TestCase):
     def test_events_of_libvirt_are_heard_and_its_changes_are_logged(self):
         listener = Listener()
         listener.problem = libvirt_events.CONNECTING
-        made = self.open(listener)
-        self.assertEqual(2, len(made.descriptors))
+        agent = self.open(listener)
+        self.assertEqual(2, len(agent.descriptors))
         with self.assertLogs(LOG, 'INFO') as logs:
             for listener.problem in ('', '', libvirt_events.UNRESPONSIVE, ''):
                 self.heard()
@@ -191,5 +191,5 @@ class WatchingTest(unittest.TestCase):
         )
         listener.told = [libvirt_events.GuestEvent(host.name_of(2))]
         self.assertEqual([2], self.heard())
-        made.guests.read()
+        agent.guests.read()
         self.assertEqual([host.name_of(1), host.name_of(2)], listener.asked)

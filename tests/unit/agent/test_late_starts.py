@@ -34,16 +34,16 @@ class PlaceTest(AgentCase):
 
     def test_a_guest_without_a_record_is_placed_within_two_ticks(self):
         self.install_hook()
-        made = self.open()
+        agent = self.open()
         trees = [self.launch(number) for number in (1, 2)]
         for number in (1, 2):
             self.began(number)
         with self.assertLogs(LOG, 'WARNING') as logs:
-            self.tick(made, 0)
+            self.tick(agent, 0)
             self.assertEqual(
                 [('floating', (), True, True)] * 2, [self.placed(number) for number in (1, 2)]
             )
-            last = self.tick(made, 5)
+            last = self.tick(agent, 5)
         self.assertEqual(
             [('placed', (0,), True, False), ('placed', (1,), True, False)],
             [self.placed(number) for number in (1, 2)],
@@ -53,18 +53,18 @@ class PlaceTest(AgentCase):
         self.assertEqual(2, sum('now placed on node' in text for text in logs.output))
 
     def test_a_guest_whose_hook_was_killed_is_placed_within_two_ticks(self):
-        made = self.open()
+        agent = self.open()
         tree = self.launch(1)
         self.promise(1, 1, started=False, since_ns=START_NS)
-        self.tick(made, 0)
+        self.tick(agent, 0)
         self.assertEqual('', tree.held())
-        self.assertEqual(1, self.tick(made, 5).starts_taken_over)
+        self.assertEqual(1, self.tick(agent, 5).starts_taken_over)
         self.assertEqual('4-7', tree.held())
         self.assertEqual(('placed', (1,), True, False), self.placed(1))
-        self.assertEqual(1, self.tick(made, 10).starts_taken_over)
+        self.assertEqual(1, self.tick(agent, 10).starts_taken_over)
 
     def test_a_guest_that_libvirt_is_still_starting_is_not_placed(self):
-        made = self.open()
+        agent = self.open()
         tree = self.launch(1)
         path = self.host.path('run/libvirt/qemu/%s.xml' % host.name_of(1))
         with open(path) as file:
@@ -72,7 +72,7 @@ class PlaceTest(AgentCase):
         self.host.write(path, text.replace("'>\n", "'>\n" + JOB, 1))
         self.promise(1, 1, started=False, since_ns=START_NS)
         for at_s in range(0, 60, 5):
-            self.tick(made, at_s)
+            self.tick(agent, at_s)
         self.assertEqual(('', False), (tree.held(), self.placed(1)[2]))
 
     def test_no_guest_from_before_the_hook_or_placed_by_others_is_placed(self):
@@ -85,13 +85,13 @@ class PlaceTest(AgentCase):
             with self.subTest(why):
                 if hooked:
                     self.install_hook()
-                made = self.open()
+                agent = self.open()
                 tree = self.launch(1, xml=host.domain_xml(1, **more))
                 self.began(1, after)
                 for at_s in (0, 5, 10):
-                    self.tick(made, at_s)
-                self.assertEqual(('', 0), (tree.held(), self.tick(made, 15).starts_taken_over))
-                with promises.locked(made.options.host_options, self.root, 1.0) as record:
+                    self.tick(agent, at_s)
+                self.assertEqual(('', 0), (tree.held(), self.tick(agent, 15).starts_taken_over))
+                with promises.locked(agent.options.host_options, self.root, 1.0) as record:
                     record.drop(host.uuid_of(1))
 
     def test_a_guest_that_the_operator_ignores_is_not_placed_nor_any_with_the_hook_off(self):
@@ -99,16 +99,16 @@ class PlaceTest(AgentCase):
             self.host.configure('[hook]\nenabled = %s\n' % ('false' if off else 'true'))
             if not off:
                 overrides.put(overrides.Override(host.uuid_of(1), 'ignore', 'g'), self.root)
-            made = self.open()
+            agent = self.open()
             tree = self.launch(1)
             self.promise(1, 1, started=False, since_ns=START_NS)
             for at_s in (0, 5, 10):
-                self.tick(made, at_s)
+                self.tick(agent, at_s)
             self.assertEqual('', tree.held())
             overrides.drop(host.uuid_of(1), self.root)
 
     def test_a_start_whose_cpusets_could_not_be_written_is_held_later(self):
-        made = self.open()
+        agent = self.open()
         tree = self.launch(1)
         groups = self.host.path('proc/4001/cgroup')
         with open(groups) as file:
@@ -119,8 +119,8 @@ class PlaceTest(AgentCase):
                 self.call('start')
                 self.call('started')
                 self.assertEqual(('floating', (), True, True), self.placed(1))
-        self.tick(made, 0)
-        self.tick(made, 5)
+        self.tick(agent, 0)
+        self.tick(agent, 5)
         self.assertEqual(('placed', (1,), True, False), self.placed(1))
         self.assertEqual('4-7', tree.held())
 
@@ -133,7 +133,7 @@ class PlaceTest(AgentCase):
 
     def test_cpus_follow_memory_that_cannot_be_moved(self):
         self.install_hook()
-        made = self.open()
+        agent = self.open()
         tree = self.host.launch(
             1,
             {0: 10 * MIB, 1: 400 * MIB},
@@ -141,8 +141,8 @@ class PlaceTest(AgentCase):
         )
         self.run_to(1, 0)
         self.began(1)
-        self.tick(made, 0)
-        self.tick(made, 5)
+        self.tick(agent, 0)
+        self.tick(agent, 5)
         self.assertEqual('4-7', tree.held())
 
     def test_an_older_release_reads_the_record(self):
@@ -158,14 +158,14 @@ class FetchTest(RebalancingCase):
 
     def test_memory_that_lies_elsewhere_is_fetched_once(self):
         self.guest_lies_elsewhere()
-        made = self.open(agent_conf.OFF)
-        self.tick(made, 0)
-        self.finish(made)
+        agent = self.open(agent_conf.OFF)
+        self.tick(agent, 0)
+        self.finish(agent)
         self.assertEqual({0}, set(self.kernel.memories[4001].nodes))
-        self.assertEqual(1, made._executor.totals.ended['fetch', 'made'])
+        self.assertEqual(1, agent._executor.totals.ended['fetch', 'made'])
         self.guest_lies_elsewhere()
-        self.tick(made, 5)
-        self.finish(made)
+        self.tick(agent, 5)
+        self.finish(agent)
         self.assertEqual({1}, set(self.kernel.memories[4001].nodes))
 
     def guest_lies_elsewhere(self, **promised):
@@ -185,6 +185,6 @@ class FetchTest(RebalancingCase):
         ):
             with self.subTest(why):
                 self.guest_lies_elsewhere(**promised)
-                made = self.open(agent_conf.OFF)
-                self.tick(made, 0)
-                self.assertIsNone(made.step())
+                agent = self.open(agent_conf.OFF)
+                self.tick(agent, 0)
+                self.assertIsNone(agent.step())

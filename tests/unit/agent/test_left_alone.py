@@ -78,13 +78,13 @@ class LeftAloneTest(RebalancingCase):
         """Return whether anything was moved while a move would have paid."""
         written = []
         self.kernel.before = lambda: written.append(1)
-        made = self.open()
+        agent = self.open()
         found = False
         for tick_number in range(ticks):
             self.load(5 * tick_number)
-            self.tick(made, 5 * tick_number)
-            found = found or made.step() is not None
-        made.close()
+            self.tick(agent, 5 * tick_number)
+            found = found or agent.step() is not None
+        agent.close()
         return found or bool(written)
 
     def test_plain_guests_of_a_crowded_node_are_moved(self):

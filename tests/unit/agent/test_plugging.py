@@ -47,7 +47,7 @@ class PluggingTest(AgentCase):
         return found.vcpus, found.memory_bytes >> 20
 
     def test_the_promise_follows_what_is_plugged_and_is_told_once(self):
-        made = self.open()
+        agent = self.open()
         self.launch(1)
         self.promise(1, 0)
         for at_s, changed, wanted, told in (
@@ -64,77 +64,77 @@ class PluggingTest(AgentCase):
             (40, {'vcpus': 1, 'max_mib': 1 << 30, 'memory_mib': 1024}, (1, 1024), 1),
         ):
             with self.subTest(changed), self.assertLogs('nova_numa_pmc.agent', 'INFO') as logs:
-                made._promises_upkeep._log.info('.')
+                agent._promises_upkeep._log.info('.')
                 self.describe(**changed)
-                self.tick(made, at_s)
-                self.tick(made, at_s + 1)
+                self.tick(agent, at_s)
+                self.tick(agent, at_s + 1)
                 self.assertEqual(wanted, self.promised())
                 self.assertEqual(told, sum('previously promised' in text for text in logs.output))
 
     def test_a_guest_stays_where_it_was_placed_when_it_is_plugged(self):
-        made = self.open()
+        agent = self.open()
         tree = self.launch(1)
         before = self.promise(1, 1)
         self.describe(vcpus=4, memory_mib=1024)
-        self.tick(made, 0)
+        self.tick(agent, 0)
         self.assertEqual(
             before._replace(vcpus=4, memory_bytes=1024 * MIB), self.promises()[host.uuid_of(1)]
         )
         self.assertEqual('4-7', tree.held())
 
     def test_a_held_lock_only_delays_the_new_promise(self):
-        made = self.open()
+        agent = self.open()
         self.launch(1)
         self.promise(1, 0)
-        self.tick(made, 0)
+        self.tick(agent, 0)
         self.describe(vcpus=4)
         with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)):
-            self.tick(made, 5)
+            self.tick(agent, 5)
         self.assertEqual((2, 512), self.promised())
-        self.tick(made, 10)
+        self.tick(agent, 10)
         self.assertEqual((4, 512), self.promised())
 
     def test_a_guest_on_isolated_cpus_of_its_own_loads_no_node(self):
-        made = self.open()
+        agent = self.open()
         self.launch(1)
         self.host.write('sys/devices/system/cpu/isolated', '2,6\n')
         self.describe(pin=domains.DEDICATED)
         for at_s in (0, 5):
-            self.tick(made, at_s)
+            self.tick(agent, at_s)
             self.assertEqual(0, self.promised()[0])
 
     def test_a_new_vcpu_is_held_and_counted(self):
-        made = self.open()
+        agent = self.open()
         tree = self.launch(1)
         self.promise(1, 1)
         self.describe(vcpus=1)
         self.run_to(1, 0)
-        self.tick(made, 0)
+        self.tick(agent, 0)
         plugged = os.path.join(tree.target, 'vcpu1')
         self.describe(vcpus=2)
         self.host.thread(4001, 5101, 0, 0, 5)
         for at_s, cpus in ((5, ''), (6, '0-7')):  # as libvirt creates it, and with <vcpu cpuset>
             tree.put(os.path.join(plugged, 'cpuset.cpus'), cpus + '\n')
-            self.tick(made, at_s)
+            self.tick(agent, at_s)
             # It has no more than its parent, whatever it requests.
             self.assertEqual('4-7', tree.held())
         self.host.thread(4001, 5101, 3, 0, 5)
-        [guest] = self.tick(made, 11).sample.guests
+        [guest] = self.tick(agent, 11).sample.guests
         self.assertEqual((0.6, 0.6), (guest.cores, dict(guest.cores_by_node)[1]))
 
 
 class WhileMovingTest(RebalancingCase):
     def test_what_is_plugged_while_a_guest_moves_is_recorded_afterwards(self):
-        made = self.open(agent_conf.ON)
-        at_s = self.until_moved(made)
+        agent = self.open(agent_conf.ON)
+        at_s = self.until_moved(agent)
         [number] = [number for number, place in self.places().items() if place[0] == (1,)]
         path = 'run/libvirt/qemu/%s.xml' % host.name_of(number)
         with open(self.host.path(path), encoding='utf-8') as file:
             text = file.read()
         self.host.write(path, text.replace('>524288<', '>1048576<'))
-        self.tick(made, at_s + 1)
+        self.tick(agent, at_s + 1)
         self.assertEqual(512 * MIB, self.promises()[host.uuid_of(number)].memory_bytes)
-        self.finish(made)
-        self.tick(made, at_s + 2)
+        self.finish(agent)
+        self.tick(agent, at_s + 2)
         self.assertEqual(1024 * MIB, self.promises()[host.uuid_of(number)].memory_bytes)
         self.assertEqual(self.AWAY, self.places()[number])

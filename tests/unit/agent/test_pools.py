@@ -23,13 +23,13 @@ class PoolTest(AgentCase):
             self.tree.write(directory + '/cpuset.cpus', cpus + '\n')
 
     def test_floating_guests_are_held_to_the_cpus_left_for_them(self):
-        made = self.open()
+        agent = self.open()
         self.held_to('0-3')
-        self.tick(made, 0)
+        self.tick(agent, 0)
         self.assertEqual({'0-3'}, self.held())
         self.host.write('etc/nova/nova.conf', NOVA_CONF % '2-3,6-7')
         with self.assertLogs(LOG, 'INFO') as logs:
-            self.tick(made, 61)
+            self.tick(agent, 61)
         self.assertEqual({'0-1'}, self.held())
         self.assertIn('floating pool: CPUs 0-1,4-5, from nova.conf', ' '.join(logs.output))
         self.assertEqual('nova.conf', self.published().pool_source)
@@ -41,15 +41,15 @@ class PoolTest(AgentCase):
         self.assertEqual({'0-1'}, self.held())
 
     def test_a_dedicated_guest_that_comes_takes_its_cpus_along(self):
-        made = self.open()
+        agent = self.open()
         self.held_to('0-3')
-        self.tick(made, 0)
+        self.tick(agent, 0)
         self.launch(
             2, xml=domains.domain(host.name_of(2), host.uuid_of(2), placement=domains.DEDICATED)
         )
-        self.tick(made, 5)
+        self.tick(agent, 5)
         self.assertEqual(({'0-1,3'}, 'guests'), (self.held(), self.published().pool_source))
         self.assertEqual(0, self.promises()[host.uuid_of(2)].vcpus)
         self.host.end(2)
-        self.tick(made, 10)
+        self.tick(agent, 10)
         self.assertEqual({'0-3'}, self.held())

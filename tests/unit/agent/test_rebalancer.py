@@ -26,20 +26,20 @@ def situation(agent, tick):
 
 class RebalancingTest(RebalancingCase):
     def test_no_guest_is_moved_where_rebalancing_is_off(self):
-        made = self.open(agent_conf.OFF)
+        agent = self.open(agent_conf.OFF)
         for at_s in (0, 5, 10, 15, 20):
             self.load(at_s)
-            self.tick(made, at_s)
-            self.assertIsNone(made.step())
+            self.tick(agent, at_s)
+            self.assertIsNone(agent.step())
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
     def test_a_dry_run_tells_a_plan_once_and_moves_no_guest(self):
-        made = self.open(agent_conf.DRY_RUN)
+        agent = self.open(agent_conf.DRY_RUN)
         with self.assertLogs(LOG, 'INFO') as logs:
             for at_s in range(0, 60, 5):
                 self.load(at_s)
-                self.tick(made, at_s)
-                self.assertIsNone(made.step())
+                self.tick(agent, at_s)
+                self.assertIsNone(agent.step())
         told = [text for text in logs.output if 'dry run' in text]
         self.assertEqual(1, len(told), told)
         self.assertIn('moves from node 0 to node 1', told[0])
@@ -47,10 +47,10 @@ class RebalancingTest(RebalancingCase):
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
     def test_one_of_three_guests_goes_to_the_idle_node_with_its_memory(self):
-        made = self.open()
+        agent = self.open()
         with self.assertLogs(LOG, 'INFO') as logs:
-            self.until_moved(made)
-            self.finish(made)
+            self.until_moved(agent)
+            self.finish(agent)
         self.assertEqual(
             [self.AWAY, self.HOME, self.HOME], sorted(self.places().values(), reverse=True)
         )
@@ -58,10 +58,10 @@ class RebalancingTest(RebalancingCase):
         self.assertIn('waiting for CPUs', told)
 
     def test_another_agent_goes_on_with_the_regret_of_the_last(self):
-        made = self.open()
+        agent = self.open()
         self.load(5)
-        self.tick(made, 0)
-        self.tick(made, 5)
+        self.tick(agent, 0)
+        self.tick(agent, 5)
         self.assertTrue(os.path.exists(os.path.join(self.directory, 'rebalance-memory')))
         for damage in (None, b'{', b'[]', b'{"boot_id": "x"}'):
             if damage:
@@ -90,8 +90,8 @@ class RebalancingTest(RebalancingCase):
         self.assertIn(self.AWAY, self.places().values())
 
     def test_half_of_the_page_cache_is_room_for_a_move(self):
-        made = self.open(agent_conf.OFF)
-        tick = self.tick(made, 0)
+        agent = self.open(agent_conf.OFF)
+        tick = self.tick(agent, 0)
         self.host.write(
             'sys/devices/system/node/node0/meminfo',
             ''.join(
@@ -106,53 +106,53 @@ class RebalancingTest(RebalancingCase):
             ),
         )
         os.unlink(self.host.path('sys/devices/system/node/node1/meminfo'))
-        seen = situation(made, tick)
+        seen = situation(agent, tick)
         self.assertEqual(((0, 3 << 30),), seen.available_bytes)
 
     def test_a_guest_whose_pages_stay_is_taken_back(self):
         for memory in self.kernel.memories.values():
             memory.pinned = set(range(PAGES))
-        made = self.open()
+        agent = self.open()
         with self.assertLogs(LOG, 'WARNING') as logs:
-            self.until_moved(made)
-            self.finish(made)
+            self.until_moved(agent)
+            self.finish(agent)
         self.assertIn('most of its memory stays where it was', ' '.join(logs.output))
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
     def test_a_move_given_up_early_is_taken_back_and_a_late_one_kept(self):
         for kept in (False, True):
             with self.subTest(kept=kept):
-                made = self.open()
-                self.until_moved(made)
+                agent = self.open()
+                self.until_moved(agent)
                 if kept:
-                    self.finish(made)
-                made.end_move()
-                self.assertIsNone(made.step())
+                    self.finish(agent)
+                agent.end_move()
+                self.assertIsNone(agent.step())
                 self.assertEqual(kept, self.AWAY in self.places().values())
 
     def test_a_guest_whose_promise_was_changed_meanwhile_is_not_touched(self):
-        made = self.open()
+        agent = self.open()
         for tick_number in range(6):
             self.load(5 * tick_number)
-            self.tick(made, 5 * tick_number)
-            if made._executor.busy:
+            self.tick(agent, 5 * tick_number)
+            if agent._executor.busy:
                 break
         for number in self.NUMBERS:
             self.promise(number, 0, since_ns=7)
         with self.assertLogs(LOG, 'WARNING') as logs:
-            self.finish(made)
+            self.finish(agent)
         self.assertIn('its promise has changed since', ' '.join(logs.output))
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
     def test_a_guest_that_ends_while_it_is_moved_leaves_no_promise(self):
-        made = self.open()
-        self.until_moved(made)
+        agent = self.open()
+        self.until_moved(agent)
         for number in self.NUMBERS:
             shutil.rmtree(self.host.path('proc/%d' % (4000 + number)))
             shutil.rmtree(self.kernel.memories[4000 + number].tree.scope)
             self.host.end(number)
-        self.finish(made)
-        self.tick(made, 60)
+        self.finish(agent)
+        self.tick(agent, 60)
         self.assertEqual({}, self.promises())
 
     def test_an_agent_killed_anywhere_leaves_guests_where_the_record_says(self):
@@ -169,18 +169,18 @@ class RebalancingTest(RebalancingCase):
 
 class JustPlacedTest(RebalancingCase):
     def test_a_guest_that_got_its_place_since_the_interval_began_is_left_there(self):
-        made = self.open()
+        agent = self.open()
         for tick_number in range(6):
             for number in self.NUMBERS:  # all were placed during the last interval
                 self.promise(number, 0, since_ns=START_NS + (5 * tick_number - 2) * SECOND)
             self.load(5 * tick_number)
-            self.tick(made, 5 * tick_number)
-            self.assertIsNone(made.step())
+            self.tick(agent, 5 * tick_number)
+            self.assertIsNone(agent.step())
         self.load(30)
-        self.tick(made, 30)
+        self.tick(agent, 30)
         self.load(35)
-        self.tick(made, 35)
-        self.assertIsNotNone(made.step())
+        self.tick(agent, 35)
+        self.assertIsNotNone(agent.step())
 
 
 class OtherPoolTest(RebalancingCase):
@@ -194,12 +194,12 @@ class OtherPoolTest(RebalancingCase):
         self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-2,4-6\n')
 
     def test_guests_of_another_pool_are_left_alone_and_not_counted_in_this(self):
-        made = self.open()
+        agent = self.open()
         for at_s in range(0, 60, 5):
             self.load(at_s)
-            tick = self.tick(made, at_s)
-            self.assertIsNone(made.step())
-        found = situation(made, tick)
+            tick = self.tick(agent, at_s)
+            self.assertIsNone(agent.step())
+        found = situation(agent, tick)
         self.assertEqual(
             {('other_pool', None)}, {(each.why_fixed, each.demand_cores) for each in found.guests}
         )

@@ -200,9 +200,9 @@ class ExporterCase(unittest.TestCase):
 
 class ContentTest(ExporterCase):
     def test_a_scrape_shows_what_the_tick_has_found(self):
-        made = self.open()
-        made.update(FULL, 0.5)
-        found = values(self.scrape(made))
+        agent = self.open()
+        agent.update(FULL, 0.5)
+        found = values(self.scrape(agent))
         for name, value in (
             ('node_capacity_cores{node="0"}', 4.5),
             ('node_demand_cores{node="1"}', 3.25),
@@ -280,22 +280,22 @@ class ContentTest(ExporterCase):
         )
 
     def test_a_scrape_may_ask_for_openmetrics_or_for_one_metric(self):
-        made = self.open()
-        status, text = get(made.address, Accept='application/openmetrics-text; version=1.0.0')
+        agent = self.open()
+        status, text = get(agent.address, Accept='application/openmetrics-text; version=1.0.0')
         self.assertEqual((200, '# EOF\n'), (status, text[-6:]))
-        _, text = get(made.address, '/metrics?name[]=nova_numa_guests')
+        _, text = get(agent.address, '/metrics?name[]=nova_numa_guests')
         self.assertEqual({'nova_numa_guests': 1}, values(text))
 
 
 class AgentTest(AgentCase):
     def test_the_agent_serves_what_it_measures_of_a_host(self):
-        made = self.open()
+        agent = self.open()
         self.launch(1)
         self.promise(1, 0)
         with contextlib.closing(Exporter(LOG, metrics_conf.MetricsOptions(ANY_PORT))) as exporter:
             for at_s in (0, 5):
                 self.busy(at_s, at_s, 0)
-                exporter.update(self.tick(made, at_s), 0.01)
+                exporter.update(self.tick(agent, at_s), 0.01)
             found = values(get(exporter.address)[1])
         self.assertEqual(
             (1.0, 0.0, 1.0, 512 << 20, 1.0),
@@ -314,10 +314,10 @@ class AgentTest(AgentCase):
 
 class UnixTest(ExporterCase):
     def test_a_socket_has_its_mode_and_is_removed_when_closed(self):
-        made = self.open(self.by_path)
+        agent = self.open(self.by_path)
         self.assertEqual(0o660, stat.S_IMODE(os.stat(self.path).st_mode))
-        self.assertIn('nova_numa_guests 1.0', self.scrape(made))
-        made.close()
+        self.assertIn('nova_numa_guests 1.0', self.scrape(agent))
+        agent.close()
         self.assertEqual([], os.listdir(self.directory))
 
     def test_a_socket_that_a_killed_agent_left_is_replaced(self):
@@ -342,22 +342,22 @@ class UnixTest(ExporterCase):
             self.assertTrue(os.path.exists(self.path))
 
     def test_a_file_that_took_the_path_meanwhile_is_kept(self):
-        made = self.open(self.by_path)
+        agent = self.open(self.by_path)
         os.unlink(self.path)
         with open(self.path, 'w'):
             pass
-        made.close()
+        agent.close()
         self.assertTrue(os.path.exists(self.path))
 
     def test_a_socket_is_opened_once_its_directory_is_there(self):
         path = os.path.join(self.directory, 'later', 'metrics.sock')
         with self.assertLogs(LOG, 'INFO') as logs:
-            made = self.open(metrics_conf.MetricsOptions(metrics_conf.Address(path)))
-            made.update(FULL, 0.1)
-            self.assertIsNone(made.address)
+            agent = self.open(metrics_conf.MetricsOptions(metrics_conf.Address(path)))
+            agent.update(FULL, 0.1)
+            self.assertIsNone(agent.address)
             os.mkdir(os.path.dirname(path))
-            made.update(FULL, 0.1)
-        self.assertIn('nova_numa_guests', self.scrape(made))
+            agent.update(FULL, 0.1)
+        self.assertIn('nova_numa_guests', self.scrape(agent))
         self.assertEqual(
             ['fails', 'served at', 'works again'],
             [re.search('fails|served at|works again', text).group() for text in logs.output],
@@ -373,7 +373,7 @@ class ClientTest(ExporterCase):
         return client
 
     def test_malformed_requests_do_not_stop_the_exporter(self):
-        made = self.open()
+        agent = self.open()
         for text in (
             b'\0\xff\r\n\r\n',
             b'GET\r\n\r\n',
@@ -385,7 +385,7 @@ class ClientTest(ExporterCase):
             b'',
         ):
             with self.subTest(text[:20]):
-                client = self.connect(made)
+                client = self.connect(agent)
                 client.sendall(text)
                 client.shutdown(socket.SHUT_WR)
                 try:
@@ -394,81 +394,81 @@ class ClientTest(ExporterCase):
                 except ConnectionError:
                     pass  # it closed the connection without reading everything
         for method in ('POST', 'PUT', 'DELETE'):
-            self.assertEqual(501, get(made.address, method=method)[0])
-        self.assertIn('nova_numa_guests', self.scrape(made))
+            self.assertEqual(501, get(agent.address, method=method)[0])
+        self.assertIn('nova_numa_guests', self.scrape(agent))
 
     def test_many_silent_clients_do_not_block_the_agent(self):
-        made = self.open()
-        idle = [self.connect(made) for _ in range(8)]
-        turned_away = self.connect(made)
+        agent = self.open()
+        idle = [self.connect(agent) for _ in range(8)]
+        turned_away = self.connect(agent)
         self.assertEqual(b'', turned_away.recv(1))
-        made.update(FULL, 0.1)  # the loop does not notice
+        agent.update(FULL, 0.1)  # the loop does not notice
         for client in idle:
             client.close()
         for _ in range(1000):
             try:
-                self.assertIn('nova_numa_guests', self.scrape(made))
+                self.assertIn('nova_numa_guests', self.scrape(agent))
                 return
             except (ConnectionError, http.client.HTTPException):
                 pass  # threads have to notice that their clients have gone
         raise AssertionError('no place became free')
 
     def test_a_collector_that_fails_is_logged_once_and_stops_nothing(self):
-        made = self.open(tick=FULL._replace(sample='nonsense'))  # type: ignore[arg-type]
+        agent = self.open(tick=FULL._replace(sample='nonsense'))  # type: ignore[arg-type]
         with self.assertLogs(LOG, 'ERROR') as logs:
             for _ in range(2):
                 with self.assertRaises((ConnectionError, http.client.HTTPException)):
-                    get(made.address)
+                    get(agent.address)
         self.assertEqual(1, len(logs.records))
-        made.update(FULL, 0.1)
-        self.assertIn('nova_numa_guests', self.scrape(made))
+        agent.update(FULL, 0.1)
+        self.assertIn('nova_numa_guests', self.scrape(agent))
 
 
 class ReloadTest(ExporterCase):
     def test_a_reload_turns_metrics_on_moves_them_and_turns_them_off(self):
-        made = self.open(metrics_conf.MetricsOptions())
-        self.assertIsNone(made.address)
-        made.reload(metrics_conf.MetricsOptions(ANY_PORT))
-        made.update(FULL, 0.1)
-        first = made.address
-        made.reload(metrics_conf.MetricsOptions(ANY_PORT, True))
-        made.update(FULL, 0.1)
-        self.assertEqual(first, made.address)
-        self.assertIn('instance-1', self.scrape(made))
-        made.reload(self.by_path)
-        made.update(FULL, 0.1)
-        self.assertNotIn('instance-1', self.scrape(made))
+        agent = self.open(metrics_conf.MetricsOptions())
+        self.assertIsNone(agent.address)
+        agent.reload(metrics_conf.MetricsOptions(ANY_PORT))
+        agent.update(FULL, 0.1)
+        first = agent.address
+        agent.reload(metrics_conf.MetricsOptions(ANY_PORT, True))
+        agent.update(FULL, 0.1)
+        self.assertEqual(first, agent.address)
+        self.assertIn('instance-1', self.scrape(agent))
+        agent.reload(self.by_path)
+        agent.update(FULL, 0.1)
+        self.assertNotIn('instance-1', self.scrape(agent))
         with self.assertRaises(ConnectionError):
             get(first)
-        made.reload(metrics_conf.MetricsOptions())
-        made.update(FULL, 0.1)
+        agent.reload(metrics_conf.MetricsOptions())
+        agent.update(FULL, 0.1)
         self.assertEqual([], os.listdir(self.directory))
 
     def test_a_port_that_is_taken_is_tried_again(self):
         with socket.create_server(('127.0.0.1', 0)) as other:
             address = ANY_PORT._replace(port=other.getsockname()[1])
             with self.assertLogs(LOG, 'WARNING') as logs:
-                made = self.open(metrics_conf.MetricsOptions(address))
-                made.update(FULL, 0.1)
+                agent = self.open(metrics_conf.MetricsOptions(address))
+                agent.update(FULL, 0.1)
         self.assertEqual(1, len(logs.records))
         self.assertIn('in use', logs.output[0])
-        made.update(FULL, 0.1)
-        self.assertIn('nova_numa_guests', self.scrape(made))
+        agent.update(FULL, 0.1)
+        self.assertIn('nova_numa_guests', self.scrape(agent))
 
     def test_a_thread_that_cannot_be_started_leaves_nothing_behind(self):
         with mock.patch('threading.Thread.start', side_effect=RuntimeError('no more')):
             with self.assertLogs(LOG, 'WARNING'):
-                made = self.open(self.by_path)
+                agent = self.open(self.by_path)
         self.assertEqual([], os.listdir(self.directory))
-        made.update(FULL, 0.1)
-        self.assertIn('nova_numa_guests', self.scrape(made))
+        agent.update(FULL, 0.1)
+        self.assertIn('nova_numa_guests', self.scrape(agent))
 
     def test_a_socket_that_cannot_be_removed_is_told(self):
-        made = self.open(self.by_path)
+        agent = self.open(self.by_path)
         with mock.patch('os.unlink', side_effect=OSError(30, 'Read-only file system')):
             with self.assertLogs(LOG, 'WARNING'):
-                made.reload(metrics_conf.MetricsOptions())
-        self.assertIsNone(made.address)
+                agent.reload(metrics_conf.MetricsOptions())
+        self.assertIsNone(agent.address)
 
     def test_without_prometheus_client_it_is_said_once(self):
         script = (

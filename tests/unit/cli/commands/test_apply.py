@@ -173,11 +173,11 @@ class ApplyTest(OperatingCase):
             other.take()
 
     def test_apply_beside_a_moving_agent_moves_nothing(self):
-        made = self.open(agent_conf.ON)
-        self.now_s = self.until_moved(made)
+        agent = self.open(agent_conf.ON)
+        self.now_s = self.until_moved(agent)
         with self.assertRaisesRegex(StateLocked, 'nova-numa-agent .* pause'):
             self.run_it('apply', '--yes', '--wait', '0.1')
-        self.finish(made)
+        self.finish(agent)
         self.assertEqual(1, len(self.moved()))
 
     def test_a_guest_that_another_has_moved_meanwhile_is_not_moved_again(self):
@@ -226,9 +226,9 @@ class UndoTest(OperatingCase):
         self.assertIn('unpin it first', out)
 
     def test_undo_takes_a_move_of_the_agent_only_by_its_id(self):
-        made = self.open(agent_conf.ON)
-        self.until_moved(made)
-        self.finish(made)
+        agent = self.open(agent_conf.ON)
+        self.until_moved(agent)
+        self.finish(agent)
         [entry] = self.entries()
         self.assertEqual(('agent', ''), (entry.mover, entry.batch))
         with self.assertRaisesRegex(UndoError, 'undo --move ID'):

@@ -272,12 +272,12 @@ class StatusTest(OperatingCase):
         self.assertEqual(0, said['nodes'][1]['demand_cores'])
 
     def test_status_tells_what_guests_have_wanted(self):
-        made = self.open(agent_conf.OFF)
+        agent = self.open(agent_conf.OFF)
         for at_s in (0, 60, 120, 180):
             self.load(at_s)
-            told = self.tick(made, at_s)
+            told = self.tick(agent, at_s)
         self.assertEqual({}, self.json('status')[1]['guests'][0]['demand_cores'])
-        made.close()
+        agent.close()
         (_, said), (_, out, _) = self.json('status'), self.run_it('status')
         wanted = told.sample.guests[0].cores + told.sample.guests[0].waiting_cores
         for horizon in ('minutes', 'day'):
