@@ -228,12 +228,9 @@ def _traffic(
     guest_accesses = []
     for guest in guests:
         remote_by_position, bytes_by_position = ([0.0] * len(nodes) for _ in range(2))
-        guest_cores = sum(cores for _, cores in guest.cores_by_node)
-        for node, cores in guest.cores_by_node:
-            if node in position_of and guest_cores:
-                remote_by_position[position_of[node]] = (
-                    (guest.remote_per_sec or 0.0) * cores / guest_cores
-                )
+        for node, share in rates.shares(guest.cores_by_node).items():
+            if node in position_of:
+                remote_by_position[position_of[node]] = share * (guest.remote_per_sec or 0.0)
         for node, size in guest.bytes_by_node:
             if node in position_of:
                 bytes_by_position[position_of[node]] = size

@@ -13,7 +13,7 @@ from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 _WRAP, _HALF = 1 << 64, 1 << 63
@@ -116,6 +116,13 @@ def ratio(part: float | None, whole: float | None) -> float | None:
     if part is None or not whole:
         return None
     return part / whole
+
+
+def shares(amounts: Mapping[int, float] | Iterable[tuple[int, float]]) -> dict[int, float]:
+    """Return {key: share of its amount in the sum}; empty if all amounts are 0."""
+    amount_by_key = dict(amounts)
+    total = sum(amount_by_key.values())
+    return {key: amount / total for key, amount in amount_by_key.items()} if total > 0 else {}
 
 
 def remote_ratio(local: float | None, remote: float | None) -> float | None:

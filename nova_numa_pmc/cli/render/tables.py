@@ -227,10 +227,9 @@ def runs_on(guest: GuestSample) -> str:
 
     :returns: '0', '0:70% 1:30%', or '-' if the guest did not run or its nodes are unknown
     """
-    total = sum(cores for _node, cores in guest.cores_by_node)
-    if total <= 0:
+    shares = rates.shares(guest.cores_by_node).items()
+    if not shares:
         return UNKNOWN
-    shares = [(node, cores / total) for node, cores in guest.cores_by_node if cores > 0]
     busiest, share = max(shares, key=lambda pair: pair[1])
     if share >= _RUNS_ON_MIN_RATIO:
         return str(busiest)

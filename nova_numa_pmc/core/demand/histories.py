@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model
 from nova_numa_pmc.core.demand.streams import Horizon, Stream, bin_of
 from nova_numa_pmc.core.missing import all_known
+from nova_numa_pmc.core.rates import shares
 from nova_numa_pmc.core.traffic import traffic_by_guest
 
 if TYPE_CHECKING:
@@ -325,22 +326,17 @@ def loads_of_others(
         if not uses_floating_pool(promises.get(guest.uuid)):
             continue
         demand_cores, bytes_per_sec = guest.demand_cores, traffic.get(guest.uuid)
-        ran_cores = sum(node_cores for _, node_cores in guest.cores_by_node)
-        if demand_cores and not ran_cores:
+        cpu_shares, mem_shares = shares(guest.cores_by_node), shares(guest.bytes_by_node)
+        if demand_cores and not cpu_shares:
             guest_cores = None
-        if guest_cores is not None and demand_cores and ran_cores:
-            for node, node_cores in guest.cores_by_node:
-                guest_cores[node] = (
-                    guest_cores.get(node, 0.0) + demand_cores * node_cores / ran_cores
-                )
-        resident_bytes = sum(size for _, size in guest.bytes_by_node)
-        if bytes_per_sec is None or (bytes_per_sec and not resident_bytes):
+        if guest_cores is not None and demand_cores:
+            for node, share in cpu_shares.items():
+                guest_cores[node] = guest_cores.get(node, 0.0) + share * demand_cores
+        if bytes_per_sec is None or (bytes_per_sec and not mem_shares):
             guest_traffic = None
-        if guest_traffic is not None and bytes_per_sec is not None and resident_bytes:
-            for node, size in guest.bytes_by_node:
-                guest_traffic[node] = (
-                    guest_traffic.get(node, 0.0) + bytes_per_sec * size / resident_bytes
-                )
+        if guest_traffic is not None and bytes_per_sec is not None:
+            for node, share in mem_shares.items():
+                guest_traffic[node] = guest_traffic.get(node, 0.0) + share * bytes_per_sec
     return [
         (
             node.id,

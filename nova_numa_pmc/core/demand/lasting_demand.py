@@ -31,6 +31,7 @@ from nova_numa_pmc.core.host_view import (
     expected_cores,
     intensity_of,
 )
+from nova_numa_pmc.core.rates import shares
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -285,11 +286,8 @@ class LastingDemand:
             demand_cores = sample.demand_cores if sample else None
             if sample is None or not demand_cores:
                 continue
-            guest_cores = sum(cores for _, cores in sample.cores_by_node)
-            for node, cores in sample.cores_by_node if guest_cores else ():
-                interval_cores[node] = (
-                    interval_cores.get(node, 0.0) + demand_cores * cores / guest_cores
-                )
+            for node, share in shares(sample.cores_by_node).items():
+                interval_cores[node] = interval_cores.get(node, 0.0) + share * demand_cores
         return {
             node: total.lasting() - interval_cores.get(node, 0.0) for node, total in sums.items()
         }
@@ -314,15 +312,11 @@ class LastingDemand:
         cpu_shares = self._shares_by_node(
             promise and promise.cpu_nodes, history.ran_at(promise) if history else None
         )
-        resident_bytes = sum(size for _, size in sample.bytes_by_node) if sample else 0
-        if sample and resident_bytes:
-            mem_shares = {node: size / resident_bytes for node, size in sample.bytes_by_node}
-        else:
-            mem_shares = (
-                self._shares_by_node(promise and promise.mem_nodes)
-                if promise and promise.mem_nodes
-                else cpu_shares
-            )
+        mem_shares = shares(sample.bytes_by_node if sample else ()) or (
+            self._shares_by_node(promise and promise.mem_nodes)
+            if promise and promise.mem_nodes
+            else cpu_shares
+        )
         return Charge(demand, traffic, cpu_shares, mem_shares)
 
     def _expected_demand(
@@ -366,12 +360,9 @@ class LastingDemand:
             them
         :param run_weights: {node id: weight} of where the guest ran; None or all 0 if unknown
         """
-        weights = (
-            run_weights
-            if run_weights and sum(run_weights.values()) > 0
-            else {node: self._cores[node] for node in nodes or () if node in self._cores}
+        cores = {node: self._cores[node] for node in nodes or () if node in self._cores}
+        return (
+            shares(run_weights or ())
+            or shares(cores or self._cores)
+            or {node: 1 / len(cores) for node in cores}
         )
-        total = sum((weights or self._cores).values())
-        if not total:
-            return {node: 1 / len(weights) for node in weights} if weights else {}
-        return {node: weight / total for node, weight in (weights or self._cores).items()}

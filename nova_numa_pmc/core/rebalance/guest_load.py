@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import traffic
+from nova_numa_pmc.core import rates, traffic
 from nova_numa_pmc.core.rebalance import eligibility, placement_order, plan_records
 
 if TYPE_CHECKING:
@@ -61,16 +61,13 @@ def waiting_cores(samples: Iterable[GuestSample]) -> tuple[tuple[int, float], ..
     :returns: (node id, cores), in ascending order
     """
     waiting_by_node: dict[int, float] = {}
-    unknown_nodes = set()
+    unknown_nodes = set[int]()
     for sample in samples:
-        guest_cores = sum(cores for _, cores in sample.cores_by_node)
-        for node, cores in sample.cores_by_node:
-            if sample.waiting_cores is None:
-                unknown_nodes.add(node)
-            elif guest_cores > 0:
-                waiting_by_node[node] = (
-                    waiting_by_node.get(node, 0.0) + sample.waiting_cores * cores / guest_cores
-                )
+        if sample.waiting_cores is None:
+            unknown_nodes.update(node for node, _ in sample.cores_by_node)
+            continue
+        for node, share in rates.shares(sample.cores_by_node).items():
+            waiting_by_node[node] = waiting_by_node.get(node, 0.0) + share * sample.waiting_cores
     return tuple(
         (node, waiting_by_node[node])
         for node in sorted(waiting_by_node)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core import memory_domains
+from nova_numa_pmc.core import memory_domains, rates
 from nova_numa_pmc.core.rebalance import losses, plan_records
 
 if TYPE_CHECKING:
@@ -266,12 +266,7 @@ class Layout:
 
 def shares_of(amounts: Mapping[int, float]) -> losses.Shares:
     """Turn {position: amount} into (position, share) pairs; empty if all amounts are 0."""
-    total = sum(amounts.values())
-    return (
-        tuple((position, amount / total) for position, amount in amounts.items() if amount > 0)
-        if total > 0
-        else ()
-    )
+    return tuple((n, share) for n, share in rates.shares(amounts).items() if share > 0)
 
 
 def _mean_latencies(

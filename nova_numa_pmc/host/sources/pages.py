@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.evidence import Evidence
 from nova_numa_pmc.sample_records import INFERRED
 
@@ -41,11 +42,8 @@ def remote_ratio(
     :param cores_by_node, bytes_by_node: {node id: amount}
     :returns: None if the guest did not run or none of its memory is known
     """
-    total_cores, total_bytes = sum(cores_by_node.values()), sum(bytes_by_node.values())
-    if not total_cores or not total_bytes:
+    cpu_shares, mem_shares = rates.shares(cores_by_node), rates.shares(bytes_by_node)
+    if not cpu_shares or not mem_shares:
         return None
-    local = sum(
-        cores / total_cores * bytes_by_node.get(node, 0) / total_bytes
-        for node, cores in cores_by_node.items()
-    )
+    local = sum(share * mem_shares.get(node, 0.0) for node, share in cpu_shares.items())
     return min(1.0, max(0.0, 1.0 - local))
