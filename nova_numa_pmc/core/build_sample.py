@@ -216,6 +216,29 @@ def guest_rates_by_node(
     )
 
 
+def attribute_accesses_of_nodes(
+    cores_by_node: Mapping[int, float],
+    rates_by_node: Mapping[int, CpuRates],
+    busy_cores: Mapping[int, float],
+) -> tuple[float, float] | None:
+    """Return (local, remote) rates of a guest, its share of the accesses of its nodes.
+
+    :param cores_by_node: {node id: cores that the guest used there}
+    :param busy_cores: {node id: cores that were busy there}
+    :returns: None if it is unknown where the guest ran, or if a node where it ran is not counted
+    """
+    local = remote = 0.0
+    for node, cores in cores_by_node.items():
+        if cores:
+            counts = rates_by_node.get(node)
+            if counts is None or counts.local_per_sec is None or counts.remote_per_sec is None:
+                return None
+            share = cores / busy_cores[node]
+            local += share * counts.local_per_sec
+            remote += share * counts.remote_per_sec
+    return (local, remote) if cores_by_node else None
+
+
 def _traffic(
     nodes: Sequence[Node], uses: Sequence[NodeUse], guests: Iterable[GuestSample]
 ) -> Sequence[Sequence[float]] | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import rates
+from nova_numa_pmc.core.build_sample import attribute_accesses_of_nodes
 from nova_numa_pmc.core.evidence import Evidence
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.perf import event_table, perf_event
@@ -100,31 +101,24 @@ class CpuAttribution:
         """
         if tick.before_ns is None:
             return {}
-        rates_by_node = {
-            node: (counts.local_per_sec, counts.remote_per_sec)
-            for node, counts in tick.counts.items()
+        counted = [
+            counts
+            for counts in tick.counts.values()
             if counts.local_per_sec is not None and counts.remote_per_sec is not None
-        }
-        if not rates_by_node:
+        ]
+        if not counted:
             raise SourceUnavailable('the CPUs are not counted')
         counted_share = min(
-            (
-                share
-                for share in (tick.counts[node].share for node in rates_by_node)
-                if share is not None
-            ),
-            default=None,
+            (counts.share for counts in counted if counts.share is not None), default=None
         )
         evidence = {}
         for running in tick.guests:
-            cores_by_node = {n: cores for n, cores in running.cores_by_node.items() if cores}
-            if not running.cores_by_node or not cores_by_node.keys() <= rates_by_node.keys():
+            attributed = attribute_accesses_of_nodes(
+                running.cores_by_node, tick.counts, tick.busy_cores
+            )
+            if attributed is None:
                 continue
-            local = remote = 0.0
-            for node, cores in cores_by_node.items():
-                share = cores / tick.busy_cores[node]
-                local += share * rates_by_node[node][0]
-                remote += share * rates_by_node[node][1]
+            local, remote = attributed
             evidence[running.guest.uuid] = Evidence(
                 self.name,
                 ATTRIBUTED,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pressure, rates
-from nova_numa_pmc.core.build_sample import CpuRates
+from nova_numa_pmc.core.build_sample import CpuRates, attribute_accesses_of_nodes
 from nova_numa_pmc.core.evidence import Evidence
 from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.cpulist import is_number
@@ -128,18 +128,10 @@ class Resctrl:
                 sum(moved_bytes.local for moved_bytes in known_bytes) * 1e9 / tick.elapsed_ns,
                 COUNTED,
             )
-        local = remote = 0.0
-        for node, cores in running.cores_by_node.items():
-            if not cores:
-                continue
-            counts = nodes.get(node)
-            if counts is None or counts.local_per_sec is None or counts.remote_per_sec is None:
-                return None
-            share = cores / tick.busy_cores[node]
-            local += share * counts.local_per_sec
-            remote += share * counts.remote_per_sec
-        if not running.cores_by_node:
+        attributed = attribute_accesses_of_nodes(running.cores_by_node, nodes, tick.busy_cores)
+        if attributed is None:
             return None
+        local, remote = attributed
         line = pressure.LINE_BYTES
         return self._evidence((local + remote) * line, local * line, ATTRIBUTED)
 
