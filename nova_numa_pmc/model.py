@@ -225,10 +225,10 @@ class Promise(Record):
 
 
 class NodeView(Record):
-    """One node as the decision sees it: aggregates only, so that it fits in Nova's metrics.
+    """One node as the decision sees it: sums only, so that it fits in Nova's metrics.
 
     :param cores: capacity [cores], SMT siblings at their fraction; 0 for a memory-only node
-    :param threads: number of usable CPUs
+    :param cpu_count: number of usable CPUs
     :param capacity_bytes: memory that may be promised in normal pages (RAM ratio applied)
     :param promised_bytes: memory that is promised in normal pages
     :param guests: number of guests placed on it; a guest on several nodes is split among them
@@ -244,7 +244,7 @@ class NodeView(Record):
 
     id: int
     cores: float
-    threads: int
+    cpu_count: int
     capacity_bytes: int
     promised_bytes: int
     guests: float = 0

@@ -65,7 +65,7 @@ def _is_near(sent: model.NodeView, now: model.NodeView, deadband: float) -> bool
     maximum = now.bandwidth_max_bytes_per_sec
     rate_limit = math.inf if maximum is None else deadband * maximum
     return (
-        sent.threads == now.threads
+        sent.cpu_count == now.cpu_count
         and _are_close(sent.guests, now.guests, 0.01)
         and _are_close(sent.vcpus, now.vcpus, 0.01)
         and _are_close(sent.capacity_bytes, now.capacity_bytes, memory_limit)

@@ -189,7 +189,7 @@ def _add_node(
     current['pmc.v%d' % position] = round(100 * node.vcpus)
     _add(current, 'pmc.l%d' % position, node.link_ratio, 0.001, UNKNOWN if linked else None)
     maximum['pmc.c%d' % position] = round(100 * node.cores)
-    maximum['pmc.t%d' % position] = node.threads
+    maximum['pmc.t%d' % position] = node.cpu_count
     maximum['pmc.m%d' % position] = node.capacity_bytes // MIB
 
 

@@ -85,7 +85,7 @@ def view(
             model.NodeView(
                 id=node.id,
                 cores=cores[position],
-                threads=len(node.cpus),
+                cpu_count=len(node.cpus),
                 capacity_bytes=capacities[position],
                 promised_bytes=promised_bytes[position],
                 guests=guests[position],

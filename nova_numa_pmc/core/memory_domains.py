@@ -133,7 +133,7 @@ def _sum(nodes: list[model.NodeView]) -> model.NodeView:
     return model.NodeView(
         nodes[0].id,
         sum([node.cores for node in nodes]),
-        sum([node.threads for node in nodes]),
+        sum([node.cpu_count for node in nodes]),
         sum([node.capacity_bytes for node in nodes]),
         sum([node.promised_bytes for node in nodes]),
         sum([node.guests for node in nodes]),

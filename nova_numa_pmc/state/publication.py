@@ -42,15 +42,17 @@ _PUBLISHED_OPTIONS = ('pressure_floor', 'pressure_step')
 #: Member of ``limits``: before 1.3, nodes nearer than this were one domain.
 _DOMAIN_DISTANCE = 'domain_distance'
 #: Members of a node that are numbers. The optional ones may be null, which is unknown.
-_KNOWN = ('cores', 'threads', 'capacity_bytes', 'promised_bytes', 'guests', 'vcpus')
+_KNOWN = ('cores', 'capacity_bytes', 'promised_bytes', 'guests', 'vcpus')
 _OPTIONAL = (
     'demand_cores',
     'bandwidth_bytes_per_sec',
     'bandwidth_max_bytes_per_sec',
     'link_ratio',
 )
+#: Member with the number of CPUs.
+_CPU_COUNT = 'threads'
 _HISTORY = 'guests', 'cores_per_vcpu_sum'
-_WHOLE = ('id', 'threads', 'capacity_bytes', 'promised_bytes')
+_WHOLE = ('id', 'capacity_bytes', 'promised_bytes')
 
 
 class Publication(Record):
@@ -183,6 +185,7 @@ def encode(publication: Publication) -> bytes:
     nodes = []
     for node, remote_ratio, now_cores in publication.by_node():
         members = node._asdict()
+        members[_CPU_COUNT] = members.pop('cpu_count')
         del members['cpus'], members['huge_free_bytes']
         nodes.append(dict(members, remote_ratio=remote_ratio, demand_now_cores=now_cores))
     return (
@@ -274,7 +277,7 @@ def _node(members: json_values.Members) -> model.NodeView:
     values: dict[str, Any] = {name: members.number(name) for name in _KNOWN}
     values.update((name, members.number(name, None)) for name in _OPTIONAL)
     values.update((name, members.integer(name)) for name in _WHOLE)
-    return model.NodeView(**values)
+    return model.NodeView(cpu_count=members.integer(_CPU_COUNT), **values)
 
 
 def _view(

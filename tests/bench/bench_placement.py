@@ -128,7 +128,7 @@ class Sequence:
         view = self.view()
         host = Host(
             [node.cores for node in view.nodes],
-            [node.threads for node in view.nodes],
+            [node.cpu_count for node in view.nodes],
             [node.capacity_bytes for node in view.nodes],
             self.topology.distances,
         )

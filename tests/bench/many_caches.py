@@ -63,15 +63,15 @@ def drawn(rng):
 
 def exact(inputs, placement_options):
     """Return the best :class:`ranking.Rank` of all the smallest sets, or None if there is none."""
-    threads, free = inputs.threads, [max(0, left) for left in inputs.free_bytes]
+    cpu_counts, free = inputs.cpu_counts, [max(0, left) for left in inputs.free_bytes]
     vcpus, memory = inputs.request.vcpus, inputs.request.memory_bytes
     pressures = [node.demand_cores / node.cores for node in inputs.view.nodes]
     for size in range(1, NODES_MAX + 1):
         holding = [
             chosen
-            for chosen in combinations(range(len(threads)), size)
+            for chosen in combinations(range(len(cpu_counts)), size)
             if sum(free[at] for at in chosen) >= memory
-            and sum(threads[at] for at in chosen) >= vcpus
+            and sum(cpu_counts[at] for at in chosen) >= vcpus
         ]
         if holding:
             # Nodes are equal, so the guest adds the same to each: only sets whose highest pressure

@@ -107,7 +107,7 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
             model.NodeView(
                 id=at,
                 cores=NODE_CORES,
-                threads=NODE_THREADS,
+                cpu_count=NODE_THREADS,
                 capacity_bytes=NODE_MB << 20,
                 promised_bytes=promised << 20,
                 demand_cores=pressure * NODE_CORES,

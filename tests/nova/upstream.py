@@ -123,7 +123,7 @@ def _publisher():
         model.NodeView(
             id=at,
             cores=1024,
-            threads=1024,
+            cpu_count=1024,
             capacity_bytes=1 << 40,
             promised_bytes=0,
             demand_cores=100.0,

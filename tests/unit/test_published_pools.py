@@ -142,7 +142,7 @@ class TwoFiguresTest(PoolsCase):
                 self.assertEqual(([2.4, 2.4], source), (self.pressures(found), found.pool_source))
                 self.assertEqual(
                     [(5.0, SHARED_THREADS)] * 2,
-                    [(node.cores, node.threads) for node in found.view.nodes],
+                    [(node.cores, node.cpu_count) for node in found.view.nodes],
                 )
                 self.assertAlmostEqual(2.6, self.answer(found).outcome.pressures[0], places=2)
 

@@ -300,7 +300,7 @@ def _node_table(view: model.HostView) -> tables.Table:
         (
             str(node.id),
             tables.number(node.cores, 1),
-            str(node.threads),
+            str(node.cpu_count),
             tables.number(node.guests, 1),
             tables.number(node.vcpus, 1),
             tables.short_number(node.capacity_bytes, 1024),
@@ -309,7 +309,7 @@ def _node_table(view: model.HostView) -> tables.Table:
         )
         for node in view.nodes
     ]
-    return tables.text_table('node cores threads guests vcpus capacity promised left', rows)
+    return tables.text_table('node cores cpus guests vcpus capacity promised left', rows)
 
 
 def _place_table(places: Sequence[dry_run.PossiblePlace]) -> tables.Table:

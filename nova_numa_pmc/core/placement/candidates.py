@@ -33,12 +33,12 @@ class Candidate(Record):
 class PlacementInput:
     """Input of a decision: a host by memory domain, a request, and the resources for it.
 
-    :ivar threads: by position, the number of CPUs that the guest may use
+    :ivar cpu_counts: by position, the number of CPUs that the guest may use
     :ivar free_bytes: by position, the bytes that may still be promised of the guest's page size
     :ivar devices: positions of the guest's devices
     """
 
-    __slots__ = ('view', 'request', 'threads', 'free_bytes', 'devices')
+    __slots__ = ('view', 'request', 'cpu_counts', 'free_bytes', 'devices')
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class PlacementInput:
         :param host_view: the view by node, which was merged
         """
         self.view, self.request = merged, request
-        self.threads = _allowed_threads(merged, request)
+        self.cpu_counts = _allowed_cpu_counts(merged, request)
         self.free_bytes = free_bytes(merged.nodes, request)
         device_nodes = request.device_nodes
         self.devices = (
@@ -72,11 +72,11 @@ class PlacementInput:
         return memory_domains.distance(self.view, a, b)
 
 
-def _allowed_threads(view: model.HostView, request: model.Request) -> list[int]:
+def _allowed_cpu_counts(view: model.HostView, request: model.Request) -> list[int]:
     """Count the CPUs that the guest may use on each node."""
     allowed_cpus = request.allowed_cpus
     return [
-        node.threads
+        node.cpu_count
         if node.cpus is None
         else len(node.cpus if allowed_cpus is None else node.cpus & allowed_cpus)
         for node in view.nodes
@@ -111,8 +111,8 @@ def kinds_of_place(
         explain.CPUS_ONLY,
         [
             Candidate((position,), (), False)
-            for position, threads in enumerate(inputs.threads)
-            if threads >= vcpus
+            for position, cpu_count in enumerate(inputs.cpu_counts)
+            if cpu_count >= vcpus
         ],
     )
     if policy != model.ONE_NODE:
@@ -121,7 +121,7 @@ def kinds_of_place(
             [
                 Candidate(positions, (), False)
                 for positions in node_sets.smallest_sets(
-                    [(threads,) for threads in inputs.threads],
+                    [(cpu_count,) for cpu_count in inputs.cpu_counts],
                     (vcpus,),
                     inputs.distance,
                     costs and costs(),
@@ -131,7 +131,9 @@ def kinds_of_place(
 
 
 def _all_nodes(inputs: PlacementInput) -> list[Candidate]:
-    positions = tuple(position for position, threads in enumerate(inputs.threads) if threads)
+    positions = tuple(
+        position for position, cpu_count in enumerate(inputs.cpu_counts) if cpu_count
+    )
     memory_fits = (
         sum(max(0, inputs.free_bytes[position]) for position in positions)
         >= inputs.request.memory_bytes
@@ -172,7 +174,7 @@ def _single_nodes(inputs: PlacementInput, bandwidth_min: float | None) -> list[C
     vcpus, memory_bytes = max(1, inputs.request.vcpus), inputs.request.memory_bytes
     places = []
     for position, node in enumerate(inputs.view.nodes):
-        if inputs.threads[position] < vcpus:
+        if inputs.cpu_counts[position] < vcpus:
             continue
         memory_position: int | None = position
         if inputs.free_bytes[position] < memory_bytes:
@@ -214,8 +216,8 @@ def _spans(
     inputs: PlacementInput, bandwidth_min: float | None, costs: Sequence[node_sets.Cost] | None
 ) -> list[Candidate]:
     room: list[tuple[float, ...]] = [
-        (threads, max(0, free_bytes))
-        for threads, free_bytes in zip(inputs.threads, inputs.free_bytes)
+        (cpu_count, max(0, free_bytes))
+        for cpu_count, free_bytes in zip(inputs.cpu_counts, inputs.free_bytes)
     ]
     need: tuple[float, ...] = (max(1, inputs.request.vcpus), inputs.request.memory_bytes)
     if bandwidth_min:
@@ -226,7 +228,7 @@ def _spans(
     nodes = inputs.view.nodes
     places: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidate] = {}
     for positions in node_sets.smallest_sets(room, need, inputs.distance, costs):
-        cpu_positions = tuple(position for position in positions if inputs.threads[position])
+        cpu_positions = tuple(position for position in positions if inputs.cpu_counts[position])
         mem_positions = tuple(
             position for position in positions if not is_memoryless(nodes[position])
         )

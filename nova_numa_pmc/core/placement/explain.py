@@ -36,11 +36,11 @@ TEXTS = {
     PLACED_BY_OTHERS: 'left alone: placed by others ({by})',
     IGNORED: 'left alone: ignored by the operator',
     POLICY_NONE: 'left alone, as its policy requires',
-    TOO_FEW_CPUS: 'left alone: {vcpus} vCPUs, but only {threads} CPUs allowed',
+    TOO_FEW_CPUS: 'left alone: {vcpus} vCPUs, but only {cpu_count} CPUs allowed',
     NO_SINGLE_NODE: 'left alone: its policy requires one node, but '
-    '{vcpus} vCPUs exceed the {threads} CPUs of the largest',
+    '{vcpus} vCPUs exceed the {cpu_count} CPUs of the largest',
     NO_NODE_FITS: 'no single node fits {vcpus} vCPUs and {memory_bytes}: '
-    'at most {threads} CPUs and {free_bytes}',
+    'at most {cpu_count} CPUs and {free_bytes}',
     ONE_L3: 'on the CPUs of one of its {caches} L3 caches (pressure {pressure})',
     L3_CROWDED: 'on the CPUs of all {caches} L3 caches: one alone would be more crowded '
     '(pressure {pressure})',

@@ -105,10 +105,11 @@ def decide_place(
 ) -> PlaceDecision:
     """Decide on the kind of place for a guest, and order its candidates."""
     request = inputs.request
-    if sum(inputs.threads) < max(1, request.vcpus):
+    if sum(inputs.cpu_counts) < max(1, request.vcpus):
         return PlaceDecision(
             model.Reason(
-                explain.TOO_FEW_CPUS, (('vcpus', request.vcpus), ('threads', sum(inputs.threads)))
+                explain.TOO_FEW_CPUS,
+                (('vcpus', request.vcpus), ('cpu_count', sum(inputs.cpu_counts))),
             )
         )
     for code, places in candidates.kinds_of_place(
@@ -120,7 +121,8 @@ def decide_place(
             )
     return PlaceDecision(
         model.Reason(
-            explain.NO_SINGLE_NODE, (('vcpus', request.vcpus), ('threads', max(inputs.threads)))
+            explain.NO_SINGLE_NODE,
+            (('vcpus', request.vcpus), ('cpu_count', max(inputs.cpu_counts))),
         )
     )
 
@@ -265,7 +267,7 @@ def _remarks(
                 explain.NO_NODE_FITS,
                 (
                     ('vcpus', inputs.request.vcpus),
-                    ('threads', max(inputs.threads)),
+                    ('cpu_count', max(inputs.cpu_counts)),
                     ('memory_bytes', inputs.request.memory_bytes),
                     ('free_bytes', max(0, *inputs.free_bytes)),
                 ),

@@ -110,7 +110,7 @@ class HostModel(Layout):
             return False
         if guest.allowed is not None and not guest.allowed.issuperset(place.cpu_positions):
             return False
-        if sum(self.nodes[n].threads for n in place.cpu_positions) < guest.load.vcpus:
+        if sum(self.nodes[n].cpu_count for n in place.cpu_positions) < guest.load.vcpus:
             return False
         if place.cpu_positions != guest.cpu_positions and not all(
             self.cpu_known[n] for n in place.cpu_positions + guest.cpu_positions

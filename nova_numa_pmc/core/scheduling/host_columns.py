@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         """Columns whose ``uniform`` is true: a column is None, or contains no None."""
 
         cores: list[float]
-        threads: list[int]
+        cpu_counts: list[int]
         capacity_mib: list[int]
         promised_mib: list[int]
         guests: list[float]
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class HostColumns:
     """A host's memory domains (:func:`memory_domains.merge`), by position.
 
-    :ivar cores, threads, guests, vcpus: as in :class:`model.NodeView`
+    :ivar cores, cpu_counts, guests, vcpus: as in :class:`model.NodeView`
     :ivar capacity_mib, promised_mib: capacity and promised memory [whole MiB]
     :ivar demand: CPU demand [cores]
     :ivar bandwidth, bandwidth_max: DRAM traffic and its maximum [bytes/s]
@@ -55,7 +55,7 @@ class HostColumns:
 
     __slots__ = (
         'cores',
-        'threads',
+        'cpu_counts',
         'capacity_mib',
         'promised_mib',
         'guests',
@@ -74,7 +74,7 @@ class HostColumns:
     def __init__(
         self,
         cores: list[float],
-        threads: list[int],
+        cpu_counts: list[int],
         capacity_mib: list[int],
         promised_mib: list[int],
         guests: list[float],
@@ -93,7 +93,7 @@ class HostColumns:
         :param uniform: the value of the attribute, or None if the caller does not know it; if it
             is true, a column without any known value must be None
         """
-        self.cores, self.threads = cores, threads
+        self.cores, self.cpu_counts = cores, cpu_counts
         self.capacity_mib, self.promised_mib = capacity_mib, promised_mib
         self.guests, self.vcpus = guests, vcpus
         if uniform is None:
@@ -141,7 +141,7 @@ class HostColumns:
                 model.NodeView(
                     self.members[position][0],
                     self.cores[position],
-                    self.threads[position],
+                    self.cpu_counts[position],
                     self.capacity_mib[position] * MIB,
                     self.promised_mib[position] * MIB,
                     self.guests[position],
@@ -161,7 +161,7 @@ class HostColumns:
         """Return a copy whose amounts may be changed."""
         copy = HostColumns(
             self.cores,
-            self.threads,
+            self.cpu_counts,
             self.capacity_mib,
             list(self.promised_mib),
             list(self.guests),
@@ -193,7 +193,7 @@ def to_columns(view: model.HostView) -> HostColumns:
     nodes = merged.nodes
     return HostColumns(
         [node.cores for node in nodes],
-        [node.threads for node in nodes],
+        [node.cpu_count for node in nodes],
         [node.capacity_bytes // MIB for node in nodes],
         [-(-node.promised_bytes // MIB) for node in nodes],
         [node.guests for node in nodes],

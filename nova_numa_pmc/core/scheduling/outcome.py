@@ -141,8 +141,8 @@ def _best_position(
     capacity = host.capacity_mib
     positions = [
         position
-        for position, threads in enumerate(host.threads)
-        if threads >= vcpus and capacity[position] - promised[position] >= memory_mib
+        for position, cpu_count in enumerate(host.cpu_counts)
+        if cpu_count >= vcpus and capacity[position] - promised[position] >= memory_mib
     ]
     maxima = host.bandwidth_max
     if guest_traffic and maxima and guest.policy == model.AUTO and min(maxima) < guest_traffic:

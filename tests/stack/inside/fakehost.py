@@ -139,7 +139,7 @@ def published(guests, placed, now_s):
                 model.NodeView(
                     id=at,
                     cores=CORES,
-                    threads=THREADS,
+                    cpu_count=THREADS,
                     capacity_bytes=MIB << 20,
                     promised_bytes=sum(mib for _, _, mib in own) << 20,
                     guests=len(own),

@@ -203,7 +203,7 @@ class OtherPoolTest(RebalancingCase):
         self.assertEqual(
             {('other_pool', None)}, {(each.why_fixed, each.demand_cores) for each in found.guests}
         )
-        self.assertEqual((3, 3.0), (found.view.nodes[0].threads, found.view.nodes[0].cores))
+        self.assertEqual((3, 3.0), (found.view.nodes[0].cpu_count, found.view.nodes[0].cores))
 
     def test_the_same_guests_in_the_floating_pool_are_moved(self):
         self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-7\n')

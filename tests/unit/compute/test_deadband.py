@@ -77,7 +77,7 @@ class WithinTest(unittest.TestCase):
             ('promised_bytes', node.promised_bytes + GIB),
             ('promised_bytes', node.promised_bytes + (3 << 20)),  # in total, over all nodes
             ('capacity_bytes', node.capacity_bytes - GIB),
-            ('threads', node.threads - 1),
+            ('cpu_count', node.cpu_count - 1),
             ('id', 7),
         ):
             with self.subTest(name):

@@ -21,7 +21,7 @@ from tests.fixtures.metrics import GIB, listed, state
 COLUMN_BYTES, TWO_NODES_BYTES = 65535, 2048
 LARGEST: dict[str, Any] = dict(
     cores=160.0,
-    threads=256,
+    cpu_count=256,
     capacity_bytes=8192 * GIB,
     promised_bytes=8191 * GIB,
     guests=999.5,
@@ -181,7 +181,7 @@ class RoundTripTest(unittest.TestCase):
         found = host_metrics.decode(listed(published)).view
         self.assertEqual(view.distances, found.distances)
         for before, after in zip(view.nodes, found.nodes):
-            for field in ('cores', 'threads', 'guests', 'vcpus', 'demand_cores', 'link_ratio'):
+            for field in ('cores', 'cpu_count', 'guests', 'vcpus', 'demand_cores', 'link_ratio'):
                 expected, actual = getattr(before, field), getattr(after, field)
                 self.assertEqual(expected is None, actual is None)
                 self.assertAlmostEqual(expected or 0, actual or 0, delta=0.00501)

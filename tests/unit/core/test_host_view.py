@@ -63,7 +63,7 @@ class CoresTest(unittest.TestCase):
 
     def test_a_memory_only_node_has_no_cores(self):
         node = subject.view(topology((2, 0)), (), PLACEMENT_OPTIONS).nodes[1]
-        self.assertEqual((0, 0), (node.cores, node.threads))
+        self.assertEqual((0, 0), (node.cores, node.cpu_count))
 
 
 class PromisesTest(unittest.TestCase):

@@ -88,7 +88,7 @@ class TreesTest(unittest.TestCase):
         online = [cpu for node in host.nodes for cpu in node.online_cpus]
         self.assertEqual(len(set(online)), len(online), 'a CPU on two nodes')
         self.assertLessEqual(len(online), cpus)
-        self.assertLessEqual(sum(node.threads for node in seen.nodes), cpus)
+        self.assertLessEqual(sum(node.cpu_count for node in seen.nodes), cpus)
         self.assertLessEqual(sum(node.cores for node in seen.nodes), cpus)
         self.assertLessEqual(
             sum(

@@ -153,7 +153,7 @@ class ComparingTest(unittest.TestCase):
             self.assertAlmostEqual(waits(others + 1, 10) - waits(others, 10), one.loss_ratio)
 
     def test_a_host_without_a_usable_core_is_the_last(self):
-        none = [node(at, 3.0, cores=10.0)._replace(cores=0.0, threads=0) for at in range(2)]
+        none = [node(at, 3.0, cores=10.0)._replace(cores=0.0, cpu_count=0) for at in range(2)]
         found = losses(none, [node(0, 0.9), node(1, 0.9)], [node(0, 4.0), node(1, 4.0)])
         self.assertEqual((math.inf, 1.0), (found[0].pressure, found[0].loss_ratio))
         for one in found[1:]:

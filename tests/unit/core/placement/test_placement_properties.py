@@ -28,7 +28,7 @@ def feasible(view, new):
     sizes = range(1, len(view.nodes) + 1)
     return any(
         sum(one.capacity_bytes - one.promised_bytes for one in chosen) >= new.memory_bytes
-        and sum(one.threads for one in chosen) >= new.vcpus
+        and sum(one.cpu_count for one in chosen) >= new.vcpus
         for chosen in chain.from_iterable(combinations(view.nodes, k) for k in sizes)
     )
 

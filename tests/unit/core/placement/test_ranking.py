@@ -65,5 +65,5 @@ class PartsTest(unittest.TestCase):
 
     def test_memory_without_cpus_has_no_pressure_on_them(self):
         self.assertEqual(
-            (0.0, 0.0, 0.0), ranking.utilisations(node(0, cores=0, threads=0), 1.0, 1.0)
+            (0.0, 0.0, 0.0), ranking.utilisations(node(0, cores=0, cpu_count=0), 1.0, 1.0)
         )

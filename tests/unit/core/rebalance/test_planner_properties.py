@@ -38,7 +38,7 @@ UNKNOWN = st.none() | st.just(0.0) | st.floats(0, 30)
 NODE_IDS = st.lists(st.sampled_from((0, 3, 6, 9, 99)), unique=True, max_size=3).map(
     lambda ids: tuple(sorted(ids))
 )
-#: Cores, threads, capacity, promised; demand, traffic, maximum.
+#: Cores, CPUs, capacity, promised; demand, traffic, maximum.
 ODD_NODE = st.tuples(
     st.sampled_from((0.0, 2.0, 8.0)),
     st.sampled_from((0, 2, 8)),

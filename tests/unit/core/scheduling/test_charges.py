@@ -16,7 +16,7 @@ def two(promised=(0, 0), vcpus=(4, 4), demand=(1.0, 1.0), **fields):
                 node(
                     at,
                     4,
-                    threads=8,
+                    cpu_count=8,
                     capacity=16 * GIB,
                     promised=promised[at] * MIB,
                     vcpus=vcpus[at],

@@ -88,7 +88,9 @@ class OutcomeTest(unittest.TestCase):
 
     def test_a_host_without_a_usable_cpu_is_beyond_any_pressure(self):
         columns = to_columns(
-            host(*(node(at, 0, threads=0, capacity=9 * MIB, demand_cores=30.0) for at in range(2)))
+            host(
+                *(node(at, 0, cpu_count=0, capacity=9 * MIB, demand_cores=30.0) for at in range(2))
+            )
         )
         found = outcome.outcome(columns, outcome.expected_guest(2, 4), PLACEMENT_OPTIONS)
         self.assertEqual(('too_few_cpus', (ranking.PRESSURE_MAX,)), tuple(found)[:2])
