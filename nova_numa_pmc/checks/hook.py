@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.conf import host_options
@@ -53,11 +52,8 @@ def check_status(status: HookStatus, in_container: bool = False) -> Iterator[Fin
             yield finding
 
 
-def status(root: str, libvirt_version: tuple[int, ...] | None = None) -> HookStatus:
-    """Return whether the hook works, what it decided last, and what is wrong.
-
-    :param libvirt_version: the version to assume; None: that of the installed libvirt
-    """
+def status(root: str) -> HookStatus:
+    """Return whether the hook works, what it decided last, and what is wrong."""
     installed = hook_files.inspect(root, expected_script(root))
     daemon = confinement.find_daemon(root)
     findings: list[Finding] = []
@@ -79,7 +75,7 @@ def status(root: str, libvirt_version: tuple[int, ...] | None = None) -> HookSta
         if is_own_root(root) and os.geteuid() == 0:
             trial = try_as_daemon(root, daemon, installed.path)
             findings += check_trial(trial)
-        findings += _check_wiring(root, libvirt_version, installed, daemon, promises)
+        findings += _check_daemon(root, installed, daemon, promises)
     return HookStatus(
         installed,
         daemon,
@@ -108,20 +104,12 @@ def _check_files(installed: hook_files.InstalledFiles) -> Iterator[Finding]:
         )
 
 
-def _check_wiring(
+def _check_daemon(
     root: str,
-    libvirt_version: tuple[int, ...] | None,
     installed: hook_files.InstalledFiles,
     daemon: confinement.Daemon | None,
     promises: Iterable[model.Promise],
 ) -> Iterator[Finding]:
-    if not libvirt_runs_directory(root, libvirt_version) and not installed.dispatcher:
-        yield Finding(
-            'hook-not-read',
-            ERROR,
-            'this libvirt does not read hooks/qemu.d, and hooks/qemu does not run our script',
-            _INSTALL,
-        )
     if daemon is None:
         return
     if not daemon.same_root:
@@ -195,39 +183,6 @@ def _promises(root: str) -> tuple[model.Promise, ...]:
             key=lambda promise: -promise.since_ns,
         )
     )
-
-
-def libvirt_runs_directory(root: str, libvirt_version: tuple[int, ...] | None) -> bool:
-    """Return whether libvirt runs the scripts in ``hooks/qemu.d`` itself.
-
-    :param libvirt_version: the version to assume; None: that of the installed libvirt
-    """
-    version = libvirt_version or _installed_version(root)
-    return version is None or version >= hook_files.DIRECTORY_SINCE
-
-
-def _installed_version(root: str) -> tuple[int, ...] | None:
-    """Return the version of the installed libvirt; None: unknown, and assumed to be recent."""
-    if not is_own_root(root):
-        return None
-    for command in ('libvirtd', 'virtqemud', 'virsh'):
-        paths = ('/usr/sbin/' + command, '/usr/bin/' + command)
-        path = next((path for path in paths if os.path.exists(path)), None)
-        if path is None:
-            continue
-        try:
-            text = subprocess.run(
-                [path, '--version'], capture_output=True, timeout=10, stdin=subprocess.DEVNULL
-            ).stdout.decode(errors='replace')
-            return parse_version(text.split()[-1])
-        except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-            continue
-    return None
-
-
-def parse_version(text: str) -> tuple[int, ...]:
-    """Parse 'X.Y.Z'."""
-    return tuple(int(part) for part in text.split('.')[:3])
 
 
 def is_own_root(root: str) -> bool:

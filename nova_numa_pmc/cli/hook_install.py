@@ -29,18 +29,12 @@ class InstallResult(Record):
     findings: tuple[Finding, ...] = ()
 
 
-def install(
-    root: str,
-    libvirt_version: tuple[int, ...] | None = None,
-    reload: bool = False,
-    force: bool = False,
-) -> InstallResult:
+def install(root: str, reload: bool = False, force: bool = False) -> InstallResult:
     """Check that the daemon can run the script, then install it.
 
-    :param libvirt_version: the version to assume; None: that of the installed libvirt
     :param reload: whether to make the running daemon look for hooks again
     :param force: install in spite of findings, unless the trial failed
-    :raises hook_files.HookError: this process is not root, or an existing hook cannot be kept
+    :raises hook_files.HookError: this process is not root, or the script was not found
     """
     _require_root(root)
     expected = hook_checks.expected_script(root)
@@ -75,9 +69,7 @@ def install(
         notes.append("not tried under the daemon's confinement: --root names another system")
     if findings and not force:
         return InstallResult(notes=tuple(notes), findings=tuple(findings))
-    changes = hook_files.install(
-        root, expected, hook_checks.libvirt_runs_directory(root, libvirt_version)
-    )
+    changes = hook_files.install(root, expected)
     if hook_checks.is_own_root(root):
         notes += _relabel()
         notes += _reload(daemon, reload)

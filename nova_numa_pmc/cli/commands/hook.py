@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Install, remove or check the libvirt hook that places guests at their start.
 
-install   put the script into /etc/libvirt/hooks/qemu.d/ (libvirt 6.5.0 and later),
-          or behind a dispatcher at hooks/qemu that keeps an existing hook working;
-          first run the script as the daemon would, under the daemon's AppArmor or
-          SELinux label, and refuse to install if that fails
-remove    remove the script and restore the hook that was there before, unchanged
+install   put the script into /etc/libvirt/hooks/qemu.d/; first run it as the daemon
+          would, under the daemon's AppArmor or SELinux label, and refuse to install
+          if that fails
+remove    remove the script
 status    report whether guests are placed, and if not, why and what to do
 
 examples:
   nova-numa-rebalance hook install --reload
   nova-numa-rebalance hook status --json
   nova-numa-rebalance hook remove
-  nova-numa-rebalance hook install --root /mnt/image --libvirt-version 9.0.0
+  nova-numa-rebalance hook install --root /mnt/image
 
 exit codes: 0 done, nothing wrong; 1 refused, failed, or status found a problem;
 64 usage error
@@ -38,18 +37,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest='action', metavar='install|remove|status', required=True)
     for action, summary in (
         ('install', 'install the hook'),
-        ('remove', 'remove the hook and restore the one that it replaced'),
+        ('remove', 'remove the hook'),
         ('status', 'report what is installed and what is wrong'),
     ):
         subparser = actions.add_parser(action, help=summary)
         options.add_common(subparser, root_help='work on')
-        if action != 'remove':
-            subparser.add_argument(
-                '--libvirt-version',
-                metavar='X.Y.Z',
-                type=hook_checks.parse_version,
-                help='assume this version instead of asking the installed libvirt',
-            )
         if action == 'install':
             subparser.add_argument(
                 '--reload',
@@ -68,11 +60,11 @@ def run(args: argparse.Namespace) -> int:
     """Run install, remove or status, print its result, and return the exit code."""
     result: hook_checks.HookStatus | hook_install.InstallResult
     if args.action == 'status':
-        result = hook_checks.status(args.root, args.libvirt_version)
+        result = hook_checks.status(args.root)
     elif args.action == 'remove':
         result = hook_install.remove(args.root)
     else:
-        result = hook_install.install(args.root, args.libvirt_version, args.reload, args.force)
+        result = hook_install.install(args.root, args.reload, args.force)
     if args.json:
         print(json.dumps(to_data(result), indent=2, sort_keys=True))
     else:
@@ -115,8 +107,6 @@ def _print_status(status: hook_checks.HookStatus) -> None:
     installed = status.installed
     state = 'installed' if installed.present else 'not installed'
     print('hook: %s (%s)' % (state, installed.path))
-    if installed.chained:
-        print('runs before it: %s' % installed.chained)
     if status.daemon:
         print(
             'daemon: %s, pid %d, label %s'

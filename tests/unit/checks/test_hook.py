@@ -28,7 +28,7 @@ class StatusTest(unittest.TestCase):
 
     def test_a_missing_outdated_or_unexecutable_hook_script_is_found(self):
         self.assert_found(('hook-not-installed', finding.ERROR))
-        hook_files.install(self.root, hook.expected_script(self.root), True)
+        hook_files.install(self.root, hook.expected_script(self.root))
         status = self.assert_found()
         self.assertEqual((None, None, ()), (status.daemon, status.trial, status.promises))
         with open(self.script, 'ab') as stream:
@@ -38,7 +38,7 @@ class StatusTest(unittest.TestCase):
         self.assert_found(('hook-not-executable', finding.ERROR))
 
     def test_promises_that_cannot_be_read_are_found(self):
-        hook_files.install(self.root, hook.expected_script(self.root), True)
+        hook_files.install(self.root, hook.expected_script(self.root))
         sysfs.write(self.root, 'run/nova-numa-pmc/promises', 'garbage')
         self.assert_found(('promises-unreadable', finding.WARNING))
 
