@@ -363,30 +363,35 @@ def _sum_promises(
     spanning_promises: list[tuple[tuple[int, ...], int]] = []
     floating_promises: list[tuple[tuple[int, ...], int]] = []
     memory_positions = tuple(position for position, node in enumerate(nodes) if node.memory_bytes)
-    for promise, homes in zip(
-        promises, _homes(nodes, [promise.mem_nodes for promise in promises], memory_positions)
+    for promise, positions in zip(
+        promises,
+        _positions_of(nodes, [promise.mem_nodes for promise in promises], memory_positions),
     ):
-        is_recorded = len(promise.mem_bytes) == len(homes) == len(promise.mem_nodes)
+        is_recorded = len(promise.mem_bytes) == len(positions) == len(promise.mem_nodes)
         if promise.page_bytes:
-            _add_huge_promise(nodes, huge_bytes, homes, promise, promise.page_bytes, is_recorded)
+            _add_huge_promise(
+                nodes, huge_bytes, positions, promise, promise.page_bytes, is_recorded
+            )
         elif is_recorded:
-            _add(normal_bytes, homes, promise.mem_bytes)
-        elif len(homes) == 1:
-            normal_bytes[homes[0]] += promise.memory_bytes
+            _add(normal_bytes, positions, promise.mem_bytes)
+        elif len(positions) == 1:
+            normal_bytes[positions[0]] += promise.memory_bytes
         else:
             (spanning_promises if promise.mem_nodes else floating_promises).append(
-                (homes, promise.memory_bytes)
+                (positions, promise.memory_bytes)
             )
-    for homes, memory_bytes in spanning_promises:
-        left_bytes = [max(0, capacity[position] - normal_bytes[position]) for position in homes]
+    for positions, memory_bytes in spanning_promises:
+        left_bytes = [
+            max(0, capacity[position] - normal_bytes[position]) for position in positions
+        ]
         if sum(left_bytes) < memory_bytes:
-            left_bytes = [capacity[position] for position in homes]
-        _add(normal_bytes, homes, split_bytes(memory_bytes, left_bytes))
-    for homes, memory_bytes in floating_promises:
+            left_bytes = [capacity[position] for position in positions]
+        _add(normal_bytes, positions, split_bytes(memory_bytes, left_bytes))
+    for positions, memory_bytes in floating_promises:
         _add(
             normal_bytes,
-            homes,
-            split_bytes(memory_bytes, [capacity[position] for position in homes]),
+            positions,
+            split_bytes(memory_bytes, [capacity[position] for position in positions]),
         )
     return normal_bytes, huge_bytes
 
@@ -394,7 +399,7 @@ def _sum_promises(
 def _add_huge_promise(
     nodes: Sequence[model.Node],
     huge_bytes: Sequence[dict[int, int]],
-    homes: tuple[int, ...],
+    positions: tuple[int, ...],
     promise: model.Promise,
     page_bytes: int,
     is_recorded: bool,
@@ -411,15 +416,15 @@ def _add_huge_promise(
                     for pool in nodes[position].huge_pages
                     if pool.page_bytes == page_bytes
                 )
-                for position in homes
+                for position in positions
             ],
         )
     )
-    for position, share in zip(homes, shares):
+    for position, share in zip(positions, shares):
         huge_bytes[position][page_bytes] = huge_bytes[position].get(page_bytes, 0) + share
 
 
-def _homes(
+def _positions_of(
     nodes: Sequence[model.Node], node_ids: Iterable[tuple[int, ...]], default: tuple[int, ...] = ()
 ) -> list[tuple[int, ...]]:
     """Turn tuples of node ids into tuples of positions.
@@ -434,8 +439,8 @@ def _homes(
     ]
 
 
-def _add(amounts: list[int], homes: tuple[int, ...], shares: Sequence[int]) -> None:
-    for position, share in zip(homes, shares):
+def _add(amounts: list[int], positions: tuple[int, ...], shares: Sequence[int]) -> None:
+    for position, share in zip(positions, shares):
         amounts[position] += share
 
 
@@ -464,12 +469,14 @@ def _count_guests(
 ) -> tuple[list[float], list[float], list[float]]:
     """Count guests, their vCPUs, and the vCPUs of young guests, by position."""
     guests, vcpus, young_vcpus = ([0.0] * len(nodes) for _ in range(3))
-    for promise, homes in zip(
-        promises, _homes(nodes, [promise.cpu_nodes for promise in promises])
+    for promise, positions in zip(
+        promises, _positions_of(nodes, [promise.cpu_nodes for promise in promises])
     ):
-        shares = _shares([cores[position] for position in homes]) if len(homes) > 1 else [1.0]
+        shares = (
+            _shares([cores[position] for position in positions]) if len(positions) > 1 else [1.0]
+        )
         is_young = now_ns is not None and promise.since_ns > now_ns - NOT_YET_MEASURED_NS
-        for position, share in zip(homes, shares):
+        for position, share in zip(positions, shares):
             guests[position] += share
             vcpus[position] += share * promise.vcpus
             if is_young:

@@ -24,18 +24,18 @@ def windows(start: int, end: int, step_bytes: int) -> Iterator[tuple[int, int]]:
         start = window_end
 
 
-def misplaced_pages(statuses: Sequence[int], homes: Collection[int]) -> list[int]:
-    """Return the positions of the pages that are on nodes other than ``homes``.
+def misplaced_pages(statuses: Sequence[int], mems: Collection[int]) -> list[int]:
+    """Return the positions of the pages that are on nodes other than ``mems``.
 
-    :param homes: node ids
+    :param mems: node ids
     """
-    if not any(node >= 0 and node not in homes for node in set(statuses)):
+    if not any(node >= 0 and node not in mems for node in set(statuses)):
         return []
-    return [position for position, node in enumerate(statuses) if node >= 0 and node not in homes]
+    return [position for position, node in enumerate(statuses) if node >= 0 and node not in mems]
 
 
 def whole_units(
-    statuses: Sequence[int], homes: Collection[int], first: int, unit: int
+    statuses: Sequence[int], mems: Collection[int], first: int, unit: int
 ) -> list[int]:
     """Return the first position of each aligned unit whose pages are all on the same wrong node.
 
@@ -48,7 +48,7 @@ def whole_units(
         position
         for position in range(first, len(statuses) - unit + 1, unit)
         if statuses[position] >= 0
-        and statuses[position] not in homes
+        and statuses[position] not in mems
         and statuses[position : position + unit].count(statuses[position]) == unit
     ]
 

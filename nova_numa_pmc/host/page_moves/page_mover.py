@@ -55,16 +55,16 @@ class PageMover:
     """Mover of address ranges of one process."""
 
     def __init__(
-        self, pid: int, homes: frozenset[int], root: str = '/', kernel: KernelCalls = KERNEL
+        self, pid: int, mems: frozenset[int], root: str = '/', kernel: KernelCalls = KERNEL
     ) -> None:
         """Prepare to move pages; nothing is moved yet.
 
-        :param homes: ids of the nodes whose pages stay where they are
+        :param mems: ids of the nodes whose pages stay where they are
         """
         self._pid = pid
-        self._homes = homes
+        self._mems = mems
         self._kernel = kernel
-        self._cpus = frozenset[int]().union(*(topology.cpus_of_node(n, root) for n in homes))
+        self._cpus = frozenset[int]().union(*(topology.cpus_of_node(n, root) for n in mems))
         self._unit = _huge_page_bytes(root) // PAGE_BYTES
         self._may_share = bool(files.has_capability(root, 'self', _CAP_SYS_NICE))
         self._since_probe = _PROBE_EVERY
@@ -80,7 +80,7 @@ class PageMover:
         """
         addresses = array('Q', range(start, end, PAGE_BYTES))
         statuses = self._locate(addresses, pagemap)
-        misplaced = page_choice.misplaced_pages(statuses, self._homes)
+        misplaced = page_choice.misplaced_pages(statuses, self._mems)
         if not misplaced:
             return MovedPages()
         shared = mapping.shared and self._may_share
@@ -137,7 +137,7 @@ class PageMover:
             self._since_probe += 1
             return frozenset()
         first = -(addresses[0] // PAGE_BYTES) % self._unit
-        heads = page_choice.whole_units(statuses, self._homes, first, self._unit)
+        heads = page_choice.whole_units(statuses, self._mems, first, self._unit)
         if not heads:
             return frozenset()
         reason, _ = self._kernel.move(
@@ -170,7 +170,7 @@ class PageMover:
             tried = self._count_tried(batch, statuses) if reason == errno.EAGAIN else len(batch)
             for node, status in zip(nodes[:tried], statuses):
                 # A page that was freed or swapped out after it was located was not refused.
-                if node in self._homes or node == -errno.ENOENT:
+                if node in self._mems or node == -errno.ENOENT:
                     continue
                 code = reason if status == move_pages.UNREPORTED or status >= 0 else -status
                 name = errno.errorcode.get(code, str(code))

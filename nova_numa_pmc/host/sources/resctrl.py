@@ -43,7 +43,7 @@ _NOT_GROUPS = ('info', 'mon_groups', 'mon_data')
 
 
 class MonitoredBytes(Record):
-    """Bytes that a group has moved in an L3 domain, in total and to or from local memory."""
+    """Traffic of a group in an L3 domain [bytes], in total and to or from local memory."""
 
     total: int
     local: int
@@ -84,19 +84,21 @@ class Resctrl:
         if before is None or before[0] != tick.before_ns or not tick.elapsed_ns:
             self._controls = controls
             return {}
-        moved = {group: _moved_bytes(before[1].get(group), now) for group, now in readings.items()}
-        homes = self._homes(tick.host)
+        traffic = {
+            group: _traffic_between(before[1].get(group), now) for group, now in readings.items()
+        }
+        shares_by_domain = self._node_shares_by_domain(tick.host)
         tids_by_group = {group: tids for group, tids in groups.items() if tids}
         # If a group was created or removed since the last tick, part of the sums is lost with it.
         unchanged = controls == self._controls
-        domains = _sum([moved[group] for group in controls]) if unchanged else {}
+        domains = _sum([traffic[group] for group in controls]) if unchanged else {}
         self._controls = controls
-        nodes = _by_node(domains, homes, tick.elapsed_ns)
+        nodes = _by_node(domains, shares_by_domain, tick.elapsed_ns)
         self._nodes = tick.now_ns, nodes
         return {
             running.guest.uuid: evidence
             for running in tick.guests
-            for evidence in (self._evidence_of(running, tids_by_group, moved, nodes, tick),)
+            for evidence in (self._evidence_of(running, tids_by_group, traffic, nodes, tick),)
             if evidence
         }
 
@@ -108,7 +110,7 @@ class Resctrl:
         self,
         running: RunningGuest,
         groups: Mapping[str, frozenset[int]],
-        moved: Mapping[str, Domains],
+        traffic: Mapping[str, Domains],
         nodes: Mapping[int, CpuRates],
         tick: SourceTick,
     ) -> Evidence | None:
@@ -119,13 +121,17 @@ class Resctrl:
         own = [group for group in own if os.path.dirname(os.path.dirname(group)) not in own]
         members = frozenset[int]().union(*(groups[group] for group in own))
         if tids and tids == members:
-            total = _sum([moved[group] for group in own])
+            total = _sum([traffic[group] for group in own])
             known_bytes = all_known(total.values())
             if not known_bytes:
                 return None
             return self._evidence(
-                sum(moved_bytes.total for moved_bytes in known_bytes) * 1e9 / tick.elapsed_ns,
-                sum(moved_bytes.local for moved_bytes in known_bytes) * 1e9 / tick.elapsed_ns,
+                sum(domain_traffic.total for domain_traffic in known_bytes)
+                * 1e9
+                / tick.elapsed_ns,
+                sum(domain_traffic.local for domain_traffic in known_bytes)
+                * 1e9
+                / tick.elapsed_ns,
                 COUNTED,
             )
         attributed = attribute_accesses_of_nodes(running.cores_by_node, nodes, tick.busy_cores)
@@ -179,7 +185,7 @@ class Resctrl:
             return []
 
     def _read(self, group: str) -> Domains:
-        """Return the bytes that a group has moved so far, by L3 domain."""
+        """Return the traffic of a group so far, by L3 domain."""
         domains: Domains = {}
         try:
             names = os.listdir(os.path.join(group, 'mon_data'))
@@ -199,7 +205,7 @@ class Resctrl:
             raise SourceUnavailable('%s: total and local bandwidth are not both counted' % group)
         return domains
 
-    def _homes(self, host: Topology) -> dict[int, dict[int, float]]:
+    def _node_shares_by_domain(self, host: Topology) -> dict[int, dict[int, float]]:
         """Return {L3 domain: {node id: share of the domain's CPUs}}."""
         online = tuple(node.online_cpus for node in host.nodes)
         if self._domains[0] != online:
@@ -244,16 +250,16 @@ def _tasks(group: str) -> frozenset[int]:
     return frozenset(int(word) for word in words if is_number(word, 11))
 
 
-def _moved_bytes(before: Mapping[int, MonitoredBytes | None] | None, now: Domains) -> Domains:
-    """Return the bytes moved between two readings, by L3 domain."""
-    moved: Domains = {}
+def _traffic_between(before: Mapping[int, MonitoredBytes | None] | None, now: Domains) -> Domains:
+    """Return the traffic between two readings, by L3 domain."""
+    traffic: Domains = {}
     for domain, new in now.items():
         old = (before or {}).get(domain)
         if old is None or new is None or old.total > new.total or old.local > new.local:
-            moved[domain] = None
+            traffic[domain] = None
         else:
-            moved[domain] = MonitoredBytes(new.total - old.total, new.local - old.local)
-    return moved
+            traffic[domain] = MonitoredBytes(new.total - old.total, new.local - old.local)
+    return traffic
 
 
 def _sum(parts: Iterable[Domains]) -> Domains:
@@ -274,21 +280,21 @@ def _sum(parts: Iterable[Domains]) -> Domains:
 
 
 def _by_node(
-    domains: Domains, homes: Mapping[int, Mapping[int, float]], elapsed_ns: int
+    domains: Domains, shares_by_domain: Mapping[int, Mapping[int, float]], elapsed_ns: int
 ) -> dict[int, CpuRates]:
     """Return {node id: counts} in lines; a domain's nodes share its traffic by their CPUs."""
     local: dict[int, float] = {}
     remote: dict[int, float] = {}
     unknown: set[int] = set()
-    for domain, shares in homes.items():
-        moved = domains.get(domain)
+    for domain, shares in shares_by_domain.items():
+        traffic = domains.get(domain)
         for node, share in shares.items():
-            if moved is None:
+            if traffic is None:
                 unknown.add(node)
                 continue
             lines = share * 1e9 / (elapsed_ns * pressure.LINE_BYTES)
-            local[node] = local.get(node, 0.0) + lines * min(moved.local, moved.total)
-            remote[node] = remote.get(node, 0.0) + lines * max(0, moved.total - moved.local)
+            local[node] = local.get(node, 0.0) + lines * min(traffic.local, traffic.total)
+            remote[node] = remote.get(node, 0.0) + lines * max(0, traffic.total - traffic.local)
     return {
         node: CpuRates(local[node], remote[node], None, None, None)
         for node in local
