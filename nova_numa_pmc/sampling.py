@@ -49,13 +49,13 @@ class CpuUse(Record):
     :param demand: time for which CPUs of the floating pool were busy or guests' threads waited for
         them; waiting of other threads does not count
     :param stolen: time stolen from CPUs of the floating pool
-    :param others: the samples of all other pools
+    :param other_pools: the samples of all other pools
     """
 
     busy: dict[int, float | None]
     demand: dict[int, float | None]
     stolen: dict[int, float | None]
-    others: tuple[PoolSample, ...]
+    other_pools: tuple[PoolSample, ...]
 
 
 class Sampler:
@@ -150,7 +150,7 @@ class Sampler:
             nodes,
             guest_samples,
             tuple(dict.fromkeys(problems)),
-            cpu_use.others,
+            cpu_use.other_pools,
             self.pool.source,
         )
 
@@ -215,7 +215,7 @@ class Sampler:
                 else busy_cores + sum(waiting.get(cpu, 0.0) for cpu in cpus)
             )
 
-        others = tuple(
+        other_pools = tuple(
             PoolSample(
                 tuple(sorted(cpus)),
                 tuple((node.id, demand(node.online_cpus & cpus)) for node in host.nodes),
@@ -232,7 +232,7 @@ class Sampler:
             {node.id: cpu_times.sum_over(busy, node.online_cpus) for node in host.nodes},
             {node.id: demand(node.cpus) for node in host.nodes},
             {node.id: cpu_times.sum_over(stolen, node.cpus) for node in host.nodes},
-            others,
+            other_pools,
         )
 
     def _count(

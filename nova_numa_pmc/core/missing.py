@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     _T = TypeVar('_T')
 
 #: Codes of the remarks that a part of pressure is assumed for some nodes.
-CPU, BANDWIDTH, LINK = 'demand_assumed', 'bandwidth_assumed', 'link_assumed'
+CPU_ASSUMED, BANDWIDTH_ASSUMED, LINK_ASSUMED = (
+    'demand_assumed',
+    'bandwidth_assumed',
+    'link_assumed',
+)
 
 
 def all_known(values: Collection[_T | None]) -> list[_T] | None:
@@ -47,10 +51,14 @@ def fill_in(nodes: tuple[NodeView, ...]) -> tuple[tuple[NodeView, ...], tuple[st
     A part that is unknown for all nodes stays unknown. A node without CPUs has no CPU pressure,
     and a node without memory has no bandwidth: these parts are not missing.
 
-    :returns: (nodes, a code such as :data:`CPU` for each part that was filled in)
+    :returns: (nodes, a code such as :data:`CPU_ASSUMED` for each part that was filled in)
     """
     filled_parts: tuple[str, ...] = ()
-    for part, fill in ((CPU, _with_demand), (BANDWIDTH, _with_bandwidth), (LINK, _with_link)):
+    for part, fill in (
+        (CPU_ASSUMED, _with_demand),
+        (BANDWIDTH_ASSUMED, _with_bandwidth),
+        (LINK_ASSUMED, _with_link),
+    ):
         filled_nodes = fill(nodes)
         if filled_nodes is not None:
             nodes, filled_parts = filled_nodes, (*filled_parts, part)

@@ -102,10 +102,10 @@ class GuestHistory(UsageHistory):
     :ivar seen_s: time at which it was last seen, by the clock of the histories [s]
     :ivar measured_s: total time for which its demand was measured [s], without the time on CPUs of
         its own, which says nothing about guests that share theirs
-    :ivar ran: {node id: weight} of where it ran over minutes, since it was given its place
+    :ivar run_weights: {node id: weight} of where it ran over minutes, since it was given its place
     """
 
-    __slots__ = ('flavor', 'vcpus', 'seen_s', 'measured_s', 'ran', '_promised_place')
+    __slots__ = ('flavor', 'vcpus', 'seen_s', 'measured_s', 'run_weights', '_promised_place')
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class GuestHistory(UsageHistory):
         super().__init__(demand, traffic)
         self.flavor, self.vcpus, self.seen_s = flavor, vcpus, seen_s
         self.measured_s = measured_s
-        self.ran: dict[int, float] = {}
+        self.run_weights: dict[int, float] = {}
         self._promised_place: tuple[int, tuple[int, ...]] | None = None
 
     @property
@@ -147,12 +147,12 @@ class GuestHistory(UsageHistory):
         )
         self._promised_place = _promised_place(promise)
         if moved:
-            self.ran = {}
+            self.run_weights = {}
         return moved
 
-    def ran_at(self, promise: model.Promise | None) -> dict[int, float]:
-        """Return ``ran``, or {} if it was recorded for a place other than the promised one."""
-        return self.ran if self._promised_place == _promised_place(promise) else {}
+    def run_weights_at(self, promise: model.Promise | None) -> dict[int, float]:
+        """Return ``run_weights``; {} if they are of a place other than the promised one."""
+        return self.run_weights if self._promised_place == _promised_place(promise) else {}
 
 
 class Histories:
@@ -160,7 +160,7 @@ class Histories:
 
     :ivar clock_s: total time for which the host was measured [s]
     :ivar guests: {uuid: history}, including guests that are gone
-    :ivar others: {node id: history of everything except guests}
+    :ivar non_guest: {node id: history of everything except guests}
     :ivar recent: (end of the interval by ``clock_s``, {node id: cores}, {node id: bytes/s}) of the
         last intervals, the newest last; not kept over a restart
     :ivar flavors: {flavor: (number of guests, sum of their cores per vCPU)} of forgotten guests;
@@ -171,7 +171,7 @@ class Histories:
         self.clock_s = clock_s
         self.minutes, self.day = Horizon(MINUTES_S), Horizon(DAY_S)
         self.guests: dict[str, GuestHistory] = {}
-        self.others: dict[int, UsageHistory] = {}
+        self.non_guest: dict[int, UsageHistory] = {}
         self.flavors: dict[str | None, tuple[float, float]] = {}
         self.recent: list[tuple[float, dict[int, float | None], dict[int, float | None]]] = [
             (clock_s, {}, {})
@@ -203,8 +203,8 @@ class Histories:
                 weights,
                 seconds,
             )
-        for node, cores, bytes_per_sec in loads_of_others(sample, promises, traffic):
-            history = self.others.setdefault(node, UsageHistory())
+        for node, cores, bytes_per_sec in non_guest_loads(sample, promises, traffic):
+            history = self.non_guest.setdefault(node, UsageHistory())
             if cores is not None:
                 history.demand.add(cores, weights)
             if bytes_per_sec is not None:
@@ -263,18 +263,20 @@ class Histories:
             history.traffic.add(bytes_per_sec, weights)
         if not moved:  # a guest that moved was at its place for only a part of the interval
             for node, cores in sample.cores_by_node:
-                history.ran[node] = history.ran.get(node, 0.0) + weights[0] * cores
+                history.run_weights[node] = history.run_weights.get(node, 0.0) + weights[0] * cores
 
     def _rescale(self) -> None:
         for horizon, index in ((self.minutes, 0), (self.day, 1)):
             factor = horizon.overflow()
             if factor is None:
                 continue
-            for history in (*self.guests.values(), *self.others.values()):
+            for history in (*self.guests.values(), *self.non_guest.values()):
                 for stream in history.streams()[index::2]:
                     stream.rescale(factor)
                 if index == 0 and isinstance(history, GuestHistory):
-                    history.ran = {node: weight * factor for node, weight in history.ran.items()}
+                    history.run_weights = {
+                        node: weight * factor for node, weight in history.run_weights.items()
+                    }
 
     def _forget_guests(self) -> None:
         """Forget guests that have been gone for long, after adding them to their flavors' sums."""
@@ -309,14 +311,14 @@ def uses_floating_pool(promise: model.Promise | None) -> bool:
     return promise is None or promise.vcpus > 0
 
 
-def loads_of_others(
+def non_guest_loads(
     sample: Sample, promises: Mapping[str, model.Promise], traffic: Mapping[str, float]
 ) -> list[tuple[int, float | None, float | None]]:
     """Return the load on each node in an interval that did not come from guests.
 
     It is the load on the node less that of the guests. Demand is unknown for all nodes if it is
     unknown where a guest ran; traffic, if a guest's traffic or the place of its memory is unknown.
-    The demand of a guest whose CPU time is unknown remains in that of the others.
+    The demand of a guest whose CPU time is unknown remains in it.
 
     :returns: (node id, cores, bytes/s), the last two None if unknown
     """

@@ -52,7 +52,7 @@ def to_data(histories: Histories) -> dict[str, Any]:
         },
         'others': {
             '%d' % node: _series_data(history, scales)
-            for node, history in histories.others.items()
+            for node, history in histories.non_guest.items()
         },
         'flavors': [
             [name, _rounded(count), _rounded(total)]
@@ -80,7 +80,7 @@ def from_data(data: Any) -> Histories:
         for node, fields in json_values.mapping(data['others'], _NODES_MAX).items():
             if not is_number(node, 5):
                 raise ValueError('%.40r is not a node' % node)
-            histories.others[int(node)] = UsageHistory(*_series_from_data(fields))
+            histories.non_guest[int(node)] = UsageHistory(*_series_from_data(fields))
         for name, count, total in json_values.sequence(data['flavors'], FLAVORS_MAX):
             if json_values.number(count, FLAVOR_GUESTS_MAX) > 0:
                 histories.flavors[None if name is None else _text(name)] = count, _amount(total)

@@ -116,7 +116,7 @@ class Charge(Record):
 def _compose_demand(
     measured: float | None,
     sustained: float | None,
-    others: Series,
+    non_guest: Series,
     parts: Sequence[tuple[Amount | None, float]],
 ) -> float | None:
     """Compose the demand on a node over the longer horizon from that of its guests and the rest.
@@ -125,20 +125,24 @@ def _compose_demand(
 
     :param measured: the demand in the interval; None if unknown, and then the result is, too
     :param sustained: a lower bound of the result; None if unknown
-    :param others: the history of everything except guests
+    :param non_guest: the history of everything except guests
     :param parts: (amount, share of it on this node) of each guest; the amount is None if unknown
     """
     if measured is None:
         return None
     known_parts = [(amount, share) for amount, share in parts if amount is not None]
-    if others.minutes.mean is None or others.day.mean is None or len(known_parts) < len(parts):
+    if (
+        non_guest.minutes.mean is None
+        or non_guest.day.mean is None
+        or len(known_parts) < len(parts)
+    ):
         return measured + sum(
             share * amount.excess
             for amount, share in known_parts
             if isinstance(amount, ExpectedDemand)
         )
     total = DemandSum()
-    total.add_constant(others.minutes.mean)
+    total.add_constant(non_guest.minutes.mean)
     for amount, share in known_parts:
         if share:
             total.add_charge(amount, share)
@@ -200,19 +204,19 @@ class LastingDemand:
         charges = self._guest_charges()
         loads = {}
         for node in self._sample.nodes:
-            others = self._histories.others.get(node.id) or UsageHistory()
+            non_guest = self._histories.non_guest.get(node.id) or UsageHistory()
             cores, bytes_per_sec = self._histories.sustained_demand(node.id)
             loads[node.id] = model.NodeLoad(
                 _compose_demand(
                     node.demand_cores,
                     cores,
-                    others.demand,
+                    non_guest.demand,
                     [(charge.demand, charge.cpu_shares.get(node.id, 0.0)) for charge in charges],
                 ),
                 _compose_demand(
                     node.bandwidth_bytes_per_sec,
                     bytes_per_sec,
-                    others.traffic,
+                    non_guest.traffic,
                     [(charge.traffic, charge.mem_shares.get(node.id, 0.0)) for charge in charges],
                 ),
                 node.bandwidth_max_bytes_per_sec,
@@ -310,7 +314,7 @@ class LastingDemand:
             if traffic.day.mean is None:
                 traffic = None
         cpu_shares = self._shares_by_node(
-            promise and promise.cpu_nodes, history.ran_at(promise) if history else None
+            promise and promise.cpu_nodes, history.run_weights_at(promise) if history else None
         )
         mem_shares = shares(sample.bytes_by_node if sample else ()) or (
             self._shares_by_node(promise and promise.mem_nodes)

@@ -45,11 +45,12 @@ TEXTS = {
     L3_CROWDED: 'on the CPUs of all {caches} L3 caches: one alone would be more crowded '
     '(pressure {pressure})',
     BANDWIDTH_DROPPED: 'bandwidth left out: its maximum is unknown',
-    missing.BANDWIDTH: 'bandwidth unknown on some nodes: '
+    missing.BANDWIDTH_ASSUMED: 'bandwidth unknown on some nodes: '
     'assumed to be the upper quartile of the others',
-    missing.CPU: 'CPU demand unknown on some nodes: '
+    missing.CPU_ASSUMED: 'CPU demand unknown on some nodes: '
     'assumed to be the upper quartile of the others',
-    missing.LINK: 'links unknown on some nodes: assumed to be the upper quartile of the others',
+    missing.LINK_ASSUMED: 'links unknown on some nodes: '
+    'assumed to be the upper quartile of the others',
 }
 
 

@@ -56,7 +56,9 @@ class CompletedTest(unittest.TestCase):
             node(1, 8),
         )
         found, filled = missing.fill_in(nodes)
-        self.assertEqual((missing.CPU, missing.BANDWIDTH, missing.LINK), filled)
+        self.assertEqual(
+            (missing.CPU_ASSUMED, missing.BANDWIDTH_ASSUMED, missing.LINK_ASSUMED), filled
+        )
         self.assertEqual(
             (4.0, 30, 100, 0.5),
             (

@@ -101,10 +101,10 @@ class AddSampleTest(unittest.TestCase):
     def test_where_a_guest_ran_is_forgotten_when_its_place_changes(self):
         self.add(one(2.0), promises=promised())
         self.add(one(2.0, node=1), promises=promised())
-        self.assertEqual({0, 1}, set(self.histories.guests[GUEST].ran))
+        self.assertEqual({0, 1}, set(self.histories.guests[GUEST].run_weights))
         moved = promised(cpu_nodes=(1,))
-        self.assertEqual({}, self.add(one(2.0), promises=moved).ran)  # part of it is there
-        self.assertEqual([1], list(self.add(one(2.0, node=1), promises=moved).ran))
+        self.assertEqual({}, self.add(one(2.0), promises=moved).run_weights)  # part of it is there
+        self.assertEqual([1], list(self.add(one(2.0, node=1), promises=moved).run_weights))
 
     def test_demand_of_others_is_what_guests_leave_of_the_nodes(self):
         self.add(
@@ -113,22 +113,22 @@ class AddSampleTest(unittest.TestCase):
         )
         self.assertEqual(
             {0: 2.5, 1: 1.0},
-            {node: history.demand.day.mean for node, history in self.histories.others.items()},
+            {node: history.demand.day.mean for node, history in self.histories.non_guest.items()},
         )
         self.assertEqual(
             {0: 5e9, 1: 8e9},
-            {node: history.traffic.day.mean for node, history in self.histories.others.items()},
+            {node: history.traffic.day.mean for node, history in self.histories.non_guest.items()},
         )
 
     def test_demand_on_cpus_of_a_guests_own_is_not_taken_off_that_of_others(self):
         self.add(one(2.0), promises=promised(vcpus=0))
-        self.assertEqual(6.0, self.histories.others[0].demand.day.mean)
+        self.assertEqual(6.0, self.histories.non_guest[0].demand.day.mean)
 
     def test_demand_of_others_is_unknown_until_it_is_known_where_guests_ran(self):
         self.add(samples.guest(cores=2.0, cores_by_node=()))
-        self.assertIsNone(self.histories.others[0].demand.day.mean)
+        self.assertIsNone(self.histories.non_guest[0].demand.day.mean)
         self.add(one(None))  # as for a guest that has just started
-        self.assertEqual(6.0, self.histories.others[0].demand.day.mean)
+        self.assertEqual(6.0, self.histories.non_guest[0].demand.day.mean)
 
     def test_years_of_intervals_keep_mean_and_variance(self):
         for at in range(3000):
