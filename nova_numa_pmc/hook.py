@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     Report = Callable[[BaseException], object]
-    LeaveBehind = Callable[[Callable[[], object], Report], object]
+    RunDetached = Callable[[Callable[[], object], Report], object]
 
 #: Exit status that makes hooks/qemu let a start fail (option ``strict``).
 STRICT_STATUS = 77
@@ -69,7 +69,7 @@ def main(argv: list[str], root: str = '/') -> NoReturn:
     """
     status, lines = 0, journal.JournalLines(root)
     try:
-        status = run(argv[1], argv[2], 0, root, hook_worker.leave_behind, lines)
+        status = run(argv[1], argv[2], 0, root, hook_worker.run_detached, lines)
     except BaseException as error:
         lines.log(
             journal.ERROR,
@@ -84,7 +84,7 @@ def run(
     operation: str,
     stdin_fd: int,
     root: str,
-    leave_behind: LeaveBehind | None = None,
+    run_detached: RunDetached | None = None,
     lines: journal.JournalLines | None = None,
 ) -> int:
     """Run one operation, and wait for it no longer than the operator allows.
@@ -92,12 +92,12 @@ def run(
     :param name: the guest's name, as libvirt passes it
     :param stdin_fd: descriptor from which the domain's XML is read
     :param root: root of the host's file system
-    :param leave_behind: runs a function in a process that outlasts the operation; None: the
+    :param run_detached: runs a function in a process that outlasts the operation; None: the
         function is not run
     :param lines: where to log; None: the journal of the host at ``root``
     :returns: the exit status: 0, or :data:`STRICT_STATUS`
     """
-    call = HookCall(name, operation, root, leave_behind, lines or journal.JournalLines(root))
+    call = HookCall(name, operation, root, run_detached, lines or journal.JournalLines(root))
     if operation == 'selftest':
         return _selftest(call)
     if operation not in _OPERATIONS or not call.options.enabled:
@@ -124,11 +124,11 @@ class HookCall:
         name: str,
         operation: str,
         root: str,
-        leave_behind: LeaveBehind | None,
+        run_detached: RunDetached | None,
         lines: journal.JournalLines,
     ) -> None:
         self.name, self.operation, self.root = name, operation, root
-        self.leave_behind, self._lines = leave_behind, lines
+        self.run_detached, self._lines = run_detached, lines
         self.began_ns = time.monotonic_ns()
         self.options = host_options.read_below(root)
         self._problems = list(self.options.problems)
@@ -214,11 +214,11 @@ def _on_start(call: HookCall, xml: bytes) -> bytes:
     call.log_decision(decision)
     if (
         call.operation == 'start'
-        and call.leave_behind
+        and call.run_detached
         and decision.cpus
         and decision.promise.origin == model.PLACED
     ):
-        _hold_early(call, call.leave_behind, guest, decision.promise, decision.cpus)
+        _hold_early(call, call.run_detached, guest, decision.promise, decision.cpus)
     if decision.failed:
         return _NOT_PLACED + decision.why.encode('utf-8', 'backslashreplace')[:3000]
     return _OK
@@ -226,7 +226,7 @@ def _on_start(call: HookCall, xml: bytes) -> bytes:
 
 def _hold_early(
     call: HookCall,
-    leave_behind: LeaveBehind,
+    run_detached: RunDetached,
     guest: model.Guest,
     promise: model.Promise,
     cpus: frozenset[int],
@@ -244,7 +244,7 @@ def _hold_early(
         hook_early.run_in_child(promise, guest, cpus, call.options, call.root, stale)
 
     try:
-        leave_behind(work, call.report_early)
+        run_detached(work, call.report_early)
     except OSError as error:
         call.report_early(error)
 

@@ -49,7 +49,7 @@ def run(
     return answer
 
 
-def leave_behind(work: Callable[[], object], report: Callable[[BaseException], object]) -> None:
+def run_detached(work: Callable[[], object], report: Callable[[BaseException], object]) -> None:
     """Run ``work()`` in a child process, without waiting for it.
 
     The child closes all inherited descriptors, because libvirt waits until every holder of a

@@ -11,15 +11,15 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model, promises_upkeep, sampling, usable_cpus
+from nova_numa_pmc import model, promises_reconciler, sampling, usable_cpus
 from nova_numa_pmc.agent import (
     cache_widening,
     demand_file,
     guest_events,
-    late_starts,
     read_schedule,
     reassertion,
     rebalancer,
+    unfinished_starts,
 )
 from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.conf import agent as agent_conf
@@ -63,11 +63,15 @@ class Agent:
         self._last_tick: Tick | None = None
         self._read_schedule = read_schedule.ReadSchedule()
         self._sampler = sampling.Sampler(options.counter_options, root)
-        self._promises_upkeep = promises_upkeep.PromisesUpkeep(options.host_options, root, LOG)
+        self._promises_reconciler = promises_reconciler.PromisesReconciler(
+            options.host_options, root, LOG
+        )
         self._reassertion = reassertion.Reassertion(
             options.host_options, root, LOG, self._problem_log
         )
-        self._late_starts = late_starts.LateStarts(options.host_options, root, LOG)
+        self._unfinished_starts = unfinished_starts.UnfinishedStarts(
+            options.host_options, root, LOG
+        )
         self._cache_widening = cache_widening.CacheWidening(options.host_options, root, LOG)
         self._executor = executor.MoveExecutor(
             options, root, LOG, problem_log=self._problem_log, kernel=kernel
@@ -87,8 +91,8 @@ class Agent:
         if options.rebalance != agent_conf.ON:
             self.end_move()
             self._executor.widened.clear()  # widened guests go home
-        self._promises_upkeep.options = self._reassertion.options = options.host_options
-        self._late_starts.options = self._cache_widening.options = options.host_options
+        self._promises_reconciler.options = self._reassertion.options = options.host_options
+        self._unfinished_starts.options = self._cache_widening.options = options.host_options
         self.options = self._executor.move_promises.options = self._rebalancer.options = options
 
     def tick(self, now: Moment | None = None) -> Tick:
@@ -131,7 +135,7 @@ class Agent:
         return tick._replace(
             totals=self._executor.totals,
             failing_count=self._problem_log.failing_count,
-            starts_taken_over=self._late_starts.starts_taken_over,
+            starts_taken_over=self._unfinished_starts.starts_taken_over,
         )
 
     def handle_events(self, now: Moment | None = None) -> float | None:
@@ -163,7 +167,7 @@ class Agent:
         """Mark the guests that events have named as due."""
         names = self._guest_events.pop_names()
         self._read_schedule.mark_changed(names)
-        self._promises_upkeep.retry_unreadable(names)
+        self._promises_reconciler.retry_unreadable(names)
 
     @property
     def descriptors(self) -> list[int]:
@@ -182,14 +186,14 @@ class Agent:
         if may_move and not self._executor.busy:
             with self._problem_log.stage('updating changed guests'):
                 tick = tick._replace(
-                    host_promises=self._promises_upkeep.update_changed_guests(
+                    host_promises=self._promises_reconciler.update_changed_guests(
                         tick.host_promises, tick.guests, tick.host
                     )
                 )
         if self.options.reassert:
             if may_move:
                 with self._problem_log.stage('finishing starts'):
-                    tick = self._late_starts.finish(tick)
+                    tick = self._unfinished_starts.finish(tick)
                 if tick.sample and not (self._executor.busy or tick.paused):
                     with self._problem_log.stage('widening guests'):
                         tick = self._cache_widening.widen(tick)
@@ -198,7 +202,7 @@ class Agent:
         if may_move and tick.host_promises and not (self._executor.busy or tick.paused):
             with self._problem_log.stage('fetching memory'):
                 self._executor.begin(
-                    self._late_starts.plan_fetches(tick, self.options.rebalance_options),
+                    self._unfinished_starts.plan_fetches(tick, self.options.rebalance_options),
                     tick.host_promises.promises,
                 )
         return tick
@@ -266,7 +270,7 @@ class Agent:
     def _with_promises(self, tick: Tick) -> Tick:
         if tick.host is not None:
             with self._problem_log.stage('updating the promises'):
-                host_promises, problems = self._promises_upkeep.read(
+                host_promises, problems = self._promises_reconciler.read(
                     tick.host, tick.now.boottime_ns
                 )
                 tick = tick._replace(host_promises=host_promises)
@@ -333,11 +337,11 @@ class Agent:
 
         :returns: seconds after which to call this again; None: no move is in progress
         """
-        pause_s = None
+        wait_s = None
         with self._problem_log.stage('moving'):
-            pause_s = self._executor.step()
+            wait_s = self._executor.step()
         self._release_move_lock()
-        return pause_s
+        return wait_s
 
     def clear_queue(self) -> None:
         """Drop the moves that have not begun."""

@@ -93,8 +93,8 @@ class AgentLoop:
             left_s = due_s - self._clock()
             if left_s <= 0:
                 return True
-            pauses_s = (self._agent.step(), self._agent.handle_events(), left_s, self._patience_s)
-            signal_number = self._wait(min(pause_s for pause_s in pauses_s if pause_s is not None))
+            waits_s = (self._agent.step(), self._agent.handle_events(), left_s, self._patience_s)
+            signal_number = self._wait(min(wait_s for wait_s in waits_s if wait_s is not None))
             if signal_number == signal.SIGHUP:
                 self._reload()
             elif signal_number:
@@ -120,12 +120,12 @@ class AgentLoop:
         end_s = self._clock() + self._agent.options.stop_timeout_s
         while self._clock() < end_s:
             self._notify_manager(notify.WATCHDOG)
-            pause_s = self._agent.step()
-            if pause_s is None:
+            wait_s = self._agent.step()
+            if wait_s is None:
                 return
             self._agent.handle_events()  # unread events would otherwise end each wait at once
-            if pause_s:
-                self._wait(pause_s)
+            if wait_s:
+                self._wait(wait_s)
         self._agent.end_move()
 
 

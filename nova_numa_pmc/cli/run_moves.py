@@ -153,11 +153,11 @@ def _run(
     """Make the moves; return the number of the signal that ended them early, or None."""
     files, checked_s = guests.StatusFiles(command.root), time.monotonic()
     while True:
-        pause_s = move_executor.step()
-        if pause_s is None:
+        wait_s = move_executor.step()
+        if wait_s is None:
             return None
         display.show(move_executor.in_progress, move_executor.pending_count)
-        signal = wait(pause_s)
+        signal = wait(wait_s)
         if signal:
             return signal
         if time.monotonic() - checked_s >= _CHECK_S:

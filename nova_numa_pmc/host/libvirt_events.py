@@ -159,19 +159,19 @@ class Listener:
             lambda *_: _drain(self._request_fd),
             None,
         )
-        pause_s = RETRY_S
+        wait_s = RETRY_S
         while not self._ended.is_set():
             try:
                 self._busy_since_s = self._clock()
                 connection = libvirt.openReadOnly(self._uri)
-                pause_s = RETRY_S
+                wait_s = RETRY_S
                 self._set_problem(self._listen(connection))
             except libvirt.libvirtError as error:
                 self._set_problem('libvirt: %s' % str(error)[:120])
             except Exception as error:  # an unknown binding may raise anything; try again
                 self._set_problem('libvirt: %s: %s' % (type(error).__name__, str(error)[:100]))
-            self._ended.wait(pause_s)
-            pause_s = min(2 * pause_s, RETRY_MAX_S)
+            self._ended.wait(wait_s)
+            wait_s = min(2 * wait_s, RETRY_MAX_S)
         libvirt.virEventRemoveTimeout(timer)
         libvirt.virEventRemoveHandle(handle)
 

@@ -783,7 +783,7 @@ class BoundedTest(unittest.TestCase):
                 with open(gate, 'w') as stream:  # until another process opens the other end
                     print(os.getsid(0) == os.getpid(), links, file=stream)
 
-            hook_worker.leave_behind(work, print)
+            hook_worker.run_detached(work, print)
             os.close(writer)
             self.assertEqual(b'', os.read(reader, 1))
             os.close(reader)
@@ -799,7 +799,7 @@ class BoundedTest(unittest.TestCase):
                 with open(directory + '/told', 'w') as stream:
                     stream.write(repr(error))
 
-            hook_worker.leave_behind(lambda: {'found': 0}['lost'], report)
+            hook_worker.run_detached(lambda: {'found': 0}['lost'], report)
             with open(directory + '/told') as stream:
                 self.assertEqual("KeyError('lost')", stream.read())
             os.wait()

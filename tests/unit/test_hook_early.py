@@ -198,11 +198,11 @@ class OverTest(EarlyCase):
 
 
 class HookTest(EarlyCase):
-    def call(self, operation, leave_behind, **xml):
+    def call(self, operation, run_detached, **xml):
         with tempfile.TemporaryFile() as stream:
             stream.write(hosts.domain_xml(1, **xml))
             stream.seek(0)
-            return hook.run(hosts.name_of(1), operation, stream.fileno(), self.root, leave_behind)
+            return hook.run(hosts.name_of(1), operation, stream.fileno(), self.root, run_detached)
 
     def test_only_a_start_that_has_a_place_leaves_a_process(self):
         for operation, vcpus, left in (

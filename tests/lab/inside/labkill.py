@@ -55,10 +55,10 @@ def move(promised):
         {promised.uuid: promised},
     )
     while True:
-        pause_s = mover.step()
-        if pause_s is None:
+        wait_s = mover.step()
+        if wait_s is None:
             return
-        time.sleep(pause_s)
+        time.sleep(wait_s)
 
 
 def come_back():

@@ -107,8 +107,8 @@ class VanishingTest(AgentCase):
         parts = (
             (made._sampler, 'sample'),
             (made._guest_events.guests, 'read'),
-            (made._promises_upkeep, 'read'),
-            (made._promises_upkeep, 'update_changed_guests'),
+            (made._promises_reconciler, 'read'),
+            (made._promises_reconciler, 'update_changed_guests'),
             (made._reassertion, 'hold'),
             (made._rebalancer, 'consider'),
         )

@@ -31,10 +31,10 @@ class HandleEventsCase(AgentCase):
     def handle_events(self):
         """Handle events until there is nothing to do; return how long it first wanted to wait."""
         now = Moment(SECOND, START_NS + SECOND, 1001.0)
-        first = pause_s = self.made.handle_events(now)
-        while pause_s is not None:
-            self.clock.now_s += pause_s
-            pause_s = self.made.handle_events(now)
+        first = wait_s = self.made.handle_events(now)
+        while wait_s is not None:
+            self.clock.now_s += wait_s
+            wait_s = self.made.handle_events(now)
         return first
 
     def cpus(self, number):

@@ -64,7 +64,7 @@ class PluggingTest(AgentCase):
             (40, {'vcpus': 1, 'max_mib': 1 << 30, 'memory_mib': 1024}, (1, 1024), 1),
         ):
             with self.subTest(changed), self.assertLogs('nova_numa_pmc.agent', 'INFO') as logs:
-                agent._promises_upkeep._log.info('.')
+                agent._promises_reconciler._log.info('.')
                 self.describe(**changed)
                 self.tick(agent, at_s)
                 self.tick(agent, at_s + 1)

@@ -31,7 +31,7 @@ _NEGLIGIBLE_BYTES = 256 << 10
 HOOK_GRACE_NS = 2 * 10**9
 
 
-class LateStarts:
+class UnfinishedStarts:
     """Finishes the starts of guests that the hook has left unfinished.
 
     :ivar starts_taken_over: number of starts finished since the agent was started

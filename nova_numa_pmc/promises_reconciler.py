@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _RETRY_S = 60.0
 
 
-class PromisesUpkeep:
+class PromisesReconciler:
     """Reads the promises file, and takes its lock only if something has changed."""
 
     def __init__(self, options: HostOptions, root: str, log: Logger) -> None:
