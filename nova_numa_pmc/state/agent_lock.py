@@ -25,18 +25,13 @@ def only_agent(directory: str) -> Iterator[None]:
     :raises StateLocked: another agent is running
     :raises StateError: the state directory cannot be trusted or created
     """
-    fd = state_files.open_directory(directory, create=True)
-    try:
+    with state_files.StateDirectory(directory) as state_directory:
         try:
-            lock = state_files.take_lock(fd, directory, 0, LOCK)
+            lock = state_directory.lock(LOCK, 0)
         except StateLocked:
             raise StateLocked(
                 '%s: locked: another nova-numa-agent is running on this host (see fuser(1))'
                 % os.path.join(directory, LOCK)
             ) from None
-        try:
+        with lock:
             yield
-        finally:
-            os.close(lock)
-    finally:
-        os.close(fd)

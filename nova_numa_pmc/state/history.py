@@ -127,43 +127,37 @@ def append(entry: HistoryEntry, root: str = '/') -> None:
     :raises StateError: the directory or the file cannot be trusted
     :raises OSError: the file cannot be written
     """
-    directory = os.path.join(root, DIRECTORY)
     line = encode(entry)
-    directory_fd = state_files.open_directory(directory, create=True)
-    try:
-        size, torn = _end(directory_fd, directory)
+    with state_files.StateDirectory(os.path.join(root, DIRECTORY)) as directory:
+        size, torn = _end(directory)
         if size and size + len(line) > ROTATE_BYTES:
-            os.rename(FILE, FILE + '.1', src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+            os.rename(FILE, FILE + '.1', src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
         elif torn:
             line = b'\n' + line
         fd = os.open(
             FILE,
             os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
             0o644,
-            dir_fd=directory_fd,
+            dir_fd=directory.fd,
         )
-        try:
+        with state_files.OpenFile(fd):
             if os.write(fd, line) < len(line):
-                raise StateError('%s: its file system is full' % os.path.join(directory, FILE))
-        finally:
-            os.close(fd)
-    finally:
-        os.close(directory_fd)
+                raise StateError(
+                    '%s: its file system is full' % os.path.join(directory.path, FILE)
+                )
 
 
-def _end(directory_fd: int, directory: str) -> tuple[int, bool]:
+def _end(directory: state_files.StateDirectory) -> tuple[int, bool]:
     """Return (size [bytes], whether the last line is torn) of the history file.
 
     :raises StateError: the file cannot be trusted or opened
     """
-    opened = state_files.open_file(directory_fd, directory, FILE, _SIZE_MAX_BYTES)
+    opened = directory.open(FILE, _SIZE_MAX_BYTES)
     if opened is None:
         return 0, False
-    fd, size = opened
-    try:
-        return size, bool(size) and os.pread(fd, 1, size - 1) != b'\n'
-    finally:
-        os.close(fd)
+    file, size = opened
+    with file:
+        return size, bool(size) and os.pread(file.fd, 1, size - 1) != b'\n'
 
 
 def read(root: str = '/') -> tuple[list[HistoryEntry], int]:
@@ -173,17 +167,9 @@ def read(root: str = '/') -> tuple[list[HistoryEntry], int]:
     :raises StateError: a file cannot be trusted or read
     """
     directory = os.path.join(root, DIRECTORY)
-    try:
-        fd = state_files.open_directory(directory, create=False)
-    except FileNotFoundError:
-        return [], 0
-    try:
-        texts = [
-            state_files.read_file(fd, directory, name, _SIZE_MAX_BYTES) or b''
-            for name in (FILE + '.1', FILE)
-        ]
-    finally:
-        os.close(fd)
+    texts = [
+        state_files.read(directory, name, _SIZE_MAX_BYTES) or b'' for name in (FILE + '.1', FILE)
+    ]
     entries: list[HistoryEntry] = []
     begun: dict[str, int] = {}  # {id of a move: index of its entry}
     malformed = 0

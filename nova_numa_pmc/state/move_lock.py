@@ -31,7 +31,7 @@ class MoveLock:
     def __init__(self, directory: str, name: str) -> None:
         self.directory = directory
         self._name = name
-        self._lock: int | None = None  # file descriptor
+        self._lock: state_files.OpenFile | None = None
 
     def take(self, timeout_s: float = 0.0) -> None:
         """Take the lock, unless it is held already.
@@ -42,16 +42,14 @@ class MoveLock:
         """
         if self._lock is not None:
             return
-        fd = state_files.open_directory(self.directory, create=True)
         try:
-            self._lock = state_files.take_lock(fd, self.directory, timeout_s, LOCK)
+            with state_files.StateDirectory(self.directory) as directory:
+                self._lock = directory.lock(LOCK, timeout_s)
         except StateLocked:
             raise StateLocked('%s is moving guests' % self._holder()) from None
-        finally:
-            os.close(fd)
         try:
-            os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, ('%s (process %d)' % (self._name, os.getpid())).encode(), 0)
+            os.ftruncate(self._lock.fd, 0)
+            os.pwrite(self._lock.fd, ('%s (process %d)' % (self._name, os.getpid())).encode(), 0)
         except OSError:
             pass  # the file system is full, so others cannot read which process holds the lock
 
@@ -66,7 +64,7 @@ class MoveLock:
     def release(self) -> None:
         """Release the lock, if it is held."""
         if self._lock is not None:
-            os.close(self._lock)  # this releases the lock
+            self._lock.close()
             self._lock = None
 
     def __enter__(self) -> MoveLock:

@@ -108,29 +108,17 @@ def drop(uuid: str, root: str = '/') -> Override | None:
 
 
 def _change(uuid: str, override: Override | None, root: str) -> Override | None:
-    directory = os.path.join(root, DIRECTORY)
-    fd = state_files.open_directory(directory, create=True)
-    try:
-        lock = state_files.take_lock(fd, directory, _LOCK_TIMEOUT_S, LOCK)
-        try:
-            overrides, problems = read(root)
-            if problems:
-                raise StateError('%s: correct the file first' % problems[0])
-            before = overrides.pop(uuid, None)
-            if override:
-                overrides[uuid] = override
-            if override != before:
-                state_files.replace_file(
-                    fd,
-                    directory,
-                    FILE,
-                    ''.join('%s %s %s\n' % entry for entry in overrides.values()).encode(
-                        'utf-8', 'surrogateescape'
-                    ),
-                    durable=True,
-                )
-            return before
-        finally:
-            os.close(lock)
-    finally:
-        os.close(fd)
+    with (
+        state_files.StateDirectory(os.path.join(root, DIRECTORY)) as directory,
+        directory.lock(LOCK, _LOCK_TIMEOUT_S),
+    ):
+        overrides, problems = read(root)
+        if problems:
+            raise StateError('%s: correct the file first' % problems[0])
+        before = overrides.pop(uuid, None)
+        if override:
+            overrides[uuid] = override
+        if override != before:
+            text = ''.join('%s %s %s\n' % entry for entry in overrides.values())
+            directory.replace(FILE, text.encode('utf-8', 'surrogateescape'), durable=True)
+        return before

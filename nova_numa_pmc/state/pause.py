@@ -74,19 +74,14 @@ def end(directory: str) -> bool:
     :raises StateError: the state directory cannot be trusted, or the file cannot be removed
     """
     try:
-        fd = state_files.open_directory(directory, create=False)
-    except FileNotFoundError:
-        return False
-    try:
-        os.unlink(FILE, dir_fd=fd)
+        with state_files.StateDirectory(directory, create=False) as state_directory:
+            os.unlink(FILE, dir_fd=state_directory.fd)
     except FileNotFoundError:
         return False
     except OSError as error:
         raise StateError(
             '%s: %s: remove it' % (os.path.join(directory, FILE), error.strerror)
         ) from None
-    finally:
-        os.close(fd)
     return True
 
 

@@ -85,16 +85,14 @@ class locked(HostPromisesDraft):  # a context manager, used like a function
         self.directory = directory
         self.timeout_s = timeout_s
         self.boot_id = boot_id
-        self._directory_fd: int | None = None
-        self._lock_fd: int | None = None
+        self._directory: state_files.StateDirectory | None = None
+        self._lock: state_files.OpenFile | None = None
 
     def __enter__(self) -> locked:
         try:
-            self._directory_fd = state_files.open_directory(self.directory, create=True)
-            self._lock_fd = state_files.take_lock(
-                self._directory_fd, self.directory, self.timeout_s, LOCK
-            )
-            self._load(self._directory_fd)
+            self._directory = state_files.StateDirectory(self.directory)
+            self._lock = self._directory.lock(LOCK, self.timeout_s)
+            self._load(self._directory)
         except BaseException:
             self._close()
             raise
@@ -109,26 +107,23 @@ class locked(HostPromisesDraft):  # a context manager, used like a function
         try:
             if (
                 kind is None
-                and self._directory_fd is not None
+                and self._directory is not None
                 and (self.promises, self.rotation) != self._loaded
             ):
-                state_files.replace_file(
-                    self._directory_fd,
-                    self.directory,
-                    FILE,
-                    encode(self.promises.values(), self.rotation, self.boot_id),
+                self._directory.replace(
+                    FILE, encode(self.promises.values(), self.rotation, self.boot_id)
                 )
         finally:
             self._close()
 
-    def _load(self, directory_fd: int) -> None:
+    def _load(self, directory: state_files.StateDirectory) -> None:
         try:
-            data = state_files.read_file(directory_fd, self.directory, FILE, _SIZE_MAX_BYTES)
+            data = directory.read(FILE, _SIZE_MAX_BYTES)
             host_promises = _parse(data, self.directory, self.boot_id)
         except StateError as error:
             self.problem = str(error)
             host_promises = None
-            _set_aside(directory_fd, self.directory)
+            _set_aside(directory)
         host_promises = host_promises or HostPromises()
         self.promises = host_promises.promises
         self.rotation = host_promises.rotation
@@ -136,10 +131,10 @@ class locked(HostPromisesDraft):  # a context manager, used like a function
 
     def _close(self) -> None:
         # Closing the file releases its flock(2).
-        for fd in (self._lock_fd, self._directory_fd):
-            if fd is not None:
-                os.close(fd)
-        self._lock_fd = self._directory_fd = None
+        for file in (self._lock, self._directory):
+            if file is not None:
+                file.close()
+        self._lock = self._directory = None
 
 
 def read(directory: str, boot_id: str) -> HostPromises | None:
@@ -198,11 +193,11 @@ def _parse(data: bytes | None, directory: str, boot_id: str) -> HostPromises | N
     return host_promises if written_by == boot_id else None
 
 
-def _set_aside(directory_fd: int, directory: str) -> None:
+def _set_aside(directory: state_files.StateDirectory) -> None:
     try:
-        os.rename(FILE, FILE + '.bad', src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+        os.rename(FILE, FILE + '.bad', src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
     except OSError as error:
         raise StateError(
             '%s: cannot be set aside as %s.bad: %s: remove both'
-            % (os.path.join(directory, FILE), FILE, error.strerror)
+            % (os.path.join(directory.path, FILE), FILE, error.strerror)
         ) from None

@@ -12,8 +12,157 @@ import time
 from nova_numa_pmc.exceptions import StateError, StateLocked
 from nova_numa_pmc.host import files
 
+TYPE_CHECKING = False  # not typing's, which is slow to import
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 #: Directory of files that survive a reboot, relative to the root.
 PERSISTENT = 'var/lib/nova-numa-pmc'
+
+
+class OpenFile:
+    """An open file, which is closed at the end of a ``with`` block.
+
+    :ivar fd: its descriptor
+    """
+
+    __slots__ = ('fd',)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; a lock on it is released."""
+        os.close(self.fd)
+
+
+class StateDirectory(OpenFile):
+    """A state directory to which only root or this user can write, open.
+
+    :ivar path: its path
+    """
+
+    __slots__ = ('path',)
+
+    def __init__(self, path: str, create: bool = True) -> None:
+        """Open the directory.
+
+        :param create: create it if it does not exist
+        :raises FileNotFoundError: it does not exist, and is not to be created
+        :raises StateError: it cannot be trusted or created
+        """
+        super().__init__(_open_directory(path, create))
+        self.path = path
+
+    def lock(self, name: str, timeout_s: float) -> OpenFile:
+        """Lock a file of the directory, retrying at increasing intervals until a timeout.
+
+        A blocking flock(2) could only be interrupted by a signal, which the hook needs for its own
+        timeout. Locks are usually held for a few milliseconds, so that a few attempts suffice.
+
+        :returns: the file; closing it releases the lock
+        :raises StateLocked: another process has held the lock for longer than ``timeout_s``
+        :raises StateError: the file cannot be trusted or created
+        """
+        path = os.path.join(self.path, name)
+        fd = None
+        try:
+            fd = os.open(
+                name,
+                os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+                0o600,
+                dir_fd=self.fd,
+            )
+            if not stat.S_ISREG(_check_owner(fd, path, '0600').st_mode):
+                raise StateError('%s: not a regular file: remove it' % path)
+            deadline, wait_s = time.monotonic() + timeout_s, 0.001
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return OpenFile(fd)
+                except BlockingIOError:
+                    remaining_s = deadline - time.monotonic()
+                    if remaining_s <= 0:
+                        raise StateLocked(
+                            '%s: locked by another process for over %g s: see fuser(1)'
+                            % (path, timeout_s)
+                        ) from None
+                    time.sleep(min(wait_s, remaining_s))
+                    wait_s = min(2 * wait_s, 0.016)
+        except BaseException as error:
+            if fd is not None:
+                os.close(fd)
+            if isinstance(error, OSError):
+                raise StateError('%s: %s: remove it' % (path, error.strerror)) from None
+            raise
+
+    def open(self, name: str, size_max_bytes: int) -> tuple[OpenFile, int] | None:
+        """Open a file of the directory for reading if only root or this user can write it.
+
+        :returns: (file, its size [bytes]), or None if there is no such file
+        :raises StateError: the file cannot be trusted or opened, or is too large
+        """
+        path = os.path.join(self.path, name)
+        try:
+            # O_NONBLOCK, so that a FIFO in its place does not block us.
+            fd = os.open(
+                name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd
+            )
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StateError('%s: %s: remove it' % (path, error.strerror)) from None
+        try:
+            status = _check_owner(fd, path, '0644')
+            if not stat.S_ISREG(status.st_mode) or status.st_size > size_max_bytes:
+                raise StateError(
+                    '%s: not a regular file of at most %d bytes: remove it'
+                    % (path, size_max_bytes)
+                )
+        except BaseException:
+            os.close(fd)
+            raise
+        return OpenFile(fd), status.st_size
+
+    def read(self, name: str, size_max_bytes: int) -> bytes | None:
+        """Read a file of the directory, as opened by :meth:`open`.
+
+        :returns: the file's bytes, or None if there is no such file
+        :raises StateError: the file cannot be trusted or read, or is too large
+        """
+        opened = self.open(name, size_max_bytes)
+        if opened is None:
+            return None
+        with opened[0] as file:
+            try:
+                return os.read(file.fd, size_max_bytes)
+            except OSError as error:
+                raise StateError(
+                    '%s: %s: remove it' % (os.path.join(self.path, name), error.strerror)
+                ) from None
+
+    def replace(self, name: str, data: bytes, durable: bool = False) -> None:
+        """Replace a file's content atomically; any user may read the file.
+
+        A fixed temporary name suffices, because each file has only one writer at a time.
+
+        :param durable: make the file survive a crash of the host, which is impossible on a tmpfs
+        :raises StateError: the file cannot be written
+        """
+        try:
+            files.replace_file(name, data, name + '.tmp', durable=durable, directory_fd=self.fd)
+        except OSError as error:
+            raise StateError(
+                '%s: cannot be written: %s: is its file system full or read-only?'
+                % (os.path.join(self.path, name), error.strerror)
+            ) from None
 
 
 def read(directory: str, name: str, size_max_bytes: int) -> bytes | None:
@@ -22,13 +171,10 @@ def read(directory: str, name: str, size_max_bytes: int) -> bytes | None:
     :raises StateError: the directory or the file cannot be trusted or read
     """
     try:
-        fd = open_directory(directory, create=False)
+        with StateDirectory(directory, create=False) as state_directory:
+            return state_directory.read(name, size_max_bytes)
     except FileNotFoundError:
         return None
-    try:
-        return read_file(fd, directory, name, size_max_bytes)
-    finally:
-        os.close(fd)
 
 
 def write(directory: str, name: str, data: bytes, durable: bool = False) -> None:
@@ -37,14 +183,11 @@ def write(directory: str, name: str, data: bytes, durable: bool = False) -> None
     :param durable: make the file survive a crash of the host, which is impossible on a tmpfs
     :raises StateError: the directory cannot be trusted, or the file cannot be written
     """
-    fd = open_directory(directory, create=True)
-    try:
-        replace_file(fd, directory, name, data, durable)
-    finally:
-        os.close(fd)
+    with StateDirectory(directory) as state_directory:
+        state_directory.replace(name, data, durable)
 
 
-def open_directory(path: str, create: bool) -> int:
+def _open_directory(path: str, create: bool) -> int:
     """Open the state directory if only root or this user can write to it.
 
     :param create: create it if it does not exist
@@ -83,116 +226,3 @@ def _check_owner(fd: int, path: str, mode: str) -> os.stat_result:
             % (path, status.st_uid, stat.S_IMODE(status.st_mode), mode)
         )
     return status
-
-
-def take_lock(directory_fd: int, directory: str, timeout_s: float, name: str) -> int:
-    """Lock a file of the directory, retrying at increasing intervals until a timeout.
-
-    A blocking flock(2) could only be interrupted by a signal, which the hook needs for its own
-    timeout. Locks are usually held for a few milliseconds, so that a few attempts suffice.
-
-    :returns: a file descriptor; closing it releases the lock
-    :raises StateLocked: another process has held the lock for longer than ``timeout_s``
-    :raises StateError: the file cannot be trusted or created
-    """
-    path = os.path.join(directory, name)
-    fd = None
-    try:
-        fd = os.open(
-            name,
-            os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
-            0o600,
-            dir_fd=directory_fd,
-        )
-        if not stat.S_ISREG(_check_owner(fd, path, '0600').st_mode):
-            raise StateError('%s: not a regular file: remove it' % path)
-        deadline, wait_s = time.monotonic() + timeout_s, 0.001
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return fd
-            except BlockingIOError:
-                remaining_s = deadline - time.monotonic()
-                if remaining_s <= 0:
-                    raise StateLocked(
-                        '%s: locked by another process for over %g s: see fuser(1)'
-                        % (path, timeout_s)
-                    ) from None
-                time.sleep(min(wait_s, remaining_s))
-                wait_s = min(2 * wait_s, 0.016)
-    except BaseException as error:
-        if fd is not None:
-            os.close(fd)
-        if isinstance(error, OSError):
-            raise StateError('%s: %s: remove it' % (path, error.strerror)) from None
-        raise
-
-
-def open_file(
-    directory_fd: int, directory: str, name: str, size_max_bytes: int
-) -> tuple[int, int] | None:
-    """Open a file of the state directory for reading if only root or this user can write it.
-
-    :param directory: path of the directory, for messages
-    :returns: (descriptor, size [bytes]), or None if there is no such file
-    :raises StateError: the file cannot be trusted or opened, or is larger than ``size_max_bytes``
-    """
-    path = os.path.join(directory, name)
-    try:
-        # O_NONBLOCK, so that a FIFO in its place does not block us.
-        fd = os.open(
-            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory_fd
-        )
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StateError('%s: %s: remove it' % (path, error.strerror)) from None
-    try:
-        status = _check_owner(fd, path, '0644')
-        if not stat.S_ISREG(status.st_mode) or status.st_size > size_max_bytes:
-            raise StateError(
-                '%s: not a regular file of at most %d bytes: remove it' % (path, size_max_bytes)
-            )
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd, status.st_size
-
-
-def read_file(directory_fd: int, directory: str, name: str, size_max_bytes: int) -> bytes | None:
-    """Read a file of the state directory, as opened by :func:`open_file`.
-
-    :returns: the file's bytes, or None if there is no such file
-    :raises StateError: the file cannot be trusted or read, or is larger than ``size_max_bytes``
-    """
-    opened = open_file(directory_fd, directory, name, size_max_bytes)
-    if opened is None:
-        return None
-    try:
-        return os.read(opened[0], size_max_bytes)
-    except OSError as error:
-        raise StateError(
-            '%s: %s: remove it' % (os.path.join(directory, name), error.strerror)
-        ) from None
-    finally:
-        os.close(opened[0])
-
-
-def replace_file(
-    directory_fd: int, directory: str, name: str, data: bytes, durable: bool = False
-) -> None:
-    """Replace a file's content atomically; any user may read the file.
-
-    A fixed temporary name suffices, because each file has only one writer at a time.
-
-    :param directory: path of the directory, for messages
-    :param durable: make the file survive a crash of the host, which is impossible on a tmpfs
-    :raises StateError: the file cannot be written
-    """
-    try:
-        files.replace_file(name, data, name + '.tmp', durable=durable, directory_fd=directory_fd)
-    except OSError as error:
-        raise StateError(
-            '%s: cannot be written: %s: is its file system full or read-only?'
-            % (os.path.join(directory, name), error.strerror)
-        ) from None

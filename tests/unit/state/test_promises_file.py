@@ -421,7 +421,7 @@ class CrowdTest(StateTestCase):
 
     def test_children_do_not_inherit_the_lock(self):
         with self.locked() as record:
-            flags = fcntl.fcntl(record._lock_fd, fcntl.F_GETFD)
+            flags = fcntl.fcntl(record._lock.fd, fcntl.F_GETFD)
             self.assertTrue(flags & fcntl.FD_CLOEXEC)
 
     def test_descriptors_are_closed_on_every_way_out(self):
