@@ -208,17 +208,17 @@ def _part(host_model: HostModel, guest: GuestModel, place: Place) -> plan_record
 def _adjust_gain(host_model: HostModel, guest: GuestModel, place: Place, gain: float) -> float:
     """Return the gain of a proposal, corrected if the proposal widens a guest or takes it home."""
     if set(guest.cpu_positions) < set(place.cpu_positions):
-        return gain + _pooled_gain(host_model, guest, place)
+        return gain + _burst_gain(host_model, guest, place)
     if (
         set(place.cpu_positions) < set(guest.cpu_positions)
         and place.mem_position is None
         and place.cpu_positions == guest.home
     ):
-        return _homecoming_gain(host_model, guest, place, gain)
+        return _going_home_gain(host_model, guest, place, gain)
     return gain
 
 
-def _pooled_gain(host_model: HostModel, guest: GuestModel, place: Place) -> float:
+def _burst_gain(host_model: HostModel, guest: GuestModel, place: Place) -> float:
     """Return what widening gains, beyond levelling, when bursts find CPUs idle elsewhere [cores].
 
     Independent bursts add in quadrature, so that on nodes that share their guests
@@ -257,7 +257,7 @@ def _pooled_gain(host_model: HostModel, guest: GuestModel, place: Place) -> floa
     )
 
 
-def _homecoming_gain(host_model: HostModel, guest: GuestModel, place: Place, gain: float) -> float:
+def _going_home_gain(host_model: HostModel, guest: GuestModel, place: Place, gain: float) -> float:
     """Return the gain of taking a guest home.
 
     It is 0 if home would be too full. If going home loses nothing, it gains at least what

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     _Amount = TypeVar('_Amount', int, float)
 
 #: The accesses of a guest that waits for CPUs are scaled up to its demand, by at most this factor.
-UNCLIPPED_MAX = 4.0
+DEMAND_SCALE_MAX = 4.0
 #: DRAM accesses per second of a busy core, if they are not counted. This is assumed, and low: on
 #: the host with which this project began, remote accesses alone were 1.3 million, and one miss in
 #: 2,500 instructions at 2.5 · 10⁹ instructions per second makes one million. It suffices to bring
@@ -90,7 +90,7 @@ class GuestModel:
         self.movable = not load.why_fixed and bool(self.cpu_positions)
         scale = 1.0
         if load.served_cores:
-            scale = min(UNCLIPPED_MAX, max(1.0, self.demand / load.served_cores))
+            scale = min(DEMAND_SCALE_MAX, max(1.0, self.demand / load.served_cores))
         served_cores = self.demand if load.served_cores is None else max(0.0, load.served_cores)
         lines_per_sec = load.lines_per_sec
         self.counted = lines_per_sec is not None

@@ -93,8 +93,14 @@ def effect(
     limited_cores = limit_loss(distance_cores, demand if served_cores is None else served_cores)
     if limited_cores != distance_cores:
         terms = [
-            (m, distance * limited_cores / distance_cores, queueing, served_traffic, reaching)
-            for m, distance, queueing, served_traffic, reaching in terms
+            (
+                m,
+                distance * limited_cores / distance_cores,
+                queueing,
+                served_traffic,
+                accessing_cores,
+            )
+            for m, distance, queueing, served_traffic, accessing_cores in terms
         ]
     return Effect(cpu_positions, demand, tuple(terms))
 
@@ -185,7 +191,7 @@ class HostLoss:
     :ivar cores, bandwidth_max, bursts: C, B and v by position
     :ivar demand: D by position, of the guests held to a single node and of everything but guests
     :ivar spanning: {positions: demand of the guests whose CPUs may use all of these [cores]}
-    :ivar distance, queueing, traffic, reaching: A, R, W and S by position
+    :ivar distance, queueing, traffic, accessing_cores: A, R, W and S by position
     """
 
     def __init__(
@@ -207,7 +213,7 @@ class HostLoss:
         self.demand = list(demand)
         self.spanning: dict[tuple[int, ...], float] = {}
         self.distance, self.queueing = [0.0] * len(cores), [0.0] * len(cores)
-        self.traffic, self.reaching = list(traffic), [0.0] * len(cores)
+        self.traffic, self.accessing_cores = list(traffic), [0.0] * len(cores)
         # Loss to waiting and crowding now; None if not computed yet.
         self._waiting_now: float | None = None
 
@@ -221,11 +227,11 @@ class HostLoss:
             self.spanning[positions] = self.spanning.get(positions, 0.0) + sign * added.demand
             if self.spanning[positions] < 1e-9:
                 del self.spanning[positions]
-        for m, distance, queueing, traffic, reaching in added.memory_terms:
+        for m, distance, queueing, traffic, accessing_cores in added.memory_terms:
             self.distance[m] += sign * distance
             self.queueing[m] += sign * queueing
             self.traffic[m] += sign * traffic
-            self.reaching[m] += sign * reaching
+            self.accessing_cores[m] += sign * accessing_cores
 
     def by_cause(
         self, removed: Iterable[Effect] = (), added: Iterable[Effect] = ()
@@ -239,7 +245,9 @@ class HostLoss:
             for effect in effects:
                 changed.add_effect(effect, sign)
         queueing = sum(
-            changed._queueing_loss(m, changed.queueing[m], changed.traffic[m], changed.reaching[m])
+            changed._queueing_loss(
+                m, changed.queueing[m], changed.traffic[m], changed.accessing_cores[m]
+            )
             for m in range(len(changed.cores))
         )
         demand = changed.levelled_demand()
@@ -268,20 +276,20 @@ class HostLoss:
                 else:
                     spanning = dict(self.spanning) if spanning is None else spanning
                     spanning[positions] = spanning.get(positions, 0.0) + sign * effect.demand
-                for m, distance, queueing, traffic, reaching in effect.memory_terms:
+                for m, distance, queueing, traffic, accessing_cores in effect.memory_terms:
                     sums = terms.get(m)
                     if sums is None:
                         terms[m] = [
                             sign * distance,
                             sign * queueing,
                             sign * traffic,
-                            sign * reaching,
+                            sign * accessing_cores,
                         ]
                     else:
                         sums[0] += sign * distance
                         sums[1] += sign * queueing
                         sums[2] += sign * traffic
-                        sums[3] += sign * reaching
+                        sums[3] += sign * accessing_cores
         return self._saved_waiting(demand_changes, spanning) + self._saved_distance(terms)
 
     def levelled_demand(
@@ -311,7 +319,7 @@ class HostLoss:
     def _copy(self) -> HostLoss:
         other = HostLoss(self.cores, self.bandwidth_max, self.demand, self.traffic, self.bursts)
         other.spanning, other.distance = dict(self.spanning), list(self.distance)
-        other.queueing, other.reaching = list(self.queueing), list(self.reaching)
+        other.queueing, other.accessing_cores = list(self.queueing), list(self.accessing_cores)
         return other
 
     def _waiting(self, demand: list[float], spanning: Mapping[tuple[int, ...], float]) -> float:
@@ -340,23 +348,25 @@ class HostLoss:
 
     def _saved_distance(self, terms: Mapping[int, Sequence[float]]) -> float:
         saved_cores = 0.0
-        for m, (distance, queueing, traffic, reaching) in terms.items():
+        for m, (distance, queueing, traffic, accessing_cores) in terms.items():
             saved_cores -= distance
             if self.bandwidth_max is not None:
                 saved_cores += self._queueing_loss(
-                    m, self.queueing[m], self.traffic[m], self.reaching[m]
+                    m, self.queueing[m], self.traffic[m], self.accessing_cores[m]
                 ) - self._queueing_loss(
                     m,
                     self.queueing[m] + queueing,
                     self.traffic[m] + traffic,
-                    self.reaching[m] + reaching,
+                    self.accessing_cores[m] + accessing_cores,
                 )
         return saved_cores
 
-    def _queueing_loss(self, m: int, lines: float, traffic: float, reaching: float) -> float:
+    def _queueing_loss(
+        self, m: int, lines: float, traffic: float, accessing_cores: float
+    ) -> float:
         """Return the loss to queueing at m [cores]; 0 if B is unknown."""
         maximum = self.bandwidth_max and self.bandwidth_max[m]
-        if not maximum or reaching <= 0:
+        if not maximum or accessing_cores <= 0:
             return 0.0
         u = traffic / maximum
-        return limit_loss(lines * queueing_at(u), reaching) if u > 0 else 0.0
+        return limit_loss(lines * queueing_at(u), accessing_cores) if u > 0 else 0.0

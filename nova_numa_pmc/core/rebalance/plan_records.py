@@ -118,7 +118,7 @@ class RebalanceOptions(Record):
     :param min_gain_cores: a gain below this is noise. It is subtracted from each gain before the
         gain is added to the regret
     :param reserve_bytes: available memory that a move leaves on its target
-    :param tick_max_s: the longest time that a sample counts for, however late the next one is
+    :param interval_max_s: the longest time that a sample counts for, however late the next one is
     :param narrow_below_ratio: a widened guest goes home only if the CPU demand there, with the
         guest, is at most this share of the capacity
     :param widen: whether guests may be widened
@@ -132,7 +132,7 @@ class RebalanceOptions(Record):
     change_core_sec: float = 0.5
     min_gain_cores: float = 0.05
     reserve_bytes: int = 256 << 20
-    tick_max_s: float = 60.0
+    interval_max_s: float = 60.0
     narrow_below_ratio: float = 0.9
     widen: bool = True
 

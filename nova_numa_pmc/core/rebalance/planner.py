@@ -70,7 +70,7 @@ def plan(
     :returns: (plan, memory for the next call). The memory presumes that all moves are made; for
         those that are not, call :func:`rebalance_memory.without_guests`
     """
-    elapsed_s = min(max(0.0, elapsed_s), options.tick_max_s)
+    elapsed_s = min(max(0.0, elapsed_s), options.interval_max_s)
     host_model = HostModel(situation, options)
     memory = after_interval(memory, host_model, elapsed_s, now_s, options)
     candidates = _candidates_with_regrets(host_model, memory, elapsed_s)

@@ -169,13 +169,15 @@ class _SwapPartners:
     def __init__(self, guests: Iterable[GuestModel]) -> None:
         self.guests = sorted(guests, key=lambda guest: (guest.demand, guest.load.uuid))
         self.demands = [guest.demand for guest in self.guests]
-        self.calmest = sorted(self.guests, key=lambda guest: guest.stalls_per_ns)[:_OTHERS_MAX]
+        self.fewest_accesses = sorted(self.guests, key=lambda guest: guest.stalls_per_ns)[
+            :_OTHERS_MAX
+        ]
         #: {position: guests that have most of their memory there}
-        self.returning: dict[int, list[GuestModel]] = {}
+        self.guests_by_memory_position: dict[int, list[GuestModel]] = {}
         for guest in self.guests:
             for position, share in guest.mem_shares:
                 if share > 0.5 and position != guest.cpu_positions[0]:
-                    self.returning.setdefault(position, []).append(guest)
+                    self.guests_by_memory_position.setdefault(position, []).append(guest)
 
     def partners(
         self, host_model: HostModel, guest: GuestModel, target: int
@@ -192,9 +194,9 @@ class _SwapPartners:
             min(missing_cores, max(0.0, idle_cores)) if missing_cores > 0 else 0.0
         )
         start = max(0, bisect_left(self.demands, wanted_demand) - _NEAREST_MAX // 2)
-        returning_guests = self.returning.get(source, [])[:_OTHERS_MAX]
+        memory_at_source = self.guests_by_memory_position.get(source, [])[:_OTHERS_MAX]
         return dict.fromkeys(
-            self.guests[start : start + _NEAREST_MAX] + self.calmest + returning_guests
+            self.guests[start : start + _NEAREST_MAX] + self.fewest_accesses + memory_at_source
         )
 
 
@@ -224,9 +226,11 @@ def _widening_proposals(
     for positions, guests in sorted(_guests_by_place(movable_guests).items()):
         if not crowded_nodes.intersection(positions):
             continue
-        calmest_guests = [guest for guest in guests if guest.demand > host_model.min_gain]
-        calmest_guests.sort(key=lambda guest: (guest.stalls_per_ns / guest.demand, -guest.demand))
-        for guest in calmest_guests[:_SWAPPED_MAX]:
+        guests_by_access_rate = [guest for guest in guests if guest.demand > host_model.min_gain]
+        guests_by_access_rate.sort(
+            key=lambda guest: (guest.stalls_per_ns / guest.demand, -guest.demand)
+        )
+        for guest in guests_by_access_rate[:_SWAPPED_MAX]:
             for n in idle_nodes:
                 # If accesses are not counted, the gain from cores that are idle only between
                 # bursts may be less than the unknown loss to distance.

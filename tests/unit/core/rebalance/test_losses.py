@@ -40,7 +40,7 @@ def effect(guest, node=None):
 def laid_out(places):
     """Sum (guest, node that it moved to or None) into D, x, W, S and the distance."""
     demand, lines, distance = [0.0] * 3, [[0.0] * 3 for _ in range(3)], 0.0
-    served, reaching = [0.0] * 3, [0.0] * 3
+    served, accessing_cores = [0.0] * 3, [0.0] * 3
     for (cpus, memory, part, wants, reached, each), node in places:
         shares = {memory: part}
         shares[cpus] = shares.get(cpus, 0.0) + 1 - part
@@ -57,14 +57,14 @@ def laid_out(places):
         for m, share in shares.items():
             lines[cpus][m] += share * reached
             served[m] += share * reached * each
-            reaching[m] += share * wants
+            accessing_cores[m] += share * wants
     used = [rates.ratio(amount, most) for amount, most in zip(served, MAXIMA)]
-    return demand, lines, used, reaching, distance
+    return demand, lines, used, accessing_cores, distance
 
 
 def lost(places):
     """Sum the losses as core/pressure.py defines them, stalls limited to what is stalled."""
-    demand, lines, used, reaching, distance = laid_out(places)
+    demand, lines, used, accessing_cores, distance = laid_out(places)
     result = distance + sum(max(0.0, wants - has) for wants, has in zip(demand, CORES))
     for m in range(3):
         local = LATENCIES[m][m]
@@ -73,8 +73,8 @@ def lost(places):
             * 1e-9
             * (pressure.loaded_latency_ns(local, local, used[m]) - local)
         )
-        if queued > reaching[m] / 2:
-            queued = reaching[m] * (1 - reaching[m] / (4 * queued))
+        if queued > accessing_cores[m] / 2:
+            queued = accessing_cores[m] * (1 - accessing_cores[m] / (4 * queued))
         result += queued
     return result
 

@@ -107,7 +107,7 @@ class PropertyTest(unittest.TestCase):
     @given(HOSTS)
     def test_a_plan_on_constant_input_becomes_empty_and_stays_so(self, drawn):
         # A tick takes a day, so that even a minimal gain has paid for its move.
-        terms, host = UNBOUNDED._replace(tick_max_s=DAY_S), build(drawn)
+        terms, host = UNBOUNDED._replace(interval_max_s=DAY_S), build(drawn)
         _, memory = host.run(terms, 40, DAY_S)
         plans, _ = host.run(terms, 20, DAY_S, memory=memory)
         self.assertEqual([], made(plans))

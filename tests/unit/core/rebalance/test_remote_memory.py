@@ -64,9 +64,9 @@ class WithoutRatesTest(unittest.TestCase):
         host = remote(None)
         host.bandwidth_max = 1e9
         guest = HostModel(host.situation(), TERMS).guests['g']
-        _, distance, queueing, traffic, reaching = map(sum, zip(*guest.effect.memory_terms))
+        _, distance, queueing, traffic, accessing_cores = map(sum, zip(*guest.effect.memory_terms))
         self.assertLess(0.0, distance)
-        self.assertEqual((0.0, 0.0, 0.0), (queueing, traffic, reaching))
+        self.assertEqual((0.0, 0.0, 0.0), (queueing, traffic, accessing_cores))
 
 
 class NoMoreThanItRunsTest(unittest.TestCase):
