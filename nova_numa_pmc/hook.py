@@ -56,7 +56,7 @@ _OK, _NOT_PLACED = b'ok', b'not placed: '
 #: Share of the time limit for which a start may wait for the promises file's lock.
 _LOCK_RATIO = 0.75
 #: Time reserved for logging a timeout, before the alarm of hooks/qemu ends the process [s].
-_ENDING_S = 0.5
+_LOG_RESERVE_S = 0.5
 #: Maximum number of problems to log: thousands of guests may have unreadable files.
 _PROBLEMS_MAX = 20
 
@@ -142,7 +142,7 @@ class HookCall:
         left_s = self.options.timeout_s - self.age_s()
         alarm_s = _signal.getitimer(_signal.ITIMER_REAL)[0]
         if alarm_s:
-            left_s = min(left_s, max(alarm_s - _ENDING_S, alarm_s / 2))
+            left_s = min(left_s, max(alarm_s - _LOG_RESERVE_S, alarm_s / 2))
         return left_s
 
     def perform(self, xml: bytes) -> bytes:

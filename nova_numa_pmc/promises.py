@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: starts of guests take precedence.
 LOCK_TIMEOUT_S = 0.25
 #: A node that has less than this share of a guest's memory does not count as one of its nodes.
-_HOLDS_RATIO = 0.05
+_MEM_NODE_MIN_RATIO = 0.05
 
 
 class Decision(Record):
@@ -366,7 +366,7 @@ def _follow(
     else:
         return decision
     mem_nodes = tuple(
-        sorted(node for node in by_node if by_node[node] >= _HOLDS_RATIO * total_bytes)
+        sorted(node for node in by_node if by_node[node] >= _MEM_NODE_MIN_RATIO * total_bytes)
     )
     cpu_nodes = pools.nodes_of(cpus, host)
     why = '%s: with its memory (%s)' % (

@@ -55,7 +55,7 @@ class AgentLoop:
         self._notify_manager = notify_manager
         self._exporter = exporter or Exporter(log)
         # Half of systemd's timeout, as sd_watchdog_enabled(3) recommends.
-        self._patience_s = watchdog_s / 2 if watchdog_s else float('inf')
+        self._watchdog_interval_s = watchdog_s / 2 if watchdog_s else float('inf')
 
     def run(self) -> None:
         """Tick until SIGTERM or SIGINT, then end the moves in progress."""
@@ -93,7 +93,12 @@ class AgentLoop:
             left_s = due_s - self._clock()
             if left_s <= 0:
                 return True
-            waits_s = (self._agent.step(), self._agent.handle_events(), left_s, self._patience_s)
+            waits_s = (
+                self._agent.step(),
+                self._agent.handle_events(),
+                left_s,
+                self._watchdog_interval_s,
+            )
             signal_number = self._wait(min(wait_s for wait_s in waits_s if wait_s is not None))
             if signal_number == signal.SIGHUP:
                 self._reload()

@@ -29,10 +29,10 @@ SUSTAINED_S = 120.0
 INTERVAL_MAX_S = 600.0
 #: A guest that was measured for less than this may still be booting, and does not represent its
 #: flavor [s].
-KNOWN_S = 300.0
+REPRESENTATIVE_MIN_S = 300.0
 #: Time for which guests that are gone are remembered, because they may come back [s], and the most
 #: guests that are remembered.
-KEEP_S, GUESTS_MAX = 86400.0, 1024
+ABSENT_MAX_S, GUESTS_MAX = 86400.0, 1024
 #: The most flavors of forgotten guests that are kept, and the most forgotten guests that count in
 #: one of them.
 FLAVORS_MAX, FLAVOR_GUESTS_MAX = 256, 50
@@ -136,7 +136,7 @@ class GuestHistory(UsageHistory):
         mean = self.demand.day.mean
         return (
             None
-            if mean is None or self.vcpus <= 0 or self.measured_s < KNOWN_S
+            if mean is None or self.vcpus <= 0 or self.measured_s < REPRESENTATIVE_MIN_S
             else (mean / self.vcpus)
         )
 
@@ -287,7 +287,7 @@ class Histories:
         )
         excess_count = len(self.guests) - GUESTS_MAX
         for rank, (seen_s, uuid) in enumerate(absent_guests):
-            if rank < excess_count or seen_s < self.clock_s - KEEP_S:
+            if rank < excess_count or seen_s < self.clock_s - ABSENT_MAX_S:
                 self._add_to_flavors(self.guests.pop(uuid))
 
     def _add_to_flavors(self, history: GuestHistory) -> None:

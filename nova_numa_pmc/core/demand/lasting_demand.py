@@ -15,8 +15,8 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.demand import flavors
 from nova_numa_pmc.core.demand.histories import (
-    KNOWN_S,
     MINUTES_S,
+    REPRESENTATIVE_MIN_S,
     GuestHistory,
     Histories,
     Series,
@@ -345,7 +345,7 @@ class LastingDemand:
         if history is not None:
             measured_cores = history.demand.minutes.mean
             measured_traffic = history.traffic.minutes.mean
-            if history.measured_s >= KNOWN_S and history.demand.day.mean is not None:
+            if history.measured_s >= REPRESENTATIVE_MIN_S and history.demand.day.mean is not None:
                 cores = history.demand.day.mean
                 bytes_per_sec = (
                     bytes_per_sec if history.traffic.day.mean is None else history.traffic.day.mean
