@@ -8,11 +8,11 @@ absent, takes four times as long as locating it, and splits the kernel's batch.
 from __future__ import annotations
 
 import errno
-import os
 from array import array
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import page_choice
+from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.host import files, topology
 from nova_numa_pmc.host.page_moves import move_pages
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
@@ -209,14 +209,5 @@ class PageMover:
 
 def _huge_page_bytes(root: str) -> int:
     """Return the size of a transparent huge page; 1 TiB, more than any, if it is not reported."""
-    try:
-        return max(
-            2 * PAGE_BYTES,
-            int(
-                files.read_kernel_file(
-                    os.path.join(root, 'sys/kernel/mm/transparent_hugepage/hpage_pmd_size')
-                )
-            ),
-        )
-    except (OSError, ValueError):
-        return 1 << 40
+    text = files.read_optional(root, 'sys/kernel/mm/transparent_hugepage/hpage_pmd_size')
+    return max(2 * PAGE_BYTES, int(text)) if text and is_number(text) else 1 << 40

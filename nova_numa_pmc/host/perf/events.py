@@ -7,12 +7,12 @@ the operator's override, the names that the kernel exports, libpfm4, our table.
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core import counter_roles
+from nova_numa_pmc.host import files
 from nova_numa_pmc.host.perf import cpu_model, event_table, pmu
 from nova_numa_pmc.record import Record
 
@@ -97,15 +97,11 @@ def has_mediated_vpmu(root: str = '/') -> bool:
     with EOPNOTSUPP (kernel/events/core.c, mediated_pmu_account_event). The modules
     of both vendors have the parameter ``enable_mediated_pmu``.
     """
-    for module in ('kvm_intel', 'kvm_amd', 'kvm'):
-        path = os.path.join(root, 'sys/module', module, 'parameters/enable_mediated_pmu')
-        try:
-            with open(path, encoding='ascii', errors='replace') as file:
-                if file.read(8).strip() in ('Y', 'y', '1'):
-                    return True
-        except OSError:
-            continue
-    return False
+    return any(
+        files.read_optional(root, 'sys/module/%s/parameters/enable_mediated_pmu' % module)
+        in ('Y', 'y', '1')
+        for module in ('kvm_intel', 'kvm_amd', 'kvm')
+    )
 
 
 def select_events(

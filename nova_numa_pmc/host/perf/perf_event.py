@@ -152,9 +152,8 @@ def _open_cgroup(path: str, target: Target) -> int:
 def read_paranoid(root: str = '/') -> int | None:
     """Return kernel.perf_event_paranoid; None if this kernel has no perf events."""
     try:
-        with open(os.path.join(root, PARANOID), encoding='ascii') as file:
-            return int(file.read(16))
-    except (OSError, ValueError):
+        return int(files.read_optional(root, PARANOID) or '')
+    except ValueError:
         return None
 
 

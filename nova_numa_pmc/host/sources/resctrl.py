@@ -22,7 +22,7 @@ from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import cpu_topology
-from nova_numa_pmc.host.files import read_kernel_file
+from nova_numa_pmc.host.files import read_optional
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.sample_records import ATTRIBUTED, COUNTED
 
@@ -232,21 +232,15 @@ class Resctrl:
 
 def _amount(path: str) -> int | None:
     """Return a counter; None if it is no number (the kernel writes 'Unavailable' or 'Error')."""
-    try:
-        text = read_kernel_file(path).strip()
-    except OSError:
-        return None
-    if not is_number(text) or int(text) >= _TRAFFIC_MAX_BYTES:
+    text = read_optional('/', path)
+    if text is None or not is_number(text) or int(text) >= _TRAFFIC_MAX_BYTES:
         return None
     return int(text)
 
 
 def _tasks(group: str) -> frozenset[int]:
     """Return the ids of a group's threads; empty if it has none or was removed."""
-    try:
-        words = read_kernel_file(os.path.join(group, 'tasks')).split()
-    except OSError:
-        return frozenset()
+    words = (read_optional(group, 'tasks') or '').split()
     return frozenset(int(word) for word in words if is_number(word, 11))
 
 
