@@ -47,9 +47,11 @@ TEXTS = {
 }
 
 _WALKS_MAX = 3  # passes over a guest's memory; a pass that moves nothing is the last
-_FEW_RATIO = 0.01  # refused share that is ignored: QEMU shares a page or two with libvirt
+_REFUSED_IGNORED_MAX_RATIO = (
+    0.01  # refused share that is ignored: QEMU shares a page or two with libvirt
+)
 _UNSEEN_MIN_RATIO = 0.25  # of what was to be moved; more than QEMU's own read-only pages
-_HOPELESS_BYTES = 64 << 20  # refused in a row: they are pinned, and so must be the rest
+_REFUSED_RUN_MAX_BYTES = 64 << 20  # refused in a row: they are pinned, and so must be the rest
 
 
 class PageMoveLimits(Record):
@@ -194,13 +196,13 @@ class GuestMove:
                 if not self._can_narrow():
                     raise
                 state = self._narrow()
-            if state == DONE and self._much_is_unseen():
+            if state == DONE and self._has_much_unseen_memory():
                 state = PARTLY
         self._report(
             self.progress._replace(state=state, left_bytes=self._bytes_elsewhere(), wait_s=0.0)
         )
 
-    def _much_is_unseen(self) -> bool:
+    def _has_much_unseen_memory(self) -> bool:
         """Return whether much memory is left that no walk has seen, and so none has refused."""
         self._report(self.progress._replace(left_bytes=self._bytes_elsewhere()))
         left_bytes = self.progress.left_bytes or 0
@@ -234,13 +236,16 @@ class GuestMove:
             state = yield from self._walk(bucket)
             if state != PARTLY or self.progress.moved_bytes == moved_before:
                 break
-        if state == PARTLY and self._refused_bytes <= _FEW_RATIO * self.progress.moved_bytes:
+        if (
+            state == PARTLY
+            and self._refused_bytes <= _REFUSED_IGNORED_MAX_RATIO * self.progress.moved_bytes
+        ):
             return DONE
         return state
 
     def _walk(self, bucket: TokenBucket) -> Generator[None, None, str]:
         """Go through the guest's memory once and return the resulting state."""
-        hopeless_bytes = 0
+        refused_run_bytes = 0
         pagemap = mappings.Pagemap(self._groups.pid, self._root)
         try:
             for mapping, start, end in self._windows():
@@ -260,8 +265,10 @@ class GuestMove:
                 if target is None:
                     return FULL
                 moved = self._move(bucket, mapping, start, end, target, pagemap)
-                hopeless_bytes = 0 if moved.moved_bytes else hopeless_bytes + moved.refused_bytes
-                if hopeless_bytes >= _HOPELESS_BYTES:
+                refused_run_bytes = (
+                    0 if moved.moved_bytes else refused_run_bytes + moved.refused_bytes
+                )
+                if refused_run_bytes >= _REFUSED_RUN_MAX_BYTES:
                     break
                 yield
         finally:

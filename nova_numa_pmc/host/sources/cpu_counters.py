@@ -51,7 +51,7 @@ class CpuCounters:
 
         :raises SourceUnavailable: nothing can be counted on any CPU
         """
-        owner_counters.refuse_mediated(self._root)
+        owner_counters.refuse_mediated_vpmu(self._root)
         events = self._events
         if events is None:
             events = self._events = tuple(
@@ -70,7 +70,7 @@ class CpuCounters:
             raise SourceUnavailable(problems[0])
         self.problems = problems
         return {
-            node: owner_counters.add_up(events, node_deltas, elapsed_ns)
+            node: owner_counters.owner_rates(events, node_deltas, elapsed_ns)
             for node, node_deltas in deltas.items()
         }
 

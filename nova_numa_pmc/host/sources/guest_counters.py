@@ -119,7 +119,7 @@ class GuestCounters:
 
         :raises SourceUnavailable: nothing can be counted on any guest
         """
-        owner_counters.refuse_mediated(self._root)
+        owner_counters.refuse_mediated_vpmu(self._root)
         events = self._choose() if self._events is None else self._events
         self._failed = False
         present = {running.guest.run_id for running in tick.guests}
@@ -146,7 +146,7 @@ class GuestCounters:
             self._role_set = min(self._role_set + 1, len(_ROLE_SETS) - 1)
         evidence = {}
         for uuid, guest_deltas in deltas.items():
-            counts = owner_counters.add_up(events, guest_deltas, tick.elapsed_ns)
+            counts = owner_counters.owner_rates(events, guest_deltas, tick.elapsed_ns)
             if counts.share is not None:
                 evidence[uuid] = self._evidence(counts)
         return evidence

@@ -69,7 +69,7 @@ def why_no_memory_events(selection: EventSelection) -> str | None:
     return None
 
 
-def refuse_mediated(root: str) -> None:
+def refuse_mediated_vpmu(root: str) -> None:
     """Raise an exception if KVM's mediated vPMU is enabled.
 
     This has to be checked at every tick, because KVM's module may be reloaded with it enabled, and
@@ -91,7 +91,7 @@ class OwnerCounters(Generic[_O, _K]):
     def __init__(self) -> None:
         self._counters: counters.Counters[tuple[_O, _K]] = counters.Counters()
         self._before: dict[_O, dict[_K, GroupReadings]] = {}
-        self._lacking: dict[str, None] = {}
+        self._unsupported: dict[str, None] = {}
 
     def __len__(self) -> int:
         """Return the number of open descriptors."""
@@ -114,10 +114,10 @@ class OwnerCounters(Generic[_O, _K]):
         }
         errors = self._counters.update(wanted_by_key)
         # Counters reports unsupported events once, but refusals and exhaustion at each attempt.
-        self._lacking.update(
+        self._unsupported.update(
             (str(error), None) for error in errors if isinstance(error, CounterUnsupported)
         )
-        problems = tuple(dict.fromkeys([*self._lacking, *map(str, errors)]))
+        problems = tuple(dict.fromkeys([*self._unsupported, *map(str, errors)]))
         readings: dict[_O, dict[_K, GroupReadings]] = {owner: {} for owner in wanted}
         for (owner, key), reading in self._counters.read().items():
             readings[owner][key] = reading
@@ -140,7 +140,7 @@ class OwnerCounters(Generic[_O, _K]):
         self._counters.close()
         self._counters = counters.Counters()
         self._before = {}
-        self._lacking = {}
+        self._unsupported = {}
 
 
 def _add(
@@ -167,7 +167,7 @@ def _add(
             total[1] = min(total[1], share)
 
 
-def add_up(
+def owner_rates(
     counted_events: Iterable[Event],
     deltas: Mapping[str, rates.CounterDelta | None],
     elapsed_ns: int,

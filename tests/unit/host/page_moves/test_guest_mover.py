@@ -184,12 +184,14 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual((guest_mover.PARTLY, 2000 * PAGE_BYTES), (ended.state, ended.left_bytes))
 
     def test_a_guest_whose_pages_are_all_pinned_is_given_up(self):
-        pages = 3 * guest_mover._HOPELESS_BYTES // PAGE_BYTES
+        pages = 3 * guest_mover._REFUSED_RUN_MAX_BYTES // PAGE_BYTES
         self.guest([AWAY] * pages, pinned=range(pages))
         terms = TERMS._replace(batch_bytes=16 << 20, bytes_per_sec=1 << 40)
         end = self.run_to_end(self.mover(limits=terms))
         self.assertEqual((guest_mover.PARTLY, 0), (end.state, end.moved_bytes))
-        self.assertEqual((('EAGAIN', guest_mover._HOPELESS_BYTES // PAGE_BYTES),), end.refused)
+        self.assertEqual(
+            (('EAGAIN', guest_mover._REFUSED_RUN_MAX_BYTES // PAGE_BYTES),), end.refused
+        )
 
     def test_pages_of_other_processes_move_only_in_files_of_its_own(self):
         for mode, name, expected in (

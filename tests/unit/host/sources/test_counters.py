@@ -251,7 +251,7 @@ class OwnersTest(unittest.TestCase):
                 self.assertEqual(
                     {'local_dram': None, 'remote_dram': CounterDelta(4.0, 1.0)}, told['n']
                 )
-                counts = owner_counters.add_up((LOCAL, REMOTE), told['n'], SECOND)
+                counts = owner_counters.owner_rates((LOCAL, REMOTE), told['n'], SECOND)
                 self.assertEqual((None, 4.0, 1.0), (*counts[:2], counts.share))
 
     def test_events_with_turns_of_their_own_leave_the_share_alone(self):
@@ -260,7 +260,7 @@ class OwnersTest(unittest.TestCase):
             'remote_cache': CounterDelta(8.0, 0.2),
             'stalled_cycles': None,
         }
-        counts = owner_counters.add_up((LOCAL, REMOTE_CACHE, STALLED), told, SECOND)
+        counts = owner_counters.owner_rates((LOCAL, REMOTE_CACHE, STALLED), told, SECOND)
         self.assertEqual(
             (9.0, 0.5, 8.0, None),
             (
@@ -273,7 +273,7 @@ class OwnersTest(unittest.TestCase):
 
     def test_an_event_may_be_counted_less_another(self):
         local = LOCAL._replace(minus=counter_roles.REMOTE_DRAM)
-        counts = owner_counters.add_up(
+        counts = owner_counters.owner_rates(
             (local, REMOTE),
             {'local_dram': CounterDelta(10.0, 1.0), 'remote_dram': CounterDelta(4.0, 0.5)},
             SECOND,
