@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: An intermittent problem is logged again after this time at the earliest [s].
 REPEAT_S = 3600.0
-_KEPT_MAX = 1000
+_LOGGED_MAX = 1000
 
 
 class ProblemLog:
@@ -63,7 +63,7 @@ class ProblemLog:
         for text in texts:
             if text in self._logged_s and now_s - self._logged_s[text] < REPEAT_S:
                 continue
-            if len(self._logged_s) >= _KEPT_MAX:
+            if len(self._logged_s) >= _LOGGED_MAX:
                 self._logged_s.clear()
             self._logged_s[text] = now_s
             self._log.warning('%s', text)

@@ -38,7 +38,7 @@ class PromisesReconciler:
         self._unreadable_names: frozenset[str] = frozenset()
         self._tried_s = 0.0
         #: Identity of the file (None: there is none), and the promises in it.
-        self._kept: tuple[Identity | None, HostPromises] | None = None
+        self._cached: tuple[Identity | None, HostPromises] | None = None
         #: {(uuid, pid): how others had placed the guest when it was last read}.
         self._placed: dict[model.RunId, tuple[str, ...]] = {}
 
@@ -146,13 +146,13 @@ class PromisesReconciler:
             identity = files.identity(os.path.join(directory, promises_file.FILE))
         except OSError:
             identity = None
-        if identity is not None and self._kept and self._kept[0] == identity:
-            return self._kept[1]
+        if identity is not None and self._cached and self._cached[0] == identity:
+            return self._cached[1]
         try:
             host_promises = promises.read(self.options, self._root)
         except StateError:
             return None  # the file is set aside, and reported, under the lock
-        self._kept = identity, host_promises  # a file that replaces it has another identity
+        self._cached = identity, host_promises  # a file that replaces it has another identity
         return host_promises
 
     def _holds(self, host_promises: HostPromises, now_ns: int) -> bool:

@@ -129,7 +129,7 @@ class Agent:
             and self.options.rebalance != agent_conf.OFF
         ):
             with self._problem_log.stage('rebalancing'):
-                self._rebalancer.consider(tick, self._sampler)
+                self._rebalancer.plan_and_begin(tick, self._sampler)
         self._release_move_lock()
         self._last_tick = tick._replace(sample=None)
         return tick._replace(
@@ -296,7 +296,7 @@ class Agent:
         now_ns: int | None = None
         history = model.DemandHistory()
         with self._problem_log.stage('recording guest demand'):
-            loads, pool_samples = self._demand_file.feed(tick, self.options)
+            loads, pool_samples = self._demand_file.add_tick(tick, self.options)
             sample, history = (
                 sample._replace(pools=pool_samples),
                 self._demand_file.demand_history(),

@@ -47,7 +47,7 @@ class DemandFile:
         self.histories: Histories | None = None
         self._saved_s = 0.0
 
-    def feed(
+    def add_tick(
         self, tick: Tick, options: AgentOptions
     ) -> tuple[dict[int, model.NodeLoad], tuple[PoolSample, ...]]:
         """Add a tick's interval and return the host's demand over the longer horizon.

@@ -113,8 +113,8 @@ class Reassertion:
         alive = {guest.run_id: guest.name for guest in present}
         for run_id in self._alive.keys() - alive.keys():
             self._problem_log.forget(_STAGE % self._alive[run_id])
-            for kept_by_run in (self._groups, self._held, self._set_by_others):
-                kept_by_run.pop(run_id, None)
+            for by_run_id in (self._groups, self._held, self._set_by_others):
+                by_run_id.pop(run_id, None)
             uuid, _ = run_id
             self._written.pop(uuid, None)
         self._alive = alive

@@ -51,7 +51,7 @@ class Rebalancer:
             tuple[str, tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]], ...
         ] = ()
 
-    def consider(self, tick: Tick, sampler: Sampler) -> plan_records.Plan | None:
+    def plan_and_begin(self, tick: Tick, sampler: Sampler) -> plan_records.Plan | None:
         """Make a plan, and begin or log its moves.
 
         Nothing is planned while moves are in progress, because the sample would measure the moves.

@@ -39,8 +39,8 @@ class ThreadUse(Record):
     waiting_by_cpu: dict[int, float] = {}
 
 
-class _KeptThreads(Record):
-    """State of a guest's threads that is kept from tick to tick.
+class _CachedThreads(Record):
+    """State of a guest's threads that is cached from tick to tick.
 
     :param guest: the guest's record when this was read
     :param read_ns: CLOCK_MONOTONIC when the guest's groups were read
@@ -62,7 +62,7 @@ class GuestUseReader:
         self._root = root
         self._files = guests.StatusFiles(root)
         self._threads = threads.ThreadReader(root)
-        self._kept: dict[RunId, _KeptThreads] = {}
+        self._cached: dict[RunId, _CachedThreads] = {}
         #: {uuid: {tid: times}} of all threads at the last tick.
         self._times: dict[str, dict[int, ThreadTimes]] = {}
         #: {directory: time for which the group had been throttled [ns]} at the last tick.
@@ -115,30 +115,33 @@ class GuestUseReader:
         keys: dict[str, frozenset[threads.Key]] = {}
         for uuid, guest in by_uuid.items():
             vcpu_keys = frozenset((guest.pid, tid) for tid in vcpus[uuid] if guest.pid is not None)
-            kept = self._kept[guest.run_id] = self._look_up(guest, vcpu_keys, now_ns)
-            keys[uuid] = vcpu_keys | kept.other_threads
+            cached = self._cached[guest.run_id] = self._look_up(guest, vcpu_keys, now_ns)
+            keys[uuid] = vcpu_keys | cached.other_threads
         times = self._threads.read(frozenset().union(*keys.values()))
         return {
             uuid: {key[1]: times[key] for key in guest_keys if key in times}
             for uuid, guest_keys in keys.items()
         }
 
-    def _look_up(self, guest: Guest, vcpus: frozenset[threads.Key], now_ns: int) -> _KeptThreads:
+    def _look_up(self, guest: Guest, vcpus: frozenset[threads.Key], now_ns: int) -> _CachedThreads:
         """Return the state of a guest's threads, read again where it may have changed."""
-        kept = self._kept.get(guest.run_id)
-        if kept is not None and (
-            _has_changed(kept.guest, guest) or not 0 <= now_ns - kept.read_ns < GROUPS_AGE_MAX_NS
+        cached = self._cached.get(guest.run_id)
+        if cached is not None and (
+            _has_changed(cached.guest, guest)
+            or not 0 <= now_ns - cached.read_ns < GROUPS_AGE_MAX_NS
         ):
-            kept = None
+            cached = None
         tasks = threads.count(guest.pid, self._root)
-        if kept is not None and kept.tasks == tasks:
-            return kept
-        guest_quotas = quotas.find(guest.pid, self._root) if kept is None else kept.guest_quotas
+        if cached is not None and cached.tasks == tasks:
+            return cached
+        guest_quotas = (
+            quotas.find(guest.pid, self._root) if cached is None else cached.guest_quotas
+        )
         other_threads = (
             threads.all_threads(guest.pid, guest_quotas.emulator_tids, self._root) - vcpus
         )
-        return _KeptThreads(
-            guest, now_ns if kept is None else kept.read_ns, guest_quotas, tasks, other_threads
+        return _CachedThreads(
+            guest, now_ns if cached is None else cached.read_ns, guest_quotas, tasks, other_threads
         )
 
     def _quotas(
@@ -157,7 +160,7 @@ class GuestUseReader:
             last tick
         """
         interval_quotas = []
-        for group in self._kept[guest.run_id].guest_quotas.groups:
+        for group in self._cached[guest.run_id].guest_quotas.groups:
             tids = after if group.tids is None else group.tids
             old_ns = throttled.get(group.directory)
             if old_ns is None or any(before.get(tid) != after.get(tid) for tid in tids):
@@ -178,7 +181,7 @@ class GuestUseReader:
 
     def _forget(self, present: Iterable[Guest]) -> None:
         present_runs = {guest.run_id for guest in present}
-        for cache in (self._kept, self._groups, self._memory):
+        for cache in (self._cached, self._groups, self._memory):
             for run_id in cache.keys() - present_runs:
                 del cache[run_id]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _THREADS_MAX = 65536
 _READ_BYTES = 4096
 #: The share of the process's descriptors that may be kept open for threads is 1 ÷ this.
-_KEPT_DIVISOR = 8
+_CACHED_DIVISOR = 8
 
 
 def find(guest: Guest, root: str = '/') -> tuple[int, ...]:
@@ -99,20 +99,20 @@ class ThreadReader:
 
     def __init__(self, root: str = '/') -> None:
         self._root = root
-        self._kept: dict[Key, _ThreadFiles] = {}
+        self._cached: dict[Key, _ThreadFiles] = {}
         self._room = 0  # how many more descriptors may be kept
 
     def read(self, wanted: Set[Key]) -> dict[Key, ThreadTimes]:
         """Return the times of the wanted threads that exist; close the files of all others."""
-        for key in self._kept.keys() - wanted:
-            self._kept.pop(key).close()
+        for key in self._cached.keys() - wanted:
+            self._cached.pop(key).close()
         # Read at each call, because the limit is raised when counters need it.
-        self._room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _KEPT_DIVISOR - sum(
-            files.descriptors for files in self._kept.values()
+        self._room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _CACHED_DIVISOR - sum(
+            files.descriptors for files in self._cached.values()
         )
         times = {}
         for key in wanted:
-            files = self._kept.get(key)
+            files = self._cached.get(key)
             thread_times = (files and files.read()) or self._read_anew(key)
             if thread_times is not None:
                 times[key] = thread_times
@@ -120,15 +120,15 @@ class ThreadReader:
 
     def _read_anew(self, key: Key) -> ThreadTimes | None:
         """Read a thread that is new, or that has been given the id of one that ended."""
-        if key in self._kept:
-            self._kept.pop(key).close()
+        if key in self._cached:
+            self._cached.pop(key).close()
         try:
             files = _ThreadFiles(*key, self._root)
         except OSError:
             return None
         thread_times = files.read()
         if thread_times and self._room > 0:
-            self._kept[key] = files
+            self._cached[key] = files
             self._room -= files.descriptors
         else:
             files.close()
@@ -136,9 +136,9 @@ class ThreadReader:
 
     def close(self) -> None:
         """Close the threads' files."""
-        for files in self._kept.values():
+        for files in self._cached.values():
             files.close()
-        self._kept = {}
+        self._cached = {}
 
 
 class _ThreadFiles:

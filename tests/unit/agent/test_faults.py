@@ -110,7 +110,7 @@ class VanishingTest(AgentCase):
             (made._promises_reconciler, 'read'),
             (made._promises_reconciler, 'update_changed_guests'),
             (made._reassertion, 'hold'),
-            (made._rebalancer, 'consider'),
+            (made._rebalancer, 'plan_and_begin'),
         )
         for at, (owner, name) in enumerate(parts):
             self.before(owner, name, act)
