@@ -49,15 +49,11 @@ class LabelTrial(Record):
 
 def find_daemon(root: str = '/') -> Daemon | None:
     """Return the daemon that runs on the host at ``root``, or None if none does."""
-    proc = os.path.join(root, 'proc')
-    pid_by_name: dict[str, int] = {}
-    for pid in files.list_pids(root):
-        name = files.read_optional(proc, '%d/comm' % pid)
-        if name in DAEMONS and name not in pid_by_name:
-            pid_by_name[name] = pid
     for name in DAEMONS:
-        if name in pid_by_name:
-            return _describe(root, name, pid_by_name[name])
+        process = processes.find(root, name)
+        if process is not None:
+            label = _label(root, process.pid)
+            return Daemon(name, process.pid, process.started_s, label, process.same_root)
     return None
 
 
@@ -116,11 +112,7 @@ def try_script(script: str, label: str, timeout_s: float = 60) -> LabelTrial:
     )
 
 
-def _describe(root: str, name: str, pid: int) -> Daemon:
-    process = os.path.join(root, 'proc', str(pid))
-    label = files.read_optional(process, 'attr/current') or UNCONFINED
-    if label.endswith(')') and ' (' in label:  # AppArmor appends the mode
-        label = label.rsplit(' (', 1)[0]
-    return Daemon(
-        name, pid, processes.started_s(root, process), label, processes.same_root(root, process)
-    )
+def _label(root: str, pid: int) -> str:
+    label = files.read_optional(root, 'proc/%d/attr/current' % pid) or UNCONFINED
+    # AppArmor appends the mode in parentheses.
+    return label.rsplit(' (', 1)[0] if label.endswith(')') else label

@@ -73,20 +73,20 @@ def _describe(root: str, directory: str, pid: int, name: str) -> Process | None:
     )
     if name not in [os.path.basename(part) for part in (*command[:1], *script)]:
         return None
-    is_same = same_root(root, directory)
+    is_same = _same_root(root, directory)
     return Process(
         name,
         pid,
         command,
         owner.st_uid,
         owner.st_gid,
-        started_s(root, directory),
+        _started_s(root, directory),
         root if is_same else os.path.join(directory, 'root'),
         is_same,
     )
 
 
-def started_s(root: str, process: str) -> float | None:
+def _started_s(root: str, process: str) -> float | None:
     """Return a process's start time [s since the epoch], or None if not reported.
 
     :param process: the process's directory in procfs
@@ -105,7 +105,7 @@ def boot_s(root: str) -> int | None:
     return None
 
 
-def same_root(root: str, process: str) -> bool:
+def _same_root(root: str, process: str) -> bool:
     """Return whether a process sees the root directory ``root`` (False in a container).
 
     :param process: the process's directory in procfs

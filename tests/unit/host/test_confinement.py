@@ -15,7 +15,7 @@ class FindDaemonTest(unittest.TestCase):
         write(self.root, 'proc/stat', 'btime 1000\n')
 
     def process(self, pid, name, label=None, stat=None):
-        write(self.root, 'proc/%d/comm' % pid, name + '\n')
+        write(self.root, 'proc/%d/cmdline' % pid, '/usr/sbin/%s\0' % name)
         if label is not None:
             write(self.root, 'proc/%d/attr/current' % pid, label)
         if stat is not None:

@@ -40,7 +40,7 @@ class HookCommandTest(unittest.TestCase):
 
     def daemon(self, pid=900, started_s=1700000000, name='libvirtd', label='libvirtd (enforce)\n'):
         ticks = (started_s - 1700000000) * os.sysconf('SC_CLK_TCK')
-        self.host.write('proc/%d/comm' % pid, name + '\n')
+        self.host.write('proc/%d/cmdline' % pid, '/usr/sbin/%s\0' % name)
         self.host.write('proc/%d/attr/current' % pid, label)
         self.host.write(
             'proc/%d/stat' % pid, '%d (a) b) S %s %d 0' % (pid, ' '.join(['0'] * 18), ticks)
