@@ -164,7 +164,8 @@ def list_opts() -> list[cfg.Opt]:
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the group."""
+    """Register the groups ``[agent]`` and ``[counters]``."""
+    counters_conf.register_opts(conf)
     conf.register_group(GROUP)
     conf.register_opts(list_opts(), group=GROUP)
 
@@ -176,7 +177,8 @@ def read(path: str = host_options.PATH) -> AgentOptions:
     :raises OptionsError: the file cannot be read, or a value is invalid
     """
     try:
-        group = counters_conf.parse_file(path, register_opts).agent
+        conf, options = counters_conf.parse_file(path, register_opts), host_options.read(path)
+        group = conf.agent
         rebalance_options = plan_records.RebalanceOptions(
             bytes_per_tick=group.move_mib_per_tick << 20,
             moves_per_hour=group.moves_per_hour,
@@ -186,8 +188,8 @@ def read(path: str = host_options.PATH) -> AgentOptions:
             widen=group.widen,
         )
         return AgentOptions(
-            host_options.read(path),
-            counters_conf.read(path),
+            options,
+            counters_conf.from_conf(conf.counters, options),
             group.publish,
             group.reassert,
             group.rebalance,
