@@ -248,7 +248,7 @@ class Agent:
             tick = tick._replace(
                 host=usable_cpus.host_with_pool_cpus(self._root, self._sampler.pool)
             )
-            tick = tick._replace(guests=self._guests(), source=self._guest_events.source)
+            tick = tick._replace(guests=self._guests(), events_source=self._guest_events.source)
         return tick
 
     @staticmethod
@@ -315,7 +315,7 @@ class Agent:
         )
         return tick._replace(
             publication=publication.from_sample(view, sample, placement_options)._replace(
-                guests_by=tick.source, history=history
+                guests_by=tick.events_source, history=history
             ),
             pools=publication.pool_loads_of(view, sample),
         )

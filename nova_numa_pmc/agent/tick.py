@@ -47,7 +47,7 @@ class Tick(Record):
     :param totals: the counts of moves at the end of the tick
     :param failing_count: number of stages that currently fail
     :param paused: since when, and why, the agent has been paused; None: it is not paused
-    :param source: the source of guests' changes, as :attr:`guest_events.GuestEvents.source`
+    :param events_source: the source of guests' changes, as :attr:`guest_events.GuestEvents.source`
     :param starts_taken_over: number of starts that the agent has finished for the hook
     :param pools: the loads of the pools of CPUs, which are written with the publication
     """
@@ -61,7 +61,7 @@ class Tick(Record):
     totals: executor.MoveTotals = executor.MoveTotals()
     failing_count: int = 0
     paused: pause.Paused | None = None
-    source: str = ''
+    events_source: str = ''
     starts_taken_over: int = 0
     pools: tuple[model.PoolLoad, ...] = ()
 

@@ -306,9 +306,9 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
         (option.group, option.name): option.default for option in OPTIONS
     }
     problems: list[str] = []
-    texts, broken = _option_lines(text)
+    texts, unreadable = _option_lines(text)
     problems.extend(
-        '%s: line %d: %s; ignored' % (source, line_number, why) for line_number, why in broken
+        '%s: line %d: %s; ignored' % (source, line_number, why) for line_number, why in unreadable
     )
     for option in OPTIONS:
         key = (option.group, option.name)
@@ -332,7 +332,7 @@ def _option_lines(text: str) -> tuple[dict[tuple[str | None, str], str], list[tu
     :returns: {(group, name): text}, with the last text of each option, and [(line number, reason)]
     """
     texts: dict[tuple[str | None, str], str] = {}
-    broken: list[tuple[int, str]] = []
+    unreadable: list[tuple[int, str]] = []
     group: str | None = None
     key: tuple[str | None, str] | None = None
     for line_number, line in enumerate(text.split('\n'), 1):
@@ -343,23 +343,23 @@ def _option_lines(text: str) -> tuple[dict[tuple[str | None, str], str], list[tu
             # oslo.config accepts continued values. No option of ours can have one, so the line is
             # added to the value that it continues, for convert() to refuse both.
             if key is None:
-                broken.append((line_number, 'a continuation line without an option'))
+                unreadable.append((line_number, 'a continuation line without an option'))
             else:
                 texts[key] += '\n' + line.strip()
         elif line[0] == '[':
             group, key = line[1:-1].lower(), None
             if line[-1] != ']' or not group:
                 group = None
-                broken.append((line_number, 'not a [group]'))
+                unreadable.append((line_number, 'not a [group]'))
         elif line[0] not in '#;':
             name, value = _split(line)
             if not name:
                 key = None
-                broken.append((line_number, 'not an assignment (option = value)'))
+                unreadable.append((line_number, 'not an assignment (option = value)'))
             else:
                 key = group, name
                 texts[key] = value
-    return texts, broken
+    return texts, unreadable
 
 
 def _split(line: str) -> tuple[str, str]:

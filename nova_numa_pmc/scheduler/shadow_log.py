@@ -26,7 +26,7 @@ _LINE_MAX, _SECONDS_MAX = 65536, 1e11
 class ShadowDecision(Record):
     """A decision, as a line describes it.
 
-    :param taken_s: the time of the decision [s since the epoch]
+    :param decided_s: the time of the decision [s since the epoch]
     :param chosen: the host that Nova chose
     :param preferred: the host that our weigher preferred
     :param pressures: {host: the pressure that the guest would leave there}, for the hosts that the
@@ -35,7 +35,7 @@ class ShadowDecision(Record):
         new one, as a share of the CPU time that it wants; None if the line does not say
     """
 
-    taken_s: float
+    decided_s: float
     chosen: str
     preferred: str
     pressures: dict[str, float]
@@ -63,7 +63,7 @@ class ShadowSummary(Record):
     :param loss: mean losses of the same decisions; None if there are none
     :param later: {seconds: mean pressures that much later}, over those of the same decisions whose
         hosts a line at about that time names
-    :param broken: number of lines that could not be read
+    :param unreadable: number of lines that could not be read
     """
 
     decisions: int
@@ -73,7 +73,7 @@ class ShadowSummary(Record):
     pressure: PairedMeans | None
     loss: PairedMeans | None
     later: dict[int, PairedMeans]
-    broken: int
+    unreadable: int
 
 
 def decisions(lines: Iterable[str]) -> Iterator[ShadowDecision | None]:
@@ -119,25 +119,25 @@ def _name(data: Any) -> str:
 
 def summarise(logged: Iterable[ShadowDecision | None]) -> ShadowSummary:
     """Return a summary of decisions; None stands for one that could not be read."""
-    readable, broken = [], 0
+    readable, unreadable = [], 0
     for decision in logged:
         if decision is None:
-            broken += 1
+            unreadable += 1
         else:
             readable.append(decision)
-    readable.sort(key=lambda decision: decision.taken_s)
+    readable.sort(key=lambda decision: decision.decided_s)
     history: dict[str, tuple[list[float], list[float]]] = {}
     for decision in readable:
         for host, pressure in decision.pressures.items():
             times, pressures = history.setdefault(host, ([], []))
-            times.append(decision.taken_s)
+            times.append(decision.decided_s)
             pressures.append(pressure)
     changed = [decision for decision in readable if decision.changed]
     later = {
         seconds: _means(
             (
-                _later_pressure(history, decision.chosen, decision.taken_s, seconds),
-                _later_pressure(history, decision.preferred, decision.taken_s, seconds),
+                _later_pressure(history, decision.chosen, decision.decided_s, seconds),
+                _later_pressure(history, decision.preferred, decision.decided_s, seconds),
             )
             for decision in changed
         )
@@ -146,27 +146,27 @@ def summarise(logged: Iterable[ShadowDecision | None]) -> ShadowSummary:
     return ShadowSummary(
         len(readable),
         len(changed),
-        readable[0].taken_s if readable else 0.0,
-        readable[-1].taken_s if readable else 0.0,
+        readable[0].decided_s if readable else 0.0,
+        readable[-1].decided_s if readable else 0.0,
         _means(
             (decision.pressures.get(decision.chosen), decision.pressures.get(decision.preferred))
             for decision in changed
         ),
         _means(decision.losses for decision in changed),
         {seconds: means for seconds, means in later.items() if means},
-        broken,
+        unreadable,
     )
 
 
 def _later_pressure(
-    history: dict[str, tuple[list[float], list[float]]], host: str, taken_s: float, seconds: int
+    history: dict[str, tuple[list[float], list[float]]], host: str, decided_s: float, seconds: int
 ) -> float | None:
     """Return a host's pressure in the first line this much later; None if there is none."""
     times, pressures = history.get(host, ([], []))
-    position = bisect.bisect_left(times, taken_s + seconds)
+    position = bisect.bisect_left(times, decided_s + seconds)
     if (
         position == len(times)
-        or times[position] > taken_s + (1 + _LATER_TOLERANCE_RATIO) * seconds
+        or times[position] > decided_s + (1 + _LATER_TOLERANCE_RATIO) * seconds
     ):
         return None
     return pressures[position]

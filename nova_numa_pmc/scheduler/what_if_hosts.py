@@ -134,22 +134,22 @@ def choices(
     :param conf: {option: value} of the group ``[numa_pmc]``
     :param now_s: the time of the decisions [s since the epoch]
     """
-    weighed_hosts, stock_hosts = read_hosts(text), read_hosts(text)
-    stock_conf = {**conf, 'weight_multiplier': 0.0}
+    weighed_hosts, unweighed_hosts = read_hosts(text), read_hosts(text)
+    unweighed_conf = {**conf, 'weight_multiplier': 0.0}
     host_choices = []
     for request_number, create_request in enumerate(create_requests, 1):
         for _ in range(create_request.instances):
             weighed = _place_instance(weighed_hosts, create_request, conf, now_s)
-            stock = _place_instance(stock_hosts, create_request, stock_conf, now_s)
+            unweighed = _place_instance(unweighed_hosts, create_request, unweighed_conf, now_s)
             host_choices.append(
                 WhatIfChoice(
                     request_number,
                     weighed and weighed.host,
-                    stock and stock.host,
+                    unweighed and unweighed.host,
                     weighed and weighed.pressure,
-                    stock and stock.pressure,
+                    unweighed and unweighed.pressure,
                     weighed and weighed.loss,
-                    stock and stock.loss,
+                    unweighed and unweighed.loss,
                 )
             )
     return host_choices
@@ -162,27 +162,27 @@ def _place_instance(
     now_s: float,
 ) -> saved_hosts.HostDecision | None:
     """Place an instance; return the decision about its host, or None if no host passes."""
-    roomy_hosts = [host for host in hosts if host.has_room(create_request)]
+    hosts_with_room = [host for host in hosts if host.has_room(create_request)]
     guest_request = request.read(saved_hosts.SavedRequest(create_request.flavor))
     decisions = saved_hosts.decide(
-        [host.saved for host in roomy_hosts], guest_request, conf, now_s
+        [host.saved for host in hosts_with_room], guest_request, conf, now_s
     )
     passing = [position for position, decision in enumerate(decisions) if decision.passes]
     if not passing:
         return None
-    roomy_hosts = [roomy_hosts[position] for position in passing]
+    hosts_with_room = [hosts_with_room[position] for position in passing]
     decisions = [decisions[position] for position in passing]
     multiplier = conf['weight_multiplier']
     weights = [
-        stock_weight - multiplier * decision.penalty
-        for stock_weight, decision in zip(_stock_weights(roomy_hosts), decisions)
+        nova_weight - multiplier * decision.penalty
+        for nova_weight, decision in zip(_nova_weights(hosts_with_room), decisions)
     ]
-    best = max(range(len(roomy_hosts)), key=weights.__getitem__)
-    roomy_hosts[best].consume(create_request)
+    best = max(range(len(hosts_with_room)), key=weights.__getitem__)
+    hosts_with_room[best].consume(create_request)
     return decisions[best]
 
 
-def _stock_weights(hosts: Sequence[WhatIfHost]) -> list[float]:
+def _nova_weights(hosts: Sequence[WhatIfHost]) -> list[float]:
     """Return the sum of each host's weights by Nova's weighers, with default multipliers."""
     columns = (
         (1.0, [max(0.0, host.vcpus - host.saved.vcpus_used) for host in hosts]),

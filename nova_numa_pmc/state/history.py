@@ -172,13 +172,13 @@ def read(root: str = '/') -> tuple[list[HistoryEntry], int]:
     ]
     entries: list[HistoryEntry] = []
     begun: dict[str, int] = {}  # {id of a move: index of its entry}
-    malformed = 0
+    unreadable = 0
     for line in b'\n'.join(texts).split(b'\n'):
         if line:
             try:
                 entry = decode(line)
             except ValueError:
-                malformed += 1
+                unreadable += 1
                 continue
             if entry.id in begun:
                 entries[begun.pop(entry.id)] = entry
@@ -186,7 +186,7 @@ def read(root: str = '/') -> tuple[list[HistoryEntry], int]:
                 entries.append(entry)
             if entry.result == BEGUN:
                 begun[entry.id] = len(entries) - 1
-    return entries, malformed
+    return entries, unreadable
 
 
 def encode(entry: HistoryEntry) -> bytes:

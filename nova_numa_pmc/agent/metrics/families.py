@@ -235,7 +235,7 @@ def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
     yield _gauge(
         'agent_libvirt_connected',
         'Whether the agent receives libvirt events (0: it watches status files)',
-        int(tick.source == 'libvirt') if tick.source else None,
+        int(tick.events_source == 'libvirt') if tick.events_source else None,
     )
     yield _gauge('guests', 'Running guests', None if tick.host is None else len(tick.guests))
     yield _gauge('moving_guests', 'Guests being moved', tick.totals.guests_moving)

@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(to_data(summary), indent=2))
     elif summary.decisions:
         print('\n'.join(to_lines(summary)))
-    if summary.broken:
-        print('%d lines cannot be read and are left out' % summary.broken, file=sys.stderr)
+    if summary.unreadable:
+        print('%d lines cannot be read and are left out' % summary.unreadable, file=sys.stderr)
     if not summary.decisions:
         print('no shadow mode lines: set [numa_pmc] mode = shadow in nova.conf', file=sys.stderr)
         return exits.PROBLEM
@@ -82,7 +82,7 @@ def to_data(summary: shadow_log.ShadowSummary) -> dict[str, object]:
         'pressure': summary.pressure and summary.pressure._asdict(),
         'loss': summary.loss and summary.loss._asdict(),
         'later': {str(seconds): means._asdict() for seconds, means in summary.later.items()},
-        'broken': summary.broken,
+        'unreadable': summary.unreadable,
     }
 
 

@@ -20,7 +20,7 @@ class SummedTest(unittest.TestCase):
             line(3700.0, b=0.2, a=0.8),
             line(0.0, a=0.9, b=0.1),
         )
-        self.assertEqual((3, 2, 0.0, 90000.0, 0), (*found[:4], found.broken))
+        self.assertEqual((3, 2, 0.0, 90000.0, 0), (*found[:4], found.unreadable))
         self.assertEqual((2, 0.8, 0.2), tuple(found.pressure))
         self.assertEqual((1, 0.8, 0.2), tuple(found.later[3600]))
         self.assertEqual((1, 0.7, 0.3), tuple(found.later[86400]))
@@ -46,5 +46,5 @@ class SummedTest(unittest.TestCase):
         odd = shadow.MARK + json.dumps(told)
         cut = data.draw(strategies.integers(0, len(odd)))
         found = summed(good, odd, odd[:cut])
-        self.assertTrue(1 <= found.decisions + found.broken <= 3)
+        self.assertTrue(1 <= found.decisions + found.unreadable <= 3)
         json.dumps(found.decisions)

@@ -91,7 +91,7 @@ FULL = Tick(
     ),
     executor.MoveTotals({('move', 'made'): 3, ('swap', 'taken_back'): 1}, 1 << 30, 1),
     2,
-    source='libvirt',
+    events_source='libvirt',
 )
 EMPTY = Tick(NOW)
 

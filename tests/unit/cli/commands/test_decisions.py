@@ -42,7 +42,9 @@ class DecisionsTest(unittest.TestCase):
         with mock.patch('sys.stdin', io.StringIO(LOG + 'numa_pmc decision: {\n')):
             code, out, err = self.call('--json', '-')
         told = json.loads(out)
-        self.assertEqual((0, 2, 1, 1), (code, told['decisions'], told['changed'], told['broken']))
+        self.assertEqual(
+            (0, 2, 1, 1), (code, told['decisions'], told['changed'], told['unreadable'])
+        )
         self.assertEqual(0.9, told['pressure']['chosen'])
         self.assertIn('1 lines cannot be read', err)
 
