@@ -181,14 +181,14 @@ def main(limit_s=LIMIT_S):
             check=True,
             cwd=nova.CHECKOUT,
         )
-        figures[f'{case}, retry {retry}'] = found = json.loads(done.stdout.splitlines()[-1])
+        figures[f'{case}, retry {retry}'] = figure = json.loads(done.stdout.splitlines()[-1])
         took = [
-            'not ended' if found[name] is None else f'{found[name]:.1f} s'
+            'not ended' if figure[name] is None else f'{figure[name]:.1f} s'
             for name in ('audit_s', 'claim_s')
         ]
         print(
             f'{case:5}, retry = {retry:2}: audit {took[0]}, the claim behind it {took[1]}, '
-            f'{found["connections"]} connections tried',
+            f'{figure["connections"]} connections tried',
             flush=True,
         )
     print(json.dumps(figures))

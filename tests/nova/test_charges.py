@@ -24,13 +24,13 @@ class ChargeBase(base.NovaTest):
 
     def charged(self, name):
         """Return (vCPUs charged, the highest pressure that a guest would leave)."""
-        found = host_estimate.estimate(
+        estimate = host_estimate.estimate(
             self.host_state(name),
             request.read(nova_hosts.request_spec(1, 512)),
             host_estimate.EstimateOptions(),
             time.time(),
         )
-        return found.arrived_vcpus, found.outcome.pressures[0]
+        return estimate.arrived_vcpus, estimate.outcome.pressures[0]
 
 
 class ArrivalTest(ChargeBase):

@@ -55,34 +55,39 @@ class FakeHostTest(integrated_helpers.ProviderUsageBaseTestCase):
     def sent(self):
         """Let nova-compute report; return what reaches the scheduler."""
         self._run_periodics()
-        found = objects.ComputeNode.get_first_node_by_host_for_old_compat(
+        compute_node = objects.ComputeNode.get_first_node_by_host_for_old_compat(
             context.get_admin_context(), 'herd-01'
         )
-        return found, host_metrics.decode(json.loads(found.metrics))
+        return compute_node, host_metrics.decode(json.loads(compute_node.metrics))
 
     def test_it_sends_its_calm_load_and_its_guests(self):
-        node, found = self.sent()
+        node, decoded = self.sent()
         self.assertEqual((64, 262144), (node.vcpus, node.memory_mb))
-        self.assertEqual([5.0, 5.0], [each.demand_cores for each in found.view.nodes])
+        self.assertEqual([5.0, 5.0], [node_view.demand_cores for node_view in decoded.view.nodes])
         flavor = self._create_flavor(vcpu=4, memory_mb=8192, disk=0)
         servers = [
             self._create_server(flavor_id=flavor, networks='none', expected_state='ACTIVE')
             for _ in range(2)
         ]
-        node, found = self.sent()
-        self.assertEqual((8, 8), (node.vcpus_used, found.vcpus_used))
+        node, decoded = self.sent()
+        self.assertEqual((8, 8), (node.vcpus_used, decoded.vcpus_used))
         self.assertEqual(
             [(1, 4, 7.0, 8192 << 20)] * 2,
             [
-                (each.guests, each.vcpus, each.demand_cores, each.promised_bytes)
-                for each in found.view.nodes
+                (
+                    node_view.guests,
+                    node_view.vcpus,
+                    node_view.demand_cores,
+                    node_view.promised_bytes,
+                )
+                for node_view in decoded.view.nodes
             ],
         )
         for server in servers:
             self._delete_server(server)
-        node, found = self.sent()
-        self.assertEqual((0, 0), (node.vcpus_used, found.vcpus_used))
-        self.assertEqual([5.0, 5.0], [each.demand_cores for each in found.view.nodes])
+        node, decoded = self.sent()
+        self.assertEqual((0, 0), (node.vcpus_used, decoded.vcpus_used))
+        self.assertEqual([5.0, 5.0], [node_view.demand_cores for node_view in decoded.view.nodes])
 
     def test_a_build_takes_what_is_drawn_by_the_name(self):
         self.flags(build_least=5.0, build_most=180.0, group='fakehost')

@@ -36,10 +36,10 @@ class MonitorTest(base.NovaTest):
         column = self.compute_node('one').metrics
         self.assertLess(len(column), 1024)
         self.assertEqual(NUMA, set(self.sent()))
-        found = host_metrics.decode(objects.MonitorMetricList.from_json(column))
-        self.assertEqual([1.25, 2.25], [node.demand_cores for node in found.view.nodes])
+        decoded = host_metrics.decode(objects.MonitorMetricList.from_json(column))
+        self.assertEqual([1.25, 2.25], [node.demand_cores for node in decoded.view.nodes])
         self.assertEqual(
-            [1024 << 20, 2048 << 20], [node.promised_bytes for node in found.view.nodes]
+            [1024 << 20, 2048 << 20], [node.promised_bytes for node in decoded.view.nodes]
         )
 
     def test_the_cpu_metrics_come_before_ours_where_they_are_wanted(self):
@@ -88,8 +88,8 @@ class MonitorTest(base.NovaTest):
         for building, expected in ((0, 4), (1, 2), (2, 0), (3, 0), (-1, 4)):
             with self.subTest(building):
                 tracked.stats = {'num_instances': '2', 'num_vm_building': str(building)}
-                found = host_metrics.decode(monitor._numa_metrics())
-                self.assertEqual(expected, found.vcpus_used)
+                decoded = host_metrics.decode(monitor._numa_metrics())
+                self.assertEqual(expected, decoded.vcpus_used)
 
     def test_what_comes_by_a_migration_is_not_recorded_until_it_is_there(self):
         server = self.boot(self.flavor(vcpus=4, memory_mb=1024))
@@ -111,8 +111,8 @@ class MonitorTest(base.NovaTest):
                         dest_compute=destination, migration_type=kind, status=status
                     )
                 }
-                found = host_metrics.decode(self.monitor('one')._numa_metrics())
-                self.assertEqual(expected, found.vcpus_used)
+                decoded = host_metrics.decode(self.monitor('one')._numa_metrics())
+                self.assertEqual(expected, decoded.vcpus_used)
 
     def test_notifications_of_both_kinds_carry_the_values(self):
         self.flags(cpu_metrics=True, group='numa_pmc')
@@ -214,14 +214,14 @@ class MonitorTest(base.NovaTest):
         with context.target_cell(
             context.get_admin_context(), self.host_mappings['one'].cell_mapping
         ):
-            found = objects.MonitorMetricList()
+            metrics = objects.MonitorMetricList()
             calls = []
             self.stub_out(
                 'nova.objects.ComputeNode.get_by_host_and_nodename',
                 lambda *arguments: calls.append(arguments),
             )
-            tracker.monitors[0].populate_metrics(found)
-        self.assertLessEqual(NUMA, {metric.name for metric in found})
+            tracker.monitors[0].populate_metrics(metrics)
+        self.assertLessEqual(NUMA, {metric.name for metric in metrics})
         self.assertEqual([], calls)
 
 
@@ -243,8 +243,8 @@ class DeadbandTest(base.NovaTest):
 
     def wanted(self):
         """Return the cores wanted of each node, as the scheduler reads them."""
-        found = host_metrics.decode(json.loads(self.compute_node('one').metrics))
-        return [node.demand_cores for node in found.view.nodes]
+        decoded = host_metrics.decode(json.loads(self.compute_node('one').metrics))
+        return [node.demand_cores for node in decoded.view.nodes]
 
     def test_what_hardly_changes_is_not_saved(self):
         self.assertEqual(
@@ -260,8 +260,8 @@ class DeadbandTest(base.NovaTest):
         self.saved(0.5, 0.5)
         self.boot(self.flavor(vcpus=2, memory_mb=1024))
         self.assertEqual(1, self.saved(0.5, 0.5))
-        found = host_metrics.decode(json.loads(self.compute_node('one').metrics))
-        self.assertEqual(self.compute_node('one').vcpus_used, found.vcpus_used)
+        decoded = host_metrics.decode(json.loads(self.compute_node('one').metrics))
+        self.assertEqual(self.compute_node('one').vcpus_used, decoded.vcpus_used)
 
     def test_after_the_heartbeat_it_is_sent_again(self):
         now_s = time.time()
@@ -275,8 +275,8 @@ class DeadbandTest(base.NovaTest):
             with self.subTest(resend_s=resend_s, deadband=deadband):
                 self.flags(metrics_heartbeat=resend_s, metrics_deadband=deadband, group='numa_pmc')
                 self.saved(0.5, 0.5)
-                found = host_metrics.decode(json.loads(self.compute_node('one').metrics))
-                self.assertEqual(expected, found.interval_s)
+                decoded = host_metrics.decode(json.loads(self.compute_node('one').metrics))
+                self.assertEqual(expected, decoded.interval_s)
 
     def test_without_a_deadband_each_measurement_is_sent(self):
         self.flags(metrics_deadband=0.0, group='numa_pmc')

@@ -53,7 +53,7 @@ class ReplayTest(base.NovaTest):
             decisions = self.replayed(vcpus=4)
             self.assertEqual(
                 {'known': True, 'unknown': False},
-                {each.host: each.estimate.outcome is not None for each in decisions},
+                {decision.host: decision.estimate.outcome is not None for decision in decisions},
             )
             chosen.append(decisions[0].host)
             self.assertEqual(chosen[-1], self.host_of(self.boot(flavor)))

@@ -27,10 +27,10 @@ class UpstreamPatchTest(fixtures.TestWithFixtures):
         spec = importlib.util.spec_from_file_location(
             module.__name__, self.tree / self.relative(module)
         )
-        found = importlib.util.module_from_spec(spec)
+        patched_module = importlib.util.module_from_spec(spec)
         with mock.patch.dict(sys.modules):
-            spec.loader.exec_module(found)
-        return found
+            spec.loader.exec_module(patched_module)
+        return patched_module
 
     def relative(self, module):
         return os.path.relpath(module.__file__, pathlib.Path(nova.__file__).parents[1])

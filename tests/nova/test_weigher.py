@@ -38,9 +38,9 @@ def host_state(name, *pressures, vcpus_used=16, memory_mb_used=16384, aggregates
     row.vcpus_used = vcpus_used
     row.memory_mb_used, row.free_ram_mb = memory_mb_used, row.memory_mb - memory_mb_used
     row.metrics = json.dumps(listed(state(*pressures, taken_s=int(time.time()), **fields)))
-    (found,) = nova_hosts.host_states([row], instances=2)
-    found.aggregates = [objects.Aggregate(metadata=metadata) for metadata in aggregates]
-    return found
+    (host,) = nova_hosts.host_states([row], instances=2)
+    host.aggregates = [objects.Aggregate(metadata=metadata) for metadata in aggregates]
+    return host
 
 
 def share(*pressures, cores=10.0):
@@ -62,9 +62,9 @@ def busy_memory(name, demand, *bandwidth_ratios):
 
 
 def unknown(name, **fields):
-    found = host_state(name, 0.1, 0.1, **fields)
-    found.metrics = objects.MonitorMetricList(objects=[])
-    return found
+    host = host_state(name, 0.1, 0.1, **fields)
+    host.metrics = objects.MonitorMetricList(objects=[])
+    return host
 
 
 class SchedulerTest(test.NoDBTestCase):
@@ -79,15 +79,17 @@ class SchedulerTest(test.NoDBTestCase):
 
     def weigh(self, *host_states, spec=None):
         """Return the hosts' names, best first, as Nova sorts them, and their weights."""
-        found = weights.HostWeightHandler().get_weighed_objects(
+        weighed_hosts = weights.HostWeightHandler().get_weighed_objects(
             [self.weigher], host_states, spec or self.spec
         )
-        return [one.obj.host for one in found], {one.obj.host: one.weight for one in found}
+        return [one.obj.host for one in weighed_hosts], {
+            one.obj.host: one.weight for one in weighed_hosts
+        }
 
-    def assert_near(self, expected, found):
+    def assert_near(self, expected, values):
         """Assert that weights are as expected, except for the effect of memory bandwidth."""
-        self.assertEqual(len(expected), len(found))
-        for one, other in zip(expected, found):
+        self.assertEqual(len(expected), len(values))
+        for one, other in zip(expected, values):
             self.assertAlmostEqual(one, other, delta=BANDWIDTH_WEIGHT)
 
     def passing(self, *host_states, spec=None):
@@ -106,12 +108,12 @@ class WeigherTest(SchedulerTest):
         self.assertIn(weigher.NUMAPressureWeigher, classes)
 
     def test_the_least_loss_is_best(self):
-        order, found = self.weigh(
+        order, penalties = self.weigh(
             host_state('a', 0.9, 0.8), host_state('b', 0.2, 0.9), host_state('c', 0.5, 0.5)
         )
         self.assertEqual(['b', 'c', 'a'], order)
         expected = [share(0.2, 0.9), share(0.5, 0.5), share(0.9, 0.8)]
-        self.assert_near(expected, [found[name] for name in 'bca'])
+        self.assert_near(expected, [penalties[name] for name in 'bca'])
 
     def test_a_guest_rather_fits_on_one_node_than_spans_two(self):
         roomy, full = (
@@ -124,24 +126,24 @@ class WeigherTest(SchedulerTest):
             )
             for name, promised, demand in (('roomy', 8, 2.5), ('full', 63, 2.0))
         )
-        order, found = self.weigh(full, roomy)
+        order, penalties = self.weigh(full, roomy)
         self.assertEqual(['roomy', 'full'], order)
         # Although less is wanted there, it is worse than a host on which the guest would fit.
-        self.assertLess(found['full'], share(0.2, 0.2) - BANDWIDTH_WEIGHT)
+        self.assertLess(penalties['full'], share(0.2, 0.2) - BANDWIDTH_WEIGHT)
 
     def test_the_unknown_counts_by_promises(self):
         crowded = unknown('x', vcpus_used=150)
-        order, found = self.weigh(crowded, unknown('y'), host_state('a', 0.8, 0.8))
+        order, penalties = self.weigh(crowded, unknown('y'), host_state('a', 0.8, 0.8))
         self.assertEqual(['y', 'a', 'x'], order)
         # 0.3 · 150 cores wanted of 0.625 · 64 cores, on two halves.
-        self.assert_near([share(22.5 / 20, 22.5 / 20, cores=20)], [found['x']])
+        self.assert_near([share(22.5 / 20, 22.5 / 20, cores=20)], [penalties['x']])
 
     def test_the_unknown_is_neither_the_best_nor_the_worst(self):
-        order, found = self.weigh(
+        order, penalties = self.weigh(
             unknown('x', vcpus_used=80), host_state('idle', 0.1, 0.1), host_state('busy', 0.9, 0.9)
         )
         self.assertEqual(['idle', 'x', 'busy'], order)
-        self.assertLess(found['busy'], found['x'])
+        self.assertLess(penalties['busy'], penalties['x'])
 
     def test_multiplier_and_floor_of_an_aggregate_override(self):
         calm = host_state('b', 0.1, 0.1)
@@ -156,27 +158,27 @@ class WeigherTest(SchedulerTest):
             ({'numa_pmc_penalty_floor': 'nan'}, plain),
         ):
             with self.subTest(str(metadata)):
-                _, found = self.weigh(host_state('a', 0.8, 0.8, aggregates=[metadata]), calm)
-                self.assertAlmostEqual(expected, found['a'])
+                _, penalties = self.weigh(host_state('a', 0.8, 0.8, aggregates=[metadata]), calm)
+                self.assertAlmostEqual(expected, penalties['a'])
 
     def test_no_multiplier_draws_guests_to_pressed_hosts(self):
         calm = host_state('calm', 0.1, 0.1)
         _, plain = self.weigh(host_state('busy', 1.0, 1.0), calm)
         for odd in ('7', '-7'):
-            _, found = self.weigh(
+            _, penalties = self.weigh(
                 host_state('busy', 1.0, 1.0, aggregates=[{'numa_pmc_weight_multiplier': odd}]),
                 calm,
             )
-            self.assertAlmostEqual(plain['calm'], found['calm'])
-            self.assertLessEqual(found['busy'], 0.0)
+            self.assertAlmostEqual(plain['calm'], penalties['calm'])
+            self.assertLessEqual(penalties['busy'], 0.0)
 
     def test_a_multiplier_that_is_none_spoils_nothing(self):
         for odd in ('nan', 'inf', 'x'):
-            _, found = self.weigh(
+            _, penalties = self.weigh(
                 host_state('a', 0.9, 0.9),
                 host_state('b', 0.2, 0.2, aggregates=[{'numa_pmc_weight_multiplier': odd}]),
             )
-            self.assertTrue(all(map(math.isfinite, found.values())))
+            self.assertTrue(all(map(math.isfinite, penalties.values())))
 
     def test_what_one_instance_takes_counts_for_the_next(self):
         hosts = [host_state(name, 0.4, 0.4) for name in 'abcd']
@@ -207,31 +209,31 @@ class WeigherTest(SchedulerTest):
             busy_memory(name, 5.0, ratio, ratio)
             for name, ratio in (('calm', 0.3), ('busy', 0.5), ('full', 0.7), ('fuller', 0.71))
         ]
-        order, found = self.weigh(unknown('x'), *hosts, spec=spec)
+        order, penalties = self.weigh(unknown('x'), *hosts, spec=spec)
         self.assertEqual('calm', order[0])
-        self.assertLess(found['x'], found['busy'])
+        self.assertLess(penalties['x'], penalties['busy'])
         # The upper quartile of the four.
-        self.assertAlmostEqual(found['full'], found['x'])
+        self.assertAlmostEqual(penalties['full'], penalties['x'])
 
     def test_a_flavor_that_opts_out_changes_nothing(self):
         spec = nova_hosts.request_spec(**{'numa_pmc:policy': 'none'})
-        _, found = self.weigh(host_state('a', 0.1, 0.9), host_state('b', 0.4, 0.4), spec=spec)
-        self.assertEqual({0.0}, set(found.values()))
+        _, penalties = self.weigh(host_state('a', 0.1, 0.9), host_state('b', 0.4, 0.4), spec=spec)
+        self.assertEqual({0.0}, set(penalties.values()))
 
     def test_one_line_a_host_at_debug(self):
         with self.assertLogs(weigher.LOG.logger, 'DEBUG') as log:
             self.weigh(host_state('a', 0.1, 0.9), unknown('b'))
-        said = [record.getMessage() for record in log.records]
-        self.assertEqual(2, sum('NUMA pressure of' in line for line in said))
-        self.assertIn('node 0: pressure ', said[0])
-        self.assertIn('(on one node)', said[0])
-        self.assertIn('unknown: no metrics from nova-numa-pmc', said[1])
+        messages = [record.getMessage() for record in log.records]
+        self.assertEqual(2, sum('NUMA pressure of' in line for line in messages))
+        self.assertIn('node 0: pressure ', messages[0])
+        self.assertIn('(on one node)', messages[0])
+        self.assertIn('unknown: no metrics from nova-numa-pmc', messages[1])
 
     def test_nothing_is_raised(self):
         broken = host_state('a', 0.1, 0.1)
         del broken.vcpus_used
-        _, found = self.weigh(broken, host_state('b', 0.5, 0.5))
-        self.assertEqual({0.0}, set(found.values()))
+        _, penalties = self.weigh(broken, host_state('b', 0.5, 0.5))
+        self.assertEqual({0.0}, set(penalties.values()))
         self.assertEqual([0.0], self.weigher.weigh_objects([weights.WeighedHost(None, 0.0)], None))
 
 
@@ -240,10 +242,10 @@ class AbsoluteTest(SchedulerTest):
 
     def gap(self, *others):
         """Return by how much a calm host is ahead of a saturated one."""
-        _, found = self.weigh(
+        _, penalties = self.weigh(
             host_state('calm', 0.2, 0.2), host_state('saturated', 0.9, 0.9), *others
         )
-        return found['calm'] - found['saturated']
+        return penalties['calm'] - penalties['saturated']
 
     def test_hosts_of_odd_figures_decide_for_none(self):
         expected = self.gap()
@@ -270,27 +272,27 @@ class AbsoluteTest(SchedulerTest):
             self.flags(penalty_jitter=jitter, group='numa_pmc')
             for number in range(20):
                 self.spec.instance_uuid = str(uuid.UUID(int=number))
-                found = weights.HostWeightHandler().get_weighed_objects(
+                weighed_hosts = weights.HostWeightHandler().get_weighed_objects(
                     [*(each() for each in classes), self.weigher], [roomy, calm], self.spec
                 )
-                self.assertEqual('calm', found[0].obj.host)
+                self.assertEqual('calm', weighed_hosts[0].obj.host)
 
     def test_a_guest_more_on_one_of_equal_calm_hosts_counts_less_than_a_stock_weigher(self):
         hosts = [host_state(name, 0.1, 0.1) for name in 'abcde']
         hosts[2].vcpus_used += 1
-        _, found = self.weigh(*hosts)
-        self.assertLessEqual(max(found.values()) - min(found.values()), 1.0)
+        _, penalties = self.weigh(*hosts)
+        self.assertLessEqual(max(penalties.values()) - min(penalties.values()), 1.0)
 
 
 class JitterTest(SchedulerTest):
     def chosen(self, hosts, jitter):
         """Return {host: number of 200 requests that chose it}; none of them is counted yet."""
         self.flags(penalty_jitter=jitter, group='numa_pmc')
-        found = []
+        chosen_hosts = []
         for number in range(200):
             self.spec.instance_uuid = str(uuid.UUID(int=number))
-            found.append(self.weigh(*hosts)[0][0])
-        return collections.Counter(found)
+            chosen_hosts.append(self.weigh(*hosts)[0][0])
+        return collections.Counter(chosen_hosts)
 
     def test_requests_of_the_same_seconds_go_to_different_hosts(self):
         hosts = [host_state(f'host{at}', 0.2, 0.2) for at in range(10)]
@@ -332,15 +334,15 @@ class ModeTest(SchedulerTest):
         ]
         with self.assertLogs(weigher.LOG.logger, 'INFO') as log:
             weigher.LOG.info('that there is something')
-            _, found = self.weigh(*hosts)
+            _, penalties = self.weigh(*hosts)
         lines = [record.getMessage() for record in log.records[1:]]
-        return [round(found[name], 9) for name in 'abc'], [
+        return [round(penalties[name], 9) for name in 'abc'], [
             json.loads(line[len(shadow.MARK) :]) for line in lines
         ]
 
     def test_on_and_off(self):
-        found, lines = self.weighed()
-        self.assert_near([share(0.9, 0.9), share(0.8, 0.8), share(0.2, 0.2)], found)
+        penalties, lines = self.weighed()
+        self.assert_near([share(0.9, 0.9), share(0.8, 0.8), share(0.2, 0.2)], penalties)
         self.assertEqual([], lines)
         self.flags(mode='off', group='numa_pmc')
         self.assertEqual(([0.0, 0.0, 0.0], []), self.weighed())
@@ -348,23 +350,24 @@ class ModeTest(SchedulerTest):
     def test_shadow_changes_nothing_and_tells(self):
         on, _ = self.weighed()
         self.flags(mode='shadow', group='numa_pmc')
-        found, (told,) = self.weighed()
-        self.assertEqual([0.0, 0.0, 0.0], found)
-        self.assertEqual(('a', 'c'), (told['chosen']['host'], told['top'][0]['host']))
-        self.assertTrue(told['changed'])
+        penalties, (choice,) = self.weighed()
+        self.assertEqual([0.0, 0.0, 0.0], penalties)
+        self.assertEqual(('a', 'c'), (choice['chosen']['host'], choice['top'][0]['host']))
+        self.assertTrue(choice['changed'])
         self.assertEqual(
-            [round(one, 3) for one in on[::-1]], [one['share'] for one in told['top']]
+            [round(one, 3) for one in on[::-1]], [one['share'] for one in choice['top']]
         )
         self.assertEqual(
-            [round(one / -MULTIPLIER, 4) for one in on[::-1]], [one['loss'] for one in told['top']]
+            [round(one / -MULTIPLIER, 4) for one in on[::-1]],
+            [one['loss'] for one in choice['top']],
         )
-        self.assertIn(told['chosen']['age_s'], range(60))
+        self.assertIn(choice['chosen']['age_s'], range(60))
 
     def test_an_aggregate_decides_for_its_hosts(self):
         on, _ = self.weighed()
-        found, (told,) = self.weighed('shadow')
-        self.assertEqual([0.0, *on[1:]], found)
-        self.assertEqual(('a', 'c'), (told['chosen']['host'], told['top'][0]['host']))
+        penalties, (choice,) = self.weighed('shadow')
+        self.assertEqual([0.0, *on[1:]], penalties)
+        self.assertEqual(('a', 'c'), (choice['chosen']['host'], choice['top'][0]['host']))
         self.assertEqual(([0.0, *on[1:]], []), self.weighed('off'))
         self.assertEqual((on, []), self.weighed('odd'))
 
@@ -420,8 +423,8 @@ class FilterTest(SchedulerTest):
             pressure_filter.LOG.warning('that there is something')
             for _ in range(3):
                 self.assertEqual(['a'], self.passing(host_state('a', 0.2, 0.2)))
-        said = [record.getMessage() for record in log.records]
-        self.assertEqual(1, sum('numa_pmc:once' in line for line in said), said)
+        messages = [record.getMessage() for record in log.records]
+        self.assertEqual(1, sum('numa_pmc:once' in line for line in messages), messages)
 
 
 class FuzzTest(SchedulerTest):
@@ -444,15 +447,15 @@ class FuzzTest(SchedulerTest):
                 # as here.
                 refused += 1
                 odd.metrics = _forced(rng, original)
-            _, found = self.weigh(odd, *neighbours)
-            self.assertTrue(all(map(math.isfinite, found.values())), at)
+            _, penalties = self.weigh(odd, *neighbours)
+            self.assertTrue(all(map(math.isfinite, penalties.values())), at)
             self.assert_near(
-                [share(0.2, 0.3), share(0.9, 0.8)], [found['calm-1'], found['busy-1']]
+                [share(0.2, 0.3), share(0.9, 0.8)], [penalties['calm-1'], penalties['busy-1']]
             )
             if host_metrics.decode(odd.metrics) is None:
                 blank += 1
                 # According to its 16 vCPUs, 4.8 of 40 cores are wanted.
-                self.assert_near([share(0.12, 0.12, cores=20)], [found['odd']])
+                self.assert_near([share(0.12, 0.12, cores=20)], [penalties['odd']])
                 self.assertIn('odd', self.passing(odd))
             else:
                 self.passing(odd)
@@ -462,7 +465,7 @@ class FuzzTest(SchedulerTest):
 
 def _forced(rng, original):
     """Put mutated values into Nova's objects, bypassing the checks of their fields."""
-    found = objects.MonitorMetricList(
+    metrics = objects.MonitorMetricList(
         objects=[
             objects.MonitorMetric(
                 name=one['name'],
@@ -476,8 +479,8 @@ def _forced(rng, original):
     )
     values = mutated(rng, original)
     if type(values) is list:
-        for metric, one in zip(found.objects, values):
+        for metric, one in zip(metrics.objects, values):
             if type(one) is dict:
                 for field in ('name', 'numa_membw_values'):
                     setattr(metric, f'_obj_{field}', one.get(field))
-    return found
+    return metrics

@@ -66,7 +66,7 @@ class WeighersTest(testtools.TestCase):
 
     def test_each_weigher_of_nova_conf_is_asked(self):
         size = {'memory_mb': 16384, 'memory_mb_used': 4096}
-        said = json.loads(
+        explained = json.loads(
             self.explain(
                 [
                     row('roomy', 3.5, 3.5, **dict(size, memory_mb=65536)),
@@ -78,14 +78,14 @@ class WeighersTest(testtools.TestCase):
                 '--json',
             )
         )
-        ours = {each['host']: each['added_weight'] for each in said['hosts']}
-        hosts = said['weighers']['hosts']
+        ours = {host['host']: host['added_weight'] for host in explained['hosts']}
+        hosts = explained['weighers']['hosts']
         self.assertEqual({'roomy', 'calm', 'other'}, set(hosts))
         # One core more on one of two nodes of four cores, where a tenth of a core is wanted.
         self.assertAlmostEqual(ours['calm'], -MULTIPLIER * cpu_loss((0.1, 0.1), 0, 1.0, 4))
-        for name, found in hosts.items():
-            self.assertAlmostEqual(ours[name], found['added_weights']['NUMAPressureWeigher'])
-            self.assertAlmostEqual(sum(found['added_weights'].values()), found['weight'])
+        for name, host in hosts.items():
+            self.assertAlmostEqual(ours[name], host['added_weights']['NUMAPressureWeigher'])
+            self.assertAlmostEqual(sum(host['added_weights'].values()), host['weight'])
         self.assertEqual(
             [2.0, 0.4, 0.0],
             [
@@ -94,8 +94,8 @@ class WeighersTest(testtools.TestCase):
             ],
         )
         self.assertIn('CPUWeigher', hosts['calm']['added_weights'])
-        self.assertIn('no_such_thing', said['weighers']['failed']['Odd'])
-        self.assertEqual('calm', said['weighers']['chosen'])
+        self.assertIn('no_such_thing', explained['weighers']['failed']['Odd'])
+        self.assertEqual('calm', explained['weighers']['chosen'])
 
     def test_the_text_has_a_column_for_each_that_tells_hosts_apart(self):
         rows = [
@@ -103,9 +103,9 @@ class WeighersTest(testtools.TestCase):
             row('calm', 0.1, 0.1, memory_mb=16384),
         ]
         conf = NOVA_CONF.replace('odd_weigher.Odd,', '')
-        said = self.explain(rows, conf + '[numa_pmc]\npenalty_floor = 0.05\n')
-        self.assertRegex(said, r'(?m)^host +weight +(CPU|RAM)Weigher +(RAM|CPU)Weigher$')
-        self.assertRegex(said, r'(?m)^roomy +2\.983 ')
-        self.assertRegex(said, r'(?m)^calm +1\.400 ')
-        self.assertIn('the same for all hosts: ', said)
-        self.assertIn('chosen by all weighers: roomy', said)
+        text = self.explain(rows, conf + '[numa_pmc]\npenalty_floor = 0.05\n')
+        self.assertRegex(text, r'(?m)^host +weight +(CPU|RAM)Weigher +(RAM|CPU)Weigher$')
+        self.assertRegex(text, r'(?m)^roomy +2\.983 ')
+        self.assertRegex(text, r'(?m)^calm +1\.400 ')
+        self.assertIn('the same for all hosts: ', text)
+        self.assertIn('chosen by all weighers: roomy', text)

@@ -203,15 +203,15 @@ def run_apart(names, ours):
     )
     if done.returncode:
         sys.exit(f'the test run exited with status {done.returncode}')
-    found = json.loads(done.stdout.splitlines()[-1])
-    counts = collections.Counter(found['tests'].values())
+    answer = json.loads(done.stdout.splitlines()[-1])
+    counts = collections.Counter(answer['tests'].values())
     print(
         ', '.join(f'{counts[outcome]} {outcome}' for outcome in OUTCOMES),
         f'in {time.monotonic() - start:.0f} s'
-        + ''.join(f'; {name} ran {count} times' for name, count in found['calls'].items()),
+        + ''.join(f'; {name} ran {count} times' for name, count in answer['calls'].items()),
         flush=True,
     )
-    return found
+    return answer
 
 
 def main():
