@@ -55,7 +55,7 @@ class Soak:
     def __init__(self, lab, seed, say=print):
         self.lab, self.run, self.say = lab, lab.run, say
         self.agent = Agent(lab)
-        self.rng, self.expected, self.made = random.Random(seed), {}, 0
+        self.rng, self.expected, self.started = random.Random(seed), {}, 0
         self.counts, self.rss_kib = collections.Counter(), collections.defaultdict(list)
         self.filled, self.timed_out = None, 0
         self.actions = {
@@ -103,10 +103,10 @@ class Soak:
                 [d for d in (5, 10, 20, 40, 60) if d == 5 or load + d * vcpus <= LOAD_MAX]
             )
             load += duty * vcpus
-            self.made += 1
+            self.started += 1
             specs.append(
                 {
-                    'name': f's{self.made}',
+                    'name': f's{self.started}',
                     'memory_mib': self.rng.choice((16, 32, 64)),
                     'vcpus': vcpus,
                     'load': duty * vcpus,
@@ -261,7 +261,7 @@ class Soak:
         assert moves <= allowed, (moves, allowed)
         return {
             'steps': dict(self.counts),
-            'guests_started': self.made - self.timed_out,
+            'guests_started': self.started - self.timed_out,
             'starts_timed_out': self.timed_out,
             'moves': moves,
             'moves_allowed': allowed,

@@ -112,9 +112,11 @@ class StartTest(HookTest):
         for number in range(10):
             self.call('start', number)
         promises = [self.promise(number) for number in range(10)]
-        self.assertEqual({(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)}, {each.cpu_nodes for each in promises})
-        self.assertEqual(10, len({each.cpus for each in promises}))
-        self.assertEqual([5], [len(each.mem_nodes) for each in promises[:1]])
+        self.assertEqual(
+            {(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)}, {promise.cpu_nodes for promise in promises}
+        )
+        self.assertEqual(10, len({promise.cpus for promise in promises}))
+        self.assertEqual([5], [len(promise.mem_nodes) for promise in promises[:1]])
 
     def test_a_guest_that_the_operator_ignores_floats(self):
         overrides.put(overrides.Override(hosts.uuid_of(1), 'ignore', hosts.name_of(1)), self.root)
@@ -135,8 +137,8 @@ class StartTest(HookTest):
         self.call('start', 2)
         self.assertEqual((1,), self.promise(2).cpu_nodes)
         logged = ' '.join(self.host.logged())
-        for told in ('line 1 is not', 'users other than root'):
-            self.assertIn(told, logged)
+        for message in ('line 1 is not', 'users other than root'):
+            self.assertIn(message, logged)
 
     def test_a_guest_is_held_within_its_allowed_cpus(self):
         tree = self.host.launch(1)
@@ -667,9 +669,9 @@ class PoolTest(HookTest):
         self.publish(self.SHARED)
         for number in (1, 2):
             self.call('start', number)
-        told = ' '.join(self.host.logged())
-        self.assertIn('CPUs 0-1;', told)
-        self.assertIn('CPUs 4-5;', told)
+        log_text = ' '.join(self.host.logged())
+        self.assertIn('CPUs 0-1;', log_text)
+        self.assertIn('CPUs 4-5;', log_text)
 
     def test_a_pool_published_in_another_boot_is_not_used(self):
         self.publish(self.SHARED, 'ffffffff-0000-4000-8000-000000000009')
@@ -706,9 +708,9 @@ class PoolTest(HookTest):
         self.call('start', 1)
         self.call('start', 2, hosts.domain_xml(2, cpuset='2-3,6-7,99'))
         self.call('start', 3, hosts.domain_xml(3, cpuset='3,7'))
-        told = self.host.logged()
+        messages = self.host.logged()
         for line, cpus, evidence in zip(
-            told,
+            messages,
             ('0-1', '6-7', '3,7'),
             (
                 'based on the pressure measured',
@@ -736,12 +738,12 @@ class PoolTest(HookTest):
 
 class BoundedTest(unittest.TestCase):
     def run_in_child(self, work, timeout_s=20):
-        said = os.pipe()
+        pipe = os.pipe()
         answer = hook_worker.run(
-            work, timeout_s, lambda error: os.write(said[1], repr(error).encode())
+            work, timeout_s, lambda error: os.write(pipe[1], repr(error).encode())
         )
-        os.close(said[1])
-        with open(said[0]) as stream:
+        os.close(pipe[1])
+        with open(pipe[0]) as stream:
             return answer, stream.read()
 
     def test_the_childs_answer_is_returned(self):

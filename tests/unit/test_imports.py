@@ -89,8 +89,8 @@ def host_side():
 def oldest_python():
     """Return the path of a Python 3.9, or ``None``; pyenv's shim may lead nowhere."""
     pyenv = pathlib.Path('~/.pyenv/versions').expanduser()
-    found = map(str, sorted(pyenv.glob('3.9*/bin/python3.9')))
-    for path in (shutil.which('python3.9'), *found):
+    interpreters = map(str, sorted(pyenv.glob('3.9*/bin/python3.9')))
+    for path in (shutil.which('python3.9'), *interpreters):
         if path and subprocess.run([path, '-I', '-c', ''], capture_output=True).returncode == 0:
             return path
     return None

@@ -122,12 +122,12 @@ class PropertyTest(unittest.TestCase):
     def taken(self, function, *arguments):
         """Return what a check returns, or None if it refused the value with a short message."""
         try:
-            found = function(*arguments)
+            result = function(*arguments)
         except ValueError as error:
             self.assertLess(len(str(error)), 120)
             return None
-        self.assertIs(arguments[0], found)
-        return (found,)
+        self.assertIs(arguments[0], result)
+        return (result,)
 
     @given(ANYTHING, BOUND)
     def test_a_value_is_taken_as_it_is_or_refused(self, value, bound):

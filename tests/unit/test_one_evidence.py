@@ -128,9 +128,9 @@ class HostCase(unittest.TestCase):
         nodes, more = SHAPES[shape]
         if shape == 'kept':
             sysfs.device_memory(directory.name, (2, 3))
-        made = PublishedHost(directory.name, nodes, **more)
-        self.addCleanup(made.close)
-        return made
+        published_host = PublishedHost(directory.name, nodes, **more)
+        self.addCleanup(published_host.close)
+        return published_host
 
     def measured(self, host, loads, kept=(), rotation=0, age_s=0.0, history=None):
         host.promise(kept, rotation)

@@ -23,16 +23,16 @@ class ProblemLogTest(unittest.TestCase):
         return logs.records
 
     def test_a_problem_is_told_once_per_kind_and_when_it_ends(self):
-        told = self.failing(None, StateError('a'), StateError('b'), OSError('c'), None, None)
+        messages = self.failing(None, StateError('a'), StateError('b'), OSError('c'), None, None)
         self.assertEqual(
             ['reading fails: a', 'reading fails: c', 'reading works again'],
-            [record.getMessage() for record in told],
+            [record.getMessage() for record in messages],
         )
 
     def test_a_bug_is_told_with_its_traceback(self):
-        (told,) = self.failing(KeyError('x'))
-        self.assertEqual("reading fails: KeyError: 'x'", told.getMessage())
-        self.assertIsNotNone(told.exc_info)
+        (message,) = self.failing(KeyError('x'))
+        self.assertEqual("reading fails: KeyError: 'x'", message.getMessage())
+        self.assertIsNotNone(message.exc_info)
 
     def test_an_exception_that_ends_the_process_is_raised_on(self):
         with self.assertRaises(KeyboardInterrupt), self.problem_log.stage('reading'):

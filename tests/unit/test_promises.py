@@ -39,10 +39,10 @@ class Draft(promises_file.HostPromisesDraft):
     """Promises without a file."""
 
     def __init__(self, *promised, problem=None):
-        super().__init__({each.uuid: each for each in promised}, problem=problem)
+        super().__init__({promise.uuid: promise for promise in promised}, problem=problem)
 
     def numbers(self):
-        return {int(each.name[-8:], 16) for each in self.promises.values()}
+        return {int(promise.name[-8:], 16) for promise in self.promises.values()}
 
 
 class ReconcileTest(unittest.TestCase):
@@ -93,9 +93,9 @@ class ReconcileTest(unittest.TestCase):
         held, free = (record.promises[hosts.uuid_of(number)] for number in (1, 2))
         self.assertEqual((model.PLACED, (1,), (1,)), (held.origin, held.cpu_nodes, held.mem_nodes))
         self.assertEqual((model.FLOATING, ()), (free.origin, free.cpu_nodes))
-        for each in (held, free):
+        for guest in (held, free):
             self.assertEqual(
-                (True, 2, 512 * hosts.MIB), (each.started, each.vcpus, each.memory_bytes)
+                (True, 2, 512 * hosts.MIB), (guest.started, guest.vcpus, guest.memory_bytes)
             )
 
     def test_a_guest_that_floats_though_the_hook_was_there_was_missed(self):
@@ -151,8 +151,8 @@ class ReconcileTest(unittest.TestCase):
         largest = "  <maxMemory slots='16' unit='TiB'>1</maxMemory>\n"
         self.host.launch(1, xml=hosts.domain_xml(1, extra=largest))
         record = Draft()
-        [told] = self.reconcile(record)
-        self.assertIn('guest %s: it may grow to 1048576 MiB' % hosts.name_of(1), told)
+        [message] = self.reconcile(record)
+        self.assertIn('guest %s: it may grow to 1048576 MiB' % hosts.name_of(1), message)
         self.assertEqual(512 * hosts.MIB, record.promises[hosts.uuid_of(1)].memory_bytes)
 
     @examples(max_examples=30, deadline=None)

@@ -59,8 +59,8 @@ class PoolsCase(unittest.TestCase):
     def published(self, busy_ratio, *run):
         """Return the publication after 5 s in which each CPU was busy this much."""
         self.sampler.sample(0, 1000.0)
-        for each in run:
-            each()
+        for run_one in run:
+            run_one()
         self.host.busy(
             {cpu: 5 * busy_ratio(cpu) for cpu in range(2 * THREADS)},
             dict.fromkeys(range(2 * THREADS), 0),
@@ -138,36 +138,43 @@ class TwoFiguresTest(PoolsCase):
             with self.subTest(source):
                 self.setUp()
                 self.host.write('etc/nova/nova.conf', conf)
-                found = self.saturated()
-                self.assertEqual(([2.4, 2.4], source), (self.pressures(found), found.pool_source))
+                publication_ = self.saturated()
+                self.assertEqual(
+                    ([2.4, 2.4], source), (self.pressures(publication_), publication_.pool_source)
+                )
                 self.assertEqual(
                     [(5.0, SHARED_THREADS)] * 2,
-                    [(node.cores, node.cpu_count) for node in found.view.nodes],
+                    [(node.cores, node.cpu_count) for node in publication_.view.nodes],
                 )
-                self.assertAlmostEqual(2.6, self.answer(found).outcome.pressures[0], places=2)
+                self.assertAlmostEqual(
+                    2.6, self.answer(publication_).outcome.pressures[0], places=2
+                )
 
     def test_polling_on_dedicated_cpus_is_no_pressure_on_the_shared_ones(self):
         for conf, source in ((NOVA_CONF % SHARED, 'nova.conf'), ('', 'guests')):
             with self.subTest(source):
                 self.setUp()
                 self.host.write('etc/nova/nova.conf', conf)
-                found = self.polling()
+                publication_ = self.polling()
                 self.assertEqual(
-                    ([0.04, 0.04], source), (self.pressures(found), found.pool_source)
+                    ([0.04, 0.04], source),
+                    (self.pressures(publication_), publication_.pool_source),
                 )
-                self.assertAlmostEqual(0.24, self.answer(found).outcome.pressures[0], places=2)
+                self.assertAlmostEqual(
+                    0.24, self.answer(publication_).outcome.pressures[0], places=2
+                )
 
 
 class OtherPoolTest(PoolsCase):
     def test_a_pool_beside_the_floating_one_is_told_apart(self):
         self.host.write('etc/nova/nova.conf', NOVA_CONF % SHARED)
         guest = self.guest(1, (4, 5), 0.5, 0.5, vcpu="<vcpu cpuset='4-7'>2</vcpu>")
-        found = self.published(lambda cpu: 0.5 * (cpu in (4, 5)), guest)
-        self.assertEqual([0.0, 0.0], self.pressures(found))
+        publication_ = self.published(lambda cpu: 0.5 * (cpu in (4, 5)), guest)
+        self.assertEqual([0.0, 0.0], self.pressures(publication_))
         shared, other = self.pool_loads
         self.assertEqual((self.shared, {4, 5, 6, 7}), (shared.cpus, other.cpus))
         self.assertEqual([2.0, 0.0], [load.demand_cores for _, load in other.loads])
-        again = publication.decode(publication.encode(found))
+        again = publication.decode(publication.encode(publication_))
         self.assertEqual('nova.conf', again.pool_source)
-        told = pool_loads.PoolLoads('b', 1, 5.0, self.pool_loads)
-        self.assertEqual(told, pool_loads.decode(pool_loads.encode(told)))
+        expected = pool_loads.PoolLoads('b', 1, 5.0, self.pool_loads)
+        self.assertEqual(expected, pool_loads.decode(pool_loads.encode(expected)))

@@ -38,7 +38,7 @@ class RecordTest(unittest.TestCase):
         self.assertEqual((1, 5, None), Point(1, y=5))
 
     def test_values_that_do_not_fit_the_fields_are_refused(self):
-        for values, named, told in (
+        for values, named, message in (
             ((), {}, 'x$'),
             ((1, 2, 3, 4), {}, '4 given'),
             ((1,), {'x': 2}, 'x$'),
@@ -46,7 +46,7 @@ class RecordTest(unittest.TestCase):
             ((1, 2, 3), {'z': 3}, 'z$'),
         ):
             with self.subTest(values=values, named=named):
-                with self.assertRaisesRegex(TypeError, 'Point takes x y z.*' + told):
+                with self.assertRaisesRegex(TypeError, 'Point takes x y z.*' + message):
                     Point(*values, **named)
 
     def test_a_record_is_immutable_and_compares_as_a_tuple(self):

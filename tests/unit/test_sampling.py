@@ -86,15 +86,15 @@ class SamplerTest(WithoutPmu):
         self.host.busy(
             {cpu: 5 if cpu < 4 else 1 for cpu in range(8)}, dict.fromkeys(range(8), 2.5)
         )
-        found = self.sample(5)
-        self.assertEqual(('pages', 5.0), (found.source, found.elapsed_s))
-        first, second = found.guests
+        sample = self.sample(5)
+        self.assertEqual(('pages', 5.0), (sample.source, sample.elapsed_s))
+        first, second = sample.guests
         self.assertEqual(
             ('pages', INFERRED, 1.0, 0.5, 0.75),
             (first.source, first.basis, first.cores, first.waiting_cores, first.remote_ratio),
         )
         self.assertEqual((((0, 2.0),), 0.0), (second.cores_by_node, second.remote_ratio))
-        busy, idle = found.nodes
+        busy, idle = sample.nodes
         # The CPUs were busy for 4 cores; 2 more were waiting there, half a core of it for a guest.
         self.assertEqual(
             (4.5, 1.125, 1.125, 0.5),
@@ -105,21 +105,22 @@ class SamplerTest(WithoutPmu):
             (None, None, None), (idle.remote_ratio, idle.bandwidth_ratio, idle.distance_cores)
         )
         self.assertEqual(3 << 30, idle.free_bytes)
-        self.assertTrue(any(text.startswith('guests by thread: ') for text in found.problems))
+        self.assertTrue(any(text.startswith('guests by thread: ') for text in sample.problems))
 
     def test_another_socket_is_further_than_ones_own_where_the_slit_is_flat(self):
         nodes = tuple(model.Node(at, frozenset((at,)), MIB) for at in range(4))
         for distance in (10, 20):  # firmware without a SLIT, and with a flat one
             with self.subTest(distance=distance):
                 flat = tuple(tuple(10 if a == b else distance for b in range(4)) for a in range(4))
-                found = self.sampler.latencies_ns(
+                latencies = self.sampler.latencies_ns(
                     model.Topology(nodes, flat, (), sockets=(0, 0, 1, 1))
                 )
                 self.assertEqual(
-                    [found[0][1]] * 4, [found[a][b] for a, b in ((0, 1), (1, 0), (2, 3), (3, 2))]
+                    [latencies[0][1]] * 4,
+                    [latencies[a][b] for a, b in ((0, 1), (1, 0), (2, 3), (3, 2))],
                 )
-                self.assertLess(found[0][1], found[0][2])
-                self.assertEqual(found[0][2], found[3][1])
+                self.assertLess(latencies[0][1], latencies[0][2])
+                self.assertEqual(latencies[0][2], latencies[3][1])
 
     def test_waiting_of_others_than_guests_is_no_demand(self):
         self.launch(1, {0: MIB})
@@ -127,9 +128,9 @@ class SamplerTest(WithoutPmu):
         self.run_to(1, 5, 2.5)
         self.host.thread(77, 77, 5, 500.0, cpu=0, name='backup')
         self.host.busy(dict.fromkeys(range(8), 2))
-        found = self.sample(5)
-        self.assertAlmostEqual(4 * 0.4 + 0.5, found.nodes[0].demand_cores)
-        self.assertAlmostEqual(4 * 0.4, found.nodes[1].demand_cores)
+        sample = self.sample(5)
+        self.assertAlmostEqual(4 * 0.4 + 0.5, sample.nodes[0].demand_cores)
+        self.assertAlmostEqual(4 * 0.4, sample.nodes[1].demand_cores)
 
     def test_a_guest_waits_where_its_thread_was_last(self):
         self.launch(1, {0: MIB})
@@ -167,14 +168,16 @@ class SamplerTest(WithoutPmu):
         run_to(0, 0, 0)
         self.sample(0)
         run_to(0.25, 4.745, 4.65)
-        found = self.sample(5)
-        self.assertAlmostEqual(0.05, found.guests[0].cores)
-        self.assertEqual((0.0, 0.0), (found.guests[0].waiting_cores, found.nodes[0].demand_cores))
+        sample = self.sample(5)
+        self.assertAlmostEqual(0.05, sample.guests[0].cores)
+        self.assertEqual(
+            (0.0, 0.0), (sample.guests[0].waiting_cores, sample.nodes[0].demand_cores)
+        )
         # It gets only half of its quota because others run; that part was not throttled.
         run_to(0.375, 9.5, 9.0)
-        found = self.sample(10)
-        self.assertAlmostEqual(0.025, found.guests[0].waiting_cores)
-        self.assertAlmostEqual(0.025, found.nodes[0].demand_cores)
+        sample = self.sample(10)
+        self.assertAlmostEqual(0.025, sample.guests[0].waiting_cores)
+        self.assertAlmostEqual(0.025, sample.nodes[0].demand_cores)
 
     def test_all_threads_of_a_guest_count_as_its_demand(self):
         tree = self.launch(1, {0: MIB})
@@ -184,8 +187,8 @@ class SamplerTest(WithoutPmu):
             self.run_to(1, at_s)
             for pid, tid, name in threads_of:
                 self.host.thread(pid, tid, at_s / 10, at_s / 20, cpu=1, name=name)
-            found = self.sample(at_s)
-        [guest] = found.guests
+            sample = self.sample(at_s)
+        [guest] = sample.guests
         self.assertAlmostEqual(1.3, guest.cores)
         self.assertAlmostEqual(0.15, guest.waiting_cores)
 
@@ -196,15 +199,15 @@ class SamplerTest(WithoutPmu):
         for at_s in (0, 5):
             self.host.monitor('', {0: (at_s * 640_000, at_s * 320_000), 1: (0, 0)})
             self.run_to(1, at_s)
-            found = self.sample(at_s)
+            sample = self.sample(at_s)
             self.host.busy(dict.fromkeys(range(8), at_s + 5), dict.fromkeys(range(8), 0))
-        self.assertEqual('resctrl', found.source)
-        self.assertEqual((1250.0, 1250.0, 0.5), found.guests[0][8:11])  # one core of four
+        self.assertEqual('resctrl', sample.source)
+        self.assertEqual((1250.0, 1250.0, 0.5), sample.guests[0][8:11])  # one core of four
         self.assertEqual(
-            [320_000.0, 320_000.0], [node.bandwidth_bytes_per_sec for node in found.nodes]
+            [320_000.0, 320_000.0], [node.bandwidth_bytes_per_sec for node in sample.nodes]
         )
-        self.assertEqual([0.32, 0.32], [node.bandwidth_ratio for node in found.nodes])
-        self.assertLess(0, found.nodes[0].distance_cores)
+        self.assertEqual([0.32, 0.32], [node.bandwidth_ratio for node in sample.nodes])
+        self.assertLess(0, sample.nodes[0].distance_cores)
 
     def test_devices_are_local_on_the_node_that_the_guest_runs_on(self):
         xml = domains.domain(
@@ -269,9 +272,9 @@ class SamplerTest(WithoutPmu):
 
     def test_no_topology_is_a_problem(self):
         self.host.write('sys/devices/system/node/node0/cpulist', 'x')
-        found = self.sample(0)
-        self.assertEqual(((), ()), (found.nodes, found.guests))
-        self.assertIn('node0/cpulist', found.problems[0])
+        sample = self.sample(0)
+        self.assertEqual(((), ()), (sample.nodes, sample.guests))
+        self.assertIn('node0/cpulist', sample.problems[0])
 
     def test_after_a_tick_without_topology_nothing_is_compared(self):
         self.launch(1, {0: MIB})
@@ -280,20 +283,20 @@ class SamplerTest(WithoutPmu):
             self.host.write('sys/devices/system/node/node0/cpulist', text + '\n')
             self.run_to(1, at_s)
             self.host.busy(dict.fromkeys(range(8), at_s), dict.fromkeys(range(8), 0))
-            found = self.sample(at_s)
-            self.assertEqual([cores] * len(found.guests), [one.cores for one in found.guests])
+            sample = self.sample(at_s)
+            self.assertEqual([cores] * len(sample.guests), [one.cores for one in sample.guests])
             self.assertEqual(
-                [4 * cores if cores else None] * len(found.nodes),
-                [node.demand_cores for node in found.nodes],
+                [4 * cores if cores else None] * len(sample.nodes),
+                [node.demand_cores for node in sample.nodes],
             )
 
     def test_time_that_does_not_pass_gives_no_rates(self):
         self.launch(1, {0: MIB})
         for at_s in (5, 5, 4):
-            found = self.sample(at_s)
+            sample = self.sample(at_s)
             self.assertEqual(
                 (0.0, None, None),
-                (found.elapsed_s, found.guests[0].cores, found.nodes[0].demand_cores),
+                (sample.elapsed_s, sample.guests[0].cores, sample.nodes[0].demand_cores),
             )
 
     @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=40)
@@ -331,9 +334,9 @@ class SamplerTest(WithoutPmu):
                     there.thread(4001, 5001, at_s)
                     if at_s:
                         there.write(path, garbage)
-                    found = sampler.sample(at_s * SECOND, 0.0)
-            self.assertEqual({'nodes', 'guests'}, {'nodes', 'guests'} & to_data(found).keys())
-            for guest in found.guests:
+                    sample = sampler.sample(at_s * SECOND, 0.0)
+            self.assertEqual({'nodes', 'guests'}, {'nodes', 'guests'} & to_data(sample).keys())
+            for guest in sample.guests:
                 self.assertTrue(guest.cores is None or guest.cores >= 0)
                 self.assertTrue(guest.remote_ratio is None or 0 <= guest.remote_ratio <= 1)
 
@@ -381,17 +384,17 @@ class WithCounters(unittest.TestCase):
             for guest in guests:
                 guest.run()
             faults = [int(guest.field(7)) - old for guest, old in zip(guests, before)]
-            found = sampler.sample(2 * SECOND)
-            self.assertEqual('guests by thread', found.source)
-            for at, told in enumerate(found.guests):
+            sample = sampler.sample(2 * SECOND)
+            self.assertEqual('guests by thread', sample.source)
+            for at, counted in enumerate(sample.guests):
                 self.assertEqual(
                     ('guests by thread', COUNTED, faults[at] / 2, 0.0, 0.0),
-                    (told.source, told.basis, *told[8:11]),
+                    (counted.source, counted.basis, *counted[8:11]),
                 )
                 now = measured.read_thread(guests[at].pid, guests[at].pid).run_ns
-                self.assertAlmostEqual((now - ran[at]) / (2 * SECOND), told.cores, places=6)
-                self.assertIsNotNone(told.cpi)
-            self.assertLessEqual(sum(faults) / 2, sum(node.local_per_sec for node in found.nodes))
+                self.assertAlmostEqual((now - ran[at]) / (2 * SECOND), counted.cores, places=6)
+                self.assertIsNotNone(counted.cpi)
+            self.assertLessEqual(sum(faults) / 2, sum(node.local_per_sec for node in sample.nodes))
 
     def test_a_guest_started_meanwhile_is_counted_from_its_second_tick(self):
         with contextlib.closing(sampling.Sampler(self.OPTIONS, self.root)) as sampler:
@@ -421,13 +424,13 @@ class WithCounters(unittest.TestCase):
                 sampler.sample(0)
                 for guest in guests:
                     guest.run()
-                found = sampler.sample(SECOND)
-        self.assertEqual('guests by thread', found.source)
+                sample = sampler.sample(SECOND)
+        self.assertEqual('guests by thread', sample.source)
         self.assertAlmostEqual(
-            sum(guest.local_per_sec for guest in found.guests),
-            sum(node.local_per_sec for node in found.nodes),
+            sum(guest.local_per_sec for guest in sample.guests),
+            sum(node.local_per_sec for node in sample.nodes),
         )
-        self.assertIn('too few counters', ' '.join(found.problems))
+        self.assertIn('too few counters', ' '.join(sample.problems))
 
     def test_counters_that_are_switched_off_are_not_used(self):
         self.launch(1)
@@ -435,5 +438,5 @@ class WithCounters(unittest.TestCase):
             sampling.Sampler(self.OPTIONS._replace(enabled=False), self.root)
         ) as sampler:
             sampler.sample(0)
-            found = sampler.sample(SECOND)
-        self.assertNotIn('perf', ' '.join((found.source, *found.problems)))
+            sample = sampler.sample(SECOND)
+        self.assertNotIn('perf', ' '.join((sample.source, *sample.problems)))

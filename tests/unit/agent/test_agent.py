@@ -26,9 +26,12 @@ class PublishTest(AgentCase):
             self.run_to(number, 5)
         self.busy(5, 10, 0)
         self.tick(agent, 5)
-        found = self.published()
-        self.assertEqual((1005.0, 5.0, 'pages'), (found.taken_s, found.interval_s, found.source))
-        busy, idle = found.view.nodes
+        publication = self.published()
+        self.assertEqual(
+            (1005.0, 5.0, 'pages'),
+            (publication.taken_s, publication.interval_s, publication.source),
+        )
+        busy, idle = publication.view.nodes
         self.assertEqual((2.0, 0.0), (busy.demand_cores, idle.demand_cores))
         self.assertEqual((1024 * MIB, 0), (busy.promised_bytes, idle.promised_bytes))
         self.assertEqual((2, 4), (busy.guests, busy.vcpus))
@@ -50,10 +53,10 @@ class PublishTest(AgentCase):
             self.run_to(1, at_s)
             self.busy(at_s, at_s, 0)
             self.tick(agent, at_s)
-        found = self.published().history
-        self.assertEqual(1, found.guests)
-        self.assertGreater(found.cores_per_vcpu_sum, 0)
-        self.assertEqual(found, pool_loads.read(self.directory).history)
+        history = self.published().history
+        self.assertEqual(1, history.guests)
+        self.assertGreater(history.cores_per_vcpu_sum, 0)
+        self.assertEqual(history, pool_loads.read(self.directory).history)
 
     def test_the_publication_tells_bandwidth_by_node(self):
         agent = self.open()
@@ -129,9 +132,9 @@ class ProblemTest(AgentCase):
             for at_s, text in ((5, 'x'), (10, 'x'), (15, '0-3'), (20, '0-3')):
                 self.host.write(cpulist, text + '\n')
                 self.tick(agent, at_s)
-        told = [record.getMessage() for record in logs.records]
-        self.assertEqual(1, sum(text.startswith('reading the host fails: ') for text in told))
-        self.assertEqual(1, told.count('reading the host works again'))
+        messages = [record.getMessage() for record in logs.records]
+        self.assertEqual(1, sum(text.startswith('reading the host fails: ') for text in messages))
+        self.assertEqual(1, messages.count('reading the host works again'))
         self.assertEqual(1020.0, self.published().taken_s)
 
     def test_a_state_directory_that_cannot_be_trusted_stops_publishing_only(self):
@@ -173,9 +176,9 @@ class BookkeepingTest(AgentCase):
             self.tick(agent, 5)
         self.assertEqual({host.uuid_of(2), host.uuid_of(3)}, self.promises().keys())
         self.assertEqual(2, sum('guest ' in text for text in logs.output))
-        told = ' '.join(logs.output)
-        self.assertIn('guest %s: its promise of 512 MiB was dropped' % host.name_of(1), told)
-        self.assertIn('guest %s: runs without a promise' % host.name_of(3), told)
+        messages = ' '.join(logs.output)
+        self.assertIn('guest %s: its promise of 512 MiB was dropped' % host.name_of(1), messages)
+        self.assertIn('guest %s: runs without a promise' % host.name_of(3), messages)
 
     def test_a_start_that_never_came_is_dropped_after_its_grace(self):
         agent = self.open()
@@ -227,12 +230,12 @@ class SoakTest(AgentCase):
             broken = chance.random() < 0.1
             cpulist = 'sys/devices/system/node/node1/cpulist'
             self.host.write(cpulist, 'x\n' if broken else '4-7\n')
-            told = self.tick(agent, 5 * tick_number).publication
+            publication = self.tick(agent, 5 * tick_number).publication
             if not broken:
                 self.assertEqual(
                     {host.uuid_of(number) for number in running}, self.promises().keys()
                 )
-            if told:
+            if publication:
                 self.assertEqual(
                     len(running), round(sum(node.guests for node in self.published().view.nodes))
                 )

@@ -17,12 +17,12 @@ class CommandedCase(RebalancingCase):
             overrides.Override(host.uuid_of(number), what, host.name_of(number)), self.root
         )
 
-    def ticks(self, made, count=8):
+    def ticks(self, agent, count=8):
         """Tick and move for a while; return where the guests are then."""
         for at_s in range(0, 5 * count, 5):
             self.load(at_s)
-            self.tick(made, at_s)
-            self.finish(made)
+            self.tick(agent, at_s)
+            self.finish(agent)
         return self.places()
 
     def reset(self, number):
@@ -45,8 +45,8 @@ class PauseTest(CommandedCase):
         at_s = self.until_moved(agent)
         pause.begin(self.directory, 'firmware')
         with self.assertLogs(LOG, 'INFO') as logs:
-            found = self.tick(agent, at_s + 5)
-        self.assertEqual('paused: firmware', str(found.paused))
+            tick = self.tick(agent, at_s + 5)
+        self.assertEqual('paused: firmware', str(tick.paused))
         self.assertIsNone(agent.step())
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
         self.assertIn('paused: firmware', ' '.join(logs.output))
@@ -61,31 +61,31 @@ class PauseTest(CommandedCase):
 
 class MoveLockTest(CommandedCase):
     def test_no_guest_is_held_or_planned_for_while_a_command_moves_guests(self):
-        made, command = self.open(), move_lock.MoveLock(self.directory, 'apply')
+        agent, command = self.open(), move_lock.MoveLock(self.directory, 'apply')
         cpus = self.reset(2)
         with command:
             command.take()
-            self.ticks(made)
+            self.ticks(agent)
             self.assertEqual('0-7', cpus())
             self.assertEqual(
                 {'0-7', ''},
                 {self.kernel.memories[4000 + number].tree.held() for number in self.NUMBERS},
             )
-        self.assertIn(self.AWAY, self.ticks(made).values())
+        self.assertIn(self.AWAY, self.ticks(agent).values())
 
     def test_a_command_waits_while_the_agent_moves(self):
-        made, command = self.open(), move_lock.MoveLock(self.directory, 'apply')
-        self.until_moved(made)
+        agent, command = self.open(), move_lock.MoveLock(self.directory, 'apply')
+        self.until_moved(agent)
         with self.assertRaisesRegex(StateLocked, 'nova-numa-agent'):
             command.take()
-        self.finish(made)
+        self.finish(agent)
         with command:
             command.take()
 
     def test_an_agent_that_ends_releases_the_lock_for_moves(self):
-        made, command = self.open(), move_lock.MoveLock(self.directory, 'apply')
-        self.until_moved(made)
-        made.end_move()
+        agent, command = self.open(), move_lock.MoveLock(self.directory, 'apply')
+        self.until_moved(agent)
+        agent.end_move()
         with command:
             command.take()
 

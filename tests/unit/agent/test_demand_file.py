@@ -18,7 +18,7 @@ class RememberingCase(AgentCase):
         self.library = os.path.join(self.root, 'var/lib')
         self.file = os.path.join(self.library, 'nova-numa-pmc/demand')
         self.at_s, self.ran_s = 0, {}
-        self.made = self.open()
+        self.agent = self.open()
 
     def start(self, number, node=0):
         self.launch(number)
@@ -31,7 +31,7 @@ class RememberingCase(AgentCase):
         :param wanted: {number: (cores, node)}
         :returns: the last tick
         """
-        self.tick(self.made, self.at_s)
+        self.tick(self.agent, self.at_s)
         for _ in range(count):
             self.at_s += MINUTE
             for number, (cores, node) in wanted.items():
@@ -42,22 +42,25 @@ class RememberingCase(AgentCase):
                 for at in (0, 1)
             ]
             self.busy(self.at_s, *ran)
-            told = self.tick(self.made, self.at_s)
-        return told
+            tick = self.tick(self.agent, self.at_s)
+        return tick
 
     def demand(self):
-        found = self.published()
-        return ([node.demand_cores for node in found.view.nodes], list(found.demand_now_cores))
+        publication = self.published()
+        return (
+            [node.demand_cores for node in publication.view.nodes],
+            list(publication.demand_now_cores),
+        )
 
     def again(self):
         """Restart the agent."""
-        self.made.close()
-        self.made = self.open()
+        self.agent.close()
+        self.agent = self.open()
 
     def assertDemand(self, longer, now):
-        for wanted, found in zip((longer, now), self.demand()):
-            for each, other in zip(wanted, found):
-                self.assertAlmostEqual(each, other, places=1)
+        for wanted, demand in zip((longer, now), self.demand()):
+            for expected, other in zip(wanted, demand):
+                self.assertAlmostEqual(expected, other, places=1)
 
 
 class PublishTest(RememberingCase):
@@ -75,31 +78,31 @@ class PublishTest(RememberingCase):
         self.minutes(10, {1: (2.0, 0), 2: (1.0, 0)})
         self.assertDemand((3.0, 0.0), (3.0, 0.0))
         self.promise(1, 1)
-        self.tick(self.made, self.at_s + 1)
+        self.tick(self.agent, self.at_s + 1)
         longer, _ = self.demand()
         self.assertAlmostEqual(1.0, longer[0], places=1)
         self.assertAlmostEqual(2.0, longer[1], places=1)
 
     def test_a_guest_that_just_came_counts_as_expected_once(self):
-        self.tick(self.made, 0)
+        self.tick(self.agent, 0)
         self.launch(1)
         self.promise(1, 1, since_ns=START_NS)
-        self.tick(self.made, 5)
+        self.tick(self.agent, 5)
         self.assertEqual(([0.0, 1.0], [0.0, 0.0]), self.demand())
 
     def test_status_and_once_tell_lasting_and_measured_demand(self):
         self.start(1)
         self.minutes(30, {1: (2.0, 0)})
         self.minutes(1, {1: (0.0, 0)})
-        found = host_status._loads_of_publication(self.published())[0]
-        self.assertGreater(found['demand_cores'], 1.8)
-        self.assertEqual(0.0, found['demand_now_cores'])
+        loads = host_status._loads_of_publication(self.published())[0]
+        self.assertGreater(loads['demand_cores'], 1.8)
+        self.assertEqual(0.0, loads['demand_now_cores'])
         self.assertIn('(now 0.00)', agent.to_lines(self.published())[1])
 
     def test_where_recording_demand_fails_the_interval_counts(self):
         self.start(1)
         self.minutes(1, {1: (2.0, 0)})
-        self.made._demand_file.histories = object()
+        self.agent._demand_file.histories = object()
         with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
             self.minutes(2, {1: (1.0, 0)})
         self.assertEqual(1, sum('recording guest demand' in text for text in logs.output))
@@ -130,16 +133,16 @@ class FileTest(RememberingCase):
             self.assertEqual(10 * MINUTE, json.load(file)['clock_s'])
 
     def test_no_demand_file_is_written_after_a_few_seconds(self):
-        self.tick(self.made, 0)
-        self.tick(self.made, 5)
-        self.made.close()
+        self.tick(self.agent, 0)
+        self.tick(self.agent, 5)
+        self.agent.close()
         self.assertFalse(os.path.exists(self.file))
 
     def test_an_agent_that_does_not_publish_writes_no_demand_file(self):
-        self.made = self.open(publish=False)
+        self.agent = self.open(publish=False)
         self.start(1)
         self.minutes(10, {1: (2.0, 0)})
-        self.made.close()
+        self.agent.close()
         self.assertFalse(os.path.exists(self.file))
 
     def test_a_damaged_demand_file_is_told_once_and_replaced(self):
@@ -148,13 +151,13 @@ class FileTest(RememberingCase):
                 os.makedirs(os.path.dirname(self.file), exist_ok=True)
                 with open(self.file, 'wb') as file:
                     file.write(content)
-                self.made = self.open()
+                self.agent = self.open()
                 with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
                     self.minutes(6, {})
-                (told,) = (
+                (message,) = (
                     text for text in logs.output if 'guest demand is measured again' in text
                 )
-                self.assertIn(self.file, told)
+                self.assertIn(self.file, message)
                 with open(self.file) as file:
                     self.assertEqual('1.0', json.load(file)['schema'])
 
@@ -162,7 +165,7 @@ class FileTest(RememberingCase):
         self.start(1)
         self.minutes(5, {1: (2.0, 0)})
         os.chmod(self.file, 0o666)
-        self.made = self.open()
+        self.agent = self.open()
         with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
             self.minutes(1, {1: (0.0, 0)})
         self.assertEqual(1, sum('users other than root' in text for text in logs.output))

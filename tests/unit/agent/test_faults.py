@@ -39,9 +39,9 @@ class ClockTest(AgentCase):
             for tick_number, realtime_s in enumerate((1000, 1000 + YEARS, 5, 0, 1010), 1):
                 self.busy(5 * tick_number, 5 * tick_number, 0)
                 self.tick(agent, 5 * tick_number, realtime_s=float(realtime_s))
-                found = self.published()
-                self.assertEqual((realtime_s, 5.0), (found.taken_s, found.interval_s))
-                self.assertAlmostEqual(1.0, found.view.nodes[0].demand_cores)
+                publication = self.published()
+                self.assertEqual((realtime_s, 5.0), (publication.taken_s, publication.interval_s))
+                self.assertAlmostEqual(1.0, publication.view.nodes[0].demand_cores)
                 self.assertEqual(1, len(self.promises()))
 
     def test_a_suspended_host_keeps_its_rates_and_drops_an_old_start(self):
@@ -102,15 +102,15 @@ class SuspendedMoveTest(RebalancingCase):
 class VanishingTest(AgentCase):
     """Guests that start and end within a tick."""
 
-    def at_each_stage(self, made, act):
+    def at_each_stage(self, agent, act):
         """Yield (stage, time) for each stage; ``act`` is called once, just before that stage."""
         parts = (
-            (made._sampler, 'sample'),
-            (made._guest_events.guests, 'read'),
-            (made._promises_reconciler, 'read'),
-            (made._promises_reconciler, 'update_changed_guests'),
-            (made._reassertion, 'hold'),
-            (made._rebalancer, 'plan_and_begin'),
+            (agent._sampler, 'sample'),
+            (agent._guest_events.guests, 'read'),
+            (agent._promises_reconciler, 'read'),
+            (agent._promises_reconciler, 'update_changed_guests'),
+            (agent._reassertion, 'hold'),
+            (agent._rebalancer, 'plan_and_begin'),
         )
         for at, (owner, name) in enumerate(parts):
             self.before(owner, name, act)
@@ -134,15 +134,15 @@ class VanishingTest(AgentCase):
         shutil.rmtree(tree.scope, ignore_errors=True)
 
     def test_a_guest_that_ends_within_a_tick_leaves_nothing(self):
-        made, trees = self.open(rebalance=agent_conf.ON), []
-        for name, at_s in self.at_each_stage(made, lambda: self.remove(1, trees[-1])):
+        agent, trees = self.open(rebalance=agent_conf.ON), []
+        for name, at_s in self.at_each_stage(agent, lambda: self.remove(1, trees[-1])):
             with self.subTest(before=name), foreseen(self):
                 trees.append(self.launch(1))
                 self.promise(1, 0)
                 other = self.launch(2)
                 self.promise(2, 1)
-                self.tick(made, at_s)
-                self.tick(made, at_s + 5)
+                self.tick(agent, at_s)
+                self.tick(agent, at_s + 5)
                 self.assertEqual({host.uuid_of(2)}, self.promises().keys())
                 self.assertEqual('4-7', other.held())
 
@@ -217,7 +217,7 @@ class LibvirtTest(AgentCase):
         ):
             with open(os.path.join(directory, name + '.xml'), 'wb') as file:
                 file.write(data)
-        with foreseen(self) as told:
+        with foreseen(self) as messages:
             for at_s in (0, 5, 10):
                 self.tick(agent, at_s)
         self.assertEqual({host.uuid_of(2)}, self.promises().keys())
@@ -234,7 +234,7 @@ class LibvirtTest(AgentCase):
             'loop',
             'directory',
         ):
-            self.assertEqual(1, sum('/%s.xml: ' % name in text for text in told), name)
+            self.assertEqual(1, sum('/%s.xml: ' % name in text for text in messages), name)
 
     def test_a_guest_whose_file_breaks_keeps_its_promise_and_place(self):
         agent = self.open()
@@ -261,12 +261,12 @@ class StateDirectoryTest(AgentCase):
         super().setUp()
         self.promise(1, 1)
         self.tree = self.launch(1)
-        self.made = self.open(rebalance=agent_conf.ON)
-        self.tick(self.made, 0)
-        self.tick(self.made, 5)
+        self.agent = self.open(rebalance=agent_conf.ON)
+        self.tick(self.agent, 0)
+        self.tick(self.agent, 5)
 
     def assert_as_before(self, at_s):
-        self.tick(self.made, at_s)
+        self.tick(self.agent, at_s)
         self.assertEqual((1,), self.promises()[host.uuid_of(1)].cpu_nodes)
         self.assertEqual('4-7', self.tree.held())
         self.assertEqual(1000.0 + at_s, self.published().taken_s)
@@ -294,11 +294,11 @@ class StateDirectoryTest(AgentCase):
             os.chmod(self.directory, 0o777)
 
         for at_s, replace in ((10, link), (20, file), (30, open_to_all)):
-            with self.subTest(replace.__name__), foreseen(self) as told:
+            with self.subTest(replace.__name__), foreseen(self) as messages:
                 os.rename(self.directory, self.directory + '.old')
                 replace()
                 for more in (0, 5):
-                    tick = self.tick(self.made, at_s + more)
+                    tick = self.tick(self.agent, at_s + more)
                     self.assertTrue(tick.sample.elapsed_s)
                 if os.path.isdir(self.directory) and not os.path.islink(self.directory):
                     os.rmdir(self.directory)
@@ -306,7 +306,7 @@ class StateDirectoryTest(AgentCase):
                     os.unlink(self.directory)
                 os.rename(self.directory + '.old', self.directory)
                 self.assert_as_before(at_s + 9)
-            self.assertLess(len(told), 14, told)
+            self.assertLess(len(messages), 14, messages)
 
     def test_files_that_break_in_the_state_directory_are_written_anew(self):
         for at_s, name in (
@@ -325,16 +325,16 @@ class StateDirectoryTest(AgentCase):
 
     def test_a_state_directory_that_cannot_be_written_is_told_once(self):
         """The temporary file cannot be created, as on a full file system."""
-        with foreseen(self) as told:
+        with foreseen(self) as messages:
             for name in ('host', 'promises', 'rebalance-memory'):
                 os.makedirs(os.path.join(self.directory, name + '.tmp', 'x'))
             self.launch(2)
             for at_s in (10, 15, 20):
-                self.assertIsNotNone(self.tick(self.made, at_s).sample)
+                self.assertIsNotNone(self.tick(self.agent, at_s).sample)
             for name in ('host', 'promises', 'rebalance-memory'):
                 shutil.rmtree(os.path.join(self.directory, name + '.tmp'))
-            self.tick(self.made, 25)
-        self.assertEqual(1, sum('publishing fails' in text for text in told), told)
-        self.assertEqual(1, sum('publishing works again' in text for text in told), told)
+            self.tick(self.agent, 25)
+        self.assertEqual(1, sum('publishing fails' in text for text in messages), messages)
+        self.assertEqual(1, sum('publishing works again' in text for text in messages), messages)
         self.assertEqual(2, len(self.promises()))
         self.assertEqual(1025.0, self.published().taken_s)

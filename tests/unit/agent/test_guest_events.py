@@ -22,15 +22,15 @@ class Listener:
     """A listener whose events are set by a test."""
 
     def __init__(self):
-        self.problem, self.told, self.asked = '', [], []
+        self.problem, self.pending, self.asked = '', [], []
         self._ends = os.pipe()
 
     def fileno(self):
         return self._ends[0]
 
     def pop_events(self):
-        told, self.told = self.told, []
-        return told
+        pending, self.pending = self.pending, []
+        return pending
 
     def request_xml(self, name):
         self.asked.append(name)
@@ -50,20 +50,20 @@ class WatchingTest(unittest.TestCase):
         self.trees = {number: self.host.launch(number) for number in (1, 2)}
 
     def open(self, listener=None):
-        self.made = guest_events.GuestEvents(self.root, LOG, listener, self.clock)
-        self.addCleanup(self.made.close)
+        self.events = guest_events.GuestEvents(self.root, LOG, listener, self.clock)
+        self.addCleanup(self.events.close)
         self.heard()
-        return self.made
+        return self.events
 
     def heard(self):
         """Return the numbers of the guests with events since the last call."""
-        self.made.collect()
-        names = self.made.pop_names()
+        self.events.collect()
+        names = self.events.pop_names()
         return [number for number in (1, 2, 3) if host.name_of(number) in names]
 
     def watch(self):
-        found = guests.read_running(self.root)[0]
-        watched = self.made.watch(found)
+        running = guests.read_running(self.root)[0]
+        watched = self.events.watch(running)
         return [number for number in (1, 2, 3) if host.uuid_of(number) in watched]
 
     def write(self, number, group, name='cpuset.cpus'):
@@ -71,9 +71,9 @@ class WatchingTest(unittest.TestCase):
         tree.put(os.path.join(group or tree.target, name), '0-7\n')
 
     def test_guests_are_told_at_first_and_when_they_come_change_or_go(self):
-        made = guest_events.GuestEvents(self.root, LOG, None, self.clock)
-        self.addCleanup(made.close)
-        self.made = made
+        events = guest_events.GuestEvents(self.root, LOG, None, self.clock)
+        self.addCleanup(events.close)
+        self.events = events
         self.assertEqual([1, 2], self.heard())
         self.assertEqual([], self.heard())
         self.trees[3] = self.host.launch(3)
@@ -161,10 +161,10 @@ class WatchingTest(unittest.TestCase):
     def test_without_inotify_nothing_is_heard_and_a_warning_is_logged(self):
         with mock.patch.object(inotify, 'Inotify', side_effect=OSError(errno.EMFILE, 'too many')):
             with self.assertLogs(LOG, 'WARNING'):
-                made = guest_events.GuestEvents(self.root, LOG, None, self.clock)
-        self.made = made
-        self.assertEqual(([], [], []), (self.heard(), self.watch(), made.descriptors))
-        made.close()
+                events = guest_events.GuestEvents(self.root, LOG, None, self.clock)
+        self.events = events
+        self.assertEqual(([], [], []), (self.heard(), self.watch(), events.descriptors))
+        events.close()
 
     def test_after_lost_events_every_guest_is_looked_at(self):
         self.open()
@@ -189,7 +189,7 @@ class WatchingTest(unittest.TestCase):
             ],
             [record.getMessage() for record in logs.records],
         )
-        listener.told = [libvirt_events.GuestEvent(host.name_of(2))]
+        listener.pending = [libvirt_events.GuestEvent(host.name_of(2))]
         self.assertEqual([2], self.heard())
         agent.guests.read()
         self.assertEqual([host.name_of(1), host.name_of(2)], listener.asked)

@@ -19,22 +19,22 @@ class HandleEventsCase(AgentCase):
 
     def setUp(self):
         super().setUp()
-        self.made, self.clock = self.open(), Clock()
-        self.made._guest_events._clock = self.clock
+        self.agent, self.clock = self.open(), Clock()
+        self.agent._guest_events._clock = self.clock
         self.trees = {}
         for number in (1, 2):
             self.promise(number, 1)
             self.trees[number] = self.launch(number)
-        self.tick(self.made, 0)
+        self.tick(self.agent, 0)
         self.handle_events()  # what the tick itself has written
 
     def handle_events(self):
         """Handle events until there is nothing to do; return how long it first wanted to wait."""
         now = Moment(SECOND, START_NS + SECOND, 1001.0)
-        first = wait_s = self.made.handle_events(now)
+        first = wait_s = self.agent.handle_events(now)
         while wait_s is not None:
             self.clock.now_s += wait_s
-            wait_s = self.made.handle_events(now)
+            wait_s = self.agent.handle_events(now)
         return first
 
     def cpus(self, number):
@@ -108,39 +108,39 @@ class ReadScheduleTest(HandleEventsCase):
     def test_a_tick_reads_the_guests_of_which_something_was_heard(self):
         for number, unheard in ((1, False), (2, True)):
             self.reset(number, unheard)
-        self.tick(self.made, 5)
+        self.tick(self.agent, 5)
         self.assertEqual(('4-7', '0-7'), (self.cpus(1), self.cpus(2)))
 
     def test_every_guest_is_read_in_a_full_check(self):
         self.reset(2, unheard=True)
-        self.tick(self.made, read_schedule.FULL_CHECK_S - 1)
+        self.tick(self.agent, read_schedule.FULL_CHECK_S - 1)
         self.assertEqual('0-7', self.cpus(2))
-        self.tick(self.made, read_schedule.FULL_CHECK_S)
+        self.tick(self.agent, read_schedule.FULL_CHECK_S)
         self.assertEqual('4-7', self.cpus(2))
 
     def test_a_guest_that_was_promised_another_place_is_read(self):
         self.reset(2, unheard=True)
         self.promise(2, 0)
-        self.tick(self.made, 5)
+        self.tick(self.agent, 5)
         self.assertEqual('0-3', self.cpus(2))
 
     def test_a_guest_that_cannot_be_watched_is_read(self):
-        self.made._guest_events._inotify.close()
-        self.made._guest_events._inotify = None
+        self.agent._guest_events._inotify.close()
+        self.agent._guest_events._inotify = None
         self.reset(2, unheard=True)
-        self.tick(self.made, 5)
+        self.tick(self.agent, 5)
         self.assertEqual('4-7', self.cpus(2))
 
     def test_a_guest_that_failed_is_read_again(self):
         self.host.write('proc/4002/cgroup', '0::/system.slice/other.service\n')
-        groups = self.made._reassertion._groups
+        groups = self.agent._reassertion._groups
         for key in list(groups):
             del groups[key]
         self.reset(2)
         with self.assertLogs(LOG, 'WARNING'):
-            self.tick(self.made, 5)
+            self.tick(self.agent, 5)
         self.trees[2] = self.host.launch(2)
         self.reset(2, unheard=True)
-        self.made._guest_events.pop_names()
-        self.tick(self.made, 10)
+        self.agent._guest_events.pop_names()
+        self.tick(self.agent, 10)
         self.assertEqual('4-7', self.cpus(2))

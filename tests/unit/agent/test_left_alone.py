@@ -79,13 +79,13 @@ class LeftAloneTest(RebalancingCase):
         written = []
         self.kernel.before = lambda: written.append(1)
         agent = self.open()
-        found = False
+        has_moved = False
         for tick_number in range(ticks):
             self.load(5 * tick_number)
             self.tick(agent, 5 * tick_number)
-            found = found or agent.step() is not None
+            has_moved = has_moved or agent.step() is not None
         agent.close()
-        return found or bool(written)
+        return has_moved or bool(written)
 
     def test_plain_guests_of_a_crowded_node_are_moved(self):
         self.be({}, {}, {})

@@ -82,7 +82,7 @@ class Clock:
 
 class ServiceTest(unittest.TestCase):
     def serve(self, signals, read_options=None, watchdog_s=None, exporter=None, early=1.0, **more):
-        self.clock, self.told = Clock(signals, early), []
+        self.clock, self.messages = Clock(signals, early), []
         self.agent = Agent(self.clock, **more)
         loop.AgentLoop(
             self.agent,  # type: ignore[arg-type]
@@ -90,13 +90,13 @@ class ServiceTest(unittest.TestCase):
             LOG,
             self.clock.wait,
             self.clock,
-            lambda *texts: self.told.append((self.clock.now_s, *texts)),
+            lambda *texts: self.messages.append((self.clock.now_s, *texts)),
             watchdog_s,
             exporter,
         ).run()
 
     def when(self, text):
-        return [told[0] for told in self.told if text in told]
+        return [message[0] for message in self.messages if text in message]
 
     def test_the_second_tick_comes_soon_and_the_others_at_the_interval(self):
         self.serve([(17, signal.SIGTERM)], tick_s=0.25)
@@ -127,7 +127,9 @@ class ServiceTest(unittest.TestCase):
 
         with mock.patch.object(Agent, 'handle_events', lambda agent: handle_events()):
             self.serve([(7, signal.SIGTERM)])
-        self.assertEqual([0, 1, 1.2, 6], [each for each in attended if each != 7])
+        self.assertEqual(
+            [0, 1, 1.2, 6], [descriptor for descriptor in attended if descriptor != 7]
+        )
 
     def test_reload_reads_the_options_again_and_takes_the_new_interval(self):
         new = agent_conf.AgentOptions(None, counters_conf.CounterOptions(interval_s=2.0))
@@ -185,8 +187,8 @@ class ServiceTest(unittest.TestCase):
 
 class StopTest(RebalancingCase):
     def test_no_further_move_of_a_plan_begins_after_sigterm(self):
-        made, clock = self.open(), Clock([(0, signal.SIGTERM)])
-        made._executor.begin(
+        agent, clock = self.open(), Clock([(0, signal.SIGTERM)])
+        agent._executor.begin(
             plan_records.Plan(
                 tuple(
                     plan_records.Move(
@@ -206,9 +208,9 @@ class StopTest(RebalancingCase):
             ),
             self.promises(),
         )
-        loop.AgentLoop(made, None, LOG, clock.wait, clock, lambda *texts: None).run()
+        loop.AgentLoop(agent, None, LOG, clock.wait, clock, lambda *texts: None).run()
         self.assertEqual({1: self.AWAY, 2: self.HOME, 3: self.HOME}, self.places())
-        self.assertEqual([history.DONE], [each.result for each in history.read(self.root)[0]])
+        self.assertEqual([history.DONE], [entry.result for entry in history.read(self.root)[0]])
 
 
 class StatusLineTest(unittest.TestCase):

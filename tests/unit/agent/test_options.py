@@ -47,15 +47,21 @@ class ReadTest(unittest.TestCase):
             return agent_options.read(file.name, '/nonexistent/calibration')
 
     def test_rebalancing_is_off_by_default(self):
-        found, problems = self.read('')
-        self.assertEqual(agent_conf.AgentOptions(host_options.read(os.devnull)), found)
+        options, problems = self.read('')
+        self.assertEqual(agent_conf.AgentOptions(host_options.read(os.devnull)), options)
         self.assertEqual(
             (True, True, 'off', [], plan_records.RebalanceOptions()),
-            (found.publish, found.reassert, found.rebalance, problems, found.rebalance_options),
+            (
+                options.publish,
+                options.reassert,
+                options.rebalance,
+                problems,
+                options.rebalance_options,
+            ),
         )
 
     def test_each_option_of_the_agent_is_read(self):
-        found, problems = self.read(FILE)
+        options, problems = self.read(FILE)
         self.assertEqual(
             (
                 False,
@@ -72,11 +78,11 @@ class ReadTest(unittest.TestCase):
                 2.0,
                 metrics_conf.MetricsOptions(metrics_conf.Address('', '192.0.2.7', 19877), True),
             ),
-            found[2:],
+            options[2:],
         )
         self.assertEqual(
             (7.0, '/run/elsewhere'),
-            (found.counter_options.interval_s, found.host_options.state_dir),
+            (options.counter_options.interval_s, options.host_options.state_dir),
         )
         self.assertEqual(1, len(problems))
         self.assertIn('bind', problems[0])
@@ -100,7 +106,7 @@ class ReadTest(unittest.TestCase):
         with tempfile.NamedTemporaryFile('w') as file:
             file.write('x')
             file.flush()
-            found, problems = agent_options.read('/nonexistent', file.name)
+            options, problems = agent_options.read('/nonexistent', file.name)
         self.assertEqual(
-            (counters_conf.CounterOptions(), 1), (found.counter_options, len(problems))
+            (counters_conf.CounterOptions(), 1), (options.counter_options, len(problems))
         )

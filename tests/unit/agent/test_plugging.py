@@ -43,14 +43,14 @@ class PluggingTest(AgentCase):
         self.host.write('run/libvirt/qemu/%s.xml' % host.name_of(1), text)
 
     def promised(self):
-        found = self.promises()[host.uuid_of(1)]
-        return found.vcpus, found.memory_bytes >> 20
+        promise = self.promises()[host.uuid_of(1)]
+        return promise.vcpus, promise.memory_bytes >> 20
 
     def test_the_promise_follows_what_is_plugged_and_is_told_once(self):
         agent = self.open()
         self.launch(1)
         self.promise(1, 0)
-        for at_s, changed, wanted, told in (
+        for at_s, changed, wanted, lines in (
             (0, {}, (2, 512), 0),
             (5, {'vcpus': 4}, (4, 512), 1),
             (10, {'vcpus': 4, 'memory_mib': 1024}, (4, 1024), 1),
@@ -69,7 +69,7 @@ class PluggingTest(AgentCase):
                 self.tick(agent, at_s)
                 self.tick(agent, at_s + 1)
                 self.assertEqual(wanted, self.promised())
-                self.assertEqual(told, sum('previously promised' in text for text in logs.output))
+                self.assertEqual(lines, sum('previously promised' in text for text in logs.output))
 
     def test_a_guest_stays_where_it_was_placed_when_it_is_plugged(self):
         agent = self.open()

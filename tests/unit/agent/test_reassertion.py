@@ -157,8 +157,8 @@ PIN = "  <cputune><vcpupin vcpu='%d' cpuset='%s'/></cputune>\n"
 class OperatorsWordTest(AgentCase):
     """Cpusets set by an operator, with libvirt or by hand, stay; the rest stays held."""
 
-    def held(self, tree, made, at_s):
-        self.tick(made, at_s)
+    def held(self, tree, agent, at_s):
+        self.tick(agent, at_s)
         return tree.held()
 
     def test_a_pinned_vcpu_is_left_and_the_others_are_held(self):

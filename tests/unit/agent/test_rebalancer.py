@@ -40,10 +40,10 @@ class RebalancingTest(RebalancingCase):
                 self.load(at_s)
                 self.tick(agent, at_s)
                 self.assertIsNone(agent.step())
-        told = [text for text in logs.output if 'dry run' in text]
-        self.assertEqual(1, len(told), told)
-        self.assertIn('moves from node 0 to node 1', told[0])
-        self.assertIn('waiting for CPUs', told[0])
+        messages = [text for text in logs.output if 'dry run' in text]
+        self.assertEqual(1, len(messages), messages)
+        self.assertIn('moves from node 0 to node 1', messages[0])
+        self.assertIn('waiting for CPUs', messages[0])
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
     def test_one_of_three_guests_goes_to_the_idle_node_with_its_memory(self):
@@ -54,8 +54,8 @@ class RebalancingTest(RebalancingCase):
         self.assertEqual(
             [self.AWAY, self.HOME, self.HOME], sorted(self.places().values(), reverse=True)
         )
-        [told] = [text for text in logs.output if ': move: from node 0 to node 1' in text]
-        self.assertIn('waiting for CPUs', told)
+        [message] = [text for text in logs.output if ': move: from node 0 to node 1' in text]
+        self.assertIn('waiting for CPUs', message)
 
     def test_another_agent_goes_on_with_the_regret_of_the_last(self):
         agent = self.open()
@@ -70,23 +70,23 @@ class RebalancingTest(RebalancingCase):
             self.tick(self.open(), 10)
 
     def test_a_move_that_cannot_be_recorded_is_neither_made_nor_counted(self):
-        made, path = self.open(), os.path.join(self.directory, 'rebalance-memory')
-        self.tick(made, 0)
+        agent, path = self.open(), os.path.join(self.directory, 'rebalance-memory')
+        self.tick(agent, 0)
         os.mkdir(path)
         with self.assertLogs(LOG, 'WARNING') as logs:
             for at_s in range(5, 60, 5):
                 self.load(at_s)
-                self.tick(made, at_s)
-                self.assertIsNone(made.step())
+                self.tick(agent, at_s)
+                self.assertIsNone(agent.step())
         self.assertIn('rebalancing fails: %s' % path, ' '.join(logs.output))
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
-        kept = made._rebalancer._memory
+        kept = agent._rebalancer._memory
         self.assertEqual(((), ()), (kept.moved_s, kept.trials))
         os.rmdir(path)
         self.load(60)
-        self.tick(made, 60)
-        self.assertEqual(1, len(made._rebalancer._memory.moved_s))
-        self.finish(made)
+        self.tick(agent, 60)
+        self.assertEqual(1, len(agent._rebalancer._memory.moved_s))
+        self.finish(agent)
         self.assertIn(self.AWAY, self.places().values())
 
     def test_half_of_the_page_cache_is_room_for_a_move(self):
@@ -95,8 +95,8 @@ class RebalancingTest(RebalancingCase):
         self.host.write(
             'sys/devices/system/node/node0/meminfo',
             ''.join(
-                'Node 0 %s: %d kB\n' % each
-                for each in (
+                'Node 0 %s: %d kB\n' % field
+                for field in (
                     ('MemTotal', 64 << 20),
                     ('MemFree', 1 << 20),
                     ('Active(file)', 3 << 20),
@@ -162,9 +162,9 @@ class RebalancingTest(RebalancingCase):
 
     @staticmethod
     def _work(case):
-        made = case.open()
-        case.until_moved(made)
-        case.finish(made)
+        agent = case.open()
+        case.until_moved(agent)
+        case.finish(agent)
 
 
 class JustPlacedTest(RebalancingCase):
@@ -199,11 +199,12 @@ class OtherPoolTest(RebalancingCase):
             self.load(at_s)
             tick = self.tick(agent, at_s)
             self.assertIsNone(agent.step())
-        found = situation(agent, tick)
+        before = situation(agent, tick)
         self.assertEqual(
-            {('other_pool', None)}, {(each.why_fixed, each.demand_cores) for each in found.guests}
+            {('other_pool', None)},
+            {(guest.why_fixed, guest.demand_cores) for guest in before.guests},
         )
-        self.assertEqual((3, 3.0), (found.view.nodes[0].cpu_count, found.view.nodes[0].cores))
+        self.assertEqual((3, 3.0), (before.view.nodes[0].cpu_count, before.view.nodes[0].cores))
 
     def test_the_same_guests_in_the_floating_pool_are_moved(self):
         self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-7\n')

@@ -46,10 +46,10 @@ class CommandTest(unittest.TestCase):
         with unittest.mock.patch.object(subject, 'QUICK', (10, 900, 900)):
             one, other = last_line('--seeds', '1'), last_line('--seeds', '1')
         self.assertEqual(one, other)
-        found = json.loads(one)
-        self.assertEqual([], [name for name in MEMBERS if name not in found])
-        self.assertEqual(p.digest(), found['parameters'])
-        self.assertIsNone(found['twin_disagreements'])
+        results = json.loads(one)
+        self.assertEqual([], [name for name in MEMBERS if name not in results])
+        self.assertEqual(p.digest(), results['parameters'])
+        self.assertIsNone(results['twin_disagreements'])
 
     def test_policies_that_the_figures_need_always_run(self):
         options = subject.arguments(['--policies', 'best-fit', '--contender', 'numa-pressure-5'])
@@ -97,12 +97,12 @@ class CommandTest(unittest.TestCase):
 
     def test_sensitivity_varies_one_thing_at_a_time(self):
         options = subject.arguments(['--sensitivity', '--cells', 'generations'])
-        found = {
+        factors = {
             (cell.want_factor, cell.burst_factor, cell.build_factor)
             for cell in subject.chosen_cells(options)
         }
         one = [(0.5, 1, 1), (1.5, 1, 1), (1, 0.5, 1), (1, 1.5, 1), (1, 1, 0.5), (1, 1, 1.5)]
-        self.assertEqual({(1, 1, 1), *one}, found)
+        self.assertEqual({(1, 1, 1), *one}, factors)
 
     def test_tuning_never_sees_the_tables_seeds(self):
         self.assertFalse(set(p.SEEDS_TUNING) & set(p.SEEDS_TABLE))
@@ -177,20 +177,20 @@ class InsideTest(unittest.TestCase):
 class SweepTest(unittest.TestCase):
     def test_a_sweep_varies_how_many_hosts_are_known(self):
         with unittest.mock.patch.object(subject, 'QUICK', (10, 900, 900)):
-            found = json.loads(last_line('--seeds', '1', '--sweep', 'known', '--cells', '0%'))
-        found = found['known']
-        self.assertEqual(['known 0%', 'known 10%', 'known 50%', 'known 90%'], list(found))
-        self.assertIsNone(found['known 0%']['known'])
-        self.assertEqual(1.0, found['known 0%']['unknown'])
-        self.assertLess(0, found['known 50%']['to_stock_1'])
+            results = json.loads(last_line('--seeds', '1', '--sweep', 'known', '--cells', '0%'))
+        results = results['known']
+        self.assertEqual(['known 0%', 'known 10%', 'known 50%', 'known 90%'], list(results))
+        self.assertIsNone(results['known 0%']['known'])
+        self.assertEqual(1.0, results['known 0%']['unknown'])
+        self.assertLess(0, results['known 50%']['to_stock_1'])
 
     def test_sensitivity_tells_its_seven_variations(self):
         with unittest.mock.patch.object(subject, 'QUICK', (10, 900, 900)):
             args = '--seeds', '1', '--sensitivity', '--cells', 'generations'
-            found = json.loads(last_line(*args))['sensitivity']
-        self.assertEqual(7, len(found))
-        self.assertTrue(found['as it is']['order_kept_second'])
-        self.assertNotEqual(found['want 0.5']['to_stock_1'], found['want 1.5']['to_stock_1'])
+            results = json.loads(last_line(*args))['sensitivity']
+        self.assertEqual(7, len(results))
+        self.assertTrue(results['as it is']['order_kept_second'])
+        self.assertNotEqual(results['want 0.5']['to_stock_1'], results['want 1.5']['to_stock_1'])
 
     def test_a_sweep_tells_what_is_due_to_unknown_hosts(self):
         run = {'numa-pressure': {'boots': [30, 30], 'below': [100, 300]}}
@@ -220,9 +220,9 @@ class FitsTest(unittest.TestCase):
     def test_use_of_guests_is_the_mean_of_cores_per_vcpu(self):
         rows = [{'id': 1, 'duration': 600000, 'cpu_usage': 500.0}] * 600
         rows += [{'id': 2, 'duration': 300000, 'cpu_usage': 50.0}] * 600
-        found = fits.series(rows, [{'id': at, 'cpu_capacity': 1000.0} for at in (1, 2)])
-        self.assertEqual([1200, 600], [len(found[at]) for at in (1, 2)])
-        self.assertAlmostEqual(0.275, fits.use(found)['mean cores per vCPU'])
+        series = fits.series(rows, [{'id': at, 'cpu_capacity': 1000.0} for at in (1, 2)])
+        self.assertEqual([1200, 600], [len(series[at]) for at in (1, 2)])
+        self.assertAlmostEqual(0.275, fits.use(series)['mean cores per vCPU'])
 
     def test_arrivals_one_at_a_time_vary_little(self):
         draws = np.random.default_rng(1).poisson(5, 20000)
@@ -238,7 +238,7 @@ class FitsTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             for name, text in files.items():
                 pathlib.Path(directory, name).write_text(text)
-            found = fits.azure(pathlib.Path(directory))
-        self.assertEqual(0.6, found['4 vCPUs, 8 GiB'])
-        self.assertEqual(3, found['guests of those, mean'])
-        self.assertEqual(0.5, found['lifetimes below 1 h'])
+            fitted = fits.azure(pathlib.Path(directory))
+        self.assertEqual(0.6, fitted['4 vCPUs, 8 GiB'])
+        self.assertEqual(3, fitted['guests of those, mean'])
+        self.assertEqual(0.5, fitted['lifetimes below 1 h'])

@@ -59,8 +59,8 @@ def nodes_of(way, *guests, shape='equal'):
 
 class StartTest(unittest.TestCase):
     def test_floating_is_on_all_nodes_with_memory_where_it_is_free(self):
-        found, memory = chosen('floating', Guest(0, 4, 128), Guest(None, 4, 8))
-        self.assertEqual([0, 1], found)
+        cpus, memory = chosen('floating', Guest(0, 4, 128), Guest(None, 4, 8))
+        self.assertEqual([0, 1], cpus)
         np.testing.assert_allclose([1 / 3, 2 / 3], memory)
 
     def test_measured_demand_decides_for_numad_and_us(self):
@@ -103,10 +103,10 @@ class StartTest(unittest.TestCase):
         self.assertEqual([0, 1], nodes_of('incus-balanced', Guest(None, 64, 32)))
 
     def test_memory_without_room_lies_on_the_other_nodes(self):
-        found, memory = chosen(
+        cpus, memory = chosen(
             'incus-balanced', Guest(1, 1, 2), Guest(1, 1, 2), Guest(None, 8, 384)
         )
-        self.assertEqual([0], found)
+        self.assertEqual([0], cpus)
         np.testing.assert_allclose([2 / 3, 1 / 3], memory)
 
     def test_katalyst_takes_what_is_left_with_most_requests_and_has_memory(self):

@@ -9,14 +9,14 @@ from tests.arena import losses as subject, parameters as p
 
 def running(want, cpus, memory, vcpus=(4, 4), lines=(0.0, 0.0), waits=(True, True)):
     """Return guests on the two nodes of one host, from rows of parts."""
-    found = object.__new__(subject.Running)
-    found.guests = np.arange(len(want))
-    found.want, found.vcpus = np.array(want, float), np.array(vcpus)
-    found.lines, found.waits = np.array(lines), np.array(waits)
-    found.far_ns = np.zeros(len(want))
-    found.hosts = np.zeros(len(want), int)
-    found.cpus, found.memory = np.array(cpus, float).T, np.array(memory, float).T
-    return found
+    running_ = object.__new__(subject.Running)
+    running_.guests = np.arange(len(want))
+    running_.want, running_.vcpus = np.array(want, float), np.array(vcpus)
+    running_.lines, running_.waits = np.array(lines), np.array(waits)
+    running_.far_ns = np.zeros(len(want))
+    running_.hosts = np.zeros(len(want), int)
+    running_.cpus, running_.memory = np.array(cpus, float).T, np.array(memory, float).T
+    return running_
 
 
 def host(cores=4.0, bandwidth=1e9):
@@ -37,15 +37,15 @@ class WaitingTest(unittest.TestCase):
         self.assertEqual(3.0, subject.waiting(np.array([3.0]), np.array([0.0]))[0])
 
     def test_waiting_at_capacity_is_that_of_a_normal_demand(self):
-        found = subject.waiting(np.array([0.0]), np.array([2.0]))[0]
-        self.assertAlmostEqual(2 * 0.39894, found, places=3)
+        waiting = subject.waiting(np.array([0.0]), np.array([2.0]))[0]
+        self.assertAlmostEqual(2 * 0.39894, waiting, places=3)
 
     def test_waiting_agrees_with_a_sample_of_normal_demands(self):
         draws = np.random.default_rng(1).normal(0, 1.5, 200000)
         for excess in (-3.0, -1.0, 0.5, 2.0):
             with self.subTest(excess):
-                found = subject.waiting(np.array([excess]), np.array([1.5]))[0]
-                self.assertAlmostEqual(np.maximum(0, excess + draws).mean(), found, places=2)
+                waiting = subject.waiting(np.array([excess]), np.array([1.5]))[0]
+                self.assertAlmostEqual(np.maximum(0, excess + draws).mean(), waiting, places=2)
 
 
 class ByPressureTest(unittest.TestCase):
@@ -77,8 +77,8 @@ class ByPressureTest(unittest.TestCase):
 class ProcessorSharingTest(unittest.TestCase):
     def test_a_node_wanted_twice_serves_a_half(self):
         one = running((4.0, 4.0), (FIRST, FIRST), (FIRST, FIRST))
-        found = subject.ProcessorSharing(host()).lost(one, np.ones((2, 4)))
-        np.testing.assert_allclose((2.0, 2.0), found)
+        lost = subject.ProcessorSharing(host()).lost(one, np.ones((2, 4)))
+        np.testing.assert_allclose((2.0, 2.0), lost)
 
     def test_busy_memory_slows_guests_in_the_next_draw(self):
         one = running((2.0, 2.0), (FIRST, SECOND), (FIRST, FIRST), lines=(1e7, 1e7))

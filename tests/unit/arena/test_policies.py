@@ -27,7 +27,7 @@ def view(half_full=1, **columns):
     :param half_full: the number of half-full hosts
     """
     count = 3
-    found: dict = {
+    fields: dict = {
         'vcpus': np.full(count, 96),
         'ram_mib': np.full(count, 512 << 10),
         'vcpus_used': np.array([8, 64, 32]),
@@ -54,17 +54,17 @@ def view(half_full=1, **columns):
         'busy_ratio': np.array([0.03, 0.33, 0.0]),
         'busy_deviation': np.array([0.04, 0.01, 0.0]),
     }
-    found.update(columns)
-    found = {name: np.repeat(each, [1, half_full, 1], 0) for name, each in found.items()}
+    fields.update(columns)
+    fields = {name: np.repeat(field, [1, half_full, 1], 0) for name, field in fields.items()}
     fleet = types.SimpleNamespace(
         distance_rows=((10.0, 21.0), (21.0, 10.0)),
         hosts=types.SimpleNamespace(
-            cores=found['cores'],
-            bandwidth=found['bandwidth'],
+            cores=fields['cores'],
+            bandwidth=fields['bandwidth'],
             distances=np.array([[10.0, 21.0], [21.0, 10.0]]),
         ),
     )
-    return fleets.View(fleet, np.arange(2 + half_full), 1000.0, found)
+    return fleets.View(fleet, np.arange(2 + half_full), 1000.0, fields)
 
 
 class NovaTest(unittest.TestCase):
@@ -120,9 +120,9 @@ class OthersTest(unittest.TestCase):
 
     def oracle(self, cores, fits=True, flying=0.0, lines=1e7):
         """Return the oracle's scores; the first host's guests want 28 and 20 of 30 cores."""
-        found = view(demand=np.full((3, 2), np.nan))
+        known = view(demand=np.full((3, 2), np.nan))
         nodes = np.array([[28.0, 20.0], [10.0, 29.0], [24.0, 24.0]])
-        found.fleet = types.SimpleNamespace(
+        known.fleet = types.SimpleNamespace(
             true_nodes=nodes,
             true_cores=nodes.sum(1) + np.array([0.0, flying, 0.0]),
             promised_mib=np.full((3, 2), (100 if fits else 255) << 10),
@@ -136,7 +136,7 @@ class OthersTest(unittest.TestCase):
             true_cores=cores,
             true_bytes=64 * lines * cores,
         )
-        return others.oracle(found, asked)
+        return others.oracle(known, asked)
 
     def test_the_oracle_takes_the_node_on_which_a_guest_adds_least_waiting(self):
         self.assertEqual(1, self.oracle(6.0).argmax())
@@ -162,8 +162,8 @@ class OursTest(unittest.TestCase):
         answers = [host_estimate.HostEstimate(None, 'blind')] * len(seen.at)
         for position, host in enumerate(at):
             came = int(known.came_vcpus[position]), int(known.came_mib[position])
-            found: typing.Any = our_weigher._Found(known, position)
-            answers[host] = host_estimate._estimate(found, *came, None, question)
+            one_host: typing.Any = our_weigher._Found(known, position)
+            answers[host] = host_estimate._estimate(one_host, *came, None, question)
         ram_mib = seen.ram_mib - p.RESERVED_MIB
         host_states: list[typing.Any] = [
             types.SimpleNamespace(
@@ -174,7 +174,9 @@ class OursTest(unittest.TestCase):
             )
             for host in range(len(seen.at))
         ]
-        return [each.loss_ratio for each in comparison.compare(host_states, answers, question)]
+        return [
+            estimate.loss_ratio for estimate in comparison.compare(host_states, answers, question)
+        ]
 
     def test_arrays_say_what_the_package_says(self):
         for name, columns in (
@@ -227,21 +229,23 @@ class OursTest(unittest.TestCase):
     def test_arrays_say_what_the_package_says_of_a_guest_that_fits_on_no_node(self):
         large = types.SimpleNamespace(**{**vars(ASKED), 'vcpus': 60, 'memory_mib': 65536})
         seen = view()
-        found = our_weigher.losses(seen, large)
-        np.testing.assert_allclose(self.losses(seen, large), found)
+        losses_ = our_weigher.losses(seen, large)
+        np.testing.assert_allclose(self.losses(seen, large), losses_)
         # On each host, half of its lines come from the other node.
-        self.assertGreater(found.min(), 0.01)
+        self.assertGreater(losses_.min(), 0.01)
 
     def test_the_node_expected_on_a_host_is_the_hooks(self):
-        found = our_weigher._Found(our_weigher.Known(view().only(np.arange(2))), 1)
+        one_host = our_weigher._Found(our_weigher.Known(view().only(np.arange(2))), 1)
         self.assertEqual(
             (1,),
-            outcome(found.columns, expected_guest(8, 16384), found.placement_options).positions,
+            outcome(
+                one_host.columns, expected_guest(8, 16384), one_host.placement_options
+            ).positions,
         )
 
     def test_the_penalty_of_a_known_host_depends_on_no_other(self):
         stock = nova_weights.stock(view(), ASKED)
-        told = our_weigher.numa_pressure(view(), ASKED) - stock
+        penalties = our_weigher.numa_pressure(view(), ASKED) - stock
         # Lower median of 0.375 and 0.5 per vCPU: 8 · 9.25 / 23 is 3.2 cores, which are added to 1
         # of 30 cores of a host with 3 of 60, and to 12 of 30 of one with 32 of 60; on the blind
         # host, to 4.8 of 30 on each half. Lower median of 50e9 / 32 and 1e9 bytes per core-second:
@@ -257,7 +261,7 @@ class OursTest(unittest.TestCase):
         jitter = [penalty.random_part('7', f'host{at}') for at in range(3)]
         share = our_weigher.DEFAULTS['penalty_jitter']
         exact = (1 - share) * np.array(expected) + np.multiply(share, jitter)
-        np.testing.assert_allclose(-our_weigher.DEFAULTS['weight_multiplier'] * exact, told)
+        np.testing.assert_allclose(-our_weigher.DEFAULTS['weight_multiplier'] * exact, penalties)
 
     def test_an_odd_host_changes_nothing_of_what_another_gets(self):
         # Guests are alike on all known hosts, so that some of them say as much as all. Of five
@@ -274,14 +278,14 @@ class OursTest(unittest.TestCase):
             # The traffic of its memory is larger in proportion to its demand.
             traffic = np.array([[odd * 2e9] * 2, [20e9, 30e9], [0.0, 0.0]])
             seen = view(**{**alike, 'demand': demand, 'traffic': traffic})
-            found = our_weigher.numa_pressure(seen, ASKED)
-            np.testing.assert_allclose(expected[1:], found[1:])
-            self.assertEqual(6, len(found))
+            penalties = our_weigher.numa_pressure(seen, ASKED)
+            np.testing.assert_allclose(expected[1:], penalties[1:])
+            self.assertEqual(6, len(penalties))
 
     def test_jitter_is_that_of_the_package(self):
         expected = [penalty.random_part('7', f'host{at}') for at in (0, 9, 10, 4711)]
-        found = our_weigher._random_parts('7', np.array([0, 9, 10, 4711]))
-        self.assertEqual(expected, found.tolist())
+        random_parts = our_weigher._random_parts('7', np.array([0, 9, 10, 4711]))
+        self.assertEqual(expected, random_parts.tolist())
 
     def test_jitter_is_drawn_for_all_that_can_be_chosen(self):
         rng, hosts = np.random.default_rng(1), np.arange(500)
@@ -290,42 +294,42 @@ class OursTest(unittest.TestCase):
         for spread in (0.0, 0.1, 2.0):
             stock, penalties = spread * rng.random(500), rng.integers(0, 3, 500) * 0.005
             jitter = 0.01 * (rng.random(500) < 0.8)
-            told = our_weigher._jittered(
+            jittered = our_weigher._jittered(
                 stock, 200.0, penalties, jitter, seen, ASKED, our_weigher.FIRST
             )
             exact = stock - 200 * (penalties + jitter * (drawn - penalties))
             first = np.argsort(-exact)[: our_weigher.FIRST]
-            np.testing.assert_allclose(exact[first], np.sort(told)[::-1][: our_weigher.FIRST])
-            np.testing.assert_allclose(exact[first], told[first])
+            np.testing.assert_allclose(exact[first], np.sort(jittered)[::-1][: our_weigher.FIRST])
+            np.testing.assert_allclose(exact[first], jittered[first])
 
     def test_dedicated_guests_take_no_shared_core(self):
-        found = our_weigher.losses(view(), DEDICATED)
+        losses_ = our_weigher.losses(view(), DEDICATED)
         # No CPU demand waits; lines of both nodes' memory do.
         used = [0.2 * own + 0.8 * 0.25 for own in (0.2, 0.3)]
         calm, busy = (
-            np.mean([queueing_loss(each, 1e9) for each in ratios])
+            np.mean([queueing_loss(ratio, 1e9) for ratio in ratios])
             for ratios in ((0.2 * 0.01 + 0.8 * 0.015, 0.2 * 0.02 + 0.8 * 0.015), used)
         )
         # The blind host's loss is that on the worst node of the busy host.
         blind = queueing_loss(used[1], 1e9)
-        np.testing.assert_allclose([calm, busy, blind], found)
+        np.testing.assert_allclose([calm, busy, blind], losses_)
         # Independently of the CPU demand, the median of traffic per core remains the busy host's.
         wanted = view(demand=np.array([[2.0, 1.0], [40.0, 10.0], [0.0, 0.0]]))
         np.testing.assert_allclose([calm, busy, blind], our_weigher.losses(wanted, DEDICATED))
 
     def test_the_former_weigher_orders_hosts(self):
-        told = former_weigher.ranked(view(), ASKED) - nova_weights.stock(view(), ASKED)
-        self.assertEqual([1.0, 0.0], told[:2].tolist())
-        self.assertTrue(0 < told[2] < 1)
+        weights = former_weigher.ranked(view(), ASKED) - nova_weights.stock(view(), ASKED)
+        self.assertEqual([1.0, 0.0], weights[:2].tolist())
+        self.assertTrue(0 < weights[2] < 1)
 
 
 class RegistryTest(unittest.TestCase):
     def test_each_policy_tells_its_source_formula_and_deviations_in_thirty_lines(self):
         for name, policy in subject.POLICIES.items():
             with self.subTest(name):
-                told = inspect.getdoc(policy.function)
+                text = inspect.getdoc(policy.function)
                 for part in ('Source: ', 'Formula: ', 'Deviations'):
-                    self.assertIn(part, told)
+                    self.assertIn(part, text)
                 body = inspect.getsource(policy.function)
                 docstring = policy.function.__doc__
                 self.assertLessEqual(len(body.replace(docstring, '').splitlines()), 30)

@@ -32,27 +32,27 @@ class RecordedTest(unittest.TestCase):
         return subject.read(self.path)
 
     def test_the_arenas_own_format_is_read(self):
-        found = self.read(OWN)
-        self.assertEqual([0, 60], found.arrive_s.tolist())
-        self.assertEqual([600, math.inf], found.leave_s.tolist())
-        self.assertEqual([2, 4], found.vcpus.tolist())
-        self.assertEqual([4096, 8192], found.memory_mib.tolist())
-        np.testing.assert_array_equal([0.25, np.nan], found.cores_per_vcpu)
+        trace = self.read(OWN)
+        self.assertEqual([0, 60], trace.arrive_s.tolist())
+        self.assertEqual([600, math.inf], trace.leave_s.tolist())
+        self.assertEqual([2, 4], trace.vcpus.tolist())
+        self.assertEqual([4096, 8192], trace.memory_mib.tolist())
+        np.testing.assert_array_equal([0.25, np.nan], trace.cores_per_vcpu)
 
     def test_the_use_of_a_recorded_guest_may_be_left_out(self):
-        found = self.read('arrive_s,leave_s,vcpus,memory_mib\n0,1,1,1\n')
-        self.assertTrue(np.isnan(found.cores_per_vcpu).all())
+        trace = self.read('arrive_s,leave_s,vcpus,memory_mib\n0,1,1,1\n')
+        self.assertTrue(np.isnan(trace.cores_per_vcpu).all())
 
     def test_azures_table_of_vms_is_read(self):
-        found = self.read(AZURE)
-        self.assertEqual([600, 600], found.leave_s.tolist())
-        self.assertEqual([2, 24], found.vcpus.tolist())
-        self.assertEqual([4096, 65536], found.memory_mib.tolist())
-        self.assertEqual([0.25, 0.5], found.cores_per_vcpu.tolist())
+        trace = self.read(AZURE)
+        self.assertEqual([600, 600], trace.leave_s.tolist())
+        self.assertEqual([2, 24], trace.vcpus.tolist())
+        self.assertEqual([4096, 65536], trace.memory_mib.tolist())
+        self.assertEqual([0.25, 0.5], trace.cores_per_vcpu.tolist())
 
     def test_errors_in_a_recording_name_file_line_and_remedy(self):
         head = OWN.splitlines()[0] + '\n'
-        for text, line, told in (
+        for text, line, message in (
             ('', '', 'no guests'),
             (head, '', 'no guests'),
             ('1,2,3\n', ':1', 'begin it with'),
@@ -65,10 +65,10 @@ class RecordedTest(unittest.TestCase):
             (OWN + '2,0,60,0,\n', ':4', 'correct memory_mib'),
             (OWN + '2,0,60,4096,25\n', ':4', '0 to 1'),
         ):
-            with self.subTest(told), self.assertRaises(subject.BadTraceError) as caught:
+            with self.subTest(message), self.assertRaises(subject.BadTraceError) as caught:
                 self.read(text)
             self.assertTrue(str(caught.exception).startswith(f'{self.path}{line}: '))
-            self.assertIn(told, str(caught.exception))
+            self.assertIn(message, str(caught.exception))
 
     def test_the_command_tells_errors_in_a_recording(self):
         with contextlib.redirect_stderr(io.StringIO()) as text, self.assertRaises(SystemExit):
@@ -85,22 +85,22 @@ class RecordedTest(unittest.TestCase):
 
     def test_guests_come_as_they_were_recorded(self):
         rows = [f'{30 * at},{30 * at + 900},{1 + at % 3},1024,0.{at % 3}5\n' for at in range(50)]
-        found = self.trace(rows)
+        trace = self.trace(rows)
         at = np.arange(50)
-        self.assertEqual((30 * at).tolist(), found.arrive_s.tolist())
-        self.assertEqual((30 * at + 900).tolist(), found.leave_s.tolist())
-        self.assertEqual((1 + at % 3).tolist(), found.vcpus.tolist())
-        self.assertEqual({1024}, {*found.memory_mib.tolist()})
-        used = found.wants.mean(1)
+        self.assertEqual((30 * at).tolist(), trace.arrive_s.tolist())
+        self.assertEqual((30 * at + 900).tolist(), trace.leave_s.tolist())
+        self.assertEqual((1 + at % 3).tolist(), trace.vcpus.tolist())
+        self.assertEqual({1024}, {*trace.memory_mib.tolist()})
+        used = trace.wants.mean(1)
         self.assertLess(used[at % 3 == 0].mean(), used[at % 3 == 2].mean())
 
     def test_some_guests_come_of_more_than_the_region_holds(self):
-        found = self.trace(['0,,4,65536,\n'] * 1000)
+        trace = self.trace(['0,,4,65536,\n'] * 1000)
         held = 0.72 * 4 * 512 / 64
-        self.assertTrue(0.5 * held < len(found.vcpus) < 1.5 * held)
+        self.assertTrue(0.5 * held < len(trace.vcpus) < 1.5 * held)
 
     def test_a_guest_that_fits_on_no_host_or_comes_too_late_is_left_out(self):
-        found = self.trace(
+        trace = self.trace(
             ['0,,4,1024,\n', '0,,400,1024,\n', '0,,4,1048576,\n', '9000,,4,1024,\n']
         )
-        self.assertEqual([4], found.vcpus.tolist())
+        self.assertEqual([4], trace.vcpus.tolist())

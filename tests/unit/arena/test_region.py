@@ -90,10 +90,10 @@ class ConservationTest(unittest.TestCase):
 
 class FaultsTest(unittest.TestCase):
     def test_a_share_of_the_hosts_has_no_agent_and_some_are_broken(self):
-        found = hosts.Hosts('equal', 200, np.random.default_rng(1))
-        self.assertEqual(10, (~found.agent).sum())
-        self.assertEqual(2, (found.broken > 0).sum())
-        self.assertTrue(found.agent[found.broken > 0].all())
+        hosts_ = hosts.Hosts('equal', 200, np.random.default_rng(1))
+        self.assertEqual(10, (~hosts_.agent).sum())
+        self.assertEqual(2, (hosts_.broken > 0).sum())
+        self.assertTrue(hosts_.agent[hosts_.broken > 0].all())
 
     def test_broken_hosts_publish_old_future_zero_or_absurd_figures(self):
         _, shape, trace = prepared(3)
@@ -167,8 +167,13 @@ class SchedulerTest(unittest.TestCase):
         self.assertEqual(15, len(fleet.candidates(0, 1000, np.random.default_rng(1))))
         rng = np.random.default_rng(1)
         drawn = [fleet.candidates(0, 4, rng).tolist() for _ in range(50)]
-        self.assertEqual({*range(16)} - {1}, {at for each in drawn for at in each})
-        self.assertTrue(all(each == sorted({*each}) and len(each) == 4 for each in drawn))
+        self.assertEqual({*range(16)} - {1}, {at for candidates in drawn for at in candidates})
+        self.assertTrue(
+            all(
+                candidates == sorted({*candidates}) and len(candidates) == 4
+                for candidates in drawn
+            )
+        )
 
     def test_a_guest_is_refused_only_if_no_candidate_has_room_when_it_is_claimed(self):
         for left in (1, 0):
@@ -181,8 +186,8 @@ class SchedulerTest(unittest.TestCase):
                 taken = order[: shape.count - left]
                 ran.fleet.taken_mib[taken] = shape.ram_mib[taken]
                 ran._commit(1.0, payload)
-                found = ran.result.placed, ran.result.refused, ran.result.conflicts
-                self.assertEqual((left, 1 - left, left), found)
+                counts = ran.result.placed, ran.result.refused, ran.result.conflicts
+                self.assertEqual((left, 1 - left, left), counts)
                 self.assertEqual(order[-1] if left else -1, ran.fleet.host[0])
 
     def test_a_request_is_refused_if_one_of_its_instances_is(self):
@@ -217,17 +222,17 @@ class SchedulerTest(unittest.TestCase):
     def test_candidates_are_sorted_and_equals_are_in_their_order_or_at_random(self):
         scores = np.random.default_rng(1).integers(0, 20, 100).astype(float)
         for name in ('stock-1', 'target-load-packing'):
-            found = region.ordered(scores, policies.POLICIES[name], np.random.default_rng(2))
-            self.assertEqual([*range(100)], sorted(found.tolist()))
-            self.assertEqual(sorted(scores, reverse=True), scores[found].tolist())
-            equals = found[scores[found] == 7].tolist()
+            order = region.ordered(scores, policies.POLICIES[name], np.random.default_rng(2))
+            self.assertEqual([*range(100)], sorted(order.tolist()))
+            self.assertEqual(sorted(scores, reverse=True), scores[order].tolist())
+            equals = order[scores[order] == 7].tolist()
             self.assertEqual(name == 'stock-1', equals == sorted(equals))
 
     def test_one_of_a_subset_is_put_first(self):
         scores, rng = np.arange(20.0), np.random.default_rng(1)
         chosen = set()
         for _ in range(300):
-            found = region.ordered(scores, policies.POLICIES['stock-10'], rng).tolist()
-            chosen.add(found[0])
-            self.assertEqual([at for at in range(19, -1, -1) if at != found[0]], found[1:])
+            order = region.ordered(scores, policies.POLICIES['stock-10'], rng).tolist()
+            chosen.add(order[0])
+            self.assertEqual([at for at in range(19, -1, -1) if at != order[0]], order[1:])
         self.assertEqual(set(range(10, 20)), chosen)

@@ -36,16 +36,16 @@ def table(by_policy, cell='c'):
 
 class PairedTest(unittest.TestCase):
     def test_a_constant_ratio_is_certain(self):
-        found = subject.paired((2.0, 4.0, 6.0), (1.0, 2.0, 3.0))
-        for value in (found.mean, found.low, found.high):
+        ratio = subject.paired((2.0, 4.0, 6.0), (1.0, 2.0, 3.0))
+        for value in (ratio.mean, ratio.low, ratio.high):
             self.assertAlmostEqual(2.0, value)
 
     def test_the_mean_is_geometric(self):
         self.assertAlmostEqual(1.0, subject.paired((2.0, 0.5), (1.0, 1.0)).mean)
 
     def test_the_interval_of_paired_ratios_is_students(self):
-        found = subject.paired((1.0, math.e), (1.0, 1.0))
-        self.assertAlmostEqual(math.exp(0.5 + 12.706 * 0.5), found.high, places=3)
+        ratio = subject.paired((1.0, math.e), (1.0, 1.0))
+        self.assertAlmostEqual(math.exp(0.5 + 12.706 * 0.5), ratio.high, places=3)
 
     def test_one_pair_has_an_interval_without_bound(self):
         self.assertEqual(math.inf, subject.paired((1.0,), (2.0,)).high)
@@ -60,31 +60,31 @@ class DuelTest(unittest.TestCase):
             ('undecided', (1.0, 1.0, 1.0), (0.5, 1.5, 0.9)),
         ):
             with self.subTest(expected):
-                found = table({'numa-pressure': ours, 'stock-1': rival})
-                self.assertEqual(expected, found.duel('c', 'numa-pressure', 'stock-1'))
+                results = table({'numa-pressure': ours, 'stock-1': rival})
+                self.assertEqual(expected, results.duel('c', 'numa-pressure', 'stock-1'))
 
     def test_a_rival_that_places_fewer_large_guests_is_excused(self):
         for name, worse in (('large', figures(0.5, large=9)), ('few', figures(0.5, large=10))):
             with self.subTest(name):
-                found = table({'numa-pressure': (1.0,) * 3, 'pack': (worse,) * 3})
+                results = table({'numa-pressure': (1.0,) * 3, 'pack': (worse,) * 3})
                 expected = 'excused' if name == 'large' else 'lost'
-                self.assertEqual(expected, found.duel('c', 'numa-pressure', 'pack'))
+                self.assertEqual(expected, results.duel('c', 'numa-pressure', 'pack'))
 
     def test_variants_of_ours_and_the_oracle_are_no_rivals(self):
-        found = table(
+        results = table(
             {name: (1.0,) for name in ('oracle', 'numa-pressure', 'numa-pressure-5', 'pack')}
         )
-        self.assertEqual(['pack'], found.rivals('numa-pressure'))
+        self.assertEqual(['pack'], results.rivals('numa-pressure'))
 
 
 class GapTest(unittest.TestCase):
     def test_the_gap_closed_is_a_share_from_stock_to_the_oracle(self):
-        found = table({'stock-10': (2.0, 2.0), 'oracle': (1.0, 1.0), 'x': (1.25, 1.25)})
-        self.assertEqual({'c': 0.75}, found.gaps('x'))
+        results = table({'stock-10': (2.0, 2.0), 'oracle': (1.0, 1.0), 'x': (1.25, 1.25)})
+        self.assertEqual({'c': 0.75}, results.gaps('x'))
 
     def test_a_cell_without_a_gap_is_left_out(self):
-        found = table({'stock-10': (1.0,), 'oracle': (0.99,), 'x': (1.0,)})
-        self.assertEqual({}, found.gaps('x'))
+        results = table({'stock-10': (1.0,), 'oracle': (0.99,), 'x': (1.0,)})
+        self.assertEqual({}, results.gaps('x'))
 
 
 class SummaryTest(unittest.TestCase):
@@ -97,11 +97,11 @@ class SummaryTest(unittest.TestCase):
                 self.lost_second = self.lost
                 self.agent, self.given, self.below = (np.array((0, 1)) for _ in range(3))
 
-        found = subject.summary(
+        summary = subject.summary(
             {
                 'a': Ran((1.0, 1.0, 0.0), (0.1, 0.3, 0.0)),
                 'b': Ran((1.0, 1.0, 9.0), (0.2, 0.4, 9.0)),
             }
         )
-        self.assertAlmostEqual(0.2, found['a']['loss'])
-        self.assertAlmostEqual(0.3, found['b']['loss'])
+        self.assertAlmostEqual(0.2, summary['a']['loss'])
+        self.assertAlmostEqual(0.3, summary['b']['loss'])

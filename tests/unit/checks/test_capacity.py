@@ -11,7 +11,7 @@ OURS = 'etc/nova-numa-pmc/nova-numa-pmc.conf'
 
 
 def codes(findings):
-    return [found.code for found in findings]
+    return [finding.code for finding in findings]
 
 
 class CapacityTest(unittest.TestCase):
@@ -27,8 +27,8 @@ class CapacityTest(unittest.TestCase):
     def test_a_wrong_option_of_ours_is_found(self):
         self.assertEqual([], codes(capacity.check_options(self.root)))
         sysfs.write(self.root, OURS, '[hook]\ntimeout_s = soon\n')
-        (found,) = capacity.check_options(self.root)
-        self.assertIn('timeout_s', found.message)
+        (finding,) = capacity.check_options(self.root)
+        self.assertIn('timeout_s', finding.message)
 
     def test_a_ram_ratio_unlike_novas_is_found(self):
         for ours, nova, expected in (
@@ -50,28 +50,28 @@ class CapacityTest(unittest.TestCase):
 
     def test_the_finding_of_a_ram_ratio_says_what_may_not_fit(self):
         sysfs.write(self.root, OURS, '[placement]\nram_allocation_ratio = 1\n')
-        (found,) = capacity.check_ram_ratio(
+        (finding,) = capacity.check_ram_ratio(
             self.root, self.conf('[DEFAULT]\nram_allocation_ratio = 1.5\n')
         )
-        self.assertIn('may not fit', found.message)
-        self.assertIn('ram_allocation_ratio = 1.5', found.remedy)
+        self.assertIn('may not fit', finding.message)
+        self.assertIn('ram_allocation_ratio = 1.5', finding.remedy)
 
     def test_memory_that_guests_get_none_of_is_found(self):
         sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2, '', 96 << 30)])
         self.assertEqual([], codes(capacity.check_withheld_memory(self.root, self.conf())))
         sysfs.device_memory(self.root, [2])
-        (found,) = capacity.check_withheld_memory(self.root, self.conf())
-        self.assertEqual(('memory-withheld', 'warning'), (found.code, found.severity))
+        (finding,) = capacity.check_withheld_memory(self.root, self.conf())
+        self.assertEqual(('memory-withheld', 'warning'), (finding.code, finding.severity))
         self.assertIn(
-            "the memory of node 2 (98304 MiB) is a device's (GPU 0000:01:00.0)", found.message
+            "the memory of node 2 (98304 MiB) is a device's (GPU 0000:01:00.0)", finding.message
         )
-        self.assertIn('reserved_host_memory_mb = 98816 or more', found.remedy)
-        self.assertIn('AllowedMemoryNodes=0-1 ', found.remedy)
-        self.assertIn('guest_memory_nodes = 2 ', found.remedy)
-        (found,) = capacity.check_withheld_memory(
+        self.assertIn('reserved_host_memory_mb = 98816 or more', finding.remedy)
+        self.assertIn('AllowedMemoryNodes=0-1 ', finding.remedy)
+        self.assertIn('guest_memory_nodes = 2 ', finding.remedy)
+        (finding,) = capacity.check_withheld_memory(
             self.root, self.conf('[DEFAULT]\nreserved_host_memory_mb = 98816\n')
         )
-        self.assertEqual('note', found.severity)
+        self.assertEqual('note', finding.severity)
         sysfs.write(self.root, OURS, '[placement]\nguest_memory_nodes = 2\n')
         self.assertEqual([], codes(capacity.check_withheld_memory(self.root, self.conf())))
 

@@ -16,7 +16,7 @@ MAKERS = ('Finding', '_add')
 
 def codes():
     """Return the codes of all findings that the sources can create."""
-    found = set()
+    codes_ = set()
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
             if not isinstance(node, ast.Call) or not node.args:
@@ -24,11 +24,11 @@ def codes():
             if getattr(node.func, 'id', getattr(node.func, 'attr', '')) in MAKERS:
                 first = node.args[0]
                 if isinstance(first, ast.Constant):
-                    found.add(first.value)
+                    codes_.add(first.value)
                 elif isinstance(first, ast.BinOp):  # '%s-not-running' % service
                     text = ast.literal_eval(first.left)
-                    found |= {text % service for service in ('nova-compute', 'nova-scheduler')}
-    return found
+                    codes_ |= {text % service for service in ('nova-compute', 'nova-scheduler')}
+    return codes_
 
 
 class DocumentedTest(unittest.TestCase):

@@ -21,7 +21,7 @@ class StatusTest(unittest.TestCase):
         """Compare the status with (code, severity) of each finding."""
         status = hook.status(self.root)
         self.assertEqual(
-            expected, tuple((found.code, found.severity) for found in status.findings)
+            expected, tuple((result.code, result.severity) for result in status.findings)
         )
         self.assertEqual({self.script} if expected else set(), {f.file for f in status.findings})
         return status
@@ -58,6 +58,6 @@ class TrialTest(unittest.TestCase):
             with self.subTest(ok=ok):
                 findings = list(hook.check_trial(confinement.LabelTrial(ok, 'libvirtd', 'said')))
                 self.assertEqual(len(expected), len(findings))
-                for (code, severity, words), found in zip(expected, findings):
-                    self.assertEqual((code, severity), (found.code, found.severity))
-                    self.assertIn(words, found.message)
+                for (code, severity, words), result in zip(expected, findings):
+                    self.assertEqual((code, severity), (result.code, result.severity))
+                    self.assertIn(words, result.message)

@@ -70,10 +70,10 @@ class InterpreterTest(unittest.TestCase):
         )
         write(site, 'ours-1.dist-info/METADATA', 'Metadata-Version: 2.1\nName: ours\n')
         python = self.fake_python('PYTHONPATH=%s exec %s -S "$@"\n' % (site, sys.executable))
-        said = interpreter.query(python)
-        self.assertEqual(('', None, (POINT,)), (said.problem, said.shim, said.points))
-        self.assertEqual((site + '/nova/compute/monitors/cpu',), said.monitors)
-        self.assertEqual(site + '/nova_numa_pmc/__init__.py', said.package)
+        answer = interpreter.query(python)
+        self.assertEqual(('', None, (POINT,)), (answer.problem, answer.shim, answer.points))
+        self.assertEqual((site + '/nova/compute/monitors/cpu',), answer.monitors)
+        self.assertEqual(site + '/nova_numa_pmc/__init__.py', answer.package)
         write(site, 'nova/compute/monitors/cpu/numa_pmc.py', '')
         self.assertEqual(
             site + '/nova/compute/monitors/cpu/numa_pmc.py', interpreter.query(python).shim
@@ -88,21 +88,22 @@ class InterpreterTest(unittest.TestCase):
             'local/nova/compute/monitors/cpu/numa_pmc.py',
         ):
             write(self.root, name, '')
-        said = interpreter.query(
+        answer = interpreter.query(
             self.fake_python(
                 'PYTHONPATH=%s/local:%s/dist exec %s -S "$@"\n'
                 % (self.root, self.root, sys.executable)
             )
         )
         self.assertEqual(
-            ((self.root + '/dist/nova/compute/monitors/cpu',), None), (said.monitors, said.shim)
+            ((self.root + '/dist/nova/compute/monitors/cpu',), None),
+            (answer.monitors, answer.shim),
         )
 
     def test_an_interpreter_without_nova_tells_nothing_and_no_problem(self):
-        said = interpreter.query(self.fake_python('exec %s -I -S "$@"\n' % sys.executable))
+        answer = interpreter.query(self.fake_python('exec %s -I -S "$@"\n' % sys.executable))
         self.assertEqual(
             ('', (), (), None, None),
-            (said.problem, said.nova, said.monitors, said.shim, said.package),
+            (answer.problem, answer.nova, answer.monitors, answer.shim, answer.package),
         )
 
     def test_an_interpreter_that_does_not_answer_is_a_problem(self):
@@ -115,6 +116,6 @@ class InterpreterTest(unittest.TestCase):
         ):
             with self.subTest(lines=lines):
                 timeout_s = 0 if 'sleep' in lines else 20
-                said = interpreter.query(self.fake_python(lines + '\n'), timeout_s=timeout_s)
-                self.assertEqual(expected, said.problem)
+                answer = interpreter.query(self.fake_python(lines + '\n'), timeout_s=timeout_s)
+                self.assertEqual(expected, answer.problem)
         self.assertIn('No such file', interpreter.query(self.root + '/absent').problem)

@@ -17,7 +17,7 @@ class KernelTest(unittest.TestCase):
         sysfs.write(self.root, path, text)
 
     def assert_codes(self, expected, check):
-        self.assertEqual(expected, [found.code for found in check(self.root)])
+        self.assertEqual(expected, [finding.code for finding in check(self.root)])
 
     def test_a_host_of_one_node_or_an_unreadable_topology_is_found(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2))
@@ -31,9 +31,9 @@ class KernelTest(unittest.TestCase):
     def test_a_cpu_on_two_nodes_is_found(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2))
         self.write('sys/devices/system/node/node1/cpulist', '3-7\n')
-        (found,) = kernel.check_nodes(self.root)
-        self.assertEqual('node-cpus', found.code)
-        self.assertIn('CPUs 3 are also on another node', found.message)
+        (finding,) = kernel.check_nodes(self.root)
+        self.assertEqual('node-cpus', finding.code)
+        self.assertIn('CPUs 3 are also on another node', finding.message)
 
     def test_a_running_numad_is_found(self):
         self.assert_codes([], kernel.check_numad)
@@ -106,5 +106,5 @@ class KernelTest(unittest.TestCase):
             self.write(
                 'sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor' % cpu, 'powersave\n'
             )
-        (found,) = kernel.check_governor(self.root)
-        self.assertIn('CPUs 0,2-3 is powersave', found.message)
+        (finding,) = kernel.check_governor(self.root)
+        self.assertIn('CPUs 0,2-3 is powersave', finding.message)

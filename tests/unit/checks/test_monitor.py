@@ -20,7 +20,7 @@ SEEN = interpreter.InterpreterModules(
 
 
 def codes(findings):
-    return [found.code for found in findings]
+    return [finding.code for finding in findings]
 
 
 class ConfTest(unittest.TestCase):
@@ -47,8 +47,8 @@ class ConfTest(unittest.TestCase):
             with self.subTest(value=value):
                 conf = self.conf('compute_monitors = ' + value)
                 self.assertEqual(expected, codes(monitor.check_enabled(conf)))
-        (found,) = monitor.check_enabled(self.conf())
-        self.assertTrue(found.file.endswith('nova.conf'))
+        (finding,) = monitor.check_enabled(self.conf())
+        self.assertTrue(finding.file.endswith('nova.conf'))
 
     def test_an_update_interval_that_is_off_or_long_is_found(self):
         for value, expected in (
@@ -119,6 +119,6 @@ class LoadableTest(unittest.TestCase):
 
     def test_a_shim_in_another_prefix_is_found(self):
         where = '/usr/local/lib/python3/nova/compute/monitors/cpu/numa_pmc.py'
-        (found,) = monitor.check_loadable(SEEN._replace(shim=None), where)
-        self.assertIn(where, found.message)
-        self.assertIn(SEEN.monitors[0], found.message)
+        (finding,) = monitor.check_loadable(SEEN._replace(shim=None), where)
+        self.assertIn(where, finding.message)
+        self.assertIn(SEEN.monitors[0], finding.message)

@@ -21,7 +21,9 @@ class PublishedTest(unittest.TestCase):
         self.state = os.path.join(self.root, 'run/nova-numa-pmc')
 
     def codes(self):
-        return [found.code for found in publication_checks.check_publication(self.state, NOW_S)]
+        return [
+            finding.code for finding in publication_checks.check_publication(self.state, NOW_S)
+        ]
 
     def publish(self, age_s, interval_s=10, **more):
         os.makedirs(os.path.dirname(self.state), exist_ok=True)
@@ -59,16 +61,16 @@ class PublishedTest(unittest.TestCase):
         ):
             self.publish(0, guests_by=guests_by)
             self.assertEqual(expected, self.codes())
-        [found] = publication_checks.check_publication(self.state, NOW_S)
-        self.assertIn('libvirt does not answer', found.message)
+        [finding] = publication_checks.check_publication(self.state, NOW_S)
+        self.assertIn('libvirt does not answer', finding.message)
 
     def test_a_paused_agent_is_found_with_its_reason(self):
         self.assertEqual([], list(publication_checks.check_paused(self.state)))
         os.makedirs(os.path.dirname(self.state))
         pause.begin(self.state, 'firmware')
-        [found] = publication_checks.check_paused(self.state)
-        self.assertEqual('agent-paused', found.code)
-        self.assertIn('firmware', found.message)
+        [finding] = publication_checks.check_paused(self.state)
+        self.assertEqual('agent-paused', finding.code)
+        self.assertIn('firmware', finding.message)
 
     def test_cpu_sets_that_the_agent_does_not_know_are_found(self):
         for text, source, codes in (
@@ -84,7 +86,7 @@ class PublishedTest(unittest.TestCase):
                 conf = nova_conf.NovaConf([os.path.join(self.root, 'nova.conf')])
                 self.assertEqual(
                     codes,
-                    [found.code for found in publication_checks.check_pool(self.state, conf)],
+                    [finding.code for finding in publication_checks.check_pool(self.state, conf)],
                 )
 
     def test_a_missing_publication_is_found(self):
@@ -98,8 +100,8 @@ class PublishedTest(unittest.TestCase):
     def test_a_state_directory_missing_in_novas_container_is_found(self):
         add_process(self.root, 9, ('/usr/bin/python3', '/usr/bin/nova-compute'), inside='image')
         process = processes.find(self.root, 'nova-compute')
-        (found,) = publication_checks.check_visible('/run/nova-numa-pmc', process)
-        self.assertEqual('publication-not-in-container', found.code)
+        (finding,) = publication_checks.check_visible('/run/nova-numa-pmc', process)
+        self.assertEqual('publication-not-in-container', finding.code)
         write(self.root, 'image/run/nova-numa-pmc/host', '{}')
         self.assertEqual([], list(publication_checks.check_visible('/run/nova-numa-pmc', process)))
         self.assertEqual([], list(publication_checks.check_visible('/run/nova-numa-pmc', None)))

@@ -14,7 +14,7 @@ OUR_FILTER = 'available_filters = %s\n' % scheduler.FILTER
 
 
 def codes(findings):
-    return [found.code for found in findings]
+    return [finding.code for finding in findings]
 
 
 class SchedulerTest(unittest.TestCase):
@@ -73,13 +73,13 @@ class SchedulerTest(unittest.TestCase):
     def test_the_default_multiplier_is_enough_and_a_weak_one_is_told_what_would_be(self):
         classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (STOCK, scheduler.WEIGHER)
         self.assertEqual([], codes(scheduler.check_weigher(self.conf(classes))))
-        (found,) = scheduler.check_weigher(self.conf(classes + 'weight_multiplier = 5'))
-        self.assertIn('the penalty of a saturated host, which is 2.5', found.message)
-        self.assertEqual('set it above 8', found.remedy)
-        told = 'weight_multiplier = 8.1'
-        self.assertEqual([], codes(scheduler.check_weigher(self.conf(classes + told))))
-        (found,) = scheduler.check_weigher(self.conf(classes + 'penalty_floor = 0.6'))
-        self.assertEqual('set penalty_floor below 0.5', found.remedy)
+        (finding,) = scheduler.check_weigher(self.conf(classes + 'weight_multiplier = 5'))
+        self.assertIn('the penalty of a saturated host, which is 2.5', finding.message)
+        self.assertEqual('set it above 8', finding.remedy)
+        remedy = 'weight_multiplier = 8.1'
+        self.assertEqual([], codes(scheduler.check_weigher(self.conf(classes + remedy))))
+        (finding,) = scheduler.check_weigher(self.conf(classes + 'penalty_floor = 0.6'))
+        self.assertEqual('set penalty_floor below 0.5', finding.remedy)
 
     def test_filter(self):
         enabled = 'enabled_filters = ComputeFilter, NUMAPressureFilter\n'
@@ -114,9 +114,9 @@ class SchedulerTest(unittest.TestCase):
     def test_candidates(self):
         conf = self.conf('max_placement_results = 500', 'scheduler')
         off = self.conf('', 'placement', 'placement.conf')
-        (found,) = scheduler.check_candidates(conf, off)
-        self.assertEqual('candidates-not-random', found.code)
-        self.assertIn('at most 500', found.message)
+        (finding,) = scheduler.check_candidates(conf, off)
+        self.assertEqual('candidates-not-random', finding.code)
+        self.assertIn('at most 500', finding.message)
         on = self.conf('randomize_allocation_candidates = True', 'placement', 'on.conf')
         self.assertEqual([], codes(scheduler.check_candidates(conf, on)))
         self.assertEqual([], codes(scheduler.check_candidates(conf, None)))

@@ -28,10 +28,12 @@ class ServiceTest(unittest.TestCase):
             (self.process(), False, [('nova-conf-missing', ERROR)]),
         ):
             with self.subTest(expected):
-                found = service.check_service(
+                findings = service.check_service(
                     'nova-compute', process, nova_conf.NovaConf([]), required
                 )
-                self.assertEqual(expected, [(each.code, each.severity) for each in found])
+                self.assertEqual(
+                    expected, [(finding.code, finding.severity) for finding in findings]
+                )
 
     def test_a_nova_compute_older_than_its_configuration_is_found(self):
         write(self.root, 'nova.conf', '[DEFAULT]\n')
@@ -39,6 +41,6 @@ class ServiceTest(unittest.TestCase):
         process = self.process()
         for changed_s, expected in ((1_999, []), (2_001, ['nova-compute-not-restarted'])):
             with self.subTest(changed_s=changed_s):
-                found = service.check_restarted(process, conf, {conf.files[0]: changed_s})
-                self.assertEqual(expected, [each.code for each in found])
+                findings = service.check_restarted(process, conf, {conf.files[0]: changed_s})
+                self.assertEqual(expected, [finding.code for finding in findings])
         self.assertEqual([], list(service.check_restarted(None, conf, {conf.files[0]: 9_999})))

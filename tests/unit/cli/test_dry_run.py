@@ -42,25 +42,25 @@ class PreviewTest(HostTest):
         for number in range(6):
             guest = guests.parse(hosts.domain_xml(number))
             before = self.record()
-            said, recorded = dry_run.decide_unrecorded(guest, self.options, self.root)
+            preview, recorded = dry_run.decide_unrecorded(guest, self.options, self.root)
             self.assertEqual(before, self.record())
             self.assertIsNone(recorded)
             done = self.start(number)
             self.assertEqual(
                 (done.promise.cpu_nodes, done.cpus, done.why),
-                (said.promise.cpu_nodes, said.cpus, said.why),
+                (preview.promise.cpu_nodes, preview.cpus, preview.why),
             )
 
     def test_a_host_without_state_counts_its_guests_and_makes_none(self):
         self.host.launch(1)
-        said, _ = dry_run.decide_unrecorded(
+        preview, _ = dry_run.decide_unrecorded(
             guests.parse(hosts.domain_xml(2)), self.options, self.root
         )
         self.assertEqual(
             [1.0, 1.0],
             [
-                sum(node.guests for node in said.view.nodes),
-                sum(node.vcpus for node in said.view.nodes) / 2,
+                sum(node.guests for node in preview.view.nodes),
+                sum(node.vcpus for node in preview.view.nodes) / 2,
             ],
         )
         self.assertFalse(os.path.exists(self.host.path('run/nova-numa-pmc')))
@@ -68,21 +68,21 @@ class PreviewTest(HostTest):
     def test_a_preview_takes_a_running_guest_off_first(self):
         self.host.launch(1)
         first = self.start(1)
-        said, recorded = dry_run.decide_unrecorded(
+        preview, recorded = dry_run.decide_unrecorded(
             guest_lookup.find(hosts.name_of(1), *guests.read_running(self.root)),
             self.options,
             self.root,
         )
         self.assertEqual(first.promise.cpu_nodes, recorded.cpu_nodes)
-        self.assertEqual(0, sum(node.guests for node in said.view.nodes))
+        self.assertEqual(0, sum(node.guests for node in preview.view.nodes))
 
     def test_a_record_that_cannot_be_read_is_named(self):
         self.start(1)
         self.host.write('run/nova-numa-pmc/promises', 'x')
-        said, _ = dry_run.decide_unrecorded(
+        preview, _ = dry_run.decide_unrecorded(
             guests.parse(hosts.domain_xml(2)), self.options, self.root
         )
-        self.assertIn('promises', said.problems[0])
+        self.assertIn('promises', preview.problems[0])
         self.assertEqual(b'x', self.record())
 
     def test_running_guests_are_found_by_name_uuid_and_id(self):
@@ -97,14 +97,14 @@ class PreviewTest(HostTest):
 
 class PlacesTest(HostTest):
     def places(self, guest):
-        said, _ = dry_run.decide_unrecorded(guest, self.options, self.root)
-        return said, dry_run.possible_places(said, self.options.placement_options)
+        preview, _ = dry_run.decide_unrecorded(guest, self.options, self.root)
+        return preview, dry_run.possible_places(preview, self.options.placement_options)
 
     def test_the_first_place_is_the_one_chosen(self):
         self.start(1)
-        said, places = self.places(guests.parse(hosts.domain_xml(2)))
+        preview, places = self.places(guests.parse(hosts.domain_xml(2)))
         self.assertEqual([(1,), (0,)], [cpus for cpus, *_ in places])
-        self.assertEqual(said.promise.cpu_nodes, places[0][0])
+        self.assertEqual(preview.promise.cpu_nodes, places[0][0])
         self.assertLess(places[0][2], places[1][2])
 
     def test_places_that_span_nodes_name_them_all(self):

@@ -39,17 +39,17 @@ class ExplainHostsTest(unittest.TestCase):
         return code, json.loads(out, parse_constant=self.fail)
 
     def test_json_has_hosts_in_order_with_nodes_and_options(self):
-        code, said = self.call([row('busy', 3.0, 3.0), row('idle', 0.0, 0.1)], *SIZE)
-        self.assertEqual((0, ['idle']), (code, said['chosen']))
-        self.assertEqual(['idle', 'busy'], [host['host'] for host in said['hosts']])
-        self.assertEqual(2, len(said['hosts'][0]['nodes']))
-        outcome = said['hosts'][0]['outcome']
+        code, answer = self.call([row('busy', 3.0, 3.0), row('idle', 0.0, 0.1)], *SIZE)
+        self.assertEqual((0, ['idle']), (code, answer['chosen']))
+        self.assertEqual(['idle', 'busy'], [host['host'] for host in answer['hosts']])
+        self.assertEqual(2, len(answer['hosts'][0]['nodes']))
+        outcome = answer['hosts'][0]['outcome']
         self.assertEqual(('one_node', [0]), (outcome['code'], outcome['positions']))
         self.assertEqual(
             {'code', 'pressures', 'positions', 'cpu_positions', 'mem_positions'}, outcome.keys()
         )
-        self.assertEqual({'vcpus': 2, 'memory_mb': 1024, 'extra_specs': {}}, said['flavor'])
-        self.assertEqual(1.0, said['options']['max_pressure'])
+        self.assertEqual({'vcpus': 2, 'memory_mb': 1024, 'extra_specs': {}}, answer['flavor'])
+        self.assertEqual(1.0, answer['options']['max_pressure'])
 
     def test_text_names_the_chosen_host_and_why_others_are_not(self):
         code, out = self.text([row('busy', 4.5, 4.5), row('idle', 0.0, 0.1)], *SIZE)
@@ -75,13 +75,13 @@ class ExplainHostsTest(unittest.TestCase):
 
     def test_the_operators_options_are_read_from_nova_conf(self):
         path = self.write('nova.conf', '[numa_pmc]\nmax_pressure = 0.1\npenalty_floor = 0.2\n')
-        code, said = self.call([row('a', 2.0, 2.0)], *SIZE, '--nova-conf', path)
-        self.assertEqual((1, 0.2), (code, said['options']['penalty_floor']))
+        code, answer = self.call([row('a', 2.0, 2.0)], *SIZE, '--nova-conf', path)
+        self.assertEqual((1, 0.2), (code, answer['options']['penalty_floor']))
 
     def test_by_default_there_is_no_ceiling_of_pressure(self):
         path = self.write('nova.conf', '')
-        code, said = self.call([row('a', 9.0, 9.0)], *SIZE, '--nova-conf', path)
-        self.assertEqual((0, 0.0), (code, said['options']['max_pressure']))
+        code, answer = self.call([row('a', 9.0, 9.0)], *SIZE, '--nova-conf', path)
+        self.assertEqual((0, 0.0), (code, answer['options']['max_pressure']))
 
     def test_many_hosts_are_cut_in_the_text_only(self):
         rows = [row('host%d' % number, 1.0) for number in range(40)]
@@ -90,12 +90,12 @@ class ExplainHostsTest(unittest.TestCase):
 
     def test_without_nova_the_other_weighers_are_left_out_and_it_says_so(self):
         rows = [row('a', 2.0, 2.0), row('b', 1.0, 1.0)]
-        for nova_conf, said in (
+        for nova_conf, text in (
             (self.write('nova.conf', ''), "left out: No module named 'nova': run with Nova's"),
             ('/nowhere', 'left out: specify nova.conf with --nova-conf'),
         ):
             code, out = self.text(rows, *SIZE, '--nova-conf', nova_conf)
-            self.assertEqual((0, True), (code, said in out), out)
+            self.assertEqual((0, True), (code, text in out), out)
         self.assertIsNone(self.call(rows, *SIZE)[1]['weighers'])
         self.assertIn('if only one host is left', self.text(rows[:1], *SIZE)[1])
 

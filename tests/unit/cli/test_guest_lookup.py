@@ -26,7 +26,7 @@ class FindTest(unittest.TestCase):
                 self.assertEqual(uuid, guest_lookup.find(text, GUESTS).uuid)
 
     def test_an_unknown_guest_is_answered_with_similar_names(self):
-        for text, running, told in (
+        for text, running, text_part in (
             ('wbe-1', GUESTS, 'similar names: web-1'),
             ('base', GUESTS, 'similar names: database'),
             ('None', GUESTS, 'guests here: 2, database, web-1, web-2$'),
@@ -34,7 +34,7 @@ class FindTest(unittest.TestCase):
             ('zz', [], 'guests here: none'),
             ('zz', [GUESTS[0]._replace(name='g%02d' % n) for n in range(20)], 'g07 and 12 more'),
         ):
-            with self.subTest(text), self.assertRaisesRegex(UnknownGuest, told):
+            with self.subTest(text), self.assertRaisesRegex(UnknownGuest, text_part):
                 guest_lookup.find(text, running)
         with self.assertRaisesRegex(UnknownGuest, 'a.xml: damaged'):
             guest_lookup.find('zz', [], ['a.xml: damaged'])

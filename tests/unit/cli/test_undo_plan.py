@@ -23,7 +23,7 @@ def entry(*parts, number=1, kind=plan_records.MOVE, batch='b', result=history.DO
         batch,
         kind,
         tuple(
-            history.HistoryPart('u%d' % each[0], 'g%d' % each[0], 7, *each[1:]) for each in parts
+            history.HistoryPart('u%d' % part[0], 'g%d' % part[0], 7, *part[1:]) for part in parts
         ),
         1.0,
         1.0,
@@ -46,13 +46,15 @@ def promise(number, place, since_ns=7):
     )
 
 
-def plan(entries, *promises, gone=(), said=None):
+def plan(entries, *promises, gone=(), overrides=None):
     guests = [
-        model.Guest(each.uuid, each.name, 1, 1, override=(said or {}).get(each.uuid, ''))
-        for each in promises
-        if each.uuid not in gone
+        model.Guest(
+            promised.uuid, promised.name, 1, 1, override=(overrides or {}).get(promised.uuid, '')
+        )
+        for promised in promises
+        if promised.uuid not in gone
     ]
-    return undo_plan.plan(entries, guests, {each.uuid: each for each in promises})
+    return undo_plan.plan(entries, guests, {promised.uuid: promised for promised in promises})
 
 
 class PlanTest(unittest.TestCase):
@@ -67,19 +69,19 @@ class PlanTest(unittest.TestCase):
             (PromisedPlace((0,), ()), AWAY, plan_records.MOVE, ()),
         ):
             with self.subTest(before=before, after=after):
-                found = plan([entry((1, before, after))], promise(1, after))
-                [move] = found.plan.moves
+                undo = plan([entry((1, before, after))], promise(1, after))
+                [move] = undo.plan.moves
                 [part] = move.parts
                 self.assertEqual(
                     (kind, after.cpu_nodes, before.cpu_nodes, mem_nodes),
                     (move.kind, part.from_nodes, part.to_nodes, part.mem_nodes),
                 )
-                self.assertEqual({'u1': promise(1, before)}, found.targets)
-                self.assertEqual((), found.left_alone)
+                self.assertEqual({'u1': promise(1, before)}, undo.targets)
+                self.assertEqual((), undo.left_alone)
 
     def test_guests_that_changed_since_are_left_and_told_why(self):
         moved = entry((1, HOME, AWAY))
-        for told, found in (
+        for reason, undo in (
             ('ended', plan([moved])),
             ('ended', plan([moved], promise(1, AWAY), gone=['u1'])),
             ('restarted since', plan([moved], promise(1, AWAY, since_ns=8))),
@@ -88,13 +90,13 @@ class PlanTest(unittest.TestCase):
                 'did not change',
                 plan([entry((1, HOME, HOME), kind=plan_records.WIDEN)], promise(1, HOME)),
             ),
-            ('pinned', plan([moved], promise(1, AWAY), said={'u1': 'pin'})),
-            ('ignored', plan([moved], promise(1, AWAY), said={'u1': 'ignore'})),
+            ('pinned', plan([moved], promise(1, AWAY), overrides={'u1': 'pin'})),
+            ('ignored', plan([moved], promise(1, AWAY), overrides={'u1': 'ignore'})),
         ):
-            with self.subTest(told):
-                self.assertEqual((), found.plan.moves)
-                self.assertEqual(1, len(found.left_alone))
-                self.assertIn(told, found.left_alone[0][1])
+            with self.subTest(reason):
+                self.assertEqual((), undo.plan.moves)
+                self.assertEqual(1, len(undo.left_alone))
+                self.assertIn(reason, undo.left_alone[0][1])
 
     def test_undo_of_a_swap_moves_both_or_the_one_that_is_left(self):
         swap = entry((1, HOME, AWAY), (2, AWAY, HOME), kind=plan_records.SWAP)
@@ -102,17 +104,17 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(
             [plan_records.SWAP], [move.kind for move in plan([swap], *both).plan.moves]
         )
-        found = plan([swap], *both, gone=['u2'])
-        self.assertEqual([plan_records.MOVE], [move.kind for move in found.plan.moves])
-        self.assertEqual(('g2',), tuple(name for name, _ in found.left_alone))
+        undo = plan([swap], *both, gone=['u2'])
+        self.assertEqual([plan_records.MOVE], [move.kind for move in undo.plan.moves])
+        self.assertEqual(('g2',), tuple(name for name, _ in undo.left_alone))
 
     def test_undo_begins_with_the_last_move(self):
-        found = plan(
+        undo = plan(
             [entry((1, HOME, AWAY), number=1), entry((2, HOME, AWAY), number=2)],
             promise(1, AWAY),
             promise(2, AWAY),
         )
-        self.assertEqual(['g2', 'g1'], [move.parts[0].name for move in found.plan.moves])
+        self.assertEqual(['g2', 'g1'], [move.parts[0].name for move in undo.plan.moves])
 
 
 class ChosenTest(unittest.TestCase):

@@ -223,13 +223,13 @@ class OsloLogTest(unittest.TestCase):
 
 def said_until(process, text):
     """Read a process's output until it contains the text."""
-    said = b''
-    while text not in said:
+    output = b''
+    while text not in output:
         ready, _, _ = select.select([process.stderr], [], [], 120)
         part = os.read(process.stderr.fileno(), 65536) if ready else b''
         if not part:
-            raise AssertionError('it said only: %s' % said.decode())
-        said += part
+            raise AssertionError('it said only: %s' % output.decode())
+        output += part
 
 
 class UnitTest(unittest.TestCase):
@@ -290,7 +290,7 @@ class LateImportTest(unittest.TestCase):
                 if isinstance(function, ast.FunctionDef):
                     for node in ast.walk(function):
                         if isinstance(node, ast.ImportFrom):
-                            late |= {f'{node.module}.{each.name}' for each in node.names}
+                            late |= {f'{node.module}.{alias.name}' for alias in node.names}
         modules = {
             name for name in late if (top.parent / (name.replace('.', '/') + '.py')).exists()
         }

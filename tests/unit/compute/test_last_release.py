@@ -60,20 +60,20 @@ def of_last_release(name):
 
 class MetricsTest(unittest.TestCase):
     def test_a_newer_scheduler_reads_older_metrics(self):
-        found = host_metrics.decode(of_last_release('metrics.json'))
-        self.assertEqual(PUBLISHED.view, found.view)
+        decoded = host_metrics.decode(of_last_release('metrics.json'))
+        self.assertEqual(PUBLISHED.view, decoded.view)
         self.assertEqual(
             (1790000000, 660, 28, 57344, (7, 3.5)),
             (
-                found.taken_s,
-                found.interval_s,
-                found.vcpus_used,
-                found.memory_mb_used,
-                found.history,
+                decoded.taken_s,
+                decoded.interval_s,
+                decoded.vcpus_used,
+                decoded.memory_mb_used,
+                decoded.history,
             ),
         )
         self.assertEqual(
-            (None, 0, (0, 0)), (found.sent_s, found.pinned_cpus, found.count_departed(()))
+            (None, 0, (0, 0)), (decoded.sent_s, decoded.pinned_cpus, decoded.count_departed(()))
         )
 
     def test_an_older_scheduler_finds_all_that_it_knows_in_newer_metrics(self):
@@ -97,7 +97,9 @@ class OptionsTest(unittest.TestCase):
     def test_options_of_the_last_release_are_still_known_and_mean_the_same_by_default(self):
         for name, module in (('scheduler', scheduler_conf), ('compute', compute_conf)):
             now = {
-                option.name: option.default for _, found in module.list_opts() for option in found
+                option.name: option.default
+                for _, options in module.list_opts()
+                for option in options
             }
             before = {**of_last_release('options.json')[name]}
             before.update({option: CHANGED[option] for option in before if option in CHANGED})
@@ -119,11 +121,11 @@ class OptionsTest(unittest.TestCase):
             conf([], default_config_files=[path])
             kept = {name: conf.numa_pmc[name] for name in before if name not in GONE}
             self.assertEqual({**before, **kept}, before)
-            told = [
-                found.message
-                for found in scheduler.check_weigher(nova_conf.NovaConf([path]))
-                if found.code == 'former-option'
+            messages = [
+                finding.message
+                for finding in scheduler.check_weigher(nova_conf.NovaConf([path]))
+                if finding.code == 'former-option'
             ]
-        self.assertEqual(len(GONE), len(told))
-        for option, said in zip(sorted(GONE), told):
-            self.assertIn('[numa_pmc] %s is no longer read' % option, said)
+        self.assertEqual(len(GONE), len(messages))
+        for option, message in zip(sorted(GONE), messages):
+            self.assertIn('[numa_pmc] %s is no longer read' % option, message)

@@ -52,21 +52,21 @@ def largest(count, distances=None):
 class RoundTripTest(unittest.TestCase):
     def setUp(self):
         self.published = state(0.5, None)
-        self.found = host_metrics.decode(listed(self.published, 20, 4096))
+        self.decoded = host_metrics.decode(listed(self.published, 20, 4096))
 
     def test_a_view_is_decoded_as_it_was_encoded(self):
-        self.assertEqual(self.published.view, self.found.view)
-        self.assertEqual((0.1, 0.1), self.found.remote_ratios)
+        self.assertEqual(self.published.view, self.decoded.view)
+        self.assertEqual((0.1, 0.1), self.decoded.remote_ratios)
         self.assertEqual(
             (1700000000, 60, 20, 4096),
             (
-                self.found.taken_s,
-                self.found.interval_s,
-                self.found.vcpus_used,
-                self.found.memory_mb_used,
+                self.decoded.taken_s,
+                self.decoded.interval_s,
+                self.decoded.vcpus_used,
+                self.decoded.memory_mb_used,
             ),
         )
-        self.assertEqual(model.PlacementOptions(), self.found.placement_options)
+        self.assertEqual(model.PlacementOptions(), self.decoded.placement_options)
 
     def test_plain_node_ids_are_megabytes_per_second(self):
         current, maximum = nova_metrics.to_values(self.published, 0, 0)
@@ -84,9 +84,9 @@ class RoundTripTest(unittest.TestCase):
                 model.NodeView(1, 4, 4, GIB, 0, bandwidth_bytes_per_sec=5e6),
             )
         )._replace(remote_ratios=(None, 0.5))
-        found = host_metrics.decode(listed(bare))
-        self.assertEqual(bare.view, found.view)
-        self.assertEqual((None, 0.5), found.remote_ratios)
+        decoded = host_metrics.decode(listed(bare))
+        self.assertEqual(bare.view, decoded.view)
+        self.assertEqual((None, 0.5), decoded.remote_ratios)
 
     def test_node_ids_may_have_gaps(self):
         gaps = state(
@@ -97,11 +97,11 @@ class RoundTripTest(unittest.TestCase):
         self.assertEqual(gaps.view, host_metrics.decode(listed(gaps)).view)
 
     def test_demand_expected_of_new_guests_is_decoded_as_encoded(self):
-        self.assertIsNone(self.found.history)
-        found = host_metrics.decode(
+        self.assertIsNone(self.decoded.history)
+        decoded = host_metrics.decode(
             listed(self.published._replace(history=model.DemandHistory(50, 12.34)))
         )
-        self.assertEqual((50, 12.34), found.history)
+        self.assertEqual((50, 12.34), decoded.history)
         values = listed(self.published)
         for odd in (-1, 0, True, 2**60, 0.5, '1', None):
             values[-2]['numa_membw_values']['pmc.k'] = odd
@@ -128,42 +128,42 @@ class RoundTripTest(unittest.TestCase):
 
     def test_the_metrics_tell_which_instances_were_counted(self):
         uuids = '0fa1-x', '2b00-x', 'ffff-x'
-        found = host_metrics.decode(
+        decoded = host_metrics.decode(
             listed(self.published, counted=nova_metrics.NovaCounts(1700000000.9, uuids, 4))
         )
-        self.assertEqual((1700000001, 4), (found.sent_s, found.pinned_cpus))
+        self.assertEqual((1700000001, 4), (decoded.sent_s, decoded.pinned_cpus))
         for there, left in (
             (uuids, 0),
             (('0fa1-x', 'ffff-x', '7777-x'), 1),
             (('0fa1-y', '2b00-y', 'ffff-y'), 0),
             ((), 3),
         ):
-            self.assertEqual((left, 3), found.count_departed(there))
+            self.assertEqual((left, 3), decoded.count_departed(there))
 
     def test_metrics_tell_that_no_guest_was_counted_from_unknown(self):
-        found = host_metrics.decode(
+        decoded = host_metrics.decode(
             listed(self.published, counted=nova_metrics.NovaCounts(1.0, ()))
         )
         self.assertEqual(
-            (2, (0, 0), 0), (found.sent_s, found.count_departed(['a']), found.pinned_cpus)
+            (2, (0, 0), 0), (decoded.sent_s, decoded.count_departed(['a']), decoded.pinned_cpus)
         )
-        self.assertIsNone(self.found.sent_s)
-        self.assertEqual((0, 0), self.found.count_departed(['a']))
+        self.assertIsNone(self.decoded.sent_s)
+        self.assertEqual((0, 0), self.decoded.count_departed(['a']))
 
     def test_placement_options_are_decoded_as_encoded(self):
         placement_options = model.PlacementOptions(pressure_floor=0.5, pressure_step=0.1)
-        found = host_metrics.decode(listed(state(0.5, 0.5, placement_options=placement_options)))
-        self.assertEqual(placement_options, found.placement_options)
+        decoded = host_metrics.decode(listed(state(0.5, 0.5, placement_options=placement_options)))
+        self.assertEqual(placement_options, decoded.placement_options)
 
     def test_nodes_that_share_channels_are_decided_on_as_one(self):
         near = state(0.25, 0.75)
         near = near._replace(
             view=near.view._replace(distances=((10, 11), (11, 10)), domains=(0, 0))
         )
-        found = host_metrics.decode(listed(near))
-        self.assertEqual([20.0], found.columns.cores)
-        self.assertEqual(((0, 1),), found.columns.members)
-        self.assertEqual(near.view, found.view)
+        decoded = host_metrics.decode(listed(near))
+        self.assertEqual([20.0], decoded.columns.cores)
+        self.assertEqual(((0, 1),), decoded.columns.members)
+        self.assertEqual(near.view, decoded.view)
 
     def test_capacity_is_rounded_down_and_promises_up_to_mebibytes(self):
         odd = state(nodes=(model.NodeView(0, 4, 4, 2**20 + 1, 2**20 + 1),))
@@ -178,9 +178,9 @@ class RoundTripTest(unittest.TestCase):
     @given(hosts())
     def test_any_host_is_decoded_within_the_rounding(self, view):
         published = publication.Publication(1.0, 60.0, view, (None,) * len(view.nodes))
-        found = host_metrics.decode(listed(published)).view
-        self.assertEqual(view.distances, found.distances)
-        for before, after in zip(view.nodes, found.nodes):
+        decoded = host_metrics.decode(listed(published)).view
+        self.assertEqual(view.distances, decoded.distances)
+        for before, after in zip(view.nodes, decoded.nodes):
             for field in ('cores', 'cpu_count', 'guests', 'vcpus', 'demand_cores', 'link_ratio'):
                 expected, actual = getattr(before, field), getattr(after, field)
                 self.assertEqual(expected is None, actual is None)
@@ -219,11 +219,13 @@ class DomainTest(unittest.TestCase):
     """Nodes that share their memory channels, as published to older and newer schedulers."""
 
     def published(self, domains):
-        found = state(*[0.5] * 4)
-        return found._replace(view=found.view._replace(distances=NEAR, domains=domains))
+        publication_ = state(*[0.5] * 4)
+        return publication_._replace(
+            view=publication_.view._replace(distances=NEAR, domains=domains)
+        )
 
     def test_domains_of_any_shape_are_decoded_as_encoded(self):
-        for domains, told in (
+        for domains, written in (
             ((0, 0, 2, 2), None),
             ((), 10),
             ((0, 0, 0, 0), 22),
@@ -233,22 +235,22 @@ class DomainTest(unittest.TestCase):
             with self.subTest(domains):
                 published = self.published(domains)
                 _, maximum = nova_metrics.to_values(published, 0, 0)
-                self.assertEqual(told, maximum.get('pmc.domain'))
+                self.assertEqual(written, maximum.get('pmc.domain'))
                 self.assertEqual(domains, host_metrics.decode(listed(published)).view.domains)
 
     def test_an_older_writers_domains_follow_from_distances(self):
-        for told, domains in (
+        for written, domains in (
             (None, (0, 0, 2, 2)),
             (10, ()),
             (13, (0, 0, 2, 2)),
             (30, (0, 0, 0, 0)),
         ):
-            with self.subTest(told):
-                found = listed(self.published((0, 0, 2, 2)))
-                found[-2]['numa_membw_values']['pmc'] = 100
-                if told:
-                    found[-1]['numa_membw_values']['pmc.domain'] = told
-                self.assertEqual(domains, host_metrics.decode(found).view.domains)
+            with self.subTest(written):
+                metrics = listed(self.published((0, 0, 2, 2)))
+                metrics[-2]['numa_membw_values']['pmc'] = 100
+                if written:
+                    metrics[-1]['numa_membw_values']['pmc.domain'] = written
+                self.assertEqual(domains, host_metrics.decode(metrics).view.domains)
 
     def test_domains_of_as_many_nodes_as_fit_are_decoded_as_encoded(self):
         for count in (1, 5, 6, 7, 64):
@@ -289,10 +291,10 @@ class SizeTest(unittest.TestCase):
 
 class RefusalTest(unittest.TestCase):
     def decoded(self, change_current=(), change_maximum=()):
-        found = listed(state(0.5, 0.5))
-        for metric, change in zip(found[-2:], (change_current, change_maximum)):
+        metrics = listed(state(0.5, 0.5))
+        for metric, change in zip(metrics[-2:], (change_current, change_maximum)):
             metric['numa_membw_values'].update(change)
-        return host_metrics.decode(found)
+        return host_metrics.decode(metrics)
 
     def test_malformed_metrics_are_none(self):
         for name, changes in {
@@ -318,7 +320,7 @@ class RefusalTest(unittest.TestCase):
         self.assertIsNotNone(self.decoded({'pmc': 199, 'pmc.new': 1}))
 
     def test_metrics_of_other_monitors_are_none(self):
-        for found in (
+        for metrics in (
             None,
             [],
             [{'name': nova_metrics.CURRENT}],
@@ -330,7 +332,7 @@ class RefusalTest(unittest.TestCase):
                 for name in (nova_metrics.CURRENT, nova_metrics.MAXIMUM)
             ],
         ):
-            self.assertIsNone(host_metrics.decode(found))
+            self.assertIsNone(host_metrics.decode(metrics))
 
     def test_objects_like_novas_are_read(self):
         objects = [types.SimpleNamespace(**metric) for metric in listed(state(0.5, 0.5))]

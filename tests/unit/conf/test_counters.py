@@ -46,7 +46,7 @@ class ReadTest(unittest.TestCase):
         )
 
     def test_each_option_of_the_counters_is_read(self):
-        found = self.read(FILE)
+        options = self.read(FILE)
         self.assertEqual(
             (
                 False,
@@ -61,10 +61,10 @@ class ReadTest(unittest.TestCase):
                 95.0,
                 1.5,
             ),
-            found[:11],
+            options[:11],
         )
         self.assertEqual(
-            (0.5, '/run/elsewhere'), (found.placement_options.smt_ratio, found.state_dir)
+            (0.5, '/run/elsewhere'), (options.placement_options.smt_ratio, options.state_dir)
         )
 
     def test_the_sample_with_its_lines_uncommented_sets_the_defaults(self):

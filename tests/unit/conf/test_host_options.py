@@ -173,10 +173,10 @@ class ReadTest(unittest.TestCase):
         ):
             with self.subTest(name):
                 self.write(data)
-                found = host_options.read(self.path)
-                self.assertIs(False, found.bind)
-                self.assertEqual(1, len(found.problems))
-                self.assertIn(self.path, found.problems[0])
+                options = host_options.read(self.path)
+                self.assertIs(False, options.bind)
+                self.assertEqual(1, len(options.problems))
+                self.assertIn(self.path, options.problems[0])
 
     def test_a_directory_in_place_of_the_file_gives_the_defaults(self):
         os.mkdir(self.path)

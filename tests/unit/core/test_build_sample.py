@@ -37,10 +37,10 @@ class NodeSamplesTest(unittest.TestCase):
 
     def test_figures_of_a_node_without_evidence_are_unknown(self):
         for node in build_sample.node_samples(NODES, (NodeUse(), NodeUse()), UNABLE, ()):
-            told = node._asdict()
+            fields = node._asdict()
             for name in ('id', 'capacity_cores', 'memory_bytes', 'free_bytes'):
-                told.pop(name)
-            self.assertEqual({False, None}, set(told.values()))
+                fields.pop(name)
+            self.assertEqual({False, None}, set(fields.values()))
 
     def test_cpi_of_an_idle_node_is_not_reliable(self):
         uses = (NodeUse(0.1, 0.1, cycles_per_sec=8.0, instructions_per_sec=1.0), NodeUse())
@@ -91,12 +91,12 @@ class GuestRatesByNodeTest(unittest.TestCase):
 
     def test_a_guest_that_was_not_counted_hides_its_nodes(self):
         other = GUEST._replace(guest=GUEST.guest._replace(uuid='v'), cores_by_node={1: 1.0})
-        for told in (
+        for evidence in (
             {},
             {'v': EVIDENCE._replace(basis=INFERRED)},
             {'v': EVIDENCE._replace(local_per_sec=None)},
         ):
-            self.assertEqual({0: (225.0, 75.0)}, self.rates(GUEST, other, u=EVIDENCE, **told))
+            self.assertEqual({0: (225.0, 75.0)}, self.rates(GUEST, other, u=EVIDENCE, **evidence))
         lost = other._replace(cores_by_node={})
         self.assertEqual({}, self.rates(GUEST, lost, u=EVIDENCE, v=EVIDENCE))
         self.assertEqual({}, self.rates())
@@ -104,16 +104,23 @@ class GuestRatesByNodeTest(unittest.TestCase):
 
 class GuestSampleTest(unittest.TestCase):
     def test_a_counted_guest_has_each_figure(self):
-        told = build_sample.guest_sample(
+        sample = build_sample.guest_sample(
             GUEST, EVIDENCE, (('0000:3b:00.1', 1), ('0000:3c:00.0', 0), ('0000:3d:00.0', None))
         )
-        self.assertEqual(('u', 'g', 'guests by thread', COUNTED, 1.0, 0.25), told[:6])
+        self.assertEqual(('u', 'g', 'guests by thread', COUNTED, 1.0, 0.25), sample[:6])
         self.assertEqual(
-            (((0, 0.75), (1, 0.25)), ((0, 10), (1, 30))), (told.cores_by_node, told.bytes_by_node)
+            (((0, 0.75), (1, 0.25)), ((0, 10), (1, 30))),
+            (sample.cores_by_node, sample.bytes_by_node),
         )
         self.assertEqual(
             (0.25, 2.0, True, 400.0, 0.5),
-            (told.remote_ratio, told.cpi, told.cpi_reliable, told.intensity, told.counted_share),
+            (
+                sample.remote_ratio,
+                sample.cpi,
+                sample.cpi_reliable,
+                sample.intensity,
+                sample.counted_share,
+            ),
         )
         self.assertEqual(
             (
@@ -121,43 +128,47 @@ class GuestSampleTest(unittest.TestCase):
                 DeviceSample('0000:3c:00.0', 0, True),
                 DeviceSample('0000:3d:00.0', None, None),
             ),
-            told.devices,
+            sample.devices,
         )
 
     def test_figures_counted_in_turns_are_shown_and_bounded(self):
-        told = EVIDENCE._replace(remote_cache_per_sec=7.0, stalled_cycles_per_sec=500.0)
-        guest = build_sample.guest_sample(GUEST, told, ())
+        evidence = EVIDENCE._replace(remote_cache_per_sec=7.0, stalled_cycles_per_sec=500.0)
+        guest = build_sample.guest_sample(GUEST, evidence, ())
         self.assertEqual((7.0, 0.25), (guest.remote_cache_per_sec, guest.stalled_ratio))
-        more = told._replace(stalled_cycles_per_sec=2100.0)
+        more = evidence._replace(stalled_cycles_per_sec=2100.0)
         self.assertEqual(1.0, build_sample.guest_sample(GUEST, more, ()).stalled_ratio)
         guest = build_sample.guest_sample(GUEST, EVIDENCE, ())
         self.assertEqual((None, None), (guest.remote_cache_per_sec, guest.stalled_ratio))
 
     def test_a_source_of_a_ratio_alone_gives_only_that(self):
-        told = build_sample.guest_sample(GUEST, Evidence('pages', INFERRED, remote_ratio=0.5), ())
-        self.assertEqual(('pages', INFERRED, 0.5), (told.source, told.basis, told.remote_ratio))
+        sample = build_sample.guest_sample(
+            GUEST, Evidence('pages', INFERRED, remote_ratio=0.5), ()
+        )
+        self.assertEqual(
+            ('pages', INFERRED, 0.5), (sample.source, sample.basis, sample.remote_ratio)
+        )
         self.assertEqual(
             (None, None, None, None),
-            (told.local_per_sec, told.cpi, told.intensity, told.counted_share),
+            (sample.local_per_sec, sample.cpi, sample.intensity, sample.counted_share),
         )
 
     def test_a_source_of_execution_alone_is_none_of_memory_accesses(self):
-        told = build_sample.guest_sample(
+        sample = build_sample.guest_sample(
             GUEST,
             EVIDENCE._replace(local_per_sec=None, remote_per_sec=None, remote_ratio=None),
             (),
         )
-        self.assertEqual(('', '', 2.0), (told.source, told.basis, told.cpi))
+        self.assertEqual(('', '', 2.0), (sample.source, sample.basis, sample.cpi))
 
     def test_a_guest_without_evidence_has_unknown_figures(self):
-        told = build_sample.guest_sample(
+        sample = build_sample.guest_sample(
             GUEST._replace(cores=None, waiting_cores=None, cores_by_node={}, bytes_by_node={}),
             None,
             (('0000:3b:00.1', 1),),
         )
-        self.assertEqual(('', '', None, None, (), ()), told[2:8])
-        self.assertIsNone(told.devices[0].local)
+        self.assertEqual(('', '', None, None, (), ()), sample[2:8])
+        self.assertIsNone(sample.devices[0].local)
 
     def test_cpi_of_an_idle_guest_is_not_reliable(self):
-        told = build_sample.guest_sample(GUEST._replace(cores=0.09), EVIDENCE, ())
-        self.assertEqual((2.0, False), (told.cpi, told.cpi_reliable))
+        sample = build_sample.guest_sample(GUEST._replace(cores=0.09), EVIDENCE, ())
+        self.assertEqual((2.0, False), (sample.cpi, sample.cpi_reliable))

@@ -154,23 +154,23 @@ squares = st.integers(0, 7).flatmap(
 class LabelTest(unittest.TestCase):
     @given(labels)
     def test_equal_labels_are_one_domain_named_by_its_first(self, drawn):
-        found = memory_domains.domains_from_labels(drawn) or tuple(range(len(drawn)))
-        self.assertEqual([drawn.index(label) for label in drawn], list(found))
+        domains = memory_domains.domains_from_labels(drawn) or tuple(range(len(drawn)))
+        self.assertEqual([drawn.index(label) for label in drawn], list(domains))
         self.assertEqual(
-            memory_domains.domains_from_labels(found), memory_domains.domains_from_labels(drawn)
+            memory_domains.domains_from_labels(domains), memory_domains.domains_from_labels(drawn)
         )
 
     @given(squares, st.integers(9, 26))
     def test_near_nodes_and_those_between_are_one_domain(self, distances, threshold):
-        found = memory_domains.domains_from_distances(distances, threshold) or tuple(
+        domains = memory_domains.domains_from_distances(distances, threshold) or tuple(
             range(len(distances))
         )
         for a, row in enumerate(distances):
             for b, distance in enumerate(row):
                 if a != b and distance < threshold:
-                    self.assertEqual(found[a], found[b])
+                    self.assertEqual(domains[a], domains[b])
         if threshold <= 10:
-            self.assertEqual(tuple(range(len(distances))), found)
+            self.assertEqual(tuple(range(len(distances))), domains)
 
     @given(squares, st.data())
     def test_a_threshold_tells_all_domains_or_none(self, distances, data):
@@ -180,7 +180,7 @@ class LabelTest(unittest.TestCase):
             )
         )
         view = model.HostView((), distances, domains=drawn)
-        told, whole = memory_domains.threshold(view)
+        threshold, whole = memory_domains.threshold(view)
         self.assertEqual(
-            drawn if whole else (), memory_domains.domains_from_distances(distances, told)
+            drawn if whole else (), memory_domains.domains_from_distances(distances, threshold)
         )

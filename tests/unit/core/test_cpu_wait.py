@@ -33,37 +33,39 @@ class WaitedTest(unittest.TestCase):
                 quota = Quota(
                     0.05, frozenset((1,)), None if throttled is None else int(throttled * SECOND)
                 )
-                found = waited_ns(
+                waits_ns = waited_ns(
                     {1: (int(run * SECOND), int(delay * SECOND))}, (quota,), 5 * SECOND
                 )
-                self.assertAlmostEqual(waited, found[1] / SECOND)
+                self.assertAlmostEqual(waited, waits_ns[1] / SECOND)
 
     def test_throttling_is_taken_off_by_thread_and_not_off_the_sum(self):
         # The second's throttling exceeds its waiting; the excess must not reduce the first one's.
         quotas = (Quota(1.0, frozenset((1,)), 0), Quota(0.1, frozenset((2,)), 3 * SECOND))
-        found = waited_ns({1: (SECOND, 2 * SECOND), 2: (SECOND // 2, SECOND)}, quotas, 5 * SECOND)
-        self.assertEqual({1: 2.0 * SECOND, 2: 0.0}, found)
+        waits_ns = waited_ns(
+            {1: (SECOND, 2 * SECOND), 2: (SECOND // 2, SECOND)}, quotas, 5 * SECOND
+        )
+        self.assertEqual({1: 2.0 * SECOND, 2: 0.0}, waits_ns)
 
     def test_threads_that_share_a_quota_wait_together_for_what_is_left_of_it(self):
         quota = Quota(0.5, None, None)
-        found = waited_ns({1: (SECOND, 3 * SECOND), 2: (SECOND, SECOND)}, (quota,), 5 * SECOND)
-        self.assertEqual({1: 0.375 * SECOND, 2: 0.125 * SECOND}, found)
+        waits_ns = waited_ns({1: (SECOND, 3 * SECOND), 2: (SECOND, SECOND)}, (quota,), 5 * SECOND)
+        self.assertEqual({1: 0.375 * SECOND, 2: 0.125 * SECOND}, waits_ns)
 
     def test_an_idle_thread_takes_no_share_of_the_throttling(self):
         quota = Quota(4.0, None, SECOND)
-        found = waited_ns({1: (SECOND, 2 * SECOND), 2: (0, 0)}, (quota,), 5 * SECOND)
-        self.assertEqual({1: 1.0 * SECOND, 2: 0.0}, found)
+        waits_ns = waited_ns({1: (SECOND, 2 * SECOND), 2: (0, 0)}, (quota,), 5 * SECOND)
+        self.assertEqual({1: 1.0 * SECOND, 2: 0.0}, waits_ns)
 
     @given(st.dictionaries(st.integers(1, 5), st.tuples(TIMES, TIMES)), QUOTAS)
     def test_waiting_is_never_above_the_kernels_nor_what_a_quota_leaves(self, used, quotas):
-        found = waited_ns(used, quotas, 5 * SECOND)
-        self.assertEqual(used.keys(), found.keys())
-        for tid, waited in found.items():
+        waits_ns = waited_ns(used, quotas, 5 * SECOND)
+        self.assertEqual(used.keys(), waits_ns.keys())
+        for tid, waited in waits_ns.items():
             self.assertTrue(0 <= waited <= used[tid][1])
         for quota in quotas:
             mine = [tid for tid in used if quota.tids is None or tid in quota.tids]
             left = max(0.0, quota.cores * 5 * SECOND - sum(used[tid][0] for tid in mine))
-            self.assertLessEqual(sum(found[tid] for tid in mine), left + 1)
+            self.assertLessEqual(sum(waits_ns[tid] for tid in mine), left + 1)
 
     @given(st.dictionaries(st.integers(1, 5), st.tuples(TIMES, TIMES)))
     def test_waiting_without_quotas_is_what_the_kernel_says(self, used):

@@ -30,29 +30,29 @@ class MergedTest(unittest.TestCase):
             [(8, 2 * GIB, 1, 4, 3.0), (8, 2 * GIB, 5, 4, 3.0)],
             [
                 (
-                    each.cores,
-                    each.capacity_bytes,
-                    each.promised_bytes,
-                    each.vcpus,
-                    each.demand_cores,
+                    merged.cores,
+                    merged.capacity_bytes,
+                    merged.promised_bytes,
+                    merged.vcpus,
+                    merged.demand_cores,
                 )
-                for each in view.nodes
+                for merged in view.nodes
             ],
         )
 
     def test_huge_pages_are_added_up_by_their_size(self):
         free = (((2 << 20, GIB),), ((2 << 20, GIB), (GIB, 4 * GIB)), (), ((GIB, GIB),))
-        nodes = (node(at, huge_free_bytes=each) for at, each in enumerate(free))
+        nodes = (node(at, huge_free_bytes=value) for at, value in enumerate(free))
         view, _ = memory_domains.merge(paired(*nodes))
         self.assertEqual(
             [{2 << 20: 2 * GIB, GIB: 4 * GIB}, {GIB: GIB}],
-            [dict(each.huge_free_bytes) for each in view.nodes],
+            [dict(one.huge_free_bytes) for one in view.nodes],
         )
 
     def test_a_figure_unknown_of_one_node_is_unknown_of_its_domain(self):
         nodes = (node(at, demand_cores=None if at == 1 else 1.0) for at in range(4))
         view, _ = memory_domains.merge(paired(*nodes))
-        self.assertEqual([None, 2.0], [each.demand_cores for each in view.nodes])
+        self.assertEqual([None, 2.0], [merged.demand_cores for merged in view.nodes])
 
     def test_domains_are_as_far_apart_as_their_nodes_are_on_average(self):
         view, _ = memory_domains.merge(paired(*map(node, range(4))))
@@ -60,33 +60,31 @@ class MergedTest(unittest.TestCase):
 
     @given(hosts())
     def test_a_view_where_each_node_is_a_domain_stays_the_same(self, view):
-        found, members = memory_domains.merge(view)
-        self.assertIs(view, found)
+        merged, members = memory_domains.merge(view)
+        self.assertIs(view, merged)
         self.assertEqual([(at,) for at in range(len(view.nodes))], list(members))
 
 
 class LabelTest(unittest.TestCase):
     @given(LABELS)
     def test_equal_labels_are_one_domain_named_by_its_first(self, labels):
-        found = memory_domains.domains_from_labels(labels)
+        domains = memory_domains.domains_from_labels(labels)
         if len(set(labels)) == len(labels):
-            self.assertEqual((), found)
+            self.assertEqual((), domains)
         else:
-            self.assertEqual(tuple(map(labels.index, labels)), found)
+            self.assertEqual(tuple(map(labels.index, labels)), domains)
 
     @given(hosts(), st.integers(0, 40))
     def test_a_threshold_tells_the_domains_that_it_made(self, view, threshold):
         view = view._replace(
             domains=memory_domains.domains_from_distances(view.distances, threshold)
         )
-        found, all_said = memory_domains.threshold(view)
+        used, all_said = memory_domains.threshold(view)
         self.assertTrue(all_said)
-        self.assertEqual(
-            view.domains, memory_domains.domains_from_distances(view.distances, found)
-        )
+        self.assertEqual(view.domains, memory_domains.domains_from_distances(view.distances, used))
 
     def test_domains_that_no_distance_tells_are_kept_apart(self):
         view = model.HostView(tuple(map(node, range(4))), PAIRS, domains=(0, 1, 0, 1))
-        found, all_said = memory_domains.threshold(view)
+        used, all_said = memory_domains.threshold(view)
         self.assertFalse(all_said)
-        self.assertEqual((), memory_domains.domains_from_distances(view.distances, found))
+        self.assertEqual((), memory_domains.domains_from_distances(view.distances, used))

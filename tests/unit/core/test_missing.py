@@ -55,17 +55,17 @@ class CompletedTest(unittest.TestCase):
             ),
             node(1, 8),
         )
-        found, filled = missing.fill_in(nodes)
+        nodes_filled, filled = missing.fill_in(nodes)
         self.assertEqual(
             (missing.CPU_ASSUMED, missing.BANDWIDTH_ASSUMED, missing.LINK_ASSUMED), filled
         )
         self.assertEqual(
             (4.0, 30, 100, 0.5),
             (
-                found[1].demand_cores,
-                found[1].bandwidth_bytes_per_sec,
-                found[1].bandwidth_max_bytes_per_sec,
-                found[1].link_ratio,
+                nodes_filled[1].demand_cores,
+                nodes_filled[1].bandwidth_bytes_per_sec,
+                nodes_filled[1].bandwidth_max_bytes_per_sec,
+                nodes_filled[1].link_ratio,
             ),
         )
 

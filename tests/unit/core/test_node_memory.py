@@ -18,10 +18,10 @@ FAR = ((10, 40, 80, 80), (40, 10, 80, 80), (80, 80, 10, 80), (80, 80, 80, 10))
 
 def host(*memory, cpus=(4, 4, 0, 0), sizes=(16 * GIB, 16 * GIB, 96 * GIB, 96 * GIB)):
     """Build a host of two nodes with CPUs and two without, with memory of these kinds."""
-    found = hosts.topology(cpus=cpus, memory=sizes, distances=FAR)
-    return found._replace(
-        nodes=found.nodes[:2]
-        + tuple(node._replace(memory=kind) for node, kind in zip(found.nodes[2:], memory))
+    topology = hosts.topology(cpus=cpus, memory=sizes, distances=FAR)
+    return topology._replace(
+        nodes=topology.nodes[:2]
+        + tuple(node._replace(memory=kind) for node, kind in zip(topology.nodes[2:], memory))
     )
 
 
@@ -43,15 +43,15 @@ class KeptMemoryTest(unittest.TestCase):
         )
 
     def test_no_floating_promise_is_spread_to_kept_memory(self):
-        found = self.view([floating(12)])
-        self.assertEqual([6 * GIB, 6 * GIB, 0, 0], [n.promised_bytes for n in found.nodes])
-        self.assertEqual([16 * GIB, 16 * GIB, 0, 0], [n.capacity_bytes for n in found.nodes])
+        view = self.view([floating(12)])
+        self.assertEqual([6 * GIB, 6 * GIB, 0, 0], [n.promised_bytes for n in view.nodes])
+        self.assertEqual([16 * GIB, 16 * GIB, 0, 0], [n.capacity_bytes for n in view.nodes])
 
     def test_the_hosts_own_memory_without_cpus_is_used_as_before(self):
         own = (model.NodeMemory(),) * 2
-        found = self.view([floating(14)], own)
+        view = self.view([floating(14)], own)
         self.assertEqual(
-            [1 * GIB, 1 * GIB, 6 * GIB, 6 * GIB], [n.promised_bytes for n in found.nodes]
+            [1 * GIB, 1 * GIB, 6 * GIB, 6 * GIB], [n.promised_bytes for n in view.nodes]
         )
         self.assertIn(2, self.place(60, memory=own).mem_nodes)
 
@@ -67,18 +67,22 @@ class KeptMemoryTest(unittest.TestCase):
         self.assertEqual((0, 3), self.place(60, placement_options=asked).mem_nodes)
 
     def test_the_operator_may_say_that_memory_is_a_devices(self):
-        said = PLACEMENT_OPTIONS._replace(device_memory_nodes=frozenset({0, 2, 3}))
+        options = PLACEMENT_OPTIONS._replace(device_memory_nodes=frozenset({0, 2, 3}))
         own = (model.NodeMemory(),) * 2
-        self.assertEqual((), self.place(60, memory=own, placement_options=said).mem_nodes)
+        self.assertEqual((), self.place(60, memory=own, placement_options=options).mem_nodes)
         (first, *_, last) = host(*own).nodes
-        self.assertEqual(model.HOST, node_memory.memory_of(first, said).kind, 'it has CPUs')
-        self.assertEqual((model.DEVICE, 'device_memory_nodes'), node_memory.memory_of(last, said))
+        self.assertEqual(model.HOST, node_memory.memory_of(first, options).kind, 'it has CPUs')
+        self.assertEqual(
+            (model.DEVICE, 'device_memory_nodes'), node_memory.memory_of(last, options)
+        )
 
     def test_huge_pages_of_device_and_slow_memory_are_for_no_guest(self):
         pool = (model.HugePages(GIB, 8, 8),)
-        found = host(DEVICE, SLOW)
-        found = found._replace(nodes=tuple(n._replace(huge_pages=pool) for n in found.nodes))
-        seen = view(found, [], PLACEMENT_OPTIONS)
+        topology = host(DEVICE, SLOW)
+        topology = topology._replace(
+            nodes=tuple(n._replace(huge_pages=pool) for n in topology.nodes)
+        )
+        seen = view(topology, [], PLACEMENT_OPTIONS)
         self.assertEqual(
             [8 * GIB, 8 * GIB, 0, 0],
             [sum(dict(node.huge_free_bytes).values()) for node in seen.nodes],
@@ -87,13 +91,13 @@ class KeptMemoryTest(unittest.TestCase):
         self.assertEqual((0, 1), placed.mem_nodes)
 
     def test_a_promise_is_at_most_what_guests_may_have(self):
-        found = host(DEVICE, SLOW)
-        self.assertEqual(32 * GIB, promise_limit.promisable_bytes(found, PLACEMENT_OPTIONS))
+        topology = host(DEVICE, SLOW)
+        self.assertEqual(32 * GIB, promise_limit.promisable_bytes(topology, PLACEMENT_OPTIONS))
         self.assertEqual(
-            96 * GIB, promise_limit.promisable_bytes(found, PLACEMENT_OPTIONS, node_ids=(2,))
+            96 * GIB, promise_limit.promisable_bytes(topology, PLACEMENT_OPTIONS, node_ids=(2,))
         )
         asked = PLACEMENT_OPTIONS._replace(guest_memory_nodes=frozenset({3}))
-        self.assertEqual(128 * GIB, promise_limit.promisable_bytes(found, asked))
+        self.assertEqual(128 * GIB, promise_limit.promisable_bytes(topology, asked))
 
     def test_a_guest_that_numatune_binds_to_kept_memory_is_counted_there(self):
         pinned = model.Promise('p', 'p', (0,), (2,), 2, 4 * GIB, None, False, model.PINNED, 0)
@@ -101,12 +105,12 @@ class KeptMemoryTest(unittest.TestCase):
 
     def test_a_cpu_only_nodes_memory_is_not_a_devices_that_is_nearer(self):
         near = ((10, 40, 11, 80), (40, 10, 80, 80), (11, 80, 10, 80), (80, 80, 80, 10))
-        found = host(DEVICE, SLOW, sizes=(0, 16 * GIB, 96 * GIB, 96 * GIB))._replace(
+        topology = host(DEVICE, SLOW, sizes=(0, 16 * GIB, 96 * GIB, 96 * GIB))._replace(
             distances=near
         )
         placement_options = PLACEMENT_OPTIONS._replace(domain_distance=10)
         placed = placement.place(
-            view(found, [], placement_options),
+            view(topology, [], placement_options),
             model.Request(4, 8 * GIB, allowed_cpus=frozenset(range(4))),
             placement_options,
         )
@@ -193,8 +197,8 @@ class DomainTest(unittest.TestCase):
 
 class RebalanceTest(unittest.TestCase):
     def plans(self, host):
-        made, _ = host.run(plan_records.RebalanceOptions(), 240, 60.0)
-        return [part for plan in made for move in plan.moves for part in move.parts]
+        moves, _ = host.run(plan_records.RebalanceOptions(), 240, 60.0)
+        return [part for plan in moves for move in plan.moves for part in move.parts]
 
     def test_memory_that_spilled_to_a_device_comes_home(self):
         guests = [

@@ -62,12 +62,12 @@ class TargetTest(unittest.TestCase):
     @given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=4), st.integers(0, 1 << 40))
     def test_shares_of_nodes_add_up_as_promised(self, promised, total):
         mems = tuple(range(len(promised)))
-        found = page_choice.wanted_bytes_by_node(mems, tuple(promised), total)
-        self.assertEqual(set(mems), set(found))
-        self.assertLessEqual(sum(found.values()), total)
-        self.assertLessEqual(total - sum(found.values()), len(mems))
+        wanted_bytes = page_choice.wanted_bytes_by_node(mems, tuple(promised), total)
+        self.assertEqual(set(mems), set(wanted_bytes))
+        self.assertLessEqual(sum(wanted_bytes.values()), total)
+        self.assertLessEqual(total - sum(wanted_bytes.values()), len(mems))
         if len(mems) == 2 and promised[0] > promised[1]:
-            self.assertGreaterEqual(found[0], found[1])
+            self.assertGreaterEqual(wanted_bytes[0], wanted_bytes[1])
 
     def test_shares_are_equal_where_none_is_promised(self):
         self.assertEqual({0: 50, 2: 50}, page_choice.wanted_bytes_by_node((0, 2), (), 100))

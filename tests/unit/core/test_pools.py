@@ -51,15 +51,15 @@ class NodesTest(unittest.TestCase):
             ((77,), ()),
         ):
             with self.subTest(cpus):
-                found = None if cpus is None else frozenset(cpus)
-                self.assertEqual(nodes, pools.nodes_of(found, host()))
+                expected = None if cpus is None else frozenset(cpus)
+                self.assertEqual(nodes, pools.nodes_of(expected, host()))
 
     def test_nodes_of_cpus_that_guests_may_not_use_are_found(self):
         self.assertEqual((0,), pools.nodes_of(frozenset((4,)), host(frozenset((0,)), NODES[1])))
 
 
 class FloatingTest(unittest.TestCase):
-    def found(self, *guests, usable=(), **sets):
+    def pool_of(self, *guests, usable=(), **sets):
         pool = pools.floating_pool(
             host(*usable), guests, **{name: frozenset(cpus) for name, cpus in sets.items()}
         )
@@ -69,32 +69,34 @@ class FloatingTest(unittest.TestCase):
         dedicated = guest(1, pins=(2, 3))
         self.assertEqual(
             ([0, 1, 8, 9], 'nova.conf'),
-            self.found(dedicated, shared=(0, 1, 8, 9), dedicated=(2, 3)),
+            self.pool_of(dedicated, shared=(0, 1, 8, 9), dedicated=(2, 3)),
         )
-        self.assertEqual(([*range(8)], 'nova.conf'), self.found(dedicated, dedicated=range(8, 16)))
+        self.assertEqual(
+            ([*range(8)], 'nova.conf'), self.pool_of(dedicated, dedicated=range(8, 16))
+        )
 
     def test_isolated_cpus_are_in_no_pool(self):
         usable = (frozenset((0, 1)), NODES[1])
-        self.assertEqual(([0, 8], 'nova.conf'), self.found(usable=usable, shared=(0, 4, 8)))
-        self.assertEqual(([0, 1, *range(8, 16)], 'kernel'), self.found(usable=usable))
+        self.assertEqual(([0, 8], 'nova.conf'), self.pool_of(usable=usable, shared=(0, 4, 8)))
+        self.assertEqual(([0, 1, *range(8, 16)], 'kernel'), self.pool_of(usable=usable))
 
     def test_a_set_that_has_none_of_the_usable_cpus_is_not_believed(self):
-        self.assertEqual(([*range(16)], 'kernel'), self.found(shared=(77,)))
-        self.assertEqual(([*range(16)], 'kernel'), self.found(dedicated=range(16)))
+        self.assertEqual(([*range(16)], 'kernel'), self.pool_of(shared=(77,)))
+        self.assertEqual(([*range(16)], 'kernel'), self.pool_of(dedicated=range(16)))
 
     def test_the_floating_pool_is_the_set_that_all_novas_guests_have(self):
         shared = (0, 1, 8, 9)
         alike = [guest(1, shared), guest(2, shared), guest(3, pins=(2, 3))]
-        self.assertEqual((list(shared), 'guests'), self.found(*alike))
+        self.assertEqual((list(shared), 'guests'), self.pool_of(*alike))
         # A guest that may run anywhere, or elsewhere: there is no common set.
         for other in (guest(4), guest(4, (0, 1))):
             self.assertEqual(
                 ([cpu for cpu in range(16) if cpu not in (2, 3)], 'guests'),
-                self.found(*alike, other),
+                self.pool_of(*alike, other),
             )
 
     def test_a_set_that_is_not_novas_is_its_guests_own(self):
-        self.assertEqual(([*range(16)], 'kernel'), self.found(guest(1, (0, 1), flavor=None)))
+        self.assertEqual(([*range(16)], 'kernel'), self.pool_of(guest(1, (0, 1), flavor=None)))
 
     def test_cpus_of_dedicated_guests_are_not_in_the_floating_pool(self):
         without = ([0, 1, *range(4, 16)], 'guests')
@@ -103,21 +105,21 @@ class FloatingTest(unittest.TestCase):
             guest(pins=(2, 3), flavor=None),
             guest(pins=(2, 3), vcpus=4, placed_by=('vcpupin', 'dedicated')),
         ):
-            self.assertEqual(without, self.found(dedicated))
+            self.assertEqual(without, self.pool_of(dedicated))
 
     def test_a_vcpu_pinned_by_hand_takes_no_cpu_from_others(self):
         for by_hand in (
             guest(pins=(2,), vcpus=2),
             guest(pins=(2, 3), flavor=None, placed_by=('vcpupin',)),
         ):
-            self.assertEqual(([*range(16)], 'kernel'), self.found(by_hand))
+            self.assertEqual(([*range(16)], 'kernel'), self.pool_of(by_hand))
 
     def test_a_cpu_that_several_guests_are_pinned_to_stays_shared(self):
-        found, _ = self.found(guest(1, pins=(2, 4)), guest(2, pins=(4, 5)))
-        self.assertEqual([cpu for cpu in range(16) if cpu not in (2, 5)], found)
+        cpus, _ = self.pool_of(guest(1, pins=(2, 4)), guest(2, pins=(4, 5)))
+        self.assertEqual([cpu for cpu in range(16) if cpu not in (2, 5)], cpus)
 
     def test_the_floating_pool_is_never_empty(self):
-        self.assertEqual(([*range(16)], 'kernel'), self.found(guest(pins=range(16), vcpus=16)))
+        self.assertEqual(([*range(16)], 'kernel'), self.pool_of(guest(pins=range(16), vcpus=16)))
 
     @given(
         st.lists(
@@ -150,9 +152,9 @@ class GuestsPoolTest(unittest.TestCase):
             self.assertEqual(cpus, pools.cpus_on((0,), self.host, guest(allowed=allowed)))
 
     def test_a_pool_of_before_a_hotplug_is_ignored(self):
-        found = pools.with_floating_pool(host(), pools.Pool(frozenset((77,)), pools.AGENT))
-        self.assertEqual(list(NODES), [node.cpus for node in found.nodes])
-        self.assertEqual(found, pools.with_floating_pool(host(), None))
+        topology = pools.with_floating_pool(host(), pools.Pool(frozenset((77,)), pools.AGENT))
+        self.assertEqual(list(NODES), [node.cpus for node in topology.nodes])
+        self.assertEqual(topology, pools.with_floating_pool(host(), None))
 
     def test_a_guest_that_loads_none_of_the_floating_pool_avoids_it(self):
         for one, avoids in (
@@ -194,5 +196,5 @@ class GuestsPoolTest(unittest.TestCase):
     def test_the_pools_of_most_guests_are_kept_of_many(self):
         wide = model.Topology((model.Node(0, frozenset(range(99))),), (), ())
         guests = [guest(at, (at,)) for at in range(80)] + [guest(90, (70,))]
-        found = pools.other_pools(tuple(guests), wide)
-        self.assertEqual([*range(31), 70], [min(cpus) for cpus in found])
+        pools_ = pools.other_pools(tuple(guests), wide)
+        self.assertEqual([*range(31), 70], [min(cpus) for cpus in pools_])

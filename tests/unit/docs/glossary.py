@@ -35,17 +35,17 @@ def terms(text):
     A term is indented by three spaces, its contents by six; ``:from:`` and ``:not:`` are one line
     each, and the phrases of ``:not:`` are separated by commas.
     """
-    found, inside = [], False
+    terms_, inside = [], False
     for line in text.splitlines():
         if line and not line.startswith(' '):
             inside = line == '.. glossary::'
         elif not inside or not line.strip():
             continue
         elif line.startswith(' ' * 6):
-            found[-1][1].append(line.strip())
+            terms_[-1][1].append(line.strip())
         elif line.startswith(' ' * 3):
-            found.append((line.strip(), []))
-    return [_term(name, lines) for name, lines in found]
+            terms_.append((line.strip(), []))
+    return [_term(name, lines) for name, lines in terms_]
 
 
 def _term(name, lines):

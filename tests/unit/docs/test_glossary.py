@@ -126,13 +126,13 @@ class GlossaryTest(unittest.TestCase):
             (glossary.TESTS, TEST_EXCEPTIONS),
         ):
             with self.subTest(directory.name):
-                found = list(glossary.excluded_uses(TERMS, directory))
+                uses = list(glossary.excluded_uses(TERMS, directory))
                 self.assertEqual(
                     [],
                     [
                         f'{path}:{line}: {name}: "{term}" is not "{phrase}"'
-                        for path, line, name, phrase, term in found
+                        for path, line, name, phrase, term in uses
                         if name not in exceptions
                     ],
                 )
-                self.assertEqual(set(exceptions), {name for _, _, name, _, _ in found})
+                self.assertEqual(set(exceptions), {name for _, _, name, _, _ in uses})

@@ -22,12 +22,12 @@ def commands():
 
 class IssueFormsTest(unittest.TestCase):
     def test_each_command_in_the_issue_forms_is_accepted(self):
-        found = commands()
+        commands_ = commands()
         self.assertLessEqual(
             {'check', 'status', 'explain', 'report', 'record', 'events'},
-            {line.split()[0] for line in found},
+            {line.split()[0] for line in commands_},
         )
-        for line in found:
+        for line in commands_:
             with self.subTest(line):
                 self.assertIsInstance(
                     rebalance.build_parser().parse_args(line.split()), argparse.Namespace

@@ -14,8 +14,8 @@ LINK = re.compile(r'`[^`<]+<([^`<>]+)>`_|^\.\. (?:image|figure):: (\S+)', re.M)
 
 def targets(text):
     """Return the paths that a document links to or displays, without URLs."""
-    found = [link or image for link, image in LINK.findall(text)]
-    return [path for path in found if '://' not in path and not path.startswith(('#', 'mailto:'))]
+    links = [link or image for link, image in LINK.findall(text)]
+    return [path for path in links if '://' not in path and not path.startswith(('#', 'mailto:'))]
 
 
 class LinksTest(unittest.TestCase):

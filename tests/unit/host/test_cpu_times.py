@@ -23,9 +23,9 @@ class CpuTimesTest(unittest.TestCase):
             return cpu_times.read(root)
 
     def test_busy_time_is_not_idle_nor_waiting_for_io_nor_stolen(self):
-        found = self.read(STAT)
-        self.assertEqual({0: (100 + 20 + 3 + 7 + 8) * 10**7, 3: 10**7}, found.busy_ns)
-        self.assertEqual({0: 900 * 10**7, 3: 0}, found.stolen_ns)
+        times = self.read(STAT)
+        self.assertEqual({0: (100 + 20 + 3 + 7 + 8) * 10**7, 3: 10**7}, times.busy_ns)
+        self.assertEqual({0: 900 * 10**7, 3: 0}, times.stolen_ns)
 
     def test_cpu_times_of_this_kernel_are_read(self):
         self.assertIn(0, cpu_times.read().busy_ns)
@@ -48,8 +48,8 @@ class CpuTimesTest(unittest.TestCase):
     @given(st.text(max_size=60), st.text(max_size=60))
     def test_garbage_in_proc_stat_does_not_crash(self, head, tail):
         for text in (head, STAT[:40] + head + tail, 'cpu0 ' + head):
-            for found in self.read(text.encode('utf-8', 'replace')):
-                self.assertTrue(not found or min(found.values()) >= 0)
+            for times in self.read(text.encode('utf-8', 'replace')):
+                self.assertTrue(not times or min(times.values()) >= 0)
 
     def test_cores_between_two_readings_leave_out_cpus_that_changed(self):
         before, after = {0: 10, 1: 20, 2: 30}, {0: 20, 1: 19, 3: 40}

@@ -33,24 +33,24 @@ class HierarchyCase(unittest.TestCase):
 
 class ReadTest(HierarchyCase):
     def test_two_sockets_of_one_cache_each_are_read(self):
-        found = self.read(sysfs.equal_nodes(2), l3s=['0-3', '4-7'])
-        self.assertEqual((({0, 1, 2, 3},), ({4, 5, 6, 7},)), found.l3s)
-        self.assertEqual(((), ''), (found.sockets, found.vendor))
+        host = self.read(sysfs.equal_nodes(2), l3s=['0-3', '4-7'])
+        self.assertEqual((({0, 1, 2, 3},), ({4, 5, 6, 7},)), host.l3s)
+        self.assertEqual(((), ''), (host.sockets, host.vendor))
         self.assertEqual(3, self.opened())
 
     def test_a_cache_of_several_nodes_is_read_once(self):
-        found = self.read(sysfs.equal_nodes(4, 2), l3s=['0-3', '4-7'], sockets=(0, 0, 1, 1))
-        self.assertEqual((({0, 1, 2, 3},),) * 2 + (({4, 5, 6, 7},),) * 2, found.l3s)
-        self.assertEqual((0, 0, 1, 1), found.sockets)
+        host = self.read(sysfs.equal_nodes(4, 2), l3s=['0-3', '4-7'], sockets=(0, 0, 1, 1))
+        self.assertEqual((({0, 1, 2, 3},),) * 2 + (({4, 5, 6, 7},),) * 2, host.l3s)
+        self.assertEqual((0, 0, 1, 1), host.sockets)
         self.assertEqual(1 + 2 + 4, self.opened())
 
     def test_many_caches_of_a_node_with_siblings_far_apart_are_read(self):
         # A socket of EPYC 9654: 12 caches of 8 cores, whose second threads are numbered after all
         # cores.
         l3s = [f'{8 * at}-{8 * at + 7},{96 + 8 * at}-{103 + 8 * at}' for at in range(12)]
-        found = self.read([sysfs.FakeNode(0, '0-191')], l3s=l3s)
-        self.assertEqual([16] * 12, [len(cpus) for cpus in found.l3s[0]])
-        self.assertIn(103, found.l3s[0][0])
+        host = self.read([sysfs.FakeNode(0, '0-191')], l3s=l3s)
+        self.assertEqual([16] * 12, [len(cpus) for cpus in host.l3s[0]])
+        self.assertIn(103, host.l3s[0][0])
         self.assertEqual(1 + 12, self.opened())
 
     def test_the_vendor_is_read_where_there_are_many_nodes(self):
@@ -58,17 +58,17 @@ class ReadTest(HierarchyCase):
         self.assertEqual('AuthenticAMD', self.read(sysfs.equal_nodes(8, 1), **shape).vendor)
 
     def test_offline_cpus_are_in_no_cache(self):
-        found = self.read(sysfs.equal_nodes(2), l3s=['0-3', '4-7'], offline='0,5')
-        self.assertEqual((({1, 2, 3},), ({4, 6, 7},)), found.l3s)
+        host = self.read(sysfs.equal_nodes(2), l3s=['0-3', '4-7'], offline='0,5')
+        self.assertEqual((({1, 2, 3},), ({4, 6, 7},)), host.l3s)
 
     def test_a_node_without_cpus_has_no_cache_and_no_socket(self):
         nodes = [*sysfs.equal_nodes(3, 1), sysfs.FakeNode(3)]
-        found = self.read(nodes, l3s=['0', '1', '2'], sockets=(0, 0, 1, 0))
-        self.assertEqual(((), None), (found.l3s[3], found.sockets[3]))
+        host = self.read(nodes, l3s=['0', '1', '2'], sockets=(0, 0, 1, 0))
+        self.assertEqual(((), None), (host.l3s[3], host.sockets[3]))
 
     def test_missing_files_of_a_cpu_are_not_known(self):
-        found = self.read(sysfs.equal_nodes(4))
-        self.assertEqual(((), (None,) * 4, ''), (found.l3s, found.sockets, found.vendor))
+        host = self.read(sysfs.equal_nodes(4))
+        self.assertEqual(((), (None,) * 4, ''), (host.l3s, host.sockets, host.vendor))
 
     def test_malformed_files_of_a_cpu_are_not_known(self):
         cpu4 = 'sys/devices/system/cpu/cpu4/'

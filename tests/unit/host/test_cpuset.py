@@ -298,7 +298,7 @@ class HoldTest(TreeTestCase):
         cpuset.hold(groups, NODE1, TO_NODE1, write=self.logged(tree))
         self.assertEqual(
             [('libvirt/emulator/cpuset.mems', '1'), ('libvirt/emulator/cpuset.mems', '0-1')],
-            [each for each in self.log if each[0].endswith('mems')],
+            [write for write in self.log if write[0].endswith('mems')],
         )
 
     def test_v2_what_an_operator_gave_above_stays(self):

@@ -65,17 +65,17 @@ class GuestsTest(unittest.TestCase):
         for number in (2, 1):
             self.host.launch(number, {0: 3 << 20, 1: 1 << 20})
             self.host.thread(4000 + number, 5000 + number, 0, cpu=0)
-        found, problems = self.read(0, 0)
+        uses, problems = self.read(0, 0)
         self.assertEqual([], problems)
-        self.assertEqual([host.name_of(1), host.name_of(2)], [one.guest.name for one in found])
+        self.assertEqual([host.name_of(1), host.name_of(2)], [one.guest.name for one in uses])
         self.assertEqual(
             (None, {}, {0: 3 << 20, 1: 1 << 20}),
-            (found[0].cores, found[0].cores_by_node, found[0].bytes_by_node),
+            (uses[0].cores, uses[0].cores_by_node, uses[0].bytes_by_node),
         )
         self.host.thread(4001, 5001, 5, cpu=4)
-        found, _ = self.read(5)
-        self.assertEqual([1.0, 0.0], [one.cores for one in found])
-        self.assertEqual({0: 0.5, 1: 0.5}, found[0].cores_by_node)
+        uses, _ = self.read(5)
+        self.assertEqual([1.0, 0.0], [one.cores for one in uses])
+        self.assertEqual({0: 0.5, 1: 0.5}, uses[0].cores_by_node)
 
     def test_memory_of_a_guest_on_v1_is_read_and_kept_for_a_while(self):
         tree = self.host.launch(1, {0: 3 << 20, 1: 1 << 20}, version=1)
@@ -139,12 +139,12 @@ class GuestsTest(unittest.TestCase):
         self.host.thread(4001, 4009, 50, name='worker')
         self.assertEqual(0.0, self.read(5)[0][0].cores)
         self.host.thread(4001, 4009, 55, name='worker')
-        found = self.read(10)[0][0]
-        self.assertEqual((1.0, {5001}), (found.cores, set(found.threads)))
+        use = self.read(10)[0][0]
+        self.assertEqual((1.0, {5001}), (use.cores, set(use.threads)))
 
     def test_a_damaged_status_file_is_a_problem_each_time(self):
         self.host.write('run/libvirt/qemu/x.xml', '<domstatus')
         for at_s in (0, 5):
-            found, [problem] = self.read(at_s)
-            self.assertEqual((), found)
+            uses, [problem] = self.read(at_s)
+            self.assertEqual((), uses)
             self.assertIn('x.xml', problem)

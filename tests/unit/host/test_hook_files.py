@@ -88,23 +88,23 @@ class HookFilesTest(unittest.TestCase):
         self.assertEqual(FORMER, read(self.main))
 
     def test_inspect_tells_whether_our_hook_is_there_and_current(self):
-        found = hook_files.inspect(self.root, self.script)
-        self.assertFalse(found.present or found.executable or found.current)
+        status = hook_files.inspect(self.root, self.script)
+        self.assertFalse(status.present or status.executable or status.current)
         hook_files.install(self.root, self.script)
-        found = hook_files.inspect(self.root, self.script)
-        self.assertTrue(found.present and found.executable and found.current)
+        status = hook_files.inspect(self.root, self.script)
+        self.assertTrue(status.present and status.executable and status.current)
         self.assertFalse(hook_files.inspect(self.root, hook_files.render(9)).current)
 
     def test_render_quotes_the_directory_for_the_shell(self):
         site = '/srv/o\'dd $(touch x) "dir'
         text = hook_files.render(7, site)
         line = [part for part in text.splitlines() if part.startswith(b'site=')]
-        said = subprocess.run(
+        answer = subprocess.run(
             ['/bin/sh', '-c', line[0].decode() + '; printf %s "$site"'],
             capture_output=True,
             check=True,
         ).stdout
-        self.assertEqual(site, said.decode())
+        self.assertEqual(site, answer.decode())
         self.assertIn(b'\nlimit=7\n', text)
         self.assertNotIn(b'\r', text)
         self.assertLessEqual(len(text.splitlines()), 20)

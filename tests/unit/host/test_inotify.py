@@ -34,15 +34,15 @@ class InotifyTest(unittest.TestCase):
         os.mkdir(os.path.join(self.root, 'vcpu1'))
         os.unlink(os.path.join(self.root, 'after'))
         heard = self.inotify.read()
-        self.assertEqual({watch}, {each.watch for each in heard})
-        self.assertIn((inotify.MODIFY, 'before'), [each[1:] for each in heard])
+        self.assertEqual({watch}, {event.watch for event in heard})
+        self.assertIn((inotify.MODIFY, 'before'), [event[1:] for event in heard])
         self.assertEqual(
             [
                 (inotify.MOVED_TO, 'after'),
                 (inotify.CREATE | inotify.IS_DIRECTORY, 'vcpu1'),
                 (inotify.DELETE, 'after'),
             ],
-            [each[1:] for each in heard][-3:],
+            [event[1:] for event in heard][-3:],
         )
         self.assertEqual([], self.inotify.read())
 
@@ -51,7 +51,7 @@ class InotifyTest(unittest.TestCase):
         names = ['%s-%d' % ('n' * 200, at) for at in range(400)]
         for name in names:
             self.write(name)
-        self.assertEqual(names, [each.name for each in self.inotify.read()])
+        self.assertEqual(names, [event.name for event in self.inotify.read()])
 
     def test_a_directory_that_goes_or_is_removed_is_ignored_from_then_on(self):
         below = os.path.join(self.root, 'below')
@@ -63,7 +63,7 @@ class InotifyTest(unittest.TestCase):
         watch = self.inotify.add(self.root, ALL)
         self.inotify.remove(watch)
         self.write('file')
-        self.assertEqual([(watch, inotify.IGNORED)], [each[:2] for each in self.inotify.read()])
+        self.assertEqual([(watch, inotify.IGNORED)], [event[:2] for event in self.inotify.read()])
 
     def test_a_file_or_nothing_in_place_of_a_directory_is_an_error(self):
         self.write('file')

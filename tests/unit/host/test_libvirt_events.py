@@ -44,22 +44,23 @@ class ListenerCase(unittest.TestCase):
 
     def until(self, holds):
         """Collect events until the condition holds; return all of them."""
-        told = []
-        while not holds(told):
+        changes = []
+        while not holds(changes):
             self.assertTrue(
-                select.select([self.listener], [], [], TIMEOUT_S)[0], (told, self.listener.problem)
+                select.select([self.listener], [], [], TIMEOUT_S)[0],
+                (changes, self.listener.problem),
             )
-            told += self.listener.pop_events()
-        return told
+            changes += self.listener.pop_events()
+        return changes
 
 
 @unittest.skipUnless(libvirt, 'libvirt-python is not installed')
 class RealTest(ListenerCase):
     def test_running_guests_are_told_with_their_xml_and_then_their_changes(self):
         listener = self.listen()
-        found = self.until(lambda told: [each for each in told if each.guest])
+        answer = self.until(lambda changes: [change for change in changes if change.guest])
         self.assertEqual(
-            ('test', 2, None), (found[-1].name, found[-1].guest.vcpus, found[-1].identity)
+            ('test', 2, None), (answer[-1].name, answer[-1].guest.vcpus, answer[-1].identity)
         )
         self.assertEqual(libvirt_events.CONNECTED, listener.problem)
         opened = libvirt.open('test:///default')  # type: ignore[attr-defined]
@@ -67,20 +68,22 @@ class RealTest(ListenerCase):
             self.identities['test'] = 'another'
             domain = connection.lookupByName('test')
             domain.suspend()
-            self.until(lambda told: [each for each in told if each.identity == 'another'])
+            self.until(
+                lambda changes: [change for change in changes if change.identity == 'another']
+            )
             domain.destroy()
             self.addCleanup(domain.create)
-            gone = self.until(lambda told: [each for each in told if not each.guest])
+            gone = self.until(lambda changes: [change for change in changes if not change.guest])
             self.assertEqual('test', gone[-1].name)
 
     def test_a_request_for_xml_is_answered_without_an_event(self):
         listener = self.listen()
-        self.until(lambda told: [each for each in told if each.guest])
+        self.until(lambda changes: [change for change in changes if change.guest])
         listener.request_xml('test')
         listener.request_xml('nobody')
-        told = self.until(lambda told: len(told) > 1)
-        self.assertEqual({'test', 'nobody'}, {each.name for each in told})
-        self.assertEqual([None], [each.guest for each in told if each.name == 'nobody'])
+        changes = self.until(lambda changes: len(changes) > 1)
+        self.assertEqual({'test', 'nobody'}, {change.name for change in changes})
+        self.assertEqual([None], [change.guest for change in changes if change.name == 'nobody'])
 
     def test_the_problem_says_why_there_is_no_connection(self):
         listener = self.listen('test:///no/such/file')
@@ -191,9 +194,9 @@ class Connection:
 
     def lookupByName(self, name):
         self._fake.runs.wait()
-        for each in self._fake.domains:
-            if each.name() == name:
-                return each
+        for domain in self._fake.domains:
+            if domain.name() == name:
+                return domain
         raise Error('no domain')
 
     def close(self):
@@ -224,13 +227,13 @@ class HangingTest(ListenerCase):
         self.fake.runs.clear()
         self.fake.heard.append(lambda: self.fake.callbacks[17](None, Domain('g', ''), {}, None))
         self.fake.rounds.release()
-        self.assertEqual([libvirt_events.GuestEvent('g')], self.until(lambda told: told))
+        self.assertEqual([libvirt_events.GuestEvent('g')], self.until(lambda changes: changes))
         self.clock.now_s += libvirt_events.CALL_TIMEOUT_S + 1
         self.until_why(libvirt_events.UNRESPONSIVE)
         self.fake.domains.append(Domain('g', host.domain_xml(1).decode()))
         self.fake.runs.set()
-        told = self.until(lambda told: told)
-        self.assertEqual([host.name_of(1)], [each.guest.name for each in told])
+        changes = self.until(lambda changes: changes)
+        self.assertEqual([host.name_of(1)], [change.guest.name for change in changes])
         self.fake.rounds.release()
 
     def until_why(self, why):

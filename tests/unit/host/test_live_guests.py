@@ -29,11 +29,11 @@ class LiveGuestsTest(unittest.TestCase):
         self.host = host.FakeHost(self.root)
         self.addCleanup(self.host.close)
         self.host.launch(1)
-        self.made = live_guests.LiveGuests(self.root, self.asked)  # type: ignore[arg-type]
+        self.live_guests = live_guests.LiveGuests(self.root, self.asked)  # type: ignore[arg-type]
 
     def tell(self, identity=None, **more):
         """Let libvirt answer for the status file as it is, or for ``identity``."""
-        self.made.update(
+        self.live_guests.update(
             GuestEvent(
                 NAME,
                 guests.parse(host.domain_xml(1, **more)),
@@ -52,8 +52,8 @@ class LiveGuestsTest(unittest.TestCase):
         os.rename(path + '.new', path)
 
     def read(self):
-        found, self.problems = self.made.read()
-        return found[0] if found else None
+        guests, self.problems = self.live_guests.read()
+        return guests[0] if guests else None
 
     def test_the_status_file_counts_until_libvirt_answers_its_one_request(self):
         for _ in range(3):
@@ -62,11 +62,11 @@ class LiveGuestsTest(unittest.TestCase):
 
     def test_libvirt_tells_the_guest_and_the_file_its_process_and_state(self):
         self.tell(vcpus=4, extra=PIN)
-        found = self.read()
+        guest = self.read()
         self.assertEqual(
-            (4, ('vcpupin',), frozenset({2})), (found.vcpus, found.placed_by, found.pinned_cpus)
+            (4, ('vcpupin',), frozenset({2})), (guest.vcpus, guest.placed_by, guest.pinned_cpus)
         )
-        self.assertEqual((4001, 'running', 7), (found.pid, found.state, found.id))
+        self.assertEqual((4001, 'running', 7), (guest.pid, guest.state, guest.id))
         self.assertEqual([], self.asked)
 
     def test_a_file_newer_than_libvirts_answer_counts(self):
@@ -84,9 +84,9 @@ class LiveGuestsTest(unittest.TestCase):
             b'%s</domstatus>\n' % host.domain_xml(1)
         )
         self.tell()
-        found = self.read()
+        guest = self.read()
         self.assertEqual(
-            (('numad',), (1,), True), (found.placed_by, found.mem_nodes, found.mem_bound)
+            (('numad',), (1,), True), (guest.placed_by, guest.mem_nodes, guest.mem_bound)
         )
 
     def test_a_file_that_cannot_be_understood_leaves_libvirts_answer(self):
@@ -94,9 +94,9 @@ class LiveGuestsTest(unittest.TestCase):
         self.assertIsNone(self.read())
         self.assertIn(NAME, self.problems[0])
         self.tell(vcpus=4)
-        found = self.read()
+        guest = self.read()
         self.assertEqual(
-            (4, 4001, 'unknown', []), (found.vcpus, found.pid, found.state, self.problems)
+            (4, 4001, 'unknown', []), (guest.vcpus, guest.pid, guest.state, self.problems)
         )
         self.host.write('proc/4001/cmdline', 'another\0')  # the pid has been reused
         self.assertIsNone(self.read())
@@ -109,7 +109,7 @@ class LiveGuestsTest(unittest.TestCase):
         self.assertEqual(2, self.read().vcpus)
 
     def test_an_answer_for_another_guest_of_the_same_name_is_not_used(self):
-        self.made.update(
+        self.live_guests.update(
             GuestEvent(
                 NAME,
                 guests.parse(host.domain_xml(1, vcpus=4))._replace(uuid=host.uuid_of(9)),

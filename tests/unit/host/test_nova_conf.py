@@ -119,8 +119,8 @@ class NovaConfTest(unittest.TestCase):
             for option in options:
                 conf.get(option.name, group)
                 conf.file_of(option.name, group)
-        for found in conf.findings:
-            self.assertNotIn('\n', found.message)
+        for finding in conf.findings:
+            self.assertNotIn('\n', finding.message)
 
     def test_files_that_cannot_be_used_are_findings(self):
         os.mkfifo(os.path.join(self.root, 'fifo'))

@@ -36,8 +36,8 @@ def size_bytes(number, unit):
     return int(number) * base ** POWERS[unit[0]]
 
 
-def whole_text(found):
-    return ''.join(found.itertext())
+def whole_text(element):
+    return ''.join(element.itertext())
 
 
 def images(parent, source=True):
@@ -65,9 +65,9 @@ def is_locked(root):
         or root.find('memoryBacking/locked') is not None
         or root.find('launchSecurity') is not None
         or any(
-            found.get('type') in words.split()
+            element.get('type') in words.split()
             for path, words in types
-            for found in root.findall(path)
+            for element in root.findall(path)
         )
     )
 
@@ -86,9 +86,9 @@ def figures(xml):
     """Return the figures of a document: name, vCPUs, RAM it may grow to, RAM it has…"""
     root = ElementTree.fromstring(xml, ElementTree.XMLParser(encoding='utf-8'))
     sizes = {
-        tag: size_bytes(whole_text(found), found.get('unit'))
+        tag: size_bytes(whole_text(element), element.get('unit'))
         for tag in ('memory', 'maxMemory')
-        for found in root.findall(tag)
+        for element in root.findall(tag)
     }
     other = sum(
         size_bytes(whole_text(size), size.get('unit'))
@@ -136,11 +136,11 @@ class ReaderTest(unittest.TestCase):
     @given(odd_domains.mutated())
     def test_mutated_domains_are_read_right_or_refused(self, xml):
         try:
-            found = read(xml)
+            guest = read(xml)
         except DomainError as error:
             self.assertTrue(str(error).isprintable() and len(str(error)) < 500)
         else:
-            self.assertEqual(figures(xml), found)
+            self.assertEqual(figures(xml), guest)
 
 
 class HookTest(unittest.TestCase):

@@ -26,9 +26,9 @@ class ProcessesTest(unittest.TestCase):
             ),
         )
         self.assertEqual(20, processes.find(self.root, 'numad').pid)
-        found = processes.find(self.root, 'nova-compute')
-        self.assertEqual((30, 2_000, True), (found.pid, found.started_s, found.same_root))
-        self.assertEqual(self.root + '/etc/nova/nova.conf', found.path('/etc/nova/nova.conf'))
+        process = processes.find(self.root, 'nova-compute')
+        self.assertEqual((30, 2_000, True), (process.pid, process.started_s, process.same_root))
+        self.assertEqual(self.root + '/etc/nova/nova.conf', process.path('/etc/nova/nova.conf'))
         self.assertIsNone(processes.find(self.root, 'nova-scheduler'))
 
     def test_a_process_is_found_by_its_title(self):
@@ -43,10 +43,10 @@ class ProcessesTest(unittest.TestCase):
             ),
         )
         add_process(self.root, 21, ('nova-scheduler: ServiceWrapper worker(0)  ', ''))
-        found = processes.find(self.root, 'nova-scheduler')
+        process = processes.find(self.root, 'nova-scheduler')
         self.assertEqual(
             (20, ('/opt/nova/bin/nova-scheduler', '--config-file', '/etc/nova/nova.conf')),
-            (found.pid, found.command),
+            (process.pid, process.command),
         )
 
     def test_an_editor_of_its_log_is_no_service(self):
@@ -71,11 +71,11 @@ class ProcessesTest(unittest.TestCase):
             inside='image',
             cgroup='0::/machine.slice/libpod-123.scope/container\n',
         )
-        found = processes.find(self.root, 'nova-compute')
-        self.assertFalse(found.same_root)
-        self.assertEqual(self.root + '/proc/30/root/etc/nova', found.path('/etc/nova'))
+        process = processes.find(self.root, 'nova-compute')
+        self.assertFalse(process.same_root)
+        self.assertEqual(self.root + '/proc/30/root/etc/nova', process.path('/etc/nova'))
         self.assertEqual(
-            ['service-in-container'], [f.code for f in service.check_container(found)]
+            ['service-in-container'], [f.code for f in service.check_container(process)]
         )
         self.assertEqual('kolla (podman)', deployment.deployment(self.root, 30))
 
@@ -87,7 +87,7 @@ class LayoutTest(unittest.TestCase):
         self.root = directory.name
 
     def codes(self):
-        return [found.code for found in deployment.check_libvirt(self.root)]
+        return [finding.code for finding in deployment.check_libvirt(self.root)]
 
     def test_without_a_libvirt_daemon_there_is_a_finding(self):
         self.assertEqual(['libvirt-not-running'], self.codes())
@@ -106,8 +106,8 @@ class LayoutTest(unittest.TestCase):
         ):
             with self.subTest(deployed_by), tempfile.TemporaryDirectory() as root:
                 add_process(root, 40, ('/usr/sbin/libvirtd',), inside='image', cgroup=cgroup)
-                (found,) = deployment.check_libvirt(root)
-                self.assertEqual('hook-not-in-container', found.code)
-                self.assertIn(deployed_by, found.message)
+                (finding,) = deployment.check_libvirt(root)
+                self.assertEqual('hook-not-in-container', finding.code)
+                self.assertIn(deployed_by, finding.message)
                 write(root, 'image/etc/libvirt/hooks/qemu.d/50-nova-numa-pmc', '#!/bin/sh\n')
                 self.assertEqual([], list(deployment.check_libvirt(root)))

@@ -34,14 +34,14 @@ class QuotasTest(unittest.TestCase):
                 tree.put(os.path.join(tree.vcpus[1], 'cpu.max'), '5000 100000\n')
                 tree.put(os.path.join(tree.emulator, 'cpu.max'), '200000 100000\n')
                 tree.put(os.path.join(tree.target, 'cpu.max'), '150000 50000\n')
-                found = self.find().groups
+                groups = self.find().groups
                 self.assertEqual(
                     [
                         (tree.emulator, 2.0, {50}),
                         (tree.vcpus[1], 0.05, {52}),
                         (tree.target, 3.0, None),
                     ],
-                    [(each.directory, each.cores, each.tids) for each in found],
+                    [(group.directory, group.cores, group.tids) for group in groups],
                 )
 
     def test_quotas_on_v1_are_found(self):
@@ -66,13 +66,13 @@ class QuotasTest(unittest.TestCase):
         tree = self.tree()
         group = quotas.QuotaGroup(tree.vcpus[0], 2, 0.05)
         self.assertIsNone(quotas.throttled_ns(group))
-        for text, told in (
+        for text, expected in (
             ('nr_throttled 3\nthrottled_usec 12\n', 12000),
             ('', None),
             ('throttled_usec x\n', None),
         ):
             tree.put(os.path.join(tree.vcpus[0], 'cpu.stat'), text)
-            self.assertEqual(told, quotas.throttled_ns(group))
+            self.assertEqual(expected, quotas.throttled_ns(group))
 
     def test_a_quota_that_cannot_be_read_is_none(self):
         self.assertEqual(((), ()), tuple(self.find()))

@@ -129,8 +129,8 @@ class TreesTest(unittest.TestCase):
     @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(trees(), REQUESTS, PROMISES, LOADS)
     def test_a_host_is_what_it_was_drawn_to_be(self, tree, request, promises, loads):
-        host, told, kept_off = self.read(tree)
-        self.check_capacity(host, *told)
+        host, nodes, kept_off = self.read(tree)
+        self.check_capacity(host, *nodes)
         self.check_place(host, request, promises, loads)
         self.assertEqual(set(tree.kept), kept_off)
         self.assertEqual(sorted(node.id for node in tree.nodes), [n.id for n in host.nodes])
@@ -148,7 +148,9 @@ class TreesTest(unittest.TestCase):
             )
         )
         self.assertEqual(usable, frozenset().union(*(node.cpus for node in host.nodes)))
-        for node, drawn in zip(host.nodes, sorted(tree.nodes, key=lambda each: each.id)):
+        for node, drawn in zip(
+            host.nodes, sorted(tree.nodes, key=lambda drawn_node: drawn_node.id)
+        ):
             self.assertEqual(tree.kept.get(node.id, model.HOST), node.memory.kind)
             self.assertEqual(drawn.memory_bytes, node.memory_bytes)
         kept = sum(node.memory_bytes for node in tree.nodes if node.id in tree.kept)
@@ -160,14 +162,14 @@ class TreesTest(unittest.TestCase):
         )
         if not tree.changes:
             unreclaimable = sum(node.unreclaimable_bytes for node in tree.nodes)
-            self.assertLessEqual(told[1] - kept - pools - unreclaimable, capacity)
-        self.assertLessEqual(capacity, told[1] - kept - min(pools, told[1] - kept))
+            self.assertLessEqual(nodes[1] - kept - pools - unreclaimable, capacity)
+        self.assertLessEqual(capacity, nodes[1] - kept - min(pools, nodes[1] - kept))
 
     @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(trees(damaged=True), REQUESTS, PROMISES, LOADS)
     def test_damaged_files_raise_nothing_but_a_named_error(self, tree, request, promises, loads):
-        host, told, _ = self.read(tree)
+        host, nodes, _ = self.read(tree)
         if host is not None:
-            self.check_capacity(host, *told)
+            self.check_capacity(host, *nodes)
             self.check_place(host, request, promises, loads)
             host_view.quantise(host_view.view(host, promises, PLACEMENT_OPTIONS))

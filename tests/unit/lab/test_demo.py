@@ -12,7 +12,7 @@ MIB = 1 << 20
 def record(homes, local, remote, passes, away=0.0, windows=2):
     """Return a record of guests at home, with the same counts in each window."""
     names = [f'guest{i}' for i in range(1, len(homes) + 1)]
-    each = {
+    window = {
         'local': local // len(homes) // windows,
         'remote': remote // len(homes) // windows,
         'passes': passes // len(homes) // windows,
@@ -31,7 +31,7 @@ def record(homes, local, remote, passes, away=0.0, windows=2):
             for name, home in zip(names, homes)
         },
         'windows': [
-            {'seconds': 10.5, 'guests': {name: dict(each) for name in names}}
+            {'seconds': 10.5, 'guests': {name: dict(window) for name in names}}
             for _ in range(windows)
         ],
     }
@@ -96,31 +96,31 @@ class TestSummary(unittest.TestCase):
 
 class TestRatio(unittest.TestCase):
     def test_ratios_are_by_time_and_by_work(self):
-        found = reported(floating=FLOATING, numad=PILED, placed=PLACED)
-        self.assertAlmostEqual(360, found['times_fewer'])
-        self.assertAlmostEqual(360, found['times_fewer_per_pass'])
+        report_ = reported(floating=FLOATING, numad=PILED, placed=PLACED)
+        self.assertAlmostEqual(360, report_['times_fewer'])
+        self.assertAlmostEqual(360, report_['times_fewer_per_pass'])
         # Fewer accesses because less work was done: only the ratio per work corrects for it.
-        self.assertAlmostEqual(900, found['ratios']['numad']['remote'])
-        self.assertAlmostEqual(360, found['ratios']['numad']['remote_per_pass'])
+        self.assertAlmostEqual(900, report_['ratios']['numad']['remote'])
+        self.assertAlmostEqual(360, report_['ratios']['numad']['remote_per_pass'])
 
     def test_the_ratio_to_no_remote_access_is_a_number(self):
-        found = reported(floating=FLOATING, placed=record([0, 1], 1000, 0, 12))
-        self.assertEqual(108_000_000, found['times_fewer'])
-        self.assertAlmostEqual(180_000 * 12, found['times_fewer_per_pass'])
+        report_ = reported(floating=FLOATING, placed=record([0, 1], 1000, 0, 12))
+        self.assertEqual(108_000_000, report_['times_fewer'])
+        self.assertAlmostEqual(180_000 * 12, report_['times_fewer_per_pass'])
 
     def test_without_a_floating_run_there_is_no_ratio(self):
-        found = reported(placed=PLACED)
-        self.assertIsNone(found['times_fewer'])
-        self.assertEqual([], report.failed(found))
+        report_ = reported(placed=PLACED)
+        self.assertIsNone(report_['times_fewer'])
+        self.assertEqual([], report.failed(report_))
 
 
 class TestReport(unittest.TestCase):
     def test_a_report_has_these_keys_in_json(self):
-        found = json.loads(json.dumps(reported(floating=FLOATING, numad=PILED, placed=PLACED)))
+        report_ = json.loads(json.dumps(reported(floating=FLOATING, numad=PILED, placed=PLACED)))
         for name in ('floating', 'numad', 'placed'):
             for key in ('guests_per_node', 'local', 'remote', 'mean_latency_ns'):
-                self.assertIn(key, found['runs'][name])
-        self.assertEqual(122.0, found['total_s'])
+                self.assertIn(key, report_['runs'][name])
+        self.assertEqual(122.0, report_['total_s'])
 
     def test_a_report_fails_unless_our_run_is_even_and_local(self):
         cases = (
@@ -136,13 +136,13 @@ class TestReport(unittest.TestCase):
                     self.assertIn(word, check['name'])
 
     def test_bytes_away_are_told_but_do_not_fail(self):
-        found = reported(
+        report_ = reported(
             floating=FLOATING,
             placed=record([0, 1, 0, 1, 0, 1], 299_700_000, 300_000, 600, away=0.034),
         )
-        told = [check for check in found['checks'] if not check['passed']]
-        self.assertEqual([('96.60%', False)], [(c['value'], c['required']) for c in told])
-        self.assertEqual([], report.failed(found))
+        failed = [check for check in report_['checks'] if not check['passed']]
+        self.assertEqual([('96.60%', False)], [(c['value'], c['required']) for c in failed])
+        self.assertEqual([], report.failed(report_))
 
     def test_numad_is_printed_not_judged(self):
         self.assertEqual([], reported(floating=FLOATING, numad=PILED)['checks'])
@@ -154,15 +154,15 @@ class TestOrders(unittest.TestCase):
             return report.summarize({**recorded, 'order': order}, 2)
 
         off = record([0, 1, 0, 1, 0, 1], 299_400_000, 600_000, 600, away=0.02)
-        found = report.summarize_orders(
+        summary = report.summarize_orders(
             [ordered(PLACED, ['a', 'b']), ordered(PILED, ['b', 'a']), ordered(off, ['b', 'a'])],
             report.summarize(FLOATING, 2),
         )
-        self.assertEqual((2, 2), (found['even'], found['at_home']))
-        self.assertAlmostEqual(0.98, found['home_share_min'])
-        self.assertAlmostEqual(180, found['times_fewer_min'])
-        self.assertEqual(['b', 'a'], found['runs'][1]['order'])
+        self.assertEqual((2, 2), (summary['even'], summary['at_home']))
+        self.assertAlmostEqual(0.98, summary['home_share_min'])
+        self.assertAlmostEqual(180, summary['times_fewer_min'])
+        self.assertEqual(['b', 'a'], summary['runs'][1]['order'])
 
     def test_orders_without_a_reference_have_no_ratio(self):
-        found = report.summarize_orders([report.summarize({**PLACED, 'order': []}, 2)], None)
-        self.assertIsNone(found['times_fewer_min'])
+        summary = report.summarize_orders([report.summarize({**PLACED, 'order': []}, 2)], None)
+        self.assertIsNone(summary['times_fewer_min'])

@@ -70,13 +70,13 @@ class MovingTest(RebalancingCase):
     def test_a_moved_guest_gets_one_cache_of_a_node_and_comes_home_to_its(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
         self.promise(1, 0, cpus=(2, 3))
-        found = self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
-        self.assertEqual('0-7', found[1][1])
-        found = self.make(plan_records.NARROW, self.part_of(1, (0, 1), (0,), memory=False))
-        self.assertEqual('2-3', found[1][1])
+        moved = self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
+        self.assertEqual('0-7', moved[1][1])
+        moved = self.make(plan_records.NARROW, self.part_of(1, (0, 1), (0,), memory=False))
+        self.assertEqual('2-3', moved[1][1])
         self.promise(2, 1, cpus=(4, 5))
-        found = self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
-        self.assertEqual(((1,), '6-7', {1}), found[1])
+        moved = self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
+        self.assertEqual(((1,), '6-7', {1}), moved[1])
         self.assertEqual((6, 7), self.promises()[host.uuid_of(1)].cpus)
 
     def test_a_move_is_written_down_before_anything_else_is(self):
@@ -128,9 +128,9 @@ class MovingTest(RebalancingCase):
         self.begin(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.moving.step()
         with self.lock(), self.assertLogs(LOG, 'WARNING') as logs:
-            found = self.end()
+            moved = self.end()
         self.assertIn('locked by another process', ' '.join(logs.output))
-        self.assertEqual(((1,), '4-7', {0}), found[1])
+        self.assertEqual(((1,), '4-7', {0}), moved[1])
         (entry,), _ = history.read(self.root)
         self.assertEqual(history.PARTLY, entry.result)
         self.assertEqual({(plan_records.MOVE, executor.MADE): 1}, self.moving.totals.ended)
@@ -144,14 +144,14 @@ class MovingTest(RebalancingCase):
         self.moving.step()
         self.moving.clear_queue()
         self.assertEqual((True, 0), (self.moving.busy, self.moving.pending_count))
-        found = self.end()
-        self.assertEqual((self.AWAY, self.HOME), (found[1], found[3]))
+        moved = self.end()
+        self.assertEqual((self.AWAY, self.HOME), (moved[1], moved[3]))
 
     def test_a_swap_of_which_one_half_fails_is_taken_back(self):
         self.kernel.memories[4002].pinned = set(range(PAGES))
         with self.assertLogs(LOG, 'WARNING'):
-            found = self.swap()
-        self.assertEqual((self.HOME[:2], self.AWAY), (found[1][:2], found[2]))
+            moved = self.swap()
+        self.assertEqual((self.HOME[:2], self.AWAY), (moved[1][:2], moved[2]))
         self.assertEqual({host.uuid_of(1), host.uuid_of(2)}, self.moving.failed)
         self.assertEqual(
             executor.MoveTotals({('swap', 'taken_back'): 1}, PAGES * 4096), self.moving.totals
@@ -161,9 +161,9 @@ class MovingTest(RebalancingCase):
         tree = self.kernel.memories[4002].tree
         tree.put(tree.vcpus[0] + '/cpuset.cpus', '6\n')
         with self.assertLogs(LOG, 'WARNING') as logs:
-            found = self.swap()
+            moved = self.swap()
         self.assertIn('which nova-numa-pmc did not write', logs.output[0])
-        self.assertEqual((self.HOME, ((1,), '4-7 6 4-7', {1})), (found[1], found[2]))
+        self.assertEqual((self.HOME, ((1,), '4-7 6 4-7', {1})), (moved[1], moved[2]))
 
     def fill(self, node):
         with self.lock() as record:
@@ -174,17 +174,17 @@ class MovingTest(RebalancingCase):
     def test_a_move_without_room_left_by_a_start_is_refused(self):
         self.fill(1)
         with self.assertLogs(LOG, 'WARNING') as logs:
-            found = self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
+            moved = self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.assertIn('no room left', logs.output[0])
         self.assertEqual(executor.MoveTotals({('move', 'refused'): 1}), self.moving.totals)
-        self.assertEqual(self.HOME, found[1])
+        self.assertEqual(self.HOME, moved[1])
 
     def test_a_widened_guest_is_held_to_its_wider_place_until_it_goes_home(self):
-        found = self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
-        self.assertEqual(((0,), '0-7', {0}), found[1])
+        moved = self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
+        self.assertEqual(((0,), '0-7', {0}), moved[1])
         self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.nodes)
-        found = self.make(plan_records.NARROW, self.part_of(1, (0, 1), (0,), memory=False))
-        self.assertEqual((self.HOME, {}), (found[1], self.moving.widened.nodes))
+        moved = self.make(plan_records.NARROW, self.part_of(1, (0, 1), (0,), memory=False))
+        self.assertEqual((self.HOME, {}), (moved[1], self.moving.widened.nodes))
 
     def test_a_widened_guest_whose_move_is_taken_back_is_wide_again(self):
         self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
@@ -193,8 +193,8 @@ class MovingTest(RebalancingCase):
         self.moving.step()
         self.assertEqual({}, self.moving.widened.nodes)
         with self.assertLogs(LOG, 'WARNING'):
-            found = self.end()
-        self.assertEqual(((0,), '0-7', {0}), found[1])
+            moved = self.end()
+        self.assertEqual(((0,), '0-7', {0}), moved[1])
         self.moving.observe((), self.promises())
         self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.nodes)
 
@@ -238,17 +238,17 @@ class MovingTest(RebalancingCase):
     def test_a_fetch_moves_memory_alone(self):
         self.kernel.memories[4001].nodes = [1] * PAGES
         self.kernel.memories[4001].tell()
-        found = self.make(
+        moved = self.make(
             plan_records.FETCH,
             plan_records.PlanPart(host.uuid_of(1), host.name_of(1), (0,), (0,), (0,), 0),
         )
-        self.assertEqual(self.HOME, found[1])
+        self.assertEqual(self.HOME, moved[1])
 
     def test_a_start_that_holds_the_lock_goes_first(self):
         with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)):
             with self.assertLogs(LOG, 'WARNING'):
-                found = self.swap()
-        self.assertEqual((self.HOME, self.AWAY), (found[1], found[2]))
+                moved = self.swap()
+        self.assertEqual((self.HOME, self.AWAY), (moved[1], moved[2]))
 
     def test_a_move_is_kept_where_half_of_the_memory_followed(self):
         for pinned, kept in ((PAGES // 3, True), (2 * PAGES // 3, False)):
@@ -256,8 +256,8 @@ class MovingTest(RebalancingCase):
             self.kernel.memories[4001].pinned = set(range(pinned))
             self.kernel.memories[4001].tell()
             with self.assertLogs(LOG, 'INFO'):
-                found = self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
-            self.assertEqual(kept, found[1][:2] == self.AWAY[:2])
+                moved = self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
+            self.assertEqual(kept, moved[1][:2] == self.AWAY[:2])
             if kept:
                 self.promise(1, 0)
                 self.tick(self.open(agent_conf.OFF), 0)

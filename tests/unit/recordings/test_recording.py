@@ -63,7 +63,7 @@ SAMPLES = st.builds(
 
 
 def whole(data):
-    return [found.sample for found in recording.decode(data) if found.sample is not None]
+    return [block.sample for block in recording.decode(data) if block.sample is not None]
 
 
 def of_next_release(member):
@@ -134,7 +134,7 @@ class TestMembers(unittest.TestCase):
         )
         spans = list(recording.decode(data))
         self.assertEqual(len(junk), len([s for s in spans if s.sample is not None]))
-        self.assertEqual(len(data), sum(found.end - found.start for found in spans))
+        self.assertEqual(len(data), sum(span.end - span.start for span in spans))
 
     def member(self, text):
         pack = zlib.compressobj(9, zlib.DEFLATED, 31)

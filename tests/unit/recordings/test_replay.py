@@ -59,24 +59,24 @@ class ReplayTest(unittest.TestCase):
             list(replay.read(self.path))
 
     def test_the_tables_of_the_deck_are_replayed(self):
-        found = []
+        samples = []
         for name in ('unpinned', 'pinned'):
             table = json.loads((DECK / (name + '.json')).read_text(encoding='utf-8'))
             lines = ['10.0,%d,,%s,9,100.00,,\n' % (n, e) for e, n in table['counts'].items()]
-            found += self.read(''.join(lines), cpu='westmere-dp')
-        before, after = (one.nodes[0] for one in found)
+            samples += self.read(''.join(lines), cpu='westmere-dp')
+        before, after = (one.nodes[0] for one in samples)
         self.assertEqual((0.42, 0.47), (round(1 / before.cpi, 2), round(1 / after.cpi, 2)))
         self.assertAlmostEqual(56.0, before.remote_per_sec / after.remote_per_sec, delta=0.06)
         self.assertAlmostEqual(0.528, before.remote_ratio, places=3)
-        self.assertIn('not distinguished', found[0].problems[0])
+        self.assertIn('not distinguished', samples[0].problems[0])
 
     def test_perf_stat_by_node_and_group_is_replayed(self):
-        [found] = self.read(FEED)
+        [sample] = self.read(FEED)
         self.assertEqual([], self.broken)
-        first, second = found.nodes
+        first, second = sample.nodes
         self.assertEqual((0, 0.25, 1), (first.id, first.remote_ratio, second.id))
         self.assertIsNone(second.remote_ratio)
-        [guest] = found.guests
+        [guest] = sample.guests
         self.assertEqual((GROUP, GROUP.rpartition('/')[2], 'perf stat', COUNTED), guest[:4])
         self.assertEqual(
             (0.25, 2.0, 0.5, 10.0),
@@ -90,8 +90,8 @@ class ReplayTest(unittest.TestCase):
             '1.000000001,N0,2,%s,%s,2000000000,100.00,,\n' % (counted, GROUP)
             for counted in ('2000,,r53014c', '7,,r53040f', '5,,r5301a2')
         )
-        [found] = self.read(text, cpu='westmere-dp')
-        [guest] = found.guests
+        [sample] = self.read(text, cpu='westmere-dp')
+        [guest] = sample.guests
         self.assertEqual(5 / 8000, guest.stalled_ratio)
         self.assertAlmostEqual(7, guest.remote_cache_per_sec, places=3)
 
@@ -108,19 +108,19 @@ class ReplayTest(unittest.TestCase):
             for cpu in (0, 5)
             for event in ('local_dram', 'remote_dram')
         )
-        [found] = self.read(text)
+        [sample] = self.read(text)
         self.assertEqual(
             [(0, 2.0, 0.5)],
-            [(node.id, node.remote_per_sec, node.remote_ratio) for node in found.nodes],
+            [(node.id, node.remote_per_sec, node.remote_ratio) for node in sample.nodes],
         )
-        self.assertIn('not distinguished', found.problems[0])
+        self.assertIn('not distinguished', sample.problems[0])
 
     def test_bandwidth_by_memory_controllers_is_replayed(self):
-        [found] = self.read(
+        [sample] = self.read(
             '1.0,N1,1,64,MiB,uncore_imc/cas_count_read/,9,100.00,,\n'
             '1.0,N1,1,16,MiB,uncore_imc/cas_count_write/,9,100.00,,\n'
         )
-        self.assertEqual(80 << 20, found.nodes[0].bandwidth_bytes_per_sec)
+        self.assertEqual(80 << 20, sample.nodes[0].bandwidth_bytes_per_sec)
 
     def test_a_file_of_no_known_format_is_refused(self):
         for text in (

@@ -68,10 +68,10 @@ def nova_host(*nodes, history=None):
 
 def unknown_host(**fields):
     """Build a host without metrics that, according to Nova, has 16 vCPUs and as many cores."""
-    found = nova_host(node(0))
-    found.metrics = []
-    vars(found).update(fields)
-    return found
+    host = nova_host(node(0))
+    host.metrics = []
+    vars(host).update(fields)
+    return host
 
 
 def guest_request(vcpus=2, extra_specs=None):
@@ -98,14 +98,14 @@ def compared(*nova_hosts, vcpus=2, extra_specs=None):
 
 def losses(*hosts, vcpus=2):
     """Return the losses on hosts with these nodes, with figures free of rounding errors."""
-    _, found = compared(*(nova_host(*nodes) for nodes in hosts), vcpus=vcpus)
-    return [AddedLoss(*(round(figure, 9) for figure in one)) for one in found]
+    _, added = compared(*(nova_host(*nodes) for nodes in hosts), vcpus=vcpus)
+    return [AddedLoss(*(round(figure, 9) for figure in one)) for one in added]
 
 
-def best(found):
+def best(added):
     """List the positions of the hosts with the least loss."""
-    least = min(one.loss_ratio for one in found)
-    return [at for at, one in enumerate(found) if one.loss_ratio == least]
+    least = min(one.loss_ratio for one in added)
+    return [at for at, one in enumerate(added) if one.loss_ratio == least]
 
 
 class ComparingTest(unittest.TestCase):
@@ -114,66 +114,66 @@ class ComparingTest(unittest.TestCase):
         known = [node(at, 0.3, 0.5, 5) for at in range(2)]
         blind = [node(at, 0.3, None, None) for at in range(2)]
         busier = [node(at, 0.4, 0.5, 5) for at in range(2)]
-        found = losses(known, blind, known, busier)
-        self.assertEqual(found[0], found[1])
-        self.assertLess(found[0].loss_ratio, found[3].loss_ratio)
-        self.assertGreater(found[1].loss_ratio, losses(blind)[0].loss_ratio)
+        added = losses(known, blind, known, busier)
+        self.assertEqual(added[0], added[1])
+        self.assertLess(added[0].loss_ratio, added[3].loss_ratio)
+        self.assertGreater(added[1].loss_ratio, losses(blind)[0].loss_ratio)
 
     def test_a_host_without_a_maximum_is_not_better_for_that(self):
         known = node(0, 0.3, 0.9)
-        found = losses([known], [known._replace(bandwidth_max_bytes_per_sec=None)])
-        self.assertGreaterEqual(found[1].bandwidth_ratio, found[0].bandwidth_ratio)
-        self.assertGreaterEqual(found[1].loss_ratio, found[0].loss_ratio)
+        added = losses([known], [known._replace(bandwidth_max_bytes_per_sec=None)])
+        self.assertGreaterEqual(added[1].bandwidth_ratio, added[0].bandwidth_ratio)
+        self.assertGreaterEqual(added[1].loss_ratio, added[0].loss_ratio)
 
     def test_a_host_whose_cpus_are_not_measured_is_not_the_best_for_that(self):
-        found = losses(
+        added = losses(
             [node(0, 0.7), node(1, 0.7)],
             [node(0, 0.6), node(1, 0.8)],
             [node(0, None), node(1, None)],
         )
-        self.assertEqual([1], best(found))
-        self.assertEqual(0.8, found[2].cpu_ratio)
+        self.assertEqual([1], best(added))
+        self.assertEqual(0.8, added[2].cpu_ratio)
 
     def test_a_host_without_links_is_not_better_for_that(self):
         linked = [node(at, 0.3, link=0.8) for at in range(2)]
-        found = losses(linked, [node(0, 0.3), node(1, 0.3)])
-        self.assertEqual(found[0], found[1])
-        self.assertEqual(0.8, found[1].link_ratio)
+        added = losses(linked, [node(0, 0.3), node(1, 0.3)])
+        self.assertEqual(added[0], added[1])
+        self.assertEqual(0.8, added[1].link_ratio)
         # For a guest on both nodes, lines cross the link.
-        found = losses(linked, [node(0, 0.3), node(1, 0.3)], vcpus=12)
-        self.assertEqual(found[0], found[1])
+        added = losses(linked, [node(0, 0.3), node(1, 0.3)], vcpus=12)
+        self.assertEqual(added[0], added[1])
         calm = losses([node(at, 0.3, link=0.2) for at in range(2)], vcpus=12)
-        self.assertGreater(found[1].loss_ratio, calm[0].loss_ratio)
+        self.assertGreater(added[1].loss_ratio, calm[0].loss_ratio)
 
     def test_what_is_known_of_no_host_counts_for_none(self):
-        found = losses([node(0, 0.3)], [node(0, 0.4)])
-        self.assertEqual([(0.4, 0.0, 0.0), (0.5, 0.0, 0.0)], [one[:3] for one in found])
-        self.assertEqual([0.4, 0.5], [one.pressure for one in found])
-        for one, others in zip(found, (3.0, 4.0)):  # including the guest's one core, of ten
+        added = losses([node(0, 0.3)], [node(0, 0.4)])
+        self.assertEqual([(0.4, 0.0, 0.0), (0.5, 0.0, 0.0)], [one[:3] for one in added])
+        self.assertEqual([0.4, 0.5], [one.pressure for one in added])
+        for one, others in zip(added, (3.0, 4.0)):  # including the guest's one core, of ten
             self.assertAlmostEqual(waits(others + 1, 10) - waits(others, 10), one.loss_ratio)
 
     def test_a_host_without_a_usable_core_is_the_last(self):
         none = [node(at, 3.0, cores=10.0)._replace(cores=0.0, cpu_count=0) for at in range(2)]
-        found = losses(none, [node(0, 0.9), node(1, 0.9)], [node(0, 4.0), node(1, 4.0)])
-        self.assertEqual((math.inf, 1.0), (found[0].pressure, found[0].loss_ratio))
-        for one in found[1:]:
+        added = losses(none, [node(0, 0.9), node(1, 0.9)], [node(0, 4.0), node(1, 4.0)])
+        self.assertEqual((math.inf, 1.0), (added[0].pressure, added[0].loss_ratio))
+        for one in added[1:]:
             self.assertLess(one.pressure, math.inf)
             self.assertLess(one.loss_ratio, 1.0)
 
     def test_one_estimate_of_the_guest_for_all_hosts(self):
         # Each uses 0.5 of its bandwidth; a core corresponds to 50, 10 and 2.5 GB/s on them.
         hosts = [nova_host(node(0, cpu, 0.5)) for cpu in (0.1, 0.5, 2.0)]
-        own, found = compared(*hosts)
+        own, added = compared(*hosts)
         self.assertEqual([1.0, 0.6], [round(one.outcome.pressures[0], 6) for one in own[:2]])
         # The guest wants one core: 10 GB/s of the maximum of 100 on each of them.
-        self.assertEqual([0.2, 0.6, 2.1], [round(one.cpu_ratio, 6) for one in found])
-        self.assertEqual([0.6, 0.6, 0.6], [round(one.bandwidth_ratio, 6) for one in found])
+        self.assertEqual([0.2, 0.6, 2.1], [round(one.cpu_ratio, 6) for one in added])
+        self.assertEqual([0.6, 0.6, 0.6], [round(one.bandwidth_ratio, 6) for one in added])
 
     def test_one_estimate_of_its_demand_where_hosts_have_seen_different_guests(self):
         # The first host saw idle guests, the second busy ones; none are known on the third.
         histories = (model.DemandHistory(20, 0.0), model.DemandHistory(15, 15.0), None)
         for bandwidth in (0.1, None):
-            own, found = compared(
+            own, added = compared(
                 *(nova_host(node(0, 0.3, bandwidth), history=history) for history in histories),
                 vcpus=8,
             )
@@ -181,27 +181,27 @@ class ComparingTest(unittest.TestCase):
                 [0.375, 1.0, 0.7], [round(one.outcome.pressures[0], 6) for one in own]
             )  # 8 · 6/64, 8 · 56/64, 8 / 2 cores
             # The median of 0, 1 and the assumed 0.5 per vCPU: 4 cores on each of them.
-            self.assertEqual([0.7] * 3, [round(one.cpu_ratio, 6) for one in found])
-            self.assertEqual(1, len(set(found)))
+            self.assertEqual([0.7] * 3, [round(one.cpu_ratio, 6) for one in added])
+            self.assertEqual(1, len(set(added)))
 
     def test_a_guest_that_spans_is_compared_likewise(self):
         hosts = [nova_host(node(0, cpu, 0.5), node(1, cpu, 0.5)) for cpu in (0.05, 0.25, 1.0)]
-        own, found = compared(*hosts, vcpus=12)
+        own, added = compared(*hosts, vcpus=12)
         self.assertEqual(['span'] * 3, [one.outcome.code for one in own])
         # 6 cores at 20 GB/s each, half of them on each node.
-        self.assertEqual([1.1] * 3, [round(one.bandwidth_ratio, 6) for one in found])
-        self.assertEqual([0.35, 0.55, 1.3], [round(one.cpu_ratio, 6) for one in found])
+        self.assertEqual([1.1] * 3, [round(one.bandwidth_ratio, 6) for one in added])
+        self.assertEqual([0.35, 0.55, 1.3], [round(one.cpu_ratio, 6) for one in added])
 
     def test_a_guest_rather_fits_on_one_node_than_spans_two(self):
         roomy, full = (
             [node(at, cpu, 0.3)._replace(promised_bytes=64 * GIB - free) for at in range(2)]
             for cpu, free in ((0.35, 8 * GIB), (0.3, GIB))
         )
-        own, found = compared(nova_host(*roomy), nova_host(*full))
+        own, added = compared(nova_host(*roomy), nova_host(*full))
         self.assertEqual(['one_node', 'span'], [one.outcome.code for one in own])
-        self.assertLess(found[0].loss_ratio, found[1].loss_ratio)
+        self.assertLess(added[0].loss_ratio, added[1].loss_ratio)
         # By CPU demand alone, it would wait less if spread over nodes.
-        self.assertGreater(found[0].cpu_ratio, found[1].cpu_ratio)
+        self.assertGreater(added[0].cpu_ratio, added[1].cpu_ratio)
 
     def test_others_count_by_the_whole_host_and_a_fifth_the_nodes_used(self):
         for nodes, *expected in (
@@ -219,14 +219,14 @@ class ComparingTest(unittest.TestCase):
                 0.8,
             ),
         ):
-            (found,) = losses(nodes, vcpus=0)
-            self.assertEqual([round(each, 9) for each in expected], list(found[:3]))
-            self.assertAlmostEqual(max(expected), found.pressure)
+            (added_loss,) = losses(nodes, vcpus=0)
+            self.assertEqual([round(ratio, 9) for ratio in expected], list(added_loss[:3]))
+            self.assertAlmostEqual(max(expected), added_loss.pressure)
 
     def test_the_guest_itself_counts_in_full_on_its_node(self):
         nodes = [node(0, 0.4), node(1, 0.6)]
-        (without,), (found,) = losses(nodes, vcpus=0), losses(nodes, vcpus=4)
-        self.assertAlmostEqual(without.cpu_ratio + 0.2, found.cpu_ratio)  # two of ten cores
+        (without,), (with_guest,) = losses(nodes, vcpus=0), losses(nodes, vcpus=4)
+        self.assertAlmostEqual(without.cpu_ratio + 0.2, with_guest.cpu_ratio)  # two of ten cores
 
     def test_hosts_without_traffic_tell_nothing_of_a_guests_lines(self):
         # As if no host had measured any, not as if guests used no memory.
@@ -244,16 +244,16 @@ class ComparingTest(unittest.TestCase):
         idle, busy = (
             nova_host(*(node(at, cpu, rate=2) for at in range(2))) for cpu in (0.05, 0.9)
         )
-        estimates, found = compared(idle, unknown_host(), busy)
+        estimates, added = compared(idle, unknown_host(), busy)
         self.assertIsNone(estimates[1].outcome)
         # 16 vCPUs at 0.3 cores each, with a core for each vCPU: 2.4 of 8 on each half.
-        self.assertAlmostEqual((2.4 + 1) / 8, found[1].cpu_ratio)
+        self.assertAlmostEqual((2.4 + 1) / 8, added[1].cpu_ratio)
         # Memory is used as much as on the busy host: by 9 cores and the guest's own.
-        self.assertAlmostEqual(0.2, found[1].bandwidth_ratio)
+        self.assertAlmostEqual(0.2, added[1].bandwidth_ratio)
         expected = waits(3.4, 8) - waits(2.4, 8) + queueing_loss(0.2, 2000 * MB)
-        self.assertAlmostEqual(expected, found[1].loss_ratio)
-        self.assertLess(found[0].loss_ratio, found[1].loss_ratio)
-        self.assertLess(found[1].loss_ratio, found[2].loss_ratio)
+        self.assertAlmostEqual(expected, added[1].loss_ratio)
+        self.assertLess(added[0].loss_ratio, added[1].loss_ratio)
+        self.assertLess(added[1].loss_ratio, added[2].loss_ratio)
 
     def test_an_unknown_host_counts_for_no_quartile(self):
         known, blind, unknown = (
@@ -265,8 +265,8 @@ class ComparingTest(unittest.TestCase):
         for at in range(3):
             hosts = [known, blind]
             hosts.insert(at, unknown)
-            _, found = compared(*hosts)
-            self.assertEqual(expected, found[:at] + found[at + 1 :])
+            _, added = compared(*hosts)
+            self.assertEqual(expected, added[:at] + added[at + 1 :])
 
     def test_an_unknown_host_is_not_preferred_by_a_pinned_guest_where_memory_is_busy(self):
         # It uses no shared core, so only what is assumed of memory matters.
@@ -277,22 +277,24 @@ class ComparingTest(unittest.TestCase):
             for ratio in ratios
         ]
         for unknown in (unknown_host(), unknown_host(vcpus_used=0), unknown_host(vcpus_used=900)):
-            estimates, found = compared(unknown, *known, extra_specs=pinned)
+            estimates, added = compared(unknown, *known, extra_specs=pinned)
             self.assertIsNone(estimates[0].outcome)
-            for one, ratio in zip(found, (0.5, *ratios)):  # the upper quartile of the four
+            for one, ratio in zip(added, (0.5, *ratios)):  # the upper quartile of the four
                 self.assertAlmostEqual(ratio, one.bandwidth_ratio)
                 self.assertAlmostEqual(queueing_loss(ratio, 1000 * MB), one.loss_ratio)
-            self.assertEqual([1], best(found))
+            self.assertEqual([1], best(added))
 
     def test_an_unknown_host_has_the_links_of_the_known_ones(self):
         known = [nova_host(*(node(at, 0.3, link=0.8) for at in range(2))) for _ in range(2)]
         _, alone = compared(unknown_host(), vcpus=16)
-        _, (found, *_) = compared(unknown_host(), *known, vcpus=16)
-        self.assertEqual((0.0, 0.8), (alone[0].link_ratio, found.link_ratio))
+        _, (added_loss, *_) = compared(unknown_host(), *known, vcpus=16)
+        self.assertEqual((0.0, 0.8), (alone[0].link_ratio, added_loss.link_ratio))
         # Half of its lines cross a link, where they queue.
         free = 1 - 0.8
         longer_ns = 80 / 2 * 0.15 * (0.8 / free + 0.8 / free**2)
-        self.assertAlmostEqual(alone[0].loss_ratio + 1e7 * longer_ns / 4 / 1e9, found.loss_ratio)
+        self.assertAlmostEqual(
+            alone[0].loss_ratio + 1e7 * longer_ns / 4 / 1e9, added_loss.loss_ratio
+        )
 
     def test_what_is_assumed_of_a_host_never_makes_it_better(self):
         # No node of this host has enough memory for the guest, so its lines go to all nodes.
@@ -304,9 +306,9 @@ class ComparingTest(unittest.TestCase):
             estimates, (alone,) = compared(blind)
             outcome = estimates[0].outcome
             self.assertEqual('cpus_only', outcome.code if outcome else 'cpus_only')
-            _, (found, _) = compared(blind, linked)
-            self.assertGreaterEqual(found.link_ratio, 0.3)
-            self.assertGreaterEqual(found.loss_ratio, alone.loss_ratio)
+            _, (added_loss, _) = compared(blind, linked)
+            self.assertGreaterEqual(added_loss.link_ratio, 0.3)
+            self.assertGreaterEqual(added_loss.loss_ratio, alone.loss_ratio)
 
     def test_no_host_of_odd_figures_decides_what_the_guest_is_expected_to_want(self):
         sound = [(20, 5.0)] * 4
@@ -345,7 +347,7 @@ class HidingTest(unittest.TestCase):
                 *hosts[at + 1 :],
             ]
             (own, before), (_, after) = (
-                compared(*(nova_host(*nodes) for nodes in each)) for each in (hosts, blind)
+                compared(*(nova_host(*nodes) for nodes in visible)) for visible in (hosts, blind)
             )
             least = missing.upper_quartile(
                 [

@@ -34,9 +34,9 @@ def ask(host_state, request=None, options=RULES, now_s=NOW_S):
 
 class EstimateTest(unittest.TestCase):
     def test_it_is_where_the_guest_would_go(self):
-        found = ask(host(0.5, 0.25))
-        self.assertEqual(('one_node', (1,)), (found.outcome.code, found.outcome.positions))
-        self.assertAlmostEqual(0.35, found.outcome.pressures[0])
+        estimate = ask(host(0.5, 0.25))
+        self.assertEqual(('one_node', (1,)), (estimate.outcome.code, estimate.outcome.positions))
+        self.assertAlmostEqual(0.35, estimate.outcome.pressures[0])
 
     def test_old_metrics_are_unknown_and_so_are_those_of_tomorrow(self):
         for now_s, known in ((NOW_S + 299, True), (NOW_S + 301, False), (NOW_S - 301, False)):
@@ -55,20 +55,20 @@ class EstimateTest(unittest.TestCase):
         self.assertAlmostEqual(0.25 + 0.1, ask(host(0.5, 0.25)).outcome.pressures[0])
 
     def test_charging_can_be_turned_off(self):
-        found = ask(
+        estimate = ask(
             host(0.5, 0.25, vcpus=20), options=subject.EstimateOptions(charge_new_guests=False)
         )
-        self.assertAlmostEqual(0.35, found.outcome.pressures[0])
+        self.assertAlmostEqual(0.35, estimate.outcome.pressures[0])
 
     def test_guests_that_left_are_not_taken_off(self):
         self.assertAlmostEqual(0.35, ask(host(0.5, 0.25, vcpus=8)).outcome.pressures[0])
 
     def test_memory_that_came_since_is_promised(self):
         # 56 GiB are left on each node; 40 GiB more on one of them.
-        found = ask(host(0.25, 0.25, vcpus=18, memory_mb=16384 + 40960), spec(memory_mb=50000))
-        self.assertEqual('one_node', found.outcome.code)
-        found = ask(host(0.25, 0.25, vcpus=20, memory_mb=16384 + 81920), spec(memory_mb=50000))
-        self.assertEqual('cpus_only', found.outcome.code)
+        estimate = ask(host(0.25, 0.25, vcpus=18, memory_mb=16384 + 40960), spec(memory_mb=50000))
+        self.assertEqual('one_node', estimate.outcome.code)
+        estimate = ask(host(0.25, 0.25, vcpus=20, memory_mb=16384 + 81920), spec(memory_mb=50000))
+        self.assertEqual('cpus_only', estimate.outcome.code)
 
     def test_a_guest_that_is_there_already_does_not_count_twice(self):
         here, elsewhere = host(0.5, 0.5, instances=['u']), host(0.5, 0.5)
@@ -118,8 +118,8 @@ class NovaHost:
         is built; otherwise they are read from the database
     """
 
-    def __init__(self, told):
-        self.told, self.size, self.pins = told, {}, {}
+    def __init__(self, is_told):
+        self.is_told, self.size, self.pins = is_told, {}, {}
         self.building, self.counted, self.number = set(), set(), 0
         self.audit()
 
@@ -155,7 +155,7 @@ class NovaHost:
             total_usable_ram_mb=1 << 20,
             free_ram_mb=(1 << 20) - 1024 * used,
             updated=datetime.datetime.fromtimestamp(saved_s, datetime.timezone.utc),
-            instances=dict.fromkeys(set(self.size) - (self.building if self.told else set())),
+            instances=dict.fromkeys(set(self.size) - (self.building if self.is_told else set())),
             stats={
                 'num_instances': str(len(self.size)),
                 'num_vm_building': str(len(self.building)),
@@ -180,91 +180,92 @@ EVENTS = strategies.lists(
 class ArrivalTest(unittest.TestCase):
     """What came since is charged, regardless of what left."""
 
-    def after(self, told, events, sizes=(4,)):
-        found = NovaHost(told)
+    def after(self, is_told, events, sizes=(4,)):
+        nova_host = NovaHost(is_told)
         for event, number in events:
-            there = sorted(found.building if event == 'built' else found.size)
+            there = sorted(nova_host.building if event == 'built' else nova_host.size)
             if event == 'arrive':
-                found.arrive(sizes[number % len(sizes)])
+                nova_host.arrive(sizes[number % len(sizes)])
             elif event == 'audit':
-                found.audit()
+                nova_host.audit()
             elif there and event == 'built':
-                found.building.discard(there[number % len(there)])
+                nova_host.building.discard(there[number % len(there)])
             elif there:
-                found.leave(there[number % len(there)])
-        return found
+                nova_host.leave(there[number % len(there)])
+        return nova_host
 
     @given(strategies.booleans(), EVENTS)
-    def test_it_is_what_is_there_and_was_not_counted(self, told, events):
-        found = self.after(told, events)
-        self.assertAlmostEqual(found.uncounted, ask(found.host_state()).arrived_vcpus)
+    def test_it_is_what_is_there_and_was_not_counted(self, is_told, events):
+        nova_host = self.after(is_told, events)
+        self.assertAlmostEqual(nova_host.uncounted, ask(nova_host.host_state()).arrived_vcpus)
 
     @given(strategies.booleans(), EVENTS)
-    def test_of_different_sizes_never_less_than_novas_counts_tell(self, told, events):
-        found = self.after(told, events, (1, 2, 8))
-        charged = ask(found.host_state()).arrived_vcpus
-        self.assertGreaterEqual(charged + 1e-9, sum(found.size.values()) - found.at_audit)
-        if found.counted <= set(found.size):
-            self.assertAlmostEqual(found.uncounted, charged)
+    def test_of_different_sizes_never_less_than_novas_counts_tell(self, is_told, events):
+        nova_host = self.after(is_told, events, (1, 2, 8))
+        charged = ask(nova_host.host_state()).arrived_vcpus
+        self.assertGreaterEqual(charged + 1e-9, sum(nova_host.size.values()) - nova_host.at_audit)
+        if nova_host.counted <= set(nova_host.size):
+            self.assertAlmostEqual(nova_host.uncounted, charged)
 
-    def filled(self, told=False, guests=4):
-        found = NovaHost(told)
-        first = [found.arrive() for _ in range(guests)]
-        found.building.clear()
-        found.audit()
-        return found, first
+    def filled(self, is_told=False, guests=4):
+        nova_host = NovaHost(is_told)
+        first = [nova_host.arrive() for _ in range(guests)]
+        nova_host.building.clear()
+        nova_host.audit()
+        return nova_host, first
 
     def test_an_arrival_and_a_departure_of_equal_size_do_not_cancel(self):
-        for told in (True, False):
-            found, first = self.filled(told)
-            found.arrive()
-            found.leave(first[0])
-            calm, charged = ask(self.filled(told)[0].host_state()), ask(found.host_state())
+        for is_told in (True, False):
+            nova_host, first = self.filled(is_told)
+            nova_host.arrive()
+            nova_host.leave(first[0])
+            calm, charged = ask(self.filled(is_told)[0].host_state()), ask(nova_host.host_state())
             self.assertEqual((0, 4), (calm.arrived_vcpus, charged.arrived_vcpus))
             self.assertLess(calm.outcome.pressures, charged.outcome.pressures)
 
     def test_what_is_saved_with_the_metrics_is_of_their_time(self):
-        found, first = self.filled()
-        found.arrive()
-        found.leave(first[0])
-        self.assertEqual(0, ask(found.host_state(saved_s=NOW_S + 1)).arrived_vcpus)
+        nova_host, first = self.filled()
+        nova_host.arrive()
+        nova_host.leave(first[0])
+        self.assertEqual(0, ask(nova_host.host_state(saved_s=NOW_S + 1)).arrived_vcpus)
 
     def test_a_list_that_lacks_instances_charges_none(self):
-        found, _ = self.filled()
-        told = found.host_state()
-        for listed_there in ({}, dict.fromkeys(list(told.instances)[:2])):
-            told.instances = listed_there
-            self.assertEqual(0, ask(told).arrived_vcpus)
+        nova_host, _ = self.filled()
+        host_state = nova_host.host_state()
+        for listed_there in ({}, dict.fromkeys(list(host_state.instances)[:2])):
+            host_state.instances = listed_there
+            self.assertEqual(0, ask(host_state).arrived_vcpus)
 
     def test_what_the_same_request_has_put_there_hides_no_departure(self):
-        found, first = self.filled()
-        found.leave(first[0])
-        told = found.host_state()
-        told.vcpus_used += 4  # like Nova's consume_from_request: neither in stats nor in instances
-        told.num_instances = len(found.size) + 1
-        self.assertEqual(4, ask(told).arrived_vcpus)
+        nova_host, first = self.filled()
+        nova_host.leave(first[0])
+        host_state = nova_host.host_state()
+        # Like Nova's consume_from_request: neither in stats nor in instances.
+        host_state.vcpus_used += 4
+        host_state.num_instances = len(nova_host.size) + 1
+        self.assertEqual(4, ask(host_state).arrived_vcpus)
 
     def test_an_older_monitor_is_charged_by_the_difference(self):
-        found, first = self.filled()
-        found.arrive()
-        found.leave(first[0])
-        older = found.host_state()
+        nova_host, first = self.filled()
+        nova_host.arrive()
+        nova_host.leave(first[0])
+        older = nova_host.host_state()
         older.metrics = listed(state(0.1, 0.1), 12)
         self.assertEqual(4, ask(older).arrived_vcpus)
 
     def test_dedicated_newcomers_take_no_shared_core(self):
-        found, first = self.filled()
-        calm = ask(found.host_state()).outcome
-        found.arrive(16, pinned=True)
-        self.assertEqual(0, ask(found.host_state()).arrived_vcpus)
-        self.assertEqual(calm.pressures, ask(found.host_state()).outcome.pressures)
-        found.arrive(2)
-        self.assertEqual(2, ask(found.host_state()).arrived_vcpus)
-        found.building.clear()
-        found.audit()
-        self.assertEqual(0, ask(found.host_state()).arrived_vcpus)
-        found.leave(first[0])
-        self.assertEqual(0, ask(found.host_state()).arrived_vcpus)
+        nova_host, first = self.filled()
+        calm = ask(nova_host.host_state()).outcome
+        nova_host.arrive(16, pinned=True)
+        self.assertEqual(0, ask(nova_host.host_state()).arrived_vcpus)
+        self.assertEqual(calm.pressures, ask(nova_host.host_state()).outcome.pressures)
+        nova_host.arrive(2)
+        self.assertEqual(2, ask(nova_host.host_state()).arrived_vcpus)
+        nova_host.building.clear()
+        nova_host.audit()
+        self.assertEqual(0, ask(nova_host.host_state()).arrived_vcpus)
+        nova_host.leave(first[0])
+        self.assertEqual(0, ask(nova_host.host_state()).arrived_vcpus)
 
 
 class PenaltyTest(unittest.TestCase):
@@ -294,19 +295,19 @@ class PenaltyTest(unittest.TestCase):
             self.assertGreater(saturated, 0.5)
 
     def test_penalties_rise_with_pressure_and_without_steps(self):
-        found = self.penalties(*(host(at / 100, at / 100) for at in range(150)))
-        rises = [later - earlier for earlier, later in zip(found, found[1:])]
+        penalties = self.penalties(*(host(at / 100, at / 100) for at in range(150)))
+        rises = [later - earlier for earlier, later in zip(penalties, penalties[1:])]
         self.assertGreaterEqual(min(rises), 0.0)
         # Demand rises by a tenth of a core each time, of ten.
         self.assertLess(max(rises), 0.02)
-        self.assertGreater(found[-1], 0.5)
+        self.assertGreater(penalties[-1], 0.5)
 
     def test_old_promises_do_not_outvote_other_weighers(self):
         nodes = [
             tuple(model.NodeView(at, 10.0, 16, 1 << 36, 0, vcpus, vcpus, 1.0) for at in range(2))
             for vcpus in (0, 40)
         ]
-        self.assertEqual(1, len(set(self.penalties(*(host(nodes=each) for each in nodes)))))
+        self.assertEqual(1, len(set(self.penalties(*(host(nodes=nodes_) for nodes_ in nodes)))))
 
     def test_other_hosts_change_nothing(self):
         rng, mine = random.Random(20), host(0.45, 0.8)
@@ -323,8 +324,8 @@ class PenaltyTest(unittest.TestCase):
     def test_equal_hosts_take_turns_as_they_fill(self):
         hosts = [host(0.2, 0.2, cores=20.0) for _ in range(4)]
         for _ in range(20):
-            found = self.penalties(*hosts)
-            hosts[found.index(min(found))].vcpus_used += 2
+            penalties = self.penalties(*hosts)
+            hosts[penalties.index(min(penalties))].vcpus_used += 2
         counts = [(one.vcpus_used - 16) // 2 for one in hosts]
         self.assertLessEqual(max(counts) - min(counts), 2)
 
@@ -332,8 +333,8 @@ class PenaltyTest(unittest.TestCase):
         hosts = [host(0.2, 0.2, cores=20.0) for _ in range(4)]
         options = subject.EstimateOptions(charge_new_guests=False)
         for _ in range(20):
-            found = self.penalties(*hosts, options=options)
-            hosts[found.index(min(found))].vcpus_used += 2
+            penalties = self.penalties(*hosts, options=options)
+            hosts[penalties.index(min(penalties))].vcpus_used += 2
         self.assertEqual(56, max(one.vcpus_used for one in hosts))
 
     def test_dedicated_guests_take_no_shared_core(self):
@@ -360,13 +361,13 @@ class PenaltyTest(unittest.TestCase):
         self.assertLess(uneven, busy)
 
     def test_what_cannot_be_wanted_is_not_believed(self):
-        told = host(0.4, 0.4, cores=20.0, vcpus=32)  # 16 cores are wanted
+        odd = host(0.4, 0.4, cores=20.0, vcpus=32)  # 16 cores are wanted
         for total, known in ((8, True), (0, True), (-1, True)):
-            told.vcpus_total = total
-            self.assertEqual(known, ask(told).outcome is not None)
-        told = host(10.0, 0.4, cores=20.0, vcpus=32)
-        told.vcpus_total = 64
-        self.assertIn('can cause', ask(told).why_unknown)
+            odd.vcpus_total = total
+            self.assertEqual(known, ask(odd).outcome is not None)
+        odd = host(10.0, 0.4, cores=20.0, vcpus=32)
+        odd.vcpus_total = 64
+        self.assertIn('can cause', ask(odd).why_unknown)
 
 
 class FuzzTest(unittest.TestCase):
@@ -383,9 +384,9 @@ class FuzzTest(unittest.TestCase):
             ]
             losses = comparison.compare([odd, *neighbours], estimates, guest_request.guest)
             exact = penalty.PenaltyOptions(0.0, 0.0)
-            found = [penalty.penalty(each, exact, 'a') for each in losses]
-            self.assertTrue(all(0 <= one <= 1 for one in found), at)
-            for expected, one in zip(calm, found[1:]):
+            penalties = [penalty.penalty(loss, exact, 'a') for loss in losses]
+            self.assertTrue(all(0 <= one <= 1 for one in penalties), at)
+            for expected, one in zip(calm, penalties[1:]):
                 self.assertAlmostEqual(expected, one, delta=BANDWIDTH_LOSS, msg=at)
             if estimates[0].outcome is None:
                 unknown += 1

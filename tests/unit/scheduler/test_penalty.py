@@ -43,7 +43,7 @@ class PenaltyTest(unittest.TestCase):
     @given(RATIOS, RATIOS, SHARES, SHARES)
     def test_more_loss_never_costs_less(self, one, other, floor, jitter):
         options = subject.PenaltyOptions(floor, jitter)
-        low, high = (penalty(each, options) for each in sorted((one, other)))
+        low, high = (penalty(ratio, options) for ratio in sorted((one, other)))
         self.assertTrue(0.0 <= low <= high + 1e-12 <= 1.0 + 2e-12)
 
     @given(RATIOS, SHARES, SHARES, strategies.text())
@@ -76,15 +76,15 @@ class JitterTest(unittest.TestCase):
     def test_it_adds_at_most_the_jitter_and_the_same_again(self, instance, host, ratio, jitter):
         options = subject.PenaltyOptions(0.0, jitter)
         least = (1 - jitter) * penalty(ratio)
-        found = penalty(ratio, options, host, instance)
-        self.assertTrue(least - 1e-9 <= found <= min(1.0, least + jitter) + 1e-9)
-        self.assertEqual(found, penalty(ratio, options, host, instance))
+        penalty_ = penalty(ratio, options, host, instance)
+        self.assertTrue(least - 1e-9 <= penalty_ <= min(1.0, least + jitter) + 1e-9)
+        self.assertEqual(penalty_, penalty(ratio, options, host, instance))
 
     def test_an_order_of_hosts_below_the_floor_stays(self):
         options = subject.PenaltyOptions(0.05, 0.01)
         for ratio, varied in ((0.0499, False), (0.05, True), (0.0, False), (1.0, True)):
-            found = {penalty(ratio, options, f'cmp{at}') for at in range(9)}
-            self.assertEqual(9 if varied else 1, len(found), ratio)
+            penalties = {penalty(ratio, options, f'cmp{at}') for at in range(9)}
+            self.assertEqual(9 if varied else 1, len(penalties), ratio)
 
     def test_requests_are_spread_over_saturated_hosts_as_well(self):
         options = subject.PenaltyOptions(DEFAULTS['penalty_floor'], DEFAULTS['penalty_jitter'])

@@ -23,20 +23,20 @@ class Versioned:
 
 class RequestTest(unittest.TestCase):
     def test_a_plain_flavor_asks_for_its_size(self):
-        found = subject.read(spec(4, 8192))
-        self.assertEqual(outcome.ExpectedGuest(4, 8192, 2.0, model.AUTO, 1.0), found.guest)
-        self.assertIsNone(found.why_not_weighed or found.why_pinned)
+        request = subject.read(spec(4, 8192))
+        self.assertEqual(outcome.ExpectedGuest(4, 8192, 2.0, model.AUTO, 1.0), request.guest)
+        self.assertIsNone(request.why_not_weighed or request.why_pinned)
 
     def test_wishes_are_taken(self):
-        found = subject.read(
+        request = subject.read(
             spec(
                 numa_pmc__policy='one_node',
                 numa_pmc__memory_intensity='high',
                 numa_pmc__max_pressure='0.5',
             )
         )
-        self.assertEqual(('one_node', 3.0), (found.guest.policy, found.guest.intensity))
-        self.assertEqual(0.5, found.flavor_specs.max_pressure)
+        self.assertEqual(('one_node', 3.0), (request.guest.policy, request.guest.intensity))
+        self.assertEqual(0.5, request.flavor_specs.max_pressure)
 
     def test_a_flavor_may_opt_out(self):
         self.assertIn('policy=none', subject.read(spec(numa_pmc__policy='none')).why_not_weighed)
@@ -48,9 +48,9 @@ class RequestTest(unittest.TestCase):
             spec(hw__mem_page_size='large'),
             spec(numa_topology=object()),
         ):
-            found = subject.read(request)
-            self.assertTrue(found.why_pinned)
-            self.assertEqual((model.SPREAD, 0), (found.guest.policy, found.guest.memory_mib))
+            read = subject.read(request)
+            self.assertTrue(read.why_pinned)
+            self.assertEqual((model.SPREAD, 0), (read.guest.policy, read.guest.memory_mib))
 
     def test_guests_of_soft_server_groups_are_known(self):
         for policy, expected in (('soft-affinity', True), ('anti-affinity', False)):
@@ -60,9 +60,9 @@ class RequestTest(unittest.TestCase):
         self.assertFalse(subject.read(spec()).is_soft)
 
     def test_unset_fields_are_not_read(self):
-        found = subject.read(Versioned(flavor=Versioned(vcpus=2, memory_mb=2048)))
-        self.assertEqual(2, found.guest.vcpus)
-        self.assertIsNone(found.instance_uuid)
+        request = subject.read(Versioned(flavor=Versioned(vcpus=2, memory_mb=2048)))
+        self.assertEqual(2, request.guest.vcpus)
+        self.assertIsNone(request.instance_uuid)
 
     def test_an_odd_request_is_neutral(self):
         for request in (None, Versioned(), spec(vcpus='x'), spec(vcpus=None)):

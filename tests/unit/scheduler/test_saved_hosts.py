@@ -13,8 +13,8 @@ DEFAULTS = saved_hosts.defaults()
 
 
 def judge(rows, flavor=FLAVOR, **conf):
-    found, saved_s = saved_hosts.read(json.dumps(rows))
-    return saved_hosts.rank(found, flavor, {**DEFAULTS, **conf}, saved_s)
+    hosts, saved_s = saved_hosts.read(json.dumps(rows))
+    return saved_hosts.rank(hosts, flavor, {**DEFAULTS, **conf}, saved_s)
 
 
 def share(wanted, at=0, cores=4, multiplier=DEFAULTS['weight_multiplier']):
@@ -110,12 +110,12 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(['a', 'b'], order(judge(rows, charge_new_guests=False)))
 
     def test_several_of_one_request_take_turns(self):
-        found, now_s = saved_hosts.read(json.dumps([row(name, 0.5, 0.5) for name in 'abcd']))
+        hosts, now_s = saved_hosts.read(json.dumps([row(name, 0.5, 0.5) for name in 'abcd']))
         counts = dict.fromkeys('abcd', 0)
         for _ in range(8):
-            best = saved_hosts.rank(found, FLAVOR, saved_hosts.defaults(), now_s)[0]
+            best = saved_hosts.rank(hosts, FLAVOR, saved_hosts.defaults(), now_s)[0]
             counts[best.host] += 1
-            next(host for host in found if host.host == best.host).consume(FLAVOR)
+            next(host for host in hosts if host.host == best.host).consume(FLAVOR)
         self.assertEqual({2}, set(counts.values()))
 
     def test_flavors_that_nova_pins_pass_and_are_weighed_by_all_nodes(self):
@@ -130,8 +130,8 @@ class ReadTest(unittest.TestCase):
     def test_an_array_and_lines(self):
         rows = [row('a', 1.0), row('b', 1.0)]
         for text in (json.dumps(rows), '\n'.join(map(json.dumps, rows)) + '\n\n'):
-            found, saved_s = saved_hosts.read(text)
-            self.assertEqual((['a', 'b'], NOW_S), ([host.host for host in found], saved_s))
+            hosts, saved_s = saved_hosts.read(text)
+            self.assertEqual((['a', 'b'], NOW_S), ([host.host for host in hosts], saved_s))
 
     def test_the_columns_own_name(self):
         text = json.dumps([{'hypervisor_hostname': 'a', 'metrics': []}])
@@ -180,15 +180,15 @@ class ReadTest(unittest.TestCase):
     )
     def test_any_metrics(self, reported):
         text = json.dumps([{'host': 'a', 'metrics': [reported]}])
-        found, saved_s = saved_hosts.read(text)
-        (decision,) = saved_hosts.rank(found, FLAVOR, saved_hosts.defaults(), saved_s)
+        hosts, saved_s = saved_hosts.read(text)
+        (decision,) = saved_hosts.rank(hosts, FLAVOR, saved_hosts.defaults(), saved_s)
         self.assertTrue(decision.passes)
 
 
 class PartsTest(unittest.TestCase):
     def test_parts(self):
-        found, _ = saved_hosts.read(json.dumps([row('a', 1.0, None)]))
-        first, second = saved_hosts.node_metrics(found[0])
+        hosts, _ = saved_hosts.read(json.dumps([row('a', 1.0, None)]))
+        first, second = saved_hosts.node_metrics(hosts[0])
         self.assertEqual(
             (0, 0.25, None, 2.0),
             (first['node'], first['cpu_ratio'], first['bandwidth_ratio'], first['vcpus']),

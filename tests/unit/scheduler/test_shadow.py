@@ -35,7 +35,7 @@ def candidate(
     )
 
 
-def told(*candidates):
+def logged(*candidates):
     line = subject.line(REQUEST, candidates, NOW_S)
     assert line.startswith(subject.MARK)
     return json.loads(line[len(subject.MARK) :], parse_constant=int)
@@ -43,36 +43,38 @@ def told(*candidates):
 
 class LineTest(unittest.TestCase):
     def test_what_is_chosen_and_what_would_be(self):
-        found = told(
+        record = logged(
             candidate('roomy', 3.0, -5.5, 0.9),
             candidate('calm', 2.5, 0.0, 0.2),
             candidate('blind', 2.0, 0.0, 0.4, None, BLIND, loss=0.01234567),
         )
-        self.assertTrue(found['changed'])
-        self.assertEqual('roomy', found['chosen']['host'])
-        self.assertEqual(['calm', 'blind', 'roomy'], [each['host'] for each in found['top']])
+        self.assertTrue(record['changed'])
+        self.assertEqual('roomy', record['chosen']['host'])
+        self.assertEqual(['calm', 'blind', 'roomy'], [host['host'] for host in record['top']])
         self.assertEqual(
-            (3, 1, 4, 8192), tuple(map(found.get, ('hosts', 'unknown', 'vcpus', 'memory_mb')))
+            (3, 1, 4, 8192), tuple(map(record.get, ('hosts', 'unknown', 'vcpus', 'memory_mb')))
         )
-        calm, blind, _ = found['top']
+        calm, blind, _ = record['top']
         self.assertEqual((0.2, 0.025), (calm['pressure'], calm['loss']))
         # Its assumed loss counts; its pressure remains unknown.
         self.assertEqual((None, 0.0123), (blind['pressure'], blind['loss']))
         self.assertEqual('no metrics from nova-numa-pmc', blind['why'])
 
     def test_nothing_changes_where_both_agree(self):
-        found = told(candidate('a', 2.0, 0.0), candidate('b', 2.0, 0.0), candidate('c', 1.0, 0.0))
-        self.assertFalse(found['changed'])
-        self.assertEqual('a', found['chosen']['host'])
+        record = logged(
+            candidate('a', 2.0, 0.0), candidate('b', 2.0, 0.0), candidate('c', 1.0, 0.0)
+        )
+        self.assertFalse(record['changed'])
+        self.assertEqual('a', record['chosen']['host'])
 
     def test_what_counts_in_fact_chooses(self):
         # An aggregate that is not in shadow mode.
-        found = told(candidate('a', 2.0, -1.5, counted_weight=-1.5), candidate('b', 1.0, -0.2))
-        self.assertEqual('b', found['chosen']['host'])
+        record = logged(candidate('a', 2.0, -1.5, counted_weight=-1.5), candidate('b', 1.0, -0.2))
+        self.assertEqual('b', record['chosen']['host'])
 
     def test_no_cpu_there_is_still_json(self):
-        found = told(candidate('a', 0.0, -200.0, math.inf, loss=1.0))['chosen']
-        self.assertEqual((1e6, 1.0), (found['pressure'], found['loss']))
+        chosen = logged(candidate('a', 0.0, -200.0, math.inf, loss=1.0))['chosen']
+        self.assertEqual((1e6, 1.0), (chosen['pressure'], chosen['loss']))
 
     @given(
         strategies.lists(
@@ -86,7 +88,7 @@ class LineTest(unittest.TestCase):
         )
     )
     def test_a_line_is_short_and_json(self, hosts):
-        line = subject.line(REQUEST, [candidate(*each) for each in hosts], NOW_S)
+        line = subject.line(REQUEST, [candidate(*fields) for fields in hosts], NOW_S)
         self.assertNotIn('\n', line)
         json.loads(line[len(subject.MARK) :])
         if all(name.isascii() and name.isprintable() for name, *_ in hosts):

@@ -12,13 +12,13 @@ GIB = 1 << 30
 
 def host(*guests):
     """Build a host of two nodes of two cores; guests are (cores wanted, lines, nodes)."""
-    made = SimHost((2, 2), (8 * GIB,) * 2, (10e9,) * 2, ((80.0, 160.0), (160.0, 80.0)))
+    sim_host = SimHost((2, 2), (8 * GIB,) * 2, (10e9,) * 2, ((80.0, 160.0), (160.0, 80.0)))
     for at, (wanted, lines, nodes) in enumerate(guests):
         guest = SimGuest(f'g{at}', 4, GIB, GIB, 2)
         guest.put(nodes)
         guest.wanted, guest.lines = wanted, lines
-        made.guests.append(guest)
-    return made
+        sim_host.guests.append(guest)
+    return sim_host
 
 
 class SimHostTest(unittest.TestCase):

@@ -142,7 +142,7 @@ class FileTest(unittest.TestCase):
 
     def ids(self):
         entries, broken = history.read(self.root)
-        return [int(each.id, 16) for each in entries], broken
+        return [int(entry.id, 16) for entry in entries], broken
 
     def test_without_a_file_the_history_is_empty(self):
         self.assertEqual(([], 0), history.read(self.root))
@@ -163,10 +163,10 @@ class FileTest(unittest.TestCase):
             (3, history.BEGUN),
         ):
             history.append(entry(number, result=result), self.root)
-        found, _ = history.read(self.root)
+        entries, _ = history.read(self.root)
         self.assertEqual(
             [(1, history.PARTLY, True), (2, history.DONE, True), (3, history.BEGUN, True)],
-            [(int(one.id, 16), one.result, one.is_in_effect) for one in found],
+            [(int(one.id, 16), one.result, one.is_in_effect) for one in entries],
         )
 
     def test_a_history_rotates_and_both_files_are_read(self):
@@ -174,9 +174,9 @@ class FileTest(unittest.TestCase):
         for number in range(1, 1500):
             history.append(entry(number, why=long), self.root)
         self.assertLessEqual(os.path.getsize(self.path), history.ROTATE_BYTES)
-        found, broken = self.ids()
-        self.assertEqual((1499, 0), (found[-1], broken))
-        self.assertEqual(list(range(found[0], 1500)), found)
+        ids, broken = self.ids()
+        self.assertEqual((1499, 0), (ids[-1], broken))
+        self.assertEqual(list(range(ids[0], 1500)), ids)
         self.assertEqual(['history', 'history.1'], sorted(os.listdir(os.path.dirname(self.path))))
 
     def test_a_history_that_others_can_write_is_refused(self):

@@ -19,9 +19,9 @@ class MoveLockTest(unittest.TestCase):
         self.directory = os.path.join(directory.name, 'state')
 
     def lock(self, holder='apply'):
-        made = move_lock.MoveLock(self.directory, holder)
-        self.addCleanup(made.release)
-        return made
+        lock = move_lock.MoveLock(self.directory, holder)
+        self.addCleanup(lock.release)
+        return lock
 
     def test_one_process_has_the_lock_until_it_ends(self):
         first, second = self.lock(), self.lock('undo')

@@ -30,7 +30,7 @@ class OverridesTest(unittest.TestCase):
             file.write(text)
 
     def whats(self):
-        return {uuid: each.kind for uuid, each in overrides.read(self.root)[0].items()}
+        return {uuid: override.kind for uuid, override in overrides.read(self.root)[0].items()}
 
     def test_without_a_file_there_is_no_override(self):
         self.assertEqual(({}, []), overrides.read(self.root))
@@ -65,8 +65,8 @@ class OverridesTest(unittest.TestCase):
             with self.subTest(line):
                 text = ('# by hand\n\n%s\n%s' % (line, good)).encode('utf-8', 'surrogateescape')
                 self.write(text)
-                found, [problem] = overrides.read(self.root)
-                self.assertEqual([UUIDS[0]], list(found))
+                overrides_, [problem] = overrides.read(self.root)
+                self.assertEqual([UUIDS[0]], list(overrides_))
                 self.assertIn('line 3', problem)
                 with self.assertRaises(StateError):
                     self.put(2, model.PIN)
@@ -83,4 +83,4 @@ class OverridesTest(unittest.TestCase):
         self.put(0, model.PIN)
         guests = [model.Guest(uuid, 'g', 1, 1) for uuid in UUIDS[:2]]
         marked, problems = overrides.with_overrides(guests, self.root)
-        self.assertEqual((['pin', ''], []), ([each.override for each in marked], problems))
+        self.assertEqual((['pin', ''], []), ([guest.override for guest in marked], problems))

@@ -51,8 +51,8 @@ class CodecTest(unittest.TestCase):
         pool = PoolLoad(
             cpus, tuple(enumerate(listed)), tuple((node, node / 4) for node in range(len(listed)))
         )
-        found = PUBLISHED._replace(pools=(pool,))
-        self.assertEqual(found, pool_loads.decode(pool_loads.encode(found)))
+        published = PUBLISHED._replace(pools=(pool,))
+        self.assertEqual(published, pool_loads.decode(pool_loads.encode(published)))
 
     def test_columns_of_a_newer_writer_are_ignored(self):
         data = pool_loads.encode(PUBLISHED).decode()
@@ -63,8 +63,8 @@ class CodecTest(unittest.TestCase):
         self.assertEqual(PUBLISHED, pool_loads.decode(more.encode()))
 
     def test_demand_expected_of_new_guests_is_decoded_as_encoded(self):
-        found = PUBLISHED._replace(history=model.DemandHistory(37, 12.34))
-        self.assertEqual(found, pool_loads.decode(pool_loads.encode(found)))
+        published = PUBLISHED._replace(history=model.DemandHistory(37, 12.34))
+        self.assertEqual(published, pool_loads.decode(pool_loads.encode(published)))
 
     def test_an_older_writer_tells_of_nothing_stolen(self):
         data = (
@@ -73,10 +73,10 @@ class CodecTest(unittest.TestCase):
             .replace(b'\t725\t-\n', b'\t725\n')
             .replace(b'\t25\n', b'\n')
         )
-        found = pool_loads.decode(data)
+        decoded = pool_loads.decode(data)
         self.assertEqual(
             [None, None],
-            [load.stolen_cores for pool in found.pools for node, load in pool.loads if not node],
+            [load.stolen_cores for pool in decoded.pools for node, load in pool.loads if not node],
         )
 
     def test_damaged_loads_of_pools_are_refused(self):

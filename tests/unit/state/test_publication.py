@@ -93,8 +93,8 @@ class CodecTest(unittest.TestCase):
 
     def test_members_that_an_older_writer_lacks_are_unknown(self):
         data = json.loads(publication.encode(STATE))
-        for each in data['nodes']:
-            del each['demand_now_cores']
+        for published_node in data['nodes']:
+            del published_node['demand_now_cores']
         self.assertEqual(
             STATE._replace(demand_now_cores=()),
             publication.decode(json.dumps(dict(data, schema='1.0')).encode()),
@@ -103,9 +103,9 @@ class CodecTest(unittest.TestCase):
     def test_before_1_3_distances_told_which_nodes_are_a_domain(self):
         apart = STATE._replace(view=STATE.view._replace(distances=((10, 11), (11, 10))))
         shared = apart._replace(view=apart.view._replace(domains=(0, 0)))
-        for published, told in ((apart, 10), (shared, 12)):
+        for published, written in ((apart, 10), (shared, 12)):
             members = json.loads(publication.encode(published))
-            self.assertEqual(told, members['limits']['domain_distance'])
+            self.assertEqual(written, members['limits']['domain_distance'])
             del members['domains']
             self.assertEqual(published, publication.decode(json.dumps(members).encode()))
 
@@ -177,13 +177,15 @@ class CodecTest(unittest.TestCase):
             'counters',
             (sample_records.NodeSample(2, remote_ratio=0.5, demand_cores=1.5),),
         )
-        found = publication.from_sample(view, measured, model.PlacementOptions())
-        self.assertEqual((None, 0.5), found.remote_ratios)
-        self.assertEqual((None, 1.5), found.demand_now_cores)
+        joined = publication.from_sample(view, measured, model.PlacementOptions())
+        self.assertEqual((None, 0.5), joined.remote_ratios)
+        self.assertEqual((None, 1.5), joined.demand_now_cores)
         self.assertEqual(
-            [(None, ())] * 2, [(one.cpus, one.huge_free_bytes) for one in found.view.nodes]
+            [(None, ())] * 2, [(one.cpus, one.huge_free_bytes) for one in joined.view.nodes]
         )
-        self.assertEqual((5.0, 10.0, 'counters'), (found.taken_s, found.interval_s, found.source))
+        self.assertEqual(
+            (5.0, 10.0, 'counters'), (joined.taken_s, joined.interval_s, joined.source)
+        )
         self.assertEqual(
             (
                 model.PoolLoad(
@@ -216,11 +218,11 @@ class FileTest(unittest.TestCase):
         self.assertEqual(0o755, stat.S_IMODE(os.stat(self.directory).st_mode))
 
     def test_a_missing_file_names_the_remedy(self):
-        for made in (False, True):
-            if made:
+        for is_made in (False, True):
+            if is_made:
                 os.mkdir(self.directory)
             with (
-                self.subTest(made),
+                self.subTest(is_made),
                 self.assertRaisesRegex(
                     StateError, f'{self.path}: no such file: start nova-numa-agent'
                 ),

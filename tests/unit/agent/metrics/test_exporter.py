@@ -153,13 +153,13 @@ class ParseTest(unittest.TestCase):
             ),
         ):
             with self.subTest(text):
-                found = metrics_conf.parse(text, remote)
-                self.assertEqual(wanted and metrics_conf.Address(*wanted), found)
-                if found and 'localhost' not in text:
-                    self.assertEqual(text, str(found))
+                address = metrics_conf.parse(text, remote)
+                self.assertEqual(wanted and metrics_conf.Address(*wanted), address)
+                if address and 'localhost' not in text:
+                    self.assertEqual(text, str(address))
 
     def test_an_address_that_cannot_be_used_is_refused(self):
-        for text, said in (
+        for text, text_part in (
             ('0.0.0.0:19877', 'metrics_remote'),
             ('[::]:19877', 'metrics_remote'),
             ('192.0.2.1:1', 'metrics_remote'),
@@ -174,7 +174,7 @@ class ParseTest(unittest.TestCase):
             ('unix:/' + 'x' * 107, '107 bytes'),
             ('unix:/a\0b', 'absolute'),
         ):
-            with self.subTest(text), self.assertRaisesRegex(OptionsError, said):
+            with self.subTest(text), self.assertRaisesRegex(OptionsError, text_part):
                 metrics_conf.parse(text, False)
 
 
@@ -187,13 +187,13 @@ class ExporterCase(unittest.TestCase):
         self.by_path = metrics_conf.MetricsOptions(metrics_conf.Address(self.path))
 
     def open(self, options=None, tick=FULL):
-        made = Exporter(LOG, options or metrics_conf.MetricsOptions(ANY_PORT))
-        self.addCleanup(made.close)
-        made.update(tick, 0.25)
-        return made
+        exporter = Exporter(LOG, options or metrics_conf.MetricsOptions(ANY_PORT))
+        self.addCleanup(exporter.close)
+        exporter.update(tick, 0.25)
+        return exporter
 
-    def scrape(self, made):
-        status, text = get(made.address)
+    def scrape(self, exporter):
+        status, text = get(exporter.address)
         self.assertEqual(200, status)
         return text
 
@@ -202,7 +202,7 @@ class ContentTest(ExporterCase):
     def test_a_scrape_shows_what_the_tick_has_found(self):
         agent = self.open()
         agent.update(FULL, 0.5)
-        found = values(self.scrape(agent))
+        exported = values(self.scrape(agent))
         for name, value in (
             ('node_capacity_cores{node="0"}', 4.5),
             ('node_demand_cores{node="1"}', 3.25),
@@ -228,11 +228,11 @@ class ContentTest(ExporterCase):
             ('moved_bytes_total', 1 << 30),
         ):
             with self.subTest(name):
-                self.assertEqual(value, found['nova_numa_' + name])
-        self.assertIn('process_resident_memory_bytes', found)
+                self.assertEqual(value, exported['nova_numa_' + name])
+        self.assertIn('process_resident_memory_bytes', exported)
 
     def test_a_figure_that_is_unknown_is_absent(self):
-        found = names(self.scrape(self.open(tick=EMPTY)))
+        exported = names(self.scrape(self.open(tick=EMPTY)))
         self.assertEqual(
             {
                 'agent_info',
@@ -246,19 +246,19 @@ class ContentTest(ExporterCase):
                 'moved_bytes_total',
                 'starts_taken_over_total',
             },
-            {name[len('nova_numa_') :] for name in found if name.startswith('nova_numa_')},
+            {name[len('nova_numa_') :] for name in exported if name.startswith('nova_numa_')},
         )
         unknown = FULL._replace(
             sample=FULL.sample._replace(
                 nodes=(sample_records.NodeSample(0, capacity_cores=4.0, cpi=1.5), NODES[1])
             )
         )
-        found = values(self.scrape(self.open(tick=unknown)))
+        exported = values(self.scrape(self.open(tick=unknown)))
         self.assertEqual(
             ['nova_numa_node_capacity_cores{node="0"}'],
             [
                 name
-                for name in found
+                for name in exported
                 if 'node="0"' in name
                 and re.search('cores|ratio|per_second|instruction|node_memory', name)
             ],
@@ -266,17 +266,17 @@ class ContentTest(ExporterCase):
 
     def test_no_guest_is_named_unless_the_option_asks_for_it(self):
         self.assertNotRegex(self.scrape(self.open()), 'e4a1|instance-1|guest_')
-        found = values(self.scrape(self.open(metrics_conf.MetricsOptions(ANY_PORT, True))))
+        exported = values(self.scrape(self.open(metrics_conf.MetricsOptions(ANY_PORT, True))))
         labels = '{name="instance-1",uuid="e4a1"}'
         self.assertEqual(
             (1.5, 0.25),
             (
-                found['nova_numa_guest_cores' + labels],
-                found['nova_numa_guest_waiting_cores' + labels],
+                exported['nova_numa_guest_cores' + labels],
+                exported['nova_numa_guest_waiting_cores' + labels],
             ),
         )
         self.assertEqual(
-            8192, found['nova_numa_guest_memory_bytes{name="instance-1",node="1",uuid="e4a1"}']
+            8192, exported['nova_numa_guest_memory_bytes{name="instance-1",node="1",uuid="e4a1"}']
         )
 
     def test_a_scrape_may_ask_for_openmetrics_or_for_one_metric(self):
@@ -296,11 +296,11 @@ class AgentTest(AgentCase):
             for at_s in (0, 5):
                 self.busy(at_s, at_s, 0)
                 exporter.update(self.tick(agent, at_s), 0.01)
-            found = values(get(exporter.address)[1])
+            exported = values(get(exporter.address)[1])
         self.assertEqual(
             (1.0, 0.0, 1.0, 512 << 20, 1.0),
             tuple(
-                found['nova_numa_' + name]
+                exported['nova_numa_' + name]
                 for name in (
                     'node_demand_cores{node="0"}',
                     'node_lasting_demand_cores{node="1"}',
@@ -367,8 +367,8 @@ class UnixTest(ExporterCase):
 class ClientTest(ExporterCase):
     """Clients that misbehave."""
 
-    def connect(self, made):
-        client = socket.create_connection((made.address.host, made.address.port), 20)
+    def connect(self, exporter):
+        client = socket.create_connection((exporter.address.host, exporter.address.port), 20)
         self.addCleanup(client.close)
         return client
 
@@ -502,19 +502,19 @@ class DashboardTest(ExporterCase):
         shown = set()
         for panel in self.dashboard()['panels']:
             for target in panel.get('targets', ()):
-                found = set(re.findall(r'\b(?:nova_numa|process)_\w+', target['expr']))
-                self.assertTrue(found, target)
-                shown |= found
+                metrics = set(re.findall(r'\b(?:nova_numa|process)_\w+', target['expr']))
+                self.assertTrue(metrics, target)
+                shown |= metrics
         self.assertEqual(set(), shown - served)
         self.assertEqual(
             self.ABSENT, {name for name in served - shown if name.startswith('nova_numa_')}
         )
 
     def test_the_operators_guide_names_each_metric(self):
-        told = set(re.findall('``([a-z_]+)``', GUIDE.read_text(encoding='utf-8')))
+        metrics = set(re.findall('``([a-z_]+)``', GUIDE.read_text(encoding='utf-8')))
         for name in names(self.scrape(self.open(metrics_conf.MetricsOptions(ANY_PORT, True)))):
             if name.startswith('nova_numa_'):
-                self.assertIn(re.sub('^nova_numa_|_(?:sum|count)$', '', name), told)
+                self.assertIn(re.sub('^nova_numa_|_(?:sum|count)$', '', name), metrics)
 
     def test_labels_in_the_dashboards_expressions_and_legends_exist(self):
         labels = {'instance', 'job'} | set(

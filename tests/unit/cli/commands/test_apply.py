@@ -31,11 +31,12 @@ class PlanTest(OperatingCase):
         self.assertEqual((before, []), (self.places(), self.entries()))
 
     def test_plan_has_moves_and_losses_in_json(self):
-        code, said = self.json('plan')
+        code, answer = self.json('plan')
         self.assertEqual(
-            (2, 1, ['move']), (code, len(said['moves']), [move['kind'] for move in said['moves']])
+            (2, 1, ['move']),
+            (code, len(answer['moves']), [move['kind'] for move in answer['moves']]),
         )
-        self.assertGreater(said['loss_cores'], said['loss_after_cores'])
+        self.assertGreater(answer['loss_cores'], answer['loss_after_cores'])
 
     def test_plan_says_that_nothing_would_pay(self):
         self.wait = lambda seconds: setattr(self, 'now_s', self.now_s + seconds)
@@ -44,9 +45,9 @@ class PlanTest(OperatingCase):
         self.assertIn('nothing to move', out)
 
     def test_plan_moves_only_guests_that_are_named(self):
-        _, said = self.json('plan', host.name_of(3))
+        _, answer = self.json('plan', host.name_of(3))
         self.assertEqual(
-            [host.name_of(3)], [part['name'] for move in said['moves'] for part in move['parts']]
+            [host.name_of(3)], [part['name'] for move in answer['moves'] for part in move['parts']]
         )
         self.assertEqual(
             [
@@ -59,7 +60,7 @@ class PlanTest(OperatingCase):
                 'reasons',
                 'text',
             ],
-            list(said['moves'][0]),
+            list(answer['moves'][0]),
         )
         with self.assertRaisesRegex(UnknownGuest, 'instance-00000001'):
             self.run_it('plan', 'instance-0000000x')
@@ -72,7 +73,7 @@ class PlanTest(OperatingCase):
         situation = self.here().measure(5).situation
         self.assertEqual(
             [((0, 1), (0,))] * 2 + [((0,), (0,))],
-            [(each.cpu_nodes, each.home_nodes) for each in situation.guests],
+            [(guest.cpu_nodes, guest.home_nodes) for guest in situation.guests],
         )
 
     def test_a_guest_that_the_hook_never_saw_is_counted_and_nothing_written(self):
@@ -120,15 +121,17 @@ class ApplyTest(OperatingCase):
         self.assertEqual(exits.OK, self.run_it('apply', '--yes')[0])
         self.assertEqual(
             (exits.OK, None),
-            (lambda code, said: (code, said['outcome']))(*self.json('apply', '--yes')),
+            (lambda code, answer: (code, answer['outcome']))(*self.json('apply', '--yes')),
         )
 
     def test_apply_takes_back_a_guest_whose_pages_stay(self):
         for memory in self.kernel.memories.values():
             memory.pinned = set(range(PAGES))
-        code, said = self.json('apply', '--yes')
+        code, answer = self.json('apply', '--yes')
         self.assertEqual((exits.PROBLEM, []), (code, self.moved()))
-        self.assertEqual(['taken_back'], [each['result'] for each in said['outcome']['entries']])
+        self.assertEqual(
+            ['taken_back'], [entry['result'] for entry in answer['outcome']['entries']]
+        )
 
     def test_apply_keeps_a_guest_of_which_some_pages_stay(self):
         for memory in self.kernel.memories.values():
@@ -142,7 +145,7 @@ class ApplyTest(OperatingCase):
         code, out, _ = self.run_it('apply', '--yes')
         self.assertEqual((exits.PROBLEM, []), (code, self.moved()))
         self.assertIn('ended by signal 15', out)
-        self.assertEqual(['taken_back'], [each.result for each in self.entries()])
+        self.assertEqual(['taken_back'], [entry.result for entry in self.entries()])
 
     def test_a_history_that_cannot_be_written_costs_a_warning(self):
         os.makedirs(os.path.join(self.root, history.DIRECTORY, history.FILE))
@@ -190,7 +193,7 @@ class ApplyTest(OperatingCase):
         code, _, err = self.run_it('apply', terminal=True)
         self.assertEqual((exits.PROBLEM, 1), (code, len(self.moved())))
         self.assertIn('its promise has changed since', err)
-        self.assertEqual(['done', 'refused'], [each.result for each in self.entries()])
+        self.assertEqual(['done', 'refused'], [entry.result for entry in self.entries()])
 
 
 class UndoTest(OperatingCase):
@@ -202,7 +205,7 @@ class UndoTest(OperatingCase):
         self.assertIn('as before move %s' % self.entries()[0].id, out)
         self.assertEqual(exits.OK, self.run_it('undo', '--yes')[0])
         self.assertEqual(there, self.places())
-        self.assertEqual(['apply', 'undo', 'undo'], [each.mover for each in self.entries()])
+        self.assertEqual(['apply', 'undo', 'undo'], [entry.mover for entry in self.entries()])
 
     def test_a_guest_that_has_ended_or_was_started_anew_is_left(self):
         self.run_it('apply', '--yes')
@@ -212,9 +215,9 @@ class UndoTest(OperatingCase):
         self.assertEqual((exits.PROBLEM, [number]), (code, self.moved()))
         self.assertIn('%s: left alone: it has been restarted since' % host.name_of(number), out)
         self.end(number)
-        code, said = self.json('undo', '--yes')
+        code, answer = self.json('undo', '--yes')
         self.assertEqual(
-            (exits.PROBLEM, {host.name_of(number): 'it has ended'}), (code, said['left_alone'])
+            (exits.PROBLEM, {host.name_of(number): 'it has ended'}), (code, answer['left_alone'])
         )
 
     def test_a_guest_that_is_pinned_by_now_is_left(self):
@@ -258,8 +261,8 @@ class OverviewTest(OperatingCase):
         self.assertEqual((exits.NOT_MADE, [], []), (code, self.moved(), self.asked))
         self.assertIn('agent: ', out)
         self.assertIn('moves from node 0', out)
-        code, said = self.json('overview')
-        self.assertEqual((exits.NOT_MADE, {'status', 'plan'}), (code, said.keys()))
+        code, answer = self.json('overview')
+        self.assertEqual((exits.NOT_MADE, {'status', 'plan'}), (code, answer.keys()))
 
     def test_overview_moves_only_after_a_yes(self):
         self.assertEqual(exits.NOT_MADE, self.run_it('overview', terminal=True, answers=['n'])[0])

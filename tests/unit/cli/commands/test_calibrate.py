@@ -113,8 +113,8 @@ class TestCalibrate(unittest.TestCase):
         self.assertEqual((MEASURED, MEASURED, SLIT), result.sources[0])
         kept = withheld(machine, '/nowhere')
         plans = calibrate.plan(machine, kept, '/nowhere')
-        said = '\n'.join(calibrate.intentions(plans, '/var/x', kept))
-        self.assertIn("node 2: not read: its memory is a device's (GPU 0000:01:00.0)", said)
+        text = '\n'.join(calibrate.intentions(plans, '/var/x', kept))
+        self.assertIn("node 2: not read: its memory is a device's (GPU 0000:01:00.0)", text)
 
     def test_the_operators_word_on_whose_memory_it_is_counts(self):
         machine = host(3, memory_only=(2,))

@@ -48,8 +48,8 @@ class CheckCommandTest(unittest.TestCase):
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             code = rebalance.main(['check', *arguments, '--root', self.root, '--json'])
-        said = json.loads(out.getvalue())
-        return code, said['roles'], {found['code']: found for found in said['findings']}
+        answer = json.loads(out.getvalue())
+        return code, answer['roles'], {finding['code']: finding for finding in answer['findings']}
 
     def good_host(self):
         add_process(self.root, 900, ('/usr/sbin/libvirtd',), started_s=time.time() + 60)
@@ -75,7 +75,7 @@ class CheckCommandTest(unittest.TestCase):
         self.assertEqual((0, ['compute'], {}), self.call())
 
     def test_a_finding_has_these_members_in_json(self):
-        found = self.call('--role', 'compute')[2]['hook-not-installed']
+        finding = self.call('--role', 'compute')[2]['hook-not-installed']
         self.assertEqual(
             {
                 'code': 'hook-not-installed',
@@ -84,7 +84,7 @@ class CheckCommandTest(unittest.TestCase):
                 'remedy': 'nova-numa-rebalance hook install',
                 'file': self.host.path('etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'),
             },
-            found,
+            finding,
         )
 
     def test_a_good_controller_has_no_finding(self):
@@ -99,7 +99,7 @@ class CheckCommandTest(unittest.TestCase):
 
     def test_a_host_where_nothing_is_set_up_has_findings(self):
         self.host.write('etc/nova/nova.conf', '[DEFAULT]\n')
-        code, roles, found = self.call('--role', 'compute')
+        code, roles, findings = self.call('--role', 'compute')
         self.assertEqual((1, ['compute']), (code, roles))
         self.assertLessEqual(
             {
@@ -108,13 +108,13 @@ class CheckCommandTest(unittest.TestCase):
                 'publication-missing',
                 'nova-compute-not-running',
             },
-            found.keys(),
+            findings.keys(),
         )
-        code, _, found = self.call('--role', 'controller')
+        code, _, findings = self.call('--role', 'controller')
         self.assertEqual(1, code)
-        self.assertLessEqual({'weigher-not-enabled', 'filter-not-enabled'}, found.keys())
+        self.assertLessEqual({'weigher-not-enabled', 'filter-not-enabled'}, findings.keys())
         self.assertEqual(
-            self.host.path('etc/nova/nova.conf'), found['weigher-not-enabled']['file']
+            self.host.path('etc/nova/nova.conf'), findings['weigher-not-enabled']['file']
         )
 
     def test_each_thing_broken_is_found(self):
@@ -150,9 +150,9 @@ class CheckCommandTest(unittest.TestCase):
         add_process(
             self.root, 900, ('/usr/sbin/libvirtd',), inside='image', cgroup='0::/kubepods/x\n'
         )
-        found = self.call()[2]
-        self.assertIn('hook-not-in-container', found)
-        self.assertNotIn('hook-not-installed', found)
+        findings = self.call()[2]
+        self.assertIn('hook-not-in-container', findings)
+        self.assertNotIn('hook-not-installed', findings)
         image = self.host.path('image')
         with contextlib.redirect_stdout(io.StringIO()):
             rebalance.main(['hook', 'install', '--root', image])
@@ -167,8 +167,8 @@ class CheckCommandTest(unittest.TestCase):
         )
 
     def test_a_host_of_no_role_is_a_finding(self):
-        code, roles, found = self.call()
-        self.assertEqual((1, [], ['role-unknown']), (code, roles, list(found)))
+        code, roles, findings = self.call()
+        self.assertEqual((1, [], ['role-unknown']), (code, roles, list(findings)))
 
     def test_what_novas_python_can_load_is_checked(self):
         self.good_host()

@@ -26,9 +26,9 @@ class UnpinTest(OperatingCase):
         self.commands, self.fails = [], False
 
     def here(self, terminal=False):
-        made = super().here(terminal)
-        made.run = self.virsh
-        return made
+        context = super().here(terminal)
+        context.run = self.virsh
+        return context
 
     def virsh(self, command, **_options):
         self.commands.append(' '.join(command[4:]))
@@ -46,7 +46,7 @@ class UnpinTest(OperatingCase):
         most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"
         self.host.launch(1, xml=host.domain_xml(1, extra=most))
         self.promise(1, 0)
-        why = {each['uuid']: each['why'] for each in self.json('status')[1]['guests']}
+        why = {guest['uuid']: guest['why'] for guest in self.json('status')[1]['guests']}
         self.assertIn('promised 512M of the 1024T that it may grow to', why[host.uuid_of(1)])
 
     def test_pinned_threads_are_shown_and_unpinned_by_libvirt(self):
@@ -54,9 +54,9 @@ class UnpinTest(OperatingCase):
             with self.subTest(cpuset=cpuset):
                 self.pin(cpuset)
                 [shown] = [
-                    each
-                    for each in self.json('status')[1]['guests']
-                    if each['uuid'] == host.uuid_of(1)
+                    guest
+                    for guest in self.json('status')[1]['guests']
+                    if guest['uuid'] == host.uuid_of(1)
                 ]
                 self.assertEqual({'emulator': '5', 'vcpu0': '6', 'vcpu1': '2'}, shown['pinned'])
                 self.assertIn('vcpu0 on 6', shown['why'])
@@ -89,12 +89,12 @@ class UnpinTest(OperatingCase):
 
 class PinTest(OperatingCase):
     def whats(self):
-        return {uuid: each.kind for uuid, each in overrides.read(self.root)[0].items()}
+        return {uuid: override.kind for uuid, override in overrides.read(self.root)[0].items()}
 
     def test_pin_keeps_a_guest_where_it_is(self):
-        code, said = self.json('pin', '7')  # libvirt's id, which is the same for all guests here
-        self.assertEqual((exits.OK, 'pin', None), (code, said['kind'], said['outcome']))
-        self.assertEqual({said['uuid']: 'pin'}, self.whats())
+        code, answer = self.json('pin', '7')  # libvirt's id, which is the same for all guests here
+        self.assertEqual((exits.OK, 'pin', None), (code, answer['kind'], answer['outcome']))
+        self.assertEqual({answer['uuid']: 'pin'}, self.whats())
 
     def test_pin_moves_a_guest_to_the_node_asked_for(self):
         code, _, _ = self.run_it('pin', host.uuid_of(2), '--node', '1')
@@ -119,7 +119,10 @@ class PinTest(OperatingCase):
                     (exits.OK, expected),
                     (
                         code,
-                        [(each.mover, each.result, each.moved_bytes) for each in self.entries()],
+                        [
+                            (entry.mover, entry.result, entry.moved_bytes)
+                            for entry in self.entries()
+                        ],
                     ),
                 )
                 self.assertEqual(0 if expected else pages, memory.nodes.count(1))
@@ -178,9 +181,9 @@ class PauseTest(OperatingCase):
         self.assertEqual((0, {'was_paused': False}), self.json('resume'))
 
     def test_pause_prints_what_it_wrote_in_json(self):
-        code, told = self.json('pause', '--reason', 'firmware')
+        code, answer = self.json('pause', '--reason', 'firmware')
         self.assertEqual(0, code)
-        self.assertEqual(pause.read(self.directory)._asdict(), told)
+        self.assertEqual(pause.read(self.directory)._asdict(), answer)
 
     def test_pause_and_resume_work_where_an_option_is_wrong(self):
         self.host.configure('[agent]\nrebalance = maybe\n')
@@ -199,10 +202,10 @@ class StatusTest(OperatingCase):
         self.assertEqual(exits.OK, code)
         for text in ('agent: not running', 'load unknown', 'placed ', host.name_of(3)):
             self.assertIn(text, out)
-        _, said = self.json('status')
-        self.assertEqual([None, None], [node['pressure'] for node in said['nodes']])
-        self.assertEqual([[0]] * 3, [guest['held_nodes'] for guest in said['guests']])
-        self.assertEqual([1.0] * 3, [guest['home_ratio'] for guest in said['guests']])
+        _, answer = self.json('status')
+        self.assertEqual([None, None], [node['pressure'] for node in answer['nodes']])
+        self.assertEqual([[0]] * 3, [guest['held_nodes'] for guest in answer['guests']])
+        self.assertEqual([1.0] * 3, [guest['home_ratio'] for guest in answer['guests']])
 
     def test_status_tells_which_cpus_plain_guests_may_use(self):
         self.assertIn('floating pool: CPUs 0-7, all that are', self.run_it('status')[1])
@@ -267,23 +270,23 @@ class StatusTest(OperatingCase):
         )
 
     def test_status_with_an_interval_measures_the_nodes(self):
-        _, said = self.json('status', '--interval', '5')
-        self.assertGreater(said['nodes'][0]['pressure'], 1)
-        self.assertEqual(0, said['nodes'][1]['demand_cores'])
+        _, answer = self.json('status', '--interval', '5')
+        self.assertGreater(answer['nodes'][0]['pressure'], 1)
+        self.assertEqual(0, answer['nodes'][1]['demand_cores'])
 
     def test_status_tells_what_guests_have_wanted(self):
         agent = self.open(agent_conf.OFF)
         for at_s in (0, 60, 120, 180):
             self.load(at_s)
-            told = self.tick(agent, at_s)
+            tick = self.tick(agent, at_s)
         self.assertEqual({}, self.json('status')[1]['guests'][0]['demand_cores'])
         agent.close()
-        (_, said), (_, out, _) = self.json('status'), self.run_it('status')
-        wanted = told.sample.guests[0].cores + told.sample.guests[0].waiting_cores
+        (_, answer), (_, out, _) = self.json('status'), self.run_it('status')
+        wanted = tick.sample.guests[0].cores + tick.sample.guests[0].waiting_cores
         for horizon in ('minutes', 'day'):
-            found = said['guests'][0]['demand_cores'][horizon]
-            self.assertAlmostEqual(wanted, found['mean'], places=3)
-            self.assertAlmostEqual(wanted, found['p95'], delta=0.1 * wanted)
+            demand = answer['guests'][0]['demand_cores'][horizon]
+            self.assertAlmostEqual(wanted, demand['mean'], places=3)
+            self.assertAlmostEqual(wanted, demand['p95'], delta=0.1 * wanted)
         self.assertIn('%.1f/' % wanted, out)
 
     def test_status_tells_of_a_damaged_demand_file(self):

@@ -41,11 +41,11 @@ class DecisionsTest(unittest.TestCase):
     def test_decisions_from_the_input_are_json(self):
         with mock.patch('sys.stdin', io.StringIO(LOG + 'numa_pmc decision: {\n')):
             code, out, err = self.call('--json', '-')
-        told = json.loads(out)
+        answer = json.loads(out)
         self.assertEqual(
-            (0, 2, 1, 1), (code, told['decisions'], told['changed'], told['unreadable'])
+            (0, 2, 1, 1), (code, answer['decisions'], answer['changed'], answer['unreadable'])
         )
-        self.assertEqual(0.9, told['pressure']['chosen'])
+        self.assertEqual(0.9, answer['pressure']['chosen'])
         self.assertIn('1 lines cannot be read', err)
 
     def test_a_log_that_cannot_be_used_is_refused(self):

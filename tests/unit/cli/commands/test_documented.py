@@ -27,8 +27,8 @@ class DocumentedTest(unittest.TestCase):
             with self.subTest(name):
                 text = importlib.import_module('nova_numa_pmc.cli.commands.' + name).__doc__
                 self.assertIn('\nexamples:\n  nova-numa-rebalance', text)
-                told = re.search(r'\nexit codes: (.*)\Z', text, re.S).group(1)
-                self.assertRegex(told.replace('\n', ' '), r'%d usage error' % exits.USAGE)
+                exit_codes = re.search(r'\nexit codes: (.*)\Z', text, re.S).group(1)
+                self.assertRegex(exit_codes.replace('\n', ' '), r'%d usage error' % exits.USAGE)
 
     def test_the_guide_and_the_manual_page_have_the_same_exit_codes(self):
         for path in ('admin/operating.rst', 'man/nova-numa-rebalance.rst'):

@@ -47,25 +47,25 @@ class ExplainTest(unittest.TestCase):
         return self.host.path('flavor.json')
 
     def test_explain_of_a_size_tells_decision_nodes_and_places(self):
-        code, said = self.call('--vcpus', '2', '--memory', '1G')
+        code, answer = self.call('--vcpus', '2', '--memory', '1G')
         self.assertEqual(0, code)
-        self.assertEqual([0], said['decision']['cpu_nodes'])
-        self.assertEqual([0, 1, 2, 3], said['decision']['cpus'])
+        self.assertEqual([0], answer['decision']['cpu_nodes'])
+        self.assertEqual([0, 1, 2, 3], answer['decision']['cpus'])
         self.assertIn(
-            'promises alone: the agent has published nothing', said['decision']['evidence']
+            'promises alone: the agent has published nothing', answer['decision']['evidence']
         )
-        self.assertEqual(2, len(said['nodes']))
-        self.assertEqual([[0], [1]], [place['cpu_nodes'] for place in said['places']])
+        self.assertEqual(2, len(answer['nodes']))
+        self.assertEqual([[0], [1]], [place['cpu_nodes'] for place in answer['places']])
         self.assertFalse(os.path.exists(self.host.path('run/nova-numa-pmc')))
 
     def test_explain_of_a_size_without_a_place_exits_with_1(self):
-        code, said = self.call('--vcpus', '64', '--memory', '1G')
-        self.assertEqual((1, []), (code, said['places']))
-        self.assertIn('64 vCPUs, but only 8 CPUs', said['decision']['why'])
+        code, answer = self.call('--vcpus', '64', '--memory', '1G')
+        self.assertEqual((1, []), (code, answer['places']))
+        self.assertIn('64 vCPUs, but only 8 CPUs', answer['decision']['why'])
 
     def test_explain_takes_a_flavor_and_what_overrides_it(self):
         path = self.flavor(FLAVOR)
-        _, said = self.call('--flavor', path)
+        _, answer = self.call('--flavor', path)
         self.assertEqual(
             {
                 'name': 'new guest',
@@ -74,27 +74,27 @@ class ExplainTest(unittest.TestCase):
                 'extra_specs': {'numa_pmc:policy': 'one_node'},
                 'placed_by': [],
             },
-            said['guest'],
+            answer['guest'],
         )
-        _, said = self.call('--flavor', path, '--vcpus', '6', '--spec', 'numa_pmc:policy=spread')
-        self.assertEqual([0, 1], said['decision']['cpu_nodes'])
+        _, answer = self.call('--flavor', path, '--vcpus', '6', '--spec', 'numa_pmc:policy=spread')
+        self.assertEqual([0, 1], answer['decision']['cpu_nodes'])
 
     def test_explain_tells_of_flavors_that_nova_pins(self):
-        _, said = self.call('--vcpus', '2', '--memory', '512', '--spec', 'hw:numa_nodes=2')
-        self.assertEqual(['hw:numa_nodes'], said['guest']['placed_by'])
-        self.assertIn('placed by others', said['decision']['why'])
+        _, answer = self.call('--vcpus', '2', '--memory', '512', '--spec', 'hw:numa_nodes=2')
+        self.assertEqual(['hw:numa_nodes'], answer['guest']['placed_by'])
+        self.assertIn('placed by others', answer['decision']['why'])
 
     def test_explain_says_that_a_guest_may_grow_beyond_the_host(self):
         most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"
         self.host.launch(1, xml=hosts.domain_xml(1, extra=most))
-        _, said = self.call('--guest', hosts.name_of(1))
-        self.assertEqual([0], said['decision']['cpu_nodes'])
-        self.assertIn('may grow to 1073741824 MiB', ' '.join(said['problems']))
+        _, answer = self.call('--guest', hosts.name_of(1))
+        self.assertEqual([0], answer['decision']['cpu_nodes'])
+        self.assertIn('may grow to 1073741824 MiB', ' '.join(answer['problems']))
 
     def test_explain_takes_a_running_guest_by_its_name(self):
         self.host.launch(1)
-        code, said = self.call('--guest', hosts.name_of(1))
-        self.assertEqual((0, None), (code, said['recorded']))
+        code, answer = self.call('--guest', hosts.name_of(1))
+        self.assertEqual((0, None), (code, answer['recorded']))
         code, out = self.text('--guest', 'other')
         self.assertEqual(1, code)
         self.assertIn('guests here: instance-00000001', out)
@@ -118,15 +118,17 @@ class ExplainTest(unittest.TestCase):
         self.assertIn(
             "node 2: its memory (96G) is a device's (GPU 0000:01:00.0) and not for guests", out
         )
-        _, said = self.call('--vcpus', '2', '--memory', '20G')
+        _, answer = self.call('--vcpus', '2', '--memory', '20G')
         self.assertEqual(
             [{'node': 2, 'bytes': 96 * GIB, 'kind': 'device', 'source': 'GPU 0000:01:00.0'}],
-            said['memory_withheld'],
+            answer['memory_withheld'],
         )
-        self.assertEqual([0, 1], said['decision']['mem_nodes'])
+        self.assertEqual([0, 1], answer['decision']['mem_nodes'])
         self.host.configure('[placement]\nguest_memory_nodes = 2\n')
-        _, said = self.call('--vcpus', '2', '--memory', '20G')
-        self.assertEqual(([], [0, 2]), (said['memory_withheld'], said['decision']['mem_nodes']))
+        _, answer = self.call('--vcpus', '2', '--memory', '20G')
+        self.assertEqual(
+            ([], [0, 2]), (answer['memory_withheld'], answer['decision']['mem_nodes'])
+        )
 
     def test_explain_refuses_no_size_and_wrong_sizes(self):
         self.assertEqual(1, self.text()[0])

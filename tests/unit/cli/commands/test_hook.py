@@ -147,10 +147,10 @@ class HookCommandTest(unittest.TestCase):
     def test_errors_of_hook_are_told_and_exit_with_1(self):
         shutil.rmtree(self.host.path('dev'))
         self.host.write('etc/libvirt', 'a file')
-        said = io.StringIO()
-        with contextlib.redirect_stderr(said):
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors):
             self.assertEqual(1, rebalance.main(['hook', 'install', '--root', self.root]))
-        self.assertIn('nova-numa-rebalance: ', said.getvalue())
+        self.assertIn('nova-numa-rebalance: ', errors.getvalue())
 
 
 class MembersTest(unittest.TestCase):

@@ -214,10 +214,10 @@ class TestRecord(Viewing):
         for _ in range(40):
             process.stdout.readline()
         process.kill()
-        told = 39 + len(process.communicate(timeout=60)[0].split())
+        bytes_read = 39 + len(process.communicate(timeout=60)[0].split())
         read = [sample.taken_s for sample in recording.read(self.path)]
         self.assertEqual([float(at) for at in range(len(read))], read)
-        self.assertGreaterEqual(len(read), told)
+        self.assertGreaterEqual(len(read), bytes_read)
         recording.RecordingWriter(self.path, 1 << 20, 3).close()
 
     def test_record_refuses_wrong_options_and_writes_nothing(self):

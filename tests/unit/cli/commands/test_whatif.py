@@ -60,7 +60,7 @@ class WhatIfTest(unittest.TestCase):
 
     def test_json_has_the_hosts_with_and_without_the_weigher(self):
         code, out, _ = self.call('--json')
-        told = json.loads(out, parse_constant=self.fail)
+        answer = json.loads(out, parse_constant=self.fail)
         self.assertEqual(0, code)
         # Each wants one of the four cores on the less loaded node of its host; the demand that is
         # already there counts as 0.2 of that node's and 0.8 of the mean.
@@ -76,18 +76,20 @@ class WhatIfTest(unittest.TestCase):
             ],
             [
                 (
-                    each['request'],
-                    rounded(each['host'], each['pressure'], each['loss']),
-                    rounded(each['host_without'], each['pressure_without'], each['loss_without']),
+                    choice['request'],
+                    rounded(choice['host'], choice['pressure'], choice['loss']),
+                    rounded(
+                        choice['host_without'], choice['pressure_without'], choice['loss_without']
+                    ),
                 )
-                for each in told['choices']
+                for choice in answer['choices']
             ],
         )
-        self.assertLess(told['loss'], told['loss_without'])
+        self.assertLess(answer['loss'], answer['loss_without'])
         self.assertEqual(
             (4, 2, 1, 1),
             tuple(
-                told[name]
+                answer[name]
                 for name in ('instances', 'changed', 'without_room', 'without_room_otherwise')
             ),
         )

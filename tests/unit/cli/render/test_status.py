@@ -33,7 +33,7 @@ class WhyTest(unittest.TestCase):
         self.assertEqual('no promise', why(None))
 
     def test_why_says_what_has_placed_a_guest_where_we_have_not(self):
-        for origin, one, said in (
+        for origin, one, text in (
             (model.PINNED, None, 'placed by others'),
             (
                 model.PLACED,
@@ -42,19 +42,19 @@ class WhyTest(unittest.TestCase):
             ),
             (model.FLOATING, None, 'floats'),
         ):
-            with self.subTest(said):
-                self.assertEqual(said, why(PROMISE._replace(origin=origin), one))
+            with self.subTest(text):
+                self.assertEqual(text, why(PROMISE._replace(origin=origin), one))
         self.assertEqual('floats', why(PROMISE._replace(cpu_nodes=()), held=()))
 
     def test_why_says_that_a_guest_is_held_elsewhere_than_promised(self):
-        for held, said in (
+        for held, text in (
             ((), '; widened from node 0'),
             ((0, 1), '; widened from node 0'),
             ((1,), '; not on node 0'),
             (None, ''),
         ):
             with self.subTest(held):
-                self.assertEqual('placed 5 min ago' + said, why(held=held))
+                self.assertEqual('placed 5 min ago' + text, why(held=held))
 
     def test_why_says_what_keeps_a_guest_there(self):
         self.assertEqual('placed 5 min ago; bound to its nodes', why(why_fixed='bound'))

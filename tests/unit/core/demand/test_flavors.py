@@ -74,6 +74,6 @@ class FlavorTest(unittest.TestCase):
         histories = Histories()
         histories.flavors[None] = (50, 20.0)
         for number in range(1, 31):
-            histories.guests['%d' % number] = each = GuestHistory(None, 4, 0.0, 600.0)
-            each.demand.add(0.8, (1.0, 1.0))
+            histories.guests['%d' % number] = history = GuestHistory(None, 4, 0.0, 600.0)
+            history.demand.add(0.8, (1.0, 1.0))
         self.assertEqual(model.DemandHistory(50, 16.25), subject.of_all_guests(histories))

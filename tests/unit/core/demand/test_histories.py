@@ -67,8 +67,8 @@ class AddSampleTest(unittest.TestCase):
         return self.histories.guests.get(GUEST)
 
     def test_demand_is_what_ran_and_what_waited(self):
-        found = self.add(one(2.0, waiting_cores=0.5))
-        self.assertEqual((2.5, 2.5), (found.demand.minutes.mean, found.demand.day.mean))
+        history = self.add(one(2.0, waiting_cores=0.5))
+        self.assertEqual((2.5, 2.5), (history.demand.minutes.mean, history.demand.day.mean))
 
     def test_an_interval_of_a_stopped_agent_counts_for_ten_minutes_at_most(self):
         self.add(one(1.0), elapsed_s=600.0)
@@ -79,14 +79,14 @@ class AddSampleTest(unittest.TestCase):
     def test_a_paused_guest_keeps_what_is_known_of_it(self):
         self.add(one(2.0))
         for _ in range(100):
-            found = self.add(one(0.0), known=running(state='paused'), elapsed_s=600.0)
-        self.assertEqual((2.0, 2.0), (found.demand.minutes.mean, found.demand.day.mean))
-        self.assertEqual(self.histories.clock_s, found.seen_s)
+            history = self.add(one(0.0), known=running(state='paused'), elapsed_s=600.0)
+        self.assertEqual((2.0, 2.0), (history.demand.minutes.mean, history.demand.day.mean))
+        self.assertEqual(self.histories.clock_s, history.seen_s)
 
     def test_unknown_is_not_idle(self):
         self.add(one(2.0))
-        found = self.add(one(None))
-        self.assertEqual(2.0, found.demand.minutes.mean)
+        history = self.add(one(None))
+        self.assertEqual(2.0, history.demand.minutes.mean)
 
     def test_a_first_sample_has_no_rates(self):
         self.add(one(None), elapsed_s=0.0)
@@ -95,8 +95,8 @@ class AddSampleTest(unittest.TestCase):
     def test_traffic_by_counted_accesses_or_bytes(self):
         # Both nodes together serve 16e9 bytes/s; all counted accesses are the guest's.
         self.assertEqual(16e9, self.add(one(2.0)).traffic.day.mean)
-        found = self.add(one(2.0, bandwidth_bytes_per_sec=1e9), elapsed_s=600.0)
-        self.assertAlmostEqual(1e9, found.traffic.minutes.mean, delta=0.3e9)
+        history = self.add(one(2.0, bandwidth_bytes_per_sec=1e9), elapsed_s=600.0)
+        self.assertAlmostEqual(1e9, history.traffic.minutes.mean, delta=0.3e9)
 
     def test_where_a_guest_ran_is_forgotten_when_its_place_changes(self):
         self.add(one(2.0), promises=promised())
@@ -132,10 +132,10 @@ class AddSampleTest(unittest.TestCase):
 
     def test_years_of_intervals_keep_mean_and_variance(self):
         for at in range(3000):
-            found = self.add(one(1.0 + at % 2), elapsed_s=600.0)
+            history = self.add(one(1.0 + at % 2), elapsed_s=600.0)
         self.assertLess(self.histories.minutes.scale, 1e200)
-        self.assertAlmostEqual(1.5, found.demand.day.mean, places=2)
-        self.assertAlmostEqual(0.25, found.demand.day.variance, places=2)
+        self.assertAlmostEqual(1.5, history.demand.day.mean, places=2)
+        self.assertAlmostEqual(0.25, history.demand.day.variance, places=2)
 
 
 class ForgetTest(unittest.TestCase):
@@ -209,19 +209,21 @@ class FormatTest(unittest.TestCase):
         data = json.loads(json.dumps(history_format.to_data(histories), allow_nan=False))
         again = history_format.from_data(data)
         self.assertEqual(list(data['guests']), list(again.guests))
-        for uuid, found in again.guests.items():
+        for uuid, history in again.guests.items():
             before = histories.guests[uuid]
-            self.assertEqual((before.flavor, before.vcpus), (found.flavor, found.vcpus))
-            for old, new in zip(before.streams(), found.streams()):
+            self.assertEqual((before.flavor, before.vcpus), (history.flavor, history.vcpus))
+            for old, new in zip(before.streams(), history.streams()):
                 if old.mean is None:
                     self.assertIsNone(new.mean)
                     continue
                 self.assertAlmostEqual(old.mean, new.mean, delta=1e-4 * old.mean)
                 self.assertAlmostEqual(old.variance, new.variance, delta=1e-4 * old.variance)
                 self.assertEqual(old.quantile(0.95, 1.0), new.quantile(0.95, 1.0))
-            self.assertAlmostEqual(before.measured_s, found.measured_s, delta=0.1)
+            self.assertAlmostEqual(before.measured_s, history.measured_s, delta=0.1)
             self.assertAlmostEqual(
-                before.demand.day.weight / histories.day.scale, found.demand.day.weight, delta=0.1
+                before.demand.day.weight / histories.day.scale,
+                history.demand.day.weight,
+                delta=0.1,
             )
 
     def whole(self):
@@ -251,9 +253,9 @@ class FormatTest(unittest.TestCase):
     def test_a_guest_without_any_measurement_in_the_file_tells_nothing(self):
         data = self.whole()
         data['guests'][GUEST]['demand'] = [[], []]
-        found = history_format.from_data(data)
-        self.assertFalse(found.guests[GUEST].is_representative)
-        self.assertEqual({'m9': (3, 1.5)}, flavors.per_vcpu(found))
+        histories_ = history_format.from_data(data)
+        self.assertFalse(histories_.guests[GUEST].is_representative)
+        self.assertEqual({'m9': (3, 1.5)}, flavors.per_vcpu(histories_))
 
     def test_a_flavor_that_no_guest_tells_of_is_left_out(self):
         data = self.whole()

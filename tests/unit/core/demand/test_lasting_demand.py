@@ -55,13 +55,13 @@ class Here:
 
     def run(self, *intervals_s):
         for elapsed_s in intervals_s:
-            demand, traffic, found = list(self.others), [0.0] * len(self.others), []
+            demand, traffic, guest_samples = list(self.others), [0.0] * len(self.others), []
             for name, (cores, shares, bytes_per_sec) in self.guests.items():
                 for node, share in shares.items():
                     if cores is not None:
                         demand[node] += cores * share
                     traffic[node] += (bytes_per_sec or 0.0) * share
-                found.append(
+                guest_samples.append(
                     GuestSample(
                         name,
                         name,
@@ -93,7 +93,7 @@ class Here:
                     )
                     for at in range(len(demand))
                 ),
-                tuple(found),
+                tuple(guest_samples),
             )
             self.histories.add_sample(self.sample, self.known, self.promises)
 
@@ -112,13 +112,13 @@ class Here:
         )
 
     def demand(self):
-        return [each.demand_cores for each in self.loads().values()]
+        return [load.demand_cores for load in self.loads().values()]
 
 
 class TestCase(unittest.TestCase):
     def assertDemand(self, wanted, here, places=6):
-        for expected, found in zip(wanted, here.demand()):
-            self.assertAlmostEqual(expected, found, places=places)
+        for expected, demand in zip(wanted, here.demand()):
+            self.assertAlmostEqual(expected, demand, places=places)
 
 
 class ComposeTest(TestCase):
@@ -227,9 +227,9 @@ class PoolTest(TestCase):
         here.sample = here.sample._replace(
             pools=(PoolSample((0, 16), demand_by_node, ((0, 0.0), (1, 0.0))),)
         )
-        (found,) = here.lasting_demand().pool_demands()
-        self.assertEqual((0, 16), found.cpus)
-        return found.demand_by_node
+        (pool,) = here.lasting_demand().pool_demands()
+        self.assertEqual((0, 16), pool.cpus)
+        return pool.demand_by_node
 
     def of_pool(self, here, name):
         here.known[name] = here.known[name]._replace(allowed_cpus=frozenset({0, 16, 999}))
@@ -305,11 +305,11 @@ class YoungTest(TestCase):
         for at in range(5):
             here.add('f%d' % at, 4.0, vcpus=4, bytes_per_sec=4e9, flavor='hot')
         here.run(*HALF_HOUR)
-        before = [each.bandwidth_bytes_per_sec for each in here.loads().values()]
+        before = [load.bandwidth_bytes_per_sec for load in here.loads().values()]
         here.add('young', None, node=1, since_ns=NOW_NS, flavor='hot', started=False, **promise)
         del here.guests['young'], here.known['young']
         here.run(5.0)
-        after = [each.bandwidth_bytes_per_sec for each in here.loads().values()]
+        after = [load.bandwidth_bytes_per_sec for load in here.loads().values()]
         return [round((late - early) / 1e9, 3) for early, late in zip(before, after)]
 
     def test_traffic_is_expected_where_the_memory_is_promised(self):
@@ -396,8 +396,8 @@ class HorizonTest(TestCase):
         for at in range(8):
             here.add('g%d' % at, 0.0)
         for at in range(3000):
-            for each in here.guests.values():
-                each[0] = 4.0 * (rng.random() < 0.125)
+            for guest_state in here.guests.values():
+                guest_state[0] = 4.0 * (rng.random() < 0.125)
             here.run(15.0)
             if at >= 2000:
                 highest = max(highest, here.demand()[0])
@@ -426,10 +426,10 @@ class PropertyTest(unittest.TestCase):
     @given(HOST)
     def test_lasting_demand_of_a_constant_load_is_that_of_the_interval(self, drawn):
         here = self.built(drawn)
-        for node, found in zip(here.sample.nodes, here.loads().values()):
-            self.assertAlmostEqual(node.demand_cores, found.demand_cores, places=6)
+        for node, lasting in zip(here.sample.nodes, here.loads().values()):
+            self.assertAlmostEqual(node.demand_cores, lasting.demand_cores, places=6)
             self.assertAlmostEqual(
-                node.bandwidth_bytes_per_sec / 1e9, found.bandwidth_bytes_per_sec / 1e9, places=6
+                node.bandwidth_bytes_per_sec / 1e9, lasting.bandwidth_bytes_per_sec / 1e9, places=6
             )
 
     @settings(max_examples=50, deadline=None)

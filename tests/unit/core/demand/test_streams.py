@@ -67,13 +67,13 @@ class PropertyTest(unittest.TestCase):
         near = [
             exact_quantile(series, min(1.0, max(0.0, share + off))) for off in (-1e-9, 0.0, 1e-9)
         ]
-        found = stream.quantile(share, UNIT)
+        quantile = stream.quantile(share, UNIT)
         self.assertTrue(
             any(
-                abs(found - exact) <= max(UNIT, subject.RELATIVE_ERROR * exact) * (1 + 1e-6)
+                abs(quantile - exact) <= max(UNIT, subject.RELATIVE_ERROR * exact) * (1 + 1e-6)
                 for exact in near
             ),
-            (found, near),
+            (quantile, near),
         )
 
     @settings(deadline=None)

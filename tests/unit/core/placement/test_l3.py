@@ -15,12 +15,14 @@ NODES, CACHES, CPUS = 2, 4, 4
 
 def machine(threads=1):
     """Build two nodes with four caches of four CPUs each."""
-    each = CACHES * CPUS
-    host = topology([each] * NODES, [64 * GIB] * NODES, threads=threads)
+    cpus_per_node = CACHES * CPUS
+    host = topology([cpus_per_node] * NODES, [64 * GIB] * NODES, threads=threads)
     return host._replace(
         l3s=tuple(
             tuple(
-                frozenset(range(node * each + at * CPUS, node * each + (at + 1) * CPUS))
+                frozenset(
+                    range(node * cpus_per_node + at * CPUS, node * cpus_per_node + (at + 1) * CPUS)
+                )
                 for at in range(CACHES)
             )
             for node in range(NODES)
@@ -33,7 +35,7 @@ class Host:
 
     def __init__(self, host=None, loads=None):
         self.host, self.loads, self.promises = host or machine(), loads, []
-        self.told: tuple[model.Reason, ...] = ()
+        self.reasons: tuple[model.Reason, ...] = ()
 
     def start(self, vcpus, **fields):
         """Place a guest; return the CPUs to which it is held, None if it is left alone."""
@@ -43,7 +45,7 @@ class Host:
         )
         request = host_view.request(new, PLACEMENT_OPTIONS)
         placed = placement.place(view, request, PLACEMENT_OPTIONS)
-        cpus, self.told = l3.choose(
+        cpus, self.reasons = l3.choose(
             self.host, view, self.promises, placed.cpu_nodes, request, PLACEMENT_OPTIONS
         )
         self.promises.append(placement.promise(new, placed, 0)._replace(cpus=cpus))
@@ -72,7 +74,7 @@ class ChooseTest(unittest.TestCase):
     def test_a_guest_that_no_cache_fits_has_its_nodes_cpus(self):
         host = Host()
         self.assertEqual(16, len(host.start(5)))
-        self.assertEqual((), host.told)
+        self.assertEqual((), host.reasons)
 
     def test_a_guest_wanting_more_cores_than_a_cache_has_its_nodes_cpus(self):
         # Four threads provide two and a half cores.
@@ -84,7 +86,7 @@ class ChooseTest(unittest.TestCase):
         host = Host()
         held = [host.start(4) for _ in range(24)]
         self.assertEqual([4] * 8 + [16] * 16, [len(cpus) for cpus in held])
-        self.assertEqual([explain.L3_CROWDED], [reason.code for reason in host.told])
+        self.assertEqual([explain.L3_CROWDED], [reason.code for reason in host.reasons])
 
     def test_measured_demand_says_how_crowded_a_cache_is(self):
         for demand, expected in ((0.4, 4), (15.0, 16)):
@@ -155,7 +157,7 @@ class ChooseTest(unittest.TestCase):
         )
         for vcpus in sizes:
             cpus = host.start(vcpus)
-            reasons = dict(host.told[0].values) if host.told else {}
+            reasons = dict(host.reasons[0].values) if host.reasons else {}
             self.assertGreaterEqual(len(cpus), vcpus)
             if len(cpus) == CPUS:
                 view = host_view.view(host.host, host.promises, PLACEMENT_OPTIONS, host.loads)

@@ -53,11 +53,14 @@ class SmallestTest(unittest.TestCase):
         st.tuples(st.integers(1, 30), st.integers(0, 30)),
     )
     def test_each_set_found_with_costs_holds_the_guest(self, drawn, need):
-        room, costs = [each[:2] for each in drawn], [each[2:] for each in drawn]
+        room, costs = (
+            [node_room[:2] for node_room in drawn],
+            [node_room[2:] for node_room in drawn],
+        )
         with mock.patch.object(node_sets, 'ENUMERATED_MAX', 0):
-            found = node_sets.smallest_sets(room, need, apart, costs)
-        self.assertEqual(bool(node_sets.smallest_sets(room, need, apart)), bool(found))
-        for chosen in found:
+            sets = node_sets.smallest_sets(room, need, apart, costs)
+        self.assertEqual(bool(node_sets.smallest_sets(room, need, apart)), bool(sets))
+        for chosen in sets:
             self.assertEqual(sorted(set(chosen)), list(chosen))
             for kind in (0, 1):
                 self.assertGreaterEqual(sum(room[at][kind] for at in chosen), need[kind])
@@ -69,24 +72,24 @@ class SmallestTest(unittest.TestCase):
 
     def test_the_cheapest_nodes_are_found_in_each_socket(self):
         room, costs = [(2, 4)] * 24, [(at % 12,) for at in range(24)]
-        found = node_sets.smallest_sets(
+        sets = node_sets.smallest_sets(
             room, (6, 6), lambda a, b: 11 if a // 12 == b // 12 else 32, costs
         )
-        self.assertLessEqual({(0, 1, 2), (12, 13, 14)}, set(found))
+        self.assertLessEqual({(0, 1, 2), (12, 13, 14)}, set(sets))
 
     def test_some_of_many_neighbourhoods_and_the_whole_host_are_searched(self):
         # On a line, each node has its own neighbourhoods, unlike those of the next node.
         room = [(1, 1)] * 60
-        found = node_sets.smallest_sets(room, (4, 4), lambda a, b: 10 + abs(a - b))
-        self.assertTrue(found)
-        for chosen in found:
+        sets = node_sets.smallest_sets(room, (4, 4), lambda a, b: 10 + abs(a - b))
+        self.assertTrue(sets)
+        for chosen in sets:
             self.assertEqual(4, len(chosen))
 
     def test_the_cheapest_and_nearest_of_many_sets_are_returned(self):
         room, costs = [(1, 1)] * 24, [(at % 12,) for at in range(24)]
-        found = node_sets.smallest_sets(
+        sets = node_sets.smallest_sets(
             room, (2, 0), lambda a, b: 11 if a // 12 == b // 12 else 32, costs
         )
-        self.assertEqual(node_sets.RETURNED_MAX, len(found))
-        self.assertLessEqual({(0, 1), (12, 13), (0, 12)}, set(found))
-        self.assertEqual(sorted(found), found)
+        self.assertEqual(node_sets.RETURNED_MAX, len(sets))
+        self.assertLessEqual({(0, 1), (12, 13), (0, 12)}, set(sets))
+        self.assertEqual(sorted(sets), sets)

@@ -305,17 +305,17 @@ class PolicyTest(unittest.TestCase):
 class PromiseTest(unittest.TestCase):
     def test_a_placed_guest_is_promised_its_nodes(self):
         placed = model.Placement((1,), mem_nodes=(1,))
-        made = placement.promise(guest(vcpus=2), placed, 7)
+        promise = placement.promise(guest(vcpus=2), placed, 7)
         self.assertEqual(
             ((1,), (1,), 2, 300 * MIB, 'placed', 7, False),
             (
-                made.cpu_nodes,
-                made.mem_nodes,
-                made.vcpus,
-                made.memory_bytes,
-                made.origin,
-                made.since_ns,
-                made.bound,
+                promise.cpu_nodes,
+                promise.mem_nodes,
+                promise.vcpus,
+                promise.memory_bytes,
+                promise.origin,
+                promise.since_ns,
+                promise.bound,
             ),
         )
 
@@ -325,21 +325,23 @@ class PromiseTest(unittest.TestCase):
         placed = placement.place(
             view, host_view.request(wide, PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
         )
-        made = placement.promise(wide, placed, 7)
-        self.assertEqual((9 * GIB // 5, 9 * GIB - 9 * GIB // 5), made.mem_bytes)
+        promise = placement.promise(wide, placed, 7)
+        self.assertEqual((9 * GIB // 5, 9 * GIB - 9 * GIB // 5), promise.mem_bytes)
 
     def test_a_guest_pinned_by_others_is_promised_its_memory_nodes(self):
         pinned = guest(placed_by=('numatune',), mem_nodes=(0,))
-        made = placement.promise(pinned, model.Placement(()), 7)
-        self.assertEqual(((), (0,), 'pinned'), (made.cpu_nodes, made.mem_nodes, made.origin))
+        promise = placement.promise(pinned, model.Placement(()), 7)
+        self.assertEqual(
+            ((), (0,), 'pinned'), (promise.cpu_nodes, promise.mem_nodes, promise.origin)
+        )
 
     def test_memory_that_numatune_does_not_bind_is_where_the_pinned_vcpus_run(self):
         pinned = guest(placed_by=('vcpupin',), cpu_nodes=(1,))
         self.assertEqual((1,), placement.promise(pinned, model.Placement(()), 7).mem_nodes)
 
     def test_a_promise_counts_the_vcpus_that_are_online(self):
-        made = placement.promise(guest(vcpus=1, vcpus_max=4), model.Placement(()), 7)
-        self.assertEqual(1, made.vcpus)
+        promise = placement.promise(guest(vcpus=1, vcpus_max=4), model.Placement(()), 7)
+        self.assertEqual(1, promise.vcpus)
 
     def test_a_guest_left_alone_is_recorded_as_floating(self):
         self.assertEqual('floating', placement.promise(guest(), model.Placement(()), 7).origin)
@@ -355,10 +357,10 @@ class ExplainTest(unittest.TestCase):
         )
 
     def test_explain_tells_why_nothing_fits(self):
-        said = explain.explain(place(host(node(0)), memory=9 * GIB))
-        self.assertIn('memory fits nowhere', said)
+        text = explain.explain(place(host(node(0)), memory=9 * GIB))
+        self.assertIn('memory fits nowhere', text)
         self.assertIn(
-            'no single node fits 1 vCPUs and 9216 MiB: at most 4 CPUs and 8192 MiB', said
+            'no single node fits 1 vCPUs and 9216 MiB: at most 4 CPUs and 8192 MiB', text
         )
 
     def test_a_reason_of_a_newer_version_is_told_by_its_code(self):

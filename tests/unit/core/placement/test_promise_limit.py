@@ -32,11 +32,11 @@ class MostTest(unittest.TestCase):
 class BoundedTest(unittest.TestCase):
     def bounded(self, memory, plugged=None, **fields):
         asked = guest(memory=memory, plugged_bytes=plugged, **fields)
-        found, problems = promise_limit.limit_memory(
+        limited, problems = promise_limit.limit_memory(
             asked, topology(memory=(4 * GIB, 4 * GIB)), PLACEMENT_OPTIONS
         )
-        self.assertEqual(asked, found._replace(memory_bytes=memory))
-        return found.memory_bytes, problems
+        self.assertEqual(asked, limited._replace(memory_bytes=memory))
+        return limited.memory_bytes, problems
 
     def test_memory_that_the_host_could_give_is_promised(self):
         for memory, plugged in ((GIB, None), (8 * GIB, None), (8 * GIB, GIB)):

@@ -114,11 +114,12 @@ class WhyNotTest(unittest.TestCase):
         expected = reasons | ({'unknown'} if not known else set())
         if 'placed_by_others' in reasons:
             expected = expected - {'other_pool'}
-        told = next((rule.code for rule in eligibility.RULES if rule.code in expected), '')
-        self.assertEqual(told, eligibility.why_not(one, promise if known else None, HOST))
+        first_code = next((rule.code for rule in eligibility.RULES if rule.code in expected), '')
+        self.assertEqual(first_code, eligibility.why_not(one, promise if known else None, HOST))
         now = eligibility.why_not_now(one)
         self.assertEqual(
-            told if told in [rule.code for rule in eligibility.RULES_ALWAYS] else '', now
+            first_code if first_code in [rule.code for rule in eligibility.RULES_ALWAYS] else '',
+            now,
         )
 
 

@@ -10,7 +10,7 @@ from nova_numa_pmc.model import Reason
 from tests.sim.constant import GIB, Constant, load
 
 
-def told(host, ticks=20, **terms):
+def explained(host, ticks=20, **terms):
     plans, _ = host.run(plan_records.RebalanceOptions(**terms), ticks)
     return [explain_move(move) for plan in plans for move in plan.moves]
 
@@ -27,7 +27,7 @@ class ExplainTest(unittest.TestCase):
                 'g0 moves from node 0 to node 1 (1.0 GiB): gains 4.6 cores (waiting for CPUs 4, '
                 'unevenly crowded nodes 0.6), costs 5.0 core-seconds, 22.8 lost so far'
             ],
-            told(host),
+            explained(host),
         )
 
     def test_explain_of_a_swap_names_both_guests(self):
@@ -37,7 +37,7 @@ class ExplainTest(unittest.TestCase):
             load('c', 4, 1, 0.5, 4 * GIB),
             load('d', 4, 1, 0.5, 4 * GIB),
         ]
-        (line,) = told(Constant((4, 4), (9 * GIB,) * 2, guests), 40, widen=False)
+        (line,) = explained(Constant((4, 4), (9 * GIB,) * 2, guests), 40, widen=False)
         self.assertIn('swaps from node 0 to node 1 (4.0 GiB); ', line)
         self.assertIn('swaps from node 1 to node 0 (4.0 GiB)', line)
 

@@ -15,10 +15,10 @@ VIEW = host(
 PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, GIB, started=True)
 
 
-def told(sample, one=None, promise=PROMISE, view=VIEW, **more):
+def load_of(sample, one=None, promise=PROMISE, view=VIEW, **more):
     one = one or guest('g', 2, GIB)
-    (found,) = guest_load.guest_loads([sample], {one.uuid: one}, {one.uuid: promise}, view, **more)
-    return found
+    (load,) = guest_load.guest_loads([sample], {one.uuid: one}, {one.uuid: promise}, view, **more)
+    return load
 
 
 def sample(**fields):
@@ -27,10 +27,10 @@ def sample(**fields):
 
 class GuestLoadTest(unittest.TestCase):
     def test_demand_is_what_ran_and_what_waited(self):
-        found = told(sample(cores=1.5, waiting_cores=0.5))
-        self.assertEqual((2.0, 1.5), (found.demand_cores, found.served_cores))
-        self.assertEqual(1.5, told(sample(cores=1.5)).demand_cores)
-        self.assertIsNone(told(sample()).demand_cores)
+        load = load_of(sample(cores=1.5, waiting_cores=0.5))
+        self.assertEqual((2.0, 1.5), (load.demand_cores, load.served_cores))
+        self.assertEqual(1.5, load_of(sample(cores=1.5)).demand_cores)
+        self.assertIsNone(load_of(sample()).demand_cores)
 
     def test_a_guest_that_we_have_placed_lately_counts_as_just_placed(self):
         now_ns = 10**15
@@ -42,48 +42,48 @@ class GuestLoadTest(unittest.TestCase):
         ):
             promise = PROMISE._replace(since_ns=since_ns, origin=origin)
             self.assertEqual(
-                just_placed, told(sample(), promise=promise, now_ns=now_ns).just_placed
+                just_placed, load_of(sample(), promise=promise, now_ns=now_ns).just_placed
             )
-        self.assertFalse(told(sample(), promise=PROMISE._replace(since_ns=now_ns)).just_placed)
+        self.assertFalse(load_of(sample(), promise=PROMISE._replace(since_ns=now_ns)).just_placed)
 
     def test_unknown_accesses_stay_unknown(self):
-        found = told(sample(cores=1.0, remote_ratio=0.5))
-        self.assertIsNone(found.lines_per_sec)
-        self.assertIsNone(found.bandwidth_bytes_per_sec)
+        load = load_of(sample(cores=1.0, remote_ratio=0.5))
+        self.assertIsNone(load.lines_per_sec)
+        self.assertIsNone(load.bandwidth_bytes_per_sec)
 
     def test_controllers_traffic_is_shared_out_by_accesses(self):
         # 8e9 bytes per second were served, 5e7 accesses counted: 160 bytes each.
-        found = told(sample(local_per_sec=4e7, remote_per_sec=1e7))
-        self.assertEqual(5e7, found.lines_per_sec)
-        self.assertAlmostEqual(8e9, found.bandwidth_bytes_per_sec)
+        load = load_of(sample(local_per_sec=4e7, remote_per_sec=1e7))
+        self.assertEqual(5e7, load.lines_per_sec)
+        self.assertAlmostEqual(8e9, load.bandwidth_bytes_per_sec)
 
     def test_counted_bytes_are_the_bandwidth_of_a_guest(self):
-        found = told(sample(bandwidth_bytes_per_sec=6.4e9))
-        self.assertEqual((1e8, 6.4e9), (found.lines_per_sec, found.bandwidth_bytes_per_sec))
+        load = load_of(sample(bandwidth_bytes_per_sec=6.4e9))
+        self.assertEqual((1e8, 6.4e9), (load.lines_per_sec, load.bandwidth_bytes_per_sec))
 
     def test_without_controllers_traffic_is_unknown(self):
         view = VIEW._replace(
-            nodes=tuple(each._replace(bandwidth_bytes_per_sec=None) for each in VIEW.nodes)
+            nodes=tuple(node._replace(bandwidth_bytes_per_sec=None) for node in VIEW.nodes)
         )
-        found = told(sample(local_per_sec=4e7, remote_per_sec=1e7), view=view)
-        self.assertIsNone(found.bandwidth_bytes_per_sec)
+        load = load_of(sample(local_per_sec=4e7, remote_per_sec=1e7), view=view)
+        self.assertIsNone(load.bandwidth_bytes_per_sec)
 
     def test_a_guest_may_run_where_its_cpus_are(self):
         self.assertEqual(
-            (1,), told(sample(), guest('g', 2, GIB, allowed_cpus=frozenset({2}))).allowed_nodes
+            (1,), load_of(sample(), guest('g', 2, GIB, allowed_cpus=frozenset({2}))).allowed_nodes
         )
-        self.assertIsNone(told(sample()).allowed_nodes)
+        self.assertIsNone(load_of(sample()).allowed_nodes)
 
     def test_a_widened_guest_has_a_home_node(self):
-        found = told(sample(), widened_nodes={'uuid-g': (0, 1)})
-        self.assertEqual(((0, 1), (0,)), (found.cpu_nodes, found.home_nodes))
+        load = load_of(sample(), widened_nodes={'uuid-g': (0, 1)})
+        self.assertEqual(((0, 1), (0,)), (load.cpu_nodes, load.home_nodes))
 
     def test_a_guest_that_is_paused_is_fixed(self):
-        self.assertEqual('', told(sample(cores=1.0)).why_fixed)
-        self.assertEqual('paused', told(sample(), guest('g', 2, GIB, state='paused')).why_fixed)
+        self.assertEqual('', load_of(sample(cores=1.0)).why_fixed)
+        self.assertEqual('paused', load_of(sample(), guest('g', 2, GIB, state='paused')).why_fixed)
 
     def test_vcpus_that_may_be_plugged_need_a_thread_too(self):
-        self.assertEqual(4, told(sample(), guest('g', 2, GIB, vcpus_max=4)).vcpus)
+        self.assertEqual(4, load_of(sample(), guest('g', 2, GIB, vcpus_max=4)).vcpus)
 
 
 class WaitingTest(unittest.TestCase):

@@ -21,7 +21,7 @@ GUESTS = st.lists(
 
 
 def effect(guest, node=None):
-    cpus, memory, part, demand, lines, each = guest
+    cpus, memory, part, demand, lines, latency_ns = guest
     shares = {memory: part}
     shares[cpus] = shares.get(cpus, 0.0) + 1 - part
     if node is not None:
@@ -32,7 +32,7 @@ def effect(guest, node=None):
         ((cpus, 1.0),),
         tuple(shares.items()),
         lines * 1e-9,
-        lines * each,
+        lines * latency_ns,
         LATENCIES,
     )
 
@@ -41,7 +41,7 @@ def laid_out(places):
     """Sum (guest, node that it moved to or None) into D, x, W, S and the distance."""
     demand, lines, distance = [0.0] * 3, [[0.0] * 3 for _ in range(3)], 0.0
     served, accessing_cores = [0.0] * 3, [0.0] * 3
-    for (cpus, memory, part, wants, reached, each), node in places:
+    for (cpus, memory, part, wants, reached, latency_ns), node in places:
         shares = {memory: part}
         shares[cpus] = shares.get(cpus, 0.0) + 1 - part
         if node is not None:
@@ -56,7 +56,7 @@ def laid_out(places):
         )
         for m, share in shares.items():
             lines[cpus][m] += share * reached
-            served[m] += share * reached * each
+            served[m] += share * reached * latency_ns
             accessing_cores[m] += share * wants
     used = [rates.ratio(amount, most) for amount, most in zip(served, MAXIMA)]
     return demand, lines, used, accessing_cores, distance
@@ -103,8 +103,8 @@ class BalanceTest(unittest.TestCase):
         host, first = self.host(guests), guests[0]
         now = burden([(guest, None) for guest in guests])
         after = burden([(first, node)] + [(guest, None) for guest in guests[1:]])
-        found = host.gain((effect(first),), (effect(first, node),))
-        self.assertAlmostEqual(now - after, found, delta=1e-6 * (1 + now + after))
+        gain = host.gain((effect(first),), (effect(first, node),))
+        self.assertAlmostEqual(now - after, gain, delta=1e-6 * (1 + now + after))
 
     def test_the_loss_below_saturation_is_the_published_one(self):
         guests = [
@@ -124,12 +124,12 @@ class BalanceTest(unittest.TestCase):
     def test_taking_a_guest_away_undoes_putting_it(self):
         host = losses.HostLoss(CORES, MAXIMA, [1.0] * 3, [1e9] * 3, [0.0] * 3)
         before = host.loss()
-        for each in (
+        for burden in (
             effect((0, 1, 0.5, 9.0, 1e8, 64)),
             losses.effect((0, 1), 5.0, ((0, 0.5), (1, 0.5)), ((0, 1.0),), 0.1, 1e9, LATENCIES),
         ):
-            host.add_effect(each)
-            host.add_effect(each, -1)
+            host.add_effect(burden)
+            host.add_effect(burden, -1)
         self.assertAlmostEqual(before, host.loss())
 
     def test_wide_guests_fill_idle_cores(self):

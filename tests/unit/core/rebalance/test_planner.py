@@ -158,8 +158,8 @@ class WidenTest(unittest.TestCase):
     def host(self, lines=(1e5, 1e6, 1e6)):
         """Build three guests whose demand no division over two nodes satisfies."""
         guests = [
-            load(f'g{at}', 4, 0 if at < 2 else 1, 2.7, 4 * GIB, lines=each)
-            for at, each in enumerate(lines)
+            load(f'g{at}', 4, 0 if at < 2 else 1, 2.7, 4 * GIB, lines=lines_per_sec)
+            for at, lines_per_sec in enumerate(lines)
         ]
         return Constant((4, 4), (9 * GIB,) * 2, guests)
 
@@ -189,11 +189,11 @@ class WidenTest(unittest.TestCase):
         self.assertEqual([], kinds(plans))
 
     def test_bursts_are_shared_whether_or_not_nodes_are_full(self):
-        for each, bursting, calm in ((1.2, 0.6, 0.0), (1.5, 1.0, 0.5)):
-            guests = [load(f'g{at}', 2, at // 3, each, lines=1e4) for at in range(6)]
+        for cores, bursting, calm in ((1.2, 0.6, 0.0), (1.5, 1.0, 0.5)):
+            guests = [load(f'g{at}', 2, at // 3, cores, lines=1e4) for at in range(6)]
             host = Constant((4, 4), (64 * GIB,) * 2, guests)
             for waiting, wanted in ((bursting, {'widen'}), (calm, set())):
-                with self.subTest(each=each, waiting=waiting):
+                with self.subTest(cores=cores, waiting=waiting):
                     seen = host.situation()._replace(waiting_cores=((0, waiting), (1, waiting)))
                     plan, _ = planner.plan(seen, RebalanceMemory(), TERMS, TICK_S, 0.0)
                     self.assertEqual(wanted, set(kinds([plan])))

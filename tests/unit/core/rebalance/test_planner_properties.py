@@ -98,7 +98,7 @@ def build(drawn, ids=None):
     return Constant(cores, [capacity * GIB] * len(cores), guests, bandwidth_max, ids=ids)
 
 
-def made(plans):
+def moves_of(plans):
     return [move for plan in plans for move in plan.moves]
 
 
@@ -110,7 +110,7 @@ class PropertyTest(unittest.TestCase):
         terms, host = UNBOUNDED._replace(interval_max_s=DAY_S), build(drawn)
         _, memory = host.run(terms, 40, DAY_S)
         plans, _ = host.run(terms, 20, DAY_S, memory=memory)
-        self.assertEqual([], made(plans))
+        self.assertEqual([], moves_of(plans))
 
     @QUICK
     @given(HOSTS)
@@ -149,12 +149,13 @@ class PropertyTest(unittest.TestCase):
             return guest._replace(demand_cores=demand, served_cores=demand, lines_per_sec=lines)
 
         plans, _ = host.run(TERMS, 120, 5.0, noise=noisy, memory=memory)
-        for move in made(plans):
+        for move in moves_of(plans):
             self.assertGreaterEqual(move.regret_core_sec, move.cost_core_sec)
         self.assertLessEqual(
-            sum(len(move.parts) for move in made(plans) if move.bytes), max(2, len(host.guests))
+            sum(len(move.parts) for move in moves_of(plans) if move.bytes),
+            max(2, len(host.guests)),
         )
-        self.assertLessEqual(len(made(plans)), 20)
+        self.assertLessEqual(len(moves_of(plans)), 20)
 
     @QUICK
     @given(HOSTS, st.permutations([3, 7, 12, 40]))
@@ -235,4 +236,4 @@ class PropertyTest(unittest.TestCase):
         ]
         host = Constant((48,) * 8, (2048 * GIB,) * 8, guests, 1e11)
         plans, _ = host.run(TERMS, 3, MINUTE_S)
-        self.assertEqual([], made(plans))
+        self.assertEqual([], moves_of(plans))

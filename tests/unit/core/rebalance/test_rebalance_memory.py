@@ -43,8 +43,8 @@ def trial(*uuids):
 
 class TrialTest(unittest.TestCase):
     def credit(self, known):
-        [each] = known.trials
-        return each.credit_core_sec
+        [trial] = known.trials
+        return trial.credit_core_sec
 
     def test_a_trial_is_credited_what_its_reverse_would_lose_each_interval(self):
         once = after_interval(RebalanceMemory(trials=(TRIAL,)))
@@ -100,7 +100,7 @@ class TrialTest(unittest.TestCase):
     def test_memory_of_a_node_that_is_no_more_is_left_out(self):
         parts = (('d', (0,), ((0, 1.0), (7, 0.5)), (1,)),)
         kept, cut = (
-            RebalanceMemory(trials=(each,)) for each in (TRIAL, TRIAL._replace(parts=parts))
+            RebalanceMemory(trials=(trial,)) for trial in (TRIAL, TRIAL._replace(parts=parts))
         )
         self.assertEqual(self.credit(after_interval(kept)), self.credit(after_interval(cut)))
 
@@ -184,10 +184,10 @@ NAMES = st.lists(st.sampled_from('abcdef'), min_size=1, max_size=3, unique=True)
 BOOKED = st.lists(st.tuples(NAMES, st.integers(0, GIB)), max_size=6)
 
 
-def after_moves(made):
+def after_moves(moves):
     """Return the regrets after moves of these guests, and one regret for each pair of them."""
     known = RebalanceMemory()
-    for at, (uuids, size) in enumerate(made):
+    for at, (uuids, size) in enumerate(moves):
         known = rebalance_memory.with_move_recorded(
             known, move(*uuids, size=size), trial(*uuids), NOW_S + at
         )
@@ -198,33 +198,35 @@ def after_moves(made):
 
 class PropertyTest(unittest.TestCase):
     @given(BOOKED)
-    def test_a_guest_is_in_one_trial_at_most(self, made):
-        known = after_moves(made)
-        on_trial = [uuid for each in known.trials for uuid, *_ in each.parts]
+    def test_a_guest_is_in_one_trial_at_most(self, moves):
+        known = after_moves(moves)
+        on_trial = [uuid for trial in known.trials for uuid, *_ in trial.parts]
         self.assertEqual(len(on_trial), len(set(on_trial)))
         self.assertEqual(
-            {uuid for uuids, _ in made for uuid in uuids},
+            {uuid for uuids, _ in moves for uuid in uuids},
             set(rebalance_memory.caution_factors(known)),
         )
-        self.assertEqual(sum(size * len(uuids) for uuids, size in made), known.owed_bytes)
+        self.assertEqual(sum(size * len(uuids) for uuids, size in moves), known.owed_bytes)
 
     @given(BOOKED, NAMES)
-    def test_forgetting_failed_guests_drops_their_regrets_and_trials_only(self, made, failed):
-        known = after_moves(made)
+    def test_forgetting_failed_guests_drops_their_regrets_and_trials_only(self, moves, failed):
+        known = after_moves(moves)
         after = rebalance_memory.without_guests(known, iter(failed))
         for before, kept, guests in (
-            (known.regrets, after.regrets, lambda each: {uuid for uuid, *_ in each.key}),
-            (known.trials, after.trials, lambda each: {uuid for uuid, *_ in each.parts}),
+            (known.regrets, after.regrets, lambda trial: {uuid for uuid, *_ in trial.key}),
+            (known.trials, after.trials, lambda trial: {uuid for uuid, *_ in trial.parts}),
         ):
-            self.assertEqual([each for each in before if not guests(each) & set(failed)], [*kept])
+            self.assertEqual(
+                [trial for trial in before if not guests(trial) & set(failed)], [*kept]
+            )
         # Its costs, and the record that these guests were moved, remain.
         self.assertEqual(
             known._replace(regrets=(), trials=()), after._replace(regrets=(), trials=())
         )
 
     @given(BOOKED, st.floats(0, 3 * rebalance_memory.HOUR_S))
-    def test_time_without_moves_adds_nothing(self, made, later_s):
-        known = after_moves(made)
+    def test_time_without_moves_adds_nothing(self, moves, later_s):
+        known = after_moves(moves)
         after = after_interval(known, elapsed_s=0.0, now_s=NOW_S + later_s)
         before = rebalance_memory.caution_factors(known)
         for uuid, factor in rebalance_memory.caution_factors(after).items():

@@ -28,7 +28,7 @@ class RegretsFormatTest(unittest.TestCase):
 
     def test_a_newer_writer_may_add_fields(self):
         data = dict(rebalance_memory_format.to_data(FULL), more='?')
-        data['regrets'] = [dict(each, why='?') for each in data['regrets']]
+        data['regrets'] = [dict(regret, why='?') for regret in data['regrets']]
         self.assertEqual(FULL, rebalance_memory_format.from_data(data))
 
     def test_malformed_data_of_a_memory_is_refused(self):

@@ -44,8 +44,8 @@ def moved(host: Constant) -> list[plan_records.Move]:
 class WithoutRatesTest(unittest.TestCase):
     def test_memory_comes_home_within_four_hours(self):
         host = remote(None, allowed_nodes=(0,))
-        made = moved(host)
-        self.assertEqual(['fetch'], [move.kind for move in made])
+        moves = moved(host)
+        self.assertEqual(['fetch'], [move.kind for move in moves])
         self.assertEqual(((0, 64 * GIB),), host.guests[0].bytes_by_node)
 
     def test_the_move_says_that_its_rate_is_assumed(self):
@@ -89,10 +89,12 @@ class NoMoreThanItRunsTest(unittest.TestCase):
         ]
         near, far = (
             HostModel(
-                Constant((4,) * 3, (64 * GIB,) * 3, [each], latencies_ns=latencies).situation(),
+                Constant(
+                    (4,) * 3, (64 * GIB,) * 3, [guest_load], latencies_ns=latencies
+                ).situation(),
                 TERMS,
             ).host_loss.loss()
-            for each in lies
+            for guest_load in lies
         )
         self.assertLess(near, far)
 

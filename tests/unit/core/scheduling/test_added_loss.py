@@ -73,14 +73,14 @@ class AddedLossTest(unittest.TestCase):
 
     def test_an_odd_distance_makes_no_loss_negative(self):
         nodes = [node(at, cores=48.0, demand_cores=0.0) for at in range(2)]
-        found = added(*nodes, outcome=on(0, 1), distances=((10, 1), (1, 10)))
-        self.assertGreaterEqual(found.loss_ratio, 0.0)
+        loss = added(*nodes, outcome=on(0, 1), distances=((10, 1), (1, 10)))
+        self.assertGreaterEqual(loss.loss_ratio, 0.0)
 
     def test_half_of_what_a_guest_adds_waits_on_a_node_that_is_just_full(self):
         full = [node(at, cores=24.0, demand_cores=24.0) for at in range(2)]
-        found = added(*full, cores=0.25)
-        self.assertAlmostEqual(0.5, found.loss_ratio, delta=0.07)
-        self.assertAlmostEqual(24.25 / 24, found.cpu_ratio)
+        loss = added(*full, cores=0.25)
+        self.assertAlmostEqual(0.5, loss.loss_ratio, delta=0.07)
+        self.assertAlmostEqual(24.25 / 24, loss.cpu_ratio)
 
     def test_nearly_all_waits_on_an_overloaded_node(self):
         over = [node(at, cores=4.0, demand_cores=40.0) for at in range(2)]
@@ -95,9 +95,9 @@ class AddedLossTest(unittest.TestCase):
 
     def test_a_guest_on_two_nodes_loses_to_their_distance(self):
         nodes = [node(at, cores=48.0, demand_cores=0.0) for at in range(2)]
-        found = added(*nodes, outcome=on(0, 1), distances=((10, 20), (20, 10)))
+        loss = added(*nodes, outcome=on(0, 1), distances=((10, 20), (20, 10)))
         # Half of the lines take 80 ns longer, four of them at a time.
-        self.assertAlmostEqual(LINES / 2 * 80e-9 / 4, found.loss_ratio, delta=1e-6)
+        self.assertAlmostEqual(LINES / 2 * 80e-9 / 4, loss.loss_ratio, delta=1e-6)
         spread = added(
             *nodes, outcome=on(0, 1), distances=((10, 20), (20, 10)), policy=model.SPREAD
         )
@@ -105,8 +105,8 @@ class AddedLossTest(unittest.TestCase):
 
     def test_memory_that_may_lie_anywhere_counts_as_spread(self):
         nodes = [node(at, cores=48.0, demand_cores=0.0) for at in range(2)]
-        found = added(*nodes, outcome=on(0, mems=()), distances=((10, 20), (20, 10)))
-        self.assertAlmostEqual(LINES / 2 * 80e-9 / 4, found.loss_ratio, delta=1e-6)
+        loss = added(*nodes, outcome=on(0, mems=()), distances=((10, 20), (20, 10)))
+        self.assertAlmostEqual(LINES / 2 * 80e-9 / 4, loss.loss_ratio, delta=1e-6)
 
     def test_busy_memory_makes_lines_wait(self):
         nodes = [
@@ -119,16 +119,16 @@ class AddedLossTest(unittest.TestCase):
             )
             for at in range(2)
         ]
-        found = added(*nodes)
-        self.assertAlmostEqual((90e9 + 2 * LINES * 64) / 100e9, found.bandwidth_ratio)
-        expected = LINES * 0.15 * 80e-9 * pressure.added_queueing(found.bandwidth_ratio) / 4
-        self.assertAlmostEqual(min(1.0, expected), found.loss_ratio)
+        loss = added(*nodes)
+        self.assertAlmostEqual((90e9 + 2 * LINES * 64) / 100e9, loss.bandwidth_ratio)
+        expected = LINES * 0.15 * 80e-9 * pressure.added_queueing(loss.bandwidth_ratio) / 4
+        self.assertAlmostEqual(min(1.0, expected), loss.loss_ratio)
 
     def test_a_link_counts_where_lines_cross_it(self):
         nodes = [node(at, cores=48.0, demand_cores=0.0, link_ratio=0.9) for at in range(2)]
         self.assertEqual(0.9, added(*nodes).link_ratio)
         self.assertLess(added(*nodes).loss_ratio, 1e-6)
-        idle = [each._replace(link_ratio=0.0) for each in nodes]
+        idle = [node_view._replace(link_ratio=0.0) for node_view in nodes]
         both = on(0, 1)
         self.assertGreater(
             added(*nodes, outcome=both).loss_ratio, added(*idle, outcome=both).loss_ratio
@@ -138,17 +138,17 @@ class AddedLossTest(unittest.TestCase):
     @given(hosts(), st.data(), st.floats(0, 20))
     def test_a_loss_is_a_share_on_every_host(self, view, data, cores):
         columns = to_columns(view)
-        usable = [at for at, each in enumerate(columns.cores) if each] or [0]
+        usable = [at for at, cores_there in enumerate(columns.cores) if cores_there] or [0]
         cpus = tuple(data.draw(st.lists(st.sampled_from(usable), min_size=1, unique=True)))
         mems = data.draw(st.sampled_from((cpus, ())))
-        found = subject.added_loss(columns, on(*cpus, mems=mems), guest(cores), LINES)
-        self.assertTrue(0.0 <= found.loss_ratio <= 1.0)
-        self.assertGreaterEqual(found.pressure, 0.0)
+        loss = subject.added_loss(columns, on(*cpus, mems=mems), guest(cores), LINES)
+        self.assertTrue(0.0 <= loss.loss_ratio <= 1.0)
+        self.assertGreaterEqual(loss.pressure, 0.0)
         assumed = subject.added_loss(
             columns, on(*cpus, mems=mems), guest(cores), LINES, (0.5, 0.9, 0.9)
         )
-        self.assertGreaterEqual(assumed.loss_ratio, found.loss_ratio - 1e-9)
-        self.assertGreaterEqual(assumed.pressure, found.pressure)
+        self.assertGreaterEqual(assumed.loss_ratio, loss.loss_ratio - 1e-9)
+        self.assertGreaterEqual(assumed.pressure, loss.pressure)
 
     @given(demands, demands)
     def test_a_host_that_is_wanted_more_never_costs_less(self, one, other):

@@ -39,8 +39,8 @@ even = st.builds(
 )
 
 
-def domains_of(found, columns):
-    return {node for at in found.positions for node in columns.members[at]}
+def domains_of(outcome_, columns):
+    return {node for at in outcome_.positions for node in columns.members[at]}
 
 
 class OutcomeTest(unittest.TestCase):
@@ -48,16 +48,16 @@ class OutcomeTest(unittest.TestCase):
     @given(even | hosts(), asked)
     def test_the_outcome_is_where_place_would_put_the_guest(self, view, wanted):
         columns = to_columns(view)
-        found = outcome.outcome(columns, wanted, PLACEMENT_OPTIONS)
+        result = outcome.outcome(columns, wanted, PLACEMENT_OPTIONS)
         placed = placement.place(view, outcome.request(columns, wanted), PLACEMENT_OPTIONS)
         if placed.cpu_nodes:
-            self.assertEqual({*placed.cpu_nodes, *placed.mem_nodes}, domains_of(found, columns))
-            self.assertEqual(placed.reasons[0].code, found.code)
-            self.assertEqual(dict(placed.reasons[0].values)['pressure'], found.pressures[0])
+            self.assertEqual({*placed.cpu_nodes, *placed.mem_nodes}, domains_of(result, columns))
+            self.assertEqual(placed.reasons[0].code, result.code)
+            self.assertEqual(dict(placed.reasons[0].values)['pressure'], result.pressures[0])
         else:
-            self.assertEqual(placed.reasons[0].code, found.code)
+            self.assertEqual(placed.reasons[0].code, result.code)
             self.assertEqual(
-                {at for at, cores in enumerate(columns.cores) if cores}, set(found.positions)
+                {at for at, cores in enumerate(columns.cores) if cores}, set(result.positions)
             )
 
     @settings(max_examples=150, deadline=None)
@@ -73,18 +73,18 @@ class OutcomeTest(unittest.TestCase):
     def test_the_outcome_of_an_ordinary_host_takes_the_short_way(self):
         columns = to_columns(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
         self.assertTrue(columns.uniform)
-        found = outcome.outcome(columns, outcome.expected_guest(2, 4), PLACEMENT_OPTIONS)
-        self.assertEqual(('one_node', (0.25,), (0,), (0,), (0,)), tuple(found))
+        result = outcome.outcome(columns, outcome.expected_guest(2, 4), PLACEMENT_OPTIONS)
+        self.assertEqual(('one_node', (0.25,), (0,), (0,), (0,)), tuple(result))
 
     def test_a_guest_too_large_for_a_node_spans(self):
         columns = to_columns(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
-        found = outcome.outcome(columns, outcome.expected_guest(6, 4), PLACEMENT_OPTIONS)
-        self.assertEqual(('span', (0.375, 0.375)), tuple(found)[:2])
+        result = outcome.outcome(columns, outcome.expected_guest(6, 4), PLACEMENT_OPTIONS)
+        self.assertEqual(('span', (0.375, 0.375)), tuple(result)[:2])
 
     def test_a_guest_too_large_for_the_host_floats_over_all_nodes(self):
         columns = to_columns(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
-        found = outcome.outcome(columns, outcome.expected_guest(16, 4), PLACEMENT_OPTIONS)
-        self.assertEqual(('too_few_cpus', (1.0, 1.0)), tuple(found)[:2])
+        result = outcome.outcome(columns, outcome.expected_guest(16, 4), PLACEMENT_OPTIONS)
+        self.assertEqual(('too_few_cpus', (1.0, 1.0)), tuple(result)[:2])
 
     def test_a_host_without_a_usable_cpu_is_beyond_any_pressure(self):
         columns = to_columns(
@@ -92,5 +92,5 @@ class OutcomeTest(unittest.TestCase):
                 *(node(at, 0, cpu_count=0, capacity=9 * MIB, demand_cores=30.0) for at in range(2))
             )
         )
-        found = outcome.outcome(columns, outcome.expected_guest(2, 4), PLACEMENT_OPTIONS)
-        self.assertEqual(('too_few_cpus', (ranking.PRESSURE_MAX,)), tuple(found)[:2])
+        result = outcome.outcome(columns, outcome.expected_guest(2, 4), PLACEMENT_OPTIONS)
+        self.assertEqual(('too_few_cpus', (ranking.PRESSURE_MAX,)), tuple(result)[:2])

@@ -82,10 +82,10 @@ class TestHmat(unittest.TestCase):
         good[9] = 0
         good[9] = -sum(good) & 0xFF
         try:
-            found = hmat.parse(bytes(good))
+            latencies = hmat.parse(bytes(good))
         except ValueError:
             return
-        self.assertTrue(all(0.1 <= value <= 1e6 for value in found.values()))
+        self.assertTrue(all(0.1 <= value <= 1e6 for value in latencies.values()))
 
     def test_a_missing_table_is_empty_and_a_damaged_one_is_an_error(self):
         with tempfile.TemporaryDirectory() as root:

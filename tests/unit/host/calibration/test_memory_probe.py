@@ -105,6 +105,6 @@ class TestCaches(unittest.TestCase):
             self.assertIsNone(caches.read_last_level(cpu, self.root))
 
     def test_the_last_level_cache_of_this_machine_has_its_cpu(self):
-        found = caches.read_last_level(CPU)
-        if found is not None:
-            self.assertIn(CPU, found[1])
+        cache = caches.read_last_level(CPU)
+        if cache is not None:
+            self.assertIn(CPU, cache[1])

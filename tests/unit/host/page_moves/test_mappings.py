@@ -40,7 +40,7 @@ class MappingsTest(unittest.TestCase):
 
     def test_mappings_are_those_qemu_may_write_and_no_device(self):
         self.put('maps', QEMU)
-        found = mappings.read(7, self.root)
+        found_mappings = mappings.read(7, self.root)
         self.assertEqual(
             [
                 Mapping(0x55D0C1000000, 0x55D0C1010000, False),
@@ -51,7 +51,7 @@ class MappingsTest(unittest.TestCase):
                 Mapping(0x7F0080000000, 0x7F00C0000000, True),
                 Mapping(0x7FFE00000000, 0x7FFE00021000, False),
             ],
-            found,
+            found_mappings,
         )
 
     def test_mappings_that_the_linker_made_read_only_are_included(self):
@@ -152,9 +152,9 @@ class MappingsTest(unittest.TestCase):
         )
 
     def test_mappings_presence_and_start_of_this_process_are_read(self):
-        found = mappings.read(os.getpid())
-        self.assertTrue(found)
+        found_mappings = mappings.read(os.getpid())
+        self.assertTrue(found_mappings)
         there = mappings.Pagemap(os.getpid())
         self.addCleanup(there.close)
-        self.assertTrue(any(there.any_present(m.start, m.end) for m in found))
+        self.assertTrue(any(there.any_present(m.start, m.end) for m in found_mappings))
         self.assertGreater(mappings.start_ticks(os.getpid()), 0)

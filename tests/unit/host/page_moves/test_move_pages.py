@@ -40,8 +40,8 @@ class KernelTest(unittest.TestCase):
 
     def test_a_move_of_pages_to_their_own_node_succeeds(self):
         node = self.nodes()[0]
-        why, told = move_pages.move(self.child.pid, self.pages, node)
-        self.assertEqual((0, {node}), (why, set(told)))
+        why, status = move_pages.move(self.child.pid, self.pages, node)
+        self.assertEqual((0, {node}), (why, set(status)))
 
     def test_a_move_to_an_absent_node_is_an_error(self):
         for node in (ABSENT_NODE, -1, (1 << 31) - 1):
@@ -83,11 +83,11 @@ class KernelTest(unittest.TestCase):
     def test_the_page_mover_leaves_a_range_that_is_at_home(self):
         """No page lies elsewhere, and the child's bytes are unchanged."""
         node = self.nodes()[0]
-        found = next(m for m in mappings.read(self.child.pid) if m.start <= self.start < m.end)
+        mapping = next(m for m in mappings.read(self.child.pid) if m.start <= self.start < m.end)
         there = mappings.Pagemap(self.child.pid)
         self.addCleanup(there.close)
         moved = PageMover(self.child.pid, frozenset({node})).move(
-            found, self.start, self.start + 2 * PAGES * PAGE_BYTES, node, there
+            mapping, self.start, self.start + 2 * PAGES * PAGE_BYTES, node, there
         )
         self.assertEqual((0, (), 0), tuple(moved))
         self.assertEqual(0, self.child.end(), 'its memory changed')
@@ -133,7 +133,7 @@ class RefusalTest(unittest.TestCase):
             return call
 
         pages = array('Q', [PAGE_BYTES])
-        for code, kind, said in (
+        for code, kind, message in (
             (errno.EPERM, PageMoveRefused, 'CAP_SYS_NICE'),
             (errno.EACCES, PageMoveRefused, 'cpuset.mems'),
             (errno.ENOSYS, PageMoveRefused, 'seccomp'),
@@ -142,14 +142,14 @@ class RefusalTest(unittest.TestCase):
             (errno.E2BIG, PageMoveError, 'node 3'),
         ):
             with (
-                self.subTest(said),
+                self.subTest(message),
                 mock.patch.object(move_pages, '_bound', [failing(code)]),
-                self.assertRaisesRegex(kind, said),
+                self.assertRaisesRegex(kind, message),
             ):
                 move_pages.move(5, pages, 3)
         with mock.patch.object(move_pages, '_bound', [failing(errno.ENOMEM)]):
-            why, told = move_pages.move(5, pages, 3)
-            self.assertEqual((errno.ENOMEM, [move_pages.UNREPORTED]), (why, list(told)))
+            why, status = move_pages.move(5, pages, 3)
+            self.assertEqual((errno.ENOMEM, [move_pages.UNREPORTED]), (why, list(status)))
 
     def test_a_machine_whose_call_number_is_unknown_is_refused(self):
         with (

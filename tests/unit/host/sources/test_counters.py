@@ -95,15 +95,21 @@ class GuestCountersTest(Counting):
         self.assertEqual({}, source.sample(self.tick(0, self.child.pid, idle.pid)))
         before = int(self.child.field(7))
         self.child.run()
-        found = source.sample(self.tick(1, self.child.pid, idle.pid))
-        told = found['u%d' % self.child.pid]
+        sampled = source.sample(self.tick(1, self.child.pid, idle.pid))
+        evidence = sampled['u%d' % self.child.pid]
         self.assertEqual(
             ('guests by thread', COUNTED, 0.0, 0.0, 1.0),
-            (told.source, told.basis, told.remote_per_sec, told.remote_ratio, told.counted_share),
+            (
+                evidence.source,
+                evidence.basis,
+                evidence.remote_per_sec,
+                evidence.remote_ratio,
+                evidence.counted_share,
+            ),
         )
-        self.assertEqual(int(self.child.field(7)) - before, told.local_per_sec)
-        self.assertLess(0, told.cycles_per_sec)
-        idle_told = found['u%d' % idle.pid]
+        self.assertEqual(int(self.child.field(7)) - before, evidence.local_per_sec)
+        self.assertLess(0, evidence.cycles_per_sec)
+        idle_told = sampled['u%d' % idle.pid]
         self.assertEqual((0.0, 0.0, None), idle_told[2:5])
 
     def test_threads_that_come_or_go_make_a_guest_unknown_for_a_tick(self):
@@ -113,13 +119,13 @@ class GuestCountersTest(Counting):
         more = one._replace(
             guests=(guest._replace(threads={**guest.threads, me: measured.read_thread(me, me)}),)
         )
-        told = [bool(source.sample(tick)) for tick in (one, one, more, more, one, one)]
-        self.assertEqual([False, True, False, True, False, True], told)
+        is_known = [bool(source.sample(tick)) for tick in (one, one, more, more, one, one)]
+        self.assertEqual([False, True, False, True, False, True], is_known)
 
     def test_counts_over_more_than_one_tick_are_not_used(self):
         source = self.source(LOCAL, REMOTE)
-        told = [bool(source.sample(self.tick(at_s, self.child.pid))) for at_s in (0, 1, 3, 4)]
-        self.assertEqual([False, True, False, True], told)
+        is_known = [bool(source.sample(self.tick(at_s, self.child.pid))) for at_s in (0, 1, 3, 4)]
+        self.assertEqual([False, True, False, True], is_known)
 
     def test_without_remote_accesses_only_execution_is_counted(self):
         source = self.source(
@@ -127,9 +133,9 @@ class GuestCountersTest(Counting):
         )
         source.sample(self.tick(0, self.child.pid))
         self.child.run()
-        [told] = source.sample(self.tick(1, self.child.pid)).values()
-        self.assertFalse(told.covers_memory)
-        self.assertLess(0, told.cycles_per_sec)
+        [evidence] = source.sample(self.tick(1, self.child.pid)).values()
+        self.assertFalse(evidence.covers_memory)
+        self.assertLess(0, evidence.cycles_per_sec)
         self.assertIn('not on this CPU', source.problems[0])
 
     def test_stalled_cycles_and_remote_cache_hits_have_groups_of_their_own(self):
@@ -139,23 +145,25 @@ class GuestCountersTest(Counting):
         self.assertEqual([4, 1, 1], [len(group.events) for group in groups])
         before = int(self.child.field(7))
         self.child.run()
-        [told] = source.sample(self.tick(1, self.child.pid)).values()
-        self.assertEqual(int(self.child.field(7)) - before, told.remote_cache_per_sec)
-        self.assertEqual(told.local_per_sec, told.remote_cache_per_sec)
-        self.assertLess(0, told.stalled_cycles_per_sec)
+        [evidence] = source.sample(self.tick(1, self.child.pid)).values()
+        self.assertEqual(int(self.child.field(7)) - before, evidence.remote_cache_per_sec)
+        self.assertEqual(evidence.local_per_sec, evidence.remote_cache_per_sec)
+        self.assertLess(0, evidence.stalled_cycles_per_sec)
 
     def test_stalled_cycles_and_remote_cache_hits_may_be_unknown(self):
         source = self.source(LOCAL, REMOTE, CYCLES)
         source.sample(self.tick(0, self.child.pid))
-        [told] = source.sample(self.tick(1, self.child.pid)).values()
-        self.assertEqual((None, None), (told.remote_cache_per_sec, told.stalled_cycles_per_sec))
+        [evidence] = source.sample(self.tick(1, self.child.pid)).values()
+        self.assertEqual(
+            (None, None), (evidence.remote_cache_per_sec, evidence.stalled_cycles_per_sec)
+        )
 
     def test_an_event_that_is_refused_is_unknown_and_not_0(self):
         source = self.source(LOCAL, ABSENT)
         for at_s in (0, 1, 2):
-            found = source.sample(self.tick(at_s, self.child.pid))
+            sampled = source.sample(self.tick(at_s, self.child.pid))
             self.assertEqual(1, len(source.problems))
-        self.assertFalse(found['u%d' % self.child.pid].covers_memory)
+        self.assertFalse(sampled['u%d' % self.child.pid].covers_memory)
 
     def test_without_events_the_source_is_unavailable(self):
         with self.assertRaisesRegex(exceptions.SourceUnavailable, 'no such CPU'):
@@ -169,8 +177,8 @@ class GuestCountersTest(Counting):
             source.sample(self.tick(1, self.child.pid))
         source.close()  # as the ladder does
         os.unlink(path)
-        told = [bool(source.sample(self.tick(at_s, self.child.pid))) for at_s in (2, 3)]
-        self.assertEqual([False, True], told)
+        is_known = [bool(source.sample(self.tick(at_s, self.child.pid))) for at_s in (2, 3)]
+        self.assertEqual([False, True], is_known)
 
     def test_a_process_outside_libvirts_control_groups_is_not_counted(self):
         source = guest_counters.GuestCounters(selecting(LOCAL, REMOTE), perf_event.CGROUP)
@@ -186,9 +194,9 @@ class CpuCountersTest(Counting):
         host = topology.read()
         self.assertEqual({}, counters.sample(host, 0))
         self.child.run()
-        found = counters.sample(host, SECOND)
-        self.assertLessEqual(2000, sum(counts.local_per_sec for counts in found.values()))
-        self.assertEqual({node.id for node in host.nodes if node.cpus}, found.keys())
+        readings = counters.sample(host, SECOND)
+        self.assertLessEqual(2000, sum(counts.local_per_sec for counts in readings.values()))
+        self.assertEqual({node.id for node in host.nodes if node.cpus}, readings.keys())
         counters.count_only((REMOTE.role,))
         self.assertEqual(
             [{}, None],
@@ -222,11 +230,11 @@ class OwnersTest(unittest.TestCase):
         owners._counters = Replayed(readings)
         for reading in readings:
             wanted = {'n': {cpu: (None, (LOCAL, REMOTE)) for cpu in reading}}
-            told, _ = owners.sample(wanted, idle_is_zero)
-        return told
+            deltas, _ = owners.sample(wanted, idle_is_zero)
+        return deltas
 
     def test_a_sum_of_counts_has_the_smallest_share(self):
-        told = self.sample(
+        deltas = self.sample(
             {0: [CounterReading(0, 0, 0)] * 2, 1: [CounterReading(5, 10, 10)] * 2},
             {
                 0: [CounterReading(8, 20, 10), CounterReading(1, 20, 20)],
@@ -235,7 +243,7 @@ class OwnersTest(unittest.TestCase):
         )
         self.assertEqual(
             {'n': {'local_dram': CounterDelta(20.0, 0.5), 'remote_dram': CounterDelta(1.0, 1.0)}},
-            told,
+            deltas,
         )
 
     def test_a_count_backwards_not_run_or_absent_is_unknown(self):
@@ -247,20 +255,20 @@ class OwnersTest(unittest.TestCase):
             None,
         ):
             with self.subTest(bad=bad):
-                told = self.sample(base, {0: [bad, CounterReading(4, 20, 20)]})
+                deltas = self.sample(base, {0: [bad, CounterReading(4, 20, 20)]})
                 self.assertEqual(
-                    {'local_dram': None, 'remote_dram': CounterDelta(4.0, 1.0)}, told['n']
+                    {'local_dram': None, 'remote_dram': CounterDelta(4.0, 1.0)}, deltas['n']
                 )
-                counts = owner_counters.owner_rates((LOCAL, REMOTE), told['n'], SECOND)
+                counts = owner_counters.owner_rates((LOCAL, REMOTE), deltas['n'], SECOND)
                 self.assertEqual((None, 4.0, 1.0), (*counts[:2], counts.share))
 
     def test_events_with_turns_of_their_own_leave_the_share_alone(self):
-        told = {
+        deltas = {
             'local_dram': CounterDelta(9.0, 0.5),
             'remote_cache': CounterDelta(8.0, 0.2),
             'stalled_cycles': None,
         }
-        counts = owner_counters.owner_rates((LOCAL, REMOTE_CACHE, STALLED), told, SECOND)
+        counts = owner_counters.owner_rates((LOCAL, REMOTE_CACHE, STALLED), deltas, SECOND)
         self.assertEqual(
             (9.0, 0.5, 8.0, None),
             (
@@ -346,11 +354,11 @@ class UncoreTest(unittest.TestCase):
             uncore.Uncore(selecting(LOCAL), root=self.root).sample(self.host, 0)
 
     def use(self, weight=1.0, **deltas):
-        told = {
+        counted = {
             role: value if value is None else CounterDelta(value, 1.0)
             for role, value in deltas.items()
         }
-        return uncore.Uncore(selecting(), weight)._use(told, 2 * SECOND)
+        return uncore.Uncore(selecting(), weight)._use(counted, 2 * SECOND)
 
     def test_uncore_use_follows_from_the_counts_there_are(self):
         self.assertEqual(
@@ -418,9 +426,9 @@ class ControlGroupTest(Counting):
         self.assertIsNone(self.sample(0))
         before = int(self.child.field(7))
         self.child.run()
-        told = self.sample(1)
+        evidence = self.sample(1)
         self.assertEqual(
-            ('guests by cgroup', COUNTED, int(self.child.field(7)) - before, 0.0), told[:4]
+            ('guests by cgroup', COUNTED, int(self.child.field(7)) - before, 0.0), evidence[:4]
         )
         self.remove()
         self.make()

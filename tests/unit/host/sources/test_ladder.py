@@ -20,16 +20,16 @@ TICK = SourceTick(
 class Source:
     """A source that returns what a test says, or fails with a text."""
 
-    def __init__(self, name, told):
-        self.name, self.told = name, told
+    def __init__(self, name, answer):
+        self.name, self.answer = name, answer
         self.problems: tuple[str, ...] = ()
         self.asked = self.closed = 0
 
     def sample(self, tick):
         self.asked += 1
-        if isinstance(self.told, str):
-            raise SourceUnavailable(self.told)
-        return self.told
+        if isinstance(self.answer, str):
+            raise SourceUnavailable(self.answer)
+        return self.answer
 
     def close(self):
         self.closed += 1
@@ -42,8 +42,8 @@ def ratio(value, source='x', basis=INFERRED):
 class LadderTest(unittest.TestCase):
     def test_the_best_source_is_taken_and_the_others_are_not_asked(self):
         best, other = Source('best', {'a': ratio(0.1), 'b': ratio(0.2)}), Source('other', {})
-        found = ladder.Ladder([best, other]).sample(TICK)
-        self.assertEqual(({'a': ratio(0.1), 'b': ratio(0.2)}, (), 'best'), tuple(found))
+        sampled = ladder.Ladder([best, other]).sample(TICK)
+        self.assertEqual(({'a': ratio(0.1), 'b': ratio(0.2)}, (), 'best'), tuple(sampled))
         self.assertEqual(0, other.asked)
 
     def test_each_guest_has_the_best_source_that_tells_of_it(self):
@@ -51,19 +51,19 @@ class LadderTest(unittest.TestCase):
             Source('best', {'a': ratio(0.1)}),
             Source('other', {'a': ratio(0.9), 'b': ratio(0.2)}),
         )
-        found = ladder.Ladder([best, other]).sample(TICK)
-        self.assertEqual({'a': ratio(0.1), 'b': ratio(0.2)}, found.evidence)
-        self.assertEqual('best', found.source)
+        sampled = ladder.Ladder([best, other]).sample(TICK)
+        self.assertEqual({'a': ratio(0.1), 'b': ratio(0.2)}, sampled.evidence)
+        self.assertEqual('best', sampled.source)
 
     def test_a_failing_source_is_left_within_the_tick_and_tried_again_later(self):
         best, other = Source('best', 'broken'), Source('other', {'a': ratio(0.1), 'b': ratio(0.2)})
         steps = ladder.Ladder([best, other], retry_ticks=2)
         for _ in range(3):
-            found = steps.sample(TICK)
-            self.assertEqual(('other', ('best: broken',)), (found.source, found.problems))
-            self.assertEqual(2, len(found.evidence))
+            sampled = steps.sample(TICK)
+            self.assertEqual(('other', ('best: broken',)), (sampled.source, sampled.problems))
+            self.assertEqual(2, len(sampled.evidence))
         self.assertEqual((1, 1), (best.asked, best.closed))
-        best.told = {'a': ratio(0.3), 'b': ratio(0.4)}
+        best.answer = {'a': ratio(0.3), 'b': ratio(0.4)}
         self.assertEqual(('best', ()), (steps.sample(TICK).source, steps.sample(TICK).problems))
 
     def test_execution_of_a_better_source_stays(self):
@@ -82,8 +82,10 @@ class LadderTest(unittest.TestCase):
             },
         )
         best.problems = ('no event for remote_dram',)
-        found = ladder.Ladder([best, Source('other', {'a': ratio(0.1)})]).sample(TICK)
-        self.assertEqual(('other', ('no event for remote_dram',)), (found.source, found.problems))
+        sampled = ladder.Ladder([best, Source('other', {'a': ratio(0.1)})]).sample(TICK)
+        self.assertEqual(
+            ('other', ('no event for remote_dram',)), (sampled.source, sampled.problems)
+        )
         self.assertEqual(
             ratio(0.1)._replace(
                 cycles_per_sec=3.0,
@@ -92,12 +94,12 @@ class LadderTest(unittest.TestCase):
                 remote_cache_per_sec=4.0,
                 stalled_cycles_per_sec=1.0,
             ),
-            found.evidence['a'],
+            sampled.evidence['a'],
         )
 
     def test_no_source_is_named_where_none_tells_anything(self):
-        found = ladder.Ladder([Source('best', {}), Source('other', 'broken')]).sample(TICK)
-        self.assertEqual(({}, ('other: broken',), ''), tuple(found))
+        sampled = ladder.Ladder([Source('best', {}), Source('other', 'broken')]).sample(TICK)
+        self.assertEqual(({}, ('other: broken',), ''), tuple(sampled))
 
     def test_without_guests_the_best_source_that_works_is_named(self):
         steps = ladder.Ladder([Source('best', 'broken'), Source('other', {}), Source('last', {})])

@@ -63,10 +63,10 @@ class PagesTest(unittest.TestCase):
         tick = SourceTick(
             0, SECOND, None, (guest(1, {0: 1.0}, {1: 5}), guest(2, {}, {1: 5})), {}, {}
         )
-        [(uuid, told)] = pages.Pages().sample(tick).items()
+        [(uuid, evidence)] = pages.Pages().sample(tick).items()
         self.assertEqual(
             ('u1', 'pages', INFERRED, 1.0, None),
-            (uuid, told.source, told.basis, told.remote_ratio, told.local_per_sec),
+            (uuid, evidence.source, evidence.basis, evidence.remote_ratio, evidence.local_per_sec),
         )
 
 
@@ -79,20 +79,20 @@ class CpuAttributionTest(unittest.TestCase):
         )
 
     def test_counts_of_cpus_are_shared_by_busy_time(self):
-        found = self.sample((guest(1, {0: 1.0}), guest(2, {0: 0.5, 1: 0.5})), {0: 2.0, 1: 1.0})
+        evidence = self.sample((guest(1, {0: 1.0}), guest(2, {0: 0.5, 1: 0.5})), {0: 2.0, 1: 1.0})
         self.assertEqual(
             ('cpus', ATTRIBUTED, 45.0, 5.0, 0.1, 0.5),
-            (*found['u1'][:5], found['u1'].counted_share),
+            (*evidence['u1'][:5], evidence['u1'].counted_share),
         )
-        self.assertEqual((22.5, 22.5, 0.5), found['u2'][2:5])
+        self.assertEqual((22.5, 22.5, 0.5), evidence['u2'][2:5])
 
     def test_guests_on_uncounted_nodes_or_idle_have_no_share(self):
-        found = self.sample(
+        evidence = self.sample(
             (guest(1, {0: 1.0}), guest(2, {1: 0.5}), guest(3, {})),
             {0: 2.0, 1: 1.0},
             {0: self.COUNTS[0]},
         )
-        self.assertEqual({'u1'}, found.keys())
+        self.assertEqual({'u1'}, evidence.keys())
 
     def test_without_counts_of_cpus_their_shares_are_unavailable(self):
         with self.assertRaises(SourceUnavailable):
@@ -126,10 +126,12 @@ class NumaFaultsTest(OnHost):
     def test_numa_faults_tell_the_ratio_of_pages_on_other_nodes(self):
         self.host.write('proc/4001/task/5001/sched', SCHED % (20, 10, 5, 5))
         self.host.write('proc/4001/task/5002/sched', SCHED % (0, 0, 0, 40))
-        told = self.source.sample(self.tick(1, guest(1, {0: 1.0}, tids=(5001, 5002, 5003))))['u1']
+        evidence = self.source.sample(self.tick(1, guest(1, {0: 1.0}, tids=(5001, 5002, 5003))))[
+            'u1'
+        ]
         self.assertEqual(
             ('numa_faults', INFERRED, 50 / 80, None),
-            (told.source, told.basis, told.remote_ratio, told.local_per_sec),
+            (evidence.source, evidence.basis, evidence.remote_ratio, evidence.local_per_sec),
         )
 
     def test_without_numa_faults_or_time_run_nothing_is_told(self):
@@ -157,8 +159,8 @@ class NumaFaultsTest(OnHost):
     @given(st.text(max_size=80))
     def test_garbage_in_sched_gives_no_negative_pages(self, text):
         for line in (text, 'numa_faults node=' + text, SCHED[:-40] + text):
-            found = numa_faults.parse(line)
-            self.assertTrue(all(pages >= 0 for pages in found.values()))
+            pages_by_node = numa_faults.parse(line)
+            self.assertTrue(all(pages >= 0 for pages in pages_by_node.values()))
         self.assertEqual({}, numa_faults.parse('numa_faults node=0 task_private=1'))
         self.assertEqual({}, numa_faults.parse('numa_faults node=0 task_private=-1 task_shared=2'))
 
@@ -190,12 +192,12 @@ class ResctrlTest(OnHost):
         self.set('', 1000, 500)
         self.assertEqual({}, self.source.sample(self.tick(1, guest(1, {0: 1.0}))))
         self.set('', 1200, 650, 40, 0)
-        found = self.source.sample(
+        evidence = self.source.sample(
             self.tick(2, guest(1, {0: 1.0}), guest(2, {1: 1.0}), guest(3, {}))
         )
-        self.assertEqual(('resctrl', ATTRIBUTED, 75.0, 25.0, 0.25, 6400.0), found['u1'][:6])
-        self.assertEqual((0.0, 40.0, 1.0), found['u2'][2:5])
-        self.assertEqual({'u1', 'u2'}, found.keys())
+        self.assertEqual(('resctrl', ATTRIBUTED, 75.0, 25.0, 0.25, 6400.0), evidence['u1'][:6])
+        self.assertEqual((0.0, 40.0, 1.0), evidence['u2'][2:5])
+        self.assertEqual({'u1', 'u2'}, evidence.keys())
         self.assertEqual({0: (150.0, 50.0), 1: (0.0, 40.0)}, self.rates_by_node_at(2))
         self.assertEqual({}, self.rates_by_node_at(3))
 
@@ -205,15 +207,15 @@ class ResctrlTest(OnHost):
             self.set('qemu-1-x-vcpus_0-1', total, total // 4, tasks=(51, 52))
             self.set('qemu-1-x-vcpus_0-1/mon_groups/vcpus_0', total, 0, tasks=(51,))
             self.set('shared', 1, 1, tasks=(61, 99))
-            found = self.source.sample(
+            evidence = self.source.sample(
                 self.tick(
                     1 + total // 100,
                     guest(1, {0: 1.0}, tids=(51, 52)),
                     guest(2, {0: 1.0}, tids=(61,)),
                 )
             )
-        self.assertEqual((COUNTED, 25.0, 75.0, 0.75), found['u1'][1:5])
-        self.assertEqual(ATTRIBUTED, found['u2'].basis)
+        self.assertEqual((COUNTED, 25.0, 75.0, 0.75), evidence['u1'][1:5])
+        self.assertEqual(ATTRIBUTED, evidence['u2'].basis)
 
     def test_resctrl_is_unknown_after_a_gap_a_step_back_or_a_new_group(self):
         def steps(first, second, at_s=2):
@@ -250,6 +252,6 @@ class ResctrlTest(OnHost):
             self.host.write('sys/fs/resctrl/mon_data/mon_L3_00/mbm_total_bytes', text)
             self.host.write('sys/fs/resctrl/g/mon_data/mon_L3_xx/mbm_total_bytes', text)
             self.host.write('sys/fs/resctrl/g/tasks', text)
-            found = self.source.sample(self.tick(at_s, guest(1, {0: 1.0}, tids=(5,))))
-        for told in found.values():
-            self.assertEqual((0.0, 0.0), told[2:4])
+            sampled = self.source.sample(self.tick(at_s, guest(1, {0: 1.0}, tids=(5,))))
+        for evidence in sampled.values():
+            self.assertEqual((0.0, 0.0), evidence[2:4])
