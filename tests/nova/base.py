@@ -142,8 +142,8 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
     def host_state(self, name):
         """Return the HostState that the scheduler would build for a request now."""
         manager = self.scheduler.manager.host_manager
-        found = manager.get_host_states_by_uuids(context.get_admin_context(), None, None)
-        return {each.host: each for each in found}[name]
+        states = manager.get_host_states_by_uuids(context.get_admin_context(), None, None)
+        return {state.host: state for state in states}[name]
 
     def monitor(self, name):
         """Return the monitor object of a compute."""

@@ -273,7 +273,9 @@ class AbsoluteTest(SchedulerTest):
             for number in range(20):
                 self.spec.instance_uuid = str(uuid.UUID(int=number))
                 weighed_hosts = weights.HostWeightHandler().get_weighed_objects(
-                    [*(each() for each in classes), self.weigher], [roomy, calm], self.spec
+                    [*(weigher_class() for weigher_class in classes), self.weigher],
+                    [roomy, calm],
+                    self.spec,
                 )
                 self.assertEqual('calm', weighed_hosts[0].obj.host)
 

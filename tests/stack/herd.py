@@ -177,11 +177,11 @@ class Herd:
 
         def look():
             nonlocal reported_s
-            found = ready()
-            if not found and time.monotonic() > reported_s + PROGRESS_S:
+            answer = ready()
+            if not answer and time.monotonic() > reported_s + PROGRESS_S:
                 reported_s = time.monotonic()
                 say(f'  {progress()}')
-            return found
+            return answer
 
         try:
             wait(look, timeout_s, what, log, POLL_S)

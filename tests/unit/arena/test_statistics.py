@@ -26,8 +26,8 @@ def table(by_policy, cell='c'):
     return subject.Table(
         {
             (cell, seed): {
-                name: each[seed] if isinstance(each[seed], dict) else figures(each[seed])
-                for name, each in by_policy.items()
+                name: values[seed] if isinstance(values[seed], dict) else figures(values[seed])
+                for name, values in by_policy.items()
             }
             for seed in range(count)
         }

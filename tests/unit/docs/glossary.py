@@ -96,9 +96,9 @@ def defined(path):
             yield node.lineno, node.asname
 
 
-def excluded_uses(found, directory):
+def excluded_uses(glossary_terms, directory):
     """Yield (path, line, name, phrase, term) of names that use an excluded phrase."""
-    phrases = [(phrase, term.name) for term in found for phrase in term.excluded]
+    phrases = [(phrase, term.name) for term in glossary_terms for phrase in term.excluded]
     for path in sorted(directory.rglob('*.py')):
         if str(path.relative_to(TOP)).startswith(ARENA):
             continue
@@ -110,9 +110,9 @@ def excluded_uses(found, directory):
 
 def main():
     """Print each use with its location, and the number of different names."""
-    names, found = set(), terms(PAGE.read_text(encoding='utf-8'))
+    names, glossary_terms = set(), terms(PAGE.read_text(encoding='utf-8'))
     for directory in (PACKAGE, TESTS):
-        for path, line, name, phrase, term in excluded_uses(found, directory):
+        for path, line, name, phrase, term in excluded_uses(glossary_terms, directory):
             names.add(name)
             print(f'{path}:{line}: {name}: "{term}" is not "{phrase}"')
     print(f'{len(names)} different names')

@@ -22,9 +22,9 @@ class LayoutTest(unittest.TestCase):
         modules = {path.stem for path in TOP.glob('tests/**/test_*.py')}
         self.assertIn('test_layout', modules)
         for path in sorted(TOP.glob('tests/**/*.py')):
-            found = modules.intersection(imported(path.read_text(encoding='utf-8')))
+            imports = modules.intersection(imported(path.read_text(encoding='utf-8')))
             with self.subTest(str(path.relative_to(TOP))):
-                self.assertEqual(set(), found)
+                self.assertEqual(set(), imports)
 
     def test_every_way_to_import_a_test_module_is_seen(self):
         for text in (

@@ -25,8 +25,10 @@ class Session:
     :ivar waited: whether these demands of nodes 0 and 1 would suffice while the load is there
     """
 
-    def __init__(self, nodes, said='based on the pressure measured 3 s ago', with_package=True):
-        self.nodes, self.said, self.with_package = nodes, said, with_package
+    def __init__(
+        self, nodes, evidence='based on the pressure measured 3 s ago', with_package=True
+    ):
+        self.nodes, self.evidence, self.with_package = nodes, evidence, with_package
         self.hosts, self.servers, self.waited = {'cmp1': Host()}, {}, []
 
     def wait_until_quiet(self):
@@ -65,7 +67,7 @@ class Session:
     def journals(self):
         return {
             'cmp1': [
-                {'what': f'guest {name}: start: node {node}: fits; {self.said}'}
+                {'what': f'guest {name}: start: node {node}: fits; {self.evidence}'}
                 for name, node in zip(self.servers, self.nodes)
             ]
         }
