@@ -112,7 +112,7 @@ class MembersTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, '^id: '):
             json_values.Members({'id': 11}, 10).integer('id')
 
-    def test_members_of_what_is_no_object_are_refused(self):
+    def test_members_of_what_is_not_an_object_are_refused(self):
         for value in ([], None, 'a', 1):
             with self.subTest(value=value), self.assertRaisesRegex(ValueError, 'is not an object'):
                 json_values.Members(value)

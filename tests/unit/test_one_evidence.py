@@ -165,7 +165,7 @@ class ReproductionTest(HostCase):
         self.assertEqual((0,), decision.promise.cpu_nodes)
         self.assertIn('; based on promises alone: the agent has published nothing', decision.why)
 
-    def test_a_publication_of_another_boot_is_no_evidence(self):
+    def test_a_publication_of_another_boot_is_not_used_as_evidence(self):
         self.measured(self.host_, self.loads, self.kept)
         self.host_.write('proc/sys/kernel/random/boot_id', '0' * 36)
         self.assertIn(

@@ -150,7 +150,7 @@ class TwoFiguresTest(PoolsCase):
                     2.6, self.answer(publication_).outcome.pressures[0], places=2
                 )
 
-    def test_polling_on_dedicated_cpus_is_no_pressure_on_the_shared_ones(self):
+    def test_polling_on_dedicated_cpus_does_not_count_as_pressure_on_shared_ones(self):
         for conf, source in ((NOVA_CONF % SHARED, 'nova.conf'), ('', 'guests')):
             with self.subTest(source):
                 self.setUp()

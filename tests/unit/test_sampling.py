@@ -122,7 +122,7 @@ class SamplerTest(WithoutPmu):
                 self.assertLess(latencies[0][1], latencies[0][2])
                 self.assertEqual(latencies[0][2], latencies[3][1])
 
-    def test_waiting_of_others_than_guests_is_no_demand(self):
+    def test_waiting_of_others_than_guests_does_not_count_as_demand(self):
         self.launch(1, {0: MIB})
         self.sample(0)
         self.run_to(1, 5, 2.5)
@@ -152,7 +152,7 @@ class SamplerTest(WithoutPmu):
         self.host.busy(dict.fromkeys(range(8), 2), stolen_by_cpu=dict.fromkeys(range(8), 10))
         self.assertEqual(0.2, self.sample(10).nodes[0].capacity_cores)  # never 0, as without CPUs
 
-    def test_time_held_back_by_a_quota_is_no_waiting(self):
+    def test_time_held_back_by_a_quota_does_not_count_as_waiting(self):
         tree = self.launch(1, {0: MIB})
         for directory, text in ((tree.vcpus[0], '5000 100000'), (tree.emulator, 'max 100000')):
             tree.put(os.path.join(directory, 'cpu.max'), text + '\n')

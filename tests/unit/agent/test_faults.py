@@ -62,7 +62,7 @@ class ClockTest(AgentCase):
             (5.0, 1.0), (self.published().interval_s, self.published().view.nodes[0].demand_cores)
         )
 
-    def test_two_ticks_at_the_same_time_are_no_fault(self):
+    def test_two_ticks_at_the_same_time_are_not_a_fault(self):
         agent = self.open()
         with foreseen(self):
             for at_s in (0, 5, 5, 10):

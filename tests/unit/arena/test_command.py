@@ -73,7 +73,7 @@ class CommandTest(unittest.TestCase):
         with unittest.mock.patch.dict('os.environ', ARENA_SEED='2000'):
             self.assertEqual(range(2000, 2005), subject.seeds(subject.arguments([])))
 
-    def test_any_first_seed_that_is_no_number_from_0_is_refused(self):
+    def test_a_first_seed_that_is_negative_or_not_a_number_is_refused(self):
         with unittest.mock.patch.dict('os.environ', ARENA_SEED=str(2**70)):
             self.assertEqual(2**70, subject.seeds(subject.arguments([]))[0])
         for wrong in ('-1', 'x', ''):

@@ -70,7 +70,7 @@ class DuelTest(unittest.TestCase):
                 expected = 'excused' if name == 'large' else 'lost'
                 self.assertEqual(expected, results.duel('c', 'numa-pressure', 'pack'))
 
-    def test_variants_of_ours_and_the_oracle_are_no_rivals(self):
+    def test_variants_of_ours_and_the_oracle_are_not_rivals(self):
         results = table(
             {name: (1.0,) for name in ('oracle', 'numa-pressure', 'numa-pressure-5', 'pack')}
         )

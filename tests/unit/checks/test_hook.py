@@ -42,7 +42,7 @@ class StatusTest(unittest.TestCase):
         sysfs.write(self.root, 'run/nova-numa-pmc/promises', 'garbage')
         self.assert_found(('promises-unreadable', finding.WARNING))
 
-    def test_a_package_elsewhere_in_a_container_is_no_finding(self):
+    def test_a_package_elsewhere_in_a_container_is_not_a_finding(self):
         status = hook.status(self.root)
         self.assertEqual(status.findings, tuple(hook.check_status(status)))
         self.assertEqual((), tuple(hook.check_status(status, in_container=True)))

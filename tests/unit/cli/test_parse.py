@@ -45,7 +45,7 @@ class TestTimes(unittest.TestCase):
         self.assertEqual((None, 4600.0), parse.window_s('..+1h', 1000.0, 9000.0))
         self.assertEqual((8940.0, None), parse.window_s('-1m..', 1000.0, 9000.0))
 
-    def test_a_text_that_is_no_time_is_told_how_to_write_one(self):
+    def test_an_error_about_a_malformed_time_says_how_to_write_one(self):
         for text in ('yesterday', '+', '-x', '@inf', '@', '2026-13-01', '99999999999999999'):
             with self.assertRaisesRegex(NumaPmcError, 'write 2026'):
                 parse.time_s(text, 0.0, 1.0)

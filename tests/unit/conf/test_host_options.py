@@ -163,7 +163,7 @@ class ReadTest(unittest.TestCase):
             host_options.read(self.path),
         )
 
-    def test_a_missing_file_is_no_problem(self):
+    def test_a_missing_file_is_not_a_problem(self):
         self.assertEqual((), host_options.read(self.path).problems)
 
     def test_an_unusable_file_gives_the_defaults_and_says_so(self):

@@ -38,7 +38,7 @@ class WholeUnitsTest(unittest.TestCase):
         statuses = array('i', [1, 1, 1, 1, 1, 0, 1, 1, ABSENT, 1, 1, 1, 1])
         self.assertEqual([1, 10], page_choice.whole_units(statuses, {0}, 1, 3))
 
-    def test_mixed_nodes_are_no_huge_page(self):
+    def test_pages_on_several_nodes_are_not_a_huge_page(self):
         self.assertEqual([], page_choice.whole_units(array('i', [1, 2]), {0}, 0, 2))
 
     @given(st.lists(st.integers(-2, 2), max_size=40), st.integers(0, 8), st.integers(2, 8))

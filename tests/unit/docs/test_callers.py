@@ -72,7 +72,7 @@ class CallersTest(unittest.TestCase):
         self.assertEqual(set(), defined - used)
         self.assertEqual(set(), set(CALLED_BY_OTHERS) - defined)
 
-    def test_a_function_of_the_same_name_elsewhere_is_no_use(self):
+    def test_a_use_of_a_function_of_the_same_name_elsewhere_does_not_count(self):
         tree = ast.parse(
             'from nova_numa_pmc.state import pause\n'
             'from nova_numa_pmc import files as f\n'

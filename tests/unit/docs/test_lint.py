@@ -45,7 +45,7 @@ class LintTest(unittest.TestCase):
             [(hook['id'], hook['stages'], hook['entry']) for hook in staged],
         )
 
-    def test_a_name_that_is_no_check_is_refused(self):
+    def test_an_unknown_name_of_a_check_is_refused(self):
         done = subprocess.run([LINT, 'no-such-check'], capture_output=True, text=True)
         self.assertEqual(
             (2, 'lint: there is no check named no-such-check\n'), (done.returncode, done.stderr)

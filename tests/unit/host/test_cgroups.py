@@ -96,7 +96,7 @@ class FindTest(GroupsTestCase):
         tree.put('proc/self/mountinfo', '34 31 0:31 /../.. /sys/fs/cgroup rw - cgroup2 x rw\n')
         self.assertEqual(tree.scope, self.find(tree).scope)
 
-    def test_a_group_that_is_no_guests_is_never_written(self):
+    def test_a_group_that_belongs_to_no_guest_is_never_written(self):
         for path in (
             '/',
             '/machine.slice',

@@ -89,7 +89,7 @@ class ReadTest(HierarchyCase):
                 sysfs.write(self.root, cpu4 + 'topology/physical_package_id', text)
                 self.assertEqual((0, None, 2), self.again().sockets)
 
-    def test_index3_that_is_no_third_level_is_not_taken_for_it(self):
+    def test_index3_of_another_level_is_not_taken_for_the_third(self):
         self.read(sysfs.equal_nodes(2), l3s=['0-3', '4-7'])
         sysfs.write(self.root, 'sys/devices/system/cpu/cpu0/cache/index3/level', '2\n')
         self.assertEqual((), self.again().l3s)

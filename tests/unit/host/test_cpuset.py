@@ -401,7 +401,7 @@ class LeftAloneTest(TreeTestCase):
                         cpuset.hold(groups, NODE1, write=tree.write)
                     self.assertEqual(before, tree.contents())
 
-    def test_a_pin_inside_stays_and_a_wider_set_is_no_pin(self):
+    def test_a_pin_inside_stays_and_a_wider_set_is_not_a_pin(self):
         for version, shape in SHAPES:
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape)

@@ -88,7 +88,7 @@ class NovaShapesTest(unittest.TestCase):
             )
             self.assertEqual((), guest.placed_by)
 
-    def test_a_hint_that_is_no_line_of_text_is_kept_as_a_wrong_one(self):
+    def test_a_hint_that_is_not_a_line_of_text_is_kept_as_a_wrong_one(self):
         for text in ('none\nspread', 'no&#x7f;ne', 'n' * 256):
             with self.subTest(text=text):
                 guest = guests.parse(
@@ -145,7 +145,7 @@ class ElementsTest(unittest.TestCase):
         self.assertEqual(GIB, guest.plugged_bytes)
         self.assertEqual(GIB, parse("<currentMemory unit='KiB'>4</currentMemory>").memory_bytes)
 
-    def test_persistent_memory_is_no_ram(self):
+    def test_persistent_memory_does_not_count_as_ram(self):
         for kind, own in (
             ('nvdimm', False),
             ('virtio-pmem', False),
@@ -166,7 +166,7 @@ class ElementsTest(unittest.TestCase):
                     tuple(gib << 30 for gib in wanted), (guest.memory_bytes, guest.plugged_bytes)
                 )
 
-    def test_persistent_memory_from_nova_is_no_ram(self):
+    def test_persistent_memory_from_nova_does_not_count_as_ram(self):
         guest = guests.parse(
             domains.domain(
                 memory_kib=520 << 20,
@@ -282,7 +282,7 @@ class ElementsTest(unittest.TestCase):
         xml = f'{HEAD}<memory>1</memory><memoryBacking><hugepages/></memoryBacking></domain>'
         self.assertEqual(2 << 20, guests.parse(xml.encode()).page_bytes)
 
-    def test_the_base_page_size_is_no_huge_page(self):
+    def test_the_base_page_size_does_not_count_as_a_huge_page(self):
         base = "<page size='%d' unit='B'/>" % os.sysconf('SC_PAGESIZE')
         for pages, expected in ((base, None), (base + "<page size='2' unit='M'/>", 2 << 20)):
             self.assertEqual(
@@ -515,7 +515,7 @@ class HostileTest(unittest.TestCase):
         metadata = domains.nova_metadata(extra_specs={'a': '1'}).replace(spec, spec * 2)
         self.refused(domains.domain(metadata=metadata), 'twice')
 
-    def test_a_document_that_is_no_domain_is_refused(self):
+    def test_a_document_that_is_not_a_domain_is_refused(self):
         for xml in (
             b'',
             b'<',

@@ -99,7 +99,7 @@ class NodeMemoryTest(unittest.TestCase):
         sysfs.device_memory(self.root, [0, 1])
         self.assertEqual([model.HOST] * 4, self.kinds())
 
-    def test_malformed_files_are_no_evidence(self):
+    def test_malformed_files_do_not_count_as_evidence(self):
         for path, text in (
             ('proc/driver/nvidia/gpus/a/numa_status', b'Node: \xff\n'),
             ('proc/driver/nvidia/gpus/b/numa_status', 'Node'),

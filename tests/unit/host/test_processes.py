@@ -49,7 +49,7 @@ class ProcessesTest(unittest.TestCase):
             (process.pid, process.command),
         )
 
-    def test_an_editor_of_its_log_is_no_service(self):
+    def test_an_editor_of_its_log_is_not_taken_for_the_service(self):
         add_process(self.root, 20, ('/usr/bin/less', '/var/log/nova/nova-compute'))
         add_process(self.root, 21, ('/usr/bin/python3', '-m', 'x', '/usr/bin/nova-compute.log'))
         self.assertIsNone(processes.find(self.root, 'nova-compute'))

@@ -346,7 +346,7 @@ class MalformedFilesTest(TreeTest):
         with self.assertRaisesRegex(TopologyError, 'cpu/online'):
             topology.read(self.root)
 
-    def test_a_page_size_that_is_no_size_is_an_error(self):
+    def test_a_malformed_page_size_is_an_error(self):
         build_sysfs(self.root, equal_nodes(1))
         write(self.root, 'sys/kernel/mm/hugepages/hugepages-bigkB/nr_hugepages', '1\n')
         with self.assertRaisesRegex(TopologyError, 'hugepages-bigkB'):
@@ -387,7 +387,7 @@ class DeviceNodeTest(TreeTest):
             with self.subTest(address=address):
                 self.assertEqual(node, topology.pci_device_node(address, self.root))
 
-    def test_a_text_that_is_no_pci_address_is_refused(self):
+    def test_a_text_that_is_not_a_pci_address_is_refused(self):
         for address in (
             '',
             '../../etc',

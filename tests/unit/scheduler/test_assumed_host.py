@@ -49,7 +49,7 @@ class AssumedHostTest(unittest.TestCase):
         self.assertGreater(large.loss_ratio, 0.05)
         self.assertLess(loss(host_state(used_mb=131072), memory_mb=60_000).loss_ratio, 0.001)
 
-    def test_counts_that_are_missing_or_odd_are_no_error(self):
+    def test_missing_or_odd_counts_are_not_an_error(self):
         for state in (
             host_state(vcpus=0, memory_mb=0),
             host_state(8, vcpus=0, memory_mb=0),

@@ -50,7 +50,7 @@ class RefusalTest(unittest.TestCase):
         self.assertEqual('', self.why_refused(blank))
         self.assertIn('unknown', self.why_refused(blank, refuse_unknown=True))
 
-    def test_a_guess_is_no_reason(self):
+    def test_a_guessed_demand_is_not_a_reason_to_refuse_a_host(self):
         # 400 vCPUs are promised on 20 cores, but their demand was never measured.
         nodes = tuple(model.NodeView(at, 10.0, 16, 1 << 36, 0, 40, 200) for at in range(2))
         self.assertEqual('', self.why_refused(host(nodes=nodes)))

@@ -57,7 +57,7 @@ class JournalTest(unittest.TestCase):
         (entry,) = logs.journal_entries(_line('instance-0000000b'), {})
         self.assertEqual('instance-0000000b', entry['what'])
 
-    def test_messages_that_are_no_text_are_made_text(self):
+    def test_messages_that_are_not_text_are_converted_to_text(self):
         text = '\n'.join([_line([104, 105, 255]), _line(None)])
         self.assertEqual(
             ['hi\ufffd', 'None'], [entry['what'] for entry in logs.journal_entries(text, {})]
@@ -95,6 +95,6 @@ class OurErrorsTest(unittest.TestCase):
         )
         self.assertEqual([], logs.our_errors({}, {'cmp1': entries}))
 
-    def test_errors_that_were_provoked_are_no_complaints(self):
+    def test_provoked_errors_are_not_complaints(self):
         entries = logs.journal_entries(_line('guest a: bad', '3'), {})
         self.assertEqual([], logs.our_errors({}, {'cmp1': entries}, ['guest a: bad']))

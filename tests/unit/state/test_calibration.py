@@ -97,7 +97,7 @@ class TestCalibration(unittest.TestCase):
             calibration.read(self.path)
         self.assertIn(self.path, str(caught.exception))
 
-    def test_a_file_that_is_no_calibration_is_refused_with_the_remedy(self):
+    def test_a_file_that_is_not_a_calibration_is_refused_with_the_remedy(self):
         good = calibration.to_data(GOOD)
         self.refused(b'')
         self.refused(b'\xff')

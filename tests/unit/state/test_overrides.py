@@ -51,7 +51,7 @@ class OverridesTest(unittest.TestCase):
             self.put(0, model.PIN, name)
             self.assertEqual(name, overrides.read(self.root)[0][UUIDS[0]].name)
 
-    def test_lines_that_are_no_override_are_told_and_never_written_over(self):
+    def test_lines_that_are_not_an_override_are_reported_and_never_overwritten(self):
         good = '%s pin web 1\n' % UUIDS[0]
         for line in (
             'x pin g',

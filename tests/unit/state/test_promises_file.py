@@ -85,7 +85,7 @@ class FormatTest(unittest.TestCase):
             promises_format.decode(bytes(damaged))
 
     @given(st.binary(max_size=300))
-    def test_bytes_that_are_no_record_are_refused(self, data):
+    def test_bytes_that_are_not_a_record_are_refused(self, data):
         with self.assertRaises(StateError):
             promises_format.decode(data)
 

@@ -242,7 +242,7 @@ class FileTest(unittest.TestCase):
         with self.assertRaisesRegex(StateError, self.path):
             publication.read(self.directory)
 
-    def test_a_path_that_is_no_file_is_refused_without_waiting(self):
+    def test_a_path_that_is_not_a_regular_file_is_refused_without_waiting(self):
         for make in (os.mkfifo, os.mkdir, lambda path: os.symlink('/dev/zero', path)):
             publication.write(self.directory, STATE)
             os.unlink(self.path)

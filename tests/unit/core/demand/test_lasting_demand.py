@@ -375,7 +375,7 @@ class HorizonTest(TestCase):
         self.assertEqual((None, 0.0), here.histories.sustained_demand(0))
         self.assertEqual((None, None), here.histories.sustained_demand(9))
 
-    def test_demand_that_was_no_guests_is_gone_within_minutes(self):
+    def test_demand_of_other_processes_is_gone_within_minutes(self):
         here = Here(others=(8.0, 0.0))  # as during the setup of the host
         here.add('a', 1.0)
         here.run(*(60.0,) * 600)

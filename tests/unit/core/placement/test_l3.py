@@ -103,7 +103,7 @@ class ChooseTest(unittest.TestCase):
         )
         self.assertEqual(host.host.l3s[0][1], host.start(1, allowed_cpus=frozenset(range(16))))
 
-    def test_a_cache_that_is_not_on_the_promised_nodes_is_no_place(self):
+    def test_a_cache_that_is_not_on_the_promised_nodes_is_not_a_place(self):
         host = Host()
         host.promises.append(
             model.Promise('m', 'm', (0,), (0,), 4, MIB, cpus=tuple(host.host.l3s[1][0]))
@@ -117,13 +117,13 @@ class ChooseTest(unittest.TestCase):
         )
         self.assertEqual({4, 5, 6, 7}, Host(host).start(2, allowed_cpus=frozenset(range(16))))
 
-    def test_one_cache_of_a_node_or_none_known_is_no_choice(self):
+    def test_a_single_or_unknown_cache_of_a_node_is_not_chosen(self):
         host = machine()
         for l3s in ((), ((), ()), tuple((node.cpus,) for node in host.nodes)):
             with self.subTest(l3s=l3s):
                 self.assertEqual(16, len(Host(host._replace(l3s=l3s)).start(2)))
 
-    def test_a_cache_of_a_single_core_is_no_place(self):
+    def test_a_cache_of_a_single_core_is_not_a_place(self):
         """QEMU gives each socket of a guest its own cache, and a compute host may be a guest."""
         for threads in (1, 2):
             with self.subTest(threads=threads):
@@ -136,7 +136,7 @@ class ChooseTest(unittest.TestCase):
                 )
                 self.assertEqual([16, 16], [len(Host(host).start(vcpus)) for vcpus in (1, 2)])
 
-    def test_a_cache_with_a_single_core_left_to_guests_is_no_place(self):
+    def test_a_cache_with_a_single_core_left_to_guests_is_not_a_place(self):
         host = machine()
         host = host._replace(
             nodes=tuple(node._replace(cpus=node.cpus - {0, 1, 2}) for node in host.nodes)
@@ -145,7 +145,7 @@ class ChooseTest(unittest.TestCase):
         held = [started.start(1, allowed_cpus=frozenset(range(16))) for _ in range(12)]
         self.assertNotIn({3}, held)
 
-    def test_a_cache_of_several_nodes_is_no_choice(self):
+    def test_a_cache_of_several_nodes_is_not_chosen(self):
         host = machine()
         both = host.nodes[0].cpus | host.nodes[1].cpus
         self.assertEqual(16, len(Host(host._replace(l3s=((both,), (both,)))).start(2)))

@@ -46,7 +46,7 @@ class OneNodeTest(unittest.TestCase):
         view = host(node(0, demand_cores=8.0), node(1, promised=8 * GIB, demand_cores=0.0))
         self.assertEqual((0,), place(view).cpu_nodes)
 
-    def test_other_guests_vcpus_are_no_limit(self):
+    def test_vcpus_of_other_guests_do_not_limit_a_node(self):
         placed = place(host(node(0, vcpus=40), node(1, vcpus=44)), vcpus=4)
         self.assertEqual(('one_node', (0,)), (code(placed), placed.cpu_nodes))
 
@@ -96,7 +96,7 @@ class BandwidthTest(unittest.TestCase):
         placed = place(host(*(node(at, **self.loaded(90, None)) for at in range(2))))
         self.assertIn(model.Reason('bandwidth_dropped'), placed.reasons)
 
-    def test_unknown_on_a_node_that_is_no_candidate_drops_nothing(self):
+    def test_unknown_values_of_a_node_that_is_not_a_candidate_drop_nothing(self):
         view = host(
             node(0, demand_cores=1.0, **self.loaded(95)),
             node(1, demand_cores=2.0, **self.loaded(5)),
@@ -171,7 +171,7 @@ class SpanTest(unittest.TestCase):
 
 
 class ShapeTest(unittest.TestCase):
-    def test_a_memory_only_node_is_no_place_for_vcpus(self):
+    def test_a_memory_only_node_is_not_a_place_for_vcpus(self):
         view = host(node(0, promised=7 * GIB), node(1, cores=0, capacity=64 * GIB))
         self.assertEqual((0,), place(view).cpu_nodes)
 
@@ -260,7 +260,7 @@ class HugePagesTest(unittest.TestCase):
         self.assertEqual((1,), place(view, memory=6 * GIB, page_bytes=2 * MIB).cpu_nodes)
         self.assertEqual((0, 1), place(view, memory=9 * GIB, page_bytes=2 * MIB).cpu_nodes)
 
-    def test_normal_memory_is_no_substitute_for_huge_pages(self):
+    def test_normal_memory_is_not_a_substitute_for_huge_pages(self):
         placed = place(host(node(0), node(1)), page_bytes=2 * MIB)
         self.assertEqual(('cpus_only', ()), (code(placed), placed.mem_nodes))
 

@@ -49,7 +49,7 @@ class MayTest(unittest.TestCase):
             self.may_have(Place((1,), None), at=(0, 1), home_nodes=(0,), just_placed=True)
         )
 
-    def test_a_young_guest_stays_where_another_node_is_no_better(self):
+    def test_a_young_guest_stays_unless_another_node_is_better(self):
         self.assertFalse(self.may_have(Place((1,), 1), just_placed=True))
         self.assertTrue(self.may_have(Place((0, 1), None), just_placed=True))
 

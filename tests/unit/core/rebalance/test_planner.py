@@ -90,7 +90,7 @@ class CausesTest(unittest.TestCase):
         first = next(move for plan in plans for move in plan.moves)
         self.assertEqual('bandwidth', first.reasons[0].code)
 
-    def test_bandwidth_without_a_known_maximum_is_no_reason_to_move(self):
+    def test_bandwidth_without_a_known_maximum_is_not_a_reason_to_move(self):
         guests = [load(f'm{at}', 4, 0, 2.0, lines=60e6) for at in range(3)]
         plans, _ = Constant((12, 12), (64 * GIB,) * 2, guests).run(TERMS, 10)
         self.assertEqual([], kinds(plans))
@@ -228,7 +228,7 @@ class LeftAloneTest(unittest.TestCase):
                 self.assertEqual([], kinds(plans))
                 self.assertAlmostEqual(8.0, plans[0].loss_cores)  # but its loss counts
 
-    def test_fixed_guests_are_no_partners_in_swaps(self):
+    def test_fixed_guests_do_not_take_part_in_swaps(self):
         guests = [
             load('a', 4, 0, 4.0, 4 * GIB),
             load('b', 4, 0, 3.0, 4 * GIB),
@@ -238,7 +238,7 @@ class LeftAloneTest(unittest.TestCase):
         plans, _ = Constant((4, 4), (9 * GIB,) * 2, guests).run(TERMS._replace(widen=False), 40)
         self.assertEqual([], kinds(plans))
 
-    def test_unknown_demand_is_no_reason_to_move(self):
+    def test_unknown_demand_is_not_a_reason_to_move(self):
         guests = skewed().guests
         unknown = [guest._replace(demand_cores=None, served_cores=None) for guest in guests]
         seen = skewed().situation()._replace(guests=tuple(unknown))

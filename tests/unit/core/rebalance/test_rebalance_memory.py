@@ -97,7 +97,7 @@ class TrialTest(unittest.TestCase):
                 known = after_interval(RebalanceMemory(trials=(TRIAL._replace(since_s=since_s),)))
                 self.assertEqual(kept, bool(known.trials))
 
-    def test_memory_of_a_node_that_is_no_more_is_left_out(self):
+    def test_accesses_to_a_node_that_has_gone_are_left_out(self):
         parts = (('d', (0,), ((0, 1.0), (7, 0.5)), (1,)),)
         kept, cut = (
             RebalanceMemory(trials=(trial,)) for trial in (TRIAL, TRIAL._replace(parts=parts))

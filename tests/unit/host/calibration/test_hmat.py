@@ -58,7 +58,7 @@ class TestHmat(unittest.TestCase):
             hmat.parse(table(locality((80, 170), initiators=(0,), targets=(0, 2)))),
         )
 
-    def test_bytes_that_are_no_hmat_are_refused(self):
+    def test_bytes_that_are_not_an_hmat_are_refused(self):
         good = table(locality((60, 100, 100, 60)))
         for data in (
             b'',

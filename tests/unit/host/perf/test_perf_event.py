@@ -78,7 +78,7 @@ class TestThread(Counting):
         [before], [after] = group.read(), group.read()
         self.assertEqual((0.0, 1.0), difference(before, after, idle_is_zero=True))
 
-    def test_an_ended_thread_is_no_target(self):
+    def test_an_ended_thread_cannot_be_a_target(self):
         child = self.child(lambda: None)
         target = perf_event.thread(child.pid)
         child.end()
