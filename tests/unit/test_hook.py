@@ -198,7 +198,7 @@ class StartTest(HookTest):
         self.assertEqual(0, self.call('start', 1))
         self.assertEqual({}, self.promises())
 
-    def test_firmware_that_counts_a_cpu_twice_is_told_in_one_line(self):
+    def test_firmware_that_counts_a_cpu_twice_is_logged_in_one_line(self):
         sysfs.write(self.root, 'sys/devices/system/node/node1/cpulist', '2-7\n')
         self.call('start', 1)
         decision, warning = self.host.logged()

@@ -22,14 +22,14 @@ class ProblemLogTest(unittest.TestCase):
                         raise error
         return logs.records
 
-    def test_a_problem_is_told_once_per_kind_and_when_it_ends(self):
+    def test_a_problem_is_logged_once_per_kind_and_when_it_ends(self):
         messages = self.failing(None, StateError('a'), StateError('b'), OSError('c'), None, None)
         self.assertEqual(
             ['reading fails: a', 'reading fails: c', 'reading works again'],
             [record.getMessage() for record in messages],
         )
 
-    def test_a_bug_is_told_with_its_traceback(self):
+    def test_a_bug_is_logged_with_its_traceback(self):
         (message,) = self.failing(KeyError('x'))
         self.assertEqual("reading fails: KeyError: 'x'", message.getMessage())
         self.assertIsNotNone(message.exc_info)
@@ -38,7 +38,7 @@ class ProblemLogTest(unittest.TestCase):
         with self.assertRaises(KeyboardInterrupt), self.problem_log.stage('reading'):
             raise KeyboardInterrupt
 
-    def test_a_lasting_problem_is_told_again_after_an_hour(self):
+    def test_a_lasting_problem_is_logged_again_after_an_hour(self):
         with self.assertLogs(LOG) as logs:
             for self.now_s in (0.0, 5.0, 3599.0, 3600.0, 3605.0):
                 self.problem_log.log_problems(['p', 'p'])

@@ -80,7 +80,7 @@ class ReconcileTest(unittest.TestCase):
                 self.assertEqual([], self.reconcile(record))
                 self.assertEqual(kept, bool(record.promises))
 
-    def test_the_time_is_now_unless_told(self):
+    def test_the_time_is_now_unless_it_is_given(self):
         record = Draft(promise(1)._replace(since_ns=files.boottime_ns()))
         self.reconcile(record, now_ns=None)
         self.assertEqual({1}, record.numbers())
@@ -137,7 +137,7 @@ class ReconcileTest(unittest.TestCase):
             self.reconcile(record)
         self.assertEqual({1}, record.numbers())
 
-    def test_a_guest_that_cannot_be_read_is_told_and_others_are_counted(self):
+    def test_a_guest_that_cannot_be_read_is_reported_and_others_are_counted(self):
         self.host.launch(1)
         self.host.write(STATUS + '/odd.xml', '<domstatus pid="1"><domain/></domstatus>')
         self.host.write('proc/1/cmdline', '')

@@ -133,7 +133,7 @@ class TwoFiguresTest(PoolsCase):
             )
         return self.published(lambda cpu: 0.025 if cpu in self.shared else 1.0, *guests)
 
-    def test_a_saturated_shared_pool_is_not_told_as_a_third_used(self):
+    def test_a_saturated_shared_pool_is_not_reported_as_a_third_used(self):
         for conf, source in ((NOVA_CONF % SHARED, 'nova.conf'), ('', 'guests')):
             with self.subTest(source):
                 self.setUp()

@@ -77,7 +77,7 @@ class SamplerTest(WithoutPmu):
             ],
         )
 
-    def test_guests_and_nodes_are_told_by_pages(self):
+    def test_guests_and_nodes_are_sampled_by_pages(self):
         self.launch(1, {0: MIB, 1: 3 * MIB})
         self.launch(2, {0: MIB, 1: 0})
         self.sample(0)

@@ -44,7 +44,7 @@ class PublishTest(AgentCase):
         self.assertEqual(model.DemandHistory(), for_hook.history)  # it is too young to be known
         self.assertEqual(frozenset(range(8)), for_hook.pools[0].cpus)
 
-    def test_what_guests_wanted_is_told_to_the_scheduler_and_the_hook(self):
+    def test_what_guests_wanted_is_published_to_the_scheduler_and_the_hook(self):
         agent = self.open()
         self.launch(1)
         self.promise(1, 0)
@@ -124,7 +124,7 @@ class PublishTest(AgentCase):
 
 
 class ProblemTest(AgentCase):
-    def test_a_failure_is_told_once_and_again_when_it_has_ended(self):
+    def test_a_failure_is_logged_once_and_again_when_it_has_ended(self):
         agent = self.open()
         self.tick(agent, 0)
         cpulist = 'sys/devices/system/node/node0/cpulist'

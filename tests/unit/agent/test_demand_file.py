@@ -145,7 +145,7 @@ class FileTest(RememberingCase):
         self.agent.close()
         self.assertFalse(os.path.exists(self.file))
 
-    def test_a_damaged_demand_file_is_told_once_and_replaced(self):
+    def test_a_damaged_demand_file_is_logged_once_and_replaced(self):
         for content in (b'', b'{', b'[]', b'{"schema":"2.0"}', b'\xff', b'[' * 100000):
             with self.subTest(content[:20]):
                 os.makedirs(os.path.dirname(self.file), exist_ok=True)

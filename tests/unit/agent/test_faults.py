@@ -323,7 +323,7 @@ class StateDirectoryTest(AgentCase):
                     self.assert_as_before(at_s)
                     at_s += 1
 
-    def test_a_state_directory_that_cannot_be_written_is_told_once(self):
+    def test_a_state_directory_that_cannot_be_written_is_logged_once(self):
         """The temporary file cannot be created, as on a full file system."""
         with foreseen(self) as messages:
             for name in ('host', 'promises', 'rebalance-memory'):

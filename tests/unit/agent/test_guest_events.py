@@ -70,7 +70,7 @@ class WatchingTest(unittest.TestCase):
         tree = self.trees[number]
         tree.put(os.path.join(group or tree.target, name), '0-7\n')
 
-    def test_guests_are_told_at_first_and_when_they_come_change_or_go(self):
+    def test_guests_are_reported_at_first_and_when_they_come_change_or_go(self):
         events = guest_events.GuestEvents(self.root, LOG, None, self.clock)
         self.addCleanup(events.close)
         self.events = events
@@ -91,7 +91,7 @@ class WatchingTest(unittest.TestCase):
         os.rename(moved, self.host.path('run/libvirt/qemu'))
         self.assertEqual([1, 2], self.heard())
 
-    def test_writes_to_groups_of_watched_guests_are_told(self):
+    def test_writes_to_groups_of_watched_guests_are_reported(self):
         self.open()
         self.write(1, None)
         self.assertEqual([], self.heard())

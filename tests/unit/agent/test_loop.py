@@ -108,7 +108,7 @@ class ServiceTest(unittest.TestCase):
         self.serve([(40, signal.SIGINT)], tick_s=7)
         self.assertEqual([0, 8, 20, 32], self.agent.ticks)
 
-    def test_the_watchdog_is_told_twice_in_its_time(self):
+    def test_the_watchdog_is_notified_twice_in_its_time(self):
         self.serve([(300, signal.SIGTERM)], interval_s=100.0, watchdog_s=90)
         heard = self.when('WATCHDOG=1')
         self.assertLessEqual(max(b - a for a, b in zip(heard, heard[1:])), 45)

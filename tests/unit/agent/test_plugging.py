@@ -46,7 +46,7 @@ class PluggingTest(AgentCase):
         promise = self.promises()[host.uuid_of(1)]
         return promise.vcpus, promise.memory_bytes >> 20
 
-    def test_the_promise_follows_what_is_plugged_and_is_told_once(self):
+    def test_the_promise_follows_what_is_plugged_and_is_logged_once(self):
         agent = self.open()
         self.launch(1)
         self.promise(1, 0)

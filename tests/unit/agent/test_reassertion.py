@@ -18,7 +18,7 @@ class ReassertionTest(AgentCase):
     def cpus(self, tree):
         return tree.held()
 
-    def test_a_reset_cpuset_is_written_in_the_next_tick_and_told_once(self):
+    def test_a_reset_cpuset_is_written_in_the_next_tick_and_logged_once(self):
         agent = self.open()
         self.promise(1, 1)
         tree = self.launch(1)

@@ -61,7 +61,7 @@ class ConfTest(unittest.TestCase):
                 conf = self.conf('update_resources_interval = ' + value)
                 self.assertEqual(expected, codes(monitor.check_interval(conf)))
 
-    def test_cpu_metrics_that_are_weighed_but_not_sent_are_told(self):
+    def test_cpu_metrics_that_are_weighed_but_not_sent_are_reported(self):
         weighed = '[metrics]\nweight_setting = %s\n[numa_pmc]\ncpu_metrics = %s'
         for option, sent, expected in (
             ('cpu.percent=-1.0', 'false', ['cpu-metrics-off']),

@@ -70,7 +70,7 @@ class SchedulerTest(unittest.TestCase):
                 conf = self.conf(classes + 'weight_multiplier = ' + value)
                 self.assertEqual(expected, codes(scheduler.check_weigher(conf)))
 
-    def test_the_default_multiplier_is_enough_and_a_weak_one_is_told_what_would_be(self):
+    def test_the_default_multiplier_is_enough_and_so_is_the_remedy_for_a_weak_one(self):
         classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (STOCK, scheduler.WEIGHER)
         self.assertEqual([], codes(scheduler.check_weigher(self.conf(classes))))
         (finding,) = scheduler.check_weigher(self.conf(classes + 'weight_multiplier = 5'))

@@ -79,7 +79,7 @@ class PlanTest(unittest.TestCase):
                 self.assertEqual({'u1': promise(1, before)}, undo.targets)
                 self.assertEqual((), undo.left_alone)
 
-    def test_guests_that_changed_since_are_left_and_told_why(self):
+    def test_guests_that_changed_since_are_left_and_the_reason_is_given(self):
         moved = entry((1, HOME, AWAY))
         for reason, undo in (
             ('ended', plan([moved])),

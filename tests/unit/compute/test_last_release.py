@@ -108,7 +108,7 @@ class OptionsTest(unittest.TestCase):
                     self.assertEqual(default, now.get(option, 'gone'), option)
             self.assertFalse(GONE & set(now))
 
-    def test_a_file_of_the_last_release_is_read_and_the_operator_told_of_what_is_not(self):
+    def test_a_file_of_the_last_release_is_read_and_options_that_went_are_reported(self):
         before = of_last_release('options.json')['scheduler']
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, 'nova.conf')

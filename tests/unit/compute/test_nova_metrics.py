@@ -170,7 +170,7 @@ class RoundTripTest(unittest.TestCase):
         (node,) = host_metrics.decode(listed(odd)).view.nodes
         self.assertEqual((2**20, 2**21), (node.capacity_bytes, node.promised_bytes))
 
-    def test_a_slow_update_interval_is_told(self):
+    def test_a_slow_update_interval_is_sent(self):
         current, _ = nova_metrics.to_values(self.published, 0, 0, interval_s=300)
         self.assertEqual(300, current['pmc.every'])
 

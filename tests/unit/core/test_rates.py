@@ -29,7 +29,7 @@ class TestDifference(unittest.TestCase):
             rates.difference(CounterReading(2**64 - 3, 1, 1), CounterReading(5, 2, 2)),
         )
 
-    def test_a_difference_that_cannot_be_told_is_unknown(self):
+    def test_a_difference_that_cannot_be_computed_is_unknown(self):
         first = CounterReading(100, 1000, 900)
         for name, second in (
             ('went backwards', CounterReading(99, 2000, 1900)),

@@ -560,7 +560,7 @@ class FaultTest(TreeTestCase):
                     self.hold(groups, write)
                 self.assertEqual(before, tree.contents())
 
-    def test_a_guest_that_ends_half_way_is_told_apart(self):
+    def test_a_guest_that_ends_half_way_raises_guest_gone(self):
         for tree, groups, index in self.each_fault(fresh=True):
             with self.subTest(version=tree.version, path=tree.path, index=index):
                 failing = self.failing(tree, index, (errno.ENOENT, errno.ENODEV)[index % 2])
@@ -609,7 +609,7 @@ class FaultTest(TreeTestCase):
             )
         self.assertEqual(before, tree.contents())
 
-    def test_a_guest_gone_before_a_call_begins_is_told(self):
+    def test_a_guest_gone_before_a_call_begins_raises_guest_gone(self):
         for version, shape in SHAPES:
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape)

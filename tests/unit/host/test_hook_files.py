@@ -109,7 +109,7 @@ class HookFilesTest(unittest.TestCase):
         self.assertNotIn(b'\r', text)
         self.assertLessEqual(len(text.splitlines()), 20)
 
-    def test_a_package_that_others_may_write_is_told(self):
+    def test_a_package_that_others_may_write_is_found(self):
         package = os.path.join(self.root, 'nova_numa_pmc')
         os.mkdir(package)
         if os.geteuid() == 0:

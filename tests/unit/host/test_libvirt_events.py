@@ -56,7 +56,7 @@ class ListenerCase(unittest.TestCase):
 
 @unittest.skipUnless(libvirt, 'libvirt-python is not installed')
 class RealTest(ListenerCase):
-    def test_running_guests_are_told_with_their_xml_and_then_their_changes(self):
+    def test_running_guests_are_reported_with_their_xml_and_then_their_changes(self):
         listener = self.listen()
         answer = self.until(lambda changes: [change for change in changes if change.guest])
         self.assertEqual(

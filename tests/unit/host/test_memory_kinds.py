@@ -32,7 +32,7 @@ class NodeMemoryTest(unittest.TestCase):
         self.assertEqual([model.HOST] * 4, self.kinds())
         self.assertEqual(frozenset(), memory_kinds.withheld_nodes(self.root))
 
-    def test_memory_of_a_gpu_is_told_by_its_driver(self):
+    def test_memory_of_a_gpu_is_recognised_by_its_driver(self):
         sysfs.device_memory(self.root, [2, -1])
         self.assertEqual([model.HOST, model.HOST, model.DEVICE, model.HOST], self.kinds())
         self.assertEqual('GPU 0000:01:00.0', self.sources()[2])

@@ -19,7 +19,7 @@ def parsed(release):
 
 
 class NovaMetadataTest(unittest.TestCase):
-    def test_the_flavors_name_is_told_by_all_releases(self):
+    def test_the_flavors_name_is_in_the_metadata_of_all_releases(self):
         for release in WITH_SPECS + WITHOUT:
             with self.subTest(release):
                 guest = parsed(release)

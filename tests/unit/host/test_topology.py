@@ -170,7 +170,7 @@ class ReadTest(TreeTest):
         (problem,) = host.problems
         self.assertIn('node1/cpulist: CPUs 2-3 are also on another node', problem)
 
-    def test_cpus_on_no_node_are_told_and_not_counted(self):
+    def test_cpus_on_no_node_are_reported_and_not_counted(self):
         build_sysfs(self.root, equal_nodes(2))
         self.remove(f'{NODE}/node1/cpulist')
         host = topology.read(self.root)

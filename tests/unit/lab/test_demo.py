@@ -135,7 +135,7 @@ class TestReport(unittest.TestCase):
                 for check, word in zip(missed, expected):
                     self.assertIn(word, check['name'])
 
-    def test_bytes_away_are_told_but_do_not_fail(self):
+    def test_bytes_away_are_reported_but_do_not_fail(self):
         report_ = reported(
             floating=FLOATING,
             placed=record([0, 1, 0, 1, 0, 1], 299_700_000, 300_000, 600, away=0.034),

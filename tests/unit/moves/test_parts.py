@@ -47,7 +47,7 @@ class WithinL3Test(unittest.TestCase):
 
 
 class ProgressTextTest(unittest.TestCase):
-    def test_progress_is_told_in_words(self):
+    def test_progress_is_described_in_words(self):
         progress = guest_mover.Progress(
             guest_mover.PARTLY, left_bytes=3 * MIB, refused=(('EBUSY', 3), ('EPERM', 1))
         )

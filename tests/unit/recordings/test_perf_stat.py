@@ -108,7 +108,7 @@ class ParseTest(unittest.TestCase):
             [0.303063611, 0.300348384], [intervals[0].elapsed_s, intervals[2].elapsed_s]
         )
 
-    def test_other_lines_are_told_by_their_number(self):
+    def test_other_lines_are_reported_by_their_number(self):
         intervals, broken = rows('hello\n' + BY_CPU + '0.3,CPU1,12' + '\n' + 'x' * 10000)
         self.assertEqual((1, [1, 4, 5]), (len(intervals), [number for number, _ in broken]))
 

@@ -244,7 +244,7 @@ class TestFile(unittest.TestCase):
             self.write([2.0])
             self.assertEqual([2.0], self.times())
 
-    def test_damage_in_the_middle_of_a_file_is_told_and_stays(self):
+    def test_damage_in_the_middle_of_a_file_is_reported_and_left_there(self):
         members = [recording.encode(samples.sample(float(at))) for at in range(3)]
         members[1] = members[1][:30] + b'damage' + members[1][36:]
         self.put(b''.join(members))

@@ -44,7 +44,7 @@ class RefusalTest(unittest.TestCase):
             'one node', self.why_refused(host(0, 0), spec(vcpus=20, numa_pmc__policy='one_node'))
         )
 
-    def test_the_unknown_passes_unless_told_otherwise(self):
+    def test_an_unknown_host_passes_unless_the_options_refuse_it(self):
         blank = host(0.5, 0.5)
         blank.metrics = []
         self.assertEqual('', self.why_refused(blank))

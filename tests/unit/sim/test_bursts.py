@@ -22,5 +22,5 @@ class BurstingTest(unittest.TestCase):
         self.assertEqual(0.0, min(last_5_s))
         self.assertGreater(min(longer), 0.15)
 
-    def test_the_share_of_differing_neighbours_is_told(self):
+    def test_the_share_of_differing_neighbours_is_computed(self):
         self.assertEqual(0.5, subject.differing([0.1, 0.2, 0.3, 0.34], 0.05))

@@ -106,7 +106,7 @@ class UnsettledTest(unittest.TestCase):
     def test_an_empty_host_is_settled(self):
         self.assertEqual({}, figures.unsettled([_row()], True))
 
-    def test_each_reason_for_an_unsettled_host_is_told(self):
+    def test_each_reason_for_an_unsettled_host_is_reported(self):
         for row, reason in (
             (_row(vcpus_used=4), '4 vCPUs used'),
             (_row(reported=False), 'no NUMA metrics'),
@@ -222,7 +222,7 @@ class ReportTest(unittest.TestCase):
         self.assertFalse(figures.passed({**self._report(), 'variants': []}))
         self.assertIn('2 schedulers', figures.variant_label(2, True))
 
-    def test_a_report_without_rounds_is_told_too(self):
+    def test_a_report_without_rounds_is_printed_too(self):
         self.assertIn('blind', figures.table(herd.report_of(herd.SMOKE)))
 
 

@@ -122,7 +122,7 @@ class PlacesTest(unittest.TestCase):
         guest = {'bytes': {0: 99, 1: 1}, 'cpus': ['0-1'], 'mems': ['0-1']}
         self.assertEqual([], places.flaws(places.place(guest, {'0': 3}), placed, '0-1'))
 
-    def test_each_flaw_of_a_guests_place_is_told(self):
+    def test_each_flaw_of_a_guests_place_is_reported(self):
         cases: list[tuple[Any, dict[str, Any], dict[str, int], str]] = [
             (None, {}, {'0': 1}, 'promise is missing'),
             ({'origin': 'floating', 'cpu_nodes': []}, {}, {'0': 1}, 'promise is floating'),

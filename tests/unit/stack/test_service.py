@@ -43,19 +43,19 @@ class ServiceTest(unittest.TestCase):
         self.assertIsNone(one.pid())
         self.assertFalse(one.stop())
 
-    def test_a_service_that_ends_is_told_with_its_last_words(self):
+    def test_the_error_of_a_service_that_ends_contains_its_last_words(self):
         one = self._service(
             [sys.executable, '-c', 'raise SystemExit("no such luck")'], ready=lambda: False
         )
         with self.assertRaisesRegex(service.StackError, 'no such luck'):
             one.start()
 
-    def test_a_service_that_is_never_ready_is_told_with_its_log(self):
+    def test_the_error_of_a_service_that_is_never_ready_names_its_log(self):
         one = self._service(ready=lambda: False, timeout_s=0)
         with self.assertRaisesRegex(service.StackError, 'it.log'):
             one.start()
 
-    def test_a_command_that_fails_is_told_with_its_output(self):
+    def test_the_error_of_a_command_that_fails_contains_its_output(self):
         with self.assertRaisesRegex(service.StackError, r'failed \(3\).*\n.*gone wrong'):
             service.run(self.layout, 'step', ['sh', '-c', 'echo gone wrong; exit 3'])
 

@@ -100,7 +100,7 @@ class CodecTest(unittest.TestCase):
             publication.decode(json.dumps(dict(data, schema='1.0')).encode()),
         )
 
-    def test_before_1_3_distances_told_which_nodes_are_a_domain(self):
+    def test_before_1_3_distances_determine_which_nodes_are_a_domain(self):
         apart = STATE._replace(view=STATE.view._replace(distances=((10, 11), (11, 10))))
         shared = apart._replace(view=apart.view._replace(domains=(0, 0)))
         for published, written in ((apart, 10), (shared, 12)):

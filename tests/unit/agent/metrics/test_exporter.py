@@ -463,7 +463,7 @@ class ReloadTest(ExporterCase):
         agent.update(FULL, 0.1)
         self.assertIn('nova_numa_guests', self.scrape(agent))
 
-    def test_a_socket_that_cannot_be_removed_is_told(self):
+    def test_a_socket_that_cannot_be_removed_is_logged(self):
         agent = self.open(self.by_path)
         with mock.patch('os.unlink', side_effect=OSError(30, 'Read-only file system')):
             with self.assertLogs(LOG, 'WARNING'):

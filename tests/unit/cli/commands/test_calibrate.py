@@ -128,7 +128,7 @@ class TestCalibrate(unittest.TestCase):
                 plans = calibrate.plan(machine, withheld(machine, root), root)
                 self.assertEqual(expected, [one.id for one in plans])
 
-    def test_a_node_that_cannot_be_measured_is_estimated_and_told(self):
+    def test_a_node_that_cannot_be_measured_is_estimated_and_reported(self):
         result, problems = self.measure(host(), Probe(broken=(1,)))
         self.assertEqual((1e9, None), result.read_bytes_per_sec)
         self.assertEqual((SLIT, SLIT), (result.sources[0][1], result.sources[1][1]))

@@ -172,7 +172,7 @@ class PinTest(OperatingCase):
 
 
 class PauseTest(OperatingCase):
-    def test_pause_is_told_with_its_reason_by_status(self):
+    def test_status_shows_a_pause_with_its_reason(self):
         self.run_it('pause', '--reason', 'firmware')
         self.assertEqual('firmware', pause.read(self.directory).reason)
         self.assertIn('paused: firmware', self.run_it('status')[1])

@@ -144,7 +144,7 @@ class HookCommandTest(unittest.TestCase):
                 rebalance.main(arguments)
             self.assertEqual(64, raised.exception.code)
 
-    def test_errors_of_hook_are_told_and_exit_with_1(self):
+    def test_errors_of_hook_are_printed_and_exit_with_1(self):
         shutil.rmtree(self.host.path('dev'))
         self.host.write('etc/libvirt', 'a file')
         errors = io.StringIO()

@@ -363,7 +363,7 @@ class ExplainTest(unittest.TestCase):
             'no single node fits 1 vCPUs and 9216 MiB: at most 4 CPUs and 8192 MiB', text
         )
 
-    def test_a_reason_of_a_newer_version_is_told_by_its_code(self):
+    def test_a_reason_of_a_newer_version_is_shown_by_its_code(self):
         newer = model.Placement((), reasons=(model.Reason('moon_phase'),))
         self.assertEqual('moon_phase', explain.explain(newer))
         newer = model.Placement((1,), reasons=(model.Reason('moon_phase'),))

@@ -79,7 +79,7 @@ class WhyNotTest(unittest.TestCase):
         ):
             self.assertEqual('', eligibility.why_not(one, PROMISE, HOST))
 
-    def test_the_first_rule_is_told(self):
+    def test_the_first_rule_that_applies_gives_the_reason(self):
         one = guest('g', override='pin', job='save', state='paused', locked=True)
         self.assertEqual('pinned_by_operator', eligibility.why_not(one, None, HOST))
         self.assertEqual('active_job', eligibility.why_not(one._replace(override=''), None, HOST))
@@ -100,13 +100,13 @@ class WhyNotTest(unittest.TestCase):
             with self.subTest(code):
                 self.assertEqual('', eligibility.why_not_now(one))
 
-    def test_a_guest_pinned_by_others_is_not_told_as_of_another_pool(self):
+    def test_a_guest_pinned_by_others_is_not_reported_as_of_another_pool(self):
         one = guest('g', allowed_cpus=frozenset({3}), placed_by=('vcpupin',))
         self.assertTrue(eligibility.is_in_pool(one, HOST))
         self.assertEqual('placed_by_others', eligibility.why_not(one, PROMISE, HOST))
 
     @given(st.sets(st.sampled_from(sorted(REASONS))), st.booleans())
-    def test_the_first_of_several_rules_in_the_table_is_told(self, reasons, known):
+    def test_the_first_of_several_rules_in_the_table_gives_the_reason(self, reasons, known):
         one, promise = guest('g'), PROMISE
         for code in reasons:
             of_guest, of_promise = REASONS[code]

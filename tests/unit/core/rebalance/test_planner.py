@@ -58,7 +58,7 @@ class FiveToOneTest(unittest.TestCase):
         self.assertEqual([], [at for at, plan in enumerate(plans) if plan.moves][2:])
         self.assertEqual([3, 3], count(host))
 
-    def test_loss_before_and_after_is_told(self):
+    def test_a_plan_has_the_loss_before_and_after_it(self):
         plans, _ = skewed().run(TERMS, 1)
         self.assertAlmostEqual(8.0, plans[0].loss_cores)
         self.assertAlmostEqual(0.0, plans[0].loss_after_cores)

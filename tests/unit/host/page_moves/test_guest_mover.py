@@ -107,7 +107,7 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual(400 * PAGE_BYTES, end.moved_bytes)
         self.assertLessEqual(max(pages for pages, _, _ in self.memory.calls), 16)
 
-    def test_a_wait_is_not_told_again_for_windows_without_memory(self):
+    def test_a_wait_is_not_repeated_for_windows_without_memory(self):
         elapsed_s = []
         for gap in (0, 160):
             # NUMA balancing has marked a page, so that a pagemap is used to skip the gap.
@@ -353,7 +353,7 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual(guest_mover.FAILED, mover.progress.state)
         self.assertFalse(self.tree.read(self.tree.target, 'cpuset.mems'))
 
-    def test_a_guest_that_ends_while_it_moves_is_told_as_gone(self):
+    def test_a_guest_that_ends_while_it_moves_is_reported_as_gone(self):
         def reused():
             self.memory.put_start(START + 1)
 
@@ -406,7 +406,7 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual((guest_mover.DONE, 10 * PAGE_BYTES), (end.state, end.moved_bytes))
         self.assertFalse(self.tree.held())
 
-    def test_unknown_bytes_per_node_are_told_as_unknown(self):
+    def test_unknown_bytes_per_node_are_reported_as_unknown(self):
         self.guest([AWAY] * 10)
         self.tree.put(self.tree.memory + '/memory.numa_stat', 'garbage\n')
         self.memory.tell = lambda: None

@@ -76,7 +76,7 @@ class MappingsTest(unittest.TestCase):
             mappings.read(7, self.root),
         )
 
-    def test_a_process_that_has_gone_is_told(self):
+    def test_a_process_that_has_gone_raises_guest_gone(self):
         for ask in (mappings.read, mappings.start_ticks):
             with self.subTest(ask.__name__), self.assertRaises(GuestGone):
                 ask(8, self.root)

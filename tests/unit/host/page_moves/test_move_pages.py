@@ -49,7 +49,7 @@ class KernelTest(unittest.TestCase):
                 move_pages.move(self.child.pid, self.pages, node)
         self.assertGreaterEqual(min(self.nodes()), 0)
 
-    def test_a_process_that_has_ended_is_told_as_gone(self):
+    def test_a_process_that_has_ended_raises_guest_gone(self):
         self.assertEqual(0, self.child.end())
         with self.assertRaises(GuestGone):
             move_pages.move(self.child.pid, self.pages, 0)

@@ -104,7 +104,7 @@ class TestCpu(Counting):
         self.assertIsNotNone(faults)
         self.assertEqual([exceptions.CounterUnsupported], [type(error) for error in problems])
 
-    def test_a_missing_event_is_told_once(self):
+    def test_a_missing_event_is_reported_once(self):
         counting, _ = self.counters({0: (perf_event.on_cpu(0), (ABSENT,))})
         counting.update({})
         self.assertEqual((), counting.update({0: (perf_event.on_cpu(0), (ABSENT,))}))
@@ -227,7 +227,7 @@ class TestRefusals(Counting):
         )
         self.assertEqual('()\n20 64\n', output)
 
-    def test_when_descriptors_run_out_for_good_it_is_told(self):
+    def test_descriptors_that_run_out_for_good_are_reported(self):
         output = self.run_python(
             'import resource\n'
             'resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))\n'
@@ -243,7 +243,7 @@ class TestRefusals(Counting):
         self.assertIn('LimitNOFILE', output)
         self.assertIn('True True', output)
 
-    def test_without_the_capability_the_remedy_is_told(self):
+    def test_a_missing_capability_is_reported_with_the_remedy(self):
         if os.geteuid() or (perf_event.read_paranoid() or 0) < 1:
             self.skipTest('needs root, and a kernel that refuses others')
         if is_private(os.path.dirname(os.__file__)):

@@ -440,7 +440,7 @@ class ControlGroupTest(Counting):
 class CrowdedTest(Counting):
     """Hardware with too few counters for threads and CPUs."""
 
-    def test_the_roles_that_fit_are_told_before_counting(self):
+    def test_the_roles_that_fit_are_known_before_counting(self):
         chosen = (LOCAL, REMOTE, INSTRUCTIONS, CYCLES)
         for fits, roles in ((8, owner_counters.ROLES), (6, (LOCAL.role, REMOTE.role)), (5, ())):
             with mock.patch.object(

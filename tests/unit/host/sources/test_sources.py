@@ -134,7 +134,7 @@ class NumaFaultsTest(OnHost):
             (evidence.source, evidence.basis, evidence.remote_ratio, evidence.local_per_sec),
         )
 
-    def test_without_numa_faults_or_time_run_nothing_is_told(self):
+    def test_without_numa_faults_or_time_run_there_is_no_evidence(self):
         self.host.write('proc/4001/task/5001/sched', SCHED % (0, 0, 0, 0))
         self.host.write('proc/4002/task/5002/sched', SCHED % (1, 1, 1, 1))
         self.assertEqual(
