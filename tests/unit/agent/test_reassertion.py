@@ -198,7 +198,7 @@ class OperatorsWordTest(AgentCase):
         tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '0-7\n')
         self.assertEqual('4-7', self.held(tree, agent, 10))
 
-    def test_what_was_written_by_hand_before_the_agent_began(self):
+    def test_a_set_written_by_hand_before_the_agent_began_stays(self):
         self.promise(1, 1)
         tree = self.launch(1)
         tree.set_all('4-7')
@@ -209,7 +209,7 @@ class OperatorsWordTest(AgentCase):
 
     def test_a_set_of_one_cpu_is_by_hand_where_each_cpu_has_its_own_cache(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=[str(cpu) for cpu in range(8)])
-        self.test_what_was_written_by_hand_before_the_agent_began()
+        self.test_a_set_written_by_hand_before_the_agent_began_stays()
 
     def test_a_move_killed_between_two_groups_is_completed(self):
         self.promise(1, 1)

@@ -34,7 +34,7 @@ class SchedulerTest(unittest.TestCase):
                 conf = self.conf('weight_classes = ' + value + weighed)
                 self.assertEqual(expected, codes(scheduler.check_cpu_metrics(conf)))
 
-    def test_weigher(self):
+    def test_the_weigher_has_to_be_enabled_beside_others(self):
         for value, expected in (
             (STOCK, ['weigher-not-enabled']),
             (scheduler.WEIGHER, ['weigher-alone']),
@@ -46,7 +46,7 @@ class SchedulerTest(unittest.TestCase):
                 self.assertEqual(expected, codes(scheduler.check_weigher(conf)))
         self.assertEqual(['weigher-not-enabled'], codes(scheduler.check_weigher(self.conf(''))))
 
-    def test_multiplier(self):
+    def test_a_multiplier_too_weak_for_the_other_weighers_is_found(self):
         classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (STOCK, scheduler.WEIGHER)
         for value, expected in (
             # Half of what a guest adds to a saturated host waits; Nova's weighers add up to four.
@@ -81,7 +81,7 @@ class SchedulerTest(unittest.TestCase):
         (finding,) = scheduler.check_weigher(self.conf(classes + 'penalty_floor = 0.6'))
         self.assertEqual('set penalty_floor below 0.5', finding.remedy)
 
-    def test_filter(self):
+    def test_the_filter_has_to_be_available_and_enabled_by_its_name(self):
         enabled = 'enabled_filters = ComputeFilter, NUMAPressureFilter\n'
         for text, expected in (
             ('', ['filter-not-enabled']),
@@ -97,7 +97,7 @@ class SchedulerTest(unittest.TestCase):
             with self.subTest(text=text):
                 self.assertEqual(expected, codes(scheduler.check_filter(self.conf(text))))
 
-    def test_choice(self):
+    def test_one_best_host_for_simultaneous_requests_is_found(self):
         for text, expected in (
             ('', ['subset-herd']),
             ('shuffle_best_same_weighed_hosts = true', ['subset-herd']),
@@ -111,7 +111,7 @@ class SchedulerTest(unittest.TestCase):
             with self.subTest(text=text):
                 self.assertEqual(expected, codes(scheduler.check_choice(self.conf(text))))
 
-    def test_candidates(self):
+    def test_candidates_that_placement_does_not_randomise_are_found(self):
         conf = self.conf('max_placement_results = 500', 'scheduler')
         off = self.conf('', 'placement', 'placement.conf')
         (finding,) = scheduler.check_candidates(conf, off)
@@ -121,7 +121,7 @@ class SchedulerTest(unittest.TestCase):
         self.assertEqual([], codes(scheduler.check_candidates(conf, on)))
         self.assertEqual([], codes(scheduler.check_candidates(conf, None)))
 
-    def test_importable(self):
+    def test_the_scheduler_has_to_find_the_package(self):
         for modules, expected in (
             (interpreter.InterpreterModules('p', ('/n',), package='/x'), []),
             (interpreter.InterpreterModules('p', ('/n',)), ['scheduler-package-missing']),

@@ -160,7 +160,7 @@ class ComparingTest(unittest.TestCase):
             self.assertLess(one.pressure, math.inf)
             self.assertLess(one.loss_ratio, 1.0)
 
-    def test_one_estimate_of_the_guest_for_all_hosts(self):
+    def test_all_hosts_share_one_estimate_of_the_guests_traffic(self):
         # Each uses 0.5 of its bandwidth; a core corresponds to 50, 10 and 2.5 GB/s on them.
         hosts = [nova_host(node(0, cpu, 0.5)) for cpu in (0.1, 0.5, 2.0)]
         own, added = compared(*hosts)
@@ -169,7 +169,7 @@ class ComparingTest(unittest.TestCase):
         self.assertEqual([0.2, 0.6, 2.1], [round(one.cpu_ratio, 6) for one in added])
         self.assertEqual([0.6, 0.6, 0.6], [round(one.bandwidth_ratio, 6) for one in added])
 
-    def test_one_estimate_of_its_demand_where_hosts_have_seen_different_guests(self):
+    def test_hosts_that_have_seen_different_guests_share_one_estimate_of_its_demand(self):
         # The first host saw idle guests, the second busy ones; none are known on the third.
         histories = (model.DemandHistory(20, 0.0), model.DemandHistory(15, 15.0), None)
         for bandwidth in (0.1, None):

@@ -33,7 +33,7 @@ def ask(host_state, request=None, options=RULES, now_s=NOW_S):
 
 
 class EstimateTest(unittest.TestCase):
-    def test_it_is_where_the_guest_would_go(self):
+    def test_the_estimate_is_of_the_node_where_the_guest_would_go(self):
         estimate = ask(host(0.5, 0.25))
         self.assertEqual(('one_node', (1,)), (estimate.outcome.code, estimate.outcome.positions))
         self.assertAlmostEqual(0.35, estimate.outcome.pressures[0])
@@ -195,12 +195,12 @@ class ArrivalTest(unittest.TestCase):
         return nova_host
 
     @given(strategies.booleans(), EVENTS)
-    def test_it_is_what_is_there_and_was_not_counted(self, is_told, events):
+    def test_the_charge_is_what_is_there_and_was_not_counted(self, is_told, events):
         nova_host = self.after(is_told, events)
         self.assertAlmostEqual(nova_host.uncounted, ask(nova_host.host_state()).arrived_vcpus)
 
     @given(strategies.booleans(), EVENTS)
-    def test_of_different_sizes_never_less_than_novas_counts_tell(self, is_told, events):
+    def test_different_sizes_are_charged_no_less_than_by_novas_counts(self, is_told, events):
         nova_host = self.after(is_told, events, (1, 2, 8))
         charged = ask(nova_host.host_state()).arrived_vcpus
         self.assertGreaterEqual(charged + 1e-9, sum(nova_host.size.values()) - nova_host.at_audit)

@@ -73,7 +73,7 @@ class JitterTest(unittest.TestCase):
         self.assertTrue(all(60 <= count <= 140 for count in counts.values()), counts)
 
     @given(strategies.none() | strategies.text(), strategies.text(), RATIOS, SHARES)
-    def test_it_adds_at_most_the_jitter_and_the_same_again(self, instance, host, ratio, jitter):
+    def test_jitter_is_bounded_and_always_the_same(self, instance, host, ratio, jitter):
         options = subject.PenaltyOptions(0.0, jitter)
         least = (1 - jitter) * penalty(ratio)
         penalty_ = penalty(ratio, options, host, instance)

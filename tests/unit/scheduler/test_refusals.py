@@ -36,7 +36,7 @@ class RefusalTest(unittest.TestCase):
                 request.ignore_hosts = ignored
                 self.assertEqual(refused, bool(self.why_refused(host(0.95, 0.95), request)))
 
-    def test_one_node_only_if_asked(self):
+    def test_one_node_is_required_only_if_asked_for(self):
         large = spec(vcpus=20)
         self.assertEqual('', self.why_refused(host(0, 0), large, max_pressure=0))
         self.assertIn('one node', self.why_refused(host(0, 0), large, require_one_node=True))

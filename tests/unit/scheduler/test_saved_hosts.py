@@ -38,7 +38,7 @@ class JudgeTest(unittest.TestCase):
         for decision, others in zip(decisions, (0.02 + 0.8 * 0.15, 2.0, 0.2 * 2.8 + 0.8 * 2.9)):
             self.assertAlmostEqual((others + 1) / 4, decision.pressure)
 
-    def test_multiplier(self):
+    def test_the_multiplier_scales_the_added_weight(self):
         decisions = judge([row('a', 3.0, 3.0), row('b', 0.0, 0.0)], weight_multiplier=2.5)
         self.assertEqual(['b', 'a'], order(decisions))
         for decision, wanted in zip(decisions, ((0.0, 0.0), (3.0, 3.0))):
@@ -65,7 +65,7 @@ class JudgeTest(unittest.TestCase):
         flavor = FLAVOR._replace(extra_specs={'numa_pmc:max_pressure': '0.5'})
         self.assertEqual([], order(judge([row('half', 2.0, 2.0)], flavor)))
 
-    def test_one_node(self):
+    def test_a_guest_that_needs_one_node_is_refused_where_it_would_span(self):
         large = saved_hosts.SavedFlavor(4, 12_000)
         rows = [row('a', 0.0, 0.0)]
         self.assertEqual(['a'], order(judge(rows, large)))
@@ -73,7 +73,7 @@ class JudgeTest(unittest.TestCase):
         for decisions in (judge(rows, one), judge(rows, large, require_one_node=True)):
             self.assertEqual([], order(decisions))
 
-    def test_unknown_and_stale_hosts(self):
+    def test_unknown_and_stale_hosts_are_weighed_by_novas_counts(self):
         rows = [
             row('known', 2.0, 2.0),
             row('none', 0.0, 0.0, metrics='[]'),
@@ -127,17 +127,17 @@ class JudgeTest(unittest.TestCase):
 
 
 class ReadTest(unittest.TestCase):
-    def test_an_array_and_lines(self):
+    def test_an_array_and_lines_are_read_alike(self):
         rows = [row('a', 1.0), row('b', 1.0)]
         for text in (json.dumps(rows), '\n'.join(map(json.dumps, rows)) + '\n\n'):
             hosts, saved_s = saved_hosts.read(text)
             self.assertEqual((['a', 'b'], NOW_S), ([host.host for host in hosts], saved_s))
 
-    def test_the_columns_own_name(self):
+    def test_a_host_may_have_the_name_of_the_column_in_novas_table(self):
         text = json.dumps([{'hypervisor_hostname': 'a', 'metrics': []}])
         self.assertEqual('a', saved_hosts.read(text)[0][0].host)
 
-    def test_what_cant_be_used(self):
+    def test_rows_that_cannot_be_used_are_refused(self):
         for text in (
             '',
             '[]',
@@ -178,7 +178,7 @@ class ReadTest(unittest.TestCase):
             ),
         )
     )
-    def test_any_metrics(self, reported):
+    def test_a_host_with_any_metrics_is_ranked_and_passes(self, reported):
         text = json.dumps([{'host': 'a', 'metrics': [reported]}])
         hosts, saved_s = saved_hosts.read(text)
         (decision,) = saved_hosts.rank(hosts, FLAVOR, saved_hosts.defaults(), saved_s)
@@ -186,7 +186,7 @@ class ReadTest(unittest.TestCase):
 
 
 class PartsTest(unittest.TestCase):
-    def test_parts(self):
+    def test_node_metrics_have_each_part_of_each_node(self):
         hosts, _ = saved_hosts.read(json.dumps([row('a', 1.0, None)]))
         first, second = saved_hosts.node_metrics(hosts[0])
         self.assertEqual(

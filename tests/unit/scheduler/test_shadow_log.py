@@ -13,7 +13,7 @@ def summed(*lines):
 
 
 class SummedTest(unittest.TestCase):
-    def test_choices_that_would_have_changed_and_how_it_went_on(self):
+    def test_changed_choices_are_summed_with_later_pressures(self):
         totals = summed(
             'something else\n',
             line(90000.0, a=0.7, b=0.3),
@@ -33,11 +33,11 @@ class SummedTest(unittest.TestCase):
         totals = summed(line(0.0, a=0.9, b=None))
         self.assertEqual((1, 1, None), (totals.decisions, totals.changed, totals.pressure))
 
-    def test_nothing(self):
+    def test_a_log_without_decisions_sums_to_zero(self):
         self.assertEqual((0, 0), summed('x\n')[:2])
 
     @given(strategies.data())
-    def test_any_line(self, data):
+    def test_any_line_is_counted_or_unreadable(self, data):
         good = line(5.0, a=0.9, b=0.1)
         record = json.loads(good.partition(shadow.MARK)[2])
         plain = strategies.none() | strategies.text() | strategies.floats() | strategies.integers()

@@ -262,7 +262,7 @@ class ConfigurationTest(unittest.TestCase):
         self.layout = layout.Layout(directory.name)
         self.layout.make()
 
-    def test_several_schedulers_with_the_guides_lines_or_without(self):
+    def test_several_schedulers_are_configured_with_the_guides_lines_or_without(self):
         files = config.schedulers(16, True)
         self.assertEqual({'scheduler.conf', 'scheduler-log.conf'}, set(files))
         self.assertIn('workers = 16\n', files['scheduler.conf'])

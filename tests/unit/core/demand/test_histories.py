@@ -92,7 +92,7 @@ class AddSampleTest(unittest.TestCase):
         self.add(one(None), elapsed_s=0.0)
         self.assertEqual({}, self.histories.guests)
 
-    def test_traffic_by_counted_accesses_or_bytes(self):
+    def test_traffic_is_computed_from_counted_accesses_or_bytes(self):
         # Both nodes together serve 16e9 bytes/s; all counted accesses are the guest's.
         self.assertEqual(16e9, self.add(one(2.0)).traffic.day.mean)
         history = self.add(one(2.0, bandwidth_bytes_per_sec=1e9), elapsed_s=600.0)

@@ -245,7 +245,7 @@ class LeftAloneTest(unittest.TestCase):
         plan, _ = planner.plan(seen, RebalanceMemory(), TERMS, 60.0, 0.0)
         self.assertEqual((), plan.moves)
 
-    def test_no_move_between_nodes_of_which_one_is_unmeasured(self):
+    def test_no_move_is_planned_between_nodes_of_which_one_is_unmeasured(self):
         seen = skewed().situation()
         nodes = seen.view.nodes
         for at in (0, 1):
@@ -263,7 +263,7 @@ class LeftAloneTest(unittest.TestCase):
                 self.assertEqual((), plan.moves)
                 self.assertIn(model.Reason('demand_unknown', (('nodes', (at,)),)), plan.reasons)
 
-    def test_no_move_of_memory_whose_place_is_unknown(self):
+    def test_no_move_is_planned_of_memory_whose_place_is_unknown(self):
         plans, _ = skewed(lies=()).run(TERMS._replace(widen=False), 20)
         self.assertEqual([], kinds(plans))
 

@@ -94,7 +94,7 @@ class TestTable(unittest.TestCase):
                 self.assertEqual([local_code], [e.config for e in self.of(cpu, local)])
                 self.assertEqual([remote_code], [e.config for e in self.of(cpu, remote)])
 
-    def test_dram_codes_of_each_generation(self):
+    def test_each_generation_has_its_codes_of_local_and_remote_dram(self):
         expected = {
             'GenuineIntel-6-2D-7': (0x01D3, 0x04D3),
             'GenuineIntel-6-3E-4': (0x03D3, 0x0CD3),
@@ -241,7 +241,7 @@ class TestThisMachine(Machine):
             [(e.source, e.config, e.bytes_per_count) for e in roles['mem_write']],
         )
 
-    def test_a_pmu_that_names_dram_accesses_itself(self):
+    def test_a_pmu_that_names_dram_accesses_itself_is_used(self):
         self.add_pmu('numa_emu', LAB)
         self.add_pmu('numa_emu_imc_0', LAB_IMC)
         self.add_pmu('numa_emu_imc_1', LAB_IMC)

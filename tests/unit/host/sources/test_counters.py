@@ -340,7 +340,7 @@ class UncoreTest(unittest.TestCase):
         )
         self.assertEqual(set(), shared)
 
-    def test_a_pmu_that_names_its_node(self):
+    def test_a_pmu_that_names_its_node_is_counted_for_that_node(self):
         read = event(counter_roles.MEM_READ, 0, cpus=(0,), node=1)
         self.assertEqual([0, 1], [len(own) for own in self.plan(read)[0].values()])
 
