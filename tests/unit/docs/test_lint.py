@@ -70,3 +70,12 @@ class WorkflowTest(unittest.TestCase):
         self.assertTrue(used)
         for action in used:
             self.assertRegex(action, r'^[\w/-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+$')
+
+    def test_updates_are_proposed_for_actions_and_all_lists_of_requirements_of_tests(self):
+        text = (TOP / '.github/dependabot.yml').read_text(encoding='utf-8')
+        directories = {
+            update['package-ecosystem']: update.get('directories') or [update['directory']]
+            for update in yaml.safe_load(text)['updates']
+        }
+        listed = {f'/{path.parent.relative_to(TOP)}' for path in TOP.glob('tests/*/requirements*')}
+        self.assertEqual({'github-actions': ['/'], 'pip': sorted(listed)}, directories)
