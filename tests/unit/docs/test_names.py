@@ -52,8 +52,9 @@ def names():
     """Yield (path, line, name) of each test."""
     for path in sorted(TESTS.rglob('test_*.py')):
         for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
-            is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-            if is_function and node.name.startswith('test_'):
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            if node.name.startswith('test_'):
                 yield path.relative_to(TESTS.parent), node.lineno, node.name
 
 
