@@ -75,7 +75,7 @@ def hold(call: HookCall, xml: bytes) -> None:
 
 
 def _record_started(call: HookCall, promise: model.Promise) -> None:
-    promises.record_started(promise, call.options, call.root, call.lock_timeout_s())
+    promises.replace_running(promise, call.options, call.root, call.lock_timeout_s())
 
 
 def _record_left_alone(call: HookCall, decision: promises.Decision, logged: bool) -> None:

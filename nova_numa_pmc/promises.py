@@ -209,10 +209,10 @@ def _narrow_to_l3(
     ), cpus
 
 
-def record_started(
+def replace_running(
     promise: model.Promise, options: HostOptions, root: str, timeout_s: float
 ) -> None:
-    """Record that a guest has started, and its place.
+    """Replace the promise of a running guest, and record that the guest has started.
 
     Nothing is recorded if the guest has ended or been started again meanwhile, which a late worker
     would not have noticed.

@@ -79,7 +79,7 @@ class CacheWidening:
                 continue
             waiting_cores, promise = max(waiters, key=lambda waiter: (waiter[0], waiter[1].uuid))
             widened_promise = promise._replace(cpus=())
-            promises.record_started(
+            promises.replace_running(
                 widened_promise, self.options, self._root, promises.LOCK_TIMEOUT_S
             )
             widened[promise.uuid] = widened_promise

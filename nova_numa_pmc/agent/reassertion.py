@@ -179,7 +179,7 @@ class Reassertion:
             self._log_held(guest, nodes, cpus, changes)
         self._held[run_id] = cpus
         if not promise.started:
-            promises.record_started(promise, self.options, self._root, promises.LOCK_TIMEOUT_S)
+            promises.replace_running(promise, self.options, self._root, promises.LOCK_TIMEOUT_S)
         return True
 
     def _our_sets(
@@ -283,7 +283,7 @@ class Reassertion:
                     )
             return
         cpuset.release_memory(groups, mems)
-        promises.record_started(
+        promises.replace_running(
             promise._replace(bound=False), self.options, self._root, promises.LOCK_TIMEOUT_S
         )
         self._log.info(

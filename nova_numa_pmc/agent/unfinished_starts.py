@@ -84,7 +84,7 @@ class UnfinishedStarts:
             if promise.missed and not guest.placed_by:
                 return self._place(guest)
             finished_promise = promise._replace(started=True, missed=False)
-            promises.record_started(
+            promises.replace_running(
                 finished_promise, self.options, self._root, promises.LOCK_TIMEOUT_S
             )
         except GuestGone:
@@ -114,7 +114,9 @@ class UnfinishedStarts:
         for problem in decision.problems:
             self._log.warning('guest %s: %s', guest.name, problem)
         started_promise = decision.promise._replace(started=True)
-        promises.record_started(started_promise, self.options, self._root, promises.LOCK_TIMEOUT_S)
+        promises.replace_running(
+            started_promise, self.options, self._root, promises.LOCK_TIMEOUT_S
+        )
         if started_promise.origin == model.PLACED:
             self._log_start(guest, started_promise, decision.why)
         else:

@@ -433,7 +433,7 @@ class StartedTest(HookTest):
         self.call('stopped', 1)
         self.call('start', 1)
         newer = self.promise(1)
-        promises.record_started(late, options, self.root, 1)
+        promises.replace_running(late, options, self.root, 1)
         self.assertEqual(newer, self.promise(1))
         self.assertFalse(newer.started)
 

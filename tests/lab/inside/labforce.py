@@ -34,7 +34,7 @@ def place(name, node, host):
     groups = cgroups.find(labguests.pids()[name])
     (cpus,) = (node_view.cpus for node_view in host.nodes if node_view.id == node)
     cpuset.hold(groups, cpus, written_set=common_cpuset(groups))
-    promises.record_started(
+    promises.replace_running(
         promise(name)._replace(cpu_nodes=(node,), mem_nodes=(node,)),
         host_options.read(host_options.PATH),
         '/',
