@@ -101,14 +101,14 @@ def decide_promise(
     root: str,
     timeout_s: float,
     by_node: Mapping[int, int] | None = None,
-    host_promises: promises_file.HostPromisesDraft | None = None,
+    given_draft: promises_file.HostPromisesDraft | None = None,
 ) -> Decision:
     """Decide on a guest's place and promise it, replacing the guest's earlier promise.
 
     :param timeout_s: how long to wait for the promises file's lock [s]
     :param by_node: {node id: bytes} of memory that the guest has already and that stays where it
         is, so that the CPUs follow it; None: the memory is not allocated yet
-    :param host_promises: the promises to decide with; None: those of the host, locked
+    :param given_draft: the promises to decide with; None: those of the host, locked
     :raises NumaPmcError: there is no decision, and nothing was recorded
     """
     # Not needed if the decision is recalled.
@@ -122,7 +122,7 @@ def decide_promise(
     guest, limit_problems = promise_limit.limit_memory(guest, host, placement_options)
     guest_in_pool, own_host = _with_pool_vcpus(guest, host), pools.with_guest_pool(guest, host)
     problems += (*override_problems, *limit_problems)
-    with host_promises or locked(options, root, timeout_s) as draft:
+    with given_draft or locked(options, root, timeout_s) as draft:
         problems += reconcile(draft, host, options, root, guest)
         _drop(draft, guest.name, guest.uuid)
         evidence = _evidence(
@@ -217,10 +217,10 @@ def replace_running(
     Nothing is recorded if the guest has ended or been started again meanwhile, which a late worker
     would not have noticed.
     """
-    with locked(options, root, timeout_s) as host_promises:
-        current = host_promises.promises.get(promise.uuid)
+    with locked(options, root, timeout_s) as draft:
+        current = draft.promises.get(promise.uuid)
         if current and current.since_ns == promise.since_ns:
-            host_promises.put(promise._replace(started=True))
+            draft.put(promise._replace(started=True))
 
 
 def updated_promise(
@@ -256,21 +256,19 @@ def updated_promise(
 
 def forget(name: str, options: HostOptions, root: str, timeout_s: float) -> None:
     """Drop the promise of the guest with this name."""
-    with locked(options, root, timeout_s) as host_promises:
-        _drop(host_promises, name)
+    with locked(options, root, timeout_s) as draft:
+        _drop(draft, name)
 
 
-def _drop(
-    host_promises: promises_file.HostPromisesDraft, name: str, uuid: str | None = None
-) -> None:
+def _drop(draft: promises_file.HostPromisesDraft, name: str, uuid: str | None = None) -> None:
     """Drop the promises of the guests with this name or this uuid."""
-    for promise_uuid, promise in list(host_promises.promises.items()):
+    for promise_uuid, promise in list(draft.promises.items()):
         if promise_uuid == uuid or promise.name == name:
-            host_promises.drop(promise_uuid)
+            draft.drop(promise_uuid)
 
 
 def reconcile(
-    host_promises: promises_file.HostPromisesDraft,
+    draft: promises_file.HostPromisesDraft,
     host: model.Topology,
     options: HostOptions,
     root: str,
@@ -282,16 +280,16 @@ def reconcile(
     A guest runs without a promise if it was started while the hook was not installed, was disabled
     or failed. If the promises were lost, no guest has one.
 
-    :param host_promises: the promises to change; those of the host must be locked
+    :param draft: the promises to change; those of the host must be locked
     :param starting: the guest that is being decided on, for which no promise is added
     :param now_ns: CLOCK_BOOTTIME; None: now
     :returns: problems
     :raises StateError: the running guests cannot be listed, so that any decision might break
         the promise of an unknown guest
     """
-    problems = [host_promises.problem] if host_promises.problem else []
-    host_promises.promises, unknown_names = without_gone_guests(
-        host_promises.promises, options, root, files.boottime_ns() if now_ns is None else now_ns
+    problems = [draft.problem] if draft.problem else []
+    draft.promises, unknown_names = without_gone_guests(
+        draft.promises, options, root, files.boottime_ns() if now_ns is None else now_ns
     )
     if starting:
         unknown_names -= {starting.name}
@@ -307,7 +305,7 @@ def reconcile(
                 guest, host, options.placement_options
             )
             problems += ['guest %s: %s' % (guest.name, problem) for problem in limit_problems]
-            host_promises.put(_implied_promise(_with_pool_vcpus(guest, host), host, options, root))
+            draft.put(_implied_promise(_with_pool_vcpus(guest, host), host, options, root))
     return problems
 
 

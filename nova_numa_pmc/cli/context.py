@@ -174,14 +174,14 @@ class CommandContext:
         host = usable_cpus.host_with_pool_cpus(self.root, pool)
         options = self.options.host_options
         problems = [*self.problems, *host.problems, *problems]
-        host_promises = (
+        draft = (
             promises.locked(options, self.root, promises.LOCK_TIMEOUT_S)
             if write_promises
             else dry_run.read_draft(options, self.root)
         )
-        with host_promises:
-            problems += promises.reconcile(host_promises, host, options, self.root)
-        return ObservedHost(host, host_promises, running, tuple(problems), pool)
+        with draft:
+            problems += promises.reconcile(draft, host, options, self.root)
+        return ObservedHost(host, draft, running, tuple(problems), pool)
 
     def _floating_pool(self, running: tuple[model.Guest, ...]) -> pools.Pool:
         """Determine the floating pool as the agent would."""

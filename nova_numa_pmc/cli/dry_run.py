@@ -55,9 +55,9 @@ def decide_unrecorded(
     :returns: (the decision, the guest's recorded promise or None)
     :raises NumaPmcError: the host cannot be read
     """
-    host_promises = read_draft(options, root)
-    recorded_promise = host_promises.promises.get(guest.uuid)
-    decision = promises.decide_promise(guest, options, root, 0, host_promises=host_promises)
+    draft = read_draft(options, root)
+    recorded_promise = draft.promises.get(guest.uuid)
+    decision = promises.decide_promise(guest, options, root, 0, given_draft=draft)
     return decision, recorded_promise
 
 

@@ -113,22 +113,22 @@ class MovePromises:
         """
         with promises.locked(
             self.options.host_options, self._root, promises.LOCK_TIMEOUT_S
-        ) as host_promises:
+        ) as draft:
             for part in parts:
-                if host_promises.promises.get(part.plan_part.uuid) != part.before:
+                if draft.promises.get(part.plan_part.uuid) != part.before:
                     raise MoveRefused(
                         'guest %s: its promise has changed since' % part.plan_part.name
                     )
-                host_promises.put(part.after)
-            self._check_room(parts, host_promises, host)
+                draft.put(part.after)
+            self._check_room(parts, draft, host)
 
     def take_back(self, part: MovePart) -> None:
         """Promise a guest its former place again, unless its promise has changed since."""
         with promises.locked(
             self.options.host_options, self._root, promises.LOCK_TIMEOUT_S
-        ) as host_promises:
-            if host_promises.promises.get(part.plan_part.uuid) == part.after:
-                host_promises.put(part.before)
+        ) as draft:
+            if draft.promises.get(part.plan_part.uuid) == part.after:
+                draft.put(part.before)
 
     def _guest_move(
         self,

@@ -67,9 +67,9 @@ class HostPromisesDraft(HostPromises):
 class locked(HostPromisesDraft):  # a context manager, used like a function
     """Promises that are read, changed and written under the lock.
 
-    ``with locked(…) as host_promises:`` reads the file. Leaving the block writes the promises if
-    they have changed, unless the block raised an exception. Do not call libvirt or wait inside the
-    block, because all other starts of guests wait for the lock.
+    ``with locked(…) as draft:`` reads the file. Leaving the block writes the promises if they have
+    changed, unless the block raised an exception. Do not call libvirt or wait inside the block,
+    because all other starts of guests wait for the lock.
 
     :param directory: path of the state directory, which is created if necessary
     :param timeout_s: how long to wait for the lock

@@ -172,13 +172,13 @@ class OverTest(EarlyCase):
         for what in ('release', 'started', 'a newer start', 'the record is gone'):
             with self.subTest(what):
                 hold = self.start()
-                with promises.locked(self.options, self.root, 1.0) as record:
+                with promises.locked(self.options, self.root, 1.0) as draft:
                     if what == 'release':
-                        record.drop(promise.uuid)
+                        draft.drop(promise.uuid)
                     elif what == 'started':
-                        record.put(hold._promise._replace(started=True))
+                        draft.put(hold._promise._replace(started=True))
                     elif what == 'a newer start':
-                        record.put(hold._promise._replace(since_ns=1))
+                        draft.put(hold._promise._replace(since_ns=1))
                 if what == 'the record is gone':
                     os.unlink(self.host.path('run/nova-numa-pmc/promises'))
                 self.assertLess(self.run_on(hold), 0.2)

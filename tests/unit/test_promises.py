@@ -54,18 +54,18 @@ class ReconcileTest(unittest.TestCase):
         self.addCleanup(self.host.close)
         self.host.configure('[hook]\nstart_grace_s = %d\n' % GRACE_S)
 
-    def reconcile(self, record, starting=None, now_ns=NOW_NS):
+    def reconcile(self, draft, starting=None, now_ns=NOW_NS):
         options = host_options.read(self.host.path(host_options.PATH[1:]))
         host = usable_cpus.host_with_pool_cpus(self.root)
-        return promises.reconcile(record, host, options, self.root, starting, now_ns)
+        return promises.reconcile(draft, host, options, self.root, starting, now_ns)
 
     def test_a_guest_that_runs_keeps_its_promise_as_it_is(self):
         for number in (1, 2):
             self.host.launch(number)
-        record = Draft(promise(1, 10**6, started=True), promise(2, 10**6))
-        before = dict(record.promises)
-        self.assertEqual([], self.reconcile(record))
-        self.assertEqual(before, record.promises)
+        draft = Draft(promise(1, 10**6, started=True), promise(2, 10**6))
+        before = dict(draft.promises)
+        self.assertEqual([], self.reconcile(draft))
+        self.assertEqual(before, draft.promises)
 
     def test_a_guest_that_does_not_run_has_a_promise_only_while_starting(self):
         for age_s, started, kept in (
@@ -76,21 +76,21 @@ class ReconcileTest(unittest.TestCase):
             (-1, False, True),  # recorded after the caller read the clock
         ):
             with self.subTest(age_s=age_s, started=started):
-                record = Draft(promise(1, age_s, started=started))
-                self.assertEqual([], self.reconcile(record))
-                self.assertEqual(kept, bool(record.promises))
+                draft = Draft(promise(1, age_s, started=started))
+                self.assertEqual([], self.reconcile(draft))
+                self.assertEqual(kept, bool(draft.promises))
 
     def test_the_time_is_now_unless_it_is_given(self):
-        record = Draft(promise(1)._replace(since_ns=files.boottime_ns()))
-        self.reconcile(record, now_ns=None)
-        self.assertEqual({1}, record.numbers())
+        draft = Draft(promise(1)._replace(since_ns=files.boottime_ns()))
+        self.reconcile(draft, now_ns=None)
+        self.assertEqual({1}, draft.numbers())
 
     def test_a_guest_that_runs_without_a_promise_is_counted_where_it_is_held(self):
         self.host.launch(1).set_all('4-7')
         self.host.launch(2)
-        record = Draft()
-        self.assertEqual([], self.reconcile(record))
-        held, free = (record.promises[hosts.uuid_of(number)] for number in (1, 2))
+        draft = Draft()
+        self.assertEqual([], self.reconcile(draft))
+        held, free = (draft.promises[hosts.uuid_of(number)] for number in (1, 2))
         self.assertEqual((model.PLACED, (1,), (1,)), (held.origin, held.cpu_nodes, held.mem_nodes))
         self.assertEqual((model.FLOATING, ()), (free.origin, free.cpu_nodes))
         for guest in (held, free):
@@ -108,52 +108,51 @@ class ReconcileTest(unittest.TestCase):
         for hook, missed in ((False, {1: False, 2: False}), (True, {1: True, 2: False})):
             if hook:
                 self.host.write(files.HOOKS + '/' + files.OUR_HOOK, '')
-            record = Draft()
-            self.reconcile(record)
+            draft = Draft()
+            self.reconcile(draft)
             self.assertEqual(
-                missed,
-                {number: record.promises[hosts.uuid_of(number)].missed for number in missed},
+                missed, {number: draft.promises[hosts.uuid_of(number)].missed for number in missed}
             )
 
     def test_a_guest_that_is_being_decided_on_is_not_counted(self):
         for number in (1, 2):
             self.host.launch(number)
-        record = Draft()
+        draft = Draft()
         starting = model.Guest(hosts.uuid_of(1), hosts.name_of(1), 2, 512 * hosts.MIB)
-        self.assertEqual([], self.reconcile(record, starting))
-        self.assertEqual({2}, record.numbers())
+        self.assertEqual([], self.reconcile(draft, starting))
+        self.assertEqual({2}, draft.numbers())
 
     def test_without_libvirts_directory_no_guest_runs(self):
         shutil.rmtree(self.host.path(STATUS))
-        record = Draft(promise(1, started=True), promise(2))
-        self.assertEqual([], self.reconcile(record))
-        self.assertEqual({2}, record.numbers())
+        draft = Draft(promise(1, started=True), promise(2))
+        self.assertEqual([], self.reconcile(draft))
+        self.assertEqual({2}, draft.numbers())
 
     def test_without_the_list_of_guests_nothing_is_dropped(self):
         shutil.rmtree(self.host.path(STATUS))
         self.host.write(STATUS, '')
-        record = Draft(promise(1, started=True))
+        draft = Draft(promise(1, started=True))
         with self.assertRaisesRegex(StateError, 'the running guests are unknown'):
-            self.reconcile(record)
-        self.assertEqual({1}, record.numbers())
+            self.reconcile(draft)
+        self.assertEqual({1}, draft.numbers())
 
     def test_a_guest_that_cannot_be_read_is_reported_and_others_are_counted(self):
         self.host.launch(1)
         self.host.write(STATUS + '/odd.xml', '<domstatus pid="1"><domain/></domstatus>')
         self.host.write('proc/1/cmdline', '')
-        record = Draft(problem='it was garbage')
-        first, second = self.reconcile(record)
+        draft = Draft(problem='it was garbage')
+        first, second = self.reconcile(draft)
         self.assertEqual('it was garbage', first)
         self.assertIn('odd.xml', second)
-        self.assertEqual({1}, record.numbers())
+        self.assertEqual({1}, draft.numbers())
 
     def test_a_guest_that_may_grow_beyond_the_host_is_promised_what_it_has(self):
         largest = "  <maxMemory slots='16' unit='TiB'>1</maxMemory>\n"
         self.host.launch(1, xml=hosts.domain_xml(1, extra=largest))
-        record = Draft()
-        [message] = self.reconcile(record)
+        draft = Draft()
+        [message] = self.reconcile(draft)
         self.assertIn('guest %s: it may grow to 1048576 MiB' % hosts.name_of(1), message)
-        self.assertEqual(512 * hosts.MIB, record.promises[hosts.uuid_of(1)].memory_bytes)
+        self.assertEqual(512 * hosts.MIB, draft.promises[hosts.uuid_of(1)].memory_bytes)
 
     @examples(max_examples=30, deadline=None)
     @given(
@@ -168,15 +167,15 @@ class ReconcileTest(unittest.TestCase):
         for number in running:
             xml = hosts.domain_xml(number)
             domains.write_status(self.root, hosts.name_of(number), xml, 4000 + number)
-        record = Draft(
+        draft = Draft(
             *(promise(number, age_s, started=on) for number, (on, age_s) in promised.items())
         )
-        before = dict(record.promises)
-        self.assertEqual([], self.reconcile(record))
+        before = dict(draft.promises)
+        self.assertEqual([], self.reconcile(draft))
         starting = {n for n, (on, age_s) in promised.items() if not on and age_s < GRACE_S}
-        self.assertEqual(running | starting, record.numbers())
-        for uuid in before.keys() & record.promises.keys():
-            self.assertIs(before[uuid], record.promises[uuid])
-        after = dict(record.promises)
-        self.assertEqual([], self.reconcile(record))
-        self.assertEqual(after, record.promises)
+        self.assertEqual(running | starting, draft.numbers())
+        for uuid in before.keys() & draft.promises.keys():
+            self.assertIs(before[uuid], draft.promises[uuid])
+        after = dict(draft.promises)
+        self.assertEqual([], self.reconcile(draft))
+        self.assertEqual(after, draft.promises)

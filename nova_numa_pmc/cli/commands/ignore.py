@@ -62,13 +62,11 @@ def _record(command: context.CommandContext, uuid: str, name: str, as_json: bool
 
 def _release(command: context.CommandContext, guest: model.Guest) -> None:
     """Release a guest that we have placed from its promise, its CPUs and its nodes."""
-    with promises.locked(
-        command.host_options, command.root, promises.LOCK_TIMEOUT_S
-    ) as host_promises:
-        promise = host_promises.promises.get(guest.uuid)
+    with promises.locked(command.host_options, command.root, promises.LOCK_TIMEOUT_S) as draft:
+        promise = draft.promises.get(guest.uuid)
         if promise is None or promise.origin != model.PLACED:
             return
-        host_promises.put(
+        draft.put(
             promise._replace(
                 cpu_nodes=(), mem_nodes=(), mem_bytes=(), bound=False, origin=model.FLOATING
             )

@@ -91,8 +91,8 @@ class PlaceTest(AgentCase):
                 for at_s in (0, 5, 10):
                     self.tick(agent, at_s)
                 self.assertEqual(('', 0), (tree.held(), self.tick(agent, 15).starts_taken_over))
-                with promises.locked(agent.options.host_options, self.root, 1.0) as record:
-                    record.drop(host.uuid_of(1))
+                with promises.locked(agent.options.host_options, self.root, 1.0) as draft:
+                    draft.drop(host.uuid_of(1))
 
     def test_a_guest_that_the_operator_ignores_is_not_placed_nor_any_with_the_hook_off(self):
         for off in (False, True):
@@ -173,8 +173,8 @@ class FetchTest(RebalancingCase):
         memory.nodes[:] = [1] * len(memory.nodes)
         memory.tell()
         promise = self.promises()[host.uuid_of(1)]._replace(**{'since_ns': START_NS, **promised})
-        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as record:
-            record.put(promise)
+        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
+            draft.put(promise)
 
     def test_memory_of_old_bound_starting_and_floating_guests_is_not_fetched(self):
         for why, promised in (
