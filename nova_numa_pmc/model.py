@@ -200,7 +200,7 @@ class Promise(Record):
     :param origin: :data:`PLACED` by us, :data:`PINNED` by others, or :data:`FLOATING`
     :param since_ns: CLOCK_BOOTTIME at which it was promised
     :param started: whether its start was seen; if not, the start is in progress
-    :param mem_bytes: parallel to ``mem_nodes``: how a spanning guest's memory was
+    :param mem_node_bytes: parallel to ``mem_nodes``: how a spanning guest's memory was
         divided when it was promised; empty: not recorded
     :param missed: whether the installed hook failed to place it at its start, so that the agent
         does
@@ -219,7 +219,7 @@ class Promise(Record):
     origin: str = PLACED
     since_ns: int = 0
     started: bool = False
-    mem_bytes: tuple[int, ...] = ()
+    mem_node_bytes: tuple[int, ...] = ()
     missed: bool = False
     cpus: tuple[int, ...] = ()
 
@@ -362,15 +362,15 @@ class Placement(Record):
     :param mem_nodes: ids of the nodes on which its memory is expected. ``cpu_nodes`` if it
         fits there: it may be moved there, and bound if the operator wants. For CPU-only nodes, the
         nearest nodes with memory. Otherwise empty: only CPUs are held, and memory stays unbound
-    :param mem_bytes: parallel to ``mem_nodes``: bytes to promise on each; empty if all are on one
-        node, or may be anywhere
+    :param mem_node_bytes: parallel to ``mem_nodes``: bytes to promise on each; empty if all are on
+        one node, or may be anywhere
     """
 
     cpu_nodes: tuple[int, ...]
     cpus: frozenset[int] | None = None
     reasons: tuple[Reason, ...] = ()
     mem_nodes: tuple[int, ...] = ()
-    mem_bytes: tuple[int, ...] = ()
+    mem_node_bytes: tuple[int, ...] = ()
 
 
 class PlacementOptions(Record):

@@ -237,7 +237,7 @@ def updated_promise(
 
     guest = _with_pool_vcpus(promise_limit.limit_memory(guest, host, placement_options)[0], host)
     if promise.memory_bytes != guest.memory_bytes:
-        promise = promise._replace(memory_bytes=guest.memory_bytes, mem_bytes=())
+        promise = promise._replace(memory_bytes=guest.memory_bytes, mem_node_bytes=())
     if promise.vcpus != guest.vcpus:
         promise = promise._replace(vcpus=guest.vcpus)
     if (
@@ -249,7 +249,11 @@ def updated_promise(
         cpu_nodes = pools.nodes_of(pools.cpus_on(guest.mem_nodes, host, guest), host)
         if cpu_nodes:
             promise = promise._replace(
-                cpu_nodes=cpu_nodes, mem_nodes=guest.mem_nodes, mem_bytes=(), bound=False, cpus=()
+                cpu_nodes=cpu_nodes,
+                mem_nodes=guest.mem_nodes,
+                mem_node_bytes=(),
+                bound=False,
+                cpus=(),
             )
     return promise
 
@@ -375,7 +379,7 @@ def _follow(
         cpu_nodes=cpu_nodes,
         mem_nodes=mem_nodes,
         cpus=(),
-        mem_bytes=tuple(
+        mem_node_bytes=tuple(
             split_bytes(decision.promise.memory_bytes, [by_node[node] for node in mem_nodes])
         ),
     )

@@ -313,7 +313,7 @@ class _Room:
         if promise.page_bytes:
             return ''  # its huge pages were taken from their pool at its start
         wanted_bytes = page_choice.wanted_bytes_by_node(
-            promise.mem_nodes, promise.mem_bytes, promise.memory_bytes
+            promise.mem_nodes, promise.mem_node_bytes, promise.memory_bytes
         )
         for node, promised_bytes in wanted_bytes.items():
             if node not in self._left_bytes:

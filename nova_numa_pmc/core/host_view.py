@@ -367,13 +367,13 @@ def _sum_promises(
         promises,
         _positions_of(nodes, [promise.mem_nodes for promise in promises], memory_positions),
     ):
-        is_recorded = len(promise.mem_bytes) == len(positions) == len(promise.mem_nodes)
+        is_recorded = len(promise.mem_node_bytes) == len(positions) == len(promise.mem_nodes)
         if promise.page_bytes:
             _add_huge_promise(
                 nodes, huge_bytes, positions, promise, promise.page_bytes, is_recorded
             )
         elif is_recorded:
-            _add(normal_bytes, positions, promise.mem_bytes)
+            _add(normal_bytes, positions, promise.mem_node_bytes)
         elif len(positions) == 1:
             normal_bytes[positions[0]] += promise.memory_bytes
         else:
@@ -406,7 +406,7 @@ def _add_huge_promise(
 ) -> None:
     """Add a promise of huge pages to ``huge_bytes``."""
     shares = (
-        promise.mem_bytes
+        promise.mem_node_bytes
         if is_recorded
         else split_bytes(
             promise.memory_bytes,

@@ -70,15 +70,15 @@ def next_target(
 
 
 def wanted_bytes_by_node(
-    mems: Sequence[int], mem_bytes: Sequence[int], total_bytes: int
+    mems: Sequence[int], mem_node_bytes: Sequence[int], total_bytes: int
 ) -> dict[int, int]:
     """Return {node id: bytes wanted there}, divided as promised or else in equal parts.
 
     :param mems: node ids, ascending
-    :param mem_bytes: bytes promised on each of ``mems``; empty if that is unknown
+    :param mem_node_bytes: bytes promised on each of ``mems``; empty if that is unknown
     """
-    promised_bytes = sum(mem_bytes)
-    weights = mem_bytes if promised_bytes else (1,) * len(mems)
+    promised_bytes = sum(mem_node_bytes)
+    weights = mem_node_bytes if promised_bytes else (1,) * len(mems)
     return {
         node: total_bytes * weight // (promised_bytes or len(mems))
         for node, weight in zip(mems, weights)

@@ -57,7 +57,7 @@ class PromisedPlace(Record):
 
     cpu_nodes: tuple[int, ...]
     mem_nodes: tuple[int, ...] = ()
-    mem_bytes: tuple[int, ...] = ()
+    mem_node_bytes: tuple[int, ...] = ()
     origin: str = model.PLACED
 
 
@@ -118,7 +118,9 @@ def new_id() -> str:
 
 def place_of(promise: model.Promise) -> PromisedPlace:
     """Return the place in a promise."""
-    return PromisedPlace(promise.cpu_nodes, promise.mem_nodes, promise.mem_bytes, promise.origin)
+    return PromisedPlace(
+        promise.cpu_nodes, promise.mem_nodes, promise.mem_node_bytes, promise.origin
+    )
 
 
 def append(entry: HistoryEntry, root: str = '/') -> None:
@@ -201,10 +203,19 @@ def to_data(entry: HistoryEntry) -> dict[str, Any]:
     return dict(
         entry._asdict(),
         parts=[
-            dict(part._asdict(), before=part.before._asdict(), after=part.after._asdict())
+            dict(part._asdict(), before=_place_data(part.before), after=_place_data(part.after))
             for part in entry.parts
         ],
     )
+
+
+def _place_data(place: PromisedPlace) -> dict[str, Any]:
+    return {
+        'cpu_nodes': place.cpu_nodes,
+        'mem_nodes': place.mem_nodes,
+        'mem_bytes': place.mem_node_bytes,
+        'origin': place.origin,
+    }
 
 
 def decode(line: bytes) -> HistoryEntry:

@@ -59,11 +59,11 @@ def encode(promises: Iterable[Promise], rotation: int, boot_id: str) -> bytes:
 def _encode(promises: Iterable[Promise], rotation: int, boot_id: str) -> bytes:
     lines = [
         '%s\t%d.%d\t%s\t%s' % (_MAGIC, _MAJOR, _MINOR, _escape(boot_id), _number(rotation)),
-        '\t'.join(Promise._fields),
+        '\t'.join(_CODECS),
     ]
     for promise in promises:
         lines.append(
-            '\t'.join(_CODECS[field][0](value) for field, value in zip(Promise._fields, promise))
+            '\t'.join(to_text(value) for (to_text, _), value in zip(_CODECS.values(), promise))
         )
     lines.append('end\t%d\n' % (len(lines) - 2))
     return '\n'.join(lines).encode('ascii')
@@ -122,14 +122,19 @@ def _boot_id(line: str) -> tuple[str, str]:
     return _unescape(boot_id), rotation
 
 
+def to_data(promise: Promise) -> dict[str, Any]:
+    """Return {column: value} of a promise, for JSON."""
+    return dict(zip(_CODECS, promise))
+
+
 def _to_promise(columns: list[str], values: list[str]) -> Promise:
     if len(columns) != len(values):
         raise ValueError('a row has %d columns, not %d' % (len(values), len(columns)))
     row = dict(Promise._field_defaults)
     for column, value in zip(columns, values):
         if column in _CODECS:
-            row[column] = _CODECS[column][1](value)
-    missing = [field for field in Promise._fields if field not in row]
+            row[_FIELDS[column]] = _CODECS[column][1](value)
+    missing = [column for column, field in _FIELDS.items() if field not in row]
     if missing:
         raise ValueError('missing column %s' % missing[0])
     if not row['uuid']:
@@ -194,7 +199,7 @@ _OPTIONAL_INT = (
     (lambda value: '-' if value is None else _number(value)),
     (lambda text: None if text == '-' else _to_int(text)),
 )
-#: Functions that encode and decode each field of a promise.
+#: For each column, in the order of a promise's fields: the functions that encode and decode it.
 _CODECS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     'uuid': _TEXT,
     'name': _TEXT,
@@ -211,3 +216,5 @@ _CODECS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     'missed': _BOOL,
     'cpus': (format_cpulist, _to_cpus),
 }
+#: {column: field}; mem_bytes is mem_node_bytes in the record.
+_FIELDS = dict(zip(_CODECS, Promise._fields))

@@ -128,7 +128,7 @@ class Constant:
             cpu_nodes=part.to_nodes,
             home_nodes=part.to_nodes,
             mem_nodes=at,
-            mem_bytes=(),
+            mem_node_bytes=(),
             bytes_by_node=((at[0], total),),
             remote_ratio=None,
         )

@@ -522,7 +522,9 @@ class MemoryLiesTest(HookTest):
         self.assertEqual('4-7', self.cpus_after_start({0: 200 * MIB, 1: 300 * MIB}, LOCKED))
         promise = self.promise(1)
         self.assertEqual(((1,), (0, 1)), (promise.cpu_nodes, promise.mem_nodes))
-        self.assertEqual((512 * MIB * 2 // 5, 512 * MIB - 512 * MIB * 2 // 5), promise.mem_bytes)
+        self.assertEqual(
+            (512 * MIB * 2 // 5, 512 * MIB - 512 * MIB * 2 // 5), promise.mem_node_bytes
+        )
 
     def cpus_with_huge_pages(self, node, normal_bytes=0):
         """Place a guest on node 0 while its huge pages lie on ``node``; return its CPUs."""

@@ -35,6 +35,7 @@ from nova_numa_pmc.cpulist import format_nodes, is_number
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import domain_values, files, guests
 from nova_numa_pmc.json_values import printable
+from nova_numa_pmc.state import promises_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -222,7 +223,7 @@ def to_data(
             'extra_specs': dict(guest.extra_specs),
             'placed_by': list(guest.placed_by),
         },
-        'recorded': recorded and recorded._asdict(),
+        'recorded': recorded and promises_format.to_data(recorded),
         'decision': {
             'origin': promise.origin,
             'cpu_nodes': promise.cpu_nodes,

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.checks import hook as hook_checks
 from nova_numa_pmc.cli import exits, hook_install, options
 from nova_numa_pmc.cpulist import name_nodes
+from nova_numa_pmc.state import promises_format
 
 if TYPE_CHECKING:
     import argparse
@@ -89,7 +90,7 @@ def to_data(result: hook_checks.HookStatus | hook_install.InstallResult) -> dict
         installed=result.installed._asdict(),
         daemon=result.daemon and result.daemon._asdict(),
         trial=result.trial and result.trial._asdict(),
-        decisions=[promise._asdict() for promise in result.promises],
+        decisions=[promises_format.to_data(promise) for promise in result.promises],
     )
 
 

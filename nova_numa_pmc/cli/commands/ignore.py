@@ -68,7 +68,7 @@ def _release(command: context.CommandContext, guest: model.Guest) -> None:
             return
         draft.put(
             promise._replace(
-                cpu_nodes=(), mem_nodes=(), mem_bytes=(), bound=False, origin=model.FLOATING
+                cpu_nodes=(), mem_nodes=(), mem_node_bytes=(), bound=False, origin=model.FLOATING
             )
         )
     groups = cgroups.find(guest.pid, command.root)

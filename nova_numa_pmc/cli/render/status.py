@@ -12,6 +12,7 @@ from nova_numa_pmc.core import node_memory, pools
 from nova_numa_pmc.core.rebalance import eligibility
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 from nova_numa_pmc.json_values import printable
+from nova_numa_pmc.state import promises_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -256,7 +257,7 @@ def to_data(host: HostStatus) -> dict[str, Any]:
                 if status.demand_history
                 else {},
                 'pinned': {name: format_cpulist(cpus) for name, cpus in status.pinned},
-                'promise': status.promise and status.promise._asdict(),
+                'promise': status.promise and promises_format.to_data(status.promise),
                 'moved': status.moved and status.moved.id,
                 'why': why(status, host.now_s, host.boottime_s),
             }

@@ -151,7 +151,7 @@ def promise(guest: model.Guest, placement: model.Placement, now_ns: int) -> mode
         guest.page_bytes,
         origin=origin,
         since_ns=now_ns,
-        mem_bytes=placement.mem_bytes if origin == model.PLACED else (),
+        mem_node_bytes=placement.mem_node_bytes if origin == model.PLACED else (),
     )
 
 

@@ -95,7 +95,7 @@ def _guest_load(
         cpu_nodes=known_promise.cpu_nodes if held is None else tuple(held),
         home_nodes=known_promise.cpu_nodes,
         mem_nodes=known_promise.mem_nodes,
-        mem_bytes=known_promise.mem_bytes,
+        mem_node_bytes=known_promise.mem_node_bytes,
         bytes_by_node=sample.bytes_by_node,
         cores_by_node=sample.cores_by_node,
         demand_cores=sample.demand_cores,

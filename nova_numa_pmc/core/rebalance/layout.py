@@ -211,8 +211,8 @@ class Layout:
 
     def promise_by_position(self, guest: plan_records.GuestLoad) -> dict[int, int]:
         """Return {position: bytes} of a promise, divided as :func:`host_view.view` does."""
-        if guest.mem_bytes and len(guest.mem_bytes) == len(guest.mem_nodes):
-            return self.sum_by_position(zip(guest.mem_nodes, guest.mem_bytes))
+        if guest.mem_node_bytes and len(guest.mem_node_bytes) == len(guest.mem_nodes):
+            return self.sum_by_position(zip(guest.mem_nodes, guest.mem_node_bytes))
         positions = sorted(self.known_positions(guest.mem_nodes))
         if len(positions) == 1:
             return {positions[0]: guest.memory_bytes}

@@ -42,7 +42,7 @@ class GuestLoad(Record):
     :param cpu_nodes: ids of the nodes that its CPUs are held to now; empty if it floats
     :param home_nodes: ids of the nodes that it was promised, which are fewer than ``cpu_nodes``
         while it is widened
-    :param mem_nodes, mem_bytes: where its memory is promised, as in :class:`model.Promise`
+    :param mem_nodes, mem_node_bytes: where its memory is promised, as in :class:`model.Promise`
     :param bytes_by_node: (node id, bytes of its memory there); empty if unknown
     :param cores_by_node: (node id, cores that it used there); empty if unknown
     :param demand_cores: CPU time that it used and waited for [cores]; None if unknown, and then it
@@ -67,7 +67,7 @@ class GuestLoad(Record):
     cpu_nodes: tuple[int, ...] = ()
     home_nodes: tuple[int, ...] = ()
     mem_nodes: tuple[int, ...] = ()
-    mem_bytes: tuple[int, ...] = ()
+    mem_node_bytes: tuple[int, ...] = ()
     bytes_by_node: tuple[tuple[int, int], ...] = ()
     cores_by_node: tuple[tuple[int, float], ...] = ()
     demand_cores: float | None = None

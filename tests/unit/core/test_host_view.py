@@ -85,7 +85,7 @@ class PromisesTest(unittest.TestCase):
 
     def test_a_recorded_division_stays(self):
         host = topology((2, 2), (4 * GIB, 4 * GIB))
-        wide = promised('wide', (0, 1), 5 * GIB, mem_bytes=(GIB, 4 * GIB))
+        wide = promised('wide', (0, 1), 5 * GIB, mem_node_bytes=(GIB, 4 * GIB))
         self.assertEqual([GIB, 4 * GIB], self.promised(host, wide))
         moved = wide._replace(mem_nodes=(0,))  # and the list of bytes no longer fits
         self.assertEqual([5 * GIB, 0], self.promised(host, moved))

@@ -111,8 +111,8 @@ class TreesTest(unittest.TestCase):
         self.assertTrue(explain.explain(placed).isprintable())
         self.assertLessEqual({*placed.cpu_nodes, *placed.mem_nodes}, ids)
         self.assertLessEqual(set(placed.mem_nodes), offered)
-        if placed.mem_bytes:
-            self.assertEqual(request.memory_bytes, sum(placed.mem_bytes))
+        if placed.mem_node_bytes:
+            self.assertEqual(request.memory_bytes, sum(placed.mem_node_bytes))
         if placed.cpus is not None:
             self.assertLessEqual(max(1, request.vcpus), len(placed.cpus))
             self.assertLessEqual(

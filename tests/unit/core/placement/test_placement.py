@@ -213,7 +213,7 @@ class ShapeTest(unittest.TestCase):
         view = host(node(0), node(1, capacity=0), node(2))
         placed = place(view, 2, GIB, policy=model.SPREAD)
         self.assertEqual(((0, 1, 2), (0, 2)), (placed.cpu_nodes, placed.mem_nodes))
-        self.assertEqual(GIB, sum(placed.mem_bytes))
+        self.assertEqual(GIB, sum(placed.mem_node_bytes))
         shared = view._replace(domains=(0, 0, 2))
         placed = place(shared, 6, GIB)
         self.assertEqual(((0, 1), (0,)), (placed.cpu_nodes, placed.mem_nodes))
@@ -326,7 +326,7 @@ class PromiseTest(unittest.TestCase):
             view, host_view.request(wide, PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
         )
         promise = placement.promise(wide, placed, 7)
-        self.assertEqual((9 * GIB // 5, 9 * GIB - 9 * GIB // 5), promise.mem_bytes)
+        self.assertEqual((9 * GIB // 5, 9 * GIB - 9 * GIB // 5), promise.mem_node_bytes)
 
     def test_a_guest_pinned_by_others_is_promised_its_memory_nodes(self):
         pinned = guest(placed_by=('numatune',), mem_nodes=(0,))
