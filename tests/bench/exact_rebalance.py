@@ -22,20 +22,23 @@ class Search:
         self.host_loss = self.host_model.host_loss
         self.guests = sorted(
             (guest for guest in self.host_model.guests.values() if guest.movable),
-            key=lambda model: -(model.demand + 4 * model.traffic * 1e-10),
+            key=lambda model: -(model.demand_cores + 4 * model.traffic_bytes_per_sec * 1e-10),
         )
         self.left = [
-            sum(model.demand for model in self.guests[at:]) for at in range(len(self.guests) + 1)
+            sum(model.demand_cores for model in self.guests[at:])
+            for at in range(len(self.guests) + 1)
         ]
         # A node that has promised more than it has may keep that, whichever guest has it.
         self.most = [
             max(capacity or 0, promised)
-            for capacity, promised in zip(self.host_model.capacity, self.host_model.promised)
+            for capacity, promised in zip(
+                self.host_model.capacity_bytes, self.host_model.promised_bytes
+            )
         ]
         for guest in self.guests:
             self.host_loss.add_effect(guest.effect, -1)
-            for at, size in guest.promise.items():
-                self.host_model.promised[at] -= size
+            for at, size in guest.promised_bytes.items():
+                self.host_model.promised_bytes[at] -= size
         self.options = [self._options(guest) for guest in self.guests]
 
     @property
@@ -45,7 +48,7 @@ class Search:
 
     def _options(self, guest):
         """List (effect, bytes, {position: promise}); the unchanged place comes first."""
-        options = [(guest.effect, 0, guest.promise)]
+        options = [(guest.effect, 0, guest.promised_bytes)]
         for n in self.host_model.positions_with_cpus:
             place = Place((n,), self.host_model.memory_at[n])
             size = self.host_model.bytes_to_move(guest, place)
@@ -104,7 +107,7 @@ class Search:
     def _take(self, option):
         effect, _, promise = option
         self.host_loss.add_effect(effect)
-        promised, fits = self.host_model.promised, True
+        promised, fits = self.host_model.promised_bytes, True
         for n, amount in promise.items():
             promised[n] += amount
             fits = fits and promised[n] <= self.most[n]
@@ -114,13 +117,13 @@ class Search:
         effect, _, promise = option
         self.host_loss.add_effect(effect, -1)
         for n, amount in promise.items():
-            self.host_model.promised[n] -= amount
+            self.host_model.promised_bytes[n] -= amount
 
     def _bound(self, at):
         """Return a bound: what is placed keeps its loss, and the rest fills what is idle."""
         waiting, distance, queueing, crowding = self.host_loss.by_cause()
         idle = sum(
             max(0.0, cores - demand)
-            for cores, demand in zip(self.host_loss.cores, self.host_loss.demand)
+            for cores, demand in zip(self.host_loss.cores, self.host_loss.demand_cores)
         )
         return waiting + distance + queueing + crowding + max(0.0, self.left[at] - idle)

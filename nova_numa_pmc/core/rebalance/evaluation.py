@@ -34,19 +34,28 @@ class MoveCandidate:
 
     :ivar proposal: for each guest, its model and its new place
     :ivar kind: one of :data:`plan_records.KINDS`
-    :ivar gain: its gain [cores]
-    :ivar cost, regret: its cost and its regret so far [core-seconds]
+    :ivar gain_cores: its gain
+    :ivar cost_core_sec, regret_core_sec: its cost and its regret so far
     :ivar bytes: memory to be moved
     :ivar fresh: whether the gain includes the effect of all moves applied to the host model
     """
 
-    __slots__ = ('proposal', 'kind', 'gain', 'cost', 'bytes', 'regret', 'fresh', '_tie_breakers')
+    __slots__ = (
+        'proposal',
+        'kind',
+        'gain_cores',
+        'cost_core_sec',
+        'bytes',
+        'regret_core_sec',
+        'fresh',
+        '_tie_breakers',
+    )
 
-    def __init__(self, host_model: HostModel, proposal: Proposal, gain: float) -> None:
-        self.proposal, self.kind, self.gain = proposal, kind_of(proposal), gain
-        self.cost = sum([host_model.cost(guest, place) for guest, place in proposal])
+    def __init__(self, host_model: HostModel, proposal: Proposal, gain_cores: float) -> None:
+        self.proposal, self.kind, self.gain_cores = proposal, kind_of(proposal), gain_cores
+        self.cost_core_sec = sum([host_model.cost(guest, place) for guest, place in proposal])
         self.bytes = sum([host_model.bytes_to_move(guest, place) for guest, place in proposal])
-        self.regret, self.fresh = 0.0, True
+        self.regret_core_sec, self.fresh = 0.0, True
         # Of equal candidates, the one that moves the fewest bytes comes first, then the one with
         # the emptiest target; uuids decide last.
         self._tie_breakers = (
@@ -70,16 +79,16 @@ class MoveCandidate:
 
     def sort_key(self, payback_s: float) -> tuple[object, ...]:
         """Return a sort key of net gain over a time, bytes, pressure of the target, and uuids."""
-        return (-round(self.gain * payback_s - self.cost, 6), *self._tie_breakers)
+        return (-round(self.gain_cores * payback_s - self.cost_core_sec, 6), *self._tie_breakers)
 
 
 def gain_of(host_model: HostModel, proposal: Proposal) -> float:
     """Return the gain of a proposal [cores]."""
-    gain = host_model.host_loss.gain(
+    gain_cores = host_model.host_loss.gain(
         [guest.effect for guest, _ in proposal],
         [host_model.effect(guest, place) for guest, place in proposal],
     )
-    return _adjust_gain(host_model, *proposal[0], gain) if len(proposal) == 1 else gain
+    return _adjust_gain(host_model, *proposal[0], gain_cores) if len(proposal) == 1 else gain_cores
 
 
 def regret_key(host_model: HostModel, proposal: Proposal) -> RegretKey:
@@ -135,9 +144,9 @@ def to_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Mov
     return plan_records.Move(
         candidate.kind,
         tuple(_part(host_model, guest, place) for guest, place in candidate.proposal),
-        candidate.gain,
-        candidate.cost,
-        candidate.regret,
+        candidate.gain_cores,
+        candidate.cost_core_sec,
+        candidate.regret_core_sec,
         candidate.bytes,
         tuple(_reasons(host_model, candidate)),
     )
@@ -154,7 +163,7 @@ def _reasons(host_model: HostModel, candidate: MoveCandidate) -> Iterator[model.
             host_model.host_loss.by_cause(old_effects, new_effects),
         )
     ]
-    gains.append(candidate.gain - sum(gains))
+    gains.append(candidate.gain_cores - sum(gains))
     causes = (
         plan_records.WAITING,
         plan_records.DISTANCE,
@@ -188,7 +197,7 @@ def open_trial(host_model: HostModel, candidate: MoveCandidate, now_s: float) ->
             )
             for guest, place in candidate.proposal
         ),
-        candidate.cost,
+        candidate.cost_core_sec,
         0.0,
         now_s,
     )
@@ -205,17 +214,19 @@ def _part(host_model: HostModel, guest: GuestModel, place: Place) -> plan_record
     )
 
 
-def _adjust_gain(host_model: HostModel, guest: GuestModel, place: Place, gain: float) -> float:
+def _adjust_gain(
+    host_model: HostModel, guest: GuestModel, place: Place, gain_cores: float
+) -> float:
     """Return the gain of a proposal, corrected if the proposal widens a guest or takes it home."""
     if set(guest.cpu_positions) < set(place.cpu_positions):
-        return gain + _burst_gain(host_model, guest, place)
+        return gain_cores + _burst_gain(host_model, guest, place)
     if (
         set(place.cpu_positions) < set(guest.cpu_positions)
         and place.mem_position is None
         and place.cpu_positions == guest.home
     ):
-        return _going_home_gain(host_model, guest, place, gain)
-    return gain
+        return _going_home_gain(host_model, guest, place, gain_cores)
+    return gain_cores
 
 
 def _burst_gain(host_model: HostModel, guest: GuestModel, place: Place) -> float:
@@ -227,13 +238,13 @@ def _burst_gain(host_model: HostModel, guest: GuestModel, place: Place) -> float
     already may use several of them are assumed to save is subtracted.
     """
     host_loss = host_model.host_loss
-    if not any(host_loss.bursts[n] for n in place.cpu_positions):
+    if not any(host_loss.burst_cores[n] for n in place.cpu_positions):
         return 0.0
     nodes = place.cpu_positions
     demand = host_loss.levelled_demand()
     if len(guest.cpu_positions) == 1:
-        demand[guest.cpu_positions[0]] -= guest.demand
-        losses.level_out(demand, host_loss.cores, nodes, guest.demand)
+        demand[guest.cpu_positions[0]] -= guest.demand_cores
+        losses.level_out(demand, host_loss.cores, nodes, guest.demand_cores)
     apart_cores = sum(
         host_loss.waiting_at(n, demand) - losses.waiting(demand[n], host_loss.cores[n], 0.0)
         for n in nodes
@@ -241,38 +252,45 @@ def _burst_gain(host_model: HostModel, guest: GuestModel, place: Place) -> float
     total_demand, total_cores = (
         sum(values[n] for n in nodes) for values in (demand, host_loss.cores)
     )
-    common_burst = sum(host_loss.bursts[n] ** 2 for n in nodes) ** 0.5
+    common_burst = sum(host_loss.burst_cores[n] ** 2 for n in nodes) ** 0.5
     together_cores = losses.waiting(total_demand, total_cores, common_burst) - losses.waiting(
         total_demand, total_cores, 0.0
     )
     shared_demand = sum(
         spanning_demand
-        for spanned_nodes, spanning_demand in host_loss.spanning.items()
+        for spanned_nodes, spanning_demand in host_loss.spanning_cores.items()
         if spanned_nodes != guest.cpu_positions and len(set(spanned_nodes).intersection(nodes)) > 1
     )
     return max(
         0.0,
-        min(apart_cores - together_cores, TAKEN_UP_RATIO * (shared_demand + guest.demand))
+        min(apart_cores - together_cores, TAKEN_UP_RATIO * (shared_demand + guest.demand_cores))
         - TAKEN_UP_RATIO * shared_demand,
     )
 
 
-def _going_home_gain(host_model: HostModel, guest: GuestModel, place: Place, gain: float) -> float:
+def _going_home_gain(
+    host_model: HostModel, guest: GuestModel, place: Place, gain_cores: float
+) -> float:
     """Return the gain of taking a guest home.
 
     It is 0 if home would be too full. If going home loses nothing, it gains at least what
     allocating memory away from home is assumed to lose.
     """
     host_loss = host_model.host_loss
-    other_spanning = dict(host_loss.spanning)
+    other_spanning = dict(host_loss.spanning_cores)
     other_spanning[guest.cpu_positions] = (
-        other_spanning.get(guest.cpu_positions, 0.0) - guest.demand
+        other_spanning.get(guest.cpu_positions, 0.0) - guest.demand_cores
     )
-    demand = host_loss.levelled_demand(spanning=other_spanning)
+    demand = host_loss.levelled_demand(spanning_cores=other_spanning)
     for n in place.cpu_positions:
-        if demand[n] + guest.demand > host_model.options.narrow_below_ratio * host_loss.cores[n]:
+        if (
+            demand[n] + guest.demand_cores
+            > host_model.options.narrow_below_ratio * host_loss.cores[n]
+        ):
             return 0.0
-    if gain < 0:
-        return gain
+    if gain_cores < 0:
+        return gain_cores
     away_share = sum(share for n, share in guest.cpu_shares if n not in place.cpu_positions)
-    return max(gain, host_model.min_gain + AWAY_RATIO * guest.demand * away_share)
+    return max(
+        gain_cores, host_model.min_gain_cores + AWAY_RATIO * guest.demand_cores * away_share
+    )

@@ -94,7 +94,7 @@ class HostModel(Layout):
                 rate = min(rate, self._spare_bandwidth(position))
         rate = max(min(rate, self._spare_bandwidth(target)), RATE_MIN_BYTES_PER_SEC)
         remote_loss = (
-            min(guest.demand, guest.stalls_per_ns * max(0.0, extra_ns) / remote_share)
+            min(guest.demand_cores, guest.stalls_per_ns * max(0.0, extra_ns) / remote_share)
             if remote_share
             else 0.0
         )
@@ -119,7 +119,7 @@ class HostModel(Layout):
         if guest.load.just_placed and not self._placement_agrees(guest, place.cpu_positions):
             return False
         return place.mem_position is None or (
-            guest.bytes is not None and self.capacity[place.mem_position] is not None
+            guest.bytes is not None and self.capacity_bytes[place.mem_position] is not None
         )
 
     def _placement_agrees(self, guest: GuestModel, positions: tuple[int, ...]) -> bool:
@@ -144,7 +144,7 @@ class HostModel(Layout):
             if target is None:
                 continue
             assert guest.bytes is not None  # otherwise may_have() has refused the place
-            for position, size in guest.promise.items():
+            for position, size in guest.promised_bytes.items():
                 promised_changes[position] = promised_changes.get(position, 0) - size
             promised_changes[target] = promised_changes.get(target, 0) + guest.load.memory_bytes
             for position, size in guest.bytes.items():
@@ -154,19 +154,20 @@ class HostModel(Layout):
                     targets.add(target)
         return (
             all(
-                change <= 0 or self.promised[position] + change <= self.capacity[position]
+                change <= 0
+                or self.promised_bytes[position] + change <= self.capacity_bytes[position]
                 for position, change in promised_changes.items()
             )
             and all(
                 change <= 0
-                or position not in self.available
-                or change <= self.available[position] - self.options.reserve_bytes
+                or position not in self.available_bytes
+                or change <= self.available_bytes[position] - self.options.reserve_bytes
                 for position, change in resident_changes.items()
             )
             # Guests of a swap make room for each other step by step; the first step needs some.
             and all(
-                position not in self.available
-                or self.available[position] >= self.options.reserve_bytes + BATCH_BYTES
+                position not in self.available_bytes
+                or self.available_bytes[position] >= self.options.reserve_bytes + BATCH_BYTES
                 for position in targets
             )
         )
@@ -191,25 +192,25 @@ class HostModel(Layout):
         """
         return losses.effect(
             cpu_positions,
-            guest.demand,
+            guest.demand_cores,
             self._cpu_shares(guest, cpu_positions),
             mem_shares,
             guest.stalls_per_ns,
-            guest.traffic,
+            guest.traffic_bytes_per_sec,
             self.latencies_ns,
             counts_queueing=guest.counted,
         )
 
     def _move_memory(self, guest: GuestModel, target: int) -> None:
         assert guest.bytes is not None  # otherwise may_have() has refused the place
-        for position, size in guest.promise.items():
-            self.promised[position] -= size
-        self.promised[target] += guest.load.memory_bytes
+        for position, size in guest.promised_bytes.items():
+            self.promised_bytes[position] -= size
+        self.promised_bytes[target] += guest.load.memory_bytes
         for position, size in guest.bytes.items():
             for changed_position, change in ((position, size), (target, -size)):
-                if changed_position in self.available:
-                    self.available[changed_position] += change
-        guest.promise = {target: guest.load.memory_bytes}
+                if changed_position in self.available_bytes:
+                    self.available_bytes[changed_position] += change
+        guest.promised_bytes = {target: guest.load.memory_bytes}
         guest.bytes = {target: sum(guest.bytes.values())}
         guest.mem_shares = ((target, 1.0),)
 
@@ -218,7 +219,7 @@ class HostModel(Layout):
         maximum = self.nodes[n].bandwidth_max_bytes_per_sec
         if not self.bandwidth_known or not maximum:
             return float('inf')
-        unused = maximum - self.host_loss.traffic[n]
+        unused = maximum - self.host_loss.traffic_bytes_per_sec[n]
         return SPARE_RATIO * max(0.0, unused)
 
     def _cpu_shares(self, guest: GuestModel, positions: tuple[int, ...]) -> losses.Shares:

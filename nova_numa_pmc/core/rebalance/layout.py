@@ -38,10 +38,10 @@ class GuestModel:
     :ivar home: positions that it was promised, in ascending order
     :ivar cpu_shares, mem_shares: (position, share of its CPU time, or of its accesses) pairs
     :ivar bytes: {position: bytes of its memory}; None if unknown
-    :ivar promise: {position: bytes promised}
-    :ivar demand: its demand [cores]
+    :ivar promised_bytes: {position: bytes promised}
+    :ivar demand_cores: its demand
     :ivar stalls_per_ns: accesses per second · 1e-9 / MLP, scaled up to its demand
-    :ivar traffic: DRAM traffic, scaled up to its demand [bytes/s]
+    :ivar traffic_bytes_per_sec: DRAM traffic, scaled up to its demand
     :ivar counted: whether its accesses were counted; otherwise ``stalls_per_ns`` is assumed, and
         used only for the distance
     :ivar effect: its effect on the host at its present place
@@ -57,10 +57,10 @@ class GuestModel:
         'cpu_shares',
         'mem_shares',
         'bytes',
-        'promise',
-        'demand',
+        'promised_bytes',
+        'demand_cores',
         'stalls_per_ns',
-        'traffic',
+        'traffic_bytes_per_sec',
         'counted',
         'effect',
         'movable',
@@ -69,11 +69,11 @@ class GuestModel:
     )
 
     def __init__(
-        self, layout: Layout, load: plan_records.GuestLoad, demand: float, mlp: float
+        self, layout: Layout, load: plan_records.GuestLoad, demand_cores: float, mlp: float
     ) -> None:
         """Lay out a guest at its present place.
 
-        :param demand: the demand of the load, which is known [cores]
+        :param demand_cores: the demand of the load, which is known
         """
         self.load = load
         self.effects: dict[Place, losses.Effect] = {}
@@ -84,20 +84,20 @@ class GuestModel:
             if load.allowed_nodes is None
             else frozenset(layout.known_positions(load.allowed_nodes))
         )
-        self.demand = max(0.0, demand)
+        self.demand_cores = demand_cores = max(0.0, demand_cores)
         self.bytes = layout.sum_by_position(load.bytes_by_node) if load.bytes_by_node else None
-        self.promise = layout.promise_by_position(load)
+        self.promised_bytes = layout.promise_by_position(load)
         self.movable = not load.why_fixed and bool(self.cpu_positions)
         scale = 1.0
         if load.served_cores:
-            scale = min(DEMAND_SCALE_MAX, max(1.0, self.demand / load.served_cores))
-        served_cores = self.demand if load.served_cores is None else max(0.0, load.served_cores)
+            scale = min(DEMAND_SCALE_MAX, max(1.0, demand_cores / load.served_cores))
+        served_cores = demand_cores if load.served_cores is None else max(0.0, load.served_cores)
         lines_per_sec = load.lines_per_sec
         self.counted = lines_per_sec is not None
         if lines_per_sec is None:
             lines_per_sec = ASSUMED_LINES_PER_CORE_SEC * served_cores
         self.stalls_per_ns = lines_per_sec * scale * 1e-9 / mlp
-        self.traffic = (load.bandwidth_bytes_per_sec or 0.0) * scale
+        self.traffic_bytes_per_sec = (load.bandwidth_bytes_per_sec or 0.0) * scale
         cores_by_position = layout.sum_by_position(load.cores_by_node)
         self.cpu_shares = shares_of(
             {n: cores_by_position.get(n, 0.0) for n in self.cpu_positions}
@@ -105,13 +105,13 @@ class GuestModel:
         self.mem_shares = self._mem_shares(layout)
         self.effect = losses.effect(
             self.cpu_positions,
-            self.demand,
+            demand_cores,
             self.cpu_shares,
             self.mem_shares,
             self.stalls_per_ns,
-            self.traffic,
+            self.traffic_bytes_per_sec,
             layout.latencies_ns,
-            served_cores=min(served_cores, self.demand),
+            served_cores=min(served_cores, demand_cores),
             counts_queueing=self.counted,
         )
 
@@ -140,10 +140,11 @@ class Layout:
     :ivar memory_ids: by position, the ids of its nodes with memory, or of all if none has any
     :ivar position_of_node: {node id: position}
     :ivar all_positions, positions_with_cpus: all positions, and those with CPUs
-    :ivar capacity, promised: by position, bytes that may be promised, and those that are
-    :ivar available: {position: bytes that it can still give now}
+    :ivar capacity_bytes, promised_bytes: by position, bytes that may be promised, and those that
+        are
+    :ivar available_bytes: {position: bytes that it can still give now}
     :ivar memory_at: by position, the position of the memory of guests that run there
-    :ivar min_gain: a gain below this is noise [cores]
+    :ivar min_gain_cores: a gain below this is noise
     :ivar cpu_known: by position, whether CPU demand was measured
     :ivar bandwidth_known: whether traffic and maximum bandwidth are known for every position, so
         that queueing at the memory is taken into account
@@ -156,7 +157,7 @@ class Layout:
         view = situation.view
         merged, members = memory_domains.merge(view)
         self.options, self.nodes = options, merged.nodes
-        self.min_gain = min(
+        self.min_gain_cores = min(
             options.min_gain_cores, NOISE_RATIO * sum(node.cores for node in merged.nodes)
         )
         self.ids = tuple(tuple(view.nodes[position].id for position in group) for group in members)
@@ -176,9 +177,9 @@ class Layout:
         self.all_positions = tuple(range(len(merged.nodes)))
         self.positions_with_cpus = tuple(n for n in self.all_positions if merged.nodes[n].cores)
         self.latencies_ns = _mean_latencies(situation.latencies_ns, members)
-        self.capacity = [node.capacity_bytes for node in merged.nodes]
-        self.promised = [node.promised_bytes or 0 for node in merged.nodes]
-        self.available = self.sum_by_position(situation.available_bytes)
+        self.capacity_bytes = [node.capacity_bytes for node in merged.nodes]
+        self.promised_bytes = [node.promised_bytes or 0 for node in merged.nodes]
+        self.available_bytes = self.sum_by_position(situation.available_bytes)
         self.cpu_known = [node.demand_cores is not None for node in merged.nodes]
         self.memory_at = [self._nearest_memory(n) for n in self.all_positions]
         self.guests: dict[str, GuestModel] = {}
@@ -216,14 +217,16 @@ class Layout:
         positions = sorted(self.known_positions(guest.mem_nodes))
         if len(positions) == 1:
             return {positions[0]: guest.memory_bytes}
-        weights = {n: self.capacity[n] or 0 for n in positions or self.all_positions}
+        weights = {n: self.capacity_bytes[n] or 0 for n in positions or self.all_positions}
         return {n: int(share * guest.memory_bytes) for n, share in shares_of(weights) or ()}
 
     def _host_loss(self, situation: plan_records.Situation) -> losses.HostLoss:
         """Return the load that does not come from guests: what was measured, less theirs."""
         nodes = self.nodes
         demand = [node.demand_cores or 0.0 for node in nodes]
-        used_positions = [n for n in self.all_positions if self.capacity[n] or nodes[n].cores]
+        used_positions = [
+            n for n in self.all_positions if self.capacity_bytes[n] or nodes[n].cores
+        ]
         self.bandwidth_known = all(
             nodes[n].bandwidth_max_bytes_per_sec and nodes[n].bandwidth_bytes_per_sec is not None
             for n in used_positions
@@ -241,7 +244,7 @@ class Layout:
         ]
         for guest in self.guests.values():
             for n, share in guest.cpu_shares:
-                demand[n] = max(0.0, demand[n] - share * guest.demand)
+                demand[n] = max(0.0, demand[n] - share * guest.demand_cores)
             for m, share in guest.mem_shares:
                 traffic[m] = max(
                     0.0, traffic[m] - share * (guest.load.bandwidth_bytes_per_sec or 0.0)
@@ -249,9 +252,9 @@ class Layout:
         return losses.HostLoss([node.cores for node in nodes], maxima, demand, traffic, bursts)
 
     def _nearest_memory(self, n: int) -> int:
-        if self.capacity[n] != 0:
+        if self.capacity_bytes[n] != 0:
             return n
-        memory_positions = [m for m in self.all_positions if self.capacity[m] != 0]
+        memory_positions = [m for m in self.all_positions if self.capacity_bytes[m] != 0]
         return min(memory_positions, default=n, key=lambda m: self.latencies_ns[n][m])
 
     def sum_by_position(self, pairs: Iterable[tuple[int, _Amount]]) -> dict[int, _Amount]:

@@ -37,25 +37,29 @@ class Effect:
     """Demand and traffic that one guest adds to its host at one place.
 
     :ivar cpu_positions: positions that its CPUs may use, in ascending order
-    :ivar demand: its demand [cores]
+    :ivar demand_cores: its demand
     :ivar memory_terms: (position, A, R, W, S) for each node that it accesses memory of
     """
 
-    __slots__ = ('cpu_positions', 'demand', 'memory_terms')
+    __slots__ = ('cpu_positions', 'demand_cores', 'memory_terms')
 
     def __init__(
-        self, cpu_positions: tuple[int, ...], demand: float, memory_terms: tuple[MemoryTerms, ...]
+        self,
+        cpu_positions: tuple[int, ...],
+        demand_cores: float,
+        memory_terms: tuple[MemoryTerms, ...],
     ) -> None:
-        self.cpu_positions, self.demand, self.memory_terms = cpu_positions, demand, memory_terms
+        self.cpu_positions, self.demand_cores = cpu_positions, demand_cores
+        self.memory_terms = memory_terms
 
 
 def effect(
     cpu_positions: tuple[int, ...],
-    demand: float,
+    demand_cores: float,
     cpu_shares: Shares,
     mem_shares: Shares,
     stalls_per_ns: float,
-    traffic: float,
+    traffic_bytes_per_sec: float,
     latencies_ns: Sequence[Sequence[float]],
     served_cores: float | None = None,
     counts_queueing: bool = True,
@@ -63,14 +67,14 @@ def effect(
     """Return what a guest adds to its host at a place.
 
     :param cpu_positions: positions that its CPUs may use, in ascending order
-    :param demand: its demand [cores]
+    :param demand_cores: its demand
     :param cpu_shares, mem_shares: (position, share of its CPU time, or of its accesses) pairs; the
         shares add up to 1
     :param stalls_per_ns: its DRAM accesses per second · 1e-9 / MLP, so that its product with
         nanoseconds is in cores
-    :param traffic: its DRAM traffic [bytes/s]
+    :param traffic_bytes_per_sec: its DRAM traffic
     :param served_cores: cores that it uses there, which limit its loss to distance; None for
-        ``demand``
+        ``demand_cores``
     :param counts_queueing: whether its own accesses are assumed to lose time to queueing at the
         memory
     """
@@ -86,11 +90,13 @@ def effect(
                 m,
                 lines * extra_ns,
                 lines * QUEUEING_FACTOR * latencies_ns[m][m] if counts_queueing else 0.0,
-                share * traffic,
-                share * demand if counts_queueing else 0.0,
+                share * traffic_bytes_per_sec,
+                share * demand_cores if counts_queueing else 0.0,
             )
         )
-    limited_cores = limit_loss(distance_cores, demand if served_cores is None else served_cores)
+    limited_cores = limit_loss(
+        distance_cores, demand_cores if served_cores is None else served_cores
+    )
     if limited_cores != distance_cores:
         terms = [
             (
@@ -102,7 +108,7 @@ def effect(
             )
             for m, distance, queueing, served_traffic, accessing_cores in terms
         ]
-    return Effect(cpu_positions, demand, tuple(terms))
+    return Effect(cpu_positions, demand_cores, tuple(terms))
 
 
 def limit_loss(lost: float, limit: float) -> float:
@@ -188,32 +194,36 @@ def _waiting_and_crowding(demand: float, cores: float, burst: float) -> float:
 class HostLoss:
     """The sums of a host, and its loss with these or with some guests elsewhere.
 
-    :ivar cores, bandwidth_max, bursts: C, B and v by position
-    :ivar demand: D by position, of the guests held to a single node and of everything but guests
-    :ivar spanning: {positions: demand of the guests whose CPUs may use all of these [cores]}
-    :ivar distance, queueing, traffic, accessing_cores: A, R, W and S by position
+    :ivar cores, bandwidth_max_bytes_per_sec, burst_cores: C, B and v by position
+    :ivar demand_cores: D by position, of the guests held to a single node and of everything but
+        guests
+    :ivar spanning_cores: {positions: demand of the guests whose CPUs may use all of these}
+    :ivar distance_cores, queueing_cores, traffic_bytes_per_sec, accessing_cores: A, R, W and S by
+        position
     """
 
     def __init__(
         self,
         cores: Sequence[float],
-        bandwidth_max: Sequence[float | None] | None,
-        demand: Iterable[float],
-        traffic: Iterable[float],
-        bursts: Sequence[float],
+        bandwidth_max_bytes_per_sec: Sequence[float | None] | None,
+        demand_cores: Iterable[float],
+        traffic_bytes_per_sec: Iterable[float],
+        burst_cores: Sequence[float],
     ) -> None:
         """Start with the load that is not the guests'.
 
         :param cores: C by position
-        :param bandwidth_max: B by position; None if queueing is to be left out
-        :param demand, traffic: D and W of everything but guests, by position
-        :param bursts: v by position
+        :param bandwidth_max_bytes_per_sec: B by position; None if queueing is to be left out
+        :param demand_cores, traffic_bytes_per_sec: D and W of everything but guests, by position
+        :param burst_cores: v by position
         """
-        self.cores, self.bandwidth_max, self.bursts = cores, bandwidth_max, bursts
-        self.demand = list(demand)
-        self.spanning: dict[tuple[int, ...], float] = {}
-        self.distance, self.queueing = [0.0] * len(cores), [0.0] * len(cores)
-        self.traffic, self.accessing_cores = list(traffic), [0.0] * len(cores)
+        self.cores, self.burst_cores = cores, burst_cores
+        self.bandwidth_max_bytes_per_sec = bandwidth_max_bytes_per_sec
+        self.demand_cores = list(demand_cores)
+        self.spanning_cores: dict[tuple[int, ...], float] = {}
+        self.distance_cores, self.queueing_cores = [0.0] * len(cores), [0.0] * len(cores)
+        self.traffic_bytes_per_sec = list(traffic_bytes_per_sec)
+        self.accessing_cores = [0.0] * len(cores)
         # Loss to waiting and crowding now; None if not computed yet.
         self._waiting_now: float | None = None
 
@@ -222,15 +232,17 @@ class HostLoss:
         self._waiting_now = None
         positions = added.cpu_positions
         if len(positions) == 1:
-            self.demand[positions[0]] += sign * added.demand
+            self.demand_cores[positions[0]] += sign * added.demand_cores
         else:
-            self.spanning[positions] = self.spanning.get(positions, 0.0) + sign * added.demand
-            if self.spanning[positions] < 1e-9:
-                del self.spanning[positions]
+            self.spanning_cores[positions] = (
+                self.spanning_cores.get(positions, 0.0) + sign * added.demand_cores
+            )
+            if self.spanning_cores[positions] < 1e-9:
+                del self.spanning_cores[positions]
         for m, distance, queueing, traffic, accessing_cores in added.memory_terms:
-            self.distance[m] += sign * distance
-            self.queueing[m] += sign * queueing
-            self.traffic[m] += sign * traffic
+            self.distance_cores[m] += sign * distance
+            self.queueing_cores[m] += sign * queueing
+            self.traffic_bytes_per_sec[m] += sign * traffic
             self.accessing_cores[m] += sign * accessing_cores
 
     def by_cause(
@@ -246,14 +258,17 @@ class HostLoss:
                 changed.add_effect(effect, sign)
         queueing = sum(
             changed._queueing_loss(
-                m, changed.queueing[m], changed.traffic[m], changed.accessing_cores[m]
+                m,
+                changed.queueing_cores[m],
+                changed.traffic_bytes_per_sec[m],
+                changed.accessing_cores[m],
             )
             for m in range(len(changed.cores))
         )
         demand = changed.levelled_demand()
         return (
-            sum(map(waiting, demand, changed.cores, changed.bursts)),
-            sum(changed.distance),
+            sum(map(waiting, demand, changed.cores, changed.burst_cores)),
+            sum(changed.distance_cores),
             queueing,
             sum(map(crowding, demand, changed.cores)),
         )
@@ -272,10 +287,10 @@ class HostLoss:
                 positions = effect.cpu_positions
                 if len(positions) == 1:
                     n = positions[0]
-                    demand_changes[n] = demand_changes.get(n, 0.0) + sign * effect.demand
+                    demand_changes[n] = demand_changes.get(n, 0.0) + sign * effect.demand_cores
                 else:
-                    spanning = dict(self.spanning) if spanning is None else spanning
-                    spanning[positions] = spanning.get(positions, 0.0) + sign * effect.demand
+                    spanning = dict(self.spanning_cores) if spanning is None else spanning
+                    spanning[positions] = spanning.get(positions, 0.0) + sign * effect.demand_cores
                 for m, distance, queueing, traffic, accessing_cores in effect.memory_terms:
                     sums = terms.get(m)
                     if sums is None:
@@ -294,69 +309,80 @@ class HostLoss:
 
     def levelled_demand(
         self,
-        demand: Iterable[float] | None = None,
-        spanning: Mapping[tuple[int, ...], float] | None = None,
+        demand_cores: Iterable[float] | None = None,
+        spanning_cores: Mapping[tuple[int, ...], float] | None = None,
     ) -> list[float]:
         """Return D by position, including the guests on several nodes, which level it out.
 
-        :param demand: D without these guests; None for that of now
-        :param spanning: the demand of these guests; None for that of now
+        :param demand_cores: D without these guests; None for that of now
+        :param spanning_cores: the demand of these guests; None for that of now
         """
-        demand = list(self.demand if demand is None else demand)
-        spanning = self.spanning if spanning is None else spanning
+        demand = list(self.demand_cores if demand_cores is None else demand_cores)
+        spanning = self.spanning_cores if spanning_cores is None else spanning_cores
         for nodes in sorted(spanning, key=lambda nodes: (len(nodes), nodes)):
             level_out(demand, self.cores, nodes, max(0.0, spanning[nodes]))
         return demand
 
-    def waiting_at(self, n: int, demand: Sequence[float]) -> float:
-        """Return the cores that wait at position ``n`` if D is ``demand``."""
-        return waiting(demand[n], self.cores[n], self.bursts[n])
+    def waiting_at(self, n: int, demand_cores: Sequence[float]) -> float:
+        """Return the cores that wait at position ``n`` if D is ``demand_cores``."""
+        return waiting(demand_cores[n], self.cores[n], self.burst_cores[n])
 
     def pressure(self, n: int) -> float:
         """Return D / C of a position, without guests on several nodes; 0 if it has no CPUs."""
-        return self.demand[n] / self.cores[n] if self.cores[n] else 0.0
+        return self.demand_cores[n] / self.cores[n] if self.cores[n] else 0.0
 
     def _copy(self) -> HostLoss:
-        other = HostLoss(self.cores, self.bandwidth_max, self.demand, self.traffic, self.bursts)
-        other.spanning, other.distance = dict(self.spanning), list(self.distance)
-        other.queueing, other.accessing_cores = list(self.queueing), list(self.accessing_cores)
+        other = HostLoss(
+            self.cores,
+            self.bandwidth_max_bytes_per_sec,
+            self.demand_cores,
+            self.traffic_bytes_per_sec,
+            self.burst_cores,
+        )
+        other.spanning_cores = dict(self.spanning_cores)
+        other.distance_cores = list(self.distance_cores)
+        other.queueing_cores = list(self.queueing_cores)
+        other.accessing_cores = list(self.accessing_cores)
         return other
 
     def _waiting(self, demand: list[float], spanning: Mapping[tuple[int, ...], float]) -> float:
         if spanning:
             demand = self.levelled_demand(demand, spanning)
-        return sum(map(_waiting_and_crowding, demand, self.cores, self.bursts))
+        return sum(map(_waiting_and_crowding, demand, self.cores, self.burst_cores))
 
     def _saved_waiting(
         self, demand_changes: Mapping[int, float], spanning: Mapping[tuple[int, ...], float] | None
     ) -> float:
-        if spanning is None and not self.spanning:
-            demand, cores, bursts = self.demand, self.cores, self.bursts
+        if spanning is None and not self.spanning_cores:
+            demand, cores, bursts = self.demand_cores, self.cores, self.burst_cores
             return sum(
                 _waiting_and_crowding(demand[n], cores[n], bursts[n])
                 - _waiting_and_crowding(demand[n] + change, cores[n], bursts[n])
                 for n, change in demand_changes.items()
             )
         if self._waiting_now is None:
-            self._waiting_now = self._waiting(self.demand, self.spanning)
-        changed_demand = list(self.demand)
+            self._waiting_now = self._waiting(self.demand_cores, self.spanning_cores)
+        changed_demand = list(self.demand_cores)
         for n, change in demand_changes.items():
             changed_demand[n] += change
         return self._waiting_now - self._waiting(
-            changed_demand, self.spanning if spanning is None else spanning
+            changed_demand, self.spanning_cores if spanning is None else spanning
         )
 
     def _saved_distance(self, terms: Mapping[int, Sequence[float]]) -> float:
         saved_cores = 0.0
         for m, (distance, queueing, traffic, accessing_cores) in terms.items():
             saved_cores -= distance
-            if self.bandwidth_max is not None:
+            if self.bandwidth_max_bytes_per_sec is not None:
                 saved_cores += self._queueing_loss(
-                    m, self.queueing[m], self.traffic[m], self.accessing_cores[m]
+                    m,
+                    self.queueing_cores[m],
+                    self.traffic_bytes_per_sec[m],
+                    self.accessing_cores[m],
                 ) - self._queueing_loss(
                     m,
-                    self.queueing[m] + queueing,
-                    self.traffic[m] + traffic,
+                    self.queueing_cores[m] + queueing,
+                    self.traffic_bytes_per_sec[m] + traffic,
                     self.accessing_cores[m] + accessing_cores,
                 )
         return saved_cores
@@ -365,7 +391,7 @@ class HostLoss:
         self, m: int, lines: float, traffic: float, accessing_cores: float
     ) -> float:
         """Return the loss to queueing at m [cores]; 0 if B is unknown."""
-        maximum = self.bandwidth_max and self.bandwidth_max[m]
+        maximum = self.bandwidth_max_bytes_per_sec and self.bandwidth_max_bytes_per_sec[m]
         if not maximum or accessing_cores <= 0:
             return 0.0
         u = traffic / maximum

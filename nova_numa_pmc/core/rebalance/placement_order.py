@@ -52,7 +52,7 @@ class NodeOrder:
         """Return whether a placement would prefer position ``n`` to the guest's present place."""
         traffic = guest.load.bandwidth_bytes_per_sec
         if traffic is None:
-            traffic = guest.demand * (self._bytes_per_core_sec or 0.0)
+            traffic = guest.demand_cores * (self._bytes_per_core_sec or 0.0)
         if (self._nodes[n].bandwidth_max_bytes_per_sec or traffic) < traffic:
             return False
         if len(guest.cpu_positions) > 1:
@@ -92,7 +92,7 @@ class NodeOrder:
         return max(
             ranking.utilisations(
                 self._nodes[n],
-                guest.demand * (1 - cpu_share) if uses_cpus else None,
+                guest.demand_cores * (1 - cpu_share) if uses_cpus else None,
                 max(0.0, traffic * (1 - mem_share)),
             )
         )

@@ -56,13 +56,13 @@ def plan(
 ) -> tuple[plan_records.Plan, RebalanceMemory]:
     """Decide which guests to move now.
 
-    In each interval, the regret of each candidate becomes R ← max(0, R + (G − min_gain) · Δt). The
-    candidate is due when R ≥ K · caution: what was lost by waiting then equals the cost of the
-    move, so that loss and cost together are within a constant factor of the least possible in
-    hindsight (ski rental: Karlin, Manasse, Rudolph & Sleator 1988, "Competitive snoopy caching").
-    Of the moves that are due, the one with the highest G · 600 s − K comes first. The others are
-    then evaluated again as if it had been made, and their regret is reduced in proportion to what
-    they would still gain.
+    In each interval, the regret of each candidate becomes R ← max(0, R + (G − min_gain_cores) ·
+    Δt). The candidate is due when R ≥ K · caution: what was lost by waiting then equals the cost
+    of the move, so that loss and cost together are within a constant factor of the least possible
+    in hindsight (ski rental: Karlin, Manasse, Rudolph & Sleator 1988, "Competitive snoopy
+    caching"). Of the moves that are due, the one with the highest G · 600 s − K comes first. The
+    others are then evaluated again as if it had been made, and their regret is reduced in
+    proportion to what they would still gain.
 
     :param memory: the memory that the last call returned, or an empty one in the first call
     :param elapsed_s: length of the measured interval [s]
@@ -90,7 +90,7 @@ def plan(
     candidates = [candidate for candidate in candidates if _refresh(host_model, candidate)]
     memory = memory._replace(
         regrets=tuple(
-            Regret(regret_key(host_model, candidate.proposal), candidate.regret)
+            Regret(regret_key(host_model, candidate.proposal), candidate.regret_core_sec)
             for candidate in candidates
         )
     )
@@ -127,8 +127,8 @@ def propose(
         paying_candidates = [
             candidate
             for candidate in candidates
-            if candidate.gain >= host_model.min_gain
-            and candidate.gain * payback_s > candidate.cost
+            if candidate.gain_cores >= host_model.min_gain_cores
+            and candidate.gain_cores * payback_s > candidate.cost_core_sec
         ]
         best_gains = _best_gain_by_place(paying_candidates)
         best = _best_candidate(paying_candidates, best_gains, payback_s)
@@ -166,7 +166,7 @@ def _candidates_with_regrets(
     )
     candidates.sort(
         key=lambda candidate: (
-            -candidate.regret / max(candidate.cost, 1e-9),
+            -candidate.regret_core_sec / max(candidate.cost_core_sec, 1e-9),
             candidate.sort_key(PAYBACK_S),
         )
     )
@@ -182,11 +182,12 @@ def _evaluate(
     """Evaluate proposals, add the interval to their regret, and return those with any regret."""
     candidates = []
     for proposal_key, proposal in proposed.items():
-        gain = gain_of(host_model, proposal)
-        regret = known_regrets.get(proposal_key, 0.0) + (gain - host_model.min_gain) * elapsed_s
-        if regret > 0:
-            candidates.append(MoveCandidate(host_model, proposal, gain))
-            candidates[-1].regret = regret
+        gain_cores = gain_of(host_model, proposal)
+        added_core_sec = (gain_cores - host_model.min_gain_cores) * elapsed_s
+        regret_core_sec = known_regrets.get(proposal_key, 0.0) + added_core_sec
+        if regret_core_sec > 0:
+            candidates.append(MoveCandidate(host_model, proposal, gain_cores))
+            candidates[-1].regret_core_sec = regret_core_sec
     return candidates
 
 
@@ -229,7 +230,9 @@ def _best_due_candidate(
         gains_soon = _gains_due_soon(host_model, candidates, memory)
         due_candidates = []
         for candidate in candidates:
-            has_gain = candidate.gain > 0 and candidate.gain >= host_model.min_gain
+            has_gain = (
+                candidate.gain_cores > 0 and candidate.gain_cores >= host_model.min_gain_cores
+            )
             if not has_gain or _missing_regret(candidate, factors) > 0:
                 continue
             budget = _exceeded_budget(candidate, memory, options)
@@ -247,8 +250,9 @@ def _best_due_candidate(
 def _missing_regret(candidate: MoveCandidate, factors: Mapping[str, float]) -> float:
     """Return the cost that regret has yet to cover [core-seconds]; at most 0 if a move is due."""
     return (
-        candidate.cost * max(factors.get(guest.load.uuid, 1.0) for guest, _ in candidate.proposal)
-        - candidate.regret
+        candidate.cost_core_sec
+        * max(factors.get(guest.load.uuid, 1.0) for guest, _ in candidate.proposal)
+        - candidate.regret_core_sec
     )
 
 
@@ -260,8 +264,8 @@ def _gains_due_soon(
     return _best_gain_by_place(
         candidate
         for candidate in candidates
-        if candidate.gain >= host_model.min_gain
-        and _missing_regret(candidate, factors) <= DUE_SOON_S * candidate.gain
+        if candidate.gain_cores >= host_model.min_gain_cores
+        and _missing_regret(candidate, factors) <= DUE_SOON_S * candidate.gain_cores
         and _exceeded_budget(candidate, memory, host_model.options) != plan_records.MOVES_PER_HOUR
     )
 
@@ -273,7 +277,7 @@ def _best_gain_by_place(candidates: Iterable[MoveCandidate]) -> dict[tuple[int, 
         if candidate.kind in (plan_records.MOVE, plan_records.SWAP):
             for guest, _ in candidate.proposal:
                 best_gains[guest.cpu_positions] = max(
-                    candidate.gain, best_gains.get(guest.cpu_positions, 0.0)
+                    candidate.gain_cores, best_gains.get(guest.cpu_positions, 0.0)
                 )
     return best_gains
 
@@ -299,7 +303,7 @@ def _is_superfluous(candidate: MoveCandidate, gains_soon: Mapping[tuple[int, ...
     if candidate.kind != plan_records.WIDEN:
         return False
     ((guest, _),) = candidate.proposal
-    return gains_soon.get(guest.cpu_positions, 0.0) >= candidate.gain / 2
+    return gains_soon.get(guest.cpu_positions, 0.0) >= candidate.gain_cores / 2
 
 
 def _exceeded_budget(
@@ -326,11 +330,11 @@ def _refresh(host_model: HostModel, candidate: MoveCandidate) -> bool:
     if not candidate.fresh:
         if not host_model.fits(candidate.proposal):
             return False
-        previous_gain = candidate.gain
-        candidate.gain, candidate.fresh = gain_of(host_model, candidate.proposal), True
+        previous_gain = candidate.gain_cores
+        candidate.gain_cores, candidate.fresh = gain_of(host_model, candidate.proposal), True
         if previous_gain > 0:
-            candidate.regret *= max(0.0, min(1.0, candidate.gain / previous_gain))
-    return candidate.regret > 0
+            candidate.regret_core_sec *= max(0.0, min(1.0, candidate.gain_cores / previous_gain))
+    return candidate.regret_core_sec > 0
 
 
 def _remarks(

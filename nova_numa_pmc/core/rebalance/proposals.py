@@ -42,7 +42,7 @@ def proposals(host_model: HostModel) -> list[Proposal]:
         guest.load.uuid: host_model.host_loss.gain((guest.effect,), ()) for guest in movable_guests
     }
     promising_guests = [
-        guest for guest in movable_guests if bounds[guest.load.uuid] > host_model.min_gain
+        guest for guest in movable_guests if bounds[guest.load.uuid] > host_model.min_gain_cores
     ]
     is_exhaustive = len(movable_guests) <= _EXHAUSTIVE_GUESTS_MAX
     guests_by_place = _guests_by_place(promising_guests)
@@ -167,8 +167,8 @@ class _SwapPartners:
     """Guests of one node, in each order in which swap partners are searched for."""
 
     def __init__(self, guests: Iterable[GuestModel]) -> None:
-        self.guests = sorted(guests, key=lambda guest: (guest.demand, guest.load.uuid))
-        self.demands = [guest.demand for guest in self.guests]
+        self.guests = sorted(guests, key=lambda guest: (guest.demand_cores, guest.load.uuid))
+        self.demands = [guest.demand_cores for guest in self.guests]
         self.fewest_accesses = sorted(self.guests, key=lambda guest: guest.stalls_per_ns)[
             :_OTHERS_MAX
         ]
@@ -188,9 +188,9 @@ class _SwapPartners:
         with the lowest rate of accesses, and those that have most of their memory on its node.
         """
         host_loss, source = host_model.host_loss, guest.cpu_positions[0]
-        missing_cores = host_loss.demand[source] - host_loss.cores[source]
-        idle_cores = host_loss.cores[target] - host_loss.demand[target]
-        wanted_demand = guest.demand - (
+        missing_cores = host_loss.demand_cores[source] - host_loss.cores[source]
+        idle_cores = host_loss.cores[target] - host_loss.demand_cores[target]
+        wanted_demand = guest.demand_cores - (
             min(missing_cores, max(0.0, idle_cores)) if missing_cores > 0 else 0.0
         )
         start = max(0, bisect_left(self.demands, wanted_demand) - _NEAREST_MAX // 2)
@@ -208,27 +208,30 @@ def _widening_proposals(
     They are for the guests with the lowest rate of accesses per core of demand.
     """
     host_loss = host_model.host_loss
-    demand = host_loss.levelled_demand() if host_loss.spanning else host_loss.demand
+    demand = host_loss.levelled_demand() if host_loss.spanning_cores else host_loss.demand_cores
     # Because of bursts, cores may be idle at times even if demand exceeds capacity on average.
     idle_nodes = [
         n
         for n in host_model.positions_with_cpus
         if host_model.cpu_known[n]
-        and host_loss.waiting_at(n, demand) + host_loss.cores[n] - demand[n] > host_model.min_gain
+        and host_loss.waiting_at(n, demand) + host_loss.cores[n] - demand[n]
+        > host_model.min_gain_cores
     ]
     if not idle_nodes:
         return
     crowded_nodes = {
         n
         for n in host_model.positions_with_cpus
-        if host_loss.waiting_at(n, demand) > host_model.min_gain
+        if host_loss.waiting_at(n, demand) > host_model.min_gain_cores
     }
     for positions, guests in sorted(_guests_by_place(movable_guests).items()):
         if not crowded_nodes.intersection(positions):
             continue
-        guests_by_access_rate = [guest for guest in guests if guest.demand > host_model.min_gain]
+        guests_by_access_rate = [
+            guest for guest in guests if guest.demand_cores > host_model.min_gain_cores
+        ]
         guests_by_access_rate.sort(
-            key=lambda guest: (guest.stalls_per_ns / guest.demand, -guest.demand)
+            key=lambda guest: (guest.stalls_per_ns / guest.demand_cores, -guest.demand_cores)
         )
         for guest in guests_by_access_rate[:_SWAPPED_MAX]:
             for n in idle_nodes:
