@@ -2,7 +2,7 @@
 """The errors that several modules raise or catch; each message names the file and the remedy.
 
 An error that only one module raises is defined in that module and derives from one of these.
-The module also has what is common to all: how an error is told, and the check of a format's
+The module also has what is common to all: how an error is described, and the check of a format's
 version, which the readers of files and of metrics share. It imports nothing, because the libvirt
 hook loads it at every guest start.
 """
