@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Distances = tuple[tuple[int, ...], ...]
 
 #: Upper bound of values, above any that is sent; six packed bytes are below it.
-AMOUNT_MAX = 2**50
+METRIC_VALUE_MAX = 2**50
 _DISTANCES_PER_VALUE = _DOMAINS_PER_VALUE = 6
 
 
@@ -64,11 +64,11 @@ def read_domains(maximum: Mapping[str, Any], distances: Distances) -> tuple[int,
     """Return the memory domains of the nodes, as in :class:`model.HostView`."""
     if 'pmc.s0' not in maximum:
         return domains_from_distances(
-            distances, integer(maximum.get('pmc.domain', NEAR_DEFAULT), AMOUNT_MAX)
+            distances, integer(maximum.get('pmc.domain', NEAR_DEFAULT), METRIC_VALUE_MAX)
         )
     count = len(distances)
     labels = b''.join(
-        (integer(maximum['pmc.s%d' % index], AMOUNT_MAX) % 256**_DOMAINS_PER_VALUE).to_bytes(
+        (integer(maximum['pmc.s%d' % index], METRIC_VALUE_MAX) % 256**_DOMAINS_PER_VALUE).to_bytes(
             _DOMAINS_PER_VALUE, 'little'
         )
         for index in range(-(-count // _DOMAINS_PER_VALUE))
@@ -80,11 +80,13 @@ def read_distances(count: int, maximum: Mapping[str, Any]) -> tuple[Distances, i
     """Return the distances, and the smallest distance between two nodes."""
     far = maximum.get('pmc.far')
     if far is not None:
-        return _square(count, (integer(far, AMOUNT_MAX),), 1)
+        return _square(count, (integer(far, METRIC_VALUE_MAX),), 1)
     value_count = -(-count * (count - 1) // _DISTANCES_PER_VALUE)
     return _square(
         count,
-        tuple(integer(maximum['pmc.x%d' % index], AMOUNT_MAX) for index in range(value_count)),
+        tuple(
+            integer(maximum['pmc.x%d' % index], METRIC_VALUE_MAX) for index in range(value_count)
+        ),
         _DISTANCES_PER_VALUE,
     )
 

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import model
-from nova_numa_pmc.compute.distances import AMOUNT_MAX, read_distances, read_domains
+from nova_numa_pmc.compute.distances import METRIC_VALUE_MAX, read_distances, read_domains
 from nova_numa_pmc.compute.nova_metrics import (
     CURRENT,
     DEFAULT_PLACEMENT_OPTIONS,
@@ -118,14 +118,14 @@ class HostMetrics:
     def history(self) -> tuple[int, float] | None:
         """Return (number of guests, sum of their cores per vCPU); None: unknown."""
         packed = self._current.get('pmc.k')
-        if type(packed) is not int or not 0 < packed <= AMOUNT_MAX:
+        if type(packed) is not int or not 0 < packed <= METRIC_VALUE_MAX:
             return None
         return packed & (1 << GUESTS_BITS) - 1, (packed >> GUESTS_BITS) / 100
 
     @property
     def pinned_cpus(self) -> int:
         """Return how many of ``vcpus_used`` have a CPU of their own; 0: none, or not reported."""
-        return integer(self._current.get('pmc.pin', 0), AMOUNT_MAX)
+        return integer(self._current.get('pmc.pin', 0), METRIC_VALUE_MAX)
 
     def count_departed(self, uuids: Iterable[str]) -> tuple[int, int]:
         """Return how many of the counted instances are not among these, and how many were counted.
@@ -192,13 +192,13 @@ def _decode(metrics: object) -> HostMetrics | None:
         if type(sent_s) is not int:
             raise ValueError
     decoded.interval_s = (
-        min(integer(current['pmc.every'], AMOUNT_MAX), _INTERVAL_MAX_S)
+        min(integer(current['pmc.every'], METRIC_VALUE_MAX), _INTERVAL_MAX_S)
         if 'pmc.every' in current
         else INTERVAL_DEFAULT_S
     )
     decoded.placement_options = _placement_options(maximum)
     distances, nearest = read_distances(count, maximum)
-    rotation = integer(current['pmc.turn'], AMOUNT_MAX) if 'pmc.turn' in current else 0
+    rotation = integer(current['pmc.turn'], METRIC_VALUE_MAX) if 'pmc.turn' in current else 0
     bandwidth_start = _HEADER + 4 * count
     rest: tuple[_Column, _Column, _Column | None, Distances, _Members, bool | None, int]
     if uniform and all_known:
@@ -248,7 +248,7 @@ def _are_all_known(maxima: tuple[int, ...], figures: tuple[int, ...], count: int
     :raises ValueError: they are not all whole numbers in range
     """
     values = maxima + figures
-    if set(map(type, values)) != _INT_ONLY or max(values) > AMOUNT_MAX:
+    if set(map(type, values)) != _INT_ONLY or max(values) > METRIC_VALUE_MAX:
         raise ValueError
     if min(values) >= 0:
         return True
@@ -302,16 +302,17 @@ def _read_optional(
     members = _MEMBERS[count]
     if 'pmc.i0' in maximum:
         members = tuple(
-            (integer(maximum['pmc.i%d' % position], AMOUNT_MAX),) for position in range(count)
+            (integer(maximum['pmc.i%d' % position], METRIC_VALUE_MAX),)
+            for position in range(count)
         )
     columns = [[values.get(str(node)) for (node,) in members] for values in (current, maximum)]
     bandwidths: list[_Column] = [
-        [None if value is None else integer(value, AMOUNT_MAX) * MB for value in column]
+        [None if value is None else integer(value, METRIC_VALUE_MAX) * MB for value in column]
         for column in columns
     ]
     links = [current.get('pmc.l%d' % position) for position in range(count)]
     links = [
-        None if link is None or link == UNKNOWN else integer(link, AMOUNT_MAX) / 1000
+        None if link is None or link == UNKNOWN else integer(link, METRIC_VALUE_MAX) / 1000
         for link in links
     ]
     return bandwidths[0], bandwidths[1], links, distances, members
@@ -321,7 +322,7 @@ def _placement_options(maximum: _Values) -> model.PlacementOptions:
     if 'pmc.floor' in maximum or 'pmc.step' in maximum:
         return DEFAULT_PLACEMENT_OPTIONS._replace(
             **{  # type: ignore[arg-type]  # of all fields' types
-                field: max(1, integer(maximum[key], AMOUNT_MAX)) / scale
+                field: max(1, integer(maximum[key], METRIC_VALUE_MAX)) / scale
                 for key, field, scale in PUBLISHED_OPTIONS
                 if key in maximum
             }

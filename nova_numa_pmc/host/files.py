@@ -29,7 +29,7 @@ NODES, CPUS = 'sys/devices/system/node', 'sys/devices/system/cpu'
 #: libvirt's directory of hooks, below the root, and our script in that directory.
 HOOKS, OUR_HOOK = 'etc/libvirt/hooks', 'qemu.d/50-nova-numa-pmc'
 #: More pages, or KiB, than any host has.
-AMOUNT_MAX = 1 << 50
+KERNEL_NUMBER_MAX = 1 << 50
 #: No kernel file that is read here comes close to this limit, which is for files that a test or a
 #: bind mount puts in their place.
 _READ_MAX_BYTES = 1 << 20
@@ -171,10 +171,10 @@ def read_whole_number(root: str, path: str) -> int | None:
     """Read a file that holds one number.
 
     :returns: the number, or None if there is no such file
-    :raises TopologyError: the file does not hold a number, or one above :data:`AMOUNT_MAX`
+    :raises TopologyError: the file does not hold a number, or one above :data:`KERNEL_NUMBER_MAX`
     """
     text = read_text(root, path)
-    return None if text is None else parse_whole_number(root, path, text, AMOUNT_MAX)
+    return None if text is None else parse_whole_number(root, path, text, KERNEL_NUMBER_MAX)
 
 
 def read_meminfo_bytes(root: str, path: str, wanted: Container[str]) -> dict[str, int] | None:
@@ -195,7 +195,7 @@ def read_meminfo_bytes(root: str, path: str, wanted: Container[str]) -> dict[str
         digits, _, unit = value.strip().partition(' ')
         if unit != 'kB':
             raise TopologyError('%s: %a is not in kB' % (os.path.join(root, path), line[:80]))
-        fields[name] = parse_whole_number(root, path, digits, AMOUNT_MAX) << 10
+        fields[name] = parse_whole_number(root, path, digits, KERNEL_NUMBER_MAX) << 10
     return fields
 
 

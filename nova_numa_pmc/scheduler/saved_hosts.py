@@ -28,7 +28,7 @@ _Parsed = TypeVar('_Parsed')
 
 #: Limits on the input. Ten thousand hosts have rows with a few kilobytes of metrics each.
 SIZE_MAX_BYTES, _HOSTS_MAX = 256 << 20, 100_000
-_AMOUNT_MAX = 1 << 50
+_ROW_AMOUNT_MAX = 1 << 50
 #: Nova's defaults of ``initial_…_allocation_ratio``, for rows without a ratio.
 INITIAL_RATIOS = {'cpu': 4.0, 'ram': 1.0, 'disk': 1.0}
 
@@ -311,7 +311,7 @@ def amount(row: Any, name: str, default: _Default) -> float | _Default:
     return (
         default
         if value is None
-        else json_values.member(name, json_values.number, value, _AMOUNT_MAX)
+        else json_values.member(name, json_values.number, value, _ROW_AMOUNT_MAX)
     )
 
 

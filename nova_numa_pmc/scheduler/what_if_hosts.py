@@ -18,7 +18,7 @@ from nova_numa_pmc.scheduler import request, saved_hosts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_AMOUNT_MAX, _ALLOCATION_MAX_RATIO, _REQUESTS_MAX = 1 << 50, 1000.0, 1_000_000
+_MEMORY_MAX_MB, _ALLOCATION_MAX_RATIO, _REQUESTS_MAX = 1 << 50, 1000.0, 1_000_000
 
 
 class WhatIfRequest(Record):
@@ -117,7 +117,7 @@ def _parse_request(row: Any) -> WhatIfRequest:
     return WhatIfRequest(
         saved_hosts.SavedFlavor(
             json_values.member('vcpus', json_values.integer, row['vcpus'], 1 << 20),
-            json_values.member('memory_mb', json_values.integer, row['memory_mb'], _AMOUNT_MAX),
+            json_values.member('memory_mb', json_values.integer, row['memory_mb'], _MEMORY_MAX_MB),
             {str(key): str(value) for key, value in specs.items()},
         ),
         saved_hosts.amount(row, 'disk_gb', 0),

@@ -38,7 +38,7 @@ _LINE_MAX_BYTES = 1 << 16
 _TEXT_MAX = 1000
 _NODES_MAX = 1024
 #: Beyond any real amount; a line with a larger one is damaged.
-_AMOUNT_MAX = 1e18
+_ENTRY_NUMBER_MAX = 1e18
 #: What moves guests: the agent or a command.
 AGENT, APPLY, UNDO, PIN = 'agent', 'apply', 'undo', 'pin'
 #: Results of a move: all of the memory has followed; most of it has; the move was taken back; it
@@ -274,11 +274,11 @@ def _text(value: object) -> str:
 
 
 def _amount(value: object, minimum: float = 0) -> float:
-    return json_values.number(value, _AMOUNT_MAX, minimum)
+    return json_values.number(value, _ENTRY_NUMBER_MAX, minimum)
 
 
 def _whole(value: object) -> int:
-    return json_values.integer(value, _AMOUNT_MAX)
+    return json_values.integer(value, _ENTRY_NUMBER_MAX)
 
 
 def _wholes(value: object) -> tuple[int, ...]:

@@ -45,7 +45,7 @@ _INTERVAL_MAX_S = 600.0
 _MAGIC = 'nova-numa-pmc-pools'
 _MAJOR, _MINOR = 1, 2
 _SIZE_MAX_BYTES = 4 << 20
-_AMOUNT_MAX = 2**60
+_WHOLE_MAX = 2**60
 _COLUMNS = 7
 
 
@@ -260,6 +260,6 @@ def _whole_or_none(text: str) -> int | None:
 
 
 def _whole(text: str) -> int:
-    if not is_number(text) or int(text) > _AMOUNT_MAX:
+    if not is_number(text) or int(text) > _WHOLE_MAX:
         raise ValueError('unexpected value %.40r' % text)
     return int(text)

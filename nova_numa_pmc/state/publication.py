@@ -33,7 +33,7 @@ NODES_MAX = 1024
 #: Enough for a host with that many nodes and their distances.
 _SIZE_MAX_BYTES = 8 << 20
 #: Beyond any real amount; a file with a larger one is damaged.
-_AMOUNT_MAX = 2**60
+_MEMBER_MAX = 2**60
 _NAME_MAX = 64
 _REASON_MAX = 256
 _GUESTS_MAX = 1023
@@ -316,12 +316,12 @@ def _distances(members: json_values.Members, count: int) -> tuple[tuple[int, ...
 def _history(members: json_values.Members) -> model.DemandHistory:
     guests, total = (
         members.number(name, 0, maximum)
-        for name, maximum in zip(_HISTORY, (_GUESTS_MAX, _AMOUNT_MAX))
+        for name, maximum in zip(_HISTORY, (_GUESTS_MAX, _MEMBER_MAX))
     )
     return model.DemandHistory(json_values.integer(guests), total)
 
 
-def _wholes(name: str, values: object, count: int, maximum: int = _AMOUNT_MAX) -> tuple[int, ...]:
+def _wholes(name: str, values: object, count: int, maximum: int = _MEMBER_MAX) -> tuple[int, ...]:
     """Check that a value is a list of ``count`` whole numbers, and return them.
 
     :param name: name of the member, for messages
@@ -336,7 +336,7 @@ def _wholes(name: str, values: object, count: int, maximum: int = _AMOUNT_MAX) -
 
 
 def _members(value: object) -> json_values.Members:
-    return json_values.Members(value, _AMOUNT_MAX)
+    return json_values.Members(value, _MEMBER_MAX)
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAJOR, MINOR = 1, 0
 _NODES_MAX, _NAME_MAX, _VCPUS_MAX = 1024, 255, 1 << 16
 #: A value above any real demand, traffic, variance or time: a file with a higher one is damaged.
-_AMOUNT_MAX = 1e30
+_HISTORY_VALUE_MAX = 1e30
 
 
 def to_data(histories: Histories) -> dict[str, Any]:
@@ -157,4 +157,4 @@ def _text(value: Any) -> str:
 
 
 def _amount(value: Any) -> float:
-    return json_values.number(value, _AMOUNT_MAX)
+    return json_values.number(value, _HISTORY_VALUE_MAX)
