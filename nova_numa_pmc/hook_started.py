@@ -53,12 +53,12 @@ def hold(call: HookCall, xml: bytes) -> None:
             guest, decision, by_node, call.options, call.root, call.lock_timeout_s()
         )
         if decision.cpus is None:  # since the start, an override was set or its CPUs were taken
-            _take_back_early(groups, early_cpus)
+            _undo_early(groups, early_cpus)
             _record_left_alone(call, decision, logged=True)
             return
         applied = _apply(call, guest, groups, decision, huge_by_node, early_cpus)
     except (CpusetError, TopologyError) as error:
-        _take_back_early(groups, early_cpus)
+        _undo_early(groups, early_cpus)
         # A pinned guest is not ours to place, and one that has ended needs no place.
         missed = not isinstance(error, (PinnedByOthers, GuestGone))
         promise = decision.promise._replace(cpu_nodes=(), mem_nodes=(), origin=model.FLOATING)
@@ -132,7 +132,7 @@ def decide_beside_memory(
     return promises.decide_promise(guest, options, root, lock_timeout_s, by_node)
 
 
-def _take_back_early(groups: cgroups.GuestGroups | None, cpus: frozenset[int] | None) -> None:
+def _undo_early(groups: cgroups.GuestGroups | None, cpus: frozenset[int] | None) -> None:
     """Widen the group that was narrowed at the start; if that fails, the agent does it later."""
     if groups and cpus:
         try:

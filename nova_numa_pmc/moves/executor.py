@@ -263,7 +263,7 @@ class MoveExecutor:
         result = history.TAKEN_BACK if parts else history.REFUSED
         for part in parts:
             try:
-                self.move_promises.take_back(part)
+                self.move_promises.undo(part)
                 part.guest_move.undo_cpus()
                 self.widened.restore(part.plan_part.uuid)
             except GuestGone:

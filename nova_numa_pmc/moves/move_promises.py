@@ -122,7 +122,7 @@ class MovePromises:
                 draft.put(part.after)
             self._check_room(parts, draft, host)
 
-    def take_back(self, part: MovePart) -> None:
+    def undo(self, part: MovePart) -> None:
         """Promise a guest its former place again, unless its promise has changed since."""
         with promises.locked(
             self.options.host_options, self._root, promises.LOCK_TIMEOUT_S
