@@ -285,7 +285,7 @@ class MoveExecutor:
 
     def _write_history(self, parts: Sequence[MovePart], result: str, why: str) -> None:
         """Append the beginning or the result of a move to the history; never raise."""
-        entry = history.entry(
+        entry = history.new_entry(
             self._id,
             self._move,
             [

@@ -285,7 +285,7 @@ def _wholes(value: object) -> tuple[int, ...]:
     return tuple(map(_whole, json_values.sequence(value, _NODES_MAX)))
 
 
-def entry(
+def new_entry(
     entry_id: str,
     move: plan_records.Move,
     parts: Iterable[HistoryPart],
