@@ -189,7 +189,7 @@ def _waiting(demand, capacity):
 
 
 def _added_queueing(used):
-    """Compute added_loss.added_queueing() for arrays."""
+    """Compute pressure.added_queueing() for arrays."""
     knee = np.minimum(used, pressure.QUEUEING_KNEE)
     slope = 1 / (1 - knee) ** 2
     return knee / (1 - knee) + (used - knee) * slope + used * slope
