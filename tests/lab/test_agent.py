@@ -21,7 +21,7 @@ def on_node(node, **more):
     return {**BUSY, 'vcpu': f"placement='static' cpuset='{CPUS[node]}'", **more}
 
 
-def test_publishes_under_the_hardened_unit(agent):
+def test_the_agent_publishes_from_its_hardened_unit(agent):
     """The figures are fresh once the agent is ready, are counted, and show busy guests' node."""
     agent.start()
     host, age_s = agent.published()
@@ -48,7 +48,7 @@ def test_publishes_under_the_hardened_unit(agent):
     assert not [line for line in agent.journal() if ' fails: ' in line]
 
 
-def test_remembers_what_guests_wanted(agent):
+def test_the_agent_remembers_demand_across_a_restart(agent):
     """The agent remembers demand across a restart, and that of a guest that is paused."""
     agent.start()
     agent.lab.guests.start([on_node(0, name='a')])
@@ -64,7 +64,7 @@ def test_remembers_what_guests_wanted(agent):
     assert not [line for line in agent.journal() if ' fails: ' in line or 'wanted' in line]
 
 
-def test_a_load_from_outside_counts_in_two_minutes(agent):
+def test_a_load_outside_of_guests_counts_fully_in_two_minutes(agent):
     """A load that keeps a CPU busy all the time counts fully, however quiet it was before."""
     agent.start()
     before = agent.after(3)['nodes'][1]['demand_cores']
@@ -80,7 +80,7 @@ def test_a_load_from_outside_counts_in_two_minutes(agent):
     assert later['demand_cores'] > max(0.9, before + 0.5)
 
 
-def test_comes_back_after_a_kill(agent):
+def test_the_agent_is_restarted_after_a_kill_with_its_promises(agent):
     """After a kill, a new process publishes fresh state, and the promises are unchanged."""
     agent.start()
     agent.lab.guests.start([on_node(1, name='a')])
@@ -96,7 +96,7 @@ def test_comes_back_after_a_kill(agent):
     assert agent.lab.running() == ['a']
 
 
-def test_holds_guests_to_their_places(agent):
+def test_the_agent_restores_a_reset_cpuset_at_its_next_tick(agent):
     """A cpuset that was reset is as promised one tick later, and one log line says so."""
     agent.start()
     agent.lab.guests.start([{**BUSY, 'name': name} for name in 'ab'])
@@ -119,7 +119,7 @@ def test_holds_guests_to_their_places(agent):
     assert agent.lab.running() == ['a', 'b']
 
 
-def test_metrics_leave_the_host_by_no_door(agent):
+def test_metrics_cannot_be_scraped_from_another_host(agent):
     """Metrics can be scraped over loopback only, unless the unit also allows another way."""
     agent.start(metrics='0.0.0.0:19877', metrics_remote='true')
     agent.after(1)
@@ -144,7 +144,7 @@ def test_metrics_leave_the_host_by_no_door(agent):
     assert scraped('http://127.0.0.1:19877').returncode == CURL_REFUSED
 
 
-def test_reload_and_stop(agent):
+def test_the_agent_reloads_its_options_and_stops_cleanly(agent):
     """SIGHUP applies new options without a new process; a stop is quick and leaves no failure."""
     agent.start()
     pid = agent.show('MainPID')

@@ -58,7 +58,7 @@ def assert_together(lab, homes):
         assert home_share(guest, homes[name]) >= 0.88, (name, guest)
 
 
-def test_plan_apply_undo_without_an_agent(operator):
+def test_a_plan_is_applied_and_undone_without_an_agent(operator):
     """A plan is applied and recorded in the history, and undo restores the original places."""
     lab = operator.lab
     names = sorted(lab.guests.report())
@@ -78,7 +78,7 @@ def test_plan_apply_undo_without_an_agent(operator):
     assert sorted(lab.running()) == names and not lab.oom_kills()
 
 
-def test_apply_is_ended_by_a_signal(operator):
+def test_a_signal_ends_apply_and_leaves_guests_as_promised(operator):
     """A signal ends a slow apply: the move in progress is reverted, and nothing is lost."""
     lab = operator.lab
     lab.run("printf '[agent]\\nmove_mib_per_s = 1\\n' >>/etc/nova-numa-pmc/nova-numa-pmc.conf")
@@ -97,7 +97,7 @@ def test_apply_is_ended_by_a_signal(operator):
     operator.tell('plan --interval 10', NOT_MADE)  # nothing remains locked
 
 
-def test_pinned_and_paused_beside_the_agent(operator, agent):
+def test_the_agent_moves_no_guest_that_is_pinned_and_none_while_paused(operator, agent):
     """While paused, no guest moves; afterwards, all but the pinned guests do."""
     lab = operator.lab
     names = sorted(lab.guests.report())

@@ -22,7 +22,7 @@ def walk(cpu, node, passes):
 
 
 @pytest.mark.parametrize('cpu, node', [(0, 0), (1, 1), (2, 0), (3, 1)])
-def test_walk_of_known_size(lab, cpu, node):
+def test_each_line_of_a_walk_is_counted_as_local_or_remote(lab, cpu, node):
     """Ten more passes cause ten times its lines, all local or all remote by CPU and node."""
     events = ['numa_emu/local_dram/', 'numa_emu/remote_dram/']
     short = perf(lab, events, walk(cpu, node, 1))
@@ -33,7 +33,7 @@ def test_walk_of_known_size(lab, cpu, node):
     assert abs(other) < 0.02 * PASSES * LINES_A_PASS
 
 
-def test_plugin_agrees_on_the_host_side(lab):
+def test_the_plugin_counts_a_walk_at_its_cpu_and_node(lab):
     """The plugin's page, read on the host, shows the walk at the right CPU and node."""
     before = lab.machine.counts()
     lab.run(walk(2, 0, PASSES))
@@ -41,7 +41,7 @@ def test_plugin_agrees_on_the_host_side(lab):
     assert (after[2]['dram'][0] - before[2]['dram'][0]) >= PASSES * LINES_A_PASS
 
 
-def test_what_fits_the_cache_stays_there(lab):
+def test_accesses_to_a_few_pages_hit_the_cache(lab):
     """Walks of 8 MiB miss at each line; the same number of accesses to a few pages hit."""
     missed, hits = perf(lab, ['numa_emu/local_dram/', 'numa_emu/hits/'], walk(0, 0, 20))
     assert missed > 20 * LINES_A_PASS * 0.98
@@ -53,7 +53,7 @@ def test_what_fits_the_cache_stays_there(lab):
     assert hits > 20 * missed
 
 
-def test_memory_controllers_see_the_same(lab):
+def test_a_memory_controller_counts_what_cpus_fetch_from_it(lab):
     """The node's memory controller counts what the CPUs fetch from it."""
     events = [
         f'numa_emu_imc_{node}/cas_{kind}/' for node in (0, 1) for kind in ('reads', 'writes')
@@ -65,7 +65,7 @@ def test_memory_controllers_see_the_same(lab):
     assert sum(grown[:2]) < 0.1 * sum(grown[2:])
 
 
-def test_four_counters_and_no_more(lab):
+def test_four_events_are_counted_at_the_same_time(lab):
     """Four events count all the time; each of eight counts for about half of it."""
 
     def running(events):
@@ -79,14 +79,14 @@ def test_four_counters_and_no_more(lab):
     assert all(20 < share < 80 for share in running(four * 2))
 
 
-def test_a_group_beyond_the_counters_is_refused(lab):
+def test_a_group_of_more_events_than_counters_is_refused(lab):
     """A group of five events is refused because it can never be counted at once."""
     events = ','.join(['numa_emu/hits/'] * 5)
     text = lab.run(f"perf stat -x, -e '{{{events}}}' true 2>&1", check=False).stdout
     assert '<not counted>' in text or '<not supported>' in text or 'Invalid argument' in text
 
 
-def test_guest_and_host_are_told_apart(lab):
+def test_a_guests_accesses_count_only_with_the_guest_modifier(lab):
     """The accesses of a KVM guest are counted only with the guest's modifier."""
     lab.guests.start([{'name': 'walker', 'memory_mib': 48, 'cmdline': 'duty=60'}])
     events = [
@@ -101,14 +101,14 @@ def test_guest_and_host_are_told_apart(lab):
     assert sum(both) > 0
 
 
-def test_kernel_and_user_are_told_apart(lab):
+def test_kernel_and_user_accesses_are_told_apart(lab):
     """A walk in user space counts as the user's; clearing its pages counts as the kernel's."""
     user, kernel = perf(lab, ['numa_emu/local_dram/u', 'numa_emu/local_dram/k'], walk(0, 0, 20))
     assert user == pytest.approx(20 * LINES_A_PASS, rel=0.05)
     assert LINES_A_PASS * 0.5 < kernel < LINES_A_PASS * 4
 
 
-def test_a_guest_on_the_wrong_node_and_then_on_the_right_one(lab):
+def test_a_guests_accesses_are_remote_until_its_memory_follows(lab):
     """A guest bound to the far node is over 99 % remote; once its memory has moved, under 1 %."""
     lab.guests.start([{'name': 'walker', 'memory_mib': 48, 'cmdline': 'duty=60'}])
     group = lab.run('ls -d /sys/fs/cgroup/machine.slice/*walker.scope').stdout.strip()
@@ -134,7 +134,7 @@ def spin(lab, cpus, seconds=3):
 
 
 @pytest.mark.full
-def test_pace_makes_cpus_a_fixed_resource(lab):
+def test_paced_loops_on_half_of_the_cpus_do_half_the_work(lab):
     """Four loops on two of four vCPUs get half of what they get on four; one gets a quarter."""
     lab.machine.pace(PACE)
     spread, piled, one = (spin(lab, cpus) for cpus in ([0, 1, 2, 3], [0, 0, 1, 1], [0]))
@@ -144,7 +144,7 @@ def test_pace_makes_cpus_a_fixed_resource(lab):
 
 
 @pytest.mark.full
-def test_guests_piled_on_half_of_the_cpus_get_half_the_work_done(lab):
+def test_paced_guests_on_half_of_the_cpus_do_half_the_work(lab):
     """Four guests that only compute get half the work done on vCPUs 0-1 as on all four."""
     names = [f'w{i}' for i in range(4)]
     lab.guests.start(

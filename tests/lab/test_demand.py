@@ -62,7 +62,7 @@ def pools_of(agent):
     ]
 
 
-def test_polling_on_dedicated_cpus_is_no_pressure_on_the_shared_ones(agent):
+def test_polling_on_dedicated_cpus_adds_no_demand_to_shared_ones(agent):
     """A guest that polls on the dedicated CPU of node 0 does not press on the shared CPU.
 
     This holds whether the pools come from Nova's file or only from the guests' XML.
@@ -110,7 +110,7 @@ def test_polling_on_dedicated_cpus_is_no_pressure_on_the_shared_ones(agent):
     ).stdout.strip() in ('0', '2')
 
 
-def test_a_saturated_shared_cpu_is_not_told_as_half_used(agent):
+def test_demand_on_a_saturated_shared_cpu_exceeds_its_capacity(agent):
     """Two guests on node 0's shared CPU want twice its capacity while the dedicated one idles."""
     lab = agent.lab
     lab.run('mkdir -p /etc/nova && cat >/etc/nova/nova.conf', stdin=NOVA_CONF.format('0,2', '1,3'))

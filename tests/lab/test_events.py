@@ -25,7 +25,7 @@ def watcher(lab):
     agent.stop()
 
 
-def test_reaction_times(watcher):
+def test_the_agent_reacts_to_guest_changes_before_its_next_tick(watcher):
     """A start, a plugged vCPU, a pin and an end are recorded at once, not a tick later."""
     watcher.start()
     watcher.after(1)
@@ -44,7 +44,7 @@ def test_reaction_times(watcher):
         assert all(statistics.median(seconds) < INTERVAL_S / 3 for seconds in reaction_s.values())
 
 
-def test_libvirtd_stopped_for_a_minute(agent):
+def test_the_agent_works_while_libvirtd_is_stopped(agent):
     """Without libvirtd, the agent ticks, publishes and holds guests; later, it reconnects."""
     agent.start()
     agent.until(lambda: agent.after(1)['guests_by'], lambda by: by == 'libvirt')

@@ -57,7 +57,7 @@ IN_CI = ('interpreter missing', 'hook hangs')
     'fault',
     [pytest.param(fault, marks=() if fault in IN_CI else pytest.mark.full) for fault in FAULTS],
 )
-def test_guests_live(host, fault):
+def test_guests_start_and_keep_running_in_spite_of_a_fault(host, fault):
     """A start succeeds, and a daemon that is restarted, killed or reloaded loses no guest."""
     broken, mended = FAULTS[fault]
     pid = host.run('cat /run/libvirt/qemu/old.pid').stdout
@@ -82,7 +82,7 @@ def test_guests_live(host, fault):
     assert sorted(guest['cpus'][0] for guest in guests.values()) == ['0-1', '2-3']
 
 
-def test_a_place_outlasts_the_daemon(host):
+def test_guests_keep_their_places_when_libvirtd_restarts(host):
     """Neither a restart, nor a kill, nor systemd's reload widens what a guest is held to."""
     host.guests.start([dict(SPEC, name='new')])
     host.wait_for_hooks()
@@ -98,7 +98,7 @@ def test_a_place_outlasts_the_daemon(host):
     assert len(host.promised()) == 2
 
 
-def test_too_slow_a_hook(host):
+def test_a_guest_starts_although_the_hook_is_too_slow(host):
     """A start that the hook cannot serve in time continues, and the journal says so."""
     host.run("sed -i 's/timeout_s = .*/timeout_s = 0.1/' /etc/nova-numa-pmc/nova-numa-pmc.conf")
     host.guests.start([dict(SPEC, name='new')])
@@ -113,7 +113,7 @@ def test_too_slow_a_hook(host):
     assert late and held == bool(placed)
 
 
-def test_what_the_script_guards_against(host):
+def test_a_hook_that_cannot_be_executed_kills_guests(host):
     """A hook that cannot be executed does kill guests when the daemon restarts."""
     host.run(
         r"printf '#!/nonexistent/python\n' >/etc/libvirt/hooks/qemu; "

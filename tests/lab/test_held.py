@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guests are local from their first page, and libvirt's own commands work on them.
 
-``pytest -s -k commands`` prints the table of commands; ``LAB_STARTS=500 pytest -s --full -k
-many_starts`` counts failed starts, with a fresh machine for every 50.
+``pytest -s -k libvirts_commands`` prints the table of commands; ``LAB_STARTS=500 pytest -s --full
+-k many_starts`` makes 500 starts, with a fresh machine for every 50.
 """
 
 import json
@@ -81,7 +81,7 @@ def pinnable(name):
         pytest.param('v1', tuple(COMMANDS), id='v1', marks=pytest.mark.full),
     ],
 )
-def test_libvirts_commands(lab_of, cgroup, commands):
+def test_libvirts_commands_work_on_a_held_guest(lab_of, cgroup, commands):
     """Each command works on a placed guest, the agent respects it, and unpin reverts it."""
     names = {command: COMMANDS[command] for command in commands}
     pinned = [command for command in THREADS if command in names]
@@ -137,7 +137,7 @@ def test_libvirts_commands(lab_of, cgroup, commands):
         agent.stop()
 
 
-def test_a_killed_hook(lab):
+def test_the_agent_holds_a_guest_whose_hook_was_killed(lab):
     """If the worker of ``started`` is killed, the agent holds the guest two ticks later."""
     lab.install_hook()
     agent = Agent(lab)
@@ -172,7 +172,7 @@ def test_a_killed_hook(lab):
 
 
 @pytest.mark.full
-def test_a_start_without_the_lock(lab, agent):
+def test_the_agent_places_a_guest_that_started_without_the_lock(lab, agent):
     """If another process holds the promises' lock, the guest starts, and the agent places it."""
     agent.start()
     lab.run(
@@ -209,7 +209,7 @@ def test_a_start_without_the_lock(lab, agent):
         pytest.param('v1', 16, marks=pytest.mark.full),
     ],
 )
-def test_a_storm_is_local_at_its_first_page(lab_of, cgroup, count):
+def test_guests_that_start_at_once_are_local_from_their_first_page(lab_of, cgroup, count):
     """Guests that start all at once are local; the agent fetches QEMU's first pages."""
     lab = lab_of(cgroup=cgroup)
     lab.install_hook()
@@ -270,7 +270,7 @@ def reboot(lab):
 @pytest.mark.full
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize('begin', [restart_libvirtd, reboot])
-def test_autostart(lab_of, begin):
+def test_autostarted_guests_are_spread_evenly(lab_of, begin):
     """At a boot, libvirt starts all of its guests, and nothing is promised before."""
     lab = lab_of(fresh=begin is reboot)
     lab.install_hook()
@@ -316,7 +316,7 @@ def test_autostart(lab_of, begin):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize('cgroup', ['v1', 'v2'])
 @pytest.mark.parametrize('batch', range(int(os.environ.get('LAB_STARTS', '50')) // BATCH))
-def test_many_starts(lab_of, cgroup, batch):
+def test_none_of_many_starts_fails(lab_of, cgroup, batch):
     """None of LAB_STARTS starts fails, for guests with and without a <vcpu cpuset>."""
     lab = lab_of(fresh=True, cgroup=cgroup, cpus_per_node=1, pmu=False)
     lab.install_hook()

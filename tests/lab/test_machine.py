@@ -32,7 +32,7 @@ def test_exec_passes_output_and_exit_code(lab):
     assert done.stdout == 'two words'
 
 
-def test_push_and_pull(lab, tmp_path):
+def test_a_file_is_pushed_and_pulled_unchanged(lab, tmp_path):
     """A file is copied in and back unchanged."""
     source = tmp_path / 'with blank.bin'
     source.write_bytes(bytes(range(256)))
@@ -43,13 +43,13 @@ def test_push_and_pull(lab, tmp_path):
     assert (tmp_path / 'back').read_bytes() == source.read_bytes()
 
 
-def test_status_lists_it(lab):
+def test_status_lists_a_machine_with_its_shape(lab):
     """The machine is listed with its shape."""
     listed = {m['name']: m for m in json.loads(numalab('status', '--json').stdout)}
     assert listed[lab.machine.name]['shape']['memory_mib'] == [2048, 2048]
 
 
-def test_no_such_machine():
+def test_a_command_reports_that_a_machine_does_not_exist():
     """Each command says what to do, with exit code 3."""
     done = numalab('exec', '--name', 'nowhere', 'true')
     assert done.returncode == 3 and 'numalab up --name nowhere' in done.stderr
@@ -67,13 +67,13 @@ def test_no_such_machine():
         (['--name', '../x'], 'is not a name'),
     ],
 )
-def test_impossible_shapes(words, message):
+def test_an_impossible_shape_is_refused(words, message):
     """An impossible shape is refused before anything is built."""
     done = numalab('up', *words)
     assert done.returncode in (1, 2) and message in done.stderr
 
 
-def test_sizes():
+def test_sizes_are_read_as_people_write_them():
     """Sizes are read as people write them."""
     assert [mebibytes(t) for t in ('2G', '512m', '300')] == [2048, 512, 300]
     with pytest.raises(ShapeError):
@@ -109,7 +109,7 @@ def test_the_kernel_sees_the_shape(lab_of):
         assert grown[node] == max(grown) and grown[node] >= 10 * (8 << 20) // 64
 
 
-def test_frozen_states_are_shared():
+def test_equal_shapes_share_a_frozen_state():
     """Equal shapes have equal keys, and different shapes have different keys."""
     assert Shape().key() == Shape(memory_mib=(2048, 2048)).key()
     assert Shape().key() != Shape(cgroup='v1').key()

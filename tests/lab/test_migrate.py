@@ -83,7 +83,7 @@ def wait_for_hints(lab):
 
 
 @pytest.mark.parametrize('kind', ['thp', 'small', 'balanced', 'balanced-thp', 'memfd', 'v1'])
-def test_a_guest_goes_to_the_other_node(lab_of, kind):
+def test_a_guest_moves_completely_to_the_other_node(lab_of, kind):
     """A guest moves completely, remote accesses end, and transparent huge pages stay whole."""
     lab = lab_of(cgroup='v1') if kind == 'v1' else lab_of()
     lab.run(f'echo {"never" if kind in ("small", "balanced") else "always"} >{THP}')
@@ -110,7 +110,7 @@ def test_a_guest_goes_to_the_other_node(lab_of, kind):
         lab.run(f'echo always >{THP}')
 
 
-def test_copied_bytes_and_rate_beside_migratepages(lab):
+def test_a_paced_move_leaves_the_guest_most_of_its_throughput(lab):
     """Paced to 48 MiB/s, the guest keeps most of its throughput; unpaced, both ways are timed."""
     guest_on_node_1(lab, 384)
     paced = ask(lab, 'watch', how='ours', mib_per_sec=48, probes=False)
@@ -166,7 +166,7 @@ def test_others_do_not_wait_for_a_move(lab):
     assert slowest['ours'] < max(500, 0.5 * slowest['narrow'], 4 * slowest['none'])
 
 
-def test_cancelled_in_the_middle(lab):
+def test_a_cancelled_move_leaves_memory_allowed_on_both_nodes(lab):
     """After a cancel, the CPUs are on either node, memory is unbound, and what moved has moved."""
     guest_on_node_1(lab)
     ended = ask(lab, cancel_after_mib=64, undo=True)
@@ -184,7 +184,7 @@ def test_cancelled_in_the_middle(lab):
     assert_moved(lab)
 
 
-def test_killed_in_the_middle_and_resumed(lab):
+def test_a_move_that_was_killed_can_be_completed(lab):
     """A move killed at any point leaves cpusets and guest intact, and a new start finishes it."""
     guest_on_node_1(lab)
     rng = random.Random(5)
@@ -222,7 +222,7 @@ def test_killed_in_the_middle_and_resumed(lab):
     assert lab.guests.report()['w']['passes'] > passes
 
 
-def test_a_full_node(lab):
+def test_a_full_node_takes_only_what_leaves_its_reserve(lab):
     """A full node takes what leaves its reserve; no guest is killed; the rest follows later."""
     guest_on_node_1(lab)
     room = (
@@ -242,7 +242,7 @@ def test_a_full_node(lab):
     assert_moved(lab)
 
 
-def test_a_guest_that_ends_meanwhile(lab):
+def test_a_guest_that_ends_during_its_move_is_reported(lab):
     """The mover reports that the guest has ended, and nothing else happens."""
     guest_on_node_1(lab)
     request = json.dumps({'do': 'move', 'guest': 'w', 'node': 0, 'mib_per_sec': 16, 'cpus': '0-1'})

@@ -50,7 +50,7 @@ def assert_local(window):
     'bind',
     [pytest.param(False, id='wide'), pytest.param(True, id='bound', marks=pytest.mark.full)],
 )
-def test_six_guests_from_a_skewed_start(lab, bind):
+def test_six_guests_are_spread_evenly_although_free_memory_is_not(lab, bind):
     """Each node gets three guests, CPUs and memory, with remote accesses below 1 %."""
     lab.install_hook(bind='true' if bind else 'false')
     lab.skew(node=0, mib=500)
@@ -65,9 +65,9 @@ def test_six_guests_from_a_skewed_start(lab, bind):
     assert lab.promised() == []
 
 
-@pytest.mark.full  # test_held.py has a storm of eight
+@pytest.mark.full  # test_held.py starts eight at once
 @pytest.mark.parametrize('count', [8, 16])
-def test_simultaneous_starts(lab, count):
+def test_guests_that_start_at_once_are_spread_evenly(lab, count):
     """No two starts decide from the same view, though free memory suggests otherwise."""
     lab.install_hook()
     lab.skew(node=1, mib=300)
@@ -82,7 +82,7 @@ def test_simultaneous_starts(lab, count):
 
 
 @pytest.mark.full
-def test_ten_shuffled_orders(lab):
+def test_guests_of_three_sizes_are_spread_evenly_in_any_order(lab):
     """Guests of three sizes are spread evenly over the nodes in each of ten orders."""
     lab.install_hook()
     lab.skew(node=0, mib=500)
@@ -97,7 +97,7 @@ def test_ten_shuffled_orders(lab):
         lab.guests.stop()
 
 
-def test_placed_by_others(lab):
+def test_guests_placed_by_others_are_counted_and_not_touched(lab):
     """Guests with pins of their own are not touched, but are counted."""
     lab.install_hook()
     theirs = [
@@ -128,7 +128,7 @@ def test_placed_by_others(lab):
     assert before == {path: text for path, text in after.items() if path in before}
 
 
-def test_save_restore_suspend_resume(lab):
+def test_a_resumed_or_restored_guest_is_on_one_node(lab):
     """A guest is on one node after each, and a restored one logs nothing of ours."""
     lab.install_hook()
     lab.guests.start(specs(2))

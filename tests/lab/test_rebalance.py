@@ -39,7 +39,7 @@ def assert_paid(match, tick_s):
     assert lost <= cost + 2 * gain * tick_s + 0.1, match.string
 
 
-def test_five_to_one_becomes_three_to_three(agent):
+def test_guests_divided_five_to_one_become_three_to_three(agent):
     """Two guests move, with their bytes only, as soon as it pays; then nothing happens.
 
     One may move by being widened and then narrowed to the other node, which the log does not call
@@ -120,7 +120,7 @@ def test_uneven_load_is_evened(agent):
         ), (name, accesses)
 
 
-def test_a_bound_guest_is_let_spill_and_comes_home(agent):
+def test_a_bound_guest_may_spill_and_comes_home(agent):
     """A bound guest whose node is full may spill, and returns once there is room again.
 
     Until then, neither node alone has room for all of it.
@@ -160,7 +160,7 @@ def test_a_bound_guest_is_let_spill_and_comes_home(agent):
     assert lab.oom_kills() == 0 and lab.running() == ['g']
 
 
-def test_killed_at_a_hundred_points_of_a_move(lab):
+def test_a_move_killed_at_any_point_leaves_one_of_two_promises(lab):
     """After a kill at any point, the guest runs with one of the two promises and its CPUs."""
     lab.install_hook()
     lab.guests.start([{'name': 'g', 'memory_mib': 64, 'cmdline': 'duty=10'}])

@@ -9,7 +9,7 @@ import pytest
 COMPARE = pathlib.Path(__file__).resolve().parent.parent / 'functional/compare_with_perf_stat.py'
 
 
-def test_same_window_as_perf_stat(lab):
+def test_our_counts_equal_those_of_perf_stat(lab):
     """Per thread, CPU and control group, our counts are within 1 % of perf over one window.
 
     The worker's pages alternate between the nodes, so that there is much of both to count: between
@@ -42,7 +42,7 @@ def ratio(counts):
 
 
 @pytest.mark.full  # test_counters.py has it with one guest and perf alone
-def test_guests_on_the_wrong_node_and_then_on_the_right_one(lab):
+def test_our_counts_and_perfs_agree_which_guests_are_remote(lab):
     """For six guests, we and perf count over 99 % remote, and under 1 % after the move.
 
     Their memory is bound and their CPUs are moved: moving pages takes minutes in emulation.

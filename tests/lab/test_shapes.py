@@ -27,7 +27,7 @@ SHADOW = {'cgroup': 'v1', 'memory_mib': (5120, 1024), 'append': 'kvm_amd.npt=0'}
 ON_NODE_1 = "placement='static' cpuset='2-3'"
 
 
-def test_v1(lab_of):
+def test_guests_are_spread_evenly_on_cgroup_v1(lab_of):
     """On cgroup v1, each node gets two guests, and a vCPU can still be plugged."""
     lab = lab_of(**V1)
     lab.install_hook()
@@ -56,7 +56,7 @@ def test_v1(lab_of):
 
 @pytest.mark.full
 @pytest.mark.parametrize('each', [2, 3])
-def test_four_nodes(lab_of, each):
+def test_guests_are_spread_evenly_over_four_nodes(lab_of, each):
     """Each of four nodes gets the same number of guests."""
     lab = lab_of(**FOUR)
     lab.install_hook()
@@ -72,7 +72,7 @@ def test_four_nodes(lab_of, each):
 
 
 @pytest.mark.full
-def test_clusters_of_a_socket(lab_of):
+def test_a_guest_spans_two_nodes_of_one_socket(lab_of):
     """A guest with more vCPUs than a node spans two nodes of a socket, which the log says."""
     lab = lab_of(**CLUSTERS)
     print(
@@ -100,7 +100,7 @@ def test_clusters_of_a_socket(lab_of):
     assert {home(guest) for guest in guests.values()} == {0, 1, 2, 3} - set(wide['cpu_nodes'])
 
 
-def test_larger_than_a_node(lab_of):
+def test_a_guest_larger_than_a_node_spans_two(lab_of):
     """A guest that no node can hold gets the CPUs of two, and its pages are on these."""
     lab = lab_of(**FOUR)
     lab.install_hook()
@@ -116,7 +116,7 @@ def test_larger_than_a_node(lab_of):
 
 
 @pytest.mark.full
-def test_a_nodes_memory_is_a_devices(lab_of):
+def test_no_guest_is_placed_on_the_memory_of_a_device(lab_of):
     """No guest and no promise is on a GPU's memory, although that node has the most room.
 
     The machine has no GPU: the operator declares the node as one.
@@ -150,7 +150,7 @@ def test_a_nodes_memory_is_a_devices(lab_of):
 
 
 @pytest.mark.full
-def test_unequal_nodes(lab_of):
+def test_guests_are_placed_by_cores_until_a_node_has_promised_its_memory(lab_of):
     """Guests are placed in proportion to cores until the smaller node has promised its memory."""
     lab = lab_of(**UNEQUAL)
     lab.install_hook()
@@ -166,7 +166,7 @@ def test_unequal_nodes(lab_of):
 
 @pytest.mark.full
 @pytest.mark.parametrize('bind', [False, True], ids=['wide', 'bound'])
-def test_a_full_node(lab_of, bind):
+def test_a_guest_on_a_full_node_spills_over_unless_it_is_bound(lab_of, bind):
     """On a node that fills up, an unbound guest spills over and lives; a bound one is killed."""
     lab = lab_of(**UNEQUAL)
     lab.install_hook(bind='true' if bind else 'false')
@@ -199,7 +199,7 @@ def test_a_full_node(lab_of, bind):
     assert lab.guests.report()['g']['passes'] > passes
 
 
-def test_cannot_start_on_node_1(lab_of):
+def test_a_guest_starts_on_a_node_where_a_hard_wall_fails(lab_of):
     """A hard wall set before the start fails as on the deck's host; our start succeeds."""
     lab = lab_of(**SHADOW)
     lab.install_hook(enabled='false')

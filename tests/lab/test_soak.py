@@ -7,7 +7,7 @@ from soak import Soak
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-def test_random_starts_stops_loads_and_faults(lab):
+def test_no_guest_is_lost_in_random_starts_loads_and_faults(lab):
     """No guest is lost, no promise leaks, and every guest is where it was promised."""
     lab.install_hook()
     soak = Soak(lab, seed=11)

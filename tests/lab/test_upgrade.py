@@ -220,7 +220,7 @@ def host(lab, tmp_path):
     new_host.put(PRESENT)
 
 
-def test_replaced_and_taken_back(host):
+def test_guests_stay_as_they_are_in_an_upgrade_and_a_downgrade(host):
     """Promises, places and memory survive both ways while guests start and processes are old."""
     before, agent = host.places(), host.agent
     assert {place['home'] for place in before.values()} == {0, 1}

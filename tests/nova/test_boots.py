@@ -8,7 +8,7 @@ COUNT = 20
 
 
 class BootTest(base.NovaTest):
-    def test_of_two_computes_the_one_of_the_lowest_pressure_is_chosen(self):
+    def test_of_two_hosts_the_one_with_the_lowest_pressure_is_chosen(self):
         self.start_hosts('one', 'two')
         flavor = self.flavor()
         for calm, pressures in (
@@ -19,12 +19,12 @@ class BootTest(base.NovaTest):
                 self.send(**pressures)
                 self.assertEqual(calm, self.host_of(self.boot(flavor)))
 
-    def test_of_four_computes_the_one_with_a_calm_node_is_chosen(self):
+    def test_of_four_hosts_the_one_with_a_calm_node_is_chosen(self):
         self.start_hosts('one', 'two', 'three', 'four')
         self.send(one=(0.9, 0.9), two=(0.9, 0.9), three=(0.9, 0.1), four=(0.9, 0.9))
         self.assertEqual('three', self.host_of(self.boot(self.flavor())))
 
-    def test_free_memory_does_not_buy_saturated_nodes(self):
+    def test_free_memory_does_not_outweigh_saturated_nodes(self):
         self.start_hosts('roomy', 'calm')
         big = self.flavor(memory_mb=6144)
         self.boot(big, host='calm')
@@ -56,7 +56,7 @@ class StockBootTest(base.NovaTest):
     ADDITIONAL_FILTERS = []
     WEIGHERS = ['nova.scheduler.weights.all_weighers']
 
-    def test_free_memory_wins(self):
+    def test_the_host_with_the_most_free_memory_is_chosen(self):
         self.start_hosts('roomy', 'calm')
         self.boot(self.flavor(memory_mb=6144), host='calm')
         self.send(roomy=(1.1, 1.1), calm=(0.3, 0.3))
@@ -77,11 +77,11 @@ class HerdBase(base.NovaTest):
 
 
 class HerdTest(HerdBase):
-    def test_two_equal_computes_share_them(self):
+    def test_two_equal_hosts_share_the_servers(self):
         counts = self.boots('one', 'two').values()
         self.assertLessEqual(max(counts) - min(counts), 1, counts)
 
-    def test_four_equal_computes_share_them(self):
+    def test_four_equal_hosts_share_the_servers(self):
         counts = self.boots('one', 'two', 'three', 'four').values()
         self.assertLessEqual(max(counts) - min(counts), 1, counts)
 
@@ -93,7 +93,7 @@ class UnchargedHerdTest(HerdBase):
         super().start_hosts(*names)
         self.publish(names[1], 0.4, 0.4)
 
-    def test_all_go_to_the_host_that_was_best_before_the_first(self):
+    def test_all_servers_go_to_the_host_that_was_best_before_the_first(self):
         self.flags(charge_new_guests=False, weight_multiplier=10.0, group='numa_pmc')
         self.assertEqual({'one': COUNT, 'two': 0}, self.boots('one', 'two'))
 
@@ -115,10 +115,10 @@ class StockHerdTest(HerdBase):
         for at, name in enumerate(names):
             self.publish(name, 0.1, 0.1, bandwidth_mb_per_sec=10000 + at)
 
-    def test_of_two_all_go_to_the_one_that_was_ahead_by_a_hair(self):
+    def test_all_servers_go_to_the_slightly_better_of_two_hosts(self):
         self.assertEqual({'one': COUNT, 'two': 0}, self.boots('one', 'two'))
 
-    def test_of_four_too(self):
+    def test_all_servers_go_to_the_slightly_best_of_four_hosts(self):
         self.assertEqual(
             {'one': COUNT, 'two': 0, 'three': 0, 'four': 0},
             self.boots('one', 'two', 'three', 'four'),

@@ -7,7 +7,7 @@ from nova.api.validation.extra_specs import validators
 
 
 class ExtraSpecsTest(testtools.TestCase):
-    def test_what_is_accepted(self):
+    def test_valid_values_are_accepted(self):
         for key, value in (
             ('numa_pmc:policy', 'one_node'),
             ('numa_pmc:max_pressure', '0.85'),
@@ -16,7 +16,7 @@ class ExtraSpecsTest(testtools.TestCase):
         ):
             validators.validate(key, value)
 
-    def test_what_is_refused(self):
+    def test_invalid_values_are_refused(self):
         for key, value in (
             ('numa_pmc:policy', 'both'),
             ('numa_pmc:max_pressure', 'nan'),

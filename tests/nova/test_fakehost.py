@@ -60,7 +60,7 @@ class FakeHostTest(integrated_helpers.ProviderUsageBaseTestCase):
         )
         return compute_node, host_metrics.decode(json.loads(compute_node.metrics))
 
-    def test_it_sends_its_calm_load_and_its_guests(self):
+    def test_a_fake_host_sends_its_base_load_and_its_guests(self):
         node, decoded = self.sent()
         self.assertEqual((64, 262144), (node.vcpus, node.memory_mb))
         self.assertEqual([5.0, 5.0], [node_view.demand_cores for node_view in decoded.view.nodes])
@@ -89,7 +89,7 @@ class FakeHostTest(integrated_helpers.ProviderUsageBaseTestCase):
         self.assertEqual((0, 0), (node.vcpus_used, decoded.vcpus_used))
         self.assertEqual([5.0, 5.0], [node_view.demand_cores for node_view in decoded.view.nodes])
 
-    def test_a_build_takes_what_is_drawn_by_the_name(self):
+    def test_the_time_of_a_build_depends_on_the_name_of_the_guest(self):
         self.flags(build_least=5.0, build_most=180.0, group='fakehost')
         drawn = [fakehost.build_s(f'herd-{at}') for at in range(100)]
         self.assertEqual(drawn, [fakehost.build_s(f'herd-{at}') for at in range(100)])

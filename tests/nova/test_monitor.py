@@ -42,14 +42,14 @@ class MonitorTest(base.NovaTest):
             [1024 << 20, 2048 << 20], [node.promised_bytes for node in decoded.view.nodes]
         )
 
-    def test_the_cpu_metrics_come_before_ours_where_they_are_wanted(self):
+    def test_cpu_metrics_are_sent_as_well_if_they_are_wanted(self):
         self.flags(cpu_metrics=True, group='numa_pmc')
         self._run_periodics()
         self.assertLessEqual(NUMA | {'cpu.percent', 'cpu.frequency'}, set(self.sent()))
         self.assertLess(len(self.compute_node('one').metrics), 2048)
         self.assertIsNotNone(host_metrics.decode(json.loads(self.compute_node('one').metrics)))
 
-    def test_without_them_libvirt_is_not_asked(self):
+    def test_libvirt_is_not_asked_if_cpu_metrics_are_not_wanted(self):
         asked = []
         self.stub_out(
             'nova.virt.libvirt.driver.LibvirtDriver.get_host_cpu_stats',
@@ -80,7 +80,7 @@ class MonitorTest(base.NovaTest):
             (node.vcpus_used, node.memory_mb_used), (after.vcpus_used, after.memory_mb_used)
         )
 
-    def test_what_is_being_built_is_not_recorded(self):
+    def test_usage_by_instances_in_build_is_not_recorded(self):
         self.boot(self.flavor(vcpus=3, memory_mb=1024))
         self.boot(self.flavor(vcpus=1, memory_mb=1024))
         tracked = self.computes['one'].manager.rt.compute_nodes['one']
@@ -91,7 +91,7 @@ class MonitorTest(base.NovaTest):
                 decoded = host_metrics.decode(monitor._numa_metrics())
                 self.assertEqual(expected, decoded.vcpus_used)
 
-    def test_what_comes_by_a_migration_is_not_recorded_until_it_is_there(self):
+    def test_usage_by_an_incoming_migration_is_recorded_once_it_is_there(self):
         server = self.boot(self.flavor(vcpus=4, memory_mb=1024))
         tracker = self.computes['one'].manager.rt
         tracker.compute_nodes['one'].stats = {'num_instances': '1', 'num_vm_building': '0'}
@@ -133,7 +133,7 @@ class MonitorTest(base.NovaTest):
         self.assertEqual(2, values[nova_metrics.MAXIMUM]['pmc.nodes'])
         self.assertIsNone(values['cpu.percent'])
 
-    def test_plain_node_ids_are_megabytes_per_second_and_the_value_is_their_sum(self):
+    def test_values_by_node_id_are_megabytes_per_second_and_the_value_is_their_sum(self):
         published = publication.read(self.state_dir('one'))
         nodes = tuple(
             node._replace(
@@ -157,7 +157,7 @@ class MonitorTest(base.NovaTest):
             ),
         )
 
-    def test_a_sum_of_nothing_known_is_no_idle_host(self):
+    def test_a_host_of_unknown_bandwidth_does_not_look_idle(self):
         self.publish('one', 0.1, 0.1)
         self._run_periodics()
         current, maximum = (
@@ -173,7 +173,7 @@ class MonitorTest(base.NovaTest):
             self._run_periodics()
         self.assertIn(NOTHING_SENT + ': [numa_pmc] metrics_heartbeat', self.stdlog.logger.output)
 
-    def test_a_bad_host_state_costs_one_warning_and_leaves_the_cpu_metrics(self):
+    def test_a_bad_publication_causes_one_warning_and_cpu_metrics_remain(self):
         self.flags(cpu_metrics=True, group='numa_pmc')
         path = os.path.join(self.state_dir('one'), publication.FILE)
         with open(path, 'rb') as file:
@@ -201,7 +201,7 @@ class MonitorTest(base.NovaTest):
         self.assertEqual(set(), NUMA & set(self.sent()))
         self.assertEqual('one', self.host_of(self.boot(self.flavor())))
 
-    def test_another_kind_of_problem_is_told_too(self):
+    def test_another_kind_of_problem_causes_another_warning(self):
         path = os.path.join(self.state_dir('one'), publication.FILE)
         self.publish('one', 0.1, 0.1, taken_s=time.time() - 3600)
         self._run_periodics()
@@ -246,31 +246,31 @@ class DeadbandTest(base.NovaTest):
         decoded = host_metrics.decode(json.loads(self.compute_node('one').metrics))
         return [node.demand_cores for node in decoded.view.nodes]
 
-    def test_what_hardly_changes_is_not_saved(self):
+    def test_a_small_change_is_not_saved(self):
         self.assertEqual(
             [0, 0, 0], [self.saved(0.5, 0.5), self.saved(0.52, 0.48), self.saved(0.5, 0.49)]
         )
         self.assertEqual([1.25, 1.25], self.wanted())
 
-    def test_slow_drift_is_seen(self):
+    def test_a_slow_drift_is_saved(self):
         self.assertEqual([0, 1, 0], [self.saved(pressure, 0.5) for pressure in (0.52, 0.54, 0.56)])
         self.assertEqual([1.35, 1.25], self.wanted())
 
-    def test_guests_that_come_are_seen_at_once(self):
+    def test_a_new_guest_is_saved_at_once(self):
         self.saved(0.5, 0.5)
         self.boot(self.flavor(vcpus=2, memory_mb=1024))
         self.assertEqual(1, self.saved(0.5, 0.5))
         decoded = host_metrics.decode(json.loads(self.compute_node('one').metrics))
         self.assertEqual(self.compute_node('one').vcpus_used, decoded.vcpus_used)
 
-    def test_after_the_heartbeat_it_is_sent_again(self):
+    def test_unchanged_metrics_are_sent_again_after_the_heartbeat(self):
         now_s = time.time()
         self.flags(metrics_heartbeat=10, group='numa_pmc')
         self.assertEqual(1, self.saved(0.5, 0.5, taken_s=now_s - 25))
         self.assertEqual(0, self.saved(0.5, 0.5, taken_s=now_s - 20))
         self.assertEqual(1, self.saved(0.5, 0.5, taken_s=now_s - 10))
 
-    def test_the_scheduler_is_told_how_long_it_may_take(self):
+    def test_metrics_include_the_time_until_the_next_ones(self):
         for resend_s, deadband, expected in ((600, 0.025, 660), (30, 0.025, 90), (600, 0.0, 60)):
             with self.subTest(resend_s=resend_s, deadband=deadband):
                 self.flags(metrics_heartbeat=resend_s, metrics_deadband=deadband, group='numa_pmc')
@@ -282,7 +282,7 @@ class DeadbandTest(base.NovaTest):
         self.flags(metrics_deadband=0.0, group='numa_pmc')
         self.assertEqual([1, 1], [self.saved(0.5, 0.5), self.saved(0.5, 0.5)])
 
-    def test_after_a_problem_it_is_sent_at_once(self):
+    def test_metrics_are_sent_at_once_after_a_problem(self):
         os.unlink(os.path.join(self.state_dir('one'), publication.FILE))
         self._run_periodics()
         self.assertEqual(1, self.saved(0.5, 0.5))
@@ -291,7 +291,7 @@ class DeadbandTest(base.NovaTest):
 class StockWeigherTest(base.NovaTest):
     """Nova's own MetricsWeigher reads ``value`` of each metric that it is configured to weigh."""
 
-    def test_it_weighs_by_other_metrics_and_by_ours(self):
+    def test_the_stock_weigher_weighs_by_cpu_metrics_and_by_ours(self):
         self.flags(cpu_metrics=True, group='numa_pmc')
         for weight in ('cpu.percent=-1.0', 'numa.membw.current=-1.0'):
             with self.subTest(weight):
@@ -307,7 +307,7 @@ class OneMonitorTest(base.NovaTest):
 
     MONITORS = ['virt_driver', 'numa_pmc']
 
-    def test_nova_says_which_it_left_out(self):
+    def test_nova_logs_which_monitor_it_left_out(self):
         self.start_hosts('one')
         self.assertEqual(1, len(self.computes['one'].manager.rt.monitors))
         self.assertRegex(

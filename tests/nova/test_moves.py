@@ -19,16 +19,16 @@ class MoveTest(base.NovaTest):
         self._confirm_resize(server)
         return self.host_of(server)
 
-    def test_resize(self):
+    def test_a_resized_server_goes_to_the_calm_host(self):
         self._resize_server(self.server, self.flavor(vcpus=2, memory_mb=2048))
         self.assertEqual('calm', self.confirmed(self.server))
 
-    def test_resize_on_the_host_itself_where_that_is_calmest(self):
+    def test_a_resized_server_stays_if_its_host_is_the_calmest(self):
         self.send(home=CALM, busy=BUSY, calm=BUSY)
         self._resize_server(self.server, self.flavor(vcpus=2, memory_mb=2048))
         self.assertEqual('home', self.confirmed(self.server))
 
-    def test_a_resize_takes_the_old_size_off_the_host_itself(self):
+    def test_a_resize_subtracts_the_old_size_from_the_servers_host(self):
         relieved, subtract = [], host_estimate.subtract_guest
 
         def spied(host, size):
@@ -39,26 +39,26 @@ class MoveTest(base.NovaTest):
         self._resize_server(self.server, self.flavor(vcpus=2, memory_mb=2048))
         self.assertEqual({(1, 1024)}, set(relieved))
 
-    def test_resize_reverted(self):
+    def test_a_reverted_resize_returns_to_the_former_host(self):
         self._resize_server(self.server, self.flavor(vcpus=2, memory_mb=2048))
         self._revert_resize(self.server)
         self.assertEqual('home', self.host_of(self.server))
 
-    def test_cold_migration(self):
+    def test_a_cold_migration_goes_to_the_calm_host(self):
         self._migrate_server(self.server)
         self.assertEqual('calm', self.confirmed(self.server))
 
-    def test_live_migration(self):
+    def test_a_live_migration_goes_to_the_calm_host(self):
         self._live_migrate(self.server)
         self.assertEqual('calm', self.host_of(self.server))
 
-    def test_evacuation(self):
+    def test_an_evacuated_server_goes_to_the_calm_host(self):
         (service,) = self.api.get_services(host='home', binary='nova-compute')
         self.api.put_service_force_down(service['id'], True)
         self._evacuate_server(self.server)
         self.assertEqual('calm', self.host_of(self.server))
 
-    def test_evacuation_where_all_hosts_are_above_the_ceiling(self):
+    def test_a_server_is_evacuated_although_all_hosts_are_above_the_ceiling(self):
         self.flags(max_pressure=0.1, group='numa_pmc')
         (service,) = self.api.get_services(host='home', binary='nova-compute')
         self.api.put_service_force_down(service['id'], True)
@@ -66,17 +66,17 @@ class MoveTest(base.NovaTest):
         self.assertEqual('calm', self.host_of(self.server))
         self.boot(self.flavor(), expected_state='ERROR')
 
-    def test_shelve_and_unshelve(self):
+    def test_an_unshelved_server_goes_to_the_calm_host(self):
         self._shelve_server(self.server)
         self._unshelve_server(self.server)
         self.assertEqual('calm', self.host_of(self.server))
 
-    def test_rebuild_stays_whatever_the_pressure(self):
+    def test_a_rebuilt_server_stays_whatever_the_pressure(self):
         self.send(home=(3.0, 3.0), busy=CALM, calm=CALM)
         self._rebuild_server(self.server, self.glance.auto_disk_config_enabled_image['id'])
         self.assertEqual('home', self.host_of(self.server))
 
-    def test_pressure_of_the_metrics_follows_a_move(self):
+    def test_a_second_move_follows_the_new_pressure(self):
         self._migrate_server(self.server)
         self._confirm_resize(self.server)
         self.send(home=CALM, busy=BUSY, calm=BUSY)

@@ -19,7 +19,7 @@ class PinnedTest(base.NovaTest):
         self.plain = self.flavor()
         self.pinned = self.flavor(vcpus=2, hw__cpu_policy='dedicated')
 
-    def test_pinned_guests_fill_what_nova_has_for_them_and_no_more(self):
+    def test_pinned_guests_fill_novas_dedicated_cpus_and_no_more(self):
         self.send(one=CALM, two=SATURATED)
         servers = [self.boot(self.pinned) for _ in range(4)]
         self.assertEqual({'one': 2, 'two': 2}, self.spread(servers))
@@ -47,7 +47,7 @@ class PinnedTest(base.NovaTest):
         self._live_migrate(server)
         self.assertEqual('two', self.host_of(server))
 
-    def test_many_of_each(self):
+    def test_many_pinned_and_many_plain_guests_are_spread_evenly(self):
         self.send(one=CALM, two=CALM)
         self.assertEqual({'one': 2, 'two': 2}, self.spread(self.boot_many(self.pinned, 4)))
         self._run_periodics()

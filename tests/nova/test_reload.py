@@ -53,7 +53,7 @@ class ReloadTest(base.NovaTest):
     def chosen(self):
         return self.host_of(self.boot(self.small))
 
-    def test_sighup_turns_it_off_and_on_again(self):
+    def test_sighup_turns_the_weigher_off_and_on_again(self):
         self.assertEqual('calm', self.chosen())
         for options, expected in (
             ({'mode': 'off'}, 'roomy'),
@@ -65,20 +65,20 @@ class ReloadTest(base.NovaTest):
                 self.sighup(**options)
                 self.assertEqual(expected, self.chosen())
 
-    def test_the_filters_options_too(self):
+    def test_sighup_changes_the_ceiling_of_the_filter(self):
         self.sighup(max_pressure=0.2)
         self.boot(self.small, expected_state='ERROR')
         self.sighup(max_pressure=0.9)
         self.assertEqual('calm', self.chosen())
 
-    def test_a_typo_stops_no_boot(self):
+    def test_a_typo_does_not_stop_a_boot(self):
         for name in ('mode', 'weight_multiplier', 'max_pressure', 'penalty_floor'):
             with self.subTest(name):
                 self.sighup(**{name: 'x'})
                 self.chosen()
                 self.assertIn(f'Value for option {name} from', self.stdlog.logger.output)
 
-    def test_an_aggregate_overrides_with_the_next_request(self):
+    def test_an_aggregates_mode_applies_to_the_next_request(self):
         aggregate = self._create_aggregate('not-yet')
         for host in ('roomy', 'calm'):
             self.api.add_host_to_aggregate(aggregate, host)

@@ -32,7 +32,7 @@ class ReplayTest(base.NovaTest):
             saved_s,
         )
 
-    def test_the_same_host(self):
+    def test_a_replay_chooses_the_same_host(self):
         self.start_hosts('one', 'two', 'three')
         flavor = self.flavor()
         for one, two, three in (
@@ -44,7 +44,7 @@ class ReplayTest(base.NovaTest):
             expected = self.replayed()[0].host
             self.assertEqual(expected, self.host_of(self.boot(flavor)))
 
-    def test_the_same_host_where_one_is_unknown(self):
+    def test_a_replay_chooses_the_same_host_if_one_is_unknown(self):
         self.start_hosts('known', 'unknown')
         shutil.rmtree(self.state_dir('unknown'))
         flavor, chosen = self.flavor(vcpus=4), []
@@ -59,7 +59,7 @@ class ReplayTest(base.NovaTest):
             self.assertEqual(chosen[-1], self.host_of(self.boot(flavor)))
         self.assertEqual('unknown', chosen[0])
 
-    def test_the_same_refusal(self):
+    def test_a_replay_refuses_the_same_hosts(self):
         self.start_hosts('one', 'two')
         self.send(one=(0.9, 0.9), two=(0.6, 0.9))
         specs = {'numa_pmc:max_pressure': '0.5'}

@@ -35,7 +35,7 @@ class UpstreamPatchTest(fixtures.TestWithFixtures):
     def relative(self, module):
         return os.path.relpath(module.__file__, pathlib.Path(nova.__file__).parents[1])
 
-    def test_novas_tests_of_its_monitors_pass_with_it(self):
+    def test_novas_tests_of_its_monitors_pass_with_the_patch(self):
         self.tree = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         for module in (monitors, test_monitors):
             copy = self.tree / self.relative(module)

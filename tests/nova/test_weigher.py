@@ -97,7 +97,7 @@ class SchedulerTest(test.NoDBTestCase):
 
 
 class WeigherTest(SchedulerTest):
-    def test_nova_loads_it_beside_its_own(self):
+    def test_nova_loads_the_weigher_beside_its_own(self):
         handler = weights.HostWeightHandler()
         classes = handler.get_matching_classes(
             [
@@ -107,7 +107,7 @@ class WeigherTest(SchedulerTest):
         )
         self.assertIn(weigher.NUMAPressureWeigher, classes)
 
-    def test_the_least_loss_is_best(self):
+    def test_the_host_of_the_least_loss_is_the_best(self):
         order, penalties = self.weigh(
             host_state('a', 0.9, 0.8), host_state('b', 0.2, 0.9), host_state('c', 0.5, 0.5)
         )
@@ -115,7 +115,7 @@ class WeigherTest(SchedulerTest):
         expected = [share(0.2, 0.9), share(0.5, 0.5), share(0.9, 0.8)]
         self.assert_near(expected, [penalties[name] for name in 'bca'])
 
-    def test_a_guest_rather_fits_on_one_node_than_spans_two(self):
+    def test_a_host_where_a_guest_fits_on_one_node_is_preferred(self):
         roomy, full = (
             host_state(
                 name,
@@ -131,21 +131,21 @@ class WeigherTest(SchedulerTest):
         # Although less is wanted there, it is worse than a host on which the guest would fit.
         self.assertLess(penalties['full'], share(0.2, 0.2) - BANDWIDTH_WEIGHT)
 
-    def test_the_unknown_counts_by_promises(self):
+    def test_an_unknown_host_is_weighed_by_its_promises(self):
         crowded = unknown('x', vcpus_used=150)
         order, penalties = self.weigh(crowded, unknown('y'), host_state('a', 0.8, 0.8))
         self.assertEqual(['y', 'a', 'x'], order)
         # 0.3 · 150 cores wanted of 0.625 · 64 cores, on two halves.
         self.assert_near([share(22.5 / 20, 22.5 / 20, cores=20)], [penalties['x']])
 
-    def test_the_unknown_is_neither_the_best_nor_the_worst(self):
+    def test_an_unknown_host_is_neither_the_best_nor_the_worst(self):
         order, penalties = self.weigh(
             unknown('x', vcpus_used=80), host_state('idle', 0.1, 0.1), host_state('busy', 0.9, 0.9)
         )
         self.assertEqual(['idle', 'x', 'busy'], order)
         self.assertLess(penalties['busy'], penalties['x'])
 
-    def test_multiplier_and_floor_of_an_aggregate_override(self):
+    def test_multiplier_and_floor_of_an_aggregate_override_the_options(self):
         calm = host_state('b', 0.1, 0.1)
         plain = self.weigh(host_state('a', 0.8, 0.8), calm)[1]['a']
         self.assert_near([share(0.8, 0.8)], [plain])
@@ -172,7 +172,7 @@ class WeigherTest(SchedulerTest):
             self.assertAlmostEqual(plain['calm'], penalties['calm'])
             self.assertLessEqual(penalties['busy'], 0.0)
 
-    def test_a_multiplier_that_is_none_spoils_nothing(self):
+    def test_an_invalid_multiplier_leaves_all_weights_finite(self):
         for odd in ('nan', 'inf', 'x'):
             _, penalties = self.weigh(
                 host_state('a', 0.9, 0.9),
@@ -180,7 +180,7 @@ class WeigherTest(SchedulerTest):
             )
             self.assertTrue(all(map(math.isfinite, penalties.values())))
 
-    def test_what_one_instance_takes_counts_for_the_next(self):
+    def test_usage_by_one_instance_counts_for_the_next(self):
         hosts = [host_state(name, 0.4, 0.4) for name in 'abcd']
         counts = dict.fromkeys('abcd', 0)
         for _ in range(20):
@@ -203,7 +203,7 @@ class WeigherTest(SchedulerTest):
         # They use no shared core, so the demand on the calm host does not matter.
         self.assertEqual(['calm', 'idle node', 'busy'], order)
 
-    def test_a_guest_that_nova_pins_does_not_prefer_the_unknown_where_memory_is_busy(self):
+    def test_a_guest_that_nova_pins_does_not_prefer_an_unknown_host(self):
         spec = nova_hosts.request_spec(**{'hw:cpu_policy': 'dedicated'})
         hosts = [
             busy_memory(name, 5.0, ratio, ratio)
@@ -220,7 +220,7 @@ class WeigherTest(SchedulerTest):
         _, penalties = self.weigh(host_state('a', 0.1, 0.9), host_state('b', 0.4, 0.4), spec=spec)
         self.assertEqual({0.0}, set(penalties.values()))
 
-    def test_one_line_a_host_at_debug(self):
+    def test_each_host_has_one_line_in_the_debug_log(self):
         with self.assertLogs(weigher.LOG.logger, 'DEBUG') as log:
             self.weigh(host_state('a', 0.1, 0.9), unknown('b'))
         messages = [record.getMessage() for record in log.records]
@@ -229,7 +229,7 @@ class WeigherTest(SchedulerTest):
         self.assertIn('(on one node)', messages[0])
         self.assertIn('unknown: no metrics from nova-numa-pmc', messages[1])
 
-    def test_nothing_is_raised(self):
+    def test_a_broken_host_state_raises_no_exception(self):
         broken = host_state('a', 0.1, 0.1)
         del broken.vcpus_used
         _, penalties = self.weigh(broken, host_state('b', 0.5, 0.5))
@@ -247,7 +247,7 @@ class AbsoluteTest(SchedulerTest):
         )
         return penalties['calm'] - penalties['saturated']
 
-    def test_hosts_of_odd_figures_decide_for_none(self):
+    def test_the_difference_between_two_hosts_does_not_depend_on_a_third(self):
         expected = self.gap()
         self.assert_near([share(0.2, 0.2) - share(0.9, 0.9)], [expected])
         for name, other in (
@@ -279,7 +279,7 @@ class AbsoluteTest(SchedulerTest):
                 )
                 self.assertEqual('calm', weighed_hosts[0].obj.host)
 
-    def test_a_guest_more_on_one_of_equal_calm_hosts_counts_less_than_a_stock_weigher(self):
+    def test_one_more_guest_on_a_calm_host_counts_less_than_a_stock_weigher(self):
         hosts = [host_state(name, 0.1, 0.1) for name in 'abcde']
         hosts[2].vcpus_used += 1
         _, penalties = self.weigh(*hosts)
@@ -304,7 +304,7 @@ class JitterTest(SchedulerTest):
         self.assertEqual(10, len(counts))
         self.assertLessEqual(max(counts.values()), 40)
 
-    def test_on_saturated_hosts_as_well(self):
+    def test_requests_go_to_different_hosts_even_if_all_are_saturated(self):
         hosts = [host_state(f'host{at}', 8.0, 8.0) for at in range(10)]
         self.flags(penalty_jitter=0.0, group='numa_pmc')
         self.assertEqual({-MULTIPLIER}, set(self.weigh(*hosts)[1].values()))
@@ -312,12 +312,12 @@ class JitterTest(SchedulerTest):
         self.assertEqual(10, len(counts))
         self.assertLessEqual(max(counts.values()), 40)
 
-    def test_guests_of_soft_server_groups_have_none(self):
+    def test_guests_of_soft_server_groups_are_weighed_without_jitter(self):
         hosts = [host_state(f'host{at}', 0.2, 0.2) for at in range(10)]
         self.spec.instance_group = objects.InstanceGroup(policy='soft-anti-affinity')
         self.assertEqual(1, len(self.chosen(hosts, DEFAULTS['penalty_jitter'])))
 
-    def test_asking_again_gives_the_same(self):
+    def test_a_repeated_request_has_the_same_weights(self):
         self.flags(penalty_jitter=0.5, group='numa_pmc')
         hosts = [host_state(f'host{at}', 0.2, 0.2) for at in range(10)]
         self.assertEqual(self.weigh(*hosts)[1], self.weigh(*reversed(hosts))[1])
@@ -342,14 +342,14 @@ class ModeTest(SchedulerTest):
             json.loads(line[len(shadow.MARK) :]) for line in lines
         ]
 
-    def test_on_and_off(self):
+    def test_mode_off_makes_all_weights_zero(self):
         penalties, lines = self.weighed()
         self.assert_near([share(0.9, 0.9), share(0.8, 0.8), share(0.2, 0.2)], penalties)
         self.assertEqual([], lines)
         self.flags(mode='off', group='numa_pmc')
         self.assertEqual(([0.0, 0.0, 0.0], []), self.weighed())
 
-    def test_shadow_changes_nothing_and_tells(self):
+    def test_shadow_mode_changes_no_weight_and_logs_the_decision(self):
         on, _ = self.weighed()
         self.flags(mode='shadow', group='numa_pmc')
         penalties, (choice,) = self.weighed()
@@ -365,7 +365,7 @@ class ModeTest(SchedulerTest):
         )
         self.assertIn(choice['chosen']['age_s'], range(60))
 
-    def test_an_aggregate_decides_for_its_hosts(self):
+    def test_an_aggregates_mode_applies_to_its_hosts(self):
         on, _ = self.weighed()
         penalties, (choice,) = self.weighed('shadow')
         self.assertEqual([0.0, *on[1:]], penalties)
@@ -384,23 +384,23 @@ class FilterTest(SchedulerTest):
         super().setUp()
         self.flags(max_pressure=1.0, group='numa_pmc')
 
-    def test_no_ceiling_by_default(self):
+    def test_a_host_has_no_ceiling_by_default(self):
         CONF.clear_override('max_pressure', group='numa_pmc')
         self.assertEqual(['a'], self.passing(host_state('a', 9.0, 9.0)))
 
     def test_a_saturated_host_fails(self):
         self.assertEqual(['a'], self.passing(host_state('a', 0.2, 1.5), host_state('b', 1.0, 1.1)))
 
-    def test_one_host_at_a_time_is_the_same(self):
+    def test_hosts_pass_singly_as_they_pass_together(self):
         self.assertTrue(self.filter.host_passes(host_state('a', 0.2, 1.5), self.spec))
         self.assertFalse(self.filter.host_passes(host_state('b', 1.0, 1.1), self.spec))
 
-    def test_the_unknown_passes_unless_told_otherwise(self):
+    def test_an_unknown_host_passes_unless_configured_otherwise(self):
         self.assertEqual(['x'], self.passing(unknown('x')))
         self.flags(refuse_unknown=True, group='numa_pmc')
         self.assertEqual([], self.passing(unknown('x')))
 
-    def test_one_node_if_asked(self):
+    def test_a_host_fails_if_a_guest_of_one_node_does_not_fit(self):
         spec = nova_hosts.request_spec(vcpus=20, **{'numa_pmc:max_pressure': '9'})
         self.assertEqual(['a'], self.passing(host_state('a', 0.2, 0.2), spec=spec))
         spec.flavor.extra_specs['numa_pmc:policy'] = 'one_node'
@@ -430,7 +430,7 @@ class FilterTest(SchedulerTest):
 
 
 class FuzzTest(SchedulerTest):
-    def test_mutated_metrics_cannot_hurt(self):
+    def test_mutated_metrics_do_not_change_the_weights_of_other_hosts(self):
         rng, original = random.Random(5), listed(state(0.5, 0.25, taken_s=int(time.time())))
         odd = host_state('odd', 0.5, 0.5)
         neighbours = [

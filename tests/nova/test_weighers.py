@@ -64,7 +64,7 @@ class WeighersTest(testtools.TestCase):
         )
         return done.stdout
 
-    def test_each_weigher_of_nova_conf_is_asked(self):
+    def test_each_weigher_of_nova_conf_weighs_the_hosts(self):
         size = {'memory_mb': 16384, 'memory_mb_used': 4096}
         explained = json.loads(
             self.explain(
@@ -97,7 +97,7 @@ class WeighersTest(testtools.TestCase):
         self.assertIn('no_such_thing', explained['weighers']['failed']['Odd'])
         self.assertEqual('calm', explained['weighers']['chosen'])
 
-    def test_the_text_has_a_column_for_each_that_tells_hosts_apart(self):
+    def test_the_table_has_a_column_for_each_weigher_that_tells_hosts_apart(self):
         rows = [
             row('roomy', 0.1, 0.1, memory_mb=65536, vcpus_used=5),
             row('calm', 0.1, 0.1, memory_mb=16384),
