@@ -41,7 +41,7 @@ def _up(layout, args):
 
         session = Session(layout, args.package)
         session.make_images_and_flavors()
-        session.bring_hosts_up(args.counters)
+        session.start_hosts(args.counters)
     print('up: make stack-shell; make stack-down stops it')
     return 0
 
@@ -59,10 +59,12 @@ def _run(layout, args):
     session = Session(layout, control.has_package(layout))
     session.find_hosts()
     session.make_images_and_flavors()
-    scenario.go_through(session, args.phase)
+    scenario.run_phases(session, args.phase)
     label = 'with the package' if session.with_package else 'without it'
     counters = any(host.machine.shape.pmu for host in session.hosts.values())
-    return _tell(layout, [scenario.result(session.line, session.with_package, counters, label)])
+    return _write_report(
+        layout, [scenario.result(session.line, session.with_package, counters, label)]
+    )
 
 
 def _scenario(layout, args):
@@ -77,13 +79,13 @@ def _scenario(layout, args):
         plans.append(('without it', False))
     runs = []
     for label, package in plans:
-        runs.append(scenario.once(layout, package, args.counters, label))
+        runs.append(scenario.run_once(layout, package, args.counters, label))
         # Written after each run, so that it remains if the next one is interrupted.
-        code = _tell(layout, runs)
+        code = _write_report(layout, runs)
     return code
 
 
-def _tell(layout, runs):
+def _write_report(layout, runs):
     """Write the report, print the phases; return the exit code."""
     report.write(layout.root, runs)
     for run in runs:
@@ -106,7 +108,7 @@ def _herd(layout, args):
     base = herd.SMOKE if args.smoke else herd.Plan()
     given_values = {name: value for name, value in own.items() if value is not None}
     plan = dataclasses.replace(base, **given_values)
-    findings = herd.report_of(plan)
+    findings = herd.new_report(plan)
     try:
         herd.measure(layout, plan, findings)
     finally:
@@ -291,7 +293,7 @@ def _parser():
     command('build', _build, "build the compute hosts' image and freeze a booted host", counters)
     down = command('down', _down, 'stop everything and delete its data')
     down.add_argument('--keep-data', action='store_true', help='keep databases and images')
-    command('status', _status, 'say what runs, and where its log is')
+    command('status', _status, 'show which services run, and their logs')
     shell = command(
         'shell',
         _shell,

@@ -14,7 +14,7 @@ from machine.shape import Shape
 from machine.vm import LAB_DIR, WARM_UP, Base, Machine, MachineError, run_dir
 
 from tests.stack import config, guide, hostimage, places
-from tests.stack.service import StackError, say, wait
+from tests.stack.service import StackError, print_step, wait
 
 INSIDE = pathlib.Path(__file__).parent / 'inside'
 
@@ -33,7 +33,7 @@ SHAPE = Shape(
 #: page, which is wasted in freed pages (doc/source/contributor/lab.rst). Without this limit, the
 #: hosts stood still for minutes and lost libvirt's and RabbitMQ's connections.
 TRANSLATED_MIB = 512
-CARD = ('-device', 'virtio-net-pci,netdev=link,romfile=')
+NETWORK_CARD = ('-device', 'virtio-net-pci,netdev=link,romfile=')
 #: How long accesses are counted [s].
 COUNT_S = 5
 #: The last command of the guide, which needs a running nova-compute.
@@ -73,7 +73,7 @@ sync
 """
 
 
-def _guides_steps():
+def _guide_steps():
     """Return the guide's commands on a compute host: (those before the package's, the others)."""
     steps = [
         *guide.commands(guide.INSTALL, 'On a compute host'),
@@ -85,11 +85,11 @@ def _guides_steps():
 
 
 def _base():
-    early, _ = _guides_steps()
+    early, _ = _guide_steps()
     return Base(
         hostimage.host_image(),
         user_network='restrict=off',
-        devices=('-netdev', 'user,id=link,restrict=on', *CARD),
+        devices=('-netdev', 'user,id=link,restrict=on', *NETWORK_CARD),
         warm_up='\n'.join([PREPARE, *early, 'sync']),
         translated_mib=TRANSLATED_MIB,
     )
@@ -114,7 +114,7 @@ def _link(name):
     return (
         '-netdev',
         f'dgram,id=link,local.type=unix,local.path={own},remote.type=unix,remote.path={other}',
-        *CARD,
+        *NETWORK_CARD,
     )
 
 
@@ -187,17 +187,17 @@ systemctl restart libvirtd
             stdin=options,
         )
         self.machine.push([image.wheel()], '/root/package')
-        for command in _guides_steps()[1]:
-            self.step(command)
+        for command in _guide_steps()[1]:
+            self.run_step(command)
 
-    def step(self, command):
+    def run_step(self, command):
         """Run a step of the guide, with the wheel for its dot and Nova's Python for its python."""
         wheel = f'/root/package/{image.wheel().name}'
         line = re.sub(r'(pip install(?: --no-deps)?) \.$', rf'\1 {wheel}', command)
         line = line.replace('/usr/bin/python3 -m pip', '/opt/nova/bin/python -m pip')
         began = time.monotonic()
         done = self.run('export PATH=/opt/nova/bin:$PATH; ' + line, timeout=400)
-        say(f'{self.name}: {command} ({time.monotonic() - began:.0f} s)')
+        print_step(f'{self.name}: {command} ({time.monotonic() - began:.0f} s)')
         return done.stdout
 
     def cpus_of(self, node):
@@ -207,13 +207,13 @@ systemctl restart libvirtd
 
     def promises(self):
         """Return what the host has promised to guests, as a list of dicts."""
-        return self.ask('hook status')[1]['decisions']
+        return self.run_json('hook status')[1]['decisions']
 
-    def state(self):
+    def publication(self):
         """Return what the agent has published."""
         return json.loads(self.run('cat /run/nova-numa-pmc/host').stdout)
 
-    def ask(self, command, timeout_s=300):
+    def run_json(self, command, timeout_s=300):
         """Run nova-numa-rebalance with a command, in JSON; return (exit code, answer)."""
         done = self.run(f'nova-numa-rebalance {command} --json', timeout=timeout_s, check=False)
         try:
@@ -224,7 +224,7 @@ systemctl restart libvirtd
                 f'{done.returncode}: {done.stderr[-500:]}'
             ) from None
 
-    def guests(self):
+    def guest_places(self):
         """Return {domain's name: :func:`places.place`} by the kernel, once no hook is working."""
         guests = Guests(self.machine)
         guests.wait_for_hooks()
@@ -289,6 +289,6 @@ def down():
             try:
                 host.down()
             except MachineError as error:  # the others must be stopped nevertheless
-                say(str(error))
+                print_step(str(error))
             ended.append(name)
     return ended

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The services' configuration files, including the settings of the operator's guide."""
+"""Write the services' configuration files, with the options of the operator's guide."""
 
 from tests.stack import guide
 from tests.stack.layout import LOOPBACK_SEEN_BY_GUESTS, VENV

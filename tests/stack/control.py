@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control plane: Keystone, Placement, Glance and Nova's controllers, natively on loopback."""
+"""Run the control plane, Keystone, Placement, Glance and Nova's controllers, on loopback."""
 
 import concurrent.futures
 import json
@@ -9,7 +9,15 @@ import time
 
 from tests.stack import config, guide, infrastructure
 from tests.stack.layout import CHECKOUT, LOOPBACK, PORTS, VENV
-from tests.stack.service import Service, StackError, answers, answers_http, run, say, wait
+from tests.stack.service import (
+    Service,
+    StackError,
+    answers_http,
+    is_listening,
+    print_step,
+    run,
+    wait,
+)
 
 WSGI = {
     'keystone': ('keystone.wsgi.api', {'OS_KEYSTONE_CONFIG_DIR': '{etc}'}),
@@ -273,7 +281,7 @@ def _must_be_free(ordered):
     """Raise StackError if another process listens on one of the stack's ports."""
     for service in ordered:
         port = PORTS.get(service.name)
-        if port and not service.pid() and answers(port):
+        if port and not service.pid() and is_listening(port):
             raise StackError(
                 f'{service.name}: another process listens on port {port}; '
                 'is a stack up in another checkout?'
@@ -299,7 +307,7 @@ def up(layout, with_package=True):
         nonlocal began
         now = time.monotonic()
         seconds[step], began = round(now - began, 1), now
-        say(f'{step}: {seconds[step]} s')
+        print_step(f'{step}: {seconds[step]} s')
 
     ordered = services(layout)
     _must_be_free(ordered)

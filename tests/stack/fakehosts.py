@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compute hosts that are only a nova-compute, many on this machine: see inside/fakehost.py."""
+"""Run many fake compute hosts, each only a nova-compute, on this machine (inside/fakehost.py)."""
 
 import concurrent.futures
 import pathlib
@@ -11,7 +11,7 @@ from tests.stack.service import Service
 
 PROGRAM = pathlib.Path(__file__).parent / 'inside/fakehost.py'
 #: How many are started at once, and time limits for each and for all of them [s].
-AT_ONCE, START_S, ALL_S = 3, 240, 240
+STARTS_AT_ONCE, START_S, ALL_S = 3, 240, 240
 #: Nova would wait for work in progress.
 STOP_S = 2
 _PREFIX = 'nova-compute-'
@@ -41,7 +41,7 @@ def start(layout, cloud, hosts, interval_s, build_s, seed):
         published.unlink(missing_ok=True)
         service(layout, name, published.exists).start()
 
-    pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
+    pool = concurrent.futures.ThreadPoolExecutor(STARTS_AT_ONCE)
     try:
         list(pool.map(one, hosts))
     finally:

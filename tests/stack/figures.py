@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of many boots at once, from logs and the database, and their presentation. Pure."""
+"""Compute and format the figures of many boots at once; without I/O."""
 
 import bisect
 import collections
@@ -15,7 +15,7 @@ from nova_numa_pmc.compute import host_metrics
 #: Rounds of blind uniform choice, for comparison.
 BLIND_ROUNDS = 2000
 #: The figures that a round has for each guest.
-OF_GUESTS = 'claimed_s', 'counted_s', 'under_way'
+GUEST_FIGURES = 'claimed_s', 'counted_s', 'under_way'
 
 _UUID = r'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}'
 _SELECTED = re.compile(
@@ -98,7 +98,7 @@ def under_way(decided, counted):
     return [bisect.bisect_left(begun, at) - bisect.bisect_right(ended, at) for at in begun]
 
 
-def unsettled(hosts, with_package):
+def hosts_not_ready(hosts, with_package):
     """Return {host: reason} for hosts that are not as they were before the first guest.
 
     :param hosts: rows of compute_nodes: host, vcpus_used, metrics
@@ -114,7 +114,7 @@ def unsettled(hosts, with_package):
         elif with_package and (
             reported.vcpus_used or any(node.guests for node in reported.view.nodes)
         ):
-            reasons[row['host']] = 'its metrics still tell of guests'
+            reasons[row['host']] = 'its metrics still include guests'
     return reasons
 
 
@@ -131,7 +131,7 @@ def summary(rounds):
         },
         **{
             name: spread([value for round_ in rounds for value in round_[name]])
-            for name in OF_GUESTS
+            for name in GUEST_FIGURES
         },
         **{
             name: spread([round_[name] for round_ in rounds if round_[name] is not None])
@@ -148,7 +148,7 @@ def without_guests(report):
             {
                 **variant,
                 'rounds': [
-                    {name: value for name, value in round_.items() if name not in OF_GUESTS}
+                    {name: value for name, value in round_.items() if name not in GUEST_FIGURES}
                     for round_ in variant['rounds']
                 ],
             }
@@ -162,7 +162,7 @@ def table(report):
     plan, by_chance = report['plan'], report['blind']
     headings = ['schedulers', 'package', 'most on a host', 'each round', 'refused', 'retries']
     headings += ['decided → counted [s]', 'under way', 'requests [s]', 'decisions [s]']
-    rows, told_of = [headings], ('counted_s', 'under_way')
+    rows, delays = [headings], ('counted_s', 'under_way')
     for variant in report['variants']:
         totals = variant['summary']
         rows.append(
@@ -173,7 +173,7 @@ def table(report):
                 ' '.join(map(str, totals['each'])),
                 str(totals['refused'] + totals['failed'] + totals['not_accepted']),
                 str(totals['retries'] + totals['reschedules']),
-                *(' / '.join(map(_number, totals[name].values())) for name in told_of),
+                *(' / '.join(map(_number, totals[name].values())) for name in delays),
                 *(_number(totals[name]['median']) for name in ('requests_s', 'decisions_s')),
             ]
         )

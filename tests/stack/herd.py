@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many boots within seconds with several nova-schedulers: do they all go to the same host?
+"""Boot many servers within seconds with several nova-schedulers, and count them per host.
 
 Each scheduler reads hosts from the database, where a guest is counted once its nova-compute has
 claimed it, seconds after the decision. Until then, other schedulers do not know of the decision.
@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.stack import config, control, fakehosts, figures, logs, scenario
 from tests.stack.progress import Database, Progress
-from tests.stack.service import StackError, say, wait
+from tests.stack.service import StackError, print_step, wait
 
 #: The flavor of every guest: five take a sixth of a host's memory.
 FLAVOR = {'vcpus': 4, 'ram': 8192, 'disk': 0}
@@ -30,7 +30,7 @@ BUILD_S = 5.0, 180.0
 CONDUCTORS = 2
 #: Time limits [s]: until schedulers have started, until all guests have a host, until all are
 #: gone, and until all are built, in addition to the build times.
-START_S, HOSTS_S, GONE_S, ACTIVE_S = 240, 420, 420, 300
+START_S, HOSTS_S, DELETED_S, ACTIVE_S = 240, 420, 420, 300
 #: Interval at which the database is polled [s], and how many servers are deleted at once.
 POLL_S, DELETED_AT_ONCE = 0.2, 8
 #: Interval of progress reports during a wait [s].
@@ -101,9 +101,9 @@ class Herd:
     """A running stack with fake hosts."""
 
     def __init__(self, layout, plan):
-        """Start everything from nothing."""
+        """Start a new stack."""
         self.layout, self.plan = layout, plan
-        scenario.end(layout)
+        scenario.stop_all(layout)
         layout.name_logs('herd')
         shutil.rmtree(layout.logs, ignore_errors=True)
         control.up(layout, with_package=True)
@@ -115,7 +115,7 @@ class Herd:
         self.hosts = fakehosts.names(plan.computes)
         began = time.monotonic()
         fakehosts.start(layout, self.cloud, self.hosts, plan.interval_s, plan.build_s, plan.seed)
-        say(f'{plan.computes} hosts: {time.monotonic() - began:.0f} s')
+        print_step(f'{plan.computes} hosts: {time.monotonic() - began:.0f} s')
         self.server = self._make_image_and_flavor()
 
     def _more_workers(self):
@@ -137,7 +137,7 @@ class Herd:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)  # no worker takes up requests any more
         before = service.log.stat().st_size
-        service.ready = lambda: _since(service.log, before).count(line) >= count
+        service.ready = lambda: _read_from(service.log, before).count(line) >= count
         service.timeout_s = START_S
         service.start()
         return service
@@ -158,33 +158,33 @@ class Herd:
         began = time.monotonic()
         self.schedulers = self._restart(_SCHEDULER, _READY, count)
         label = figures.variant_label(count, with_package)
-        say(f'{label}: up after {time.monotonic() - began:.0f} s')
+        print_step(f'{label}: up after {time.monotonic() - began:.0f} s')
 
     def wait_until_counted(self, with_package):
         """Wait until no host knows of any guest."""
         bound_s = 3 * self.plan.interval_s + 120
         self._wait(
-            lambda: not figures.unsettled(self.database.hosts(), with_package),
+            lambda: not figures.hosts_not_ready(self.database.hosts(), with_package),
             bound_s,
             'the hosts report that they are empty',
             self.layout.log(f'nova-compute-{self.hosts[0]}'),
-            lambda: str(figures.unsettled(self.database.hosts(), with_package)),
+            lambda: str(figures.hosts_not_ready(self.database.hosts(), with_package)),
         )
 
     def _wait(self, ready, timeout_s, what, log, progress):
-        """Wait as :func:`wait`, reporting the progress from time to time and on a timeout."""
+        """Wait like :func:`wait`; report the progress from time to time and on a timeout."""
         reported_s = time.monotonic()
 
-        def look():
+        def ready_or_report():
             nonlocal reported_s
             answer = ready()
             if not answer and time.monotonic() > reported_s + PROGRESS_S:
                 reported_s = time.monotonic()
-                say(f'  {progress()}')
+                print_step(f'  {progress()}')
             return answer
 
         try:
-            wait(look, timeout_s, what, log, POLL_S)
+            wait(ready_or_report, timeout_s, what, log, POLL_S)
         except StackError as error:
             faults = '; '.join(self.database.faults()[:3])
             raise StackError(
@@ -199,8 +199,8 @@ class Herd:
         # If all go to one host.
         builds_s = self.plan.build_s[1] * (1 + self.plan.boots / BUILDS_AT_ONCE)
         names = [f'herd-{number}-{at:03}' for at in range(self.plan.boots)]
-        with _requested(names, self.plan.seconds, self._boot) as requests:
-            with self._held():
+        with _send_requests(names, self.plan.seconds, self._boot) as requests:
+            with self._schedulers_stopped():
                 self._wait(
                     lambda: progress.poll() or _all_done(requests),
                     HOSTS_S,
@@ -217,9 +217,11 @@ class Herd:
                 self.layout.log('nova-conductor'),
                 progress.text,
             )
-        findings = self._findings(answers, progress, _since(log, before), with_package)
-        say(f'round {number}: most on a host {findings["most"]}: {findings["counts"]}')
-        say(f'  by Placement, where each has room for {findings["room"]}: {findings["promised"]}')
+        findings = self._findings(answers, progress, _read_from(log, before), with_package)
+        print_step(f'round {number}: most on a host {findings["most"]}: {findings["counts"]}')
+        print_step(
+            f'  by Placement, where each has room for {findings["room"]}: {findings["promised"]}'
+        )
         self._wait(
             lambda: (
                 progress.poll() or progress.active | progress.failed | progress.refused >= servers
@@ -238,8 +240,8 @@ class Herd:
         return self.cloud.compute.create_server(name=name, **self.server).id
 
     @contextlib.contextmanager
-    def _held(self):
-        """Keep the schedulers from working for that time, if that is planned."""
+    def _schedulers_stopped(self):
+        """Stop the schedulers within the block if the plan says so."""
         if not self.plan.hold:
             yield
             return
@@ -296,17 +298,17 @@ class Herd:
         }
 
     def _delete(self, servers):
-        def one(server):
+        def delete_one(server):
             try:
                 self.cloud.compute.delete_server(server)
             except Exception as error:  # the others must be deleted, and this one is waited for
-                say(f'{server} is not deleted: {error}')
+                print_step(f'{server} is not deleted: {error}')
 
         with concurrent.futures.ThreadPoolExecutor(DELETED_AT_ONCE) as pool:
-            list(pool.map(one, servers))
+            list(pool.map(delete_one, servers))
         self._wait(
             lambda: not self.database.servers() and not self.database.refused(),
-            GONE_S,
+            DELETED_S,
             'all servers are deleted',
             self.layout.log(f'nova-compute-{self.hosts[0]}'),
             lambda: f'{len(self.database.servers())} are there',
@@ -314,7 +316,7 @@ class Herd:
 
 
 @contextlib.contextmanager
-def _requested(names, seconds, ask):
+def _send_requests(names, seconds, ask):
     """Request servers, evenly over this number of seconds; yield futures of the answers.
 
     These are {'id', 'error', 'sent_s', 'answered_s'}. If the block is left by an error, what has
@@ -322,7 +324,7 @@ def _requested(names, seconds, ask):
     """
     began, pool = time.time(), concurrent.futures.ThreadPoolExecutor(len(names))
 
-    def one(at, name):
+    def send_one(at, name):
         time.sleep(max(0.0, began + seconds * at / len(names) - time.time()))
         answer: dict[str, Any] = {'id': None, 'error': None, 'sent_s': time.time()}
         try:
@@ -332,7 +334,7 @@ def _requested(names, seconds, ask):
         return {**answer, 'answered_s': time.time()}
 
     try:
-        yield [pool.submit(one, at, name) for at, name in enumerate(names)]
+        yield [pool.submit(send_one, at, name) for at, name in enumerate(names)]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
@@ -341,14 +343,14 @@ def _all_done(futures):
     return all(future.done() for future in futures)
 
 
-def _since(log, at):
+def _read_from(log, at):
     """Return a log's text from that byte on."""
     with open(log, 'rb') as file:
         file.seek(at)
         return file.read().decode(errors='replace')
 
 
-def report_of(plan):
+def new_report(plan):
     """Return a report without any round."""
     return {
         'plan': dataclasses.asdict(plan),
@@ -361,7 +363,7 @@ def report_of(plan):
 
 
 def measure(layout, plan, report):
-    """Start everything, go through the variants and stop everything, filling the report.
+    """Start the stack, measure each variant, add it to the report, and stop the stack.
 
     The report is also written to ``herd.json`` after each round.
     """
@@ -380,7 +382,7 @@ def measure(layout, plan, report):
             for number in range(1, plan.rounds + 1):
                 done = variant['rounds']
                 if done and time.monotonic() + done[-1]['seconds'] > until:
-                    say(f'{len(done)} rounds of {plan.rounds}: no time for more')
+                    print_step(f'{len(done)} rounds of {plan.rounds}: no time for more')
                     break
                 done.append(herd.round(number, package))
                 variant['summary'] = figures.summary(done)
@@ -388,7 +390,7 @@ def measure(layout, plan, report):
                     report['variants'].append(variant)
                 (layout.root / 'herd.json').write_text(json.dumps(report, indent=1))
                 label = figures.variant_label(count, package)
-                say(f'{label}, round {number}: {figures.summary_lines(done[-1])}')
+                print_step(f'{label}, round {number}: {figures.summary_lines(done[-1])}')
     finally:
         if not plan.keep:
-            scenario.end(layout)
+            scenario.stop_all(layout)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compute hosts' image: a layer on the lab's, with Nova in an environment in /opt/nova."""
+"""Build the compute hosts' image: a layer on the lab's, with Nova in /opt/nova."""
 
 import pathlib
 import shutil

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MariaDB and RabbitMQ from Debian as separate instances, next to the system's."""
+"""Run MariaDB and RabbitMQ of Debian as instances of the stack's own."""
 
 import pathlib
 
 from tests.stack.layout import LOOPBACK, PORTS
-from tests.stack.service import Service, StackError, answers, run
+from tests.stack.service import Service, StackError, is_listening, run
 
 DATABASES = ('keystone', 'placement', 'glance', 'nova_api', 'nova_cell0', 'nova_cell1')
 RABBITMQ = pathlib.Path('/usr/lib/rabbitmq/bin')
@@ -53,7 +53,7 @@ def mariadb(layout):
             '--innodb-flush-log-at-trx-commit=0',
             '--innodb-doublewrite=0',
         ],
-        ready=lambda: answers(PORTS['mariadb']),
+        ready=lambda: is_listening(PORTS['mariadb']),
     )
 
 
@@ -97,14 +97,18 @@ def rabbitmq(layout):
     environment = _rabbitmq_environment(layout)
     return [
         Service(
-            layout, 'epmd', ['epmd'], ready=lambda: answers(PORTS['epmd']), environment=environment
+            layout,
+            'epmd',
+            ['epmd'],
+            ready=lambda: is_listening(PORTS['epmd']),
+            environment=environment,
         ),
         Service(
             layout,
             'rabbitmq',
             [RABBITMQ / 'rabbitmq-server'],
             timeout_s=120,
-            ready=lambda: answers(PORTS['rabbitmq']),
+            ready=lambda: is_listening(PORTS['rabbitmq']),
             environment=environment,
         ),
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parsers for the services' logs and the hosts' journals. Pure."""
+"""Parse the services' logs and the hosts' journals; without I/O."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def weighings(text):
 
 
 def journal_entries(text, names):
-    """Return the entries of a journal, as a list of {'taken_s', 'who', 'severity', 'what'}.
+    """Return the entries of a journal, as a list of {'taken_s', 'source', 'severity', 'message'}.
 
     :param text: output of ``journalctl -o json``
     :param names: {domain: server}, which replace libvirt's names
@@ -34,16 +34,20 @@ def journal_entries(text, names):
     entries = []
     for line in text.splitlines():
         entry = json.loads(line)
-        what = entry.get('MESSAGE')
+        message = entry.get('MESSAGE')
         # There, text that is not UTF-8 is a list of bytes.
-        what = bytes(what).decode(errors='replace') if isinstance(what, list) else str(what)
+        message = (
+            bytes(message).decode(errors='replace') if isinstance(message, list) else str(message)
+        )
         entries.append(
             {
                 'taken_s': int(entry['__REALTIME_TIMESTAMP']) / 1e6,
-                'who': entry.get('SYSLOG_IDENTIFIER', '?'),
+                'source': entry.get('SYSLOG_IDENTIFIER', '?'),
                 'severity': int(entry.get('PRIORITY', 6)),
-                'what': re.sub(
-                    r'\binstance-[0-9a-f]{8}\b', lambda match: names.get(match[0], match[0]), what
+                'message': re.sub(
+                    r'\binstance-[0-9a-f]{8}\b',
+                    lambda match: names.get(match[0], match[0]),
+                    message,
                 ),
             }
         )
@@ -64,11 +68,11 @@ def our_errors(logs, journals, expected=()):
         if 'numa_pmc' in line and re.search(' (ERROR|CRITICAL) |File "', line)
     ]
     lines += [
-        f'{name}: {entry["who"]}: {entry["what"]}'
+        f'{name}: {entry["source"]}: {entry["message"]}'
         for name, entries in journals.items()
         for entry in entries
         if entry['severity'] <= ERROR
-        or 'Traceback' in entry['what']
-        or _DIED.search(entry['what'])
+        or 'Traceback' in entry['message']
+        or _DIED.search(entry['message'])
     ]
     return [line for line in lines if not any(text in line for text in expected)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for Neutron, which answers that there are no ports.
+"""A stand-in for Neutron that answers that there are no ports.
 
 Servers boot with ``networks: none``. Nova still asks for a server's ports when it deletes,
 migrates or refreshes one, and which extensions there are. Everything else is answered with 404 and

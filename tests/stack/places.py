@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places of guests as figures, from what the hosts' kernels report. Pure."""
+"""Compute figures about guests' places from what the hosts' kernels report; without I/O."""
 
 import collections
 
 #: At least this fraction of a placed guest's bytes is on its node, or no more than these bytes are
 #: on others: the kernel refuses to move some of QEMU's own pages (EACCES).
-LOCAL_WANTED, REFUSED_BYTES = 0.99, 1 << 20
+LOCAL_RATIO_MIN, REFUSED_BYTES = 0.99, 1 << 20
 
 
 def place(guest, ticks=None, counted=None):
@@ -55,7 +55,7 @@ def flaws(place, promise, cpus):
             f'it is promised to nodes {promise["cpu_nodes"]}, its bytes are on node {node}',
         ),
         (
-            place['share'] >= LOCAL_WANTED or _away_bytes(place) <= REFUSED_BYTES,
+            place['share'] >= LOCAL_RATIO_MIN or _away_bytes(place) <= REFUSED_BYTES,
             f'{place["share"]:.1%} of its bytes are on node {node}',
         ),
         (place['cpus'] == [cpus], f'its vCPUs may use {place["cpus"]}, node {node} has {cpus}'),

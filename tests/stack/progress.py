@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress of many servers at once, by Nova's database: asking Nova would slow it down."""
+"""Read the progress of many servers from Nova's database; its API would slow it down."""
 
 import time
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the findings of runs as JSON and as one HTML page: side by side, phases, time lines."""
+"""Write the findings of runs as JSON and as one HTML page, side by side."""
 
 import html
 import json
@@ -20,7 +20,7 @@ td, th {{ border: 1px solid #bbb; padding: .2em .6em; text-align: left; vertical
 {runs}</body></html>
 """
 #: Parts of a phase that are reported elsewhere, or are long.
-_NOT_IN_REST = ('name', 'seconds', 'passed', 'places', 'weighed')
+_SHOWN_ELSEWHERE = ('name', 'seconds', 'passed', 'places', 'weighed')
 
 
 def comparison(runs):
@@ -61,14 +61,14 @@ def _summary(runs):
         [
             [
                 run['label'],
-                _word(run),
+                _verdict(run),
                 f'{sum(p["passed"] for p in run["phases"])} of {len(run["phases"])}',
                 run['seconds'],
                 'emulated' if run['counters'] else 'none',
             ]
             for run in runs
         ],
-        [_word(run) for run in runs],
+        [_verdict(run) for run in runs],
     )
 
 
@@ -91,13 +91,16 @@ def _comparison(runs):
 def _run(run):
     phases = _table(
         ['phase', 'seconds', 'result', 'found'],
-        [[p['name'], p['seconds'], _word(p), _rest(p, _NOT_IN_REST)] for p in run['phases']],
-        [_word(p) for p in run['phases']],
+        [
+            [p['name'], p['seconds'], _verdict(p), _other_fields(p, _SHOWN_ELSEWHERE)]
+            for p in run['phases']
+        ],
+        [_verdict(p) for p in run['phases']],
     )
     events = _table(
-        ['at, s', 'who', 'what', 'detail'],
+        ['at, s', 'source', 'message', 'detail'],
         [
-            [e['at_s'], e['who'], e['what'], _rest(e, ('at_s', 'who', 'what'))]
+            [e['at_s'], e['source'], e['message'], _other_fields(e, ('at_s', 'source', 'message'))]
             for e in run['events']
         ],
     )
@@ -107,11 +110,11 @@ def _run(run):
     )
 
 
-def _word(entry):
+def _verdict(entry):
     return 'passed' if entry['passed'] else 'failed'
 
 
-def _rest(entry, left_out):
+def _other_fields(entry, left_out):
     """Return the rest of an entry as JSON, or '' if there is nothing."""
     rest = {key: value for key, value in entry.items() if key not in left_out}
     return json.dumps(rest, default=str) if rest else ''

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scenario: its phases in order, with the package and without, from a clean root."""
+"""Run the scenario's phases in order, on a stack that is started and stopped for it."""
 
 import contextlib
 import shutil
@@ -10,23 +10,23 @@ from tests.stack.timeline import TimeLine
 
 #: (name, what is done, whether it is meaningful without the package).
 PHASES = [
-    ('empty', lifecycle.empty, True),
-    ('eight plain guests of one request', lifecycle.eight_spread, True),
-    ('two guests beside a loaded host', pressure.loaded_host_is_avoided, True),
-    ('two guests beside a loaded node', pressure.loaded_node_is_avoided, True),
-    ('reboot, stop, suspend, delete', lifecycle.operations, True),
-    ('a flavor with hw:numa_nodes', lifecycle.pinned_is_left_alone, False),
-    ('live migration', lifecycle.live_migrates, True),
-    ('resize', lifecycle.resizes, True),
-    ('an imbalance evened out', pressure.imbalance_is_evened_out, False),
-    (pressure.STALE, pressure.stale_host_is_neutral, False),
-    ('hook broken', pressure.hook_fails, False),
-    ('logs', pressure.logs_are_clean, False),
+    ('empty', lifecycle.delete_leftovers, True),
+    ('eight plain guests of one request', lifecycle.check_spread, True),
+    ('two guests beside a loaded host', pressure.check_loaded_host, True),
+    ('two guests beside a loaded node', pressure.check_loaded_node, True),
+    ('reboot, stop, suspend, delete', lifecycle.check_operations, True),
+    ('a flavor with hw:numa_nodes', lifecycle.check_pinned_guest, False),
+    ('live migration', lifecycle.check_live_migration, True),
+    ('resize', lifecycle.check_resize, True),
+    ('an imbalance evened out', pressure.check_imbalance, False),
+    (pressure.STALE_PHASE, pressure.check_stale_host, False),
+    ('hook broken', pressure.check_failing_hook, False),
+    ('logs', pressure.check_logs, False),
 ]
 
 
-def go_through(session, wanted='', phases=PHASES):
-    """Go through the phases, including those after a failed one.
+def run_phases(session, wanted='', phases=PHASES):
+    """Run the phases, including those after a failed one.
 
     :param wanted: part of the names of phases; others are left out
     """
@@ -38,23 +38,25 @@ def go_through(session, wanted='', phases=PHASES):
                     do(session, entry)
                 except Exception:
                     with contextlib.suppress(Exception):
-                        session.delete(*_passing(session))
+                        session.delete(*_temporary_servers(session))
                     raise
-                session.delete(*_passing(session))
+                session.delete(*_temporary_servers(session))
     # A host may be what has failed.
     with contextlib.suppress(Exception):
         for host, entries in session.journals().items():
             for line in entries:
-                session.line.add(line['taken_s'], line['what'], f'{host} {line["who"]}')
+                session.line.add_past_event(
+                    line['taken_s'], line['message'], f'{host} {line["source"]}'
+                )
 
 
-def _passing(session):
+def _temporary_servers(session):
     """Return the names of servers that no later phase needs."""
     return [name for name in session.servers if not name.startswith('plain-')]
 
 
 def result(line, with_package, counters, label):
-    """Return a report's content about a run."""
+    """Return what the report has about a run."""
     return {
         'label': label,
         'with_package': with_package,
@@ -66,14 +68,14 @@ def result(line, with_package, counters, label):
     }
 
 
-def once(layout, with_package, counters, label):
-    """Start everything from nothing, go through the scenario, stop everything.
+def run_once(layout, with_package, counters, label):
+    """Start a new stack, run the scenario on it, and stop it.
 
     The logs stay in ``logs-LABEL``.
 
     :returns: :func:`result`; for a stack that does not start, with a failed phase
     """
-    end(layout)
+    stop_all(layout)
     layout.name_logs(label)
     shutil.rmtree(layout.logs, ignore_errors=True)
     line, session = TimeLine(), None
@@ -85,18 +87,18 @@ def once(layout, with_package, counters, label):
                 session = Session(layout, with_package, line)
                 session.make_images_and_flavors()
             with line.phase('compute hosts'):
-                session.bring_hosts_up(counters)
-            go_through(session)
+                session.start_hosts(counters)
+            run_phases(session)
     finally:
         try:
             if session:
-                keep_logs(session)
+                save_logs(session)
         finally:
-            end(layout)
+            stop_all(layout)
     return result(line, with_package, counters, label)
 
 
-def keep_logs(session):
+def save_logs(session):
     """Save the hosts' logs next to the services'."""
     for name, host in session.hosts.items():
 
@@ -110,6 +112,6 @@ def keep_logs(session):
             keep(part, (host.machine.dir / f'{part}.log').read_text)
 
 
-def end(layout):
+def stop_all(layout):
     """Stop hosts and control plane, and delete their data; return the names of what ran."""
     return compute.down() + fakehosts.down(layout) + control.down(layout)

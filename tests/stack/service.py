@@ -16,7 +16,7 @@ class StackError(Exception):
     """Something did not start, or is not there; the message names the log to read."""
 
 
-def say(text):
+def print_step(text):
     """Report a step on standard error."""
     print(f'stack: {text}', file=sys.stderr, flush=True)
 
@@ -31,12 +31,12 @@ def wait(ready, timeout_s, what, log=None, pause_s=0.2):
             raise StackError(f'{what}: not within {timeout_s} s' + (f'; see {log}' if log else ''))
         if now - reported_s > 20:
             reported_s = now
-            say(f'  … {what}')
+            print_step(f'  … {what}')
         time.sleep(pause_s)
     return answer
 
 
-def answers(port):
+def is_listening(port):
     """Return whether something listens on that port of the loopback."""
     with socket.socket() as probe:
         probe.settimeout(1)
@@ -119,7 +119,7 @@ class Service:
             except StackError:
                 continue
         if self.pid():
-            say(f'{self.name} does not end: pid {pid}')
+            print_step(f'{self.name} does not end: pid {pid}')
         else:
             self.pid_file.unlink(missing_ok=True)
         return bool(pid)

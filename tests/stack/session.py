@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running stack: its hosts and servers, by the public API, and observations about them."""
+"""Use a running stack by its public API, and observe its hosts and servers."""
 
 import concurrent.futures
 import contextlib
@@ -26,24 +26,24 @@ IMAGES = {'walker': 'duty=3 touch=15', 'busy': 'duty=100 touch=15'}
 #: because emulated counters double it.
 BOOT_S, PROMISE_S, DEMAND_S, SERVICES_S, MOVES_S = 600, 120, 600, 600, 900
 #: Maximum demand of an idle host's nodes, relative to their capacity; emulated daemons are busy.
-QUIET = 0.3
-#: After this time, Nova's scheduler has a host's last metrics: update_resources_interval with its
+QUIET_DEMAND_MAX = 0.3
+#: Time after which nova-scheduler has a host's last metrics: update_resources_interval with its
 #: jitter, and the time from nova-compute's reading them to saving them, in emulation.
-HEARD_S = 60
+METRICS_DELAY_S = 60
 #: The hook's time limit is for real hardware; an emulated host is fifty times slower.
 OPTIONS = """[hook]
 timeout_s = 60
 """
 
 
-class Failed(StackError):
-    """Something is not as it must be."""
+class RequirementError(StackError):
+    """A requirement of the scenario is not met."""
 
 
-def must(true, what):
-    """Raise Failed unless the condition is true."""
-    if not true:
-        raise Failed(what)
+def require(condition, message):
+    """Raise RequirementError with the message unless the condition is true."""
+    if not condition:
+        raise RequirementError(message)
 
 
 class Session:
@@ -66,27 +66,27 @@ class Session:
 
     # Set-up
 
-    def bring_hosts_up(self, counters=False):
+    def start_hosts(self, counters=False):
         """Thaw hosts that are not up, install the package by the guide, start nova-compute."""
 
-        def one(name):
+        def start_host(name):
             running = compute.Host.running(name)
             if running:
                 self.hosts[name] = running
                 return
             host = compute.Host.up(name, counters)
             self.hosts[name] = host  # kept even if a later step fails, because its logs are wanted
-            self.line.tell('is up', name)
+            self.line.add_event('is up', name)
             if self.with_package:
                 host.install_package(OPTIONS)
             host.start_nova(self.layout, guide.compute_ini() if self.with_package else '')
 
-        _side_by_side(one, compute.HOSTS)
+        _map_in_parallel(start_host, compute.HOSTS)
         compute.wait_for_services(self.cloud, self.hosts, SERVICES_S)
 
     def check_hosts(self):
         """Do the last step of the guide, after guests have started with the hook."""
-        _side_by_side(lambda host: host.step(compute.CHECK), self.hosts.values())
+        _map_in_parallel(lambda host: host.run_step(compute.CHECK), self.hosts.values())
 
     def find_hosts(self):
         """Use hosts that are up already, and their servers."""
@@ -131,12 +131,12 @@ class Session:
 
     # Servers
 
-    def standing(self, name):
-        """Return a server that an earlier phase has left, or a new one if there is none."""
+    def find_or_boot(self, name):
+        """Return a server that an earlier phase has left, or boot one if there is none."""
         return self.servers.get(name) or self.boot(name)[0]
 
-    def _ask_for(self, name, count=1, image='walker', flavor='plain', **more):
-        """Send one request; return the servers that Nova makes for it."""
+    def _request_servers(self, name, count=1, image='walker', flavor='plain', **more):
+        """Send one request; return the servers that Nova creates for it."""
         servers = [
             self.cloud.compute.create_server(
                 name=name,
@@ -151,7 +151,7 @@ class Session:
         if count > 1:
             # The answer covers only the first server.
             servers = list(self.cloud.compute.servers(name=f'^{name}-[0-9]+$'))
-            must(len(servers) == count, f'{len(servers)} servers, not {count}')
+            require(len(servers) == count, f'{len(servers)} servers, not {count}')
         self.servers.update({server.name: server for server in servers})
         return servers
 
@@ -160,7 +160,7 @@ class Session:
 
         :param more: image, flavor, and arguments of create_server
         """
-        servers = [server for name in names for server in self._ask_for(name, **more)]
+        servers = [server for name in names for server in self._request_servers(name, **more)]
         return [self.wait_for(server, 'ACTIVE') for server in servers]
 
     def boot_many(self, name, count, **more):
@@ -169,20 +169,23 @@ class Session:
         Within one request, Nova's scheduler counts what it has just given away. Between requests,
         it learns that from the hosts, which take half a minute to report it here.
         """
-        return [self.wait_for(server, 'ACTIVE') for server in self._ask_for(name, count, **more)]
+        return [
+            self.wait_for(server, 'ACTIVE')
+            for server in self._request_servers(name, count, **more)
+        ]
 
     def wait_for(self, server, status):
-        """Return the server once it has that status and no task; raise Failed on an error."""
+        """Return the server once it has that status and no task; raise an error if it fails."""
 
-        def look():
+        def server_in_status():
             current = self.cloud.compute.get_server(server.id)
-            must(current.status != 'ERROR', f'{current.name} is in ERROR: {current.fault}')
+            require(current.status != 'ERROR', f'{current.name} is in ERROR: {current.fault}')
             return current.status == status and not current.task_state and current
 
-        current = wait(look, BOOT_S, f'{server.name} becomes {status}', pause_s=2)
+        current = wait(server_in_status, BOOT_S, f'{server.name} becomes {status}', pause_s=2)
         self.servers[current.name] = current
         self.names[current.instance_name] = current.name
-        self.line.tell(f'{current.name} {status}', host=current.hypervisor_hostname)
+        self.line.add_event(f'{current.name} {status}', host=current.hypervisor_hostname)
         return current
 
     def delete(self, *names):
@@ -191,17 +194,19 @@ class Session:
             self.cloud.compute.delete_server(self.servers[name])
         for name in names:
             self.cloud.compute.wait_for_delete(self.servers.pop(name), wait=BOOT_S)
-            self.line.tell(f'{name} deleted')
+            self.line.add_event(f'{name} deleted')
 
     def other_host(self, server):
         """Return the name of the host that the server is not on."""
         return next(name for name in self.hosts if name != server.hypervisor_hostname)
 
-    # What is to be seen
+    # Observations
 
-    def where(self, *servers):
+    def places_of(self, *servers):
         """Return {server: its host, and :func:`places.place` there} for all or named servers."""
-        held = dict(zip(self.hosts, _side_by_side(compute.Host.guests, self.hosts.values())))
+        held = dict(
+            zip(self.hosts, _map_in_parallel(compute.Host.guest_places, self.hosts.values()))
+        )
         placed = {
             self.names[domain]: {'host': host, **place}
             for host, guests in held.items()
@@ -209,35 +214,35 @@ class Session:
             if domain in self.names
         }
         names = servers or sorted(placed)
-        must(set(names) <= set(placed), f'no such guests: {set(names) - set(placed)}')
-        self.line.tell(
-            'where they are',
+        require(set(names) <= set(placed), f'no such guests: {set(names) - set(placed)}')
+        self.line.add_event(
+            'places of the guests',
             places={name: f'{placed[name]["host"]} node {placed[name]["node"]}' for name in names},
         )
         return {name: placed[name] for name in names}
 
     def promises(self):
         """Return {host: {server's id: what the host has promised to it}}."""
-        of = _side_by_side(compute.Host.promises, self.hosts.values())
+        of = _map_in_parallel(compute.Host.promises, self.hosts.values())
         return {
             name: {promise['uuid']: promise for promise in promises}
             for name, promises in zip(self.hosts, of)
         }
 
-    def must_be_promised(self, server, *names):
+    def require_promise(self, server, *names):
         """Require that these hosts, and no others, have promised something to the guest.
 
         Without the package, there are no promises.
         """
 
-        def look():
+        def promises_on_these_hosts():
             held = {name: of[server.id] for name, of in self.promises().items() if server.id in of}
             return [held] if set(held) == set(names) else None
 
         if not self.with_package:
             return {}
         return wait(
-            look,
+            promises_on_these_hosts,
             PROMISE_S,
             f'the promise to {server.name} is on '
             f'{", ".join(map(str, names)) or "no host"}, and only there',
@@ -256,29 +261,31 @@ class Session:
             lambda: fits(
                 [
                     (node[member] or 0) / node['cores']
-                    for node in sorted(self.hosts[name].state()['nodes'], key=lambda it: it['id'])
+                    for node in sorted(
+                        self.hosts[name].publication()['nodes'], key=lambda it: it['id']
+                    )
                 ]
             ),
             DEMAND_S,
             f'{name} is {what}',
             pause_s=5,
         )
-        self.line.tell(f'is {what}', name)
+        self.line.add_event(f'is {what}', name)
 
     def wait_until_quiet(self):
-        """Wait until no node of any host wants much CPU, and Nova knows that."""
+        """Wait until the demand of all nodes is low, and Nova knows that."""
         for name in self.hosts:
             self.wait_until_demand(
-                name, lambda demands: max(demands) < QUIET, 'quiet', 'demand_now_cores'
+                name, lambda demands: max(demands) < QUIET_DEMAND_MAX, 'quiet', 'demand_now_cores'
             )
-        self.wait_until_heard()
+        self.wait_until_nova_has_metrics()
 
-    def wait_until_heard(self):
-        """Wait until Nova's scheduler has what the hosts have last published."""
-        time.sleep(HEARD_S if self.with_package else 0)
+    def wait_until_nova_has_metrics(self):
+        """Wait until nova-scheduler has the hosts' last published metrics."""
+        time.sleep(METRICS_DELAY_S if self.with_package else 0)
 
     @contextlib.contextmanager
-    def weighing(self, entry):
+    def record_weighings(self, entry):
         """Add what nova-scheduler's weigher logs during the block to the entry and the time line.
 
         It is in ``entry['weighed']``, a list as from :func:`logs.weighings`.
@@ -290,7 +297,7 @@ class Session:
         finally:
             entry['weighed'] = logs.weighings(log.read_text(errors='replace')[before:])
             for weighing in entry['weighed']:
-                self.line.tell(
+                self.line.add_event(
                     f'{weighing["host"]}: penalty {weighing["penalty"]:.2f}: {weighing["why"]}',
                     'nova-scheduler',
                 )
@@ -303,6 +310,6 @@ class Session:
         }
 
 
-def _side_by_side(do, of):
+def _map_in_parallel(function, items):
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        return list(pool.map(do, of))
+        return list(pool.map(function, items))

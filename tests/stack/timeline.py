@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time line of a run: phases with their times, and events."""
+"""Record a run's time line: its phases with their times, and its events."""
 
 import contextlib
 import time
 import traceback
 
-from tests.stack.service import StackError, say
+from tests.stack.service import StackError, print_step
 
 
 class TimeLine:
@@ -20,20 +20,23 @@ class TimeLine:
         """Return the seconds since the start."""
         return round(time.monotonic() - self.began, 1)
 
-    def tell(self, what, who='', **detail):
-        """Add a current event.
+    def add_event(self, message, source='', **detail):
+        """Add an event that happens now, and print it.
 
-        :param who: the host or service, or '' for the scenario itself
+        :param source: the host or service, or '' for the scenario itself
         """
         at_s = self.at_s()
-        self._events.append({'at_s': at_s, 'who': who, 'what': what, **detail})
-        say(
-            f'{at_s:6.0f} s  {who + ": " if who else ""}{what}' + (f'  {detail}' if detail else '')
+        self._events.append({'at_s': at_s, 'source': source, 'message': message, **detail})
+        print_step(
+            f'{at_s:6.0f} s  {source + ": " if source else ""}{message}'
+            + (f'  {detail}' if detail else '')
         )
 
-    def add(self, taken_s, what, who):
-        """Add an event with a clock time [s since the epoch], from a journal."""
-        self._events.append({'at_s': round(taken_s - self.began_s, 1), 'who': who, 'what': what})
+    def add_past_event(self, taken_s, message, source):
+        """Add an event of a journal, with its time [s since the epoch]."""
+        self._events.append(
+            {'at_s': round(taken_s - self.began_s, 1), 'source': source, 'message': message}
+        )
 
     @property
     def events(self):
@@ -45,7 +48,7 @@ class TimeLine:
         """Record how long a phase took and whether it failed; yield its entry."""
         began, entry = time.monotonic(), {'name': name, 'passed': False}
         self.phases.append(entry)
-        self.tell(name)
+        self.add_event(name)
         try:
             yield entry
             entry['passed'] = True
@@ -53,7 +56,7 @@ class TimeLine:
             entry['error'] = f'{type(error).__name__}: {error}'[:2000]
             if not isinstance(error, StackError):
                 entry['traceback'] = traceback.format_exc()
-            self.tell(f'{name}: FAILED', why=entry['error'])
+            self.add_event(f'{name}: FAILED', why=entry['error'])
             raise
         finally:
             entry['seconds'] = round(time.monotonic() - began, 1)

@@ -13,7 +13,7 @@ import time
 
 import labguests
 
-LOOKS, PAUSE_S = 16, 0.3
+SAMPLES, PAUSE_S = 16, 0.3
 UTIME, STIME, PROCESSOR = 11, 12, 36  # after the name: fields 14, 15 and 39
 
 
@@ -46,7 +46,7 @@ def read_stat(path):
 
 if __name__ == '__main__':
     node_of, paths, before, ticks = nodes(), vcpus(), {}, {}
-    for _ in range(LOOKS):
+    for _ in range(SAMPLES):
         for stat, guest in paths.items():
             stat_now = read_stat(stat)
             if stat_now and stat in before:

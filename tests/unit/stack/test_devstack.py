@@ -15,7 +15,7 @@ OWN_WORDS = {
     '/usr/local/sbin/nova-numa-rebalance hook install --reload',
 }
 #: Commands for an operator to look or try, which no script runs.
-LOOKS = (
+SAMPLES = (
     'nova-numa-agent --check',
     'nova-numa-agent --once',
     'journalctl',
@@ -44,7 +44,7 @@ class PluginTest(unittest.TestCase):
                 (guide.NOVA, 'On compute hosts'),
             ]
             for step in guide.commands(path, heading)
-            if not step.startswith(LOOKS)
+            if not step.startswith(SAMPLES)
         ]
         self.assertGreater(len(steps), 5)
         for step in steps:

@@ -104,22 +104,22 @@ def _row(vcpus_used=0, guests=0, vcpus_seen=0, reported=True):
 
 class UnsettledTest(unittest.TestCase):
     def test_an_empty_host_is_settled(self):
-        self.assertEqual({}, figures.unsettled([_row()], True))
+        self.assertEqual({}, figures.hosts_not_ready([_row()], True))
 
     def test_each_reason_for_an_unsettled_host_is_reported(self):
         for row, reason in (
             (_row(vcpus_used=4), '4 vCPUs used'),
             (_row(reported=False), 'no NUMA metrics'),
-            (_row(guests=1), 'its metrics still tell of guests'),
-            (_row(vcpus_seen=4), 'its metrics still tell of guests'),
+            (_row(guests=1), 'its metrics still include guests'),
+            (_row(vcpus_seen=4), 'its metrics still include guests'),
         ):
             with self.subTest(reason):
-                self.assertEqual({'x': reason}, figures.unsettled([row], True))
+                self.assertEqual({'x': reason}, figures.hosts_not_ready([row], True))
 
     def test_without_our_package_only_what_nova_counts_matters(self):
         rows = [_row(reported=False), _row(guests=1)]
-        self.assertEqual({}, figures.unsettled(rows, False))
-        self.assertEqual(['x'], list(figures.unsettled([_row(vcpus_used=4)], False)))
+        self.assertEqual({}, figures.hosts_not_ready(rows, False))
+        self.assertEqual(['x'], list(figures.hosts_not_ready([_row(vcpus_used=4)], False)))
 
 
 class Database:
@@ -194,7 +194,7 @@ def _round(most, **more):
 class ReportTest(unittest.TestCase):
     def _report(self, **more):
         rounds = [_round(7), _round(8, **more), _round(12)]
-        report = herd.report_of(dataclasses.replace(herd.SMOKE, without=False))
+        report = herd.new_report(dataclasses.replace(herd.SMOKE, without=False))
         report['variants'] = [
             {
                 'schedulers': 2,
@@ -223,7 +223,7 @@ class ReportTest(unittest.TestCase):
         self.assertIn('2 schedulers', figures.variant_label(2, True))
 
     def test_a_report_without_rounds_is_printed_too(self):
-        self.assertIn('blind', figures.table(herd.report_of(herd.SMOKE)))
+        self.assertIn('blind', figures.table(herd.new_report(herd.SMOKE)))
 
 
 class PlanTest(unittest.TestCase):

@@ -46,21 +46,21 @@ class JournalTest(unittest.TestCase):
         self.assertEqual(
             {
                 'taken_s': 1700000000.5,
-                'who': 'it',
+                'source': 'it',
                 'severity': 6,
-                'what': 'guest plain-1: start: ok',
+                'message': 'guest plain-1: start: ok',
             },
             entry,
         )
 
     def test_unknown_guests_keep_their_names(self):
         (entry,) = logs.journal_entries(_line('instance-0000000b'), {})
-        self.assertEqual('instance-0000000b', entry['what'])
+        self.assertEqual('instance-0000000b', entry['message'])
 
     def test_messages_that_are_not_text_are_converted_to_text(self):
         text = '\n'.join([_line([104, 105, 255]), _line(None)])
         self.assertEqual(
-            ['hi\ufffd', 'None'], [entry['what'] for entry in logs.journal_entries(text, {})]
+            ['hi\ufffd', 'None'], [entry['message'] for entry in logs.journal_entries(text, {})]
         )
 
 
@@ -72,18 +72,18 @@ class OurErrorsTest(unittest.TestCase):
         'x ERROR nova.compute.manager no business of ours\n'
     }
 
-    def test_errors_and_tracebacks_of_our_package_are_complaints(self):
+    def test_errors_and_tracebacks_of_our_package_are_reported(self):
         self.assertEqual(2, len(logs.our_errors(self.LOG, {})))
 
-    def test_errors_of_a_journal_are_complaints(self):
+    def test_errors_of_a_journal_are_reported(self):
         entries = logs.journal_entries('\n'.join([_line('guest a: bad', '3'), _line('fine')]), {})
         self.assertEqual(['cmp1: it: guest a: bad'], logs.our_errors({}, {'cmp1': entries}))
 
-    def test_a_critical_line_is_a_complaint(self):
+    def test_a_critical_line_is_reported(self):
         log = {'a': 'x CRITICAL nova_numa_pmc.compute.monitor it broke'}
         self.assertEqual(1, len(logs.our_errors(log, {})))
 
-    def test_an_agent_that_died_and_came_again_is_a_complaint(self):
+    def test_an_agent_that_died_and_came_again_is_reported(self):
         for what in (
             'nova-numa-agent.service: Main process exited, code=killed, status=9/KILL',
             "nova-numa-agent.service: Failed with result 'watchdog'.",
@@ -95,6 +95,6 @@ class OurErrorsTest(unittest.TestCase):
         )
         self.assertEqual([], logs.our_errors({}, {'cmp1': entries}))
 
-    def test_provoked_errors_are_not_complaints(self):
+    def test_provoked_errors_are_not_reported(self):
         entries = logs.journal_entries(_line('guest a: bad', '3'), {})
         self.assertEqual([], logs.our_errors({}, {'cmp1': entries}, ['guest a: bad']))

@@ -5,7 +5,7 @@ import types
 import unittest
 
 from tests.stack import pressure
-from tests.stack.session import Failed
+from tests.stack.session import RequirementError
 
 
 class Host:
@@ -43,7 +43,7 @@ class Session:
     def delete(self, name):
         pass
 
-    def where(self, *names):
+    def places_of(self, *names):
         at = dict(zip(self.servers, self.nodes))
         return {
             name: {
@@ -60,14 +60,14 @@ class Session:
         return {
             'cmp1': {
                 name: {'origin': 'placed', 'cpu_nodes': [place['node']]}
-                for name, place in self.where(*self.servers).items()
+                for name, place in self.places_of(*self.servers).items()
             }
         }
 
     def journals(self):
         return {
             'cmp1': [
-                {'what': f'guest {name}: start: node {node}: fits; {self.evidence}'}
+                {'message': f'guest {name}: start: node {node}: fits; {self.evidence}'}
                 for name, node in zip(self.servers, self.nodes)
             ]
         }
@@ -76,26 +76,26 @@ class Session:
 class LoadedNodeTest(unittest.TestCase):
     def test_both_guests_on_the_other_node_pass(self):
         session, entry = Session((1, 1)), {}
-        pressure.loaded_node_is_avoided(session, entry)
+        pressure.check_loaded_node(session, entry)
         self.assertEqual([[True, False, False]], session.waited)
-        self.assertEqual(2, len(entry['said']))
+        self.assertEqual(2, len(entry['logged']))
         started, ended = session.hosts['cmp1'].commands
         self.assertIn('for cpu in 0 1;', started)
         self.assertIn('systemctl stop', ended)
 
     def test_one_guest_on_each_node_is_a_failure_and_the_load_ends(self):
         session = Session((0, 1))
-        with self.assertRaisesRegex(Failed, 'node 0'):
-            pressure.loaded_node_is_avoided(session, {})
+        with self.assertRaisesRegex(RequirementError, 'node 0'):
+            pressure.check_loaded_node(session, {})
         self.assertIn('systemctl stop', session.hosts['cmp1'].commands[-1])
 
     def test_a_decision_based_on_promises_alone_is_a_failure(self):
-        with self.assertRaisesRegex(Failed, 'promises alone'):
-            pressure.loaded_node_is_avoided(
+        with self.assertRaisesRegex(RequirementError, 'promises alone'):
+            pressure.check_loaded_node(
                 Session((1, 1), 'based on promises alone: the publication is 95 s old'), {}
             )
 
     def test_without_our_package_guests_may_go_anywhere(self):
         session, entry = Session((0, 1), with_package=False), {}
-        pressure.loaded_node_is_avoided(session, entry)
+        pressure.check_loaded_node(session, entry)
         self.assertEqual(2, len(entry['places']))

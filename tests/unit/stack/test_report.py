@@ -44,7 +44,7 @@ RUNS = [
         'with',
         False,
         [EIGHT, MOVE],
-        [{'at_s': 0.1, 'who': 'cmp1', 'what': 'guest plain-1: placed'}],
+        [{'at_s': 0.1, 'source': 'cmp1', 'message': 'guest plain-1: placed'}],
     ),
     _run('without', True, [FLOATING]),
 ]

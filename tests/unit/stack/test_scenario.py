@@ -19,7 +19,9 @@ class Session:
             del self.servers[name]
 
     def journals(self):
-        return {'cmp1': [{'taken_s': self.line.began_s + 1, 'who': 'hook', 'what': 'placed'}]}
+        return {
+            'cmp1': [{'taken_s': self.line.began_s + 1, 'source': 'hook', 'message': 'placed'}]
+        }
 
 
 def _boots(*names):
@@ -45,33 +47,33 @@ PHASES = [
 class GoThroughTest(unittest.TestCase):
     def test_a_run_goes_on_after_a_failed_phase_and_keeps_plain_servers(self):
         session = Session()
-        scenario.go_through(session, phases=PHASES)
+        scenario.run_phases(session, phases=PHASES)
         self.assertEqual([True, False, True], [p['passed'] for p in session.line.phases])
         self.assertEqual(['numa-1', 'plain-1'], session.line.phases[2]['seen'])
         self.assertEqual(['plain-1'], list(session.servers))
 
     def test_phases_of_our_package_are_left_out_without_it(self):
         session = Session(with_package=False)
-        scenario.go_through(session, phases=PHASES)
+        scenario.run_phases(session, phases=PHASES)
         self.assertEqual(['boot', 'fail'], [p['name'] for p in session.line.phases])
 
     def test_phases_may_be_chosen_by_their_names(self):
         session = Session()
-        scenario.go_through(session, 'our', PHASES)
+        scenario.run_phases(session, 'our', PHASES)
         self.assertEqual(['ours'], [p['name'] for p in session.line.phases])
 
     def test_journals_are_in_the_time_line(self):
         session = Session()
-        scenario.go_through(session, phases=PHASES)
+        scenario.run_phases(session, phases=PHASES)
         self.assertIn(
-            ('cmp1 hook', 'placed'), [(e['who'], e['what']) for e in session.line.events]
+            ('cmp1 hook', 'placed'), [(e['source'], e['message']) for e in session.line.events]
         )
 
     def test_a_run_passes_when_its_phases_do(self):
         session = Session()
-        scenario.go_through(session, 'boot', PHASES)
+        scenario.run_phases(session, 'boot', PHASES)
         self.assertTrue(scenario.result(session.line, True, False, 'with')['passed'])
-        scenario.go_through(session, 'fail', PHASES)
+        scenario.run_phases(session, 'fail', PHASES)
         self.assertFalse(scenario.result(session.line, True, False, 'with')['passed'])
         # A scenario in which nothing was tried has not passed.
         self.assertFalse(scenario.result(TimeLine(), True, False, 'with')['passed'])

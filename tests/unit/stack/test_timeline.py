@@ -23,12 +23,12 @@ class TimeLineTest(unittest.TestCase):
                 raise ValueError('no host')
         self.assertFalse(line.phases[0]['passed'])
         self.assertEqual('ValueError: no host', line.phases[0]['error'])
-        self.assertIn('FAILED', line.events[-1]['what'])
+        self.assertIn('FAILED', line.events[-1]['message'])
 
     def test_events_of_a_journal_are_put_in_order_of_time(self):
         line = TimeLine()
-        line.tell('first')
-        line.add(line.began_s - 5, 'before', 'cmp1')
-        line.add(line.began_s + 500, 'after', 'cmp1')
-        self.assertEqual(['before', 'first', 'after'], [e['what'] for e in line.events])
+        line.add_event('first')
+        line.add_past_event(line.began_s - 5, 'before', 'cmp1')
+        line.add_past_event(line.began_s + 500, 'after', 'cmp1')
+        self.assertEqual(['before', 'first', 'after'], [e['message'] for e in line.events])
         self.assertEqual(-5.0, line.events[0]['at_s'])
