@@ -23,7 +23,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError
-from nova_numa_pmc.host import cgroups, cpuset, files, guests, writes
+from nova_numa_pmc.host import cgroups, files, guests, holding, writes
 from nova_numa_pmc.state import promises_file
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -81,7 +81,7 @@ class EarlyHold:
                 if self._groups is None:
                     return True
                 if self._groups.version == 2 and self._groups.target != self._groups.scope:
-                    cpuset.narrow_early(self._groups, self._cpus, self._write)
+                    holding.narrow_early(self._groups, self._cpus, self._write)
                     return False
                 self._narrow(self._groups.main)
             return not self._narrow_thread_groups(self._groups, now_s)

@@ -17,8 +17,8 @@ from nova_numa_pmc.exceptions import (
     StateError,
     TopologyError,
 )
-from nova_numa_pmc.host import cgroups, cpuset, guests, journal
-from nova_numa_pmc.host.held import Cpuset
+from nova_numa_pmc.host import cgroups, guests, holding, journal
+from nova_numa_pmc.host.cpusets import Cpuset
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -67,7 +67,7 @@ def hold(call: HookCall, xml: bytes) -> None:
     call.log_decision(
         decision, _cpus_before_text(applied), _memory_text(applied, decision.promise, by_node)
     )
-    bound = applied.memory_outcome == cpuset.BOUND
+    bound = applied.memory_outcome == holding.BOUND
     try:
         _record_started(call, decision.promise._replace(bound=bound))
     except StateError as error:
@@ -136,7 +136,7 @@ def _undo_early(groups: cgroups.GuestGroups | None, cpus: frozenset[int] | None)
     """Widen the group that was narrowed at the start; if that fails, the agent does it later."""
     if groups and cpus:
         try:
-            cpuset.widen_early(groups, cpus)
+            holding.widen_early(groups, cpus)
         except CpusetError:
             pass
 
@@ -148,13 +148,13 @@ def _apply(
     decision: promises.Decision,
     huge_by_node: Mapping[int, int] | None,
     early_cpus: frozenset[int],
-) -> cpuset.HoldResult:
+) -> holding.HoldResult:
     assert decision.cpus is not None
     mems = None
     # The kernel would try in vain to move each page of locked memory.
     if call.options.bind and not guest.locked:
         mems = frozenset(decision.promise.mem_nodes) or None
-    return cpuset.hold(
+    return holding.hold(
         groups,
         decision.cpus,
         mems,
@@ -165,7 +165,7 @@ def _apply(
     )
 
 
-def _cpus_before_text(applied: cpuset.HoldResult) -> str:
+def _cpus_before_text(applied: holding.HoldResult) -> str:
     for change in applied.changes:
         # The group that was narrowed at the start is widened again, as those below it now hold.
         if change.path.endswith('cpuset.cpus') and change.after == format_cpulist(applied.cpus):
@@ -174,14 +174,14 @@ def _cpus_before_text(applied: cpuset.HoldResult) -> str:
 
 
 def _memory_text(
-    applied: cpuset.HoldResult, promise: model.Promise, by_node: Mapping[int, int]
+    applied: holding.HoldResult, promise: model.Promise, by_node: Mapping[int, int]
 ) -> str:
     homes = promise.mem_nodes or promise.cpu_nodes
     elsewhere_bytes = cgroups.bytes_elsewhere(by_node, homes)
     outcome = applied.memory_outcome
-    if outcome == cpuset.NOT_REQUESTED and not elsewhere_bytes:
-        outcome = cpuset.LOCAL
-    text = ' (%s' % cpuset.TEXTS[outcome]
+    if outcome == holding.NOT_REQUESTED and not elsewhere_bytes:
+        outcome = holding.LOCAL
+    text = ' (%s' % holding.TEXTS[outcome]
     if elsewhere_bytes:
         text += ', %d of %d KiB lay elsewhere' % (
             elsewhere_bytes + 1023 >> 10,

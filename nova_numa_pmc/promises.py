@@ -441,10 +441,10 @@ def _began_after_hook(pid: int | None, root: str) -> bool:
 
 def _held_cpus(pid: int | None, root: str) -> frozenset[int] | None:
     """Return the CPUs that a running guest's groups hold it to, or None if that is unknown."""
-    from nova_numa_pmc.host import cgroups, held  # seldom needed, and slow to import
+    from nova_numa_pmc.host import cgroups, cpusets  # seldom needed, and slow to import
 
     try:
-        return held.held_cpus(cgroups.find(pid, root))
+        return cpusets.held_cpus(cgroups.find(pid, root))
     except CpusetError:
         return None
 

@@ -20,8 +20,8 @@ from nova_numa_pmc.core import page_choice, pools
 from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError
-from nova_numa_pmc.host import cgroups, cpuset, guests, pins
-from nova_numa_pmc.host.held import (
+from nova_numa_pmc.host import cgroups, guests, holding, pins
+from nova_numa_pmc.host.cpusets import (
     Cpuset,
     common_cpuset,
     groups_set_by_others,
@@ -274,7 +274,7 @@ class Reassertion:
             why = room.take(promise, cgroups.read_memory_by_node(groups) or {})
         if not why:
             if not only_unbind and any(own.mems != mems for own in own_sets(groups)):
-                applied = cpuset.hold(
+                applied = holding.hold(
                     groups, cpus, mems, stay_bound=True, written_set=common_cpuset(groups)
                 )
                 if applied.changes:
@@ -282,7 +282,7 @@ class Reassertion:
                         'guest %s: bound to the memory of %s again', guest.name, name_nodes(mems)
                     )
             return
-        cpuset.release_memory(groups, mems)
+        holding.release_memory(groups, mems)
         promises.replace_running(
             promise._replace(bound=False), self.options, self._root, promises.LOCK_TIMEOUT_S
         )
@@ -341,7 +341,7 @@ def _hold_groups(
     changes: list[FileChange] = []
     for our_cpus in our_sets:
         others = frozenset(groups_set_by_others(groups, cpusets, cpus, our_cpus))
-        changes += cpuset.hold(
+        changes += holding.hold(
             groups,
             cpus,
             written_set=Cpuset(our_cpus, frozenset()),
@@ -377,7 +377,7 @@ def unbind_all(options: HostOptions, root: str, log: logging.Logger) -> None:
         if promise is None:
             continue
         try:
-            changes = cpuset.release_memory(
+            changes = holding.release_memory(
                 cgroups.find(guest.pid, root), frozenset(promise.mem_nodes)
             )
         except GuestGone:

@@ -18,7 +18,15 @@ from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.rebalance import eligibility, planner
 from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError, UnknownGuest
-from nova_numa_pmc.host import cgroups, domain_values, files, guests, held, nova_cpu_sets, signals
+from nova_numa_pmc.host import (
+    cgroups,
+    cpusets,
+    domain_values,
+    files,
+    guests,
+    nova_cpu_sets,
+    signals,
+)
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
 from nova_numa_pmc.moves import situations
 from nova_numa_pmc.record import Record
@@ -293,5 +301,5 @@ def held_nodes(groups: cgroups.GuestGroups, host: model.Topology) -> tuple[int, 
     :returns: the ids; empty if the guest is not held, or may run on every node with CPUs
     :raises CpusetError: the guest's cpusets cannot be read
     """
-    nodes = pools.nodes_of(held.held_cpus(groups), host)
+    nodes = pools.nodes_of(cpusets.held_cpus(groups), host)
     return () if len(nodes) == sum(1 for node in host.nodes if node.online_cpus) else nodes

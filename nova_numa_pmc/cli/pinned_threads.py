@@ -14,7 +14,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.host import cgroups, held, pins
+from nova_numa_pmc.host import cgroups, cpusets, pins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,7 +37,7 @@ def find(
     promised_cpus = pools.cpus_held(promise, host, guest)
     online = host.online_cpus
     groups = cgroups.find(guest.pid, root)
-    cpus_by_group = held.own_cpus(groups)
+    cpus_by_group = cpusets.own_cpus(groups)
     cpus_by_group.pop(groups.target)
     # If all threads have the same CPUs, these are an earlier or widened place and not pins.
     distinct_sets = {cpus & online for cpus in cpus_by_group.values()}

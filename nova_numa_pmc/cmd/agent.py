@@ -56,7 +56,7 @@ LATE_MODULES = (
     'core.placement.promise_limit',
     'extra_specs',
     'host.allowed_mems',
-    'host.held',
+    'host.cpusets',
     'host.huge_pages',
     'host.memory_kinds',
     'host.page_moves.hugetlb',

@@ -15,8 +15,8 @@ from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError
 from nova_numa_pmc.host import memory_kinds, writes
 from nova_numa_pmc.host.cgroups import GuestGroups
+from nova_numa_pmc.host.cpusets import file_of
 from nova_numa_pmc.host.files import read_kernel_file
-from nova_numa_pmc.host.held import file_of
 
 
 def only_with_memory(groups: GuestGroups, mems: frozenset[int]) -> frozenset[int] | None:

@@ -10,7 +10,7 @@ from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError
 from nova_numa_pmc.host import cgroups, guests
-from nova_numa_pmc.host.held import common_cpuset
+from nova_numa_pmc.host.cpusets import common_cpuset
 from nova_numa_pmc.host.page_moves import guest_mover
 from nova_numa_pmc.moves.parts import CpuMove, MovePart, narrow_to_l3, promise_after
 from nova_numa_pmc.record import Record

@@ -9,8 +9,8 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.host import cpuset
-from nova_numa_pmc.host.held import common_cpuset
+from nova_numa_pmc.host import holding
+from nova_numa_pmc.host.cpusets import common_cpuset
 from nova_numa_pmc.host.page_moves import guest_mover, page_mover
 from nova_numa_pmc.record import Record
 
@@ -57,9 +57,9 @@ class CpuMove:
     def step(self) -> guest_mover.Progress:
         """Write the CPUs, which completes the move, and return the progress."""
         if self._cpus is None:
-            self._changes = cpuset.release_cpus(self._groups, write=self._kernel.write)
+            self._changes = holding.release_cpus(self._groups, write=self._kernel.write)
         else:
-            self._changes = cpuset.hold(
+            self._changes = holding.hold(
                 self._groups,
                 self._cpus,
                 written_set=common_cpuset(self._groups),
@@ -73,7 +73,7 @@ class CpuMove:
 
     def undo_cpus(self) -> None:
         """Restore the CPU sets to what they were before this move."""
-        cpuset.undo(self._groups, self._changes, write=self._kernel.write)
+        holding.undo(self._groups, self._changes, write=self._kernel.write)
 
 
 def promise_after(

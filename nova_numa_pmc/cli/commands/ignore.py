@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises
 from nova_numa_pmc.cli import context, exits, options, output, run_moves
-from nova_numa_pmc.host import cgroups, cpuset
+from nova_numa_pmc.host import cgroups, holding
 from nova_numa_pmc.state import overrides
 
 if TYPE_CHECKING:
@@ -72,5 +72,5 @@ def _release(command: context.CommandContext, guest: model.Guest) -> None:
             )
         )
     groups = cgroups.find(guest.pid, command.root)
-    cpuset.release_cpus(groups, write=command.kernel.write)
-    cpuset.release_memory(groups, frozenset(promise.mem_nodes), write=command.kernel.write)
+    holding.release_cpus(groups, write=command.kernel.write)
+    holding.release_memory(groups, frozenset(promise.mem_nodes), write=command.kernel.write)

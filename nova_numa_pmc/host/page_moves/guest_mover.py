@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.core.token_bucket import TokenBucket
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
-from nova_numa_pmc.host import cgroups, cpuset
-from nova_numa_pmc.host.held import Cpuset
+from nova_numa_pmc.host import cgroups, holding
+from nova_numa_pmc.host.cpusets import Cpuset
 from nova_numa_pmc.host.page_moves import mappings, node_room
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
 from nova_numa_pmc.host.page_moves.page_mover import PageMover
@@ -153,7 +153,7 @@ class GuestMove:
         self._present: dict[int, int] = {}
         self._wanted: Mapping[int, int] = {}
         self._refused_bytes = 0  # in the current walk, like _refused
-        self.applied: cpuset.HoldResult | None = None
+        self.applied: holding.HoldResult | None = None
         self.progress = Progress(MOVING)
         self._steps = self._run()
 
@@ -175,9 +175,9 @@ class GuestMove:
     def undo_cpus(self) -> None:
         """Restore the CPU sets to what they were before this move.
 
-        :raises GuestGone, CpusetError: as :func:`cpuset.undo` does
+        :raises GuestGone, CpusetError: as :func:`holding.undo` does
         """
-        cpuset.undo(
+        holding.undo(
             self._groups, self.applied.changes if self.applied else (), write=self._kernel.write
         )
 
@@ -210,13 +210,13 @@ class GuestMove:
 
     def _hold_cpus(self) -> None:
         if self._cpus:
-            self.applied = cpuset.hold(
+            self.applied = holding.hold(
                 self._groups, self._cpus, written_set=self._written_set, write=self._kernel.write
             )
             self._written_set = self._written_set._replace(cpus=self._cpus)
         # Pages cannot be moved to a node that the guest is not bound to.
         if self._written_set.mems:
-            cpuset.release_memory(self._groups, self._written_set.mems, write=self._kernel.write)
+            holding.release_memory(self._groups, self._written_set.mems, write=self._kernel.write)
             self._written_set = self._written_set._replace(mems=frozenset())
 
     def _walk_until_done(self) -> Generator[None, None, str]:
@@ -326,14 +326,14 @@ class GuestMove:
         elsewhere_bytes = self._bytes_elsewhere()
         return (
             elsewhere_bytes is not None
-            and elsewhere_bytes <= cpuset.BRING_OVER_LIMIT_BYTES
+            and elsewhere_bytes <= holding.BRING_OVER_LIMIT_BYTES
             and bool(self._written_set.cpus)
         )
 
     def _narrow(self) -> str:
         """Move a small remainder by writing ``cpuset.mems``, where move_pages(2) is denied."""
         elsewhere_bytes = self._bytes_elsewhere() or 0
-        held = cpuset.hold(
+        held = holding.hold(
             self._groups,
             self._written_set.cpus,
             frozenset(self._mems),

@@ -21,8 +21,8 @@ import time
 import labguests
 
 from nova_numa_pmc.cpulist import parse_cpulist
-from nova_numa_pmc.host import cgroups, held
-from nova_numa_pmc.host.held import Cpuset
+from nova_numa_pmc.host import cgroups, cpusets
+from nova_numa_pmc.host.cpusets import Cpuset
 from nova_numa_pmc.host.page_moves import guest_mover
 
 PROBE = labguests.ROOT / 'labprobe'
@@ -59,7 +59,7 @@ def move(request):
         print(json.dumps(progress._asdict()), flush=True)
         time.sleep(progress.wait_s)
     ended = mover.progress
-    sets_before = held.read_cpusets(groups)
+    sets_before = cpusets.read_cpusets(groups)
     if request.get('undo'):
         mover.undo_cpus()
     print(
@@ -71,7 +71,7 @@ def move(request):
                 'thp_bytes': thp_bytes(groups),
                 'undone': [
                     directory
-                    for directory, sets in held.read_cpusets(groups).items()
+                    for directory, sets in cpusets.read_cpusets(groups).items()
                     if sets != sets_before[directory]
                 ],
             }

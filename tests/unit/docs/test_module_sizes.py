@@ -9,7 +9,7 @@ HOOK = 'the hook imports it at each start, and every module of its own costs 0.1
 LONGER = {
     'conf/host_options.py': 'one option after the other, with its help',
     'core/host_view.py': HOOK,
-    'host/cpuset.py': HOOK,
+    'host/holding.py': HOOK,
     'host/guests.py': HOOK,
     'promises.py': HOOK,
 }

@@ -19,8 +19,8 @@ from nova_numa_pmc.exceptions import (
     PageMoveRefused,
     PinnedByOthers,
 )
-from nova_numa_pmc.host import cgroups, cpuset
-from nova_numa_pmc.host.held import Cpuset, read_cpusets
+from nova_numa_pmc.host import cgroups, holding
+from nova_numa_pmc.host.cpusets import Cpuset, read_cpusets
 from nova_numa_pmc.host.page_moves import guest_mover, move_pages
 from nova_numa_pmc.host.page_moves.kernel_calls import KernelCalls
 from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
@@ -308,7 +308,7 @@ class MigrateTest(unittest.TestCase):
     def test_a_move_unbinds_a_bound_guest(self):
         self.guest([AWAY] * 40)
         written_set = Cpuset(frozenset({2, 3}), frozenset({AWAY}))
-        cpuset.hold(
+        holding.hold(
             self.groups, written_set.cpus, written_set.mems, stay_bound=True, write=self.tree.write
         )
         mover = self.mover(written_set=written_set)
@@ -340,7 +340,7 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual(1, len(written))
 
     def test_no_write_brings_over_much(self):
-        pages = cpuset.BRING_OVER_LIMIT_BYTES // PAGE_BYTES + 1
+        pages = holding.BRING_OVER_LIMIT_BYTES // PAGE_BYTES + 1
         self.guest([AWAY] * pages)
 
         def denied(*_args):

@@ -128,7 +128,7 @@ def groups_set_by_others(
     the thread, which a libvirt command leaves behind if it fails to pin the thread.
 
     :param cpusets: as returned by :func:`read_cpusets`
-    :param written_cpus: the CPUs that an earlier call of :func:`cpuset.hold` may have left
+    :param written_cpus: the CPUs that an earlier call of :func:`holding.hold` may have left
     """
     return [
         os.path.basename(directory)

@@ -24,14 +24,14 @@ from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import writes
 from nova_numa_pmc.host.cgroups import bytes_elsewhere, read_memory_by_node, read_resident_bytes
-from nova_numa_pmc.host.files import read_kernel_file
-from nova_numa_pmc.host.held import (
+from nova_numa_pmc.host.cpusets import (
     Cpuset,
     file_of,
     groups_set_by_others,
     read_cpusets,
     written_groups,
 )
+from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -300,8 +300,8 @@ def _handover_steps(
         or current not in sets
     ):
         return []
-    wide_text = _possible_cpus(groups) if kind == 'cpus' else _unbound_mems(groups)
-    return [(file_of(groups.target, kind), wide_text)]
+    text = _possible_cpus(groups) if kind == 'cpus' else _unbound_mems(groups)
+    return [(file_of(groups.target, kind), text)]
 
 
 def _unbound_mems(groups: GuestGroups) -> str:
@@ -398,9 +398,9 @@ def _bring_the_rest(
     """
     if memory_outcome == BOUND:
         # The kernel only moves pages if the set changes.
-        wide_text = _unbound_text(groups, cpusets)
+        unbound_text = _unbound_text(groups, cpusets)
         steps = [
-            (file_of(directory, 'mems'), wide_text)
+            (file_of(directory, 'mems'), unbound_text)
             for directory in written_groups(groups)
             if directory in cpusets
         ] + steps
@@ -456,10 +456,10 @@ def _unbinding_steps(
     groups: GuestGroups, cpusets: Mapping[str, Cpuset], mems: frozenset[int]
 ) -> Steps:
     """Return the steps that unbind each group bound to exactly ``mems``, from the top down."""
-    wide_text = _unbound_text(groups, cpusets)
+    unbound_text = _unbound_text(groups, cpusets)
     handover_steps = _handover_steps(groups, cpusets, (mems,), 'mems')
     return handover_steps + [
-        (file_of(directory, 'mems'), wide_text)
+        (file_of(directory, 'mems'), unbound_text)
         for directory in written_groups(groups)
         if mems and directory in cpusets and cpusets[directory].mems == mems
     ]

@@ -8,8 +8,8 @@ import tempfile
 import unittest
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, PinnedByOthers
-from nova_numa_pmc.host import cgroups, cpuset
-from nova_numa_pmc.host.held import Cpuset, read_cpusets
+from nova_numa_pmc.host import cgroups, holding
+from nova_numa_pmc.host.cpusets import Cpuset, read_cpusets
 from tests.fixtures import sysfs
 from tests.fixtures.cgroups import MANUAL, MODERN, OLD, Tree
 
@@ -45,8 +45,8 @@ class HoldTest(TreeTestCase):
         for version, shape in SHAPES:
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 3 * MIB})
-                applied = cpuset.hold(groups, NODE1, TO_NODE1, write=tree.write)
-                self.assertEqual(cpuset.MOVED, applied.memory_outcome)
+                applied = holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
+                self.assertEqual(holding.MOVED, applied.memory_outcome)
                 self.assertEqual({'0-1'}, set(self.mems(tree).values()))
                 if version == 2:
                     self.assertEqual(NODE1, applied.cpus_effective)
@@ -58,7 +58,7 @@ class HoldTest(TreeTestCase):
 
     def test_v2_holds_where_libvirt_does_and_leaves_the_group_above_wide(self):
         tree, groups = self.tree(2, MODERN)
-        cpuset.hold(groups, NODE1, write=self.logged(tree))
+        holding.hold(groups, NODE1, write=self.logged(tree))
         self.assertEqual(
             [('libvirt/%s/cpuset.cpus' % name, '2-3') for name in ('emulator', 'vcpu0', 'vcpu1')],
             self.log,
@@ -75,7 +75,7 @@ class HoldTest(TreeTestCase):
             with self.subTest(before=before, ours=ours):
                 tree, groups = self.tree(2, MODERN)
                 tree.write(os.path.join(tree.target, 'cpuset.cpus'), before)
-                cpuset.hold(
+                holding.hold(
                     groups,
                     NODE1,
                     write=self.logged(tree),
@@ -92,18 +92,18 @@ class HoldTest(TreeTestCase):
         tree.write(os.path.join(tree.target, 'cpuset.cpus'), '2-3')
         vcpu = os.path.join(tree.vcpus[0], 'cpuset.cpus')
         tree.write(vcpu, '1')  # outside the group above: sched_setaffinity(2) was refused
-        cpuset.hold(groups, NODE1, write=tree.write)
+        holding.hold(groups, NODE1, write=tree.write)
         self.assertEqual(('2-3', '0-3'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
         tree.write(vcpu, '1')
         with self.assertRaises(PinnedByOthers):
-            cpuset.hold(groups, NODE1, write=tree.write)
+            holding.hold(groups, NODE1, write=tree.write)
 
     def test_groups_that_others_have_set_are_kept(self):
         for version in (1, 2):
             with self.subTest(version=version):
                 tree, groups = self.tree(version)
                 tree.write(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '1')
-                cpuset.hold(groups, NODE1, set_by_others={'vcpu0'}, write=tree.write)
+                holding.hold(groups, NODE1, set_by_others={'vcpu0'}, write=tree.write)
                 self.assertEqual('2-3 1 2-3', tree.held())
 
     def test_narrowing_early_needs_no_vcpus_and_an_empty_set(self):
@@ -117,17 +117,17 @@ class HoldTest(TreeTestCase):
                 tree, groups = self.tree(version, vcpus=vcpus)
                 if before:
                     tree.write(os.path.join(tree.target, 'cpuset.cpus'), before)
-                cpuset.narrow_early(groups, NODE1, self.logged(tree))
+                holding.narrow_early(groups, NODE1, self.logged(tree))
                 self.assertEqual([('libvirt/cpuset.cpus', '2-3')] * written, self.log)
 
     def test_v1_leaves_the_common_level_wide_for_vcpu_hotplug(self):
         tree, groups = self.tree(1, MODERN)
-        cpuset.hold(groups, NODE1, write=tree.write)
+        holding.hold(groups, NODE1, write=tree.write)
         self.assertEqual('0-3', tree.read(tree.target, 'cpuset.cpus'))
 
     def test_memory_is_brought_through_the_main_threads_group(self):
         tree, groups = self.tree(2, MODERN, bytes_by_node={0: MIB, 1: 0})
-        cpuset.hold(groups, NODE1, TO_NODE1, write=self.logged(tree))
+        holding.hold(groups, NODE1, TO_NODE1, write=self.logged(tree))
         self.assertEqual(
             [('libvirt/emulator/cpuset.mems', '1'), ('libvirt/emulator/cpuset.mems', '0-1')],
             self.log[3:],
@@ -135,7 +135,7 @@ class HoldTest(TreeTestCase):
 
     def test_v1_migrates_only_while_bringing_over(self):
         tree, groups = self.tree(1, MODERN, vcpus=0, bytes_by_node={0: MIB, 1: 0})
-        cpuset.hold(groups, NODE1, TO_NODE1, write=self.logged(tree))
+        holding.hold(groups, NODE1, TO_NODE1, write=self.logged(tree))
         emulator = 'libvirt/emulator/cpuset.'
         self.assertEqual(
             [
@@ -158,8 +158,10 @@ class HoldTest(TreeTestCase):
                     if text == '1' and path.endswith('mems'):
                         tree.put_bytes({0: MIB, 1: 7 * MIB})
 
-                applied = cpuset.hold(groups, NODE1, TO_NODE1, write=write)
-                self.assertEqual((cpuset.MOVED, MIB), (applied.memory_outcome, applied.left_bytes))
+                applied = holding.hold(groups, NODE1, TO_NODE1, write=write)
+                self.assertEqual(
+                    (holding.MOVED, MIB), (applied.memory_outcome, applied.left_bytes)
+                )
 
     def test_a_second_pass_brings_memory_that_the_first_left(self):
         for version in (1, 2):
@@ -180,7 +182,7 @@ class HoldTest(TreeTestCase):
                             off = left.pop()
                             tree.put_bytes({0: off, 1: 8 * MIB - off})
 
-                    applied = cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=bound, write=write)
+                    applied = holding.hold(groups, NODE1, TO_NODE1, stay_bound=bound, write=write)
                     self.assertEqual((0, []), (applied.left_bytes, left))
                     self.assertEqual(
                         {'1'} if bound else {'0-1'},
@@ -192,8 +194,8 @@ class HoldTest(TreeTestCase):
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: 0, 1: MIB})
                 for bound in (False, True):
-                    cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=bound, write=tree.write)
-                    again = cpuset.hold(
+                    holding.hold(groups, NODE1, TO_NODE1, stay_bound=bound, write=tree.write)
+                    again = holding.hold(
                         groups, NODE1, TO_NODE1, stay_bound=bound, write=self.logged(tree)
                     )
                     self.assertEqual(((), []), (again.changes, self.log))
@@ -203,13 +205,13 @@ class HoldTest(TreeTestCase):
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
                 before = tree.contents()
-                applied = cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
+                applied = holding.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
                 self.assertNotEqual(before, tree.contents())
-                cpuset.undo(groups, applied.changes, write=tree.write)
+                holding.undo(groups, applied.changes, write=tree.write)
                 self.assertEqual(before, tree.contents())
-                applied = cpuset.hold(groups, NODE1, write=tree.write)
+                applied = holding.hold(groups, NODE1, write=tree.write)
                 tree.put(applied.changes[-1].path, '3\n')
-                cpuset.undo(groups, applied.changes, write=tree.write)
+                holding.undo(groups, applied.changes, write=tree.write)
                 with open(applied.changes[-1].path, encoding='ascii') as f:
                     self.assertEqual('3', f.read().strip())
 
@@ -220,7 +222,7 @@ class HoldTest(TreeTestCase):
                     tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})
                     for cpus, node in ((NODE0, 0), (NODE1, 1), (NODE0, 0)):
                         ours = Cpuset(frozenset(range(4)) - cpus, frozenset({1 - node}))
-                        applied = cpuset.hold(
+                        applied = holding.hold(
                             groups,
                             cpus,
                             frozenset({node}),
@@ -229,7 +231,7 @@ class HoldTest(TreeTestCase):
                             write=tree.write,
                         )
                         self.assertEqual(
-                            cpuset.BOUND if bound else cpuset.MOVED, applied.memory_outcome
+                            holding.BOUND if bound else holding.MOVED, applied.memory_outcome
                         )
                         held = read_cpusets(groups)
                         written = [tree.target] if groups.writes_target else tree.children
@@ -249,12 +251,12 @@ class HoldTest(TreeTestCase):
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})
                 wide = self.mems(tree)
-                bound = cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
-                self.assertEqual(cpuset.BOUND, bound.memory_outcome)
-                cpuset.release_memory(groups, TO_NODE1, write=tree.write)
+                bound = holding.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
+                self.assertEqual(holding.BOUND, bound.memory_outcome)
+                holding.release_memory(groups, TO_NODE1, write=tree.write)
                 self.assertEqual(wide, self.mems(tree))
-                cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
-                cpuset.hold(
+                holding.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
+                holding.hold(
                     groups,
                     NODE0,
                     frozenset({0}),
@@ -277,10 +279,10 @@ class HoldTest(TreeTestCase):
         for shape in (MODERN, OLD, MANUAL):
             with self.subTest(shape=shape):
                 tree, groups = self.with_gpu(2, shape)
-                cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=self.logged(tree))
-                cpuset.release_memory(groups, TO_NODE1, write=self.logged(tree))
+                holding.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=self.logged(tree))
+                holding.release_memory(groups, TO_NODE1, write=self.logged(tree))
                 self.assertEqual('0-1', tree.held('mems'))
-                cpuset.hold(
+                holding.hold(
                     groups,
                     NODE0,
                     frozenset({0}),
@@ -295,7 +297,7 @@ class HoldTest(TreeTestCase):
 
     def test_v2_a_guest_never_bound_is_wide_without_gpu_memory_at_the_end(self):
         tree, groups = self.with_gpu(2, MODERN)
-        cpuset.hold(groups, NODE1, TO_NODE1, write=self.logged(tree))
+        holding.hold(groups, NODE1, TO_NODE1, write=self.logged(tree))
         self.assertEqual(
             [('libvirt/emulator/cpuset.mems', '1'), ('libvirt/emulator/cpuset.mems', '0-1')],
             [write for write in self.log if write[0].endswith('mems')],
@@ -306,15 +308,15 @@ class HoldTest(TreeTestCase):
         tree.put(os.path.join(os.path.dirname(tree.scope), 'cpuset.mems'), '0,2\n')
         tree.put(os.path.join(tree.scope, 'cpuset.mems.effective'), '0,2\n')
         tree.put(os.path.join(tree.target, 'cpuset.mems.effective'), '0,2\n')
-        cpuset.hold(groups, NODE0, frozenset({0}), stay_bound=True)
-        cpuset.release_memory(groups, frozenset({0}))
+        holding.hold(groups, NODE0, frozenset({0}), stay_bound=True)
+        holding.release_memory(groups, frozenset({0}))
         self.assertEqual('0,2', tree.held('mems'))
 
     def test_v2_the_operators_settings_let_guests_have_a_gpus_memory(self):
         tree, groups = self.with_gpu(2, MODERN)
         tree.put('etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\nguest_memory_nodes = 2\n')
-        cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
-        cpuset.release_memory(groups, TO_NODE1, write=tree.write)
+        holding.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
+        holding.release_memory(groups, TO_NODE1, write=tree.write)
         self.assertEqual('0-2', tree.held('mems'))
 
     def test_nodes_without_memory_are_in_no_set(self):
@@ -322,37 +324,37 @@ class HoldTest(TreeTestCase):
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})
                 tree.put('sys/devices/system/node/has_memory', '0\n')
-                applied = cpuset.hold(
+                applied = holding.hold(
                     groups, NODE0, frozenset({0, 1}), stay_bound=True, write=self.logged(tree)
                 )
-                self.assertEqual(cpuset.BOUND, applied.memory_outcome)
+                self.assertEqual(holding.BOUND, applied.memory_outcome)
                 self.assertEqual({'0'}, {text for path, text in self.log if path.endswith('mems')})
-                applied = cpuset.hold(
+                applied = holding.hold(
                     groups,
                     NODE0,
                     frozenset({1}),
                     write=self.logged(tree),
                     written_set=Cpuset(NODE0, frozenset({0})),
                 )
-                self.assertEqual(cpuset.NOT_REQUESTED, applied.memory_outcome)
+                self.assertEqual(holding.NOT_REQUESTED, applied.memory_outcome)
 
     def test_cpus_are_released_and_a_pin_stays(self):
         for version, shape in SHAPES:
             for pinned in (False, True):
                 with self.subTest(version=version, shape=shape, pinned=pinned):
                     tree, groups = self.tree(version, shape, vcpus=3)
-                    self.assertEqual((), cpuset.release_cpus(groups, write=tree.write))
-                    applied = cpuset.hold(groups, NODE1, write=tree.write)
+                    self.assertEqual((), holding.release_cpus(groups, write=tree.write))
+                    applied = holding.hold(groups, NODE1, write=tree.write)
                     if pinned:
                         tree.write(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3')
                     before = tree.contents()
-                    changes = cpuset.release_cpus(groups, write=tree.write)
+                    changes = holding.release_cpus(groups, write=tree.write)
                     wide = [tree.target] if groups.writes_target else tree.children[pinned * 2 :]
                     for directory in wide:
                         self.assertIn(tree.read(directory, 'cpuset.cpus'), ('', '0-3'))
                     if pinned:
                         self.assertEqual('3', tree.read(tree.vcpus[0], 'cpuset.cpus'))
-                    cpuset.undo(groups, changes, write=tree.write)
+                    holding.undo(groups, changes, write=tree.write)
                     self.assertEqual(before, tree.contents())
                     self.assertTrue(applied.changes)
 
@@ -360,17 +362,19 @@ class HoldTest(TreeTestCase):
         tree, groups = self.tree(1, MODERN)
         for directory in [*tree.children, tree.target, tree.scope]:
             tree.put(os.path.join(directory, 'cpuset.cpus'), '0-1\n')  # 2-3 were offline once
-        cpuset.hold(groups, NODE1, written_set=Cpuset(NODE0, frozenset()), write=self.logged(tree))
+        holding.hold(
+            groups, NODE1, written_set=Cpuset(NODE0, frozenset()), write=self.logged(tree)
+        )
         self.assertEqual([('cpuset.cpus', '0-3'), ('libvirt/cpuset.cpus', '0-3')], self.log[:2])
         self.assertEqual('0-3', tree.read(tree.target, 'cpuset.cpus'))
         self.assertEqual('2-3', tree.read(tree.emulator, 'cpuset.cpus'))
 
     def test_a_hotplugged_vcpu_is_narrowed_when_asserted_again(self):
         tree, groups = self.tree(1, MODERN)
-        cpuset.hold(groups, NODE1, write=tree.write)
+        holding.hold(groups, NODE1, write=tree.write)
         tree.add_group(os.path.join(tree.target, 'vcpu7'))
         groups = cgroups.find(tree.pid, tree.root)
-        applied = cpuset.hold(groups, NODE1, write=tree.write)
+        applied = holding.hold(groups, NODE1, write=tree.write)
         self.assertEqual(
             [os.path.join(tree.target, 'vcpu7', 'cpuset.cpus')],
             [change.path for change in applied.changes],
@@ -379,14 +383,14 @@ class HoldTest(TreeTestCase):
     def test_cpus_outside_of_the_parents_set_are_reported(self):
         tree, groups = self.tree(2, MODERN)
         tree.put(os.path.join(tree.scope, 'cpuset.cpus'), '0-2\n')
-        applied = cpuset.hold(groups, NODE1, write=tree.write)
+        applied = holding.hold(groups, NODE1, write=tree.write)
         self.assertEqual((NODE1, frozenset({2})), (applied.cpus, applied.cpus_effective))
 
     def test_nothing_asked_for_is_an_error(self):
         _, groups = self.tree()
         for cpus, mems in ((frozenset(), None), (NODE1, frozenset())):
             with self.assertRaisesRegex(CpusetError, 'empty set'):
-                cpuset.hold(groups, cpus, mems)
+                holding.hold(groups, cpus, mems)
 
 
 class LeftAloneTest(TreeTestCase):
@@ -398,7 +402,7 @@ class LeftAloneTest(TreeTestCase):
                     tree.put(os.path.join(tree.vcpus[1], 'cpuset.cpus'), pin + '\n')
                     before = tree.contents()
                     with self.assertRaisesRegex(PinnedByOthers, 'vcpu1'):
-                        cpuset.hold(groups, NODE1, write=tree.write)
+                        holding.hold(groups, NODE1, write=tree.write)
                     self.assertEqual(before, tree.contents())
 
     def test_a_pin_inside_stays_and_a_wider_set_is_not_a_pin(self):
@@ -407,7 +411,7 @@ class LeftAloneTest(TreeTestCase):
                 tree, groups = self.tree(version, shape)
                 tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3\n')
                 tree.put(os.path.join(tree.vcpus[1], 'cpuset.cpus'), '1-3\n')
-                cpuset.hold(groups, NODE1, write=tree.write)
+                holding.hold(groups, NODE1, write=tree.write)
                 self.assertEqual('3', tree.read(tree.vcpus[0], 'cpuset.cpus'))
                 if version == 2:
                     self.assertEqual('2-3', tree.read(tree.vcpus[1], 'cpuset.cpus.effective'))
@@ -419,8 +423,8 @@ class LeftAloneTest(TreeTestCase):
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
                 tree.put(os.path.join(tree.vcpus[0], 'cpuset.mems'), '0\n')
-                applied = cpuset.hold(groups, NODE1, TO_NODE1, write=tree.write)
-                self.assertEqual(cpuset.PINNED, applied.memory_outcome)
+                applied = holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
+                self.assertEqual(holding.PINNED, applied.memory_outcome)
                 self.assertEqual(
                     {'cpuset.cpus'}, {os.path.basename(change.path) for change in applied.changes}
                 )
@@ -428,9 +432,9 @@ class LeftAloneTest(TreeTestCase):
     def test_no_more_memory_moves_than_one_write_may(self):
         for version in (1, 2):
             for off, huge_kib, outcome in (
-                (64 * MIB, 0, cpuset.MOVED),
-                (64 * MIB + 4096, 0, cpuset.TOO_MUCH),
-                (4096, 64 << 10, cpuset.TOO_MUCH),
+                (64 * MIB, 0, holding.MOVED),
+                (64 * MIB + 4096, 0, holding.TOO_MUCH),
+                (4096, 64 << 10, holding.TOO_MUCH),
             ):
                 with self.subTest(version=version, off=off, huge_kib=huge_kib):
                     tree, groups = self.tree(version, bytes_by_node={0: off, 1: 1 << 30})
@@ -438,26 +442,26 @@ class LeftAloneTest(TreeTestCase):
                         'proc/%d/status' % tree.pid,
                         'VmRSS:\t 9 kB\nHugetlbPages:\t %d kB\n' % huge_kib,
                     )
-                    applied = cpuset.hold(
+                    applied = holding.hold(
                         groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write
                     )
                     self.assertEqual(
-                        cpuset.BOUND if outcome == cpuset.MOVED else outcome,
+                        holding.BOUND if outcome == holding.MOVED else outcome,
                         applied.memory_outcome,
                     )
 
     def test_without_bytes_per_node_the_resident_size_bounds_the_move(self):
         for version in (1, 2):
             for status, outcome in (
-                ('VmRSS:\t 100 kB\nHugetlbPages:\t 0 kB\n', cpuset.MOVED),
-                ('VmRSS:\t 99999999 kB\nHugetlbPages:\t 0 kB\n', cpuset.TOO_MUCH),
-                ('VmRSS:\t?\n', cpuset.UNKNOWN),
-                ('', cpuset.UNKNOWN),
+                ('VmRSS:\t 100 kB\nHugetlbPages:\t 0 kB\n', holding.MOVED),
+                ('VmRSS:\t 99999999 kB\nHugetlbPages:\t 0 kB\n', holding.TOO_MUCH),
+                ('VmRSS:\t?\n', holding.UNKNOWN),
+                ('', holding.UNKNOWN),
             ):
                 with self.subTest(version=version, status=status):
                     tree, groups = self.tree(version)
                     tree.put('proc/%d/status' % tree.pid, status)
-                    applied = cpuset.hold(groups, NODE1, TO_NODE1, write=tree.write)
+                    applied = holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
                     self.assertEqual(outcome, applied.memory_outcome)
 
 
@@ -465,7 +469,7 @@ class FaultTest(TreeTestCase):
     ERRNOS = (errno.EBUSY, errno.EACCES, errno.ENOSPC, errno.ENODEV, errno.EINVAL, errno.ENOENT)
 
     def hold(self, groups, write):
-        return cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=self.bound, write=write)
+        return holding.hold(groups, NODE1, TO_NODE1, stay_bound=self.bound, write=write)
 
     def each_fault(self, fresh=False):
         """Yield (tree, groups, index) for each shape and each of its writes.
@@ -476,7 +480,7 @@ class FaultTest(TreeTestCase):
             for self.bound in (False, True):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
                 applied = self.hold(groups, self.logged(tree))
-                cpuset.undo(groups, applied.changes, write=tree.write)
+                holding.undo(groups, applied.changes, write=tree.write)
                 for index in range(len(self.log)):
                     if fresh:
                         tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
@@ -583,15 +587,15 @@ class FaultTest(TreeTestCase):
                         shutil.rmtree(tree.vcpus[0])
                     tree.write(path, text)
 
-                cpuset.hold(groups, NODE1, write=write)
+                holding.hold(groups, NODE1, write=write)
                 self.assertEqual('2-3', tree.read(tree.vcpus[1], 'cpuset.cpus'))
-                cpuset.hold(groups, NODE1, write=tree.write)  # and if it was gone before
+                holding.hold(groups, NODE1, write=tree.write)  # and if it was gone before
 
     def test_a_guest_with_its_main_group_gone_has_ended(self):
         tree, groups = self.tree(2, MODERN, bytes_by_node={0: MIB, 1: 0})
         shutil.rmtree(tree.emulator)
         with self.assertRaises(GuestGone):
-            cpuset.hold(groups, NODE1, TO_NODE1, write=tree.write)
+            holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
 
     def test_v1_a_node_that_parents_lack_is_refused_and_cpus_come_back(self):
         tree, groups = self.tree(1, MODERN, bytes_by_node={0: MIB, 1: 0})
@@ -599,7 +603,7 @@ class FaultTest(TreeTestCase):
             tree.put(os.path.join(directory, 'cpuset.mems'), '0\n')
         before = tree.contents()
         with self.assertRaisesRegex(CpusetError, 'EACCES'):
-            cpuset.hold(
+            holding.hold(
                 groups,
                 NODE1,
                 TO_NODE1,
@@ -613,12 +617,12 @@ class FaultTest(TreeTestCase):
         for version, shape in SHAPES:
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape)
-                applied = cpuset.hold(groups, NODE1, write=tree.write)
+                applied = holding.hold(groups, NODE1, write=tree.write)
                 shutil.rmtree(tree.scope)
                 for call, *arguments in (
-                    (cpuset.hold, NODE0),
+                    (holding.hold, NODE0),
                     (read_cpusets,),
-                    (cpuset.undo, applied.changes),
+                    (holding.undo, applied.changes),
                 ):
                     with self.assertRaises(GuestGone):
                         call(groups, *arguments)
@@ -630,7 +634,7 @@ class FaultTest(TreeTestCase):
                     tree, groups = self.tree()
                     tree.put(os.path.join(tree.target, name), text)
                     with self.assertRaises(CpusetError):
-                        cpuset.hold(groups, NODE1, TO_NODE1)
+                        holding.hold(groups, NODE1, TO_NODE1)
 
     def test_the_real_writer_follows_no_symlink_and_makes_no_file(self):
         tree, groups = self.tree()
@@ -638,4 +642,4 @@ class FaultTest(TreeTestCase):
         os.rename(path, path + '.elsewhere')
         os.symlink(path + '.elsewhere', path)
         with self.assertRaisesRegex(CpusetError, 'ELOOP'):
-            cpuset.hold(groups, NODE1)
+            holding.hold(groups, NODE1)
