@@ -8,7 +8,7 @@ there is too much of it to move, the CPUs follow the memory.
 
 from __future__ import annotations
 
-from nova_numa_pmc import model, promises
+from nova_numa_pmc import follow_memory, model, promises
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import (
     CpusetError,
@@ -25,7 +25,6 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nova_numa_pmc.conf.host_options import HostOptions
     from nova_numa_pmc.hook import HookCall
 
 
@@ -48,9 +47,8 @@ def hold(call: HookCall, xml: bytes) -> None:
             early_cpus = promises.promised_cpus(decision.promise, guest, call.root)
             decision = decision._replace(cpus=early_cpus)
         groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
-        by_node, huge_by_node = read_memory_by_node(guest, groups, call.root)
-        decision = decide_beside_memory(
-            guest, decision, by_node, call.options, call.root, call.lock_timeout_s()
+        decision, by_node, huge_by_node = follow_memory.decide_beside_memory(
+            guest, groups, decision, call.options, call.root, call.lock_timeout_s()
         )
         if decision.cpus is None:  # since the start, an override was set or its CPUs were taken
             _undo_early(groups, early_cpus)
@@ -83,53 +81,6 @@ def _record_left_alone(call: HookCall, decision: promises.Decision, logged: bool
     _record_started(call, decision.promise)
     if logged:
         call.log_decision(decision)
-
-
-def read_memory_by_node(
-    guest: model.Guest, groups: cgroups.GuestGroups, root: str
-) -> tuple[dict[int, int], dict[int, int] | None]:
-    """Return where a guest's memory lies, {node id: bytes}: all of it, and its huge pages alone.
-
-    The second is None if the guest has no huge pages, or if they are not reported.
-    """
-    huge_by_node = None
-    if guest.page_bytes:
-        from nova_numa_pmc.host.page_moves import hugetlb  # few guests have such pages
-
-        huge_by_node = hugetlb.read_bytes_by_node(groups.pid, root) or None
-    by_node = dict(cgroups.read_memory_by_node(groups) or {})
-    for node, size in (huge_by_node or {}).items():
-        by_node[node] = by_node.get(node, 0) + size
-    return by_node, huge_by_node
-
-
-def decide_beside_memory(
-    guest: model.Guest,
-    decision: promises.Decision,
-    by_node: Mapping[int, int],
-    options: HostOptions,
-    root: str,
-    lock_timeout_s: float,
-) -> promises.Decision:
-    """Decide again if most of the guest's memory lies elsewhere and has to stay there.
-
-    It has to stay if it cannot be moved, or exceeds the option ``follow_memory_over_mib``.
-
-    :param by_node: {node id: bytes}, as :func:`read_memory_by_node` returns it
-    :returns: the new decision, or ``decision`` itself if the memory can follow it
-    :raises NumaPmcError: as :func:`promises.decide_promise`
-    """
-    homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
-    elsewhere_bytes = cgroups.bytes_elsewhere(by_node, homes)
-    must_stay = (
-        guest.locked
-        or guest.page_bytes
-        or guest.preallocated
-        or elsewhere_bytes > options.follow_memory_over_mib << 20
-    )
-    if not must_stay or 2 * elsewhere_bytes <= sum(by_node.values()):
-        return decision
-    return promises.decide_promise(guest, options, root, lock_timeout_s, by_node)
 
 
 def _undo_early(groups: cgroups.GuestGroups | None, cpus: frozenset[int] | None) -> None:

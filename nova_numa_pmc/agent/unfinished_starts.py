@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import hook_started, model, promises
+from nova_numa_pmc import follow_memory, model, promises
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.cpulist import name_nodes
@@ -102,11 +102,10 @@ class UnfinishedStarts:
             guest, self.options, self._root, promises.LOCK_TIMEOUT_S
         )
         if decision.promise.origin == model.PLACED:
-            groups = cgroups.find(guest.pid, self._root)
-            decision = hook_started.decide_beside_memory(
+            decision, _, _ = follow_memory.decide_beside_memory(
                 guest,
+                cgroups.find(guest.pid, self._root),
                 decision,
-                hook_started.read_memory_by_node(guest, groups, self._root)[0],
                 self.options,
                 self._root,
                 promises.LOCK_TIMEOUT_S,

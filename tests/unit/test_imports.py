@@ -126,6 +126,7 @@ class ImportTest(unittest.TestCase):
             'import nova_numa_pmc.hook\n'
             'import nova_numa_pmc.hook_started  # as it goes\n'
             'import nova_numa_pmc.core.placement.placement, nova_numa_pmc.core.placement.explain\n'
+            'import nova_numa_pmc.host.page_moves.hugetlb\n'
             'print(*sys.modules)'
         )
         done = subprocess.run(

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Let the CPUs of a running guest follow its memory if that has to stay where it is.
+
+The libvirt hook imports this module at ``started``, so it imports only light modules.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc import promises
+from nova_numa_pmc.host import cgroups
+
+TYPE_CHECKING = False  # not typing's, which is slow to import
+
+if TYPE_CHECKING:
+    from nova_numa_pmc import model
+    from nova_numa_pmc.conf.host_options import HostOptions
+
+
+def decide_beside_memory(
+    guest: model.Guest,
+    groups: cgroups.GuestGroups,
+    decision: promises.Decision,
+    options: HostOptions,
+    root: str,
+    lock_timeout_s: float,
+) -> tuple[promises.Decision, dict[int, int], dict[int, int] | None]:
+    """Decide again if most of the guest's memory lies elsewhere and has to stay there.
+
+    It has to stay if it cannot be moved, or exceeds the option ``follow_memory_over_mib``.
+
+    :returns: the new decision, or ``decision`` itself if the memory can follow it; and where the
+        memory lies, {node id: bytes}: all of it, and its huge pages alone (None if it has none, or
+        if they are not reported)
+    :raises NumaPmcError: as :func:`promises.decide_promise`
+    """
+    by_node, huge_by_node = _read_memory_by_node(guest, groups, root)
+    homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
+    elsewhere_bytes = cgroups.bytes_elsewhere(by_node, homes)
+    must_stay = (
+        guest.locked
+        or guest.page_bytes
+        or guest.preallocated
+        or elsewhere_bytes > options.follow_memory_over_mib << 20
+    )
+    if must_stay and 2 * elsewhere_bytes > sum(by_node.values()):
+        decision = promises.decide_promise(guest, options, root, lock_timeout_s, by_node)
+    return decision, by_node, huge_by_node
+
+
+def _read_memory_by_node(
+    guest: model.Guest, groups: cgroups.GuestGroups, root: str
+) -> tuple[dict[int, int], dict[int, int] | None]:
+    huge_by_node = None
+    if guest.page_bytes:
+        from nova_numa_pmc.host.page_moves import hugetlb  # few guests have such pages
+
+        huge_by_node = hugetlb.read_bytes_by_node(groups.pid, root) or None
+    by_node = dict(cgroups.read_memory_by_node(groups) or {})
+    for node, size in (huge_by_node or {}).items():
+        by_node[node] = by_node.get(node, 0) + size
+    return by_node, huge_by_node
