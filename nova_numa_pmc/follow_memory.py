@@ -20,7 +20,7 @@ def decide_beside_memory(
     guest: model.Guest,
     groups: cgroups.GuestGroups,
     decision: promises.Decision,
-    options: HostOptions,
+    host_options: HostOptions,
     root: str,
     lock_timeout_s: float,
 ) -> tuple[promises.Decision, dict[int, int], dict[int, int] | None]:
@@ -40,10 +40,10 @@ def decide_beside_memory(
         guest.locked
         or guest.page_bytes
         or guest.preallocated
-        or elsewhere_bytes > options.follow_memory_over_mib << 20
+        or elsewhere_bytes > host_options.follow_memory_over_mib << 20
     )
     if must_stay and 2 * elsewhere_bytes > sum(by_node.values()):
-        decision = promises.decide_promise(guest, options, root, lock_timeout_s, by_node)
+        decision = promises.decide_promise(guest, host_options, root, lock_timeout_s, by_node)
     return decision, by_node, huge_by_node
 
 

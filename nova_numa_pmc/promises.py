@@ -58,27 +58,30 @@ class Decision(Record):
     evidence: pool_loads.PlacementEvidence | None = None
 
 
-def locked(options: HostOptions, root: str, timeout_s: float) -> promises_file.locked:
+def locked(host_options: HostOptions, root: str, timeout_s: float) -> promises_file.locked:
     """Return :class:`promises_file.locked` for the promises of the host at ``root``."""
-    return promises_file.locked(options.state_path(root), timeout_s, files.read_boot_id(root))
+    return promises_file.locked(host_options.state_path(root), timeout_s, files.read_boot_id(root))
 
 
-def read(options: HostOptions, root: str) -> HostPromises:
+def read(host_options: HostOptions, root: str) -> HostPromises:
     """Read the promises of the host at ``root`` without a lock.
 
     :raises StateError: the promises cannot be read
     """
-    return promises_file.read(options.state_path(root), files.read_boot_id(root)) or HostPromises()
+    return (
+        promises_file.read(host_options.state_path(root), files.read_boot_id(root))
+        or HostPromises()
+    )
 
 
-def recorded_decision(guest: model.Guest, options: HostOptions, root: str) -> Decision | None:
+def recorded_decision(guest: model.Guest, host_options: HostOptions, root: str) -> Decision | None:
     """Return the decision recorded at the guest's start, or None if there is none.
 
     Its ``cpus`` are not recorded: :func:`promised_cpus` derives them from the host.
     """
     try:
         promise = promises_file.read_one(
-            options.state_path(root), guest.uuid, files.read_boot_id(root)
+            host_options.state_path(root), guest.uuid, files.read_boot_id(root)
         )
     except StateError:
         return None  # a new decision creates the file again, and reports the error
@@ -97,7 +100,7 @@ def promised_cpus(promise: model.Promise, guest: model.Guest, root: str) -> froz
 
 def decide_promise(
     guest: model.Guest,
-    options: HostOptions,
+    host_options: HostOptions,
     root: str,
     timeout_s: float,
     by_node: Mapping[int, int] | None = None,
@@ -118,15 +121,15 @@ def decide_promise(
     device_nodes, problems = _device_nodes(guest, root)
     problems += (*host.problems, *_extra_spec_problems(guest.extra_specs))
     guest, override_problems = _with_override(guest, root)
-    placement_options = options.placement_options
+    placement_options = host_options.placement_options
     guest, limit_problems = promise_limit.limit_memory(guest, host, placement_options)
     guest_in_pool, own_host = _with_pool_vcpus(guest, host), pools.with_guest_pool(guest, host)
     problems += (*override_problems, *limit_problems)
-    with given_draft or locked(options, root, timeout_s) as draft:
-        problems += reconcile(draft, host, options, root, guest)
+    with given_draft or locked(host_options, root, timeout_s) as draft:
+        problems += reconcile(draft, host, host_options, root, guest)
         _drop(draft, guest.name, guest.uuid)
         evidence = _evidence(
-            pools.all_cpus(own_host), pools.avoids_floating_pool(guest, host), options, root
+            pools.all_cpus(own_host), pools.avoids_floating_pool(guest, host), host_options, root
         )
         others = _promises_in_pool(draft.promises.values(), guest, host)
         view, request = _view_and_request(
@@ -210,14 +213,14 @@ def _narrow_to_l3(
 
 
 def replace_running(
-    promise: model.Promise, options: HostOptions, root: str, timeout_s: float
+    promise: model.Promise, host_options: HostOptions, root: str, timeout_s: float
 ) -> None:
     """Replace the promise of a running guest, and record that the guest has started.
 
     Nothing is recorded if the guest has ended or been started again meanwhile, which a late worker
     would not have noticed.
     """
-    with locked(options, root, timeout_s) as draft:
+    with locked(host_options, root, timeout_s) as draft:
         current = draft.promises.get(promise.uuid)
         if current and current.since_ns == promise.since_ns:
             draft.put(promise._replace(started=True))
@@ -258,9 +261,9 @@ def updated_promise(
     return promise
 
 
-def forget(name: str, options: HostOptions, root: str, timeout_s: float) -> None:
+def forget(name: str, host_options: HostOptions, root: str, timeout_s: float) -> None:
     """Drop the promise of the guest with this name."""
-    with locked(options, root, timeout_s) as draft:
+    with locked(host_options, root, timeout_s) as draft:
         _drop(draft, name)
 
 
@@ -274,7 +277,7 @@ def _drop(draft: promises_file.HostPromisesDraft, name: str, uuid: str | None = 
 def reconcile(
     draft: promises_file.HostPromisesDraft,
     host: model.Topology,
-    options: HostOptions,
+    host_options: HostOptions,
     root: str,
     starting: model.Guest | None = None,
     now_ns: int | None = None,
@@ -293,7 +296,7 @@ def reconcile(
     """
     problems = [draft.problem] if draft.problem else []
     draft.promises, unknown_names = without_gone_guests(
-        draft.promises, options, root, files.boottime_ns() if now_ns is None else now_ns
+        draft.promises, host_options, root, files.boottime_ns() if now_ns is None else now_ns
     )
     if starting:
         unknown_names -= {starting.name}
@@ -306,15 +309,15 @@ def reconcile(
     for guest in running:
         if guest.name in unknown_names:
             guest, limit_problems = promise_limit.limit_memory(
-                guest, host, options.placement_options
+                guest, host, host_options.placement_options
             )
             problems += ['guest %s: %s' % (guest.name, problem) for problem in limit_problems]
-            draft.put(_implied_promise(_with_pool_vcpus(guest, host), host, options, root))
+            draft.put(_implied_promise(_with_pool_vcpus(guest, host), host, host_options, root))
     return problems
 
 
 def without_gone_guests(
-    promises: Mapping[str, model.Promise], options: HostOptions, root: str, now_ns: int
+    promises: Mapping[str, model.Promise], host_options: HostOptions, root: str, now_ns: int
 ) -> tuple[dict[str, model.Promise], frozenset[str]]:
     """Return the promises of guests that are not gone, and the names of guests without a promise.
 
@@ -323,7 +326,7 @@ def without_gone_guests(
     """
     names = guests.active_names(root)
     running = [uuid for uuid, promise in promises.items() if promise.name in names]
-    present = promises_file.prune(promises, running, now_ns, options.start_grace_s * 10**9)
+    present = promises_file.prune(promises, running, now_ns, host_options.start_grace_s * 10**9)
     return present, names - {promise.name for promise in present.values()}
 
 
@@ -387,11 +390,11 @@ def _follow(
 
 
 def _evidence(
-    cpus: frozenset[int], avoids_floating_pool: bool, options: HostOptions, root: str
+    cpus: frozenset[int], avoids_floating_pool: bool, host_options: HostOptions, root: str
 ) -> pool_loads.PlacementEvidence:
     """Return the evidence for the CPUs that a guest may use."""
     return pool_loads.read_evidence(
-        options.state_path(root),
+        host_options.state_path(root),
         files.read_boot_id(root),
         files.boottime_ns(),
         cpus,
@@ -400,7 +403,7 @@ def _evidence(
 
 
 def _implied_promise(
-    guest: model.Guest, host: model.Topology, options: HostOptions, root: str
+    guest: model.Guest, host: model.Topology, host_options: HostOptions, root: str
 ) -> model.Promise:
     """Return a promise for a running guest without one, by the CPUs that it is held to."""
     from nova_numa_pmc.core import host_view
@@ -419,7 +422,7 @@ def _implied_promise(
         missed=(
             promise.origin == model.FLOATING
             and not guest.placed_by
-            and options.enabled
+            and host_options.enabled
             and host_view.policy_of(guest) != model.NONE
             and _began_after_hook(guest.pid, root)
         )

@@ -32,8 +32,8 @@ _RETRY_S = 60.0
 class PromisesReconciler:
     """Reads the promises file, and takes its lock only if something has changed."""
 
-    def __init__(self, options: HostOptions, root: str, log: Logger) -> None:
-        self.options, self._root, self._log = options, root, log
+    def __init__(self, host_options: HostOptions, root: str, log: Logger) -> None:
+        self.host_options, self._root, self._log = host_options, root, log
         #: Names of the guests whose status files cannot be read.
         self._unreadable_names: frozenset[str] = frozenset()
         self._tried_s = 0.0
@@ -61,8 +61,10 @@ class PromisesReconciler:
             return host_promises, []
         before = dict(host_promises.promises) if host_promises else {}
         try:
-            with promises.locked(self.options, self._root, promises.LOCK_TIMEOUT_S) as draft:
-                problems = promises.reconcile(draft, host, self.options, self._root, now_ns=now_ns)
+            with promises.locked(self.host_options, self._root, promises.LOCK_TIMEOUT_S) as draft:
+                problems = promises.reconcile(
+                    draft, host, self.host_options, self._root, now_ns=now_ns
+                )
         except StateError as error:  # busy, or the file system is full
             if host_promises is None:
                 raise
@@ -84,7 +86,7 @@ class PromisesReconciler:
 
         :returns: the current promises
         """
-        changed, placement_options = [], self.options.placement_options
+        changed, placement_options = [], self.host_options.placement_options
         self._log_placed(running)
         for guest in running:
             before = host_promises.promises.get(guest.uuid)
@@ -95,7 +97,7 @@ class PromisesReconciler:
         if not changed:
             return host_promises
         try:
-            with promises.locked(self.options, self._root, promises.LOCK_TIMEOUT_S) as draft:
+            with promises.locked(self.host_options, self._root, promises.LOCK_TIMEOUT_S) as draft:
                 changed = [
                     (before, after)
                     for before, after in changed
@@ -141,7 +143,7 @@ class PromisesReconciler:
     def _read_unlocked(self) -> HostPromises | None:
         """Return the promises, parsing the file (which is slow) only if it has changed."""
         identity: Identity | None
-        directory = self.options.state_path(self._root)
+        directory = self.host_options.state_path(self._root)
         try:
             identity = files.identity(os.path.join(directory, promises_file.FILE))
         except OSError:
@@ -149,7 +151,7 @@ class PromisesReconciler:
         if identity is not None and self._cached and self._cached[0] == identity:
             return self._cached[1]
         try:
-            host_promises = promises.read(self.options, self._root)
+            host_promises = promises.read(self.host_options, self._root)
         except StateError:
             return None  # the file is set aside, and reported, under the lock
         self._cached = identity, host_promises  # a file that replaces it has another identity
@@ -158,7 +160,7 @@ class PromisesReconciler:
     def _holds(self, host_promises: HostPromises, now_ns: int) -> bool:
         """Return whether the promises are exactly those of the running guests."""
         present, names_without = promises.without_gone_guests(
-            host_promises.promises, self.options, self._root, now_ns
+            host_promises.promises, self.host_options, self._root, now_ns
         )
         was_tried = (
             names_without == self._unreadable_names

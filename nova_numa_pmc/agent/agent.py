@@ -91,8 +91,9 @@ class Agent:
         if options.rebalance != agent_conf.ON:
             self.end_move()
             self._executor.widened.clear()  # widened guests go home
-        self._promises_reconciler.options = self._reassertion.options = options.host_options
-        self._unfinished_starts.options = self._cache_widening.options = options.host_options
+        host_options = options.host_options
+        self._promises_reconciler.host_options = self._reassertion.host_options = host_options
+        self._unfinished_starts.host_options = self._cache_widening.host_options = host_options
         self.options = self._executor.move_promises.options = self._rebalancer.options = options
 
     def tick(self, now: Moment | None = None) -> Tick:

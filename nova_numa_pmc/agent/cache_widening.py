@@ -40,8 +40,8 @@ INTERVAL_MAX_S = 60.0
 class CacheWidening:
     """Adds up how long the guests of each cache wait while CPUs are idle, and widens guests."""
 
-    def __init__(self, options: HostOptions, root: str, log: logging.Logger) -> None:
-        self.options = options
+    def __init__(self, host_options: HostOptions, root: str, log: logging.Logger) -> None:
+        self.host_options = host_options
         self._root = root
         self._log = log
         self._waited: dict[_Cache, float] = {}  # [core-seconds]
@@ -63,7 +63,7 @@ class CacheWidening:
         cores = dict(
             zip(
                 (node.id for node in tick.host.nodes),
-                capacity_cores(tick.host, self.options.placement_options),
+                capacity_cores(tick.host, self.host_options.placement_options),
             )
         )
         before, self._waited = self._waited, {}
@@ -80,7 +80,7 @@ class CacheWidening:
             waiting_cores, promise = max(waiters, key=lambda waiter: (waiter[0], waiter[1].uuid))
             widened_promise = promise._replace(cpus=())
             promises.replace_running(
-                widened_promise, self.options, self._root, promises.LOCK_TIMEOUT_S
+                widened_promise, self.host_options, self._root, promises.LOCK_TIMEOUT_S
             )
             widened[promise.uuid] = widened_promise
             self._log.info(

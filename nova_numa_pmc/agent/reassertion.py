@@ -50,9 +50,9 @@ class Reassertion:
     """Reads back the guests' cpusets, tick by tick, and rewrites those that differ."""
 
     def __init__(
-        self, options: HostOptions, root: str, log: logging.Logger, problem_log: ProblemLog
+        self, host_options: HostOptions, root: str, log: logging.Logger, problem_log: ProblemLog
     ) -> None:
-        self.options = options
+        self.host_options = host_options
         self._root = root
         self._log = log
         self._problem_log = problem_log
@@ -85,7 +85,7 @@ class Reassertion:
         """
         assert tick.host is not None and tick.host_promises is not None
         failed: set[str] = set()
-        room = _Room(self.options.placement_options.reserve_bytes, self._root)
+        room = _Room(self.host_options.placement_options.reserve_bytes, self._root)
         self._forget(tick.guests)
         for guest in tick.guests:
             promise = tick.host_promises.promises.get(guest.uuid)
@@ -129,8 +129,11 @@ class Reassertion:
         # The hook writes at `started`; if that never happens, the agent takes over.
         age_ns = now.boottime_ns - promise.since_ns
         return bool(promise.cpu_nodes) and (
-            promise.started or age_ns >= self.options.start_grace_s * 10**9
+            promise.started or age_ns >= self.host_options.start_grace_s * 10**9
         )
+
+    def _record_started(self, promise: model.Promise) -> None:
+        promises.replace_running(promise, self.host_options, self._root, promises.LOCK_TIMEOUT_S)
 
     def _hold(
         self,
@@ -179,7 +182,7 @@ class Reassertion:
             self._log_held(guest, nodes, cpus, changes)
         self._held[run_id] = cpus
         if not promise.started:
-            promises.replace_running(promise, self.options, self._root, promises.LOCK_TIMEOUT_S)
+            self._record_started(promise)
         return True
 
     def _our_sets(
@@ -266,7 +269,7 @@ class Reassertion:
         if not promise.bound or not promise.mem_nodes or 'numatune' in guest.placed_by:
             return
         groups, mems = self._find(guest), frozenset(promise.mem_nodes)
-        if not self.options.bind:
+        if not self.host_options.bind:
             why = 'the option bind is off'
         elif covered is not None and not mems <= covered:
             why = 'more memory is promised there than fits'
@@ -283,9 +286,7 @@ class Reassertion:
                     )
             return
         holding.release_memory(groups, mems)
-        promises.replace_running(
-            promise._replace(bound=False), self.options, self._root, promises.LOCK_TIMEOUT_S
-        )
+        self._record_started(promise._replace(bound=False))
         self._log.info(
             'guest %s: no longer bound to the memory of %s: %s', guest.name, name_nodes(mems), why
         )
@@ -365,12 +366,12 @@ def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest)
     )
 
 
-def unbind_all(options: HostOptions, root: str, log: logging.Logger) -> None:
+def unbind_all(host_options: HostOptions, root: str, log: logging.Logger) -> None:
     """Unbind the memory of all bound guests, because their nodes are no longer watched.
 
     Their promises stay bound, so that the agent binds them again when it returns.
     """
-    host_promises = promises.read(options, root)
+    host_promises = promises.read(host_options, root)
     bound = {promise.uuid: promise for promise in host_promises.promises.values() if promise.bound}
     for guest in guests.read_running(root)[0] if bound else ():
         promise = bound.get(guest.uuid)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import follow_memory, model, promises
-from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, NumaPmcError
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     import logging
 
     from nova_numa_pmc.agent.tick import Tick
+    from nova_numa_pmc.conf.host_options import HostOptions
 
 #: If no more than this of a guest's memory is on other nodes, its memory is not walked through:
 #: pages that QEMU and libvirt share stay there anyway. The amount is so small that even guests of
@@ -37,8 +37,8 @@ class UnfinishedStarts:
     :ivar starts_taken_over: number of starts finished since the agent was started
     """
 
-    def __init__(self, options: host_options.HostOptions, root: str, log: logging.Logger) -> None:
-        self.options = options
+    def __init__(self, host_options: HostOptions, root: str, log: logging.Logger) -> None:
+        self.host_options = host_options
         self._root = root
         self._log = log
         #: When the start of each guest was first seen unfinished.
@@ -59,7 +59,7 @@ class UnfinishedStarts:
         assert tick.host_promises is not None
         first_seen_ns, self._first_seen_ns = self._first_seen_ns, {}
         finished: dict[str, model.Promise] = {}
-        if not self.options.enabled:
+        if not self.host_options.enabled:
             return tick
         for guest in tick.guests:
             promise = tick.host_promises.promises.get(guest.uuid)
@@ -84,9 +84,7 @@ class UnfinishedStarts:
             if promise.missed and not guest.placed_by:
                 return self._place(guest)
             finished_promise = promise._replace(started=True, missed=False)
-            promises.replace_running(
-                finished_promise, self.options, self._root, promises.LOCK_TIMEOUT_S
-            )
+            self._record_started(finished_promise)
         except GuestGone:
             return None
         except NumaPmcError as error:
@@ -99,23 +97,21 @@ class UnfinishedStarts:
     def _place(self, guest: model.Guest) -> model.Promise:
         """Decide on a guest that the hook has not placed; record and return its promise."""
         decision = promises.decide_promise(
-            guest, self.options, self._root, promises.LOCK_TIMEOUT_S
+            guest, self.host_options, self._root, promises.LOCK_TIMEOUT_S
         )
         if decision.promise.origin == model.PLACED:
             decision, _, _ = follow_memory.decide_beside_memory(
                 guest,
                 cgroups.find(guest.pid, self._root),
                 decision,
-                self.options,
+                self.host_options,
                 self._root,
                 promises.LOCK_TIMEOUT_S,
             )
         for problem in decision.problems:
             self._log.warning('guest %s: %s', guest.name, problem)
         started_promise = decision.promise._replace(started=True)
-        promises.replace_running(
-            started_promise, self.options, self._root, promises.LOCK_TIMEOUT_S
-        )
+        self._record_started(started_promise)
         if started_promise.origin == model.PLACED:
             self._log_start(guest, started_promise, decision.why)
         else:
@@ -125,6 +121,9 @@ class UnfinishedStarts:
                 decision.why,
             )
         return started_promise
+
+    def _record_started(self, promise: model.Promise) -> None:
+        promises.replace_running(promise, self.host_options, self._root, promises.LOCK_TIMEOUT_S)
 
     def _log_start(self, guest: model.Guest, promise: model.Promise, why: str) -> None:
         self.starts_taken_over += 1
@@ -183,7 +182,7 @@ class UnfinishedStarts:
             or guest.locked
             or guest.pci_devices
             or guest.page_bytes
-            or age_ns > self.options.start_grace_s * 10**9
+            or age_ns > self.host_options.start_grace_s * 10**9
         ):
             return 0
         try:

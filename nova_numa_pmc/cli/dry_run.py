@@ -33,21 +33,21 @@ class PossiblePlace(Record):
     sort_key: dict[str, Any]
 
 
-def read_draft(options: HostOptions, root: str) -> HostPromisesDraft:
+def read_draft(host_options: HostOptions, root: str) -> HostPromisesDraft:
     """Return a copy of the promises to decide with, which needs no lock and is never written.
 
     It does not wait for a guest's start in progress. If the promises cannot be read, the draft is
     empty and has the reason as its problem.
     """
     try:
-        host_promises = promises.read(options, root)
+        host_promises = promises.read(host_options, root)
     except StateError as error:
         return HostPromisesDraft(problem=str(error))
     return HostPromisesDraft(host_promises.promises, host_promises.rotation)
 
 
 def decide_unrecorded(
-    guest: model.Guest, options: HostOptions, root: str
+    guest: model.Guest, host_options: HostOptions, root: str
 ) -> tuple[promises.Decision, model.Promise | None]:
     """Decide where a guest would go if it started now; nothing is recorded or written.
 
@@ -55,9 +55,9 @@ def decide_unrecorded(
     :returns: (the decision, the guest's recorded promise or None)
     :raises NumaPmcError: the host cannot be read
     """
-    draft = read_draft(options, root)
+    draft = read_draft(host_options, root)
     recorded_promise = draft.promises.get(guest.uuid)
-    decision = promises.decide_promise(guest, options, root, 0, given_draft=draft)
+    decision = promises.decide_promise(guest, host_options, root, 0, given_draft=draft)
     return decision, recorded_promise
 
 

@@ -285,7 +285,7 @@ def _going_home_gain(
     for n in place.cpu_positions:
         if (
             demand[n] + guest.demand_cores
-            > host_model.options.narrow_below_ratio * host_loss.cores[n]
+            > host_model.rebalance_options.narrow_below_ratio * host_loss.cores[n]
         ):
             return 0.0
     if gain_cores < 0:

@@ -41,10 +41,10 @@ class HostModel(Layout):
     """A host with its guests, and what other places would change for them."""
 
     def __init__(
-        self, situation: plan_records.Situation, options: plan_records.RebalanceOptions
+        self, situation: plan_records.Situation, rebalance_options: plan_records.RebalanceOptions
     ) -> None:
         """Build the model of a situation."""
-        super().__init__(situation, options)
+        super().__init__(situation, rebalance_options)
         self._order = NodeOrder(
             self.nodes, self.memory_at, self.latencies_ns, situation.placement_options
         )
@@ -78,15 +78,17 @@ class HostModel(Layout):
         λ is the guest's loss while all memory to be moved is remote, of which half counts, because
         on average half of that memory has yet to be moved.
         """
-        options, size_bytes = self.options, self.bytes_to_move(guest, place)
+        rebalance_options, size_bytes = self.rebalance_options, self.bytes_to_move(guest, place)
         change_cost = (
-            options.change_core_sec if place.cpu_positions != guest.cpu_positions else 0.0
+            rebalance_options.change_core_sec
+            if place.cpu_positions != guest.cpu_positions
+            else 0.0
         )
         if not size_bytes:
             return change_cost
         target, latencies_ns = place.mem_position, self.latencies_ns[place.cpu_positions[0]]
         assert target is not None  # otherwise there would be no bytes to move
-        rate, extra_ns, remote_share = options.bytes_per_sec, 0.0, 0.0
+        rate, extra_ns, remote_share = rebalance_options.bytes_per_sec, 0.0, 0.0
         for position, share in guest.mem_shares:
             if position != target:
                 extra_ns += share * (latencies_ns[position] - latencies_ns[place.cpu_positions[0]])
@@ -100,7 +102,7 @@ class HostModel(Layout):
         )
         return (
             size_bytes / rate * (1 + remote_loss / 2)
-            + size_bytes / PAGE_BYTES * options.page_s
+            + size_bytes / PAGE_BYTES * rebalance_options.page_s
             + change_cost
         )
 
@@ -161,13 +163,14 @@ class HostModel(Layout):
             and all(
                 change <= 0
                 or position not in self.available_bytes
-                or change <= self.available_bytes[position] - self.options.reserve_bytes
+                or change <= self.available_bytes[position] - self.rebalance_options.reserve_bytes
                 for position, change in resident_changes.items()
             )
             # Guests of a swap make room for each other step by step; the first step needs some.
             and all(
                 position not in self.available_bytes
-                or self.available_bytes[position] >= self.options.reserve_bytes + BATCH_BYTES
+                or self.available_bytes[position]
+                >= self.rebalance_options.reserve_bytes + BATCH_BYTES
                 for position in targets
             )
         )

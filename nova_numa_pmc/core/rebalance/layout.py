@@ -151,14 +151,15 @@ class Layout:
     """
 
     def __init__(
-        self, situation: plan_records.Situation, options: plan_records.RebalanceOptions
+        self, situation: plan_records.Situation, rebalance_options: plan_records.RebalanceOptions
     ) -> None:
         """Lay out the host and the guests of a situation."""
         view = situation.view
         merged, members = memory_domains.merge(view)
-        self.options, self.nodes = options, merged.nodes
+        self.rebalance_options, self.nodes = rebalance_options, merged.nodes
         self.min_gain_cores = min(
-            options.min_gain_cores, NOISE_RATIO * sum(node.cores for node in merged.nodes)
+            rebalance_options.min_gain_cores,
+            NOISE_RATIO * sum(node.cores for node in merged.nodes),
         )
         self.ids = tuple(tuple(view.nodes[position].id for position in group) for group in members)
         # A memory domain may have nodes without memory, which must not be in cpuset.mems.

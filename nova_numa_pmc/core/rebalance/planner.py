@@ -50,7 +50,7 @@ PROPOSED_MAX = 200
 def plan(
     situation: plan_records.Situation,
     memory: RebalanceMemory,
-    options: plan_records.RebalanceOptions,
+    rebalance_options: plan_records.RebalanceOptions,
     elapsed_s: float,
     now_s: float,
 ) -> tuple[plan_records.Plan, RebalanceMemory]:
@@ -70,9 +70,9 @@ def plan(
     :returns: (plan, memory for the next call). The memory presumes that all moves are made; for
         those that are not, call :func:`rebalance_memory.without_guests`
     """
-    elapsed_s = min(max(0.0, elapsed_s), options.interval_max_s)
-    host_model = HostModel(situation, options)
-    memory = after_interval(memory, host_model, elapsed_s, now_s, options)
+    elapsed_s = min(max(0.0, elapsed_s), rebalance_options.interval_max_s)
+    host_model = HostModel(situation, rebalance_options)
+    memory = after_interval(memory, host_model, elapsed_s, now_s, rebalance_options)
     candidates = _candidates_with_regrets(host_model, memory, elapsed_s)
     loss_before = host_model.host_loss.loss()
     moves: list[plan_records.Move] = []
@@ -104,7 +104,7 @@ def plan(
 
 def propose(
     situation: plan_records.Situation,
-    options: plan_records.RebalanceOptions,
+    rebalance_options: plan_records.RebalanceOptions,
     payback_s: float = PAYBACK_S,
 ) -> plan_records.Plan:
     """List the moves that gain more than they cost within a time, the best first.
@@ -114,7 +114,7 @@ def propose(
 
     :param payback_s: time for which the load is assumed to stay as it is [s]
     """
-    host_model = HostModel(situation, options)
+    host_model = HostModel(situation, rebalance_options)
     loss_before = host_model.host_loss.loss()
     moves: list[plan_records.Move] = []
     moved_uuids: set[str] = set()
@@ -225,7 +225,7 @@ def _best_due_candidate(
 
     :param exceeded_budgets: set to which the budgets that held candidates back are added by name
     """
-    factors, options = caution_factors(memory), host_model.options
+    factors, rebalance_options = caution_factors(memory), host_model.rebalance_options
     while True:
         gains_soon = _gains_due_soon(host_model, candidates, memory)
         due_candidates = []
@@ -235,7 +235,7 @@ def _best_due_candidate(
             )
             if not has_gain or _missing_regret(candidate, factors) > 0:
                 continue
-            budget = _exceeded_budget(candidate, memory, options)
+            budget = _exceeded_budget(candidate, memory, rebalance_options)
             if budget:
                 exceeded_budgets.add(budget)
             else:
@@ -266,7 +266,8 @@ def _gains_due_soon(
         for candidate in candidates
         if candidate.gain_cores >= host_model.min_gain_cores
         and _missing_regret(candidate, factors) <= DUE_SOON_S * candidate.gain_cores
-        and _exceeded_budget(candidate, memory, host_model.options) != plan_records.MOVES_PER_HOUR
+        and _exceeded_budget(candidate, memory, host_model.rebalance_options)
+        != plan_records.MOVES_PER_HOUR
     )
 
 
@@ -307,17 +308,19 @@ def _is_superfluous(candidate: MoveCandidate, gains_soon: Mapping[tuple[int, ...
 
 
 def _exceeded_budget(
-    candidate: MoveCandidate, memory: RebalanceMemory, options: plan_records.RebalanceOptions
+    candidate: MoveCandidate,
+    memory: RebalanceMemory,
+    rebalance_options: plan_records.RebalanceOptions,
 ) -> str:
     """Return the name of the budget that a candidate would exceed; empty if there is none."""
     count = len(candidate.proposal)
     if not candidate.bytes:
-        is_exceeded = len(memory.changed_s) + count > options.changes_per_hour
+        is_exceeded = len(memory.changed_s) + count > rebalance_options.changes_per_hour
         return plan_records.CHANGES_PER_HOUR if is_exceeded else ''
-    if len(memory.moved_s) + count > options.moves_per_hour:
+    if len(memory.moved_s) + count > rebalance_options.moves_per_hour:
         return plan_records.MOVES_PER_HOUR
-    is_alone = candidate.bytes > options.bytes_per_tick and not memory.owed_bytes
-    if not is_alone and memory.owed_bytes + candidate.bytes > options.bytes_per_tick:
+    is_alone = candidate.bytes > rebalance_options.bytes_per_tick and not memory.owed_bytes
+    if not is_alone and memory.owed_bytes + candidate.bytes > rebalance_options.bytes_per_tick:
         return plan_records.BYTES_PER_TICK
     return ''
 

@@ -63,7 +63,7 @@ def proposals(host_model: HostModel) -> list[Proposal]:
     all_proposals.extend(
         _swap_proposals(host_model, movable_guests, guests_by_place, bounds, is_exhaustive)
     )
-    if host_model.options.widen:
+    if host_model.rebalance_options.widen:
         all_proposals.extend(_widening_proposals(host_model, movable_guests))
     return all_proposals
 
@@ -102,7 +102,10 @@ def _best_guests(
 
     def cost(guest: GuestModel) -> float:
         guest_bytes = sum(guest.bytes.values()) if guest.bytes else 0
-        return guest_bytes / host_model.options.bytes_per_sec + host_model.options.change_core_sec
+        return (
+            guest_bytes / host_model.rebalance_options.bytes_per_sec
+            + host_model.rebalance_options.change_core_sec
+        )
 
     by_bound = sorted(guests, key=lambda guest: -bounds[guest.load.uuid])[:count]
     by_cost = sorted(guests, key=lambda guest: -bounds[guest.load.uuid] / cost(guest))[:count]

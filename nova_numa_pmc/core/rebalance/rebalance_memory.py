@@ -83,7 +83,7 @@ def after_interval(
     host_model: HostModel,
     elapsed_s: float,
     now_s: float,
-    options: RebalanceOptions,
+    rebalance_options: RebalanceOptions,
 ) -> RebalanceMemory:
     """Return the memory after an interval, with trials credited or closed and budgets refilled.
 
@@ -110,7 +110,7 @@ def after_interval(
         cautions=_reduce_cautions(cautions.values(), host_model, now_s),
         moved_s=_within_last_hour(memory.moved_s, now_s),
         changed_s=_within_last_hour(memory.changed_s, now_s),
-        owed_bytes=max(0, memory.owed_bytes - options.bytes_per_tick),
+        owed_bytes=max(0, memory.owed_bytes - rebalance_options.bytes_per_tick),
     )
 
 

@@ -117,7 +117,12 @@ class PublishTest(AgentCase):
         )
         agent.reload(new)
         keepers = [agent, agent._executor.move_promises, *vars(agent).values()]
-        kept = [keeper.options for keeper in keepers if hasattr(keeper, 'options')]
+        kept = [
+            getattr(keeper, name)
+            for keeper in keepers
+            for name in ('options', 'host_options')
+            if hasattr(keeper, name)
+        ]
         self.assertGreater(len(kept), 6)
         for options in kept:
             self.assertIs(new if isinstance(options, type(new)) else new.host_options, options)
