@@ -194,11 +194,11 @@ def _narrow_to_l3(
 
     :returns: the placement, and the CPUs of the cache; no CPUs if it was not narrowed
     """
-    from nova_numa_pmc.core.placement import explain
+    from nova_numa_pmc.core.placement.reasons import ON_ONE_NODE
 
     if (
         placed.cpus is None
-        or placed.reasons[0].code != explain.ON_ONE_NODE
+        or placed.reasons[0].code != ON_ONE_NODE
         or not pools.has_several_l3s(host, placed.cpu_nodes)
     ):
         return placed, ()

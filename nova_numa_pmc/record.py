@@ -54,7 +54,8 @@ else:
                 y: int = 0
 
         The module needs ``from __future__ import annotations``. ``_fields``,
-        ``_field_defaults``, ``_replace()`` and ``_asdict()`` are as in named tuples.
+        ``_field_defaults``, ``_make()``, ``_replace()`` and ``_asdict()`` are as in named tuples,
+        except that ``_make()`` checks nothing: it is for places where a check takes too long.
         """
 
         _fields = ()
@@ -64,6 +65,8 @@ else:
             if named or len(values) != len(cls._fields):
                 values = cls._complete(values, named)
             return tuple.__new__(cls, values)
+
+        _make = classmethod(tuple.__new__)
 
         @classmethod
         def _complete(cls, values, named):

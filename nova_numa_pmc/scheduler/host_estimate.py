@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nova_numa_pmc.compute import host_metrics
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu
-from nova_numa_pmc.core.placement import explain
+from nova_numa_pmc.core.placement import reasons
 from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX
 from nova_numa_pmc.core.scheduling.charges import add_arrivals, subtract_guest
 from nova_numa_pmc.core.scheduling.outcome import (
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 PLAUSIBLE_MAX_RATIO = 2.0
 #: {code of an outcome: the same as text}; with any other code, the guest would be left floating.
 TEXTS = {
-    explain.ON_ONE_NODE: 'on one node',
-    explain.ON_SPAN: 'on several nodes',
-    explain.ON_ALL_NODES: 'spread over all nodes',
-    explain.CPUS_ONLY: 'its memory fits nowhere',
+    reasons.ON_ONE_NODE: 'on one node',
+    reasons.ON_SPAN: 'on several nodes',
+    reasons.ON_ALL_NODES: 'spread over all nodes',
+    reasons.CPUS_ONLY: 'its memory fits nowhere',
 }
 #: Attribute of a HostState that keeps its decoded metrics and the last estimate. Nova creates new
 #: HostStates for each request, so the cache does not outlive the request.
@@ -315,8 +315,7 @@ def _estimate(
     if vcpus > 0 or memory_mb > 0:
         host = add_arrivals(host, vcpus, memory_mb, guest, placement_options, cores_per_vcpu)
     # As in outcome(), the record's check of its arguments would take too long.
-    return tuple.__new__(
-        HostEstimate,
+    return HostEstimate._make(
         (
             outcome(host, guest, placement_options),
             None,
@@ -325,7 +324,7 @@ def _estimate(
             host.members,
             history,
             host,
-        ),
+        )
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.placement import explain
+from nova_numa_pmc.core.placement import reasons
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def why_refused(estimate: HostEstimate, options: FilterOptions) -> str:
     """
     if estimate.outcome is None:
         return 'its pressure is unknown' if options.refuse_unknown else ''
-    if options.one_node and estimate.outcome.code != explain.ON_ONE_NODE:
+    if options.one_node and estimate.outcome.code != reasons.ON_ONE_NODE:
         return 'the guest does not fit on one node'
     # An estimate without measurements is no reason to refuse a host.
     max_pressure = options.max_pressure

@@ -110,7 +110,7 @@ def spans(cases, rng):
         rows.append(
             (
                 float('inf') if more else relative(ours.pressure, best.pressure),
-                ours.key[1] - best.key[1] if ours.key[0] == best.key[0] else 0.0,
+                ours.distance - best.distance if ours.key[0] == best.key[0] else 0.0,
                 us,
                 exact_us,
             )

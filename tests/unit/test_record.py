@@ -57,6 +57,11 @@ class RecordTest(unittest.TestCase):
             point.w = 2  # type: ignore[attr-defined]
         self.assertEqual({(1, 2, 3)}, {point, Point(1, 2, 3)})
 
+    def test_make_takes_the_values_in_order_unchecked(self):
+        point = Point._make((1, 2, 3))
+        self.assertIs(Point, type(point))
+        self.assertEqual((1, 2, 3), (point.x, point.y, point.z))
+
     def test_replace_leaves_the_original_record(self):
         point = Point(1)
         self.assertEqual((1, 7, None), point._replace(y=7))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains, missing
-from nova_numa_pmc.core.placement import explain, node_sets
+from nova_numa_pmc.core.placement import node_sets, reasons
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -100,15 +100,15 @@ def kinds_of_place(
     """
     policy = inputs.request.policy
     if policy == model.SPREAD:
-        yield explain.ON_ALL_NODES, _all_nodes(inputs)
+        yield reasons.ON_ALL_NODES, _all_nodes(inputs)
         return
     bandwidth = None if policy == model.ONE_NODE else _bandwidth_need(inputs)
-    yield explain.ON_ONE_NODE, _single_nodes(inputs, bandwidth)
+    yield reasons.ON_ONE_NODE, _single_nodes(inputs, bandwidth)
     if policy != model.ONE_NODE:
-        yield explain.ON_SPAN, _spans(inputs, bandwidth, costs and costs())
+        yield reasons.ON_SPAN, _spans(inputs, bandwidth, costs and costs())
     vcpus = max(1, inputs.request.vcpus)
     yield (
-        explain.CPUS_ONLY,
+        reasons.CPUS_ONLY,
         [
             Candidate((position,), (), False)
             for position, cpu_count in enumerate(inputs.cpu_counts)
@@ -117,7 +117,7 @@ def kinds_of_place(
     )
     if policy != model.ONE_NODE:
         yield (
-            explain.CPUS_ONLY,
+            reasons.CPUS_ONLY,
             [
                 Candidate(positions, (), False)
                 for positions in node_sets.smallest_sets(

@@ -7,6 +7,7 @@ The libvirt hook imports this module at every guest start, so it imports only li
 from __future__ import annotations
 
 from nova_numa_pmc.core import missing
+from nova_numa_pmc.core.placement import reasons
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.model import MIB
 
@@ -18,33 +19,24 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.model import Placement, Reason
 
-#: Kinds of a place for a guest, which are the codes of a placement's first reason: on one node; on
-#: a few; on all, as its policy requires; for its CPUs only, because its memory fits nowhere.
-ON_ONE_NODE, ON_SPAN, ON_ALL_NODES, CPUS_ONLY = 'one_node', 'span', 'spread', 'cpus_only'
-#: Codes of reasons for which a guest is left alone.
-PLACED_BY_OTHERS, IGNORED, POLICY_NONE = 'placed_by_others', 'ignored', 'policy_none'
-TOO_FEW_CPUS, NO_SINGLE_NODE = 'too_few_cpus', 'no_single_node'
-#: Codes of remarks on a place.
-NO_NODE_FITS, BANDWIDTH_DROPPED = 'no_node_fits', 'bandwidth_dropped'
-ONE_L3, L3_CROWDED = 'one_l3', 'l3_crowded'
 #: {code of a reason: the same as text, with the names of the reason's values}
 TEXTS = {
-    ON_ONE_NODE: 'fits on one node',
-    ON_SPAN: 'spans the smallest and closest set of nodes that holds it',
-    ON_ALL_NODES: 'spread over all nodes, as its policy requires',
-    CPUS_ONLY: 'memory fits nowhere: only CPUs are placed, memory stays unbound',
-    PLACED_BY_OTHERS: 'left alone: placed by others ({by})',
-    IGNORED: 'left alone: ignored by the operator',
-    POLICY_NONE: 'left alone, as its policy requires',
-    TOO_FEW_CPUS: 'left alone: {vcpus} vCPUs, but only {cpu_count} CPUs allowed',
-    NO_SINGLE_NODE: 'left alone: its policy requires one node, but '
+    reasons.ON_ONE_NODE: 'fits on one node',
+    reasons.ON_SPAN: 'spans the smallest and closest set of nodes that holds it',
+    reasons.ON_ALL_NODES: 'spread over all nodes, as its policy requires',
+    reasons.CPUS_ONLY: 'memory fits nowhere: only CPUs are placed, memory stays unbound',
+    reasons.PLACED_BY_OTHERS: 'left alone: placed by others ({by})',
+    reasons.IGNORED: 'left alone: ignored by the operator',
+    reasons.POLICY_NONE: 'left alone, as its policy requires',
+    reasons.TOO_FEW_CPUS: 'left alone: {vcpus} vCPUs, but only {cpu_count} CPUs allowed',
+    reasons.NO_SINGLE_NODE: 'left alone: its policy requires one node, but '
     '{vcpus} vCPUs exceed the {cpu_count} CPUs of the largest',
-    NO_NODE_FITS: 'no single node fits {vcpus} vCPUs and {memory_bytes}: '
+    reasons.NO_NODE_FITS: 'no single node fits {vcpus} vCPUs and {memory_bytes}: '
     'at most {cpu_count} CPUs and {free_bytes}',
-    ONE_L3: 'on the CPUs of one of its {caches} L3 caches (pressure {pressure})',
-    L3_CROWDED: 'on the CPUs of all {caches} L3 caches: one alone would be more crowded '
+    reasons.ONE_L3: 'on the CPUs of one of its {caches} L3 caches (pressure {pressure})',
+    reasons.L3_CROWDED: 'on the CPUs of all {caches} L3 caches: one alone would be more crowded '
     '(pressure {pressure})',
-    BANDWIDTH_DROPPED: 'bandwidth left out: its maximum is unknown',
+    reasons.BANDWIDTH_DROPPED: 'bandwidth left out: its maximum is unknown',
     missing.BANDWIDTH_ASSUMED: 'bandwidth unknown on some nodes: '
     'assumed to be the upper quartile of the others',
     missing.CPU_ASSUMED: 'CPU demand unknown on some nodes: '

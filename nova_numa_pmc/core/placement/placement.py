@@ -14,7 +14,7 @@ from __future__ import annotations
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.host_view import node_traffic_per_core, split_bytes
-from nova_numa_pmc.core.placement import candidates, explain
+from nova_numa_pmc.core.placement import candidates, reasons
 from nova_numa_pmc.core.placement.ranking import KEY_FIELDS, costs, rank_candidates
 from nova_numa_pmc.record import Record
 
@@ -74,11 +74,11 @@ def place(
     :returns: a placement, which has no nodes if the guest is left alone
     """
     if request.placed_by:
-        return _leave_alone(model.Reason(explain.PLACED_BY_OTHERS, (('by', request.placed_by),)))
+        return _leave_alone(model.Reason(reasons.PLACED_BY_OTHERS, (('by', request.placed_by),)))
     if request.ignored:
-        return _leave_alone(model.Reason(explain.IGNORED))
+        return _leave_alone(model.Reason(reasons.IGNORED))
     if request.policy == model.NONE:
-        return _leave_alone(model.Reason(explain.POLICY_NONE))
+        return _leave_alone(model.Reason(reasons.POLICY_NONE))
     merged, members = memory_domains.merge(host_view)
     inputs = candidates.PlacementInput(merged, members, host_view, request)
     decision = decide_place(inputs, placement_options)
@@ -108,7 +108,7 @@ def decide_place(
     if sum(inputs.cpu_counts) < max(1, request.vcpus):
         return PlaceDecision(
             model.Reason(
-                explain.TOO_FEW_CPUS,
+                reasons.TOO_FEW_CPUS,
                 (('vcpus', request.vcpus), ('cpu_count', sum(inputs.cpu_counts))),
             )
         )
@@ -121,7 +121,7 @@ def decide_place(
             )
     return PlaceDecision(
         model.Reason(
-            explain.NO_SINGLE_NODE,
+            reasons.NO_SINGLE_NODE,
             (('vcpus', request.vcpus), ('cpu_count', max(inputs.cpu_counts))),
         )
     )
@@ -223,8 +223,8 @@ def _verdict(
     best = ranks[0]
     values: tuple[tuple[str, object], ...] = (
         ('pressure', best.pressure),
-        ('distance', best.key[1]),
-        ('promised_ratio', best.key[4]),
+        ('distance', best.distance),
+        ('promised_ratio', best.promised_ratio),
     )
     if len(ranks) > 1:
         second = ranks[1]
@@ -261,10 +261,10 @@ def _remarks(
 ) -> tuple[model.Reason, ...]:
     """Return remarks on what did not fit, and on what was unknown or assumed."""
     remarks: tuple[model.Reason, ...] = ()
-    if code in (explain.ON_SPAN, explain.CPUS_ONLY):
+    if code in (reasons.ON_SPAN, reasons.CPUS_ONLY):
         remarks += (
             model.Reason(
-                explain.NO_NODE_FITS,
+                reasons.NO_NODE_FITS,
                 (
                     ('vcpus', inputs.request.vcpus),
                     ('cpu_count', max(inputs.cpu_counts)),
@@ -277,5 +277,5 @@ def _remarks(
     if any(node.bandwidth_bytes_per_sec is not None for node in nodes) and not any(
         node.bandwidth_max_bytes_per_sec for node in nodes
     ):
-        remarks += (model.Reason(explain.BANDWIDTH_DROPPED),)
+        remarks += (model.Reason(reasons.BANDWIDTH_DROPPED),)
     return remarks + tuple(map(model.Reason, assumed))

@@ -39,10 +39,15 @@ PRESSURE_MAX = 1e6
 
 
 class Rank(Record):
-    """A candidate with its highest pressure and its sort key."""
+    """A candidate with its highest pressure and its sort key.
+
+    :param distance, promised_ratio: fields of the key
+    """
 
     candidate: Candidate
     pressure: float
+    distance: float
+    promised_ratio: float
     key: Key
 
 
@@ -96,15 +101,19 @@ def _rank_single(
     if mem_position != position:
         pressure = max(pressure, _pressure(nodes[mem_position], None, traffic))
     cores = node.cores or 1.0
+    distance = _distance(inputs, candidate)
+    promised_ratio = _promised_ratio(inputs, mem_positions)
     return Rank(
         candidate,
         pressure,
+        distance,
+        promised_ratio,
         (
             in_steps(max(pressure, placement_options.pressure_floor), placement_options),
-            _distance(inputs, candidate),
+            distance,
             in_steps(pressure, placement_options),
             round((node.vcpus + request.vcpus) / cores, 9),
-            _promised_ratio(inputs, mem_positions),
+            promised_ratio,
             round(node.guests, 9),
             (position - view.rotation) % len(view.nodes),
         ),
@@ -160,18 +169,22 @@ def _rank_set(
 ) -> Rank:
     view, mem_positions = inputs.view, candidate.mem_positions or candidate.cpu_positions
     pressures_left = pressures_with(inputs, candidate, nodes)
+    distance = _distance(inputs, candidate)
+    promised_ratio = _promised_ratio(inputs, mem_positions)
     return Rank(
         candidate,
         pressures_left[0],
+        distance,
+        promised_ratio,
         (
             [
                 in_steps(max(pressure, placement_options.pressure_floor), placement_options)
                 for pressure in pressures_left
             ],
-            _distance(inputs, candidate),
+            distance,
             [in_steps(pressure, placement_options) for pressure in pressures_left],
             _vcpus_per_core(inputs, candidate),
-            _promised_ratio(inputs, mem_positions),
+            promised_ratio,
             round(sum(nodes[position].guests for position in candidate.cpu_positions), 9),
             [
                 sorted((position - view.rotation) % len(nodes) for position in positions)

@@ -111,9 +111,8 @@ def added_loss(
         guest_cores if guest_cores > DEMAND_MIN_CORES else DEMAND_MIN_CORES
     )
     loss_ratio += lines_per_core_sec * latency_ns * 1e-9 / MLP_WITH_PREFETCH
-    return tuple.__new__(
-        AddedLoss,
-        (cpu_ratio, bandwidth_ratio, link_ratio, loss_ratio if loss_ratio < 1.0 else 1.0),
+    return AddedLoss._make(
+        (cpu_ratio, bandwidth_ratio, link_ratio, loss_ratio if loss_ratio < 1.0 else 1.0)
     )
 
 

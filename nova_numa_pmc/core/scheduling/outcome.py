@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model
 from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_traffic
-from nova_numa_pmc.core.placement import candidates, explain, ranking
+from nova_numa_pmc.core.placement import candidates, ranking, reasons
 from nova_numa_pmc.core.placement.placement import decide_place
 from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX
 from nova_numa_pmc.core.scheduling.host_columns import is_uniform
@@ -53,7 +53,7 @@ class ExpectedGuest(Record):
 class Outcome(Record):
     """Pressures of a host with one more guest.
 
-    :param code: the kind of place, such as :data:`explain.ON_ONE_NODE`; with the code of another
+    :param code: the kind of place, such as :data:`reasons.ON_ONE_NODE`; with the code of another
         reason, the guest would be left floating
     :param pressures: those of the domains that the guest would use, highest first, never empty;
         :data:`ranking.PRESSURE_MAX` if the host has no CPU that guests may use
@@ -87,8 +87,8 @@ def outcome(
         if best is not None:
             # A record's check of its arguments would take as long as the rest of this branch.
             positions = (best,)
-            return tuple.__new__(
-                Outcome, (explain.ON_ONE_NODE, (pressures[best],), positions, positions, positions)
+            return Outcome._make(
+                (reasons.ON_ONE_NODE, (pressures[best],), positions, positions, positions)
             )
     return outcome_by_placement(host, guest, placement_options)
 
@@ -107,9 +107,7 @@ def expected_guest(
 def with_cores_per_vcpu(guest: ExpectedGuest, cores_per_vcpu: float) -> ExpectedGuest:
     """Return the guest with another expected demand per vCPU [cores]."""
     vcpus, memory_mib, _, policy, intensity = guest
-    return tuple.__new__(
-        ExpectedGuest, (vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity)
-    )
+    return ExpectedGuest._make((vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity))
 
 
 def _pressures_with_guest(

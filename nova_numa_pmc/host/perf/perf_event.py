@@ -226,9 +226,7 @@ def parse_group(data: bytes, ids: Sequence[int]) -> GroupReadings:
         return unknown
     if words[4::2] == tuple(ids):  # nearly always, as the kernel keeps the order of opening
         # CounterReading(...), a named tuple's own constructor, would take twice as long.
-        return tuple(
-            [tuple.__new__(CounterReading, (value, enabled, running)) for value in words[3::2]]
-        )
+        return tuple([CounterReading._make((value, enabled, running)) for value in words[3::2]])
     by_id = dict(zip(words[4::2], words[3::2]))
     return tuple(
         CounterReading(by_id[event_id], enabled, running) if event_id in by_id else None

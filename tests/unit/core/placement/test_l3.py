@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view
-from nova_numa_pmc.core.placement import explain, l3, placement
+from nova_numa_pmc.core.placement import l3, placement, reasons
 from tests.fixtures.hosts import GIB, MIB, PLACEMENT_OPTIONS, guest, topology
 
 NODES, CACHES, CPUS = 2, 4, 4
@@ -86,7 +86,7 @@ class ChooseTest(unittest.TestCase):
         host = Host()
         held = [host.start(4) for _ in range(24)]
         self.assertEqual([4] * 8 + [16] * 16, [len(cpus) for cpus in held])
-        self.assertEqual([explain.L3_CROWDED], [reason.code for reason in host.reasons])
+        self.assertEqual([reasons.L3_CROWDED], [reason.code for reason in host.reasons])
 
     def test_measured_demand_says_how_crowded_a_cache_is(self):
         for demand, expected in ((0.4, 4), (15.0, 16)):
