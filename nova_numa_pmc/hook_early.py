@@ -49,7 +49,7 @@ class EarlyHold:
     :param guest: the guest, from the XML of its start
     :param cpus: the CPUs to hold it to
     :param stale: result of :func:`guests.pid_file_identity` before the start
-    :param write: writes a file, as :func:`writes.write` does
+    :param write: writes a file, as :func:`writes.write_file` does
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class EarlyHold:
         options: host_options.HostOptions,
         root: str = '/',
         stale: Identity | None = None,
-        write: writes.Writer = writes.write,
+        write: writes.Writer = writes.write_file,
     ) -> None:
         self._promise, self._guest, self._cpus, self._root = promise, guest, cpus, root
         self._options, self._stale, self._write = options, stale, write

@@ -21,9 +21,9 @@ NUMBER_MAX = 1.7976931348623157e308
 _REQUIRED = object()
 
 
-def printable(text: str) -> str:
+def printable(string: str) -> str:
     """Return the text with each unprintable character, which could control a terminal, as '?'."""
-    return ''.join(char if char.isprintable() else '?' for char in text)
+    return ''.join(char if char.isprintable() else '?' for char in string)
 
 
 def of_type(kind: type[_T], value: object) -> _T:

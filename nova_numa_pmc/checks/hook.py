@@ -52,7 +52,7 @@ def check_status(status: HookStatus, in_container: bool = False) -> Iterator[Fin
             yield finding
 
 
-def status(root: str) -> HookStatus:
+def read_status(root: str) -> HookStatus:
     """Return whether the hook works, what it decided last, and what is wrong."""
     installed = hook_files.inspect(root, expected_script(root))
     daemon = confinement.find_daemon(root)

@@ -76,7 +76,7 @@ class CommandContext:
         root: str = '/',
         wait: Callable[[float], None] = time.sleep,
         ask: Callable[[str], str] = input,
-        signals: Callable[
+        block_signals: Callable[
             [], AbstractContextManager[Callable[[float], int | None]]
         ] = signals.blocked,
         clock_ns: Callable[[], int] = time.monotonic_ns,
@@ -87,14 +87,14 @@ class CommandContext:
 
         :param wait: waits for the given number of seconds
         :param ask: prints a question and returns the answer, like :func:`input`
-        :param signals: replaces :func:`signals.blocked`
+        :param block_signals: replaces :func:`signals.blocked`
         :param clock_ns: returns CLOCK_MONOTONIC [ns]
         :param run: replaces :func:`subprocess.run`
         :param kernel: the kernel operations of a move
         """
         self.root = root
         self.ask = ask
-        self.signals = signals
+        self.block_signals = block_signals
         self.kernel = kernel
         self.wait = wait
         self._clock_ns = clock_ns

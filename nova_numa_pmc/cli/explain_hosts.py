@@ -96,8 +96,8 @@ def weigh_with_nova(
         }
     try:
         # Imported by name, as the command has to work without Nova.
-        nova_weighers = importlib.import_module('nova_numa_pmc.scheduler.nova_weighers')
-        return nova_weighers.weigh(
+        weighers = importlib.import_module('nova_numa_pmc.scheduler.nova_weighers')
+        return weighers.weigh(
             [row_by_host[name] for name in passing_hosts], flavor, files, saved_s
         ), ''
     except ImportError as error:

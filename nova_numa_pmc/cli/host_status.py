@@ -188,13 +188,11 @@ def _read_agent(command: context.CommandContext) -> tuple[AgentStatus, Publicati
 
 
 def _read_nodes(
-    command: context.CommandContext,
-    observed: context.ObservedHost,
-    publication: Publication | None,
+    command: context.CommandContext, observed: context.ObservedHost, published: Publication | None
 ) -> tuple[NodeStatus, ...]:
     """Return the status of the nodes, from the sample or else from the publication.
 
-    :param publication: the agent's publication, or None if there is no fresh one
+    :param published: the agent's publication, or None if there is no fresh one
     """
     view = host_view.view(
         observed.host,
@@ -202,9 +200,7 @@ def _read_nodes(
         command.options.host_options.placement_options,
     )
     loads = (
-        _loads_of_sample(observed.sample)
-        if observed.sample
-        else _loads_of_publication(publication)
+        _loads_of_sample(observed.sample) if observed.sample else _loads_of_publication(published)
     )
     unknown = dict.fromkeys((*_MEASURED, 'demand_now_cores'))
     statuses = []
@@ -236,11 +232,11 @@ def _loads_of_sample(sample: Sample) -> dict[int, dict[str, float | None]]:
     }
 
 
-def _loads_of_publication(publication: Publication | None) -> dict[int, dict[str, float | None]]:
+def _loads_of_publication(published: Publication | None) -> dict[int, dict[str, float | None]]:
     loads: dict[int, dict[str, float | None]] = {}
-    if publication is None:
+    if published is None:
         return loads
-    for node, remote_ratio, demand_now_cores in publication.by_node():
+    for node, remote_ratio, demand_now_cores in published.by_node():
         parts = pressure.node_pressure(
             rates.ratio(node.demand_cores, node.cores),
             rates.ratio(node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec),

@@ -115,7 +115,7 @@ def make_moves(
 
     with (
         hold_move_lock(command, mover, wait_s),
-        command.signals() as wait,
+        command.block_signals() as wait,
         progress.open_progress() as display,
     ):
         printer = _MessagePrinter(display.print_line)

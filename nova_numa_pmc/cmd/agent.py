@@ -203,10 +203,10 @@ def _once(
     return 0
 
 
-def to_lines(publication: Publication) -> list[str]:
+def to_lines(published: Publication) -> list[str]:
     """Return the publication as lines of text."""
-    lines = ['over %.3g s, source: %s' % (publication.interval_s, publication.source or 'none')]
-    for node, remote_ratio, demand_now_cores in publication.by_node():
+    lines = ['over %.3g s, source: %s' % (published.interval_s, published.source or 'none')]
+    for node, remote_ratio, demand_now_cores in published.by_node():
         demand = 'unknown' if node.demand_cores is None else '%.2f' % node.demand_cores
         traffic = (
             'unknown'

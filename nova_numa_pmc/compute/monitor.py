@@ -114,7 +114,7 @@ class Monitor(virt_driver.Monitor):
             self._problem = None
         return numa_metrics
 
-    def _metrics(self, publication: Publication, now_s: float) -> list[objects.MonitorMetric]:
+    def _metrics(self, published: Publication, now_s: float) -> list[objects.MonitorMetric]:
         # Nova passes its resource tracker, whatever the base class calls it. With libvirt, it has
         # one compute node, whose usage has just been summed up over the instances and is saved
         # together with these metrics. If the scheduler later finds a higher usage, the difference
@@ -127,7 +127,7 @@ class Monitor(virt_driver.Monitor):
         (node,) = nodes
         seen_ratio = 1 - _unseen_ratio(node, self.compute_manager)
         inputs = _Inputs(
-            publication,
+            published,
             round(seen_ratio * node.vcpus_used),
             round(seen_ratio * node.memory_mb_used),
             _interval_s(),

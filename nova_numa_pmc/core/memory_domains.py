@@ -69,20 +69,20 @@ def domains_from_labels(labels: Sequence[Hashable]) -> tuple[int, ...]:
 
 
 def domains_from_distances(
-    distances: tuple[tuple[float, ...], ...], threshold: float
+    distances: tuple[tuple[float, ...], ...], limit: float
 ) -> tuple[int, ...]:
-    """Return the domains of nodes that are connected by distances below a threshold.
+    """Return the domains of nodes that are connected by distances below a limit.
 
     :param distances: distances by position; a matrix that is not square is ignored
-    :param threshold: the distance from which on nodes are not connected [SLIT units]
+    :param limit: the distance from which on nodes are not connected [SLIT units]
     :returns: domains as in :class:`model.HostView`
     """
     count = len(distances)
     if (
-        threshold <= LOCAL_DISTANCE
+        limit <= LOCAL_DISTANCE
         or any(len(row) != count for row in distances)
         or all(
-            min(row[:position] + row[position + 1 :], default=threshold) >= threshold
+            min(row[:position] + row[position + 1 :], default=limit) >= limit
             for position, row in enumerate(distances)
         )
     ):
@@ -95,7 +95,7 @@ def domains_from_distances(
             for other in range(seed + 1, count):
                 if (
                     labels[other] == other
-                    and min(distances[position][other], distances[other][position]) < threshold
+                    and min(distances[position][other], distances[other][position]) < limit
                 ):
                     labels[other] = seed
                     pending.append(other)
@@ -108,7 +108,7 @@ def threshold(view: model.HostView) -> tuple[float, bool]:
     :returns: (distance [SLIT units], whether it yields the view's domains). If no distance does,
         the one returned keeps all nodes apart
     """
-    greater_distances = sorted({distance + 1 for row in view.distances for distance in row})
+    greater_distances = sorted({entry + 1 for row in view.distances for entry in row})
     for limit in (NEAR_DEFAULT, LOCAL_DISTANCE, *greater_distances):
         if domains_from_distances(view.distances, limit) == view.domains:
             return limit, True

@@ -7,7 +7,7 @@ import os
 
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import domain_values as values
-from nova_numa_pmc.host.domain_xml import IMAGES, MEMORY_SIZES, attributes
+from nova_numa_pmc.host.domain_xml import IMAGES, MEMORY_SIZES, attribute_values
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -103,6 +103,6 @@ def is_locked(elements: Elements) -> bool:
         or any(
             kind in kinds
             for path, kinds in _DMA_TYPES
-            for kind in attributes(elements, path, 'type')
+            for kind in attribute_values(elements, path, 'type')
         )
     )

@@ -231,7 +231,7 @@ def collect(xml: bytes, root: str) -> Elements:
     return collector.by_path
 
 
-def attributes(elements: Elements, path: str, name: str) -> list[str]:
+def attribute_values(elements: Elements, path: str, name: str) -> list[str]:
     """Return the values of an attribute of those elements at a path that have it."""
     return [
         element.attributes[name]

@@ -19,7 +19,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import DomainError, GuestGone, StateError
 from nova_numa_pmc.host import domain_memory, domain_values as values, domain_xml, files
-from nova_numa_pmc.host.domain_xml import attributes
+from nova_numa_pmc.host.domain_xml import attribute_values
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -234,7 +234,7 @@ def _id(elements: Elements) -> int | None:
 
 def _word(elements: Elements, path: str, name: str) -> str | None:
     """Return the keyword in an attribute, or None if there is none."""
-    words = attributes(elements, path, name)
+    words = attribute_values(elements, path, name)
     # Keywords only hold moves back, so an unexpected one is no reason to leave the guest out.
     return ascii(words[0][:_SHOWN_MAX])[1:-1] if words and words[0] not in ('', 'none') else None
 
@@ -245,7 +245,7 @@ def _tids(elements: Elements) -> tuple[int, ...]:
         sorted(
             {
                 values.parse_integer('vcpu pid', digits, 1, 1 << 31)
-                for digits in attributes(elements, 'vcpus/vcpu', 'pid')
+                for digits in attribute_values(elements, 'vcpus/vcpu', 'pid')
                 if digits not in ('0', '-1')
             }
         )
@@ -265,7 +265,8 @@ def _guest(elements: Elements) -> model.Guest:
         allowed_cpus=allowed_cpus,
         placed_by=_placed_by(elements, specs),
         mem_nodes=_mem_nodes(elements),
-        mem_bound=any(attributes(elements, 'numatune/memory', 'nodeset')) and _is_strict(elements),
+        mem_bound=any(attribute_values(elements, 'numatune/memory', 'nodeset'))
+        and _is_strict(elements),
         page_bytes=domain_memory.page_bytes(elements),
         locked=domain_memory.is_locked(elements),
         pci_devices=_pci_devices(elements),
@@ -276,7 +277,7 @@ def _guest(elements: Elements) -> model.Guest:
         pinned_cpus=_pinned_cpus(elements),
         pins=_pins(elements),
         flavor=_flavor(elements),
-        preallocated='immediate' in attributes(elements, 'memoryBacking/allocation', 'mode'),
+        preallocated='immediate' in attribute_values(elements, 'memoryBacking/allocation', 'mode'),
         host_devices=_host_devices(elements),
         plugged_bytes=plugged_bytes,
     )
@@ -307,7 +308,8 @@ def _vcpus(elements: Elements) -> tuple[int, int | None, frozenset[int] | None]:
 
 def _pinned_cpus(elements: Elements) -> frozenset[int] | None:
     return (
-        values.parse_cpuset('vcpupin', attributes(elements, 'cputune/vcpupin', 'cpuset')) or None
+        values.parse_cpuset('vcpupin', attribute_values(elements, 'cputune/vcpupin', 'cpuset'))
+        or None
     )
 
 
@@ -332,8 +334,8 @@ def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
 def _mem_nodes(elements: Elements) -> tuple[int, ...]:
     nodes = values.parse_cpuset(
         'numatune',
-        attributes(elements, 'numatune/memory', 'nodeset')
-        + attributes(elements, 'numatune/memnode', 'nodeset'),
+        attribute_values(elements, 'numatune/memory', 'nodeset')
+        + attribute_values(elements, 'numatune/memnode', 'nodeset'),
     )
     masks = [element.text for element in elements.get('devices/memory/source/nodemask', ())]
     return tuple(sorted(nodes | values.parse_cpuset('nodemask', masks)))
@@ -342,8 +344,8 @@ def _mem_nodes(elements: Elements) -> tuple[int, ...]:
 def _is_strict(elements: Elements) -> bool:
     """Return whether numatune binds memory to its nodes; libvirt's default mode is 'strict'."""
     return {
-        *attributes(elements, 'numatune/memory', 'mode'),
-        *attributes(elements, 'numatune/memnode', 'mode'),
+        *attribute_values(elements, 'numatune/memory', 'mode'),
+        *attribute_values(elements, 'numatune/memnode', 'mode'),
     } <= {'strict', 'restrictive'}
 
 
@@ -353,8 +355,8 @@ def _placed_by(elements: Elements, specs: Mapping[str, str]) -> tuple[str, ...]:
     if 'numatune/memory' in elements or 'numatune/memnode' in elements:
         codes.append('numatune')
     if 'auto' in (
-        attributes(elements, 'vcpu', 'placement')
-        + attributes(elements, 'numatune/memory', 'placement')
+        attribute_values(elements, 'vcpu', 'placement')
+        + attribute_values(elements, 'numatune/memory', 'placement')
     ):
         codes.append('numad')
     codes += [name for path, name in _PLACED_BY if path in elements]
@@ -384,9 +386,9 @@ def _pci_devices(elements: Elements) -> tuple[str, ...]:
 
 def _host_devices(elements: Elements) -> tuple[str, ...]:
     """Return the host's names of the interfaces below macvtap and of the block devices."""
-    names = attributes(elements, 'devices/interface/source', 'dev') + [
+    names = attribute_values(elements, 'devices/interface/source', 'dev') + [
         path
-        for path in attributes(elements, 'devices/disk/source', 'dev')
+        for path in attribute_values(elements, 'devices/disk/source', 'dev')
         if path.startswith('/dev/')
     ]
     # The names are only displayed, so an odd one is no reason to leave the guest alone.
@@ -400,7 +402,7 @@ def _iothreads(elements: Elements) -> int:
 
 
 def _flavor(elements: Elements) -> str | None:
-    names = attributes(elements, 'metadata/instance/flavor', 'name')
+    names = attribute_values(elements, 'metadata/instance/flavor', 'name')
     return values.parse_label('flavor', names[0]) if names else None
 
 

@@ -100,7 +100,7 @@ def hold(
     bring_over_limit_bytes: int = BRING_OVER_LIMIT_BYTES,
     stay_bound: bool = False,
     written_set: Cpuset | None = None,
-    write: Writer = writes.write,
+    write: Writer = writes.write_file,
     huge_by_node: Mapping[int, int] | None = None,
     set_by_others: Container[str] = frozenset(),
 ) -> HoldResult:
@@ -159,7 +159,7 @@ def hold(
 
 
 def release_memory(
-    groups: GuestGroups, mems: frozenset[int], write: Writer = writes.write
+    groups: GuestGroups, mems: frozenset[int], write: Writer = writes.write_file
 ) -> tuple[FileChange, ...]:
     """Unbind the memory of a guest that :func:`hold` left bound to ``mems``.
 
@@ -172,7 +172,7 @@ def release_memory(
     )
 
 
-def release_cpus(groups: GuestGroups, write: Writer = writes.write) -> tuple[FileChange, ...]:
+def release_cpus(groups: GuestGroups, write: Writer = writes.write_file) -> tuple[FileChange, ...]:
     """Let a guest run on all CPUs of the group above its own.
 
     If the sets are written to each thread group, one whose set differs from that of the others is
@@ -207,7 +207,7 @@ def release_cpus(groups: GuestGroups, write: Writer = writes.write) -> tuple[Fil
 
 
 def undo(
-    groups: GuestGroups, changes: tuple[FileChange, ...], write: Writer = writes.write
+    groups: GuestGroups, changes: tuple[FileChange, ...], write: Writer = writes.write_file
 ) -> None:
     """Revert the changes that :func:`hold` made, the last first.
 
@@ -226,7 +226,9 @@ def undo(
     writes.write_or_undo(groups.scope, steps, write)
 
 
-def narrow_early(groups: GuestGroups, cpus: frozenset[int], write: Writer = writes.write) -> None:
+def narrow_early(
+    groups: GuestGroups, cpus: frozenset[int], write: Writer = writes.write_file
+) -> None:
     """Hold a guest's QEMU to ``cpus`` before its vCPUs have groups (v2); do not verify the write.
 
     ``libvirt/`` is narrowed; :func:`hold` later hands over to the groups below it. Nothing is
@@ -251,7 +253,9 @@ def widen_early(groups: GuestGroups, cpus: frozenset[int]) -> None:
     :raises GuestGone, CpusetError: as :func:`hold`
     """
     writes.write_or_undo(
-        groups.scope, _handover_steps(groups, read_cpusets(groups), (cpus,), 'cpus'), writes.write
+        groups.scope,
+        _handover_steps(groups, read_cpusets(groups), (cpus,), 'cpus'),
+        writes.write_file,
     )
 
 

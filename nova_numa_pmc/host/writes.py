@@ -25,7 +25,7 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    #: A function that writes a text to a file, as :func:`write` does.
+    #: A function that writes a text to a file, as :func:`write_file` does.
     Writer = Callable[[str, str], object]
 
 
@@ -37,7 +37,7 @@ class FileChange(Record):
     after: str
 
 
-def write(path: str, text: str) -> None:
+def write_file(path: str, text: str) -> None:
     """Write a control file in one call; it must exist."""
     fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
@@ -65,7 +65,7 @@ def read_inherited(path: str) -> str:
 
 
 def write_or_undo(
-    scope: str, steps: Iterable[tuple[str, str]], write: Writer = write
+    scope: str, steps: Iterable[tuple[str, str]], write: Writer = write_file
 ) -> tuple[FileChange, ...]:
     """Write files in order, verify each write, and undo all writes if one fails.
 

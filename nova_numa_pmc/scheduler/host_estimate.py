@@ -175,11 +175,11 @@ def _estimate_cached(
     guest = guest_request.guest
     if guest is None:
         return HostEstimate(None, guest_request.why_not_weighed)
-    age_s = now_s - decoded.taken_s
+    metrics_age_s = now_s - decoded.taken_s
     # A clock that is ahead is as wrong as a clock that is behind.
-    if abs(age_s) > options.stale_after * decoded.interval_s:
-        age_text = 'dated %.0f s in the future' if age_s < 0 else '%.0f s old'
-        return HostEstimate(None, 'metrics are ' + age_text % abs(age_s))
+    if abs(metrics_age_s) > options.stale_after * decoded.interval_s:
+        age_text = 'dated %.0f s in the future' if metrics_age_s < 0 else '%.0f s old'
+        return HostEstimate(None, 'metrics are ' + age_text % abs(metrics_age_s))
     if not _is_plausible(decoded.columns, host_state):
         return HostEstimate(None, 'implausible: more CPU demand than its CPUs and vCPUs can cause')
     vcpus: float = 0
@@ -328,19 +328,21 @@ def _estimate(
     )
 
 
-def describe(estimate: HostEstimate) -> str:
+def describe(host_estimate: HostEstimate) -> str:
     """Return an estimate as one line of text."""
-    host_outcome, host = estimate.outcome, estimate.host
+    host_outcome, host = host_estimate.outcome, host_estimate.host
     if host_outcome is None or host is None:
-        return 'unknown: %s' % estimate.why_unknown
+        return 'unknown: %s' % host_estimate.why_unknown
     if host_outcome.pressures[0] >= PRESSURE_MAX:
         return 'no CPU there that guests may use'
     nodes = tuple(
-        node for position in host_outcome.positions for node in estimate.members[position]
+        node for position in host_outcome.positions for node in host_estimate.members[position]
     )
     arrivals = ''
-    if estimate.arrived_vcpus:
-        arrivals = ', with %g vCPUs that arrived after the measurement' % estimate.arrived_vcpus
+    if host_estimate.arrived_vcpus:
+        arrivals = (
+            ', with %g vCPUs that arrived after the measurement' % host_estimate.arrived_vcpus
+        )
     return '%s: pressure %s there, %s elsewhere (%s)%s' % (
         name_nodes(nodes),
         _join_pressures(host_outcome.pressures),

@@ -206,7 +206,7 @@ def _check_hook(root: str) -> Iterable[Finding]:
     in_container = daemon is not None and not daemon.same_root
     if daemon is not None and in_container:
         root = os.path.join(root, 'proc/%d/root' % daemon.pid)
-    return hook_checks.check_status(hook_checks.status(root), in_container)
+    return hook_checks.check_status(hook_checks.read_status(root), in_container)
 
 
 def _controller(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:

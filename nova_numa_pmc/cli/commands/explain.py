@@ -128,11 +128,11 @@ def run(args: argparse.Namespace) -> int:
         if args.guest
         else new_guest(requested_flavor(args))
     )
-    options = host_options.read_below(args.root)
-    decision, recorded = dry_run.decide_unrecorded(guest, options, args.root)
-    places = dry_run.possible_places(decision, options.placement_options)
+    hook_options = host_options.read_below(args.root)
+    decision, recorded = dry_run.decide_unrecorded(guest, hook_options, args.root)
+    places = dry_run.possible_places(decision, hook_options.placement_options)
     nodes = usable_cpus.host_with_pool_cpus(args.root).nodes
-    withheld = node_memory.list_withheld(nodes, options.placement_options)
+    withheld = node_memory.list_withheld(nodes, hook_options.placement_options)
     if args.json:
         print(
             json.dumps(

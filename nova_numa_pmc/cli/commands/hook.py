@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     """Run install, remove or status, print its result, and return the exit code."""
     result: hook_checks.HookStatus | hook_install.InstallResult
     if args.action == 'status':
-        result = hook_checks.status(args.root)
+        result = hook_checks.read_status(args.root)
     elif args.action == 'remove':
         result = hook_install.remove(args.root)
     else:

@@ -56,12 +56,12 @@ def open_screen(stream: TextIO) -> Iterator[Callable[[Iterable[tables.Table | st
 
 
 def _draw_plainly(stream: TextIO, parts: Iterable[tables.Table | str]) -> None:
-    width, height = shutil.get_terminal_size()
+    width, line_count = shutil.get_terminal_size()
     lines: list[str] = []
     for part in parts:
         lines += [part[:width]] if isinstance(part, str) else tables.to_lines(part, width)
     stream.write(
-        _HOME + (_END_OF_LINE + '\n').join(lines[:height]) + _END_OF_LINE + _END_OF_SCREEN
+        _HOME + (_END_OF_LINE + '\n').join(lines[:line_count]) + _END_OF_LINE + _END_OF_SCREEN
     )
     stream.flush()
 

@@ -216,8 +216,8 @@ def _spans(
     inputs: PlacementInput, bandwidth_min: float | None, costs: Sequence[node_sets.Cost] | None
 ) -> list[Candidate]:
     room: list[tuple[float, ...]] = [
-        (cpu_count, max(0, free_bytes))
-        for cpu_count, free_bytes in zip(inputs.cpu_counts, inputs.free_bytes)
+        (cpu_count, max(0, node_free_bytes))
+        for cpu_count, node_free_bytes in zip(inputs.cpu_counts, inputs.free_bytes)
     ]
     need: tuple[float, ...] = (max(1, inputs.request.vcpus), inputs.request.memory_bytes)
     if bandwidth_min:

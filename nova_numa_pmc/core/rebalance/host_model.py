@@ -193,7 +193,7 @@ class HostModel(Layout):
 
         :param mem_shares: (position, share of its accesses) pairs
         """
-        return losses.effect(
+        return losses.effect_at(
             cpu_positions,
             guest.demand_cores,
             self._cpu_shares(guest, cpu_positions),

@@ -103,7 +103,7 @@ class GuestModel:
             {n: cores_by_position.get(n, 0.0) for n in self.cpu_positions}
         ) or layout.by_cores(self.cpu_positions)
         self.mem_shares = self._mem_shares(layout)
-        self.effect = losses.effect(
+        self.effect = losses.effect_at(
             self.cpu_positions,
             demand_cores,
             self.cpu_shares,

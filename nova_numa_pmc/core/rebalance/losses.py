@@ -53,7 +53,7 @@ class Effect:
         self.memory_terms = memory_terms
 
 
-def effect(
+def effect_at(
     cpu_positions: tuple[int, ...],
     demand_cores: float,
     cpu_shares: Shares,
@@ -119,19 +119,19 @@ def limit_loss(lost: float, limit: float) -> float:
     return lost if lost <= limit / 2 else limit * (1 - limit / (4 * lost))
 
 
-def waiting(demand: float, cores: float, burst: float) -> float:
+def waiting(demand: float, cores: float, burst_cores: float) -> float:
     """Return the cores that wait, which are max(0, D − C) smoothed by bursts.
 
     They are h = (x + √(x² + 4·v²)) / 2 with x = D − C. Because h · (h − x) = v², the product of
     waiting and idle cores stays the same while demand changes: v follows from the waiting and idle
     cores measured in one interval. If v = 0, h is max(0, D − C).
 
-    :param burst: v [cores]
+    :param burst_cores: v [cores]
     """
     excess = demand - cores
-    if not burst:
+    if not burst_cores:
         return excess if excess > 0 else 0.0
-    return (excess + sqrt(excess * excess + 4 * burst * burst)) / 2
+    return (excess + sqrt(excess * excess + 4 * burst_cores * burst_cores)) / 2
 
 
 def crowding(demand: float, cores: float) -> float:
@@ -187,8 +187,8 @@ def level_out(
         demand[n] = max(demand[n], level * cores[n])
 
 
-def _waiting_and_crowding(demand: float, cores: float, burst: float) -> float:
-    return waiting(demand, cores, burst) + crowding(demand, cores)
+def _waiting_and_crowding(demand: float, cores: float, burst_cores: float) -> float:
+    return waiting(demand, cores, burst_cores) + crowding(demand, cores)
 
 
 class HostLoss:

@@ -16,8 +16,8 @@ class KernelCalls:
     """The kernel calls of a move, on a guest's control files and a process's pages."""
 
     def write(self, path: str, text: str) -> None:
-        """Write a control file, as :func:`writes.write` does."""
-        writes.write(path, text)
+        """Write a control file, as :func:`writes.write_file` does."""
+        writes.write_file(path, text)
 
     def locate(self, pid: int, addresses: array[int]) -> array[int]:
         """Return the node of each page, as :func:`move_pages.locate` does."""

@@ -19,7 +19,7 @@ class StatusTest(unittest.TestCase):
 
     def assert_found(self, *expected):
         """Compare the status with (code, severity) of each finding."""
-        status = hook.status(self.root)
+        status = hook.read_status(self.root)
         self.assertEqual(
             expected, tuple((result.code, result.severity) for result in status.findings)
         )
@@ -43,7 +43,7 @@ class StatusTest(unittest.TestCase):
         self.assert_found(('promises-unreadable', finding.WARNING))
 
     def test_a_package_elsewhere_in_a_container_is_not_a_finding(self):
-        status = hook.status(self.root)
+        status = hook.read_status(self.root)
         self.assertEqual(status.findings, tuple(hook.check_status(status)))
         self.assertEqual((), tuple(hook.check_status(status, in_container=True)))
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of tests are sentences in plain English, as CONTRIBUTING.rst asks for."""
+"""The names of tests are sentences in plain English; no local has a name that its module uses."""
 
 import ast
 import re
+import symtable
 import unittest
 
-from tests.unit.docs.glossary import TESTS
+from tests.unit.docs.glossary import TESTS, TOP
 
 #: What a name must not contain, and what to write instead.
 PATTERNS = (
@@ -31,7 +32,36 @@ def names():
                 yield path.relative_to(TESTS.parent), node.lineno, node.name
 
 
+def shadows(text):
+    """Yield the locals with the name of a function, a class or an import of their module.
+
+    What a function imports is left out: its module may import the same for types.
+    """
+    module = symtable.symtable(text, '', 'exec')
+    symbols = module.get_symbols()
+    taken = {one.get_name() for one in symbols if one.is_imported() or one.is_namespace()}
+    tables = module.get_children()
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for one in table.get_symbols() if table.get_type() == 'function' else ():
+            if one.is_local() and not one.is_imported() and one.get_name() in taken:
+                yield f'{table.get_lineno()}: {one.get_name()}'
+
+
 class NamesTest(unittest.TestCase):
+    def test_a_local_that_shadows_a_name_of_its_module_is_found(self):
+        text = 'import a\ndef b(a): b = 1\ndef c():\n import a\nclass D:\n def a(self): pass'
+        self.assertEqual(['2: a', '2: b'], sorted(shadows(text)))
+
+    def test_no_local_shadows_a_name_of_its_module(self):
+        found = [
+            f'{path.relative_to(TOP)}:{shadow}'
+            for path in sorted((TOP / 'nova_numa_pmc').rglob('*.py'))
+            for shadow in shadows(path.read_text(encoding='utf-8'))
+        ]
+        self.assertEqual([], found)
+
     def test_each_fault_of_a_name_is_found(self):
         for name, count in (
             ('test_a_missing_file_is_no_problem', 1),

@@ -26,7 +26,7 @@ def effect(guest, node=None):
     shares[cpus] = shares.get(cpus, 0.0) + 1 - part
     if node is not None:
         cpus, shares = node, {node: 1.0}
-    return losses.effect(
+    return losses.effect_at(
         (cpus,),
         demand,
         ((cpus, 1.0),),
@@ -126,7 +126,7 @@ class BalanceTest(unittest.TestCase):
         before = host.loss()
         for burden in (
             effect((0, 1, 0.5, 9.0, 1e8, 64)),
-            losses.effect((0, 1), 5.0, ((0, 0.5), (1, 0.5)), ((0, 1.0),), 0.1, 1e9, LATENCIES),
+            losses.effect_at((0, 1), 5.0, ((0, 0.5), (1, 0.5)), ((0, 1.0),), 0.1, 1e9, LATENCIES),
         ):
             host.add_effect(burden)
             host.add_effect(burden, -1)
