@@ -109,7 +109,7 @@ def _apply(
         groups,
         decision.cpus,
         mems,
-        call.options.bring_over_limit_mib << 20,
+        call.options.fetch_limit_mib << 20,
         stay_bound=mems is not None,
         huge_by_node=huge_by_node,
         written_set=Cpuset(early_cpus, frozenset()),

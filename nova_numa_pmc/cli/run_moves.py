@@ -182,7 +182,7 @@ def print_result(result: MovesResult, print_line: Callable[[str], None]) -> None
     made_count = sum(entry.is_in_effect for entry in result.entries)
     if result.signal:
         print_line(
-            'ended by signal %d: moves that were mostly done were kept, the others were taken back'
+            'ended by signal %d: moves that were mostly done were kept, the others were undone'
             % result.signal
         )
     planned_count = len(result.entries) + result.not_begun
@@ -205,7 +205,7 @@ def print_result(result: MovesResult, print_line: Callable[[str], None]) -> None
                 )
             )
     if made_count:
-        print_line('to take these moves back: nova-numa-rebalance undo')
+        print_line('to undo these moves: nova-numa-rebalance undo')
 
 
 def to_data(result: MovesResult) -> dict[str, Any]:

@@ -19,7 +19,7 @@ _UNCHANGED = 'the move did not change its place'
 
 
 class UndoError(NumaPmcError):
-    """The history has no move that can be taken back."""
+    """The history has no move that can be undone."""
 
 
 class UndoPlan(Record):
@@ -41,7 +41,7 @@ def entries_to_undo(
 
     :param entries: the history, the oldest entry first
     :param move_id: id of the single entry; None: the last command's entries
-    :raises UndoError: there is no such entry, or its move was not made or was taken back at once
+    :raises UndoError: there is no such entry, or its move was not made or was undone at once
     """
     if move_id is not None:
         matching = [entry for entry in entries if entry.id == move_id]
@@ -51,14 +51,14 @@ def entries_to_undo(
             )
         if not matching[-1].is_in_effect:
             raise UndoError(
-                'move %s was not made, or was taken back at once: %s' % (move_id, matching[-1].why)
+                'move %s was not made, or was undone at once: %s' % (move_id, matching[-1].why)
             )
         return matching[-1:]
     entries_in_effect = [entry for entry in entries if entry.batch and entry.is_in_effect]
     if not entries_in_effect:
         raise UndoError(
             'no command has moved guests; "nova-numa-rebalance history" shows the agent\'s '
-            'moves, and undo --move ID takes back one of them'
+            'moves, and undo --move ID undoes one of them'
         )
     last_batch = entries_in_effect[-1].batch
     return [entry for entry in entries_in_effect if entry.batch == last_batch]
@@ -86,7 +86,7 @@ def plan(
             promise = promised.get(part.uuid)
             why = _why_left(part, guests.get(part.uuid), promise)
             if why or promise is None or part.uuid in targets:
-                left_alone.append((part.name, why or 'it has already been taken back'))
+                left_alone.append((part.name, why or 'it has already been undone'))
                 continue
             targets[part.uuid] = promise._replace(**part.before._asdict())
             parts.append(_reverse_part(part))

@@ -3,7 +3,7 @@
 
 The agent needs root and runs until it is stopped, usually as a systemd service. On SIGHUP it
 reads the options again. On SIGTERM, a move in progress continues for at most stop_timeout_s;
-the move is then kept if most of the memory has moved, and taken back otherwise.
+the move is then kept if most of the memory has moved, and undone otherwise.
 
 examples:
   systemctl enable --now nova-numa-agent     # the usual way

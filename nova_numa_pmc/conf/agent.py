@@ -133,7 +133,7 @@ def list_opts() -> list[cfg.Opt]:
             max=600.0,
             help=(
                 'How long a move in progress may continue when the agent is stopped [seconds]. '
-                'After this time, the move is taken back if less than half of its memory has '
+                'After this time, the move is undone if less than half of its memory has '
                 "moved. TimeoutStopSec= of the agent's unit (60) has to be longer."
             ),
         ),

@@ -78,7 +78,7 @@ class HostOptions(Record):
     enabled: bool
     timeout_s: float
     bind: bool
-    bring_over_limit_mib: int
+    fetch_limit_mib: int
     follow_memory_over_mib: int
     strict: bool
     start_grace_s: int
@@ -212,14 +212,15 @@ OPTIONS = (
     ),
     Option(
         'hook',
-        'bring_over_limit_mib',
+        'fetch_limit_mib',
         int,
         64,
         0,
         64,
-        'Maximum amount of memory that the hook moves when it binds a guest to its nodes (see '
+        'Maximum amount of memory that the hook fetches when it binds a guest to its nodes (see '
         'bind) [MiB]. The kernel has one queue for these moves, and every cgroup write on the '
         'host waits for it, so larger moves are not made.',
+        former_name='bring_over_limit_mib',
     ),
     Option(
         'hook',

@@ -4,7 +4,7 @@
 In the steady state, CPUs are narrow and memory is unbound. A guest that is bound to a full node is
 killed by the OOM killer even if another node has free memory, whereas a guest whose vCPUs merely
 run on a node fills it by first touch and then spills. ``cpuset.mems`` is therefore narrowed only
-for as long as it takes to bring over the memory touched so far, and only in the group of QEMU's
+for as long as it takes to fetch the memory touched so far, and only in the group of QEMU's
 main thread. The kernel then moves the pages of the whole address space (update_tasks_nodemask() in
 kernel/cgroup/cpuset.c visits the tasks of the group, all of which share QEMU's mm), while the
 vCPUs' own groups may still allocate anywhere.
@@ -69,7 +69,7 @@ _LEFT_RATIO = 0.01
 
 #: The kernel moves pages for cpusets in one ordered queue, for which every write to a cpuset or to
 #: cgroup.procs on the host waits. Larger moves are made in batches, by move_pages(2).
-BRING_OVER_LIMIT_BYTES = 64 << 20
+FETCH_LIMIT_BYTES = 64 << 20
 
 
 class HoldResult(Record):
@@ -97,19 +97,19 @@ def hold(
     groups: GuestGroups,
     cpus: frozenset[int],
     mems: frozenset[int] | None = None,
-    bring_over_limit_bytes: int = BRING_OVER_LIMIT_BYTES,
+    fetch_limit_bytes: int = FETCH_LIMIT_BYTES,
     stay_bound: bool = False,
     written_set: Cpuset | None = None,
     write: Writer = writes.write_file,
     huge_by_node: Mapping[int, int] | None = None,
     set_by_others: Container[str] = frozenset(),
 ) -> HoldResult:
-    """Hold a guest to ``cpus`` and, unless ``mems`` is None, bring its memory to those nodes.
+    """Hold a guest to ``cpus`` and, unless ``mems`` is None, fetch its memory to those nodes.
 
     :param cpus: not empty
     :param mems: node ids, not empty, or None to leave memory alone. Nodes without memory are left
         out, because the kernel refuses them on v1 and, in older releases, on v2 (EINVAL)
-    :param bring_over_limit_bytes: leave memory alone if more than this is on other nodes
+    :param fetch_limit_bytes: leave memory alone if more than this is on other nodes
     :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of unbinding it again
     :param written_set: the set that an earlier call left. A group with exactly this set may be
         changed; any other set that does not contain the requested one is a pin by others
@@ -145,14 +145,14 @@ def hold(
         )
     steps = _cpu_steps(groups, cpusets, cpus, written_set.cpus, set_by_others)
     memory_outcome, elsewhere_bytes, memory_steps = _memory_steps(
-        groups, cpusets, mems, bring_over_limit_bytes, stay_bound, written_set.mems, huge_by_node
+        groups, cpusets, mems, fetch_limit_bytes, stay_bound, written_set.mems, huge_by_node
     )
     changes = writes.write_or_undo(groups.scope, steps + memory_steps, write)
     left_bytes = None
     if mems is not None and elsewhere_bytes and memory_outcome in (MOVED, BOUND):
         left_bytes = _guest_bytes_elsewhere(groups, mems, exactly=True)
         if left_bytes and _LEFT_RATIO * elsewhere_bytes < left_bytes < elsewhere_bytes:
-            left_bytes = _bring_the_rest(
+            left_bytes = _fetch_the_rest(
                 groups, cpusets, mems, memory_outcome, memory_steps, write
             )
     return HoldResult(changes, cpus, _read_effective_cpus(groups), memory_outcome, left_bytes)
@@ -209,7 +209,7 @@ def release_cpus(groups: GuestGroups, write: Writer = writes.write_file) -> tupl
 def undo(
     groups: GuestGroups, changes: tuple[FileChange, ...], write: Writer = writes.write_file
 ) -> None:
-    """Revert the changes that :func:`hold` made, the last first.
+    """Undo the changes that :func:`hold` made, the last first.
 
     A file that has been changed since is left alone.
 
@@ -383,12 +383,12 @@ def _memory_steps(
 
 
 def _main_unbound_text(groups: GuestGroups, cpusets: Mapping[str, Cpuset]) -> str:
-    """Return the mems to give to the main thread's group once memory has been brought over."""
+    """Return the mems to give to the main thread's group once memory has been fetched."""
     current_text = format_cpulist(cpusets[groups.main].mems)
     return current_text or (groups.version == 2 and _unbound_mems(groups)) or ''
 
 
-def _bring_the_rest(
+def _fetch_the_rest(
     groups: GuestGroups,
     cpusets: Mapping[str, Cpuset],
     mems: frozenset[int],

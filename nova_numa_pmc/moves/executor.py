@@ -3,7 +3,7 @@
 
 The new place is promised before anything is written, so that the start of another guest takes it
 into account, and an agent that is restarted after being killed knows the intended place. A move is
-taken back if most of the memory does not follow.
+undone if most of the memory does not follow.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class MoveExecutor:
     :ivar move_promises: records the promises, and has the options in force
     :ivar widened: the widened guests
     :ivar pool: the floating pool; None for the pool as it is published
-    :ivar failed: uuids of guests whose moves were refused or taken back; the planner empties it
+    :ivar failed: uuids of guests whose moves were refused or undone; the planner empties it
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class MoveExecutor:
     def end_move(self) -> None:
         """Drop the pending moves, and end the move in progress.
 
-        It is kept if most of the memory has moved, and taken back otherwise.
+        It is kept if most of the memory has moved, and undone otherwise.
         """
         self.clear_queue()
         self._cancel()
@@ -216,7 +216,7 @@ class MoveExecutor:
         return parts
 
     def _end(self) -> None:
-        """Keep a move whose memory has followed, and take back any other."""
+        """Keep a move whose memory has followed, and undo any other."""
         unmoved = [part for part in self._parts if not has_followed(part.guest_move.progress)]
         if unmoved:
             details = ', '.join(
@@ -252,10 +252,10 @@ class MoveExecutor:
         )
 
     def _give_up(self, cause: Exception) -> None:
-        """Restore the promises and CPUs; memory that has moved stays where it is.
+        """Undo the changes of promises and CPUs; memory that has moved stays where it is.
 
-        If a promise cannot be restored, the CPUs are not restored either. The guest is then at its
-        promised place, and the next plan deals with its memory.
+        If that of a promise cannot be undone, that of the CPUs is not undone either. The guest is
+        then at its promised place, and the next plan deals with its memory.
         """
         parts, self._parts = self._parts, ()
         self.failed.update(part.uuid for part in self._move.parts)
@@ -265,7 +265,7 @@ class MoveExecutor:
             try:
                 self.move_promises.undo(part)
                 part.guest_move.undo_cpus()
-                self.widened.restore(part.plan_part.uuid)
+                self.widened.undo(part.plan_part.uuid)
             except GuestGone:
                 pass
             except NumaPmcError as error:

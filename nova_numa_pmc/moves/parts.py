@@ -72,7 +72,7 @@ class CpuMove:
         """Do nothing, since the CPUs are written in one step."""
 
     def undo_cpus(self) -> None:
-        """Restore the CPU sets to what they were before this move."""
+        """Undo this move's changes of the CPU sets."""
         holding.undo(self._groups, self._changes, write=self._kernel.write)
 
 

@@ -59,7 +59,7 @@ class WidenedGuests:
         elif kind != plan_records.FETCH and uuid in self._widened:
             self._narrowed[uuid] = self._widened.pop(uuid)
 
-    def restore(self, uuid: str) -> None:
-        """Record that a guest is widened again, after the move that narrowed it was taken back."""
+    def undo(self, uuid: str) -> None:
+        """Record that a guest is widened again, because the move that narrowed it was undone."""
         if uuid in self._narrowed:
             self._widened[uuid] = self._narrowed[uuid]

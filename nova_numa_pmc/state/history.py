@@ -41,7 +41,7 @@ _NODES_MAX = 1024
 _ENTRY_NUMBER_MAX = 1e18
 #: What moves guests: the agent or a command.
 AGENT, APPLY, UNDO, PIN = 'agent', 'apply', 'undo', 'pin'
-#: Results of a move: all of the memory has followed; most of it has; the move was taken back; it
+#: Results of a move: all of the memory has followed; most of it has; the move was undone; it
 #: was not begun; it is in progress, or its process was killed.
 DONE, PARTLY, TAKEN_BACK, REFUSED, BEGUN = RESULTS = (
     'done',
@@ -107,7 +107,7 @@ class HistoryEntry(Record):
 
     @property
     def is_in_effect(self) -> bool:
-        """Return whether the move changed the guests' places and was not taken back."""
+        """Return whether the move changed the guests' places and was not undone."""
         return self.result in (DONE, PARTLY, BEGUN)
 
 

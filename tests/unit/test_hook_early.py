@@ -84,7 +84,7 @@ class Version2Test(EarlyCase):
             hook.run(hosts.name_of(1), 'started', stream.fileno(), self.root)
         self.assertEqual(('0-3', '0-7'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
 
-    def test_narrowing_is_taken_back_where_the_guest_is_not_held(self):
+    def test_narrowing_is_undone_where_the_guest_is_not_held(self):
         tree = self.launch()
         self.assertFalse(self.start().step(0.0))
         for vcpu in tree.vcpus:

@@ -2,9 +2,9 @@
 """Measure this host, show which moves of guests would pay, ask, and make them.
 
 A move promises the new place, writes the CPUs, and lets the memory follow at the rate
-of the option move_mib_per_s. A move whose memory does not follow is taken back.
+of the option move_mib_per_s. A move whose memory does not follow is undone.
 Ctrl-C and SIGTERM end the move in progress: it is kept if most of the memory has
-moved, and taken back otherwise. While this command moves guests, the agent neither
+moved, and undone otherwise. While this command moves guests, the agent neither
 moves nor holds any. If another command is moving guests, this one waits for at most
 the time given by --wait.
 
@@ -12,7 +12,7 @@ examples:
   nova-numa-rebalance apply
   nova-numa-rebalance apply --yes --json
   nova-numa-rebalance apply --yes instance-0000002a
-  nova-numa-rebalance undo                           # take the moves back
+  nova-numa-rebalance undo                           # undo the moves
 
 exit codes: 0 no move would pay, or all were made; 2 moves would pay, but you
 said no; 3 some moves were made and others were not, or only part of the memory

@@ -2,7 +2,7 @@
 """Keep the agent from moving guests, until "resume" or a reboot.
 
 At its next tick, the agent ends the moves in progress, which are kept if most of the
-memory has moved and taken back otherwise, and it plans no new ones. It still measures,
+memory has moved and undone otherwise, and it plans no new ones. It still measures,
 publishes and holds guests to their places. The operator's commands still move guests.
 
 examples:

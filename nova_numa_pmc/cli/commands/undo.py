@@ -3,7 +3,7 @@
 
 Guests that have not been restarted since the move, and are still where it left them,
 are moved back with their memory; the others are listed and left alone. An undo can
-itself be undone. To take back one of the agent's moves, use --move; the agent may
+itself be undone. To undo one of the agent's moves, use --move; the agent may
 repeat the move once it pays again, unless the guest is pinned or the agent is paused.
 
 examples:
@@ -12,8 +12,8 @@ examples:
   nova-numa-rebalance history --last 5
   nova-numa-rebalance undo --move 5f1c09ab
 
-exit codes: 0 everything was taken back; 2 you said no; 3 some moves were taken back; 1 a
-problem, nothing was taken back; 64 usage error, such as no --yes without a terminal
+exit codes: 0 everything was undone; 2 you said no; 3 some moves were undone; 1 a
+problem, nothing was undone; 64 usage error, such as no --yes without a terminal
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
-    """Show what would be taken back, ask, take it back, and return the exit code."""
+    """Show what would be undone, ask, undo it, and return the exit code."""
     command = command or context.CommandContext(args.root)
     if not confirm.can_ask(args, command):
         return exits.USAGE
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         _show(undo)
     result, declined = None, False
     if undo.plan.moves:
-        declined = not args.yes and not confirm.ask_operator(command, 'take these back?')
+        declined = not args.yes and not confirm.ask_operator(command, 'undo these moves?')
         if not declined:
             result = run_moves.make_moves(
                 command,

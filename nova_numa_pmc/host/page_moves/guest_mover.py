@@ -173,7 +173,7 @@ class GuestMove:
         self._cancelled = True
 
     def undo_cpus(self) -> None:
-        """Restore the CPU sets to what they were before this move.
+        """Undo this move's changes of the CPU sets.
 
         :raises GuestGone, CpusetError: as :func:`holding.undo` does
         """
@@ -326,7 +326,7 @@ class GuestMove:
         elsewhere_bytes = self._bytes_elsewhere()
         return (
             elsewhere_bytes is not None
-            and elsewhere_bytes <= holding.BRING_OVER_LIMIT_BYTES
+            and elsewhere_bytes <= holding.FETCH_LIMIT_BYTES
             and bool(self._written_set.cpus)
         )
 

@@ -177,7 +177,7 @@ class OperatorsWordTest(AgentCase):
                 self.assertEqual(1, sum('alone: vcpu0' in text for text in logs.output))
                 self.assertEqual('4-7 2 4-7', self.held(tree, self.open(), 15))
 
-    def test_a_pin_that_is_taken_back_no_longer_counts(self):
+    def test_a_pin_that_is_undone_no_longer_counts(self):
         """vcpupin GUEST 0 r pins to all CPUs that the vCPU may have."""
         agent = self.open()
         self.promise(1, 1)

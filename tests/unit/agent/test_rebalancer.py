@@ -109,7 +109,7 @@ class RebalancingTest(RebalancingCase):
         seen = situation(agent, tick)
         self.assertEqual(((0, 3 << 30),), seen.available_bytes)
 
-    def test_a_guest_whose_pages_stay_is_taken_back(self):
+    def test_the_move_of_a_guest_whose_pages_stay_is_undone(self):
         for memory in self.kernel.memories.values():
             memory.pinned = set(range(PAGES))
         agent = self.open()
@@ -119,7 +119,7 @@ class RebalancingTest(RebalancingCase):
         self.assertIn('most of its memory stays where it was', ' '.join(logs.output))
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
-    def test_a_move_given_up_early_is_taken_back_and_a_late_one_kept(self):
+    def test_a_move_given_up_early_is_undone_and_a_late_one_kept(self):
         for kept in (False, True):
             with self.subTest(kept=kept):
                 agent = self.open()

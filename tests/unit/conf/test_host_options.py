@@ -77,7 +77,7 @@ class BadValueTest(unittest.TestCase):
             ('hook', 'timeout_s = inf'),
             ('hook', 'timeout_s = two'),
             ('hook', 'start_grace_s = 1.5'),
-            ('hook', 'bring_over_limit_mib = 65'),
+            ('hook', 'fetch_limit_mib = 65'),
             ('hook', 'start_grace_s = 900\n  1'),
             ('placement', 'reserve_mib = -1'),
             ('placement', 'smt_ratio = 1.01'),
@@ -137,7 +137,7 @@ class ReadTest(unittest.TestCase):
         self.write(
             b'[placement]\nram_allocation_ratio=1.5\nreserve_mib=512\nsmt_ratio=0.5\n'
             b'domain_distance=15\npressure_floor=0.6\npressure_step=0.1\n'
-            b'[hook]\nenabled=false\ntimeout_s=3\nbind=true\nbring_over_limit_mib=32\n'
+            b'[hook]\nenabled=false\ntimeout_s=3\nbind=true\nfetch_limit_mib=32\n'
             b'follow_memory_over_mib=512\nstrict=true\nstart_grace_s=60\n[state]\ndir=/run/x\n'
         )
         self.assertEqual(
@@ -153,7 +153,7 @@ class ReadTest(unittest.TestCase):
                 enabled=False,
                 timeout_s=3.0,
                 bind=True,
-                bring_over_limit_mib=32,
+                fetch_limit_mib=32,
                 follow_memory_over_mib=512,
                 strict=True,
                 start_grace_s=60,

@@ -125,7 +125,7 @@ class HoldTest(TreeTestCase):
         holding.hold(groups, NODE1, write=tree.write)
         self.assertEqual('0-3', tree.read(tree.target, 'cpuset.cpus'))
 
-    def test_memory_is_brought_through_the_main_threads_group(self):
+    def test_memory_is_fetched_through_the_main_threads_group(self):
         tree, groups = self.tree(2, MODERN, bytes_by_node={0: MIB, 1: 0})
         holding.hold(groups, NODE1, TO_NODE1, write=self.logged(tree))
         self.assertEqual(
@@ -133,7 +133,7 @@ class HoldTest(TreeTestCase):
             self.log[3:],
         )
 
-    def test_v1_migrates_only_while_bringing_over(self):
+    def test_v1_migrates_only_while_it_fetches(self):
         tree, groups = self.tree(1, MODERN, vcpus=0, bytes_by_node={0: MIB, 1: 0})
         holding.hold(groups, NODE1, TO_NODE1, write=self.logged(tree))
         emulator = 'libvirt/emulator/cpuset.'
@@ -163,7 +163,7 @@ class HoldTest(TreeTestCase):
                     (holding.MOVED, MIB), (applied.memory_outcome, applied.left_bytes)
                 )
 
-    def test_a_second_pass_brings_memory_that_the_first_left(self):
+    def test_a_second_pass_fetches_memory_that_the_first_left(self):
         for version in (1, 2):
             for bound in (False, True):
                 with self.subTest(version=version, bound=bound):

@@ -123,7 +123,7 @@ class MovingTest(RebalancingCase):
         )
         self.assertEqual([refused], history.read(self.root)[0])
 
-    def test_cpus_stay_with_a_promise_that_cannot_be_taken_back(self):
+    def test_cpus_stay_with_a_promise_that_cannot_be_undone(self):
         self.kernel.memories[4001].pinned = set(range(PAGES))
         self.begin(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.moving.step()
@@ -147,7 +147,7 @@ class MovingTest(RebalancingCase):
         moved = self.end()
         self.assertEqual((self.AWAY, self.HOME), (moved[1], moved[3]))
 
-    def test_a_swap_of_which_one_half_fails_is_taken_back(self):
+    def test_a_swap_of_which_one_half_fails_is_undone(self):
         self.kernel.memories[4002].pinned = set(range(PAGES))
         with self.assertLogs(LOG, 'WARNING'):
             moved = self.swap()
@@ -186,7 +186,7 @@ class MovingTest(RebalancingCase):
         moved = self.make(plan_records.NARROW, self.part_of(1, (0, 1), (0,), memory=False))
         self.assertEqual((self.HOME, {}), (moved[1], self.moving.widened.nodes))
 
-    def test_a_widened_guest_whose_move_is_taken_back_is_wide_again(self):
+    def test_a_widened_guest_whose_move_is_undone_is_wide_again(self):
         self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
         self.kernel.memories[4001].pinned = set(range(PAGES))
         self.begin(plan_records.MOVE, self.part_of(1, (0, 1), (1,)))

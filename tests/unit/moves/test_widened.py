@@ -30,15 +30,15 @@ class WidenedTest(unittest.TestCase):
         self.widened.record(plan_records.MOVE, part((1,)))
         self.assertEqual({}, self.widened.nodes)
 
-    def test_a_guest_is_wide_again_when_its_move_is_taken_back(self):
+    def test_a_guest_is_wide_again_when_its_move_is_undone(self):
         self.widened.record(plan_records.MOVE, part((1,)))
-        self.widened.restore('uuid-g')
+        self.widened.undo('uuid-g')
         self.assertEqual({'uuid-g': (0, 1)}, self.widened.nodes)
 
     def test_a_guest_is_not_wide_after_a_move_that_did_not_narrow_it(self):
         self.widened.record(plan_records.MOVE, part((1,)))
         self.widened.begin()
-        self.widened.restore('uuid-g')
+        self.widened.undo('uuid-g')
         self.assertEqual({}, self.widened.nodes)
 
     def test_a_guest_is_wide_while_its_promise_and_override_stay(self):

@@ -239,13 +239,13 @@ class UndoTest(OperatingCase):
         code, _, _ = self.run_it('undo', '--yes', '--move', entry.id)
         self.assertEqual((exits.OK, []), (code, self.moved()))
 
-    def test_undo_of_no_move_or_one_taken_back_is_an_error(self):
+    def test_undo_of_no_move_or_one_undone_at_once_is_an_error(self):
         with self.assertRaisesRegex(UndoError, 'no move'):
             self.run_it('undo', '--yes', '--move', '12345678')
         for memory in self.kernel.memories.values():
             memory.pinned = set(range(PAGES))
         self.run_it('apply', '--yes')
-        with self.assertRaisesRegex(UndoError, 'taken back at once'):
+        with self.assertRaisesRegex(UndoError, 'undone at once'):
             self.run_it('undo', '--yes', '--move', self.entries()[0].id)
 
     def test_undo_moves_only_after_a_yes(self):

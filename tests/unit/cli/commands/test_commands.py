@@ -106,7 +106,7 @@ class PinTest(OperatingCase):
         self.assertEqual(exits.OK, self.run_it('pin', host.uuid_of(2), '--node', '0')[0])
         self.assertEqual([], self.moved())
 
-    def test_pin_brings_memory_that_lies_elsewhere(self):
+    def test_pin_fetches_memory_that_lies_elsewhere(self):
         """A move was ended, or memory has spilled; the promise already names the node."""
         tree = self.kernel.memories[4001].tree
         for mib, expected in ((4, []), (24, [('pin', 'done', 24 << 20)])):

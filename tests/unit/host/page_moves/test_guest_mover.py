@@ -318,7 +318,7 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual(guest_mover.DONE, end.state)
         self.assertEqual('0-1', self.tree.held('mems'))
 
-    def test_without_the_call_a_write_brings_over_what_is_little(self):
+    def test_without_the_call_a_write_fetches_what_is_little(self):
         self.guest([AWAY] * 40)
 
         def denied(*_args):
@@ -339,8 +339,8 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual((guest_mover.DONE, 40 * PAGE_BYTES), (end.state, end.moved_bytes))
         self.assertEqual(1, len(written))
 
-    def test_no_write_brings_over_much(self):
-        pages = holding.BRING_OVER_LIMIT_BYTES // PAGE_BYTES + 1
+    def test_no_write_fetches_much(self):
+        pages = holding.FETCH_LIMIT_BYTES // PAGE_BYTES + 1
         self.guest([AWAY] * pages)
 
         def denied(*_args):
