@@ -19,7 +19,7 @@ from nova_numa_pmc.agent.tick import Moment
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import promises_file
-from tests.fixtures import host, measured, sysfs
+from tests.fixtures import fake_host, measured_host, sysfs
 
 MIB = 1 << 20
 
@@ -32,7 +32,7 @@ def main():
     args = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
     with tempfile.TemporaryDirectory() as root:
-        there = measured.MeasuredHost(
+        there = measured_host.MeasuredHost(
             root, [sysfs.FakeNode(at, '%d-%d' % (32 * at, 32 * at + 31)) for at in (0, 1)]
         )
         times = measure(there, root, args)
@@ -91,8 +91,8 @@ def launch(there, root, count):
             node = number % 2
             record.put(
                 model.Promise(
-                    host.uuid_of(number),
-                    host.name_of(number),
+                    fake_host.uuid_of(number),
+                    fake_host.name_of(number),
                     (node,),
                     (node,),
                     2,
@@ -105,8 +105,8 @@ def launch(there, root, count):
 def load(there, count, at):
     """Let each guest have run for a tenth of the time."""
     for number in range(1, count + 1):
-        there.thread(4000 + number, 5000 + number, at / 2, at / 20, 32 * (number % 2))
-    there.busy(dict.fromkeys(range(64), at * 2.5), dict.fromkeys(range(64), at / 10))
+        there.set_thread_times(4000 + number, 5000 + number, at / 2, at / 20, 32 * (number % 2))
+    there.set_cpu_times(dict.fromkeys(range(64), at * 2.5), dict.fromkeys(range(64), at / 10))
 
 
 def tick(there, agent, count, at):

@@ -21,7 +21,7 @@ import time
 from nova_numa_pmc import model
 from nova_numa_pmc.host import files, hook_files
 from nova_numa_pmc.state import pool_loads
-from tests.fixtures import host as hosts, script
+from tests.fixtures import fake_host, hook_script
 
 BARE = [hook_files.INTERPRETER, '-I', '-S', '-c', 'pass']
 RATIO_MAX = 4.0
@@ -81,12 +81,16 @@ def compile_for_interpreter():
 
 def prepare(root):
     """Make a host of two nodes with 20 guests and one more that starts."""
-    host = hosts.FakeHost(root)
-    path = script.write_script(root + '/qemu', root)
+    host = fake_host.FakeHost(root)
+    path = hook_script.write_script(root + '/qemu', root)
     for number in range(20):
-        script.call(path, hosts.name_of(number), 'start', hosts.domain_xml(number))
+        hook_script.run_script(
+            path, fake_host.name_of(number), 'start', fake_host.domain_xml(number)
+        )
         host.launch(number)
-        script.call(path, hosts.name_of(number), 'started', hosts.domain_xml(number))
+        hook_script.run_script(
+            path, fake_host.name_of(number), 'started', fake_host.domain_xml(number)
+        )
     publish(root)
     return host, path
 
@@ -111,14 +115,18 @@ def measure(host, path, operation, runs):
     The ratio is computed within each pair, because other load on the machine drifts over the runs.
     """
     hook_s, bare_s = [], []
-    xml = hosts.domain_xml(STARTING)
+    xml = fake_host.domain_xml(STARTING)
     for _ in range(runs):
         host.end(STARTING)
         if operation in ('started', 'stopped'):
-            script.call(path, hosts.name_of(STARTING), 'start', xml)
+            hook_script.run_script(path, fake_host.name_of(STARTING), 'start', xml)
             host.launch(STARTING)
             wait_for_early_hold()  # long done when libvirt calls `started`
-        hook_s.append(timed(lambda: script.call(path, hosts.name_of(STARTING), operation, xml)))
+        hook_s.append(
+            timed(
+                lambda: hook_script.run_script(path, fake_host.name_of(STARTING), operation, xml)
+            )
+        )
         bare_s.append(timed(lambda: subprocess.run(BARE, input=xml, capture_output=True)))
         lines = host.logged()
         if any('left as it is' in line for line in lines):

@@ -34,7 +34,13 @@ from nova_numa_pmc.core.placement import placement  # noqa: E402
 from nova_numa_pmc.record import Record  # noqa: E402
 from tests.bench import many_caches  # noqa: E402
 from tests.bench.exact_search import Host, Search  # noqa: E402
-from tests.fixtures.hosts import MIB, PLACEMENT_OPTIONS, guest, topology, two_level  # noqa: E402
+from tests.fixtures.model_records import (  # noqa: E402
+    MIB,
+    PLACEMENT_OPTIONS,
+    guest,
+    topology,
+    two_level_distances,
+)
 
 MOST_GUESTS, STEPS, COMPARE_EVERY = 12, 24, 6
 PRESSURE_RATIO_MAX = 1.1
@@ -66,7 +72,7 @@ class Sequence:
         self.topology = topology(
             self.cpus,
             [cpus * rng.randint(3, 8) * 256 * MIB for cpus in self.cpus],
-            distances=two_level(count, rng.choice((1, 2))),
+            distances=two_level_distances(count, rng.choice((1, 2))),
         )
         # Up to 1: fits; up to 3: over-committed.
         self.fill = rng.uniform(0.3, 3.0) * sum(self.cpus)

@@ -21,7 +21,13 @@ from itertools import combinations
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view, memory_domains
 from nova_numa_pmc.core.placement import candidates, l3, placement, ranking
-from tests.fixtures.hosts import GIB, PLACEMENT_OPTIONS, guest, topology, two_level
+from tests.fixtures.model_records import (
+    GIB,
+    PLACEMENT_OPTIONS,
+    guest,
+    topology,
+    two_level_distances,
+)
 
 SOCKETS, CACHES, CORES, THREADS, NODE_BYTES = 2, 12, 10.0, 16, 32 * GIB
 #: There are 42,504 sets of five nodes.
@@ -56,9 +62,9 @@ def drawn(rng):
         (rng.randint(1, THREADS), rng.randint(THREADS * (size - 1) + 1, THREADS * size))
     )
     memory = int(rng.uniform(0.3, 1.0) * room)
-    return model.HostView(tuple(nodes), two_level(count, CACHES, 11, 32), rng.randrange(count)), (
-        model.Request(vcpus, memory, demand_cores=0.5 * vcpus)
-    )
+    return model.HostView(
+        tuple(nodes), two_level_distances(count, CACHES, 11, 32), rng.randrange(count)
+    ), (model.Request(vcpus, memory, demand_cores=0.5 * vcpus))
 
 
 def exact(inputs, placement_options):
@@ -145,7 +151,7 @@ def shared():
         [threads] * count,
         [NODE_BYTES] * count,
         threads=2,
-        distances=two_level(count, CACHES, 11, 32),
+        distances=two_level_distances(count, CACHES, 11, 32),
     )
     return host._replace(
         l3s=tuple((node.cpus,) for node in host.nodes),

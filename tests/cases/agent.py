@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent on a host with two nodes, whose guests a test starts, runs and ends."""
+"""A base class for tests of the agent, on a host with two nodes."""
 
 import os
 import tempfile
@@ -11,9 +11,9 @@ from nova_numa_pmc.agent.tick import Moment
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import promises_file, publication
-from tests.fixtures import host, measured
+from tests.fixtures import fake_host, measured_host
 
-SECOND = measured.SECOND_NS
+SECOND = measured_host.SECOND_NS
 MIB = 1 << 20
 START_NS = 10**15
 
@@ -25,12 +25,12 @@ class AgentCase(unittest.TestCase):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.root = directory.name
-        self.host = measured.MeasuredHost(self.root)
+        self.host = measured_host.MeasuredHost(self.root)
         self.addCleanup(self.host.close)
-        self.host.idle()
+        self.host.set_idle()
         self.directory = os.path.join(self.root, 'run/nova-numa-pmc')
 
-    def open(self, **options):
+    def open_agent(self, **options):
         shared = host_options.read(os.path.join(self.root, host_options.PATH[1:]))
         agent = Agent(
             agent_conf.AgentOptions(shared, counters_conf.CounterOptions(), **options), self.root
@@ -49,16 +49,16 @@ class AgentCase(unittest.TestCase):
 
     def launch(self, number, **more):
         tree = self.host.launch(number, {0: MIB, 1: MIB}, **more)
-        self.run_to(number, 0)
+        self.set_guest_times(number, 0)
         return tree
 
-    def run_to(self, number, run_s, wait_s=0.0, cpu=0):
-        self.host.thread(4000 + number, 5000 + number, run_s, wait_s, cpu)
+    def set_guest_times(self, number, run_s, wait_s=0.0, cpu=0):
+        self.host.set_thread_times(4000 + number, 5000 + number, run_s, wait_s, cpu)
 
     def promise(self, number, node, started=True, since_ns=START_NS - 1500 * SECOND, **more):
         promised = model.Promise(
-            host.uuid_of(number),
-            host.name_of(number),
+            fake_host.uuid_of(number),
+            fake_host.name_of(number),
             (node,),
             (node,),
             2,
@@ -74,12 +74,12 @@ class AgentCase(unittest.TestCase):
         record = promises_file.read(self.directory, files.read_boot_id(self.root))
         return record.promises if record else {}
 
-    def busy(self, at_s, node0, node1):
+    def set_busy(self, at_s, node0, node1):
         """Set the total time in seconds for which the CPUs of each node have been busy."""
-        self.host.busy(
+        self.host.set_cpu_times(
             {cpu: (node0 if cpu < 4 else node1) / 4 for cpu in range(8)},
             dict.fromkeys(range(8), 0),
         )
 
-    def published(self):
+    def read_publication(self):
         return publication.read(self.directory)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operator who runs commands, and answers their questions, on a host with an uneven load."""
+"""A base class for tests of commands: an operator at a host with an uneven load."""
 
 import argparse
 import contextlib
@@ -30,22 +30,27 @@ class OperatingCase(RebalancingCase):
         for directory in tree.children:
             tree.write(os.path.join(directory, 'cpuset.cpus'), cpus)
 
-    def here(self, terminal=False):
+    def command_context(self, terminal=False):
         @contextlib.contextmanager
         def signals():
             yield lambda seconds: self.step()
 
-        here = context.CommandContext(
-            self.root, self.wait, self.ask, signals, lambda: self.now_s * 10**9, kernel=self.kernel
+        command = context.CommandContext(
+            self.root,
+            self.wait,
+            self.answer,
+            signals,
+            lambda: self.now_s * 10**9,
+            kernel=self.kernel,
         )
-        here.terminal = terminal
-        return here
+        command.terminal = terminal
+        return command
 
     def wait(self, seconds):
         self.now_s += seconds
-        self.load(self.now_s)
+        self.load_node_0(self.now_s)
 
-    def ask(self, prompt):
+    def answer(self, prompt):
         self.asked.append(prompt)
         return self.answers.pop(0)
 
@@ -56,20 +61,20 @@ class OperatingCase(RebalancingCase):
             self.signals.pop(0)[1] if self.signals and self.signals[0][0] <= self.steps else None
         )
 
-    def run_it(self, *argv, terminal=False, answers=()):
+    def run_command(self, *argv, terminal=False, answers=()):
         """Run a command; return (exit code, stdout, stderr)."""
         self.answers, self.steps = list(answers), 0
         out, err = io.StringIO(), io.StringIO()
         module = importlib.import_module('nova_numa_pmc.cli.commands.' + argv[0])
         parser = argparse.ArgumentParser()
         module.configure(parser)
-        here = {} if argv[0] == 'history' else {'command': self.here(terminal)}
+        more = {} if argv[0] == 'history' else {'command': self.command_context(terminal)}
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = module.run(parser.parse_args([*argv[1:], '--root', self.root]), **here)
+            code = module.run(parser.parse_args([*argv[1:], '--root', self.root]), **more)
         return code, out.getvalue(), err.getvalue()
 
-    def json(self, *argv):
-        code, out, _ = self.run_it(*argv, '--json')
+    def run_json(self, *argv):
+        code, out, _ = self.run_command(*argv, '--json')
         return code, json.loads(out, parse_constant=self.fail)
 
     def end(self, number):
@@ -80,5 +85,5 @@ class OperatingCase(RebalancingCase):
         """Return the numbers of the guests that are on the other node."""
         return [number for number, place in self.places().items() if place == self.AWAY]
 
-    def entries(self):
+    def history_entries(self):
         return history.read(self.root)[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host with an uneven load, whose agent may move guests and whose kernel moves pages."""
+"""A base class for tests of moves, on a host with an uneven load and an emulated kernel."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ import shutil
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.host.page_moves.kernel_calls import KernelCalls
 from tests.cases.agent import AgentCase
-from tests.fixtures import host
+from tests.fixtures import fake_host
 from tests.fixtures.guest_memory import GuestMemory
 
 LOG = 'nova_numa_pmc.agent'
@@ -17,8 +17,8 @@ PAGES = 300
 class TwoNodes(GuestMemory):
     """A guest's pages on a host without a third node."""
 
-    def tell(self):
-        super().tell()
+    def write_files(self):
+        super().write_files()
         shutil.rmtree(os.path.join(self.tree.root, 'sys/devices/system/node/node2'))
 
 
@@ -61,37 +61,37 @@ class RebalancingCase(AgentCase):
             self.promise(number, 0)
             tree = self.host.launch(number, xml=self.xml(number))
             self.kernel.memories[tree.pid] = TwoNodes(tree, [0] * PAGES)
-        self.load(0)
+        self.load_node_0(0)
 
     def xml(self, number):
-        return host.domain_xml(number)
+        return fake_host.domain_xml(number)
 
-    def open(self, rebalance=agent_conf.ON, **more):
-        agent = super().open(rebalance=rebalance, **more)
+    def open_agent(self, rebalance=agent_conf.ON, **more):
+        agent = super().open_agent(rebalance=rebalance, **more)
         agent.close()
         agent = type(agent)(agent.options, self.root, kernel=self.kernel)
         self.addCleanup(agent.close)
         return agent
 
-    def load(self, at_s):
+    def load_node_0(self, at_s):
         """Keep node 0 fully busy, with guests that wait, up to this time."""
         for number in self.NUMBERS:
-            self.run_to(number, at_s * 4 / 3, at_s * 2 / 3)
-        self.host.busy(
+            self.set_guest_times(number, at_s * 4 / 3, at_s * 2 / 3)
+        self.host.set_cpu_times(
             {cpu: at_s if cpu < 4 else 0 for cpu in range(8)},
             {cpu: at_s / 2 if cpu < 4 else 0 for cpu in range(8)},
         )
 
-    def until_moved(self, agent, ticks=6):
+    def tick_until_moving(self, agent, ticks=6):
         """Tick and step until a move is in progress; return the time."""
         for tick_number in range(ticks):
-            self.load(5 * tick_number)
+            self.load_node_0(5 * tick_number)
             self.tick(agent, 5 * tick_number)
             if agent.step() is not None:
                 return 5 * tick_number
         raise AssertionError('nothing was moved')
 
-    def finish(self, agent):
+    def finish_move(self, agent):
         for _ in range(1000):
             if agent.step() is None:
                 return
@@ -101,7 +101,7 @@ class RebalancingCase(AgentCase):
         """Return {number: (promised node ids, CPUs held, nodes of its pages)}."""
         places = {}
         for number in self.NUMBERS:
-            promise = self.promises()[host.uuid_of(number)]
+            promise = self.promises()[fake_host.uuid_of(number)]
             memory = self.kernel.memories[4000 + number]
             places[number] = (promise.cpu_nodes, memory.tree.held(), set(memory.nodes))
         return places
@@ -131,7 +131,7 @@ class RebalancingCase(AgentCase):
                 finally:
                     os._exit(0)
             _, status = os.waitpid(pid, 0)
-            case.tick(case.open(agent_conf.OFF), 100)
+            case.tick(case.open_agent(agent_conf.OFF), 100)
             for promised, cpus, _ in case.places().values():
                 self.assertEqual({(0,): '0-3', (1,): '4-7'}[promised], cpus)
             self.assertEqual(3, len(case.promises()))

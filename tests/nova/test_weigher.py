@@ -19,8 +19,8 @@ from nova_numa_pmc.compute import host_metrics
 from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
 from nova_numa_pmc.scheduler import filter as pressure_filter, saved_hosts, shadow, weigher
 from tests.bench import nova_hosts
-from tests.fixtures.losses import cpu_loss
-from tests.fixtures.metrics import listed, mutated, state
+from tests.fixtures.expected_losses import cpu_loss
+from tests.fixtures.metrics import build_publication, metric_list, mutate
 
 CONF = nova.conf.CONF
 DEFAULTS = saved_hosts.defaults()
@@ -37,7 +37,9 @@ def host_state(name, *pressures, vcpus_used=16, memory_mb_used=16384, aggregates
     row.host = row.hypervisor_hostname = name
     row.vcpus_used = vcpus_used
     row.memory_mb_used, row.free_ram_mb = memory_mb_used, row.memory_mb - memory_mb_used
-    row.metrics = json.dumps(listed(state(*pressures, taken_s=int(time.time()), **fields)))
+    row.metrics = json.dumps(
+        metric_list(build_publication(*pressures, taken_s=int(time.time()), **fields))
+    )
     (host,) = nova_hosts.host_states([row], instances=2)
     host.aggregates = [objects.Aggregate(metadata=metadata) for metadata in aggregates]
     return host
@@ -431,7 +433,10 @@ class FilterTest(SchedulerTest):
 
 class FuzzTest(SchedulerTest):
     def test_mutated_metrics_do_not_change_the_weights_of_other_hosts(self):
-        rng, original = random.Random(5), listed(state(0.5, 0.25, taken_s=int(time.time())))
+        rng, original = (
+            random.Random(5),
+            metric_list(build_publication(0.5, 0.25, taken_s=int(time.time()))),
+        )
         odd = host_state('odd', 0.5, 0.5)
         neighbours = [
             host_state(f'{name}-{at}', *pressures)
@@ -442,7 +447,7 @@ class FuzzTest(SchedulerTest):
         for at in range(MUTATIONS):
             try:
                 odd.metrics = objects.MonitorMetricList.from_json(
-                    json.dumps(mutated(rng, original), default=str)
+                    json.dumps(mutate(rng, original), default=str)
                 )
             except Exception:
                 # Nova's own decoding fails, as it would without the package; nothing gets as far
@@ -479,7 +484,7 @@ def _forced(rng, original):
             for one in original
         ]
     )
-    values = mutated(rng, original)
+    values = mutate(rng, original)
     if type(values) is list:
         for metric, one in zip(metrics.objects, values):
             if type(one) is dict:

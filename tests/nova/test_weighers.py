@@ -10,8 +10,8 @@ import fixtures
 import testtools
 
 from nova_numa_pmc.scheduler import saved_hosts
-from tests.fixtures.compute_nodes import row
-from tests.fixtures.losses import cpu_loss
+from tests.fixtures.compute_nodes import compute_node_row
+from tests.fixtures.expected_losses import cpu_loss
 
 MULTIPLIER = saved_hosts.defaults()['weight_multiplier']
 NOVA_CONF = """
@@ -69,10 +69,12 @@ class WeighersTest(testtools.TestCase):
         explained = json.loads(
             self.explain(
                 [
-                    row('roomy', 3.5, 3.5, **dict(size, memory_mb=65536)),
-                    row('calm', 0.1, 0.1, **size),
-                    row('other', 3.5, 3.5, aggregates=[{'ram_weight_multiplier': '0'}], **size),
-                    row('full', 9.0, 9.0, **size),
+                    compute_node_row('roomy', 3.5, 3.5, **dict(size, memory_mb=65536)),
+                    compute_node_row('calm', 0.1, 0.1, **size),
+                    compute_node_row(
+                        'other', 3.5, 3.5, aggregates=[{'ram_weight_multiplier': '0'}], **size
+                    ),
+                    compute_node_row('full', 9.0, 9.0, **size),
                 ],
                 NOVA_CONF,
                 '--json',
@@ -99,8 +101,8 @@ class WeighersTest(testtools.TestCase):
 
     def test_the_table_has_a_column_for_each_weigher_that_tells_hosts_apart(self):
         rows = [
-            row('roomy', 0.1, 0.1, memory_mb=65536, vcpus_used=5),
-            row('calm', 0.1, 0.1, memory_mb=16384),
+            compute_node_row('roomy', 0.1, 0.1, memory_mb=65536, vcpus_used=5),
+            compute_node_row('calm', 0.1, 0.1, memory_mb=16384),
         ]
         conf = NOVA_CONF.replace('odd_weigher.Odd,', '')
         text = self.explain(rows, conf + '[numa_pmc]\npenalty_floor = 0.05\n')

@@ -8,7 +8,7 @@ from nova_numa_pmc import hook, hook_worker, model, promises
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import files, journal
 from nova_numa_pmc.state import overrides, pool_loads, promises_file
-from tests.fixtures import domains, host as hosts, sysfs
+from tests.fixtures import domains, fake_host, sysfs
 
 MIB = 1 << 20
 LOCKED = '  <memoryBacking><locked/></memoryBacking>\n'
@@ -19,15 +19,15 @@ class HookTest(unittest.TestCase):
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='hook-')
         self.addCleanup(shutil.rmtree, self.root)
-        self.host = hosts.FakeHost(self.root)
+        self.host = fake_host.FakeHost(self.root)
         self.addCleanup(self.host.close)
 
     def call(self, operation, number, xml=None):
         """Run one operation; return its exit status."""
         with tempfile.TemporaryFile() as stream:
-            stream.write(hosts.domain_xml(number) if xml is None else xml)
+            stream.write(fake_host.domain_xml(number) if xml is None else xml)
             stream.seek(0)
-            return hook.run(hosts.name_of(number), operation, stream.fileno(), self.root)
+            return hook.run(fake_host.name_of(number), operation, stream.fileno(), self.root)
 
     def promises(self):
         record = promises_file.read(
@@ -36,7 +36,7 @@ class HookTest(unittest.TestCase):
         return record.promises if record else {}
 
     def promise(self, number):
-        return self.promises()[hosts.uuid_of(number)]
+        return self.promises()[fake_host.uuid_of(number)]
 
     def homes(self):
         return sorted(promise.cpu_nodes for promise in self.promises().values())
@@ -74,14 +74,16 @@ class StartTest(HookTest):
 
     def test_a_second_start_replaces_the_promise(self):
         self.call('migrate', 1)
-        self.call('start', 1, hosts.domain_xml(1, memory_bytes=1024 * MIB))
+        self.call('start', 1, fake_host.domain_xml(1, memory_bytes=1024 * MIB))
         self.assertEqual([1024 * MIB], [p.memory_bytes for p in self.promises().values()])
 
     def test_a_guest_with_anothers_name_replaces_it(self):
         self.call('start', 1)
-        xml = hosts.domain_xml(2).replace(hosts.name_of(2).encode(), hosts.name_of(1).encode())
+        xml = fake_host.domain_xml(2).replace(
+            fake_host.name_of(2).encode(), fake_host.name_of(1).encode()
+        )
         self.call('start', 1, xml)
-        self.assertEqual([hosts.uuid_of(2)], list(self.promises()))
+        self.assertEqual([fake_host.uuid_of(2)], list(self.promises()))
 
     def test_guests_are_spread_over_the_caches_of_a_node_and_held_to_them(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
@@ -119,7 +121,9 @@ class StartTest(HookTest):
         self.assertEqual([5], [len(promise.mem_nodes) for promise in promises[:1]])
 
     def test_a_guest_that_the_operator_ignores_floats(self):
-        overrides.put(overrides.Override(hosts.uuid_of(1), 'ignore', hosts.name_of(1)), self.root)
+        overrides.put(
+            overrides.Override(fake_host.uuid_of(1), 'ignore', fake_host.name_of(1)), self.root
+        )
         self.host.configure('[hook]\nstrict = true\n')
         for number in (1, 2):
             tree = self.host.launch(number)
@@ -130,7 +134,7 @@ class StartTest(HookTest):
         self.assertIn('left alone: ignored by the operator', ' '.join(self.host.logged()))
 
     def test_a_damaged_list_of_the_operators_costs_a_warning(self):
-        self.host.write('var/lib/nova-numa-pmc/guests', 'x\n%s pin g\n' % hosts.uuid_of(1))
+        self.host.write('var/lib/nova-numa-pmc/guests', 'x\n%s pin g\n' % fake_host.uuid_of(1))
         self.call('start', 1)
         self.assertEqual((0,), self.promise(1).cpu_nodes)
         os.chmod(self.host.path('var/lib/nova-numa-pmc/guests'), 0o666)
@@ -142,7 +146,7 @@ class StartTest(HookTest):
 
     def test_a_guest_is_held_within_its_allowed_cpus(self):
         tree = self.host.launch(1)
-        xml = hosts.domain_xml(1, cpuset='2-5')
+        xml = fake_host.domain_xml(1, cpuset='2-5')
         self.call('start', 1, xml)
         self.call('started', 1, xml)
         self.assertIn(self.cpus(tree), ('2-3', '4-5'))
@@ -153,19 +157,21 @@ class StartTest(HookTest):
         self.assertEqual((1,), self.promise(1).cpu_nodes)
 
     def test_a_guest_too_large_for_a_node_spans(self):
-        xml = hosts.domain_xml(1, vcpus=6)
+        xml = fake_host.domain_xml(1, vcpus=6)
         self.call('start', 1, xml)
         self.assertEqual((0, 1), self.promise(1).cpu_nodes)
 
     def test_a_device_draws_the_guest(self):
         sysfs.write(self.root, 'sys/bus/pci/devices/0000:3b:02.1/numa_node', '1\n')
-        xml = hosts.domain_xml(1).replace(b'</devices>', domains.SRIOV.encode() + b'</devices>')
+        xml = fake_host.domain_xml(1).replace(
+            b'</devices>', domains.SRIOV.encode() + b'</devices>'
+        )
         self.call('start', 1, xml)
         self.assertEqual((1,), self.promise(1).cpu_nodes)
 
     def test_persistent_memory_leaves_the_node_to_others(self):
         device = domains.memory_device('nvdimm', 512 << 20).encode()
-        xml = hosts.domain_xml(0, memory_bytes=(512 << 30) + 512 * MIB)
+        xml = fake_host.domain_xml(0, memory_bytes=(512 << 30) + 512 * MIB)
         self.call('start', 0, xml.replace(b'</devices>', device + b'</devices>'))
         self.assertEqual(512 * MIB, self.promise(0).memory_bytes)
         for number in range(1, 8):
@@ -174,7 +180,7 @@ class StartTest(HookTest):
 
     def test_more_than_the_host_could_give_is_not_promised(self):
         most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"
-        self.call('start', 0, hosts.domain_xml(0, extra=most))
+        self.call('start', 0, fake_host.domain_xml(0, extra=most))
         self.assertEqual(512 * MIB, self.promise(0).memory_bytes)
         self.assertIn('may grow to 1073741824 MiB', self.host.logged()[1])
         for number in range(1, 8):
@@ -182,16 +188,16 @@ class StartTest(HookTest):
         self.assertEqual([(0,)] * 4 + [(1,)] * 4, self.homes())
 
     def test_more_memory_than_the_host_has_takes_all_of_it(self):
-        self.call('start', 0, hosts.domain_xml(0, memory_bytes=1 << 50))
+        self.call('start', 0, fake_host.domain_xml(0, memory_bytes=1 << 50))
         self.assertLess(self.promise(0).memory_bytes, 8 << 30)
         self.assertIn('all that the host has', self.host.logged()[1])
 
     def test_a_guest_that_was_not_promised_counts_by_what_the_host_could_give(self):
         most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"
-        self.host.launch(2, xml=hosts.domain_xml(2, extra=most))
+        self.host.launch(2, xml=fake_host.domain_xml(2, extra=most))
         self.call('start', 1)
         self.assertEqual(512 * MIB, self.promise(2).memory_bytes)
-        self.assertIn('%s: it may grow' % hosts.name_of(2), self.host.logged()[1])
+        self.assertIn('%s: it may grow' % fake_host.name_of(2), self.host.logged()[1])
 
     def test_a_disabled_hook_does_nothing(self):
         self.host.configure('[hook]\nenabled = false\n')
@@ -209,7 +215,7 @@ class StartTest(HookTest):
         self.host.configure('[hook]\ntimeout_s = soon\n')
         self.call('start', 1)
         self.assertIn('timeout_s', self.host.logged()[1])
-        self.assertIn(hosts.uuid_of(1), self.promises())
+        self.assertIn(fake_host.uuid_of(1), self.promises())
 
     def test_wrong_extra_specs_are_named_and_ignored(self):
         metadata = domains.nova_metadata(
@@ -219,7 +225,7 @@ class StartTest(HookTest):
                 'numa_pmc:x': 'y',
             }
         )
-        self.call('start', 1, hosts.domain_xml(1, extra=metadata))
+        self.call('start', 1, fake_host.domain_xml(1, extra=metadata))
         self.assertEqual((0,), self.promise(1).cpu_nodes)
         lines = self.host.logged()
         self.assertEqual(3, len(lines), lines)
@@ -236,14 +242,16 @@ class StartTest(HookTest):
     def test_strict_refuses_what_is_not_placed(self):
         self.host.configure('[hook]\nstrict = yes\n')
         self.assertEqual(hook.STRICT_STATUS, self.call('start', 1, b'<domain/>'))
-        self.assertEqual(hook.STRICT_STATUS, self.call('start', 1, hosts.domain_xml(1, vcpus=99)))
+        self.assertEqual(
+            hook.STRICT_STATUS, self.call('start', 1, fake_host.domain_xml(1, vcpus=99))
+        )
         self.assertEqual(0, self.call('migrate', 1, b'<domain/>'))
         self.assertEqual(0, self.call('start', 1))
 
     def test_strict_lets_start_what_is_not_ours_to_place(self):
         self.host.configure('[hook]\nstrict = yes\n')
         for extra in (domains.OPTED_OUT, domains.NUMA_NODES_1):
-            self.assertEqual(0, self.call('start', 1, hosts.domain_xml(1, extra=extra)))
+            self.assertEqual(0, self.call('start', 1, fake_host.domain_xml(1, extra=extra)))
             self.assertNotEqual('placed', self.promise(1).origin)
 
 
@@ -260,10 +268,10 @@ class LogTest(HookTest):
 
     def start(self):
         with tempfile.TemporaryFile() as stream:
-            stream.write(hosts.domain_xml(1))
+            stream.write(fake_host.domain_xml(1))
             stream.seek(0)
             return hook.run(
-                hosts.name_of(1),
+                fake_host.name_of(1),
                 'start',
                 stream.fileno(),
                 self.root,
@@ -306,7 +314,7 @@ class SimultaneousStartsTest(HookTest):
             if not pid:
                 status = 1
                 try:
-                    status = self.call('start', number, hosts.domain_xml(number, 1, 256 * MIB))
+                    status = self.call('start', number, fake_host.domain_xml(number, 1, 256 * MIB))
                 finally:
                     os._exit(status)
             children.append(pid)
@@ -324,11 +332,11 @@ class DeviceMemoryTest(HookTest):
     def setUp(self):
         super().setUp()
         sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2, '', 96 << 30)])
-        sysfs.device_memory(self.root, [2])
+        sysfs.mark_device_memory(self.root, [2])
 
     def test_no_guest_is_promised_device_memory(self):
         for number, gib in enumerate((1, 6, 3)):
-            self.call('start', number, hosts.domain_xml(number, memory_bytes=gib << 30))
+            self.call('start', number, fake_host.domain_xml(number, memory_bytes=gib << 30))
         self.assertEqual(
             {0, 1},
             {
@@ -400,7 +408,7 @@ class StartedTest(HookTest):
 
     def test_started_does_not_touch_another_process_under_the_pid(self):
         tree = self.host.launch(1)
-        self.host.write('proc/4001/cmdline', 'qemu\0-uuid\0%s\0' % hosts.uuid_of(2))
+        self.host.write('proc/4001/cmdline', 'qemu\0-uuid\0%s\0' % fake_host.uuid_of(2))
         self.call('start', 1)
         self.assertEqual(0, self.call('started', 1))
         self.assertEqual('', self.cpus(tree))
@@ -440,13 +448,13 @@ class StartedTest(HookTest):
     def test_started_leaves_a_pin_of_another_process(self):
         tree = self.host.launch(1)
         self.call('start', 1)
-        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n')
+        tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n')
         self.call('started', 1)
         self.assertEqual('- 3-4 -', self.cpus(tree))
         self.assertEqual(('floating', False), (self.promise(1).origin, self.promise(1).missed))
 
     def test_a_guest_placed_by_others_is_counted_and_not_written(self):
-        xml = hosts.domain_xml(1, extra=domains.NUMA_NODES_1)
+        xml = fake_host.domain_xml(1, extra=domains.NUMA_NODES_1)
         tree = self.host.launch(1, xml=xml)
         before = tree.contents()
         self.call('start', 1, xml)
@@ -463,7 +471,7 @@ class StartedTest(HookTest):
     def test_a_guest_on_cpus_of_its_own_counts_its_memory_on_their_node(self):
         self.host.write('sys/devices/system/cpu/isolated', '6-7\n')
         pins = ''.join(f"<vcpupin vcpu='{at}' cpuset='6-7'/>" for at in (0, 1))
-        self.call('start', 1, hosts.domain_xml(1, extra=f'  <cputune>{pins}</cputune>\n'))
+        self.call('start', 1, fake_host.domain_xml(1, extra=f'  <cputune>{pins}</cputune>\n'))
         self.assertEqual(
             ('pinned', (1,), (1,), 0),
             (
@@ -480,7 +488,7 @@ class MemoryLiesTest(HookTest):
 
     def cpus_after_start(self, lying, extra=''):
         tree = self.host.launch(1, bytes_by_node=lying)
-        xml = hosts.domain_xml(1, extra=extra)
+        xml = fake_host.domain_xml(1, extra=extra)
         self.call('start', 1, xml)
         self.assertEqual((0,), self.promise(1).cpu_nodes)
         self.call('started', 1, xml)
@@ -507,9 +515,11 @@ class MemoryLiesTest(HookTest):
 
     def test_a_guest_that_the_operator_ignores_meanwhile_is_left_alone(self):
         tree = self.host.launch(1, bytes_by_node={0: 0, 1: 40 * MIB})
-        xml = hosts.domain_xml(1, extra=LOCKED)
+        xml = fake_host.domain_xml(1, extra=LOCKED)
         self.call('start', 1, xml)
-        overrides.put(overrides.Override(hosts.uuid_of(1), 'ignore', hosts.name_of(1)), self.root)
+        overrides.put(
+            overrides.Override(fake_host.uuid_of(1), 'ignore', fake_host.name_of(1)), self.root
+        )
         self.call('started', 1, xml)
         self.assertEqual('', self.cpus(tree))
         promise = self.promise(1)
@@ -536,11 +546,11 @@ class MemoryLiesTest(HookTest):
             ],
         )
         tree = self.host.launch(1, bytes_by_node={0: 0, 1: normal_bytes})
-        tree.put(
+        tree.write_file(
             'proc/4001/numa_maps', '7f00 default huge N%d=256 kernelpagesize_kB=2048\n' % node
         )
-        tree.put('proc/4001/status', 'VmRSS:\t 9 kB\nHugetlbPages:\t 524288 kB\n')
-        xml = hosts.domain_xml(1, extra=HUGE)
+        tree.write_file('proc/4001/status', 'VmRSS:\t 9 kB\nHugetlbPages:\t 524288 kB\n')
+        xml = fake_host.domain_xml(1, extra=HUGE)
         self.call('start', 1, xml)
         self.call('started', 1, xml)
         return self.cpus(tree)
@@ -573,7 +583,7 @@ class EndTest(HookTest):
     def test_stopped_of_an_unknown_guest_changes_nothing(self):
         self.call('start', 1)
         self.assertEqual(0, self.call('stopped', 2))
-        self.assertEqual([hosts.uuid_of(1)], list(self.promises()))
+        self.assertEqual([fake_host.uuid_of(1)], list(self.promises()))
 
     def test_a_promise_whose_guest_is_gone_is_dropped(self):
         for number in range(4):
@@ -583,7 +593,7 @@ class EndTest(HookTest):
         for number in range(3):
             self.host.end(number)
         self.call('start', 9)
-        self.assertEqual({hosts.uuid_of(3), hosts.uuid_of(9)}, set(self.promises()))
+        self.assertEqual({fake_host.uuid_of(3), fake_host.uuid_of(9)}, set(self.promises()))
 
 
 class BootstrapTest(HookTest):
@@ -604,7 +614,7 @@ class BootstrapTest(HookTest):
     def test_running_guests_are_promised_as_starting_ones_are(self):
         for extra in ('', domains.OPTED_OUT, domains.NUMA_NODES_1):
             with self.subTest(extra=extra):
-                xml = hosts.domain_xml(1, extra=extra).replace(
+                xml = fake_host.domain_xml(1, extra=extra).replace(
                     b'>2</vcpu>', b" current='1'>4</vcpu>"
                 )
                 self.call('start', 1, xml)
@@ -632,7 +642,7 @@ class BootstrapTest(HookTest):
             sorted(
                 promise.cpu_nodes
                 for uuid, promise in self.promises().items()
-                if uuid != hosts.uuid_of(9)
+                if uuid != fake_host.uuid_of(9)
             ),
         )
         self.assertTrue(any('promises' in line for line in self.host.logged()))
@@ -641,14 +651,14 @@ class BootstrapTest(HookTest):
         self.call('start', 1)
         self.host.write('proc/sys/kernel/random/boot_id', 'another\n')
         self.call('start', 2)
-        self.assertEqual([hosts.uuid_of(2)], list(self.promises()))
+        self.assertEqual([fake_host.uuid_of(2)], list(self.promises()))
 
     def test_an_unreadable_guest_is_named_and_passed_over(self):
         self.host.write('run/libvirt/qemu/odd.xml', '<domstatus pid="1"><domain/></domstatus>')
         self.host.write('proc/1/cmdline', '')
         self.call('start', 1)
         self.assertIn('odd.xml', self.host.logged()[1])
-        self.assertEqual([hosts.uuid_of(1)], list(self.promises()))
+        self.assertEqual([fake_host.uuid_of(1)], list(self.promises()))
 
 
 class PoolTest(HookTest):
@@ -682,11 +692,11 @@ class PoolTest(HookTest):
 
     def test_a_guest_with_a_set_of_its_own_is_placed_within_that(self):
         self.publish(self.SHARED)
-        self.call('start', 1, hosts.domain_xml(1, cpuset='2-3,6-7'))
+        self.call('start', 1, fake_host.domain_xml(1, cpuset='2-3,6-7'))
         self.assertIn('CPUs 2-3;', self.host.logged()[0])
         # Guests in another pool do not load the shared CPUs.
         self.assertEqual(0, self.promise(1).vcpus)
-        self.call('start', 2, hosts.domain_xml(2, cpuset=self.SHARED))
+        self.call('start', 2, fake_host.domain_xml(2, cpuset=self.SHARED))
         self.assertIn('CPUs 4-5;', self.host.logged()[0])
         self.assertEqual(2, self.promise(2).vcpus)
 
@@ -708,8 +718,8 @@ class PoolTest(HookTest):
             ),
         )
         self.call('start', 1)
-        self.call('start', 2, hosts.domain_xml(2, cpuset='2-3,6-7,99'))
-        self.call('start', 3, hosts.domain_xml(3, cpuset='3,7'))
+        self.call('start', 2, fake_host.domain_xml(2, cpuset='2-3,6-7,99'))
+        self.call('start', 3, fake_host.domain_xml(3, cpuset='3,7'))
         messages = self.host.logged()
         for line, cpus, evidence in zip(
             messages,
@@ -729,7 +739,7 @@ class PoolTest(HookTest):
                 if published:
                     self.publish(self.SHARED)
                 pinned = domains.domain(
-                    hosts.name_of(1), hosts.uuid_of(1), placement=domains.DEDICATED
+                    fake_host.name_of(1), fake_host.uuid_of(1), placement=domains.DEDICATED
                 )
                 self.call('start', 1, pinned)
                 self.assertEqual(

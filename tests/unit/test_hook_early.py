@@ -9,21 +9,21 @@ import unittest
 from nova_numa_pmc import hook, hook_early, promises
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import guests
-from tests.fixtures import host as hosts
+from tests.fixtures import fake_host
 
 
 class EarlyCase(unittest.TestCase):
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='early-')
         self.addCleanup(shutil.rmtree, self.root)
-        self.host = hosts.FakeHost(self.root)
+        self.host = fake_host.FakeHost(self.root)
         self.addCleanup(self.host.close)
         self.options = host_options.read(self.host.path('none'))
         self.written = []
 
     def start(self, number=1, stale=None, **xml):
         """Decide as ``start`` does; return what its child runs."""
-        guest = guests.parse(hosts.domain_xml(number, **xml))
+        guest = guests.parse(fake_host.domain_xml(number, **xml))
         decision = promises.decide_promise(guest, self.options, self.root, 1.0)
         return hook_early.EarlyHold(
             decision.promise, guest, decision.cpus, self.options, self.root, stale, self.write
@@ -57,7 +57,7 @@ class Version2Test(EarlyCase):
 
     def test_the_process_of_an_earlier_start_is_not_narrowed(self):
         self.launch()
-        stale = guests.pid_file_identity(hosts.name_of(1), self.root)
+        stale = guests.pid_file_identity(fake_host.name_of(1), self.root)
         hold = self.start(stale=stale)
         self.assertTrue(hold.step(0.0))
         self.host.end(1)
@@ -79,9 +79,9 @@ class Version2Test(EarlyCase):
         for vcpu in tree.vcpus:
             tree.add_group(vcpu)
         with tempfile.TemporaryFile() as stream:
-            stream.write(hosts.domain_xml(1))
+            stream.write(fake_host.domain_xml(1))
             stream.seek(0)
-            hook.run(hosts.name_of(1), 'started', stream.fileno(), self.root)
+            hook.run(fake_host.name_of(1), 'started', stream.fileno(), self.root)
         self.assertEqual(('0-3', '0-7'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
 
     def test_narrowing_is_undone_where_the_guest_is_not_held(self):
@@ -89,12 +89,14 @@ class Version2Test(EarlyCase):
         self.assertFalse(self.start().step(0.0))
         for vcpu in tree.vcpus:
             tree.add_group(vcpu)
-        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n')  # written by another hook
-        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus.effective'), '3\n')
+        tree.write_file(
+            os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n'
+        )  # written by another hook
+        tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus.effective'), '3\n')
         with tempfile.TemporaryFile() as stream:
-            stream.write(hosts.domain_xml(1))
+            stream.write(fake_host.domain_xml(1))
             stream.seek(0)
-            hook.run(hosts.name_of(1), 'started', stream.fileno(), self.root)
+            hook.run(fake_host.name_of(1), 'started', stream.fileno(), self.root)
         self.assertIn('which nova-numa-pmc did not write', self.host.logged()[-1])
         self.assertEqual(('- 3-4 -', '0-7'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
 
@@ -117,14 +119,14 @@ class Version1Test(EarlyCase):
 
     def add_vcpu(self, tree, number, cpus='0-7'):
         tree.add_group(tree.vcpus[number])
-        tree.put(os.path.join(tree.vcpus[number], 'cpuset.cpus'), cpus)
-        tree.put(os.path.join(tree.vcpus[number], 'tasks'), '5000\n')
+        tree.write_file(os.path.join(tree.vcpus[number], 'cpuset.cpus'), cpus)
+        tree.write_file(os.path.join(tree.vcpus[number], 'tasks'), '5000\n')
 
     def test_vcpus_are_narrowed_once_libvirt_is_done_with_all(self):
         hold = self.start()
         tree = self.launch_and_narrow_qemu(hold)
         self.add_vcpu(tree, 0)
-        tree.put(os.path.join(tree.emulator, 'tasks'), '4001\n')
+        tree.write_file(os.path.join(tree.emulator, 'tasks'), '4001\n')
         self.assertTrue(hold.step(0.1))
         self.assertTrue(hold.step(1.0))  # the other vCPU is still to come
         self.add_vcpu(tree, 1)
@@ -200,9 +202,11 @@ class OverTest(EarlyCase):
 class HookTest(EarlyCase):
     def call(self, operation, run_detached, **xml):
         with tempfile.TemporaryFile() as stream:
-            stream.write(hosts.domain_xml(1, **xml))
+            stream.write(fake_host.domain_xml(1, **xml))
             stream.seek(0)
-            return hook.run(hosts.name_of(1), operation, stream.fileno(), self.root, run_detached)
+            return hook.run(
+                fake_host.name_of(1), operation, stream.fileno(), self.root, run_detached
+            )
 
     def test_only_a_start_that_has_a_place_leaves_a_process(self):
         for operation, vcpus, left in (

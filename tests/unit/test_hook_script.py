@@ -10,7 +10,7 @@ import time
 import unittest
 
 from nova_numa_pmc.host import hook_files
-from tests.fixtures import host as hosts, script
+from tests.fixtures import fake_host, hook_script
 
 OPERATIONS = (
     'prepare',
@@ -24,14 +24,14 @@ OPERATIONS = (
     'attach',
     'an-operation-of-tomorrow',
 )
-XML = hosts.domain_xml(1)
+XML = fake_host.domain_xml(1)
 
 
 class HookScriptTest(unittest.TestCase):
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='hook-')
         self.addCleanup(self.remove)
-        self.host = hosts.FakeHost(self.root)
+        self.host = fake_host.FakeHost(self.root)
         self.addCleanup(self.host.close)
         self.tree = self.host.launch(1)
 
@@ -44,7 +44,7 @@ class HookScriptTest(unittest.TestCase):
         return shutil.rmtree(self.root)
 
     def script(self, *replace, **options):
-        return script.write_script(
+        return hook_script.write_script(
             os.path.join(self.root, 'qemu'), self.root, replace=replace, **options
         )
 
@@ -52,7 +52,9 @@ class HookScriptTest(unittest.TestCase):
         """Assert that every operation exits with status 0 and prints nothing."""
         for operation in operations:
             with self.subTest(operation=operation):
-                done = script.call(path, hosts.name_of(1), operation, xml, environment)
+                done = hook_script.run_script(
+                    path, fake_host.name_of(1), operation, xml, environment
+                )
                 self.assertEqual((0, b''), (done.returncode, done.stdout), done.stderr)
 
     def package(self, text):
@@ -165,7 +167,9 @@ class HookScriptTest(unittest.TestCase):
         self.host.write('var/lib/nova-numa-pmc/guests', 'no override\n' * 20)
         self.host.configure('[hook]\nstrict = true\n')
         self.host.fill_log()
-        done = script.call(self.script(), hosts.name_of(1), 'start', hosts.domain_xml(1, vcpus=99))
+        done = hook_script.run_script(
+            self.script(), fake_host.name_of(1), 'start', fake_host.domain_xml(1, vcpus=99)
+        )
         self.assertEqual(1, done.returncode)
         self.assertIn(b'strict is set', done.stderr)
 
@@ -203,7 +207,7 @@ class HookScriptTest(unittest.TestCase):
         self.host.configure('[hook]\nstrict = true\n')
         path = self.script()
         self.assert_lives(path)
-        done = script.call(path, hosts.name_of(1), 'start', b'<domain/>')
+        done = hook_script.run_script(path, fake_host.name_of(1), 'start', b'<domain/>')
         self.assertEqual((1, b''), (done.returncode, done.stdout))
         self.assertIn(b'strict is set', done.stderr)
         self.assert_lives(path, b'<domain/>', [op for op in OPERATIONS if op != 'start'])
@@ -215,19 +219,19 @@ class HookScriptTest(unittest.TestCase):
 
     def test_the_selftest_tells_nodes_and_guests_and_writes_nothing(self):
         path = self.script()
-        done = script.call(path, '-', 'selftest', b'')
+        done = hook_script.run_script(path, '-', 'selftest', b'')
         self.assertEqual(0, done.returncode)
         self.assertIn(b' nodes 0,1, 1 guests', done.stderr)
         self.assertFalse(os.path.exists(self.host.path('run/nova-numa-pmc')))
 
     def test_the_script_works_from_a_checkout(self):
         path = os.path.join(hook_files.package_site(), 'hooks/qemu')
-        done = script.call(path, '-', 'selftest', b'')
+        done = hook_script.run_script(path, '-', 'selftest', b'')
         self.assertIn(b'selftest: ', done.stderr)
 
     def test_names_that_look_like_options_are_names(self):
         path = self.script()
         for name in ('-c', '--help', '', 'a b', '$(exit 3)', '"', "'"):
             with self.subTest(name=name):
-                done = script.call(path, name, 'start', b'<domain/>')
+                done = hook_script.run_script(path, name, 'start', b'<domain/>')
                 self.assertEqual((0, b''), (done.returncode, done.stdout))

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.model import NodeLoad
 from tests.fixtures import sysfs
-from tests.fixtures.published import PublishedHost
+from tests.fixtures.published_host import PublishedHost
 
 GIB = 1 << 30
 NEAR = [[10, 11, 21, 21], [11, 10, 21, 21], [21, 21, 10, 11], [21, 21, 11, 10]]
@@ -127,7 +127,7 @@ class HostCase(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         nodes, more = SHAPES[shape]
         if shape == 'kept':
-            sysfs.device_memory(directory.name, (2, 3))
+            sysfs.mark_device_memory(directory.name, (2, 3))
         published_host = PublishedHost(directory.name, nodes, **more)
         self.addCleanup(published_host.close)
         return published_host
@@ -147,21 +147,21 @@ class ReproductionTest(HostCase):
 
     def test_fewer_promises_do_not_outweigh_a_node_where_guests_wait(self):
         self.measured(self.host_, self.loads, self.kept)
-        self.assertEqual((1,), self.host_.scheduled())
-        self.assertEqual((1,), self.host_.explained())
-        decision = self.host_.decided()
+        self.assertEqual((1,), self.host_.place_by_scheduler())
+        self.assertEqual((1,), self.host_.place_by_explain())
+        decision = self.host_.decide()
         self.assertEqual((1,), decision.promise.cpu_nodes)
         self.assertIn('; based on the pressure measured 0 s ago', decision.why)
 
     def test_old_evidence_is_not_used_and_the_log_says_so(self):
         self.measured(self.host_, self.loads, self.kept, age_s=95)
-        decision = self.host_.decided()
+        decision = self.host_.decide()
         self.assertEqual((0,), decision.promise.cpu_nodes)
         self.assertIn('; based on promises alone: the publication is 95 s old', decision.why)
 
     def test_without_an_agent_promises_decide(self):
         self.host_.promise(self.kept)
-        decision = self.host_.decided()
+        decision = self.host_.decide()
         self.assertEqual((0,), decision.promise.cpu_nodes)
         self.assertIn('; based on promises alone: the agent has published nothing', decision.why)
 
@@ -170,19 +170,19 @@ class ReproductionTest(HostCase):
         self.host_.write('proc/sys/kernel/random/boot_id', '0' * 36)
         self.assertIn(
             '; based on promises alone: the publication is from another boot',
-            self.host_.decided().why,
+            self.host_.decide().why,
         )
 
     def test_a_damaged_file_costs_a_warning_and_not_the_place(self):
         self.measured(self.host_, self.loads, self.kept)
         self.host_.write('run/nova-numa-pmc/pools', 'x')
-        decision = self.host_.decided()
+        decision = self.host_.decide()
         self.assertEqual((0,), decision.promise.cpu_nodes)
         self.assertIn('pools: not a file of nova-numa-pmc', ' '.join(decision.problems))
 
     def test_guests_that_came_since_are_charged_by_their_promises(self):
         self.measured(self.host_, [NodeLoad(1.0), NodeLoad(0.3)])
-        taken = [self.host_.hook(number, vcpus=4) for number in range(901, 905)]
+        taken = [self.host_.place_by_hook(number, vcpus=4) for number in range(901, 905)]
         self.assertEqual([(1,), (0,), (1,), (0,)], taken)
 
     def test_new_guests_are_expected_to_want_less_where_others_idle(self):
@@ -191,17 +191,17 @@ class ReproductionTest(HostCase):
         )
         # At 0.05 cores per vCPU, node 0 remains emptier for each guest; at 0.5, only for the
         # first.
-        taken = [self.host_.hook(number, vcpus=8) for number in range(901, 904)]
+        taken = [self.host_.place_by_hook(number, vcpus=8) for number in range(901, 904)]
         self.assertEqual([(0,)] * 3, taken)
         self.measured(self.host_, [NodeLoad(14.0), NodeLoad(16.0)])
-        taken = [self.host_.hook(number, vcpus=8) for number in range(901, 904)]
+        taken = [self.host_.place_by_hook(number, vcpus=8) for number in range(901, 904)]
         self.assertEqual([(0,), (1,), (0,)], taken)
 
     def test_guests_that_went_since_are_relieved_by_their_promises(self):
         self.measured(self.host_, [NodeLoad(4.0), NodeLoad(3.0)], [((0,), 8, 1024)])
-        self.assertEqual((1,), self.host_.explained())
+        self.assertEqual((1,), self.host_.place_by_explain())
         self.host_.end(0)
-        self.assertEqual((0,), self.host_.explained())
+        self.assertEqual((0,), self.host_.place_by_explain())
 
 
 #: For ten nodes: the same loads on both halves in another order, so sums differ in the last bit.
@@ -234,9 +234,9 @@ class OneEvidenceTest(HostCase):
         self, shape, loads, kept, rotation, history, flavor
     ):
         host = self.drawn(shape, loads, kept, rotation, history)
-        scheduled = host.scheduled(**flavor)
-        self.assertEqual(scheduled, host.explained(**flavor))
-        self.assertEqual(scheduled, host.hook(**flavor))
+        scheduled = host.place_by_scheduler(**flavor)
+        self.assertEqual(scheduled, host.place_by_explain(**flavor))
+        self.assertEqual(scheduled, host.place_by_hook(**flavor))
 
     @WITH_FILES
     @given(
@@ -256,5 +256,7 @@ class OneEvidenceTest(HostCase):
         # memory.
         host = self.drawn(shape, loads * 3, kept, rotation, history)
         for came in range(4):
-            scheduled = host.scheduled(vcpus, memory_mib, came)
-            self.assertEqual(scheduled, host.hook(901 + came, vcpus=vcpus, memory_mib=memory_mib))
+            scheduled = host.place_by_scheduler(vcpus, memory_mib, came)
+            self.assertEqual(
+                scheduled, host.place_by_hook(901 + came, vcpus=vcpus, memory_mib=memory_mib)
+            )

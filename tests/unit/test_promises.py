@@ -14,7 +14,7 @@ from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import promises_file
-from tests.fixtures import domains, host as hosts
+from tests.fixtures import domains, fake_host
 
 GRACE_S = 100
 NOW_NS = 10**15
@@ -24,12 +24,12 @@ STATUS = 'run/libvirt/qemu'
 def promise(number, age_s=0, **fields):
     """Return a guest's promise on node 0, with its start in progress by default."""
     return model.Promise(
-        hosts.uuid_of(number),
-        hosts.name_of(number),
+        fake_host.uuid_of(number),
+        fake_host.name_of(number),
         (0,),
         (0,),
         2,
-        512 * hosts.MIB,
+        512 * fake_host.MIB,
         since_ns=NOW_NS - age_s * 10**9,
         **fields,
     )
@@ -50,7 +50,7 @@ class ReconcileTest(unittest.TestCase):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.root = directory.name
-        self.host = hosts.FakeHost(self.root)
+        self.host = fake_host.FakeHost(self.root)
         self.addCleanup(self.host.close)
         self.host.configure('[hook]\nstart_grace_s = %d\n' % GRACE_S)
 
@@ -90,17 +90,17 @@ class ReconcileTest(unittest.TestCase):
         self.host.launch(2)
         draft = Draft()
         self.assertEqual([], self.reconcile(draft))
-        held, free = (draft.promises[hosts.uuid_of(number)] for number in (1, 2))
+        held, free = (draft.promises[fake_host.uuid_of(number)] for number in (1, 2))
         self.assertEqual((model.PLACED, (1,), (1,)), (held.origin, held.cpu_nodes, held.mem_nodes))
         self.assertEqual((model.FLOATING, ()), (free.origin, free.cpu_nodes))
         for guest in (held, free):
             self.assertEqual(
-                (True, 2, 512 * hosts.MIB), (guest.started, guest.vcpus, guest.memory_bytes)
+                (True, 2, 512 * fake_host.MIB), (guest.started, guest.vcpus, guest.memory_bytes)
             )
 
     def test_a_guest_that_floats_though_the_hook_was_there_was_missed(self):
         began_after = self.host.launch(1)
-        self.host.launch(2, xml=hosts.domain_xml(2, extra=domains.OPTED_OUT))
+        self.host.launch(2, xml=fake_host.domain_xml(2, extra=domains.OPTED_OUT))
         ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) + 60) * os.sysconf('SC_CLK_TCK')
         for pid in (began_after.pid, began_after.pid + 1):
             stat = '%d (qemu) S %s %d' % (pid, ' '.join('0' * 18), ticks)
@@ -111,14 +111,15 @@ class ReconcileTest(unittest.TestCase):
             draft = Draft()
             self.reconcile(draft)
             self.assertEqual(
-                missed, {number: draft.promises[hosts.uuid_of(number)].missed for number in missed}
+                missed,
+                {number: draft.promises[fake_host.uuid_of(number)].missed for number in missed},
             )
 
     def test_a_guest_that_is_being_decided_on_is_not_counted(self):
         for number in (1, 2):
             self.host.launch(number)
         draft = Draft()
-        starting = model.Guest(hosts.uuid_of(1), hosts.name_of(1), 2, 512 * hosts.MIB)
+        starting = model.Guest(fake_host.uuid_of(1), fake_host.name_of(1), 2, 512 * fake_host.MIB)
         self.assertEqual([], self.reconcile(draft, starting))
         self.assertEqual({2}, draft.numbers())
 
@@ -148,11 +149,11 @@ class ReconcileTest(unittest.TestCase):
 
     def test_a_guest_that_may_grow_beyond_the_host_is_promised_what_it_has(self):
         largest = "  <maxMemory slots='16' unit='TiB'>1</maxMemory>\n"
-        self.host.launch(1, xml=hosts.domain_xml(1, extra=largest))
+        self.host.launch(1, xml=fake_host.domain_xml(1, extra=largest))
         draft = Draft()
         [message] = self.reconcile(draft)
-        self.assertIn('guest %s: it may grow to 1048576 MiB' % hosts.name_of(1), message)
-        self.assertEqual(512 * hosts.MIB, draft.promises[hosts.uuid_of(1)].memory_bytes)
+        self.assertIn('guest %s: it may grow to 1048576 MiB' % fake_host.name_of(1), message)
+        self.assertEqual(512 * fake_host.MIB, draft.promises[fake_host.uuid_of(1)].memory_bytes)
 
     @examples(max_examples=30, deadline=None)
     @given(
@@ -165,8 +166,8 @@ class ReconcileTest(unittest.TestCase):
         for number in range(1, 7):
             self.host.end(number)
         for number in running:
-            xml = hosts.domain_xml(number)
-            domains.write_status(self.root, hosts.name_of(number), xml, 4000 + number)
+            xml = fake_host.domain_xml(number)
+            domains.write_status(self.root, fake_host.name_of(number), xml, 4000 + number)
         draft = Draft(
             *(promise(number, age_s, started=on) for number, (on, age_s) in promised.items())
         )

@@ -16,9 +16,9 @@ from nova_numa_pmc.core import host_view
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.scheduler import host_estimate, request
 from nova_numa_pmc.state import pool_loads, publication
-from tests.fixtures import domains, host, measured, sysfs
+from tests.fixtures import domains, fake_host, measured_host, sysfs
 
-SECOND = measured.SECOND_NS
+SECOND = measured_host.SECOND_NS
 THREADS, SHARED_THREADS = 64, 8
 #: Whole cores: in the fixture, siblings are half a node apart.
 SHARED = '0-3,32-35,64-67,96-99'
@@ -36,9 +36,9 @@ class PoolsCase(unittest.TestCase):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.root = directory.name
-        self.host = measured.MeasuredHost(self.root, sysfs.equal_nodes(2, THREADS), threads=2)
+        self.host = measured_host.MeasuredHost(self.root, sysfs.equal_nodes(2, THREADS), threads=2)
         self.addCleanup(self.host.close)
-        self.host.idle()
+        self.host.set_idle()
         self.shared = parse_cpulist(SHARED)
         self.sampler = sampling.Sampler(root=self.root)
         self.addCleanup(self.sampler.close)
@@ -47,21 +47,23 @@ class PoolsCase(unittest.TestCase):
         """Launch a guest with a thread per CPU; return a function that lets it run for 5 s."""
         self.host.launch(
             number,
-            xml=domains.domain(host.name_of(number), host.uuid_of(number), vcpus=len(cpus), **xml),
+            xml=domains.domain(
+                fake_host.name_of(number), fake_host.uuid_of(number), vcpus=len(cpus), **xml
+            ),
         )
         self.threads(number, cpus, 0, 0)
         return lambda: self.threads(number, cpus, 5 * run_ratio, 5 * wait_ratio)
 
     def threads(self, number, cpus, run_s, wait_s):
         for at, cpu in enumerate(cpus):
-            self.host.thread(4000 + number, 10000 * number + at, run_s, wait_s, cpu)
+            self.host.set_thread_times(4000 + number, 10000 * number + at, run_s, wait_s, cpu)
 
     def published(self, busy_ratio, *run):
         """Return the publication after 5 s in which each CPU was busy this much."""
         self.sampler.sample(0, 1000.0)
         for run_one in run:
             run_one()
-        self.host.busy(
+        self.host.set_cpu_times(
             {cpu: 5 * busy_ratio(cpu) for cpu in range(2 * THREADS)},
             dict.fromkeys(range(2 * THREADS), 0),
         )

@@ -15,11 +15,11 @@ from nova_numa_pmc.host import files
 from nova_numa_pmc.host.perf import perf_event
 from nova_numa_pmc.sample_records import COUNTED, INFERRED, DeviceSample, to_data
 from nova_numa_pmc.state import promises_file
-from tests.fixtures import domains, host, measured, sysfs
+from tests.fixtures import domains, fake_host, measured_host, sysfs
 from tests.fixtures.software_events import CYCLES
 from tests.fixtures.working_child import Child, touch
 
-SECOND = measured.SECOND_NS
+SECOND = measured_host.SECOND_NS
 MIB = 1 << 20
 
 
@@ -28,11 +28,11 @@ class WithoutPmu(unittest.TestCase):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.root = directory.name
-        self.host = measured.MeasuredHost(
+        self.host = measured_host.MeasuredHost(
             self.root, devices={'0000:af:00.0': 1, '0000:3b:02.1': -1}
         )
         self.addCleanup(self.host.close)
-        self.host.idle()
+        self.host.set_idle()
         self.sampler = self.open()
 
     def open(self, **options):
@@ -49,7 +49,7 @@ class WithoutPmu(unittest.TestCase):
         return tree
 
     def run_to(self, number, run_s, wait_s=0.0, cpu=0):
-        self.host.thread(4000 + number, 5000 + number, run_s, wait_s, cpu)
+        self.host.set_thread_times(4000 + number, 5000 + number, run_s, wait_s, cpu)
 
 
 class SamplerTest(WithoutPmu):
@@ -83,7 +83,7 @@ class SamplerTest(WithoutPmu):
         self.sample(0)
         self.run_to(1, 5, 2.5)
         self.run_to(2, 10, cpu=1)
-        self.host.busy(
+        self.host.set_cpu_times(
             {cpu: 5 if cpu < 4 else 1 for cpu in range(8)}, dict.fromkeys(range(8), 2.5)
         )
         sample = self.sample(5)
@@ -126,8 +126,8 @@ class SamplerTest(WithoutPmu):
         self.launch(1, {0: MIB})
         self.sample(0)
         self.run_to(1, 5, 2.5)
-        self.host.thread(77, 77, 5, 500.0, cpu=0, name='backup')
-        self.host.busy(dict.fromkeys(range(8), 2))
+        self.host.set_thread_times(77, 77, 5, 500.0, cpu=0, name='backup')
+        self.host.set_cpu_times(dict.fromkeys(range(8), 2))
         sample = self.sample(5)
         self.assertAlmostEqual(4 * 0.4 + 0.5, sample.nodes[0].demand_cores)
         self.assertAlmostEqual(4 * 0.4, sample.nodes[1].demand_cores)
@@ -136,30 +136,32 @@ class SamplerTest(WithoutPmu):
         self.launch(1, {0: MIB})
         self.sample(0)
         self.run_to(1, 0, 5, cpu=4)
-        self.host.busy(dict.fromkeys(range(8), 0))
+        self.host.set_cpu_times(dict.fromkeys(range(8), 0))
         self.assertEqual([0.5, 0.5], [node.demand_cores for node in self.sample(5).nodes])
         self.run_to(1, 0, 10, cpu=4)
         self.assertEqual([0.0, 1.0], [node.demand_cores for node in self.sample(10).nodes])
 
     def test_cpu_time_that_was_stolen_comes_off_the_capacity(self):
         self.sample(0)
-        self.host.busy(dict.fromkeys(range(8), 2), stolen_by_cpu={0: 5, 1: 5, 4: 1})
+        self.host.set_cpu_times(dict.fromkeys(range(8), 2), stolen_by_cpu={0: 5, 1: 5, 4: 1})
         first, second = self.sample(5).nodes
         self.assertEqual(
             (2.0, 2.0, 0.8), (first.capacity_cores, first.stolen_cores, round(first.cpu_ratio, 3))
         )
         self.assertEqual((3.8, 0.2), (second.capacity_cores, second.stolen_cores))
-        self.host.busy(dict.fromkeys(range(8), 2), stolen_by_cpu=dict.fromkeys(range(8), 10))
+        self.host.set_cpu_times(
+            dict.fromkeys(range(8), 2), stolen_by_cpu=dict.fromkeys(range(8), 10)
+        )
         self.assertEqual(0.2, self.sample(10).nodes[0].capacity_cores)  # never 0, as without CPUs
 
     def test_time_held_back_by_a_quota_does_not_count_as_waiting(self):
         tree = self.launch(1, {0: MIB})
         for directory, text in ((tree.vcpus[0], '5000 100000'), (tree.emulator, 'max 100000')):
-            tree.put(os.path.join(directory, 'cpu.max'), text + '\n')
-        tree.put(os.path.join(tree.vcpus[0], 'cgroup.threads'), '5001\n')
+            tree.write_file(os.path.join(directory, 'cpu.max'), text + '\n')
+        tree.write_file(os.path.join(tree.vcpus[0], 'cgroup.threads'), '5001\n')
 
         def run_to(run_s, wait_s, throttled_s):
-            tree.put(
+            tree.write_file(
                 os.path.join(tree.vcpus[0], 'cpu.stat'),
                 'usage_usec 9\nnr_throttled 8\nthrottled_usec %d\n' % (throttled_s * 1e6),
             )
@@ -181,12 +183,12 @@ class SamplerTest(WithoutPmu):
 
     def test_all_threads_of_a_guest_count_as_its_demand(self):
         tree = self.launch(1, {0: MIB})
-        tree.put(os.path.join(tree.emulator, 'cgroup.threads'), '4001\n4002\n777\n')
+        tree.write_file(os.path.join(tree.emulator, 'cgroup.threads'), '4001\n4002\n777\n')
         threads_of = ((4001, 4001, 'qemu'), (4001, 4002, 'IO iothread1'), (777, 777, 'vhost-4001'))
         for at_s in (0, 5):
             self.run_to(1, at_s)
             for pid, tid, name in threads_of:
-                self.host.thread(pid, tid, at_s / 10, at_s / 20, cpu=1, name=name)
+                self.host.set_thread_times(pid, tid, at_s / 10, at_s / 20, cpu=1, name=name)
             sample = self.sample(at_s)
         [guest] = sample.guests
         self.assertAlmostEqual(1.3, guest.cores)
@@ -194,13 +196,13 @@ class SamplerTest(WithoutPmu):
 
     def test_resctrl_gives_nodes_their_bandwidth(self):
         self.sampler = self.open(bandwidth_max=((0, 1e6), (1, 1e6)))
-        self.host.caches({cpu: cpu // 4 for cpu in range(8)})
+        self.host.set_l3_domains({cpu: cpu // 4 for cpu in range(8)})
         self.launch(1, {0: MIB})
         for at_s in (0, 5):
-            self.host.monitor('', {0: (at_s * 640_000, at_s * 320_000), 1: (0, 0)})
+            self.host.set_resctrl_group('', {0: (at_s * 640_000, at_s * 320_000), 1: (0, 0)})
             self.run_to(1, at_s)
             sample = self.sample(at_s)
-            self.host.busy(dict.fromkeys(range(8), at_s + 5), dict.fromkeys(range(8), 0))
+            self.host.set_cpu_times(dict.fromkeys(range(8), at_s + 5), dict.fromkeys(range(8), 0))
         self.assertEqual('resctrl', sample.source)
         self.assertEqual((1250.0, 1250.0, 0.5), sample.guests[0][8:11])  # one core of four
         self.assertEqual(
@@ -211,7 +213,9 @@ class SamplerTest(WithoutPmu):
 
     def test_devices_are_local_on_the_node_that_the_guest_runs_on(self):
         xml = domains.domain(
-            host.name_of(1), host.uuid_of(1), devices=domains.SRIOV + domains.HOST_DEVICES
+            fake_host.name_of(1),
+            fake_host.uuid_of(1),
+            devices=domains.SRIOV + domains.HOST_DEVICES,
         )
         self.host.write('sys/class/net/eth0/device/numa_node', '0\n')
         self.launch(1, {0: MIB}, xml=xml)
@@ -262,7 +266,7 @@ class SamplerTest(WithoutPmu):
             self.host.write('sys/devices/system/cpu/online', online + '\n')
             self.host.write('sys/devices/system/node/node1/cpulist', '4-%s\n' % online[-1])
             cpus = dict.fromkeys(range(int(online[-1]) + 1), at_s / 2)
-            self.host.busy(cpus, cpus)
+            self.host.set_cpu_times(cpus, cpus)
             nodes = self.sample(at_s).nodes
             with self.subTest(at_s=at_s):
                 self.assertEqual(
@@ -282,7 +286,7 @@ class SamplerTest(WithoutPmu):
         for at_s, text, cores in ((5, 'x', None), (10, '0-3', None), (15, '0-3', 1.0)):
             self.host.write('sys/devices/system/node/node0/cpulist', text + '\n')
             self.run_to(1, at_s)
-            self.host.busy(dict.fromkeys(range(8), at_s), dict.fromkeys(range(8), 0))
+            self.host.set_cpu_times(dict.fromkeys(range(8), at_s), dict.fromkeys(range(8), 0))
             sample = self.sample(at_s)
             self.assertEqual([cores] * len(sample.guests), [one.cores for one in sample.guests])
             self.assertEqual(
@@ -325,13 +329,13 @@ class SamplerTest(WithoutPmu):
     )
     def test_garbage_is_unknown_or_a_problem(self, path, garbage):
         with tempfile.TemporaryDirectory() as root:
-            there = measured.MeasuredHost(root)
+            there = measured_host.MeasuredHost(root)
             self.addCleanup(there.close)
-            there.idle()
+            there.set_idle()
             there.launch(1, {0: MIB})
             with contextlib.closing(sampling.Sampler(root=root)) as sampler:
                 for at_s in (0, 5):
-                    there.thread(4001, 5001, at_s)
+                    there.set_thread_times(4001, 5001, at_s)
                     if at_s:
                         there.write(path, garbage)
                     sample = sampler.sample(at_s * SECOND, 0.0)
@@ -368,11 +372,11 @@ class WithCounters(unittest.TestCase):
         child = Child(lambda: touch(1000 * number))
         self.addCleanup(child.end)
         xml = (
-            domains.status(host.domain_xml(number), child.pid)
+            domains.status(fake_host.domain_xml(number), child.pid)
             .replace(b"pid='4711'", b"pid='%d'" % child.pid)
             .replace(b"<vcpu id='1' pid='4712'/>", b'')
         )
-        sysfs.write(self.root, 'run/libvirt/qemu/%s.xml' % host.name_of(number), xml)
+        sysfs.write(self.root, 'run/libvirt/qemu/%s.xml' % fake_host.name_of(number), xml)
         return child
 
     def test_six_guests_at_once_are_each_counted_right(self):
@@ -380,7 +384,7 @@ class WithCounters(unittest.TestCase):
         with contextlib.closing(sampling.Sampler(self.OPTIONS, self.root)) as sampler:
             sampler.sample(0)
             before = [int(guest.field(7)) for guest in guests]
-            ran = [measured.read_thread(guest.pid, guest.pid).run_ns for guest in guests]
+            ran = [measured_host.read_thread(guest.pid, guest.pid).run_ns for guest in guests]
             for guest in guests:
                 guest.run()
             faults = [int(guest.field(7)) - old for guest, old in zip(guests, before)]
@@ -391,7 +395,7 @@ class WithCounters(unittest.TestCase):
                     ('guests by thread', COUNTED, faults[at] / 2, 0.0, 0.0),
                     (counted.source, counted.basis, *counted[8:11]),
                 )
-                now = measured.read_thread(guests[at].pid, guests[at].pid).run_ns
+                now = measured_host.read_thread(guests[at].pid, guests[at].pid).run_ns
                 self.assertAlmostEqual((now - ran[at]) / (2 * SECOND), counted.cores, places=6)
                 self.assertIsNotNone(counted.cpi)
             self.assertLessEqual(sum(faults) / 2, sum(node.local_per_sec for node in sample.nodes))

@@ -11,22 +11,22 @@ from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import pool_loads, promises_file
 from tests.cases.agent import MIB, SECOND, START_NS, AgentCase
-from tests.fixtures import host
+from tests.fixtures import fake_host
 
 
 class PublishTest(AgentCase):
     def test_the_publication_tells_load_promises_and_when(self):
-        agent = self.open()
+        agent = self.open_agent()
         for number in (1, 2):
             self.launch(number)
             self.promise(number, 0)
         self.assertIsNone(self.tick(agent, 0).publication)  # no rates yet
         self.assertFalse(os.path.exists(os.path.join(self.directory, 'host')))
         for number in (1, 2):
-            self.run_to(number, 5)
-        self.busy(5, 10, 0)
+            self.set_guest_times(number, 5)
+        self.set_busy(5, 10, 0)
         self.tick(agent, 5)
-        publication = self.published()
+        publication = self.read_publication()
         self.assertEqual(
             (1005.0, 5.0, 'pages'),
             (publication.taken_s, publication.interval_s, publication.source),
@@ -45,62 +45,64 @@ class PublishTest(AgentCase):
         self.assertEqual(frozenset(range(8)), for_hook.pools[0].cpus)
 
     def test_what_guests_wanted_is_published_to_the_scheduler_and_the_hook(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.launch(1)
         self.promise(1, 0)
         self.tick(agent, 0)
         for at_s in (200, 400):
-            self.run_to(1, at_s)
-            self.busy(at_s, at_s, 0)
+            self.set_guest_times(1, at_s)
+            self.set_busy(at_s, at_s, 0)
             self.tick(agent, at_s)
-        history = self.published().history
+        history = self.read_publication().history
         self.assertEqual(1, history.guests)
         self.assertGreater(history.cores_per_vcpu_sum, 0)
         self.assertEqual(history, pool_loads.read(self.directory).history)
 
     def test_the_publication_tells_bandwidth_by_node(self):
-        agent = self.open()
-        self.host.caches({cpu: cpu // 4 for cpu in range(8)})
+        agent = self.open_agent()
+        self.host.set_l3_domains({cpu: cpu // 4 for cpu in range(8)})
         self.launch(1)
         for at_s in (0, 5):
-            self.run_to(1, at_s)
-            self.host.monitor('', {0: (at_s * 64_000_000, at_s * 32_000_000), 1: (0, 0)})
+            self.set_guest_times(1, at_s)
+            self.host.set_resctrl_group('', {0: (at_s * 64_000_000, at_s * 32_000_000), 1: (0, 0)})
             self.tick(agent, at_s)
         self.assertEqual(
             [32_000_000, 32_000_000],
-            [node.bandwidth_bytes_per_sec for node in self.published().view.nodes],
+            [node.bandwidth_bytes_per_sec for node in self.read_publication().view.nodes],
         )
 
     def test_young_guests_count_as_expected_beside_what_is_measured(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.launch(1)
         self.promise(1, 1, since_ns=START_NS)
         self.tick(agent, 0)
         self.tick(agent, 5)
-        self.assertEqual([0.0, 1.0], [node.demand_cores for node in self.published().view.nodes])
+        self.assertEqual(
+            [0.0, 1.0], [node.demand_cores for node in self.read_publication().view.nodes]
+        )
 
     def test_a_clock_that_is_set_does_not_change_rates(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.tick(agent, 0)
-        self.busy(5, 5, 0)
+        self.set_busy(5, 5, 0)
         self.tick(agent, 5, realtime_s=5.0)
         self.assertEqual(
             (5.0, 5.0, 1.0),
             (
-                self.published().taken_s,
-                self.published().interval_s,
-                self.published().view.nodes[0].demand_cores,
+                self.read_publication().taken_s,
+                self.read_publication().interval_s,
+                self.read_publication().view.nodes[0].demand_cores,
             ),
         )
 
     def test_nothing_is_published_where_the_option_is_off(self):
-        agent = self.open(publish=False)
+        agent = self.open_agent(publish=False)
         self.tick(agent, 0)
         self.assertIsNotNone(self.tick(agent, 5).publication)
         self.assertFalse(os.path.exists(os.path.join(self.directory, 'host')))
 
     def test_a_reload_counts_by_the_sources_of_the_new_options(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.tick(agent, 0)
         agent.reload(
             agent.options._replace(
@@ -111,7 +113,7 @@ class PublishTest(AgentCase):
         self.assertEqual('', self.tick(agent, 10).publication.source)
 
     def test_a_reload_reaches_everything_that_keeps_options(self):
-        agent = self.open()
+        agent = self.open_agent()
         new = agent.options._replace(
             rebalance='on', host_options=agent.options.host_options._replace(bind=True)
         )
@@ -130,7 +132,7 @@ class PublishTest(AgentCase):
 
 class ProblemTest(AgentCase):
     def test_a_failure_is_logged_once_and_again_when_it_has_ended(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.tick(agent, 0)
         cpulist = 'sys/devices/system/node/node0/cpulist'
         with self.assertLogs('nova_numa_pmc.agent', 'INFO') as logs:
@@ -140,10 +142,10 @@ class ProblemTest(AgentCase):
         messages = [record.getMessage() for record in logs.records]
         self.assertEqual(1, sum(text.startswith('reading the host fails: ') for text in messages))
         self.assertEqual(1, messages.count('reading the host works again'))
-        self.assertEqual(1020.0, self.published().taken_s)
+        self.assertEqual(1020.0, self.read_publication().taken_s)
 
     def test_a_state_directory_that_cannot_be_trusted_stops_publishing_only(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.tick(agent, 0)
         os.makedirs(self.directory, exist_ok=True)
         os.chmod(self.directory, 0o777)
@@ -153,10 +155,10 @@ class ProblemTest(AgentCase):
         self.assertEqual(1, sum(' fails: ' in text for text in logs.output))
         os.chmod(self.directory, 0o755)
         self.tick(agent, 15)
-        self.assertEqual(1015.0, self.published().taken_s)
+        self.assertEqual(1015.0, self.read_publication().taken_s)
 
     def test_a_held_lock_delays_the_books_and_nothing_else(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(1, 0)
         self.launch(1)
         self.tick(agent, 0)
@@ -164,7 +166,7 @@ class ProblemTest(AgentCase):
         with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)):
             with self.assertLogs('nova_numa_pmc.agent', 'WARNING'):
                 self.tick(agent, 5)
-            self.assertEqual(1005.0, self.published().taken_s)
+            self.assertEqual(1005.0, self.read_publication().taken_s)
             self.assertEqual(1, len(self.promises()))
         self.tick(agent, 10)
         self.assertEqual({}, self.promises())
@@ -172,21 +174,23 @@ class ProblemTest(AgentCase):
 
 class BookkeepingTest(AgentCase):
     def test_promises_follow_the_guests(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(1, 0)
         self.promise(2, 1, started=False, since_ns=START_NS)
         self.launch(3)
         with self.assertLogs('nova_numa_pmc.agent', 'INFO') as logs:
             self.tick(agent, 0)
             self.tick(agent, 5)
-        self.assertEqual({host.uuid_of(2), host.uuid_of(3)}, self.promises().keys())
+        self.assertEqual({fake_host.uuid_of(2), fake_host.uuid_of(3)}, self.promises().keys())
         self.assertEqual(2, sum('guest ' in text for text in logs.output))
         messages = ' '.join(logs.output)
-        self.assertIn('guest %s: its promise of 512 MiB was dropped' % host.name_of(1), messages)
-        self.assertIn('guest %s: runs without a promise' % host.name_of(3), messages)
+        self.assertIn(
+            'guest %s: its promise of 512 MiB was dropped' % fake_host.name_of(1), messages
+        )
+        self.assertIn('guest %s: runs without a promise' % fake_host.name_of(3), messages)
 
     def test_a_start_that_never_came_is_dropped_after_its_grace(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(1, 0, started=False, since_ns=START_NS)
         self.tick(agent, 899)
         self.assertEqual(1, len(self.promises()))
@@ -194,19 +198,19 @@ class BookkeepingTest(AgentCase):
         self.assertEqual({}, self.promises())
 
     def test_a_guest_that_cannot_be_read_is_not_looked_at_in_each_tick(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.launch(1, xml=b'<domain/>')
         self.tick(agent, 0)
         with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)):
             self.tick(agent, 5)
-        self.assertEqual(1005.0, self.published().taken_s)
+        self.assertEqual(1005.0, self.read_publication().taken_s)
 
     def test_without_libvirt_no_guests_are_published(self):
         os.rmdir(os.path.join(self.root, 'run/libvirt/qemu'))
-        agent = self.open()
+        agent = self.open_agent()
         self.tick(agent, 0)
         self.tick(agent, 5)
-        self.assertEqual([0, 0], [node.guests for node in self.published().view.nodes])
+        self.assertEqual([0, 0], [node.guests for node in self.read_publication().view.nodes])
 
 
 class SoakTest(AgentCase):
@@ -214,7 +218,7 @@ class SoakTest(AgentCase):
 
     def test_hundreds_of_ticks_lose_no_guest_and_leave_none_over(self):
         chance, running, trees = random.Random(11), set(), {}
-        agent = self.open(rebalance=agent_conf.DRY_RUN)
+        agent = self.open_agent(rebalance=agent_conf.DRY_RUN)
         logging.disable(logging.CRITICAL)
         self.addCleanup(logging.disable, logging.NOTSET)
         for tick_number in range(300):
@@ -229,7 +233,9 @@ class SoakTest(AgentCase):
                     if chance.random() < 0.8:  # otherwise the hook was not installed
                         self.promise(number, chance.randrange(2))
             for number in running:
-                self.run_to(number, 5 * tick_number * chance.random(), cpu=chance.randrange(8))
+                self.set_guest_times(
+                    number, 5 * tick_number * chance.random(), cpu=chance.randrange(8)
+                )
                 if chance.random() < 0.1:
                     trees[number].set_all(chance.choice(('0-7', '', '5')))
             broken = chance.random() < 0.1
@@ -238,11 +244,12 @@ class SoakTest(AgentCase):
             publication = self.tick(agent, 5 * tick_number).publication
             if not broken:
                 self.assertEqual(
-                    {host.uuid_of(number) for number in running}, self.promises().keys()
+                    {fake_host.uuid_of(number) for number in running}, self.promises().keys()
                 )
             if publication:
                 self.assertEqual(
-                    len(running), round(sum(node.guests for node in self.published().view.nodes))
+                    len(running),
+                    round(sum(node.guests for node in self.read_publication().view.nodes)),
                 )
         self.assertLessEqual(
             len(agent._problem_log._failing)

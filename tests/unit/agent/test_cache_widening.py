@@ -10,7 +10,7 @@ from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import promises_file
 from tests.cases.agent import AgentCase
-from tests.fixtures import host, sysfs
+from tests.fixtures import fake_host, sysfs
 
 LOG = logging.getLogger('nova_numa_pmc.agent')
 CACHE = (4, 5)
@@ -27,7 +27,8 @@ class CacheWideningTest(AgentCase):
     def look(self, waits, demand=2.0, elapsed_s=5.0, vcpus=2):
         """Let guests 1 to 3 wait for these cores; return which are then held to their cache."""
         guests = tuple(
-            model.Guest(host.uuid_of(at), host.name_of(at), vcpus, 1 << 29) for at in (1, 2, 3)
+            model.Guest(fake_host.uuid_of(at), fake_host.name_of(at), vcpus, 1 << 29)
+            for at in (1, 2, 3)
         )
         tick = Tick(
             None,
@@ -38,7 +39,7 @@ class CacheWideningTest(AgentCase):
                 tuple(sample_records.NodeSample(node, demand_cores=demand) for node in (0, 1)),
                 tuple(
                     sample_records.GuestSample(
-                        host.uuid_of(at), host.name_of(at), '', '', 1.0, wait
+                        fake_host.uuid_of(at), fake_host.name_of(at), '', '', 1.0, wait
                     )
                     for at, wait in enumerate(waits, 1)
                 ),
@@ -49,7 +50,7 @@ class CacheWideningTest(AgentCase):
         )
         after = self.subject.widen(tick)
         self.assertEqual(self.promises(), after.host_promises.promises)
-        return {at for at in (1, 2, 3) if self.promises()[host.uuid_of(at)].cpus}
+        return {at for at in (1, 2, 3) if self.promises()[fake_host.uuid_of(at)].cpus}
 
     def test_the_guest_that_waits_most_is_widened_once_that_has_gone_on_for_a_while(self):
         self.assertEqual([{1, 2}, {1, 2}, {1}], [self.look((0.3, 0.5, 0.0)) for _ in range(3)])
@@ -79,4 +80,4 @@ class CacheWideningTest(AgentCase):
         self.promise(1, 1, started=False, cpus=CACHE)
         for _ in range(9):
             self.look((9.0, 0.0, 0.0))
-        self.assertEqual(CACHE, self.promises()[host.uuid_of(1)].cpus)
+        self.assertEqual(CACHE, self.promises()[fake_host.uuid_of(1)].cpus)

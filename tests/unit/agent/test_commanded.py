@@ -8,21 +8,22 @@ from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.exceptions import StateLocked
 from nova_numa_pmc.state import move_lock, overrides, pause
 from tests.cases.rebalancing import LOG, RebalancingCase
-from tests.fixtures import host
+from tests.fixtures import fake_host
 
 
 class CommandedCase(RebalancingCase):
     def say(self, number, what):
         overrides.put(
-            overrides.Override(host.uuid_of(number), what, host.name_of(number)), self.root
+            overrides.Override(fake_host.uuid_of(number), what, fake_host.name_of(number)),
+            self.root,
         )
 
     def ticks(self, agent, count=8):
         """Tick and move for a while; return where the guests are then."""
         for at_s in range(0, 5 * count, 5):
-            self.load(at_s)
+            self.load_node_0(at_s)
             self.tick(agent, at_s)
-            self.finish(agent)
+            self.finish_move(agent)
         return self.places()
 
     def reset(self, number):
@@ -36,13 +37,13 @@ class PauseTest(CommandedCase):
     def test_a_pause_plans_nothing_and_holds_guests(self):
         pause.begin(self.directory, 'firmware')
         cpus = self.reset(2)
-        self.assertEqual([self.HOME] * 3, list(self.ticks(self.open()).values()))
+        self.assertEqual([self.HOME] * 3, list(self.ticks(self.open_agent()).values()))
         self.assertEqual('0-3', cpus())
-        self.assertIsNotNone(self.published())
+        self.assertIsNotNone(self.read_publication())
 
     def test_a_pause_in_the_middle_of_a_move_takes_it_back(self):
-        agent = self.open()
-        at_s = self.until_moved(agent)
+        agent = self.open_agent()
+        at_s = self.tick_until_moving(agent)
         pause.begin(self.directory, 'firmware')
         with self.assertLogs(LOG, 'INFO') as logs:
             tick = self.tick(agent, at_s + 5)
@@ -52,7 +53,7 @@ class PauseTest(CommandedCase):
         self.assertIn('paused: firmware', ' '.join(logs.output))
 
     def test_moves_go_on_after_a_pause_ends(self):
-        agent = self.open()
+        agent = self.open_agent()
         pause.begin(self.directory)
         self.ticks(agent, 2)
         pause.end(self.directory)
@@ -61,7 +62,7 @@ class PauseTest(CommandedCase):
 
 class MoveLockTest(CommandedCase):
     def test_no_guest_is_held_or_planned_for_while_a_command_moves_guests(self):
-        agent, command = self.open(), move_lock.MoveLock(self.directory, 'apply')
+        agent, command = self.open_agent(), move_lock.MoveLock(self.directory, 'apply')
         cpus = self.reset(2)
         with command:
             command.take()
@@ -74,17 +75,17 @@ class MoveLockTest(CommandedCase):
         self.assertIn(self.AWAY, self.ticks(agent).values())
 
     def test_a_command_waits_while_the_agent_moves(self):
-        agent, command = self.open(), move_lock.MoveLock(self.directory, 'apply')
-        self.until_moved(agent)
+        agent, command = self.open_agent(), move_lock.MoveLock(self.directory, 'apply')
+        self.tick_until_moving(agent)
         with self.assertRaisesRegex(StateLocked, 'nova-numa-agent'):
             command.take()
-        self.finish(agent)
+        self.finish_move(agent)
         with command:
             command.take()
 
     def test_an_agent_that_ends_releases_the_lock_for_moves(self):
-        agent, command = self.open(), move_lock.MoveLock(self.directory, 'apply')
-        self.until_moved(agent)
+        agent, command = self.open_agent(), move_lock.MoveLock(self.directory, 'apply')
+        self.tick_until_moving(agent)
         agent.end_move()
         with command:
             command.take()
@@ -95,29 +96,31 @@ class OverridesTest(CommandedCase):
         for number in (1, 2):
             self.say(number, model.PIN)
         cpus = self.reset(1)
-        self.assertEqual({1: self.HOME, 2: self.HOME, 3: self.AWAY}, self.ticks(self.open()))
+        self.assertEqual({1: self.HOME, 2: self.HOME, 3: self.AWAY}, self.ticks(self.open_agent()))
         self.assertEqual('0-3', cpus())
 
     def test_an_ignored_guest_is_neither_held_nor_moved(self):
         for number in self.NUMBERS:
             self.say(number, model.IGNORE)
         cpus = self.reset(1)
-        self.assertEqual([{0}] * 3, [nodes for _, _, nodes in self.ticks(self.open()).values()])
+        self.assertEqual(
+            [{0}] * 3, [nodes for _, _, nodes in self.ticks(self.open_agent()).values()]
+        )
         self.assertEqual('0-7', cpus())
 
     def test_a_guest_that_is_pinned_while_it_is_moved_goes_back(self):
-        agent = self.open()
-        at_s = self.until_moved(agent)
+        agent = self.open_agent()
+        at_s = self.tick_until_moving(agent)
         for number in self.NUMBERS:
             self.say(number, model.PIN)
         self.tick(agent, at_s + 5)
-        self.finish(agent)
+        self.finish_move(agent)
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
     def test_no_guest_is_moved_where_the_overrides_cannot_be_trusted(self):
         self.say(1, model.PIN)
         os.chmod(os.path.join(self.root, overrides.DIRECTORY, overrides.FILE), 0o666)
         with self.assertLogs(LOG, 'WARNING') as logs:
-            self.ticks(self.open(agent_conf.ON))
+            self.ticks(self.open_agent(agent_conf.ON))
         self.assertEqual([(0,)] * 3, [nodes for nodes, _, _ in self.places().values()])
         self.assertEqual(1, sum('users other than root' in text for text in logs.output))

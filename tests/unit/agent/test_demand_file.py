@@ -18,7 +18,7 @@ class RememberingCase(AgentCase):
         self.library = os.path.join(self.root, 'var/lib')
         self.file = os.path.join(self.library, 'nova-numa-pmc/demand')
         self.at_s, self.ran_s = 0, {}
-        self.agent = self.open()
+        self.agent = self.open_agent()
 
     def start(self, number, node=0):
         self.launch(number)
@@ -36,17 +36,17 @@ class RememberingCase(AgentCase):
             self.at_s += MINUTE
             for number, (cores, node) in wanted.items():
                 self.ran_s[number] += cores * MINUTE
-                self.run_to(number, self.ran_s[number], cpu=4 * node)
+                self.set_guest_times(number, self.ran_s[number], cpu=4 * node)
             ran = [
                 sum(self.ran_s[number] for number, (_, node) in wanted.items() if node == at)
                 for at in (0, 1)
             ]
-            self.busy(self.at_s, *ran)
+            self.set_busy(self.at_s, *ran)
             tick = self.tick(self.agent, self.at_s)
         return tick
 
     def demand(self):
-        publication = self.published()
+        publication = self.read_publication()
         return (
             [node.demand_cores for node in publication.view.nodes],
             list(publication.demand_now_cores),
@@ -55,7 +55,7 @@ class RememberingCase(AgentCase):
     def again(self):
         """Restart the agent."""
         self.agent.close()
-        self.agent = self.open()
+        self.agent = self.open_agent()
 
     def assertDemand(self, longer, now):
         for wanted, demand in zip((longer, now), self.demand()):
@@ -94,10 +94,10 @@ class PublishTest(RememberingCase):
         self.start(1)
         self.minutes(30, {1: (2.0, 0)})
         self.minutes(1, {1: (0.0, 0)})
-        loads = host_status._loads_of_publication(self.published())[0]
+        loads = host_status._loads_of_publication(self.read_publication())[0]
         self.assertGreater(loads['demand_cores'], 1.8)
         self.assertEqual(0.0, loads['demand_now_cores'])
-        self.assertIn('(now 0.00)', agent.to_lines(self.published())[1])
+        self.assertIn('(now 0.00)', agent.to_lines(self.read_publication())[1])
 
     def test_where_recording_demand_fails_the_interval_counts(self):
         self.start(1)
@@ -139,7 +139,7 @@ class FileTest(RememberingCase):
         self.assertFalse(os.path.exists(self.file))
 
     def test_an_agent_that_does_not_publish_writes_no_demand_file(self):
-        self.agent = self.open(publish=False)
+        self.agent = self.open_agent(publish=False)
         self.start(1)
         self.minutes(10, {1: (2.0, 0)})
         self.agent.close()
@@ -151,7 +151,7 @@ class FileTest(RememberingCase):
                 os.makedirs(os.path.dirname(self.file), exist_ok=True)
                 with open(self.file, 'wb') as file:
                     file.write(content)
-                self.agent = self.open()
+                self.agent = self.open_agent()
                 with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
                     self.minutes(6, {})
                 (message,) = (
@@ -165,7 +165,7 @@ class FileTest(RememberingCase):
         self.start(1)
         self.minutes(5, {1: (2.0, 0)})
         os.chmod(self.file, 0o666)
-        self.agent = self.open()
+        self.agent = self.open_agent()
         with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
             self.minutes(1, {1: (0.0, 0)})
         self.assertEqual(1, sum('users other than root' in text for text in logs.output))

@@ -10,7 +10,7 @@ from nova_numa_pmc.agent.tick import Moment
 from nova_numa_pmc.conf import agent as agent_conf
 from tests.cases.agent import MIB, SECOND, START_NS, AgentCase
 from tests.cases.rebalancing import RebalancingCase
-from tests.fixtures import host
+from tests.fixtures import fake_host
 
 LOG = 'nova_numa_pmc.agent'
 HOUR = 3600
@@ -31,27 +31,27 @@ def foreseen(case):
 
 class ClockTest(AgentCase):
     def test_setting_the_time_of_day_changes_no_rate_and_no_promise(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.launch(1)
         self.promise(1, 0)
         with foreseen(self):
             self.tick(agent, 0)
             for tick_number, realtime_s in enumerate((1000, 1000 + YEARS, 5, 0, 1010), 1):
-                self.busy(5 * tick_number, 5 * tick_number, 0)
+                self.set_busy(5 * tick_number, 5 * tick_number, 0)
                 self.tick(agent, 5 * tick_number, realtime_s=float(realtime_s))
-                publication = self.published()
+                publication = self.read_publication()
                 self.assertEqual((realtime_s, 5.0), (publication.taken_s, publication.interval_s))
                 self.assertAlmostEqual(1.0, publication.view.nodes[0].demand_cores)
                 self.assertEqual(1, len(self.promises()))
 
     def test_a_suspended_host_keeps_its_rates_and_drops_an_old_start(self):
         """CLOCK_BOOTTIME has advanced, but not CLOCK_MONOTONIC, and nothing has run."""
-        agent = self.open()
+        agent = self.open_agent()
         self.launch(1)
         self.promise(1, 0)
         self.promise(2, 1, started=False, since_ns=START_NS)  # its start was in progress
         for at_s, slept_s, left in ((0, 0, 2), (5, 0, 2), (10, 600, 2), (15, 8 * HOUR, 1)):
-            self.busy(at_s, at_s, 0)
+            self.set_busy(at_s, at_s, 0)
             agent.tick(
                 Moment(
                     at_s * SECOND, START_NS + (at_s + slept_s) * SECOND, 1000.0 + at_s + slept_s
@@ -59,22 +59,26 @@ class ClockTest(AgentCase):
             )
             self.assertEqual(left, len(self.promises()))
         self.assertEqual(
-            (5.0, 1.0), (self.published().interval_s, self.published().view.nodes[0].demand_cores)
+            (5.0, 1.0),
+            (
+                self.read_publication().interval_s,
+                self.read_publication().view.nodes[0].demand_cores,
+            ),
         )
 
     def test_two_ticks_at_the_same_time_are_not_a_fault(self):
-        agent = self.open()
+        agent = self.open_agent()
         with foreseen(self):
             for at_s in (0, 5, 5, 10):
-                self.busy(at_s, at_s, 0)
+                self.set_busy(at_s, at_s, 0)
                 self.tick(agent, at_s)
-        self.assertEqual(1010.0, self.published().taken_s)
+        self.assertEqual(1010.0, self.read_publication().taken_s)
 
 
 class SuspendedMoveTest(RebalancingCase):
     def test_time_asleep_moves_no_guest(self):
         """A suspended host's guests do not wait, so their suspension pays for no move."""
-        agent = self.open(agent_conf.ON)
+        agent = self.open_agent(agent_conf.ON)
         for tick_number, slept_s in enumerate((0, 10 * HOUR, 20 * HOUR, 30 * HOUR)):
             agent.tick(
                 Moment(
@@ -89,10 +93,10 @@ class SuspendedMoveTest(RebalancingCase):
     def test_setting_the_time_of_day_moves_no_guest(self):
         moved = []
         for realtime_s in (0, YEARS):
-            agent = self.open(agent_conf.DRY_RUN)
+            agent = self.open_agent(agent_conf.DRY_RUN)
             plans = []
             for tick_number in range(3):
-                self.load(5 * tick_number)
+                self.load_node_0(5 * tick_number)
                 self.tick(agent, 5 * tick_number, realtime_s=1000.0 + tick_number * realtime_s)
                 plans.append(agent._rebalancer._memory)
             moved.append(plans)
@@ -134,7 +138,7 @@ class VanishingTest(AgentCase):
         shutil.rmtree(tree.scope, ignore_errors=True)
 
     def test_a_guest_that_ends_within_a_tick_leaves_nothing(self):
-        agent, trees = self.open(rebalance=agent_conf.ON), []
+        agent, trees = self.open_agent(rebalance=agent_conf.ON), []
         for name, at_s in self.at_each_stage(agent, lambda: self.remove(1, trees[-1])):
             with self.subTest(before=name), foreseen(self):
                 trees.append(self.launch(1))
@@ -143,24 +147,24 @@ class VanishingTest(AgentCase):
                 self.promise(2, 1)
                 self.tick(agent, at_s)
                 self.tick(agent, at_s + 5)
-                self.assertEqual({host.uuid_of(2)}, self.promises().keys())
+                self.assertEqual({fake_host.uuid_of(2)}, self.promises().keys())
                 self.assertEqual('4-7', other.held())
 
     def test_a_guest_that_starts_within_a_tick_is_counted(self):
-        agent = self.open(rebalance=agent_conf.ON)
+        agent = self.open_agent(rebalance=agent_conf.ON)
         trees = []
         for name, at_s in self.at_each_stage(agent, lambda: trees.append(self.launch(1))):
             with self.subTest(before=name), foreseen(self):
                 self.tick(agent, at_s)
                 self.tick(agent, at_s + 5)
-                self.assertEqual({host.uuid_of(1)}, self.promises().keys())
+                self.assertEqual({fake_host.uuid_of(1)}, self.promises().keys())
                 self.remove(1, trees.pop())
                 self.tick(agent, at_s + 7)
                 self.assertEqual({}, self.promises())
 
     def test_a_guest_that_starts_anew_within_a_tick_is_held_to_its_new_place(self):
         """Its name and uuid are the same, but the hook has promised another place."""
-        agent = self.open(rebalance=agent_conf.ON)
+        agent = self.open_agent(rebalance=agent_conf.ON)
 
         def again():
             self.remove(1, trees[-1])
@@ -179,7 +183,7 @@ class VanishingTest(AgentCase):
 class LibvirtTest(AgentCase):
     def test_guests_are_counted_again_when_libvirts_directory_comes_back(self):
         """Its guests continue to run, and are counted where they are held."""
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(1, 1)
         tree = self.launch(1)
         self.tick(agent, 0)
@@ -187,16 +191,16 @@ class LibvirtTest(AgentCase):
         with foreseen(self):
             os.rename(status, away)
             self.tick(agent, 5)
-            self.assertEqual(0, self.published().view.nodes[1].guests)
+            self.assertEqual(0, self.read_publication().view.nodes[1].guests)
             os.rename(away, status)
             self.tick(agent, 10)
             self.tick(agent, 15)
-        self.assertEqual((1,), self.promises()[host.uuid_of(1)].cpu_nodes)
+        self.assertEqual((1,), self.promises()[fake_host.uuid_of(1)].cpu_nodes)
         self.assertEqual('4-7', tree.held())
-        self.assertEqual(1, self.published().view.nodes[1].guests)
+        self.assertEqual(1, self.read_publication().view.nodes[1].guests)
 
     def test_foreign_files_in_libvirts_directory_hide_no_guest(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(2, 1)
         tree = self.launch(2)
         directory = self.host.path('run/libvirt/qemu')
@@ -220,9 +224,9 @@ class LibvirtTest(AgentCase):
         with foreseen(self) as messages:
             for at_s in (0, 5, 10):
                 self.tick(agent, at_s)
-        self.assertEqual({host.uuid_of(2)}, self.promises().keys())
+        self.assertEqual({fake_host.uuid_of(2)}, self.promises().keys())
         self.assertEqual('4-7', tree.held())
-        self.assertEqual(1010.0, self.published().taken_s)
+        self.assertEqual(1010.0, self.read_publication().taken_s)
         for name in (
             'empty',
             'binary',
@@ -237,18 +241,18 @@ class LibvirtTest(AgentCase):
             self.assertEqual(1, sum('/%s.xml: ' % name in text for text in messages), name)
 
     def test_a_guest_whose_file_breaks_keeps_its_promise_and_place(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(1, 1)
         tree = self.launch(1)
         self.tick(agent, 0)
-        path = 'run/libvirt/qemu/%s.xml' % host.name_of(1)
+        path = 'run/libvirt/qemu/%s.xml' % fake_host.name_of(1)
         with open(self.host.path(path), encoding='utf-8') as file:
             good = file.read()
         with foreseen(self):
             self.host.write(path, good[: len(good) // 2])
             self.tick(agent, 5)
             self.tick(agent, 10)
-            self.assertEqual({host.uuid_of(1)}, self.promises().keys())
+            self.assertEqual({fake_host.uuid_of(1)}, self.promises().keys())
             self.assertEqual('4-7', tree.held())
             tree.set_all('0-7')
             self.host.write(path, good)
@@ -261,16 +265,16 @@ class StateDirectoryTest(AgentCase):
         super().setUp()
         self.promise(1, 1)
         self.tree = self.launch(1)
-        self.agent = self.open(rebalance=agent_conf.ON)
+        self.agent = self.open_agent(rebalance=agent_conf.ON)
         self.tick(self.agent, 0)
         self.tick(self.agent, 5)
 
     def assert_as_before(self, at_s):
         self.tick(self.agent, at_s)
-        self.assertEqual((1,), self.promises()[host.uuid_of(1)].cpu_nodes)
+        self.assertEqual((1,), self.promises()[fake_host.uuid_of(1)].cpu_nodes)
         self.assertEqual('4-7', self.tree.held())
-        self.assertEqual(1000.0 + at_s, self.published().taken_s)
-        self.assertEqual(512 * MIB, self.published().view.nodes[1].promised_bytes)
+        self.assertEqual(1000.0 + at_s, self.read_publication().taken_s)
+        self.assertEqual(512 * MIB, self.read_publication().view.nodes[1].promised_bytes)
 
     def test_a_removed_or_emptied_state_directory_is_made_again(self):
         with foreseen(self):
@@ -337,4 +341,4 @@ class StateDirectoryTest(AgentCase):
         self.assertEqual(1, sum('publishing fails' in text for text in messages), messages)
         self.assertEqual(1, sum('publishing works again' in text for text in messages), messages)
         self.assertEqual(2, len(self.promises()))
-        self.assertEqual(1025.0, self.published().taken_s)
+        self.assertEqual(1025.0, self.read_publication().taken_s)

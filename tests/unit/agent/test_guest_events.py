@@ -12,7 +12,7 @@ from unittest import mock
 
 from nova_numa_pmc.agent import guest_events
 from nova_numa_pmc.host import guests, inotify, libvirt_events
-from tests.fixtures import host
+from tests.fixtures import fake_host
 from tests.fixtures.clock import Clock
 
 LOG = logging.getLogger('nova_numa_pmc.watching')
@@ -45,7 +45,7 @@ class WatchingTest(unittest.TestCase):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.root, self.clock = directory.name, Clock()
-        self.host = host.FakeHost(self.root)
+        self.host = fake_host.FakeHost(self.root)
         self.addCleanup(self.host.close)
         self.trees = {number: self.host.launch(number) for number in (1, 2)}
 
@@ -59,16 +59,16 @@ class WatchingTest(unittest.TestCase):
         """Return the numbers of the guests with events since the last call."""
         self.events.collect()
         names = self.events.pop_names()
-        return [number for number in (1, 2, 3) if host.name_of(number) in names]
+        return [number for number in (1, 2, 3) if fake_host.name_of(number) in names]
 
     def watch(self):
         running = guests.read_running(self.root)[0]
         watched = self.events.watch(running)
-        return [number for number in (1, 2, 3) if host.uuid_of(number) in watched]
+        return [number for number in (1, 2, 3) if fake_host.uuid_of(number) in watched]
 
     def write(self, number, group, name='cpuset.cpus'):
         tree = self.trees[number]
-        tree.put(os.path.join(group or tree.target, name), '0-7\n')
+        tree.write_file(os.path.join(group or tree.target, name), '0-7\n')
 
     def test_guests_are_reported_at_first_and_when_they_come_change_or_go(self):
         events = guest_events.GuestEvents(self.root, LOG, None, self.clock)
@@ -78,7 +78,7 @@ class WatchingTest(unittest.TestCase):
         self.assertEqual([], self.heard())
         self.trees[3] = self.host.launch(3)
         self.assertEqual([3], self.heard())
-        path = self.host.path('run/libvirt/qemu/%s.xml' % host.name_of(2))
+        path = self.host.path('run/libvirt/qemu/%s.xml' % fake_host.name_of(2))
         os.link(path, path + '.new')
         os.rename(path + '.new', path[:-4] + '.xml')
         self.host.end(1)
@@ -138,7 +138,7 @@ class WatchingTest(unittest.TestCase):
         self.assertAlmostEqual(0.05, agent.due_in_s())
         self.clock.now_s += 1
         self.assertEqual(0.0, agent.due_in_s())
-        self.assertEqual({host.name_of(1), host.name_of(2)}, agent.pop_names())
+        self.assertEqual({fake_host.name_of(1), fake_host.name_of(2)}, agent.pop_names())
         self.assertIsNone(agent.due_in_s())
 
     def test_guests_are_read_where_inotify_watches_are_used_up(self):
@@ -189,7 +189,7 @@ class WatchingTest(unittest.TestCase):
             ],
             [record.getMessage() for record in logs.records],
         )
-        listener.pending = [libvirt_events.GuestEvent(host.name_of(2))]
+        listener.pending = [libvirt_events.GuestEvent(fake_host.name_of(2))]
         self.assertEqual([2], self.heard())
         agent.guests.read()
-        self.assertEqual([host.name_of(1), host.name_of(2)], listener.asked)
+        self.assertEqual([fake_host.name_of(1), fake_host.name_of(2)], listener.asked)

@@ -8,7 +8,7 @@ import os
 from nova_numa_pmc.agent import read_schedule
 from nova_numa_pmc.agent.tick import Moment
 from tests.cases.agent import SECOND, START_NS, AgentCase
-from tests.fixtures import host
+from tests.fixtures import fake_host
 from tests.fixtures.clock import Clock
 
 LOG = 'nova_numa_pmc.agent'
@@ -19,7 +19,7 @@ class HandleEventsCase(AgentCase):
 
     def setUp(self):
         super().setUp()
-        self.agent, self.clock = self.open(), Clock()
+        self.agent, self.clock = self.open_agent(), Clock()
         self.agent._guest_events._clock = self.clock
         self.trees = {}
         for number in (1, 2):
@@ -44,7 +44,7 @@ class HandleEventsCase(AgentCase):
         tree = self.trees[number]
         for group in (tree.emulator, *tree.vcpus) if unheard else ():
             # The kernel's own files cannot be replaced in this way.
-            tree.put(os.path.join(group, 'new'), '0-7\n')
+            tree.write_file(os.path.join(group, 'new'), '0-7\n')
             os.rename(os.path.join(group, 'new'), os.path.join(group, 'cpuset.cpus'))
         if not unheard:
             tree.set_all('0-7')
@@ -61,35 +61,37 @@ class HandleEventsTest(HandleEventsCase):
         self.trees[3] = self.launch(3)
         with self.assertLogs(LOG, 'INFO'):
             self.handle_events()
-        self.assertEqual({host.uuid_of(2), host.uuid_of(3)}, set(self.promises()))
+        self.assertEqual({fake_host.uuid_of(2), fake_host.uuid_of(3)}, set(self.promises()))
 
     def test_a_guest_whose_file_comes_before_its_process_is_counted(self):
-        path = 'run/libvirt/qemu/%s.xml' % host.name_of(3)
+        path = 'run/libvirt/qemu/%s.xml' % fake_host.name_of(3)
         self.launch(3, status=False)
         for pid, known in ((b'0', {1, 2}), (b'4003', {1, 2, 3})):
             self.host.write(
                 path,
                 b"<domstatus state='paused' pid='%s'>\n%s</domstatus>\n"
-                % (pid, host.domain_xml(3)),
+                % (pid, fake_host.domain_xml(3)),
             )
             self.handle_events()
-            self.assertEqual({host.uuid_of(number) for number in known}, set(self.promises()))
+            self.assertEqual({fake_host.uuid_of(number) for number in known}, set(self.promises()))
 
     def test_vcpus_that_were_plugged_are_promised_at_once(self):
         self.host.write(
-            'run/libvirt/qemu/%s.xml' % host.name_of(1),
+            'run/libvirt/qemu/%s.xml' % fake_host.name_of(1),
             b"<domstatus state='running' pid='4001'>\n%s</domstatus>\n"
-            % host.domain_xml(1, vcpus=3),
+            % fake_host.domain_xml(1, vcpus=3),
         )
         with self.assertLogs(LOG, 'INFO'):
             self.handle_events()
-        self.assertEqual(3, self.promises()[host.uuid_of(1)].vcpus)
+        self.assertEqual(3, self.promises()[fake_host.uuid_of(1)].vcpus)
 
     def test_a_pin_by_libvirt_is_logged_at_once(self):
         self.host.write(
-            'run/libvirt/qemu/%s.xml' % host.name_of(1),
+            'run/libvirt/qemu/%s.xml' % fake_host.name_of(1),
             b"<domstatus state='running' pid='4001'>\n%s</domstatus>\n"
-            % host.domain_xml(1, extra="  <cputune><vcpupin vcpu='0' cpuset='2'/></cputune>\n"),
+            % fake_host.domain_xml(
+                1, extra="  <cputune><vcpupin vcpu='0' cpuset='2'/></cputune>\n"
+            ),
         )
         with self.assertLogs(LOG, 'INFO') as logs:
             self.handle_events()

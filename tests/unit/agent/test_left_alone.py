@@ -5,7 +5,7 @@ import os
 
 from nova_numa_pmc.conf import agent as agent_conf
 from tests.cases.rebalancing import RebalancingCase
-from tests.fixtures import domains, host
+from tests.fixtures import domains, fake_host
 
 JOB = "  <job type='none' async='%s' phase='perform2' asyncStarted='1'/>\n"
 BACKED = '  <memoryBacking>\n    %s\n  </memoryBacking>\n'
@@ -50,11 +50,11 @@ class LeftAloneTest(RebalancingCase):
     def be(self, domain, status, promise):
         """Give all guests these properties; their CPUs are already held to node 0."""
         for number in self.NUMBERS:
-            name = host.name_of(number)
+            name = fake_host.name_of(number)
             domains.write_status(
                 self.root,
                 name,
-                domains.domain(name, host.uuid_of(number), 524288, **domain),
+                domains.domain(name, fake_host.uuid_of(number), 524288, **domain),
                 4000 + number,
                 **status,
             )
@@ -78,10 +78,10 @@ class LeftAloneTest(RebalancingCase):
         """Return whether anything was moved while a move would have paid."""
         written = []
         self.kernel.before = lambda: written.append(1)
-        agent = self.open()
+        agent = self.open_agent()
         has_moved = False
         for tick_number in range(ticks):
-            self.load(5 * tick_number)
+            self.load_node_0(5 * tick_number)
             self.tick(agent, 5 * tick_number)
             has_moved = has_moved or agent.step() is not None
         agent.close()
@@ -105,7 +105,7 @@ class LeftAloneTest(RebalancingCase):
                 self.be(*kind)
                 self.hold(1, '0-7')
                 before = self.files()
-                self.tick(self.open(agent_conf.OFF), 0)
+                self.tick(self.open_agent(agent_conf.OFF), 0)
                 tree = self.kernel.memories[4001].tree
                 paths = {os.path.join(child, 'cpuset.cpus') for child in tree.children}
                 held = why in MEMORY_STAYS or why in PAUSED

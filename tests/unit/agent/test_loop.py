@@ -19,7 +19,7 @@ from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.state import history, pause, publication
 from tests.cases.rebalancing import RebalancingCase
-from tests.fixtures import host
+from tests.fixtures import fake_host
 
 LOG = logging.getLogger('nova_numa_pmc.serving')
 
@@ -187,7 +187,7 @@ class ServiceTest(unittest.TestCase):
 
 class StopTest(RebalancingCase):
     def test_no_further_move_of_a_plan_begins_after_sigterm(self):
-        agent, clock = self.open(), Clock([(0, signal.SIGTERM)])
+        agent, clock = self.open_agent(), Clock([(0, signal.SIGTERM)])
         agent._executor.begin(
             plan_records.Plan(
                 tuple(
@@ -195,7 +195,12 @@ class StopTest(RebalancingCase):
                         plan_records.MOVE,
                         (
                             plan_records.PlanPart(
-                                host.uuid_of(number), host.name_of(number), (0,), (1,), (1,), 0
+                                fake_host.uuid_of(number),
+                                fake_host.name_of(number),
+                                (0,),
+                                (1,),
+                                (1,),
+                                0,
                             ),
                         ),
                         1.0,

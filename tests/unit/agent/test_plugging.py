@@ -8,7 +8,7 @@ from nova_numa_pmc.host import files
 from nova_numa_pmc.state import promises_file
 from tests.cases.agent import MIB, AgentCase
 from tests.cases.rebalancing import RebalancingCase
-from tests.fixtures import domains, host
+from tests.fixtures import domains, fake_host
 
 DIMM = '    <memory model="dimm"><target><size unit="KiB">524288</size></target></memory>\n'
 
@@ -17,8 +17,8 @@ class PluggingTest(AgentCase):
     def describe(self, vcpus=2, most=8, memory_mib=512, max_mib=None, current_mib=None, pin=''):
         """Write libvirt's status file of the first guest with these values."""
         xml = domains.domain(
-            host.name_of(1),
-            host.uuid_of(1),
+            fake_host.name_of(1),
+            fake_host.uuid_of(1),
             memory_mib << 10,
             placement=pin,
             vcpu="<vcpu placement='static' current='%d'>%d</vcpu>" % (vcpus, most),
@@ -40,14 +40,14 @@ class PluggingTest(AgentCase):
             "<vcpu id='0' pid='4711'/>",
             ''.join("<vcpu id='%d' pid='%d'/>" % (n, 5001 + 100 * n) for n in range(vcpus)),
         ).replace("<vcpu id='1' pid='4712'/>", '')
-        self.host.write('run/libvirt/qemu/%s.xml' % host.name_of(1), text)
+        self.host.write('run/libvirt/qemu/%s.xml' % fake_host.name_of(1), text)
 
     def promised(self):
-        promise = self.promises()[host.uuid_of(1)]
+        promise = self.promises()[fake_host.uuid_of(1)]
         return promise.vcpus, promise.memory_bytes >> 20
 
     def test_the_promise_follows_what_is_plugged_and_is_logged_once(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.launch(1)
         self.promise(1, 0)
         for at_s, changed, wanted, lines in (
@@ -72,18 +72,19 @@ class PluggingTest(AgentCase):
                 self.assertEqual(lines, sum('previously promised' in text for text in logs.output))
 
     def test_a_guest_stays_where_it_was_placed_when_it_is_plugged(self):
-        agent = self.open()
+        agent = self.open_agent()
         tree = self.launch(1)
         before = self.promise(1, 1)
         self.describe(vcpus=4, memory_mib=1024)
         self.tick(agent, 0)
         self.assertEqual(
-            before._replace(vcpus=4, memory_bytes=1024 * MIB), self.promises()[host.uuid_of(1)]
+            before._replace(vcpus=4, memory_bytes=1024 * MIB),
+            self.promises()[fake_host.uuid_of(1)],
         )
         self.assertEqual('4-7', tree.held())
 
     def test_a_held_lock_only_delays_the_new_promise(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.launch(1)
         self.promise(1, 0)
         self.tick(agent, 0)
@@ -95,7 +96,7 @@ class PluggingTest(AgentCase):
         self.assertEqual((4, 512), self.promised())
 
     def test_a_guest_on_isolated_cpus_of_its_own_loads_no_node(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.launch(1)
         self.host.write('sys/devices/system/cpu/isolated', '2,6\n')
         self.describe(pin=domains.DEDICATED)
@@ -104,37 +105,37 @@ class PluggingTest(AgentCase):
             self.assertEqual(0, self.promised()[0])
 
     def test_a_new_vcpu_is_held_and_counted(self):
-        agent = self.open()
+        agent = self.open_agent()
         tree = self.launch(1)
         self.promise(1, 1)
         self.describe(vcpus=1)
-        self.run_to(1, 0)
+        self.set_guest_times(1, 0)
         self.tick(agent, 0)
         plugged = os.path.join(tree.target, 'vcpu1')
         self.describe(vcpus=2)
-        self.host.thread(4001, 5101, 0, 0, 5)
+        self.host.set_thread_times(4001, 5101, 0, 0, 5)
         for at_s, cpus in ((5, ''), (6, '0-7')):  # as libvirt creates it, and with <vcpu cpuset>
-            tree.put(os.path.join(plugged, 'cpuset.cpus'), cpus + '\n')
+            tree.write_file(os.path.join(plugged, 'cpuset.cpus'), cpus + '\n')
             self.tick(agent, at_s)
             # It has no more than its parent, whatever it requests.
             self.assertEqual('4-7', tree.held())
-        self.host.thread(4001, 5101, 3, 0, 5)
+        self.host.set_thread_times(4001, 5101, 3, 0, 5)
         [guest] = self.tick(agent, 11).sample.guests
         self.assertEqual((0.6, 0.6), (guest.cores, dict(guest.cores_by_node)[1]))
 
 
 class WhileMovingTest(RebalancingCase):
     def test_what_is_plugged_while_a_guest_moves_is_recorded_afterwards(self):
-        agent = self.open(agent_conf.ON)
-        at_s = self.until_moved(agent)
+        agent = self.open_agent(agent_conf.ON)
+        at_s = self.tick_until_moving(agent)
         [number] = [number for number, place in self.places().items() if place[0] == (1,)]
-        path = 'run/libvirt/qemu/%s.xml' % host.name_of(number)
+        path = 'run/libvirt/qemu/%s.xml' % fake_host.name_of(number)
         with open(self.host.path(path), encoding='utf-8') as file:
             text = file.read()
         self.host.write(path, text.replace('>524288<', '>1048576<'))
         self.tick(agent, at_s + 1)
-        self.assertEqual(512 * MIB, self.promises()[host.uuid_of(number)].memory_bytes)
-        self.finish(agent)
+        self.assertEqual(512 * MIB, self.promises()[fake_host.uuid_of(number)].memory_bytes)
+        self.finish_move(agent)
         self.tick(agent, at_s + 2)
-        self.assertEqual(1024 * MIB, self.promises()[host.uuid_of(number)].memory_bytes)
+        self.assertEqual(1024 * MIB, self.promises()[fake_host.uuid_of(number)].memory_bytes)
         self.assertEqual(self.AWAY, self.places()[number])

@@ -9,7 +9,7 @@ from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import move_lock, promises_file
 from tests.cases.agent import MIB, START_NS, AgentCase
-from tests.fixtures import domains, host, sysfs
+from tests.fixtures import domains, fake_host, sysfs
 
 LOG = 'nova_numa_pmc.agent'
 
@@ -19,7 +19,7 @@ class ReassertionTest(AgentCase):
         return tree.held()
 
     def test_a_reset_cpuset_is_written_in_the_next_tick_and_logged_once(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(1, 1)
         tree = self.launch(1)
         with self.assertLogs(LOG, 'INFO') as logs:
@@ -34,7 +34,7 @@ class ReassertionTest(AgentCase):
 
     def test_a_place_whose_writer_was_killed_is_written_by_the_agent(self):
         """The promise is newer than the cpuset, and is authoritative."""
-        agent = self.open()
+        agent = self.open_agent()
         tree = self.launch(1)
         tree.set_all('0-3')
         self.promise(1, 1)
@@ -42,16 +42,16 @@ class ReassertionTest(AgentCase):
         self.assertEqual('4-7', self.cpus(tree))
 
     def test_a_guest_whose_hook_never_came_to_started_is_held(self):
-        agent = self.open()
+        agent = self.open_agent()
         tree = self.launch(1)
         self.promise(1, 1, started=False, since_ns=START_NS)
         for at_s, cpus in ((100, ''), (901, '4-7')):
             self.tick(agent, at_s)
             self.assertEqual(cpus, self.cpus(tree))
-        self.assertTrue(self.promises()[host.uuid_of(1)].started)
+        self.assertTrue(self.promises()[fake_host.uuid_of(1)].started)
 
     def test_a_held_guest_gets_cpus_of_its_node_that_come_online(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(1, 1)
         tree = self.launch(1)
         for at_s, online, cpus in ((0, '0-6', '4-6'), (5, '0-7', '4-7'), (10, '0-5', '4-7')):
@@ -62,7 +62,7 @@ class ReassertionTest(AgentCase):
 
     def test_a_guest_promised_one_cache_is_held_to_its_cpus(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(1, 1, cpus=(6, 7))
         tree = self.launch(1)
         for at_s, reset in ((0, None), (5, '0-7'), (10, '4-7')):
@@ -72,11 +72,11 @@ class ReassertionTest(AgentCase):
             self.assertEqual('6-7', self.cpus(tree))
         with self.subTest('moved, by a process that was killed'):
             self.promise(1, 0)
-            self.tick(self.open(), 0)
+            self.tick(self.open_agent(), 0)
             self.assertEqual('0-3', self.cpus(tree))
 
     def test_where_a_cache_has_too_few_cpus_left_those_of_its_node_are_written(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(1, 1, cpus=(6, 7))
         tree = self.launch(1)
         self.tick(agent, 0)
@@ -87,13 +87,13 @@ class ReassertionTest(AgentCase):
         self.assertEqual('4-6', self.cpus(tree))
 
     def test_each_group_is_held_where_there_is_no_common_one(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(1, 1)
         tree = self.launch(1, version=1)
         self.tick(agent, 0)
         plugged = os.path.join(tree.target, 'vcpu2')
         tree.add_group(plugged)
-        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '5\n')
+        tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '5\n')
         self.tick(agent, 5)
         self.assertEqual(
             ['4-7', '5', '4-7', '4-7'],
@@ -106,7 +106,7 @@ class ReassertionTest(AgentCase):
                 'pinned',
                 {
                     'xml': domains.domain(
-                        host.name_of(1), host.uuid_of(1), placement=domains.NUMA_NODES_1
+                        fake_host.name_of(1), fake_host.uuid_of(1), placement=domains.NUMA_NODES_1
                     )
                 },
                 {},
@@ -114,18 +114,18 @@ class ReassertionTest(AgentCase):
             ('floating', {}, {'origin': 'floating'}),
         ):
             with self.subTest(why):
-                agent = self.open()
+                agent = self.open_agent()
                 self.promise(1, 1, **promised)
                 tree = self.launch(1, **more)
                 self.tick(agent, 0)
                 self.assertEqual('', self.cpus(tree))
-        agent = self.open(reassert=False)
+        agent = self.open_agent(reassert=False)
         self.promise(1, 1)
         self.tick(agent, 0)
         self.assertEqual('', self.cpus(tree))
 
     def test_a_guest_that_is_gone_and_one_that_fails_do_not_hinder_the_others(self):
-        agent = self.open()
+        agent = self.open_agent()
         for number in (1, 2, 3):
             self.promise(number, 1)
         first, second, third = (self.launch(number) for number in (1, 2, 3))
@@ -138,7 +138,7 @@ class ReassertionTest(AgentCase):
         self.assertEqual(1, sum('holding guest' in text for text in logs.output))
 
     def test_a_cpuset_reset_again_and_again_is_given_up_for_a_while(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(1, 1)
         tree = self.launch(1)
         with self.assertLogs(LOG, 'WARNING') as logs:
@@ -164,46 +164,48 @@ class OperatorsWordTest(AgentCase):
     def test_a_pinned_vcpu_is_left_and_the_others_are_held(self):
         for version in (1, 2):
             with self.subTest(version=version):
-                agent = self.open()
+                agent = self.open_agent()
                 self.promise(1, 1)
                 tree = self.launch(1, version=version)
                 self.assertEqual('4-7', self.held(tree, agent, 0))
-                self.launch(1, version=version, xml=host.domain_xml(1, extra=PIN % (0, '2')))
+                self.launch(1, version=version, xml=fake_host.domain_xml(1, extra=PIN % (0, '2')))
                 tree.set_all('0-7')  # also a reset
-                tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '2\n')
+                tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '2\n')
                 with self.assertLogs(LOG, 'INFO') as logs:
                     self.assertEqual('4-7 2 4-7', self.held(tree, agent, 5))
                     self.assertEqual('4-7 2 4-7', self.held(tree, agent, 10))
                 self.assertEqual(1, sum('alone: vcpu0' in text for text in logs.output))
-                self.assertEqual('4-7 2 4-7', self.held(tree, self.open(), 15))
+                self.assertEqual('4-7 2 4-7', self.held(tree, self.open_agent(), 15))
 
     def test_a_pin_that_is_undone_no_longer_counts(self):
         """vcpupin GUEST 0 r pins to all CPUs that the vCPU may have."""
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(1, 1)
         for cpuset, wide in ((None, '0-7'), ('2-6', '2-6')):
             with self.subTest(cpuset=cpuset):
-                tree = self.launch(1, xml=host.domain_xml(1, cpuset=cpuset, extra=PIN % (0, wide)))
+                tree = self.launch(
+                    1, xml=fake_host.domain_xml(1, cpuset=cpuset, extra=PIN % (0, wide))
+                )
                 tree.set_all(wide)
                 self.assertEqual('4-7' if cpuset is None else '4-6', self.held(tree, agent, 0))
 
     def test_a_set_written_by_hand_stays(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(1, 1)
         tree = self.launch(1)
         self.held(tree, agent, 0)
         for cpus in ('2', '0-3', '5'):  # also those of a whole node, and one in it
-            tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), cpus + '\n')
+            tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus'), cpus + '\n')
             self.assertEqual('4-7 %s 4-7' % cpus, self.held(tree, agent, 5))
-        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '0-7\n')
+        tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '0-7\n')
         self.assertEqual('4-7', self.held(tree, agent, 10))
 
     def test_a_set_written_by_hand_before_the_agent_began_stays(self):
         self.promise(1, 1)
         tree = self.launch(1)
         tree.set_all('4-7')
-        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '2\n')
-        agent = self.open()
+        tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '2\n')
+        agent = self.open_agent()
         for at_s in (0, 5):
             self.assertEqual('4-7 2 4-7', self.held(tree, agent, at_s))
 
@@ -215,11 +217,11 @@ class OperatorsWordTest(AgentCase):
         self.promise(1, 1)
         tree = self.launch(1)
         tree.set_all('0-3')
-        tree.put(os.path.join(tree.emulator, 'cpuset.cpus'), '4-7\n')
-        self.assertEqual('4-7', self.held(tree, self.open(), 0))
+        tree.write_file(os.path.join(tree.emulator, 'cpuset.cpus'), '4-7\n')
+        self.assertEqual('4-7', self.held(tree, self.open_agent(), 0))
 
     def test_a_guest_that_a_command_has_moved_is_held_there(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(1, 0)
         tree = self.launch(1)
         self.assertEqual('0-3', self.held(tree, agent, 0))
@@ -227,25 +229,25 @@ class OperatorsWordTest(AgentCase):
         self.assertEqual('4-7', self.held(tree, agent, 5))
 
     def test_what_a_start_or_an_older_release_has_narrowed_is_handed_over(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(1, 1)
         tree = self.launch(1)
         for at_s, cpus in ((0, '4-7'), (5, '0-3')):  # the move to the latter was killed
             tree.set_all('')
-            tree.put(os.path.join(tree.target, 'cpuset.cpus'), cpus + '\n')
-            self.assertEqual('4-7', self.held(tree, self.open(), at_s))
+            tree.write_file(os.path.join(tree.target, 'cpuset.cpus'), cpus + '\n')
+            self.assertEqual('4-7', self.held(tree, self.open_agent(), at_s))
             self.assertEqual('0-7', tree.read(tree.target, 'cpuset.cpus'))
         self.tick(agent, 10)
 
     def test_cpus_follow_memory_that_numatune_has_bound(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(1, 1)
         tree = self.launch(1)
         self.assertEqual('4-7', self.held(tree, agent, 0))
         for at_s, nodes, cpus in ((5, '0', '0-3'), (10, '0-1', '0-3'), (15, '1', '4-7')):
             self.launch(
                 1,
-                xml=host.domain_xml(
+                xml=fake_host.domain_xml(
                     1,
                     extra=(
                         "  <numatune><memory mode='strict' nodeset='%s'/></numatune>\n" % nodes
@@ -255,23 +257,23 @@ class OperatorsWordTest(AgentCase):
             self.assertEqual(cpus, self.held(tree, agent, at_s))
 
     def test_a_guest_bound_by_numatune_is_held_to_a_node_and_no_cache(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(1, 1, cpus=(4, 5))
         tree = self.launch(1)
         self.assertEqual('4-5', self.held(tree, agent, 0))
         for at_s, node, cpus in ((5, 0, '0-3'), (10, 1, '4-7')):
             self.launch(
                 1,
-                xml=host.domain_xml(
+                xml=fake_host.domain_xml(
                     1,
                     extra=("  <numatune><memory mode='strict' nodeset='%d'/></numatune>\n" % node),
                 ),
             )
             self.assertEqual(cpus, self.held(tree, agent, at_s))
-            self.assertEqual((), self.promises()[host.uuid_of(1)].cpus)
+            self.assertEqual((), self.promises()[fake_host.uuid_of(1)].cpus)
 
     def test_a_vcpu_that_is_plugged_is_held(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(1, 1)
         tree = self.launch(1)
         self.tick(agent, 0)
@@ -287,31 +289,31 @@ class BoundTest(AgentCase):
         self.host.configure('[hook]\nbind = true\n')
         self.promise(1, 1, bound=True)
         self.tree = self.host.launch(1, {0: 0, 1: MIB})
-        self.run_to(1, 0)
+        self.set_guest_times(1, 0)
 
     def mems(self):
         return self.tree.held('mems')
 
     def test_guests_unbound_at_an_agents_end_are_bound_by_the_next(self):
-        self.tick(self.open(), 0)
+        self.tick(self.open_agent(), 0)
         self.assertEqual('1', self.mems())
         options = host_options.read(os.path.join(self.root, host_options.PATH[1:]))
         reassertion.unbind_all(options, self.root, logging.getLogger(LOG))
         self.assertEqual('0-1', self.mems())
-        self.assertTrue(self.promises()[host.uuid_of(1)].bound)
-        self.tick(self.open(), 5)
+        self.assertTrue(self.promises()[fake_host.uuid_of(1)].bound)
+        self.tick(self.open_agent(), 5)
         self.assertEqual('1', self.mems())
 
     def test_no_guest_is_bound_where_more_is_promised_than_there_is(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.tick(agent, 0)
         self.promise(2, 1, started=False, since_ns=START_NS)
-        promised = self.promises()[host.uuid_of(2)]._replace(memory_bytes=1 << 50)
+        promised = self.promises()[fake_host.uuid_of(2)]._replace(memory_bytes=1 << 50)
         with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as record:
             record.put(promised)
         self.tick(agent, 5)
         self.assertEqual('0-1', self.mems())
-        self.assertFalse(self.promises()[host.uuid_of(1)].bound)
+        self.assertFalse(self.promises()[fake_host.uuid_of(1)].bound)
 
     def leave(self, free_mib):
         """Set the available memory of node 1."""
@@ -329,17 +331,17 @@ class BoundTest(AgentCase):
         )
 
     def test_no_guest_is_bound_where_others_have_taken_the_memory(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.tick(agent, 0)
         # 512 MiB are promised, of which the guest has 1; 256 MiB of each node are the host's.
         for free_mib, mems in ((256 + 511, '1'), (256 + 510, '0-1')):
             self.leave(free_mib)
             self.tick(agent, 5)
             self.assertEqual(mems, self.mems())
-        self.assertFalse(self.promises()[host.uuid_of(1)].bound)
+        self.assertFalse(self.promises()[fake_host.uuid_of(1)].bound)
 
     def test_bound_guests_are_not_written_while_a_command_moves_guests(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.tick(agent, 0)
         for kind, text in (('cpus', '0-7'), ('mems', '0-1')):
             self.tree.set_all(text, kind)
@@ -356,13 +358,13 @@ class BoundTest(AgentCase):
             self.leave(256 + 510)
             self.tick(agent, 15)
         self.assertEqual(('0-7', '0-1'), (self.tree.held(), self.mems()))
-        self.assertFalse(self.promises()[host.uuid_of(1)].bound)
+        self.assertFalse(self.promises()[fake_host.uuid_of(1)].bound)
 
     def test_as_many_guests_stay_bound_as_the_memory_suffices_for(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.promise(2, 1, bound=True)
         second = self.host.launch(2, {0: 0, 1: MIB})
-        self.run_to(2, 0)
+        self.set_guest_times(2, 0)
         self.tick(agent, 0)
         self.host.write(
             'sys/devices/system/node/node1/meminfo',
@@ -372,7 +374,7 @@ class BoundTest(AgentCase):
         self.assertEqual(['0-1', '1'], sorted((self.mems(), second.held('mems'))))
 
     def test_guests_are_unbound_once_the_option_is_off(self):
-        self.tick(self.open(), 0)
+        self.tick(self.open_agent(), 0)
         self.host.configure('')
-        self.tick(self.open(), 5)
+        self.tick(self.open_agent(), 5)
         self.assertEqual('0-1', self.mems())

@@ -8,7 +8,7 @@ from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.moves import situations
 from tests.cases.agent import SECOND, START_NS
 from tests.cases.rebalancing import LOG, PAGES, RebalancingCase
-from tests.fixtures import host
+from tests.fixtures import fake_host
 
 
 def situation(agent, tick):
@@ -26,18 +26,18 @@ def situation(agent, tick):
 
 class RebalancingTest(RebalancingCase):
     def test_no_guest_is_moved_where_rebalancing_is_off(self):
-        agent = self.open(agent_conf.OFF)
+        agent = self.open_agent(agent_conf.OFF)
         for at_s in (0, 5, 10, 15, 20):
-            self.load(at_s)
+            self.load_node_0(at_s)
             self.tick(agent, at_s)
             self.assertIsNone(agent.step())
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
     def test_a_dry_run_tells_a_plan_once_and_moves_no_guest(self):
-        agent = self.open(agent_conf.DRY_RUN)
+        agent = self.open_agent(agent_conf.DRY_RUN)
         with self.assertLogs(LOG, 'INFO') as logs:
             for at_s in range(0, 60, 5):
-                self.load(at_s)
+                self.load_node_0(at_s)
                 self.tick(agent, at_s)
                 self.assertIsNone(agent.step())
         messages = [text for text in logs.output if 'dry run' in text]
@@ -47,10 +47,10 @@ class RebalancingTest(RebalancingCase):
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
     def test_one_of_three_guests_goes_to_the_idle_node_with_its_memory(self):
-        agent = self.open()
+        agent = self.open_agent()
         with self.assertLogs(LOG, 'INFO') as logs:
-            self.until_moved(agent)
-            self.finish(agent)
+            self.tick_until_moving(agent)
+            self.finish_move(agent)
         self.assertEqual(
             [self.AWAY, self.HOME, self.HOME], sorted(self.places().values(), reverse=True)
         )
@@ -58,8 +58,8 @@ class RebalancingTest(RebalancingCase):
         self.assertIn('waiting for CPUs', message)
 
     def test_another_agent_goes_on_with_the_regret_of_the_last(self):
-        agent = self.open()
-        self.load(5)
+        agent = self.open_agent()
+        self.load_node_0(5)
         self.tick(agent, 0)
         self.tick(agent, 5)
         self.assertTrue(os.path.exists(os.path.join(self.directory, 'rebalance-memory')))
@@ -67,15 +67,15 @@ class RebalancingTest(RebalancingCase):
             if damage:
                 with open(os.path.join(self.directory, 'rebalance-memory'), 'wb') as file:
                     file.write(damage)
-            self.tick(self.open(), 10)
+            self.tick(self.open_agent(), 10)
 
     def test_a_move_that_cannot_be_recorded_is_neither_made_nor_counted(self):
-        agent, path = self.open(), os.path.join(self.directory, 'rebalance-memory')
+        agent, path = self.open_agent(), os.path.join(self.directory, 'rebalance-memory')
         self.tick(agent, 0)
         os.mkdir(path)
         with self.assertLogs(LOG, 'WARNING') as logs:
             for at_s in range(5, 60, 5):
-                self.load(at_s)
+                self.load_node_0(at_s)
                 self.tick(agent, at_s)
                 self.assertIsNone(agent.step())
         self.assertIn('rebalancing fails: %s' % path, ' '.join(logs.output))
@@ -83,14 +83,14 @@ class RebalancingTest(RebalancingCase):
         kept = agent._rebalancer._memory
         self.assertEqual(((), ()), (kept.moved_s, kept.trials))
         os.rmdir(path)
-        self.load(60)
+        self.load_node_0(60)
         self.tick(agent, 60)
         self.assertEqual(1, len(agent._rebalancer._memory.moved_s))
-        self.finish(agent)
+        self.finish_move(agent)
         self.assertIn(self.AWAY, self.places().values())
 
     def test_half_of_the_page_cache_is_room_for_a_move(self):
-        agent = self.open(agent_conf.OFF)
+        agent = self.open_agent(agent_conf.OFF)
         tick = self.tick(agent, 0)
         self.host.write(
             'sys/devices/system/node/node0/meminfo',
@@ -112,46 +112,46 @@ class RebalancingTest(RebalancingCase):
     def test_the_move_of_a_guest_whose_pages_stay_is_undone(self):
         for memory in self.kernel.memories.values():
             memory.pinned = set(range(PAGES))
-        agent = self.open()
+        agent = self.open_agent()
         with self.assertLogs(LOG, 'WARNING') as logs:
-            self.until_moved(agent)
-            self.finish(agent)
+            self.tick_until_moving(agent)
+            self.finish_move(agent)
         self.assertIn('most of its memory stays where it was', ' '.join(logs.output))
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
     def test_a_move_given_up_early_is_undone_and_a_late_one_kept(self):
         for kept in (False, True):
             with self.subTest(kept=kept):
-                agent = self.open()
-                self.until_moved(agent)
+                agent = self.open_agent()
+                self.tick_until_moving(agent)
                 if kept:
-                    self.finish(agent)
+                    self.finish_move(agent)
                 agent.end_move()
                 self.assertIsNone(agent.step())
                 self.assertEqual(kept, self.AWAY in self.places().values())
 
     def test_a_guest_whose_promise_was_changed_meanwhile_is_not_touched(self):
-        agent = self.open()
+        agent = self.open_agent()
         for tick_number in range(6):
-            self.load(5 * tick_number)
+            self.load_node_0(5 * tick_number)
             self.tick(agent, 5 * tick_number)
             if agent._executor.busy:
                 break
         for number in self.NUMBERS:
             self.promise(number, 0, since_ns=7)
         with self.assertLogs(LOG, 'WARNING') as logs:
-            self.finish(agent)
+            self.finish_move(agent)
         self.assertIn('its promise has changed since', ' '.join(logs.output))
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
     def test_a_guest_that_ends_while_it_is_moved_leaves_no_promise(self):
-        agent = self.open()
-        self.until_moved(agent)
+        agent = self.open_agent()
+        self.tick_until_moving(agent)
         for number in self.NUMBERS:
             shutil.rmtree(self.host.path('proc/%d' % (4000 + number)))
             shutil.rmtree(self.kernel.memories[4000 + number].tree.scope)
             self.host.end(number)
-        self.finish(agent)
+        self.finish_move(agent)
         self.tick(agent, 60)
         self.assertEqual({}, self.promises())
 
@@ -162,23 +162,23 @@ class RebalancingTest(RebalancingCase):
 
     @staticmethod
     def _work(case):
-        agent = case.open()
-        case.until_moved(agent)
-        case.finish(agent)
+        agent = case.open_agent()
+        case.tick_until_moving(agent)
+        case.finish_move(agent)
 
 
 class JustPlacedTest(RebalancingCase):
     def test_a_guest_that_got_its_place_since_the_interval_began_is_left_there(self):
-        agent = self.open()
+        agent = self.open_agent()
         for tick_number in range(6):
             for number in self.NUMBERS:  # all were placed during the last interval
                 self.promise(number, 0, since_ns=START_NS + (5 * tick_number - 2) * SECOND)
-            self.load(5 * tick_number)
+            self.load_node_0(5 * tick_number)
             self.tick(agent, 5 * tick_number)
             self.assertIsNone(agent.step())
-        self.load(30)
+        self.load_node_0(30)
         self.tick(agent, 30)
-        self.load(35)
+        self.load_node_0(35)
         self.tick(agent, 35)
         self.assertIsNotNone(agent.step())
 
@@ -187,16 +187,16 @@ class OtherPoolTest(RebalancingCase):
     """Guests may use CPUs outside the floating pool."""
 
     def xml(self, number):
-        return host.domain_xml(number, cpuset='0-7')
+        return fake_host.domain_xml(number, cpuset='0-7')
 
     def setUp(self):
         super().setUp()
         self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-2,4-6\n')
 
     def test_guests_of_another_pool_are_left_alone_and_not_counted_in_this(self):
-        agent = self.open()
+        agent = self.open_agent()
         for at_s in range(0, 60, 5):
-            self.load(at_s)
+            self.load_node_0(at_s)
             tick = self.tick(agent, at_s)
             self.assertIsNone(agent.step())
         before = situation(agent, tick)
@@ -208,4 +208,4 @@ class OtherPoolTest(RebalancingCase):
 
     def test_the_same_guests_in_the_floating_pool_are_moved(self):
         self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-7\n')
-        self.until_moved(self.open())
+        self.tick_until_moving(self.open_agent())

@@ -9,7 +9,7 @@ from nova_numa_pmc.host import files
 from nova_numa_pmc.state import overrides, promises_file
 from tests.cases.agent import MIB, START_NS, AgentCase
 from tests.cases.rebalancing import RebalancingCase
-from tests.fixtures import domains, host
+from tests.fixtures import domains, fake_host
 
 LOG = 'nova_numa_pmc.agent'
 JOB = "  <job type='none' async='start' phase='none'/>\n"
@@ -29,12 +29,12 @@ class PlaceTest(AgentCase):
         )
 
     def placed(self, number):
-        promise = self.promises()[host.uuid_of(number)]
+        promise = self.promises()[fake_host.uuid_of(number)]
         return promise.origin, promise.cpu_nodes, promise.started, promise.missed
 
     def test_a_guest_without_a_record_is_placed_within_two_ticks(self):
         self.install_hook()
-        agent = self.open()
+        agent = self.open_agent()
         trees = [self.launch(number) for number in (1, 2)]
         for number in (1, 2):
             self.began(number)
@@ -53,7 +53,7 @@ class PlaceTest(AgentCase):
         self.assertEqual(2, sum('now placed on node' in text for text in logs.output))
 
     def test_a_guest_whose_hook_was_killed_is_placed_within_two_ticks(self):
-        agent = self.open()
+        agent = self.open_agent()
         tree = self.launch(1)
         self.promise(1, 1, started=False, since_ns=START_NS)
         self.tick(agent, 0)
@@ -64,9 +64,9 @@ class PlaceTest(AgentCase):
         self.assertEqual(1, self.tick(agent, 10).starts_taken_over)
 
     def test_a_guest_that_libvirt_is_still_starting_is_not_placed(self):
-        agent = self.open()
+        agent = self.open_agent()
         tree = self.launch(1)
-        path = self.host.path('run/libvirt/qemu/%s.xml' % host.name_of(1))
+        path = self.host.path('run/libvirt/qemu/%s.xml' % fake_host.name_of(1))
         with open(path) as file:
             text = file.read()
         self.host.write(path, text.replace("'>\n", "'>\n" + JOB, 1))
@@ -85,30 +85,30 @@ class PlaceTest(AgentCase):
             with self.subTest(why):
                 if hooked:
                     self.install_hook()
-                agent = self.open()
-                tree = self.launch(1, xml=host.domain_xml(1, **more))
+                agent = self.open_agent()
+                tree = self.launch(1, xml=fake_host.domain_xml(1, **more))
                 self.began(1, after)
                 for at_s in (0, 5, 10):
                     self.tick(agent, at_s)
                 self.assertEqual(('', 0), (tree.held(), self.tick(agent, 15).starts_taken_over))
                 with promises.locked(agent.options.host_options, self.root, 1.0) as draft:
-                    draft.drop(host.uuid_of(1))
+                    draft.drop(fake_host.uuid_of(1))
 
     def test_a_guest_that_the_operator_ignores_is_not_placed_nor_any_with_the_hook_off(self):
         for off in (False, True):
             self.host.configure('[hook]\nenabled = %s\n' % ('false' if off else 'true'))
             if not off:
-                overrides.put(overrides.Override(host.uuid_of(1), 'ignore', 'g'), self.root)
-            agent = self.open()
+                overrides.put(overrides.Override(fake_host.uuid_of(1), 'ignore', 'g'), self.root)
+            agent = self.open_agent()
             tree = self.launch(1)
             self.promise(1, 1, started=False, since_ns=START_NS)
             for at_s in (0, 5, 10):
                 self.tick(agent, at_s)
             self.assertEqual('', tree.held())
-            overrides.drop(host.uuid_of(1), self.root)
+            overrides.drop(fake_host.uuid_of(1), self.root)
 
     def test_a_start_whose_cpusets_could_not_be_written_is_held_later(self):
-        agent = self.open()
+        agent = self.open_agent()
         tree = self.launch(1)
         groups = self.host.path('proc/4001/cgroup')
         with open(groups) as file:
@@ -126,20 +126,20 @@ class PlaceTest(AgentCase):
 
     def call(self, operation):
         reader, writer = os.pipe()
-        os.write(writer, host.domain_xml(1))
+        os.write(writer, fake_host.domain_xml(1))
         os.close(writer)
-        hook.run(host.name_of(1), operation, reader, self.root)
+        hook.run(fake_host.name_of(1), operation, reader, self.root)
         os.close(reader)
 
     def test_cpus_follow_memory_that_cannot_be_moved(self):
         self.install_hook()
-        agent = self.open()
+        agent = self.open_agent()
         tree = self.host.launch(
             1,
             {0: 10 * MIB, 1: 400 * MIB},
-            xml=host.domain_xml(1, extra='  <memoryBacking><locked/></memoryBacking>\n'),
+            xml=fake_host.domain_xml(1, extra='  <memoryBacking><locked/></memoryBacking>\n'),
         )
-        self.run_to(1, 0)
+        self.set_guest_times(1, 0)
         self.began(1)
         self.tick(agent, 0)
         self.tick(agent, 5)
@@ -158,21 +158,23 @@ class FetchTest(RebalancingCase):
 
     def test_memory_that_lies_elsewhere_is_fetched_once(self):
         self.guest_lies_elsewhere()
-        agent = self.open(agent_conf.OFF)
+        agent = self.open_agent(agent_conf.OFF)
         self.tick(agent, 0)
-        self.finish(agent)
+        self.finish_move(agent)
         self.assertEqual({0}, set(self.kernel.memories[4001].nodes))
         self.assertEqual(1, agent._executor.totals.ended['fetch', 'made'])
         self.guest_lies_elsewhere()
         self.tick(agent, 5)
-        self.finish(agent)
+        self.finish_move(agent)
         self.assertEqual({1}, set(self.kernel.memories[4001].nodes))
 
     def guest_lies_elsewhere(self, **promised):
         memory = self.kernel.memories[4001]
         memory.nodes[:] = [1] * len(memory.nodes)
-        memory.tell()
-        promise = self.promises()[host.uuid_of(1)]._replace(**{'since_ns': START_NS, **promised})
+        memory.write_files()
+        promise = self.promises()[fake_host.uuid_of(1)]._replace(
+            **{'since_ns': START_NS, **promised}
+        )
         with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
             draft.put(promise)
 
@@ -185,6 +187,6 @@ class FetchTest(RebalancingCase):
         ):
             with self.subTest(why):
                 self.guest_lies_elsewhere(**promised)
-                agent = self.open(agent_conf.OFF)
+                agent = self.open_agent(agent_conf.OFF)
                 self.tick(agent, 0)
                 self.assertIsNone(agent.step())

@@ -11,7 +11,7 @@ from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome
 from nova_numa_pmc.scheduler import comparison, host_estimate, penalty
 from tests.arena import fleet as fleets, parameters as p, policies as subject
 from tests.arena.policies import former_weigher, nova_weights, others, our_weigher
-from tests.fixtures.losses import cpu_loss, queueing_loss
+from tests.fixtures.expected_losses import cpu_loss, queueing_loss
 
 DEDICATED = types.SimpleNamespace(
     vcpus=8, memory_mib=16384, disk_gb=40, dedicated=True, instance_uuid='7'

@@ -59,7 +59,7 @@ class CapacityTest(unittest.TestCase):
     def test_memory_that_guests_get_none_of_is_found(self):
         sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2, '', 96 << 30)])
         self.assertEqual([], codes(capacity.check_withheld_memory(self.root, self.conf())))
-        sysfs.device_memory(self.root, [2])
+        sysfs.mark_device_memory(self.root, [2])
         (finding,) = capacity.check_withheld_memory(self.root, self.conf())
         self.assertEqual(('memory-withheld', 'warning'), (finding.code, finding.severity))
         self.assertIn(

@@ -6,7 +6,7 @@ import unittest
 from nova_numa_pmc.checks import publication as publication_checks
 from nova_numa_pmc.host import nova_conf, processes
 from nova_numa_pmc.state import pause, publication
-from tests.fixtures import hosts
+from tests.fixtures import model_records
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write
 
@@ -32,7 +32,7 @@ class PublishedTest(unittest.TestCase):
             publication.Publication(
                 NOW_S - age_s,
                 interval_s,
-                hosts.host(hosts.node(0, guests=0, vcpus=0)),
+                model_records.view_of_nodes(model_records.node_view(0, guests=0, vcpus=0)),
                 (None,),
                 **more,
             ),

@@ -9,8 +9,8 @@ from nova_numa_pmc.cli import dry_run, guest_lookup
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import UnknownGuest
 from nova_numa_pmc.host import guests
-from tests.fixtures import host as hosts, sysfs
-from tests.fixtures.hosts import two_level
+from tests.fixtures import fake_host, sysfs
+from tests.fixtures.model_records import two_level_distances
 
 MIB = 1 << 20
 
@@ -19,14 +19,14 @@ class HostTest(unittest.TestCase):
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='preview-')
         self.addCleanup(shutil.rmtree, self.root)
-        self.host = hosts.FakeHost(self.root)
+        self.host = fake_host.FakeHost(self.root)
         self.addCleanup(self.host.close)
         self.options = host_options.read(self.host.path('absent'))
 
     def start(self, number, **domain):
         """Decide and record the decision, as the hook does."""
         return promises.decide_promise(
-            guests.parse(hosts.domain_xml(number, **domain)), self.options, self.root, 1
+            guests.parse(fake_host.domain_xml(number, **domain)), self.options, self.root, 1
         )
 
     def record(self):
@@ -40,7 +40,7 @@ class HostTest(unittest.TestCase):
 class PreviewTest(HostTest):
     def test_a_preview_is_what_the_start_then_does(self):
         for number in range(6):
-            guest = guests.parse(hosts.domain_xml(number))
+            guest = guests.parse(fake_host.domain_xml(number))
             before = self.record()
             preview, recorded = dry_run.decide_unrecorded(guest, self.options, self.root)
             self.assertEqual(before, self.record())
@@ -54,7 +54,7 @@ class PreviewTest(HostTest):
     def test_a_host_without_state_counts_its_guests_and_makes_none(self):
         self.host.launch(1)
         preview, _ = dry_run.decide_unrecorded(
-            guests.parse(hosts.domain_xml(2)), self.options, self.root
+            guests.parse(fake_host.domain_xml(2)), self.options, self.root
         )
         self.assertEqual(
             [1.0, 1.0],
@@ -69,7 +69,7 @@ class PreviewTest(HostTest):
         self.host.launch(1)
         first = self.start(1)
         preview, recorded = dry_run.decide_unrecorded(
-            guest_lookup.find(hosts.name_of(1), *guests.read_running(self.root)),
+            guest_lookup.find(fake_host.name_of(1), *guests.read_running(self.root)),
             self.options,
             self.root,
         )
@@ -80,16 +80,16 @@ class PreviewTest(HostTest):
         self.start(1)
         self.host.write('run/nova-numa-pmc/promises', 'x')
         preview, _ = dry_run.decide_unrecorded(
-            guests.parse(hosts.domain_xml(2)), self.options, self.root
+            guests.parse(fake_host.domain_xml(2)), self.options, self.root
         )
         self.assertIn('promises', preview.problems[0])
         self.assertEqual(b'x', self.record())
 
     def test_running_guests_are_found_by_name_uuid_and_id(self):
         self.host.launch(1)
-        for name in (hosts.name_of(1), hosts.uuid_of(1), '7'):
+        for name in (fake_host.name_of(1), fake_host.uuid_of(1), '7'):
             self.assertEqual(
-                hosts.uuid_of(1), guest_lookup.find(name, *guests.read_running(self.root)).uuid
+                fake_host.uuid_of(1), guest_lookup.find(name, *guests.read_running(self.root)).uuid
             )
         with self.assertRaisesRegex(UnknownGuest, 'no guest .* guests here: instance-00000001'):
             guest_lookup.find('other', *guests.read_running(self.root))
@@ -102,17 +102,17 @@ class PlacesTest(HostTest):
 
     def test_the_first_place_is_the_one_chosen(self):
         self.start(1)
-        preview, places = self.places(guests.parse(hosts.domain_xml(2)))
+        preview, places = self.places(guests.parse(fake_host.domain_xml(2)))
         self.assertEqual([(1,), (0,)], [cpus for cpus, *_ in places])
         self.assertEqual(preview.promise.cpu_nodes, places[0][0])
         self.assertLess(places[0][2], places[1][2])
 
     def test_places_that_span_nodes_name_them_all(self):
-        _, places = self.places(guests.parse(hosts.domain_xml(2, vcpus=6)))
+        _, places = self.places(guests.parse(fake_host.domain_xml(2, vcpus=6)))
         self.assertEqual([((0, 1), (0, 1))], [place[:2] for place in places])
 
     def test_a_guest_that_is_left_alone_has_no_places(self):
-        guest = guests.parse(hosts.domain_xml(2))
+        guest = guests.parse(fake_host.domain_xml(2))
         for change in (
             {'placed_by': ('vcpupin',)},
             {'vcpus': 99},
@@ -125,10 +125,10 @@ class PlacesTest(HostTest):
         sysfs.build_sysfs(
             self.root,
             sysfs.equal_nodes(10),
-            distances=two_level(10, 5, near=11),
+            distances=two_level_distances(10, 5, near=11),
             l3s=[node.cpus for node in sysfs.equal_nodes(10)],
             sockets=(0,) * 5 + (1,) * 5,
             vendor='AuthenticAMD',
         )
-        _, places = self.places(guests.parse(hosts.domain_xml(2)))
+        _, places = self.places(guests.parse(fake_host.domain_xml(2)))
         self.assertEqual([(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)], [cpus for cpus, *_ in places])

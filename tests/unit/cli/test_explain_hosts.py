@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 from nova_numa_pmc.cmd import rebalance
-from tests.fixtures.compute_nodes import row
+from tests.fixtures.compute_nodes import compute_node_row
 
 SIZE = ('--vcpus', '2', '--memory', '1G')
 
@@ -39,7 +39,9 @@ class ExplainHostsTest(unittest.TestCase):
         return code, json.loads(out, parse_constant=self.fail)
 
     def test_json_has_hosts_in_order_with_nodes_and_options(self):
-        code, answer = self.call([row('busy', 3.0, 3.0), row('idle', 0.0, 0.1)], *SIZE)
+        code, answer = self.call(
+            [compute_node_row('busy', 3.0, 3.0), compute_node_row('idle', 0.0, 0.1)], *SIZE
+        )
         self.assertEqual((0, ['idle']), (code, answer['chosen']))
         self.assertEqual(['idle', 'busy'], [host['host'] for host in answer['hosts']])
         self.assertEqual(2, len(answer['hosts'][0]['nodes']))
@@ -52,44 +54,48 @@ class ExplainHostsTest(unittest.TestCase):
         self.assertEqual(1.0, answer['options']['max_pressure'])
 
     def test_text_names_the_chosen_host_and_why_others_are_not(self):
-        code, out = self.text([row('busy', 4.5, 4.5), row('idle', 0.0, 0.1)], *SIZE)
+        code, out = self.text(
+            [compute_node_row('busy', 4.5, 4.5), compute_node_row('idle', 0.0, 0.1)], *SIZE
+        )
         self.assertEqual(0, code)
         self.assertIn('chosen: idle', out)
         self.assertIn('above max_pressure 1', out)
         self.assertRegex(out, r'(?m)^busy +0 +1\.1[23] +- ')
 
     def test_several_guests_are_spread_over_hosts(self):
-        code, out = self.text([row(name, 0.5, 0.5) for name in 'abc'], *SIZE, '--count', '6')
+        code, out = self.text(
+            [compute_node_row(name, 0.5, 0.5) for name in 'abc'], *SIZE, '--count', '6'
+        )
         self.assertEqual(0, code)
         self.assertIn('chosen: a 2, b 2, c 2', out)
 
     def test_guests_are_counted_until_no_host_passes(self):
-        code, out = self.text([row('a', 3.0, 3.0)], *SIZE, '--count', '6')
+        code, out = self.text([compute_node_row('a', 3.0, 3.0)], *SIZE, '--count', '6')
         self.assertEqual(1, code)
         self.assertRegex(out, 'chosen: a 2, no host passes for guest number 3')
 
     def test_without_a_host_that_passes_the_exit_code_is_1(self):
-        code, out = self.text([row('full', 4.5, 4.5)], *SIZE)
+        code, out = self.text([compute_node_row('full', 4.5, 4.5)], *SIZE)
         self.assertEqual(1, code)
         self.assertIn('no host passes', out)
 
     def test_the_operators_options_are_read_from_nova_conf(self):
         path = self.write('nova.conf', '[numa_pmc]\nmax_pressure = 0.1\npenalty_floor = 0.2\n')
-        code, answer = self.call([row('a', 2.0, 2.0)], *SIZE, '--nova-conf', path)
+        code, answer = self.call([compute_node_row('a', 2.0, 2.0)], *SIZE, '--nova-conf', path)
         self.assertEqual((1, 0.2), (code, answer['options']['penalty_floor']))
 
     def test_by_default_there_is_no_ceiling_of_pressure(self):
         path = self.write('nova.conf', '')
-        code, answer = self.call([row('a', 9.0, 9.0)], *SIZE, '--nova-conf', path)
+        code, answer = self.call([compute_node_row('a', 9.0, 9.0)], *SIZE, '--nova-conf', path)
         self.assertEqual((0, 0.0), (code, answer['options']['max_pressure']))
 
     def test_many_hosts_are_cut_in_the_text_only(self):
-        rows = [row('host%d' % number, 1.0) for number in range(40)]
+        rows = [compute_node_row('host%d' % number, 1.0) for number in range(40)]
         self.assertIn('and 10 more', self.text(rows, *SIZE)[1])
         self.assertEqual(40, len(self.call(rows, *SIZE)[1]['hosts']))
 
     def test_without_nova_the_other_weighers_are_left_out_and_it_says_so(self):
-        rows = [row('a', 2.0, 2.0), row('b', 1.0, 1.0)]
+        rows = [compute_node_row('a', 2.0, 2.0), compute_node_row('b', 1.0, 1.0)]
         for nova_conf, text in (
             (self.write('nova.conf', ''), "left out: No module named 'nova': run with Nova's"),
             ('/nowhere', 'left out: specify nova.conf with --nova-conf'),
@@ -100,7 +106,10 @@ class ExplainHostsTest(unittest.TestCase):
         self.assertIn('if only one host is left', self.text(rows[:1], *SIZE)[1])
 
     def test_a_host_that_occurs_twice_is_refused(self):
-        code, out = self.text([row('a', 2.0), row('b', 1.0), row('a', 3.0)], *SIZE)
+        code, out = self.text(
+            [compute_node_row('a', 2.0), compute_node_row('b', 1.0), compute_node_row('a', 3.0)],
+            *SIZE,
+        )
         self.assertEqual((1, True), (code, 'row 3: a occurs twice' in out))
 
     def test_a_file_of_hosts_that_cannot_be_used_is_refused(self):

@@ -22,7 +22,7 @@ from nova_numa_pmc.cmd import agent
 from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import agent_lock, promises_file, publication
-from tests.fixtures import host, measured
+from tests.fixtures import fake_host, measured_host
 from tests.fixtures.checkout import TOP
 
 UNIT = TOP / 'etc/systemd/nova-numa-agent.service'
@@ -33,9 +33,9 @@ class CommandTest(unittest.TestCase):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.root = directory.name
-        self.host = measured.MeasuredHost(self.root)
+        self.host = measured_host.MeasuredHost(self.root)
         self.addCleanup(self.host.close)
-        self.host.idle()
+        self.host.set_idle()
         self.directory = os.path.join(self.root, 'run/nova-numa-pmc')
         self.config = os.path.join(self.root, 'options.conf')
         self.configure('')
@@ -79,12 +79,12 @@ class CommandTest(unittest.TestCase):
         """Neither CPUs nor memory are held, as nothing would watch the nodes of bound guests."""
         self.configure('[hook]\nbind = true\n')
         tree = self.host.launch(1, {0: 0, 1: 1 << 20})
-        self.host.thread(4001, 5001, 0)
+        self.host.set_thread_times(4001, 5001, 0)
         with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as record:
             record.put(
                 model.Promise(
-                    host.uuid_of(1),
-                    host.name_of(1),
+                    fake_host.uuid_of(1),
+                    fake_host.name_of(1),
                     (1,),
                     (1,),
                     2,
@@ -98,7 +98,7 @@ class CommandTest(unittest.TestCase):
         self.assertEqual(0, self.run_it('--once')[0])
         self.assertEqual(before, tree.contents())
         promises = promises_file.read(self.directory, files.read_boot_id(self.root)).promises
-        self.assertTrue(promises[host.uuid_of(1)].bound)
+        self.assertTrue(promises[fake_host.uuid_of(1)].bound)
 
     def test_once_with_an_unreadable_topology_exits_with_1(self):
         self.host.write('sys/devices/system/node/node0/cpulist', 'x')

@@ -5,7 +5,7 @@ from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.compute import deadband
-from tests.fixtures.metrics import GIB, state
+from tests.fixtures.metrics import GIB, build_publication
 
 CORES = 10.0
 DEADBAND = 0.025
@@ -21,7 +21,7 @@ def changed(published, at=0, **fields):
 
 class WithinTest(unittest.TestCase):
     def setUp(self):
-        self.sent = state(0.3, 0.6, history=model.DemandHistory(20, 8.0))
+        self.sent = build_publication(0.3, 0.6, history=model.DemandHistory(20, 8.0))
 
     def may_reuse(self, now):
         return deadband.may_reuse(self.sent, now, DEADBAND)
@@ -107,7 +107,7 @@ class WithinTest(unittest.TestCase):
 
     @given(st.lists(st.tuples(PRESSURES, PRESSURES), min_size=1, max_size=4), PRESSURES)
     def test_no_pressure_is_off_by_more_than_the_deadband(self, pairs, allowed):
-        sent, now = (state(*column, cores=CORES) for column in zip(*pairs))
+        sent, now = (build_publication(*column, cores=CORES) for column in zip(*pairs))
         off = max(abs(a - b) for a, b in pairs)
         if deadband.may_reuse(sent, now, allowed):
             self.assertLessEqual(off, allowed + 1e-9)

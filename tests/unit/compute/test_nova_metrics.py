@@ -15,7 +15,7 @@ from nova_numa_pmc.core.host_view import quantise
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import publication
 from tests.fixtures.host_views import hosts
-from tests.fixtures.metrics import GIB, listed, state
+from tests.fixtures.metrics import GIB, build_publication, metric_list
 
 #: The size of Nova's column on MySQL, and the package's own limit for hosts with two nodes.
 COLUMN_BYTES, TWO_NODES_BYTES = 65535, 2048
@@ -40,7 +40,7 @@ def mega(value):
 
 def largest(count, distances=None):
     """Build a host whose numbers are as long as possible."""
-    published = state(
+    published = build_publication(
         nodes=tuple(model.NodeView(at, **LARGEST) for at in range(count)),
         history=model.DemandHistory(50, 99.99),
     )
@@ -51,8 +51,8 @@ def largest(count, distances=None):
 
 class RoundTripTest(unittest.TestCase):
     def setUp(self):
-        self.published = state(0.5, None)
-        self.decoded = host_metrics.decode(listed(self.published, 20, 4096))
+        self.published = build_publication(0.5, None)
+        self.decoded = host_metrics.decode(metric_list(self.published, 20, 4096))
 
     def test_a_view_is_decoded_as_it_was_encoded(self):
         self.assertEqual(self.published.view, self.decoded.view)
@@ -78,38 +78,38 @@ class RoundTripTest(unittest.TestCase):
             self.assertEqual({int}, set(map(type, values.values())))
 
     def test_an_unknown_figure_is_decoded_as_unknown(self):
-        bare = state(
+        bare = build_publication(
             nodes=(
                 model.NodeView(0, 4, 4, GIB, 0),
                 model.NodeView(1, 4, 4, GIB, 0, bandwidth_bytes_per_sec=5e6),
             )
         )._replace(remote_ratios=(None, 0.5))
-        decoded = host_metrics.decode(listed(bare))
+        decoded = host_metrics.decode(metric_list(bare))
         self.assertEqual(bare.view, decoded.view)
         self.assertEqual((None, 0.5), decoded.remote_ratios)
 
     def test_node_ids_may_have_gaps(self):
-        gaps = state(
+        gaps = build_publication(
             nodes=tuple(
                 model.NodeView(at, 4, 4, GIB, 0, bandwidth_bytes_per_sec=at * 1e6) for at in (0, 8)
             )
         )
-        self.assertEqual(gaps.view, host_metrics.decode(listed(gaps)).view)
+        self.assertEqual(gaps.view, host_metrics.decode(metric_list(gaps)).view)
 
     def test_demand_expected_of_new_guests_is_decoded_as_encoded(self):
         self.assertIsNone(self.decoded.history)
         decoded = host_metrics.decode(
-            listed(self.published._replace(history=model.DemandHistory(50, 12.34)))
+            metric_list(self.published._replace(history=model.DemandHistory(50, 12.34)))
         )
         self.assertEqual((50, 12.34), decoded.history)
-        values = listed(self.published)
+        values = metric_list(self.published)
         for odd in (-1, 0, True, 2**60, 0.5, '1', None):
             values[-2]['numa_membw_values']['pmc.k'] = odd
             self.assertIsNone(host_metrics.decode(values).history)
 
     def test_links_are_decoded_as_encoded(self):
         for links in ((0.25, None), (None, 0.25), (0.5, 1.5)):
-            linked = state(
+            linked = build_publication(
                 nodes=tuple(
                     model.NodeView(
                         at,
@@ -124,12 +124,12 @@ class RoundTripTest(unittest.TestCase):
                     for at, link in enumerate(links)
                 )
             )
-            self.assertEqual(linked.view, host_metrics.decode(listed(linked)).view)
+            self.assertEqual(linked.view, host_metrics.decode(metric_list(linked)).view)
 
     def test_the_metrics_tell_which_instances_were_counted(self):
         uuids = '0fa1-x', '2b00-x', 'ffff-x'
         decoded = host_metrics.decode(
-            listed(self.published, counted=nova_metrics.NovaCounts(1700000000.9, uuids, 4))
+            metric_list(self.published, counted=nova_metrics.NovaCounts(1700000000.9, uuids, 4))
         )
         self.assertEqual((1700000001, 4), (decoded.sent_s, decoded.pinned_cpus))
         for there, left in (
@@ -142,7 +142,7 @@ class RoundTripTest(unittest.TestCase):
 
     def test_metrics_tell_that_no_guest_was_counted_from_unknown(self):
         decoded = host_metrics.decode(
-            listed(self.published, counted=nova_metrics.NovaCounts(1.0, ()))
+            metric_list(self.published, counted=nova_metrics.NovaCounts(1.0, ()))
         )
         self.assertEqual(
             (2, (0, 0), 0), (decoded.sent_s, decoded.count_departed(['a']), decoded.pinned_cpus)
@@ -152,22 +152,24 @@ class RoundTripTest(unittest.TestCase):
 
     def test_placement_options_are_decoded_as_encoded(self):
         placement_options = model.PlacementOptions(pressure_floor=0.5, pressure_step=0.1)
-        decoded = host_metrics.decode(listed(state(0.5, 0.5, placement_options=placement_options)))
+        decoded = host_metrics.decode(
+            metric_list(build_publication(0.5, 0.5, placement_options=placement_options))
+        )
         self.assertEqual(placement_options, decoded.placement_options)
 
     def test_nodes_that_share_channels_are_decided_on_as_one(self):
-        near = state(0.25, 0.75)
+        near = build_publication(0.25, 0.75)
         near = near._replace(
             view=near.view._replace(distances=((10, 11), (11, 10)), domains=(0, 0))
         )
-        decoded = host_metrics.decode(listed(near))
+        decoded = host_metrics.decode(metric_list(near))
         self.assertEqual([20.0], decoded.columns.cores)
         self.assertEqual(((0, 1),), decoded.columns.members)
         self.assertEqual(near.view, decoded.view)
 
     def test_capacity_is_rounded_down_and_promises_up_to_mebibytes(self):
-        odd = state(nodes=(model.NodeView(0, 4, 4, 2**20 + 1, 2**20 + 1),))
-        (node,) = host_metrics.decode(listed(odd)).view.nodes
+        odd = build_publication(nodes=(model.NodeView(0, 4, 4, 2**20 + 1, 2**20 + 1),))
+        (node,) = host_metrics.decode(metric_list(odd)).view.nodes
         self.assertEqual((2**20, 2**21), (node.capacity_bytes, node.promised_bytes))
 
     def test_a_slow_update_interval_is_sent(self):
@@ -178,7 +180,7 @@ class RoundTripTest(unittest.TestCase):
     @given(hosts())
     def test_any_host_is_decoded_within_the_rounding(self, view):
         published = publication.Publication(1.0, 60.0, view, (None,) * len(view.nodes))
-        decoded = host_metrics.decode(listed(published)).view
+        decoded = host_metrics.decode(metric_list(published)).view
         self.assertEqual(view.distances, decoded.distances)
         for before, after in zip(view.nodes, decoded.nodes):
             for field in ('cores', 'cpu_count', 'guests', 'vcpus', 'demand_cores', 'link_ratio'):
@@ -203,14 +205,14 @@ class RoundTripTest(unittest.TestCase):
             )
         )
         published = publication.Publication(1.0, 60.0, view, (None,) * len(view.nodes))
-        self.assertEqual(view, host_metrics.decode(listed(published)).view)
+        self.assertEqual(view, host_metrics.decode(metric_list(published)).view)
 
     def test_the_scheduler_breaks_ties_as_the_host_does(self):
-        near = state(0.5, 0.5, 0.5, 0.5)
+        near = build_publication(0.5, 0.5, 0.5, 0.5)
         near = near._replace(
             view=near.view._replace(rotation=7, distances=NEAR, domains=(0, 0, 2, 2))
         )
-        self.assertEqual(1, host_metrics.decode(listed(near)).columns.rotation)
+        self.assertEqual(1, host_metrics.decode(metric_list(near)).columns.rotation)
         current, _ = nova_metrics.to_values(self.published, 0, 0)
         self.assertNotIn('pmc.turn', current)
 
@@ -219,7 +221,7 @@ class DomainTest(unittest.TestCase):
     """Nodes that share their memory channels, as published to older and newer schedulers."""
 
     def published(self, domains):
-        publication_ = state(*[0.5] * 4)
+        publication_ = build_publication(*[0.5] * 4)
         return publication_._replace(
             view=publication_.view._replace(distances=NEAR, domains=domains)
         )
@@ -236,7 +238,7 @@ class DomainTest(unittest.TestCase):
                 published = self.published(domains)
                 _, maximum = nova_metrics.to_values(published, 0, 0)
                 self.assertEqual(written, maximum.get('pmc.domain'))
-                self.assertEqual(domains, host_metrics.decode(listed(published)).view.domains)
+                self.assertEqual(domains, host_metrics.decode(metric_list(published)).view.domains)
 
     def test_an_older_writers_domains_follow_from_distances(self):
         for written, domains in (
@@ -246,7 +248,7 @@ class DomainTest(unittest.TestCase):
             (30, (0, 0, 0, 0)),
         ):
             with self.subTest(written):
-                metrics = listed(self.published((0, 0, 2, 2)))
+                metrics = metric_list(self.published((0, 0, 2, 2)))
                 metrics[-2]['numa_membw_values']['pmc'] = 100
                 if written:
                     metrics[-1]['numa_membw_values']['pmc.domain'] = written
@@ -260,19 +262,19 @@ class DomainTest(unittest.TestCase):
                 view=published.view._replace(domains=domains if count > 3 else ())
             )
             self.assertEqual(
-                published.view.domains, host_metrics.decode(listed(published)).view.domains
+                published.view.domains, host_metrics.decode(metric_list(published)).view.domains
             )
 
 
 class SizeTest(unittest.TestCase):
     def test_metrics_of_two_nodes_and_nova_stay_below_two_kilobytes(self):
-        self.assertLess(len(json.dumps(listed(largest(2), 99999, 99999999))), TWO_NODES_BYTES)
+        self.assertLess(len(json.dumps(metric_list(largest(2), 99999, 99999999))), TWO_NODES_BYTES)
 
     def test_two_hundred_instances_in_our_metrics_stay_below_two_kilobytes(self):
         counted = nova_metrics.NovaCounts(
             1790000000.0, tuple(f'{at:04x}-' for at in range(200)), 999
         )
-        ours = listed(largest(2), 99999, 99999999, counted)[-2:]
+        ours = metric_list(largest(2), 99999, 99999999, counted)[-2:]
         self.assertLess(len(json.dumps(ours)), TWO_NODES_BYTES)
 
     def test_sixty_four_nodes_fit_into_the_column(self):
@@ -280,7 +282,7 @@ class SizeTest(unittest.TestCase):
         distances = tuple(
             tuple(10 if a == b else rng.randint(12, 255) for b in range(64)) for a in range(64)
         )
-        text = json.dumps(listed(largest(64, distances), 99999, 99999999))
+        text = json.dumps(metric_list(largest(64, distances), 99999, 99999999))
         self.assertLess(len(text), COLUMN_BYTES)
         self.assertEqual(distances, host_metrics.decode(json.loads(text)).view.distances)
 
@@ -291,7 +293,7 @@ class SizeTest(unittest.TestCase):
 
 class RefusalTest(unittest.TestCase):
     def decoded(self, change_current=(), change_maximum=()):
-        metrics = listed(state(0.5, 0.5))
+        metrics = metric_list(build_publication(0.5, 0.5))
         for metric, change in zip(metrics[-2:], (change_current, change_maximum)):
             metric['numa_membw_values'].update(change)
         return host_metrics.decode(metrics)
@@ -335,5 +337,7 @@ class RefusalTest(unittest.TestCase):
             self.assertIsNone(host_metrics.decode(metrics))
 
     def test_objects_like_novas_are_read(self):
-        objects = [types.SimpleNamespace(**metric) for metric in listed(state(0.5, 0.5))]
+        objects = [
+            types.SimpleNamespace(**metric) for metric in metric_list(build_publication(0.5, 0.5))
+        ]
         self.assertIsNotNone(host_metrics.decode(types.SimpleNamespace(objects=objects)))

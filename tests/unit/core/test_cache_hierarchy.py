@@ -8,7 +8,13 @@ from hypothesis import given, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.core import cache_hierarchy, host_view, memory_domains
 from nova_numa_pmc.core.placement import placement
-from tests.fixtures.hosts import GIB, PLACEMENT_OPTIONS, guest, topology, two_level
+from tests.fixtures.model_records import (
+    GIB,
+    PLACEMENT_OPTIONS,
+    guest,
+    topology,
+    two_level_distances,
+)
 
 AMD, INTEL, HYGON = 'AuthenticAMD', 'GenuineIntel', 'HygonGenuine'
 
@@ -22,7 +28,7 @@ def machine(nodes, cpus_per_node, cpus_per_l3, per_socket, vendor, near=11, far=
     host = topology(
         [cpus_per_node] * nodes,
         [8 * GIB] * nodes,
-        distances=two_level(nodes, per_socket, near, far),
+        distances=two_level_distances(nodes, per_socket, near, far),
     )
     return host._replace(
         l3s=tuple(tuple(cache for cache in caches if cache & node.cpus) for node in host.nodes),
@@ -124,7 +130,7 @@ class DistancesTest(unittest.TestCase):
 
     def test_a_flat_slit_is_replaced_by_the_distances_of_sockets(self):
         flat = machine(4, 2, 4, 2, INTEL, near=20, far=20)
-        self.assertEqual(two_level(4, 2, 20, 21), cache_hierarchy.distances(flat))
+        self.assertEqual(two_level_distances(4, 2, 20, 21), cache_hierarchy.distances(flat))
         placed = placement.place(
             host_view.view(flat, (), PLACEMENT_OPTIONS, rotation=1),
             host_view.request(guest(vcpus=4), PLACEMENT_OPTIONS),

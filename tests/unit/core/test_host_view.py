@@ -3,7 +3,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view as subject
-from tests.fixtures.hosts import GIB, MIB, PLACEMENT_OPTIONS, guest, topology
+from tests.fixtures.model_records import GIB, MIB, PLACEMENT_OPTIONS, guest, topology
 
 
 def promised(name, mem_nodes=(), memory=GIB, cpu_nodes=None, vcpus=1, **fields):

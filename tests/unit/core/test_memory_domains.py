@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
 from tests.fixtures.host_views import hosts
-from tests.fixtures.hosts import GIB, host, node
+from tests.fixtures.model_records import GIB, node_view, view_of_nodes
 
 PAIRS = ((10, 11, 20, 22), (11, 10, 20, 22), (20, 20, 10, 11), (22, 22, 11, 10))
 LABELS = st.lists(st.integers(0, 3), max_size=6)
@@ -16,13 +16,14 @@ LABELS = st.lists(st.integers(0, 3), max_size=6)
 
 def paired(*nodes):
     """Return a view of four nodes; the first two and the last two are a domain each."""
-    return host(*nodes, distances=PAIRS)._replace(domains=(0, 0, 2, 2))
+    return view_of_nodes(*nodes, distances=PAIRS)._replace(domains=(0, 0, 2, 2))
 
 
 class MergedTest(unittest.TestCase):
     def test_figures_of_a_domains_nodes_are_added_up(self):
         nodes = (
-            node(at, 4, capacity=GIB, promised=at, vcpus=2, demand_cores=1.5) for at in range(4)
+            node_view(at, 4, capacity=GIB, promised=at, vcpus=2, demand_cores=1.5)
+            for at in range(4)
         )
         view, members = memory_domains.merge(paired(*nodes))
         self.assertEqual(((0, 1), (2, 3)), members)
@@ -42,7 +43,7 @@ class MergedTest(unittest.TestCase):
 
     def test_huge_pages_are_added_up_by_their_size(self):
         free = (((2 << 20, GIB),), ((2 << 20, GIB), (GIB, 4 * GIB)), (), ((GIB, GIB),))
-        nodes = (node(at, huge_free_bytes=value) for at, value in enumerate(free))
+        nodes = (node_view(at, huge_free_bytes=value) for at, value in enumerate(free))
         view, _ = memory_domains.merge(paired(*nodes))
         self.assertEqual(
             [{2 << 20: 2 * GIB, GIB: 4 * GIB}, {GIB: GIB}],
@@ -50,12 +51,12 @@ class MergedTest(unittest.TestCase):
         )
 
     def test_a_figure_unknown_of_one_node_is_unknown_of_its_domain(self):
-        nodes = (node(at, demand_cores=None if at == 1 else 1.0) for at in range(4))
+        nodes = (node_view(at, demand_cores=None if at == 1 else 1.0) for at in range(4))
         view, _ = memory_domains.merge(paired(*nodes))
         self.assertEqual([None, 2.0], [merged.demand_cores for merged in view.nodes])
 
     def test_domains_are_as_far_apart_as_their_nodes_are_on_average(self):
-        view, _ = memory_domains.merge(paired(*map(node, range(4))))
+        view, _ = memory_domains.merge(paired(*map(node_view, range(4))))
         self.assertEqual(((10, 21), (21, 10)), view.distances)
 
     @given(hosts())
@@ -84,7 +85,7 @@ class LabelTest(unittest.TestCase):
         self.assertEqual(view.domains, memory_domains.domains_from_distances(view.distances, used))
 
     def test_domains_that_no_distance_tells_are_kept_apart(self):
-        view = model.HostView(tuple(map(node, range(4))), PAIRS, domains=(0, 1, 0, 1))
+        view = model.HostView(tuple(map(node_view, range(4))), PAIRS, domains=(0, 1, 0, 1))
         used, all_said = memory_domains.threshold(view)
         self.assertFalse(all_said)
         self.assertEqual((), memory_domains.domains_from_distances(view.distances, used))

@@ -8,7 +8,7 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains, missing
 from nova_numa_pmc.core.placement import candidates, placement
-from tests.fixtures.hosts import GIB, MIB, PLACEMENT_OPTIONS, host, node
+from tests.fixtures.model_records import GIB, MIB, PLACEMENT_OPTIONS, node_view, view_of_nodes
 
 #: `NUMA_PMC_CASES=20000` for the long run.
 CASES = int(os.environ.get('NUMA_PMC_CASES', '2000'))
@@ -41,19 +41,19 @@ class QuartileTest(unittest.TestCase):
 
 class CompletedTest(unittest.TestCase):
     def test_a_figure_that_all_nodes_know_or_none_does_is_not_filled_in(self):
-        nodes = (node(0, demand_cores=1.0), node(1, demand_cores=2.0))
+        nodes = (node_view(0, demand_cores=1.0), node_view(1, demand_cores=2.0))
         self.assertEqual((nodes, ()), missing.fill_in(nodes))
 
     def test_each_part_that_a_node_lacks_is_filled_in(self):
         nodes = (
-            node(
+            node_view(
                 0,
                 demand_cores=2.0,
                 bandwidth_bytes_per_sec=30,
                 bandwidth_max_bytes_per_sec=100,
                 link_ratio=0.5,
             ),
-            node(1, 8),
+            node_view(1, 8),
         )
         nodes_filled, filled = missing.fill_in(nodes)
         self.assertEqual(
@@ -81,9 +81,9 @@ class HidingTest(unittest.TestCase):
         ]
 
     def drawn(self, rng):
-        return host(
+        return view_of_nodes(
             *(
-                node(
+                node_view(
                     at,
                     rng.choice((4, 8)),
                     capacity=8 * GIB,

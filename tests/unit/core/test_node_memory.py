@@ -6,8 +6,8 @@ from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.core.host_view import view
 from nova_numa_pmc.core.placement import placement, promise_limit
 from nova_numa_pmc.core.rebalance import plan_records
-from tests.fixtures import hosts
-from tests.fixtures.hosts import GIB, PLACEMENT_OPTIONS
+from tests.fixtures import model_records
+from tests.fixtures.model_records import GIB, PLACEMENT_OPTIONS
 from tests.sim.constant import Constant, load
 
 DEVICE = model.NodeMemory(model.DEVICE, 'GPU 0000:01:00.0')
@@ -18,7 +18,7 @@ FAR = ((10, 40, 80, 80), (40, 10, 80, 80), (80, 80, 10, 80), (80, 80, 80, 10))
 
 def host(*memory, cpus=(4, 4, 0, 0), sizes=(16 * GIB, 16 * GIB, 96 * GIB, 96 * GIB)):
     """Build a host of two nodes with CPUs and two without, with memory of these kinds."""
-    topology = hosts.topology(cpus=cpus, memory=sizes, distances=FAR)
+    topology = model_records.topology(cpus=cpus, memory=sizes, distances=FAR)
     return topology._replace(
         nodes=topology.nodes[:2]
         + tuple(node._replace(memory=kind) for node, kind in zip(topology.nodes[2:], memory))
@@ -171,10 +171,10 @@ class BandwidthTest(unittest.TestCase):
 class DomainTest(unittest.TestCase):
     """Nodes that share their channels, some without memory."""
 
-    SHAPE = hosts.topology(
+    SHAPE = model_records.topology(
         cpus=(2, 2, 2, 2),
         memory=(16 * GIB, 0, 8 * GIB, 0),
-        distances=hosts.two_level(4, 2, near=11),
+        distances=model_records.two_level_distances(4, 2, near=11),
     )
 
     def view(self):
@@ -228,7 +228,7 @@ class RebalanceTest(unittest.TestCase):
             (4, 4, 4, 4),
             (32 * GIB, 0, 32 * GIB, 0),
             guests,
-            distances=hosts.two_level(4, 2, near=11),
+            distances=model_records.two_level_distances(4, 2, near=11),
             domains=(0, 0, 2, 2),
         )
         parts = self.plans(host)

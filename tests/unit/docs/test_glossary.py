@@ -29,6 +29,7 @@ TEST_EXCEPTIONS = {
     'claim': _RESOURCES,
     'claims': _RESOURCES,
     'compute_node': _TABLE,
+    'compute_node_row': _TABLE,
     'compute_nodes': _TABLE,
     'hypervisor_hostname': _TABLE,
     'hypothesis_settings': "hypothesis's name",

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
 from nova_numa_pmc.host import cgroups, files
-from tests.fixtures.cgroups import MANUAL, MODERN, OLD, Tree
+from tests.fixtures.cgroups import FLAT, NESTED, WITHOUT_SYSTEMD, GuestCgroups
 
 MACHINE = 'machine.slice/machine-qemu\\x2d7\\x2dinstance\\x2d0000002a.scope'
 
@@ -19,7 +19,7 @@ class GroupsTestCase(unittest.TestCase):
     def tree(self, *args, **kwargs):
         root = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, root)
-        return Tree(root, *args, **kwargs)
+        return GuestCgroups(root, *args, **kwargs)
 
     def find(self, tree):
         return cgroups.find(tree.pid, tree.root)
@@ -28,9 +28,9 @@ class GroupsTestCase(unittest.TestCase):
 class FindTest(GroupsTestCase):
     def test_groups_of_a_guest_are_found_in_every_shape(self):
         for version in (1, 2):
-            for shape in (MODERN, OLD, MANUAL):
-                with self.subTest(version=version, shape=shape):
-                    tree = self.tree(version, shape, bytes_by_node={0: 4096})
+            for layout in (NESTED, FLAT, WITHOUT_SYSTEMD):
+                with self.subTest(version=version, layout=layout):
+                    tree = self.tree(version, layout, bytes_by_node={0: 4096})
                     groups = self.find(tree)
                     self.assertEqual(
                         (version, tree.scope, tree.target, tree.emulator, tuple(tree.children)),
@@ -77,23 +77,25 @@ class FindTest(GroupsTestCase):
                 tree = self.tree(version)
                 old = os.path.join(tree.root, tree.scope[: -len(MACHINE)])
                 os.rename(old, os.path.join(tree.root, 'odd place'))
-                tree.put('proc/self/mountinfo', 'garbage\n\n' + line)
+                tree.write_file('proc/self/mountinfo', 'garbage\n\n' + line)
                 self.assertEqual(
                     os.path.join(tree.root, 'odd place', MACHINE), self.find(tree).scope
                 )
         tree = self.tree(2)
-        tree.put_cgroup('0::/docker/abc/%s/libvirt/emulator\n' % MACHINE)
-        tree.put(
+        tree.set_cgroup('0::/docker/abc/%s/libvirt/emulator\n' % MACHINE)
+        tree.write_file(
             'proc/self/mountinfo', '34 31 0:31 /docker/abc /sys/fs/cgroup rw - cgroup2 x rw\n'
         )
         self.assertEqual(tree.scope, self.find(tree).scope)
 
     def test_a_namespace_below_the_hosts_root_is_refused(self):
         tree = self.tree(2)
-        tree.put_cgroup('0::/../../%s/libvirt/emulator\n' % MACHINE)
+        tree.set_cgroup('0::/../../%s/libvirt/emulator\n' % MACHINE)
         with self.assertRaisesRegex(CpusetError, 'namespace'):
             self.find(tree)
-        tree.put('proc/self/mountinfo', '34 31 0:31 /../.. /sys/fs/cgroup rw - cgroup2 x rw\n')
+        tree.write_file(
+            'proc/self/mountinfo', '34 31 0:31 /../.. /sys/fs/cgroup rw - cgroup2 x rw\n'
+        )
         self.assertEqual(tree.scope, self.find(tree).scope)
 
     def test_a_group_that_belongs_to_no_guest_is_never_written(self):
@@ -114,14 +116,14 @@ class FindTest(GroupsTestCase):
             for version in (1, 2):
                 with self.subTest(path=path, version=version):
                     tree = self.tree(version)
-                    tree.put_cgroup('%s:%s\n' % ('4:cpuset' if version == 1 else '0:', path))
+                    tree.set_cgroup('%s:%s\n' % ('4:cpuset' if version == 1 else '0:', path))
                     with self.assertRaises(CpusetError) as caught:
                         self.find(tree)
                     self.assertNotIsInstance(caught.exception, GuestGone)
 
     def test_a_path_that_climbs_out_of_the_mount_is_refused(self):
         tree = self.tree(2)
-        tree.put_cgroup('0::/../x/qemu-1-a.libvirt-qemu/emulator\n')
+        tree.set_cgroup('0::/../x/qemu-1-a.libvirt-qemu/emulator\n')
         os.makedirs(os.path.join(tree.root, 'sys/fs/x/qemu-1-a.libvirt-qemu/emulator'))
         with self.assertRaises(CpusetError):
             self.find(tree)
@@ -130,10 +132,10 @@ class FindTest(GroupsTestCase):
         tree = self.tree(2)
         with self.assertRaises(GuestGone):
             cgroups.find(tree.pid + 1, tree.root)
-        tree.put_cgroup('0::/%s/libvirt/emulator (deleted)\n' % MACHINE)
+        tree.set_cgroup('0::/%s/libvirt/emulator (deleted)\n' % MACHINE)
         with self.assertRaises(GuestGone):
             self.find(tree)
-        tree.put_cgroup('0::/%s/libvirt/emulator\n' % MACHINE)
+        tree.set_cgroup('0::/%s/libvirt/emulator\n' % MACHINE)
         shutil.rmtree(tree.scope)
         with self.assertRaises(GuestGone):
             self.find(tree)
@@ -165,10 +167,10 @@ class FindTest(GroupsTestCase):
 
     def test_without_a_mount_or_cpuset_controller_it_is_an_error(self):
         tree = self.tree(2)
-        tree.put('proc/self/mountinfo', '')
+        tree.write_file('proc/self/mountinfo', '')
         with self.assertRaisesRegex(CpusetError, 'mount it'):
             self.find(tree)
-        tree.put_cgroup('3:memory:/x\n')
+        tree.set_cgroup('3:memory:/x\n')
         with self.assertRaisesRegex(CpusetError, 'no cpuset controller'):
             self.find(tree)
 
@@ -196,13 +198,15 @@ class MemoryTest(GroupsTestCase):
     def test_shared_pages_count_as_memory_and_the_cache_does_not(self):
         tree = self.tree(2, bytes_by_node={})
         path = os.path.join(tree.memory, 'memory.numa_stat')
-        tree.put(path, 'anon N0=1 N1=2\nfile N0=100 N1=100\nfile_mapped N0=7\nshmem N0=10 N1=20\n')
+        tree.write_file(
+            path, 'anon N0=1 N1=2\nfile N0=100 N1=100\nfile_mapped N0=7\nshmem N0=10 N1=20\n'
+        )
         self.assertEqual({0: 11, 1: 22}, cgroups.read_memory_by_node(self.find(tree)))
 
     def test_locked_pages_count_on_v1(self):
         tree = self.tree(1, bytes_by_node={})
         page = os.sysconf('SC_PAGE_SIZE')
-        tree.put(
+        tree.write_file(
             os.path.join(tree.memory, 'memory.numa_stat'),
             'anon=9 N0=9\nhierarchical_anon=3 N0=1 N1=2\nhierarchical_unevictable=4 N1=4\n',
         )
@@ -213,7 +217,7 @@ class MemoryTest(GroupsTestCase):
         self.assertIsNone(cgroups.read_memory_by_node(self.find(tree)))
         for text in ('', 'anon\n', 'anon N0=x\n', 'anon Nx=1\n', 'anon =\n', '\n\n'):
             with self.subTest(text=text):
-                tree.put(os.path.join(tree.memory, 'memory.numa_stat'), text)
+                tree.write_file(os.path.join(tree.memory, 'memory.numa_stat'), text)
                 self.assertIsNone(cgroups.read_memory_by_node(self.find(tree)))
         groups = self.find(tree)
         shutil.rmtree(tree.scope)
@@ -239,7 +243,7 @@ class MemoryTest(GroupsTestCase):
         self.assertIsNone(cgroups.read_resident_bytes(groups, 'VmSwap'))
         for text in ('', 'VmRSS:\n', 'VmRSS: x kB\n', 'no colon\n'):
             with self.subTest(text=text):
-                tree.put('proc/%d/status' % tree.pid, text)
+                tree.write_file('proc/%d/status' % tree.pid, text)
                 self.assertIsNone(cgroups.read_resident_bytes(groups, 'VmRSS'))
 
 
@@ -247,9 +251,9 @@ class ReadTextTest(GroupsTestCase):
     def test_a_file_is_read_to_its_end_within_bounds(self):
         tree = self.tree(2)
         path = os.path.join(tree.root, 'long')
-        tree.put(path, 'x' * 200000)
+        tree.write_file(path, 'x' * 200000)
         self.assertEqual(200000, len(files.read_kernel_file(path)))
-        tree.put(path, 'x' * (2 << 20))
+        tree.write_file(path, 'x' * (2 << 20))
         with self.assertRaises(OSError):
             files.read_kernel_file(path)
 

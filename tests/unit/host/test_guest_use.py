@@ -5,9 +5,9 @@ import unittest
 
 from nova_numa_pmc.core.evidence import ThreadTimes
 from nova_numa_pmc.host import guest_use, topology
-from tests.fixtures import host, measured
+from tests.fixtures import fake_host, measured_host
 
-SECOND = measured.SECOND_NS
+SECOND = measured_host.SECOND_NS
 HOME = {0: 0, 1: 0, 2: 1, 3: 1}
 
 
@@ -52,7 +52,7 @@ class GuestsTest(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
-        self.host = measured.MeasuredHost(directory.name)
+        self.host = measured_host.MeasuredHost(directory.name)
         self.addCleanup(self.host.close)
         self.topology = topology.read(directory.name)
         self.guests = guest_use.GuestUseReader(directory.name)
@@ -64,15 +64,17 @@ class GuestsTest(unittest.TestCase):
     def test_the_use_of_guests_is_known_from_the_second_tick(self):
         for number in (2, 1):
             self.host.launch(number, {0: 3 << 20, 1: 1 << 20})
-            self.host.thread(4000 + number, 5000 + number, 0, cpu=0)
+            self.host.set_thread_times(4000 + number, 5000 + number, 0, cpu=0)
         uses, problems = self.read(0, 0)
         self.assertEqual([], problems)
-        self.assertEqual([host.name_of(1), host.name_of(2)], [one.guest.name for one in uses])
+        self.assertEqual(
+            [fake_host.name_of(1), fake_host.name_of(2)], [one.guest.name for one in uses]
+        )
         self.assertEqual(
             (None, {}, {0: 3 << 20, 1: 1 << 20}),
             (uses[0].cores, uses[0].cores_by_node, uses[0].bytes_by_node),
         )
-        self.host.thread(4001, 5001, 5, cpu=4)
+        self.host.set_thread_times(4001, 5001, 5, cpu=4)
         uses, _ = self.read(5)
         self.assertEqual([1.0, 0.0], [one.cores for one in uses])
         self.assertEqual({0: 0.5, 1: 0.5}, uses[0].cores_by_node)
@@ -80,7 +82,7 @@ class GuestsTest(unittest.TestCase):
     def test_memory_of_a_guest_on_v1_is_read_and_kept_for_a_while(self):
         tree = self.host.launch(1, {0: 3 << 20, 1: 1 << 20}, version=1)
         self.assertEqual({0: 3 << 20, 1: 1 << 20}, self.read(0)[0][0].bytes_by_node)
-        tree.put_bytes({0: 1 << 20, 1: 3 << 20})
+        tree.set_bytes({0: 1 << 20, 1: 3 << 20})
         self.assertEqual({0: 3 << 20, 1: 1 << 20}, self.read(5)[0][0].bytes_by_node)
         self.assertEqual({0: 1 << 20, 1: 3 << 20}, self.read(15)[0][0].bytes_by_node)
 
@@ -88,14 +90,14 @@ class GuestsTest(unittest.TestCase):
         tree = self.host.launch(1)
         os.unlink(os.path.join(tree.memory, 'memory.numa_stat'))
         self.assertEqual({}, self.read(0)[0][0].bytes_by_node)
-        tree.put_bytes({0: 7, 1: 8})
+        tree.set_bytes({0: 7, 1: 8})
         self.assertEqual({0: 7, 1: 8}, self.read(20)[0][0].bytes_by_node)
 
     def test_huge_pages_count_and_without_them_nothing_is_known(self):
         backing = (
             "<memoryBacking><hugepages><page size='2048' unit='KiB'/></hugepages></memoryBacking>"
         )
-        self.host.launch(1, {0: 5, 1: 0}, xml=host.domain_xml(1, extra=backing))
+        self.host.launch(1, {0: 5, 1: 0}, xml=fake_host.domain_xml(1, extra=backing))
         self.assertEqual({}, self.read(0)[0][0].bytes_by_node)
         self.host.write(
             'proc/4001/numa_maps',
@@ -110,35 +112,35 @@ class GuestsTest(unittest.TestCase):
         self.assertEqual(((), []), self.read(5))
         # A new guest with the same name and uuid is not compared with earlier values.
         self.host.launch(1)
-        self.host.thread(4001, 5001, 100)
+        self.host.set_thread_times(4001, 5001, 100)
         self.assertIsNone(self.read(10)[0][0].cores)
 
     def test_groups_are_read_again_when_libvirt_has_written_or_after_a_minute(self):
         tree = self.host.launch(1)
         quota = os.path.join(tree.vcpus[0], 'cpu.max')
-        tree.put(os.path.join(tree.vcpus[0], 'cgroup.threads'), '5001\n')
+        tree.write_file(os.path.join(tree.vcpus[0], 'cgroup.threads'), '5001\n')
 
         def waited(at_s):
-            self.host.thread(4001, 5001, 0, at_s)
+            self.host.set_thread_times(4001, 5001, 0, at_s)
             return self.read(at_s)[0][0].waiting_cores
 
         waited(0)
         self.assertEqual(1.0, waited(5))
-        tree.put(quota, '50000 100000\n')
+        tree.write_file(quota, '50000 100000\n')
         self.assertEqual(1.0, waited(10))
         self.host.launch(1, status=True)  # as libvirt does after virsh schedinfo
-        tree.put(quota, '50000 100000\n')
+        tree.write_file(quota, '50000 100000\n')
         self.assertEqual(0.5, waited(15))
-        tree.put(quota, '25000 100000\n')
+        tree.write_file(quota, '25000 100000\n')
         self.assertEqual([0.5, 0.25], [waited(20), waited(80)])
 
     def test_a_thread_that_is_new_is_counted_from_its_second_tick(self):
         self.host.launch(1)
-        self.host.thread(4001, 5001, 0)
+        self.host.set_thread_times(4001, 5001, 0)
         self.read(0)
-        self.host.thread(4001, 4009, 50, name='worker')
+        self.host.set_thread_times(4001, 4009, 50, name='worker')
         self.assertEqual(0.0, self.read(5)[0][0].cores)
-        self.host.thread(4001, 4009, 55, name='worker')
+        self.host.set_thread_times(4001, 4009, 55, name='worker')
         use = self.read(10)[0][0]
         self.assertEqual((1.0, {5001}), (use.cores, set(use.threads)))
 

@@ -11,9 +11,9 @@ from nova_numa_pmc.exceptions import CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import cgroups, holding
 from nova_numa_pmc.host.cpusets import Cpuset, read_cpusets
 from tests.fixtures import sysfs
-from tests.fixtures.cgroups import MANUAL, MODERN, OLD, Tree
+from tests.fixtures.cgroups import FLAT, NESTED, WITHOUT_SYSTEMD, GuestCgroups
 
-SHAPES = [(version, shape) for version in (1, 2) for shape in (MODERN, OLD, MANUAL)]
+LAYOUTS = [(version, layout) for version in (1, 2) for layout in (NESTED, FLAT, WITHOUT_SYSTEMD)]
 NODE0, NODE1 = frozenset({0, 1}), frozenset({2, 3})
 TO_NODE1 = frozenset({1})
 MIB = 1 << 20
@@ -23,10 +23,10 @@ MEMORY = '/dev/shm' if os.access('/dev/shm', os.W_OK) else None
 
 class TreeTestCase(unittest.TestCase):
     def tree(self, *args, **kwargs):
-        """Return a new :class:`Tree`, which is removed after the test, and its groups."""
+        """Return a new :class:`GuestCgroups`, which is removed after the test, and its groups."""
         root = tempfile.mkdtemp(dir=MEMORY)
         self.addCleanup(shutil.rmtree, root)
-        tree = Tree(root, *args, **kwargs)
+        tree = GuestCgroups(root, *args, **kwargs)
         self.log = []
         return tree, cgroups.find(tree.pid, root)
 
@@ -42,9 +42,9 @@ class TreeTestCase(unittest.TestCase):
 
 class HoldTest(TreeTestCase):
     def test_cpus_are_narrow_and_memory_wide_at_rest_on_every_shape(self):
-        for version, shape in SHAPES:
-            with self.subTest(version=version, shape=shape):
-                tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 3 * MIB})
+        for version, layout in LAYOUTS:
+            with self.subTest(version=version, layout=layout):
+                tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: 3 * MIB})
                 applied = holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
                 self.assertEqual(holding.MOVED, applied.memory_outcome)
                 self.assertEqual({'0-1'}, set(self.mems(tree).values()))
@@ -53,11 +53,11 @@ class HoldTest(TreeTestCase):
                     for child in tree.children:
                         self.assertEqual('2-3', tree.read(child, 'cpuset.cpus.effective'))
                 else:
-                    self.assertEqual({NODE1}, {tree.own(c, 'cpus') for c in tree.children})
+                    self.assertEqual({NODE1}, {tree.own_set(c, 'cpus') for c in tree.children})
                     self.assertEqual('0', tree.read(tree.emulator, 'cpuset.memory_migrate'))
 
     def test_v2_holds_where_libvirt_does_and_leaves_the_group_above_wide(self):
-        tree, groups = self.tree(2, MODERN)
+        tree, groups = self.tree(2, NESTED)
         holding.hold(groups, NODE1, write=self.logged(tree))
         self.assertEqual(
             [('libvirt/%s/cpuset.cpus' % name, '2-3') for name in ('emulator', 'vcpu0', 'vcpu1')],
@@ -73,7 +73,7 @@ class HoldTest(TreeTestCase):
             ('1-3', None, '1-3'),
         ):
             with self.subTest(before=before, ours=ours):
-                tree, groups = self.tree(2, MODERN)
+                tree, groups = self.tree(2, NESTED)
                 tree.write(os.path.join(tree.target, 'cpuset.cpus'), before)
                 holding.hold(
                     groups,
@@ -88,7 +88,7 @@ class HoldTest(TreeTestCase):
                 self.assertEqual('libvirt/emulator/cpuset.cpus', self.log[0][0])
 
     def test_v2_a_set_without_effect_is_of_a_command_that_failed(self):
-        tree, groups = self.tree(2, MODERN)
+        tree, groups = self.tree(2, NESTED)
         tree.write(os.path.join(tree.target, 'cpuset.cpus'), '2-3')
         vcpu = os.path.join(tree.vcpus[0], 'cpuset.cpus')
         tree.write(vcpu, '1')  # outside the group above: sched_setaffinity(2) was refused
@@ -121,12 +121,12 @@ class HoldTest(TreeTestCase):
                 self.assertEqual([('libvirt/cpuset.cpus', '2-3')] * written, self.log)
 
     def test_v1_leaves_the_common_level_wide_for_vcpu_hotplug(self):
-        tree, groups = self.tree(1, MODERN)
+        tree, groups = self.tree(1, NESTED)
         holding.hold(groups, NODE1, write=tree.write)
         self.assertEqual('0-3', tree.read(tree.target, 'cpuset.cpus'))
 
     def test_memory_is_fetched_through_the_main_threads_group(self):
-        tree, groups = self.tree(2, MODERN, bytes_by_node={0: MIB, 1: 0})
+        tree, groups = self.tree(2, NESTED, bytes_by_node={0: MIB, 1: 0})
         holding.hold(groups, NODE1, TO_NODE1, write=self.logged(tree))
         self.assertEqual(
             [('libvirt/emulator/cpuset.mems', '1'), ('libvirt/emulator/cpuset.mems', '0-1')],
@@ -134,7 +134,7 @@ class HoldTest(TreeTestCase):
         )
 
     def test_v1_migrates_only_while_it_fetches(self):
-        tree, groups = self.tree(1, MODERN, vcpus=0, bytes_by_node={0: MIB, 1: 0})
+        tree, groups = self.tree(1, NESTED, vcpus=0, bytes_by_node={0: MIB, 1: 0})
         holding.hold(groups, NODE1, TO_NODE1, write=self.logged(tree))
         emulator = 'libvirt/emulator/cpuset.'
         self.assertEqual(
@@ -156,7 +156,7 @@ class HoldTest(TreeTestCase):
                 def write(path, text, tree=tree):
                     tree.write(path, text)
                     if text == '1' and path.endswith('mems'):
-                        tree.put_bytes({0: MIB, 1: 7 * MIB})
+                        tree.set_bytes({0: MIB, 1: 7 * MIB})
 
                 applied = holding.hold(groups, NODE1, TO_NODE1, write=write)
                 self.assertEqual(
@@ -180,7 +180,7 @@ class HoldTest(TreeTestCase):
                             in (tree.target + '/cpuset.mems', tree.emulator + '/cpuset.mems')
                         ):
                             off = left.pop()
-                            tree.put_bytes({0: off, 1: 8 * MIB - off})
+                            tree.set_bytes({0: off, 1: 8 * MIB - off})
 
                     applied = holding.hold(groups, NODE1, TO_NODE1, stay_bound=bound, write=write)
                     self.assertEqual((0, []), (applied.left_bytes, left))
@@ -190,9 +190,9 @@ class HoldTest(TreeTestCase):
                     )
 
     def test_confining_a_second_time_writes_nothing(self):
-        for version, shape in SHAPES:
-            with self.subTest(version=version, shape=shape):
-                tree, groups = self.tree(version, shape, bytes_by_node={0: 0, 1: MIB})
+        for version, layout in LAYOUTS:
+            with self.subTest(version=version, layout=layout):
+                tree, groups = self.tree(version, layout, bytes_by_node={0: 0, 1: MIB})
                 for bound in (False, True):
                     holding.hold(groups, NODE1, TO_NODE1, stay_bound=bound, write=tree.write)
                     again = holding.hold(
@@ -201,25 +201,25 @@ class HoldTest(TreeTestCase):
                     self.assertEqual(((), []), (again.changes, self.log))
 
     def test_undo_restores_the_tree_unless_another_process_wrote(self):
-        for version, shape in SHAPES:
-            with self.subTest(version=version, shape=shape):
-                tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
+        for version, layout in LAYOUTS:
+            with self.subTest(version=version, layout=layout):
+                tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: 0})
                 before = tree.contents()
                 applied = holding.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
                 self.assertNotEqual(before, tree.contents())
                 holding.undo(groups, applied.changes, write=tree.write)
                 self.assertEqual(before, tree.contents())
                 applied = holding.hold(groups, NODE1, write=tree.write)
-                tree.put(applied.changes[-1].path, '3\n')
+                tree.write_file(applied.changes[-1].path, '3\n')
                 holding.undo(groups, applied.changes, write=tree.write)
                 with open(applied.changes[-1].path, encoding='ascii') as f:
                     self.assertEqual('3', f.read().strip())
 
     def test_a_guest_that_we_placed_moves_and_comes_back(self):
-        for version, shape in SHAPES:
+        for version, layout in LAYOUTS:
             for bound in (False, True):
-                with self.subTest(version=version, shape=shape, bound=bound):
-                    tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})
+                with self.subTest(version=version, layout=layout, bound=bound):
+                    tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: MIB})
                     for cpus, node in ((NODE0, 0), (NODE1, 1), (NODE0, 0)):
                         ours = Cpuset(frozenset(range(4)) - cpus, frozenset({1 - node}))
                         applied = holding.hold(
@@ -247,9 +247,9 @@ class HoldTest(TreeTestCase):
         }
 
     def test_a_bind_lapses_and_a_move_without_it_unbinds(self):
-        for version, shape in SHAPES:
-            with self.subTest(version=version, shape=shape):
-                tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})
+        for version, layout in LAYOUTS:
+            with self.subTest(version=version, layout=layout):
+                tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: MIB})
                 wide = self.mems(tree)
                 bound = holding.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
                 self.assertEqual(holding.BOUND, bound.memory_outcome)
@@ -265,20 +265,20 @@ class HoldTest(TreeTestCase):
                 )
                 self.assertEqual(wide, self.mems(tree))
 
-    def with_gpu(self, version, shape, **kwargs):
+    def with_gpu(self, version, layout, **kwargs):
         """Build a guest on a host whose node 2 is a GPU's memory."""
         tree, groups = self.tree(
-            version, shape, mems='0-2', bytes_by_node={0: MIB, 1: MIB}, **kwargs
+            version, layout, mems='0-2', bytes_by_node={0: MIB, 1: MIB}, **kwargs
         )
-        tree.put('sys/devices/system/node/has_cpu', '0-1\n')
-        tree.put('sys/devices/system/node/has_memory', '0-2\n')
-        sysfs.device_memory(tree.root, [2])
+        tree.write_file('sys/devices/system/node/has_cpu', '0-1\n')
+        tree.write_file('sys/devices/system/node/has_memory', '0-2\n')
+        sysfs.mark_device_memory(tree.root, [2])
         return tree, groups
 
     def test_v2_a_gpus_memory_is_in_no_set_that_we_write(self):
-        for shape in (MODERN, OLD, MANUAL):
-            with self.subTest(shape=shape):
-                tree, groups = self.with_gpu(2, shape)
+        for layout in (NESTED, FLAT, WITHOUT_SYSTEMD):
+            with self.subTest(layout=layout):
+                tree, groups = self.with_gpu(2, layout)
                 holding.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=self.logged(tree))
                 holding.release_memory(groups, TO_NODE1, write=self.logged(tree))
                 self.assertEqual('0-1', tree.held('mems'))
@@ -296,7 +296,7 @@ class HoldTest(TreeTestCase):
                 )
 
     def test_v2_a_guest_never_bound_is_wide_without_gpu_memory_at_the_end(self):
-        tree, groups = self.with_gpu(2, MODERN)
+        tree, groups = self.with_gpu(2, NESTED)
         holding.hold(groups, NODE1, TO_NODE1, write=self.logged(tree))
         self.assertEqual(
             [('libvirt/emulator/cpuset.mems', '1'), ('libvirt/emulator/cpuset.mems', '0-1')],
@@ -304,26 +304,28 @@ class HoldTest(TreeTestCase):
         )
 
     def test_v2_what_an_operator_gave_above_stays(self):
-        tree, groups = self.with_gpu(2, MODERN)
-        tree.put(os.path.join(os.path.dirname(tree.scope), 'cpuset.mems'), '0,2\n')
-        tree.put(os.path.join(tree.scope, 'cpuset.mems.effective'), '0,2\n')
-        tree.put(os.path.join(tree.target, 'cpuset.mems.effective'), '0,2\n')
+        tree, groups = self.with_gpu(2, NESTED)
+        tree.write_file(os.path.join(os.path.dirname(tree.scope), 'cpuset.mems'), '0,2\n')
+        tree.write_file(os.path.join(tree.scope, 'cpuset.mems.effective'), '0,2\n')
+        tree.write_file(os.path.join(tree.target, 'cpuset.mems.effective'), '0,2\n')
         holding.hold(groups, NODE0, frozenset({0}), stay_bound=True)
         holding.release_memory(groups, frozenset({0}))
         self.assertEqual('0,2', tree.held('mems'))
 
     def test_v2_the_operators_settings_let_guests_have_a_gpus_memory(self):
-        tree, groups = self.with_gpu(2, MODERN)
-        tree.put('etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\nguest_memory_nodes = 2\n')
+        tree, groups = self.with_gpu(2, NESTED)
+        tree.write_file(
+            'etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\nguest_memory_nodes = 2\n'
+        )
         holding.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
         holding.release_memory(groups, TO_NODE1, write=tree.write)
         self.assertEqual('0-2', tree.held('mems'))
 
     def test_nodes_without_memory_are_in_no_set(self):
-        for version, shape in SHAPES:
-            with self.subTest(version=version, shape=shape):
-                tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})
-                tree.put('sys/devices/system/node/has_memory', '0\n')
+        for version, layout in LAYOUTS:
+            with self.subTest(version=version, layout=layout):
+                tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: MIB})
+                tree.write_file('sys/devices/system/node/has_memory', '0\n')
                 applied = holding.hold(
                     groups, NODE0, frozenset({0, 1}), stay_bound=True, write=self.logged(tree)
                 )
@@ -339,10 +341,10 @@ class HoldTest(TreeTestCase):
                 self.assertEqual(holding.NOT_REQUESTED, applied.memory_outcome)
 
     def test_cpus_are_released_and_a_pin_stays(self):
-        for version, shape in SHAPES:
+        for version, layout in LAYOUTS:
             for pinned in (False, True):
-                with self.subTest(version=version, shape=shape, pinned=pinned):
-                    tree, groups = self.tree(version, shape, vcpus=3)
+                with self.subTest(version=version, layout=layout, pinned=pinned):
+                    tree, groups = self.tree(version, layout, vcpus=3)
                     self.assertEqual((), holding.release_cpus(groups, write=tree.write))
                     applied = holding.hold(groups, NODE1, write=tree.write)
                     if pinned:
@@ -359,9 +361,10 @@ class HoldTest(TreeTestCase):
                     self.assertTrue(applied.changes)
 
     def test_v1_widens_upper_levels_of_the_guest_first(self):
-        tree, groups = self.tree(1, MODERN)
+        tree, groups = self.tree(1, NESTED)
         for directory in [*tree.children, tree.target, tree.scope]:
-            tree.put(os.path.join(directory, 'cpuset.cpus'), '0-1\n')  # 2-3 were offline once
+            # CPUs 2-3 were offline once.
+            tree.write_file(os.path.join(directory, 'cpuset.cpus'), '0-1\n')
         holding.hold(
             groups, NODE1, written_set=Cpuset(NODE0, frozenset()), write=self.logged(tree)
         )
@@ -370,7 +373,7 @@ class HoldTest(TreeTestCase):
         self.assertEqual('2-3', tree.read(tree.emulator, 'cpuset.cpus'))
 
     def test_a_hotplugged_vcpu_is_narrowed_when_asserted_again(self):
-        tree, groups = self.tree(1, MODERN)
+        tree, groups = self.tree(1, NESTED)
         holding.hold(groups, NODE1, write=tree.write)
         tree.add_group(os.path.join(tree.target, 'vcpu7'))
         groups = cgroups.find(tree.pid, tree.root)
@@ -381,8 +384,8 @@ class HoldTest(TreeTestCase):
         )
 
     def test_cpus_outside_of_the_parents_set_are_reported(self):
-        tree, groups = self.tree(2, MODERN)
-        tree.put(os.path.join(tree.scope, 'cpuset.cpus'), '0-2\n')
+        tree, groups = self.tree(2, NESTED)
+        tree.write_file(os.path.join(tree.scope, 'cpuset.cpus'), '0-2\n')
         applied = holding.hold(groups, NODE1, write=tree.write)
         self.assertEqual((NODE1, frozenset({2})), (applied.cpus, applied.cpus_effective))
 
@@ -395,22 +398,22 @@ class HoldTest(TreeTestCase):
 
 class LeftAloneTest(TreeTestCase):
     def test_a_pin_that_contradicts_leaves_the_whole_guest_alone(self):
-        for version, shape in SHAPES:
+        for version, layout in LAYOUTS:
             for pin in ('0', '1-2'):
-                with self.subTest(version=version, shape=shape, pin=pin):
-                    tree, groups = self.tree(version, shape)
-                    tree.put(os.path.join(tree.vcpus[1], 'cpuset.cpus'), pin + '\n')
+                with self.subTest(version=version, layout=layout, pin=pin):
+                    tree, groups = self.tree(version, layout)
+                    tree.write_file(os.path.join(tree.vcpus[1], 'cpuset.cpus'), pin + '\n')
                     before = tree.contents()
                     with self.assertRaisesRegex(PinnedByOthers, 'vcpu1'):
                         holding.hold(groups, NODE1, write=tree.write)
                     self.assertEqual(before, tree.contents())
 
     def test_a_pin_inside_stays_and_a_wider_set_is_not_a_pin(self):
-        for version, shape in SHAPES:
-            with self.subTest(version=version, shape=shape):
-                tree, groups = self.tree(version, shape)
-                tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3\n')
-                tree.put(os.path.join(tree.vcpus[1], 'cpuset.cpus'), '1-3\n')
+        for version, layout in LAYOUTS:
+            with self.subTest(version=version, layout=layout):
+                tree, groups = self.tree(version, layout)
+                tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3\n')
+                tree.write_file(os.path.join(tree.vcpus[1], 'cpuset.cpus'), '1-3\n')
                 holding.hold(groups, NODE1, write=tree.write)
                 self.assertEqual('3', tree.read(tree.vcpus[0], 'cpuset.cpus'))
                 if version == 2:
@@ -419,10 +422,10 @@ class LeftAloneTest(TreeTestCase):
                     self.assertEqual('2-3', tree.read(tree.vcpus[1], 'cpuset.cpus'))
 
     def test_memory_bound_by_others_stays(self):
-        for version, shape in SHAPES:
-            with self.subTest(version=version, shape=shape):
-                tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
-                tree.put(os.path.join(tree.vcpus[0], 'cpuset.mems'), '0\n')
+        for version, layout in LAYOUTS:
+            with self.subTest(version=version, layout=layout):
+                tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: 0})
+                tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.mems'), '0\n')
                 applied = holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
                 self.assertEqual(holding.PINNED, applied.memory_outcome)
                 self.assertEqual(
@@ -438,7 +441,7 @@ class LeftAloneTest(TreeTestCase):
             ):
                 with self.subTest(version=version, off=off, huge_kib=huge_kib):
                     tree, groups = self.tree(version, bytes_by_node={0: off, 1: 1 << 30})
-                    tree.put(
+                    tree.write_file(
                         'proc/%d/status' % tree.pid,
                         'VmRSS:\t 9 kB\nHugetlbPages:\t %d kB\n' % huge_kib,
                     )
@@ -460,7 +463,7 @@ class LeftAloneTest(TreeTestCase):
             ):
                 with self.subTest(version=version, status=status):
                     tree, groups = self.tree(version)
-                    tree.put('proc/%d/status' % tree.pid, status)
+                    tree.write_file('proc/%d/status' % tree.pid, status)
                     applied = holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
                     self.assertEqual(outcome, applied.memory_outcome)
 
@@ -472,18 +475,18 @@ class FaultTest(TreeTestCase):
         return holding.hold(groups, NODE1, TO_NODE1, stay_bound=self.bound, write=write)
 
     def each_fault(self, fresh=False):
-        """Yield (tree, groups, index) for each shape and each of its writes.
+        """Yield (tree, groups, index) for each layout and each of its writes.
 
         :param fresh: use a new tree each time, because the test modifies it
         """
-        for version, shape in SHAPES:
+        for version, layout in LAYOUTS:
             for self.bound in (False, True):
-                tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
+                tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: 0})
                 applied = self.hold(groups, self.logged(tree))
                 holding.undo(groups, applied.changes, write=tree.write)
                 for index in range(len(self.log)):
                     if fresh:
-                        tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
+                        tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: 0})
                     yield tree, groups, index
 
     def failing(self, tree, index, code, forever=False):
@@ -580,7 +583,7 @@ class FaultTest(TreeTestCase):
     def test_a_vcpu_that_is_unplugged_half_way_is_passed_over(self):
         for version in (1, 2):
             with self.subTest(version=version):
-                tree, groups = self.tree(version, OLD)
+                tree, groups = self.tree(version, FLAT)
 
                 def write(path, text, tree=tree):
                     if os.path.isdir(tree.vcpus[0]):
@@ -592,15 +595,15 @@ class FaultTest(TreeTestCase):
                 holding.hold(groups, NODE1, write=tree.write)  # and if it was gone before
 
     def test_a_guest_with_its_main_group_gone_has_ended(self):
-        tree, groups = self.tree(2, MODERN, bytes_by_node={0: MIB, 1: 0})
+        tree, groups = self.tree(2, NESTED, bytes_by_node={0: MIB, 1: 0})
         shutil.rmtree(tree.emulator)
         with self.assertRaises(GuestGone):
             holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
 
     def test_v1_a_node_that_parents_lack_is_refused_and_cpus_come_back(self):
-        tree, groups = self.tree(1, MODERN, bytes_by_node={0: MIB, 1: 0})
+        tree, groups = self.tree(1, NESTED, bytes_by_node={0: MIB, 1: 0})
         for directory in [*tree.children, tree.target]:
-            tree.put(os.path.join(directory, 'cpuset.mems'), '0\n')
+            tree.write_file(os.path.join(directory, 'cpuset.mems'), '0\n')
         before = tree.contents()
         with self.assertRaisesRegex(CpusetError, 'EACCES'):
             holding.hold(
@@ -614,9 +617,9 @@ class FaultTest(TreeTestCase):
         self.assertEqual(before, tree.contents())
 
     def test_a_guest_gone_before_a_call_begins_raises_guest_gone(self):
-        for version, shape in SHAPES:
-            with self.subTest(version=version, shape=shape):
-                tree, groups = self.tree(version, shape)
+        for version, layout in LAYOUTS:
+            with self.subTest(version=version, layout=layout):
+                tree, groups = self.tree(version, layout)
                 applied = holding.hold(groups, NODE1, write=tree.write)
                 shutil.rmtree(tree.scope)
                 for call, *arguments in (
@@ -632,7 +635,7 @@ class FaultTest(TreeTestCase):
             for text in ('x', '3-1', '0-', '1e9', '99999999999', '٣'):
                 with self.subTest(name=name, text=text):
                     tree, groups = self.tree()
-                    tree.put(os.path.join(tree.target, name), text)
+                    tree.write_file(os.path.join(tree.target, name), text)
                     with self.assertRaises(CpusetError):
                         holding.hold(groups, NODE1, TO_NODE1)
 

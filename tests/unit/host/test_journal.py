@@ -5,14 +5,14 @@ import tempfile
 import unittest
 
 from nova_numa_pmc.host import journal
-from tests.fixtures import host as hosts
+from tests.fixtures import fake_host
 
 
 class JournalTest(unittest.TestCase):
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='journal-')
         self.addCleanup(shutil.rmtree, self.root)
-        self.host = hosts.FakeHost(self.root)
+        self.host = fake_host.FakeHost(self.root)
         self.addCleanup(self.host.close)
         self.waits_s = []
 

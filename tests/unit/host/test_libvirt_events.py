@@ -15,7 +15,7 @@ import unittest
 from unittest import mock
 
 from nova_numa_pmc.host import libvirt_events
-from tests.fixtures import host
+from tests.fixtures import fake_host
 
 try:
     import libvirt
@@ -230,10 +230,10 @@ class HangingTest(ListenerCase):
         self.assertEqual([libvirt_events.GuestEvent('g')], self.until(lambda changes: changes))
         self.clock.now_s += libvirt_events.CALL_TIMEOUT_S + 1
         self.until_why(libvirt_events.UNRESPONSIVE)
-        self.fake.domains.append(Domain('g', host.domain_xml(1).decode()))
+        self.fake.domains.append(Domain('g', fake_host.domain_xml(1).decode()))
         self.fake.runs.set()
         changes = self.until(lambda changes: changes)
-        self.assertEqual([host.name_of(1)], [change.guest.name for change in changes])
+        self.assertEqual([fake_host.name_of(1)], [change.guest.name for change in changes])
         self.fake.rounds.release()
 
     def until_why(self, why):

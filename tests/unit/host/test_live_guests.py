@@ -9,9 +9,9 @@ import unittest
 
 from nova_numa_pmc.host import guests, live_guests
 from nova_numa_pmc.host.libvirt_events import GuestEvent
-from tests.fixtures import host
+from tests.fixtures import fake_host
 
-NAME = host.name_of(1)
+NAME = fake_host.name_of(1)
 PIN = "  <cputune><vcpupin vcpu='0' cpuset='2'/></cputune>\n"
 
 
@@ -26,7 +26,7 @@ class LiveGuestsTest(unittest.TestCase):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.root, self.asked = directory.name, Asked()
-        self.host = host.FakeHost(self.root)
+        self.host = fake_host.FakeHost(self.root)
         self.addCleanup(self.host.close)
         self.host.launch(1)
         self.live_guests = live_guests.LiveGuests(self.root, self.asked)  # type: ignore[arg-type]
@@ -36,7 +36,7 @@ class LiveGuestsTest(unittest.TestCase):
         self.live_guests.update(
             GuestEvent(
                 NAME,
-                guests.parse(host.domain_xml(1, **more)),
+                guests.parse(fake_host.domain_xml(1, **more)),
                 identity or live_guests.identify(self.root, NAME),
             )
         )
@@ -47,7 +47,7 @@ class LiveGuestsTest(unittest.TestCase):
             file.write(
                 text
                 or b"<domstatus state='paused' pid='4001'>\n%s</domstatus>\n"
-                % host.domain_xml(1, vcpus=vcpus)
+                % fake_host.domain_xml(1, vcpus=vcpus)
             )
         os.rename(path + '.new', path)
 
@@ -81,7 +81,7 @@ class LiveGuestsTest(unittest.TestCase):
     def test_advice_of_numad_is_taken_from_the_file(self):
         self.rewrite(
             b"<domstatus state='running' pid='4001'><numad nodeset='1' cpuset='4-7'/>\n"
-            b'%s</domstatus>\n' % host.domain_xml(1)
+            b'%s</domstatus>\n' % fake_host.domain_xml(1)
         )
         self.tell()
         guest = self.read()
@@ -112,8 +112,8 @@ class LiveGuestsTest(unittest.TestCase):
         self.live_guests.update(
             GuestEvent(
                 NAME,
-                guests.parse(host.domain_xml(1, vcpus=4))._replace(uuid=host.uuid_of(9)),
+                guests.parse(fake_host.domain_xml(1, vcpus=4))._replace(uuid=fake_host.uuid_of(9)),
                 live_guests.identify(self.root, NAME),
             )
         )
-        self.assertEqual((host.uuid_of(1), 2), (self.read().uuid, self.read().vcpus))
+        self.assertEqual((fake_host.uuid_of(1), 2), (self.read().uuid, self.read().vcpus))

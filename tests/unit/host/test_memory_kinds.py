@@ -33,7 +33,7 @@ class NodeMemoryTest(unittest.TestCase):
         self.assertEqual(frozenset(), memory_kinds.withheld_nodes(self.root))
 
     def test_memory_of_a_gpu_is_recognised_by_its_driver(self):
-        sysfs.device_memory(self.root, [2, -1])
+        sysfs.mark_device_memory(self.root, [2, -1])
         self.assertEqual([model.HOST, model.HOST, model.DEVICE, model.HOST], self.kinds())
         self.assertEqual('GPU 0000:01:00.0', self.sources()[2])
         self.assertEqual({2}, memory_kinds.withheld_nodes(self.root))
@@ -49,37 +49,37 @@ class NodeMemoryTest(unittest.TestCase):
         ):
             with self.subTest(nearest=nearest, devices=devices):
                 shutil.rmtree(os.path.join(self.root, f'{NODE}/node2/access0'), ignore_errors=True)
-                sysfs.initiators(self.root, number, nearest, devices)
+                sysfs.write_initiators(self.root, number, nearest, devices)
                 self.assertEqual([model.HOST, model.HOST, kind, model.HOST], self.kinds())
 
     def test_memory_behind_dax_is_slow(self):
-        sysfs.kmem(self.root, 'dax0.0', 3)
+        sysfs.add_kmem_device(self.root, 'dax0.0', 3)
         sysfs.write(self.root, 'sys/bus/dax/devices/dax1.0/target_node', '2\n')  # not the kernel's
         self.assertEqual((model.SLOW, 'dax0.0'), topology.read(self.root).nodes[3].memory)
         self.assertEqual([model.HOST] * 3, self.kinds()[:3])
 
     def test_memory_in_a_slower_tier_than_that_of_cpus_is_slow(self):
-        sysfs.tier(self.root, 4, '0-1')
-        sysfs.tier(self.root, 22, '3')
-        sysfs.tier(self.root, 3, '2')  # HBM is faster
+        sysfs.write_memory_tier(self.root, 4, '0-1')
+        sysfs.write_memory_tier(self.root, 22, '3')
+        sysfs.write_memory_tier(self.root, 3, '2')  # HBM is faster
         self.assertEqual([model.HOST] * 3 + [model.SLOW], self.kinds())
         self.assertEqual('memory_tier22', self.sources()[3])
 
     def test_tiers_without_a_node_with_cpus_tell_nothing(self):
-        sysfs.tier(self.root, 22, '2-3')
+        sysfs.write_memory_tier(self.root, 22, '2-3')
         self.assertEqual([model.HOST] * 4, self.kinds())
 
     def test_the_driver_is_believed_after_dax_and_tiers(self):
-        sysfs.tier(self.root, 4, '0-1')
-        sysfs.tier(self.root, 22, '2')
-        sysfs.device_memory(self.root, [2, 3])
+        sysfs.write_memory_tier(self.root, 4, '0-1')
+        sysfs.write_memory_tier(self.root, 22, '2')
+        sysfs.mark_device_memory(self.root, [2, 3])
         self.assertEqual([model.HOST] * 2 + [model.SLOW, model.DEVICE], self.kinds())
 
     def test_the_driver_is_not_asked_where_dax_or_tiers_tell(self):
-        sysfs.device_memory(self.root, [2, 3])
-        sysfs.kmem(self.root, 'dax0.0', 2)
-        sysfs.tier(self.root, 4, '0-1')
-        sysfs.tier(self.root, 22, '3')
+        sysfs.mark_device_memory(self.root, [2, 3])
+        sysfs.add_kmem_device(self.root, 'dax0.0', 2)
+        sysfs.write_memory_tier(self.root, 4, '0-1')
+        sysfs.write_memory_tier(self.root, 22, '3')
         wrapped = files.read_optional
         with mock.patch.object(memory_kinds, 'read_optional', wraps=wrapped) as read:
             self.assertEqual([model.HOST] * 2 + [model.SLOW] * 2, self.kinds())
@@ -89,14 +89,14 @@ class NodeMemoryTest(unittest.TestCase):
         )
 
     def test_the_driver_is_not_asked_where_acpi_tells(self):
-        sysfs.initiators(self.root, 2, (2,), '2-3')
-        sysfs.initiators(self.root, 3, (3,), '2-3')
-        sysfs.device_memory(self.root, [2, 3])
+        sysfs.write_initiators(self.root, 2, (2,), '2-3')
+        sysfs.write_initiators(self.root, 3, (3,), '2-3')
+        sysfs.mark_device_memory(self.root, [2, 3])
         self.assertEqual([model.HOST] * 2 + [model.DEVICE] * 2, self.kinds())
         self.assertEqual({'ACPI: nearest to a device'}, set(self.sources()[2:]))
 
     def test_a_node_with_cpus_has_the_hosts_own(self):
-        sysfs.device_memory(self.root, [0, 1])
+        sysfs.mark_device_memory(self.root, [0, 1])
         self.assertEqual([model.HOST] * 4, self.kinds())
 
     def test_malformed_files_do_not_count_as_evidence(self):
@@ -114,7 +114,7 @@ class NodeMemoryTest(unittest.TestCase):
                 self.assertEqual([model.HOST] * 4, self.kinds())
 
     def test_the_operator_has_the_last_word_on_memory(self):
-        sysfs.device_memory(self.root, [2])
+        sysfs.mark_device_memory(self.root, [2])
         sysfs.write(
             self.root,
             'etc/nova-numa-pmc/nova-numa-pmc.conf',

@@ -7,7 +7,7 @@ import unittest
 from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.host import guests
-from tests.fixtures.hosts import PLACEMENT_OPTIONS
+from tests.fixtures.model_records import PLACEMENT_OPTIONS
 
 SAMPLES = pathlib.Path(__file__).resolve().parents[2] / 'fixtures/nova_xml'
 #: The flavor of all samples: policy=spread, max_pressure=0.8, memory_intensity=high.

@@ -16,7 +16,7 @@ from nova_numa_pmc import hook
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import files, guests, journal
 from nova_numa_pmc.state import promises_file
-from tests.fixtures import host as hosts, odd_domains
+from tests.fixtures import fake_host, odd_domains
 
 #: `NUMA_PMC_CASES=20000` for the long run.
 CASES = int(os.environ.get('NUMA_PMC_CASES', '300'))
@@ -147,7 +147,7 @@ class HookTest(unittest.TestCase):
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='odd-')
         self.addCleanup(shutil.rmtree, self.root)
-        self.host = hosts.FakeHost(self.root)
+        self.host = fake_host.FakeHost(self.root)
         self.addCleanup(self.host.close)
         self.logged = []
 
@@ -200,6 +200,6 @@ class HookTest(unittest.TestCase):
             'run/libvirt/qemu/odd.xml',
             b"<domstatus state='running' pid='77'>" + xml + b'</domstatus>',
         )
-        name = hosts.name_of(1)
-        self.assertEqual(0, self.call('start', name, hosts.domain_xml(1)))
+        name = fake_host.name_of(1)
+        self.assertEqual(0, self.call('start', name, fake_host.domain_xml(1)))
         self.assertEqual(1, len(self.promises()[name].cpu_nodes))

@@ -13,11 +13,11 @@ class QuotasTest(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.root = directory.name
 
-    def tree(self, shape=cgroups.MODERN):
-        tree = cgroups.Tree(self.root, shape=shape)
+    def tree(self, layout=cgroups.NESTED):
+        tree = cgroups.GuestCgroups(self.root, layout=layout)
         for at, child in enumerate(tree.children):
-            tree.put(os.path.join(child, 'cpu.max'), 'max 100000\n')
-            tree.put(os.path.join(child, 'cgroup.threads'), '%d\n' % (50 + at))
+            tree.write_file(os.path.join(child, 'cpu.max'), 'max 100000\n')
+            tree.write_file(os.path.join(child, 'cgroup.threads'), '%d\n' % (50 + at))
         return tree
 
     def find(self):
@@ -28,12 +28,12 @@ class QuotasTest(unittest.TestCase):
         self.assertEqual(((), (50,)), tuple(self.find()))
 
     def test_quotas_of_a_vcpu_the_emulator_and_all_are_found(self):
-        for shape in (cgroups.MODERN, cgroups.OLD, cgroups.MANUAL):
-            with self.subTest(shape=shape), tempfile.TemporaryDirectory() as self.root:
-                tree = self.tree(shape)
-                tree.put(os.path.join(tree.vcpus[1], 'cpu.max'), '5000 100000\n')
-                tree.put(os.path.join(tree.emulator, 'cpu.max'), '200000 100000\n')
-                tree.put(os.path.join(tree.target, 'cpu.max'), '150000 50000\n')
+        for layout in (cgroups.NESTED, cgroups.FLAT, cgroups.WITHOUT_SYSTEMD):
+            with self.subTest(layout=layout), tempfile.TemporaryDirectory() as self.root:
+                tree = self.tree(layout)
+                tree.write_file(os.path.join(tree.vcpus[1], 'cpu.max'), '5000 100000\n')
+                tree.write_file(os.path.join(tree.emulator, 'cpu.max'), '200000 100000\n')
+                tree.write_file(os.path.join(tree.target, 'cpu.max'), '150000 50000\n')
                 groups = self.find().groups
                 self.assertEqual(
                     [
@@ -46,18 +46,18 @@ class QuotasTest(unittest.TestCase):
 
     def test_quotas_on_v1_are_found(self):
         path = 'machine.slice/machine-qemu\\x2d7.scope/libvirt'
-        tree = cgroups.Tree(self.root, version=1)
-        tree.put(
+        tree = cgroups.GuestCgroups(self.root, version=1)
+        tree.write_file(
             'proc/self/mountinfo',
             '36 31 0:33 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n',
         )
-        tree.put_cgroup('5:cpu,cpuacct:/%s/emulator\n0::/\n' % path)
+        tree.set_cgroup('5:cpu,cpuacct:/%s/emulator\n0::/\n' % path)
         base = os.path.join(self.root, 'sys/fs/cgroup/cpu,cpuacct', path)
         for name, quota in (('emulator', -1), ('vcpu0', 25000), ('vcpu1', -1)):
-            tree.put(os.path.join(base, name, 'cpu.cfs_quota_us'), '%d\n' % quota)
-            tree.put(os.path.join(base, name, 'cpu.cfs_period_us'), '100000\n')
-            tree.put(os.path.join(base, name, 'tasks'), '61\n62\n')
-        tree.put(os.path.join(base, 'vcpu0/cpu.stat'), 'nr_periods 3\nthrottled_time 77\n')
+            tree.write_file(os.path.join(base, name, 'cpu.cfs_quota_us'), '%d\n' % quota)
+            tree.write_file(os.path.join(base, name, 'cpu.cfs_period_us'), '100000\n')
+            tree.write_file(os.path.join(base, name, 'tasks'), '61\n62\n')
+        tree.write_file(os.path.join(base, 'vcpu0/cpu.stat'), 'nr_periods 3\nthrottled_time 77\n')
         [group] = self.find().groups
         self.assertEqual((1, 0.25, {61, 62}), (group.version, group.cores, group.tids))
         self.assertEqual((77, (61, 62)), (quotas.throttled_ns(group), self.find().emulator_tids))
@@ -71,12 +71,12 @@ class QuotasTest(unittest.TestCase):
             ('', None),
             ('throttled_usec x\n', None),
         ):
-            tree.put(os.path.join(tree.vcpus[0], 'cpu.stat'), text)
+            tree.write_file(os.path.join(tree.vcpus[0], 'cpu.stat'), text)
             self.assertEqual(expected, quotas.throttled_ns(group))
 
     def test_a_quota_that_cannot_be_read_is_none(self):
         self.assertEqual(((), ()), tuple(self.find()))
         tree = self.tree()
         for text in ('', '5000', 'x y', '5000 0', '5000 100000 7'):
-            tree.put(os.path.join(tree.vcpus[0], 'cpu.max'), text)
+            tree.write_file(os.path.join(tree.vcpus[0], 'cpu.max'), text)
             self.assertEqual((), self.find().groups)

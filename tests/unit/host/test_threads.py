@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.core.evidence import ThreadTimes
 from nova_numa_pmc.host import threads
-from tests.fixtures import measured
+from tests.fixtures import measured_host
 
 GUEST = model.Guest('u', 'g', 2, 1, pid=50)
 
@@ -20,19 +20,20 @@ class ThreadsTest(unittest.TestCase):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.root = directory.name
-        self.host = measured.MeasuredHost(self.root)
+        self.host = measured_host.MeasuredHost(self.root)
         self.addCleanup(self.host.close)
 
     def test_times_of_a_thread_are_read(self):
-        self.host.thread(50, 51, 2.5, 0.5, cpu=6, start_ticks=77, name='CPU 0) R 1 (')
+        self.host.set_thread_times(50, 51, 2.5, 0.5, cpu=6, start_ticks=77, name='CPU 0) R 1 (')
         self.assertEqual(
-            ThreadTimes(2_500_000_000, 500_000_000, 6, 77), measured.read_thread(50, 51, self.root)
+            ThreadTimes(2_500_000_000, 500_000_000, 6, 77),
+            measured_host.read_thread(50, 51, self.root),
         )
-        self.assertIsNone(measured.read_thread(50, 52, self.root))
+        self.assertIsNone(measured_host.read_thread(50, 52, self.root))
 
     def test_times_of_this_process_are_read(self):
         me, mine = os.getpid(), threading.get_native_id()
-        before, after = (measured.read_thread(me, mine) for _ in range(2))
+        before, after = (measured_host.read_thread(me, mine) for _ in range(2))
         self.assertEqual(before.start_ticks, after.start_ticks)
         self.assertLessEqual(0, before.run_ns)
         self.assertLessEqual(before.run_ns, after.run_ns)
@@ -40,16 +41,16 @@ class ThreadsTest(unittest.TestCase):
     def test_threads_of_vcpus_are_found_by_status_file_name_or_all(self):
         self.assertEqual((7, 8), threads.find(GUEST._replace(vcpu_tids=(7, 8)), self.root))
         self.assertEqual((), threads.find(GUEST, self.root))
-        self.host.thread(50, 50, 0, name='qemu-system-x86')
-        self.host.thread(50, 51, 0, name='worker')
+        self.host.set_thread_times(50, 50, 0, name='qemu-system-x86')
+        self.host.set_thread_times(50, 51, 0, name='worker')
         self.assertEqual((50, 51), threads.find(GUEST, self.root))
-        self.host.thread(50, 53, 0, name='CPU 1/TCG')
-        self.host.thread(50, 52, 0, name='CPU 0/TCG')
+        self.host.set_thread_times(50, 53, 0, name='CPU 1/TCG')
+        self.host.set_thread_times(50, 52, 0, name='CPU 0/TCG')
         self.assertEqual((52, 53), threads.find(GUEST, self.root))
 
     def test_all_threads_are_those_of_the_process_and_of_the_emulators_group(self):
         for pid, tid in ((50, 50), (50, 51), (77, 77)):
-            self.host.thread(pid, tid, 0)
+            self.host.set_thread_times(pid, tid, 0)
         self.assertEqual(
             {(50, 50), (50, 51), (77, 77)}, threads.all_threads(50, (50, 77), self.root)
         )
@@ -61,7 +62,7 @@ class ThreadsTest(unittest.TestCase):
         self.assertIsNone(threads.count(None, self.root))
         counts = set()
         for tid in (50, 51):
-            self.host.thread(50, tid, 0)
+            self.host.set_thread_times(50, tid, 0)
             counts.add(threads.count(50, self.root))
         self.assertEqual(2, len(counts))
 
@@ -75,12 +76,12 @@ class ThreadsTest(unittest.TestCase):
 
     def test_open_files_follow_their_threads_and_are_closed(self):
         kept = threads.ThreadReader(self.root)
-        self.host.thread(50, 51, 1)
+        self.host.set_thread_times(50, 51, 1)
         descriptors = len(os.listdir('/proc/self/fd'))
         self.assertEqual({(50, 51)}, kept.read({(50, 51), (50, 52)}).keys())
         self.assertEqual(descriptors + 1, len(os.listdir('/proc/self/fd')))  # it has not run since
-        self.host.thread(50, 51, 2)
-        self.assertEqual(2 * measured.SECOND_NS, kept.read({(50, 51)})[50, 51].run_ns)
+        self.host.set_thread_times(50, 51, 2)
+        self.assertEqual(2 * measured_host.SECOND_NS, kept.read({(50, 51)})[50, 51].run_ns)
         self.assertEqual(descriptors + 2, len(os.listdir('/proc/self/fd')))
         kept.read(set())
         self.assertEqual(descriptors, len(os.listdir('/proc/self/fd')))
@@ -91,10 +92,10 @@ class ThreadsTest(unittest.TestCase):
     def test_the_cpu_of_a_thread_is_read_when_it_has_run(self):
         kept = threads.ThreadReader(self.root)
         self.addCleanup(kept.close)
-        self.host.thread(50, 51, 1, cpu=2, start_ticks=10)
+        self.host.set_thread_times(50, 51, 1, cpu=2, start_ticks=10)
         before = kept.read({(50, 51)})
         self.assertEqual(before, kept.read({(50, 51)}))
-        self.host.thread(50, 51, 1.5, cpu=5, start_ticks=10)
+        self.host.set_thread_times(50, 51, 1.5, cpu=5, start_ticks=10)
         self.assertEqual({(50, 51): ThreadTimes(1_500_000_000, 0, 5, 10)}, kept.read({(50, 51)}))
 
     def test_open_files_are_at_most_an_eighth_of_the_descriptors(self):
@@ -103,7 +104,7 @@ class ThreadsTest(unittest.TestCase):
         self.addCleanup(kept.close)
         wanted = {(50, 51 + at) for at in range(20)}
         for pid, tid in wanted:
-            self.host.thread(pid, tid, 1)
+            self.host.set_thread_times(pid, tid, 1)
         descriptors = len(os.listdir('/proc/self/fd'))
         self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, limit)
         resource.setrlimit(resource.RLIMIT_NOFILE, (160, limit[1]))
@@ -113,22 +114,22 @@ class ThreadsTest(unittest.TestCase):
     def test_a_thread_id_used_again_is_read_anew(self):
         kept = threads.ThreadReader(self.root)
         self.addCleanup(kept.close)
-        self.host.thread(50, 51, 5, start_ticks=10)
+        self.host.set_thread_times(50, 51, 5, start_ticks=10)
         kept.read({(50, 51)})
         for name in ('stat', 'schedstat'):
             self.host.write('proc/50/task/51/' + name, '')  # as after its end: ESRCH in procfs
             os.unlink(os.path.join(self.root, 'proc/50/task/51', name))
-        self.host.thread(50, 51, 1, start_ticks=20)
+        self.host.set_thread_times(50, 51, 1, start_ticks=20)
         self.assertEqual(20, kept.read({(50, 51)})[50, 51].start_ticks)
 
     @given(st.binary(max_size=80), st.binary(max_size=200))
     def test_garbage_for_a_thread_gives_no_times(self, schedstat, stat):
         self.host.write('proc/50/task/60/schedstat', schedstat)
         self.host.write('proc/50/task/60/stat', stat)
-        ran = measured.read_thread(50, 60, self.root)
+        ran = measured_host.read_thread(50, 60, self.root)
         self.assertTrue(ran is None or min(ran) >= 0)
-        self.host.thread(50, 60, 1)
+        self.host.set_thread_times(50, 60, 1)
         self.host.write('proc/50/task/60/schedstat', schedstat)
-        ran = measured.read_thread(50, 60, self.root)
+        ran = measured_host.read_thread(50, 60, self.root)
         if ran is not None:
             self.assertEqual([ran.run_ns, ran.wait_ns], [int(n) for n in schedstat.split()[:2]])

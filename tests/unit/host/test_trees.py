@@ -16,7 +16,7 @@ from nova_numa_pmc.core.placement import explain, placement
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host import memory_kinds, topology
 from tests.fixtures import sysfs
-from tests.fixtures.trees import GIB, MIB, Tree, files_say, trees
+from tests.fixtures.sysfs_trees import GIB, MIB, SysfsTree, totals_in_files, trees
 
 #: Trees per test: `NUMA_PMC_CASES=20000` for the long run.
 CASES = int(os.environ.get('NUMA_PMC_CASES', '150'))
@@ -64,7 +64,7 @@ PROMISES = st.lists(
 
 
 class TreesTest(unittest.TestCase):
-    def read(self, tree: Tree) -> tuple:
+    def read(self, tree: SysfsTree) -> tuple:
         """Write a tree and read it.
 
         :returns: (topology or None, CPUs and bytes according to the files, nodes that the package
@@ -79,7 +79,7 @@ class TreesTest(unittest.TestCase):
                 self.assertTrue(tree.damaged, error)
                 self.assertTrue(str(error).startswith(root) and str(error).isprintable(), error)
                 host = None
-            return host, files_say(root), memory_kinds.withheld_nodes(root)
+            return host, totals_in_files(root), memory_kinds.withheld_nodes(root)
         finally:
             shutil.rmtree(root)
 

@@ -12,7 +12,7 @@ from nova_numa_pmc.moves import executor
 from nova_numa_pmc.state import history, promises_file
 from tests.cases.agent import START_NS
 from tests.cases.rebalancing import PAGES, RebalancingCase
-from tests.fixtures import domains, host, sysfs
+from tests.fixtures import domains, fake_host, sysfs
 
 LOG = logging.getLogger('nova_numa_pmc.moving')
 
@@ -22,7 +22,7 @@ class MovingTest(RebalancingCase):
         super().setUp()
         self.promise(2, 1)
         self.kernel.memories[4002].nodes = [1] * PAGES
-        self.kernel.memories[4002].tell()
+        self.kernel.memories[4002].write_files()
         self.moving = executor.MoveExecutor(
             agent_conf.AgentOptions(host_options.read('/dev/null')),
             self.root,
@@ -30,11 +30,16 @@ class MovingTest(RebalancingCase):
             clock=lambda: 0.0,
             kernel=self.kernel,
         )
-        self.tick(self.open(agent_conf.OFF), 0)  # holds each guest to its place
+        self.tick(self.open_agent(agent_conf.OFF), 0)  # holds each guest to its place
 
     def part_of(self, number, before, after, memory=True):
         return plan_records.PlanPart(
-            host.uuid_of(number), host.name_of(number), before, after, after if memory else (), 0
+            fake_host.uuid_of(number),
+            fake_host.name_of(number),
+            before,
+            after,
+            after if memory else (),
+            0,
         )
 
     def begin(self, kind, *parts):
@@ -77,7 +82,7 @@ class MovingTest(RebalancingCase):
         self.promise(2, 1, cpus=(4, 5))
         moved = self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.assertEqual(((1,), '6-7', {1}), moved[1])
-        self.assertEqual((6, 7), self.promises()[host.uuid_of(1)].cpus)
+        self.assertEqual((6, 7), self.promises()[fake_host.uuid_of(1)].cpus)
 
     def test_a_move_is_written_down_before_anything_else_is(self):
         self.begin(plan_records.MOVE, self.part_of(1, (0,), (1,)))
@@ -134,8 +139,8 @@ class MovingTest(RebalancingCase):
         (entry,), _ = history.read(self.root)
         self.assertEqual(history.PARTLY, entry.result)
         self.assertEqual({(plan_records.MOVE, executor.MADE): 1}, self.moving.totals.ended)
-        self.assertEqual({host.uuid_of(1)}, self.moving.failed)
-        self.tick(self.open(agent_conf.OFF), 5)
+        self.assertEqual({fake_host.uuid_of(1)}, self.moving.failed)
+        self.tick(self.open_agent(agent_conf.OFF), 5)
         self.assertEqual('4-7', self.places()[1][1])
 
     def test_pending_moves_can_be_given_up_while_the_current_one_goes_on(self):
@@ -152,14 +157,14 @@ class MovingTest(RebalancingCase):
         with self.assertLogs(LOG, 'WARNING'):
             moved = self.swap()
         self.assertEqual((self.HOME[:2], self.AWAY), (moved[1][:2], moved[2]))
-        self.assertEqual({host.uuid_of(1), host.uuid_of(2)}, self.moving.failed)
+        self.assertEqual({fake_host.uuid_of(1), fake_host.uuid_of(2)}, self.moving.failed)
         self.assertEqual(
             executor.MoveTotals({('swap', 'taken_back'): 1}, PAGES * 4096), self.moving.totals
         )
 
     def test_a_guest_with_a_group_that_others_pinned_is_not_moved(self):
         tree = self.kernel.memories[4002].tree
-        tree.put(tree.vcpus[0] + '/cpuset.cpus', '6\n')
+        tree.write_file(tree.vcpus[0] + '/cpuset.cpus', '6\n')
         with self.assertLogs(LOG, 'WARNING') as logs:
             moved = self.swap()
         self.assertIn('which nova-numa-pmc did not write', logs.output[0])
@@ -182,7 +187,7 @@ class MovingTest(RebalancingCase):
     def test_a_widened_guest_is_held_to_its_wider_place_until_it_goes_home(self):
         moved = self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
         self.assertEqual(((0,), '0-7', {0}), moved[1])
-        self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.nodes)
+        self.assertEqual({fake_host.uuid_of(1): (0, 1)}, self.moving.widened.nodes)
         moved = self.make(plan_records.NARROW, self.part_of(1, (0, 1), (0,), memory=False))
         self.assertEqual((self.HOME, {}), (moved[1], self.moving.widened.nodes))
 
@@ -196,13 +201,13 @@ class MovingTest(RebalancingCase):
             moved = self.end()
         self.assertEqual(((0,), '0-7', {0}), moved[1])
         self.moving.observe((), self.promises())
-        self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.nodes)
+        self.assertEqual({fake_host.uuid_of(1): (0, 1)}, self.moving.widened.nodes)
 
     def test_a_guest_that_went_home_stays_when_its_next_move_cannot_begin(self):
         self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
         self.make(plan_records.NARROW, self.part_of(1, (0, 1), (0,), memory=False))
         tree = self.kernel.memories[4001].tree
-        tree.put(tree.vcpus[0] + '/cpuset.cpus', '2\n')
+        tree.write_file(tree.vcpus[0] + '/cpuset.cpus', '2\n')
         with self.assertLogs(LOG, 'WARNING') as logs:
             self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.assertIn('which nova-numa-pmc did not write', logs.output[0])
@@ -211,20 +216,20 @@ class MovingTest(RebalancingCase):
     def test_a_widened_guest_that_was_started_anew_is_held_as_promised_then(self):
         self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
         self.moving.observe((), self.promises())
-        self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.nodes)
+        self.assertEqual({fake_host.uuid_of(1): (0, 1)}, self.moving.widened.nodes)
         self.promise(1, 1, since_ns=START_NS)
         self.moving.observe((), self.promises())
         self.assertEqual({}, self.moving.widened.nodes)
 
     def test_a_guest_with_a_job_of_libvirt_is_not_moved_or_goes_back(self):
         for steps in (0, 1):
-            domains.write_status(self.root, host.name_of(1), self.xml(1), 4001)
+            domains.write_status(self.root, fake_host.name_of(1), self.xml(1), 4001)
             self.begin(plan_records.MOVE, self.part_of(1, (0,), (1,)))
             for _ in range(steps):
                 self.moving.step()
             domains.write_status(
                 self.root,
-                host.name_of(1),
+                fake_host.name_of(1),
                 self.xml(1),
                 4001,
                 before="<job type='none' async='migration out'/>\n",
@@ -237,10 +242,10 @@ class MovingTest(RebalancingCase):
 
     def test_a_fetch_moves_memory_alone(self):
         self.kernel.memories[4001].nodes = [1] * PAGES
-        self.kernel.memories[4001].tell()
+        self.kernel.memories[4001].write_files()
         moved = self.make(
             plan_records.FETCH,
-            plan_records.PlanPart(host.uuid_of(1), host.name_of(1), (0,), (0,), (0,), 0),
+            plan_records.PlanPart(fake_host.uuid_of(1), fake_host.name_of(1), (0,), (0,), (0,), 0),
         )
         self.assertEqual(self.HOME, moved[1])
 
@@ -254,13 +259,13 @@ class MovingTest(RebalancingCase):
         for pinned, kept in ((PAGES // 3, True), (2 * PAGES // 3, False)):
             self.kernel.memories[4001].nodes = [0] * PAGES
             self.kernel.memories[4001].pinned = set(range(pinned))
-            self.kernel.memories[4001].tell()
+            self.kernel.memories[4001].write_files()
             with self.assertLogs(LOG, 'INFO'):
                 moved = self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
             self.assertEqual(kept, moved[1][:2] == self.AWAY[:2])
             if kept:
                 self.promise(1, 0)
-                self.tick(self.open(agent_conf.OFF), 0)
+                self.tick(self.open_agent(agent_conf.OFF), 0)
 
     def test_a_swap_killed_anywhere_leaves_guests_held_as_recorded(self):
         killed = 0

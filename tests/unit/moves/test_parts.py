@@ -6,7 +6,7 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.host.page_moves import guest_mover
 from nova_numa_pmc.moves import parts
-from tests.fixtures.hosts import MIB, PLACEMENT_OPTIONS, guest, topology
+from tests.fixtures.model_records import MIB, PLACEMENT_OPTIONS, guest, topology
 
 
 class HasFollowedTest(unittest.TestCase):

@@ -7,7 +7,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.moves.parts import CpuMove, MovePart
 from nova_numa_pmc.moves.widened import WidenedGuests
-from tests.fixtures.hosts import guest
+from tests.fixtures.model_records import guest
 
 PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, 1 << 30)
 

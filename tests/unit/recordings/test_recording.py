@@ -81,7 +81,7 @@ class TestMembers(unittest.TestCase):
 
     def test_digits_beyond_the_sixth_are_dropped_but_bytes_and_times_are_kept(self):
         sample = samples.sample(
-            1700000000.1239, nodes=(samples.node(cpi=1.23456789, free_bytes=123456789012),)
+            1700000000.1239, nodes=(samples.node_sample(cpi=1.23456789, free_bytes=123456789012),)
         )
         (read,) = whole(recording.encode(sample))
         self.assertEqual(
@@ -92,7 +92,9 @@ class TestMembers(unittest.TestCase):
     def test_infinite_and_nan_figures_are_read_as_unknown(self):
         (read,) = whole(
             recording.encode(
-                samples.sample(nodes=(samples.node(cpi=float('nan'), pressure=float('inf')),))
+                samples.sample(
+                    nodes=(samples.node_sample(cpi=float('nan'), pressure=float('inf')),)
+                )
             )
         )
         self.assertEqual((None, None), (read.nodes[0].cpi, read.nodes[0].pressure))

@@ -11,8 +11,8 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
 from nova_numa_pmc.scheduler import comparison, host_estimate, request
-from tests.fixtures.losses import queueing_loss, waits
-from tests.fixtures.metrics import GIB, listed, state
+from tests.fixtures.expected_losses import queueing_loss, waiting_cores
+from tests.fixtures.metrics import GIB, build_publication, metric_list
 
 NOW_S = 1700000000
 #: `NUMA_PMC_CASES=20000` for the long run.
@@ -55,8 +55,8 @@ def node(at, cpu=0.0, bandwidth=None, maximum=100, link=None, cores=10.0, rate=N
 def nova_host(*nodes, history=None):
     """Build a stand-in for Nova's HostState."""
     return types.SimpleNamespace(
-        metrics=listed(
-            state(nodes=nodes, taken_s=NOW_S, history=history or model.DemandHistory())
+        metrics=metric_list(
+            build_publication(nodes=nodes, taken_s=NOW_S, history=history or model.DemandHistory())
         ),
         vcpus_total=0,
         vcpus_used=16,
@@ -150,7 +150,9 @@ class ComparingTest(unittest.TestCase):
         self.assertEqual([(0.4, 0.0, 0.0), (0.5, 0.0, 0.0)], [one[:3] for one in added])
         self.assertEqual([0.4, 0.5], [one.pressure for one in added])
         for one, others in zip(added, (3.0, 4.0)):  # including the guest's one core, of ten
-            self.assertAlmostEqual(waits(others + 1, 10) - waits(others, 10), one.loss_ratio)
+            self.assertAlmostEqual(
+                waiting_cores(others + 1, 10) - waiting_cores(others, 10), one.loss_ratio
+            )
 
     def test_a_host_without_a_usable_core_is_the_last(self):
         none = [node(at, 3.0, cores=10.0)._replace(cores=0.0, cpu_count=0) for at in range(2)]
@@ -250,7 +252,7 @@ class ComparingTest(unittest.TestCase):
         self.assertAlmostEqual((2.4 + 1) / 8, added[1].cpu_ratio)
         # Memory is used as much as on the busy host: by 9 cores and the guest's own.
         self.assertAlmostEqual(0.2, added[1].bandwidth_ratio)
-        expected = waits(3.4, 8) - waits(2.4, 8) + queueing_loss(0.2, 2000 * MB)
+        expected = waiting_cores(3.4, 8) - waiting_cores(2.4, 8) + queueing_loss(0.2, 2000 * MB)
         self.assertAlmostEqual(expected, added[1].loss_ratio)
         self.assertLess(added[0].loss_ratio, added[1].loss_ratio)
         self.assertLess(added[1].loss_ratio, added[2].loss_ratio)
@@ -384,7 +386,7 @@ class HidingTest(unittest.TestCase):
     def least_loss(self, part, ratio):
         """Return the minimum loss if a part is this high with a guest of one core."""
         if part == 'cpu':
-            return waits(10 * ratio, 10) - waits(10 * ratio - 1, 10)
+            return waiting_cores(10 * ratio, 10) - waiting_cores(10 * ratio - 1, 10)
         if part == 'link':  # a guest on one node sends no lines over it
             return 0.0
         return min(1.0, queueing_loss(min(0.95, ratio), 4000 * MB))

@@ -16,9 +16,9 @@ from nova_numa_pmc.scheduler import (
     refusals,
     request as requests,
 )
-from tests.fixtures.losses import cpu_loss
-from tests.fixtures.metrics import listed, mutated, state
-from tests.fixtures.nova_like import host, spec
+from tests.fixtures.expected_losses import cpu_loss
+from tests.fixtures.metrics import build_publication, metric_list, mutate
+from tests.fixtures.nova_stand_ins import host_state, request_spec
 
 NOW_S = 1700000000
 RULES = subject.EstimateOptions()
@@ -29,55 +29,62 @@ MUTATIONS = int(os.environ.get('NUMA_PMC_FUZZ', '2000'))
 
 
 def ask(host_state, request=None, options=RULES, now_s=NOW_S):
-    return subject.estimate(host_state, requests.read(request or spec()), options, now_s)
+    return subject.estimate(host_state, requests.read(request or request_spec()), options, now_s)
 
 
 class EstimateTest(unittest.TestCase):
     def test_the_estimate_is_of_the_node_where_the_guest_would_go(self):
-        estimate = ask(host(0.5, 0.25))
+        estimate = ask(host_state(0.5, 0.25))
         self.assertEqual(('one_node', (1,)), (estimate.outcome.code, estimate.outcome.positions))
         self.assertAlmostEqual(0.35, estimate.outcome.pressures[0])
 
     def test_old_metrics_are_unknown_and_so_are_those_of_tomorrow(self):
         for now_s, known in ((NOW_S + 299, True), (NOW_S + 301, False), (NOW_S - 301, False)):
-            self.assertEqual(known, ask(host(0.5, 0.5), now_s=now_s).outcome is not None)
+            self.assertEqual(known, ask(host_state(0.5, 0.5), now_s=now_s).outcome is not None)
 
     def test_a_host_without_metrics_is_unknown(self):
-        blank = host(0.5, 0.5)
+        blank = host_state(0.5, 0.5)
         for blank.metrics in (None, [], [{'name': 'cpu.percent', 'value': 1}]):
             self.assertIsNone(ask(blank).outcome)
 
     def test_guests_that_came_since_are_charged_where_they_went(self):
-        since = ask(host(0.5, 0.25, vcpus=20, memory_mb=20480))
+        since = ask(host_state(0.5, 0.25, vcpus=20, memory_mb=20480))
         # Both went to node 1, 0.25 + 0.1 + 0.1; this one would too, which makes 0.55.
         self.assertEqual(4, since.arrived_vcpus)
         self.assertAlmostEqual(0.55, since.outcome.pressures[0])
-        self.assertAlmostEqual(0.25 + 0.1, ask(host(0.5, 0.25)).outcome.pressures[0])
+        self.assertAlmostEqual(0.25 + 0.1, ask(host_state(0.5, 0.25)).outcome.pressures[0])
 
     def test_charging_can_be_turned_off(self):
         estimate = ask(
-            host(0.5, 0.25, vcpus=20), options=subject.EstimateOptions(charge_new_guests=False)
+            host_state(0.5, 0.25, vcpus=20),
+            options=subject.EstimateOptions(charge_new_guests=False),
         )
         self.assertAlmostEqual(0.35, estimate.outcome.pressures[0])
 
     def test_guests_that_left_are_not_taken_off(self):
-        self.assertAlmostEqual(0.35, ask(host(0.5, 0.25, vcpus=8)).outcome.pressures[0])
+        self.assertAlmostEqual(0.35, ask(host_state(0.5, 0.25, vcpus=8)).outcome.pressures[0])
 
     def test_memory_that_came_since_is_promised(self):
         # 56 GiB are left on each node; 40 GiB more on one of them.
-        estimate = ask(host(0.25, 0.25, vcpus=18, memory_mb=16384 + 40960), spec(memory_mb=50000))
+        estimate = ask(
+            host_state(0.25, 0.25, vcpus=18, memory_mb=16384 + 40960),
+            request_spec(memory_mb=50000),
+        )
         self.assertEqual('one_node', estimate.outcome.code)
-        estimate = ask(host(0.25, 0.25, vcpus=20, memory_mb=16384 + 81920), spec(memory_mb=50000))
+        estimate = ask(
+            host_state(0.25, 0.25, vcpus=20, memory_mb=16384 + 81920),
+            request_spec(memory_mb=50000),
+        )
         self.assertEqual('cpus_only', estimate.outcome.code)
 
     def test_a_guest_that_is_there_already_does_not_count_twice(self):
-        here, elsewhere = host(0.5, 0.5, instances=['u']), host(0.5, 0.5)
+        here, elsewhere = host_state(0.5, 0.5, instances=['u']), host_state(0.5, 0.5)
         self.assertAlmostEqual(0.6, ask(elsewhere).outcome.pressures[0])
         # Half of its core is subtracted from each node before one core is added to one of them.
         self.assertAlmostEqual(0.55, ask(here).outcome.pressures[0])
 
     def test_before_a_resize_it_is_as_large_as_it_was(self):
-        here = host(0.5, 0.5, instances=['u'])
+        here = host_state(0.5, 0.5, instances=['u'])
         flavor = types.SimpleNamespace(vcpus=1, memory_mb=1024)
         here.instances['u'] = types.SimpleNamespace(flavor=flavor)
         # A quarter of a core is subtracted from each node before a whole one is added to one of
@@ -87,27 +94,27 @@ class EstimateTest(unittest.TestCase):
         self.assertAlmostEqual(0.45, ask(here).outcome.pressures[0])
 
     def test_a_question_asked_again_is_not_worked_out_again(self):
-        one = host(0.5, 0.25)
+        one = host_state(0.5, 0.25)
         self.assertIs(ask(one), ask(one))
 
     def test_a_host_that_changed_is_asked_again(self):
-        one = host(0.5, 0.25)
+        one = host_state(0.5, 0.25)
         before = ask(one).outcome.pressures[0]
         one.vcpus_used += 2
         self.assertLess(before, ask(one).outcome.pressures[0])
-        one.metrics = host(0.1, 0.1).metrics
+        one.metrics = host_state(0.1, 0.1).metrics
         self.assertAlmostEqual(0.2, ask(one).outcome.pressures[0])
 
     def test_words_are_one_line(self):
         for estimate in (
-            ask(host(0.5, 0.25)),
-            ask(host(0.5, 0.25, vcpus=40)),
-            ask(host(0.5, 0.25), now_s=0),
+            ask(host_state(0.5, 0.25)),
+            ask(host_state(0.5, 0.25, vcpus=40)),
+            ask(host_state(0.5, 0.25), now_s=0),
         ):
             self.assertNotIn('\n', subject.describe(estimate))
         self.assertEqual(
             'node 1: pressure 0.35 there, 0.50 elsewhere (on one node)',
-            subject.describe(ask(host(0.5, 0.25))),
+            subject.describe(ask(host_state(0.5, 0.25))),
         )
 
 
@@ -140,8 +147,8 @@ class NovaHost:
         self.pinned_at_audit = sum(self.pins[uuid] for uuid in self.counted)
 
     def host_state(self, saved_s=NOW_S + 30):
-        published = listed(
-            state(0.1, 0.1, cores=400.0),
+        published = metric_list(
+            build_publication(0.1, 0.1, cores=400.0),
             self.at_audit,
             1024 * self.at_audit,
             nova_metrics.NovaCounts(NOW_S, tuple(sorted(self.counted)), self.pinned_at_audit),
@@ -250,7 +257,7 @@ class ArrivalTest(unittest.TestCase):
         nova_host.arrive()
         nova_host.leave(first[0])
         older = nova_host.host_state()
-        older.metrics = listed(state(0.1, 0.1), 12)
+        older.metrics = metric_list(build_publication(0.1, 0.1), 12)
         self.assertEqual(4, ask(older).arrived_vcpus)
 
     def test_dedicated_newcomers_take_no_shared_core(self):
@@ -272,14 +279,16 @@ class PenaltyTest(unittest.TestCase):
     """Hosts as the weigher compares them."""
 
     def penalties(self, *hosts, request=None, options=RULES, floor=0.0):
-        guest_request = requests.read(request or spec())
+        guest_request = requests.read(request or request_spec())
         estimates = [subject.estimate(one, guest_request, options, NOW_S) for one in hosts]
         losses = comparison.compare(hosts, estimates, guest_request.guest)
         options = penalty.PenaltyOptions(floor, 0.0)
         return [round(penalty.penalty(loss, options, 'a'), 6) for loss in losses]
 
     def test_a_host_counts_as_a_whole_more_than_by_its_best_node(self):
-        even, uneven, busy = self.penalties(host(0.5, 0.5), host(0.8, 0.4), host(0.6, 0.6))
+        even, uneven, busy = self.penalties(
+            host_state(0.5, 0.5), host_state(0.8, 0.4), host_state(0.6, 0.6)
+        )
         # More of the new demand waits at 0.4 next to 0.8 than at 0.5 on both, and less than at
         # 0.6.
         self.assertLess(even, uneven)
@@ -289,13 +298,15 @@ class PenaltyTest(unittest.TestCase):
     def test_a_node_as_much_wanted_as_it_has_cores_costs_half_and_an_idle_one_nothing(self):
         for vcpus in (1, 2, 8, 16):
             idle, saturated = self.penalties(
-                host(0.0, 0.0, cores=40.0), host(1.0, 1.0), request=spec(vcpus=vcpus)
+                host_state(0.0, 0.0, cores=40.0),
+                host_state(1.0, 1.0),
+                request=request_spec(vcpus=vcpus),
             )
             self.assertLess(idle, 0.001)
             self.assertGreater(saturated, 0.5)
 
     def test_penalties_rise_with_pressure_and_without_steps(self):
-        penalties = self.penalties(*(host(at / 100, at / 100) for at in range(150)))
+        penalties = self.penalties(*(host_state(at / 100, at / 100) for at in range(150)))
         rises = [later - earlier for earlier, later in zip(penalties, penalties[1:])]
         self.assertGreaterEqual(min(rises), 0.0)
         # Demand rises by a tenth of a core each time, of ten.
@@ -307,22 +318,24 @@ class PenaltyTest(unittest.TestCase):
             tuple(model.NodeView(at, 10.0, 16, 1 << 36, 0, vcpus, vcpus, 1.0) for at in range(2))
             for vcpus in (0, 40)
         ]
-        self.assertEqual(1, len(set(self.penalties(*(host(nodes=nodes_) for nodes_ in nodes)))))
+        self.assertEqual(
+            1, len(set(self.penalties(*(host_state(nodes=nodes_) for nodes_ in nodes))))
+        )
 
     def test_other_hosts_change_nothing(self):
-        rng, mine = random.Random(20), host(0.45, 0.8)
+        rng, mine = random.Random(20), host_state(0.45, 0.8)
         (expected,) = self.penalties(mine)
         self.assertAlmostEqual(cpu_loss((4.5, 8.0), 0, 1.0, 10), expected, delta=BANDWIDTH_LOSS)
         for _ in range(200):
             others = [
-                host(rng.choice((0, 0.2, 3, 900)), rng.random(), vcpus=rng.randrange(200))
+                host_state(rng.choice((0, 0.2, 3, 900)), rng.random(), vcpus=rng.randrange(200))
                 for _ in range(rng.randrange(5))
             ]
             # At least as many hosts are sound, which determines the medians.
             self.assertEqual([expected] * 5, self.penalties(*others, *[mine] * 5)[-5:])
 
     def test_equal_hosts_take_turns_as_they_fill(self):
-        hosts = [host(0.2, 0.2, cores=20.0) for _ in range(4)]
+        hosts = [host_state(0.2, 0.2, cores=20.0) for _ in range(4)]
         for _ in range(20):
             penalties = self.penalties(*hosts)
             hosts[penalties.index(min(penalties))].vcpus_used += 2
@@ -330,7 +343,7 @@ class PenaltyTest(unittest.TestCase):
         self.assertLessEqual(max(counts) - min(counts), 2)
 
     def test_without_the_charge_all_go_to_one(self):
-        hosts = [host(0.2, 0.2, cores=20.0) for _ in range(4)]
+        hosts = [host_state(0.2, 0.2, cores=20.0) for _ in range(4)]
         options = subject.EstimateOptions(charge_new_guests=False)
         for _ in range(20):
             penalties = self.penalties(*hosts, options=options)
@@ -339,15 +352,15 @@ class PenaltyTest(unittest.TestCase):
 
     def test_dedicated_guests_take_no_shared_core(self):
         for vcpus in (2, 64):
-            asked = spec(vcpus, hw__cpu_policy='dedicated')
-            calm, busy = self.penalties(host(0.5, 0.3), host(2.0, 2.0), request=asked)
+            asked = request_spec(vcpus, hw__cpu_policy='dedicated')
+            calm, busy = self.penalties(host_state(0.5, 0.3), host_state(2.0, 2.0), request=asked)
             # None of their demand waits, and none waits because of them.
             self.assertEqual(calm, busy)
             self.assertLess(busy, BANDWIDTH_LOSS)
 
     def test_dedicated_guests_are_weighed_by_the_memory_of_all_nodes(self):
         calm, uneven, busy = (
-            host(
+            host_state(
                 nodes=tuple(
                     model.NodeView(at, 10.0, 16, 1 << 36, 0, 4, 8, 5.0, ratio * 1e10, 1e10)
                     for at, ratio in enumerate(ratios)
@@ -355,30 +368,30 @@ class PenaltyTest(unittest.TestCase):
             )
             for ratios in ((0.3, 0.3), (0.0, 0.8), (0.8, 0.8))
         )
-        asked = spec(hw__cpu_policy='dedicated')
+        asked = request_spec(hw__cpu_policy='dedicated')
         calm, uneven, busy = self.penalties(calm, uneven, busy, request=asked)
         self.assertLess(calm, uneven)
         self.assertLess(uneven, busy)
 
     def test_what_cannot_be_wanted_is_not_believed(self):
-        odd = host(0.4, 0.4, cores=20.0, vcpus=32)  # 16 cores are wanted
+        odd = host_state(0.4, 0.4, cores=20.0, vcpus=32)  # 16 cores are wanted
         for total, known in ((8, True), (0, True), (-1, True)):
             odd.vcpus_total = total
             self.assertEqual(known, ask(odd).outcome is not None)
-        odd = host(10.0, 0.4, cores=20.0, vcpus=32)
+        odd = host_state(10.0, 0.4, cores=20.0, vcpus=32)
         odd.vcpus_total = 64
         self.assertIn('can cause', ask(odd).why_unknown)
 
 
 class FuzzTest(unittest.TestCase):
     def test_mutated_metrics_cannot_hurt(self):
-        rng, guest_request = random.Random(4), requests.read(spec())
-        neighbours = [host(0.2, 0.3), host(0.9, 0.8)] * 5
+        rng, guest_request = random.Random(4), requests.read(request_spec())
+        neighbours = [host_state(0.2, 0.3), host_state(0.9, 0.8)] * 5
         options = refusals.FilterOptions(False, 1.0, False)
-        original, odd, unknown = listed(state(0.5, 0.25)), host(0.5, 0.5), 0
+        original, odd, unknown = metric_list(build_publication(0.5, 0.25)), host_state(0.5, 0.5), 0
         calm = [cpu_loss((2.0, 3.0), 0, 1.0, 10), cpu_loss((9.0, 8.0), 1, 1.0, 10)] * 5
         for at in range(MUTATIONS):
-            odd.metrics = mutated(rng, original)
+            odd.metrics = mutate(rng, original)
             estimates = [
                 subject.estimate(one, guest_request, RULES, NOW_S) for one in [odd, *neighbours]
             ]

@@ -3,7 +3,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.scheduler import host_estimate, refusals as subject, request as requests
-from tests.fixtures.nova_like import host, spec
+from tests.fixtures.nova_stand_ins import host_state, request_spec
 
 NOW_S = 1700000000
 
@@ -11,7 +11,7 @@ NOW_S = 1700000000
 class RefusalTest(unittest.TestCase):
     def why_refused(self, host_state, request=None, **conf):
         conf = {'require_one_node': False, 'max_pressure': 1.0, 'refuse_unknown': False, **conf}
-        guest_request = requests.read(request or spec())
+        guest_request = requests.read(request or request_spec())
         return subject.why_refused(
             host_estimate.estimate(
                 host_state, guest_request, host_estimate.EstimateOptions(), NOW_S
@@ -20,32 +20,35 @@ class RefusalTest(unittest.TestCase):
         )
 
     def test_max_pressure_is_for_the_nodes_that_the_guest_would_use(self):
-        self.assertEqual('', self.why_refused(host(5.0, 0.85)))
-        self.assertIn('above max_pressure 1', self.why_refused(host(5.0, 0.95)))
-        self.assertEqual('', self.why_refused(host(5.0, 0.95), max_pressure=0.0))
+        self.assertEqual('', self.why_refused(host_state(5.0, 0.85)))
+        self.assertIn('above max_pressure 1', self.why_refused(host_state(5.0, 0.95)))
+        self.assertEqual('', self.why_refused(host_state(5.0, 0.95), max_pressure=0.0))
 
     def test_a_flavor_has_its_own_max_pressure(self):
         self.assertIn(
             'above max_pressure 0.5',
-            self.why_refused(host(0.45, 0.45), spec(numa_pmc__max_pressure='0.5')),
+            self.why_refused(host_state(0.45, 0.45), request_spec(numa_pmc__max_pressure='0.5')),
         )
 
     def test_max_pressure_does_not_apply_to_a_guest_that_leaves_its_host(self):
         for ignored, refused in (None, True), ([], True), (['home'], False):
-            for request in (spec(), spec(numa_pmc__max_pressure='0.5')):
+            for request in (request_spec(), request_spec(numa_pmc__max_pressure='0.5')):
                 request.ignore_hosts = ignored
-                self.assertEqual(refused, bool(self.why_refused(host(0.95, 0.95), request)))
+                self.assertEqual(refused, bool(self.why_refused(host_state(0.95, 0.95), request)))
 
     def test_one_node_is_required_only_if_asked_for(self):
-        large = spec(vcpus=20)
-        self.assertEqual('', self.why_refused(host(0, 0), large, max_pressure=0))
-        self.assertIn('one node', self.why_refused(host(0, 0), large, require_one_node=True))
+        large = request_spec(vcpus=20)
+        self.assertEqual('', self.why_refused(host_state(0, 0), large, max_pressure=0))
+        self.assertIn('one node', self.why_refused(host_state(0, 0), large, require_one_node=True))
         self.assertIn(
-            'one node', self.why_refused(host(0, 0), spec(vcpus=20, numa_pmc__policy='one_node'))
+            'one node',
+            self.why_refused(
+                host_state(0, 0), request_spec(vcpus=20, numa_pmc__policy='one_node')
+            ),
         )
 
     def test_an_unknown_host_passes_unless_the_options_refuse_it(self):
-        blank = host(0.5, 0.5)
+        blank = host_state(0.5, 0.5)
         blank.metrics = []
         self.assertEqual('', self.why_refused(blank))
         self.assertIn('unknown', self.why_refused(blank, refuse_unknown=True))
@@ -53,4 +56,4 @@ class RefusalTest(unittest.TestCase):
     def test_a_guessed_demand_is_not_a_reason_to_refuse_a_host(self):
         # 400 vCPUs are promised on 20 cores, but their demand was never measured.
         nodes = tuple(model.NodeView(at, 10.0, 16, 1 << 36, 0, 40, 200) for at in range(2))
-        self.assertEqual('', self.why_refused(host(nodes=nodes)))
+        self.assertEqual('', self.why_refused(host_state(nodes=nodes)))

@@ -5,7 +5,7 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.core.scheduling import outcome
 from nova_numa_pmc.scheduler import request as subject
-from tests.fixtures.nova_like import spec
+from tests.fixtures.nova_stand_ins import request_spec
 
 
 class Versioned:
@@ -23,13 +23,13 @@ class Versioned:
 
 class RequestTest(unittest.TestCase):
     def test_a_plain_flavor_asks_for_its_size(self):
-        request = subject.read(spec(4, 8192))
+        request = subject.read(request_spec(4, 8192))
         self.assertEqual(outcome.ExpectedGuest(4, 8192, 2.0, model.AUTO, 1.0), request.guest)
         self.assertIsNone(request.why_not_weighed or request.why_pinned)
 
     def test_wishes_are_taken(self):
         request = subject.read(
-            spec(
+            request_spec(
                 numa_pmc__policy='one_node',
                 numa_pmc__memory_intensity='high',
                 numa_pmc__max_pressure='0.5',
@@ -39,14 +39,16 @@ class RequestTest(unittest.TestCase):
         self.assertEqual(0.5, request.flavor_specs.max_pressure)
 
     def test_a_flavor_may_opt_out(self):
-        self.assertIn('policy=none', subject.read(spec(numa_pmc__policy='none')).why_not_weighed)
+        self.assertIn(
+            'policy=none', subject.read(request_spec(numa_pmc__policy='none')).why_not_weighed
+        )
 
     def test_guests_that_nova_pins_are_known_by_extra_specs_and_by_images(self):
         for request in (
-            spec(hw__numa_nodes='2'),
-            spec(hw__cpu_policy='dedicated'),
-            spec(hw__mem_page_size='large'),
-            spec(numa_topology=object()),
+            request_spec(hw__numa_nodes='2'),
+            request_spec(hw__cpu_policy='dedicated'),
+            request_spec(hw__mem_page_size='large'),
+            request_spec(numa_topology=object()),
         ):
             read = subject.read(request)
             self.assertTrue(read.why_pinned)
@@ -54,10 +56,10 @@ class RequestTest(unittest.TestCase):
 
     def test_guests_of_soft_server_groups_are_known(self):
         for policy, expected in (('soft-affinity', True), ('anti-affinity', False)):
-            request = spec()
+            request = request_spec()
             request.instance_group = types.SimpleNamespace(policy=policy)
             self.assertEqual(expected, subject.read(request).is_soft)
-        self.assertFalse(subject.read(spec()).is_soft)
+        self.assertFalse(subject.read(request_spec()).is_soft)
 
     def test_unset_fields_are_not_read(self):
         request = subject.read(Versioned(flavor=Versioned(vcpus=2, memory_mb=2048)))
@@ -65,5 +67,5 @@ class RequestTest(unittest.TestCase):
         self.assertIsNone(request.instance_uuid)
 
     def test_an_odd_request_is_neutral(self):
-        for request in (None, Versioned(), spec(vcpus='x'), spec(vcpus=None)):
+        for request in (None, Versioned(), request_spec(vcpus='x'), request_spec(vcpus=None)):
             self.assertIn('not understood', subject.read(request).why_not_weighed)

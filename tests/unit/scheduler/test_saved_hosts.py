@@ -5,8 +5,8 @@ import unittest
 from hypothesis import given, settings, strategies
 
 from nova_numa_pmc.scheduler import saved_hosts
-from tests.fixtures.compute_nodes import NOW_S, row
-from tests.fixtures.losses import cpu_loss
+from tests.fixtures.compute_nodes import NOW_S, compute_node_row
+from tests.fixtures.expected_losses import cpu_loss
 
 FLAVOR = saved_hosts.SavedFlavor(2, 1024)
 DEFAULTS = saved_hosts.defaults()
@@ -28,7 +28,13 @@ def order(decisions):
 
 class JudgeTest(unittest.TestCase):
     def test_the_least_pressed_comes_first(self):
-        decisions = judge([row('busy', 3.0, 2.8), row('half', 2.0, 2.0), row('idle', 0.1, 0.2)])
+        decisions = judge(
+            [
+                compute_node_row('busy', 3.0, 2.8),
+                compute_node_row('half', 2.0, 2.0),
+                compute_node_row('idle', 0.1, 0.2),
+            ]
+        )
         self.assertEqual(['idle', 'half', 'busy'], order(decisions))
         for decision, wanted in zip(decisions, ((0.1, 0.2), (2.0, 2.0), (2.8, 3.0))):
             self.assertAlmostEqual(share(wanted), decision.added_weight)
@@ -39,13 +45,16 @@ class JudgeTest(unittest.TestCase):
             self.assertAlmostEqual((others + 1) / 4, decision.pressure)
 
     def test_the_multiplier_scales_the_added_weight(self):
-        decisions = judge([row('a', 3.0, 3.0), row('b', 0.0, 0.0)], weight_multiplier=2.5)
+        decisions = judge(
+            [compute_node_row('a', 3.0, 3.0), compute_node_row('b', 0.0, 0.0)],
+            weight_multiplier=2.5,
+        )
         self.assertEqual(['b', 'a'], order(decisions))
         for decision, wanted in zip(decisions, ((0.0, 0.0), (3.0, 3.0))):
             self.assertAlmostEqual(share(wanted, multiplier=2.5), decision.added_weight)
 
     def test_what_is_lost_below_the_floor_costs_nothing(self):
-        rows = [row('a', 3.0, 3.0), row('b', 0.0, 0.0)]
+        rows = [compute_node_row('a', 3.0, 3.0), compute_node_row('b', 0.0, 0.0)]
         for floor in (0.05, 0.5):
             decisions = judge(rows, penalty_floor=floor)
             for decision, wanted in zip(decisions, ((0.0, 0.0), (3.0, 3.0))):
@@ -54,20 +63,23 @@ class JudgeTest(unittest.TestCase):
                 self.assertAlmostEqual(max(0.0, lost - floor), decision.penalty)
 
     def test_equals_keep_their_order(self):
-        self.assertEqual(['b', 'a'], order(judge([row('b', 1.0, 1.0), row('a', 1.0, 1.0)])))
+        self.assertEqual(
+            ['b', 'a'],
+            order(judge([compute_node_row('b', 1.0, 1.0), compute_node_row('a', 1.0, 1.0)])),
+        )
 
     def test_a_host_above_max_pressure_is_refused(self):
-        hosts = [row('full', 4.2, 4.1), row('half', 2.0, 2.0)]
+        hosts = [compute_node_row('full', 4.2, 4.1), compute_node_row('half', 2.0, 2.0)]
         self.assertEqual(['half', 'full'], order(judge(hosts)))
         decisions = judge(hosts, max_pressure=1.0)
         self.assertEqual(['half'], order(decisions))
         self.assertIn('above max_pressure 1', decisions[1].why_refused)
         flavor = FLAVOR._replace(extra_specs={'numa_pmc:max_pressure': '0.5'})
-        self.assertEqual([], order(judge([row('half', 2.0, 2.0)], flavor)))
+        self.assertEqual([], order(judge([compute_node_row('half', 2.0, 2.0)], flavor)))
 
     def test_a_guest_that_needs_one_node_is_refused_where_it_would_span(self):
         large = saved_hosts.SavedFlavor(4, 12_000)
-        rows = [row('a', 0.0, 0.0)]
+        rows = [compute_node_row('a', 0.0, 0.0)]
         self.assertEqual(['a'], order(judge(rows, large)))
         one = large._replace(extra_specs={'numa_pmc:policy': 'one_node'})
         for decisions in (judge(rows, one), judge(rows, large, require_one_node=True)):
@@ -75,10 +87,10 @@ class JudgeTest(unittest.TestCase):
 
     def test_unknown_and_stale_hosts_are_weighed_by_novas_counts(self):
         rows = [
-            row('known', 2.0, 2.0),
-            row('none', 0.0, 0.0, metrics='[]'),
-            row('null', 0.0, 0.0, metrics=None),
-            row('old', 0.0, 0.0, taken_s=NOW_S - 3600),
+            compute_node_row('known', 2.0, 2.0),
+            compute_node_row('none', 0.0, 0.0, metrics='[]'),
+            compute_node_row('null', 0.0, 0.0, metrics=None),
+            compute_node_row('old', 0.0, 0.0, taken_s=NOW_S - 3600),
         ]
         decisions = judge(rows)
         self.assertEqual(['none', 'null', 'old', 'known'], order(decisions))
@@ -90,27 +102,35 @@ class JudgeTest(unittest.TestCase):
             self.assertGreater(decision.loss, 0.0)
         self.assertAlmostEqual(share((2.0, 2.0)), decisions[3].added_weight)
         # 60 cores are wanted of ten.
-        crowded = row('none', 0.0, metrics='[]', vcpus_used=200)
+        crowded = compute_node_row('none', 0.0, metrics='[]', vcpus_used=200)
         self.assertEqual(['known', 'none'], order(judge([crowded, rows[0]])))
         self.assertEqual(['known'], order(judge(rows, refuse_unknown=True)))
 
     def test_a_host_without_metrics_has_the_memory_that_its_row_tells(self):
         sizes = {'metrics': '[]', 'memory_mb': 16384}
-        rows = [row('full', memory_mb_used=15360, **sizes), row('roomy', **sizes)]
+        rows = [
+            compute_node_row('full', memory_mb_used=15360, **sizes),
+            compute_node_row('roomy', **sizes),
+        ]
         # Each half of the full host has 512 MiB left, so the guest would need both.
         self.assertEqual(['roomy', 'full'], order(judge(rows)))
 
     def test_saved_at_is_the_time_of_the_decision(self):
-        decisions = judge([row('a', 0.0, 0.0, saved_at=NOW_S + 3600)])
+        decisions = judge([compute_node_row('a', 0.0, 0.0, saved_at=NOW_S + 3600)])
         self.assertIn('3600 s old', decisions[0].estimate.why_unknown)
 
     def test_guests_that_came_since_are_charged(self):
-        rows = [row('a', 1.0, 1.0, vcpus_used=12, memory_mb_used=8192), row('b', 1.0, 1.0)]
+        rows = [
+            compute_node_row('a', 1.0, 1.0, vcpus_used=12, memory_mb_used=8192),
+            compute_node_row('b', 1.0, 1.0),
+        ]
         self.assertEqual(['b', 'a'], order(judge(rows)))
         self.assertEqual(['a', 'b'], order(judge(rows, charge_new_guests=False)))
 
     def test_several_of_one_request_take_turns(self):
-        hosts, now_s = saved_hosts.read(json.dumps([row(name, 0.5, 0.5) for name in 'abcd']))
+        hosts, now_s = saved_hosts.read(
+            json.dumps([compute_node_row(name, 0.5, 0.5) for name in 'abcd'])
+        )
         counts = dict.fromkeys('abcd', 0)
         for _ in range(8):
             best = saved_hosts.rank(hosts, FLAVOR, saved_hosts.defaults(), now_s)[0]
@@ -120,7 +140,8 @@ class JudgeTest(unittest.TestCase):
 
     def test_flavors_that_nova_pins_pass_and_are_weighed_by_all_nodes(self):
         decisions = judge(
-            [row('full', 4.2, 4.1)], FLAVOR._replace(extra_specs={'hw:numa_nodes': '1'})
+            [compute_node_row('full', 4.2, 4.1)],
+            FLAVOR._replace(extra_specs={'hw:numa_nodes': '1'}),
         )
         self.assertEqual(['full'], order(decisions))
         self.assertEqual('spread', decisions[0].estimate.outcome.code)
@@ -128,7 +149,7 @@ class JudgeTest(unittest.TestCase):
 
 class ReadTest(unittest.TestCase):
     def test_an_array_and_lines_are_read_alike(self):
-        rows = [row('a', 1.0), row('b', 1.0)]
+        rows = [compute_node_row('a', 1.0), compute_node_row('b', 1.0)]
         for text in (json.dumps(rows), '\n'.join(map(json.dumps, rows)) + '\n\n'):
             hosts, saved_s = saved_hosts.read(text)
             self.assertEqual((['a', 'b'], NOW_S), ([host.host for host in hosts], saved_s))
@@ -187,7 +208,7 @@ class ReadTest(unittest.TestCase):
 
 class PartsTest(unittest.TestCase):
     def test_node_metrics_have_each_part_of_each_node(self):
-        hosts, _ = saved_hosts.read(json.dumps([row('a', 1.0, None)]))
+        hosts, _ = saved_hosts.read(json.dumps([compute_node_row('a', 1.0, None)]))
         first, second = saved_hosts.node_metrics(hosts[0])
         self.assertEqual(
             (0, 0.25, None, 2.0),

@@ -8,7 +8,7 @@ from hypothesis import given, strategies
 
 from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
 from nova_numa_pmc.scheduler import request, shadow as subject
-from tests.fixtures.shadow import BLIND, KNOWN
+from tests.fixtures.shadow_log_lines import BLIND, KNOWN
 
 REQUEST = request.read(
     types.SimpleNamespace(

@@ -5,7 +5,7 @@ import unittest
 from hypothesis import given, strategies
 
 from nova_numa_pmc.scheduler import shadow, shadow_log as subject
-from tests.fixtures.shadow import line
+from tests.fixtures.shadow_log_lines import log_line
 
 
 def summed(*lines):
@@ -16,9 +16,9 @@ class SummedTest(unittest.TestCase):
     def test_changed_choices_are_summed_with_later_pressures(self):
         totals = summed(
             'something else\n',
-            line(90000.0, a=0.7, b=0.3),
-            line(3700.0, b=0.2, a=0.8),
-            line(0.0, a=0.9, b=0.1),
+            log_line(90000.0, a=0.7, b=0.3),
+            log_line(3700.0, b=0.2, a=0.8),
+            log_line(0.0, a=0.9, b=0.1),
         )
         self.assertEqual((3, 2, 0.0, 90000.0, 0), (*totals[:4], totals.unreadable))
         self.assertEqual((2, 0.8, 0.2), tuple(totals.pressure))
@@ -26,11 +26,11 @@ class SummedTest(unittest.TestCase):
         self.assertEqual((1, 0.7, 0.3), tuple(totals.later[86400]))
 
     def test_a_line_much_later_tells_nothing_of_an_hour(self):
-        totals = summed(line(0.0, a=0.9, b=0.1), line(3600.0 * 1.6, b=0.2, a=0.8))
+        totals = summed(log_line(0.0, a=0.9, b=0.1), log_line(3600.0 * 1.6, b=0.2, a=0.8))
         self.assertEqual({}, totals.later)
 
     def test_hosts_of_unknown_pressure_are_left_out(self):
-        totals = summed(line(0.0, a=0.9, b=None))
+        totals = summed(log_line(0.0, a=0.9, b=None))
         self.assertEqual((1, 1, None), (totals.decisions, totals.changed, totals.pressure))
 
     def test_a_log_without_decisions_sums_to_zero(self):
@@ -38,7 +38,7 @@ class SummedTest(unittest.TestCase):
 
     @given(strategies.data())
     def test_any_line_is_counted_or_unreadable(self, data):
-        good = line(5.0, a=0.9, b=0.1)
+        good = log_line(5.0, a=0.9, b=0.1)
         record = json.loads(good.partition(shadow.MARK)[2])
         plain = strategies.none() | strategies.text() | strategies.floats() | strategies.integers()
         key = data.draw(strategies.sampled_from(sorted(record)))

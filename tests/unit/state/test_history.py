@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import history
-from tests.fixtures import host
+from tests.fixtures import fake_host
 
 LOG = logging.getLogger('nova_numa_pmc.history')
 
@@ -53,8 +53,8 @@ ENTRIES = st.builds(
 
 def entry(number=1, mover=history.AGENT, batch='', result=history.DONE, why='why'):
     part = history.HistoryPart(
-        host.uuid_of(number),
-        host.name_of(number),
+        fake_host.uuid_of(number),
+        fake_host.name_of(number),
         7,
         history.PromisedPlace((0,), (0,)),
         history.PromisedPlace((1,), (1,)),

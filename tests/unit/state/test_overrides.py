@@ -8,9 +8,9 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import overrides
-from tests.fixtures import host
+from tests.fixtures import fake_host
 
-UUIDS = [host.uuid_of(number) for number in range(4)]
+UUIDS = [fake_host.uuid_of(number) for number in range(4)]
 
 
 class OverridesTest(unittest.TestCase):

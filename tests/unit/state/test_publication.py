@@ -13,14 +13,16 @@ from nova_numa_pmc import model, sample_records
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import publication
 from nova_numa_pmc.state.publication import Publication
-from tests.fixtures.hosts import host, node
+from tests.fixtures.model_records import node_view, view_of_nodes
 
 STATE = Publication(
     1700000000.5,
     10.0,
-    host(
-        node(0, 4, promised=5, guests=1.5, vcpus=3, demand_cores=0.5),
-        node(2, 0, link_ratio=0.25, bandwidth_bytes_per_sec=1e9, bandwidth_max_bytes_per_sec=2e9),
+    view_of_nodes(
+        node_view(0, 4, promised=5, guests=1.5, vcpus=3, demand_cores=0.5),
+        node_view(
+            2, 0, link_ratio=0.25, bandwidth_bytes_per_sec=1e9, bandwidth_max_bytes_per_sec=2e9
+        ),
         rotation=3,
     ),
     (None, 0.25),
@@ -167,9 +169,11 @@ class CodecTest(unittest.TestCase):
             pass
 
     def test_a_publication_joins_a_sample_with_a_view(self):
-        view = host(
-            node(0, cpus=frozenset({1}), vcpus=3, demand_cores=0.5, huge_free_bytes=((4, 8),)),
-            node(2, cpus=frozenset()),
+        view = view_of_nodes(
+            node_view(
+                0, cpus=frozenset({1}), vcpus=3, demand_cores=0.5, huge_free_bytes=((4, 8),)
+            ),
+            node_view(2, cpus=frozenset()),
         )
         measured = sample_records.Sample(
             5.0,

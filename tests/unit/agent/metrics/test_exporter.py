@@ -186,7 +186,7 @@ class ExporterCase(unittest.TestCase):
         self.path = os.path.join(self.directory, 'metrics.sock')
         self.by_path = metrics_conf.MetricsOptions(metrics_conf.Address(self.path))
 
-    def open(self, options=None, tick=FULL):
+    def open_exporter(self, options=None, tick=FULL):
         exporter = Exporter(LOG, options or metrics_conf.MetricsOptions(ANY_PORT))
         self.addCleanup(exporter.close)
         exporter.update(tick, 0.25)
@@ -200,7 +200,7 @@ class ExporterCase(unittest.TestCase):
 
 class ContentTest(ExporterCase):
     def test_a_scrape_shows_what_the_tick_has_found(self):
-        agent = self.open()
+        agent = self.open_exporter()
         agent.update(FULL, 0.5)
         exported = values(self.scrape(agent))
         for name, value in (
@@ -232,7 +232,7 @@ class ContentTest(ExporterCase):
         self.assertIn('process_resident_memory_bytes', exported)
 
     def test_a_figure_that_is_unknown_is_absent(self):
-        exported = names(self.scrape(self.open(tick=EMPTY)))
+        exported = names(self.scrape(self.open_exporter(tick=EMPTY)))
         self.assertEqual(
             {
                 'agent_info',
@@ -253,7 +253,7 @@ class ContentTest(ExporterCase):
                 nodes=(sample_records.NodeSample(0, capacity_cores=4.0, cpi=1.5), NODES[1])
             )
         )
-        exported = values(self.scrape(self.open(tick=unknown)))
+        exported = values(self.scrape(self.open_exporter(tick=unknown)))
         self.assertEqual(
             ['nova_numa_node_capacity_cores{node="0"}'],
             [
@@ -265,8 +265,10 @@ class ContentTest(ExporterCase):
         )
 
     def test_no_guest_is_named_unless_the_option_asks_for_it(self):
-        self.assertNotRegex(self.scrape(self.open()), 'e4a1|instance-1|guest_')
-        exported = values(self.scrape(self.open(metrics_conf.MetricsOptions(ANY_PORT, True))))
+        self.assertNotRegex(self.scrape(self.open_exporter()), 'e4a1|instance-1|guest_')
+        exported = values(
+            self.scrape(self.open_exporter(metrics_conf.MetricsOptions(ANY_PORT, True)))
+        )
         labels = '{name="instance-1",uuid="e4a1"}'
         self.assertEqual(
             (1.5, 0.25),
@@ -280,7 +282,7 @@ class ContentTest(ExporterCase):
         )
 
     def test_a_scrape_may_ask_for_openmetrics_or_for_one_metric(self):
-        agent = self.open()
+        agent = self.open_exporter()
         status, text = get(agent.address, Accept='application/openmetrics-text; version=1.0.0')
         self.assertEqual((200, '# EOF\n'), (status, text[-6:]))
         _, text = get(agent.address, '/metrics?name[]=nova_numa_guests')
@@ -289,12 +291,12 @@ class ContentTest(ExporterCase):
 
 class AgentTest(AgentCase):
     def test_the_agent_serves_what_it_measures_of_a_host(self):
-        agent = self.open()
+        agent = self.open_agent()
         self.launch(1)
         self.promise(1, 0)
         with contextlib.closing(Exporter(LOG, metrics_conf.MetricsOptions(ANY_PORT))) as exporter:
             for at_s in (0, 5):
-                self.busy(at_s, at_s, 0)
+                self.set_busy(at_s, at_s, 0)
                 exporter.update(self.tick(agent, at_s), 0.01)
             exported = values(get(exporter.address)[1])
         self.assertEqual(
@@ -314,7 +316,7 @@ class AgentTest(AgentCase):
 
 class UnixTest(ExporterCase):
     def test_a_socket_has_its_mode_and_is_removed_when_closed(self):
-        agent = self.open(self.by_path)
+        agent = self.open_exporter(self.by_path)
         self.assertEqual(0o660, stat.S_IMODE(os.stat(self.path).st_mode))
         self.assertIn('nova_numa_guests 1.0', self.scrape(agent))
         agent.close()
@@ -323,13 +325,13 @@ class UnixTest(ExporterCase):
     def test_a_socket_that_a_killed_agent_left_is_replaced(self):
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(self.path)
-        self.assertIn('nova_numa_guests', self.scrape(self.open(self.by_path)))
+        self.assertIn('nova_numa_guests', self.scrape(self.open_exporter(self.by_path)))
 
     def test_a_file_or_socket_of_others_at_the_path_is_left(self):
         with open(self.path, 'w'):
             pass
         with self.assertLogs(LOG, 'WARNING') as logs:
-            self.assertIsNone(self.open(self.by_path).address)
+            self.assertIsNone(self.open_exporter(self.by_path).address)
         self.assertIn('not a socket', logs.output[0])
         self.assertTrue(os.path.exists(self.path))
         os.unlink(self.path)
@@ -337,12 +339,12 @@ class UnixTest(ExporterCase):
             other.bind(self.path)
             other.listen()
             with self.assertLogs(LOG, 'WARNING') as logs:
-                self.open(self.by_path).close()
+                self.open_exporter(self.by_path).close()
             self.assertIn('another process', logs.output[0])
             self.assertTrue(os.path.exists(self.path))
 
     def test_a_file_that_took_the_path_meanwhile_is_kept(self):
-        agent = self.open(self.by_path)
+        agent = self.open_exporter(self.by_path)
         os.unlink(self.path)
         with open(self.path, 'w'):
             pass
@@ -352,7 +354,7 @@ class UnixTest(ExporterCase):
     def test_a_socket_is_opened_once_its_directory_is_there(self):
         path = os.path.join(self.directory, 'later', 'metrics.sock')
         with self.assertLogs(LOG, 'INFO') as logs:
-            agent = self.open(metrics_conf.MetricsOptions(metrics_conf.Address(path)))
+            agent = self.open_exporter(metrics_conf.MetricsOptions(metrics_conf.Address(path)))
             agent.update(FULL, 0.1)
             self.assertIsNone(agent.address)
             os.mkdir(os.path.dirname(path))
@@ -373,7 +375,7 @@ class ClientTest(ExporterCase):
         return client
 
     def test_malformed_requests_do_not_stop_the_exporter(self):
-        agent = self.open()
+        agent = self.open_exporter()
         for text in (
             b'\0\xff\r\n\r\n',
             b'GET\r\n\r\n',
@@ -398,7 +400,7 @@ class ClientTest(ExporterCase):
         self.assertIn('nova_numa_guests', self.scrape(agent))
 
     def test_many_silent_clients_do_not_block_the_agent(self):
-        agent = self.open()
+        agent = self.open_exporter()
         idle = [self.connect(agent) for _ in range(8)]
         turned_away = self.connect(agent)
         self.assertEqual(b'', turned_away.recv(1))
@@ -414,7 +416,7 @@ class ClientTest(ExporterCase):
         raise AssertionError('no place became free')
 
     def test_a_collector_that_fails_is_logged_once_and_stops_nothing(self):
-        agent = self.open(tick=FULL._replace(sample='nonsense'))  # type: ignore[arg-type]
+        agent = self.open_exporter(tick=FULL._replace(sample='nonsense'))  # type: ignore[arg-type]
         with self.assertLogs(LOG, 'ERROR') as logs:
             for _ in range(2):
                 with self.assertRaises((ConnectionError, http.client.HTTPException)):
@@ -426,7 +428,7 @@ class ClientTest(ExporterCase):
 
 class ReloadTest(ExporterCase):
     def test_a_reload_turns_metrics_on_moves_them_and_turns_them_off(self):
-        agent = self.open(metrics_conf.MetricsOptions())
+        agent = self.open_exporter(metrics_conf.MetricsOptions())
         self.assertIsNone(agent.address)
         agent.reload(metrics_conf.MetricsOptions(ANY_PORT))
         agent.update(FULL, 0.1)
@@ -448,7 +450,7 @@ class ReloadTest(ExporterCase):
         with socket.create_server(('127.0.0.1', 0)) as other:
             address = ANY_PORT._replace(port=other.getsockname()[1])
             with self.assertLogs(LOG, 'WARNING') as logs:
-                agent = self.open(metrics_conf.MetricsOptions(address))
+                agent = self.open_exporter(metrics_conf.MetricsOptions(address))
                 agent.update(FULL, 0.1)
         self.assertEqual(1, len(logs.records))
         self.assertIn('in use', logs.output[0])
@@ -458,13 +460,13 @@ class ReloadTest(ExporterCase):
     def test_a_thread_that_cannot_be_started_leaves_nothing_behind(self):
         with mock.patch('threading.Thread.start', side_effect=RuntimeError('no more')):
             with self.assertLogs(LOG, 'WARNING'):
-                agent = self.open(self.by_path)
+                agent = self.open_exporter(self.by_path)
         self.assertEqual([], os.listdir(self.directory))
         agent.update(FULL, 0.1)
         self.assertIn('nova_numa_guests', self.scrape(agent))
 
     def test_a_socket_that_cannot_be_removed_is_logged(self):
-        agent = self.open(self.by_path)
+        agent = self.open_exporter(self.by_path)
         with mock.patch('os.unlink', side_effect=OSError(30, 'Read-only file system')):
             with self.assertLogs(LOG, 'WARNING'):
                 agent.reload(metrics_conf.MetricsOptions())
@@ -496,7 +498,9 @@ class DashboardTest(ExporterCase):
     def test_the_dashboard_shows_only_metrics_that_are_served(self):
         served = {
             name
-            for name in names(self.scrape(self.open(metrics_conf.MetricsOptions(ANY_PORT, True))))
+            for name in names(
+                self.scrape(self.open_exporter(metrics_conf.MetricsOptions(ANY_PORT, True)))
+            )
             if name.startswith(('nova_numa_', 'process_'))
         }
         shown = set()
@@ -512,14 +516,17 @@ class DashboardTest(ExporterCase):
 
     def test_the_operators_guide_names_each_metric(self):
         metrics = set(re.findall('``([a-z_]+)``', GUIDE.read_text(encoding='utf-8')))
-        for name in names(self.scrape(self.open(metrics_conf.MetricsOptions(ANY_PORT, True)))):
+        for name in names(
+            self.scrape(self.open_exporter(metrics_conf.MetricsOptions(ANY_PORT, True)))
+        ):
             if name.startswith('nova_numa_'):
                 self.assertIn(re.sub('^nova_numa_|_(?:sum|count)$', '', name), metrics)
 
     def test_labels_in_the_dashboards_expressions_and_legends_exist(self):
         labels = {'instance', 'job'} | set(
             re.findall(
-                r'[{,](\w+)="', self.scrape(self.open(metrics_conf.MetricsOptions(ANY_PORT, True)))
+                r'[{,](\w+)="',
+                self.scrape(self.open_exporter(metrics_conf.MetricsOptions(ANY_PORT, True))),
             )
         )
         for panel in self.dashboard()['panels']:

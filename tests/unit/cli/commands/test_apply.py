@@ -17,21 +17,21 @@ from nova_numa_pmc.exceptions import StateLocked, UnknownGuest
 from nova_numa_pmc.state import history, move_lock, overrides
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES
-from tests.fixtures import host
+from tests.fixtures import fake_host
 
 
 class PlanTest(OperatingCase):
     def test_plan_tells_what_would_pay_and_writes_nothing(self):
         before = self.places()
-        code, out, _ = self.run_it('plan')
+        code, out, _ = self.run_command('plan')
         self.assertEqual(exits.NOT_MADE, code)
         self.assertIn('moves from node 0 to node 1', out)
         self.assertIn('waiting for CPUs', out)
         self.assertNotIn('lost so far', out)
-        self.assertEqual((before, []), (self.places(), self.entries()))
+        self.assertEqual((before, []), (self.places(), self.history_entries()))
 
     def test_plan_has_moves_and_losses_in_json(self):
-        code, answer = self.json('plan')
+        code, answer = self.run_json('plan')
         self.assertEqual(
             (2, 1, ['move']),
             (code, len(answer['moves']), [move['kind'] for move in answer['moves']]),
@@ -40,14 +40,15 @@ class PlanTest(OperatingCase):
 
     def test_plan_says_that_nothing_would_pay(self):
         self.wait = lambda seconds: setattr(self, 'now_s', self.now_s + seconds)
-        code, out, _ = self.run_it('plan')
+        code, out, _ = self.run_command('plan')
         self.assertEqual(exits.OK, code)
         self.assertIn('nothing to move', out)
 
     def test_plan_moves_only_guests_that_are_named(self):
-        _, answer = self.json('plan', host.name_of(3))
+        _, answer = self.run_json('plan', fake_host.name_of(3))
         self.assertEqual(
-            [host.name_of(3)], [part['name'] for move in answer['moves'] for part in move['parts']]
+            [fake_host.name_of(3)],
+            [part['name'] for move in answer['moves'] for part in move['parts']],
         )
         self.assertEqual(
             [
@@ -63,14 +64,14 @@ class PlanTest(OperatingCase):
             list(answer['moves'][0]),
         )
         with self.assertRaisesRegex(UnknownGuest, 'instance-00000001'):
-            self.run_it('plan', 'instance-0000000x')
+            self.run_command('plan', 'instance-0000000x')
 
     def test_a_guest_whose_cpuset_is_wider_than_promised_is_seen_on_all_of_it(self):
         """The agent has widened it, or something has reset it."""
         for number in (1, 2):
             self.hold(number, '0-7')
         self.hold(3, '2-3')
-        situation = self.here().measure(5).situation
+        situation = self.command_context().measure(5).situation
         self.assertEqual(
             [((0, 1), (0,))] * 2 + [((0,), (0,))],
             [(guest.cpu_nodes, guest.home_nodes) for guest in situation.guests],
@@ -78,56 +79,59 @@ class PlanTest(OperatingCase):
 
     def test_a_guest_that_the_hook_never_saw_is_counted_and_nothing_written(self):
         shutil.rmtree(self.directory)
-        self.run_it('plan')
+        self.run_command('plan')
         self.assertFalse(os.path.exists(self.directory))
 
     def test_a_guest_that_is_pinned_or_ignored_is_left(self):
         for number, what in ((1, 'pin'), (2, 'ignore')):
             overrides.put(
-                overrides.Override(host.uuid_of(number), what, host.name_of(number)), self.root
+                overrides.Override(fake_host.uuid_of(number), what, fake_host.name_of(number)),
+                self.root,
             )
-        _, out, _ = self.run_it('plan')
-        self.assertIn(host.name_of(3) + ' moves', out)
-        self.assertIn('(pinned by the operator): ' + host.name_of(1), out)
-        self.assertIn('(ignored by the operator): ' + host.name_of(2), out)
+        _, out, _ = self.run_command('plan')
+        self.assertIn(fake_host.name_of(3) + ' moves', out)
+        self.assertIn('(pinned by the operator): ' + fake_host.name_of(1), out)
+        self.assertIn('(ignored by the operator): ' + fake_host.name_of(2), out)
 
 
 class ApplyTest(OperatingCase):
     def test_apply_with_yes_moves_without_asking(self):
-        code, out, _ = self.run_it('apply', '--yes')
+        code, out, _ = self.run_command('apply', '--yes')
         self.assertEqual((exits.OK, 1), (code, len(self.moved())))
         self.assertIn('1 of 1 moves made', out)
-        [entry] = self.entries()
+        [entry] = self.history_entries()
         self.assertEqual(
             ('apply', 'done', PAGES * 4096), (entry.mover, entry.result, entry.moved_bytes)
         )
         self.assertIn('waiting for CPUs', entry.why)
 
     def test_apply_moves_only_after_a_yes(self):
-        self.assertEqual(exits.NOT_MADE, self.run_it('apply', terminal=True, answers=['n'])[0])
+        self.assertEqual(
+            exits.NOT_MADE, self.run_command('apply', terminal=True, answers=['n'])[0]
+        )
         self.assertEqual([], self.moved())
-        self.assertEqual(exits.OK, self.run_it('apply', terminal=True, answers=['y'])[0])
+        self.assertEqual(exits.OK, self.run_command('apply', terminal=True, answers=['y'])[0])
         self.assertEqual((1, 2), (len(self.moved()), len(self.asked)))
 
     def test_apply_without_a_terminal_demands_yes_before_it_measures(self):
         for more in ([], ['--json']):
-            code, _, err = self.run_it('apply', *more, terminal=bool(more))
+            code, _, err = self.run_command('apply', *more, terminal=bool(more))
             self.assertEqual(exits.USAGE, code)
             self.assertIn('--yes', err)
         self.assertEqual(0, self.now_s)  # reported before anything is measured
 
     def test_apply_moves_nothing_where_nothing_would_pay(self):
         self.wait = lambda seconds: setattr(self, 'now_s', self.now_s + seconds)
-        self.assertEqual(exits.OK, self.run_it('apply', '--yes')[0])
+        self.assertEqual(exits.OK, self.run_command('apply', '--yes')[0])
         self.assertEqual(
             (exits.OK, None),
-            (lambda code, answer: (code, answer['outcome']))(*self.json('apply', '--yes')),
+            (lambda code, answer: (code, answer['outcome']))(*self.run_json('apply', '--yes')),
         )
 
     def test_apply_takes_back_a_guest_whose_pages_stay(self):
         for memory in self.kernel.memories.values():
             memory.pinned = set(range(PAGES))
-        code, answer = self.json('apply', '--yes')
+        code, answer = self.run_json('apply', '--yes')
         self.assertEqual((exits.PROBLEM, []), (code, self.moved()))
         self.assertEqual(
             ['taken_back'], [entry['result'] for entry in answer['outcome']['entries']]
@@ -136,20 +140,20 @@ class ApplyTest(OperatingCase):
     def test_apply_keeps_a_guest_of_which_some_pages_stay(self):
         for memory in self.kernel.memories.values():
             memory.pinned = set(range(PAGES // 4))
-        code, out, _ = self.run_it('apply', '--yes')
+        code, out, _ = self.run_command('apply', '--yes')
         self.assertEqual(exits.PARTLY, code)
         self.assertIn('some pages did not move', out)
 
     def test_a_signal_takes_back_the_move_in_progress(self):
         self.signals = [(1, signal.SIGTERM)]
-        code, out, _ = self.run_it('apply', '--yes')
+        code, out, _ = self.run_command('apply', '--yes')
         self.assertEqual((exits.PROBLEM, []), (code, self.moved()))
         self.assertIn('ended by signal 15', out)
-        self.assertEqual(['taken_back'], [entry.result for entry in self.entries()])
+        self.assertEqual(['taken_back'], [entry.result for entry in self.history_entries()])
 
     def test_a_history_that_cannot_be_written_costs_a_warning(self):
         os.makedirs(os.path.join(self.root, history.DIRECTORY, history.FILE))
-        code, _, err = self.run_it('apply', '--yes')
+        code, _, err = self.run_command('apply', '--yes')
         self.assertEqual((exits.OK, 1), (code, len(self.moved())))
         self.assertIn('recording moves in the history fails', err)
 
@@ -159,15 +163,17 @@ class ApplyTest(OperatingCase):
             with self.assertRaisesRegex(
                 StateLocked, 'rebalance undo .* is moving guests: nothing was'
             ):
-                self.run_it('apply', '--yes', '--wait', '0.1')
+                self.run_command('apply', '--yes', '--wait', '0.1')
         self.assertEqual([], self.moved())
-        self.assertEqual(exits.OK, self.run_it('apply', '--yes', '--wait', '0.1')[0])
+        self.assertEqual(exits.OK, self.run_command('apply', '--yes', '--wait', '0.1')[0])
 
     def test_apply_waits_for_the_lock_of_moves(self):
         other, mine = move_lock.MoveLock(self.directory, 'nova-numa-rebalance undo'), []
         other.take()
         waiting = threading.Thread(
-            target=lambda: mine.append(run_moves.hold_move_lock(self.here(), 'apply', 30))
+            target=lambda: mine.append(
+                run_moves.hold_move_lock(self.command_context(), 'apply', 30)
+            )
         )
         waiting.start()
         other.release()
@@ -176,97 +182,104 @@ class ApplyTest(OperatingCase):
             other.take()
 
     def test_apply_beside_a_moving_agent_moves_nothing(self):
-        agent = self.open(agent_conf.ON)
-        self.now_s = self.until_moved(agent)
+        agent = self.open_agent(agent_conf.ON)
+        self.now_s = self.tick_until_moving(agent)
         with self.assertRaisesRegex(StateLocked, 'nova-numa-agent .* pause'):
-            self.run_it('apply', '--yes', '--wait', '0.1')
-        self.finish(agent)
+            self.run_command('apply', '--yes', '--wait', '0.1')
+        self.finish_move(agent)
         self.assertEqual(1, len(self.moved()))
 
     def test_a_guest_that_another_has_moved_meanwhile_is_not_moved_again(self):
         def answer(prompt):
-            self.ask = lambda prompt: 'y'
-            self.run_it('apply', '--yes')
+            self.answer = lambda prompt: 'y'
+            self.run_command('apply', '--yes')
             return 'y'
 
-        self.ask = answer
-        code, _, err = self.run_it('apply', terminal=True)
+        self.answer = answer
+        code, _, err = self.run_command('apply', terminal=True)
         self.assertEqual((exits.PROBLEM, 1), (code, len(self.moved())))
         self.assertIn('its promise has changed since', err)
-        self.assertEqual(['done', 'refused'], [entry.result for entry in self.entries()])
+        self.assertEqual(['done', 'refused'], [entry.result for entry in self.history_entries()])
 
 
 class UndoTest(OperatingCase):
     def test_undo_of_an_undo_moves_there_again(self):
-        self.run_it('apply', '--yes')
+        self.run_command('apply', '--yes')
         there = self.places()
-        code, out, _ = self.run_it('undo', '--yes')
+        code, out, _ = self.run_command('undo', '--yes')
         self.assertEqual((exits.OK, []), (code, self.moved()))
-        self.assertIn('as before move %s' % self.entries()[0].id, out)
-        self.assertEqual(exits.OK, self.run_it('undo', '--yes')[0])
+        self.assertIn('as before move %s' % self.history_entries()[0].id, out)
+        self.assertEqual(exits.OK, self.run_command('undo', '--yes')[0])
         self.assertEqual(there, self.places())
-        self.assertEqual(['apply', 'undo', 'undo'], [entry.mover for entry in self.entries()])
+        self.assertEqual(
+            ['apply', 'undo', 'undo'], [entry.mover for entry in self.history_entries()]
+        )
 
     def test_a_guest_that_has_ended_or_was_started_anew_is_left(self):
-        self.run_it('apply', '--yes')
+        self.run_command('apply', '--yes')
         [number] = self.moved()
         self.promise(number, 1, since_ns=7)
-        code, out, _ = self.run_it('undo', '--yes')
+        code, out, _ = self.run_command('undo', '--yes')
         self.assertEqual((exits.PROBLEM, [number]), (code, self.moved()))
-        self.assertIn('%s: left alone: it has been restarted since' % host.name_of(number), out)
+        self.assertIn(
+            '%s: left alone: it has been restarted since' % fake_host.name_of(number), out
+        )
         self.end(number)
-        code, answer = self.json('undo', '--yes')
+        code, answer = self.run_json('undo', '--yes')
         self.assertEqual(
-            (exits.PROBLEM, {host.name_of(number): 'it has ended'}), (code, answer['left_alone'])
+            (exits.PROBLEM, {fake_host.name_of(number): 'it has ended'}),
+            (code, answer['left_alone']),
         )
 
     def test_a_guest_that_is_pinned_by_now_is_left(self):
-        self.run_it('apply', '--yes')
+        self.run_command('apply', '--yes')
         [number] = self.moved()
-        self.run_it('pin', host.name_of(number))
-        code, out, _ = self.run_it('undo', '--yes')
+        self.run_command('pin', fake_host.name_of(number))
+        code, out, _ = self.run_command('undo', '--yes')
         self.assertEqual(exits.PROBLEM, code)
         self.assertIn('unpin it first', out)
 
     def test_undo_takes_a_move_of_the_agent_only_by_its_id(self):
-        agent = self.open(agent_conf.ON)
-        self.until_moved(agent)
-        self.finish(agent)
-        [entry] = self.entries()
+        agent = self.open_agent(agent_conf.ON)
+        self.tick_until_moving(agent)
+        self.finish_move(agent)
+        [entry] = self.history_entries()
         self.assertEqual(('agent', ''), (entry.mover, entry.batch))
         with self.assertRaisesRegex(UndoError, 'undo --move ID'):
-            self.run_it('undo', '--yes')
-        code, _, _ = self.run_it('undo', '--yes', '--move', entry.id)
+            self.run_command('undo', '--yes')
+        code, _, _ = self.run_command('undo', '--yes', '--move', entry.id)
         self.assertEqual((exits.OK, []), (code, self.moved()))
 
     def test_undo_of_no_move_or_one_undone_at_once_is_an_error(self):
         with self.assertRaisesRegex(UndoError, 'no move'):
-            self.run_it('undo', '--yes', '--move', '12345678')
+            self.run_command('undo', '--yes', '--move', '12345678')
         for memory in self.kernel.memories.values():
             memory.pinned = set(range(PAGES))
-        self.run_it('apply', '--yes')
+        self.run_command('apply', '--yes')
         with self.assertRaisesRegex(UndoError, 'undone at once'):
-            self.run_it('undo', '--yes', '--move', self.entries()[0].id)
+            self.run_command('undo', '--yes', '--move', self.history_entries()[0].id)
 
     def test_undo_moves_only_after_a_yes(self):
-        self.assertEqual(exits.USAGE, self.run_it('undo')[0])
-        self.run_it('apply', '--yes')
-        self.assertEqual(exits.NOT_MADE, self.run_it('undo', terminal=True, answers=[''])[0])
+        self.assertEqual(exits.USAGE, self.run_command('undo')[0])
+        self.run_command('apply', '--yes')
+        self.assertEqual(exits.NOT_MADE, self.run_command('undo', terminal=True, answers=[''])[0])
         self.assertEqual(1, len(self.moved()))
 
 
 class OverviewTest(OperatingCase):
     def test_overview_without_a_terminal_ends_after_the_plan(self):
-        code, out, _ = self.run_it('overview')
+        code, out, _ = self.run_command('overview')
         self.assertEqual((exits.NOT_MADE, [], []), (code, self.moved(), self.asked))
         self.assertIn('agent: ', out)
         self.assertIn('moves from node 0', out)
-        code, answer = self.json('overview')
+        code, answer = self.run_json('overview')
         self.assertEqual((exits.NOT_MADE, {'status', 'plan'}), (code, answer.keys()))
 
     def test_overview_moves_only_after_a_yes(self):
-        self.assertEqual(exits.NOT_MADE, self.run_it('overview', terminal=True, answers=['n'])[0])
-        self.assertEqual(exits.OK, self.run_it('overview', terminal=True, answers=['yes'])[0])
+        self.assertEqual(
+            exits.NOT_MADE, self.run_command('overview', terminal=True, answers=['n'])[0]
+        )
+        self.assertEqual(exits.OK, self.run_command('overview', terminal=True, answers=['yes'])[0])
         self.assertEqual(1, len(self.moved()))
 
     def test_overview_is_what_runs_without_a_command(self):

@@ -13,7 +13,7 @@ from nova_numa_pmc.checks import interpreter, monitor, scheduler
 from nova_numa_pmc.cli.commands import check
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.state import publication
-from tests.fixtures import host as fixture, hosts
+from tests.fixtures import fake_host, model_records
 from tests.fixtures.services import add_process
 
 GOOD_NOVA = """[DEFAULT]
@@ -39,7 +39,7 @@ class CheckCommandTest(unittest.TestCase):
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='check-')
         self.addCleanup(shutil.rmtree, self.root)
-        self.host = fixture.FakeHost(self.root)
+        self.host = fake_host.FakeHost(self.root)
         self.host.configure('')  # installed with the hook's own time limit
         self.addCleanup(self.host.close)
 
@@ -66,7 +66,10 @@ class CheckCommandTest(unittest.TestCase):
         publication.write(
             self.host.path('run/nova-numa-pmc'),
             publication.Publication(
-                time.time(), 10, hosts.host(hosts.node(0, guests=0, vcpus=0)), (None,)
+                time.time(),
+                10,
+                model_records.view_of_nodes(model_records.node_view(0, guests=0, vcpus=0)),
+                (None,),
             ),
         )
 

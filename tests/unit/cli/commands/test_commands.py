@@ -13,7 +13,7 @@ from nova_numa_pmc.exceptions import NumaPmcError, OptionsError, PageMoveError, 
 from nova_numa_pmc.state import overrides, pause, publication
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES, TwoNodes
-from tests.fixtures import domains, host, sysfs
+from tests.fixtures import domains, fake_host, sysfs
 
 
 class UnpinTest(OperatingCase):
@@ -25,8 +25,8 @@ class UnpinTest(OperatingCase):
         super().setUp()
         self.commands, self.fails = [], False
 
-    def here(self, terminal=False):
-        context = super().here(terminal)
+    def command_context(self, terminal=False):
+        context = super().command_context(terminal)
         context.run = self.virsh
         return context
 
@@ -36,7 +36,7 @@ class UnpinTest(OperatingCase):
 
     def pin(self, cpuset=None):
         """Pin as virsh vcpupin and emulatorpin do, and the other vCPU by hand."""
-        self.host.launch(1, xml=host.domain_xml(1, cpuset=cpuset, extra=self.PIN))
+        self.host.launch(1, xml=fake_host.domain_xml(1, cpuset=cpuset, extra=self.PIN))
         self.hold(1, '0-3')
         tree = self.kernel.memories[4001].tree
         for directory, cpus in zip(tree.children, '562'):
@@ -44,10 +44,10 @@ class UnpinTest(OperatingCase):
 
     def test_status_shows_how_much_of_a_guests_memory_is_promised(self):
         most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"
-        self.host.launch(1, xml=host.domain_xml(1, extra=most))
+        self.host.launch(1, xml=fake_host.domain_xml(1, extra=most))
         self.promise(1, 0)
-        why = {guest['uuid']: guest['why'] for guest in self.json('status')[1]['guests']}
-        self.assertIn('promised 512M of the 1024T that it may grow to', why[host.uuid_of(1)])
+        why = {guest['uuid']: guest['why'] for guest in self.run_json('status')[1]['guests']}
+        self.assertIn('promised 512M of the 1024T that it may grow to', why[fake_host.uuid_of(1)])
 
     def test_pinned_threads_are_shown_and_unpinned_by_libvirt(self):
         for cpuset, wide in ((None, '0-7'), ('0-6', '0-6')):
@@ -55,21 +55,21 @@ class UnpinTest(OperatingCase):
                 self.pin(cpuset)
                 [shown] = [
                     guest
-                    for guest in self.json('status')[1]['guests']
-                    if guest['uuid'] == host.uuid_of(1)
+                    for guest in self.run_json('status')[1]['guests']
+                    if guest['uuid'] == fake_host.uuid_of(1)
                 ]
                 self.assertEqual({'emulator': '5', 'vcpu0': '6', 'vcpu1': '2'}, shown['pinned'])
                 self.assertIn('vcpu0 on 6', shown['why'])
                 self.commands.clear()
-                code, unpinned = self.json('unpin', host.name_of(1))
+                code, unpinned = self.run_json('unpin', fake_host.name_of(1))
                 self.assertEqual(
                     (exits.OK, ['emulator', 'vcpu0', 'vcpu1']), (code, unpinned['restored'])
                 )
                 self.assertEqual(
                     [
-                        'emulatorpin %s %s --live' % (host.uuid_of(1), wide),
-                        'vcpupin %s 0 %s --live' % (host.uuid_of(1), wide),
-                        'vcpupin %s 1 %s --live' % (host.uuid_of(1), wide),
+                        'emulatorpin %s %s --live' % (fake_host.uuid_of(1), wide),
+                        'vcpupin %s 0 %s --live' % (fake_host.uuid_of(1), wide),
+                        'vcpupin %s 1 %s --live' % (fake_host.uuid_of(1), wide),
                     ],
                     self.commands,
                 )
@@ -78,12 +78,12 @@ class UnpinTest(OperatingCase):
         self.pin()
         self.fails = True
         with self.assertRaisesRegex(NumaPmcError, 'emulatorpin .* --live: error: no'):
-            self.run_it('unpin', host.name_of(1))
+            self.run_command('unpin', fake_host.name_of(1))
 
     def test_unpin_of_a_guest_without_pins_runs_nothing(self):
-        self.assertIn('neither pinned', self.run_it('unpin', host.name_of(1))[1])
+        self.assertIn('neither pinned', self.run_command('unpin', fake_host.name_of(1))[1])
         self.hold(2, '0-7')  # another process has reset or widened it
-        self.assertIn('neither pinned', self.run_it('unpin', host.name_of(2))[1])
+        self.assertIn('neither pinned', self.run_command('unpin', fake_host.name_of(2))[1])
         self.assertEqual([], self.commands)
 
 
@@ -92,18 +92,20 @@ class PinTest(OperatingCase):
         return {uuid: override.kind for uuid, override in overrides.read(self.root)[0].items()}
 
     def test_pin_keeps_a_guest_where_it_is(self):
-        code, answer = self.json('pin', '7')  # libvirt's id, which is the same for all guests here
+        code, answer = self.run_json(
+            'pin', '7'
+        )  # libvirt's id, which is the same for all guests here
         self.assertEqual((exits.OK, 'pin', None), (code, answer['kind'], answer['outcome']))
         self.assertEqual({answer['uuid']: 'pin'}, self.whats())
 
     def test_pin_moves_a_guest_to_the_node_asked_for(self):
-        code, _, _ = self.run_it('pin', host.uuid_of(2), '--node', '1')
+        code, _, _ = self.run_command('pin', fake_host.uuid_of(2), '--node', '1')
         self.assertEqual((exits.OK, [2]), (code, self.moved()))
-        self.assertEqual({host.uuid_of(2): 'pin'}, self.whats())
-        self.assertEqual('pin', self.entries()[0].mover)
-        self.assertEqual(exits.OK, self.run_it('pin', host.uuid_of(2), '--node', '1')[0])
-        self.assertEqual(1, len(self.entries()))  # it is already there
-        self.assertEqual(exits.OK, self.run_it('pin', host.uuid_of(2), '--node', '0')[0])
+        self.assertEqual({fake_host.uuid_of(2): 'pin'}, self.whats())
+        self.assertEqual('pin', self.history_entries()[0].mover)
+        self.assertEqual(exits.OK, self.run_command('pin', fake_host.uuid_of(2), '--node', '1')[0])
+        self.assertEqual(1, len(self.history_entries()))  # it is already there
+        self.assertEqual(exits.OK, self.run_command('pin', fake_host.uuid_of(2), '--node', '0')[0])
         self.assertEqual([], self.moved())
 
     def test_pin_fetches_memory_that_lies_elsewhere(self):
@@ -114,14 +116,14 @@ class PinTest(OperatingCase):
                 pages = mib << 20 >> 12
                 memory = TwoNodes(tree, [0] * PAGES + [1] * pages)
                 self.kernel.memories[4001] = memory
-                code, _, _ = self.run_it('pin', host.name_of(1), '--node', '0')
+                code, _, _ = self.run_command('pin', fake_host.name_of(1), '--node', '0')
                 self.assertEqual(
                     (exits.OK, expected),
                     (
                         code,
                         [
                             (entry.mover, entry.result, entry.moved_bytes)
-                            for entry in self.entries()
+                            for entry in self.history_entries()
                         ],
                     ),
                 )
@@ -137,91 +139,93 @@ class PinTest(OperatingCase):
             'sys/devices/system/node/node1/meminfo',
             'Node 1 MemTotal: 0 kB\nNode 1 MemFree: 0 kB\n',
         )
-        self.assertEqual(exits.OK, self.run_it('pin', host.name_of(1), '--node', '1')[0])
-        self.assertEqual([], self.entries())
+        self.assertEqual(exits.OK, self.run_command('pin', fake_host.name_of(1), '--node', '1')[0])
+        self.assertEqual([], self.history_entries())
 
     def test_pin_where_the_guest_cannot_be_is_refused(self):
         with self.assertRaisesRegex(PageMoveError, 'nodes that have some: 0, 1'):
-            self.run_it('pin', host.name_of(1), '--node', '7')
+            self.run_command('pin', fake_host.name_of(1), '--node', '7')
         self.kernel.memories[4001].pinned = set(range(PAGES))
         with self.assertRaisesRegex(PageMoveError, 'not pinned: most of its memory stays'):
-            self.run_it('pin', host.name_of(1), '--node', '1')
+            self.run_command('pin', fake_host.name_of(1), '--node', '1')
         self.assertEqual({}, self.whats())
 
     def test_a_guest_that_does_not_run_is_pinned_and_unpinned_by_uuid(self):
-        self.run_it('pin', host.uuid_of(9))
-        self.run_it('ignore', host.name_of(1))
+        self.run_command('pin', fake_host.uuid_of(9))
+        self.run_command('ignore', fake_host.name_of(1))
         self.end(1)
-        self.assertEqual({host.uuid_of(9): 'pin', host.uuid_of(1): 'ignore'}, self.whats())
-        self.assertIn('not running', self.run_it('status')[1])
-        for name in (host.uuid_of(9), host.name_of(1)):
-            self.assertIn('no longer', self.run_it('unpin', name)[1])
+        self.assertEqual(
+            {fake_host.uuid_of(9): 'pin', fake_host.uuid_of(1): 'ignore'}, self.whats()
+        )
+        self.assertIn('not running', self.run_command('status')[1])
+        for name in (fake_host.uuid_of(9), fake_host.name_of(1)):
+            self.assertIn('no longer', self.run_command('unpin', name)[1])
         self.assertEqual({}, self.whats())
-        self.assertIn('neither', self.run_it('unpin', host.name_of(2))[1])
+        self.assertIn('neither', self.run_command('unpin', fake_host.name_of(2))[1])
         with self.assertRaises(UnknownGuest):
-            self.run_it('pin', 'no-such')
+            self.run_command('pin', 'no-such')
 
     def test_ignore_with_release_lets_a_guest_float(self):
-        self.run_it('ignore', host.name_of(1))
-        self.tick(self.open(agent_conf.OFF), 0)
-        self.run_it('ignore', host.name_of(2), '--release')
+        self.run_command('ignore', fake_host.name_of(1))
+        self.tick(self.open_agent(agent_conf.OFF), 0)
+        self.run_command('ignore', fake_host.name_of(2), '--release')
         places = self.places()
         self.assertEqual(((), '0-7', {0}), places[2])
-        self.tick(self.open(agent_conf.OFF), 0)
+        self.tick(self.open_agent(agent_conf.OFF), 0)
         self.assertEqual((places[2], '0-3'), (self.places()[2], self.places()[3][1]))
 
 
 class PauseTest(OperatingCase):
     def test_status_shows_a_pause_with_its_reason(self):
-        self.run_it('pause', '--reason', 'firmware')
+        self.run_command('pause', '--reason', 'firmware')
         self.assertEqual('firmware', pause.read(self.directory).reason)
-        self.assertIn('paused: firmware', self.run_it('status')[1])
-        self.assertEqual('firmware', self.json('status')[1]['agent']['paused']['reason'])
-        self.assertEqual((0, {'was_paused': True}), self.json('resume'))
-        self.assertEqual((0, {'was_paused': False}), self.json('resume'))
+        self.assertIn('paused: firmware', self.run_command('status')[1])
+        self.assertEqual('firmware', self.run_json('status')[1]['agent']['paused']['reason'])
+        self.assertEqual((0, {'was_paused': True}), self.run_json('resume'))
+        self.assertEqual((0, {'was_paused': False}), self.run_json('resume'))
 
     def test_pause_prints_what_it_wrote_in_json(self):
-        code, answer = self.json('pause', '--reason', 'firmware')
+        code, answer = self.run_json('pause', '--reason', 'firmware')
         self.assertEqual(0, code)
         self.assertEqual(pause.read(self.directory)._asdict(), answer)
 
     def test_pause_and_resume_work_where_an_option_is_wrong(self):
         self.host.configure('[agent]\nrebalance = maybe\n')
-        self.assertEqual(exits.OK, self.run_it('pause')[0])
+        self.assertEqual(exits.OK, self.run_command('pause')[0])
         self.assertTrue(pause.read(self.directory))
-        self.run_it('ignore', host.name_of(1), '--release')
-        self.assertEqual(exits.OK, self.run_it('resume')[0])
+        self.run_command('ignore', fake_host.name_of(1), '--release')
+        self.assertEqual(exits.OK, self.run_command('resume')[0])
         with self.assertRaisesRegex(OptionsError, 'rebalance'):
-            self.run_it('status')
+            self.run_command('status')
 
 
 class StatusTest(OperatingCase):
     def test_status_without_an_agent_tells_what_is_held(self):
-        self.tick(self.open(agent_conf.OFF, publish=False), 0)
-        code, out, _ = self.run_it('status')
+        self.tick(self.open_agent(agent_conf.OFF, publish=False), 0)
+        code, out, _ = self.run_command('status')
         self.assertEqual(exits.OK, code)
-        for text in ('agent: not running', 'load unknown', 'placed ', host.name_of(3)):
+        for text in ('agent: not running', 'load unknown', 'placed ', fake_host.name_of(3)):
             self.assertIn(text, out)
-        _, answer = self.json('status')
+        _, answer = self.run_json('status')
         self.assertEqual([None, None], [node['pressure'] for node in answer['nodes']])
         self.assertEqual([[0]] * 3, [guest['held_nodes'] for guest in answer['guests']])
         self.assertEqual([1.0] * 3, [guest['home_ratio'] for guest in answer['guests']])
 
     def test_status_tells_which_cpus_plain_guests_may_use(self):
-        self.assertIn('floating pool: CPUs 0-7, all that are', self.run_it('status')[1])
+        self.assertIn('floating pool: CPUs 0-7, all that are', self.run_command('status')[1])
         self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-1,4-5\n')
-        self.assertIn('floating pool: CPUs 0-1,4-5, from nova.conf', self.run_it('status')[1])
+        self.assertIn('floating pool: CPUs 0-1,4-5, from nova.conf', self.run_command('status')[1])
 
     def test_status_tells_the_memory_of_a_guest_on_huge_pages(self):
         backing = (
             "<memoryBacking><hugepages><page size='2048' unit='KiB'/></hugepages></memoryBacking>"
         )
-        self.host.launch(1, {0: 5 << 20, 1: 0}, xml=host.domain_xml(1, extra=backing))
+        self.host.launch(1, {0: 5 << 20, 1: 0}, xml=fake_host.domain_xml(1, extra=backing))
         self.promise(1, 0)
 
         def shown():
-            guests = self.json('status')[1]['guests']
-            [one] = (guest for guest in guests if guest['uuid'] == host.uuid_of(1))
+            guests = self.run_json('status')[1]['guests']
+            [one] = (guest for guest in guests if guest['uuid'] == fake_host.uuid_of(1))
             return one['bytes_by_node'], one['home_ratio']
 
         self.assertEqual((None, None), shown())
@@ -246,7 +250,7 @@ class StatusTest(OperatingCase):
             self.assertEqual(
                 shown,
                 'learns of guests from status files: libvirt does not answer'
-                in self.run_it('status')[1],
+                in self.run_command('status')[1],
             )
 
     def test_status_tells_of_memory_that_is_not_for_guests(self):
@@ -256,9 +260,9 @@ class StatusTest(OperatingCase):
         sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2, '', 96 << 30)])
         self.assertIn(
             "node 2: its memory (96G) is a device's (device_memory_nodes) and not for guests",
-            self.run_it('status')[1],
+            self.run_command('status')[1],
         )
-        node = self.json('status')[1]['nodes'][2]
+        node = self.run_json('status')[1]['nodes'][2]
         self.assertEqual(
             ('device', 'device_memory_nodes', 96 << 30, 0),
             (
@@ -270,18 +274,18 @@ class StatusTest(OperatingCase):
         )
 
     def test_status_with_an_interval_measures_the_nodes(self):
-        _, answer = self.json('status', '--interval', '5')
+        _, answer = self.run_json('status', '--interval', '5')
         self.assertGreater(answer['nodes'][0]['pressure'], 1)
         self.assertEqual(0, answer['nodes'][1]['demand_cores'])
 
     def test_status_tells_what_guests_have_wanted(self):
-        agent = self.open(agent_conf.OFF)
+        agent = self.open_agent(agent_conf.OFF)
         for at_s in (0, 60, 120, 180):
-            self.load(at_s)
+            self.load_node_0(at_s)
             tick = self.tick(agent, at_s)
-        self.assertEqual({}, self.json('status')[1]['guests'][0]['demand_cores'])
+        self.assertEqual({}, self.run_json('status')[1]['guests'][0]['demand_cores'])
         agent.close()
-        (_, answer), (_, out, _) = self.json('status'), self.run_it('status')
+        (_, answer), (_, out, _) = self.run_json('status'), self.run_command('status')
         wanted = tick.sample.guests[0].cores + tick.sample.guests[0].waiting_cores
         for horizon in ('minutes', 'day'):
             demand = answer['guests'][0]['demand_cores'][horizon]
@@ -293,56 +297,63 @@ class StatusTest(OperatingCase):
         os.makedirs(os.path.join(self.root, 'var/lib/nova-numa-pmc'), exist_ok=True)
         with open(os.path.join(self.root, 'var/lib/nova-numa-pmc/demand'), 'w') as file:
             file.write('{')
-        code, _, err = self.run_it('status')
+        code, _, err = self.run_command('status')
         self.assertEqual(exits.OK, code)
         self.assertIn('var/lib/nova-numa-pmc/demand: ', err)
 
     def test_status_says_what_moved_a_guest_and_why(self):
-        self.run_it('apply', '--yes')
+        self.run_command('apply', '--yes')
         [number] = self.moved()
-        why = {guest['name']: guest['why'] for guest in self.json('status')[1]['guests']}
-        self.assertIn('moved by apply', why[host.name_of(number)])
-        self.assertIn('waiting for CPUs', why[host.name_of(number)])
+        why = {guest['name']: guest['why'] for guest in self.run_json('status')[1]['guests']}
+        self.assertIn('moved by apply', why[fake_host.name_of(number)])
+        self.assertIn('waiting for CPUs', why[fake_host.name_of(number)])
 
     def test_status_tells_what_the_operator_said_of_guests(self):
-        self.run_it('pin', host.name_of(1))
-        self.assertIn('pinned by the operator', self.run_it('status')[1])
+        self.run_command('pin', fake_host.name_of(1))
+        self.assertIn('pinned by the operator', self.run_command('status')[1])
 
     def test_status_says_that_a_guest_with_a_reset_cpuset_is_elsewhere(self):
         tree = self.kernel.memories[4001].tree
         tree.set_all('4-7')
-        self.assertIn('not on node 0', self.run_it('status')[1])
+        self.assertIn('not on node 0', self.run_command('status')[1])
 
 
 class HistoryTest(OperatingCase):
     def test_history_lists_all_moves_the_last_or_those_of_one_guest(self):
-        self.assertIn('no moves in the history', self.run_it('history')[1])
-        self.run_it('apply', '--yes')
-        self.run_it('undo', '--yes')
-        first, second = self.entries()
-        _, out, _ = self.run_it('history')
+        self.assertIn('no moves in the history', self.run_command('history')[1])
+        self.run_command('apply', '--yes')
+        self.run_command('undo', '--yes')
+        first, second = self.history_entries()
+        _, out, _ = self.run_command('history')
         self.assertEqual(3, len(out.splitlines()))
         self.assertIn(first.id, out)
-        _, out, _ = self.run_it('history', '--last', '1', '--json')
+        _, out, _ = self.run_command('history', '--last', '1', '--json')
         self.assertEqual(second.id, json.loads(out)['id'])
-        self.assertEqual('no moves in the history\n', self.run_it('history', '--guest', 'x')[1])
+        self.assertEqual(
+            'no moves in the history\n', self.run_command('history', '--guest', 'x')[1]
+        )
 
     def test_history_lists_one_guest_by_any_of_its_names(self):
         domains.write_status(
-            self.root, host.name_of(2), self.xml(2).replace(b"id='7'", b"id='8'"), 4002
+            self.root, fake_host.name_of(2), self.xml(2).replace(b"id='7'", b"id='8'"), 4002
         )
         for number in (1, 2):
-            self.run_it('pin', host.name_of(number), '--node', '1')
+            self.run_command('pin', fake_host.name_of(number), '--node', '1')
         for number, libvirts in ((1, '7'), (2, '8')):
-            for name in (host.name_of(number), host.uuid_of(number), libvirts):
+            for name in (fake_host.name_of(number), fake_host.uuid_of(number), libvirts):
                 with self.subTest(name):
-                    _, out, _ = self.run_it('history', '--guest', name, '--json')
+                    _, out, _ = self.run_command('history', '--guest', name, '--json')
                     self.assertEqual(
-                        [host.uuid_of(number)], [part['uuid'] for part in json.loads(out)['parts']]
+                        [fake_host.uuid_of(number)],
+                        [part['uuid'] for part in json.loads(out)['parts']],
                     )
         self.end(2)
-        self.assertEqual('no moves in the history\n', self.run_it('history', '--guest', '8')[1])
-        self.assertIn(host.name_of(2), self.run_it('history', '--guest', host.uuid_of(2))[1])
+        self.assertEqual(
+            'no moves in the history\n', self.run_command('history', '--guest', '8')[1]
+        )
+        self.assertIn(
+            fake_host.name_of(2), self.run_command('history', '--guest', fake_host.uuid_of(2))[1]
+        )
 
 
 class WatchTest(OperatingCase):
@@ -351,10 +362,10 @@ class WatchTest(OperatingCase):
             if self.now_s >= 10:
                 raise KeyboardInterrupt
             self.now_s += seconds
-            self.load(self.now_s)
+            self.load_node_0(self.now_s)
 
         self.wait = wait
-        code, out, _ = self.run_it('watch', '--json')
+        code, out, _ = self.run_command('watch', '--json')
         self.assertEqual(
             (exits.OK, [1, 1]),
             (code, [len(json.loads(line)['moves']) for line in out.splitlines()]),

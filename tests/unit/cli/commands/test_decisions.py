@@ -9,9 +9,9 @@ import unittest
 from unittest import mock
 
 from nova_numa_pmc.cmd import rebalance
-from tests.fixtures.shadow import line
+from tests.fixtures.shadow_log_lines import log_line
 
-LOG = line(0.0, a=0.9, b=0.1) + line(3700.0, b=0.2, a=0.8)
+LOG = log_line(0.0, a=0.9, b=0.1) + log_line(3700.0, b=0.2, a=0.8)
 
 
 class DecisionsTest(unittest.TestCase):
@@ -30,7 +30,7 @@ class DecisionsTest(unittest.TestCase):
     def test_decisions_of_several_logs_are_text(self):
         plain, packed = self.directory / 'log', self.directory / 'log.1.gz'
         plain.write_text(LOG)
-        packed.write_bytes(gzip.compress(line(90000.0, a=0.7, b=0.3).encode()))
+        packed.write_bytes(gzip.compress(log_line(90000.0, a=0.7, b=0.3).encode()))
         code, out, err = self.call(plain, packed)
         self.assertEqual((0, ''), (code, err))
         self.assertIn('3 decisions', out)

@@ -10,7 +10,7 @@ import unittest
 
 from nova_numa_pmc.cli.commands import explain
 from nova_numa_pmc.cmd import rebalance
-from tests.fixtures import host as hosts, sysfs
+from tests.fixtures import fake_host, sysfs
 
 GIB = 1 << 30
 FLAVOR = {
@@ -26,7 +26,7 @@ class ExplainTest(unittest.TestCase):
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='explain-')
         self.addCleanup(shutil.rmtree, self.root)
-        self.host = hosts.FakeHost(self.root)
+        self.host = fake_host.FakeHost(self.root)
         self.addCleanup(self.host.close)
 
     def text(self, *arguments):
@@ -86,14 +86,14 @@ class ExplainTest(unittest.TestCase):
 
     def test_explain_says_that_a_guest_may_grow_beyond_the_host(self):
         most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"
-        self.host.launch(1, xml=hosts.domain_xml(1, extra=most))
-        _, answer = self.call('--guest', hosts.name_of(1))
+        self.host.launch(1, xml=fake_host.domain_xml(1, extra=most))
+        _, answer = self.call('--guest', fake_host.name_of(1))
         self.assertEqual([0], answer['decision']['cpu_nodes'])
         self.assertIn('may grow to 1073741824 MiB', ' '.join(answer['problems']))
 
     def test_explain_takes_a_running_guest_by_its_name(self):
         self.host.launch(1)
-        code, answer = self.call('--guest', hosts.name_of(1))
+        code, answer = self.call('--guest', fake_host.name_of(1))
         self.assertEqual((0, None), (code, answer['recorded']))
         code, out = self.text('--guest', 'other')
         self.assertEqual(1, code)
@@ -113,7 +113,7 @@ class ExplainTest(unittest.TestCase):
             self.root,
             [sysfs.FakeNode(0, '0-3'), sysfs.FakeNode(1, '4-7'), sysfs.FakeNode(2, '', 96 * GIB)],
         )
-        sysfs.device_memory(self.root, [2])
+        sysfs.mark_device_memory(self.root, [2])
         _, out = self.text('--vcpus', '2', '--memory', '20G')
         self.assertIn(
             "node 2: its memory (96G) is a device's (GPU 0000:01:00.0) and not for guests", out

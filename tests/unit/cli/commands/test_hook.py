@@ -14,14 +14,14 @@ from nova_numa_pmc.cli.commands import hook
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.host import confinement, files, hook_files
 from nova_numa_pmc.state import promises_file
-from tests.fixtures import host as hosts
+from tests.fixtures import fake_host
 
 
 class HookCommandTest(unittest.TestCase):
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='hook-')
         self.addCleanup(shutil.rmtree, self.root)
-        self.host = hosts.FakeHost(self.root)
+        self.host = fake_host.FakeHost(self.root)
         self.addCleanup(self.host.close)
         self.host.write('proc/stat', 'cpu  1 2 3\nbtime 1700000000\n')
         self.ours = self.host.path(os.path.join(files.HOOKS, files.OUR_HOOK))
@@ -99,7 +99,7 @@ class HookCommandTest(unittest.TestCase):
         ) as record:
             record.put(
                 model.Promise(
-                    hosts.uuid_of(1),
+                    fake_host.uuid_of(1),
                     'one',
                     (0,),
                     (0,),
@@ -174,7 +174,7 @@ class MembersTest(unittest.TestCase):
 
     def test_status_has_these_members(self):
         promise = model.Promise(
-            hosts.uuid_of(1), 'one', (0,), (1,), 2, 1 << 20, since_ns=5, started=True
+            fake_host.uuid_of(1), 'one', (0,), (1,), 2, 1 << 20, since_ns=5, started=True
         )
         files = hook_files.InstalledFiles('path', True, True, True)
         installed = {'path': 'path', 'present': True, 'executable': True, 'current': True}
@@ -203,7 +203,7 @@ class MembersTest(unittest.TestCase):
                 'trial': {'ok': None, 'label': 'unconfined', 'message': 'said'},
                 'decisions': [
                     {
-                        'uuid': hosts.uuid_of(1),
+                        'uuid': fake_host.uuid_of(1),
                         'name': 'one',
                         'cpu_nodes': [0],
                         'mem_nodes': [1],

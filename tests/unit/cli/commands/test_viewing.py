@@ -88,7 +88,7 @@ class TestTop(Viewing):
         self.assertEqual(2, len(first['nodes']))
 
     def test_top_shows_one_guest_by_its_uuid(self):
-        uuid = samples.guest(2).uuid
+        uuid = samples.guest_sample(2).uuid
         self.assertEqual(
             [uuid], [g.uuid for g in live.select_guests(samples.sample(), [uuid]).guests]
         )
@@ -101,7 +101,9 @@ class TestTop(Viewing):
         self.assertNotIn('no PMU', text)
 
     def test_top_never_overfills_a_screen(self):
-        many = samples.sample(guests=tuple(samples.guest(n) for n in range(50)), problems=('p',))
+        many = samples.sample(
+            guests=tuple(samples.guest_sample(n) for n in range(50)), problems=('p',)
+        )
         for height in (12, 24, 70):
             lines = sum(
                 1 if isinstance(part, str) else 1 + len(part.rows) + len(part.notes)
@@ -237,10 +239,12 @@ class TestReport(Viewing):
                 samples.sample(
                     BASE_S + 10 * at,
                     10.0,
-                    nodes=tuple(samples.node(n, **(before if at < 10 else after)) for n in (0, 1)),
+                    nodes=tuple(
+                        samples.node_sample(n, **(before if at < 10 else after)) for n in (0, 1)
+                    ),
                     guests=(
-                        samples.guest(1, **(before if at < 10 else after)),
-                        samples.guest(2, remote_ratio=None, local_per_sec=None),
+                        samples.guest_sample(1, **(before if at < 10 else after)),
+                        samples.guest_sample(2, remote_ratio=None, local_per_sec=None),
                     ),
                 )
                 for at in range(20)

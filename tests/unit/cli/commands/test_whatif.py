@@ -7,13 +7,15 @@ import tempfile
 import unittest
 
 from nova_numa_pmc.cmd import rebalance
-from tests.fixtures.compute_nodes import row
-from tests.fixtures.losses import cpu_loss
+from tests.fixtures.compute_nodes import compute_node_row
+from tests.fixtures.expected_losses import cpu_loss
 
 
 def host(name, *demand, memory_mb=32768, **fields):
     """Return a row including what Placement counts; 16 vCPUs, nodes of 4 cores."""
-    return row(name, *demand, memory_mb=memory_mb, local_gb=200, local_gb_used=10, **fields)
+    return compute_node_row(
+        name, *demand, memory_mb=memory_mb, local_gb=200, local_gb_used=10, **fields
+    )
 
 
 #: The roomiest host is under pressure; the others have less free memory.

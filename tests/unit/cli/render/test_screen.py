@@ -49,7 +49,9 @@ class TestScreens(unittest.TestCase):
 
     @unittest.skipUnless(importlib.util.find_spec('rich'), 'rich is not installed')
     def test_a_name_is_not_read_as_markup(self):
-        sample = samples.sample(guests=(samples.guest()._replace(name='[red]x[/nonsense]'),))
+        sample = samples.sample(
+            guests=(samples.guest_sample()._replace(name='[red]x[/nonsense]'),)
+        )
         self.assertIn('[red]x[/nonsense]', self.drawn(top.to_parts(sample, 'name')))
 
 

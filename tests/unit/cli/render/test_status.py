@@ -6,7 +6,7 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import host_status
 from nova_numa_pmc.cli.render import status
-from tests.fixtures.hosts import GIB, guest
+from tests.fixtures.model_records import GIB, guest
 
 BOOTTIME_S = 1000.0
 PROMISE = model.Promise(

@@ -45,9 +45,9 @@ class TestSummary(unittest.TestCase):
     def test_means_weigh_samples_by_their_time(self):
         recorded = summary.gather(
             [
-                samples.sample(10.0, 1.0, nodes=(samples.node(waiting_cores=4.0),)),
-                samples.sample(20.0, 3.0, nodes=(samples.node(waiting_cores=0.0),)),
-                samples.sample(30.0, 9.0, nodes=(samples.node(waiting_cores=None),)),
+                samples.sample(10.0, 1.0, nodes=(samples.node_sample(waiting_cores=4.0),)),
+                samples.sample(20.0, 3.0, nodes=(samples.node_sample(waiting_cores=0.0),)),
+                samples.sample(30.0, 9.0, nodes=(samples.node_sample(waiting_cores=None),)),
             ]
         )
         self.assertEqual(1.0, summary.summarise(recorded.nodes.values())['waiting_cores'])
@@ -56,7 +56,10 @@ class TestSummary(unittest.TestCase):
         recorded = summary.gather(
             [
                 samples.sample(
-                    nodes=(samples.node(0, cpi=9.0, cpi_reliable=False), samples.node(1, cpi=2.0))
+                    nodes=(
+                        samples.node_sample(0, cpi=9.0, cpi_reliable=False),
+                        samples.node_sample(1, cpi=2.0),
+                    )
                 )
             ]
         )
@@ -64,7 +67,10 @@ class TestSummary(unittest.TestCase):
 
     def test_instructions_per_cycle_is_of_all_cycles(self):
         # 3 core-seconds at 1 instruction per cycle and 1 at a quarter: 3.25 of 4.
-        guests = [samples.guest(1, cores=3.0, cpi=1.0), samples.guest(1, cores=1.0, cpi=4.0)]
+        guests = [
+            samples.guest_sample(1, cores=3.0, cpi=1.0),
+            samples.guest_sample(1, cores=1.0, cpi=4.0),
+        ]
         recorded = summary.gather(
             samples.sample(float(at), 1.0, guests=(guest,)) for at, guest in enumerate(guests)
         )
@@ -73,8 +79,8 @@ class TestSummary(unittest.TestCase):
 
     def test_a_source_with_only_ratios_is_summed_up_by_them(self):
         guests = [
-            samples.guest(1, cores=3.0, remote_ratio=0.5, local_per_sec=None),
-            samples.guest(1, cores=1.0, remote_ratio=0.1, local_per_sec=None),
+            samples.guest_sample(1, cores=3.0, remote_ratio=0.5, local_per_sec=None),
+            samples.guest_sample(1, cores=1.0, remote_ratio=0.1, local_per_sec=None),
         ]
         recorded = summary.gather(
             samples.sample(float(at), 1.0, guests=(guest,)) for at, guest in enumerate(guests)
@@ -86,7 +92,10 @@ class TestSummary(unittest.TestCase):
         recorded = summary.gather(
             [
                 samples.sample(
-                    nodes=(samples.node(0), samples.node(1, local_per_sec=None, remote_ratio=None))
+                    nodes=(
+                        samples.node_sample(0),
+                        samples.node_sample(1, local_per_sec=None, remote_ratio=None),
+                    )
                 )
             ]
         )
@@ -102,7 +111,7 @@ class TestSummary(unittest.TestCase):
                 taken_s,
                 10.0,
                 nodes=tuple(
-                    samples.node(
+                    samples.node_sample(
                         n,
                         demand_cores=11.6,
                         cpi=cpi,

@@ -14,7 +14,9 @@ def row(table, number=0):
 
 class TestTables(unittest.TestCase):
     def test_the_node_table_has_each_figure_of_a_node(self):
-        cells = row(tables.node_table(samples.sample(nodes=(samples.node(0, pressure=1.2),))))
+        cells = row(
+            tables.node_table(samples.sample(nodes=(samples.node_sample(0, pressure=1.2),)))
+        )
         self.assertEqual(
             {
                 'node': '0',
@@ -85,13 +87,13 @@ class TestTables(unittest.TestCase):
             (((0, 0.01), (1, 3.99)), '1'),
             (((0, 3.0), (1, 1.0)), '0:75% 1:25%'),
         ):
-            self.assertEqual(expected, tables.runs_on(samples.guest(cores_by_node=cores)))
+            self.assertEqual(expected, tables.runs_on(samples.guest_sample(cores_by_node=cores)))
 
     def test_devices_have_their_node_and_whether_it_is_local(self):
         self.assertEqual(
             'eth0@0 local, nvme1@-',
             tables.devices_text(
-                samples.guest(
+                samples.guest_sample(
                     devices=(DeviceSample('eth0', 0, True), DeviceSample('nvme1', None, None))
                 )
             ),
@@ -99,10 +101,10 @@ class TestTables(unittest.TestCase):
 
     def test_a_table_sorts_the_highest_first_and_the_unknown_last(self):
         guests = (
-            samples.guest(1, remote_ratio=None),
-            samples.guest(2, remote_ratio=0.1),
-            samples.guest(3, remote_ratio=0.9),
-            samples.guest(4, remote_ratio=0.0),
+            samples.guest_sample(1, remote_ratio=None),
+            samples.guest_sample(2, remote_ratio=0.1),
+            samples.guest_sample(3, remote_ratio=0.9),
+            samples.guest_sample(4, remote_ratio=0.0),
         )
         order = [g.name[-1] for g in tables.sort_guests(guests, 'remote')]
         self.assertEqual(['3', '2', '4', '1'], order)
@@ -114,7 +116,7 @@ class TestTables(unittest.TestCase):
             tables.to_lines(
                 tables.guest_table(
                     samples.sample(
-                        guests=(samples.guest()._replace(name='\x1b[2Jevil\n\u202e\ud800'),)
+                        guests=(samples.guest_sample()._replace(name='\x1b[2Jevil\n\u202e\ud800'),)
                     )
                 )
             )

@@ -8,7 +8,7 @@ from tests.fixtures import samples
 
 
 def running(number, vcpus=4, flavor='m1'):
-    uuid = samples.guest(number).uuid
+    uuid = samples.guest_sample(number).uuid
     return {uuid: model.Guest(uuid, 'g%d' % number, vcpus, 1 << 30, flavor=flavor)}
 
 
@@ -19,9 +19,9 @@ class FlavorTest(unittest.TestCase):
             histories.add_sample(
                 samples.sample(
                     elapsed_s=elapsed_s,
-                    nodes=(samples.node(0, demand_cores=6.0),),
+                    nodes=(samples.node_sample(0, demand_cores=6.0),),
                     guests=(
-                        samples.guest(
+                        samples.guest_sample(
                             number, cores=cores, waiting_cores=0.0, cores_by_node=((0, cores),)
                         ),
                     ),
@@ -49,7 +49,7 @@ class FlavorTest(unittest.TestCase):
         self.assertEqual(model.DemandHistory(), subject.of_all_guests(histories))
 
     def test_a_guest_on_cpus_of_its_own_tells_nothing_of_those_that_share(self):
-        uuid = samples.guest(1).uuid
+        uuid = samples.guest_sample(1).uuid
         apart = {uuid: model.Promise(uuid, 'g1', (0,), (0,), 0, 1 << 30, started=True)}
         self.assertEqual(
             model.DemandHistory(),

@@ -8,11 +8,11 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.demand import flavors, histories as subject, history_format
 from tests.fixtures import samples
 
-GUEST = samples.guest().uuid
+GUEST = samples.guest_sample().uuid
 
 
 def uuid(number):
-    return samples.guest(number).uuid
+    return samples.guest_sample(number).uuid
 
 
 def running(number=1, vcpus=4, flavor='m1', **fields):
@@ -40,7 +40,7 @@ def promised(number=1, cpu_nodes=(0,), vcpus=4, **fields):
 
 def one(cores, number=1, waiting_cores=0.0, node=0, **fields):
     """Return the sample of a guest that ran on one node, with its memory there."""
-    return samples.guest(
+    return samples.guest_sample(
         number,
         cores=cores,
         waiting_cores=waiting_cores,
@@ -54,7 +54,8 @@ def interval(*guests, elapsed_s=5.0, nodes=None):
     return samples.sample(
         elapsed_s=elapsed_s,
         guests=guests,
-        nodes=nodes or (samples.node(0, demand_cores=6.0), samples.node(1, demand_cores=1.0)),
+        nodes=nodes
+        or (samples.node_sample(0, demand_cores=6.0), samples.node_sample(1, demand_cores=1.0)),
     )
 
 
@@ -125,7 +126,7 @@ class AddSampleTest(unittest.TestCase):
         self.assertEqual(6.0, self.histories.non_guest[0].demand.day.mean)
 
     def test_demand_of_others_is_unknown_until_it_is_known_where_guests_ran(self):
-        self.add(samples.guest(cores=2.0, cores_by_node=()))
+        self.add(samples.guest_sample(cores=2.0, cores_by_node=()))
         self.assertIsNone(self.histories.non_guest[0].demand.day.mean)
         self.add(one(None))  # as for a guest that has just started
         self.assertEqual(6.0, self.histories.non_guest[0].demand.day.mean)

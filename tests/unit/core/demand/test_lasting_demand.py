@@ -13,7 +13,7 @@ from nova_numa_pmc.core.demand.histories import Histories, Series
 from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.sample_records import GuestSample, NodeSample, PoolSample, Sample
-from tests.fixtures.hosts import GIB, PLACEMENT_OPTIONS, guest, topology
+from tests.fixtures.model_records import GIB, PLACEMENT_OPTIONS, guest, topology
 from tests.sim.constant import Constant, load
 
 OLD_NS, NOW_NS = 0, 10**15

@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given, settings, strategies as st
 
 from tests.bench.exact_search import Host, Search
-from tests.fixtures.hosts import two_level
+from tests.fixtures.model_records import two_level_distances
 
 NODES = st.lists(st.tuples(st.sampled_from((2, 4)), st.integers(4, 12)), min_size=2, max_size=3)
 GUESTS = st.lists(
@@ -22,7 +22,7 @@ class ExactSearchTest(unittest.TestCase):
     @given(NODES, GUESTS)
     def test_exact_search_finds_what_enumeration_finds(self, nodes, guests):
         cores, capacity = zip(*nodes)
-        host = Host(cores, cores, capacity, two_level(len(nodes), 1))
+        host = Host(cores, cores, capacity, two_level_distances(len(nodes), 1))
         pressures, losses = [], []
         for homes in product(range(len(nodes)), repeat=len(guests)):
             demand, size = [0.0] * len(nodes), [0] * len(nodes)

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.placement import l3, placement, reasons
-from tests.fixtures.hosts import GIB, MIB, PLACEMENT_OPTIONS, guest, topology
+from tests.fixtures.model_records import GIB, MIB, PLACEMENT_OPTIONS, guest, topology
 
 NODES, CACHES, CPUS = 2, 4, 4
 

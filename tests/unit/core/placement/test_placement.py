@@ -4,15 +4,15 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.placement import explain, placement
-from tests.fixtures.hosts import (
+from tests.fixtures.model_records import (
     GIB,
     MIB,
     PLACEMENT_OPTIONS,
     guest,
-    host,
-    node,
+    node_view,
     topology,
-    two_level,
+    two_level_distances,
+    view_of_nodes,
 )
 
 
@@ -26,48 +26,54 @@ def code(placed):
 
 class OneNodeTest(unittest.TestCase):
     def test_a_guest_takes_the_node_under_less_pressure(self):
-        placed = place(host(node(0, demand_cores=3.5), node(1, demand_cores=1.0)))
+        placed = place(
+            view_of_nodes(node_view(0, demand_cores=3.5), node_view(1, demand_cores=1.0))
+        )
         self.assertEqual(((1,), (1,)), (placed.cpu_nodes, placed.mem_nodes))
 
     def test_a_pinned_hot_node_hides_no_gain_among_the_others(self):
-        view = host(
-            node(0, demand_cores=9.0), node(1, demand_cores=4.0), node(2, demand_cores=3.5)
+        view = view_of_nodes(
+            node_view(0, demand_cores=9.0),
+            node_view(1, demand_cores=4.0),
+            node_view(2, demand_cores=3.5),
         )
         self.assertEqual((2,), place(view).cpu_nodes)
 
     def test_free_memory_does_not_outweigh_pressure(self):
-        view = host(
-            node(0, capacity=64 * GIB, demand_cores=4.0),
-            node(1, capacity=2 * GIB, demand_cores=0.5),
+        view = view_of_nodes(
+            node_view(0, capacity=64 * GIB, demand_cores=4.0),
+            node_view(1, capacity=2 * GIB, demand_cores=0.5),
         )
         self.assertEqual((1,), place(view).cpu_nodes)
 
     def test_memory_must_fit_even_under_pressure(self):
-        view = host(node(0, demand_cores=8.0), node(1, promised=8 * GIB, demand_cores=0.0))
+        view = view_of_nodes(
+            node_view(0, demand_cores=8.0), node_view(1, promised=8 * GIB, demand_cores=0.0)
+        )
         self.assertEqual((0,), place(view).cpu_nodes)
 
     def test_vcpus_of_other_guests_do_not_limit_a_node(self):
-        placed = place(host(node(0, vcpus=40), node(1, vcpus=44)), vcpus=4)
+        placed = place(view_of_nodes(node_view(0, vcpus=40), node_view(1, vcpus=44)), vcpus=4)
         self.assertEqual(('one_node', (0,)), (code(placed), placed.cpu_nodes))
 
     def test_equal_candidates_are_taken_in_turn(self):
-        nodes = [node(at) for at in range(3)]
+        nodes = [node_view(at) for at in range(3)]
         self.assertEqual(
             [(0,), (1,), (2,), (0,)],
-            [place(host(*nodes, rotation=rotation)).cpu_nodes for rotation in range(4)],
+            [place(view_of_nodes(*nodes, rotation=rotation)).cpu_nodes for rotation in range(4)],
         )
 
     def test_noise_below_a_step_does_not_tip_equal_guests(self):
-        view = host(
-            node(0, vcpus=3, guests=3, demand_cores=0.011),
-            node(1, vcpus=2, guests=2, demand_cores=0.013),
+        view = view_of_nodes(
+            node_view(0, vcpus=3, guests=3, demand_cores=0.011),
+            node_view(1, vcpus=2, guests=2, demand_cores=0.013),
         )
         self.assertEqual((1,), place(view).cpu_nodes)
 
     def test_unequal_nodes_fill_in_proportion_to_their_cores(self):
         cores, vcpus = (12, 4), [0, 0]
         for _ in range(16):
-            view = host(*(node(at, cores[at], vcpus=vcpus[at]) for at in (0, 1)))
+            view = view_of_nodes(*(node_view(at, cores[at], vcpus=vcpus[at]) for at in (0, 1)))
             vcpus[place(view, memory=0).cpu_nodes[0]] += 1
         self.assertEqual([12, 4], vcpus)
 
@@ -77,56 +83,57 @@ class BandwidthTest(unittest.TestCase):
         return {'bandwidth_bytes_per_sec': used, 'bandwidth_max_bytes_per_sec': maximum, **fields}
 
     def test_a_saturated_memory_controller_is_avoided(self):
-        view = host(
-            node(0, demand_cores=0.0, **self.loaded(90)),
-            node(1, demand_cores=3.0, **self.loaded(10)),
+        view = view_of_nodes(
+            node_view(0, demand_cores=0.0, **self.loaded(90)),
+            node_view(1, demand_cores=3.0, **self.loaded(10)),
         )
         self.assertEqual((1,), place(view).cpu_nodes)
 
     def test_unknown_on_one_candidate_is_assumed_as_on_the_others(self):
-        view = host(
-            node(0, demand_cores=1.0, **self.loaded(90)),
-            node(1, demand_cores=0.0, **self.loaded(10, None)),
+        view = view_of_nodes(
+            node_view(0, demand_cores=1.0, **self.loaded(90)),
+            node_view(1, demand_cores=0.0, **self.loaded(10, None)),
         )
         placed = place(view)
         self.assertEqual(0.9, dict(placed.reasons[0].values)['instead_pressure'])
         self.assertIn(model.Reason('bandwidth_assumed'), placed.reasons)
 
     def test_without_any_maximum_bandwidth_is_left_out(self):
-        placed = place(host(*(node(at, **self.loaded(90, None)) for at in range(2))))
+        placed = place(view_of_nodes(*(node_view(at, **self.loaded(90, None)) for at in range(2))))
         self.assertIn(model.Reason('bandwidth_dropped'), placed.reasons)
 
     def test_unknown_values_of_a_node_that_is_not_a_candidate_drop_nothing(self):
-        view = host(
-            node(0, demand_cores=1.0, **self.loaded(95)),
-            node(1, demand_cores=2.0, **self.loaded(5)),
-            node(2, promised=8 * GIB),
+        view = view_of_nodes(
+            node_view(0, demand_cores=1.0, **self.loaded(95)),
+            node_view(1, demand_cores=2.0, **self.loaded(5)),
+            node_view(2, promised=8 * GIB),
         )
         self.assertEqual((1,), place(view).cpu_nodes)
 
     def test_demand_unknown_on_one_candidate_is_assumed_as_on_the_others(self):
         # It would look idle by promises alone.
-        view = host(node(0, demand_cores=4.0, vcpus=1), node(1, vcpus=2))
+        view = view_of_nodes(node_view(0, demand_cores=4.0, vcpus=1), node_view(1, vcpus=2))
         placed = place(view)
         self.assertEqual((0,), placed.cpu_nodes)
         self.assertIn(model.Reason('demand_assumed'), placed.reasons)
 
     def test_figures_that_a_node_cannot_have_are_not_missing(self):
-        view = host(
-            node(0, demand_cores=1.0, **self.loaded(10)),
-            node(1, demand_cores=1.0, capacity=0),
-            node(2, 0, **self.loaded(20)),
+        view = view_of_nodes(
+            node_view(0, demand_cores=1.0, **self.loaded(10)),
+            node_view(1, demand_cores=1.0, capacity=0),
+            node_view(2, 0, **self.loaded(20)),
         )
         self.assertEqual([], [reason.code for reason in place(view).reasons[1:]])
 
     def test_a_busy_link_counts_as_pressure(self):
-        view = host(
-            node(0, demand_cores=0.0, link_ratio=0.9), node(1, demand_cores=1.0, link_ratio=0.1)
+        view = view_of_nodes(
+            node_view(0, demand_cores=0.0, link_ratio=0.9),
+            node_view(1, demand_cores=1.0, link_ratio=0.1),
         )
         self.assertEqual((1,), place(view).cpu_nodes)
 
     def test_a_guest_with_more_traffic_than_a_node_can_bear_spans_nodes(self):
-        view = host(*(node(at, **self.loaded(0)) for at in range(4)))
+        view = view_of_nodes(*(node_view(at, **self.loaded(0)) for at in range(4)))
         self.assertEqual(2, len(place(view, bandwidth_bytes_per_sec=150).cpu_nodes))
         self.assertEqual(4, len(place(view, bandwidth_bytes_per_sec=900).cpu_nodes))
         self.assertEqual(1, len(place(view, bandwidth_bytes_per_sec=100).cpu_nodes))
@@ -134,52 +141,62 @@ class BandwidthTest(unittest.TestCase):
 
 class SpanTest(unittest.TestCase):
     def test_a_guest_larger_than_a_node_spans_the_closest_pair(self):
-        nodes = [node(at, capacity=(4 + (at == 2)) * GIB) for at in range(4)]
-        placed = place(host(*nodes, distances=two_level(4, 2)), 2, 6 * GIB)
+        nodes = [node_view(at, capacity=(4 + (at == 2)) * GIB) for at in range(4)]
+        placed = place(view_of_nodes(*nodes, distances=two_level_distances(4, 2)), 2, 6 * GIB)
         self.assertEqual('span', code(placed))
         self.assertIn(placed.cpu_nodes, ((0, 1), (2, 3)))
         self.assertEqual(placed.cpu_nodes, placed.mem_nodes)
         self.assertEqual('no_node_fits', placed.reasons[1].code)
 
     def test_a_guest_with_more_vcpus_than_a_node_spans_nodes(self):
-        self.assertEqual((0, 1), place(host(node(0), node(1)), vcpus=6).cpu_nodes)
+        self.assertEqual(
+            (0, 1), place(view_of_nodes(node_view(0), node_view(1)), vcpus=6).cpu_nodes
+        )
 
     def test_pressure_comes_before_closeness(self):
-        nodes = [node(at, vcpus=8 * (at == 0)) for at in range(3)]
+        nodes = [node_view(at, vcpus=8 * (at == 0)) for at in range(3)]
         distances = ((10, 12, 21), (12, 10, 21), (21, 21, 10))
-        self.assertEqual((1, 2), place(host(*nodes, distances=distances), vcpus=6).cpu_nodes)
+        self.assertEqual(
+            (1, 2), place(view_of_nodes(*nodes, distances=distances), vcpus=6).cpu_nodes
+        )
 
     def test_a_guest_may_span_many_nodes_of_a_large_host(self):
         for count, wanted in ((16, 7), (64, 33)):
-            nodes = [node(at, capacity=GIB) for at in range(count)]
-            placed = place(host(*nodes, distances=two_level(count, 8)), 1, wanted * GIB)
+            nodes = [node_view(at, capacity=GIB) for at in range(count)]
+            placed = place(
+                view_of_nodes(*nodes, distances=two_level_distances(count, 8)), 1, wanted * GIB
+            )
             self.assertEqual(wanted, len(placed.cpu_nodes))
 
     def test_memory_that_fits_nowhere_stays_unbound(self):
-        placed = place(host(node(0, vcpus=4), node(1)), memory=99 * GIB)
+        placed = place(view_of_nodes(node_view(0, vcpus=4), node_view(1)), memory=99 * GIB)
         self.assertEqual(
             ('cpus_only', (1,), ()), (code(placed), placed.cpu_nodes, placed.mem_nodes)
         )
 
     def test_a_guest_that_fits_nowhere_and_exceeds_a_node_spans_nodes(self):
-        placed = place(host(*(node(at) for at in range(3))), vcpus=7, memory=99 * GIB)
+        placed = place(
+            view_of_nodes(*(node_view(at) for at in range(3))), vcpus=7, memory=99 * GIB
+        )
         self.assertEqual(('cpus_only', 2), (code(placed), len(placed.cpu_nodes)))
 
     def test_a_guest_with_more_vcpus_than_the_host_is_left_alone(self):
-        placed = place(host(node(0), node(1)), vcpus=9)
+        placed = place(view_of_nodes(node_view(0), node_view(1)), vcpus=9)
         self.assertEqual(('too_few_cpus', ()), (code(placed), placed.cpu_nodes))
 
 
 class ShapeTest(unittest.TestCase):
     def test_a_memory_only_node_is_not_a_place_for_vcpus(self):
-        view = host(node(0, promised=7 * GIB), node(1, cores=0, capacity=64 * GIB))
+        view = view_of_nodes(
+            node_view(0, promised=7 * GIB), node_view(1, cores=0, capacity=64 * GIB)
+        )
         self.assertEqual((0,), place(view).cpu_nodes)
 
     def test_a_memory_only_node_helps_a_guest_that_spans(self):
-        view = host(
-            node(0, cpus=frozenset({0, 1, 2, 3})),
-            node(1, cpus=frozenset({4, 5, 6, 7})),
-            node(2, cores=0, capacity=64 * GIB, cpus=frozenset()),
+        view = view_of_nodes(
+            node_view(0, cpus=frozenset({0, 1, 2, 3})),
+            node_view(1, cpus=frozenset({4, 5, 6, 7})),
+            node_view(2, cores=0, capacity=64 * GIB, cpus=frozenset()),
             distances=((10, 21, 14), (21, 10, 24), (14, 24, 10)),
         )
         placed = place(view, memory=9 * GIB)
@@ -189,18 +206,18 @@ class ShapeTest(unittest.TestCase):
         )
 
     def test_a_cpu_only_node_takes_guests_with_memory_of_the_nearest(self):
-        view = host(
-            node(0, vcpus=8),
-            node(1, capacity=0),
-            node(2, vcpus=8),
+        view = view_of_nodes(
+            node_view(0, vcpus=8),
+            node_view(1, capacity=0),
+            node_view(2, vcpus=8),
             distances=((10, 12, 21), (12, 10, 21), (21, 21, 10)),
         )
         placed = place(view)
         self.assertEqual(((1,), (0,)), (placed.cpu_nodes, placed.mem_nodes))
 
     def test_nodes_that_share_channels_are_one_place(self):
-        nodes = [node(at, cpus=frozenset(range(4 * at, 4 * at + 4))) for at in range(4)]
-        view = host(*nodes, distances=two_level(4, 2, near=11))
+        nodes = [node_view(at, cpus=frozenset(range(4 * at, 4 * at + 4))) for at in range(4)]
+        view = view_of_nodes(*nodes, distances=two_level_distances(4, 2, near=11))
         shared = view._replace(domains=(0, 0, 2, 2))
         placed = place(shared, vcpus=6, memory=12 * GIB)
         self.assertEqual(
@@ -210,7 +227,7 @@ class ShapeTest(unittest.TestCase):
         self.assertEqual('span', code(place(view, 6, 12 * GIB)))
 
     def test_no_memory_is_expected_on_a_node_without_any(self):
-        view = host(node(0), node(1, capacity=0), node(2))
+        view = view_of_nodes(node_view(0), node_view(1, capacity=0), node_view(2))
         placed = place(view, 2, GIB, policy=model.SPREAD)
         self.assertEqual(((0, 1, 2), (0, 2)), (placed.cpu_nodes, placed.mem_nodes))
         self.assertEqual(GIB, sum(placed.mem_node_bytes))
@@ -221,10 +238,10 @@ class ShapeTest(unittest.TestCase):
     def test_odd_views_never_raise(self):
         for view in (
             model.HostView((), ()),
-            host(node(0, cores=0), node(1, cores=0)),
-            host(node(0, capacity=0), node(1, capacity=0)),
-            model.HostView((node(0), node(1)), ()),
-            model.HostView((node(0), node(5)), ((10,), ())),
+            view_of_nodes(node_view(0, cores=0), node_view(1, cores=0)),
+            view_of_nodes(node_view(0, capacity=0), node_view(1, capacity=0)),
+            model.HostView((node_view(0), node_view(1)), ()),
+            model.HostView((node_view(0), node_view(5)), ((10,), ())),
         ):
             for policy in model.POLICIES:
                 for memory in (0, GIB, 99 * GIB):
@@ -233,7 +250,9 @@ class ShapeTest(unittest.TestCase):
 
 
 class AllowedTest(unittest.TestCase):
-    VIEW = host(node(0, cpus=frozenset({0, 1, 2, 3})), node(1, cpus=frozenset({4, 5, 6, 7})))
+    VIEW = view_of_nodes(
+        node_view(0, cpus=frozenset({0, 1, 2, 3})), node_view(1, cpus=frozenset({4, 5, 6, 7}))
+    )
 
     def test_a_guest_stays_within_the_cpus_it_may_use(self):
         placed = place(self.VIEW, vcpus=2, allowed_cpus=frozenset({3, 5, 6}))
@@ -247,37 +266,45 @@ class AllowedTest(unittest.TestCase):
         self.assertEqual('too_few_cpus', code(place(self.VIEW, allowed_cpus=frozenset({99}))))
 
     def test_without_a_topology_a_place_names_no_cpus(self):
-        placed = place(host(node(0), node(1)), allowed_cpus=frozenset({99}))
+        placed = place(view_of_nodes(node_view(0), node_view(1)), allowed_cpus=frozenset({99}))
         self.assertEqual((True, None), (bool(placed.cpu_nodes), placed.cpus))
 
 
 class HugePagesTest(unittest.TestCase):
     def test_huge_pages_fit_by_their_own_pool(self):
-        view = host(
-            node(0, huge_free_bytes=((2 * MIB, 4 * GIB),)),
-            node(1, capacity=0, huge_free_bytes=((2 * MIB, 8 * GIB), (GIB, 64 * GIB))),
+        view = view_of_nodes(
+            node_view(0, huge_free_bytes=((2 * MIB, 4 * GIB),)),
+            node_view(1, capacity=0, huge_free_bytes=((2 * MIB, 8 * GIB), (GIB, 64 * GIB))),
         )
         self.assertEqual((1,), place(view, memory=6 * GIB, page_bytes=2 * MIB).cpu_nodes)
         self.assertEqual((0, 1), place(view, memory=9 * GIB, page_bytes=2 * MIB).cpu_nodes)
 
     def test_normal_memory_is_not_a_substitute_for_huge_pages(self):
-        placed = place(host(node(0), node(1)), page_bytes=2 * MIB)
+        placed = place(view_of_nodes(node_view(0), node_view(1)), page_bytes=2 * MIB)
         self.assertEqual(('cpus_only', ()), (code(placed), placed.mem_nodes))
 
 
 class DeviceTest(unittest.TestCase):
     def test_a_device_draws_its_guest_while_its_node_is_fine(self):
-        self.assertEqual((1,), place(host(node(0), node(1, vcpus=3)), device_nodes=(1,)).cpu_nodes)
+        self.assertEqual(
+            (1,),
+            place(view_of_nodes(node_view(0), node_view(1, vcpus=3)), device_nodes=(1,)).cpu_nodes,
+        )
 
     def test_a_device_does_not_draw_its_guest_into_pressure(self):
-        self.assertEqual((0,), place(host(node(0), node(1, vcpus=8)), device_nodes=(1,)).cpu_nodes)
+        self.assertEqual(
+            (0,),
+            place(view_of_nodes(node_view(0), node_view(1, vcpus=8)), device_nodes=(1,)).cpu_nodes,
+        )
 
     def test_an_unknown_device_node_is_ignored(self):
-        self.assertEqual((0,), place(host(node(0), node(1)), device_nodes=(-1, 9)).cpu_nodes)
+        self.assertEqual(
+            (0,), place(view_of_nodes(node_view(0), node_view(1)), device_nodes=(-1, 9)).cpu_nodes
+        )
 
 
 class PolicyTest(unittest.TestCase):
-    VIEW = host(node(0), node(1), node(2, cores=0, capacity=64 * GIB))
+    VIEW = view_of_nodes(node_view(0), node_view(1), node_view(2, cores=0, capacity=64 * GIB))
 
     def test_policy_spread_takes_every_node_with_cpus(self):
         placed = place(self.VIEW, policy=model.SPREAD)
@@ -320,7 +347,7 @@ class PromiseTest(unittest.TestCase):
         )
 
     def test_memory_of_a_spanning_guest_is_divided_over_what_is_left(self):
-        view = host(node(0, promised=6 * GIB), node(1))
+        view = view_of_nodes(node_view(0, promised=6 * GIB), node_view(1))
         wide = guest(memory=9 * GIB)
         placed = placement.place(
             view, host_view.request(wide, PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
@@ -349,7 +376,7 @@ class PromiseTest(unittest.TestCase):
 
 class ExplainTest(unittest.TestCase):
     def test_explain_tells_the_place_its_pressure_and_the_other_node(self):
-        placed = place(host(node(0, vcpus=4), node(1)), memory=2 * GIB)
+        placed = place(view_of_nodes(node_view(0, vcpus=4), node_view(1)), memory=2 * GIB)
         self.assertEqual(
             'node 1: fits on one node; pressure 0.12, 25 % of memory promised; '
             'chosen by pressure over node 0 (pressure 0.62)',
@@ -357,7 +384,7 @@ class ExplainTest(unittest.TestCase):
         )
 
     def test_explain_tells_why_nothing_fits(self):
-        text = explain.explain(place(host(node(0)), memory=9 * GIB))
+        text = explain.explain(place(view_of_nodes(node_view(0)), memory=9 * GIB))
         self.assertIn('memory fits nowhere', text)
         self.assertIn(
             'no single node fits 1 vCPUs and 9216 MiB: at most 4 CPUs and 8192 MiB', text

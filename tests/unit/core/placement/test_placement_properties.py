@@ -10,7 +10,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view, memory_domains
 from nova_numa_pmc.core.placement import explain, placement
 from tests.fixtures.host_views import hosts
-from tests.fixtures.hosts import MIB, PLACEMENT_OPTIONS, guest, node, topology
+from tests.fixtures.model_records import MIB, PLACEMENT_OPTIONS, guest, node_view, topology
 
 QUICK = settings(max_examples=150)
 
@@ -147,7 +147,7 @@ class PropertyTest(unittest.TestCase):
     def test_nodes_without_anything_for_guests_change_no_place(self, view, request, traffic, more):
         request = request._replace(bandwidth_bytes_per_sec=traffic)
         kept = tuple(
-            node(9 + at, 0, capacity=0, bandwidth_max_bytes_per_sec=most)
+            node_view(9 + at, 0, capacity=0, bandwidth_max_bytes_per_sec=most)
             for at, most in enumerate(more)
         )
         count = len(view.nodes) + len(kept)

@@ -5,7 +5,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.placement import promise_limit
-from tests.fixtures.hosts import GIB, MIB, PLACEMENT_OPTIONS, guest, topology
+from tests.fixtures.model_records import GIB, MIB, PLACEMENT_OPTIONS, guest, topology
 
 PIB = 1 << 50
 

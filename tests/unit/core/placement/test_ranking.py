@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU
 from nova_numa_pmc.core.placement import ranking
-from tests.fixtures.hosts import node
+from tests.fixtures.model_records import node_view
 
 PRESSURES = st.floats(0, 20)
 #: 0: pressures are compared without rounding.
@@ -47,7 +47,7 @@ class StepsTest(unittest.TestCase):
 
 class PartsTest(unittest.TestCase):
     def test_each_part_of_pressure_is_demand_over_capacity(self):
-        one = node(
+        one = node_view(
             0,
             cores=4,
             demand_cores=1.0,
@@ -59,11 +59,11 @@ class PartsTest(unittest.TestCase):
         self.assertEqual((0.0, 0.5, 0.25), ranking.utilisations(one, None, 2.0))
 
     def test_promised_vcpus_stand_for_unknown_demand(self):
-        cpu, bandwidth, link = ranking.utilisations(node(0, cores=4, vcpus=4), 1.0, 5.0)
+        cpu, bandwidth, link = ranking.utilisations(node_view(0, cores=4, vcpus=4), 1.0, 5.0)
         self.assertEqual((1.0 + 4 * PRIOR_CORES_PER_VCPU) / 4, cpu)
         self.assertEqual((0.0, 0.0), (bandwidth, link))
 
     def test_memory_without_cpus_has_no_pressure_on_them(self):
         self.assertEqual(
-            (0.0, 0.0, 0.0), ranking.utilisations(node(0, cores=0, cpu_count=0), 1.0, 1.0)
+            (0.0, 0.0, 0.0), ranking.utilisations(node_view(0, cores=0, cpu_count=0), 1.0, 1.0)
         )

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import eligibility
-from tests.fixtures.hosts import guest
+from tests.fixtures.model_records import guest
 
 PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, 1 << 30, since_ns=7, started=True)
 #: CPU 3 is outside the floating pool.

@@ -6,11 +6,11 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import guest_load
 from nova_numa_pmc.sample_records import GuestSample
-from tests.fixtures.hosts import GIB, guest, host, node
+from tests.fixtures.model_records import GIB, guest, node_view, view_of_nodes
 
-VIEW = host(
-    node(0, cpus=frozenset({0, 1}), bandwidth_bytes_per_sec=6e9),
-    node(1, cpus=frozenset({2, 3}), bandwidth_bytes_per_sec=2e9),
+VIEW = view_of_nodes(
+    node_view(0, cpus=frozenset({0, 1}), bandwidth_bytes_per_sec=6e9),
+    node_view(1, cpus=frozenset({2, 3}), bandwidth_bytes_per_sec=2e9),
 )
 PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, GIB, started=True)
 

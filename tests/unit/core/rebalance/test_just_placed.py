@@ -9,7 +9,7 @@ from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
-from tests.fixtures.hosts import GIB, PLACEMENT_OPTIONS, guest, host, node
+from tests.fixtures.model_records import GIB, PLACEMENT_OPTIONS, guest, node_view, view_of_nodes
 from tests.sim.constant import slit_latencies_ns
 
 INTERVAL_S = 5.0
@@ -26,9 +26,9 @@ def hosts(draw, equal, bandwidth):
     maxima = [draw(st.sampled_from((5e10, 1e11))) for _ in sizes]
     if equal:
         sizes, maxima = sizes[:1] * len(sizes), maxima[:1] * len(sizes)
-    view = host(
+    view = view_of_nodes(
         *(
-            node(
+            node_view(
                 at,
                 cores,
                 capacity=64 * GIB,
@@ -133,9 +133,9 @@ class JustPlacedTest(unittest.TestCase):
 
     def of_two(self, just_placed):
         """Return a situation in which queueing losses favour node 1, and pressure node 0."""
-        view = host(
+        view = view_of_nodes(
             *(
-                node(
+                node_view(
                     at,
                     16,
                     capacity=64 * GIB,

@@ -12,7 +12,7 @@ from nova_numa_pmc.core.scheduling import added_loss as subject
 from nova_numa_pmc.core.scheduling.host_columns import to_columns
 from nova_numa_pmc.core.scheduling.outcome import Outcome, expected_guest
 from tests.fixtures.host_views import hosts
-from tests.fixtures.hosts import host, node
+from tests.fixtures.model_records import node_view, view_of_nodes
 
 LINES = 1e7
 demands = st.floats(0, 200)
@@ -30,7 +30,7 @@ def on(*cpus, mems=None):
 
 
 def added(*nodes, outcome=None, cores=2.0, lines=LINES, distances=None, **more):
-    view = host(*nodes, distances=distances) if distances else host(*nodes)
+    view = view_of_nodes(*nodes, distances=distances) if distances else view_of_nodes(*nodes)
     return subject.added_loss(to_columns(view), outcome or on(0), guest(cores, **more), lines)
 
 
@@ -63,38 +63,41 @@ class WaitingTest(unittest.TestCase):
 
 class AddedLossTest(unittest.TestCase):
     def test_nothing_is_lost_where_a_node_has_room(self):
-        idle = node(0, cores=48.0, demand_cores=1.0)
-        self.assertLess(added(idle, node(1, cores=48.0, demand_cores=1.0)).loss_ratio, 1e-6)
+        idle = node_view(0, cores=48.0, demand_cores=1.0)
+        self.assertLess(added(idle, node_view(1, cores=48.0, demand_cores=1.0)).loss_ratio, 1e-6)
 
     def test_rounding_makes_no_loss_negative(self):
         for hundredths in range(900, 1300):
-            nodes = [node(at, cores=48.0, demand_cores=hundredths / 100) for at in range(2)]
+            nodes = [node_view(at, cores=48.0, demand_cores=hundredths / 100) for at in range(2)]
             self.assertGreaterEqual(added(*nodes, cores=0.5).loss_ratio, 0.0)
 
     def test_an_odd_distance_makes_no_loss_negative(self):
-        nodes = [node(at, cores=48.0, demand_cores=0.0) for at in range(2)]
+        nodes = [node_view(at, cores=48.0, demand_cores=0.0) for at in range(2)]
         loss = added(*nodes, outcome=on(0, 1), distances=((10, 1), (1, 10)))
         self.assertGreaterEqual(loss.loss_ratio, 0.0)
 
     def test_half_of_what_a_guest_adds_waits_on_a_node_that_is_just_full(self):
-        full = [node(at, cores=24.0, demand_cores=24.0) for at in range(2)]
+        full = [node_view(at, cores=24.0, demand_cores=24.0) for at in range(2)]
         loss = added(*full, cores=0.25)
         self.assertAlmostEqual(0.5, loss.loss_ratio, delta=0.07)
         self.assertAlmostEqual(24.25 / 24, loss.cpu_ratio)
 
     def test_nearly_all_waits_on_an_overloaded_node(self):
-        over = [node(at, cores=4.0, demand_cores=40.0) for at in range(2)]
+        over = [node_view(at, cores=4.0, demand_cores=40.0) for at in range(2)]
         self.assertGreater(added(*over).loss_ratio, 0.99)
 
     def test_most_of_a_nodes_demand_counts_as_if_spread_over_its_host(self):
-        nodes = node(0, cores=10.0, demand_cores=8.0), node(1, cores=10.0, demand_cores=2.0)
+        nodes = (
+            node_view(0, cores=10.0, demand_cores=8.0),
+            node_view(1, cores=10.0, demand_cores=2.0),
+        )
         self.assertAlmostEqual((0.2 * 8 + 0.8 * 5 + 2) / 10, added(*nodes).cpu_ratio)
         self.assertAlmostEqual(
             (0.2 * 2 + 0.8 * 5 + 2) / 10, added(*nodes, outcome=on(1)).cpu_ratio
         )
 
     def test_a_guest_on_two_nodes_loses_to_their_distance(self):
-        nodes = [node(at, cores=48.0, demand_cores=0.0) for at in range(2)]
+        nodes = [node_view(at, cores=48.0, demand_cores=0.0) for at in range(2)]
         loss = added(*nodes, outcome=on(0, 1), distances=((10, 20), (20, 10)))
         # Half of the lines take 80 ns longer, four of them at a time.
         self.assertAlmostEqual(LINES / 2 * 80e-9 / 4, loss.loss_ratio, delta=1e-6)
@@ -104,13 +107,13 @@ class AddedLossTest(unittest.TestCase):
         self.assertLess(spread.loss_ratio, 1e-6)
 
     def test_memory_that_may_lie_anywhere_counts_as_spread(self):
-        nodes = [node(at, cores=48.0, demand_cores=0.0) for at in range(2)]
+        nodes = [node_view(at, cores=48.0, demand_cores=0.0) for at in range(2)]
         loss = added(*nodes, outcome=on(0, mems=()), distances=((10, 20), (20, 10)))
         self.assertAlmostEqual(LINES / 2 * 80e-9 / 4, loss.loss_ratio, delta=1e-6)
 
     def test_busy_memory_makes_lines_wait(self):
         nodes = [
-            node(
+            node_view(
                 at,
                 cores=48.0,
                 demand_cores=0.0,
@@ -125,7 +128,7 @@ class AddedLossTest(unittest.TestCase):
         self.assertAlmostEqual(min(1.0, expected), loss.loss_ratio)
 
     def test_a_link_counts_where_lines_cross_it(self):
-        nodes = [node(at, cores=48.0, demand_cores=0.0, link_ratio=0.9) for at in range(2)]
+        nodes = [node_view(at, cores=48.0, demand_cores=0.0, link_ratio=0.9) for at in range(2)]
         self.assertEqual(0.9, added(*nodes).link_ratio)
         self.assertLess(added(*nodes).loss_ratio, 1e-6)
         idle = [node_view._replace(link_ratio=0.0) for node_view in nodes]
@@ -153,7 +156,7 @@ class AddedLossTest(unittest.TestCase):
     @given(demands, demands)
     def test_a_host_that_is_wanted_more_never_costs_less(self, one, other):
         low, high = (
-            added(*(node(at, cores=24.0, demand_cores=demand) for at in range(2))).loss_ratio
+            added(*(node_view(at, cores=24.0, demand_cores=demand) for at in range(2))).loss_ratio
             for demand in sorted((one, other))
         )
         self.assertLessEqual(low, high + 1e-9)

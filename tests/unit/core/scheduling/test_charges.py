@@ -3,7 +3,7 @@ import unittest
 
 from nova_numa_pmc.core.scheduling import charges, outcome
 from nova_numa_pmc.core.scheduling.host_columns import to_columns
-from tests.fixtures.hosts import GIB, MIB, PLACEMENT_OPTIONS, host, node
+from tests.fixtures.model_records import GIB, MIB, PLACEMENT_OPTIONS, node_view, view_of_nodes
 
 SMALL = outcome.expected_guest(2, 1024)
 
@@ -11,9 +11,9 @@ SMALL = outcome.expected_guest(2, 1024)
 def two(promised=(0, 0), vcpus=(4, 4), demand=(1.0, 1.0), **fields):
     """Build a host of two nodes of four cores."""
     return to_columns(
-        host(
+        view_of_nodes(
             *(
-                node(
+                node_view(
                     at,
                     4,
                     cpu_count=8,

@@ -10,7 +10,7 @@ from nova_numa_pmc.core.placement import placement, ranking
 from nova_numa_pmc.core.scheduling import outcome
 from nova_numa_pmc.core.scheduling.host_columns import to_columns
 from tests.fixtures.host_views import hosts
-from tests.fixtures.hosts import MIB, PLACEMENT_OPTIONS, host, node
+from tests.fixtures.model_records import MIB, PLACEMENT_OPTIONS, node_view, view_of_nodes
 
 asked = st.builds(
     outcome.ExpectedGuest,
@@ -71,25 +71,34 @@ class OutcomeTest(unittest.TestCase):
         self.assertEqual(long.pressures, tuple(short.pressures))
 
     def test_the_outcome_of_an_ordinary_host_takes_the_short_way(self):
-        columns = to_columns(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
+        columns = to_columns(
+            view_of_nodes(node_view(0, 4, capacity=9 * MIB), node_view(1, 4, capacity=9 * MIB))
+        )
         self.assertTrue(columns.uniform)
         result = outcome.outcome(columns, outcome.expected_guest(2, 4), PLACEMENT_OPTIONS)
         self.assertEqual(('one_node', (0.25,), (0,), (0,), (0,)), tuple(result))
 
     def test_a_guest_too_large_for_a_node_spans(self):
-        columns = to_columns(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
+        columns = to_columns(
+            view_of_nodes(node_view(0, 4, capacity=9 * MIB), node_view(1, 4, capacity=9 * MIB))
+        )
         result = outcome.outcome(columns, outcome.expected_guest(6, 4), PLACEMENT_OPTIONS)
         self.assertEqual(('span', (0.375, 0.375)), tuple(result)[:2])
 
     def test_a_guest_too_large_for_the_host_floats_over_all_nodes(self):
-        columns = to_columns(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
+        columns = to_columns(
+            view_of_nodes(node_view(0, 4, capacity=9 * MIB), node_view(1, 4, capacity=9 * MIB))
+        )
         result = outcome.outcome(columns, outcome.expected_guest(16, 4), PLACEMENT_OPTIONS)
         self.assertEqual(('too_few_cpus', (1.0, 1.0)), tuple(result)[:2])
 
     def test_a_host_without_a_usable_cpu_is_beyond_any_pressure(self):
         columns = to_columns(
-            host(
-                *(node(at, 0, cpu_count=0, capacity=9 * MIB, demand_cores=30.0) for at in range(2))
+            view_of_nodes(
+                *(
+                    node_view(at, 0, cpu_count=0, capacity=9 * MIB, demand_cores=30.0)
+                    for at in range(2)
+                )
             )
         )
         result = outcome.outcome(columns, outcome.expected_guest(2, 4), PLACEMENT_OPTIONS)

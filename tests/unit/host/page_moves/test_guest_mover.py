@@ -24,9 +24,9 @@ from nova_numa_pmc.host.cpusets import Cpuset, read_cpusets
 from nova_numa_pmc.host.page_moves import guest_mover, move_pages
 from nova_numa_pmc.host.page_moves.kernel_calls import KernelCalls
 from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
-from tests.fixtures.cgroups import Tree
-from tests.fixtures.guest_memory import START, GuestMemory
-from tests.fixtures.paged_child import PagedChild, usable
+from tests.fixtures.cgroups import GuestCgroups
+from tests.fixtures.guest_memory import START_TICKS, GuestMemory
+from tests.fixtures.paged_child import PagedChild, can_locate_pages
 
 TERMS = guest_mover.PageMoveLimits(
     bytes_per_sec=100 * PAGE_BYTES, batch_bytes=16 * PAGE_BYTES, reserve_bytes=1 << 20
@@ -56,7 +56,7 @@ class MigrateTest(unittest.TestCase):
     def guest(self, nodes, version=2, **memory):
         root = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, root)
-        self.tree = Tree(root, version=version)
+        self.tree = GuestCgroups(root, version=version)
         self.memory = GuestMemory(self.tree, nodes, **memory)
         self.groups = cgroups.find(self.tree.pid, root)
         return self.memory
@@ -150,7 +150,7 @@ class MigrateTest(unittest.TestCase):
     def test_pages_that_wait_for_a_hinting_fault_move_too(self):
         nodes = [None if at % 7 == 3 else 1 for at in range(3000)]
         memory = self.guest(nodes, hinted=range(0, 3000, 2))
-        self.tree.put('sys/devices/system/node/node%d/cpulist' % HOME, '4-5\n')
+        self.tree.write_file('sys/devices/system/node/node%d/cpulist' % HOME, '4-5\n')
         self.assertEqual(guest_mover.DONE, self.run_to_end(self.mover()).state)
         self.assertEqual({HOME, None}, set(memory.nodes))
         self.assertEqual({4, 5}, memory.touched_from)
@@ -204,7 +204,7 @@ class MigrateTest(unittest.TestCase):
                 end = self.run_to_end(self.mover())
                 self.assertEqual(expected, end.state)
         self.guest([AWAY] * 8, shared=(5,), mode='rw-s', name='/memfd:pc.ram (deleted)')
-        self.tree.put('proc/self/status', 'CapEff:\t0000000000000000\n')
+        self.tree.write_file('proc/self/status', 'CapEff:\t0000000000000000\n')
         self.assertEqual((('EACCES', 1),), self.run_to_end(self.mover()).refused)
 
     def test_huge_pages_move_by_their_first_address(self):
@@ -215,7 +215,7 @@ class MigrateTest(unittest.TestCase):
 
     def test_a_probe_for_huge_pages_is_rare_where_there_are_none(self):
         self.guest([AWAY] * 16 * 16)
-        self.tree.put(
+        self.tree.write_file(
             'sys/kernel/mm/transparent_hugepage/hpage_pmd_size', '%d\n' % (8 * PAGE_BYTES)
         )
         end = self.run_to_end(self.mover())
@@ -230,7 +230,7 @@ class MigrateTest(unittest.TestCase):
     def test_pages_that_a_filling_node_refuses_are_left(self):
         self.guest([AWAY] * 100, room={HOME: 16})
         self.memory.reserve = 1 << 30
-        self.memory.tell()
+        self.memory.write_files()
         end = self.run_to_end(self.mover())
         self.assertEqual((guest_mover.PARTLY, 16 * PAGE_BYTES), (end.state, end.moved_bytes))
         self.assertEqual((('ENOMEM', 84),), end.refused)
@@ -332,7 +332,7 @@ class MigrateTest(unittest.TestCase):
             if path.endswith('mems') and text == '0':
                 written.append(path)
                 self.memory.nodes = [HOME] * 40
-                self.memory.tell()
+                self.memory.write_files()
 
         self.memory.write = write
         end = self.run_to_end(self.mover())
@@ -355,10 +355,10 @@ class MigrateTest(unittest.TestCase):
 
     def test_a_guest_that_ends_while_it_moves_is_reported_as_gone(self):
         def reused():
-            self.memory.put_start(START + 1)
+            self.memory.set_start_time(START_TICKS + 1)
 
         def zombie():
-            self.memory.put_start(START, 'Z')
+            self.memory.set_start_time(START_TICKS, 'Z')
 
         def gone():
             shutil.rmtree(self.tree.root + '/proc/%d' % self.tree.pid)
@@ -408,13 +408,13 @@ class MigrateTest(unittest.TestCase):
 
     def test_unknown_bytes_per_node_are_reported_as_unknown(self):
         self.guest([AWAY] * 10)
-        self.tree.put(self.tree.memory + '/memory.numa_stat', 'garbage\n')
-        self.memory.tell = lambda: None
+        self.tree.write_file(self.tree.memory + '/memory.numa_stat', 'garbage\n')
+        self.memory.write_files = lambda: None
         end = self.run_to_end(self.mover())
         self.assertEqual((guest_mover.DONE, None), (end.state, end.left_bytes))
         self.assertEqual(10 * PAGE_BYTES, end.moved_bytes)
 
-    @unittest.skipUnless(usable(), 'move_pages(2) is not to be had here')
+    @unittest.skipUnless(can_locate_pages(), 'move_pages(2) is not to be had here')
     def test_a_real_process_is_read_with_the_kernels_own_answers(self):
         """Read with the kernel's own answers, all memory is where it belongs."""
         root = tempfile.mkdtemp()
@@ -422,10 +422,12 @@ class MigrateTest(unittest.TestCase):
         child = PagedChild()
         self.addCleanup(child.end)
         node = move_pages.locate(child.pid, array('Q', [child.start]))[0]
-        tree = Tree(root, pid=child.pid, bytes_by_node={node + 1: 1 << 20})
+        tree = GuestCgroups(root, pid=child.pid, bytes_by_node={node + 1: 1 << 20})
         for path in ['proc/%d/%s' % (child.pid, name) for name in ('maps', 'stat', 'pagemap')]:
             os.symlink('/' + path, os.path.join(root, path))
-        tree.put('sys/devices/system/node/node%d/meminfo' % node, 'Node 0 MemFree: 9999999 kB')
+        tree.write_file(
+            'sys/devices/system/node/node%d/meminfo' % node, 'Node 0 MemFree: 9999999 kB'
+        )
         kernel = KernelCalls()
         kernel.write = tree.write
         mover = guest_mover.GuestMove(

@@ -14,12 +14,12 @@ from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
 from nova_numa_pmc.host.page_moves import mappings, move_pages
 from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
 from nova_numa_pmc.host.page_moves.page_mover import PageMover
-from tests.fixtures.paged_child import PAGES, PagedChild, usable
+from tests.fixtures.paged_child import PAGES, PagedChild, can_locate_pages
 
 ABSENT_NODE = 1021
 
 
-@unittest.skipUnless(usable(), 'move_pages(2) is not to be had here')
+@unittest.skipUnless(can_locate_pages(), 'move_pages(2) is not to be had here')
 class KernelTest(unittest.TestCase):
     def setUp(self):
         self.child = PagedChild()

@@ -21,7 +21,7 @@ from nova_numa_pmc.host.sources import (
     uncore,
 )
 from nova_numa_pmc.sample_records import COUNTED
-from tests.fixtures import measured, sysfs
+from tests.fixtures import measured_host, sysfs
 from tests.fixtures.software_events import (
     ABSENT,
     CYCLES,
@@ -30,7 +30,7 @@ from tests.fixtures.software_events import (
     REMOTE,
     REMOTE_CACHE,
     STALLED,
-    event,
+    software_event,
 )
 from tests.fixtures.working_child import Child, touch
 
@@ -57,7 +57,7 @@ class Counting(unittest.TestCase):
     def tick(self, at_s, *pids):
         guests = []
         for pid in pids:
-            ran = measured.read_thread(pid, pid)
+            ran = measured_host.read_thread(pid, pid)
             guests.append(
                 RunningGuest(
                     model.Guest('u%d' % pid, 'g', 1, 1, pid=pid),
@@ -117,7 +117,9 @@ class GuestCountersTest(Counting):
         one = self.tick(1, self.child.pid)._replace(before_ns=SECOND)
         [guest], me = one.guests, os.getpid()
         more = one._replace(
-            guests=(guest._replace(threads={**guest.threads, me: measured.read_thread(me, me)}),)
+            guests=(
+                guest._replace(threads={**guest.threads, me: measured_host.read_thread(me, me)}),
+            )
         )
         is_known = [bool(source.sample(tick)) for tick in (one, one, more, more, one, one)]
         self.assertEqual([False, True, False, True, False, True], is_known)
@@ -333,7 +335,7 @@ class UncoreTest(unittest.TestCase):
         }, shared
 
     def test_each_package_is_counted_once_for_its_node(self):
-        read = event(counter_roles.MEM_READ, 0, cpus=(0, 4))._replace(pmu='imc_0')
+        read = software_event(counter_roles.MEM_READ, 0, cpus=(0, 4))._replace(pmu='imc_0')
         planned, shared = self.plan(read)
         self.assertEqual(
             {0: [(('imc_0', 0), ['mem_read'])], 1: [(('imc_0', 4), ['mem_read'])]}, planned
@@ -341,12 +343,12 @@ class UncoreTest(unittest.TestCase):
         self.assertEqual(set(), shared)
 
     def test_a_pmu_that_names_its_node_is_counted_for_that_node(self):
-        read = event(counter_roles.MEM_READ, 0, cpus=(0,), node=1)
+        read = software_event(counter_roles.MEM_READ, 0, cpus=(0,), node=1)
         self.assertEqual([0, 1], [len(own) for own in self.plan(read)[0].values()])
 
     def test_uncore_events_of_nodes_in_one_package_are_not_told_apart(self):
         self.packages(dict.fromkeys(range(8), 0))
-        planned, shared = self.plan(event(counter_roles.MEM_READ, 0, cpus=(0,)))
+        planned, shared = self.plan(software_event(counter_roles.MEM_READ, 0, cpus=(0,)))
         self.assertEqual(({0: [], 1: []}, {'mem_read'}), (planned, shared))
 
     def test_without_uncore_events_the_source_is_unavailable(self):

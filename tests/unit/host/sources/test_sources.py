@@ -13,9 +13,9 @@ from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import topology
 from nova_numa_pmc.host.sources import SourceTick, cpu_counters, numa_faults, pages, resctrl
 from nova_numa_pmc.sample_records import ATTRIBUTED, COUNTED, INFERRED
-from tests.fixtures import measured
+from tests.fixtures import measured_host
 
-SECOND = measured.SECOND_NS
+SECOND = measured_host.SECOND_NS
 SCHED = """\
 CPU 0/KVM (5001, #threads: 6)
 -------------------------------------------------------------------
@@ -106,7 +106,7 @@ class OnHost(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
-        self.host = measured.MeasuredHost(directory.name)
+        self.host = measured_host.MeasuredHost(directory.name)
         self.addCleanup(self.host.close)
         self.root = directory.name
         self.topology = topology.read(self.root)
@@ -170,11 +170,11 @@ class ResctrlTest(OnHost):
 
     def setUp(self):
         super().setUp()
-        self.host.caches({cpu: cpu // 4 for cpu in range(8)})
+        self.host.set_l3_domains({cpu: cpu // 4 for cpu in range(8)})
         self.source = resctrl.Resctrl('/sys/fs/resctrl', self.root)
 
     def set(self, group, total_0, local_0, total_1=0, local_1=0, tasks=()):
-        self.host.monitor(
+        self.host.set_resctrl_group(
             group, {0: (64 * total_0, 64 * local_0), 1: (64 * total_1, 64 * local_1)}, tasks
         )
 
@@ -229,26 +229,26 @@ class ResctrlTest(OnHost):
         self.assertEqual({}, steps(10, lambda: self.set('', 20, 0), at_s=3))
         self.assertEqual({}, steps(10, lambda: self.set('', 9, 0)))
         self.assertEqual(
-            {}, steps(10, lambda: self.host.monitor('', {0: ('Unavailable', 'Error')}))
+            {}, steps(10, lambda: self.host.set_resctrl_group('', {0: ('Unavailable', 'Error')}))
         )
         self.assertEqual({}, steps(10, lambda: self.set('new', 5, 5)))
 
     def test_resctrl_without_local_bandwidth_is_unavailable(self):
-        self.host.monitor('', {0: (1, 'Error'), 1: (1, '')})
+        self.host.set_resctrl_group('', {0: (1, 'Error'), 1: (1, '')})
         with self.assertRaises(SourceUnavailable):
             self.source.sample(self.tick(1))
 
     def test_resctrl_traffic_of_a_shared_domain_is_divided_over_its_nodes(self):
-        self.host.caches(dict.fromkeys(range(8), 0))
+        self.host.set_l3_domains(dict.fromkeys(range(8), 0))
         for total in (0, 100):
-            self.host.monitor('', {0: (6400 * total, 3200 * total)})
+            self.host.set_resctrl_group('', {0: (6400 * total, 3200 * total)})
             self.source.sample(self.tick(1 + total // 100))
         self.assertEqual({0: (2500.0, 2500.0), 1: (2500.0, 2500.0)}, self.rates_by_node_at(2))
 
     @given(st.binary(max_size=30))
     def test_garbage_in_resctrl_files_gives_no_traffic(self, text):
         for at_s in (1, 2):
-            self.host.monitor('', {0: (100, 50), 1: (100, 50)})
+            self.host.set_resctrl_group('', {0: (100, 50), 1: (100, 50)})
             self.host.write('sys/fs/resctrl/mon_data/mon_L3_00/mbm_total_bytes', text)
             self.host.write('sys/fs/resctrl/g/mon_data/mon_L3_xx/mbm_total_bytes', text)
             self.host.write('sys/fs/resctrl/g/tasks', text)
