@@ -52,7 +52,7 @@ SYSTEM_TIME = (
 MIGRATED = "awk '/^pgmigrate_success/ {print $2}' /proc/vmstat"
 
 
-def say(line):
+def print_progress(line):
     """Report progress."""
     print(f'bench-balance: {line}', file=sys.stderr, flush=True)
 
@@ -93,10 +93,10 @@ def watch(way, minutes, name):
         host = Host(machine)
         host.run('sysctl -q kernel.numa_balancing=0')
         host.guests.start([{'name': guest, 'paused': True, **GUEST} for guest in HOMES])
-        host.guests.hold(HOMES)
+        host.guests.bind_memory(HOMES)
         host.guests.resume(HOMES)
-        guests = host.guests.hold(dict.fromkeys(HOMES))
-        say(
+        guests = host.guests.bind_memory(dict.fromkeys(HOMES))
+        print_progress(
             f'{TITLES[way]}: {guests_per_node(guests, 2)} at first, least at home '
             f'{min(home_share(guest) for guest in guests.values()):.2%}'
         )
@@ -104,7 +104,7 @@ def watch(way, minutes, name):
         began, windows = time.monotonic(), []
         agent = begin(way, host)
         while not windows or time.monotonic() - began < 60 * minutes:
-            counted = host.guests.window(WINDOW_S)
+            counted = host.guests.count_accesses(WINDOW_S)
             guests = host.guests.report()
             local, remote = (
                 sum(guest[kind] for guest in counted['guests'].values())
@@ -121,7 +121,7 @@ def watch(way, minutes, name):
                     'least_at_home': min(map(home_share, guests.values())),
                 }
             )
-            say(
+            print_progress(
                 f'{TITLES[way]}: [{windows[-1]["seconds"]:4.0f} s] '
                 f'{windows[-1]["guests_per_node"]}, remote '
                 f'{windows[-1]["remote_share"]:.2%}, {windows[-1]["passes"]} passes'

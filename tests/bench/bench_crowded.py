@@ -49,7 +49,7 @@ INTERVAL_S, UNMEASURED_INTERVALS = 20, 3
 MACHINES = 4
 
 
-def say(line):
+def print_progress(line):
     """Report progress."""
     print(f'bench-crowded: {line}', file=sys.stderr, flush=True)
 
@@ -138,16 +138,16 @@ def main(argv=None):
                 try:
                     done.append(one_order(lab, duties))
                 except MachineGone as error:
-                    say(f'order {len(done) + 1} begins again: {error}')
+                    print_progress(f'order {len(done) + 1} begins again: {error}')
                     raise
-                say(
+                print_progress(
                     f'[{time.monotonic() - began:4.0f} s] order {len(done)}, duties {duties}: '
                     + ', '.join(f'{way} {speed:.1f}' for way, speed in done[-1].items())
                     + ' M instructions/s'
                 )
             break
     else:
-        say(f'{MACHINES} machines ended by themselves')
+        print_progress(f'{MACHINES} machines ended by themselves')
         return 1
     ratios = {
         f'{one} / {other}': sorted(round(speeds[one] / speeds[other], 4) for speeds in done)

@@ -64,7 +64,7 @@ SHAPES = {
 LOADS = ((0.6, 0.7), (0.8, 0.9), (0.95, 1.05), (1.3, 1.4))
 
 
-def say(text):
+def print_progress(text):
     """Show the progress."""
     print(f'  {text}', file=sys.stderr, flush=True)
 
@@ -214,7 +214,7 @@ def against_exact(hosts, seed=1):
         )
         rows.append([_compared(lost, size, least, fewest) for lost, size in ends])
         if at % 20 == 19:
-            say(f'{at + 1} of {hosts} small hosts')
+            print_progress(f'{at + 1} of {hosts} small hosts')
     print(f'{hosts} small hosts, exact search gave up on {unproven}')
     findings = {'small_hosts': hosts, 'not_proven': unproven}
     for (tick_s, _), columns in zip(TICKS, zip(*rows)):
@@ -288,7 +288,7 @@ def phases(seeds, hours):
                     host.useful / host.wanted,
                 )
                 sums[name] = [a + b / seeds for a, b in zip(sums.get(name, [0.0] * 7), row)]
-            say(f'phases of {phase_s} s: {seed + 1} of {seeds} loads')
+            print_progress(f'phases of {phase_s} s: {seed + 1} of {seeds} loads')
         for name, mean in sums.items():
             print(
                 f'  {phase_s // 60:3} min {name:19}{mean[0]:10.0f}{mean[1]:9.0f}{mean[2]:10.0f}'
@@ -314,7 +314,7 @@ def over_subscribed(seeds, hours):
                 _work_done(SimulatedLoad(seed, 600, hours, load=(low, high), burst=0.5, **shape))
                 for seed in range(seeds)
             ]
-            say(f'{title}, {low} to {high} of the cores wanted')
+            print_progress(f'{title}, {low} to {high} of the cores wanted')
             mean = [statistics.mean(column) for column in zip(*rows)]
             over = [min(row[2] - row[at] for row in rows) for at in (0, 1)]
             print(

@@ -137,7 +137,7 @@ def timed(function):
 
 def measure(number, options, copies):
     """Return {way: {descriptors, open_s, sample_s}} for a number of guests; ways may be absent."""
-    say('%d guests' % number)
+    print_progress('%d guests' % number)
     rounds = {}
     with (
         running_guests.running(number, options.switching, 0.8 * options.gap) as guests,
@@ -155,7 +155,7 @@ def measure(number, options, copies):
                 with contextlib.closing(make()) as one:
                     rounds[way] = rounds_of(one, options)
             except exceptions.CounterError as error:
-                say('%d guests, %s: not measured: %s' % (number, way, error))
+                print_progress('%d guests, %s: not measured: %s' % (number, way, error))
         if options.perf:
             rounds[PERF] = rounds_of_perf(
                 [
@@ -241,7 +241,7 @@ def slow_down(options):
         )
         times = {way: [] for way in (*ours, *theirs)}
         for at in range(options.repeats):
-            say('slow-down: %d of %d' % (at + 1, options.repeats))
+            print_progress('slow-down: %d of %d' % (at + 1, options.repeats))
             for way, wanted in ours.items():
                 with contextlib.closing(owner_counters.OwnerCounters()) as owners:
                     owners.sample(wanted, idle_is_zero=True)
@@ -252,7 +252,7 @@ def slow_down(options):
     return load, {way: statistics.median(durations) for way, durations in times.items()}
 
 
-def say(text):
+def print_progress(text):
     """Print the progress."""
     print(text, file=sys.stderr, flush=True)
 

@@ -36,7 +36,7 @@ REAL_START_S = 90  # a machine thawed and six guests started, on two cores
 WAYS = ('numad', 'ours')
 
 
-def say(line):
+def print_progress(line):
     """Report progress."""
     print(f'bench-skew: {line}', file=sys.stderr, flush=True)
 
@@ -93,7 +93,7 @@ def ask(skews_mib, orders, name):
 
 def start_real(skews_mib, orders, name):
     """Start libvirt's guests both ways; yield as :func:`ask`, based on where their bytes are."""
-    say(f'about {len(skews_mib) * len(orders) * 2 * REAL_START_S // 60} minutes')
+    print_progress(f'about {len(skews_mib) * len(orders) * 2 * REAL_START_S // 60} minutes')
     steps = scenario.Steps(lambda line: None)
     for skew_mib in skews_mib:
         plan = scenario.Plan(skew_mib=skew_mib, windows=0)
@@ -148,12 +148,12 @@ def main(argv=None):
     try:
         for line in (start_real if real else ask)(args.skews, orders, f'skew-{os.getpid()}'):
             lines.append(line)
-            say(
+            print_progress(
                 f'[{time.monotonic() - began:4.0f} s] {line["skew_mib"]} MiB, order '
                 f'{line["order"]}: numad {spread(line["numad"])}, ours {spread(line["ours"])}'
             )
     except KeyboardInterrupt:
-        say('interrupted: these are the orders that were asked')
+        print_progress('interrupted: these are the orders that were asked')
     rows = summarize(lines)
     print(
         f'{"skew MiB":>8}  {"orders":>6}  {"numad even":>10}  {"ours even":>9}  '

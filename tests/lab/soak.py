@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start, stop, load and break things at random in an emulated host where the agent rebalances.
+"""Start, stop, load and disturb guests at random on an emulated host with the agent.
 
 After each step, the guests that must run do; every few steps, each is checked to be where it was
 promised, and no other guest has a promise. At the end, nothing is left of the guests, and the
@@ -26,15 +26,15 @@ from machine.agent import INTERVAL_S, UNIT, Agent  # noqa: E402
 from machine.shape import Shape  # noqa: E402
 from machine.vm import Machine, MachineError  # noqa: E402
 
-GUESTS_MAX, STEPS_BETWEEN_LOOKS = 8, 5
+GUESTS_MAX, STEPS_BETWEEN_CHECKS = 8, 5
 MOVES_PER_HOUR = 20  # the option's default
 #: The maximum demand of all guests together [% of a CPU]. An emulated CPU waits in each TLB
 #: shootdown until the real ones have run all others: with more of them busy than there are real
 #: ones, 32 MiB take minutes to migrate, and a process that writes to a cgroup in the meantime
 #: waits for that.
-LOAD_MAX = 100
-#: What an engineer would look at first if something hangs.
-LOOK_AROUND = (
+LOAD_MAX_PERCENT = 100
+#: Shell commands whose output helps to find out why something hangs.
+DEBUG_COMMANDS = (
     'uptime; ps -eo pid,stat,wchan:28,etimes,args | cut -c1-120; '
     'for t in /proc/$(pgrep -of nova-numa-agent)/task/*; do cat $t/stack; done; '
     'dmesg | tail -n 40; journalctl -q -n 60 --no-pager -o short-monotonic'
@@ -46,14 +46,14 @@ MOVED = re.compile(r'guest (?P<name>\S+): (?P<kind>[a-z]+): from ')
 
 
 class Soak:
-    """A run.
+    """A run of random actions on a host.
 
     :param lab: ``conftest.Lab`` with the hook installed
-    :param say: called to show a line
+    :param print_line: called to show a line
     """
 
-    def __init__(self, lab, seed, say=print):
-        self.lab, self.run, self.say = lab, lab.run, say
+    def __init__(self, lab, seed, print_line=print):
+        self.lab, self.run, self.print_line = lab, lab.run, print_line
         self.agent = Agent(lab)
         self.rng, self.expected, self.started = random.Random(seed), {}, 0
         self.counts, self.rss_kib = collections.Counter(), collections.defaultdict(list)
@@ -61,10 +61,10 @@ class Soak:
         self.actions = {
             self.start: 30,
             self.stop: 18,
-            self.squeeze: 14,
+            self.limit_cpu_time: 14,
             self.pause: 6,
-            self.fill: 6,
-            self.reset: 8,
+            self.fill_node: 6,
+            self.reset_cpuset: 8,
             self.kill_agent: 4,
             self.reload: 4,
             self.restart_libvirtd: 3,
@@ -76,7 +76,7 @@ class Soak:
         self.agent.start(rebalance='on')
 
     def step(self, action=None):
-        """Do one thing, and check that it ended no guest.
+        """Do one action, and check that it ended no guest.
 
         :param action: one of ``actions``, or None for any
         """
@@ -86,10 +86,10 @@ class Soak:
         if outcome is None:
             return
         self.counts[action.__name__] += 1
-        self.say(f'{action.__name__}: {outcome}')
-        self.see_running()
-        if sum(self.counts.values()) % STEPS_BETWEEN_LOOKS == 0:
-            self.look()
+        self.print_line(f'{action.__name__}: {outcome}')
+        self.check_running()
+        if sum(self.counts.values()) % STEPS_BETWEEN_CHECKS == 0:
+            self.check_places()
 
     def start(self):
         """Start one to three guests in parallel."""
@@ -100,7 +100,7 @@ class Soak:
         for _ in range(self.rng.randint(1, min(3, room))):
             vcpus = self.rng.choice((1, 1, 2))
             duty = self.rng.choice(
-                [d for d in (5, 10, 20, 40, 60) if d == 5 or load + d * vcpus <= LOAD_MAX]
+                [d for d in (5, 10, 20, 40, 60) if d == 5 or load + d * vcpus <= LOAD_MAX_PERCENT]
             )
             load += duty * vcpus
             self.started += 1
@@ -120,14 +120,14 @@ class Soak:
                 self.expected[spec['name']] = spec
             elif 'imeout' in why or 'timed out' in why:  # libvirt's call of systemd
                 self.timed_out += 1
-                self.say(f'{spec["name"]}: {why}')
+                self.print_line(f'{spec["name"]}: {why}')
             else:
                 raise MachineError(f'{spec["name"]} did not start: {why}')
         return ', '.join(f'{s["name"]} {s["vcpus"]} x {s["cmdline"]}' for s in specs)
 
     def stop(self):
         """End one or two guests."""
-        names = self._some(2)
+        names = self._choose_guests(2)
         if not names:
             return None
         self.lab.guests.stop(names)
@@ -135,9 +135,9 @@ class Soak:
             del self.expected[name]
         return ', '.join(names)
 
-    def squeeze(self):
+    def limit_cpu_time(self):
         """Change a guest's load by limiting its CPU time."""
-        names = self._some(1)
+        names = self._choose_guests(1)
         if not names:
             return None
         quota = self.rng.choice((-1, 20000, 50000))
@@ -146,7 +146,7 @@ class Soak:
 
     def pause(self):
         """Suspend a guest and resume it."""
-        names = self._some(1)
+        names = self._choose_guests(1)
         if not names:
             return None
         self.run(
@@ -156,7 +156,7 @@ class Soak:
         )
         return names[0]
 
-    def fill(self):
+    def fill_node(self):
         """Take most of the free memory of a node, or release it."""
         if self.filled is not None:
             self.lab.unskew(self.filled)
@@ -166,7 +166,7 @@ class Soak:
         self.lab.skew(self.filled, mib=900)
         return f'node {self.filled} taken'
 
-    def reset(self):
+    def reset_cpuset(self):
         """Give a vCPU's group all CPUs, as a reload of systemd may do."""
         paths = [
             path for path in self.lab.cpusets() if path.endswith('/libvirt/vcpu0/cpuset.cpus')
@@ -196,16 +196,16 @@ class Soak:
         self.run('systemctl restart libvirtd && virsh -q list >/dev/null', timeout=300)
         return 'done'
 
-    def _some(self, most):
+    def _choose_guests(self, most):
         names = sorted(self.expected)
         return self.rng.sample(names, min(len(names), self.rng.randint(1, most)))
 
-    def see_running(self):
+    def check_running(self):
         """Check that the guests that should run do, and that none was killed for memory."""
         assert self.lab.running() == sorted(self.expected)
         assert self.lab.oom_kills() == 0
 
-    def look(self):
+    def check_places(self):
         """Check two intervals later that each guest is as promised and each promised one runs."""
         self.lab.wait_for_hooks()
         self.agent.until(lambda: self.agent.show('ActiveState'), lambda state: state == 'active')
@@ -242,12 +242,12 @@ class Soak:
         return {name for name, kind in last.items() if kind == 'widen'}
 
     def end(self):
-        """End all guests and check that nothing is left; return what there was, as plain data."""
-        self.look()
+        """End all guests, check that nothing is left, and return the figures of the run."""
+        self.check_places()
         self.lab.guests.stop()
         self.expected.clear()
         self.agent.after(2)
-        self.see_running()
+        self.check_running()
         assert self.lab.promised() == []
         groups = self.run('ls -d /sys/fs/cgroup/machine.slice/machine-qemu* 2>/dev/null | wc -l')
         assert groups.stdout.strip() == '0'
@@ -295,14 +295,14 @@ def main(argv=None):
 
     began = time.monotonic()
 
-    def say(line):
+    def print_line(line):
         print(f'soak: [{time.monotonic() - began:5.0f} s] {line}', file=sys.stderr, flush=True)
 
     machine = Machine.up('soak', Shape())
     try:
         lab = conftest.Lab(machine)
         lab.install_hook()
-        soak = Soak(lab, args.seed, say)
+        soak = Soak(lab, args.seed, print_line)
         soak.begin()
         try:
             while time.monotonic() - began < 60 * args.minutes:
@@ -310,7 +310,7 @@ def main(argv=None):
             findings = soak.end()
         except (AssertionError, MachineError):
             print('\n'.join(soak.agent.journal()[-60:]), file=sys.stderr)
-            print(lab.run(LOOK_AROUND, timeout=300, check=False).stdout, file=sys.stderr)
+            print(lab.run(DEBUG_COMMANDS, timeout=300, check=False).stdout, file=sys.stderr)
             raise
     finally:
         machine.down()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent under its own hardened unit, with real systemd, libvirt, cgroups and counters."""
+"""Test the agent in its hardened unit, with real systemd, libvirt, cgroups and counters."""
 
 import json
 

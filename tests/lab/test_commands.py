@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's commands on a crowded node: the kernel confirms what they report.
+"""Test commands on a host with a crowded node, and compare their reports with the kernel's.
 
-They take minutes: `make lab-full` runs them.
+These tests take minutes: `make lab-full` runs them.
 """
 
 import json
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.full
 
 BUSY = {'memory_mib': 16, 'cmdline': 'duty=100 touch=50'}
 CPUS = {0: '0-1', 1: '2-3'}
-NONE, NOT_MADE = 0, 2  # exit codes
+DONE, MOVES_WOULD_PAY = 0, 2  # exit codes
 
 
 class Operator:
@@ -23,16 +23,16 @@ class Operator:
     def __init__(self, lab):
         self.lab = lab
 
-    def tell(self, command, code=NONE):
+    def run(self, command, code=DONE):
         """Run a command that must end with an exit code; return its output."""
         done = self.lab.run(f'nova-numa-rebalance {command}', timeout=300, check=False)
         print(f'$ nova-numa-rebalance {command} -> {done.returncode}\n{done.stdout}{done.stderr}')
         assert done.returncode == code, (command, done.returncode, done.stderr)
         return done.stdout
 
-    def ask(self, command, code=NONE):
+    def run_json(self, command, code=DONE):
         """Run a command that answers in JSON; return the answer."""
-        return json.loads(self.tell(command + ' --json', code))
+        return json.loads(self.run(command + ' --json', code))
 
     def per_node(self):
         """Return how many guests each node holds, based on their bytes."""
@@ -62,17 +62,17 @@ def test_a_plan_is_applied_and_undone_without_an_agent(operator):
     """A plan is applied and recorded in the history, and undo restores the original places."""
     lab = operator.lab
     names = sorted(lab.guests.report())
-    planned = operator.ask('plan --interval 10', NOT_MADE)
+    planned = operator.run_json('plan --interval 10', MOVES_WOULD_PAY)
     assert len(planned['moves']) == 2 and operator.per_node() == [4, 0]
-    applied = operator.ask('apply --interval 10 --yes')
+    applied = operator.run_json('apply --interval 10 --yes')
     moved = {part['name'] for one in applied['outcome']['entries'] for part in one['parts']}
     assert len(moved) == 2
     assert_together(lab, {name: int(name in moved) for name in names})
-    why = {guest['name']: guest['why'] for guest in operator.ask('status')['guests']}
+    why = {guest['name']: guest['why'] for guest in operator.run_json('status')['guests']}
     assert {name for name in names if 'moved by apply' in why[name]} == moved
-    operator.tell('undo --yes')
+    operator.run('undo --yes')
     assert_together(lab, dict.fromkeys(names, 0))
-    history = [json.loads(line) for line in operator.tell('history --json').splitlines()]
+    history = [json.loads(line) for line in operator.run('history --json').splitlines()]
     assert [one['mover'] for one in history] == ['apply'] * 2 + ['undo'] * 2
     assert {one['result'] for one in history} == {'done'}
     assert sorted(lab.running()) == names and not lab.oom_kills()
@@ -94,7 +94,7 @@ def test_a_signal_ends_apply_and_leaves_guests_as_promised(operator):
     promised = {one['name']: one['cpu_nodes'] for one in lab.promised()}
     for name, guest in lab.guests.report().items():
         assert [CPUS[node] for node in promised[name]] == guest['cpus'], (name, guest)
-    operator.tell('plan --interval 10', NOT_MADE)  # nothing remains locked
+    operator.run('plan --interval 10', MOVES_WOULD_PAY)  # nothing remains locked
 
 
 def test_the_agent_moves_no_guest_that_is_pinned_and_none_while_paused(operator, agent):
@@ -102,23 +102,23 @@ def test_the_agent_moves_no_guest_that_is_pinned_and_none_while_paused(operator,
     lab = operator.lab
     names = sorted(lab.guests.report())
     for name in names[:2]:
-        operator.tell(f'pin {name}')
-    operator.tell("pause --reason 'a test'")
+        operator.run(f'pin {name}')
+    operator.run("pause --reason 'a test'")
     agent.start(rebalance='on')
     agent.after(4)
     assert operator.per_node() == [4, 0]
     assert agent.show('StatusText').startswith('paused: a test; ')
-    assert operator.ask('status')['agent']['paused']['reason'] == 'a test'
-    operator.tell('resume')
+    assert operator.run_json('status')['agent']['paused']['reason'] == 'a test'
+    operator.run('resume')
     agent.until(operator.per_node, lambda per_node: per_node == [2, 2], 60 * INTERVAL_S)
     agent.until(
-        lambda: operator.tell('history --json').count('"mover": "agent"'), lambda count: count == 2
+        lambda: operator.run('history --json').count('"mover": "agent"'), lambda count: count == 2
     )
     assert_together(lab, {name: int(name not in names[:2]) for name in names})
-    operator.tell(f'pin {names[0]} --node 1')
+    operator.run(f'pin {names[0]} --node 1')
     agent.after(2)
     assert home(lab.guests.report()[names[0]]) == 1
-    operator.tell(f'ignore {names[1]} --release')
+    operator.run(f'ignore {names[1]} --release')
     agent.after(2)
     assert lab.guests.report()[names[1]]['cpus'] != [CPUS[0]]
     assert not [line for line in agent.journal() if ' fails: ' in line]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine's counters, compared with walks whose size and node are known."""
+"""Compare the machine's counters with walks of known sizes on known nodes."""
 
 import time
 
 import pytest
 
-LINE, MIB = 64, 1 << 20
+LINE_BYTES, MIB = 64, 1 << 20
 WALK_MIB, PASSES = 8, 10  # eight times the model's last-level cache
-LINES_A_PASS = WALK_MIB * MIB // LINE
+LINES_A_PASS = WALK_MIB * MIB // LINE_BYTES
 
 
 def perf(lab, events, command, scope=''):
@@ -16,8 +16,8 @@ def perf(lab, events, command, scope=''):
     return [int(line.split(',')[0]) for line in text.splitlines() if 'numa_emu' in line]
 
 
-def walk(cpu, node, passes):
-    """Return the command for a walk."""
+def walk_command(cpu, node, passes):
+    """Return the command for a walk of a node's memory from a CPU."""
     return f'/opt/lab/numawalk {cpu} {node} {WALK_MIB} {passes}'
 
 
@@ -25,8 +25,8 @@ def walk(cpu, node, passes):
 def test_each_line_of_a_walk_is_counted_as_local_or_remote(lab, cpu, node):
     """Ten more passes cause ten times its lines, all local or all remote by CPU and node."""
     events = ['numa_emu/local_dram/', 'numa_emu/remote_dram/']
-    short = perf(lab, events, walk(cpu, node, 1))
-    long = perf(lab, events, walk(cpu, node, 1 + PASSES))
+    short = perf(lab, events, walk_command(cpu, node, 1))
+    long = perf(lab, events, walk_command(cpu, node, 1 + PASSES))
     local, remote = (b - a for a, b in zip(short, long))
     expected, other = (local, remote) if cpu // 2 == node else (remote, local)
     assert expected == pytest.approx(PASSES * LINES_A_PASS, rel=0.02)
@@ -36,14 +36,14 @@ def test_each_line_of_a_walk_is_counted_as_local_or_remote(lab, cpu, node):
 def test_the_plugin_counts_a_walk_at_its_cpu_and_node(lab):
     """The plugin's page, read on the host, shows the walk at the right CPU and node."""
     before = lab.machine.counts()
-    lab.run(walk(2, 0, PASSES))
+    lab.run(walk_command(2, 0, PASSES))
     after = lab.machine.counts()
     assert (after[2]['dram'][0] - before[2]['dram'][0]) >= PASSES * LINES_A_PASS
 
 
 def test_accesses_to_a_few_pages_hit_the_cache(lab):
     """Walks of 8 MiB miss at each line; the same number of accesses to a few pages hit."""
-    missed, hits = perf(lab, ['numa_emu/local_dram/', 'numa_emu/hits/'], walk(0, 0, 20))
+    missed, hits = perf(lab, ['numa_emu/local_dram/', 'numa_emu/hits/'], walk_command(0, 0, 20))
     assert missed > 20 * LINES_A_PASS * 0.98
     missed, hits = perf(
         lab,
@@ -58,8 +58,8 @@ def test_a_memory_controller_counts_what_cpus_fetch_from_it(lab):
     events = [
         f'numa_emu_imc_{node}/cas_{kind}/' for node in (0, 1) for kind in ('reads', 'writes')
     ]
-    short = perf(lab, events, walk(0, 1, 1), scope='-a')
-    long = perf(lab, events, walk(0, 1, 1 + PASSES), scope='-a')
+    short = perf(lab, events, walk_command(0, 1, 1), scope='-a')
+    long = perf(lab, events, walk_command(0, 1, 1 + PASSES), scope='-a')
     grown = [b - a for a, b in zip(short, long)]
     assert sum(grown[2:]) == pytest.approx(PASSES * LINES_A_PASS, rel=0.05)
     assert sum(grown[:2]) < 0.1 * sum(grown[2:])
@@ -69,7 +69,7 @@ def test_four_events_are_counted_at_the_same_time(lab):
     """Four events count all the time; each of eight counts for about half of it."""
 
     def running(events):
-        line = f'perf stat -x, -C 0 -e {",".join(events)} {walk(0, 0, 60)} 2>&1 >/dev/null'
+        line = f'perf stat -x, -C 0 -e {",".join(events)} {walk_command(0, 0, 60)} 2>&1 >/dev/null'
         text = lab.run(line).stdout
         rows = [row.split(',') for row in text.splitlines() if 'numa_emu' in row]
         return [float(row[4]) for row in rows]
@@ -103,7 +103,9 @@ def test_a_guests_accesses_count_only_with_the_guest_modifier(lab):
 
 def test_kernel_and_user_accesses_are_told_apart(lab):
     """A walk in user space counts as the user's; clearing its pages counts as the kernel's."""
-    user, kernel = perf(lab, ['numa_emu/local_dram/u', 'numa_emu/local_dram/k'], walk(0, 0, 20))
+    user, kernel = perf(
+        lab, ['numa_emu/local_dram/u', 'numa_emu/local_dram/k'], walk_command(0, 0, 20)
+    )
     assert user == pytest.approx(20 * LINES_A_PASS, rel=0.05)
     assert LINES_A_PASS * 0.5 < kernel < LINES_A_PASS * 4
 
@@ -113,9 +115,9 @@ def test_a_guests_accesses_are_remote_until_its_memory_follows(lab):
     lab.guests.start([{'name': 'walker', 'memory_mib': 48, 'cmdline': 'duty=60'}])
     group = lab.run('ls -d /sys/fs/cgroup/machine.slice/*walker.scope').stdout.strip()
     lab.run(f"echo 0-1 >'{group}/cpuset.cpus'; echo 1 >'{group}/cpuset.mems'")
-    wrong = lab.guests.window(3)['guests']['walker']
+    wrong = lab.guests.count_accesses(3)['guests']['walker']
     lab.run(f"echo 0 >'{group}/cpuset.mems'")
-    rates = lab.guests.window(3)['guests']['walker']
+    rates = lab.guests.count_accesses(3)['guests']['walker']
     assert wrong['remote'] > 0.99 * (wrong['local'] + wrong['remote'])
     assert rates['remote'] < 0.01 * (rates['local'] + rates['remote'])
     assert set(lab.guests.report()['walker']['bytes']) == {0, 1}
@@ -126,7 +128,7 @@ def test_a_guests_accesses_are_remote_until_its_memory_follows(lab):
 PACE = 60_000_000
 
 
-def spin(lab, cpus, seconds=3):
+def count_loops(lab, cpus, seconds=3):
     """Run one loop per listed CPU in parallel; return the total number of loops done."""
     listed = ' '.join(map(str, cpus))
     line = f'for c in {listed}; do /opt/lab/numawalk spin $c {seconds} & done; wait'
@@ -137,7 +139,7 @@ def spin(lab, cpus, seconds=3):
 def test_paced_loops_on_half_of_the_cpus_do_half_the_work(lab):
     """Four loops on two of four vCPUs get half of what they get on four; one gets a quarter."""
     lab.machine.pace(PACE)
-    spread, piled, one = (spin(lab, cpus) for cpus in ([0, 1, 2, 3], [0, 0, 1, 1], [0]))
+    spread, piled, one = (count_loops(lab, cpus) for cpus in ([0, 1, 2, 3], [0, 0, 1, 1], [0]))
     print(f'work done: piled/spread {piled / spread:.3f}, one/spread {one / spread:.3f}')
     assert piled / spread == pytest.approx(0.5, abs=0.06)
     assert one / spread == pytest.approx(0.25, abs=0.04)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Demand is what guests want of the CPUs that they may use, whatever limits them."""
+"""Test the measured demand of guests with quotas, dedicated CPUs and isolated CPUs."""
 
 import json
 
@@ -15,7 +15,7 @@ NOVA_CONF = '[compute]\ncpu_shared_set = {}\ncpu_dedicated_set = {}\n'
 DEDICATED = "<cputune><vcpupin vcpu='0' cpuset='{cpu}'/><emulatorpin cpuset='{cpu}'/></cputune>"
 
 
-def planned(lab):
+def measure_and_plan(lab):
     """Return (what was measured, what would be moved within four hours)."""
     top = json.loads(
         lab.run(
@@ -45,7 +45,7 @@ def test_a_quota_is_neither_waiting_nor_pressure(lab):
     lab.start_at([{**BUSY, 'name': name} for name in names], dict.fromkeys(names, 0))
     for name in names:
         lab.run(f'virsh -q schedinfo {name} --live --set {QUOTA}')
-    nodes, guests, moves = planned(lab)
+    nodes, guests, moves = measure_and_plan(lab)
     for name in names:
         ran, waited = guests[name]
         assert ran < 0.12 and waited < 0.1, (name, guests[name])
@@ -53,7 +53,7 @@ def test_a_quota_is_neither_waiting_nor_pressure(lab):
     assert moves == []
 
 
-def pools_of(agent):
+def published_pools(agent):
     """Return {node id: (cores, current demand)} as published, and the source of the CPUs."""
     host = agent.after(2)
     print(host['pool_source'], host['nodes'])
@@ -93,9 +93,9 @@ def test_polling_on_dedicated_cpus_adds_no_demand_to_shared_ones(agent):
     )
     lab.wait_for_hooks()
     promised = {one['name']: one['vcpus'] for one in lab.promised()}
-    measured, source = pools_of(agent)
+    measured, source = published_pools(agent)
     lab.run('rm -r /etc/nova && systemctl restart nova-numa-agent', timeout=200)
-    inferred, by_guests = pools_of(agent)
+    inferred, by_guests = published_pools(agent)
     status = lab.run('nova-numa-rebalance status').stdout
     print(promised, status)
     assert (source, by_guests) == ('nova.conf', 'guests')
@@ -119,7 +119,7 @@ def test_demand_on_a_saturated_shared_cpu_exceeds_its_capacity(agent):
         [{**BUSY, 'name': name, 'vcpu': "placement='static' cpuset='0'"} for name in ('a', 'b')]
     )
     lab.wait_for_hooks()
-    pools, source = pools_of(agent)
+    pools, source = published_pools(agent)
     lab.run('rm -r /etc/nova')
     assert source == 'nova.conf'
     assert pools[0][0] == 1.0 and pools[0][1] > 1.6, pools
@@ -131,7 +131,7 @@ def test_an_isolated_cpu_is_in_no_pool(lab_of):
     lab.install_hook()
     lab.guests.start([{**BUSY, 'name': 'poll', 'cputune': DEDICATED.format(cpu=3)}])
     lab.wait_for_hooks()
-    nodes, guests, moves = planned(lab)
+    nodes, guests, moves = measure_and_plan(lab)
     assert (nodes[0]['capacity_cores'], nodes[1]['capacity_cores']) == (2.0, 1.0), nodes
     assert guests['poll'][0] > 0.6 and nodes[1]['demand_cores'] < 0.6, (guests, nodes)
     assert moves == [] and lab.promised()[0]['vcpus'] == 0

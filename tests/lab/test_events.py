@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's wake-up by events, and its work without libvirt: real libvirt, inotify, cgroups."""
+"""Test the agent's reaction to events of libvirt and inotify, and its work without libvirt."""
 
 import json
 import statistics

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever breaks on a host, guests start and keep running, according to libvirt's list."""
+"""Guests start and keep running when Python, the package, the hook or libvirtd fails."""
 
 import time
 
@@ -33,7 +33,7 @@ KILL = 'systemctl kill -s KILL libvirtd; sleep 1; systemctl start libvirtd'
 SPEC = {'memory_mib': 32, 'cmdline': 'duty=10'}
 
 
-def reconnected(host, *names):
+def running_after_reconnect(host, *names):
     """Return the running guests once the daemon has reconnected to them; a query waits for it."""
     for name in names:
         host.run(f'virsh dommemstat {name}', timeout=100, check=False)
@@ -66,9 +66,9 @@ def test_guests_start_and_keep_running_in_spite_of_a_fault(host, fault):
         began = time.monotonic()
         host.run('virsh create /run/guests/new.xml', timeout=200)
         print(f'{fault}: a start took {time.monotonic() - began:.1f} s')
-        for blow in (RESTART, KILL, 'systemctl daemon-reload'):
-            host.run(blow, timeout=200)
-            assert reconnected(host, 'new', 'old') == ['new', 'old'], blow
+        for restart in (RESTART, KILL, 'systemctl daemon-reload'):
+            host.run(restart, timeout=200)
+            assert running_after_reconnect(host, 'new', 'old') == ['new', 'old'], restart
         host.run('virsh destroy new', timeout=200)
     finally:
         host.run(mended)
@@ -88,13 +88,13 @@ def test_guests_keep_their_places_when_libvirtd_restarts(host):
     host.wait_for_hooks()
     before = host.guests.report()
     assert sorted(guest['cpus'][0] for guest in before.values()) == ['0-1', '2-3']
-    for blow in (RESTART, KILL, 'systemctl daemon-reload'):
-        host.run(blow, timeout=200)
-        assert reconnected(host, 'new', 'old') == ['new', 'old'], blow
+    for restart in (RESTART, KILL, 'systemctl daemon-reload'):
+        host.run(restart, timeout=200)
+        assert running_after_reconnect(host, 'new', 'old') == ['new', 'old'], restart
         after = host.guests.report()
         for name in ('new', 'old'):
             for what in ('pid', 'cpus', 'mems'):
-                assert after[name][what] == before[name][what], (blow, name)
+                assert after[name][what] == before[name][what], (restart, name)
     assert len(host.promised()) == 2
 
 
@@ -122,7 +122,7 @@ def test_a_hook_that_cannot_be_executed_kills_guests(host):
     try:
         host.run(RESTART, timeout=200)
         deadline = time.monotonic() + 100
-        while reconnected(host, 'old') and time.monotonic() < deadline:
+        while running_after_reconnect(host, 'old') and time.monotonic() < deadline:
             time.sleep(1)
         assert host.running() == []
         assert host.run('pgrep -x qemu-system-x86', check=False).returncode == 1

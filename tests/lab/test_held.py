@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests are local from their first page, and libvirt's own commands work on them.
+"""Test that guests are local from their first page and that libvirt's commands work on them.
 
 ``pytest -s -k libvirts_commands`` prints the table of commands; ``LAB_STARTS=500 pytest -s --full
 -k many_starts`` makes 500 starts, with a fresh machine for every 50.
@@ -33,23 +33,23 @@ THREADS = {
     'iothreadpin': 'iothread1',
     'cpuset by hand': 'vcpu0',
 }
-FOREIGN = {0: ('2', '1'), 1: ('0', '0')}  # a CPU of the other node, and that node's number
+OTHER_NODE = {0: ('2', '1'), 1: ('0', '0')}  # a CPU of the other node, and that node's number
 #: Every run includes the commands that narrow our hold, and those that make a new thread.
-FEW = ('vcpupin', 'setvcpus')
+FEW_COMMANDS = ('vcpupin', 'setvcpus')
 #: AllowedCPUs= requires cgroup v2 (systemd.resource-control(5)).
 NOT_ON_V1 = ('AllowedCPUs',)
 #: QEMU's own pages that the kernel may refuse to move (EACCES).
 REFUSED_BYTES = 1 << 20
 #: Starts on one machine: emulation gets slower with each new QEMU whose code it translates.
 BATCH = 50
-LYING = re.compile(r'guest (\S+): started: .*?(?:(\d+) of (\d+) KiB lay elsewhere|\(local)')
+STARTED_LINE = re.compile(r'guest (\S+): started: .*?(?:(\d+) of (\d+) KiB lay elsewhere|\(local)')
 
 
-def elsewhere(lab):
+def shares_elsewhere(lab):
     """Return {guest: fraction of its bytes on other nodes at ``started``}, as the hook logs it."""
     elsewhere_shares = {}
     for line in lab.journal():
-        match = LYING.match(line)
+        match = STARTED_LINE.match(line)
         if match:
             elsewhere_shares[match[1]] = int(match[2]) / int(match[3]) if match[2] else 0.0
     return elsewhere_shares
@@ -76,7 +76,7 @@ def pinnable(name):
 @pytest.mark.parametrize(
     ('cgroup', 'commands'),
     [
-        pytest.param('v2', FEW, id='few'),
+        pytest.param('v2', FEW_COMMANDS, id='few'),
         pytest.param('v2', tuple(COMMANDS), id='v2', marks=pytest.mark.full),
         pytest.param('v1', tuple(COMMANDS), id='v1', marks=pytest.mark.full),
     ],
@@ -96,13 +96,13 @@ def test_libvirts_commands_work_on_a_held_guest(lab_of, cgroup, commands):
         before = lab.guests.report()
         args = ' '.join(
             "'%s=%s,%s,%s'"
-            % (command, name, *FOREIGN[0 if before[name]['cpus'] == ['0-1'] else 1])
+            % (command, name, *OTHER_NODE[0 if before[name]['cpus'] == ['0-1'] else 1])
             for command, name in names.items()
         )
         ask = f'python3 {LAB_DIR}/labcommands.py --json '
         done = json.loads(lab.run(ask + args, timeout=300).stdout)
         agent.after(2)
-        later = json.loads(lab.run(ask + '--look ' + args, timeout=300).stdout)
+        later = json.loads(lab.run(ask + '--no-run ' + args, timeout=300).stdout)
         for command, outcome in done.items():
             print(
                 '%-15s %-5s %-9s later %-9s %s'
@@ -224,7 +224,7 @@ def test_guests_that_start_at_once_are_local_from_their_first_page(lab_of, cgrou
         for at in range(count)
     ]
     lab.guests.start(specs, parallel=count)
-    guests, at_started = lab.guests_after_hooks(), elsewhere(lab)
+    guests, at_started = lab.guests_after_hooks(), shares_elsewhere(lab)
     print('elsewhere at started:', at_started)
     print('at home:', {name: round(home_share(guest), 4) for name, guest in guests.items()})
     assert guests_per_node(guests, 2) == [count // 2] * 2
@@ -252,7 +252,7 @@ def test_guests_that_start_at_once_are_local_from_their_first_page(lab_of, cgrou
 
 
 def restart_libvirtd(lab):
-    """Make libvirt start its guests as after a boot, but without one."""
+    """Make libvirt start its guests as after a boot, without rebooting."""
     lab.run(
         'systemctl stop libvirtd.service libvirtd.socket libvirtd-ro.socket '
         'libvirtd-admin.socket; rm -rf /run/nova-numa-pmc /run/libvirt/qemu/autostarted; '
@@ -269,10 +269,10 @@ def reboot(lab):
 
 @pytest.mark.full
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize('begin', [restart_libvirtd, reboot])
-def test_autostarted_guests_are_spread_evenly(lab_of, begin):
+@pytest.mark.parametrize('restart', [restart_libvirtd, reboot])
+def test_autostarted_guests_are_spread_evenly(lab_of, restart):
     """At a boot, libvirt starts all of its guests, and nothing is promised before."""
-    lab = lab_of(fresh=begin is reboot)
+    lab = lab_of(fresh=restart is reboot)
     lab.install_hook()
     names = [f'g{at}' for at in range(12)]
     lab.guests.start(
@@ -289,7 +289,7 @@ def test_autostarted_guests_are_spread_evenly(lab_of, begin):
             ),
             timeout=300,
         )
-        begin(lab)
+        restart(lab)
         for _ in range(240):
             if lab.running() == sorted(names):
                 break

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine itself: shapes, the numalab command, and errors."""
+"""Test the emulated machine: its shapes, the command numalab, and errors."""
 
 import json
 import pathlib

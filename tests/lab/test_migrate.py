@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running guest moves to another node: its bytes, its throughput, and effects on others.
+"""Test moves of a running guest: its bytes, its throughput, and effects on other processes.
 
 The places of bytes come from the kernel, throughput from perf. The figures are printed; run with
--s to see them. They take a quarter of an hour: `make lab-full` runs them.
+-s to see them. The tests take a quarter of an hour: `make lab-full` runs them.
 """
 
 import json
@@ -27,11 +27,11 @@ def guest_on_node_1(lab, memory_mib=192, **spec):
     """Start a floating guest with its memory on node 1."""
     lab.machine.push([LAB / 'inside/labmove.py'], LAB_DIR)
     lab.guests.start([{'name': 'w', 'memory_mib': memory_mib, 'cmdline': 'duty=60', **spec}])
-    bring(lab, 1)
+    move_memory(lab, 1)
 
 
-def bring(lab, node):
-    """Bring the guest's memory to a node by its cpuset, as neither hook nor agent would."""
+def move_memory(lab, node):
+    """Move the guest's memory to a node with its cpuset, as neither hook nor agent would."""
     where = lab.run(
         'ls -d /sys/fs/cgroup/machine.slice/*w.scope '
         '/sys/fs/cgroup/cpuset/machine.slice/*w.scope 2>/dev/null',
@@ -49,8 +49,8 @@ def bring(lab, node):
     assert home_share(lab.guests.report()['w'], node) > 0.98
 
 
-def ask(lab, do='move', **request):
-    """Return the last line that labmove.py wrote."""
+def run_labmove(lab, do='move', **request):
+    """Run labmove.py; return the last line that it writes."""
     request = {'do': do, 'guest': 'w', 'node': 0, 'cpus': '0-1', **request}
     done = lab.run(MOVE, timeout=300, stdin=json.dumps(request))
     return json.loads(done.stdout.splitlines()[-1])
@@ -91,7 +91,7 @@ def test_a_guest_moves_completely_to_the_other_node(lab_of, kind):
         guest_on_node_1(lab, **({'tune': MEMFD} if kind == 'memfd' else {}))
         if kind.startswith('balanced'):
             wait_for_hints(lab)
-        ended = ask(lab)
+        ended = run_labmove(lab)
         print(kind, ended)
         assert ended['state'] in ('done', 'partly')
         if kind.startswith('balanced'):  # which may have moved a part by itself
@@ -102,9 +102,9 @@ def test_a_guest_moves_completely_to_the_other_node(lab_of, kind):
         if kind == 'thp':
             assert ended['thp_before_bytes'] > 64 * MIB
             assert ended['thp_bytes'] >= 0.5 * ended['thp_before_bytes']
-        accesses = lab.guests.window(4)['guests']['w']
+        accesses = lab.guests.count_accesses(4)['guests']['w']
         assert accesses['remote'] < 0.01 * (accesses['local'] + accesses['remote'])
-        again = ask(lab)
+        again = run_labmove(lab)
         assert again['moved_bytes'] < MIB and again['state'] in ('done', 'partly')
     finally:
         lab.run(f'echo always >{THP}')
@@ -113,11 +113,11 @@ def test_a_guest_moves_completely_to_the_other_node(lab_of, kind):
 def test_a_paced_move_leaves_the_guest_most_of_its_throughput(lab):
     """Paced to 48 MiB/s, the guest keeps most of its throughput; unpaced, both ways are timed."""
     guest_on_node_1(lab, 384)
-    paced = ask(lab, 'watch', how='ours', mib_per_sec=48, probes=False)
+    paced = run_labmove(lab, 'measure', how='ours', mib_per_sec=48, probes=False)
     runs = [paced]
     for how in ('ours', 'migratepages', 'ours', 'migratepages'):
-        bring(lab, 1)
-        runs.append(ask(lab, 'watch', how=how, probes=False))
+        move_memory(lab, 1)
+        runs.append(run_labmove(lab, 'measure', how=how, probes=False))
     for one in runs:
         felt = one['accesses_per_sec']
         print(
@@ -129,11 +129,11 @@ def test_a_paced_move_leaves_the_guest_most_of_its_throughput(lab):
             '   ',
             {
                 k: v
-                for k, v in one['told'].items()
+                for k, v in one['result'].items()
                 if k in ('state', 'refused', 'elapsed_s', 'thp_before_bytes', 'thp_bytes')
             },
         )
-    assert paced['told']['rate'] < 48 * MIB * 1.15
+    assert paced['result']['rate'] < 48 * MIB * 1.15
     assert paced['accesses_per_sec']['during'] > 0.5 * paced['accesses_per_sec']['before']
     ours, theirs = (
         max(one['bytes_per_sec'] for one in runs[1:] if one['how'] == how)
@@ -152,9 +152,9 @@ def test_others_do_not_wait_for_a_move(lab):
         ('unpaced', {}),
         ('narrow', {}),
     ):
-        runs[how] = ask(lab, 'watch', how='ours' if how == 'unpaced' else how, **request)
+        runs[how] = run_labmove(lab, 'measure', how='ours' if how == 'unpaced' else how, **request)
         if how != 'none':
-            bring(lab, 1)
+            move_memory(lab, 1)
         print(
             f'{how:8}{runs[how]["seconds"]:6.2f} s {runs[how]["moved_bytes"] / MIB:6.0f} MiB',
             {
@@ -169,18 +169,18 @@ def test_others_do_not_wait_for_a_move(lab):
 def test_a_cancelled_move_leaves_memory_allowed_on_both_nodes(lab):
     """After a cancel, the CPUs are on either node, memory is unbound, and what moved has moved."""
     guest_on_node_1(lab)
-    ended = ask(lab, cancel_after_mib=64, undo=True)
+    ended = run_labmove(lab, cancel_after_mib=64, undo=True)
     assert ended['state'] == 'cancelled' and ended['undone']
     assert 64 * MIB <= ended['moved_bytes'] < 190 * MIB
     guest = lab.guests.report()['w']
     assert (guest['cpus'], guest['mems']) == (['0-3'], ['0-1'])
-    ended = ask(lab, cancel_after_mib=32)
+    ended = run_labmove(lab, cancel_after_mib=32)
     guest = lab.guests.report()['w']
     assert (ended['state'], guest['cpus'], guest['mems']) == ('cancelled', ['0-1'], ['0-1'])
     assert set(
         lab.cpusets()[path] for path in lab.cpusets() if path.endswith('libvirt/vcpu0/cpuset.cpus')
     ) == {'0-1'}
-    ask(lab)
+    run_labmove(lab)
     assert_moved(lab)
 
 
@@ -214,11 +214,11 @@ def test_a_move_that_was_killed_can_be_completed(lab):
         guest = lab.guests.report()['w']
         print(number, seconds, lab.run('tail -n 1 /run/move.log').stdout, guest)
         assert guest['cpus'] == [cpus] and guest['mems'] == ['0-1']
-        ended = ask(lab, node=node, cpus=cpus, ours=ours)
+        ended = run_labmove(lab, node=node, cpus=cpus, ours=ours)
         assert ended['state'] in ('done', 'partly')
         assert_moved(lab, node)
     passes = lab.guests.report()['w']['passes']
-    lab.guests.window(4)
+    lab.guests.count_accesses(4)
     assert lab.guests.report()['w']['passes'] > passes
 
 
@@ -231,14 +231,14 @@ def test_a_full_node_takes_only_what_leaves_its_reserve(lab):
     )
     free_mib = int(lab.run(f'python3 -c {shlex.quote(room)}').stdout)
     lab.skew(node=0, mib=max(1, free_mib - 256 - 16 - 64))
-    ended = ask(lab)
+    ended = run_labmove(lab)
     print(free_mib, ended)
     assert ended['state'] == 'full' and ended['moved_bytes'] < 150 * MIB
     guest = lab.guests.report()['w']
     assert (guest['cpus'], guest['mems']) == (['0-1'], ['0-1'])
     assert lab.oom_kills() == 0 and lab.running() == ['w']
     lab.unskew(node=0)
-    assert ask(lab)['state'] in ('done', 'partly')
+    assert run_labmove(lab)['state'] in ('done', 'partly')
     assert_moved(lab)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests are placed where they belong: real libvirt, real starts, two nodes of 2 GiB.
+"""Test where real libvirt starts guests with the hook, on two nodes of 2 GiB.
 
 Guests' places come from the kernel (pages per node, the CPUs and nodes that threads may use) and
 from perf, never from our own records. ``make lab`` starts six guests; ``make lab-full`` also
@@ -12,7 +12,7 @@ import pytest
 from machine.guests import STARTED_AT_HOME, guests_per_node, home, home_share
 
 CPUS = {0: ['0-1'], 1: ['2-3']}  # of the default machine's nodes
-ANY = ['0-1']  # both nodes
+BOTH_NODES = ['0-1']
 NUMA_NONE = (
     '<nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">'
     '<nova:package version="34.0.0"/><nova:flavor name="plain"><nova:extraSpecs>'
@@ -21,7 +21,7 @@ NUMA_NONE = (
 )
 
 
-def specs(count, memory_mib=64, cmdline='duty=20 touch=50', prefix='g'):
+def equal_guests(count, memory_mib=64, cmdline='duty=20 touch=50', prefix='g'):
     """Describe equal guests."""
     return [
         {'name': f'{prefix}{i}', 'memory_mib': memory_mib, 'cmdline': cmdline}
@@ -34,7 +34,10 @@ def assert_home(guests, mems=None):
     for name, guest in guests.items():
         node = home(guest)
         assert guest['cpus'] == CPUS[node], (name, guest)
-        assert guest['mems'] == (mems or ANY if mems != 'home' else [str(node)]), (name, guest)
+        assert guest['mems'] == (mems or BOTH_NODES if mems != 'home' else [str(node)]), (
+            name,
+            guest,
+        )
         assert home_share(guest) >= STARTED_AT_HOME, (name, guest)
 
 
@@ -54,11 +57,11 @@ def test_six_guests_are_spread_evenly_although_free_memory_is_not(lab, bind):
     """Each node gets three guests, CPUs and memory, with remote accesses below 1 %."""
     lab.install_hook(bind='true' if bind else 'false')
     lab.skew(node=0, mib=500)
-    lab.guests.start(specs(6))
+    lab.guests.start(equal_guests(6))
     guests = lab.guests_after_hooks()
     assert guests_per_node(guests, 2) == [3, 3]
     assert_home(guests, 'home' if bind else None)
-    accesses = lab.guests.window(4)
+    accesses = lab.guests.count_accesses(4)
     print(accesses)
     assert_local(accesses)
     lab.guests.stop()
@@ -71,7 +74,7 @@ def test_guests_that_start_at_once_are_spread_evenly(lab, count):
     """No two starts decide from the same view, though free memory suggests otherwise."""
     lab.install_hook()
     lab.skew(node=1, mib=300)
-    lab.guests.start(specs(count, 16, 'duty=10'), parallel=count)
+    lab.guests.start(equal_guests(count, 16, 'duty=10'), parallel=count)
     guests = lab.guests_after_hooks()
     print({name: (guest['cpus'], guest['bytes']) for name, guest in guests.items()})
     assert sorted(guest['cpus'][0] for guest in guests.values()) == sorted(
@@ -86,7 +89,7 @@ def test_guests_of_three_sizes_are_spread_evenly_in_any_order(lab):
     """Guests of three sizes are spread evenly over the nodes in each of ten orders."""
     lab.install_hook()
     lab.skew(node=0, mib=500)
-    order = [dict(spec, memory_mib=16 * (1 + i % 3)) for i, spec in enumerate(specs(6))]
+    order = [dict(spec, memory_mib=16 * (1 + i % 3)) for i, spec in enumerate(equal_guests(6))]
     for seed in range(10):
         random.Random(seed).shuffle(order)
         lab.guests.start(order)
@@ -102,16 +105,16 @@ def test_guests_placed_by_others_are_counted_and_not_touched(lab):
     lab.install_hook()
     theirs = [
         dict(
-            specs(1)[0],
+            equal_guests(1)[0],
             name='strict',
             tune="<numatune><memory mode='strict' nodeset='1'/></numatune>",
         ),
         dict(
-            specs(1)[0],
+            equal_guests(1)[0],
             name='pinned',
             cputune="<cputune><vcpupin vcpu='0' cpuset='2-3'/></cputune>",
         ),
-        dict(specs(1)[0], name='opted-out', metadata=NUMA_NONE),
+        dict(equal_guests(1)[0], name='opted-out', metadata=NUMA_NONE),
     ]
     lab.guests.start(theirs)
     lab.wait_for_hooks()
@@ -119,9 +122,9 @@ def test_guests_placed_by_others_are_counted_and_not_touched(lab):
     guests = lab.guests.report()
     print(guests)
     assert (guests['strict']['cpus'], guests['strict']['mems']) == (['0-3'], ['1'])
-    assert (guests['pinned']['cpus'], guests['pinned']['mems']) == (['2-3'], ANY)
-    assert (guests['opted-out']['cpus'], guests['opted-out']['mems']) == (['0-3'], ANY)
-    lab.guests.start(specs(1))
+    assert (guests['pinned']['cpus'], guests['pinned']['mems']) == (['2-3'], BOTH_NODES)
+    assert (guests['opted-out']['cpus'], guests['opted-out']['mems']) == (['0-3'], BOTH_NODES)
+    lab.guests.start(equal_guests(1))
     guests = lab.guests_after_hooks()
     assert guests['g0']['cpus'] == CPUS[0], 'node 1 has the pinned guest'
     after = lab.cpusets()
@@ -131,7 +134,7 @@ def test_guests_placed_by_others_are_counted_and_not_touched(lab):
 def test_a_resumed_or_restored_guest_is_on_one_node(lab):
     """A guest is on one node after each, and a restored one logs nothing of ours."""
     lab.install_hook()
-    lab.guests.start(specs(2))
+    lab.guests.start(equal_guests(2))
     lab.wait_for_hooks()
     lab.run('virsh suspend g0 && virsh resume g0')
     lab.run('virsh save g0 /run/g0.saved && virsh save g1 /run/g1.saved', timeout=200)
@@ -146,5 +149,5 @@ def test_a_resumed_or_restored_guest_is_on_one_node(lab):
     for guest in guests.values():
         assert guest['cpus'] == CPUS[home(guest)] and home_share(guest) >= STARTED_AT_HOME
     passes = {name: guest['passes'] for name, guest in guests.items()}
-    lab.guests.window(3)
+    lab.guests.count_accesses(3)
     assert all(guest['passes'] > passes[name] for name, guest in lab.guests.report().items())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent moves guests only when it pays; none of them is killed for lack of memory.
+"""Test that the agent moves guests only when it pays, and that none is killed for memory.
 
 Guests' places come from the kernel, remote accesses from perf; the agent's statements about a move
-are compared with them. They take a quarter of an hour: `make lab-full` runs them.
+are compared with them. The tests take a quarter of an hour: `make lab-full` runs them.
 """
 
 import json
@@ -16,9 +16,9 @@ from machine.vm import LAB_DIR
 
 pytestmark = pytest.mark.full
 
-RARELY_S = 15
+POLL_S = 15
 BUSY = {'memory_mib': 64, 'cmdline': 'duty=60'}
-MADE = re.compile(
+MOVE_LINE = re.compile(
     r'guest (?P<name>\S+): (?P<kind>\w+): from (?P<from>[\w ,]+) to (?P<to>[\w ,]+), '
     r'(?P<mib>\d+) MiB .*'
     r'gains (?P<gain>[\d.]+) cores.*costs (?P<cost>[\d.]+) core-seconds, '
@@ -26,9 +26,9 @@ MADE = re.compile(
 )
 
 
-def moved(agent):
+def logged_moves(agent):
     """Return what the agent has logged about each guest whose memory it moved."""
-    matches = [MADE.search(line) for line in agent.journal()]
+    matches = [MOVE_LINE.search(line) for line in agent.journal()]
     return [match for match in matches if match and match['kind'] in ('move', 'swap')]
 
 
@@ -53,16 +53,16 @@ def test_guests_divided_five_to_one_become_three_to_three(agent):
         lambda: guests_per_node(lab.guests.report(), 2),
         lambda per_node: per_node == [3, 3],
         400,
-        RARELY_S,
+        POLL_S,
     )
     agent.until(
         lab.guests.report,
         lambda guests: all(home_share(guest, home(guest)) > 0.6 for guest in guests.values()),
         120,
-        RARELY_S,
+        POLL_S,
     )
     tick_s = agent.after(3)['interval_s']
-    moves = moved(agent)
+    moves = logged_moves(agent)
     print(tick_s, [match.string for match in moves])
     after = lab.guests.report()
     gone = {name for name, guest in after.items() if home(guest) != home(before[name])}
@@ -76,7 +76,7 @@ def test_guests_divided_five_to_one_become_three_to_three(agent):
     assert sum(int(match['mib']) for match in moves) << 20 <= theirs
     for match in moves:
         assert_paid(match, tick_s)
-    accesses = lab.guests.window(4)['guests']
+    accesses = lab.guests.count_accesses(4)['guests']
     for name, guest in after.items():
         # 3 to 4 MiB are QEMU's read-only pages. QEMU's own may stay where it started.
         away = sum(guest['bytes'].values()) - guest['bytes'][home(guest)]
@@ -101,10 +101,10 @@ def test_uneven_load_is_evened(agent):
             if name.startswith('busy')
         )
 
-    agent.until(busy_on_0, lambda busy_guests: busy_guests in (1, 2), 400, RARELY_S)
-    agent.until(lambda: moved(agent), bool, 120, RARELY_S)
+    agent.until(busy_on_0, lambda busy_guests: busy_guests in (1, 2), 400, POLL_S)
+    agent.until(lambda: logged_moves(agent), bool, 120, POLL_S)
     tick_s = agent.after(3)['interval_s']
-    moves = moved(agent)
+    moves = logged_moves(agent)
     print(tick_s, [match.string for match in moves])
     gone = {
         name for name, guest in lab.guests.report().items() if home(guest) != home(before[name])
@@ -113,7 +113,7 @@ def test_uneven_load_is_evened(agent):
     assert busy_on_0() in (1, 2)
     for match in moves:
         assert_paid(match, tick_s)
-    accesses = lab.guests.window(4)['guests']
+    accesses = lab.guests.count_accesses(4)['guests']
     for name in ('busy0', 'busy1', 'busy2'):
         assert accesses[name]['remote'] < 0.01 * sum(
             accesses[name][kind] for kind in ('local', 'remote')
@@ -155,7 +155,7 @@ def test_a_bound_guest_may_spill_and_comes_home(agent):
     assert home_share(report, 1) > 0.2
     lab.unskew(node=0)
     agent.until(
-        lambda: lab.guests.report()['g'], lambda guest: home_share(guest, 0) > 0.98, 300, RARELY_S
+        lambda: lab.guests.report()['g'], lambda guest: home_share(guest, 0) > 0.98, 300, POLL_S
     )
     assert lab.oom_kills() == 0 and lab.running() == ['g']
 
@@ -177,5 +177,5 @@ def test_a_move_killed_at_any_point_leaves_one_of_two_promises(lab):
     # Not all kills come before the first write or after the last one.
     assert findings['promised_before'] > 0 and findings['between'] > 10
     passes = lab.guests.report()['g']['passes']
-    lab.guests.window(INTERVAL_S)
+    lab.guests.count_accesses(INTERVAL_S)
     assert lab.guests.report()['g']['passes'] > passes

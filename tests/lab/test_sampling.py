@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our samples of guests, compared with ``perf stat`` over the same time."""
+"""Compare our samples of guests with ``perf stat`` over the same time."""
 
 import json
 import pathlib
@@ -27,7 +27,7 @@ def test_our_counts_equal_those_of_perf_stat(lab):
         assert f'\n{scope}' in '\n' + done.stdout
 
 
-def sampled(lab, seconds=4):
+def take_sample(lab, seconds=4):
     """Return {name: guest} of our own sample over some seconds."""
     sample = json.loads(
         lab.run(f'nova-numa-rebalance top --once --json --interval {seconds}', timeout=200).stdout
@@ -36,7 +36,7 @@ def sampled(lab, seconds=4):
     return {guest['name']: guest for guest in sample['guests']}
 
 
-def ratio(counts):
+def remote_ratio(counts):
     """Return the remote share of perf's counts."""
     return counts['remote'] / (counts['local'] + counts['remote'])
 
@@ -60,9 +60,9 @@ def test_our_counts_and_perfs_agree_which_guests_are_remote(lab):
             group = lab.run(f'ls -d /sys/fs/cgroup/machine.slice/*{name}.scope').stdout.strip()
             cpus = ('0-1', '2-3')[(at + wrong) % 2]
             lab.run(f"echo {cpus} >'{group}/cpuset.cpus'")
-        ours, theirs = sampled(lab), lab.guests.window(4)['guests']
+        ours, theirs = take_sample(lab), lab.guests.count_accesses(4)['guests']
         for name in names:
-            mine, perfs = ours[name]['remote_ratio'], ratio(theirs[name])
+            mine, perfs = ours[name]['remote_ratio'], remote_ratio(theirs[name])
             print(f"{name} {ours[name]['source']}: ours {mine:.5f}, perf's {perfs:.5f}")
             for local in (mine, perfs):
                 assert local > 0.99 if wrong else local < 0.01, name

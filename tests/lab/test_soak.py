@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A limited version of `make soak`: each of its steps once, in some order."""
+"""Run a short version of `make soak`, with each of its actions once."""
 
 import pytest
 from soak import Soak

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package is upgraded and downgraded on a working host, and guests are not affected.
+"""Upgrade and downgrade the package on a working host; guests must not be affected.
 
 Between the two versions, every module has a different name or place, so a process of one finds
 none of its late imports once the other is installed.
@@ -64,11 +64,11 @@ class Host:
         self.lab.machine.push([wheel], place)
         self.run(f'python3 -m installer --destdir {place}/root {place}/{wheel.name}')
 
-    def put(self, version):
-        """Install an unpacked version where none is installed."""
+    def install(self, version):
+        """Copy an unpacked version to where none is installed."""
         self.run(f'cp -a {LAB_DIR}/{version}/root/. /')
 
-    def wait(self, condition, seconds=60):
+    def wait_until(self, condition, seconds=60):
         """Wait until a shell condition holds."""
         self.run(
             f'for i in $(seq {seconds * 5}); do if {condition}; then exit 0; fi; sleep 0.2; done; '
@@ -100,7 +100,7 @@ class Host:
         with concurrent.futures.ThreadPoolExecutor() as pool:
             with self.locked():
                 started = pool.submit(self.lab.guests.start, [{**SPEC, 'name': starting}])
-                self.wait(
+                self.wait_until(
                     f"for p in $(pgrep -f '{HOOK_PROCESS}.* {starting} start'); "
                     f'do readlink /proc/$p/fd/*; done | grep -qx {LOCK}'
                 )
@@ -110,16 +110,16 @@ class Host:
                     '(until [ -e /run/late.now ]; do sleep 0.2; done; cat /run/late.xml) | '
                     f"{HOOK} {placed} started begin -; echo $? >/run/late'"
                 )
-                self.wait(
+                self.wait_until(
                     f"for p in $(pgrep -f '{HOOK_PROCESS}.* {placed} started'); "
                     'do cat /proc/$p/wchan; done | grep -q pipe_read'
                 )
                 self.run(REMOVE)
                 self.lab.guests.start([{**SPEC, 'name': without, 'paused': True}])
-                self.put(version)
+                self.install(version)
             self.run('touch /run/late.now')
             started.result()
-        self.wait('[ -s /run/late ]')
+        self.wait_until('[ -s /run/late ]')
         assert self.run('cat /run/late').stdout.strip() == '0'
         self.lab.wait_for_hooks()
         lines = self.lab.journal()[before:]
@@ -169,7 +169,7 @@ class Host:
             for name, guest in guests.items()
         }
 
-    def assert_as(self, before, step):
+    def assert_unchanged(self, before, step):
         """Assert that placed guests kept promise, cpusets and memory, and no guest was moved."""
         after = self.places()
         for name, place in before.items():
@@ -206,7 +206,7 @@ def host(lab, tmp_path):
     for version, wheel in wheels.items():
         new_host.unpack(version, wheel)
     lab.run(REMOVE)
-    new_host.put(FORMER)
+    new_host.install(FORMER)
     # A start waits for the lock for three quarters of that: longer than a replacement takes.
     lab.install_hook(timeout_s=60)
     new_host.agent = Agent(lab)
@@ -217,7 +217,7 @@ def host(lab, tmp_path):
     yield new_host
     new_host.agent.stop()
     lab.run(REMOVE)
-    new_host.put(PRESENT)
+    new_host.install(PRESENT)
 
 
 def test_guests_stay_as_they_are_in_an_upgrade_and_a_downgrade(host):
@@ -237,7 +237,7 @@ def test_guests_stay_as_they_are_in_an_upgrade_and_a_downgrade(host):
         host.messages_since(line)
         # The agent of the old version continues.
         assert (agent.show('MainPID'), agent.show('ActiveState')) == (pid, 'active')
-        after = host.assert_as(before, f'{version} put in place')
+        after = host.assert_unchanged(before, f'{version} put in place')
         assert without in after
         # Placed like all others; what it touches while it boots may be elsewhere.
         before[starting] = {**after[starting], 'at_home': 0.0}
@@ -245,4 +245,4 @@ def test_guests_stay_as_they_are_in_an_upgrade_and_a_downgrade(host):
         host.restart()
         lines = host.messages_since(line)
         assert not [line for line in lines if ' fails: ' in line], lines
-        host.assert_as(before, f'{version} restarted')
+        host.assert_unchanged(before, f'{version} restarted')

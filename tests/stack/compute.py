@@ -233,7 +233,7 @@ systemctl restart libvirtd
             return {}
         self.machine.push([INSIDE / 'vcpunodes.py'], LAB_DIR)
         ticks = json.loads(self.run(f'python3 {LAB_DIR}/vcpunodes.py').stdout)
-        accesses = guests.window(COUNT_S)['guests'] if self.machine.shape.pmu else {}
+        accesses = guests.count_accesses(COUNT_S)['guests'] if self.machine.shape.pmu else {}
         return {
             name: places.place(guest, ticks.get(name), accesses.get(name))
             for name, guest in reports.items()

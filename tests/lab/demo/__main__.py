@@ -53,7 +53,7 @@ LAB_ERRORS = (
 TEXT_WIDTH = 150
 
 
-def say(line):
+def print_progress(line):
     """Report progress."""
     print(f'demo: {line}', file=sys.stderr, flush=True)
 
@@ -68,7 +68,7 @@ def _names(text):
     return names
 
 
-def _whole(least):
+def _integer_from(least):
     def parse(text):
         number = int(text)
         if number < least:
@@ -105,42 +105,42 @@ def parse_args(argv=None):
     )
     add(
         '--skew',
-        type=_whole(0),
+        type=_integer_from(0),
         default=plan.skew_mib,
         metavar='MIB',
         help=f'memory taken on node 0 before (default {plan.skew_mib})',
     )
     add(
         '--parallel',
-        type=_whole(1),
+        type=_integer_from(1),
         default=plan.parallel,
         metavar='N',
         help=f'guests that start at the same time (default {plan.parallel})',
     )
     add(
         '--windows',
-        type=_whole(1),
+        type=_integer_from(1),
         default=plan.windows,
         metavar='N',
         help=f'how often to count; the counts are summed (default {plan.windows})',
     )
     add(
         '--seconds',
-        type=_whole(1),
+        type=_integer_from(1),
         default=plan.window_s,
         metavar='N',
         help=f'length of a window (default {plan.window_s})',
     )
     add(
         '--balance',
-        type=_whole(0),
+        type=_integer_from(0),
         default=plan.balance_s,
         metavar='N',
         help=f"seconds for the kernel's balancing before it is counted (default {plan.balance_s})",
     )
     add(
         '--orders',
-        type=_whole(1),
+        type=_integer_from(1),
         metavar='N',
         help='run placed and bound N times, each with a different start order',
     )
@@ -164,7 +164,7 @@ def record_all(args, plan, steps, facts, records):
             order = plan.names()
             if again > 1:
                 shuffled.shuffle(order)
-                say(f'{name}: run {i + 1} of {again}')
+                print_progress(f'{name}: run {i + 1} of {again}')
             record = scenario.run(
                 machine,
                 scenario.ARRANGEMENTS[name],
@@ -174,11 +174,11 @@ def record_all(args, plan, steps, facts, records):
                 facts if not facts else None,
             )
             records.setdefault(name, []).append(record)
-            _tell(name, report.summarize(records[name][-1], plan.shape.nodes))
+            _print_result(name, report.summarize(records[name][-1], plan.shape.nodes))
 
 
-def _tell(name, run):
-    say(
+def _print_result(name, run):
+    print_progress(
         f'{name}: {":".join(map(str, run["guests_per_node"]))}, at least '
         f'{run["home_share_min"]:.1%} at home, {show.count(run["local"])} local and '
         f'{show.count(run["remote"])} remote accesses'
@@ -221,7 +221,7 @@ def make_report(args, plan, steps, facts, records):
     return findings
 
 
-def present(console, findings):
+def print_report(console, findings):
     """Print tables, bars and verdicts."""
     for part in (
         show.summary(findings),
@@ -252,7 +252,7 @@ def save(findings, directory, picture=None):
     directory.mkdir(parents=True, exist_ok=True)
     (directory / 'report.json').write_text(json.dumps(findings, indent=1) + '\n')
     text = io.StringIO()
-    present(Console(file=text, width=TEXT_WIDTH), findings)
+    print_report(Console(file=text, width=TEXT_WIDTH), findings)
     (directory / 'report.txt').write_text(text.getvalue())
     for path in filter(None, (directory / 'report.png', picture)):
         show.picture(findings, path)
@@ -268,15 +268,15 @@ def main(argv=None):
         balance_s=args.balance,
         parallel=args.parallel,
     )
-    steps, facts, records, status = scenario.Steps(say), {}, {}, 0
+    steps, facts, records, status = scenario.Steps(print_progress), {}, {}, 0
     scenario.end_on_sigterm()
     try:
         record_all(args, plan, steps, facts, records)
     except KeyboardInterrupt:
-        say('interrupted; the machine is down')
+        print_progress('interrupted; the machine is down')
         status = 130
     except LAB_ERRORS as error:
-        say(f'the lab failed: {error}')
+        print_progress(f'the lab failed: {error}')
         status = 3
     if not records:
         return status
@@ -285,11 +285,11 @@ def main(argv=None):
     if args.json:
         print(json.dumps(findings))
     else:
-        present(Console(width=None if sys.stdout.isatty() else TEXT_WIDTH), findings)
+        print_report(Console(width=None if sys.stdout.isatty() else TEXT_WIDTH), findings)
         print(f'report: {args.out}/report.json, report.txt, report.png')
     missed = report.failed(findings)
     for check in missed:
-        say(f'not met: {check["name"]}: {check["value"]}')
+        print_progress(f'not met: {check["name"]}: {check["value"]}')
     return status or (1 if missed else 0)
 
 

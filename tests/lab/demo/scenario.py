@@ -84,15 +84,15 @@ class Plan:
 class Steps:
     """The steps: each is announced as it starts, and the duration of each phase is kept."""
 
-    def __init__(self, say):
+    def __init__(self, print_progress):
         """Store the function that shows a line."""
-        self._say, self.began, self.phases_s = say, time.monotonic(), {}
+        self._print_progress, self.began, self.phases_s = print_progress, time.monotonic(), {}
 
     @contextlib.contextmanager
     def step(self, phase, text):
         """Announce a step; add its time to its phase."""
         began = time.monotonic()
-        self._say(f'[{began - self.began:4.0f} s] {text}')
+        self._print_progress(f'[{began - self.began:4.0f} s] {text}')
         try:
             yield
         finally:
@@ -169,7 +169,7 @@ def run(name, arrangement, plan, steps, order=None, facts=None):
         windows = []
         for i in range(plan.windows):
             with step('count', f'counting for {plan.window_s} s, {i + 1} of {plan.windows}'):
-                windows.append(guests.window(plan.window_s))
+                windows.append(guests.count_accesses(plan.window_s))
         with step('report', "reading the guests' bytes per node"):
             guests_after = guests.report()
             hook_log = _journal(machine) if arrangement.hook is not None else []

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside a machine: measures a write to a page of which QEMU has translations.
+"""Inside a machine: measure a write to a page of which QEMU has translations.
 
 Fills a page with return instructions, calls some, which QEMU translates one by one, and clears the
 page.

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside the machine: runs libvirt's and systemd's own commands on guests, shows the effects.
+"""Inside the machine: run libvirt's and systemd's own commands on guests, and show the effects.
 
     labcommands.py COMMAND=GUEST,CPU,NODE...
 
 CPU and NODE must not be the guest's. Prints a table or, with ``--json``, one object
-{command: {code, message, effect, wanted, works}}; with ``--look``, no command is run.
+{command: {code, message, effect, wanted, works}}; with ``--no-run``, no command is run.
 """
 
 import argparse
@@ -115,13 +115,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('guests', nargs='+', metavar='COMMAND=GUEST,CPU,NODE')
     parser.add_argument('--json', action='store_true')
-    parser.add_argument('--look', action='store_true', help='run nothing')
+    parser.add_argument('--no-run', action='store_true', help='only report the effects')
     args = parser.parse_args()
     outcomes = {}
     for text in args.guests:
         command, _, rest = text.partition('=')
         words, effect, expected = effects(*rest.split(','))[command]
-        code, message = (0, '') if args.look else run(*words)
+        code, message = (0, '') if args.no_run else run(*words)
         outcomes[command] = {
             'code': code,
             'message': message,

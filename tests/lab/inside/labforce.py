@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside the machine: places guests where a test wants them, as the hook would have.
+"""Inside the machine: place guests where a test wants them, in the way of the hook.
 
 Reads one JSON request on standard input: ``{"homes": {guest: node}}``. CPUs and promise are
 changed; memory follows as it is touched afterwards, so it is best to pause the guests.

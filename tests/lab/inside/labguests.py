@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside the machine: starts walker guests with virsh, reports where they are, counts.
+"""Inside the machine: start walker guests with virsh, locate them, count their accesses.
 
 Reads one JSON request on standard input and answers with one JSON object:
-``{"do": "start", "guests": [...]}``, ``report``, ``window``, ``stop``, ``bring`` (v2). The
-reported data comes from the kernel (cgroups, /proc), from perf and from the guests' serial logs.
+``{"do": "start", "guests": [...]}``, ``report``, ``count_accesses``, ``stop``, ``move_memory``
+and ``bind_memory`` (v2). The reported data comes from the kernel (cgroups, /proc), from perf and
+from the guests' serial logs.
 """
 
 import concurrent.futures
@@ -190,7 +191,7 @@ def report(request):
     return guests
 
 
-def window(request):
+def count_accesses(request):
     """Count each guest's local and remote DRAM accesses and its passes over some seconds."""
     before = {n: log_text(n).count(b'.') for n in pids()}
     names = sorted(before)
@@ -231,16 +232,16 @@ def mems_of(pid):
     return scope(group(pid, 'cpuset')) / 'cpuset.mems'
 
 
-def hold(request):
-    """Hold guests' memory to nodes, or to all of them if the node is null."""
+def bind_memory(request):
+    """Bind guests' memory to nodes, or to all of them if the node is null."""
     anywhere = (ROOT / 'cpuset.mems.effective').read_text()
     for name, node in request['homes'].items():
         mems_of(pids()[name]).write_text(anywhere if node is None else str(node))
     return report(request)
 
 
-def bring(request):
-    """Bring guests' memory to nodes, then allow it on all nodes again."""
+def move_memory(request):
+    """Move guests' memory to nodes, then allow it on all nodes again."""
     anywhere = (ROOT / 'cpuset.mems.effective').read_text()
     for name, node in request['homes'].items():
         pid = pids()[name]
@@ -272,9 +273,9 @@ if __name__ == '__main__':
             {
                 'start': start,
                 'report': report,
-                'window': window,
-                'hold': hold,
-                'bring': bring,
+                'count_accesses': count_accesses,
+                'bind_memory': bind_memory,
+                'move_memory': move_memory,
                 'stop': stop,
             }[request['do']](request)
         )

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside the machine: kills a move at random points and restarts an agent each time.
+"""Inside the machine: kill a move at random points, and restart an agent each time.
 
 Reads one JSON request on standard input: ``{"guest", "times", "seed"}``. The move is made by
 :class:`nova_numa_pmc.moves.executor.MoveExecutor`, the agent's own code, in a child that is
@@ -61,13 +61,13 @@ def move(promised):
         time.sleep(wait_s)
 
 
-def come_back():
-    """Do what an agent does in its first tick."""
+def run_first_tick():
+    """Run the first tick of a new agent."""
     with contextlib.closing(Agent(options())) as agent:
         agent.tick()
 
 
-def child(work, *arguments):
+def fork_child(work, *arguments):
     """Run work in a child; return its pid."""
     pid = os.fork()
     if pid == 0:
@@ -80,18 +80,18 @@ def child(work, *arguments):
     return pid
 
 
-def held(name):
+def allowed_sets(name):
     """Return the guest's ({CPUs of its vCPU threads}, {nodes of them}) according to the kernel."""
     guest = labguests.report({})[name]
     return guest['cpus'], guest['mems']
 
 
-def wrong_after(name, before, target):
-    """Return what is not as it must be, or '' if nothing is wrong."""
+def find_mistake(name, before, target):
+    """Return a description of what is wrong after a kill, or '' if nothing is."""
     now = labforce.promise(name)
     if now.cpu_nodes not in (before.cpu_nodes, target) or not now.started:
         return f'promised {now}'
-    cpus, mems = held(name)
+    cpus, mems = allowed_sets(name)
     if cpus != [CPUS[now.cpu_nodes[0]]] or mems != [NODES]:
         return f'promised node {now.cpu_nodes}, but its CPUs are {cpus} and its nodes {mems}'
     return ''
@@ -104,7 +104,7 @@ def main():
     name, rng = request['guest'], random.Random(request['seed'])
     size_bytes = sum(labguests.numa_bytes(labguests.pids()[name]).values())
     began = time.monotonic()
-    os.waitpid(child(move, labforce.promise(name)), 0)
+    os.waitpid(fork_child(move, labforce.promise(name)), 0)
     whole_s = time.monotonic() - began
     findings: dict[str, Any] = {
         'kills': 0,
@@ -117,7 +117,7 @@ def main():
     while findings['kills'] < request['times']:
         before = labforce.promise(name)
         target = (1 - before.cpu_nodes[0],)
-        pid = child(move, before)
+        pid = fork_child(move, before)
         time.sleep(rng.uniform(0, whole_s))
         os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
@@ -129,8 +129,8 @@ def main():
             far = labguests.numa_bytes(labguests.pids()[name]).get(str(target[0]), 0)
             findings['between'] += 0.02 * size_bytes < far < 0.98 * size_bytes
             findings['promised_before'] += labforce.promise(name).cpu_nodes == before.cpu_nodes
-        _, status = os.waitpid(child(come_back), 0)
-        wrong = 'the agent did not come back' if status else wrong_after(name, before, target)
+        _, status = os.waitpid(fork_child(run_first_tick), 0)
+        wrong = 'the first tick failed' if status else find_mistake(name, before, target)
         if wrong:
             findings['wrong'].append(wrong)
         print(findings['kills'], flush=True)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside the machine: moves a guest, and reports the effects on the guest and the host.
+"""Inside the machine: move a guest, and report the effects on the guest and the host.
 
 Reads one JSON request on standard input. ``{"do": "move", "guest", "node", "cpus", "ours",
 "mib_per_sec", "cancel_after_mib", "undo"}`` writes a line of JSON for each step, the last with the
-result; ``ours`` are the CPUs to which an earlier move has held the guest. ``{"do": "watch", "how",
-…}`` moves it in that way ("ours", or another process's way: "migratepages", "narrow", or "none"
-for no move), while others write cgroup.procs and start scopes; it answers with one JSON object.
+result; ``ours`` are the CPUs to which an earlier move has held the guest. ``{"do": "measure",
+"how", …}`` moves it in that way ("ours", or another process's way: "migratepages", "narrow", or
+"none" for no move), while other processes write cgroup.procs and start scopes; it answers with one
+JSON object.
 """
 
 import contextlib
@@ -80,7 +81,7 @@ def move(request):
     )
 
 
-def move_so(request):
+def move_as_requested(request):
     """Move a guest in the requested way; return (start, end, bytes moved, what is reported)."""
     how, name = request['how'], request['guest']
     pid = labguests.pids()[name]
@@ -221,15 +222,15 @@ class AccessCounts:
         return 2 * sum(count for count, _ in inside) / halves if halves else None
 
 
-def watch(request):
-    """Move a guest while others work; report the effects on it and on them."""
+def move_and_measure(request):
+    """Move a guest while other processes work; report the effects on it and on them."""
     accesses = AccessCounts(labguests.pids()[request['guest']])
     probes = Probes() if request.get('probes', True) else None
     try:
         time.sleep(1)
         first = time.monotonic()
         time.sleep(REST_S)
-        began, ended, moved, result = move_so(request)
+        began, ended, moved, result = move_as_requested(request)
         time.sleep(REST_S)
         last = time.monotonic()
     finally:
@@ -243,7 +244,7 @@ def watch(request):
                 'seconds': ended - began,
                 'moved_bytes': moved,
                 'bytes_per_sec': moved / (ended - began),
-                'told': result,
+                'result': result,
                 'accesses_per_sec': {
                     'before': accesses.per_sec(first, began),
                     'during': accesses.per_sec(began, ended),
@@ -257,4 +258,4 @@ def watch(request):
 
 if __name__ == '__main__':
     request = json.load(sys.stdin)
-    {'move': move, 'watch': watch}[request['do']](request)
+    {'move': move, 'measure': move_and_measure}[request['do']](request)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside the machine: measures how soon the agent reacts to libvirt's commands.
+"""Inside the machine: measure how soon the agent reacts to libvirt's commands.
 
 Reads ``{"rounds": N, "interval_s": S}`` on standard input and answers with
 ``{action: [seconds]}``: the time from the return of virsh (for a start, from libvirt's writing of

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside the machine: asks numad and our decision about the same guests, at each skew.
+"""Inside the machine: ask numad and our decision about the same guests, at each skew.
 
 Reads one JSON request on standard input: ``{"skews_mib": [...], "orders": [[MiB, ...], ...]}``.
 After each answer, the memory that a guest touches by then is actually allocated on the chosen

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs in the namespace of tests/lab/starts.py: starts guests ten at a time, counts, ends them."""
+"""In the namespace of tests/lab/starts.py: start guests ten at a time, count and end them."""
 
 import concurrent.futures
 import json

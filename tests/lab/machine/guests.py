@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walker guests in a machine: start them, see where the kernel holds them, count, end them."""
+"""Start and end walker guests in a machine, locate them, and count their accesses."""
 
 import contextlib
 import json
@@ -46,9 +46,9 @@ class Guests:
         """Return {name: {pid, bytes {node: n}, cpus, mems, passes}} according to the kernel."""
         return _by_number(self._ask(do='report'))
 
-    def bring(self, homes):
-        """Bring guests' memory to {name: node} without binding it; return a report."""
-        return _by_number(self._ask(do='bring', homes=homes))
+    def move_memory(self, homes):
+        """Move guests' memory to {name: node} without binding it; return a report."""
+        return _by_number(self._ask(do='move_memory', homes=homes))
 
     def force(self, homes, python='python3'):
         """Hold guests to {name: node} with CPUs, promise and memory; return a report.
@@ -59,11 +59,11 @@ class Guests:
         self.machine.run(
             f'{python} {LAB_DIR}/labforce.py', timeout=300, stdin=json.dumps({'homes': homes})
         )
-        return self.bring(homes)  # including QEMU's own memory
+        return self.move_memory(homes)  # including QEMU's own memory
 
-    def hold(self, homes):
-        """Hold guests' memory to {name: node}, to all nodes if it is None; return a report."""
-        return _by_number(self._ask(do='hold', homes=homes))
+    def bind_memory(self, homes):
+        """Bind guests' memory to {name: node}, to all nodes if it is None; return a report."""
+        return _by_number(self._ask(do='bind_memory', homes=homes))
 
     @contextlib.contextmanager
     def frozen(self):
@@ -93,9 +93,9 @@ class Guests:
                 raise MachineError(f'guests do not run: {guests}')
             time.sleep(1)
 
-    def window(self, seconds):
-        """Return {seconds, guests: {name: {local, remote, passes}}} as counted by perf."""
-        return self._ask(do='window', seconds=seconds)
+    def count_accesses(self, seconds):
+        """Count accesses by perf; return {seconds, guests: {name: {local, remote, passes}}}."""
+        return self._ask(do='count_accesses', seconds=seconds)
 
     def stop(self, names=None):
         """End the named guests, or all."""

@@ -77,7 +77,7 @@ def cache_dir():
     return pathlib.Path(base) / 'nova-numa-pmc' / 'lab'
 
 
-def say(text):
+def print_step(text):
     """Report a step on standard error."""
     print(f'numalab: {text}', file=sys.stderr, flush=True)
 
@@ -121,7 +121,7 @@ def _run(command, log, note=None, **more):
                     break
                 except subprocess.TimeoutExpired:
                     spent = time.monotonic() - began
-                    say(f'  … {note or command[0]}, {spent:.0f} s')
+                    print_step(f'  … {note or command[0]}, {spent:.0f} s')
                     if spent > BUILD_TIMEOUT_S:
                         process.kill()
     if process.returncode:
@@ -148,7 +148,7 @@ def cached(kind, key, build, keep=4):
             os.utime(target)
             return target
         began = time.monotonic()
-        say(f'building {target.name}')
+        print_step(f'building {target.name}')
         # Leftovers of failed or killed builds, gigabytes: their logs were kept for the reader of
         # the error.
         for remainder in cache_dir().glob(f'.{kind}-*/'):
@@ -162,7 +162,7 @@ def cached(kind, key, build, keep=4):
             raise
         work.chmod(0o755)
         work.rename(target)
-        say(f'built {target.name} in {time.monotonic() - began:.0f} s')
+        print_step(f'built {target.name} in {time.monotonic() - began:.0f} s')
         _drop_old(kind, keep)
     return target
 

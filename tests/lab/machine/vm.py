@@ -83,7 +83,7 @@ def _wait(ready, timeout_s, what, log):
             raise MachineError(f'{what}: not within {timeout_s} s; console log: {log}')
         if now - reported_s > 20:
             reported_s = now
-            image.say(f'  … {what}')
+            image.print_step(f'  … {what}')
         time.sleep(0.2)
 
 
@@ -241,7 +241,7 @@ class Machine:
             process.wait()
             raise
         self.pace(pace_per_sec)
-        image.say(f'{name} is up in {time.monotonic() - began:.0f} s')
+        image.print_step(f'{name} is up in {time.monotonic() - began:.0f} s')
         return self
 
     def _save(self):
@@ -520,7 +520,7 @@ def _freeze(base, shape, work):
     except BaseException:
         process.kill()
         process.wait()
-        image.say(f'console log: {log}')
+        image.print_step(f'console log: {log}')
         raise
     for name in ('qmp.sock', 'counters'):
         (work / name).unlink(missing_ok=True)

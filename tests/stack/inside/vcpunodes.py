@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside a host: reports on which nodes the guests' vCPUs spent their CPU time.
+"""Inside a host: report on which nodes the guests' vCPUs spent their CPU time.
 
 Prints ``{guest: {node: ticks}}``. The time between two looks counts for the node of the CPU on
 which the vCPU ran last (proc(5), ``stat``), which is right if it moves less often than that.
