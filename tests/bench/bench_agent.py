@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure the CPU time of the agent's ticks except for sampling, with many guests at rest.
 
-On files in a temporary directory, which cost less to read than the kernel's. bench_sampling
-measures the cost of sampling on a real kernel; this measures what the agent adds to it. In each
-tick, all guests are as promised, half of the CPUs are busy, and everything is planned (dry run).
+The agent reads files in a temporary directory, which cost less to read than the kernel's.
+bench_sampling measures the cost of sampling on a real kernel; this measures what the agent adds.
+In each tick, all guests are as promised, half of the CPUs are busy, and everything is planned (dry
+run).
 """
 
 import argparse
@@ -32,11 +33,11 @@ def main():
     args = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
     with tempfile.TemporaryDirectory() as root:
-        there = measured_host.MeasuredHost(
+        host = measured_host.MeasuredHost(
             root, [sysfs.FakeNode(at, '%d-%d' % (32 * at, 32 * at + 31)) for at in (0, 1)]
         )
-        times = measure(there, root, args)
-        there.close()
+        times = measure(host, root, args)
+        host.close()
     times['percent_of_a_core_at_5_s'] = round(times['agent_ms'] / 50, 3)
     print(
         '%(guests)d guests: sampling %(sampling_ms).1f ms a tick, everything else '
@@ -45,9 +46,9 @@ def main():
     print(json.dumps(times))
 
 
-def measure(there, root, args):
+def measure(host, root, args):
     """Run this number of ticks; return the means."""
-    launch(there, root, args.guests)
+    launch(host, root, args.guests)
     options = agent_conf.AgentOptions(
         host_options.read('/dev/null'),
         counters_conf.CounterOptions(),
@@ -66,10 +67,10 @@ def measure(there, root, args):
 
         agent._sampler.sample = sample
         for at in range(2):
-            tick(there, agent, args.guests, at)
+            tick(host, agent, args.guests, at)
         spent['sampling'], all_s = 0.0, 0.0
         for at in range(2, 2 + args.ticks):
-            load(there, args.guests, at)
+            load(host, args.guests, at)
             began = time.process_time()
             agent.tick(now(at))
             all_s += time.process_time() - began
@@ -81,13 +82,13 @@ def measure(there, root, args):
     }
 
 
-def launch(there, root, count):
+def launch(host, root, count):
     """Start guests, placed equally on both nodes."""
     with promises_file.locked(
         root + '/run/nova-numa-pmc', 1.0, files.read_boot_id(root)
     ) as record:
         for number in range(1, count + 1):
-            there.launch(number, {0: MIB, 1: MIB})
+            host.launch(number, {0: MIB, 1: MIB})
             node = number % 2
             record.put(
                 model.Promise(
@@ -102,16 +103,16 @@ def launch(there, root, count):
             )
 
 
-def load(there, count, at):
+def load(host, count, at):
     """Let each guest have run for a tenth of the time."""
     for number in range(1, count + 1):
-        there.set_thread_times(4000 + number, 5000 + number, at / 2, at / 20, 32 * (number % 2))
-    there.set_cpu_times(dict.fromkeys(range(64), at * 2.5), dict.fromkeys(range(64), at / 10))
+        host.set_thread_times(4000 + number, 5000 + number, at / 2, at / 20, 32 * (number % 2))
+    host.set_cpu_times(dict.fromkeys(range(64), at * 2.5), dict.fromkeys(range(64), at / 10))
 
 
-def tick(there, agent, count, at):
+def tick(host, agent, count, at):
     """Apply the load and tick, without measuring."""
-    load(there, count, at)
+    load(host, count, at)
     agent.tick(now(at))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leave six busy guests five to one, and watch what brings them back to three to three.
+"""Divide six busy guests five to one, and measure what evens them out: numad, kernel, agent.
 
 In an emulated two-node machine, the memory of five guests is brought to node 0 and that of one to
 node 1, while the kernel places their CPUs. One of these follows, each on a freshly
@@ -68,7 +68,7 @@ class Host:
         self.run, self.guests = self.machine.run, Guests(self.machine)
 
 
-def begin(way, host):
+def start_balancer(way, host):
     """Start what is to balance; return our Agent if it is that."""
     host.run(f'sysctl -q kernel.numa_balancing={int(way == "kernel")}')
     if way == 'numad':
@@ -81,13 +81,13 @@ def begin(way, host):
     return None
 
 
-def numbers(host):
+def read_counters(host):
     """Return (CPU ticks of the balancing, system ticks of the guests, pages migrated)."""
     done = host.run(f'{CPU_TIME}; {SYSTEM_TIME}; {MIGRATED}')
     return [int(word) for word in done.stdout.split()]
 
 
-def watch(way, minutes, name):
+def observe(way, minutes, name):
     """Return the observations of one way."""
     with scenario.machine_up(name, SHAPE) as machine:
         host = Host(machine)
@@ -100,9 +100,9 @@ def watch(way, minutes, name):
             f'{TITLES[way]}: {guests_per_node(guests, 2)} at first, least at home '
             f'{min(home_share(guest) for guest in guests.values()):.2%}'
         )
-        _, system_before, pages_before = numbers(host)
+        _, system_before, pages_before = read_counters(host)
         began, windows = time.monotonic(), []
-        agent = begin(way, host)
+        agent = start_balancer(way, host)
         while not windows or time.monotonic() - began < 60 * minutes:
             counted = host.guests.count_accesses(WINDOW_S)
             guests = host.guests.report()
@@ -126,7 +126,7 @@ def watch(way, minutes, name):
                 f'{windows[-1]["guests_per_node"]}, remote '
                 f'{windows[-1]["remote_share"]:.2%}, {windows[-1]["passes"]} passes'
             )
-        spent, system, pages = numbers(host)
+        spent, system, pages = read_counters(host)
         journal = agent.journal() if agent else []
     return {
         'way': way,
@@ -212,7 +212,7 @@ def main(argv=None):
     args = parse_args(argv)
     args.out.mkdir(parents=True, exist_ok=True)
     scenario.end_on_sigterm()
-    runs = [watch(way, args.minutes, f'balance-{os.getpid()}') for way in args.only.split(',')]
+    runs = [observe(way, args.minutes, f'balance-{os.getpid()}') for way in args.only.split(',')]
     (args.out / 'balance.json').write_text(json.dumps(runs, indent=1))
     draw(runs, args.out / 'balance.png')
     rows = {run['way']: summarize(run) for run in runs}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulate equal hosts under bursts: which would be chosen, and why?
+"""Compare two measures of the load of equal hosts with bursts, as reasons to choose one.
 
 On each host, eight guests of 4 vCPUs want all of them an eighth of the time and nothing in
 between: a quarter of its 16 cores is wanted. After the given hours, the benchmark compares a
@@ -30,7 +30,7 @@ RISING_HOSTS, RISING_MINUTES = 50, (5, 15, 30, 60)
 def figures(ratios):
     """Return what a scheduler would see of this number of hosts."""
     return {
-        'differ': round(bursts.differing(ratios, STEP), 3),
+        'differ': round(bursts.differing_fraction(ratios, STEP), 3),
         'emptiest': round(min(ratios), 3),
         'mean': round(statistics.mean(ratios), 3),
         'fullest': round(max(ratios), 3),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulate three vCPUs for each core: does any guest get less done because of the agent?
+"""Simulate three vCPUs for each core, and compare the work done with and without the agent.
 
 A third of the guests want all of their vCPUs, a third half of them, a third a tenth, on average:
 from second to second, their demand varies by half. They start in ten shuffled orders and are held
@@ -21,8 +21,8 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..'))
 
-from tests.sim.loads import Crowded  # noqa: E402
-from tests.sim.policies import Planned, Still  # noqa: E402
+from tests.sim.loads import CrowdedLoad  # noqa: E402
+from tests.sim.policies import NoMoves, PlannerPolicy  # noqa: E402
 
 #: Guests that access memory as a usual service does: 128 MB/s per core.
 LINES = 2e6
@@ -39,12 +39,12 @@ def work_done(simulated):
     """Return useful ÷ wanted for (floating, static, ours), and our host."""
     hosts = [
         simulated.run(policy, floats)
-        for policy, floats in ((Still(), True), (Still(), False), (Planned(), False))
+        for policy, floats in ((NoMoves(), True), (NoMoves(), False), (PlannerPolicy(), False))
     ]
     return [host.useful / host.wanted for host in hosts], hosts[-1]
 
 
-def compared(rows, at):
+def difference(rows, at):
     """Return (mean, error, minimum) of ours − another column."""
     over = [row[2] - row[at] for row in rows]
     error = 2 * statistics.stdev(over) / len(over) ** 0.5 if len(over) > 1 else 0.0
@@ -55,11 +55,13 @@ def one_load(orders, minutes, share, lines, shape):
     """Run all orders of one load and print its line; return its figures."""
     rows, changes, moves = [], 0, 0
     for order in range(orders):
-        row, ours = work_done(Crowded(order, share=share, lines=lines, minutes=minutes, **shape))
+        row, ours = work_done(
+            CrowdedLoad(order, share=share, lines=lines, minutes=minutes, **shape)
+        )
         rows.append(row)
         changes, moves = changes + ours.changes / orders, moves + ours.moves / orders
     floating, static, planned = map(statistics.mean, zip(*rows))
-    by_floating, by_static = compared(rows, 0), compared(rows, 1)
+    by_floating, by_static = difference(rows, 0), difference(rows, 1)
     print(
         f'  {1.6 * share:4.2f} of the cores wanted {"with" if lines else "no"} traffic'.ljust(45)
         + f'{floating:9.4f}{static:9.4f}{planned:9.4f}'

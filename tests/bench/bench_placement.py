@@ -42,13 +42,13 @@ from tests.fixtures.model_records import (  # noqa: E402
     two_level_distances,
 )
 
-MOST_GUESTS, STEPS, COMPARE_EVERY = 12, 24, 6
+GUESTS_MAX, STEPS, COMPARE_EVERY = 12, 24, 6
 PRESSURE_RATIO_MAX = 1.1
 #: With 24 L3 caches: number of decisions compared, and the limits that 95 of 100 keep.
 CACHES_CASES, CACHES_RATIO_MAX, CACHES_US_MAX = 200, 1.05, 2000
 
 
-class Compared(Record):
+class Comparison(Record):
     """Pressures, highest first, and cores lost: the decision's and the search's."""
 
     measured: bool
@@ -81,10 +81,10 @@ class Sequence:
     def step(self):
         """Let a guest arrive or depart."""
         wanted = sum(one.vcpus for one, _, _ in self.running.values())
-        full = len(self.running) >= MOST_GUESTS or wanted >= self.fill
+        full = len(self.running) >= GUESTS_MAX or wanted >= self.fill
         if self.running and self.rng.random() < (0.7 if full else 0.3):
             del self.running[self.rng.choice(sorted(self.running))]
-        elif len(self.running) < MOST_GUESTS:
+        elif len(self.running) < GUESTS_MAX:
             self._arrive()
 
     def _arrive(self):
@@ -130,7 +130,7 @@ class Sequence:
         return demand
 
     def compare(self):
-        """Return :class:`Compared`."""
+        """Return :class:`Comparison`."""
         view = self.view()
         host = Host(
             [node.cores for node in view.nodes],
@@ -149,13 +149,13 @@ class Sequence:
         fits = all(kept.mem_nodes for _, kept, _ in self.running.values())
         for_pressure, for_loss = (Search(host, guests, fits) for _ in range(2))
         best, least = for_pressure.pressures(ours), for_loss.loss(lost)
-        return Compared(
+        return Comparison(
             self.measured, for_pressure.proven and for_loss.proven, ours, best, lost, least
         )
 
 
 def simulate(sequences, seed):
-    """Return a list of :class:`Compared`, four per sequence."""
+    """Return a list of :class:`Comparison`, four per sequence."""
     results, printed_s = [], 0.0
     for at in range(sequences):
         sequence = Sequence(random.Random(f'{seed} {at}'), measured=at % 2 == 1)

@@ -33,9 +33,9 @@ from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.host_model import HostModel  # noqa: E402
 from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
 from tests.bench.exact_rebalance import EQUAL_CORES, EQUAL_RATIO, Search  # noqa: E402
-from tests.sim.constant import GIB, Constant, load  # noqa: E402
-from tests.sim.loads import SimulatedLoad, total  # noqa: E402
-from tests.sim.policies import Planned, Still, Threshold  # noqa: E402
+from tests.sim.constant import GIB, ConstantHost, guest_load  # noqa: E402
+from tests.sim.loads import SimulatedLoad, total_cost  # noqa: E402
+from tests.sim.policies import NoMoves, PlannerPolicy, ThresholdPolicy  # noqa: E402
 
 PLAN_MS_MAX, P50_LOSS_RATIO_MAX = 100.0, 1.05
 #: Without whatever would end the moves early: what counts is the final state.
@@ -90,17 +90,17 @@ def large_host(rng, guests=1000, nodes=8, cores=64):
         resident = int(size * rng.uniform(0.2, 1.0))
         away = resident // 2 if rng.random() < 0.1 else 0
         loads.append(
-            load(
+            guest_load(
                 f'g{at:04}',
                 vcpus,
                 node,
                 demand,
                 size,
                 lines=demand * rng.choice((1e5, 1e6, 1e7)),
-                lies=((node, resident - away), ((node + 1) % nodes, away)),
+                memory_at=((node, resident - away), ((node + 1) % nodes, away)),
             )
         )
-    return Constant((cores,) * nodes, (2048 * GIB,) * nodes, loads, 40e9)
+    return ConstantHost((cores,) * nodes, (2048 * GIB,) * nodes, loads, 40e9)
 
 
 def bound(host):
@@ -116,7 +116,7 @@ def bound(host):
     ) + lines * 1e-9 * 0.15 * pressure.LOCAL_LATENCY_NS * u / (1 - u)
 
 
-def thousand(ticks=40):
+def plan_many_guests(ticks=40):
     """Plan for 1,000 guests, make the moves, and continue."""
     host, memory = large_host(random.Random(1)), RebalanceMemory()
     terms = plan_records.RebalanceOptions(bytes_per_tick=64 * GIB, moves_per_hour=1000)
@@ -170,18 +170,18 @@ def small_host(rng):
         node, resident = min(int(rng.random() ** skew * count), count - 1), rng.uniform(0.2, 1)
         away = int(size * resident / 2) if rng.random() < 0.3 else 0
         guests.append(
-            load(
+            guest_load(
                 f'g{at:02}',
                 vcpus,
                 node,
                 demand,
                 size,
                 lines=demand * rng.choice((0, 1e6, 5e6)),
-                lies=((node, int(size * resident) - away), ((node + 1) % count, away)),
+                memory_at=((node, int(size * resident) - away), ((node + 1) % count, away)),
             )
         )
     roomy = rng.choice((1.2, 2, 4))
-    return Constant(
+    return ConstantHost(
         cores,
         [int(promised * roomy * node_cores / sum(cores)) for node_cores in cores],
         guests,
@@ -189,7 +189,7 @@ def small_host(rng):
     )
 
 
-def against_exact(hosts, seed=1):
+def compare_with_exact(hosts, seed=1):
     """Compare the final state of plans on small hosts with the exact optimum, for both ticks."""
     rows, unproven = [], 0
     for at in range(hosts):
@@ -258,14 +258,14 @@ def _exact_figures(tick_s, rows):
 def policies():
     """Return (name, policy, whether guests float)."""
     return (
-        ('floating', Still(), True),
-        ('static', Still(), False),
-        ('threshold', Threshold(), False),
-        ('planned', Planned(), False),
+        ('floating', NoMoves(), True),
+        ('static', NoMoves(), False),
+        ('threshold', ThresholdPolicy(), False),
+        ('planned', PlannerPolicy(), False),
     )
 
 
-def phases(seeds, hours):
+def compare_policies(seeds, hours):
     """Compare policies while guests' demand changes."""
     means = {}
     print(
@@ -281,7 +281,7 @@ def phases(seeds, hours):
                 row = (
                     host.lost,
                     host.cost,
-                    total(host),
+                    total_cost(host),
                     host.moves,
                     host.changes,
                     host.moved_bytes / GIB,
@@ -299,7 +299,7 @@ def phases(seeds, hours):
     return {'loss_and_cost_core_sec': means}
 
 
-def over_subscribed(seeds, hours):
+def compare_work_done(seeds, hours):
     """Compare the throughput with three times more vCPUs than cores."""
     by_title = {}
     for title, shape in SHAPES.items():
@@ -349,10 +349,10 @@ def _work_done(simulated):
 def main(hosts=100, seeds=5, hours=2):
     """Run the benchmark; return 1 if the time or the median loss misses its target."""
     hosts, seeds, hours = int(hosts), int(seeds), float(hours)
-    figures = thousand()
-    figures.update(against_exact(hosts))
-    figures.update(phases(seeds, hours))
-    figures.update(over_subscribed(2 * seeds, hours / 4))
+    figures = plan_many_guests()
+    figures.update(compare_with_exact(hosts))
+    figures.update(compare_policies(seeds, hours))
+    figures.update(compare_work_done(2 * seeds, hours / 4))
     figures.update(
         compared_with=[
             'exact search',

@@ -159,7 +159,7 @@ def measure(number, options, copies):
         if options.perf:
             rounds[PERF] = rounds_of_perf(
                 [
-                    ['-a', '-e', perf_events(), '--for-each-cgroup', relative(groups)],
+                    ['-a', '-e', perf_events(), '--for-each-cgroup', relative_paths(groups)],
                     ['-a', '-A', '-e', ','.join([perf_events()] * copies)],
                 ],
                 options,
@@ -202,13 +202,13 @@ def descriptors():
     return len(os.listdir('/proc/self/fd'))
 
 
-def relative(directories):
+def relative_paths(directories):
     """Return control groups in the form that perf expects."""
     mount = running_guests.mount_of('perf_event')
     return ','.join(os.path.relpath(path, mount) for path in directories)
 
 
-def slow_down(options):
+def measure_slow_down(options):
     """Return (the load, {way: CPU seconds of a round trip of two processes on one CPU}).
 
     Each is in a control group of its own; :attr:`options.others` more groups are counted. The
@@ -236,7 +236,11 @@ def slow_down(options):
             if not options.perf
             else {
                 'perf stat by thread': ['-t', ','.join(map(str, pids))],
-                'perf stat by control group': ['-a', '--for-each-cgroup', relative(directories)],
+                'perf stat by control group': [
+                    '-a',
+                    '--for-each-cgroup',
+                    relative_paths(directories),
+                ],
             }
         )
         times = {way: [] for way in (*ours, *theirs)}
@@ -257,7 +261,7 @@ def print_progress(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def show(number, by_way, interval_s):
+def print_rows(number, by_way, interval_s):
     """Print the rows for this number of guests."""
     for way, one in by_way.items():
         print(
@@ -277,7 +281,7 @@ def show(number, by_way, interval_s):
 def summary(options, table, load, times, copies):
     """Return the printed results as JSON."""
     report = {
-        'machine': machine(),
+        'machine': cpu_name(),
         'kernel': platform.release(),
         'cpus': len(CPUS),
         'load_average': os.getloadavg()[0],
@@ -310,14 +314,14 @@ def summary(options, table, load, times, copies):
     }
 
 
-def machine():
+def cpu_name():
     """Return the CPU's name."""
     with open('/proc/cpuinfo', encoding='utf-8') as file:
         names = [line.partition(':')[2].strip() for line in file if line.startswith('model name')]
     return names[0] if names else platform.machine()
 
 
-def allow_descriptors(number):
+def raise_descriptor_limit(number):
     """Raise the limit of descriptors as far as is needed or allowed."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(ValueError, OSError):
@@ -367,7 +371,7 @@ def parse(argv):
         help='do not use perf even if it is installed',
     )
     options = parser.parse_args(argv)
-    options.perf = options.perf and perf_stat.there()
+    options.perf = options.perf and perf_stat.is_available()
     return options
 
 
@@ -381,14 +385,14 @@ def main(argv=None):
         print('skipped: no control group can be counted: %s' % error, file=sys.stderr)
         return 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that groups are removed
-    allow_descriptors(max(options.guests) * 64 + 4096)
+    raise_descriptor_limit(max(options.guests) * 64 + 4096)
     copies = -(-WANTED_CPUS // len(CPUS))
     print(
         '%s, %d CPUs, Linux %s; load %.1f\n%d vCPUs a guest, 4 software events; %d CPUs '
         'counted: each %d times\nCPU time of a sample, and its share of a core at one every '
         '%g s\n\n%7s  %-17s %11s %9s %12s %10s'
         % (
-            machine(),
+            cpu_name(),
             len(CPUS),
             platform.release(),
             os.getloadavg()[0],
@@ -408,8 +412,8 @@ def main(argv=None):
     table = {}
     for number in options.guests:
         table[number] = measure(number, options, copies)
-        show(number, table[number], options.interval)
-    load, times = slow_down(options)
+        print_rows(number, table[number], options.interval)
+    load, times = measure_slow_down(options)
     print(
         '\n%s: CPU time of a round trip of two processes on one CPU, median of %d'
         % (load, options.repeats)

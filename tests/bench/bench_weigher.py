@@ -74,20 +74,22 @@ def timed_us(work, hosts):
     return (time.thread_time_ns() - start) / 1000 / len(hosts)
 
 
-def round_of(rows, spec, number, sides):
+def round_of(rows, spec, number, contestants):
     """Measure each side on fresh HostStates, in alternating order.
 
-    :param sides: {name: function of (host states, spec)}
+    :param contestants: {name: function of (host states, spec)}
     """
-    names = list(sides)
+    names = list(contestants)
     times = {}
     for name in names[number % len(names) :] + names[: number % len(names)]:
         hosts = nova_hosts.host_states(rows)
-        times[name] = timed_us(lambda name=name, hosts=hosts: sides[name](hosts, spec), hosts)
+        times[name] = timed_us(
+            lambda name=name, hosts=hosts: contestants[name](hosts, spec), hosts
+        )
     return times
 
 
-def sides():
+def make_contestants():
     """Make the four contestants, and the weigher with what it may find or has to add."""
     ours, theirs = weigher.NUMAPressureWeigher(), metrics_weigher.MetricsWeigher()
     our_filter = pressure_filter.NUMAPressureFilter()
@@ -129,7 +131,7 @@ def sides():
 def measure(count, rounds):
     """Return the medians for this number of hosts [µs per host]."""
     rows, spec = nova_hosts.compute_nodes(count), nova_hosts.request_spec()
-    contestants, besides = sides()
+    contestants, besides = make_contestants()
     times = [round_of(rows, spec, number, contestants) for number in range(rounds)]
     medians_us = {name: statistics.median(one[name] for one in times) for name in contestants}
     ratios = [one['weigher'] / one['metrics_weigher'] for one in times]
@@ -184,7 +186,7 @@ def shadow_line(count=SHADOW_HOSTS, pairs=SHADOW_PAIRS):
     scheduling, ours = scheduler()
     log = logging.getLogger('nova_numa_pmc')
     log.setLevel(logging.INFO)
-    lines = Lines(open(os.devnull, 'w'))  # noqa: SIM115 -- closed with the process
+    lines = LineLengths(open(os.devnull, 'w'))  # noqa: SIM115 -- closed with the process
     log.addHandler(lines)
     added, wholes = [], []
     for number in range(pairs):
@@ -211,7 +213,7 @@ def shadow_line(count=SHADOW_HOSTS, pairs=SHADOW_PAIRS):
     }
 
 
-class Lines(logging.StreamHandler):
+class LineLengths(logging.StreamHandler):
     """A handler that writes lines and remembers the length of the longest."""
 
     bytes_max = 0

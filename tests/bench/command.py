@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command lines of the benchmarks that take minutes."""
+"""Parse the command lines of the benchmarks that take minutes."""
 
 import argparse
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The least burden of any division of guests among single nodes, and its fewest bytes.
+"""Search for the division of guests among nodes with the least loss and the fewest bytes.
 
 Branch and bound over every guest's place: each node, with its memory there, or unchanged. The
 burden (loss and crowding) is the planner's own definition; its loss is tested against

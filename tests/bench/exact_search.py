@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The best possible placement on a small host, by branch and bound.
+"""Search for the best possible placement on a small host, by branch and bound.
 
 It may move every guest freely and knows every demand, so it is a bound that no decision at a
 guest's start can beat.

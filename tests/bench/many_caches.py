@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host of 24 L3 caches: single decisions compared with the best of all possible ones.
+"""Compare single decisions on a host of 24 L3 caches with the best of all possible ones.
 
 Two sockets of twelve nodes, each an L3 cache of 8 cores with SMT and 32 GiB.
 
 *Spans*: nodes with their own memory controllers, loaded at random. A guest too large for one node
-gets one of the smallest sets of nodes that hold it; :func:`exact` tries every set, while the
+gets one of the smallest sets of nodes that hold it; :func:`best_rank` tries every set, while the
 decision on such a host examines only some.
 
 *Caches*: AMD's L3-as-NUMA, where a socket's nodes share their memory controllers. Guests come and
@@ -34,7 +34,7 @@ SOCKETS, CACHES, CORES, THREADS, NODE_BYTES = 2, 12, 10.0, 16, 32 * GIB
 NODES_MAX = 5
 
 
-def drawn(rng):
+def draw_case(rng):
     """Draw a loaded host and a guest that spans two to five of its nodes.
 
     :returns: (:class:`model.HostView`, :class:`model.Request`)
@@ -67,7 +67,7 @@ def drawn(rng):
     ), (model.Request(vcpus, memory, demand_cores=0.5 * vcpus))
 
 
-def exact(inputs, placement_options):
+def best_rank(inputs, placement_options):
     """Return the best :class:`ranking.Rank` of all the smallest sets, or None if there is none."""
     cpu_counts, free = inputs.cpu_counts, [max(0, left) for left in inputs.free_bytes]
     vcpus, memory = inputs.request.vcpus, inputs.request.memory_bytes
@@ -97,7 +97,7 @@ def exact(inputs, placement_options):
     return None
 
 
-def spans(cases, rng):
+def compare_spanning_guests(cases, rng):
     """Compare decisions for guests that span two to five nodes.
 
     :returns: list of (highest pressure relative to the best's, SLIT units farther than that at
@@ -105,9 +105,9 @@ def spans(cases, rng):
     """
     rows = []
     while len(rows) < cases:
-        view, request = drawn(rng)
+        view, request = draw_case(rng)
         inputs = candidates.PlacementInput(*memory_domains.merge(view), view, request)
-        best, exact_us = timed(exact, inputs, PLACEMENT_OPTIONS)
+        best, exact_us = timed(best_rank, inputs, PLACEMENT_OPTIONS)
         if best is None or len(best.candidate.cpu_positions) < 2:
             continue
         _, us = timed(placement.place, view, request, PLACEMENT_OPTIONS)
@@ -115,7 +115,7 @@ def spans(cases, rng):
         more = len(ours.candidate.cpu_positions) > len(best.candidate.cpu_positions)
         rows.append(
             (
-                float('inf') if more else relative(ours.pressure, best.pressure),
+                float('inf') if more else relative_pressure(ours.pressure, best.pressure),
                 ours.distance - best.distance if ours.key[0] == best.key[0] else 0.0,
                 us,
                 exact_us,
@@ -124,9 +124,9 @@ def spans(cases, rng):
     return rows
 
 
-def caches(cases, rng):
+def compare_cache_guests(cases, rng):
     """Compare decisions for guests that fit a cache; return a list of (ratio, µs)."""
-    host, rows = shared(), []
+    host, rows = build_host(), []
     while len(rows) < cases:
         kept, fill = {}, rng.uniform(0.2, 2.0) * SOCKETS * CACHES * CORES
         for rotation in range(60):
@@ -140,11 +140,11 @@ def caches(cases, rng):
                 for nodes, cpus in places(host)
             )
             kept[new.name] = promise
-            rows.append((relative(highest(host, list(kept.values())), best), us))
+            rows.append((relative_pressure(highest(host, list(kept.values())), best), us))
     return rows[:cases]
 
 
-def shared():
+def build_host():
     """Build the host whose sockets are one place each."""
     count, threads = SOCKETS * CACHES, THREADS
     host = topology(
@@ -188,7 +188,7 @@ def highest(host, promises):
     return max(max(narrow) / CORES, max(socket) / CACHES / CORES)
 
 
-def relative(ours, best):
+def relative_pressure(ours, best):
     """Return a pressure relative to the best; below the floor, all are equally good."""
     return max(PLACEMENT_OPTIONS.pressure_floor, ours) / max(
         PLACEMENT_OPTIONS.pressure_floor, best
@@ -205,7 +205,10 @@ def timed(function, *args):
 def figures(cases, seed):
     """Return the figures of both, for the last line of the benchmark."""
     figures_, rng = {}, random.Random(seed)
-    rows = {'spans': spans(cases, rng), 'caches': caches(10 * cases, rng)}
+    rows = {
+        'spans': compare_spanning_guests(cases, rng),
+        'caches': compare_cache_guests(10 * cases, rng),
+    }
     for kind, kind_rows in rows.items():
         columns = list(zip(*kind_rows))
         for name, column in (

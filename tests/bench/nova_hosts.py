@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's HostStates and RequestSpecs for benchmarks, as the scheduler gets them."""
+"""Build Nova's HostStates and RequestSpecs for benchmarks, as the scheduler gets them."""
 
 import datetime
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``perf stat -I`` as a comparison for a measurement, and its cost."""
+"""Run ``perf stat -I`` to compare a measurement and its cost with."""
 
 import contextlib
 import os
@@ -12,8 +12,8 @@ from typing import Any
 START_S = 60
 
 
-def there():
-    """Return whether perf can be run (Debian's is a wrapper, which may lack the program)."""
+def is_available():
+    """Return whether perf can be run; Debian's is a wrapper that may lack the program."""
     return (
         bool(shutil.which('perf'))
         and not subprocess.run(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that look like guests, in control groups as libvirt makes them.
+"""Start processes that look like guests, in control groups as libvirt makes them.
 
 Four threads in each stand for vCPUs and three more for QEMU's others, which sleep. The thread of
 each vCPU wakes up now and then, as an idle guest's timers cause it to; in some guests, two of them
@@ -86,7 +86,7 @@ def running(number, switching, nap_s):
                 pid = os.fork()
                 if not pid:
                     os.close(alive)
-                    _be_guest(groups[name], tell, end, at < switching, nap_s)
+                    _run_as_guest(groups[name], tell, end, at < switching, nap_s)
                 pids[pid] = name
             lines = os.fdopen(os.dup(ready))
             with lines:
@@ -100,7 +100,7 @@ def running(number, switching, nap_s):
                 os.close(fd)
 
 
-def _be_guest(groups, tell, end, switches, nap_s):
+def _run_as_guest(groups, tell, end, switches, nap_s):
     """Act as a guest until the other side of ``end`` is closed; do not return."""
     try:
         for path in groups:
@@ -111,8 +111,8 @@ def _be_guest(groups, tell, end, switches, nap_s):
         if switches:
             here, there = os.pipe(), os.pipe()
             os.write(here[1], b'x')
-            loops[0] = lambda _: _pass_on(here[0], there[1])
-            loops[1] = lambda _: _pass_on(there[0], here[1])
+            loops[0] = lambda _: _forward_bytes(here[0], there[1])
+            loops[1] = lambda _: _forward_bytes(there[0], here[1])
         for loop in loops:
             _thread.start_new_thread(_start, (tids, loop, nap_s))
         while len(tids) < VCPUS:
@@ -135,7 +135,7 @@ def _nap(nap_s):
         time.sleep(nap_s)
 
 
-def _pass_on(source, sink):
+def _forward_bytes(source, sink):
     while True:
         os.write(sink, os.read(source, 1))
 

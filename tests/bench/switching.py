@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes on one CPU that only switch, and the time of a round trip between them."""
+"""Time the round trip between two processes on one CPU that only switch to each other."""
 
 import contextlib
 import os

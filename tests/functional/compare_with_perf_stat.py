@@ -32,7 +32,7 @@ def perf_name(event):
     return '%s/config=%#x,config1=%#x/GH' % (event.pmu, event.config, event.config1)
 
 
-def choose(roles):
+def choose_events(roles):
     """Return the machine's events for some roles, or software events if it has none."""
     supported = [
         event
@@ -109,7 +109,7 @@ class PerfStat:
         os.close(control_read)
         os.close(ack_write)
 
-    def tell(self, command):
+    def send_command(self, command):
         """Send a command and wait until perf has executed it."""
         os.write(self._control, command.encode() + b'\n')
         if not os.read(self._ack, 16):
@@ -137,11 +137,11 @@ def compare(chosen, wanted, arguments, worker):
             raise problems[0]
         referee = PerfStat(chosen, arguments)
         outer_before = counting.read()
-        referee.tell('enable')
+        referee.send_command('enable')
         inner_before = counting.read()
         worker.run()
         inner_after = counting.read()
-        referee.tell('disable')
+        referee.send_command('disable')
         outer_after = counting.read()
     [key] = wanted
     least, most = (
@@ -193,7 +193,7 @@ def main(argv=None):
     if not shutil.which('perf'):
         print('skipped: perf is not installed')
         return 77
-    chosen, cpu, worst = choose(args.roles.split(',')), max(os.sched_getaffinity(0)), 0.0
+    chosen, cpu, worst = choose_events(args.roles.split(',')), max(os.sched_getaffinity(0)), 0.0
     worker = Worker(cpu, args.rounds)
     try:
         for scope, wanted, arguments in scopes(chosen, worker, cpu):

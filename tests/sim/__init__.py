@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A purely numerical model of a host whose guests run, wait, access remote memory and move."""
+"""A numerical simulation of hosts whose guests run, wait, access remote memory and move."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equal hosts whose guests want all of their cores in bursts, and nothing in between."""
+"""Simulate equal hosts whose guests want all of their cores in bursts, and none in between."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PROMISES = {
 _GUESTS = {name: model.Guest(name, name, VCPUS, 1 << 30) for name in _NAMES}
 
 
-class Bursting:
+class BurstingGuest:
     """A guest with bursts and pauses of exponential length."""
 
     def __init__(self, rng: random.Random, burst_s: float) -> None:
@@ -71,7 +71,7 @@ class BurstingHost:
 
     def __init__(self, seed: object, burst_s: float) -> None:
         rng = random.Random(repr(seed))
-        self.guests = [Bursting(rng, burst_s) for _ in range(GUESTS)]
+        self.guests = [BurstingGuest(rng, burst_s) for _ in range(GUESTS)]
         self._histories = Histories()
         self.last_5_s: float | None = None
         self.longer: float | None = None
@@ -116,7 +116,7 @@ class BurstingHost:
         return wanted
 
 
-def differing(ratios: list[float], step: float) -> float:
+def differing_fraction(ratios: list[float], step: float) -> float:
     """Return the fraction of neighbouring pairs that differ by a step or more."""
     pairs = list(zip(ratios[::2], ratios[1::2]))
     return sum(abs(a - b) >= step for a, b in pairs) / len(pairs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts whose guests have constant demand, and where successive plans leave them."""
+"""Model hosts whose guests have constant demand, and apply successive plans to them."""
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains, pressure
@@ -10,19 +10,23 @@ GIB, MIB = 1 << 30, 1 << 20
 LINE_BYTES = 64
 
 
-def load(name, vcpus, at, demand, memory=2 * GIB, resident=None, lines=0.0, lies=None, **fields):
-    """Build a guest on one or several nodes, with its memory there or as ``lies`` says.
+def guest_load(
+    name, vcpus, at, demand, memory=2 * GIB, resident=None, lines=0.0, memory_at=None, **fields
+):
+    """Build a guest on one or several nodes, with its memory there or as ``memory_at`` says.
 
     :param lines: DRAM accesses per second, each of 64 bytes
-    :param lies: tuple of (node id, bytes)
+    :param memory_at: tuple of (node id, bytes)
     """
     at = at if isinstance(at, tuple) else (at,)
-    if lies is None:
-        lies = tuple((n, int((memory if resident is None else resident) / len(at))) for n in at)
+    if memory_at is None:
+        memory_at = tuple(
+            (n, int((memory if resident is None else resident) / len(at))) for n in at
+        )
     kept = dict(
         home_nodes=at,
         mem_nodes=at,
-        bytes_by_node=lies,
+        bytes_by_node=memory_at,
         demand_cores=demand,
         served_cores=demand,
         lines_per_sec=lines,
@@ -41,7 +45,7 @@ def slit_latencies_ns(view):
     )
 
 
-class Constant:
+class ConstantHost:
     """A host and guests whose demand does not change.
 
     :ivar guests: list of :class:`plan_records.GuestLoad`

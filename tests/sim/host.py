@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A closed-loop host: guests' places determine what they get, which affects their demand.
+"""Simulate a host in a closed loop: guests' places affect what they get, and so their demand.
 
 Second by second, guests want cores and nodes share theirs out (an overloaded node serves all in
 proportion; guests that may use several nodes level them). Each served core stalls for its remote

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts and loads to simulate, each from one seed, and the run of a policy on them."""
+"""Draw hosts and loads to simulate, each from one seed, and run policies on them."""
 
 import random
 
@@ -107,7 +107,7 @@ class SimulatedLoad:
         return host
 
 
-class Crowded(SimulatedLoad):
+class CrowdedLoad(SimulatedLoad):
     """Three vCPUs for each core, started in one of many orders, with constant demand.
 
     A third of the guests want all of their vCPUs, a third half of them, a third a tenth.
@@ -134,6 +134,6 @@ class Crowded(SimulatedLoad):
         ]
 
 
-def total(host):
+def total_cost(host):
     """Return loss + cost [core-seconds]."""
     return host.lost + host.cost

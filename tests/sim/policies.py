@@ -66,14 +66,14 @@ def situation(host, rng=None, noise=0.0):
     )
 
 
-class Still:
+class NoMoves:
     """Leave guests where they started."""
 
     def tick(self, host, now_s, elapsed_s, rng, noise):
         """Do nothing."""
 
 
-class Threshold:
+class ThresholdPolicy:
     """Move one guest when CPU pressures differ by 10 % for three ticks; 60 s of cool-down.
 
     The guest is the one that levels best, as a rule that considers only load would choose.
@@ -108,7 +108,7 @@ class Threshold:
         return promised + guest.promise_bytes <= host.capacity_bytes[node]
 
 
-class Planned:
+class PlannerPolicy:
     """Ask the planner at each tick and carry out its plan."""
 
     def __init__(self, terms=None):

@@ -8,7 +8,7 @@ from nova_numa_pmc.core.placement import placement, promise_limit
 from nova_numa_pmc.core.rebalance import plan_records
 from tests.fixtures import model_records
 from tests.fixtures.model_records import GIB, PLACEMENT_OPTIONS
-from tests.sim.constant import Constant, load
+from tests.sim.constant import ConstantHost, guest_load
 
 DEVICE = model.NodeMemory(model.DEVICE, 'GPU 0000:01:00.0')
 SLOW = model.NodeMemory(model.SLOW, 'memory_tier22')
@@ -202,7 +202,7 @@ class RebalanceTest(unittest.TestCase):
 
     def test_memory_that_spilled_to_a_device_comes_home(self):
         guests = [
-            load(
+            guest_load(
                 'far',
                 4,
                 0,
@@ -210,11 +210,11 @@ class RebalanceTest(unittest.TestCase):
                 8 * GIB,
                 lines=1e7,
                 mem_nodes=(0,),
-                lies=((0, 2 * GIB), (2, 6 * GIB)),
+                memory_at=((0, 2 * GIB), (2, 6 * GIB)),
             ),
-            *(load('g%d' % n, 4, 0, 3.0, 4 * GIB, lines=1e7) for n in range(3)),
+            *(guest_load('g%d' % n, 4, 0, 3.0, 4 * GIB, lines=1e7) for n in range(3)),
         ]
-        host = Constant((8, 8, 0, 0), (32 * GIB, 32 * GIB, 0, 0), guests, distances=FAR)
+        host = ConstantHost((8, 8, 0, 0), (32 * GIB, 32 * GIB, 0, 0), guests, distances=FAR)
         parts = self.plans(host)
         self.assertTrue(parts)
         self.assertLessEqual({node for part in parts for node in part.mem_nodes}, {0, 1})
@@ -223,8 +223,8 @@ class RebalanceTest(unittest.TestCase):
         )
 
     def test_no_move_names_a_node_without_memory(self):
-        guests = [load('g%d' % n, 4, 0, 3.0, 4 * GIB, lines=1e7) for n in range(4)]
-        host = Constant(
+        guests = [guest_load('g%d' % n, 4, 0, 3.0, 4 * GIB, lines=1e7) for n in range(4)]
+        host = ConstantHost(
             (4, 4, 4, 4),
             (32 * GIB, 0, 32 * GIB, 0),
             guests,

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 from tests.bench.exact_rebalance import EQUAL_CORES, EQUAL_RATIO, Search
-from tests.sim.constant import GIB, MIB, Constant, load
+from tests.sim.constant import GIB, MIB, ConstantHost, guest_load
 
 TERMS = plan_records.RebalanceOptions()
 GUESTS = st.lists(
@@ -43,18 +43,18 @@ class ExactRebalanceTest(unittest.TestCase):
     @given(GUESTS, st.sampled_from((None, 4e9)), st.sampled_from((6, 12)))
     def test_exact_rebalancing_finds_what_enumeration_finds(self, drawn, bandwidth_max, capacity):
         guests = [
-            load(
+            guest_load(
                 f'g{at}',
                 4,
                 node,
                 demand,
                 size * GIB,
                 lines=demand * lines,
-                lies=((node, 600 * MIB), ((node + 1) % 3, 300 * MIB if split else 0)),
+                memory_at=((node, 600 * MIB), ((node + 1) % 3, 300 * MIB if split else 0)),
             )
             for at, (node, demand, size, lines, split) in enumerate(drawn)
         ]
-        host = Constant((4, 4, 4), (capacity * GIB,) * 3, guests, bandwidth_max)
+        host = ConstantHost((4, 4, 4), (capacity * GIB,) * 3, guests, bandwidth_max)
         every = list(enumerate_all(host.situation()))
         least = min(lost for lost, _ in every)
         search = Search(host.situation(), TERMS)

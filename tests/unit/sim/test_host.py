@@ -4,8 +4,8 @@
 import unittest
 
 from tests.sim.host import SimGuest, SimHost
-from tests.sim.loads import SimulatedLoad, total
-from tests.sim.policies import Planned, Still, Threshold
+from tests.sim.loads import SimulatedLoad, total_cost
+from tests.sim.policies import NoMoves, PlannerPolicy, ThresholdPolicy
 
 GIB = 1 << 30
 
@@ -65,7 +65,7 @@ class SimHostTest(unittest.TestCase):
 
     def test_each_run_of_a_seed_is_the_same(self):
         load = SimulatedLoad(1, 120, 0.1)
-        once, again = (load.run(Planned()) for _ in range(2))
+        once, again = (load.run(PlannerPolicy()) for _ in range(2))
         self.assertEqual((once.lost, once.cost, once.moves), (again.lost, again.cost, again.moves))
 
     def test_the_planner_loses_less_than_simpler_planners(self):
@@ -73,10 +73,10 @@ class SimHostTest(unittest.TestCase):
         for seed in range(2):
             load = SimulatedLoad(seed, 600, 0.5, load=(0.7, 0.95))
             for name, policy, floating in (
-                ('floating', Still(), True),
-                ('static', Still(), False),
-                ('threshold', Threshold(), False),
-                ('planned', Planned(), False),
+                ('floating', NoMoves(), True),
+                ('static', NoMoves(), False),
+                ('threshold', ThresholdPolicy(), False),
+                ('planned', PlannerPolicy(), False),
             ):
-                sums[name] += total(load.run(policy, floating))
+                sums[name] += total_cost(load.run(policy, floating))
         self.assertEqual(min(sums.values()), sums['planned'], sums)

@@ -3,8 +3,8 @@
 
 import unittest
 
-from tests.sim.loads import Crowded
-from tests.sim.policies import Planned, Still
+from tests.sim.loads import CrowdedLoad
+from tests.sim.policies import NoMoves, PlannerPolicy
 
 #: Shares of what is wanted. A change may come just before the end; floating is idealised, and the
 #: package starts from the static placement.
@@ -16,13 +16,13 @@ class OversubscriptionTest(unittest.TestCase):
         for cores, guests, vcpus in ((2, 12, 1), (12, 18, 4)):
             for share, lines in ((0.6, 0.0), (1.0, 0.0), (0.4, 2e6), (1.0, 2e6)):
                 for order in range(2):
-                    load = Crowded(order, cores, guests, vcpus, share, lines, minutes=6)
+                    load = CrowdedLoad(order, cores, guests, vcpus, share, lines, minutes=6)
                     floating, static, ours = (
                         host.useful / host.wanted
                         for host in (
-                            load.run(Still(), True),
-                            load.run(Still()),
-                            load.run(Planned()),
+                            load.run(NoMoves(), True),
+                            load.run(NoMoves()),
+                            load.run(PlannerPolicy()),
                         )
                     )
                     with self.subTest(cores=cores, share=share, lines=lines, order=order):
@@ -30,6 +30,6 @@ class OversubscriptionTest(unittest.TestCase):
                         self.assertGreater(ours, floating - FLOATING_ERROR)
 
     def test_guests_that_crowd_a_node_are_levelled(self):
-        load = Crowded(0, 2, 12, 1, 0.6, minutes=6)
-        static, ours = load.run(Still()), load.run(Planned())
+        load = CrowdedLoad(0, 2, 12, 1, 0.6, minutes=6)
+        static, ours = load.run(NoMoves()), load.run(PlannerPolicy())
         self.assertGreater(ours.useful / ours.wanted, static.useful / static.wanted + 0.02)

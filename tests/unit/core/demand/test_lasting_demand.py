@@ -14,7 +14,7 @@ from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.sample_records import GuestSample, NodeSample, PoolSample, Sample
 from tests.fixtures.model_records import GIB, PLACEMENT_OPTIONS, guest, topology
-from tests.sim.constant import Constant, load
+from tests.sim.constant import ConstantHost, guest_load
 
 OLD_NS, NOW_NS = 0, 10**15
 HALF_HOUR = (60.0,) * 30
@@ -443,11 +443,11 @@ class PropertyTest(unittest.TestCase):
         placed = placement.place(seen, request, PLACEMENT_OPTIONS)
         assume(len(placed.cpu_nodes) == 1)
         here.add('new', request.demand_cores, placed.cpu_nodes[0], vcpus)
-        host = Constant(
+        host = ConstantHost(
             [node.cores for node in seen.nodes],
             [node.capacity_bytes for node in seen.nodes],
             [
-                load(
+                guest_load(
                     name,
                     here.promises[name].vcpus,
                     next(iter(shares)),
@@ -458,7 +458,7 @@ class PropertyTest(unittest.TestCase):
                 for name, (cores, shares, _) in here.guests.items()
             ]
             + [
-                load('others-%d' % at, 1, at, cores, GIB, why_fixed='pinned_by_operator')
+                guest_load('others-%d' % at, 1, at, cores, GIB, why_fixed='pinned_by_operator')
                 for at, cores in enumerate(here.others)
             ],
         )

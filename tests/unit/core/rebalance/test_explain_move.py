@@ -7,7 +7,7 @@ from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
 from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
 from nova_numa_pmc.model import Reason
-from tests.sim.constant import GIB, Constant, load
+from tests.sim.constant import GIB, ConstantHost, guest_load
 
 
 def explained(host, ticks=20, **terms):
@@ -17,10 +17,10 @@ def explained(host, ticks=20, **terms):
 
 class ExplainTest(unittest.TestCase):
     def test_explain_tells_what_a_move_gains_costs_and_lost_so_far(self):
-        host = Constant(
+        host = ConstantHost(
             (12, 12),
             (64 * GIB,) * 2,
-            [load(f'g{at}', 4, 0 if at < 4 else 1, 4.0, resident=GIB) for at in range(5)],
+            [guest_load(f'g{at}', 4, 0 if at < 4 else 1, 4.0, resident=GIB) for at in range(5)],
         )
         self.assertEqual(
             [
@@ -32,12 +32,12 @@ class ExplainTest(unittest.TestCase):
 
     def test_explain_of_a_swap_names_both_guests(self):
         guests = [
-            load('a', 4, 0, 4.0, 4 * GIB),
-            load('b', 4, 0, 3.0, 4 * GIB),
-            load('c', 4, 1, 0.5, 4 * GIB),
-            load('d', 4, 1, 0.5, 4 * GIB),
+            guest_load('a', 4, 0, 4.0, 4 * GIB),
+            guest_load('b', 4, 0, 3.0, 4 * GIB),
+            guest_load('c', 4, 1, 0.5, 4 * GIB),
+            guest_load('d', 4, 1, 0.5, 4 * GIB),
         ]
-        (line,) = explained(Constant((4, 4), (9 * GIB,) * 2, guests), 40, widen=False)
+        (line,) = explained(ConstantHost((4, 4), (9 * GIB,) * 2, guests), 40, widen=False)
         self.assertIn('swaps from node 0 to node 1 (4.0 GiB); ', line)
         self.assertIn('swaps from node 1 to node 0 (4.0 GiB)', line)
 
@@ -53,7 +53,7 @@ class ExplainTest(unittest.TestCase):
         self.assertEqual('moon_phase', explain_remark(Reason('moon_phase', ())))
 
     def test_each_remark_on_a_plan_has_words(self):
-        host = Constant((4, 4), (GIB,) * 2, [])
+        host = ConstantHost((4, 4), (GIB,) * 2, [])
         plan, _ = planner.plan(
             host.situation(), RebalanceMemory(), plan_records.RebalanceOptions(), 5.0, 0.0
         )

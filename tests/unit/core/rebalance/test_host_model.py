@@ -5,14 +5,14 @@ import unittest
 
 from nova_numa_pmc.core.rebalance import evaluation, host_model, plan_records
 from nova_numa_pmc.core.rebalance.host_model import Place
-from tests.sim.constant import GIB, Constant, load
+from tests.sim.constant import GIB, ConstantHost, guest_load
 
 TERMS = plan_records.RebalanceOptions()
 
 
 def host_of(*guests, waiting_cores=()):
     """Build a model of three nodes of 12 cores."""
-    host = Constant((12,) * 3, (64 * GIB,) * 3, guests)
+    host = ConstantHost((12,) * 3, (64 * GIB,) * 3, guests)
     return host_model.HostModel(host.situation()._replace(waiting_cores=waiting_cores), TERMS)
 
 
@@ -26,14 +26,14 @@ class PlaceTest(unittest.TestCase):
 
 class MayTest(unittest.TestCase):
     def may_have(self, place, **fields):
-        laid_out = host_of(load('g', 4, fields.pop('at', 0), 2.0, **fields))
+        laid_out = host_of(guest_load('g', 4, fields.pop('at', 0), 2.0, **fields))
         return laid_out.may_have(laid_out.guests['g'], place)
 
     def test_a_guest_may_go_where_it_has_a_cpu_for_each_of_its_own(self):
         self.assertTrue(self.may_have(Place((1,), 1)))
         self.assertTrue(self.may_have(Place((0, 1), None)))
         self.assertFalse(self.may_have(Place((1,), 1), allowed_nodes=(0, 2)))
-        laid_out = host_of(load('g', 16, (0, 1), 2.0))
+        laid_out = host_of(guest_load('g', 16, (0, 1), 2.0))
         self.assertFalse(laid_out.may_have(laid_out.guests['g'], Place((2,), 2)))
 
     def test_a_guest_that_must_not_be_touched_may_go_nowhere(self):
@@ -41,8 +41,8 @@ class MayTest(unittest.TestCase):
             self.assertFalse(self.may_have(place, why_fixed='placed_by_others'))
 
     def test_memory_whose_place_is_unknown_stays(self):
-        self.assertFalse(self.may_have(Place((1,), 1), lies=()))
-        self.assertTrue(self.may_have(Place((1,), None), lies=()))
+        self.assertFalse(self.may_have(Place((1,), 1), memory_at=()))
+        self.assertTrue(self.may_have(Place((1,), None), memory_at=()))
 
     def test_a_young_guest_on_several_nodes_may_be_held_to_one_with_room(self):
         self.assertTrue(
@@ -57,8 +57,8 @@ class MayTest(unittest.TestCase):
 class WidenTest(unittest.TestCase):
     def gain(self, at, to, *waiting_cores):
         """Return what a guest next to those of two busy nodes gains by more nodes [cores]."""
-        beside = [load(f'b{n}{k}', 4, n, 3.5) for n in (0, 1) for k in range(3)]
-        laid_out = host_of(load('g', 4, at, 4.0), *beside, waiting_cores=waiting_cores)
+        beside = [guest_load(f'b{n}{k}', 4, n, 3.5) for n in (0, 1) for k in range(3)]
+        laid_out = host_of(guest_load('g', 4, at, 4.0), *beside, waiting_cores=waiting_cores)
         return evaluation.gain_of(laid_out, ((laid_out.guests['g'], Place(to, None)),))
 
     def test_each_further_node_helps_a_guest_among_full_ones(self):

@@ -11,7 +11,7 @@ from nova_numa_pmc.core.rebalance.rebalance_memory import (
     caution_factors,
     without_guests,
 )
-from tests.sim.constant import GIB, MIB, Constant, load
+from tests.sim.constant import GIB, MIB, ConstantHost, guest_load
 
 TICK_S = 5.0
 TERMS = plan_records.RebalanceOptions()
@@ -19,10 +19,13 @@ TERMS = plan_records.RebalanceOptions()
 
 def skewed(**fields):
     """Build six equal guests, five on node 0 and one on node 1, as numad leaves them."""
-    return Constant(
+    return ConstantHost(
         (12, 12),
         (64 * GIB, 64 * GIB),
-        [load(f'g{at}', 4, 0 if at < 5 else 1, 4.0, resident=GIB, **fields) for at in range(6)],
+        [
+            guest_load(f'g{at}', 4, 0 if at < 5 else 1, 4.0, resident=GIB, **fields)
+            for at in range(6)
+        ],
     )
 
 
@@ -64,8 +67,8 @@ class FiveToOneTest(unittest.TestCase):
         self.assertAlmostEqual(0.0, plans[0].loss_after_cores)
 
     def test_full_nodes_are_shared_evenly_though_as_many_cores_are_missing(self):
-        guests = [load(f'g{at}', 1, 0 if at < 5 else 1, 1.0, 300 * MIB) for at in range(6)]
-        host = Constant((2, 2), (2 * GIB, 2 * GIB), guests)
+        guests = [guest_load(f'g{at}', 1, 0 if at < 5 else 1, 1.0, 300 * MIB) for at in range(6)]
+        host = ConstantHost((2, 2), (2 * GIB, 2 * GIB), guests)
         plans, _ = host.run(TERMS, 20)
         self.assertEqual([3, 3], count(host))
         self.assertEqual(['move', 'move'], kinds(plans))
@@ -81,9 +84,9 @@ class CausesTest(unittest.TestCase):
     """Causes for moving guests."""
 
     def test_memory_bound_guests_are_parted_though_counts_are_equal(self):
-        guests = [load(f'm{at}', 4, 0, 2.0, lines=60e6) for at in range(3)]
-        guests += [load(f'c{at}', 4, 1, 2.0) for at in range(3)]
-        host = Constant((12, 12), (64 * GIB, 64 * GIB), guests, bandwidth_max=12e9)
+        guests = [guest_load(f'm{at}', 4, 0, 2.0, lines=60e6) for at in range(3)]
+        guests += [guest_load(f'c{at}', 4, 1, 2.0) for at in range(3)]
+        host = ConstantHost((12, 12), (64 * GIB, 64 * GIB), guests, bandwidth_max=12e9)
         plans, _ = host.run(TERMS, 60)
         bound = [guest.cpu_nodes for guest in host.guests if guest.name.startswith('m')]
         self.assertEqual({(0,), (1,)}, set(bound))
@@ -91,14 +94,14 @@ class CausesTest(unittest.TestCase):
         self.assertEqual('bandwidth', first.reasons[0].code)
 
     def test_bandwidth_without_a_known_maximum_is_not_a_reason_to_move(self):
-        guests = [load(f'm{at}', 4, 0, 2.0, lines=60e6) for at in range(3)]
-        plans, _ = Constant((12, 12), (64 * GIB,) * 2, guests).run(TERMS, 10)
+        guests = [guest_load(f'm{at}', 4, 0, 2.0, lines=60e6) for at in range(3)]
+        plans, _ = ConstantHost((12, 12), (64 * GIB,) * 2, guests).run(TERMS, 10)
         self.assertEqual([], kinds(plans))
         self.assertIn('bandwidth_dropped', [reason.code for reason in plans[0].reasons])
 
     def test_cpus_go_where_the_memory_is(self):
-        guests = [load('g', 2, 0, 1.0, lines=5e6, lies=((0, 8 * MIB), (1, GIB)))]
-        host = Constant((4, 4), (8 * GIB,) * 2, guests)
+        guests = [guest_load('g', 2, 0, 1.0, lines=5e6, memory_at=((0, 8 * MIB), (1, GIB)))]
+        host = ConstantHost((4, 4), (8 * GIB,) * 2, guests)
         plans, _ = host.run(TERMS, 20)
         self.assertEqual(['move'], kinds(plans))
         self.assertEqual((1,), host.guests[0].cpu_nodes)
@@ -106,9 +109,11 @@ class CausesTest(unittest.TestCase):
 
     def test_memory_is_fetched_where_the_cpus_cannot_go(self):
         guests = [
-            load('g', 2, 0, 1.0, lines=5e6, lies=((0, 8 * MIB), (1, GIB)), allowed_nodes=(0,))
+            guest_load(
+                'g', 2, 0, 1.0, lines=5e6, memory_at=((0, 8 * MIB), (1, GIB)), allowed_nodes=(0,)
+            )
         ]
-        host = Constant((4, 4), (8 * GIB,) * 2, guests)
+        host = ConstantHost((4, 4), (8 * GIB,) * 2, guests)
         plans, _ = host.run(TERMS, 60)
         self.assertEqual(['fetch'], kinds(plans))
         self.assertEqual(((0, GIB + 8 * MIB),), host.guests[0].bytes_by_node)
@@ -117,12 +122,12 @@ class CausesTest(unittest.TestCase):
     def tight():
         """Build two busy guests next to two idle ones, on nodes without room for a third."""
         guests = [
-            load('a', 4, 0, 4.0, 4 * GIB),
-            load('b', 4, 0, 3.0, 4 * GIB),
-            load('c', 4, 1, 0.5, 4 * GIB),
-            load('d', 4, 1, 0.5, 4 * GIB),
+            guest_load('a', 4, 0, 4.0, 4 * GIB),
+            guest_load('b', 4, 0, 3.0, 4 * GIB),
+            guest_load('c', 4, 1, 0.5, 4 * GIB),
+            guest_load('d', 4, 1, 0.5, 4 * GIB),
         ]
-        return Constant((4, 4), (9 * GIB,) * 2, guests)
+        return ConstantHost((4, 4), (9 * GIB,) * 2, guests)
 
     def test_two_guests_swap_where_neither_fits_alone(self):
         host = self.tight()
@@ -147,8 +152,8 @@ class CausesTest(unittest.TestCase):
                 self.assertEqual(expected, kinds([plan]))
 
     def test_floating_guests_are_narrowed_for_locality(self):
-        guests = [load(f'g{at}', 2, (0, 1), 1.5, lines=5e6) for at in range(4)]
-        host = Constant((4, 4), (16 * GIB,) * 2, guests)
+        guests = [guest_load(f'g{at}', 2, (0, 1), 1.5, lines=5e6) for at in range(4)]
+        host = ConstantHost((4, 4), (16 * GIB,) * 2, guests)
         plans, _ = host.run(TERMS, 60)
         self.assertEqual({'narrow'}, set(kinds(plans)))
         self.assertEqual([2, 2], count(host))
@@ -158,10 +163,10 @@ class WidenTest(unittest.TestCase):
     def host(self, lines=(1e5, 1e6, 1e6)):
         """Build three guests whose demand no division over two nodes satisfies."""
         guests = [
-            load(f'g{at}', 4, 0 if at < 2 else 1, 2.7, 4 * GIB, lines=lines_per_sec)
+            guest_load(f'g{at}', 4, 0 if at < 2 else 1, 2.7, 4 * GIB, lines=lines_per_sec)
             for at, lines_per_sec in enumerate(lines)
         ]
-        return Constant((4, 4), (9 * GIB,) * 2, guests)
+        return ConstantHost((4, 4), (9 * GIB,) * 2, guests)
 
     def test_the_calmest_guest_is_widened_to_idle_cores_elsewhere(self):
         host = self.host()
@@ -190,8 +195,8 @@ class WidenTest(unittest.TestCase):
 
     def test_bursts_are_shared_whether_or_not_nodes_are_full(self):
         for cores, bursting, calm in ((1.2, 0.6, 0.0), (1.5, 1.0, 0.5)):
-            guests = [load(f'g{at}', 2, at // 3, cores, lines=1e4) for at in range(6)]
-            host = Constant((4, 4), (64 * GIB,) * 2, guests)
+            guests = [guest_load(f'g{at}', 2, at // 3, cores, lines=1e4) for at in range(6)]
+            host = ConstantHost((4, 4), (64 * GIB,) * 2, guests)
             for waiting, wanted in ((bursting, {'widen'}), (calm, set())):
                 with self.subTest(cores=cores, waiting=waiting):
                     seen = host.situation()._replace(waiting_cores=((0, waiting), (1, waiting)))
@@ -199,9 +204,9 @@ class WidenTest(unittest.TestCase):
                     self.assertEqual(wanted, set(kinds([plan])))
 
     def test_bursts_of_full_nodes_are_not_shared_where_accesses_are_not_counted(self):
-        guests = [load(f'g{at}', 2, at // 3, 1.5, lines_per_sec=None) for at in range(6)]
+        guests = [guest_load(f'g{at}', 2, at // 3, 1.5, lines_per_sec=None) for at in range(6)]
         seen = (
-            Constant((4, 4), (64 * GIB,) * 2, guests)
+            ConstantHost((4, 4), (64 * GIB,) * 2, guests)
             .situation()
             ._replace(waiting_cores=((0, 1.0), (1, 1.0)))
         )
@@ -230,12 +235,14 @@ class LeftAloneTest(unittest.TestCase):
 
     def test_fixed_guests_do_not_take_part_in_swaps(self):
         guests = [
-            load('a', 4, 0, 4.0, 4 * GIB),
-            load('b', 4, 0, 3.0, 4 * GIB),
-            load('c', 4, 1, 0.5, 4 * GIB, why_fixed='locked'),
-            load('d', 4, 1, 0.5, 4 * GIB, why_fixed='placed_by_others'),
+            guest_load('a', 4, 0, 4.0, 4 * GIB),
+            guest_load('b', 4, 0, 3.0, 4 * GIB),
+            guest_load('c', 4, 1, 0.5, 4 * GIB, why_fixed='locked'),
+            guest_load('d', 4, 1, 0.5, 4 * GIB, why_fixed='placed_by_others'),
         ]
-        plans, _ = Constant((4, 4), (9 * GIB,) * 2, guests).run(TERMS._replace(widen=False), 40)
+        plans, _ = ConstantHost((4, 4), (9 * GIB,) * 2, guests).run(
+            TERMS._replace(widen=False), 40
+        )
         self.assertEqual([], kinds(plans))
 
     def test_unknown_demand_is_not_a_reason_to_move(self):
@@ -264,7 +271,7 @@ class LeftAloneTest(unittest.TestCase):
                 self.assertIn(model.Reason('demand_unknown', (('nodes', (at,)),)), plan.reasons)
 
     def test_no_move_is_planned_of_memory_whose_place_is_unknown(self):
-        plans, _ = skewed(lies=()).run(TERMS._replace(widen=False), 20)
+        plans, _ = skewed(memory_at=()).run(TERMS._replace(widen=False), 20)
         self.assertEqual([], kinds(plans))
 
     def test_a_move_that_gains_nothing_any_more_is_not_planned(self):
@@ -317,8 +324,10 @@ class LeftAloneTest(unittest.TestCase):
         self.assertEqual([], kinds(plans))
 
     def test_a_guest_needs_a_thread_for_each_vcpu(self):
-        guests = [load(f'g{at}', 6, 0, 4.0) for at in range(2)]
-        plans, _ = Constant((6, 4), (64 * GIB,) * 2, guests).run(TERMS._replace(widen=False), 20)
+        guests = [guest_load(f'g{at}', 6, 0, 4.0) for at in range(2)]
+        plans, _ = ConstantHost((6, 4), (64 * GIB,) * 2, guests).run(
+            TERMS._replace(widen=False), 20
+        )
         self.assertEqual([], kinds(plans))
 
 
@@ -420,14 +429,14 @@ class RegretsTest(unittest.TestCase):
 class DomainTest(unittest.TestCase):
     def test_nodes_that_share_their_channels_are_one_place(self):
         near = ((10, 11, 20, 20), (11, 10, 20, 20), (20, 20, 10, 11), (20, 20, 11, 10))
-        guests = [load(f'g{at}', 4, 0 if at < 3 else 2, 3.0) for at in range(3)]
-        host = Constant(
+        guests = [guest_load(f'g{at}', 4, 0 if at < 3 else 2, 3.0) for at in range(3)]
+        host = ConstantHost(
             (6, 6, 6, 6), (16 * GIB,) * 4, guests, distances=near, domains=(0, 0, 2, 2)
         )
         plans, _ = host.run(TERMS, 20)
         self.assertEqual([], kinds(plans))  # nine cores are wanted, the first pair has twelve
 
     def test_an_empty_host_has_an_empty_plan(self):
-        plans, memory = Constant((4, 4), (GIB, GIB), []).run(TERMS, 2)
+        plans, memory = ConstantHost((4, 4), (GIB, GIB), []).run(TERMS, 2)
         self.assertEqual([], kinds(plans))
         self.assertEqual(RebalanceMemory(), memory)

@@ -11,7 +11,7 @@ from nova_numa_pmc.core.rebalance import plan_records, planner, rebalance_memory
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
 from nova_numa_pmc.core.rebalance.host_model import HostModel
 from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
-from tests.sim.constant import GIB, MIB, Constant, load, slit_latencies_ns
+from tests.sim.constant import GIB, MIB, ConstantHost, guest_load, slit_latencies_ns
 
 QUICK = settings(max_examples=25, deadline=None)
 TERMS = plan_records.RebalanceOptions()
@@ -84,7 +84,7 @@ def build(drawn, ids=None):
         demand = vcpus * busy
         uncounted = {'lines_per_sec': None, 'bandwidth_bytes_per_sec': None}
         guests.append(
-            load(
+            guest_load(
                 f'g{at}',
                 vcpus,
                 ids[node],
@@ -92,10 +92,13 @@ def build(drawn, ids=None):
                 size * GIB,
                 lines=demand * (lines or 0.0),
                 **(uncounted if lines is None else {}),
-                lies=((ids[node], int(resident * (1 - away))), (ids[other], int(resident * away))),
+                memory_at=(
+                    (ids[node], int(resident * (1 - away))),
+                    (ids[other], int(resident * away)),
+                ),
             )
         )
-    return Constant(cores, [capacity * GIB] * len(cores), guests, bandwidth_max, ids=ids)
+    return ConstantHost(cores, [capacity * GIB] * len(cores), guests, bandwidth_max, ids=ids)
 
 
 def moves_of(plans):
@@ -223,7 +226,7 @@ class PropertyTest(unittest.TestCase):
     def test_a_thousand_quiet_guests_are_left_alone(self):
         rng = random.Random(1)
         guests = [
-            load(
+            guest_load(
                 f'g{at:04}',
                 2,
                 at % 8,
@@ -234,6 +237,6 @@ class PropertyTest(unittest.TestCase):
             )
             for at in range(1000)
         ]
-        host = Constant((48,) * 8, (2048 * GIB,) * 8, guests, 1e11)
+        host = ConstantHost((48,) * 8, (2048 * GIB,) * 8, guests, 1e11)
         plans, _ = host.run(TERMS, 3, MINUTE_S)
         self.assertEqual([], moves_of(plans))

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from nova_numa_pmc.core.rebalance import host_model, plan_records, rebalance_memory
 from nova_numa_pmc.core.rebalance.rebalance_memory import Caution, RebalanceMemory, Regret, Trial
-from tests.sim.constant import GIB, Constant, load
+from tests.sim.constant import GIB, ConstantHost, guest_load
 
 TERMS = plan_records.RebalanceOptions()
 NOW_S = 10_000.0
@@ -19,10 +19,10 @@ TRIAL = Trial(STEPS, 100.0, 0.0, NOW_S - 60)
 def host_of(at=1, demand=4.0, guests='abcd'):
     """Build a model of two nodes of 12 cores: d on one of them, the others on the first."""
     return host_model.HostModel(
-        Constant(
+        ConstantHost(
             (12, 12),
             (64 * GIB,) * 2,
-            [load(name, 4, at if name == 'd' else 0, demand) for name in guests],
+            [guest_load(name, 4, at if name == 'd' else 0, demand) for name in guests],
         ).situation(),
         TERMS,
     )

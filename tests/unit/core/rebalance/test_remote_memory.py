@@ -11,32 +11,32 @@ from hypothesis import given, settings, strategies as st
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
 from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
-from tests.sim.constant import GIB, Constant, load
+from tests.sim.constant import GIB, ConstantHost, guest_load
 
 TERMS = plan_records.RebalanceOptions()
 TICK_S, FOUR_HOURS_S = 60.0, 4 * 3600.0
 FAR = ((10, 21), (21, 10))
 
 
-def remote(lines_per_sec: float | None, cores: float = 2.0, **fields) -> Constant:
+def remote(lines_per_sec: float | None, cores: float = 2.0, **fields) -> ConstantHost:
     """Build a host whose only guest, of 64 GiB, runs on node 0 with all its memory on node 1."""
-    guest = load(
+    guest = guest_load(
         'g',
         4,
         0,
         cores,
         64 * GIB,
-        lies=((1, 64 * GIB),),
+        memory_at=((1, 64 * GIB),),
         mem_nodes=(0,),
         lines_per_sec=lines_per_sec,
         bandwidth_bytes_per_sec=None,
         remote_ratio=1.0,
         **fields,
     )
-    return Constant((8, 8), (128 * GIB,) * 2, [guest], distances=FAR)
+    return ConstantHost((8, 8), (128 * GIB,) * 2, [guest], distances=FAR)
 
 
-def moved(host: Constant) -> list[plan_records.Move]:
+def moved(host: ConstantHost) -> list[plan_records.Move]:
     plans, _ = host.run(TERMS, int(FOUR_HOURS_S / TICK_S), TICK_S)
     return [move for plan in plans for move in plan.moves]
 
@@ -84,17 +84,18 @@ class NoMoreThanItRunsTest(unittest.TestCase):
 
     def test_less_distance_loses_less_at_any_rate_of_accesses(self):
         latencies = ((80.0, 100.0, 300.0),) * 3
-        lies = [
-            load('g', 4, 0, 1.0, 4 * GIB, lines=1e8, lies=((node, 4 * GIB),)) for node in (1, 2)
+        memory_at = [
+            guest_load('g', 4, 0, 1.0, 4 * GIB, lines=1e8, memory_at=((node, 4 * GIB),))
+            for node in (1, 2)
         ]
         near, far = (
             HostModel(
-                Constant(
+                ConstantHost(
                     (4,) * 3, (64 * GIB,) * 3, [guest_load], latencies_ns=latencies
                 ).situation(),
                 TERMS,
             ).host_loss.loss()
-            for guest_load in lies
+            for guest_load in memory_at
         )
         self.assertLess(near, far)
 
@@ -109,17 +110,17 @@ class NoMoreThanItRunsTest(unittest.TestCase):
     def test_the_distance_of_a_move_is_within_what_the_guest_runs(
         self, served, wanted_ratio, lines, part, distance
     ):
-        guest = load(
+        guest = guest_load(
             'g',
             4,
             0,
             served * wanted_ratio,
             8 * GIB,
-            lies=((0, int(part * 8 * GIB)), (1, int((1 - part) * 8 * GIB))),
+            memory_at=((0, int(part * 8 * GIB)), (1, int((1 - part) * 8 * GIB))),
             lines_per_sec=lines,
             served_cores=served,
         )
-        host = Constant(
+        host = ConstantHost(
             (4, 4), (64 * GIB,) * 2, [guest], distances=((10, distance), (distance, 10))
         )
         host_model = HostModel(host.situation(), TERMS)
