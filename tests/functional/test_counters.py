@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package's counts compared with those of perf over the same window."""
+"""Compare the package's counts with those of perf over the same window."""
 
 import unittest
 

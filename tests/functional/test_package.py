@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package as an operator installs it: the wheel, in an environment of its own."""
+"""Test the package as an operator installs it: the wheel, in an environment of its own."""
 
 import email
 import os

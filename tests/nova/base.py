@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova with libvirt computes of two NUMA nodes each, whose agents are played by the test."""
+"""A base class for tests of Nova with computes of two NUMA nodes, whose agents the test plays."""
 
 import collections
 import itertools

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charges for guests that Nova counts but the agent has not measured yet."""
+"""Guests that Nova counts and the agent has not measured yet are charged."""
 
 import time
 from unittest import mock

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's API has found the package's validators by their entry point."""
+"""Nova's API finds the package's validators by their entry point."""
 
 import testtools
 from nova import exception

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fake compute host of the stack (tests/stack/inside/fakehost.py) in Nova's own services."""
+"""Test the stack's fake compute host (tests/stack/inside/fakehost.py) in Nova's own services."""
 
 import importlib.util
 import json

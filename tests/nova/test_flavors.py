@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our extra specs of a flavor, from Nova's API to the choice of a host."""
+"""Our extra specs of a flavor are obeyed, from Nova's API to the choice of a host."""
 
 from nova.tests.functional.api import client
 

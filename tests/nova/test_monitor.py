@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The monitor in nova-compute: what the scheduler receives, and effects of a bad publication."""
+"""Test the monitor in nova-compute: what it sends, and the effects of a bad publication."""
 
 import json
 import os

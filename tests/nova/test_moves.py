@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that move or come back choose low pressure, and may stay where they are."""
+"""Servers that move or come back go to hosts of low pressure, and may stay where they are."""
 
 from nova_numa_pmc.scheduler import host_estimate
 from tests.nova import base

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests that Nova pins itself, among guests that it does not pin, under both filters.
+"""Test guests that Nova pins, among guests that it does not pin, under both filters.
 
 Nova's NUMATopologyFilter decides where pinned guests fit; the package's filter passes them, and
 its weigher does not affect them.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The switches work without a restart: by SIGHUP, and for an aggregate from the next request."""
+"""Options take effect without a restart: after SIGHUP, and of an aggregate at the next request."""
 
 import fixtures
 import nova.conf

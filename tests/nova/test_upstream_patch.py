@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The patch for Nova in doc/source/contributor/upstream, applied to a copy of this Nova."""
+"""Test the patch in doc/source/contributor/upstream on a copy of this Nova."""
 
 import importlib.util
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weigher and the filter on Nova's own objects, without Nova's services."""
+"""Test the weigher and the filter on Nova's own objects, without Nova's services."""
 
 import collections
 import datetime

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real hooks/qemu: whatever fails, the guest lives and libvirt is not kept waiting."""
+"""Whatever fails in hooks/qemu, the guest lives and libvirt is not kept waiting."""
 
 import contextlib
 import fcntl

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules for imports that keep the core pure and the hook fast."""
+"""Test the rules for imports that keep the core pure and the hook fast."""
 
 import ast
 import pathlib

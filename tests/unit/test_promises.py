@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The promises are brought up to date: ended guests are dropped, running ones are counted."""
+"""Promises are brought up to date: ended guests are dropped, running ones are counted."""
 
 import os
 import shutil

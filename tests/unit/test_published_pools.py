@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From procfs to the weigher's answer, on hosts whose guests may not use all CPUs.
+"""Test hosts whose guests may not use all CPUs, from procfs to the weigher's answer.
 
 There are two nodes of 64 threads, of which Nova shares 8 and dedicates 56. The demand on all CPUs
 ÷ the capacity of all would be 0.30 for a shared pool that is saturated 2.4 times, and 1.41 for

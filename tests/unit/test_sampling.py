@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sampler on a host without a PMU, and with software events of this kernel."""
+"""Test the sampler on a host without a PMU, and with software events of this kernel."""
 
 import contextlib
 import os

@@ -32,7 +32,7 @@ def _page(path):
 
 
 def set_ranges(path, ranges):
-    """Tell the plugin which node owns which RAM block: (start, end, node) triples."""
+    """Write for the plugin which node owns which RAM block: (start, end, node) triples."""
     with _page(path) as page:
         for i, (start, end, node) in enumerate(ranges):
             at = _HEADER.size + MAX_VCPUS + i * _RANGE.size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's ticks on a host whose guests start, run and end."""
+"""Test ticks of the agent on a host whose guests start, run and end."""
 
 import logging
 import os

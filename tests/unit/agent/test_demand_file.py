@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's memory of guests' demand: its file, and what is published from it."""
+"""The agent's file of guests' demand, and what is published from it."""
 
 import json
 import os

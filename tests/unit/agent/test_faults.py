@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults around the agent: clocks, files, guests and directories that change unexpectedly."""
+"""The agent survives changes of clocks, files, guests and directories that it does not expect."""
 
 import contextlib
 import logging

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests for which there were events, and guests that have to be read although there were none."""
+"""Which guests are read again: those with events, and those that have to be read without any."""
 
 from __future__ import annotations
 

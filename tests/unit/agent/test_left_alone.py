@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests that must not be touched, each with a strong reason to move it."""
+"""Guests that must not be touched are left alone, although each has a strong reason to move."""
 
 import os
 

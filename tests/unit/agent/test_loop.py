@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's loop: its timing, its handling of signals, its notifications to systemd."""
+"""Test the agent's loop: its timing, its handling of signals and its messages to systemd."""
 
 import collections
 import logging

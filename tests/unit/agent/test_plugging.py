@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vCPUs and memory that are plugged into running guests, or unplugged."""
+"""The agent follows vCPUs and memory that are plugged into running guests, or unplugged."""
 
 import os
 

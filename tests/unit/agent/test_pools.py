@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPUs of the floating pool change while guests run."""
+"""The agent follows changes of the floating pool while guests run."""
 
 from tests.cases.agent import AgentCase
 from tests.fixtures import domains, fake_host

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which part of a move is undone, and which guests are left alone."""
+"""Test which part of a move is undone, and which guests are left alone."""
 
 import unittest
 

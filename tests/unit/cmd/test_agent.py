@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command nova-numa-agent, apart from the loop that it runs."""
+"""Test the command nova-numa-agent, except for the loop that it runs."""
 
 import ast
 import contextlib

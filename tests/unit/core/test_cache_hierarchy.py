@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes share their memory channels, and which are near, according to caches and sockets."""
+"""Caches and sockets tell which nodes share memory channels, and which are near each other."""
 
 import unittest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Missing knowledge never makes a node look better, unless it is among the worst."""
+"""An unknown value never makes a node look better, unless the node is among the worst."""
 
 import os
 import random

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages that are moved, and their destinations."""
+"""Test which pages are moved, and to which nodes."""
 
 import unittest
 from array import array

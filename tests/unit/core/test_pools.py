@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPUs that guests share, and the pools that they load."""
+"""Test which CPUs guests share, and which pools they load."""
 
 import unittest
 

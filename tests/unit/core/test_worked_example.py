@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two tables of KVM Tuning @ eBay (2013), computed as in doc/source/reference/counters.rst."""
+"""Compute two tables of "KVM Tuning @ eBay" (2013), as in doc/source/reference/counters.rst."""
 
 import json
 import pathlib

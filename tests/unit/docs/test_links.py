@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents at the top of the checkout are read without Sphinx, so their targets must exist.
+"""Links of documents at the top of the checkout, which are read without Sphinx, have targets.
 
 Those below doc/source are checked by `make docs`, which treats warnings as errors.
 """

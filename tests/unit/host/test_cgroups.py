@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find a guest's groups in the layouts that libvirt creates, and refuse everything else."""
+"""A guest's groups are found in the layouts that libvirt creates, and nowhere else."""
 
 import os
 import shutil

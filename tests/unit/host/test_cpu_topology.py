@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which CPUs share an L3 cache and a socket, read from trees as kernels present them."""
+"""Shared L3 caches and sockets are read from sysfs as several kernels present it."""
 
 import os
 import tempfile

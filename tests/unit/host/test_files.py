@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are replaced as a whole or not at all."""
+"""A file is replaced as a whole or not at all."""
 
 import os
 import shutil

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold a guest in control groups of every layout, with a kernel that may refuse a write."""
+"""Guests are held in control groups of every layout, by a kernel that may refuse a write."""
 
 import errno
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libvirt's events, for which nothing waits: with its test driver, and with a fake that hangs."""
+"""Test libvirt's events, which nothing waits for, with its test driver and a fake that hangs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of libvirt's two descriptions of a guest applies: its live XML or its status file."""
+"""Test which of libvirt's two descriptions of a guest applies: live XML or status file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata of a flavor from several releases of Nova, rendered by their LibvirtConfigGuest."""
+"""A flavor's metadata is read as several releases of Nova write it (LibvirtConfigGuest)."""
 
 import pathlib
 import unittest

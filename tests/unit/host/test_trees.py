@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts of all shapes, including odd and damaged ones: how they are read, where guests then go."""
+"""Test how hosts of all shapes, also odd and damaged ones, are read, and where guests then go."""
 
 from __future__ import annotations
 

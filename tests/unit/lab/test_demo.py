@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's arithmetic, on figures as recorded by the lab."""
+"""Test the demo's arithmetic on figures that the lab has recorded."""
 
 import json
 import unittest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the skew benchmark counts answers."""
+"""Test how the skew benchmark counts answers."""
 
 import unittest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single moves, made as requested: swaps, CPUs alone, memory alone, and obstacles to them."""
+"""Test single moves: swaps, CPUs alone, memory alone, and obstacles."""
 
 import logging
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The promise of a moved guest, and whether and how far its memory has followed its CPUs."""
+"""Test the promise of a moved guest, and whether its memory has followed its CPUs."""
 
 import unittest
 

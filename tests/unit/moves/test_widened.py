@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which guests are held to more nodes than they were promised."""
+"""Test which guests are held to more nodes than they were promised."""
 
 import unittest
 

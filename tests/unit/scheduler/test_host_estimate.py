@@ -185,7 +185,7 @@ EVENTS = strategies.lists(
 
 
 class ArrivalTest(unittest.TestCase):
-    """What came since is charged, regardless of what left."""
+    """Guests that have arrived since are charged, regardless of those that have left."""
 
     def after(self, is_told, events, sizes=(4,)):
         nova_host = NovaHost(is_told)

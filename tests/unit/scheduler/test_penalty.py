@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The penalty: absolute, bounded, 0 where nothing is lost, above the floor the loss itself."""
+"""A penalty is absolute and bounded, 0 without a loss, and the loss itself above the floor."""
 
 import math
 import unittest

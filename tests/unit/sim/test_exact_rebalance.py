@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rebalancer's referee compared with plain enumeration."""
+"""Compare the rebalance benchmark's exact search with plain enumeration."""
 
 import unittest
 from itertools import product

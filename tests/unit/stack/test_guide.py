@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps that the stack takes from the operator's guide."""
+"""Test which steps the stack reads from the operator's guide."""
 
 import unittest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures for many boots at once, and the configuration of nova-scheduler and fake hosts."""
+"""Test the figures of many boots at once, and the configuration of schedulers and fake hosts."""
 
 import contextlib
 import dataclasses

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extraction of data from logs and journals."""
+"""Test how logs and journals are parsed."""
 
 import json
 import unittest

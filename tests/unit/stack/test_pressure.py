@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requirements of the phase with a loaded node, on a simulated stack."""
+"""Test the requirements of the phase with a loaded node, on a fake stack."""
 
 import types
 import unittest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report on runs: side by side, with phases and time lines."""
+"""Test the report on runs: side by side, with phases and time lines."""
 
 import json
 import pathlib

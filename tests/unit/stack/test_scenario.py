@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of the scenario's phases, and what follows a failed one."""
+"""Test the order of the scenario's phases, and what follows a failed one."""
 
 import unittest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that outlive the command that started them."""
+"""Test processes that outlive the command that started them."""
 
 import os
 import sys

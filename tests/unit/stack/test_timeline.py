@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Phases and events of a run."""
+"""Test how phases and events of a run are recorded."""
 
 import unittest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's instructions about single guests: the file, and what obeys it."""
+"""Test the file of the operator's instructions about single guests, and what obeys it."""
 
 import os
 import tempfile

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file that keeps the agent from moving guests."""
+"""Test the file that keeps the agent from moving guests."""
 
 import logging
 import os

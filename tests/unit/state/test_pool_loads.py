@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file that the agent writes for the hook: atomic, tolerant of newer writers, damaged."""
+"""The agent's file for the hook is atomic, and tolerates newer writers and damage."""
 
 import os
 import tempfile

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Promises survive contention, crashes and hostile files, or an error says what to do."""
+"""Promises survive contention, crashes and hostile files, or an error names the remedy."""
 
 import contextlib
 import fcntl

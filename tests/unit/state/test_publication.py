@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file that the agent publishes: atomic, tolerant of newer writers, and of no others."""
+"""The publication is written atomically, and read although its writer is newer."""
 
 import json
 import os

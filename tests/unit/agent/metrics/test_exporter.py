@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics that Prometheus receives over real sockets; no client can disturb the agent."""
+"""Metrics are served to Prometheus over real sockets, and no client can disturb the agent."""
 
 import contextlib
 import http.client

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""plan, apply and undo on a host with an uneven load, from the arguments to the guests' places."""
+"""Test the commands plan, apply and undo on a host with an uneven load."""
 
 import contextlib
 import io

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions of an operator for guests and the agent, and how they are displayed."""
+"""Test pin, unpin, ignore, pause, status, history and watch on a host with an uneven load."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""top, record and report, from options to output, with a sampler and a clock of the test."""
+"""Test top, record and report with a sampler and a clock that the test controls."""
 
 import argparse
 import contextlib

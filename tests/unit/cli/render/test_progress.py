@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The display of progress while guests are moved."""
+"""Test how progress is shown while guests are moved."""
 
 import importlib.util
 import io

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The description of a guest's place for an operator."""
+"""Test how a guest's place is described for an operator."""
 
 import unittest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The longer horizon compared with the truth for constant, changing and moving loads."""
+"""Compare the longer horizon with the true demand of constant, changing and moving loads."""
 
 import random
 import unittest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams compared with the exact weighted figures of the same series."""
+"""Compare streams with the exact weighted figures of the same series."""
 
 import math
 import unittest

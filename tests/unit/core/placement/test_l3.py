@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The L3 cache of its place to which a guest is held."""
+"""Test to which L3 cache of its place a guest is held."""
 
 import unittest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The criteria by which the places for a guest are compared."""
+"""Test the criteria by which the places for a guest are compared."""
 
 import math
 import unittest

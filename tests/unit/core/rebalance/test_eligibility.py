@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reasons why a guest must not be touched."""
+"""Test the reasons for which a guest must not be touched."""
 
 import unittest
 from typing import Any

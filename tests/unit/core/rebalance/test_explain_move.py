@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The explanation of a plan for an operator."""
+"""Test the explanation of a plan for an operator."""
 
 import unittest
 

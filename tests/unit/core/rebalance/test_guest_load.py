@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rebalancer's input for each guest."""
+"""Test the rebalancer's input for each guest."""
 
 import unittest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The effect of another place on a guest."""
+"""Test the modelled effect of another place on a guest."""
 
 import unittest
 

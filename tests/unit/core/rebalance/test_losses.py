@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The planner's sums compared with the definitions in core/pressure.py."""
+"""Compare the planner's sums with the definitions in core/pressure.py."""
 
 import unittest
 

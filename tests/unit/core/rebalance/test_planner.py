@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The moves that are planned, when they are planned, and moves that are never planned."""
+"""Test which moves are planned, and when, and which are never planned."""
 
 import json
 import unittest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rebalancer's memory of its moves, and when it forgets them."""
+"""Test what the rebalancer remembers of its moves, and when it forgets it."""
 
 import unittest
 

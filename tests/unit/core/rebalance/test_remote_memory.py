@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The value of remote memory: more than 0 without counters, never more than the guest runs."""
+"""Test the value of remote memory: above 0 without counters, at most the time the guest runs."""
 
 from __future__ import annotations
 

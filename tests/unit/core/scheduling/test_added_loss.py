@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses caused by one more guest: none where there is room, never less for more load."""
+"""One more guest causes no loss where there is room, and never less loss where load is higher."""
 
 import math
 import unittest

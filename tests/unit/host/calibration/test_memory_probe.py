@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probes do what they claim; the speed of this machine's memory is not tested."""
+"""The memory probes do what they claim; the speed of this machine's memory is not tested."""
 
 import contextlib
 import os

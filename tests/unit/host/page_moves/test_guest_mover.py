@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest's move, step by step, on a model of the kernel's pages and control groups."""
+"""Test the steps of a guest's move on an emulation of the kernel's pages and control groups."""
 
 import errno
 import os

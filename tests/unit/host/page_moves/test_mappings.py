@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mappings that may hold a guest's memory, from valid, odd, vanished and hostile files."""
+"""A guest's mappings are read from valid, odd, vanished and hostile files."""
 
 import os
 import shutil

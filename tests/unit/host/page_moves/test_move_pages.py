@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""move_pages(2) on this kernel: what it reports of a child's pages, and what it refuses."""
+"""Test move_pages(2) on this kernel: what it reports and what it refuses."""
 
 import ctypes
 import errno

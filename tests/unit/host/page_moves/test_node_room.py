@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory a node can take."""
+"""Test how much memory a node can take."""
 
 import os
 import shutil

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters on the software events of the kernel that runs the tests."""
+"""Test counters with software events of the kernel that runs the tests."""
 
 import contextlib
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The counting sources, on software events of the kernel that runs the tests."""
+"""Test the sources that count, with software events of the kernel that runs the tests."""
 
 import os
 import tempfile

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sources that do not read counters."""
+"""Test the sources that do not read counters."""
 
 import tempfile
 import unittest
