@@ -61,23 +61,27 @@ class Fleet:
             p.RAM_RATIO * hosts.ram_mib - p.RESERVED_MIB,
         )
         # The state of the hosts at this moment.
-        self.promised_mib = np.zeros((count, nodes), np.int64)
-        self.node_guests, self.node_vcpus = np.zeros((2, count, nodes))
-        self.node_demand, self.node_young, self.node_traffic = np.zeros((3, count, nodes))
+        self.promised_mib = np.zeros((count, nodes), np.int64, 'F')
+        # Of the shared guests that run: their number, their vCPUs, their mean demand [cores].
+        self._totals = np.zeros((3, nodes, count)).swapaxes(1, 2)
+        self.node_guests, self.node_vcpus, self.true_nodes = self._totals
+        self.node_demand, self.node_young, self.node_traffic = np.zeros(
+            (3, nodes, count)
+        ).swapaxes(1, 2)
         self.placements = np.zeros(count, np.int64)
         self.moves = 0
         self.busy_mean, self.busy_variance = np.zeros((2, count))
         self.known_guests, self.known_sum = np.zeros((2, count))
-        # What the oracle knows, for all guests that are claimed.
+        # What the oracle knows, for all guests that are claimed; true_nodes for those that run.
         self.true_cores = np.zeros(count)
-        self.true_nodes = np.zeros((count, nodes))  # of those that run
         self.columns = {name: np.zeros(count, np.int64) for name in COUNTED}
         for name in MEASURED:
             wide = name in ('demand', 'traffic', 'promised_mib', 'node_guests', 'node_vcpus')
-            self.columns[name] = np.zeros((count, nodes) if wide else count)
+            self.columns[name] = np.zeros((count, nodes) if wide else count, order='F')
         self.columns['taken_s'][:] = -np.inf
         self._sent_s = np.full(count, -np.inf)  # when hosts published, by an accurate clock
         self._means = trace.wants.mean(1) * trace.vcpus
+        self._amounts = np.stack((np.ones(guests), trace.vcpus, self._means), 1)
 
     # ---- Promises ------------------------------------------------------------------------
 
@@ -149,12 +153,10 @@ class Fleet:
 
     def _place(self, guest, host, sign):
         cpus, trace = self.cpu_parts[guest], self.trace
-        added = np.round(self.memory_parts[guest] * trace.memory_mib[guest]).astype(np.int64)
+        added = np.rint(self.memory_parts[guest] * trace.memory_mib[guest]).astype(np.int64)
         self.promised_mib[host] += sign * added
         if not trace.dedicated[guest]:
-            self.node_guests[host] += sign * cpus
-            self.node_vcpus[host] += sign * cpus * trace.vcpus[guest]
-            self.true_nodes[host] += sign * cpus * self._means[guest]
+            self._totals[:, host] += sign * self._amounts[guest, :, None] * cpus
             if sign > 0 and not self.usual[guest]:  # the expected demand, until it is measured
                 self.node_young[host] += cpus * trace.vcpus[guest] * self._expected(host)
 
@@ -189,7 +191,10 @@ class Fleet:
         age_s = now_s - self.started_s[guests]
         self.wanted[guests] = running.want
         self._remember(guests, running.want, age_s)
-        usual = np.where(running.waits, self.usual[guests], 0.0)
+        usual, minutes, variance = (
+            np.where(running.waits, column[guests], 0.0)
+            for column in (self.usual, self.minutes, self.variance)
+        )
         at = running.hosts
         # Young guests count with the expected demand, or with what they have wanted if that is
         # more.
@@ -197,10 +202,8 @@ class Fleet:
         excess = young * np.maximum(0.0, running.vcpus * self._expected(slice(None))[at] - usual)
         # As agents do: the day's demand, and what minutes exceed it by more than chance.
         day, minutes, variance = (
-            running.on_nodes(
-                np.where(running.waits, column[guests], 0.0), running.cpus, hosts.count
-            )
-            for column in (self.usual, self.minutes, self.variance)
+            running.on_nodes(amounts, running.cpus, hosts.count)
+            for amounts in (usual, minutes, variance)
         )
         chance = lasting_demand.SIGNIFICANT_ERRORS * np.sqrt(
             variance * lasting_demand._MEAN_VARIANCE_RATIO
@@ -225,8 +228,9 @@ class Fleet:
         """Add a tick to the guests' histories: means over a horizon, and over a shorter life."""
         for column, horizon_s in ((self.minutes, p.MINUTES_S), (self.usual, p.DAY_S)):
             weight = np.minimum(1.0, p.TICK_S / np.clip(age_s, p.TICK_S, horizon_s))
-            change = wanted - column[guests]
-            column[guests] += weight * change
+            before = column[guests]
+            change = wanted - before
+            column[guests] = before + weight * change
         self.variance[guests] = (1 - weight) * (self.variance[guests] + weight * change**2)
 
     def publish(self, phase, now_s, rng):
@@ -236,7 +240,7 @@ class Fleet:
         """
         hosts, columns = self.hosts, self.columns
         # All draw, even those that do not publish, so that the draws are the same for each policy.
-        noise = 1 + p.NOISE * rng.standard_normal(hosts.cores.shape)
+        noise = 1 + p.NOISE * np.asfortranarray(rng.standard_normal(hosts.cores.shape))
         at = np.flatnonzero(
             (hosts.phase == phase)
             & hosts.agent
@@ -258,15 +262,15 @@ class Fleet:
         columns['taken_s'][at] = now_s + np.where(broken == shapes.SKEWED, p.SKEW_S, 0.0)
         columns['recorded_vcpus'][at], columns['recorded_mib'][at] = vcpus[at], mib[at]
         columns['recorded_pinned'][at] = pinned[at]
-        columns['demand'][at] = np.round(100 * demand[at] * factor[:, None]) / 100
-        traffic = self.node_traffic[at] * factor[:, None]
-        columns['traffic'][at] = np.round(traffic / 1e6) * 1e6
-        columns['promised_mib'][at] = self.promised_mib[at]
-        columns['node_guests'][at] = np.round(100 * self.node_guests[at]) / 100
-        columns['node_vcpus'][at] = np.round(100 * self.node_vcpus[at]) / 100
+        columns['demand'][at] = np.rint(100 * shapes.some(demand, at) * factor[:, None]) / 100
+        traffic = shapes.some(self.node_traffic, at) * factor[:, None]
+        columns['traffic'][at] = np.rint(traffic / 1e6) * 1e6
+        columns['promised_mib'][at] = shapes.some(self.promised_mib, at)
+        for name, current in (('node_guests', self.node_guests), ('node_vcpus', self.node_vcpus)):
+            columns[name][at] = np.rint(100 * shapes.some(current, at)) / 100
         columns['turn'][at] = self.placements[at] % hosts.nodes
         columns['known_guests'][at] = np.minimum(1023, self.known_guests[at])
-        columns['known_sum'][at] = np.round(100 * self.known_sum[at]) / 100
+        columns['known_sum'][at] = np.rint(100 * self.known_sum[at]) / 100
         return audits, len(at)
 
     def _publish_loads(self, at, broken):
@@ -327,7 +331,7 @@ class View:
         """Return a column."""
         columns = self.__dict__['columns']
         whole = columns[name] if name in columns else getattr(self.fleet.hosts, name)
-        found = self.__dict__[name] = whole[self.at]
+        found = self.__dict__[name] = shapes.some(whole, self.at)
         return found
 
     def only(self, at):

@@ -28,15 +28,16 @@ class Running:
         """Take the guests from the arrays of a fleet."""
         self.guests, self.want = guests, want
         self.hosts = fleet.host[guests]
-        self.cpus = np.ascontiguousarray(fleet.cpu_parts[guests].T)
-        self.memory = np.ascontiguousarray(fleet.memory_parts[guests].T)
+        # numpy takes rows several times as fast as it indexes them.
+        self.cpus = np.ascontiguousarray(fleet.cpu_parts.take(guests, 0).T)
+        self.memory = np.ascontiguousarray(fleet.memory_parts.take(guests, 0).T)
         self.far_ns = fleet.far_ns[guests]
         self.lines, self.vcpus = trace.lines[guests], trace.vcpus[guests]
         self.waits = ~trace.dedicated[guests]
 
     def on_nodes(self, amounts, parts, count):
         """Sum amounts of guests over the nodes of so many hosts, hosts × nodes."""
-        return np.stack([np.bincount(self.hosts, amounts * part, count) for part in parts], 1)
+        return np.array([np.bincount(self.hosts, amounts * part, count) for part in parts]).T
 
     def of_guests(self, values, parts):
         """Average the values of nodes, hosts × nodes, for each guest by its parts."""

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from tests.arena import losses, parameters as p
+from tests.arena import hosts, losses, parameters as p
 
 
 def best_fit(view, asked):
@@ -115,7 +115,7 @@ def oracle_of_running(view, asked):
 def _least_added(view, asked, cores, bytes_per_sec):
     fleet, at, count = view.fleet, view.at, view.cores.shape[1]
     cores = 0.0 if asked.dedicated else cores
-    placed, promised = fleet.true_nodes[at], fleet.promised_mib[at]
+    placed, promised = (hosts.some(each, at) for each in (fleet.true_nodes, fleet.promised_mib))
     demand = placed + (fleet.true_cores[at] - placed.sum(1))[:, None] / count
     flying_mib = (fleet.taken_mib[at] - promised.sum(1))[:, None] / count
     now = _waiting(demand, view.cores)
