@@ -10,7 +10,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome
 from nova_numa_pmc.scheduler import comparison, host_estimate, penalty
 from tests.arena import fleet as fleets, parameters as p, policies as subject
-from tests.arena.policies import former_weigher, nova_weights, others, our_weigher
+from tests.arena.policies import former_weigher, nova_weights, others, our_weigher, places
 from tests.fixtures.expected_losses import cpu_loss, queueing_loss
 
 DEDICATED = types.SimpleNamespace(
@@ -157,12 +157,17 @@ class OursTest(unittest.TestCase):
         question = expected_guest(asked.vcpus, asked.memory_mib)
         if asked.dedicated:
             question = expected_guest(0, 0, model.SPREAD)
-        at = our_weigher.usable(seen)
-        known = our_weigher.Known(seen.only(at))
+        at = places.usable(seen)
+        known = places.Known(seen.only(at))
         answers = [host_estimate.HostEstimate(None, 'blind')] * len(seen.at)
         for position, host in enumerate(at):
             came = int(known.came_vcpus[position]), int(known.came_mib[position])
-            one_host: typing.Any = our_weigher._Found(known, position)
+            guests, total = int(known.known_guests[position]), float(known.known_sum[position])
+            one_host: typing.Any = types.SimpleNamespace(
+                columns=places.host_columns(known, position, seen.fleet.distance_rows),
+                placement_options=places.PLACEMENT_OPTIONS,
+                history=(guests, total) if guests else None,
+            )
             answers[host] = host_estimate._estimate(one_host, *came, None, question)
         ram_mib = seen.ram_mib - p.RESERVED_MIB
         host_states: list[typing.Any] = [
@@ -235,13 +240,10 @@ class OursTest(unittest.TestCase):
         self.assertGreater(losses_.min(), 0.01)
 
     def test_the_node_expected_on_a_host_is_the_hooks(self):
-        one_host = our_weigher._Found(our_weigher.Known(view().only(np.arange(2))), 1)
-        self.assertEqual(
-            (1,),
-            outcome(
-                one_host.columns, expected_guest(8, 16384), one_host.placement_options
-            ).positions,
-        )
+        known = places.Known(view().only(np.arange(2)))
+        one_host = places.host_columns(known, 1, ((10.0, 21.0), (21.0, 10.0)))
+        found = outcome(one_host, expected_guest(8, 16384), places.PLACEMENT_OPTIONS)
+        self.assertEqual((1,), found.positions)
 
     def test_the_penalty_of_a_known_host_depends_on_no_other(self):
         stock = nova_weights.stock(view(), ASKED)
