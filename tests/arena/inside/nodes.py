@@ -9,6 +9,9 @@ from tests.arena import fleet as fleets, parameters as p
 def parts(nodes, weights):
     """Divide a guest among nodes in proportion to weights."""
     row = np.zeros(len(weights))
+    if len(nodes) == 1:
+        row[nodes[0]] = 1.0
+        return row
     for node in nodes:
         row[node] = max(weights[node], p.RESERVED_MIB * 1e-6)
     return row / row.sum()

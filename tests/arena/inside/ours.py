@@ -25,10 +25,11 @@ def placed(fleet, host, guest):
         expected_guest(int(trace.vcpus[guest]), int(trace.memory_mib[guest])),
         PLACEMENT_OPTIONS,
     )
-    return (
-        nodes.parts(placement.cpu_positions, hosts.cores[host]),
-        nodes.parts(placement.mem_positions or range(hosts.nodes), fleet.free_mib(host)),
-    )
+    cpus = nodes.parts(placement.cpu_positions, hosts.cores[host])
+    mem_positions = placement.mem_positions or range(hosts.nodes)
+    if mem_positions == placement.cpu_positions and len(mem_positions) == 1:
+        return cpus, cpus
+    return cpus, nodes.parts(mem_positions, fleet.free_mib(host))
 
 
 def relieve(fleet, guests):
@@ -70,7 +71,7 @@ def columns(fleet, host):
         fleet.promised_mib[host].tolist(),
         fleet.node_guests[host].tolist(),
         fleet.node_vcpus[host].tolist(),
-        np.round(fleet.node_demand[host] + fleet.node_young[host], 2).tolist(),
+        (np.rint(100 * (fleet.node_demand[host] + fleet.node_young[host])) / 100).tolist(),
         fleet.node_traffic[host].tolist(),
         hosts.bandwidth[host].tolist(),
         None,
