@@ -8,7 +8,7 @@ the package's own functions.
 import numpy as np
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.placement import explain, ranking
+from nova_numa_pmc.core.placement import ranking, reasons
 from nova_numa_pmc.core.scheduling import charges
 from nova_numa_pmc.core.scheduling.host_columns import HostColumns
 from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome
@@ -22,10 +22,10 @@ STEP = PLACEMENT_OPTIONS.pressure_step
 #: Kinds of place, the best first; a guest of the last is left floating.
 ON_ONE, ON_SEVERAL, CPUS_ONLY, FLOATING = range(4)
 KINDS = {
-    explain.ON_ONE_NODE: ON_ONE,
-    explain.ON_SPAN: ON_SEVERAL,
-    explain.ON_ALL_NODES: ON_SEVERAL,
-    explain.CPUS_ONLY: CPUS_ONLY,
+    reasons.ON_ONE_NODE: ON_ONE,
+    reasons.ON_SPAN: ON_SEVERAL,
+    reasons.ON_ALL_NODES: ON_SEVERAL,
+    reasons.CPUS_ONLY: CPUS_ONLY,
 }
 #: Columns that arrivals change, with their names in HostColumns.
 CHARGED = {
