@@ -156,6 +156,13 @@ WORKERS = 4
 DECIDE_S, DECIDE_HOST_S = 0.2, 0.0009
 CANDIDATES = 1000  # Nova's [scheduler] max_placement_results
 
+# ---- Rivals ------------------------------------------------------------------------------
+
+#: Those of their settings that ``--tune`` found better than the published or assumed one, beyond
+#: chance: the target utilisation of TargetLoadPacking (Trimaran's default is 40) [%], and among
+#: how many of the least pressed hosts one is drawn (10 was assumed).
+TARGET_PERCENT, LEAST_PRESSED = 20, 20
+
 # ---- Sensitivity -------------------------------------------------------------------------
 
 #: Cells and factors: assumed.

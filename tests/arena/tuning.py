@@ -36,14 +36,14 @@ def _subsets(name, function, *subsets):
 
 
 #: {policy: {setting: policy}}. The first setting is that of the table: the published one or, if
-#: there is none, an assumed one. ``stock-1`` and ``best-fit`` have none, and ``pack`` does not aim
-#: at less loss.
+#: there is none, an assumed one, or the one that such a comparison found better than that.
+#: ``stock-1`` and ``best-fit`` have none, and ``pack`` does not aim at less loss.
 SETTINGS = {
     'stock-10': _subsets('stock', nova_weights.stock, 10, 5, 20),
     'metrics': _named('metrics', nova_weights.metrics, multiplier=(1, 3, 10)),
-    'random-of-10': _subsets('random', others.least_pressed, 10, 5, 20),
+    'random-of-20': _subsets('random', others.least_pressed, p.LEAST_PRESSED, 5, 10),
     'target-load-packing': _named(
-        'target', others.target_load_packing, 'random', target=(40, 20, 60)
+        'target', others.target_load_packing, 'random', target=(p.TARGET_PERCENT, 40, 60)
     ),
     'load-variation': _named(
         'variation', others.load_variation_risk_balancing, 'random', margin=(1, 0.3, 3)

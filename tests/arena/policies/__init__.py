@@ -12,6 +12,7 @@ None of them models filters other than Placement's inventories, aggregates, or s
 
 import uuid
 
+from tests.arena import parameters as p
 from tests.arena.policies import former_weigher, nova_weights, others, our_weigher
 
 
@@ -73,7 +74,7 @@ POLICIES = {
         Policy(PACK, nova_weights.pack),
         Policy('metrics', nova_weights.metrics),
         Policy('best-fit', others.best_fit),
-        Policy('random-of-10', others.least_pressed, subset=10),
+        Policy('random-of-20', others.least_pressed, subset=p.LEAST_PRESSED),
         Policy('target-load-packing', others.target_load_packing, ties='random'),
         Policy('load-variation', others.load_variation_risk_balancing, ties='random'),
         Policy('ovirt-even', others.ovirt_evenly_distributed, ties='random'),

@@ -102,8 +102,15 @@ class OthersTest(unittest.TestCase):
 
     def test_target_load_packing_scores_by_its_formula(self):
         low, high = 3 + 100 * 8 / 96, 33 + 100 * 8 / 96
-        expected = [round(60 * low / 40 + 40), round(40 * (100 - high) / 60), 0]
-        self.assertEqual(expected, others.target_load_packing(view(), ASKED).tolist())
+        for target in (20, 40):
+            with self.subTest(target):
+                expected = [
+                    round((100 - target) * low / target + target),
+                    round(target * (100 - high) / (100 - target)),
+                    0,
+                ]
+                scores = others.target_load_packing(view(), ASKED, target)
+                self.assertEqual(expected, scores.tolist())
 
     def test_load_variation_risk_balancing_scores_by_its_formula(self):
         one = 100 * (1 - (0.03 + 8 / 96 + 0.04**0.5) / 2)
