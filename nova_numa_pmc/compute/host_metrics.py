@@ -27,7 +27,6 @@ from nova_numa_pmc.compute.nova_metrics import (
 )
 from nova_numa_pmc.core.memory_domains import NEAR_DEFAULT
 from nova_numa_pmc.core.scheduling.host_columns import HostColumns, to_columns
-from nova_numa_pmc.exceptions import require_major
 from nova_numa_pmc.json_values import integer
 from nova_numa_pmc.model import MB
 
@@ -170,11 +169,10 @@ def decode(metrics: object) -> HostMetrics | None:
 
 
 def _decode(metrics: object) -> HostMetrics | None:
-    """Decode the two metrics; return None if the number of nodes is impossible."""
+    """Decode the two metrics; return None for another major version or number of nodes."""
     current, maximum = _values(metrics)
-    require_major(current['pmc'] // 100, MAJOR)
     count = maximum['pmc.nodes']
-    if type(count) is not int or not 0 < count <= NODES_MAX:
+    if current['pmc'] // 100 != MAJOR or type(count) is not int or not 0 < count <= NODES_MAX:
         return None
     try:
         getters = _LINKED if 'pmc.l0' in current else _PLAIN

@@ -77,7 +77,10 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float
     """Return the hosts' penalties, 0.0 for a host whose penalty does not count."""
     host_states = [weighed_host.obj for weighed_host in weighed]
     default_mode = str(CONF.numa_pmc.mode)
-    modes = [_mode(host_state, default_mode) for host_state in host_states]
+    modes = [
+        _mode(host_state, default_mode) if host_state.aggregates else default_mode
+        for host_state in host_states
+    ]
     guest_request = request.read(spec)
     why_not_weighed = guest_request.why_not_weighed
     if why_not_weighed or guest_request.guest is None or set(modes) == {scheduler_conf.OFF}:
@@ -94,7 +97,7 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float
     penalties = [
         penalty.penalty(
             loss,
-            _with_own_floor(options, host_state),
+            _with_own_floor(options, host_state) if host_state.aggregates else options,
             host_state.host,
             guest_request.instance_uuid,
         )
@@ -152,11 +155,10 @@ def _shadow_host(
 
 def _mode(host_state: HostState, default: str) -> str:
     """Return the mode of a host; of its aggregates' modes, the most cautious one counts."""
-    if host_state.aggregates:
-        values = filters_utils.aggregate_values_from_key(host_state, 'numa_pmc_mode')
-        for mode in (scheduler_conf.OFF, scheduler_conf.SHADOW, scheduler_conf.ON):
-            if mode in values:
-                return mode
+    values = filters_utils.aggregate_values_from_key(host_state, 'numa_pmc_mode')
+    for mode in (scheduler_conf.OFF, scheduler_conf.SHADOW, scheduler_conf.ON):
+        if mode in values:
+            return mode
     return default
 
 
@@ -164,7 +166,5 @@ def _with_own_floor(
     options: penalty.PenaltyOptions, host_state: HostState
 ) -> penalty.PenaltyOptions:
     """Return the options with the floor that the host's aggregates set, if any."""
-    if not host_state.aggregates:
-        return options
     floor = utils.get_weight_multiplier(host_state, 'numa_pmc_penalty_floor', options.floor)
     return options._replace(floor=max(0.0, floor)) if math.isfinite(floor) else options
