@@ -59,8 +59,7 @@ def hold(call: HookCall, xml: bytes) -> None:
         _undo_early(groups, early_cpus)
         # A pinned guest is not ours to place, and one that has ended needs no place.
         missed = not isinstance(error, (PinnedByOthers, GuestGone))
-        promise = decision.promise._replace(cpu_nodes=(), mem_nodes=(), origin=model.FLOATING)
-        _record_started(call, promise._replace(missed=missed))
+        _record_started(call, promises.as_floating(decision.promise)._replace(missed=missed))
         raise
     call.log_decision(
         decision, _cpus_before_text(applied), _memory_text(applied, decision.promise, by_node)

@@ -226,6 +226,13 @@ def replace_running(
             draft.put(promise._replace(started=True))
 
 
+def as_floating(promise: model.Promise) -> model.Promise:
+    """Return the promise of a guest that is not held to its place: its size, but no place."""
+    return promise._replace(
+        cpu_nodes=(), mem_nodes=(), mem_node_bytes=(), cpus=(), bound=False, origin=model.FLOATING
+    )
+
+
 def updated_promise(
     promise: model.Promise,
     guest: model.Guest,

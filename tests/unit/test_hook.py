@@ -453,6 +453,15 @@ class StartedTest(HookTest):
         self.assertEqual('- 3-4 -', self.cpus(tree))
         self.assertEqual(('floating', False), (self.promise(1).origin, self.promise(1).missed))
 
+    def test_a_guest_that_could_not_be_held_no_longer_counts_on_its_l3_cache(self):
+        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
+        tree = self.host.launch(1)
+        self.call('start', 1)
+        self.assertEqual((0, 1), self.promise(1).cpus)
+        tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n')
+        self.call('started', 1)
+        self.assertEqual(((), ()), (self.promise(1).cpus, self.promise(1).mem_node_bytes))
+
     def test_a_guest_placed_by_others_is_counted_and_not_written(self):
         xml = fake_host.domain_xml(1, extra=domains.NUMA_NODES_1)
         tree = self.host.launch(1, xml=xml)

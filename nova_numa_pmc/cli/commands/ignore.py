@@ -66,11 +66,7 @@ def _release(command: context.CommandContext, guest: model.Guest) -> None:
         promise = draft.promises.get(guest.uuid)
         if promise is None or promise.origin != model.PLACED:
             return
-        draft.put(
-            promise._replace(
-                cpu_nodes=(), mem_nodes=(), mem_node_bytes=(), bound=False, origin=model.FLOATING
-            )
-        )
+        draft.put(promises.as_floating(promise))
     groups = cgroups.find(guest.pid, command.root)
     holding.release_cpus(groups, write=command.kernel.write)
     holding.release_memory(groups, frozenset(promise.mem_nodes), write=command.kernel.write)

@@ -6,10 +6,11 @@ import os
 import subprocess
 import time
 
-from nova_numa_pmc import model
+from nova_numa_pmc import model, promises
 from nova_numa_pmc.cli import exits
-from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.exceptions import NumaPmcError, OptionsError, PageMoveError, UnknownGuest
+from nova_numa_pmc.host import guests
 from nova_numa_pmc.state import overrides, pause, publication
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES, TwoNodes
@@ -173,6 +174,20 @@ class PinTest(OperatingCase):
         self.assertEqual(((), '0-7', {0}), places[2])
         self.tick(self.open_agent(agent_conf.OFF), 0)
         self.assertEqual((places[2], '0-3'), (self.places()[2], self.places()[3][1]))
+
+    def test_a_released_guest_no_longer_counts_on_its_l3_cache(self):
+        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
+        for number, node, cpus in ((1, 1, ()), (2, 0, (0, 1)), (3, 1, ())):
+            self.promise(number, node, cpus=cpus)
+        self.run_command('ignore', fake_host.name_of(2), '--release')
+        self.assertEqual((), self.promises()[fake_host.uuid_of(2)].cpus)
+        decision = promises.decide_promise(
+            guests.parse(fake_host.domain_xml(9)),
+            host_options.read(self.host.path('none')),
+            self.root,
+            1.0,
+        )
+        self.assertEqual((0, 1), decision.promise.cpus)
 
 
 class PauseTest(OperatingCase):
