@@ -13,9 +13,9 @@ from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import (
     CpusetError,
     GuestGone,
+    NumaPmcError,
     PinnedByOthers,
     StateError,
-    TopologyError,
 )
 from nova_numa_pmc.host import cgroups, guests, holding, journal
 from nova_numa_pmc.host.cpusets import Cpuset
@@ -32,7 +32,8 @@ def hold(call: HookCall, xml: bytes) -> None:
     """Carry out the decision made at the guest's start; if there was none, decide now.
 
     :param xml: the domain's XML
-    :raises NumaPmcError: the guest is left as it is, and its promise says so
+    :raises NumaPmcError: the guest is left as it is, and its promise says so, unless it is the
+        promise that could not be read or written
     """
     guest = guests.parse(xml)
     decision = promises.recorded_decision(guest, call.options, call.root)
@@ -55,11 +56,12 @@ def hold(call: HookCall, xml: bytes) -> None:
             _record_left_alone(call, decision, logged=True)
             return
         applied = _apply(call, guest, groups, decision, huge_by_node, early_cpus)
-    except (CpusetError, TopologyError) as error:
+    except NumaPmcError as error:
         _undo_early(groups, early_cpus)
-        # A pinned guest is not ours to place, and one that has ended needs no place.
-        missed = not isinstance(error, (PinnedByOthers, GuestGone))
-        _record_started(call, promises.as_floating(decision.promise)._replace(missed=missed))
+        if not isinstance(error, StateError):  # after which nothing can be recorded
+            # A pinned guest is not ours to place, and one that has ended needs no place.
+            missed = not isinstance(error, (PinnedByOthers, GuestGone))
+            _record_started(call, promises.as_floating(decision.promise)._replace(missed=missed))
         raise
     call.log_decision(
         decision, _cpus_before_text(applied), _memory_text(applied, decision.promise, by_node)

@@ -8,7 +8,7 @@ import unittest
 
 from nova_numa_pmc import hook, hook_early, promises
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.host import guests
+from nova_numa_pmc.host import guests, journal
 from tests.fixtures import fake_host
 
 
@@ -99,6 +99,23 @@ class Version2Test(EarlyCase):
             hook.run(fake_host.name_of(1), 'started', stream.fileno(), self.root)
         self.assertIn('which nova-numa-pmc did not write', self.host.logged()[-1])
         self.assertEqual(('- 3-4 -', '0-7'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
+
+    def test_narrowing_is_undone_where_the_guest_cannot_be_decided_on_again(self):
+        self.host.configure('[hook]\ntimeout_s = 0.1\n')
+        locked = '  <memoryBacking><locked/></memoryBacking>\n'
+        tree = self.launch()
+        self.assertFalse(self.start(extra=locked).step(0.0))
+        for vcpu in tree.vcpus:
+            tree.add_group(vcpu)
+        tree.set_bytes({0: 0, 1: 40 << 20})
+        call = hook.HookCall(
+            fake_host.name_of(1), 'started', self.root, None, journal.JournalLines(self.root)
+        )
+        with promises.locked(self.options, self.root, 1.0):
+            answer = call.perform(fake_host.domain_xml(1, extra=locked))
+        self.assertIn(b'not placed: ', answer)
+        self.assertIn('the guest is left as it is', self.host.logged()[-1])
+        self.assertEqual(('', '0-7'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
 
     def test_nothing_is_written_for_a_guest_that_ends(self):
         hold = self.start()
