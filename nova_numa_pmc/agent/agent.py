@@ -88,7 +88,7 @@ class Agent:
         if options.counter_options != self.options.counter_options:
             self._sampler.close()
             self._sampler = sampling.Sampler(options.counter_options, self._root)
-        if options.rebalance != agent_conf.ON:
+        if self.options.rebalance == agent_conf.ON != options.rebalance:
             self.end_move()
             self._executor.widened.clear()  # widened guests go home
         host_options = options.host_options
@@ -202,6 +202,7 @@ class Agent:
                 self._hold(tick, may_move)
         if may_move and tick.host_promises and not (self._executor.busy or tick.paused):
             with self._problem_log.stage('fetching memory'):
+                self._unfinished_starts.fetch_again(self._executor.pop_interrupted())
                 self._executor.begin(
                     self._unfinished_starts.plan_fetches(tick, self.options.rebalance_options),
                     tick.host_promises.promises,

@@ -18,6 +18,7 @@ from nova_numa_pmc.host import cgroups
 
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Collection
 
     from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.conf.host_options import HostOptions
@@ -43,7 +44,7 @@ class UnfinishedStarts:
         self._log = log
         #: When the start of each guest was first seen unfinished.
         self._first_seen_ns: dict[model.RunId, int] = {}
-        #: Guests whose memory was fetched, or needed no fetching.
+        #: Guests whose memory was fetched or is being fetched, or needed no fetching.
         self._fetched: set[model.RunId] = set()
         self.starts_taken_over = 0
 
@@ -135,6 +136,10 @@ class UnfinishedStarts:
             why,
         )
 
+    def fetch_again(self, uuids: Collection[str]) -> None:
+        """Plan the fetches of these guests again, because they were interrupted."""
+        self._fetched = {run_id for run_id in self._fetched if run_id[0] not in uuids}
+
     def plan_fetches(
         self, tick: Tick, rebalance_options: plan_records.RebalanceOptions
     ) -> plan_records.Plan:
@@ -157,12 +162,12 @@ class UnfinishedStarts:
             ):
                 continue
             elsewhere_bytes = self._bytes_elsewhere(guest, promise, tick.now.boottime_ns)
-            if (
+            if elsewhere_bytes is None or (
                 elsewhere_bytes
                 and planned
                 and size_bytes + elsewhere_bytes > rebalance_options.bytes_per_tick
             ):
-                continue  # it is fetched in a later tick
+                continue  # a later tick reads or fetches it
             self._fetched.add(guest.run_id)
             if elsewhere_bytes:
                 size_bytes += elsewhere_bytes
@@ -171,8 +176,11 @@ class UnfinishedStarts:
 
     def _bytes_elsewhere(
         self, guest: model.Guest, promise: model.Promise, boottime_ns: int
-    ) -> int:
-        """Return how much memory to fetch for a guest that was started recently [bytes]."""
+    ) -> int | None:
+        """Return how much memory to fetch for a guest that was started recently [bytes].
+
+        :returns: None: unknown
+        """
         age_ns = boottime_ns - promise.since_ns
         if (
             promise.origin != model.PLACED
@@ -186,9 +194,11 @@ class UnfinishedStarts:
         ):
             return 0
         try:
-            by_node = cgroups.read_memory_by_node(cgroups.find(guest.pid, self._root)) or {}
+            by_node = cgroups.read_memory_by_node(cgroups.find(guest.pid, self._root))
         except CpusetError:
-            return 0
+            return None
+        if by_node is None:
+            return None
         return cgroups.notable_bytes_elsewhere(by_node, promise.mem_nodes, _NEGLIGIBLE_BYTES)
 
 

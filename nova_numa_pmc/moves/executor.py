@@ -94,6 +94,7 @@ class MoveExecutor:
         self._id = ''
         self._parts: tuple[MovePart, ...] = ()
         self.failed: set[str] = set()
+        self._interrupted: set[str] = set()
         self._ended: dict[tuple[str, str], int] = {}
         self._moved_bytes = 0
 
@@ -172,6 +173,9 @@ class MoveExecutor:
 
     def clear_queue(self) -> None:
         """Drop the pending moves."""
+        self._interrupted.update(
+            part.uuid for pending_move in self._queue for part in pending_move.move.parts
+        )
         self._queue.clear()
 
     def end_move(self) -> None:
@@ -184,8 +188,14 @@ class MoveExecutor:
         while self._parts:
             self.step()
 
+    def pop_interrupted(self) -> set[str]:
+        """Return the uuids of guests whose moves were dropped or cancelled since the last call."""
+        interrupted, self._interrupted = self._interrupted, set()
+        return interrupted
+
     def _cancel(self) -> None:
         for part in self._parts:
+            self._interrupted.add(part.plan_part.uuid)
             part.guest_move.cancel()
 
     def _start(self, pending_move: PendingMove) -> None:

@@ -6,7 +6,7 @@ import os
 from nova_numa_pmc import hook, promises
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.host import files
-from nova_numa_pmc.state import overrides, promises_file
+from nova_numa_pmc.state import overrides, pause, promises_file
 from tests.cases.agent import MIB, START_NS, AgentCase
 from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import domains, fake_host
@@ -167,6 +167,86 @@ class FetchTest(RebalancingCase):
         self.tick(agent, 5)
         self.finish_move(agent)
         self.assertEqual({1}, set(self.kernel.memories[4001].nodes))
+
+    def nodes(self):
+        return set(self.kernel.memories[4001].nodes)
+
+    def test_a_reload_that_does_not_end_moves_leaves_fetches_alone(self):
+        for rebalance in (agent_conf.OFF, agent_conf.DRY_RUN, agent_conf.ON):
+            for begun in (False, True):
+                with self.subTest(rebalance=rebalance, begun=begun):
+                    self.guest_lies_elsewhere()
+                    agent = self.open_agent(rebalance)
+                    self.tick(agent, 0)
+                    if begun:
+                        agent.step()
+                    agent.reload(agent.options)
+                    self.finish_move(agent)
+                    self.assertEqual({0}, self.nodes())
+                    self.assertEqual({('fetch', 'made'): 1}, agent._executor.totals.ended)
+
+    def test_memory_is_fetched_after_what_ended_its_fetch(self):
+        for begun in (False, True):
+            for why in ('rebalance is turned off', 'pause'):
+                with self.subTest(why, begun=begun):
+                    self.guest_lies_elsewhere()
+                    agent = self.open_agent(agent_conf.ON)
+                    self.tick(agent, 0)
+                    if begun:
+                        agent.step()
+                    if why == 'pause':
+                        pause.begin(self.directory)
+                        self.tick(agent, 5)
+                        pause.end(self.directory)
+                    else:
+                        agent.reload(agent.options._replace(rebalance=agent_conf.OFF))
+                    self.assertIsNone(agent.step())
+                    self.assertEqual({1}, self.nodes())
+                    self.tick(agent, 10)
+                    self.finish_move(agent)
+                    self.assertEqual({0}, self.nodes())
+
+    def test_memory_is_fetched_after_a_job_of_libvirt_that_ended_its_fetch(self):
+        self.guest_lies_elsewhere()
+        agent = self.open_agent(agent_conf.OFF)
+        self.tick(agent, 0)
+        agent.step()
+        path = self.host.path('run/libvirt/qemu/%s.xml' % fake_host.name_of(1))
+        with open(path) as file:
+            idle = file.read()
+        for at_s, text in ((5, idle.replace("'>\n", "'>\n" + JOB, 1)), (10, idle)):
+            self.host.write(path, text)
+            self.tick(agent, at_s)
+            self.finish_move(agent)
+        self.assertEqual({0}, self.nodes())
+
+    def test_memory_whose_place_could_not_be_read_is_fetched_later(self):
+        self.guest_lies_elsewhere()
+        tree = self.kernel.memories[4001].tree
+        groups = self.host.path('proc/4001/cgroup')
+        with open(groups) as file:
+            right = file.read()
+        agent = self.open_agent(agent_conf.OFF)
+        tree.write_file(os.path.join(tree.memory, 'memory.numa_stat'), '')
+        self.tick(agent, 0)
+        self.kernel.memories[4001].write_files()
+        self.host.write(groups, '0::/elsewhere\n')
+        self.tick(agent, 5)
+        self.host.write(groups, right)
+        self.assertIsNone(agent.step())
+        self.tick(agent, 10)
+        self.finish_move(agent)
+        self.assertEqual({0}, self.nodes())
+
+    def test_a_fetch_that_failed_is_not_tried_again(self):
+        self.guest_lies_elsewhere()
+        memory = self.kernel.memories[4001]
+        memory.pinned = set(range(len(memory.nodes)))
+        agent = self.open_agent(agent_conf.OFF)
+        for at_s in (0, 5):
+            self.tick(agent, at_s)
+            self.finish_move(agent)
+        self.assertEqual({('fetch', 'taken_back'): 1}, agent._executor.totals.ended)
 
     def guest_lies_elsewhere(self, **promised):
         memory = self.kernel.memories[4001]
