@@ -200,6 +200,8 @@ class Agent:
                         tick = self._cache_widening.widen(tick)
             with self._problem_log.stage('holding guests'):
                 self._hold(tick, may_move)
+        else:  # once guests are held again, all of them are due
+            self._read_schedule = read_schedule.ReadSchedule()
         if may_move and tick.host_promises and not (self._executor.busy or tick.paused):
             with self._problem_log.stage('fetching memory'):
                 self._unfinished_starts.fetch_again(self._executor.pop_interrupted())

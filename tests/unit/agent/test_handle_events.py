@@ -51,6 +51,17 @@ class HandleEventsCase(AgentCase):
 
 
 class HandleEventsTest(HandleEventsCase):
+    def test_no_names_are_kept_while_guests_are_not_held_and_all_are_read_afterwards(self):
+        held = self.agent.options
+        self.agent.reload(held._replace(reassert=False))
+        self.reset(1)
+        self.reset(2, unheard=True)
+        self.tick(self.agent, 5)
+        self.assertEqual(set(), self.agent._read_schedule._changed)
+        self.agent.reload(held)
+        self.tick(self.agent, 10)
+        self.assertEqual(['4-7', '4-7'], [self.cpus(number) for number in (1, 2)])
+
     def test_a_cpuset_that_was_reset_is_written_before_the_next_tick(self):
         self.reset(1)
         self.assertAlmostEqual(0.2, self.handle_events())
