@@ -92,7 +92,28 @@ def pinning_specs(extra_specs: Mapping[str, str]) -> dict[str, str]:
     specs = {key: extra_specs[key] for key in _NOVA_NUMA if extra_specs.get(key)}
     if extra_specs.get('hw:cpu_policy') in model.DEDICATED_POLICIES:
         specs['hw:cpu_policy'] = extra_specs['hw:cpu_policy']
+    specs.update(item for item in extra_specs.items() if _dedicates_cpus(*item))
     return specs
+
+
+def dedicate_all(extra_specs: Mapping[str, str]) -> bool:
+    """Return whether extra specs have Nova dedicate a CPU to each of the guest's vCPUs.
+
+    Nova refuses a guest with fewer PCPU than vCPUs.
+    """
+    return extra_specs.get('hw:cpu_policy') == 'dedicated' or any(
+        _dedicates_cpus(*item) for item in extra_specs.items()
+    )
+
+
+def _dedicates_cpus(key: str, value: str) -> bool:
+    """Return whether an extra spec requests PCPU, in any group (``resources2:PCPU``)."""
+    group, _, resource_class = key.partition(':')
+    return (
+        resource_class == 'PCPU'
+        and group.rstrip('0123456789') == 'resources'
+        and value not in ('', '0')
+    )
 
 
 def _choice(key: str, value: str, choices: tuple[str, ...]) -> str:

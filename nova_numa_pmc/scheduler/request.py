@@ -7,12 +7,15 @@ whether it comes from Nova or from a file.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.core.host_view import INTENSITY, POLICY_KEY
 from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, expected_guest
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class FlavorLike(Protocol):
@@ -67,7 +70,8 @@ def read(spec: RequestSpecLike) -> GuestRequest:
         why_not_weighed = why_pinned = None
         if flavor_specs.policy == model.NONE:
             why_not_weighed = '%s=%s' % (POLICY_KEY, model.NONE)
-        if _read_optional(spec, 'numa_topology') is not None:
+        topology = _read_optional(spec, 'numa_topology')
+        if topology is not None:
             why_pinned = 'image properties'
         pinning_specs = extra_specs.pinning_specs(specs)
         why_pinned = ', '.join('%s=%s' % item for item in pinning_specs.items()) or why_pinned
@@ -79,9 +83,9 @@ def read(spec: RequestSpecLike) -> GuestRequest:
         )
         if why_pinned:
             # Its memory may be huge pages, which promised memory does not include.
-            guest = guest._replace(memory_mib=0, policy=model.SPREAD)
-            if specs.get('hw:cpu_policy') == 'dedicated':  # takes none of the shared CPUs
-                guest = guest._replace(vcpus=0, demand_cores=0.0)
+            guest = expected_guest(
+                _shared_vcpus(guest.vcpus, specs, topology), 0, model.SPREAD, guest.intensity
+            )
         # For each of its moves, Nova names the host to leave; for a new server, it names none.
         is_move = bool(_read_optional(spec, 'ignore_hosts'))
         group = _read_optional(spec, 'instance_group')
@@ -98,6 +102,20 @@ def read(spec: RequestSpecLike) -> GuestRequest:
         )
     except Exception as error:  # no request may make the scheduler fail
         return GuestRequest(why_not_weighed='request not understood: %.200r' % error)
+
+
+def _shared_vcpus(vcpus: float, specs: Mapping[str, str], topology: Any) -> float:
+    """Return how many vCPUs of a guest that Nova pins have no CPU of their own.
+
+    :param topology: the RequestSpec's InstanceNUMATopology, whose ``cpuset`` contains only such
+        vCPUs (since version 1.5 of InstanceNUMACell; Nova converts older ones when it loads them).
+        Saved requests have none, so mixed guests are then taken to have no CPUs of their own
+    """
+    if extra_specs.dedicate_all(specs):
+        return 0
+    if topology is None:
+        return vcpus
+    return sum(len(cell.cpuset) for cell in topology.cells)
 
 
 def _read_optional(versioned_object: object, name: str) -> Any:

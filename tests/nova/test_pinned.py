@@ -5,8 +5,14 @@ Nova's NUMATopologyFilter decides where pinned guests fit; the package's filter 
 its weigher does not affect them.
 """
 
+from nova import objects
+from nova.virt import hardware
+
+from nova_numa_pmc.scheduler import request
+from tests.bench import nova_hosts
 from tests.nova import base
 
+TWO_NODES = {'hw:numa_nodes': '2'}
 CALM, BUSY, SATURATED = (0.2, 0.2), (0.9, 0.9), (1.5, 1.5)
 
 
@@ -52,3 +58,25 @@ class PinnedTest(base.NovaTest):
         self.assertEqual({'one': 2, 'two': 2}, self.spread(self.boot_many(self.pinned, 4)))
         self._run_periodics()
         self.assertEqual({'one': 3, 'two': 3}, self.spread(self.boot_many(self.plain, 6)))
+
+    def test_only_vcpus_without_a_cpu_of_their_own_are_charged_to_shared_cpus(self):
+        for image_properties, extra_specs, vcpus in (
+            ({}, {'hw:cpu_policy': 'dedicated'}, 0),
+            ({}, {'resources:PCPU': '4'}, 0),
+            ({'hw_cpu_policy': 'dedicated'}, {}, 0),
+            ({}, {'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '0'}, 3),
+            ({}, {'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '1-3', **TWO_NODES}, 1),
+            ({'hw_numa_nodes': 2}, {}, 4),
+        ):
+            with self.subTest(image_properties=image_properties, extra_specs=extra_specs):
+                spec = nova_hosts.request_spec(4, 512, **extra_specs)
+                image = objects.ImageMeta(properties=objects.ImageMetaProps(**image_properties))
+                spec.numa_topology = hardware.numa_get_constraints(spec.flavor, image)
+                guest_request = request.read(spec)
+                self.assertEqual(vcpus, guest_request.guest.vcpus)
+                self.assertTrue(guest_request.why_pinned)  # so the filter passes all hosts
+
+    def test_guests_with_resources_of_class_pcpu_fill_novas_dedicated_cpus(self):
+        self.send(one=CALM, two=SATURATED)
+        flavor = self.flavor(vcpus=2, resources__PCPU='2')
+        self.assertEqual({'one': 2, 'two': 2}, self.spread([self.boot(flavor) for _ in range(4)]))

@@ -21,6 +21,11 @@ class Versioned:
         raise NotImplementedError(name)
 
 
+def topology(*cpusets):
+    """Build a stand-in for Nova's InstanceNUMATopology, from the unpinned vCPUs of its cells."""
+    return Versioned(cells=[Versioned(cpuset=cpuset) for cpuset in cpusets])
+
+
 class RequestTest(unittest.TestCase):
     def test_a_plain_flavor_asks_for_its_size(self):
         request = subject.read(request_spec(4, 8192))
@@ -47,12 +52,38 @@ class RequestTest(unittest.TestCase):
         for request in (
             request_spec(hw__numa_nodes='2'),
             request_spec(hw__cpu_policy='dedicated'),
+            request_spec(resources__PCPU='2'),
             request_spec(hw__mem_page_size='large'),
-            request_spec(numa_topology=object()),
+            request_spec(numa_topology=topology({0, 1})),
         ):
             read = subject.read(request)
             self.assertTrue(read.why_pinned)
             self.assertEqual((model.SPREAD, 0), (read.guest.policy, read.guest.memory_mib))
+
+    def test_vcpus_that_nova_dedicates_cpus_to_are_not_charged(self):
+        # Nova puts unpinned vCPUs into cpuset, and pinned ones into pcpuset.
+        for description, spec, vcpus in (
+            ('flavor', request_spec(4, hw__cpu_policy='dedicated'), 0),
+            ('resources', request_spec(4, resources__PCPU='4'), 0),
+            ('numbered resources', request_spec(4, resources2__PCPU='4'), 0),
+            ('image', request_spec(4, numa_topology=topology(set())), 0),
+            (
+                'mixed',
+                request_spec(4, numa_topology=topology({0}, {2}), hw__cpu_policy='mixed'),
+                2,
+            ),
+            ('mixed, saved', request_spec(4, hw__cpu_policy='mixed'), 4),
+            ('two nodes', request_spec(4, numa_topology=topology({0, 1}, {2, 3})), 4),
+            ('no PCPU', request_spec(4, resources__PCPU='0'), 4),
+            ('other resources', request_spec(4, resources__VCPU='4', resources__X_PCPU='4'), 4),
+        ):
+            with self.subTest(description):
+                guest = subject.read(spec).guest
+                self.assertEqual((vcpus, vcpus / 2), (guest.vcpus, guest.demand_cores))
+
+    def test_a_guest_with_resources_of_class_pcpu_is_not_said_to_be_pinned_by_its_image(self):
+        spec = request_spec(4, numa_topology=topology(set()), resources__PCPU='4')
+        self.assertEqual('resources:PCPU=4', subject.read(spec).why_pinned)
 
     def test_guests_of_soft_server_groups_are_known(self):
         for policy, expected in (('soft-affinity', True), ('anti-affinity', False)):
