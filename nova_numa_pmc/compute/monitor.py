@@ -42,6 +42,12 @@ LOG = logging.getLogger(__name__)
 compute_conf.register_opts(CONF)
 
 SOURCE = 'nova_numa_pmc'
+#: Warnings about a publication that is not fresh.
+_NOT_FRESH = {
+    publication.STALE: 'the publication in %s was taken %.0f s ago: is nova-numa-agent running?',
+    publication.FUTURE: 'the publication in %s is dated %.0f s in the future: was the clock set '
+    'back?',
+}
 
 
 class _Inputs(Record):
@@ -93,12 +99,11 @@ class Monitor(virt_driver.Monitor):
         try:
             published = publication.read(self._state_dir())
             now_s = time.time()
-            if publication.freshness(published, now_s) != publication.FRESH:
+            freshness = publication.freshness(published, now_s)
+            if freshness != publication.FRESH:
+                age_s = now_s - published.taken_s
                 return self._leave_out(
-                    'stale',
-                    'the publication in %s was taken %.0f s ago: is nova-numa-agent running?',
-                    self._directory,
-                    now_s - published.taken_s,
+                    freshness, _NOT_FRESH[freshness], self._directory, abs(age_s)
                 )
             numa_metrics = self._metrics(published, now_s)
         except StateError as error:

@@ -201,6 +201,17 @@ class MonitorTest(base.NovaTest):
         self.assertEqual(set(), NUMA & set(self.sent()))
         self.assertEqual('one', self.host_of(self.boot(self.flavor())))
 
+    def test_a_clock_that_was_set_back_is_not_taken_for_a_stopped_agent(self):
+        self.publish('one', 0.1, 0.1, taken_s=time.time() - 3600)
+        self._run_periodics()
+        self.publish('one', 0.1, 0.1, taken_s=time.time() + 60)
+        self._run_periodics()
+        self.assertEqual(2, self.warnings())
+        self.assertRegex(
+            self.stdlog.logger.output, r'is dated \d+ s in the future: was the clock set back\?'
+        )
+        self.assertEqual(1, self.stdlog.logger.output.count('is nova-numa-agent running?'))
+
     def test_another_kind_of_problem_causes_another_warning(self):
         path = os.path.join(self.state_dir('one'), publication.FILE)
         self.publish('one', 0.1, 0.1, taken_s=time.time() - 3600)
