@@ -31,6 +31,11 @@ class CommitMessageTest(unittest.TestCase):
     def test_a_commit_message_of_subject_and_body_passes(self):
         for text in (
             'Bring remote memory home\n\nThere no guest counts accesses.\n',
+            'Shred the old samples' + BODY,
+            'String the names together' + BODY,
+            'Ping the agent' + BODY,
+            'Ring once for each warning' + BODY,
+            'Spring over hosts without metrics' + BODY,
             'Rename bind to memory_fits\n',
             'Count each guest once\n\nThe sum was above the memory of the host. Both ended.\n',
             'Seed the trace\n# a comment: ignored.\n\nRuns differed.\n',
