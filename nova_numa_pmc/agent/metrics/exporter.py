@@ -36,7 +36,7 @@ class Exporter:
         self._endpoint: Endpoint | None = None
         self._installed = True
         self._ticks = 0
-        self._seconds = 0.0
+        self._duration_s = 0.0
         self._scrape: Scrape  # set before the first scrape
 
     @property
@@ -44,14 +44,14 @@ class Exporter:
         """Return the address at which metrics are served, or None if there is none."""
         return self._endpoint.address if self._endpoint else None
 
-    def update(self, tick: Tick, seconds: float) -> None:
+    def update(self, tick: Tick, duration_s: float) -> None:
         """Serve this tick from now on; never raise, and compute nothing yet.
 
-        :param seconds: how long the tick took [s]
+        :param duration_s: how long the tick took [s]
         """
         self._ticks += 1
-        self._seconds += seconds
-        self._scrape = Scrape(tick, self._options.guests, self._ticks, self._seconds)
+        self._duration_s += duration_s
+        self._scrape = Scrape(tick, self._options.guests, self._ticks, self._duration_s)
         # Tried again in each tick, because an address may come up later than the agent.
         if self._options.address and not self._endpoint and self._installed:
             with self._problem_log.stage(_STAGE):

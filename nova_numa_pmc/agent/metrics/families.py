@@ -210,7 +210,7 @@ def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
     tick = scrape.tick
     yield _info('agent', 'Version of the running agent', {'version': version})
     yield core.SummaryMetricFamily(
-        PREFIX + 'agent_tick_seconds', 'Duration of ticks', scrape.ticks, scrape.seconds
+        PREFIX + 'agent_tick_seconds', 'Duration of ticks', scrape.ticks, scrape.duration_s
     )
     yield _gauge(
         'agent_last_tick_timestamp_seconds',

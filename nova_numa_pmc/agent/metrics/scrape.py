@@ -17,10 +17,10 @@ class Scrape(Record):
     :param tick: the last tick
     :param guests: whether metrics of each guest are served
     :param ticks: number of ticks so far
-    :param seconds: total duration of these ticks [s]
+    :param duration_s: total duration of these ticks [s]
     """
 
     tick: Tick
     guests: bool
     ticks: int
-    seconds: float
+    duration_s: float

@@ -188,11 +188,11 @@ class Histories:
         :param guests: {uuid: running guest}
         :param promises: {uuid: promise}
         """
-        seconds = min(sample.elapsed_s, INTERVAL_MAX_S)
-        if not seconds > 0:
+        elapsed_s = min(sample.elapsed_s, INTERVAL_MAX_S)
+        if not elapsed_s > 0:
             return
-        self.clock_s += seconds
-        weights = self.minutes.advance(seconds), self.day.advance(seconds)
+        self.clock_s += elapsed_s
+        weights = self.minutes.advance(elapsed_s), self.day.advance(elapsed_s)
         traffic = traffic_by_guest(sample.guests, sample.nodes)
         for guest_sample in sample.guests:
             self._add_guest_sample(
@@ -201,7 +201,7 @@ class Histories:
                 promises.get(guest_sample.uuid),
                 traffic.get(guest_sample.uuid),
                 weights,
-                seconds,
+                elapsed_s,
             )
         for node, cores, bytes_per_sec in non_guest_loads(sample, promises, traffic):
             history = self.non_guest.setdefault(node, UsageHistory())
@@ -241,7 +241,7 @@ class Histories:
         promise: model.Promise | None,
         bytes_per_sec: float | None,
         weights: tuple[float, float],
-        seconds: float,
+        elapsed_s: float,
     ) -> None:
         history = self.guests.get(sample.uuid)
         if history is None:
@@ -257,7 +257,7 @@ class Histories:
         if demand_cores is None or (guest and guest.state == 'paused'):
             return
         if uses_floating_pool(promise):
-            history.measured_s += seconds
+            history.measured_s += elapsed_s
         history.demand.add(demand_cores, weights)
         if bytes_per_sec is not None:
             history.traffic.add(bytes_per_sec, weights)

@@ -39,16 +39,16 @@ class Horizon:
     def __init__(self, horizon_s: float) -> None:
         self.horizon_s, self.scale = horizon_s, 1.0
 
-    def advance(self, seconds: float) -> float:
+    def advance(self, elapsed_s: float) -> float:
         """Advance the time, and return the weight of an observation over the time that passed.
 
         It is the integral of the weights of all moments, so that the two parts of an interval
         together weigh as much as the whole.
 
-        :param seconds: time that passed, at most a hundred horizons
+        :param elapsed_s: time that passed, at most a hundred horizons
         """
-        self.scale *= math.exp(seconds / self.horizon_s)
-        return -math.expm1(-seconds / self.horizon_s) * self.horizon_s * self.scale
+        self.scale *= math.exp(elapsed_s / self.horizon_s)
+        return -math.expm1(-elapsed_s / self.horizon_s) * self.horizon_s * self.scale
 
     def overflow(self) -> float | None:
         """Return the factor by which to scale all weights now; None if none is needed yet."""
