@@ -12,7 +12,7 @@ from tests.fixtures import fake_host
 
 
 class CommandedCase(RebalancingCase):
-    def say(self, number, what):
+    def put_override(self, number, what):
         overrides.put(
             overrides.Override(fake_host.uuid_of(number), what, fake_host.name_of(number)),
             self.root,
@@ -41,7 +41,7 @@ class PauseTest(CommandedCase):
         self.assertEqual('0-3', cpus())
         self.assertIsNotNone(self.read_publication())
 
-    def test_a_pause_in_the_middle_of_a_move_takes_it_back(self):
+    def test_a_pause_in_the_middle_of_a_move_undoes_it(self):
         agent = self.open_agent()
         at_s = self.tick_until_moving(agent)
         pause.begin(self.directory, 'firmware')
@@ -94,14 +94,14 @@ class MoveLockTest(CommandedCase):
 class OverridesTest(CommandedCase):
     def test_a_pinned_guest_is_held_and_another_one_moved(self):
         for number in (1, 2):
-            self.say(number, model.PIN)
+            self.put_override(number, model.PIN)
         cpus = self.reset(1)
         self.assertEqual({1: self.HOME, 2: self.HOME, 3: self.AWAY}, self.ticks(self.open_agent()))
         self.assertEqual('0-3', cpus())
 
     def test_an_ignored_guest_is_neither_held_nor_moved(self):
         for number in self.NUMBERS:
-            self.say(number, model.IGNORE)
+            self.put_override(number, model.IGNORE)
         cpus = self.reset(1)
         self.assertEqual(
             [{0}] * 3, [nodes for _, _, nodes in self.ticks(self.open_agent()).values()]
@@ -112,13 +112,13 @@ class OverridesTest(CommandedCase):
         agent = self.open_agent()
         at_s = self.tick_until_moving(agent)
         for number in self.NUMBERS:
-            self.say(number, model.PIN)
+            self.put_override(number, model.PIN)
         self.tick(agent, at_s + 5)
         self.finish_move(agent)
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
     def test_no_guest_is_moved_where_the_overrides_cannot_be_trusted(self):
-        self.say(1, model.PIN)
+        self.put_override(1, model.PIN)
         os.chmod(os.path.join(self.root, overrides.DIRECTORY, overrides.FILE), 0o666)
         with self.assertLogs(LOG, 'WARNING') as logs:
             self.ticks(self.open_agent(agent_conf.ON))

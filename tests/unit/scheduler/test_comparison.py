@@ -88,12 +88,12 @@ def guest_request(vcpus=2, extra_specs=None):
 
 def compared(*nova_hosts, vcpus=2, extra_specs=None):
     """Return (estimates, losses) for stand-ins for Nova's HostState."""
-    asked = guest_request(vcpus, extra_specs)
+    requested = guest_request(vcpus, extra_specs)
     estimates = [
-        host_estimate.estimate(one, asked, host_estimate.EstimateOptions(), NOW_S)
+        host_estimate.estimate(one, requested, host_estimate.EstimateOptions(), NOW_S)
         for one in nova_hosts
     ]
-    return estimates, comparison.compare(nova_hosts, estimates, asked.guest)
+    return estimates, comparison.compare(nova_hosts, estimates, requested.guest)
 
 
 def losses(*hosts, vcpus=2):

@@ -93,11 +93,11 @@ class EstimateTest(unittest.TestCase):
         flavor.vcpus = 6
         self.assertAlmostEqual(0.45, ask(here).outcome.pressures[0])
 
-    def test_a_question_asked_again_is_not_worked_out_again(self):
+    def test_a_repeated_request_is_not_estimated_again(self):
         one = host_state(0.5, 0.25)
         self.assertIs(ask(one), ask(one))
 
-    def test_a_host_that_changed_is_asked_again(self):
+    def test_a_host_that_changed_is_estimated_again(self):
         one = host_state(0.5, 0.25)
         before = ask(one).outcome.pressures[0]
         one.vcpus_used += 2
@@ -352,8 +352,10 @@ class PenaltyTest(unittest.TestCase):
 
     def test_dedicated_guests_take_no_shared_core(self):
         for vcpus in (2, 64):
-            asked = request_spec(vcpus, hw__cpu_policy='dedicated')
-            calm, busy = self.penalties(host_state(0.5, 0.3), host_state(2.0, 2.0), request=asked)
+            request = request_spec(vcpus, hw__cpu_policy='dedicated')
+            calm, busy = self.penalties(
+                host_state(0.5, 0.3), host_state(2.0, 2.0), request=request
+            )
             # None of their demand waits, and none waits because of them.
             self.assertEqual(calm, busy)
             self.assertLess(busy, BANDWIDTH_LOSS)
@@ -368,8 +370,8 @@ class PenaltyTest(unittest.TestCase):
             )
             for ratios in ((0.3, 0.3), (0.0, 0.8), (0.8, 0.8))
         )
-        asked = request_spec(hw__cpu_policy='dedicated')
-        calm, uneven, busy = self.penalties(calm, uneven, busy, request=asked)
+        request = request_spec(hw__cpu_policy='dedicated')
+        calm, uneven, busy = self.penalties(calm, uneven, busy, request=request)
         self.assertLess(calm, uneven)
         self.assertLess(uneven, busy)
 
