@@ -84,13 +84,11 @@ def measure(host, root, args):
 
 def launch(host, root, count):
     """Start guests, placed equally on both nodes."""
-    with promises_file.locked(
-        root + '/run/nova-numa-pmc', 1.0, files.read_boot_id(root)
-    ) as record:
+    with promises_file.locked(root + '/run/nova-numa-pmc', 1.0, files.read_boot_id(root)) as draft:
         for number in range(1, count + 1):
             host.launch(number, {0: MIB, 1: MIB})
             node = number % 2
-            record.put(
+            draft.put(
                 model.Promise(
                     fake_host.uuid_of(number),
                     fake_host.name_of(number),

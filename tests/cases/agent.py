@@ -66,8 +66,8 @@ class AgentCase(unittest.TestCase):
             since_ns=since_ns,
             started=started,
         )._replace(**more)
-        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as record:
-            record.put(promised)
+        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
+            draft.put(promised)
         return promised
 
     def promises(self):

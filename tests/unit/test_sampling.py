@@ -238,8 +238,8 @@ class SamplerTest(WithoutPmu):
         self.assertEqual([None, None], [node.promised_bytes for node in self.sample(0).nodes])
         with promises_file.locked(
             os.path.join(self.root, 'run/nova-numa-pmc'), 1.0, files.read_boot_id(self.root)
-        ) as record:
-            record.put(model.Promise('u', 'n', (1,), (1,), 2, 7 * MIB))
+        ) as draft:
+            draft.put(model.Promise('u', 'n', (1,), (1,), 2, 7 * MIB))
         self.assertEqual([0, 7 * MIB], [node.promised_bytes for node in self.sample(5).nodes])
 
     def test_a_guest_that_comes_again_under_its_name_is_measured_anew(self):

@@ -309,8 +309,8 @@ class BoundTest(AgentCase):
         self.tick(agent, 0)
         self.promise(2, 1, started=False, since_ns=START_NS)
         promised = self.promises()[fake_host.uuid_of(2)]._replace(memory_bytes=1 << 50)
-        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as record:
-            record.put(promised)
+        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
+            draft.put(promised)
         self.tick(agent, 5)
         self.assertEqual('0-1', self.mems())
         self.assertFalse(self.promises()[fake_host.uuid_of(1)].bound)

@@ -80,8 +80,8 @@ class CommandTest(unittest.TestCase):
         self.configure('[hook]\nbind = true\n')
         tree = self.host.launch(1, {0: 0, 1: 1 << 20})
         self.host.set_thread_times(4001, 5001, 0)
-        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as record:
-            record.put(
+        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
+            draft.put(
                 model.Promise(
                     fake_host.uuid_of(1),
                     fake_host.name_of(1),

@@ -171,10 +171,8 @@ class MovingTest(RebalancingCase):
         self.assertEqual((self.HOME, ((1,), '4-7 6 4-7', {1})), (moved[1], moved[2]))
 
     def fill(self, node):
-        with self.lock() as record:
-            record.put(
-                model.Promise('new', 'new', (node,), (node,), 1, 1 << 50, since_ns=START_NS)
-            )
+        with self.lock() as draft:
+            draft.put(model.Promise('new', 'new', (node,), (node,), 1, 1 << 50, since_ns=START_NS))
 
     def test_a_move_without_room_left_by_a_start_is_refused(self):
         self.fill(1)

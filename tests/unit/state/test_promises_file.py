@@ -194,23 +194,23 @@ class StateTestCase(unittest.TestCase):
         return promises_file.read(self.directory, BOOT)
 
     def record(self, *promises):
-        with self.locked() as record:
+        with self.locked() as draft:
             for promise in promises or (GUEST,):
-                record.put(promise)
+                draft.put(promise)
 
 
 class LockedTest(StateTestCase):
     def test_a_promise_is_recorded_and_forgotten(self):
         self.assertIsNone(self.read())
-        with self.locked() as record:
-            self.assertEqual({}, record.promises)
-            record.put(GUEST)
-            record.rotation += 1
+        with self.locked() as draft:
+            self.assertEqual({}, draft.promises)
+            draft.put(GUEST)
+            draft.rotation += 1
         record = self.read()
         self.assertEqual(({GUEST.uuid: GUEST}, 1), (record.promises, record.rotation))
-        with self.locked() as record:
-            record.drop(GUEST.uuid)
-            record.drop('never there')
+        with self.locked() as draft:
+            draft.drop(GUEST.uuid)
+            draft.drop('never there')
         self.assertEqual(({}, 1), (self.read().promises, self.read().rotation))
 
     def test_the_record_is_readable_by_all_under_any_umask(self):
@@ -237,8 +237,8 @@ class LockedTest(StateTestCase):
         self.assertEqual(inode, os.stat(self.file).st_ino)
 
     def test_a_block_that_raises_records_nothing(self):
-        with contextlib.suppress(KeyError), self.locked() as record:
-            record.put(GUEST)
+        with contextlib.suppress(KeyError), self.locked() as draft:
+            draft.put(GUEST)
             raise KeyError
         self.assertIsNone(self.read())
         self.record()  # and the lock is free again
@@ -246,9 +246,9 @@ class LockedTest(StateTestCase):
     def test_another_boots_record_does_not_count(self):
         self.record()
         self.assertIsNone(promises_file.read(self.directory, 'another'))
-        with self.locked(boot_id='another') as record:
-            self.assertEqual(({}, None), (record.promises, record.problem))
-            record.put(GUEST)
+        with self.locked(boot_id='another') as draft:
+            self.assertEqual(({}, None), (draft.promises, draft.problem))
+            draft.put(GUEST)
         self.assertIsNone(self.read())
 
     def test_the_wait_for_a_held_lock_ends(self):
@@ -306,10 +306,10 @@ class HostileTest(StateTestCase):
                 for word in (self.file, 'remove it'):
                     self.assertIn(word, str(caught.exception))
                 spoiled = os.lstat(self.file).st_ino
-                with self.locked() as record:
-                    self.assertEqual({}, record.promises)
-                    self.assertEqual(str(caught.exception), record.problem)
-                    record.put(GUEST)
+                with self.locked() as draft:
+                    self.assertEqual({}, draft.promises)
+                    self.assertEqual(str(caught.exception), draft.problem)
+                    draft.put(GUEST)
                 self.assertEqual({GUEST.uuid: GUEST}, self.read().promises)
                 self.assertEqual(spoiled, os.lstat(self.file + '.bad').st_ino)
                 shutil.rmtree(self.directory)
@@ -373,10 +373,10 @@ class CrowdTest(StateTestCase):
 
     def test_sixteen_writers_lose_nothing_and_never_share_a_view(self):
         def start(number, fd):
-            with self.locked() as record:
-                os.write(fd, b'%d\n' % record.rotation)
-                record.rotation += 1
-                record.put(GUEST._replace(uuid='guest-%d' % number))
+            with self.locked() as draft:
+                os.write(fd, b'%d\n' % draft.rotation)
+                draft.rotation += 1
+                draft.put(GUEST._replace(uuid='guest-%d' % number))
 
         reader, writer = os.pipe()
         children = [self.fork(lambda number=number: start(number, writer)) for number in range(16)]
@@ -393,10 +393,10 @@ class CrowdTest(StateTestCase):
 
         def write_on(fd):
             while True:
-                with self.locked() as record:
-                    record.rotation += 1
-                    record.promises = {
-                        str(i): GUEST._replace(uuid=str(i), since_ns=record.rotation)
+                with self.locked() as draft:
+                    draft.rotation += 1
+                    draft.promises = {
+                        str(i): GUEST._replace(uuid=str(i), since_ns=draft.rotation)
                         for i in range(20)
                     }
                 os.write(fd, b'.')
@@ -419,12 +419,12 @@ class CrowdTest(StateTestCase):
                 {record.rotation}, {promise.since_ns for promise in record.promises.values()}
             )
             last = record.rotation
-            with self.locked(timeout_s=0) as record:  # its lock was released with it
-                self.assertIsNone(record.problem)
+            with self.locked(timeout_s=0) as draft:  # its lock was released with it
+                self.assertIsNone(draft.problem)
 
     def test_children_do_not_inherit_the_lock(self):
-        with self.locked() as record:
-            flags = fcntl.fcntl(record._lock.fd, fcntl.F_GETFD)
+        with self.locked() as draft:
+            flags = fcntl.fcntl(draft._lock.fd, fcntl.F_GETFD)
             self.assertTrue(flags & fcntl.FD_CLOEXEC)
 
     def test_descriptors_are_closed_on_every_way_out(self):

@@ -96,8 +96,8 @@ class HookCommandTest(unittest.TestCase):
         since_s = os.stat(self.ours).st_ctime - 1700000000 + 5
         with promises_file.locked(
             self.host.path('run/nova-numa-pmc'), 1, files.read_boot_id(self.root)
-        ) as record:
-            record.put(
+        ) as draft:
+            draft.put(
                 model.Promise(
                     fake_host.uuid_of(1),
                     'one',
