@@ -61,25 +61,22 @@ def hold(call: HookCall, xml: bytes) -> None:
         if not isinstance(error, StateError):  # after which nothing can be recorded
             # A pinned guest is not ours to place, and one that has ended needs no place.
             missed = not isinstance(error, (PinnedByOthers, GuestGone))
-            _record_started(call, promises.as_floating(decision.promise)._replace(missed=missed))
+            promise = promises.as_floating(decision.promise)._replace(missed=missed)
+            promises.replace_running(promise, call.options, call.root, call.lock_timeout_s())
         raise
     call.log_decision(
         decision, _cpus_before_text(applied), _memory_text(applied, decision.promise, by_node)
     )
-    bound = applied.memory_outcome == holding.BOUND
+    promise = decision.promise._replace(bound=applied.memory_outcome == holding.BOUND)
     try:
-        _record_started(call, decision.promise._replace(bound=bound))
+        promises.replace_running(promise, call.options, call.root, call.lock_timeout_s())
     except StateError as error:
         call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
 
 
-def _record_started(call: HookCall, promise: model.Promise) -> None:
-    promises.replace_running(promise, call.options, call.root, call.lock_timeout_s())
-
-
 def _record_left_alone(call: HookCall, decision: promises.Decision, logged: bool) -> None:
     """Record that a guest has started and that its CPUs are left alone."""
-    _record_started(call, decision.promise)
+    promises.replace_running(decision.promise, call.options, call.root, call.lock_timeout_s())
     if logged:
         call.log_decision(decision)
 

@@ -213,12 +213,14 @@ def _narrow_to_l3(
 
 
 def replace_running(
-    promise: model.Promise, host_options: HostOptions, root: str, timeout_s: float
+    promise: model.Promise, host_options: HostOptions, root: str, timeout_s: float = LOCK_TIMEOUT_S
 ) -> None:
     """Replace the promise of a running guest, and record that the guest has started.
 
     Nothing is recorded if the guest has ended or been started again meanwhile, which a late worker
     would not have noticed.
+
+    :param timeout_s: how long to wait for the promises file's lock [s]
     """
     with locked(host_options, root, timeout_s) as draft:
         current = draft.promises.get(promise.uuid)

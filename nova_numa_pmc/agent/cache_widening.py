@@ -79,9 +79,7 @@ class CacheWidening:
                 continue
             waiting_cores, promise = max(waiters, key=lambda waiter: (waiter[0], waiter[1].uuid))
             widened_promise = promise._replace(cpus=())
-            promises.replace_running(
-                widened_promise, self.host_options, self._root, promises.LOCK_TIMEOUT_S
-            )
+            promises.replace_running(widened_promise, self.host_options, self._root)
             widened[promise.uuid] = widened_promise
             self._log.info(
                 'guest %s: given all CPUs of %s: it is short of %.1f cores on its L3 cache '

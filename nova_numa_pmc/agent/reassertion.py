@@ -132,9 +132,6 @@ class Reassertion:
             promise.started or age_ns >= self.host_options.start_grace_s * 10**9
         )
 
-    def _record_started(self, promise: model.Promise) -> None:
-        promises.replace_running(promise, self.host_options, self._root, promises.LOCK_TIMEOUT_S)
-
     def _hold(
         self,
         guest: model.Guest,
@@ -182,7 +179,7 @@ class Reassertion:
             self._log_held(guest, nodes, cpus, changes)
         self._held[run_id] = cpus
         if not promise.started:
-            self._record_started(promise)
+            promises.replace_running(promise, self.host_options, self._root)
         return True
 
     def _our_sets(
@@ -286,7 +283,7 @@ class Reassertion:
                     )
             return
         holding.release_memory(groups, mems)
-        self._record_started(promise._replace(bound=False))
+        promises.replace_running(promise._replace(bound=False), self.host_options, self._root)
         self._log.info(
             'guest %s: no longer bound to the memory of %s: %s', guest.name, name_nodes(mems), why
         )

@@ -85,7 +85,7 @@ class UnfinishedStarts:
             if promise.missed and not guest.placed_by:
                 return self._place(guest)
             finished_promise = promise._replace(started=True, missed=False)
-            self._record_started(finished_promise)
+            promises.replace_running(finished_promise, self.host_options, self._root)
         except GuestGone:
             return None
         except NumaPmcError as error:
@@ -112,7 +112,7 @@ class UnfinishedStarts:
         for problem in decision.problems:
             self._log.warning('guest %s: %s', guest.name, problem)
         started_promise = decision.promise._replace(started=True)
-        self._record_started(started_promise)
+        promises.replace_running(started_promise, self.host_options, self._root)
         if started_promise.origin == model.PLACED:
             self._log_start(guest, started_promise, decision.why)
         else:
@@ -122,9 +122,6 @@ class UnfinishedStarts:
                 decision.why,
             )
         return started_promise
-
-    def _record_started(self, promise: model.Promise) -> None:
-        promises.replace_running(promise, self.host_options, self._root, promises.LOCK_TIMEOUT_S)
 
     def _log_start(self, guest: model.Guest, promise: model.Promise, why: str) -> None:
         self.starts_taken_over += 1
