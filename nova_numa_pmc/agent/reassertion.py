@@ -300,7 +300,7 @@ class _Room:
     def __init__(self, reserve_bytes: int, root: str) -> None:
         self._reserve_bytes = reserve_bytes
         self._root = root
-        self._left_bytes: dict[int, int] = {}  # by node id
+        self._room_bytes: dict[int, int] = {}  # by node id
 
     def take(self, promise: model.Promise, present_bytes: Mapping[int, int]) -> str:
         """Subtract a guest's untouched memory from the room of its nodes.
@@ -314,17 +314,17 @@ class _Room:
             promise.mem_nodes, promise.mem_node_bytes, promise.memory_bytes
         )
         for node, promised_bytes in wanted_bytes.items():
-            if node not in self._left_bytes:
-                self._left_bytes[node] = (
+            if node not in self._room_bytes:
+                self._room_bytes[node] = (
                     node_room.available_bytes(node, self._root) - self._reserve_bytes
                 )
             untouched_bytes = max(0, promised_bytes - present_bytes.get(node, 0))
-            if untouched_bytes > self._left_bytes[node]:
+            if untouched_bytes > self._room_bytes[node]:
                 return '%d MiB more are promised there, but only %d MiB are left' % (
                     untouched_bytes >> 20,
-                    max(0, self._left_bytes[node] >> 20),
+                    max(0, self._room_bytes[node] >> 20),
                 )
-            self._left_bytes[node] -= untouched_bytes
+            self._room_bytes[node] -= untouched_bytes
         return ''
 
 

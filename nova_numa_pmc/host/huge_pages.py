@@ -31,13 +31,15 @@ def with_huge_pages(
     :param totals: {the host's directory for a page size: number of pages of that size}
     :raises TopologyError: a file is malformed
     """
-    left_bytes = {node.id: node.memory_bytes for node in nodes}
+    unreserved_bytes = {node.id: node.memory_bytes for node in nodes}
     own_nodes = {node.id for node in nodes if node.memory.kind == model.HOST}
     pages: dict[int, list[model.HugePages]] = {node.id: [] for node in nodes}
     for size, path, total in _largest_first(root, totals):
-        for node_id, count, free in _pages_of_size(root, path, size, total, left_bytes, own_nodes):
-            count = min(count, left_bytes[node_id] // size)
-            left_bytes[node_id] -= count * size
+        for node_id, count, free in _pages_of_size(
+            root, path, size, total, unreserved_bytes, own_nodes
+        ):
+            count = min(count, unreserved_bytes[node_id] // size)
+            unreserved_bytes[node_id] -= count * size
             if count:
                 pages[node_id].append(model.HugePages(size, count, min(free, count)))
     return tuple(
@@ -65,19 +67,19 @@ def _pages_of_size(
     path: str,
     size: int,
     host_total: int,
-    left_bytes: Mapping[int, int],
+    unreserved_bytes: Mapping[int, int],
     own_nodes: Set[int],
 ) -> list[tuple[int, int, int]]:
     """Return (node id, pages, free pages) of each node for one page size.
 
     :param path: the host's directory for this size
     :param size: bytes of a page
-    :param left_bytes: {node id: bytes of its memory that are in no huge page yet}
+    :param unreserved_bytes: {node id: bytes of its memory that are in no huge page yet}
     :param own_nodes: ids of the nodes that have the host's own memory
     """
     pages: list[tuple[int, int, int]] = []
     unreported_nodes: list[int] = []
-    for node_id in left_bytes:
+    for node_id in unreserved_bytes:
         directory = _NODE % (node_id, path.rpartition('/')[2])
         total = read_whole_number(root, directory + '/nr_hugepages')
         if total is None:
@@ -87,7 +89,7 @@ def _pages_of_size(
     unreported_total = host_total - sum(total for _, total, _ in pages)
     if unreported_nodes and unreported_total > 0:
         free = _read_free(root, path) - sum(free for _, _, free in pages)
-        fitting = {node_id: left_bytes[node_id] // size for node_id in unreported_nodes}
+        fitting = {node_id: unreserved_bytes[node_id] // size for node_id in unreported_nodes}
         pages += _divide(fitting, unreported_total, max(0, free))
     return pages
 

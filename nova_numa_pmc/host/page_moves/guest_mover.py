@@ -47,9 +47,8 @@ TEXTS = {
 }
 
 _WALKS_MAX = 3  # passes over a guest's memory; a pass that moves nothing is the last
-_REFUSED_IGNORED_MAX_RATIO = (
-    0.01  # refused share that is ignored: QEMU shares a page or two with libvirt
-)
+# The refused share that is ignored: QEMU shares a page or two with libvirt.
+_REFUSED_IGNORED_MAX_RATIO = 0.01
 _UNSEEN_MIN_RATIO = 0.25  # of what was to be moved; more than QEMU's own read-only pages
 _REFUSED_RUN_MAX_BYTES = 64 << 20  # refused in a row: they are pinned, and so must be the rest
 
