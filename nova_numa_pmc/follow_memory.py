@@ -24,12 +24,12 @@ def decide_beside_memory(
     root: str,
     lock_timeout_s: float,
 ) -> tuple[promises.Decision, dict[int, int], dict[int, int] | None]:
-    """Decide again if most of the guest's memory lies elsewhere and has to stay there.
+    """Decide again if most of the guest's memory is elsewhere and has to stay there.
 
     It has to stay if it cannot be moved, or exceeds the option ``follow_memory_over_mib``.
 
     :returns: the new decision, or ``decision`` itself if the memory can follow it; and where the
-        memory lies, {node id: bytes}: all of it, and its huge pages alone (None if it has none, or
+        memory is, {node id: bytes}: all of it, and its huge pages alone (None if it has none, or
         if they are not reported)
     :raises NumaPmcError: as :func:`promises.decide_promise`
     """

@@ -2,7 +2,7 @@
 """Hold a guest to its CPUs before its first instruction, while libvirt starts it.
 
 When libvirt calls the hook's ``started``, the guest's CPUs already run, and memory that they have
-touched lies wherever they ran. ``start`` therefore leaves a process behind that waits for QEMU.
+touched is wherever they ran. ``start`` therefore leaves a process behind that waits for QEMU.
 libvirt unlinks the guest's pid file before ``start`` and writes it before QEMU is executed. From
 then on, until libvirt has asked the monitor for the vCPUs' threads, libvirt touches no cpuset and
 no affinity (qemuProcessLaunch() in its src/qemu/qemu_process.c).

@@ -2,7 +2,7 @@
 """Hold a guest to its place once its QEMU runs (the hook's ``started``).
 
 The guest is held to the CPUs that were decided on at its start, and its memory follows them: the
-agent fetches memory that lies elsewhere, within its budgets. If the memory cannot be moved, or
+agent fetches memory that is elsewhere, within its budgets. If the memory cannot be moved, or
 there is too much of it to move, the CPUs follow the memory.
 """
 
@@ -132,12 +132,12 @@ def _memory_text(
         outcome = holding.LOCAL
     text = ' (%s' % holding.TEXTS[outcome]
     if elsewhere_bytes:
-        text += ', %d of %d KiB lay elsewhere' % (
+        text += ', %d of %d KiB were elsewhere' % (
             elsewhere_bytes + 1023 >> 10,
             sum(by_node.values()) >> 10,
         )
     if applied.left_bytes:
-        text += ', %d KiB still do' % (applied.left_bytes + 1023 >> 10)
+        text += ', %d KiB still are' % (applied.left_bytes + 1023 >> 10)
     text += ')'
     if applied.cpus_effective is not None and not applied.cpus_effective >= applied.cpus:
         text += '; the kernel allows only CPUs %s' % format_cpulist(applied.cpus_effective)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: The basis of a guest's figures: its own accesses were counted; counts of CPUs were divided among
-#: the guests; or the figures were inferred from where pages lie and vCPUs ran.
+#: the guests; or the figures were inferred from where pages are and vCPUs ran.
 COUNTED, ATTRIBUTED, INFERRED = 'counted', 'attributed', 'inferred'
 
 

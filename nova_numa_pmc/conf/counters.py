@@ -98,7 +98,7 @@ def list_opts() -> list[cfg.Opt]:
                 'Sources of evidence of memory accesses: for each guest, the first that works. '
                 'guests: counters for each guest. cpus: counters for each CPU, divided among the '
                 'guests by where they ran. resctrl: memory bandwidth monitoring. numa_faults: '
-                'NUMA balancing. pages: where pages lie and where vCPUs ran.'
+                'NUMA balancing. pages: where pages are and where vCPUs ran.'
             ),
         ),
         cfg.MultiStrOpt(

@@ -229,7 +229,7 @@ OPTIONS = (
         4096,
         0,
         1 << 30,
-        "If more than this amount, and the larger part, of a guest's memory lies on other nodes "
+        "If more than this amount, and the larger part, of a guest's memory is on other nodes "
         'when it starts, as after a restore or a migration, the CPUs of the guest are placed '
         'there [MiB]. A smaller amount is fetched by the agent. CPUs follow the larger part of '
         'memory that cannot be moved (huge pages, locked, preallocated), however small it is.',

@@ -61,7 +61,7 @@ TEXTS = {
     BOUND: 'bound',
     TOO_MUCH: 'too much to move at once',
     PINNED: 'its nodes are set by others',
-    UNKNOWN: 'where it lies is unknown',
+    UNKNOWN: 'its nodes are unknown',
 }
 
 #: A second pass is made if more than this share of the memory to be moved was left behind.

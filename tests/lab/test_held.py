@@ -42,7 +42,9 @@ NOT_ON_V1 = ('AllowedCPUs',)
 REFUSED_BYTES = 1 << 20
 #: Starts on one machine: emulation gets slower with each new QEMU whose code it translates.
 BATCH = 50
-STARTED_LINE = re.compile(r'guest (\S+): started: .*?(?:(\d+) of (\d+) KiB lay elsewhere|\(local)')
+STARTED_LINE = re.compile(
+    r'guest (\S+): started: .*?(?:(\d+) of (\d+) KiB were elsewhere|\(local)'
+)
 
 
 def shares_elsewhere(lab):

@@ -546,7 +546,7 @@ class MemoryLiesTest(HookTest):
         )
 
     def cpus_with_huge_pages(self, node, normal_bytes=0):
-        """Place a guest on node 0 while its huge pages lie on ``node``; return its CPUs."""
+        """Place a guest on node 0 while its huge pages are on ``node``; return its CPUs."""
         sysfs.build_sysfs(
             self.root,
             [
@@ -574,7 +574,7 @@ class MemoryLiesTest(HookTest):
 
     def test_memory_elsewhere_beside_huge_pages_is_left_to_the_agent(self):
         self.assertEqual('0-3', self.cpus_with_huge_pages(0, MIB))
-        self.assertIn('(unbound, 1024 of 525312 KiB lay elsewhere', self.host.logged()[-1])
+        self.assertIn('(unbound, 1024 of 525312 KiB were elsewhere', self.host.logged()[-1])
 
 
 class EndTest(HookTest):
