@@ -34,7 +34,7 @@ import os
 import sys
 import time
 
-from nova_numa_pmc import hook_worker, model, promises, usable_cpus
+from nova_numa_pmc import hook_worker, host_cpus, model, promises
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 from nova_numa_pmc.exceptions import NumaPmcError, describe
@@ -278,7 +278,7 @@ def _selftest(call: HookCall) -> int:
         from nova_numa_pmc import hook_started  # noqa: F401 -- imported for the trial
         from nova_numa_pmc.state import overrides  # noqa: F401 -- imported for the trial
 
-        host = usable_cpus.host_with_pool_cpus(call.root)
+        host = host_cpus.host_with_pool_cpus(call.root)
         running, problems = guests.read_running(call.root)
         line = 'ok, version %s, python %s, nodes %s, %d guests, %d unreadable, label %s' % (
             _version(),

@@ -121,7 +121,9 @@ class EarlyHold:
         :returns: whether they were narrowed
         """
         thread_groups = cgroups.find_thread_groups(groups.target)
-        states = tuple((group, _own_cpus(group), bool(_tasks(group))) for group in thread_groups)
+        states = tuple(
+            (group, _own_cpus(group), bool(cgroups.thread_ids(group))) for group in thread_groups
+        )
         if states != self._group_states:
             self._group_states, self._changed_s = states, now_s
         names = [os.path.basename(group) for group, _, has_tasks in states if has_tasks]
@@ -147,15 +149,6 @@ def _own_cpus(directory: str) -> str:
         return files.read_kernel_file(os.path.join(directory, 'cpuset.cpus')).strip()
     except OSError:
         return ''
-
-
-def _tasks(directory: str) -> str:
-    for name in ('cgroup.threads', 'tasks'):
-        try:
-            return files.read_kernel_file(os.path.join(directory, name)).strip()
-        except OSError:
-            continue
-    return ''
 
 
 def run(

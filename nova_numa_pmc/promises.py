@@ -16,10 +16,10 @@ from nova_numa_pmc.core import pools
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError, TopologyError
 from nova_numa_pmc.host import files, guests, topology
+from nova_numa_pmc.host_cpus import host_with_pool_cpus
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import pool_loads, promises_file
 from nova_numa_pmc.state.promises_format import HostPromises
-from nova_numa_pmc.usable_cpus import host_with_pool_cpus
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -137,7 +137,7 @@ def decide_promise(
         )
         placed = placement.place(view, request, placement_options)
         placed, cpus = _narrow_to_l3(placed, own_host, view, others, request, placement_options)
-        promise = placement.promise(guest_in_pool, placed, files.boottime_ns())._replace(cpus=cpus)
+        promise = placement.new_promise(guest_in_pool, placed, files.boottime_ns(), cpus)
         decision = Decision(
             promise,
             placed.cpus,
@@ -425,7 +425,7 @@ def _implied_promise(
         nodes,
         mem_nodes=tuple(node.id for node in host.nodes if node.id in nodes and node.memory_bytes),
     )
-    promise = placement.promise(guest, held, files.boottime_ns())._replace(started=True)
+    promise = placement.new_promise(guest, held, files.boottime_ns())._replace(started=True)
     # Nothing was recorded at its start: the hook was not installed, or failed.
     return promise._replace(
         missed=(

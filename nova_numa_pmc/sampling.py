@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import usable_cpus
+from nova_numa_pmc import host_cpus
 from nova_numa_pmc.conf import counters as counters_conf, host_options
 from nova_numa_pmc.core import build_sample, cache_hierarchy, host_view, pools, pressure
 from nova_numa_pmc.exceptions import StateError, TopologyError
@@ -100,7 +100,7 @@ class Sampler:
         before_ns, self._before_ns = self._before_ns, now_ns
         elapsed_ns = 0 if before_ns is None else max(0, now_ns - before_ns)
         try:
-            host = usable_cpus.host_with_usable_cpus(self._root)
+            host = host_cpus.host_with_usable_cpus(self._root)
         except TopologyError as error:
             self._before_ns = None  # nothing else was read, so the next sample is a first one
             return Sample(taken_s, elapsed_ns / 1e9, '', problems=(str(error),))

@@ -11,7 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model, promises_reconciler, sampling, usable_cpus
+from nova_numa_pmc import host_cpus, model, promises_reconciler, sampling
 from nova_numa_pmc.agent import (
     cache_widening,
     demand_file,
@@ -250,7 +250,7 @@ class Agent:
             self._log_pool(self._executor.pool, self._sampler.pool)
             self._executor.pool = self._sampler.pool
             tick = tick._replace(
-                host=usable_cpus.host_with_pool_cpus(self._root, self._sampler.pool)
+                host=host_cpus.host_with_pool_cpus(self._root, self._sampler.pool)
             )
             tick = tick._replace(guests=self._guests(), events_source=self._guest_events.source)
         return tick

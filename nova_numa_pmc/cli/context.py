@@ -11,8 +11,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model, promises, sampling, usable_cpus
-from nova_numa_pmc.agent import options as agent_options
+from nova_numa_pmc import host_cpus, model, promises, sampling
+from nova_numa_pmc.agent import calibrated_options
 from nova_numa_pmc.cli import dry_run, guest_lookup, sampling_loop
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import pools
@@ -113,7 +113,7 @@ class CommandContext:
 
         :raises OptionsError: a value is wrong
         """
-        options, self.problems = agent_options.read(
+        options, self.problems = calibrated_options.read(
             host_options.below(self.root, host_options.PATH),
             host_options.below(self.root, calibration.PATH),
         )
@@ -178,8 +178,8 @@ class CommandContext:
         :raises NumaPmcError: something cannot be read
         """
         running, problems = self.guests()
-        pool = pool or usable_cpus.published_pool(self.root) or self._floating_pool(running)
-        host = usable_cpus.host_with_pool_cpus(self.root, pool)
+        pool = pool or host_cpus.published_pool(self.root) or self._floating_pool(running)
+        host = host_cpus.host_with_pool_cpus(self.root, pool)
         options = self.options.host_options
         problems = [*self.problems, *host.problems, *problems]
         draft = (
@@ -195,7 +195,7 @@ class CommandContext:
         """Determine the floating pool as the agent would."""
         sets, _ = nova_cpu_sets.NovaCpuSetsReader(self.root).read(self._clock_ns())
         return pools.floating_pool(
-            usable_cpus.host_with_usable_cpus(self.root), running, sets.shared, sets.dedicated
+            host_cpus.host_with_usable_cpus(self.root), running, sets.shared, sets.dedicated
         )
 
     def samples(self, interval_s: float, wait: Callable[[float], None]) -> Iterator[ObservedHost]:

@@ -28,7 +28,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.agent import loop, options as agent_options, reassertion
+from nova_numa_pmc.agent import calibrated_options, loop, reassertion
 from nova_numa_pmc.agent.agent import Agent
 from nova_numa_pmc.agent.metrics.exporter import Exporter
 from nova_numa_pmc.cli import exits
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
     if args.json and not args.once:
         parser.error('--json needs --once')
     try:
-        options, problems = agent_options.read(args.config_file)
+        options, problems = calibrated_options.read(args.config_file)
         if args.check:
             for problem in problems:
                 print(problem)
@@ -156,7 +156,7 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
         )
         loop.AgentLoop(
             agent,
-            lambda: agent_options.read(args.config_file),
+            lambda: calibrated_options.read(args.config_file),
             LOG,
             wait,
             watchdog_s=notify.watchdog_s(),

@@ -346,6 +346,17 @@ def find_thread_groups(base: str) -> tuple[str, ...]:
     return tuple(groups)
 
 
+def thread_ids(directory: str) -> tuple[int, ...]:
+    """Return the ids of a group's threads; empty if they cannot be read."""
+    # In a threaded group of v2, ``cgroup.procs`` cannot be read; v1 has only ``tasks``.
+    for name in ('cgroup.threads', 'tasks'):
+        try:
+            return tuple(map(int, read_kernel_file(os.path.join(directory, name)).split()))
+        except (OSError, ValueError):
+            continue
+    return ()
+
+
 def _is_thread_group(name: str) -> bool:
     for kind in ('vcpu', 'iothread'):
         if name.startswith(kind):

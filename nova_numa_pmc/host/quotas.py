@@ -15,8 +15,6 @@ from nova_numa_pmc.exceptions import CpusetError
 from nova_numa_pmc.host import cgroups, files
 from nova_numa_pmc.record import Record
 
-_THREADS_MAX = 65536
-
 
 class QuotaGroup(Record):
     """A control group with a quota.
@@ -64,13 +62,13 @@ def find(pid: int | None, root: str = '/') -> GuestQuotas:
         cores = quota_cores(directory, version)
         if cores is not None:
             groups.append(
-                QuotaGroup(directory, version, cores, frozenset(_tids(directory, version)))
+                QuotaGroup(directory, version, cores, frozenset(cgroups.thread_ids(directory)))
             )
     for directory in dict.fromkeys((base, scope)):
         cores = quota_cores(directory, version)
         if cores is not None:
             groups.append(QuotaGroup(directory, version, cores))
-    return GuestQuotas(tuple(groups), _tids(os.path.join(base, 'emulator'), version))
+    return GuestQuotas(tuple(groups), cgroups.thread_ids(os.path.join(base, 'emulator')))
 
 
 def quota_cores(directory: str, version: int) -> float | None:
@@ -103,13 +101,3 @@ def throttled_ns(group: QuotaGroup) -> int | None:
     except (OSError, ValueError):
         pass
     return None
-
-
-def _tids(directory: str, version: int) -> tuple[int, ...]:
-    """Return the ids of a group's threads; empty if they cannot be read."""
-    # In a threaded group of v2, ``cgroup.procs`` cannot be read.
-    path = os.path.join(directory, 'cgroup.threads' if version == 2 else 'tasks')
-    try:
-        return tuple(int(line) for line in files.read_kernel_file(path).split()[:_THREADS_MAX])
-    except (OSError, ValueError):
-        return ()

@@ -12,7 +12,7 @@ import collections
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import usable_cpus
+from nova_numa_pmc import host_cpus
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.core.rebalance.explain_move import explain_why
 from nova_numa_pmc.cpulist import name_nodes
@@ -215,7 +215,7 @@ class MoveExecutor:
 
     def _promise_parts(self, pending_move: PendingMove) -> tuple[MovePart, ...]:
         """Record the promises of all guests of a move, or of none, and return its parts."""
-        host = usable_cpus.host_with_pool_cpus(self._root, self.pool)
+        host = host_cpus.host_with_pool_cpus(self._root, self.pool)
         parts = self.move_promises.parts(pending_move, host)
         # The history is written before the promises, so that it has every move even if the process
         # is killed, and outside of their lock, so that no start of a guest waits for a disk.

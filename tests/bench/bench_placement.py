@@ -102,7 +102,7 @@ class Sequence:
         per_vcpu = rng.uniform(0.1, 1.0) if self.measured else 0.5
         self.running[new.name] = (
             new,
-            placement.promise(new, placed, self.rotation),
+            placement.new_promise(new, placed, self.rotation),
             per_vcpu * new.vcpus,
         )
         self.rotation += 1

@@ -166,7 +166,7 @@ def start(host, promises, new, rotation):
     request = host_view.request(new, PLACEMENT_OPTIONS)
     placed = placement.place(view, request, PLACEMENT_OPTIONS)
     cpus, _ = l3.choose(host, view, promises, placed.cpu_nodes, request, PLACEMENT_OPTIONS)
-    return placement.promise(new, placed, rotation)._replace(cpus=cpus)
+    return placement.new_promise(new, placed, rotation, cpus)
 
 
 def places(host):

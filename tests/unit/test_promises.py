@@ -9,7 +9,7 @@ import unittest
 
 from hypothesis import given, settings as examples, strategies as st
 
-from nova_numa_pmc import model, promises, usable_cpus
+from nova_numa_pmc import host_cpus, model, promises
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
@@ -56,7 +56,7 @@ class ReconcileTest(unittest.TestCase):
 
     def reconcile(self, draft, starting=None, now_ns=NOW_NS):
         options = host_options.read(self.host.path(host_options.PATH[1:]))
-        host = usable_cpus.host_with_pool_cpus(self.root)
+        host = host_cpus.host_with_pool_cpus(self.root)
         return promises.reconcile(draft, host, options, self.root, starting, now_ns)
 
     def test_a_guest_that_runs_keeps_its_promise_as_it_is(self):

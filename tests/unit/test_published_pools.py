@@ -10,7 +10,7 @@ import tempfile
 import types
 import unittest
 
-from nova_numa_pmc import model, sampling, usable_cpus
+from nova_numa_pmc import host_cpus, model, sampling
 from nova_numa_pmc.compute import nova_metrics
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.cpulist import parse_cpulist
@@ -69,7 +69,7 @@ class PoolsCase(unittest.TestCase):
         )
         sample = self.sampler.sample(5 * SECOND, 1005.0)
         seen = host_view.view(
-            usable_cpus.host_with_pool_cpus(self.root, self.sampler.pool),
+            host_cpus.host_with_pool_cpus(self.root, self.sampler.pool),
             (),
             PLACEMENT_OPTIONS,
             {node.id: node for node in sample.nodes},

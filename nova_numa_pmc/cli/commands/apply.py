@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import confirm, context, exits, options, output, run_moves
+from nova_numa_pmc.cli import arguments, confirm, context, exits, output, run_moves
 from nova_numa_pmc.cli.render import plans
 from nova_numa_pmc.state import history
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    options.add_guests(parser)
-    options.add_measuring(parser)
-    options.add_common(parser)
-    options.add_moving(parser)
+    arguments.add_guests(parser)
+    arguments.add_measuring(parser)
+    arguments.add_common(parser)
+    arguments.add_moving(parser)
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:

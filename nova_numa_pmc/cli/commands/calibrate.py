@@ -25,7 +25,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import confirm, context, exits, options, output
+from nova_numa_pmc.cli import arguments, confirm, context, exits, output
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
@@ -88,7 +88,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='measure even if the host is busy (this disturbs guests, and the figures come out '
         'too low)',
     )
-    options.add_json(parser)
+    arguments.add_json(parser)
     parser.add_argument(
         '--out',
         default=calibration.PATH,

@@ -34,7 +34,7 @@ from nova_numa_pmc.checks import (
     scheduler,
     service,
 )
-from nova_numa_pmc.cli import exits, options
+from nova_numa_pmc.cli import arguments, exits
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.finding import ERROR, SEVERITIES, WARNING, Finding
@@ -74,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar='PATH',
         help="the Placement service's configuration file (default: %s)" % _PLACEMENT_CONF,
     )
-    options.add_common(parser)
+    arguments.add_common(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import exits, options
+from nova_numa_pmc.cli import arguments, exits
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.scheduler import shadow_log
 
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar='LOG',
         help='log of nova-scheduler, also compressed (.gz); - reads standard input',
     )
-    options.add_json(parser)
+    arguments.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

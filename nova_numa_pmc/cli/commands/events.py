@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import exits, options
+from nova_numa_pmc.cli import arguments, exits
 from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.host.perf import event_table, events, pfm
 
@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="another CPU: one of %s, or perf's form, GenuineIntel-6-55-4"
         % ', '.join(row.key for row in event_table.ROWS),
     )
-    options.add_json(parser, 'print JSON')
+    arguments.add_json(parser, 'print JSON')
 
 
 def run(args: argparse.Namespace) -> int:

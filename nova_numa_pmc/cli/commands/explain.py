@@ -26,8 +26,8 @@ import argparse
 import json
 from typing import TYPE_CHECKING, TypedDict
 
-from nova_numa_pmc import extra_specs, model, usable_cpus
-from nova_numa_pmc.cli import dry_run, exits, guest_lookup, options, output, parse
+from nova_numa_pmc import extra_specs, host_cpus, model
+from nova_numa_pmc.cli import arguments, dry_run, exits, guest_lookup, output, parse
 from nova_numa_pmc.cli.render import status, tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
@@ -110,7 +110,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar='N',
         help='with --hosts: place this many such guests, one after another',
     )
-    options.add_common(parser)
+    arguments.add_common(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     hook_options = host_options.read_below(args.root)
     decision, recorded = dry_run.decide_unrecorded(guest, hook_options, args.root)
     places = dry_run.possible_places(decision, hook_options.placement_options)
-    nodes = usable_cpus.host_with_pool_cpus(args.root).nodes
+    nodes = host_cpus.host_with_pool_cpus(args.root).nodes
     withheld = node_memory.list_withheld(nodes, hook_options.placement_options)
     if args.json:
         print(

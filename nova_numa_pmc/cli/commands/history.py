@@ -20,7 +20,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import exits, guest_lookup, options
+from nova_numa_pmc.cli import arguments, exits, guest_lookup
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.cpulist import format_nodes, is_number
 from nova_numa_pmc.exceptions import UnknownGuest
@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--last', type=_positive_number, default=None, metavar='N', help='only the newest N'
     )
-    options.add_common(parser, 'print one JSON object per move, each on its own line')
+    arguments.add_common(parser, 'print one JSON object per move, each on its own line')
 
 
 def _positive_number(text: str) -> int:

@@ -24,7 +24,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.checks import hook as hook_checks
-from nova_numa_pmc.cli import exits, hook_install, options
+from nova_numa_pmc.cli import arguments, exits, hook_install
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.state import promises_format
 
@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ('status', 'report what is installed and what is wrong'),
     ):
         subparser = actions.add_parser(action, help=summary)
-        options.add_common(subparser, root_help='work on')
+        arguments.add_common(subparser, root_help='work on')
         if action == 'install':
             subparser.add_argument(
                 '--reload',

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.cli import context, exits, options, output, run_moves
+from nova_numa_pmc.cli import arguments, context, exits, output, run_moves
 from nova_numa_pmc.host import cgroups, holding
 from nova_numa_pmc.state import overrides
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    options.add_guest(parser)
+    arguments.add_guest(parser)
     parser.add_argument('--release', action='store_true', help='release its CPUs and memory now')
-    options.add_wait(parser, 'with --release: ')
+    arguments.add_wait(parser, 'with --release: ')
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import confirm, context, exits, host_status, options, output, run_moves
+from nova_numa_pmc.cli import arguments, confirm, context, exits, host_status, output, run_moves
 from nova_numa_pmc.cli.render import plans, status
 from nova_numa_pmc.state import history
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    options.add_measuring(parser)
-    options.add_wait(parser)
-    options.add_common(parser, 'print one JSON object with status and plan')
+    arguments.add_measuring(parser)
+    arguments.add_wait(parser)
+    arguments.add_common(parser, 'print one JSON object with status and plan')
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from nova_numa_pmc.cli import context, exits, options
+from nova_numa_pmc.cli import arguments, context, exits
 from nova_numa_pmc.state import pause
 
 
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar='TEXT',
         help='reason to show in "status", "check" and "systemctl status"',
     )
-    options.add_common(parser)
+    arguments.add_common(parser)
 
 
 def _reason(text: str) -> str:

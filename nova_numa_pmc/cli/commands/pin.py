@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cli import context, exits, options, output, run_moves
+from nova_numa_pmc.cli import arguments, context, exits, output, run_moves
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.exceptions import CpusetError, PageMoveError
 from nova_numa_pmc.host import cgroups
@@ -35,9 +35,9 @@ _NEGLIGIBLE_BYTES = 16 << 20
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    options.add_guest(parser)
+    arguments.add_guest(parser)
     parser.add_argument('--node', type=int, metavar='N', help='move the guest to this node first')
-    options.add_wait(parser, 'with --node: ')
+    arguments.add_wait(parser, 'with --node: ')
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:

@@ -20,7 +20,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import exits, live, options, parse
+from nova_numa_pmc.cli import arguments, exits, live, parse
 from nova_numa_pmc.cli.render import report, summary, tables
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.recordings import replay
@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         '--guest', action='append', metavar='NAME|UUID', help='only this guest (may be repeated)'
     )
     parser.add_argument('--plot', metavar='DIR', help='also draw PNG files into this directory')
-    options.add_json(parser)
+    arguments.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

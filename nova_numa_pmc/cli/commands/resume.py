@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import context, exits, options
+from nova_numa_pmc.cli import arguments, context, exits
 from nova_numa_pmc.state import pause
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    options.add_common(parser)
+    arguments.add_common(parser)
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:

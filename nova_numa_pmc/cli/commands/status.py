@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import context, exits, host_status, options, output, parse
+from nova_numa_pmc.cli import arguments, context, exits, host_status, output, parse
 from nova_numa_pmc.cli.render import status
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar='SECONDS',
         help='measure for this long (default: show the published load)',
     )
-    options.add_common(parser)
+    arguments.add_common(parser)
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:

@@ -26,7 +26,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import sample_records
-from nova_numa_pmc.cli import exits, live, options, output, parse, sampling_loop
+from nova_numa_pmc.cli import arguments, exits, live, output, parse, sampling_loop
 from nova_numa_pmc.cli.render import screen, tables
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import printable
@@ -54,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action='store_true',
         help='show one interval and exit; with --replay, the last sample',
     )
-    options.add_json(parser, 'print one JSON object per sample, each on its own line')
+    arguments.add_json(parser, 'print one JSON object per sample, each on its own line')
     parser.add_argument(
         '--guest',
         action='append',

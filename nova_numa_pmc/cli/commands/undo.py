@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import confirm, context, exits, options, run_moves, undo_plan
+from nova_numa_pmc.cli import arguments, confirm, context, exits, run_moves, undo_plan
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
 from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.state import history
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument('--move', metavar='ID', help='undo only this move from the history')
-    options.add_moving(parser)
-    options.add_common(parser)
+    arguments.add_moving(parser)
+    arguments.add_common(parser)
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:

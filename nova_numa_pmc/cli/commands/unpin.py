@@ -19,7 +19,7 @@ import json
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cli import context, exits, options, pinned_threads
+from nova_numa_pmc.cli import arguments, context, exits, pinned_threads
 from nova_numa_pmc.host import topology
 from nova_numa_pmc.state import overrides
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    options.add_guest(parser)
+    arguments.add_guest(parser)
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import context, exits, live, options, output
+from nova_numa_pmc.cli import arguments, context, exits, live, output
 from nova_numa_pmc.cli.render import plans, tables
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    options.add_guests(parser)
-    options.add_measuring(parser)
-    options.add_common(parser, 'print one JSON object per line')
+    arguments.add_guests(parser)
+    arguments.add_measuring(parser)
+    arguments.add_common(parser, 'print one JSON object per line')
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:

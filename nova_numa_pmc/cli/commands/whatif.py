@@ -26,7 +26,7 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import exits, explain_hosts, options
+from nova_numa_pmc.cli import arguments, exits, explain_hosts
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.scheduler import saved_hosts, what_if_hosts
@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar='FILE',
         help="the scheduler's configuration file (default: none, all options at their defaults)",
     )
-    options.add_json(parser)
+    arguments.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

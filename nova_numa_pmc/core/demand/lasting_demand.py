@@ -236,7 +236,7 @@ class LastingDemand:
         """
         if not self._sample.pools:
             return ()
-        usable_cpus = frozenset[int]().union(*map(pools.usable_cpus, self._host.nodes))
+        usable_cpus = frozenset[int]().union(*map(pools.cpus_for_guests, self._host.nodes))
         pool_samples = []
         for pool in self._sample.pools:
             member_uuids = [

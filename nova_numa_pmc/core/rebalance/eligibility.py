@@ -131,7 +131,7 @@ def is_in_pool(guest: model.Guest, host: model.Topology) -> bool:
     allowed_cpus = guest.allowed_cpus
     if guest.placed_by or allowed_cpus is None:
         return True
-    return not any(pools.usable_cpus(node) & allowed_cpus - node.cpus for node in host.nodes)
+    return not any(pools.cpus_for_guests(node) & allowed_cpus - node.cpus for node in host.nodes)
 
 
 def _first_reason(rules: tuple[Rule, ...], case: _Case) -> str:

@@ -83,7 +83,7 @@ def ask_ours(order):
         placed = placement.place(
             view, host_view.request(guest, placement_options), placement_options
         )
-        promises.append(placement.promise(guest, placed, 0))
+        promises.append(placement.new_promise(guest, placed, 0))
         answers.append(list(placed.cpu_nodes))
         touch(number, memory_mib, placed.cpu_nodes)
     give_back('guest*')

@@ -3,7 +3,7 @@
 
 import logging
 
-from nova_numa_pmc import model, sample_records, usable_cpus
+from nova_numa_pmc import host_cpus, model, sample_records
 from nova_numa_pmc.agent import cache_widening
 from nova_numa_pmc.agent.tick import Tick
 from nova_numa_pmc.conf import host_options
@@ -44,7 +44,7 @@ class CacheWideningTest(AgentCase):
                     for at, wait in enumerate(waits, 1)
                 ),
             ),
-            usable_cpus.host_with_pool_cpus(self.root),
+            host_cpus.host_with_pool_cpus(self.root),
             host_promises=promises_file.read(self.directory, files.read_boot_id(self.root)),
             guests=guests,
         )

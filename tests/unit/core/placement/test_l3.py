@@ -48,7 +48,7 @@ class Host:
         cpus, self.reasons = l3.choose(
             self.host, view, self.promises, placed.cpu_nodes, request, PLACEMENT_OPTIONS
         )
-        self.promises.append(placement.promise(new, placed, 0)._replace(cpus=cpus))
+        self.promises.append(placement.new_promise(new, placed, 0, cpus))
         return placed.cpus.intersection(cpus) or placed.cpus
 
 

@@ -332,7 +332,7 @@ class PolicyTest(unittest.TestCase):
 class PromiseTest(unittest.TestCase):
     def test_a_placed_guest_is_promised_its_nodes(self):
         placed = model.Placement((1,), mem_nodes=(1,))
-        promise = placement.promise(guest(vcpus=2), placed, 7)
+        promise = placement.new_promise(guest(vcpus=2), placed, 7)
         self.assertEqual(
             ((1,), (1,), 2, 300 * MIB, 'placed', 7, False),
             (
@@ -352,26 +352,26 @@ class PromiseTest(unittest.TestCase):
         placed = placement.place(
             view, host_view.request(wide, PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
         )
-        promise = placement.promise(wide, placed, 7)
+        promise = placement.new_promise(wide, placed, 7)
         self.assertEqual((9 * GIB // 5, 9 * GIB - 9 * GIB // 5), promise.mem_node_bytes)
 
     def test_a_guest_pinned_by_others_is_promised_its_memory_nodes(self):
         pinned = guest(placed_by=('numatune',), mem_nodes=(0,))
-        promise = placement.promise(pinned, model.Placement(()), 7)
+        promise = placement.new_promise(pinned, model.Placement(()), 7)
         self.assertEqual(
             ((), (0,), 'pinned'), (promise.cpu_nodes, promise.mem_nodes, promise.origin)
         )
 
     def test_memory_that_numatune_does_not_bind_is_where_the_pinned_vcpus_run(self):
         pinned = guest(placed_by=('vcpupin',), cpu_nodes=(1,))
-        self.assertEqual((1,), placement.promise(pinned, model.Placement(()), 7).mem_nodes)
+        self.assertEqual((1,), placement.new_promise(pinned, model.Placement(()), 7).mem_nodes)
 
     def test_a_promise_counts_the_vcpus_that_are_online(self):
-        promise = placement.promise(guest(vcpus=1, vcpus_max=4), model.Placement(()), 7)
+        promise = placement.new_promise(guest(vcpus=1, vcpus_max=4), model.Placement(()), 7)
         self.assertEqual(1, promise.vcpus)
 
     def test_a_guest_left_alone_is_recorded_as_floating(self):
-        self.assertEqual('floating', placement.promise(guest(), model.Placement(()), 7).origin)
+        self.assertEqual('floating', placement.new_promise(guest(), model.Placement(()), 7).origin)
 
 
 class ExplainTest(unittest.TestCase):

@@ -50,7 +50,7 @@ class PropertyTest(unittest.TestCase):
             view, placed = start(machine, promises, new)
             self.assertEqual(feasible(view, new), bool(placed.mem_nodes))
             if placed.mem_nodes:
-                promises.append(placement.promise(new, placed, rotation))
+                promises.append(placement.new_promise(new, placed, rotation))
             for kept in host_view.view(machine, promises, PLACEMENT_OPTIONS).nodes:
                 self.assertLessEqual(kept.promised_bytes, kept.capacity_bytes)
 
@@ -78,7 +78,7 @@ class PropertyTest(unittest.TestCase):
             placed = placement.place(
                 view, host_view.request(new, PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
             )
-            promises.append(placement.promise(new, placed, at))
+            promises.append(placement.new_promise(new, placed, at))
             on = [sum(kept.cpu_nodes == (n,) for kept in promises) for n in range(count)]
             self.assertEqual(at + 1, sum(on))
             self.assertLessEqual(max(on) - min(on), 1)

@@ -4,13 +4,7 @@ import re
 import tempfile
 import unittest
 
-from nova_numa_pmc.agent import options as agent_options
-from nova_numa_pmc.conf import (
-    agent as agent_conf,
-    counters as counters_conf,
-    host_options,
-    metrics as metrics_conf,
-)
+from nova_numa_pmc.conf import agent as agent_conf, host_options, metrics as metrics_conf
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import OptionsError
 from tests.fixtures.checkout import SAMPLE
@@ -44,24 +38,24 @@ class ReadTest(unittest.TestCase):
         with tempfile.NamedTemporaryFile('w', suffix='.conf') as file:
             file.write(text)
             file.flush()
-            return agent_options.read(file.name, '/nonexistent/calibration')
+            return agent_conf.read(file.name)
 
     def test_rebalancing_is_off_by_default(self):
-        options, problems = self.read('')
+        options = self.read('')
         self.assertEqual(agent_conf.AgentOptions(host_options.read(os.devnull)), options)
         self.assertEqual(
-            (True, True, 'off', [], plan_records.RebalanceOptions()),
+            (True, True, 'off', (), plan_records.RebalanceOptions()),
             (
                 options.publish,
                 options.reassert,
                 options.rebalance,
-                problems,
+                options.host_options.problems,
                 options.rebalance_options,
             ),
         )
 
     def test_each_option_of_the_agent_is_read(self):
-        options, problems = self.read(FILE)
+        options = self.read(FILE)
         self.assertEqual(
             (
                 False,
@@ -84,8 +78,8 @@ class ReadTest(unittest.TestCase):
             (7.0, '/run/elsewhere'),
             (options.counter_options.interval_s, options.host_options.state_dir),
         )
-        self.assertEqual(1, len(problems))
-        self.assertIn('bind', problems[0])
+        self.assertEqual(1, len(options.host_options.problems))
+        self.assertIn('bind', options.host_options.problems[0])
 
     def test_the_sample_with_its_lines_uncommented_sets_the_defaults(self):
         with open(SAMPLE, encoding='utf-8') as file:
@@ -101,12 +95,3 @@ class ReadTest(unittest.TestCase):
         ):
             with self.subTest(line), self.assertRaisesRegex(OptionsError, line.split(' ')[0]):
                 self.read('[agent]\n%s\n' % line)
-
-    def test_a_bad_calibration_file_is_a_problem_and_no_error(self):
-        with tempfile.NamedTemporaryFile('w') as file:
-            file.write('x')
-            file.flush()
-            options, problems = agent_options.read('/nonexistent', file.name)
-        self.assertEqual(
-            (counters_conf.CounterOptions(), 1), (options.counter_options, len(problems))
-        )
