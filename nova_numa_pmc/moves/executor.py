@@ -16,7 +16,7 @@ from nova_numa_pmc import host_cpus
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.core.rebalance.explain_move import explain_why
 from nova_numa_pmc.cpulist import name_nodes
-from nova_numa_pmc.exceptions import GuestGone, NumaPmcError, PageMoveError
+from nova_numa_pmc.exceptions import GuestGone, NumaPmcError, PageMoveError, StateLocked
 from nova_numa_pmc.host.page_moves import guest_mover
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
 from nova_numa_pmc.moves.move_promises import MovePromises, PendingMove
@@ -189,7 +189,7 @@ class MoveExecutor:
             self.step()
 
     def pop_interrupted(self) -> set[str]:
-        """Return the uuids of guests whose moves were dropped or cancelled since the last call."""
+        """Return the guests whose moves were put off or cancelled since the last call, by uuid."""
         interrupted, self._interrupted = self._interrupted, set()
         return interrupted
 
@@ -268,7 +268,10 @@ class MoveExecutor:
         then at its promised place, and the next plan deals with its memory.
         """
         parts, self._parts = self._parts, ()
-        self.failed.update(part.uuid for part in self._move.parts)
+        uuids = [part.uuid for part in self._move.parts]
+        self.failed.update(uuids)
+        if isinstance(cause, StateLocked):  # it was not tried
+            self._interrupted.update(uuids)
         is_unexpected = not isinstance(cause, (NumaPmcError, OSError))
         result = history.TAKEN_BACK if parts else history.REFUSED
         for part in parts:

@@ -156,14 +156,14 @@ class FetchTest(RebalancingCase):
 
     NUMBERS = (1,)
 
-    def test_memory_that_lies_elsewhere_is_fetched_once(self):
-        self.guest_lies_elsewhere()
+    def test_memory_on_another_node_is_fetched_once(self):
+        self.put_memory_elsewhere()
         agent = self.open_agent(agent_conf.OFF)
         self.tick(agent, 0)
         self.finish_move(agent)
         self.assertEqual({0}, set(self.kernel.memories[4001].nodes))
         self.assertEqual(1, agent._executor.totals.ended['fetch', 'made'])
-        self.guest_lies_elsewhere()
+        self.put_memory_elsewhere()
         self.tick(agent, 5)
         self.finish_move(agent)
         self.assertEqual({1}, set(self.kernel.memories[4001].nodes))
@@ -175,7 +175,7 @@ class FetchTest(RebalancingCase):
         for rebalance in (agent_conf.OFF, agent_conf.DRY_RUN, agent_conf.ON):
             for begun in (False, True):
                 with self.subTest(rebalance=rebalance, begun=begun):
-                    self.guest_lies_elsewhere()
+                    self.put_memory_elsewhere()
                     agent = self.open_agent(rebalance)
                     self.tick(agent, 0)
                     if begun:
@@ -189,7 +189,7 @@ class FetchTest(RebalancingCase):
         for begun in (False, True):
             for why in ('rebalance is turned off', 'pause'):
                 with self.subTest(why, begun=begun):
-                    self.guest_lies_elsewhere()
+                    self.put_memory_elsewhere()
                     agent = self.open_agent(agent_conf.ON)
                     self.tick(agent, 0)
                     if begun:
@@ -207,7 +207,7 @@ class FetchTest(RebalancingCase):
                     self.assertEqual({0}, self.nodes())
 
     def test_memory_is_fetched_after_a_job_of_libvirt_that_ended_its_fetch(self):
-        self.guest_lies_elsewhere()
+        self.put_memory_elsewhere()
         agent = self.open_agent(agent_conf.OFF)
         self.tick(agent, 0)
         agent.step()
@@ -221,7 +221,7 @@ class FetchTest(RebalancingCase):
         self.assertEqual({0}, self.nodes())
 
     def test_memory_whose_place_could_not_be_read_is_fetched_later(self):
-        self.guest_lies_elsewhere()
+        self.put_memory_elsewhere()
         tree = self.kernel.memories[4001].tree
         groups = self.host.path('proc/4001/cgroup')
         with open(groups) as file:
@@ -238,8 +238,21 @@ class FetchTest(RebalancingCase):
         self.finish_move(agent)
         self.assertEqual({0}, self.nodes())
 
+    def test_memory_is_fetched_later_if_the_promises_were_locked(self):
+        self.put_memory_elsewhere()
+        agent = self.open_agent(agent_conf.OFF)
+        self.tick(agent, 0)
+        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)):
+            with self.assertLogs(level='WARNING') as logs:
+                self.finish_move(agent)
+        self.assertIn('locked by another process', ' '.join(logs.output))
+        self.assertEqual({1}, self.nodes())
+        self.tick(agent, 5)
+        self.finish_move(agent)
+        self.assertEqual({0}, self.nodes())
+
     def test_a_fetch_that_failed_is_not_tried_again(self):
-        self.guest_lies_elsewhere()
+        self.put_memory_elsewhere()
         memory = self.kernel.memories[4001]
         memory.pinned = set(range(len(memory.nodes)))
         agent = self.open_agent(agent_conf.OFF)
@@ -248,7 +261,7 @@ class FetchTest(RebalancingCase):
             self.finish_move(agent)
         self.assertEqual({('fetch', 'taken_back'): 1}, agent._executor.totals.ended)
 
-    def guest_lies_elsewhere(self, **promised):
+    def put_memory_elsewhere(self, **promised):
         memory = self.kernel.memories[4001]
         memory.nodes[:] = [1] * len(memory.nodes)
         memory.write_files()
@@ -266,7 +279,7 @@ class FetchTest(RebalancingCase):
             ('floating', {'origin': 'floating'}),
         ):
             with self.subTest(why):
-                self.guest_lies_elsewhere(**promised)
+                self.put_memory_elsewhere(**promised)
                 agent = self.open_agent(agent_conf.OFF)
                 self.tick(agent, 0)
                 self.assertIsNone(agent.step())
