@@ -108,11 +108,16 @@ def run(
     else:
         answer = call.perform(xml)
     if answer is None:
-        call.log(journal.WARNING, 'not finished in time: libvirt continues without it')
+        call.log(
+            journal.WARNING,
+            'not finished within [hook] timeout_s: libvirt continues, and a child finishes it',
+        )
     if answer == _OK or not call.options.strict or operation != 'start':
         return 0
-    reason = answer.decode() if answer else 'not placed: no answer: see the journal'
-    os.write(2, ('nova-numa-pmc: %s; [hook] strict is set\n' % reason).encode())
+    reason = answer.decode() if answer else 'not placed: the hook failed: the journal says why'
+    os.write(
+        2, ('nova-numa-pmc: %s; the start fails because of [hook] strict\n' % reason).encode()
+    )
     return STRICT_STATUS
 
 
@@ -130,7 +135,7 @@ class HookCall:
         self.name, self.operation, self.root = name, operation, root
         self.run_detached, self._lines = run_detached, lines
         self.began_ns = time.monotonic_ns()
-        self.options = host_options.read_below(root)
+        self.options = host_options.read_under_root(root)
         self._problems = list(self.options.problems)
 
     def age_s(self) -> float:
@@ -219,7 +224,7 @@ def _on_start(call: HookCall, xml: bytes) -> bytes:
         and decision.promise.origin == model.PLACED
     ):
         _hold_early(call, call.run_detached, guest, decision.promise, decision.cpus)
-    if decision.failed:
+    if decision.has_no_place:
         return _NOT_PLACED + decision.why.encode('utf-8', 'backslashreplace')[:3000]
     return _OK
 

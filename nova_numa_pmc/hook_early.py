@@ -65,7 +65,7 @@ class EarlyHold:
         self._promise, self._guest, self._cpus, self._root = promise, guest, cpus, root
         self._options, self._stale, self._write = options, stale, write
         self._groups: cgroups.GuestGroups | None = None
-        #: v1: path and CPUs of each thread group, and whether it has threads.
+        #: v1: path and CPUs of each thread cgroup, and whether it has threads.
         self._group_states: tuple[tuple[str, str, bool], ...] | None = None
         self._changed_s = 0.0  # when these were last seen to change
         self._file: Identity | None = None
@@ -80,11 +80,11 @@ class EarlyHold:
                 self._groups = self._find()
                 if self._groups is None:
                     return True
-                if self._groups.version == 2 and self._groups.target != self._groups.scope:
+                if self._groups.version == 2 and self._groups.parent != self._groups.scope:
                     holding.narrow_early(self._groups, self._cpus, self._write)
                     return False
                 self._narrow(self._groups.main)
-            return not self._narrow_thread_groups(self._groups, now_s)
+            return not self._narrow_thread_cgroups(self._groups, now_s)
         except GuestGone:
             return False
 
@@ -115,14 +115,14 @@ class EarlyHold:
         except CpusetError:
             return None  # the pid file is being written, or QEMU has not been executed yet
 
-    def _narrow_thread_groups(self, groups: cgroups.GuestGroups, now_s: float) -> bool:
+    def _narrow_thread_cgroups(self, groups: cgroups.GuestGroups, now_s: float) -> bool:
         """Narrow the vCPUs' groups once libvirt has set up all of them (v1).
 
         :returns: whether they were narrowed
         """
-        thread_groups = cgroups.find_thread_groups(groups.target)
+        thread_cgroups = cgroups.find_thread_cgroups(groups.parent)
         states = tuple(
-            (group, _own_cpus(group), bool(cgroups.thread_ids(group))) for group in thread_groups
+            (group, _own_cpus(group), bool(cgroups.thread_ids(group))) for group in thread_cgroups
         )
         if states != self._group_states:
             self._group_states, self._changed_s = states, now_s
@@ -133,7 +133,7 @@ class EarlyHold:
         )
         if not complete or now_s - self._changed_s < QUIET_S:
             return False
-        for group in thread_groups:
+        for group in thread_cgroups:
             self._narrow(group)
         return True
 

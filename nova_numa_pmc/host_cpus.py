@@ -66,7 +66,7 @@ def _with_usable_cpus(
 def published_pool(root: str) -> pools.Pool | None:
     """Return the floating pool that the agent last published since boot, or None."""
     try:
-        loads = pool_loads.read(host_options.read_below(root).state_path(root))
+        loads = pool_loads.read(host_options.read_under_root(root).state_path(root))
     except StateError:
         return None  # the code that reads the loads reports why
     if loads is None or not loads.pools or loads.boot_id != files.read_boot_id(root):

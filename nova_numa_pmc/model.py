@@ -205,7 +205,7 @@ class Promise(Record):
     :param missed: whether the installed hook failed to place it at its start, so that the agent
         does
     :param cpus: CPUs, ascending, of the L3 cache that it is held to on its nodes
-        (:func:`pools.cpus_held`); empty: all CPUs of these nodes that it may use
+        (:func:`pools.cpus_of_promise`); empty: all CPUs of these nodes that it may use
     """
 
     uuid: str

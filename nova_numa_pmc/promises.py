@@ -42,7 +42,7 @@ class Decision(Record):
     :param cpus: CPUs to hold the guest to; None: leave its CPUs alone
     :param why: the reasons, as text
     :param problems: problems to log
-    :param failed: the guest was ours to place, and there is no place for it
+    :param has_no_place: the guest was ours to place, and no place was found
     :param view, request: the host without the guest, and the request that was decided on; None:
         the decision was recalled
     :param evidence: the measurements that it is based on; None: the decision was recalled
@@ -52,7 +52,7 @@ class Decision(Record):
     cpus: frozenset[int] | None
     why: str
     problems: tuple[str, ...]
-    failed: bool = False
+    has_no_place: bool = False
     view: model.HostView | None = None
     request: model.Request | None = None
     evidence: pool_loads.PlacementEvidence | None = None
@@ -95,7 +95,7 @@ def promised_cpus(promise: model.Promise, guest: model.Guest, root: str) -> froz
 
     :raises TopologyError: the host cannot be read
     """
-    return pools.cpus_held(promise, host_with_pool_cpus(root), guest)
+    return pools.cpus_of_promise(promise, host_with_pool_cpus(root), guest)
 
 
 def decide_promise(
@@ -143,7 +143,7 @@ def decide_promise(
             placed.cpus,
             explain.explain(placed),
             problems=(),
-            failed=promise.origin == model.FLOATING and not request.excluded,
+            has_no_place=promise.origin == model.FLOATING and not request.excluded,
         )
         if by_node and placed.cpu_nodes:
             followable = _followable_bytes(by_node, host, placement_options)

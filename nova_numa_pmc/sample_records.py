@@ -93,7 +93,7 @@ class GuestSample(Record):
     :param remote_cache_per_sec: hits in caches of other nodes; None: not counted
     :param stalled_ratio: share of cycles in which it waited, 0 to 1 (on most CPUs for memory:
         ``events`` lists them); None: not counted. This event and that of
-        ``remote_cache_per_sec`` are counted in turns of their own
+        ``remote_cache_per_sec`` are multiplexed apart from the others
     """
 
     uuid: str

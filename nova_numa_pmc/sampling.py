@@ -284,7 +284,7 @@ class Sampler:
     def _with_promised_bytes(
         self, host: model.Topology, nodes: tuple[NodeSample, ...], problems: list[str]
     ) -> tuple[NodeSample, ...]:
-        directory = host_options.below(self._root, self._options.state_dir)
+        directory = host_options.path_under_root(self._root, self._options.state_dir)
         try:
             host_promises = promises_file.read(directory, files.read_boot_id(self._root))
         except StateError as error:

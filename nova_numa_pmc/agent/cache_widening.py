@@ -110,7 +110,7 @@ class CacheWidening:
                 and promise.started
                 and promise.origin == model.PLACED
                 and cores is not None
-                and pools.cpus_held(promise, host, guest)
+                and pools.cpus_of_promise(promise, host, guest)
                 < pools.cpus_on(promise.cpu_nodes, host, guest)
             ):
                 waiting.append((promise, cores))

@@ -174,7 +174,7 @@ class GuestEvents:
             former_paths: set[str] | None = None
             while True:
                 groups = cgroups.find(key[1], self._root)
-                paths = {groups.scope, groups.target, *groups.thread_groups}
+                paths = {groups.scope, groups.parent, *groups.thread_cgroups}
                 if paths == former_paths:
                     return
                 for path in paths - watches.keys():

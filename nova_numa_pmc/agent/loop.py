@@ -110,7 +110,7 @@ class AgentLoop:
         try:
             options, problems = self._read_options()
         except NumaPmcError as error:
-            self._log.error('options not reloaded, the previous ones stay in effect: %s', error)
+            self._log.error('options not reloaded; the previous ones stay in effect: %s', error)
         else:
             for problem in problems:
                 self._log.warning('%s', problem)
@@ -143,7 +143,7 @@ def status_line(publication: Publication | None, paused: Paused | None = None) -
     if paused:
         return '%s; %s' % (paused, status_line(publication))
     if publication is None:
-        return 'nothing measured yet, or nothing to measure: see the journal'
+        return 'no measurements: the journal says why'
     guests = sum(node.guests for node in publication.view.nodes)
     demand = ', '.join(
         'node %d: %s of %.3g'

@@ -95,7 +95,7 @@ class Reassertion:
             if guest.job or promise is None or not self._is_ours(guest, promise, tick.now):
                 continue
             nodes = (widened_nodes or {}).get(guest.uuid) or promise.cpu_nodes
-            cpus = pools.cpus_given_on(nodes, promise, tick.host, guest)
+            cpus = pools.cpus_of_promise_on(nodes, promise, tick.host, guest)
             if not cpus:
                 continue
             failed.add(guest.uuid)
@@ -202,17 +202,17 @@ class Reassertion:
         common = common_cpuset(groups)
         sets = [common.cpus] if common else []
         for name in groups_set_by_others(groups, cpusets, cpus):
-            own_cpus = cpusets[os.path.join(groups.target, name)].cpus
+            own_cpus = cpusets[os.path.join(groups.parent, name)].cpus
             if own_cpus not in sets and _is_of_nodes(own_cpus, host, guest):
                 sets.append(own_cpus)
-        target_cpus = cpusets[groups.target].cpus
+        parent_cpus = cpusets[groups.parent].cpus
         if (
             groups.version == 2
-            and target_cpus
-            and target_cpus not in sets
-            and _is_of_nodes(target_cpus, host, guest)
+            and parent_cpus
+            and parent_cpus not in sets
+            and _is_of_nodes(parent_cpus, host, guest)
         ):
-            sets.append(target_cpus)
+            sets.append(parent_cpus)
         return tuple(sets) or (frozenset(),)
 
     def _log_held(
@@ -249,7 +249,7 @@ class Reassertion:
     def _find(self, guest: model.Guest) -> cgroups.GuestGroups:
         groups = self._groups.get(guest.run_id)
         # vCPUs that were plugged in since have groups of their own.
-        if groups is None or cgroups.find_thread_groups(groups.target) != groups.thread_groups:
+        if groups is None or cgroups.find_thread_cgroups(groups.parent) != groups.thread_cgroups:
             groups = self._groups[guest.run_id] = cgroups.find(guest.pid, self._root)
         return groups
 

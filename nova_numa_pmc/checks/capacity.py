@@ -25,7 +25,7 @@ _RATIO_STEP = 0.01
 
 def check_options(root: str) -> Iterator[Finding]:
     """Check that our own configuration file can be used."""
-    path = host_options.below(root, host_options.PATH)
+    path = host_options.path_under_root(root, host_options.PATH)
     for problem in host_options.read(path).problems:
         yield Finding(
             'option-invalid',
@@ -44,7 +44,7 @@ def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
 
     :param conf: configuration of nova-compute
     """
-    path = host_options.below(root, host_options.PATH)
+    path = host_options.path_under_root(root, host_options.PATH)
     ours = host_options.read(path).placement_options.ram_ratio
     name = 'ram_allocation_ratio'
     nova = conf.get(name)
@@ -60,7 +60,8 @@ def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'ram-ratio',
             finding.WARNING,
-            "Nova's %s is %g, ours %g: %s" % (name, nova, ours, consequence),
+            "Nova's %s is %g, but [placement] ram_allocation_ratio is %g: %s"
+            % (name, nova, ours, consequence),
             'in %s: [placement] ram_allocation_ratio = %g (or what "openstack resource provider '
             'inventory show RP MEMORY_MB" says)' % (host_options.PATH, nova),
             path,
@@ -72,7 +73,7 @@ def check_withheld_memory(root: str, conf: NovaConf) -> Iterator[Finding]:
 
     libvirt reports all memory that is online to Nova (virNodeGetInfo()).
     """
-    path = host_options.below(root, host_options.PATH)
+    path = host_options.path_under_root(root, host_options.PATH)
     try:
         nodes = topology.read(root).nodes
     except NumaPmcError:

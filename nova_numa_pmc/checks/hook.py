@@ -169,13 +169,13 @@ def try_as_daemon(
 
 def expected_script(root: str) -> bytes:
     """Return our script, whose alarm comes 1 to 2 s after the hook's own time limit."""
-    return hook_files.render(int(host_options.read_below(root).timeout_s + 1.999))
+    return hook_files.render(int(host_options.read_under_root(root).timeout_s + 1.999))
 
 
 def _promises(root: str) -> tuple[model.Promise, ...]:
     """Return the promises recorded since the host's boot, the latest first."""
     host_promises = promises_file.read(
-        host_options.read_below(root).state_path(root), files.read_boot_id(root)
+        host_options.read_under_root(root).state_path(root), files.read_boot_id(root)
     )
     return tuple(
         sorted(

@@ -80,7 +80,7 @@ def python_of(process: Process | None, script: str = '', root: str = '/') -> str
             return program
         script = program
     try:
-        with open(host_options.below(root, script), 'rb') as stream:
+        with open(host_options.path_under_root(root, script), 'rb') as stream:
             line = stream.readline(_SHEBANG_MAX_BYTES)
     except OSError:
         return None
@@ -95,8 +95,8 @@ def query(
 ) -> InterpreterModules:
     """Query a Python as the user that the service runs as, and return what it found.
 
-    :param owner: (uid, gid) of the user as whom to run the interpreter, if we are root: that user
-        may be able to change it
+    :param owner: (uid, gid) to run the interpreter as, if this process is root, because that user
+        may be able to change the interpreter
     """
     identity: dict[str, Any] = {}
     if owner is not None and os.geteuid() == 0:

@@ -99,7 +99,7 @@ class CommandContext:
         self.wait = wait
         self._clock_ns = clock_ns
         self.run = run
-        self.host_options = host_options.read_below(root)
+        self.host_options = host_options.read_under_root(root)
         self.directory = self.host_options.state_path(root)
         self.terminal = all(
             stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)
@@ -114,8 +114,8 @@ class CommandContext:
         :raises OptionsError: a value is wrong
         """
         options, self.problems = calibrated_options.read(
-            host_options.below(self.root, host_options.PATH),
-            host_options.below(self.root, calibration.PATH),
+            host_options.path_under_root(self.root, host_options.PATH),
+            host_options.path_under_root(self.root, calibration.PATH),
         )
         return options
 

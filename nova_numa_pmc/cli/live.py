@@ -79,7 +79,7 @@ def select_guests(sample: Sample, names: Collection[str] | None) -> Sample:
     )
 
 
-def print_once(
+def print_new_problems(
     problems: Collection[str], printed: set[str], print_line: Callable[[str], None]
 ) -> None:
     """Print each problem that is not in ``printed``, and add it to that set."""
@@ -99,7 +99,7 @@ def print_each(frames: Iterator[Frame], as_json: bool) -> None:
             if as_json:
                 print(json.dumps(frame.to_data()), flush=True)
             else:
-                print_once(
+                print_new_problems(
                     frame.problems, printed_problems, lambda line: print(line, file=sys.stderr)
                 )
                 print('\n'.join(frame.to_lines()) + '\n', flush=True)

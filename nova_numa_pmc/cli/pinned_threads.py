@@ -34,11 +34,11 @@ def find(
     """
     if promise is None or promise.origin != model.PLACED or not pins.may_hold(guest):
         return {}
-    promised_cpus = pools.cpus_held(promise, host, guest)
+    promised_cpus = pools.cpus_of_promise(promise, host, guest)
     online = host.online_cpus
     groups = cgroups.find(guest.pid, root)
     cpus_by_group = cpusets.own_cpus(groups)
-    cpus_by_group.pop(groups.target)
+    cpus_by_group.pop(groups.parent)
     # If all threads have the same CPUs, these are an earlier or widened place and not pins.
     distinct_sets = {cpus & online for cpus in cpus_by_group.values()}
     pinned_groups = (

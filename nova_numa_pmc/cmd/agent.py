@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
             return 0
         if args.once:
             return _once(args, options, directory, wait or time.sleep)
-        with agent_lock.only_agent(directory):
+        with agent_lock.hold_agent_lock(directory):
             return _serve(args, options)
     except (NumaPmcError, OSError) as error:
         print('nova-numa-agent: %s' % error, file=sys.stderr)
@@ -167,7 +167,7 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
 
 
 def _listener(root: str) -> libvirt_events.Listener:
-    listener = libvirt_events.Listener(functools.partial(live_guests.identify, root))
+    listener = libvirt_events.Listener(functools.partial(live_guests.status_file_identity, root))
     listener.start()
     return listener
 
@@ -182,7 +182,7 @@ def _once(
     options = options._replace(rebalance=agent_conf.OFF, reassert=False)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(agent_lock.only_agent(directory))
+            stack.enter_context(agent_lock.hold_agent_lock(directory))
         except StateLocked:
             print(
                 'the service is running: this measurement is separate and is not published',

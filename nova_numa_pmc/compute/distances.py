@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encode and decode distances and memory domains in Nova's metrics.
 
-:mod:`nova_metrics` lists the keys.
+:mod:`metrics_encoder` lists the keys.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from nova.compute.monitors.cpu import virt_driver
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from nova_numa_pmc.compute import deadband, nova_metrics
+from nova_numa_pmc.compute import deadband, metrics_encoder
 from nova_numa_pmc.conf import compute as compute_conf, host_options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.record import Record
@@ -127,7 +127,8 @@ class Monitor(virt_driver.Monitor):
         nodes = list(self.compute_manager.compute_nodes.values())
         if len(nodes) != 1:
             raise StateError(
-                '%d compute nodes in nova-compute: the agent measures one' % len(nodes)
+                'nova-compute manages %d compute nodes, but the agent measures only this host: '
+                'remove cpu.numa_pmc from [DEFAULT] compute_monitors' % len(nodes)
             )
         (node,) = nodes
         seen_ratio = 1 - _unseen_ratio(node, self.compute_manager)
@@ -211,7 +212,7 @@ def _interval_s() -> int:
     Nova runs the audit each ``update_resources_interval``; 0 stands for the default, -1 for never.
     """
     interval_s = CONF.update_resources_interval
-    audit_s = nova_metrics.INTERVAL_DEFAULT_S if interval_s == 0 else max(interval_s, 0)
+    audit_s = metrics_encoder.INTERVAL_DEFAULT_S if interval_s == 0 else max(interval_s, 0)
     # Unchanged metrics are sent again with the first audit after metrics_heartbeat.
     unchanged_s = CONF.numa_pmc.metrics_heartbeat if CONF.numa_pmc.metrics_deadband else 0
     return audit_s + int(unchanged_s)
@@ -232,20 +233,22 @@ def _may_resend(sent: _Inputs, now: _Inputs) -> bool:
 def _make_metrics(inputs: _Inputs, now_s: float) -> list[objects.MonitorMetric]:
     """Return the two metrics of a publication."""
     published = inputs.publication
-    nova_counts = nova_metrics.NovaCounts(now_s, inputs.uuids, inputs.pinned_cpus)
-    current, maximum = nova_metrics.to_values(
+    nova_counts = metrics_encoder.NovaCounts(now_s, inputs.uuids, inputs.pinned_cpus)
+    current, maximum = metrics_encoder.to_values(
         published, inputs.vcpus, inputs.memory_mb, inputs.interval_s, nova_counts
     )
     timestamp = datetime.datetime.fromtimestamp(published.taken_s, datetime.timezone.utc)
     ids = [str(node.id) for node in published.view.nodes]
     return [
         _metric(
-            nova_metrics.CURRENT,
+            metrics_encoder.CURRENT,
             current,
-            nova_metrics.total(current, ids, nova_metrics.UNKNOWN_MB),
+            metrics_encoder.total(current, ids, metrics_encoder.UNKNOWN_MB),
             timestamp,
         ),
-        _metric(nova_metrics.MAXIMUM, maximum, nova_metrics.total(maximum, ids, 0), timestamp),
+        _metric(
+            metrics_encoder.MAXIMUM, maximum, metrics_encoder.total(maximum, ids, 0), timestamp
+        ),
     ]
 
 

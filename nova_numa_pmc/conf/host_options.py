@@ -87,7 +87,7 @@ class HostOptions(Record):
 
     def state_path(self, root: str) -> str:
         """Return the path of the state directory of the host whose file system is at ``root``."""
-        return below(root, self.state_dir)
+        return path_under_root(root, self.state_dir)
 
 
 GROUPS = (
@@ -374,7 +374,7 @@ def _split(line: str) -> tuple[str, str]:
     return name, value
 
 
-def below(root: str, path: str) -> str:
+def path_under_root(root: str, path: str) -> str:
     """Return where a file of a host is found if the host's file system is at ``root``.
 
     :param path: absolute path of the file on the host
@@ -382,9 +382,9 @@ def below(root: str, path: str) -> str:
     return os.path.join(root, path.lstrip('/'))
 
 
-def read_below(root: str) -> HostOptions:
+def read_under_root(root: str) -> HostOptions:
     """Return the options of the host whose file system is at ``root``, as :func:`read` does."""
-    return read(below(root, PATH))
+    return read(path_under_root(root, PATH))
 
 
 def read(path: str = PATH) -> HostOptions:

@@ -66,7 +66,7 @@ def view(
         is added to the measured demand, which does not fully include them yet. The sum is an upper
         bound: taking the larger of the two would require each guest's own measurement
     """
-    nodes = with_guest_memory(host.nodes, placement_options)
+    nodes = with_guest_memory_only(host.nodes, placement_options)
     promises = list(promises)
     cores = capacity_cores(host, placement_options)
     capacities = [capacity_bytes(node, placement_options) for node in nodes]
@@ -108,14 +108,14 @@ def view(
     )
 
 
-def with_guest_memory(
+def with_guest_memory_only(
     nodes: tuple[model.Node, ...], placement_options: model.PlacementOptions
 ) -> tuple[model.Node, ...]:
-    """Return the nodes without memory that is not for guests."""
+    """Return the nodes, with memory that is not for guests counted as none."""
     if any(node.memory_bytes and not node.cpus for node in nodes):
         from nova_numa_pmc.core import node_memory  # few hosts have such nodes
 
-        nodes = node_memory.without_withheld(nodes, placement_options)
+        nodes = node_memory.with_guest_memory_only(nodes, placement_options)
     return nodes
 
 

@@ -34,10 +34,10 @@ def is_for_guests(node: model.Node, placement_options: model.PlacementOptions) -
     return bool(node.memory_bytes) and memory_of(node, placement_options).kind == model.HOST
 
 
-def without_withheld(
+def with_guest_memory_only(
     nodes: tuple[model.Node, ...], placement_options: model.PlacementOptions
 ) -> tuple[model.Node, ...]:
-    """Return the nodes without memory that is not for guests."""
+    """Return the nodes, with memory that is not for guests counted as none."""
     return tuple(
         node
         if is_for_guests(node, placement_options) or not node.memory_bytes

@@ -135,7 +135,9 @@ def nodes_of(cpus: frozenset[int] | None, host: model.Topology) -> tuple[int, ..
     return tuple(node.id for node in host.nodes if cpus and node.online_cpus & cpus)
 
 
-def cpus_held(promise: model.Promise, host: model.Topology, guest: model.Guest) -> frozenset[int]:
+def cpus_of_promise(
+    promise: model.Promise, host: model.Topology, guest: model.Guest
+) -> frozenset[int]:
     """Return the CPUs that a guest is held to by its promise.
 
     They are those of its promised L3 cache as long as the cache has a CPU for each vCPU on the
@@ -147,7 +149,7 @@ def cpus_held(promise: model.Promise, host: model.Topology, guest: model.Guest) 
     return l3_cpus if l3_cpus and len(l3_cpus) >= guest.vcpus_limit else node_cpus
 
 
-def cpus_given_on(
+def cpus_of_promise_on(
     nodes: tuple[int, ...], promise: model.Promise, host: model.Topology, guest: model.Guest
 ) -> frozenset[int]:
     """Return the CPUs that a guest is given on some nodes.
@@ -157,7 +159,7 @@ def cpus_given_on(
     :param nodes: node ids
     """
     if nodes == promise.cpu_nodes:
-        return cpus_held(promise, host, guest)
+        return cpus_of_promise(promise, host, guest)
     return cpus_on(nodes, host, guest)
 
 

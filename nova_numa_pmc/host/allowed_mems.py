@@ -40,7 +40,7 @@ def unbound_mems(groups: GuestGroups) -> str:
     """
     withheld = memory_kinds.withheld_nodes(_root(groups))
     try:
-        inherited = parse_cpulist(writes.read_inherited(file_of(groups.target, 'mems')))
+        inherited = parse_cpulist(writes.read_inherited(file_of(groups.parent, 'mems')))
         if not withheld & inherited:
             return ''
         directory = groups.scope

@@ -39,12 +39,12 @@ class GuestGroups(Record):
     :param version: version of the hierarchy that has the cpuset controller, 1 or 2
     :param pid: id of QEMU's main process
     :param scope: the machine's group, the outermost one that belongs to the guest
-    :param target: the group directly above the thread groups: libvirt's delegated ``libvirt/`` if
+    :param parent: the group directly above the thread cgroups: libvirt's delegated ``libvirt/`` if
         it exists and has a cpuset, else the scope
-    :param thread_groups: the emulator, vcpuN and iothreadN groups that have a cpuset
-    :param main: the group of QEMU's main thread, or ``target`` if that group has no cpuset
-    :param writes_target: whether cpusets are written to ``target`` itself (v2, without usable
-        thread groups); otherwise they are written to each of these, and ``target`` stays wide
+    :param thread_cgroups: the emulator, vcpuN and iothreadN groups that have a cpuset
+    :param main: the group of QEMU's main thread, or ``parent`` if that group has no cpuset
+    :param writes_parent: whether cpusets are written to ``parent`` itself (v2, without usable
+        thread cgroups); otherwise they are written to each of these, and ``parent`` stays wide
     :param memory_group: the group whose ``memory.numa_stat`` counts the guest's memory, or None
         if there is none
     :param proc: the process's directory in procfs
@@ -53,10 +53,10 @@ class GuestGroups(Record):
     version: int
     pid: int
     scope: str
-    target: str
-    thread_groups: tuple[str, ...]
+    parent: str
+    thread_cgroups: tuple[str, ...]
     main: str
-    writes_target: bool
+    writes_parent: bool
     memory_group: str | None
     proc: str
 
@@ -97,16 +97,16 @@ def find(pid: int | None, root: str = '/') -> GuestGroups:
         )
     main = os.path.join(scope, *tail)
     nested = tail[0] == 'libvirt'
-    target = os.path.join(scope, 'libvirt') if nested else scope
-    thread_groups = find_thread_groups(target)
+    parent = os.path.join(scope, 'libvirt') if nested else scope
+    thread_cgroups = find_thread_cgroups(parent)
     # The group of the whole guest is only written if no other can be: libvirt's own commands
     # write the threads' groups, and fail if a group above them is narrower.
-    writes_target = machine.version == 2 and (
-        not thread_groups or (nested and main not in thread_groups)
+    writes_parent = machine.version == 2 and (
+        not thread_cgroups or (nested and main not in thread_cgroups)
     )
-    if writes_target and not _has_cpuset(target):
-        target = scope
-    if not _has_cpuset(target) or not (writes_target or main in thread_groups):
+    if writes_parent and not _has_cpuset(parent):
+        parent = scope
+    if not _has_cpuset(parent) or not (writes_parent or main in thread_cgroups):
         raise CpusetError(
             "%s: no cpuset in the guest's own groups: cpuset is missing in its "
             'cgroup.controllers (v2), or libvirt is configured not to use it '
@@ -116,11 +116,11 @@ def find(pid: int | None, root: str = '/') -> GuestGroups:
         machine.version,
         machine.pid,
         scope,
-        target,
-        thread_groups,
-        main if _has_cpuset(main) else target,
-        writes_target,
-        _memory_directory(machine, target, root),
+        parent,
+        thread_cgroups,
+        main if _has_cpuset(main) else parent,
+        writes_parent,
+        _memory_directory(machine, parent, root),
         os.path.join(root, 'proc', '%d' % machine.pid),
     )
 
@@ -287,8 +287,8 @@ def _locate(path: str, controller: str, mounts: str, root: str) -> tuple[str, li
             return directory, parts[position + 1 :]
     if not is_mounted:
         raise CpusetError(
-            'no control group hierarchy with %s is mounted: mount it'
-            % (controller or 'the unified controllers')
+            'no cgroup %s is mounted: mount it'
+            % ('v1 hierarchy with %s' % controller if controller else 'v2 hierarchy')
         )
     if '..' in parts:
         raise CpusetError(
@@ -330,7 +330,7 @@ def _unescape(text: str) -> str:
     return text
 
 
-def find_thread_groups(base: str) -> tuple[str, ...]:
+def find_thread_cgroups(base: str) -> tuple[str, ...]:
     """Return the groups of the emulator, the vCPUs and the I/O threads that have a cpuset.
 
     :raises GuestGone: the group above them no longer exists
@@ -341,7 +341,7 @@ def find_thread_groups(base: str) -> tuple[str, ...]:
     except OSError as error:
         raise GuestGone('%s: %s' % (base, error.strerror)) from None
     for name in names:
-        if _is_thread_group(name) and _has_cpuset(os.path.join(base, name)):
+        if _is_thread_cgroup(name) and _has_cpuset(os.path.join(base, name)):
             groups.append(os.path.join(base, name))
     return tuple(groups)
 
@@ -357,7 +357,7 @@ def thread_ids(directory: str) -> tuple[int, ...]:
     return ()
 
 
-def _is_thread_group(name: str) -> bool:
+def _is_thread_cgroup(name: str) -> bool:
     for kind in ('vcpu', 'iothread'):
         if name.startswith(kind):
             return name[len(kind) :].isdigit()
@@ -368,13 +368,13 @@ def _has_cpuset(directory: str) -> bool:
     return os.path.exists(os.path.join(directory, 'cpuset.cpus'))
 
 
-def _memory_directory(machine: MachineGroup, target: str, root: str) -> str | None:
+def _memory_directory(machine: MachineGroup, parent: str, root: str) -> str | None:
     """Return the guest's group that counts its memory per node, or None if there is none.
 
     :param machine: the machine's group in the hierarchy with the cpuset controller
-    :param target: as in :class:`GuestGroups`
+    :param parent: as in :class:`GuestGroups`
     """
-    directories: Iterable[str] = (machine.scope, target)
+    directories: Iterable[str] = (machine.scope, parent)
     if machine.version == 1:
         try:
             directories = _memory_groups(

@@ -75,8 +75,8 @@ def label_of_daemon(root: str = '/', daemon: Daemon | None = None) -> str | None
 def try_script(script: str, label: str, timeout_s: float = 60) -> LabelTrial:
     """Run ``script - selftest`` as a daemon with ``label`` would, and return the result.
 
-    A shell enters the label first and executes the script from there. If executing the script
-    itself entered the label, the check that applies to the daemon would be skipped.
+    A shell changes to the label first and executes the script from there. If it changed by
+    executing the script itself, the check that applies to the daemon would be skipped.
     """
 
     def enter() -> None:
@@ -104,7 +104,11 @@ def try_script(script: str, label: str, timeout_s: float = 60) -> LabelTrial:
     except subprocess.TimeoutExpired:
         return LabelTrial(False, label, 'no answer within %d s' % timeout_s)
     except (OSError, subprocess.SubprocessError) as error:
-        return LabelTrial(None, label, 'cannot enter the label %s: %s' % (label, error))
+        return LabelTrial(
+            None,
+            label,
+            'cannot change to the AppArmor profile or SELinux context %s: %s' % (label, error),
+        )
     lines = completed.stderr.decode(errors='replace').strip().splitlines()
     message = lines[-1] if lines else 'exit status %d without a message' % completed.returncode
     return LabelTrial(

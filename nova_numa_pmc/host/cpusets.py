@@ -28,9 +28,9 @@ class Cpuset(Record):
 def read_cpusets(groups: GuestGroups) -> dict[str, Cpuset]:
     """Read the sets that each of a guest's groups has of its own, not those that it inherits.
 
-    :returns: {directory: its sets} for the target and the thread groups that still exist
+    :returns: {directory: its sets} for the parent and the thread cgroups that still exist
     :raises GuestGone: the guest has ended
-    :raises CpusetError: the target, or a thread group that still exists, cannot be read
+    :raises CpusetError: the parent, or a thread cgroup that still exists, cannot be read
     """
     return {directory: Cpuset(*sets) for directory, sets in _read_sets(groups, *Cpuset._fields)}
 
@@ -38,19 +38,19 @@ def read_cpusets(groups: GuestGroups) -> dict[str, Cpuset]:
 def own_cpus(groups: GuestGroups) -> dict[str, frozenset[int]]:
     """Read the CPUs, but not the mems, that each of a guest's groups has of its own.
 
-    :returns: {directory: CPUs} for the target and the thread groups that still exist
+    :returns: {directory: CPUs} for the parent and the thread cgroups that still exist
     :raises GuestGone, CpusetError: as :func:`read_cpusets`
     """
     return {directory: cpus for directory, (cpus,) in _read_sets(groups, 'cpus')}
 
 
 def _read_sets(groups: GuestGroups, *kinds: str) -> Iterator[tuple[str, list[frozenset[int]]]]:
-    for directory in (groups.target, *groups.thread_groups):
+    for directory in (groups.parent, *groups.thread_cgroups):
         try:
             sets = [parse_cpulist(read_kernel_file(file_of(directory, kind))) for kind in kinds]
         except (OSError, CpuListError) as error:
             is_gone = writes.has_vanished(groups.scope, file_of(directory, 'cpus'))
-            if directory == groups.target or not is_gone:
+            if directory == groups.parent or not is_gone:
                 raise CpusetError('%s: %s' % (directory, error)) from None
         else:
             yield directory, sets
@@ -65,8 +65,8 @@ def held_cpus(groups: GuestGroups) -> frozenset[int]:
     written_cpus = frozenset[int]().union(
         *(cpusets[directory].cpus for directory in written_groups(groups) if directory in cpusets)
     )
-    target_cpus = cpusets[groups.target].cpus if groups.version == 2 else frozenset()
-    return written_cpus & target_cpus or written_cpus or target_cpus
+    parent_cpus = cpusets[groups.parent].cpus if groups.version == 2 else frozenset()
+    return written_cpus & parent_cpus or written_cpus or parent_cpus
 
 
 def is_held(
@@ -83,10 +83,10 @@ def is_held(
     :raises GuestGone, CpusetError: as :func:`own_cpus`
     """
     cpus_by_group = own_cpus(groups)
-    target_cpus = cpus_by_group.pop(groups.target)
-    if groups.writes_target:
-        return target_cpus & online == cpus
-    if groups.version == 2 and target_cpus and target_cpus & online <= cpus != online:
+    parent_cpus = cpus_by_group.pop(groups.parent)
+    if groups.writes_parent:
+        return parent_cpus & online == cpus
+    if groups.version == 2 and parent_cpus and parent_cpus & online <= cpus != online:
         return False  # still narrowed from the guest's start: libvirt's commands would fail
     # A newly plugged vCPU has all CPUs, and has yet to be held.
     return all(
@@ -122,7 +122,7 @@ def groups_set_by_others(
     cpus: frozenset[int],
     written_cpus: frozenset[int] = frozenset(),
 ) -> list[str]:
-    """Return the names of the thread groups whose CPUs others have set.
+    """Return the names of the thread cgroups whose CPUs others have set.
 
     A subset or superset of ``cpus`` does not contradict it. Nor does a set that has no effect on
     the thread, which a libvirt command leaves behind if it fails to pin the thread.
@@ -133,7 +133,7 @@ def groups_set_by_others(
     return [
         os.path.basename(directory)
         for directory, cpuset in cpusets.items()
-        if directory != groups.target
+        if directory != groups.parent
         and not (
             cpuset.cpus <= cpus
             or cpuset.cpus >= cpus
@@ -156,7 +156,7 @@ def _has_no_effect(groups: GuestGroups, directory: str, cpus: frozenset[int]) ->
 
 def written_groups(groups: GuestGroups) -> tuple[str, ...]:
     """Return the groups to which a guest's sets are written."""
-    return (groups.target,) if groups.writes_target else groups.thread_groups
+    return (groups.parent,) if groups.writes_parent else groups.thread_cgroups
 
 
 def file_of(directory: str, kind: str) -> str:

@@ -44,7 +44,7 @@ class _CachedThreads(Record):
 
     :param guest: the guest's record when this was read
     :param read_ns: CLOCK_MONOTONIC when the guest's groups were read
-    :param tasks: result of :func:`threads.count` for the guest's process
+    :param tasks: result of :func:`threads.task_link_count` for the guest's process
     :param other_threads: (pid, tid) of the guest's threads that are not vCPUs
     """
 
@@ -131,7 +131,7 @@ class GuestUseReader:
             or not 0 <= now_ns - cached.read_ns < GROUPS_AGE_MAX_NS
         ):
             cached = None
-        tasks = threads.count(guest.pid, self._root)
+        tasks = threads.task_link_count(guest.pid, self._root)
         if cached is not None and cached.tasks == tasks:
             return cached
         guest_quotas = (

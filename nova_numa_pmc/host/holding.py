@@ -123,7 +123,7 @@ def hold(
         was or was not undone
     """
     if not cpus or (mems is not None and not mems):
-        raise CpusetError('%s: an empty set was requested' % groups.target)
+        raise CpusetError('%s: an empty set was requested' % groups.parent)
     written_set = written_set or Cpuset(frozenset(), frozenset())
     if mems is not None:
         from nova_numa_pmc.host import allowed_mems  # seldom needed at a guest's start
@@ -139,8 +139,8 @@ def hold(
         raise PinnedByOthers(
             '%s contains %s, which nova-numa-pmc did not write: the guest is left alone'
             % (
-                file_of(os.path.join(groups.target, pinned[0]), 'cpus'),
-                format_cpulist(cpusets[os.path.join(groups.target, pinned[0])].cpus),
+                file_of(os.path.join(groups.parent, pinned[0]), 'cpus'),
+                format_cpulist(cpusets[os.path.join(groups.parent, pinned[0])].cpus),
             )
         )
     steps = _cpu_steps(groups, cpusets, cpus, written_set.cpus, set_by_others)
@@ -175,13 +175,13 @@ def release_memory(
 def release_cpus(groups: GuestGroups, write: Writer = writes.write_file) -> tuple[FileChange, ...]:
     """Let a guest run on all CPUs of the group above its own.
 
-    If the sets are written to each thread group, one whose set differs from that of the others is
+    If the sets are written to each thread cgroup, one whose set differs from that of the others is
     left alone.
 
     :raises GuestGone, CpusetError: as :func:`hold`
     """
     cpusets = read_cpusets(groups)
-    handover_steps = _handover_steps(groups, cpusets, (cpusets[groups.target].cpus,), 'cpus')
+    handover_steps = _handover_steps(groups, cpusets, (cpusets[groups.parent].cpus,), 'cpus')
     directories = [directory for directory in written_groups(groups) if directory in cpusets]
     sets = [cpusets[directory].cpus for directory in directories]
     if len(set(sets)) > 1:
@@ -192,7 +192,7 @@ def release_cpus(groups: GuestGroups, write: Writer = writes.write_file) -> tupl
     wide_text = (
         _possible_cpus(groups)
         if groups.version == 2
-        else format_cpulist(cpusets[groups.target].cpus)
+        else format_cpulist(cpusets[groups.parent].cpus)
     )
     return writes.write_or_undo(
         groups.scope,
@@ -237,12 +237,12 @@ def narrow_early(
 
     :raises OSError: the file could not be read or written
     """
-    path = file_of(groups.target, 'cpus')
+    path = file_of(groups.parent, 'cpus')
     if (
         groups.version == 2
-        and groups.target != groups.scope
+        and groups.parent != groups.scope
         and not read_kernel_file(path).strip()
-        and all(os.path.basename(group) == 'emulator' for group in groups.thread_groups)
+        and all(os.path.basename(group) == 'emulator' for group in groups.thread_cgroups)
     ):
         write(path, format_cpulist(cpus))
 
@@ -267,13 +267,13 @@ def _cpu_steps(
     set_by_others: Container[str],
 ) -> Steps:
     text = format_cpulist(cpus)
-    if groups.writes_target:
-        return [(file_of(groups.target, 'cpus'), text)]
+    if groups.writes_parent:
+        return [(file_of(groups.parent, 'cpus'), text)]
     # A pin within the requested set is not changed.
     steps = _upper_steps(groups, cpus) + [
         (file_of(directory, 'cpus'), text)
         for directory, sets in cpusets.items()
-        if directory != groups.target
+        if directory != groups.parent
         and os.path.basename(directory) not in set_by_others
         and (
             not sets.cpus
@@ -288,24 +288,24 @@ def _cpu_steps(
 def _handover_steps(
     groups: GuestGroups, cpusets: Mapping[str, Cpuset], sets: Container[frozenset[int]], kind: str
 ) -> Steps:
-    """Return the steps that widen ``libvirt/`` if we narrowed it before it had thread groups (v2).
+    """Return steps that widen ``libvirt/`` if we narrowed it before it had thread cgroups (v2).
 
     Any other set of it, and any set of the scope, was made by others.
 
     :param sets: the sets that we may have written there
     :param kind: 'cpus' or 'mems'
     """
-    current = getattr(cpusets[groups.target], kind)
+    current = getattr(cpusets[groups.parent], kind)
     if (
         groups.version != 2
-        or groups.writes_target
-        or groups.target == groups.scope
+        or groups.writes_parent
+        or groups.parent == groups.scope
         or not current
         or current not in sets
     ):
         return []
     text = _possible_cpus(groups) if kind == 'cpus' else _unbound_mems(groups)
-    return [(file_of(groups.target, kind), text)]
+    return [(file_of(groups.parent, kind), text)]
 
 
 def _unbound_mems(groups: GuestGroups) -> str:
@@ -346,7 +346,7 @@ def _memory_steps(
     if any(
         sets.mems and not sets.mems >= mems and sets.mems != written_mems
         for directory, sets in cpusets.items()
-        if groups.writes_target or directory != groups.target
+        if groups.writes_parent or directory != groups.parent
     ):
         return PINNED, None, []
     elsewhere_bytes = _guest_bytes_elsewhere(groups, mems, huge_by_node=huge_by_node)
@@ -452,7 +452,7 @@ def _unbound_text(groups: GuestGroups, cpusets: Mapping[str, Cpuset]) -> str:
     return (
         _unbound_mems(groups)
         if groups.version == 2
-        else format_cpulist(cpusets[groups.target].mems)
+        else format_cpulist(cpusets[groups.parent].mems)
     )
 
 
@@ -476,7 +476,7 @@ def _upper_steps(groups: GuestGroups, cpus: frozenset[int]) -> Steps:
     that were offline once stay missing from the parent's set.
     """
     steps = []
-    for directory in dict.fromkeys((groups.scope, groups.target)) if groups.version == 1 else ():
+    for directory in dict.fromkeys((groups.scope, groups.parent)) if groups.version == 1 else ():
         path = file_of(directory, 'cpus')
         try:
             current = parse_cpulist(read_kernel_file(path))

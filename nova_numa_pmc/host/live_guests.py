@@ -110,7 +110,7 @@ class LiveGuests:
             return None
 
 
-def identify(root: str, name: str) -> Identity | None:
+def status_file_identity(root: str, name: str) -> Identity | None:
     """Return the identity of a guest's status file, or None if there is no such file.
 
     :param name: the guest's name, in which libvirt allows no slash

@@ -69,7 +69,7 @@ def withheld_nodes(root: str = '/') -> frozenset[int]:
         return frozenset()
     from nova_numa_pmc.conf import host_options  # few hosts have such nodes
 
-    placement_options = host_options.read_below(root).placement_options
+    placement_options = host_options.read_under_root(root).placement_options
     return (
         frozenset(_kinds(root, memory_only, with_cpus))
         | placement_options.device_memory_nodes & memory_only

@@ -196,13 +196,13 @@ def files_of(process: Process | None, service: str, root: str) -> list[str]:
         config_files = [
             path
             for path in ('/etc/nova/nova.conf', '/etc/nova/%s.conf' % service)
-            if os.path.exists(host_options.below(base, path))
+            if os.path.exists(host_options.path_under_root(base, path))
         ]
     if not directories:
         directories = ['/etc/nova/nova.conf.d', '/etc/nova/%s.conf.d' % service]
-    paths = [host_options.below(base, path) for path in config_files]
+    paths = [host_options.path_under_root(base, path) for path in config_files]
     for directory in directories:
-        paths += _files_in(host_options.below(base, directory))
+        paths += _files_in(host_options.path_under_root(base, directory))
     return paths
 
 

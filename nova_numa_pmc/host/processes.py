@@ -38,7 +38,7 @@ class Process(Record):
 
     def path(self, path: str) -> str:
         """Return where we can open the file that the process sees at an absolute path."""
-        return host_options.below(self.root, path)
+        return host_options.path_under_root(self.root, path)
 
 
 def find(root: str, name: str) -> Process | None:

@@ -57,7 +57,7 @@ def all_threads(pid: int | None, emulator_tids: Iterable[int], root: str = '/') 
     )
 
 
-def count(pid: int | None, root: str = '/') -> int | None:
+def task_link_count(pid: int | None, root: str = '/') -> int | None:
     """Return a number that changes with a process's number of threads; None if it is gone.
 
     The kernel includes the threads in the link count of the process's ``task`` directory

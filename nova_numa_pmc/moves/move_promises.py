@@ -82,10 +82,9 @@ class MovePromises:
                 raise GuestGone('guest %s: ended before it was moved' % plan_part.name)
             why_not = eligibility.why_not_now(guest)
             if why_not:
-                state = guest.job or guest.state
+                detail = '' if guest.override else ' (%s)' % (guest.job or guest.state)
                 raise MoveRefused(
-                    'guest %s: %s'
-                    % (plan_part.name, eligibility.TEXTS[why_not] if guest.override else state)
+                    'guest %s: %s%s' % (plan_part.name, eligibility.TEXTS[why_not], detail)
                 )
             before = promised.get(plan_part.uuid)
             if before is None:
@@ -145,7 +144,7 @@ class MovePromises:
         groups = cgroups.find(guest.pid, self._root)
         cpus = None
         if move.kind != plan_records.FETCH and plan_part.to_nodes:
-            cpus = pools.cpus_given_on(tuple(plan_part.to_nodes), after, host, guest)
+            cpus = pools.cpus_of_promise_on(tuple(plan_part.to_nodes), after, host, guest)
             if not cpus:
                 raise MoveRefused(
                     'guest %s: none of the CPUs that it may use is on these nodes any more'

@@ -6,7 +6,7 @@ also by control group (``--for-each-cgroup``). The format is in "CSV FORMAT" of 
 
     [time,][CPU3,|N0,4,]value,unit,event,[cgroup,]run time,share counted[,metric,its unit]
 
-perf has already scaled the values of events that took turns.
+perf has already scaled the counts of multiplexed events.
 """
 
 from __future__ import annotations

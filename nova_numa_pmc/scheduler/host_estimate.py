@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nova_numa_pmc.compute import host_metrics
+from nova_numa_pmc.compute import metrics_decoder
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu
 from nova_numa_pmc.core.placement import reasons
 from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX
@@ -60,7 +60,7 @@ class HostStateLike(Protocol):
 
     @property
     def metrics(self) -> object:
-        """Return Nova's metrics, as :func:`host_metrics.decode` takes them."""
+        """Return Nova's metrics, as :func:`metrics_decoder.decode` takes them."""
 
     @property
     def instances(self) -> Mapping[str, Any]:
@@ -204,7 +204,9 @@ def age_s(host_state: HostStateLike, now_s: float) -> float | None:
     )
 
 
-def _arrivals(decoded: host_metrics.HostMetrics, host_state: HostStateLike) -> tuple[float, float]:
+def _arrivals(
+    decoded: metrics_decoder.HostMetrics, host_state: HostStateLike
+) -> tuple[float, float]:
     """Return the vCPUs and MiB of the guests that have arrived since the metrics were sent.
 
     Nova's counts have grown by the arrivals minus the departures. Departed guests are still part
@@ -290,13 +292,13 @@ class _CachedEstimate:
 
     def __init__(self, reported: object) -> None:
         self.reported = reported
-        self.decoded = host_metrics.decode(reported)
+        self.decoded = metrics_decoder.decode(reported)
         self.key: _Key | None = None
         self.estimate: HostEstimate | None = None
 
 
 def _estimate(
-    decoded: host_metrics.HostMetrics,
+    decoded: metrics_decoder.HostMetrics,
     vcpus: float,
     memory_mb: float,
     present_size: _Size | None,

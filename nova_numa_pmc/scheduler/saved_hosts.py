@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nova_numa_pmc import json_values
-from nova_numa_pmc.compute import host_metrics
+from nova_numa_pmc.compute import metrics_decoder
 from nova_numa_pmc.conf import scheduler as scheduler_conf
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.exceptions import NumaPmcError
@@ -137,7 +137,7 @@ def read(text: str) -> tuple[list[SavedHost], float]:
     rows = parse_each(text, 'row', parse)
     times_s = [saved_s for _, saved_s in rows if saved_s is not None] or [
         decoded.taken_s
-        for decoded in (host_metrics.decode(host.metrics) for host, _ in rows)
+        for decoded in (metrics_decoder.decode(host.metrics) for host, _ in rows)
         if decoded
     ]
     return [host for host, _ in rows], max(times_s, default=0)
@@ -245,7 +245,7 @@ def node_metrics(host: SavedHost) -> list[dict[str, int | float | None]]:
         share of remote accesses, each None if it is unknown; an empty list if the host has no
         metrics of ours
     """
-    decoded = host_metrics.decode(host.metrics)
+    decoded = metrics_decoder.decode(host.metrics)
     if decoded is None:
         return []
     return [

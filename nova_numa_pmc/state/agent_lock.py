@@ -18,7 +18,7 @@ LOCK = 'agent'
 
 
 @contextlib.contextmanager
-def only_agent(directory: str) -> Iterator[None]:
+def hold_agent_lock(directory: str) -> Iterator[None]:
     """Hold the lock of the host's agent inside the ``with`` block.
 
     :param directory: path of the state directory

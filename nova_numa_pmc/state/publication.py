@@ -268,8 +268,8 @@ def read(directory: str) -> Publication:
         return decode(data)
     except StateError as error:
         raise StateError(
-            '%s: %s: nova-numa-agent replaces the file; run the same release of both'
-            % (path, error)
+            '%s: %s: nova-numa-agent replaces the file; run the same release of the agent and of '
+            'its readers' % (path, error)
         ) from None
 
 

@@ -22,7 +22,7 @@ from nova import objects  # noqa: E402
 from nova.scheduler import host_manager, weights as nova_weights  # noqa: E402
 
 from nova_numa_pmc import model  # noqa: E402
-from nova_numa_pmc.compute import nova_metrics  # noqa: E402
+from nova_numa_pmc.compute import metrics_encoder  # noqa: E402
 from nova_numa_pmc.scheduler import weigher  # noqa: E402
 from nova_numa_pmc.state import publication  # noqa: E402
 from tests.arena import parameters as p, sampling  # noqa: E402
@@ -77,11 +77,11 @@ def metric_list(record, at):
     """Return the host's metrics as Nova decodes them; empty if it has no agent."""
     if record['taken_s'][at] == -np.inf:
         return objects.MonitorMetricList(objects=[])
-    sides = nova_metrics.to_values(
+    sides = metrics_encoder.to_values(
         published(record, at),
         int(record['recorded_vcpus'][at]),
         int(record['recorded_mib'][at]),
-        nova_counts=nova_metrics.NovaCounts(
+        nova_counts=metrics_encoder.NovaCounts(
             EPOCH_S + record['taken_s'][at], (), int(record['recorded_pinned'][at])
         ),
     )
@@ -93,7 +93,7 @@ def metric_list(record, at):
             'value': 1,
             'numa_membw_values': values,
         }
-        for name, values in zip((nova_metrics.CURRENT, nova_metrics.MAXIMUM), sides)
+        for name, values in zip((metrics_encoder.CURRENT, metrics_encoder.MAXIMUM), sides)
     ]
     percent = round(100 * float(record['busy_ratio'][at]))
     listed.append(

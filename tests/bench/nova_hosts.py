@@ -11,7 +11,7 @@ from nova import objects
 from nova.scheduler import host_manager
 
 from nova_numa_pmc import model
-from nova_numa_pmc.compute import nova_metrics
+from nova_numa_pmc.compute import metrics_encoder
 from nova_numa_pmc.state import publication
 from tests.fixtures.metrics import CPU_METRICS
 
@@ -64,8 +64,8 @@ def metrics_json(state, vcpus_used, memory_mb_used, counted=None):
         for name in CPU_METRICS
     ]
     for name, values in zip(
-        (nova_metrics.CURRENT, nova_metrics.MAXIMUM),
-        nova_metrics.to_values(state, vcpus_used, memory_mb_used, nova_counts=counted),
+        (metrics_encoder.CURRENT, metrics_encoder.MAXIMUM),
+        metrics_encoder.to_values(state, vcpus_used, memory_mb_used, nova_counts=counted),
     ):
         listed.append(
             {
@@ -133,7 +133,7 @@ def compute_nodes(count, seed=1, instances=50):
                 published(rng),
                 50,
                 100 << 10,
-                nova_metrics.NovaCounts(now_s, tuple(uuids(at, instances))),
+                metrics_encoder.NovaCounts(now_s, tuple(uuids(at, instances))),
             ),
         )
         for at in range(count)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers boot at the lowest pressure and spread within a request, in addition to Nova's rules."""
 
-from nova_numa_pmc.compute import nova_metrics
+from nova_numa_pmc.compute import metrics_encoder
 from tests.nova import base
 
 COUNT = 20
@@ -106,7 +106,9 @@ class StockHerdTest(HerdBase):
 
     def setUp(self):
         self.flags(
-            weight_setting=[f'{nova_metrics.CURRENT}=-1.0'], weight_multiplier=5.0, group='metrics'
+            weight_setting=[f'{metrics_encoder.CURRENT}=-1.0'],
+            weight_multiplier=5.0,
+            group='metrics',
         )
         super().setUp()
 

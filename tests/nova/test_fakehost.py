@@ -11,7 +11,7 @@ import fixtures
 from nova import context, objects
 from nova.tests.functional import integrated_helpers
 
-from nova_numa_pmc.compute import host_metrics
+from nova_numa_pmc.compute import metrics_decoder
 from nova_numa_pmc.conf import host_options
 
 PATH = pathlib.Path(__file__).resolve().parent.parent / 'stack/inside/fakehost.py'
@@ -58,7 +58,7 @@ class FakeHostTest(integrated_helpers.ProviderUsageBaseTestCase):
         compute_node = objects.ComputeNode.get_first_node_by_host_for_old_compat(
             context.get_admin_context(), 'herd-01'
         )
-        return compute_node, host_metrics.decode(json.loads(compute_node.metrics))
+        return compute_node, metrics_decoder.decode(json.loads(compute_node.metrics))
 
     def test_a_fake_host_sends_its_base_load_and_its_guests(self):
         node, decoded = self.sent()

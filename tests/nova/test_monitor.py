@@ -10,11 +10,11 @@ from nova import context, objects
 from nova.compute import monitors
 from oslo_config import cfg
 
-from nova_numa_pmc.compute import host_metrics, monitor, nova_metrics
+from nova_numa_pmc.compute import metrics_decoder, metrics_encoder, monitor
 from nova_numa_pmc.state import publication
 from tests.nova import base
 
-NUMA = {nova_metrics.CURRENT, nova_metrics.MAXIMUM}
+NUMA = {metrics_encoder.CURRENT, metrics_encoder.MAXIMUM}
 NOTHING_SENT = 'No NUMA metrics are sent until this is fixed'
 
 
@@ -36,7 +36,7 @@ class MonitorTest(base.NovaTest):
         column = self.compute_node('one').metrics
         self.assertLess(len(column), 1024)
         self.assertEqual(NUMA, set(self.sent()))
-        decoded = host_metrics.decode(objects.MonitorMetricList.from_json(column))
+        decoded = metrics_decoder.decode(objects.MonitorMetricList.from_json(column))
         self.assertEqual([1.25, 2.25], [node.demand_cores for node in decoded.view.nodes])
         self.assertEqual(
             [1024 << 20, 2048 << 20], [node.promised_bytes for node in decoded.view.nodes]
@@ -47,7 +47,7 @@ class MonitorTest(base.NovaTest):
         self._run_periodics()
         self.assertLessEqual(NUMA | {'cpu.percent', 'cpu.frequency'}, set(self.sent()))
         self.assertLess(len(self.compute_node('one').metrics), 2048)
-        self.assertIsNotNone(host_metrics.decode(json.loads(self.compute_node('one').metrics)))
+        self.assertIsNotNone(metrics_decoder.decode(json.loads(self.compute_node('one').metrics)))
 
     def test_libvirt_is_not_asked_if_cpu_metrics_are_not_wanted(self):
         asked = []
@@ -61,10 +61,10 @@ class MonitorTest(base.NovaTest):
     def test_usage_is_recorded_with_the_metrics_and_not_with_later_boots(self):
         flavor = self.flavor(vcpus=2, memory_mb=1024)
         self._run_periodics()
-        before = host_metrics.decode(json.loads(self.compute_node('one').metrics))
+        before = metrics_decoder.decode(json.loads(self.compute_node('one').metrics))
         self.boot(flavor)
         node = self.compute_node('one')
-        unchanged = host_metrics.decode(json.loads(node.metrics))
+        unchanged = metrics_decoder.decode(json.loads(node.metrics))
         self.assertEqual(
             (before.vcpus_used, before.memory_mb_used),
             (unchanged.vcpus_used, unchanged.memory_mb_used),
@@ -75,7 +75,7 @@ class MonitorTest(base.NovaTest):
         )
         self._run_periodics()
         node = self.compute_node('one')
-        after = host_metrics.decode(json.loads(node.metrics))
+        after = metrics_decoder.decode(json.loads(node.metrics))
         self.assertEqual(
             (node.vcpus_used, node.memory_mb_used), (after.vcpus_used, after.memory_mb_used)
         )
@@ -88,7 +88,7 @@ class MonitorTest(base.NovaTest):
         for building, expected in ((0, 4), (1, 2), (2, 0), (3, 0), (-1, 4)):
             with self.subTest(building):
                 tracked.stats = {'num_instances': '2', 'num_vm_building': str(building)}
-                decoded = host_metrics.decode(monitor._numa_metrics())
+                decoded = metrics_decoder.decode(monitor._numa_metrics())
                 self.assertEqual(expected, decoded.vcpus_used)
 
     def test_usage_by_an_incoming_migration_is_recorded_once_it_is_there(self):
@@ -111,7 +111,7 @@ class MonitorTest(base.NovaTest):
                         dest_compute=destination, migration_type=kind, status=status
                     )
                 }
-                decoded = host_metrics.decode(self.monitor('one')._numa_metrics())
+                decoded = metrics_decoder.decode(self.monitor('one')._numa_metrics())
                 self.assertEqual(expected, decoded.vcpus_used)
 
     def test_notifications_of_both_kinds_carry_the_values(self):
@@ -122,7 +122,7 @@ class MonitorTest(base.NovaTest):
             n for n in self.notifier.notifications if n.event_type == 'compute.metrics.update'
         ]
         values = {m['name']: m.get('numa_membw_values') for m in plain.payload['metrics']}
-        self.assertEqual(2, values[nova_metrics.MAXIMUM]['pmc.nodes'])
+        self.assertEqual(2, values[metrics_encoder.MAXIMUM]['pmc.nodes'])
         (versioned,) = [
             n for n in self.notifier.versioned_notifications if n['event_type'] == 'metrics.update'
         ]
@@ -130,7 +130,7 @@ class MonitorTest(base.NovaTest):
             m['nova_object.data']['name']: m['nova_object.data']['numa_membw_values']
             for m in versioned['payload']['nova_object.data']['metrics']
         }
-        self.assertEqual(2, values[nova_metrics.MAXIMUM]['pmc.nodes'])
+        self.assertEqual(2, values[metrics_encoder.MAXIMUM]['pmc.nodes'])
         self.assertIsNone(values['cpu.percent'])
 
     def test_values_by_node_id_are_megabytes_per_second_and_the_value_is_their_sum(self):
@@ -145,7 +145,7 @@ class MonitorTest(base.NovaTest):
         self.publish('one', 0.1, 0.1, view=published.view._replace(nodes=nodes))
         self._run_periodics()
         current, maximum = (
-            self.sent()[name] for name in (nova_metrics.CURRENT, nova_metrics.MAXIMUM)
+            self.sent()[name] for name in (metrics_encoder.CURRENT, metrics_encoder.MAXIMUM)
         )
         self.assertEqual((3000, 100000), (current['value'], maximum['value']))
         self.assertEqual(
@@ -161,9 +161,10 @@ class MonitorTest(base.NovaTest):
         self.publish('one', 0.1, 0.1)
         self._run_periodics()
         current, maximum = (
-            self.sent()[name]['value'] for name in (nova_metrics.CURRENT, nova_metrics.MAXIMUM)
+            self.sent()[name]['value']
+            for name in (metrics_encoder.CURRENT, metrics_encoder.MAXIMUM)
         )
-        self.assertEqual((nova_metrics.UNKNOWN_MB, 0), (current, maximum))
+        self.assertEqual((metrics_encoder.UNKNOWN_MB, 0), (current, maximum))
 
     def test_a_bad_option_is_named(self):
         self.flags(metrics_deadband=0.5, group='numa_pmc')
@@ -254,7 +255,7 @@ class DeadbandTest(base.NovaTest):
 
     def wanted(self):
         """Return the cores wanted of each node, as the scheduler reads them."""
-        decoded = host_metrics.decode(json.loads(self.compute_node('one').metrics))
+        decoded = metrics_decoder.decode(json.loads(self.compute_node('one').metrics))
         return [node.demand_cores for node in decoded.view.nodes]
 
     def test_a_small_change_is_not_saved(self):
@@ -271,7 +272,7 @@ class DeadbandTest(base.NovaTest):
         self.saved(0.5, 0.5)
         self.boot(self.flavor(vcpus=2, memory_mb=1024))
         self.assertEqual(1, self.saved(0.5, 0.5))
-        decoded = host_metrics.decode(json.loads(self.compute_node('one').metrics))
+        decoded = metrics_decoder.decode(json.loads(self.compute_node('one').metrics))
         self.assertEqual(self.compute_node('one').vcpus_used, decoded.vcpus_used)
 
     def test_unchanged_metrics_are_sent_again_after_the_heartbeat(self):
@@ -286,7 +287,7 @@ class DeadbandTest(base.NovaTest):
             with self.subTest(resend_s=resend_s, deadband=deadband):
                 self.flags(metrics_heartbeat=resend_s, metrics_deadband=deadband, group='numa_pmc')
                 self.saved(0.5, 0.5)
-                decoded = host_metrics.decode(json.loads(self.compute_node('one').metrics))
+                decoded = metrics_decoder.decode(json.loads(self.compute_node('one').metrics))
                 self.assertEqual(expected, decoded.interval_s)
 
     def test_without_a_deadband_each_measurement_is_sent(self):

@@ -15,7 +15,7 @@ from nova import objects, test
 from nova.scheduler import weights
 
 from nova_numa_pmc import model
-from nova_numa_pmc.compute import host_metrics
+from nova_numa_pmc.compute import metrics_decoder
 from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
 from nova_numa_pmc.scheduler import filter as pressure_filter, saved_hosts, shadow, weigher
 from tests.bench import nova_hosts
@@ -459,7 +459,7 @@ class FuzzTest(SchedulerTest):
             self.assert_near(
                 [share(0.2, 0.3), share(0.9, 0.8)], [penalties['calm-1'], penalties['busy-1']]
             )
-            if host_metrics.decode(odd.metrics) is None:
+            if metrics_decoder.decode(odd.metrics) is None:
                 blank += 1
                 # According to its 16 vCPUs, 4.8 of 40 cores are wanted.
                 self.assert_near([share(0.12, 0.12, cores=20)], [penalties['odd']])

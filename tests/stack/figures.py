@@ -10,7 +10,7 @@ import random
 import re
 import statistics
 
-from nova_numa_pmc.compute import host_metrics
+from nova_numa_pmc.compute import metrics_decoder
 
 #: Rounds of blind uniform choice, for comparison.
 BLIND_ROUNDS = 2000
@@ -106,7 +106,7 @@ def hosts_not_ready(hosts, with_package):
     """
     reasons = {}
     for row in hosts:
-        reported = host_metrics.decode(json.loads(row['metrics'] or '[]'))
+        reported = metrics_decoder.decode(json.loads(row['metrics'] or '[]'))
         if row['vcpus_used']:
             reasons[row['host']] = f'{row["vcpus_used"]} vCPUs used'
         elif with_package and reported is None:

@@ -376,7 +376,7 @@ class StartedTest(HookTest):
         self.call('started', 1)
         self.assertEqual({'0-3'}, {tree.read(child, 'cpuset.cpus') for child in tree.children})
         self.assertEqual({'0-1'}, {tree.read(child, 'cpuset.mems') for child in tree.children})
-        self.assertEqual('0-7', tree.read(tree.target, 'cpuset.cpus'))
+        self.assertEqual('0-7', tree.read(tree.parent, 'cpuset.cpus'))
 
     def test_started_binds_memory_where_the_option_is_set(self):
         self.host.configure('[hook]\nbind = true\n')

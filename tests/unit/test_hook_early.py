@@ -82,7 +82,7 @@ class Version2Test(EarlyCase):
             stream.write(fake_host.domain_xml(1))
             stream.seek(0)
             hook.run(fake_host.name_of(1), 'started', stream.fileno(), self.root)
-        self.assertEqual(('0-3', '0-7'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
+        self.assertEqual(('0-3', '0-7'), (tree.held(), tree.read(tree.parent, 'cpuset.cpus')))
 
     def test_narrowing_is_undone_where_the_guest_is_not_held(self):
         tree = self.launch()
@@ -98,7 +98,7 @@ class Version2Test(EarlyCase):
             stream.seek(0)
             hook.run(fake_host.name_of(1), 'started', stream.fileno(), self.root)
         self.assertIn('which nova-numa-pmc did not write', self.host.logged()[-1])
-        self.assertEqual(('- 3-4 -', '0-7'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
+        self.assertEqual(('- 3-4 -', '0-7'), (tree.held(), tree.read(tree.parent, 'cpuset.cpus')))
 
     def test_narrowing_is_undone_where_the_guest_cannot_be_decided_on_again(self):
         self.host.configure('[hook]\ntimeout_s = 0.1\n')
@@ -115,7 +115,7 @@ class Version2Test(EarlyCase):
             answer = call.perform(fake_host.domain_xml(1, extra=locked))
         self.assertIn(b'not placed: ', answer)
         self.assertIn('the guest is left as it is', self.host.logged()[-1])
-        self.assertEqual(('', '0-7'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
+        self.assertEqual(('', '0-7'), (tree.held(), tree.read(tree.parent, 'cpuset.cpus')))
 
     def test_nothing_is_written_for_a_guest_that_ends(self):
         hold = self.start()
@@ -152,7 +152,7 @@ class Version1Test(EarlyCase):
         self.assertEqual(1, len(self.written))
         self.assertFalse(hold.step(1.2))
         self.assertEqual([('vcpu0', '0-3'), ('vcpu1', '0-3')], self.written[1:])
-        self.assertEqual('0-7', tree.read(tree.target, 'cpuset.cpus'))
+        self.assertEqual('0-7', tree.read(tree.parent, 'cpuset.cpus'))
 
     def test_a_change_by_libvirt_restarts_the_waiting_time(self):
         hold = self.start(cpuset='0-5')

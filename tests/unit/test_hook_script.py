@@ -171,7 +171,7 @@ class HookScriptTest(unittest.TestCase):
             self.script(), fake_host.name_of(1), 'start', fake_host.domain_xml(1, vcpus=99)
         )
         self.assertEqual(1, done.returncode)
-        self.assertIn(b'strict is set', done.stderr)
+        self.assertIn(b'because of [hook] strict', done.stderr)
 
     def test_libvirt_goes_on_while_a_write_sleeps_in_the_kernel(self):
         """libvirt continues; the worker finishes when the kernel lets it."""
@@ -182,7 +182,7 @@ class HookScriptTest(unittest.TestCase):
         os.unlink(control)
         os.mkfifo(control)  # opening it sleeps until another process opens the other end
         self.assert_lives(path, operations=('started',))
-        self.assertIn('libvirt continues without it', self.host.logged()[-1])
+        self.assertIn('libvirt continues, and a child', self.host.logged()[-1])
         waker = os.open(control, os.O_RDWR | os.O_NONBLOCK)
         with open(control + '.new', 'w') as stream:
             stream.write('\n')
@@ -200,7 +200,7 @@ class HookScriptTest(unittest.TestCase):
         os.unlink(control)
         os.mkfifo(control)
         self.assert_lives(path, operations=('started',))
-        self.assertIn('libvirt continues without it', self.host.logged()[-1])
+        self.assertIn('libvirt continues, and a child', self.host.logged()[-1])
         os.close(os.open(control, os.O_RDWR | os.O_NONBLOCK))
 
     def test_strict_stops_a_start_and_no_other_operation(self):
@@ -209,7 +209,7 @@ class HookScriptTest(unittest.TestCase):
         self.assert_lives(path)
         done = hook_script.run_script(path, fake_host.name_of(1), 'start', b'<domain/>')
         self.assertEqual((1, b''), (done.returncode, done.stdout))
-        self.assertIn(b'strict is set', done.stderr)
+        self.assertIn(b'because of [hook] strict', done.stderr)
         self.assert_lives(path, b'<domain/>', [op for op in OPERATIONS if op != 'start'])
 
     def test_strict_without_an_answer_of_the_hook_lets_a_guest_start(self):

@@ -11,7 +11,7 @@ import types
 import unittest
 
 from nova_numa_pmc import host_cpus, model, sampling
-from nova_numa_pmc.compute import nova_metrics
+from nova_numa_pmc.compute import metrics_encoder
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.scheduler import host_estimate, request
@@ -79,12 +79,14 @@ class PoolsCase(unittest.TestCase):
 
     def answer(self, published):
         """Return what the scheduler would say about a guest of 2 vCPUs."""
-        values = nova_metrics.to_values(published, 0, 0)
+        values = metrics_encoder.to_values(published, 0, 0)
         return host_estimate.estimate(
             types.SimpleNamespace(
                 metrics=[
                     {'name': name, 'numa_membw_values': one}
-                    for name, one in zip((nova_metrics.CURRENT, nova_metrics.MAXIMUM), values)
+                    for name, one in zip(
+                        (metrics_encoder.CURRENT, metrics_encoder.MAXIMUM), values
+                    )
                 ],
                 vcpus_total=0,
                 vcpus_used=0,

@@ -219,7 +219,7 @@ def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
     )
     yield _gauge(
         'agent_failing',
-        'Stages of a tick and guests that are currently failing',
+        'Stages of a tick that currently fail, and guests that currently cannot be held',
         tick.failing_count,
     )
     yield _gauge(

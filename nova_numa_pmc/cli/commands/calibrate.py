@@ -108,10 +108,10 @@ def run(
         return exits.USAGE
     host = read_host()
     withheld = node_memory.list_withheld(
-        host.nodes, host_options.read_below('/').placement_options
+        host.nodes, host_options.read_under_root('/').placement_options
     )
     plans = plan(host, withheld)
-    for line in intentions(plans, args.out, withheld):
+    for line in plan_lines(plans, args.out, withheld):
         print(line, file=sys.stderr)
     if args.dry_run:
         return exits.OK
@@ -184,7 +184,7 @@ def _nearest_with_cpus(host: model.Topology, position: int) -> model.Node | None
     )
 
 
-def intentions(plans: tuple[NodePlan, ...], path: str, withheld: _Withheld = ()) -> Iterator[str]:
+def plan_lines(plans: tuple[NodePlan, ...], path: str, withheld: _Withheld = ()) -> Iterator[str]:
     """Yield lines that describe the measurements that are about to be made.
 
     :param path: the file to which the result will be saved

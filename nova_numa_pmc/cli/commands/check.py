@@ -177,9 +177,11 @@ def _compute(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:
         yield functools.partial(check, root)
     yield lambda: _check_hook(root)
     process = processes.find(root, processes.NOVA_COMPUTE)
-    directory = host_options.read_below(root).state_dir
-    yield lambda: publication.check_publication(host_options.below(root, directory), time.time())
-    yield lambda: publication.check_paused(host_options.below(root, directory))
+    directory = host_options.read_under_root(root).state_dir
+    yield lambda: publication.check_publication(
+        host_options.path_under_root(root, directory), time.time()
+    )
+    yield lambda: publication.check_paused(host_options.path_under_root(root, directory))
     yield lambda: publication.check_visible(directory, process)
     conf = _conf(args, COMPUTE, process)
     # A host that runs libvirt but no Nova service needs no configuration of nova-compute.
@@ -193,7 +195,7 @@ def _compute(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:
         yield lambda: monitor.check_notifications(conf)
         yield lambda: capacity.check_ram_ratio(root, conf)
         yield lambda: capacity.check_shared_set(root, conf)
-        yield lambda: publication.check_pool(host_options.below(root, directory), conf)
+        yield lambda: publication.check_pool(host_options.path_under_root(root, directory), conf)
         yield lambda: conf.findings
     modules = _query(args, COMPUTE, process, query)
     if modules:
@@ -244,7 +246,7 @@ def _conf(
 
 
 def _placement_conf(args: argparse.Namespace) -> nova_conf.NovaConf | None:
-    path = args.placement_conf or host_options.below(args.root, _PLACEMENT_CONF)
+    path = args.placement_conf or host_options.path_under_root(args.root, _PLACEMENT_CONF)
     if not args.placement_conf and not os.path.exists(path):
         return None
     return nova_conf.NovaConf([path])

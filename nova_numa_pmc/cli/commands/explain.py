@@ -128,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
         if args.guest
         else new_guest(requested_flavor(args))
     )
-    hook_options = host_options.read_below(args.root)
+    hook_options = host_options.read_under_root(args.root)
     decision, recorded = dry_run.decide_unrecorded(guest, hook_options, args.root)
     places = dry_run.possible_places(decision, hook_options.placement_options)
     nodes = host_cpus.host_with_pool_cpus(args.root).nodes

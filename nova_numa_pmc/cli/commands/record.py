@@ -108,7 +108,7 @@ def run(
                 clock,
             ):
                 sizes.append(writer.append(sample))
-                live.print_once(sample.problems, printed_problems, _print_line)
+                live.print_new_problems(sample.problems, printed_problems, _print_line)
     finally:
         writer.close()
     _print_line(

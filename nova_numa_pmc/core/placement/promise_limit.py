@@ -9,7 +9,7 @@ guests.
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.host_view import capacity_bytes, with_guest_memory
+from nova_numa_pmc.core.host_view import capacity_bytes, with_guest_memory_only
 
 
 def promisable_bytes(
@@ -27,7 +27,7 @@ def promisable_bytes(
     :param node_ids: ids of the nodes that others have bound its memory to; empty for any nodes
     """
     bound_nodes = tuple(node for node in host.nodes if node.id in node_ids)
-    nodes = bound_nodes or with_guest_memory(host.nodes, placement_options)
+    nodes = bound_nodes or with_guest_memory_only(host.nodes, placement_options)
     if page_bytes is None:
         return sum(
             capacity_bytes(node._replace(unreclaimable_bytes=0), placement_options)

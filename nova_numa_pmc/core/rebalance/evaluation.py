@@ -273,8 +273,8 @@ def _going_home_gain(
 ) -> float:
     """Return the gain of taking a guest home.
 
-    It is 0 if home would be too full. If going home loses nothing, it gains at least what
-    allocating memory away from home is assumed to lose.
+    It is 0 if its nodes there would be too full. If the move causes no loss, its gain is at least
+    the loss that is assumed for memory that is allocated away from home.
     """
     host_loss = host_model.host_loss
     other_spanning = dict(host_loss.spanning_cores)

@@ -21,9 +21,9 @@ TEXTS = {
     plan_records.BANDWIDTH: 'saturated memory',
     plan_records.CROWDING: 'unevenly crowded nodes',
     plan_records.BURSTS: 'bursts absorbed by idle CPUs elsewhere',
-    plan_records.BYTES_PER_TICK: 'the memory allowed per plan',
-    plan_records.MOVES_PER_HOUR: 'the moves allowed per hour',
-    plan_records.CHANGES_PER_HOUR: 'the CPU changes allowed per hour',
+    plan_records.BYTES_PER_TICK: 'memory moved per plan',
+    plan_records.MOVES_PER_HOUR: 'moves per hour',
+    plan_records.CHANGES_PER_HOUR: 'CPU changes per hour',
 }
 _GIB, _MIB = 1 << 30, 1 << 20
 
@@ -66,7 +66,7 @@ def explain_remark(reason: Reason) -> str:
     """Return a remark on a plan as one line: what held moves back, or what was unknown."""
     values = _values(reason)
     if reason.code == plan_records.BUDGET:
-        return 'held back: %s are used up' % TEXTS.get(values['of'], values['of'])
+        return 'held back: the limit on %s is reached' % TEXTS.get(values['of'], values['of'])
     if reason.code == plan_records.DEMAND_UNKNOWN:
         return 'no CPU moves from or to %s: CPU demand is unknown there' % _nodes(values['nodes'])
     if reason.code == plan_records.BANDWIDTH_DROPPED:

@@ -133,7 +133,7 @@ class GuestMove:
         :raises PageMoveError: no node was given, or one of them does not exist or has no memory
         """
         if not mems:
-            raise PageMoveError('%s: no node was requested' % groups.target)
+            raise PageMoveError('%s: no node was requested' % groups.parent)
         self._groups = groups
         self._root = root
         self._clock = clock

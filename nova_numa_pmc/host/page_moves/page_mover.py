@@ -100,8 +100,8 @@ class PageMover:
     def _locate(self, addresses: array[int], pagemap: Pagemap) -> array[int]:
         """Return the node of each page, including pages that await a NUMA hinting fault.
 
-        The kernel reports a huge page that awaits one like the zero page; touching one of its
-        addresses is enough.
+        The kernel reports a huge page that awaits such a fault as if it were the zero page;
+        touching one of its addresses is enough.
         """
         statuses = self._kernel.locate(self._pid, addresses)
         if not _ABSENT.isdisjoint(statuses):

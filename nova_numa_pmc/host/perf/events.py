@@ -175,8 +175,8 @@ def _find(
     entries = [entry for entry in row.entries if entry.role == role] if row else []
     if not row:
         return (), (
-            'this CPU is not in the table and the kernel exports no name for it: '
-            'software sources are used'
+            'this CPU is not in the table of events, and the kernel exports no event for this: '
+            'resctrl, NUMA hinting faults or page counts are used instead'
         )
     if not entries:
         return (), 'no such event is known for %s' % row.title

@@ -188,7 +188,9 @@ def _explain(error: OSError, event: Event | None, target: Target) -> exceptions.
     ):
         return exceptions.CounterTargetGone(text)
     if number == errno.EBUSY:
-        return exceptions.CounterUnsupported(text + '; another user holds the counter')
+        return exceptions.CounterUnsupported(
+            text + '; another user of perf has the PMU for itself'
+        )
     if number == errno.EOPNOTSUPP:
         return exceptions.CounterUnsupported(
             "%s; the PMU cannot count this way (a guest with KVM's mediated vPMU?)" % text

@@ -60,7 +60,7 @@ class Resctrl:
 
     def __init__(self, path: str = '/sys/fs/resctrl', root: str = '/') -> None:
         self._root = root
-        self._path = host_options.below(root, path)
+        self._path = host_options.path_under_root(root, path)
         #: CLOCK_MONOTONIC [ns] of the last sample, and {group's directory: what was read}.
         self._before: tuple[int, dict[str, Domains]] | None = None
         self._controls: list[str] | None = None

@@ -68,7 +68,7 @@ class WatchingTest(unittest.TestCase):
 
     def write(self, number, group, name='cpuset.cpus'):
         tree = self.trees[number]
-        tree.write_file(os.path.join(group or tree.target, name), '0-7\n')
+        tree.write_file(os.path.join(group or tree.parent, name), '0-7\n')
 
     def test_guests_are_reported_at_first_and_when_they_come_change_or_go(self):
         events = guest_events.GuestEvents(self.root, LOG, None, self.clock)
@@ -99,7 +99,7 @@ class WatchingTest(unittest.TestCase):
         for group in (
             self.trees[1].emulator,
             self.trees[1].vcpus[0],
-            os.path.dirname(self.trees[1].target),
+            os.path.dirname(self.trees[1].parent),
         ):
             self.write(1, group)
             self.assertEqual([1], self.heard())
@@ -109,7 +109,7 @@ class WatchingTest(unittest.TestCase):
     def test_a_group_made_below_a_watched_one_is_watched(self):
         self.open()
         self.watch()
-        plugged = os.path.join(self.trees[2].target, 'vcpu2')
+        plugged = os.path.join(self.trees[2].parent, 'vcpu2')
         self.trees[2].add_group(plugged)
         self.assertEqual([2], self.heard())
         self.assertEqual([1, 2], self.watch())

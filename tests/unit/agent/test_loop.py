@@ -230,7 +230,7 @@ class StatusLineTest(unittest.TestCase):
                 publication.Publication(0.0, 5.0, model.HostView(nodes, ()), (None, None), 'pages')
             ),
         )
-        self.assertIn('see the journal', loop.status_line(None))
+        self.assertIn('the journal says why', loop.status_line(None))
         self.assertTrue(
             loop.status_line(None, pause.Paused(7, 'firmware')).startswith('paused: firmware; ')
         )

@@ -111,7 +111,7 @@ class PluggingTest(AgentCase):
         self.describe(vcpus=1)
         self.set_guest_times(1, 0)
         self.tick(agent, 0)
-        plugged = os.path.join(tree.target, 'vcpu1')
+        plugged = os.path.join(tree.parent, 'vcpu1')
         self.describe(vcpus=2)
         self.host.set_thread_times(4001, 5101, 0, 0, 5)
         for at_s, cpus in ((5, ''), (6, '0-7')):  # as libvirt creates it, and with <vcpu cpuset>

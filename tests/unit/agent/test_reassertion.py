@@ -91,7 +91,7 @@ class ReassertionTest(AgentCase):
         self.promise(1, 1)
         tree = self.launch(1, version=1)
         self.tick(agent, 0)
-        plugged = os.path.join(tree.target, 'vcpu2')
+        plugged = os.path.join(tree.parent, 'vcpu2')
         tree.add_group(plugged)
         tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '5\n')
         self.tick(agent, 5)
@@ -234,9 +234,9 @@ class OperatorsWordTest(AgentCase):
         tree = self.launch(1)
         for at_s, cpus in ((0, '4-7'), (5, '0-3')):  # the move to the latter was killed
             tree.set_all('')
-            tree.write_file(os.path.join(tree.target, 'cpuset.cpus'), cpus + '\n')
+            tree.write_file(os.path.join(tree.parent, 'cpuset.cpus'), cpus + '\n')
             self.assertEqual('4-7', self.held(tree, self.open_agent(), at_s))
-            self.assertEqual('0-7', tree.read(tree.target, 'cpuset.cpus'))
+            self.assertEqual('0-7', tree.read(tree.parent, 'cpuset.cpus'))
         self.tick(agent, 10)
 
     def test_cpus_follow_memory_that_numatune_has_bound(self):
@@ -277,7 +277,7 @@ class OperatorsWordTest(AgentCase):
         self.promise(1, 1)
         tree = self.launch(1)
         self.tick(agent, 0)
-        plugged = os.path.join(tree.target, 'vcpu2')
+        plugged = os.path.join(tree.parent, 'vcpu2')
         tree.add_group(plugged)
         self.tick(agent, 5)
         self.assertEqual('4-7', tree.read(plugged, 'cpuset.cpus'))

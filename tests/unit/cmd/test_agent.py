@@ -69,7 +69,7 @@ class CommandTest(unittest.TestCase):
             self.assertEqual(json.load(file), json.loads(out))
 
     def test_once_beside_the_service_writes_nothing(self):
-        with agent_lock.only_agent(self.directory):
+        with agent_lock.hold_agent_lock(self.directory):
             status, out, err = self.run_it('--once', '--json')
         self.assertEqual((0, 2), (status, len(json.loads(out)['nodes'])))
         self.assertIn('not published', err)
@@ -107,7 +107,7 @@ class CommandTest(unittest.TestCase):
         self.assertIn('node0/cpulist', err)
 
     def test_a_second_service_beside_the_first_ends_at_once(self):
-        with agent_lock.only_agent(self.directory):
+        with agent_lock.hold_agent_lock(self.directory):
             status, _, err = self.run_it()
         self.assertEqual(1, status)
         self.assertIn('another nova-numa-agent is running', err)

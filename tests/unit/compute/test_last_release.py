@@ -15,7 +15,7 @@ from oslo_config import cfg
 
 from nova_numa_pmc import model
 from nova_numa_pmc.checks import scheduler
-from nova_numa_pmc.compute import host_metrics, nova_metrics
+from nova_numa_pmc.compute import metrics_decoder, metrics_encoder
 from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
 from nova_numa_pmc.host import nova_conf
 from nova_numa_pmc.state import publication
@@ -49,7 +49,7 @@ PUBLISHED = publication.Publication(
     'perf',
     history=model.DemandHistory(7, 3.5),
 )
-COUNTED = nova_metrics.NovaCounts(1790000001.5, ('0fa1-x', '2b00-y'), 4)
+COUNTED = metrics_encoder.NovaCounts(1790000001.5, ('0fa1-x', '2b00-y'), 4)
 
 
 def of_last_release(name):
@@ -60,7 +60,7 @@ def of_last_release(name):
 
 class MetricsTest(unittest.TestCase):
     def test_a_newer_scheduler_reads_older_metrics(self):
-        decoded = host_metrics.decode(of_last_release('metrics.json'))
+        decoded = metrics_decoder.decode(of_last_release('metrics.json'))
         self.assertEqual(PUBLISHED.view, decoded.view)
         self.assertEqual(
             (1790000000, 660, 28, 57344, (7, 3.5)),
@@ -78,7 +78,7 @@ class MetricsTest(unittest.TestCase):
 
     def test_an_older_scheduler_finds_all_that_it_knows_in_newer_metrics(self):
         # It ignores other keys, and the values that it reads have the version of its major number.
-        written = nova_metrics.to_values(PUBLISHED, 28, 57344, 660, COUNTED)
+        written = metrics_encoder.to_values(PUBLISHED, 28, 57344, 660, COUNTED)
         for metric, values in zip(of_last_release('metrics.json'), written):
             known = metric['numa_membw_values']
             kept = {key: values.get(key) for key in known}

@@ -185,10 +185,10 @@ class ReadTest(unittest.TestCase):
     def test_options_of_a_host_below_a_root_are_read_there(self):
         root = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, root)
-        path = host_options.below(root, host_options.PATH)
+        path = host_options.path_under_root(root, host_options.PATH)
         self.assertEqual(root + host_options.PATH, path)
         os.makedirs(os.path.dirname(path))
         with open(path, 'w') as file:
             file.write('[state]\ndir = /run/x\n')
-        self.assertEqual('/run/x', host_options.read_below(root).state_dir)
-        self.assertEqual('/run/x', host_options.read_below(root).state_path('/'))
+        self.assertEqual('/run/x', host_options.read_under_root(root).state_dir)
+        self.assertEqual('/run/x', host_options.read_under_root(root).state_path('/'))

@@ -10,7 +10,7 @@ OPTIONS = 'one option after the other, with its help'
 #: The functions that are longer, with the reasons.
 LONGER = {
     'cli/commands/explain.py configure': OPTIONS,
-    'compute/host_metrics.py _decode': 'runs for each host of a request, where a call costs much',
+    'compute/metrics_decoder.py _decode': 'runs for each host of a request: calls cost much',
     'conf/agent.py list_opts': OPTIONS,
     'conf/counters.py list_opts': OPTIONS,
 }

@@ -33,16 +33,16 @@ class FindTest(GroupsTestCase):
                     tree = self.tree(version, layout, bytes_by_node={0: 4096})
                     groups = self.find(tree)
                     self.assertEqual(
-                        (version, tree.scope, tree.target, tree.emulator, tuple(tree.children)),
+                        (version, tree.scope, tree.parent, tree.emulator, tuple(tree.children)),
                         (
                             groups.version,
                             groups.scope,
-                            groups.target,
+                            groups.parent,
                             groups.main,
-                            groups.thread_groups,
+                            groups.thread_cgroups,
                         ),
                     )
-                    self.assertFalse(groups.writes_target)
+                    self.assertFalse(groups.writes_parent)
                     self.assertEqual(tree.memory.rstrip('/'), groups.memory_group)
 
     def test_names_of_groups_are_taken_as_they_are(self):
@@ -62,10 +62,10 @@ class FindTest(GroupsTestCase):
     def test_iothreads_are_children_and_strangers_are_not(self):
         tree = self.tree(2)
         for name in ('iothread1', 'vcpux', 'iothread', 'other', 'emulator2', 'vcpu'):
-            tree.add_group(os.path.join(tree.target, name))
+            tree.add_group(os.path.join(tree.parent, name))
         self.assertEqual(
             {'emulator', 'vcpu0', 'vcpu1', 'iothread1'},
-            {os.path.basename(path) for path in self.find(tree).thread_groups},
+            {os.path.basename(path) for path in self.find(tree).thread_cgroups},
         )
 
     def test_groups_are_found_below_another_mount_point_or_a_bound_root(self):
@@ -148,12 +148,12 @@ class FindTest(GroupsTestCase):
 
     def test_the_nearest_own_group_with_a_cpuset_is_written(self):
         tree = self.tree(2)
-        for directory in [tree.target, *tree.children]:
+        for directory in [tree.parent, *tree.children]:
             os.unlink(os.path.join(directory, 'cpuset.cpus'))
         groups = self.find(tree)
         self.assertEqual(
             (tree.scope, tree.scope, (), True),
-            (groups.target, groups.main, groups.thread_groups, groups.writes_target),
+            (groups.parent, groups.main, groups.thread_cgroups, groups.writes_parent),
         )
         os.unlink(os.path.join(tree.scope, 'cpuset.cpus'))
         with self.assertRaisesRegex(CpusetError, 'cgroup.controllers'):

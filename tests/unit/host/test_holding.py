@@ -63,7 +63,7 @@ class HoldTest(TreeTestCase):
             [('libvirt/%s/cpuset.cpus' % name, '2-3') for name in ('emulator', 'vcpu0', 'vcpu1')],
             self.log,
         )
-        self.assertEqual('', tree.read(tree.target, 'cpuset.cpus'))
+        self.assertEqual('', tree.read(tree.parent, 'cpuset.cpus'))
 
     def test_v2_a_common_group_narrowed_earlier_is_handed_to_its_children(self):
         for before, ours, after in (
@@ -74,7 +74,7 @@ class HoldTest(TreeTestCase):
         ):
             with self.subTest(before=before, ours=ours):
                 tree, groups = self.tree(2, NESTED)
-                tree.write(os.path.join(tree.target, 'cpuset.cpus'), before)
+                tree.write(os.path.join(tree.parent, 'cpuset.cpus'), before)
                 holding.hold(
                     groups,
                     NODE1,
@@ -82,18 +82,18 @@ class HoldTest(TreeTestCase):
                     written_set=Cpuset(ours, frozenset()) if ours else None,
                 )
                 self.assertEqual(
-                    ('2-3', after), (tree.held(), tree.read(tree.target, 'cpuset.cpus'))
+                    ('2-3', after), (tree.held(), tree.read(tree.parent, 'cpuset.cpus'))
                 )
                 # The threads are narrowed before the group above them is widened.
                 self.assertEqual('libvirt/emulator/cpuset.cpus', self.log[0][0])
 
     def test_v2_a_set_without_effect_is_of_a_command_that_failed(self):
         tree, groups = self.tree(2, NESTED)
-        tree.write(os.path.join(tree.target, 'cpuset.cpus'), '2-3')
+        tree.write(os.path.join(tree.parent, 'cpuset.cpus'), '2-3')
         vcpu = os.path.join(tree.vcpus[0], 'cpuset.cpus')
         tree.write(vcpu, '1')  # outside the group above: sched_setaffinity(2) was refused
         holding.hold(groups, NODE1, write=tree.write)
-        self.assertEqual(('2-3', '0-3'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
+        self.assertEqual(('2-3', '0-3'), (tree.held(), tree.read(tree.parent, 'cpuset.cpus')))
         tree.write(vcpu, '1')
         with self.assertRaises(PinnedByOthers):
             holding.hold(groups, NODE1, write=tree.write)
@@ -116,14 +116,14 @@ class HoldTest(TreeTestCase):
             with self.subTest(version=version, vcpus=vcpus, before=before):
                 tree, groups = self.tree(version, vcpus=vcpus)
                 if before:
-                    tree.write(os.path.join(tree.target, 'cpuset.cpus'), before)
+                    tree.write(os.path.join(tree.parent, 'cpuset.cpus'), before)
                 holding.narrow_early(groups, NODE1, self.logged(tree))
                 self.assertEqual([('libvirt/cpuset.cpus', '2-3')] * written, self.log)
 
     def test_v1_leaves_the_common_level_wide_for_vcpu_hotplug(self):
         tree, groups = self.tree(1, NESTED)
         holding.hold(groups, NODE1, write=tree.write)
-        self.assertEqual('0-3', tree.read(tree.target, 'cpuset.cpus'))
+        self.assertEqual('0-3', tree.read(tree.parent, 'cpuset.cpus'))
 
     def test_memory_is_fetched_through_the_main_threads_group(self):
         tree, groups = self.tree(2, NESTED, bytes_by_node={0: MIB, 1: 0})
@@ -177,7 +177,7 @@ class HoldTest(TreeTestCase):
                             and path.endswith('mems')
                             and left
                             and path
-                            in (tree.target + '/cpuset.mems', tree.emulator + '/cpuset.mems')
+                            in (tree.parent + '/cpuset.mems', tree.emulator + '/cpuset.mems')
                         ):
                             off = left.pop()
                             tree.set_bytes({0: off, 1: 8 * MIB - off})
@@ -186,7 +186,7 @@ class HoldTest(TreeTestCase):
                     self.assertEqual((0, []), (applied.left_bytes, left))
                     self.assertEqual(
                         {'1'} if bound else {'0-1'},
-                        {text for path, text in self.mems(tree).items() if path != tree.target},
+                        {text for path, text in self.mems(tree).items() if path != tree.parent},
                     )
 
     def test_confining_a_second_time_writes_nothing(self):
@@ -234,7 +234,7 @@ class HoldTest(TreeTestCase):
                             holding.BOUND if bound else holding.MOVED, applied.memory_outcome
                         )
                         held = read_cpusets(groups)
-                        written = [tree.target] if groups.writes_target else tree.children
+                        written = [tree.parent] if groups.writes_parent else tree.children
                         self.assertEqual({cpus}, {held[d].cpus for d in written})
                         if bound:
                             self.assertEqual({frozenset({node})}, {held[d].mems for d in written})
@@ -243,7 +243,7 @@ class HoldTest(TreeTestCase):
         """Return the nodes from which each group of a tree may allocate: {directory: text}."""
         name = 'cpuset.mems' if tree.version == 1 else 'cpuset.mems.effective'
         return {
-            directory: tree.read(directory, name) for directory in [tree.target, *tree.children]
+            directory: tree.read(directory, name) for directory in [tree.parent, *tree.children]
         }
 
     def test_a_bind_lapses_and_a_move_without_it_unbinds(self):
@@ -307,7 +307,7 @@ class HoldTest(TreeTestCase):
         tree, groups = self.with_gpu(2, NESTED)
         tree.write_file(os.path.join(os.path.dirname(tree.scope), 'cpuset.mems'), '0,2\n')
         tree.write_file(os.path.join(tree.scope, 'cpuset.mems.effective'), '0,2\n')
-        tree.write_file(os.path.join(tree.target, 'cpuset.mems.effective'), '0,2\n')
+        tree.write_file(os.path.join(tree.parent, 'cpuset.mems.effective'), '0,2\n')
         holding.hold(groups, NODE0, frozenset({0}), stay_bound=True)
         holding.release_memory(groups, frozenset({0}))
         self.assertEqual('0,2', tree.held('mems'))
@@ -351,7 +351,7 @@ class HoldTest(TreeTestCase):
                         tree.write(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3')
                     before = tree.contents()
                     changes = holding.release_cpus(groups, write=tree.write)
-                    wide = [tree.target] if groups.writes_target else tree.children[pinned * 2 :]
+                    wide = [tree.parent] if groups.writes_parent else tree.children[pinned * 2 :]
                     for directory in wide:
                         self.assertIn(tree.read(directory, 'cpuset.cpus'), ('', '0-3'))
                     if pinned:
@@ -362,24 +362,24 @@ class HoldTest(TreeTestCase):
 
     def test_v1_widens_upper_levels_of_the_guest_first(self):
         tree, groups = self.tree(1, NESTED)
-        for directory in [*tree.children, tree.target, tree.scope]:
+        for directory in [*tree.children, tree.parent, tree.scope]:
             # CPUs 2-3 were offline once.
             tree.write_file(os.path.join(directory, 'cpuset.cpus'), '0-1\n')
         holding.hold(
             groups, NODE1, written_set=Cpuset(NODE0, frozenset()), write=self.logged(tree)
         )
         self.assertEqual([('cpuset.cpus', '0-3'), ('libvirt/cpuset.cpus', '0-3')], self.log[:2])
-        self.assertEqual('0-3', tree.read(tree.target, 'cpuset.cpus'))
+        self.assertEqual('0-3', tree.read(tree.parent, 'cpuset.cpus'))
         self.assertEqual('2-3', tree.read(tree.emulator, 'cpuset.cpus'))
 
     def test_a_hotplugged_vcpu_is_narrowed_when_asserted_again(self):
         tree, groups = self.tree(1, NESTED)
         holding.hold(groups, NODE1, write=tree.write)
-        tree.add_group(os.path.join(tree.target, 'vcpu7'))
+        tree.add_group(os.path.join(tree.parent, 'vcpu7'))
         groups = cgroups.find(tree.pid, tree.root)
         applied = holding.hold(groups, NODE1, write=tree.write)
         self.assertEqual(
-            [os.path.join(tree.target, 'vcpu7', 'cpuset.cpus')],
+            [os.path.join(tree.parent, 'vcpu7', 'cpuset.cpus')],
             [change.path for change in applied.changes],
         )
 
@@ -602,7 +602,7 @@ class FaultTest(TreeTestCase):
 
     def test_v1_a_node_that_parents_lack_is_refused_and_cpus_come_back(self):
         tree, groups = self.tree(1, NESTED, bytes_by_node={0: MIB, 1: 0})
-        for directory in [*tree.children, tree.target]:
+        for directory in [*tree.children, tree.parent]:
             tree.write_file(os.path.join(directory, 'cpuset.mems'), '0\n')
         before = tree.contents()
         with self.assertRaisesRegex(CpusetError, 'EACCES'):
@@ -635,7 +635,7 @@ class FaultTest(TreeTestCase):
             for text in ('x', '3-1', '0-', '1e9', '99999999999', '٣'):
                 with self.subTest(name=name, text=text):
                     tree, groups = self.tree()
-                    tree.write_file(os.path.join(tree.target, name), text)
+                    tree.write_file(os.path.join(tree.parent, name), text)
                     with self.assertRaises(CpusetError):
                         holding.hold(groups, NODE1, TO_NODE1)
 

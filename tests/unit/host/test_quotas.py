@@ -33,13 +33,13 @@ class QuotasTest(unittest.TestCase):
                 tree = self.tree(layout)
                 tree.write_file(os.path.join(tree.vcpus[1], 'cpu.max'), '5000 100000\n')
                 tree.write_file(os.path.join(tree.emulator, 'cpu.max'), '200000 100000\n')
-                tree.write_file(os.path.join(tree.target, 'cpu.max'), '150000 50000\n')
+                tree.write_file(os.path.join(tree.parent, 'cpu.max'), '150000 50000\n')
                 groups = self.find().groups
                 self.assertEqual(
                     [
                         (tree.emulator, 2.0, {50}),
                         (tree.vcpus[1], 0.05, {52}),
-                        (tree.target, 3.0, None),
+                        (tree.parent, 3.0, None),
                     ],
                     [(group.directory, group.cores, group.tids) for group in groups],
                 )

@@ -58,21 +58,21 @@ class ThreadsTest(unittest.TestCase):
         self.assertEqual({(77, 77)}, threads.all_threads(None, (77,), self.root))
 
     def test_the_count_changes_with_the_threads(self):
-        self.assertIsNone(threads.count(50, self.root))
-        self.assertIsNone(threads.count(None, self.root))
+        self.assertIsNone(threads.task_link_count(50, self.root))
+        self.assertIsNone(threads.task_link_count(None, self.root))
         counts = set()
         for tid in (50, 51):
             self.host.set_thread_times(50, tid, 0)
-            counts.add(threads.count(50, self.root))
+            counts.add(threads.task_link_count(50, self.root))
         self.assertEqual(2, len(counts))
 
     def test_threads_of_a_process_are_counted_by_this_kernel(self):
-        before, end = threads.count(os.getpid()), threading.Event()
+        before, end = threads.task_link_count(os.getpid()), threading.Event()
         thread = threading.Thread(target=end.wait)
         thread.start()
         self.addCleanup(thread.join)
         self.addCleanup(end.set)
-        self.assertEqual(before + 1, threads.count(os.getpid()))
+        self.assertEqual(before + 1, threads.task_link_count(os.getpid()))
 
     def test_open_files_follow_their_threads_and_are_closed(self):
         kept = threads.ThreadReader(self.root)

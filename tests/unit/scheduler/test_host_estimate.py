@@ -8,7 +8,7 @@ import unittest
 from hypothesis import given, strategies
 
 from nova_numa_pmc import model
-from nova_numa_pmc.compute import nova_metrics
+from nova_numa_pmc.compute import metrics_encoder
 from nova_numa_pmc.scheduler import (
     comparison,
     host_estimate as subject,
@@ -151,7 +151,7 @@ class NovaHost:
             build_publication(0.1, 0.1, cores=400.0),
             self.at_audit,
             1024 * self.at_audit,
-            nova_metrics.NovaCounts(NOW_S, tuple(sorted(self.counted)), self.pinned_at_audit),
+            metrics_encoder.NovaCounts(NOW_S, tuple(sorted(self.counted)), self.pinned_at_audit),
         )
         used = sum(self.size.values())
         cell = types.SimpleNamespace(pinned_cpus=set(range(sum(self.pins.values()))))

@@ -11,7 +11,7 @@ import unittest
 from unittest import mock
 
 from nova_numa_pmc import model
-from nova_numa_pmc.compute import nova_metrics
+from nova_numa_pmc.compute import metrics_encoder
 from nova_numa_pmc.state import publication
 from tests.stack import __main__ as command, config, fakehosts, figures, herd, layout, progress
 
@@ -90,10 +90,10 @@ def _row(vcpus_used=0, guests=0, vcpus_seen=0, reported=True):
     """Return a row of compute_nodes."""
     node = model.NodeView(0, 20.0, 32, 128 << 30, 0, guests=guests, demand_cores=6.0)
     state = publication.Publication(0.0, 10.0, model.HostView((node,), ()), (None,))
-    current, maximum = nova_metrics.to_values(state, vcpus_seen, 0)
+    current, maximum = metrics_encoder.to_values(state, vcpus_seen, 0)
     listed = [
-        {'name': nova_metrics.CURRENT, 'numa_membw_values': current},
-        {'name': nova_metrics.MAXIMUM, 'numa_membw_values': maximum},
+        {'name': metrics_encoder.CURRENT, 'numa_membw_values': current},
+        {'name': metrics_encoder.MAXIMUM, 'numa_membw_values': maximum},
     ]
     return {
         'host': 'x',

@@ -14,7 +14,7 @@ class OnlyAgentTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             directory = os.path.join(directory, 'state')
             for _ in range(2):
-                with agent_lock.only_agent(directory):
+                with agent_lock.hold_agent_lock(directory):
                     with self.assertRaisesRegex(StateLocked, 'another nova-numa-agent is running'):
-                        with agent_lock.only_agent(directory):
+                        with agent_lock.hold_agent_lock(directory):
                             pass

@@ -38,7 +38,7 @@ def host(nodes=2, memory_only=(), free_bytes=8 * GIB):
 def withheld(machine, root):
     """Return the nodes whose memory is not for guests, according to the options below the root."""
     return node_memory.list_withheld(
-        machine.nodes, host_options.read_below(root).placement_options
+        machine.nodes, host_options.read_under_root(root).placement_options
     )
 
 
@@ -113,7 +113,7 @@ class TestCalibrate(unittest.TestCase):
         self.assertEqual((MEASURED, MEASURED, SLIT), result.sources[0])
         kept = withheld(machine, '/nowhere')
         plans = calibrate.plan(machine, kept, '/nowhere')
-        text = '\n'.join(calibrate.intentions(plans, '/var/x', kept))
+        text = '\n'.join(calibrate.plan_lines(plans, '/var/x', kept))
         self.assertIn("node 2: not read: its memory is a device's (GPU 0000:01:00.0)", text)
 
     def test_the_operators_word_on_whose_memory_it_is_counts(self):
@@ -159,7 +159,7 @@ class TestCalibrate(unittest.TestCase):
         self.assertIsNone(calibrate.busy_ratio(lambda: None, lambda _s: None))
 
     def test_calibrate_says_what_it_will_do(self):
-        lines = list(calibrate.intentions(calibrate.plan(host(), (), '/nowhere'), '/var/x'))
+        lines = list(calibrate.plan_lines(calibrate.plan(host(), (), '/nowhere'), '/var/x'))
         self.assertIn('disturbs guests', lines[0])
         self.assertIn('2 threads of node 1', lines[2])
         self.assertIn('/var/x', lines[3])

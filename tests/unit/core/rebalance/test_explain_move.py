@@ -62,7 +62,7 @@ class ExplainTest(unittest.TestCase):
             [explain_remark(reason) for reason in plan.reasons],
         )
         self.assertEqual(
-            'held back: the moves allowed per hour are used up',
+            'held back: the limit on moves per hour is reached',
             explain_remark(Reason('budget', (('of', 'moves_per_hour'), ('used', 20)))),
         )
         self.assertIn('nodes 0,2', explain_remark(Reason('demand_unknown', (('nodes', (0, 2)),))))

@@ -94,7 +94,7 @@ class MigrateTest(unittest.TestCase):
             (end.state, end.moved_bytes, end.left_bytes, end.refused),
         )
         self.assertEqual({HOME, None}, set(self.memory.nodes))
-        for directory in [self.tree.target, *self.tree.children]:
+        for directory in [self.tree.parent, *self.tree.children]:
             self.assertFalse(self.tree.read(directory, 'cpuset.mems'), 'memory stays unbound')
         self.assertEqual(end, mover.step(), 'a finished move does nothing more')
 
@@ -255,7 +255,7 @@ class MigrateTest(unittest.TestCase):
                     held = {
                         own.cpus
                         for directory, own in read_cpusets(self.groups).items()
-                        if directory != self.groups.target or self.groups.writes_target
+                        if directory != self.groups.parent or self.groups.writes_parent
                     }
                     self.assertLessEqual(
                         held - {frozenset()}, {CPUS} if steps else {frozenset(range(4))}
@@ -351,7 +351,7 @@ class MigrateTest(unittest.TestCase):
         with self.assertRaisesRegex(PageMoveRefused, 'denied'):
             self.run_to_end(mover)
         self.assertEqual(guest_mover.FAILED, mover.progress.state)
-        self.assertFalse(self.tree.read(self.tree.target, 'cpuset.mems'))
+        self.assertFalse(self.tree.read(self.tree.parent, 'cpuset.mems'))
 
     def test_a_guest_that_ends_while_it_moves_is_reported_as_gone(self):
         def reused():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decode a host's metrics from its compute node; :mod:`nova_metrics` lists the keys.
+"""Decode a host's metrics from its compute node; :mod:`metrics_encoder` lists the keys.
 
 This runs once for each host of a request, for up to a thousand hosts, so the usual case has a
 fast path.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import model
 from nova_numa_pmc.compute.distances import METRIC_VALUE_MAX, read_distances, read_domains
-from nova_numa_pmc.compute.nova_metrics import (
+from nova_numa_pmc.compute.metrics_encoder import (
     CURRENT,
     DEFAULT_PLACEMENT_OPTIONS,
     GUESTS_BITS,

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 
 from nova_numa_pmc import model
-from nova_numa_pmc.compute import host_metrics, nova_metrics
+from nova_numa_pmc.compute import metrics_decoder, metrics_encoder
 from nova_numa_pmc.core.host_view import quantise
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import publication
@@ -52,7 +52,7 @@ def largest(count, distances=None):
 class RoundTripTest(unittest.TestCase):
     def setUp(self):
         self.published = build_publication(0.5, None)
-        self.decoded = host_metrics.decode(metric_list(self.published, 20, 4096))
+        self.decoded = metrics_decoder.decode(metric_list(self.published, 20, 4096))
 
     def test_a_view_is_decoded_as_it_was_encoded(self):
         self.assertEqual(self.published.view, self.decoded.view)
@@ -69,12 +69,12 @@ class RoundTripTest(unittest.TestCase):
         self.assertEqual(model.PlacementOptions(), self.decoded.placement_options)
 
     def test_plain_node_ids_are_megabytes_per_second(self):
-        current, maximum = nova_metrics.to_values(self.published, 0, 0)
+        current, maximum = metrics_encoder.to_values(self.published, 0, 0)
         self.assertEqual([1000, 1000], [current['0'], current['1']])
         self.assertEqual([100000, 100000], [maximum['0'], maximum['1']])
 
     def test_values_sent_to_nova_are_plain_ints(self):
-        for values in nova_metrics.to_values(self.published, 1.5, 2.5):  # type: ignore[arg-type]
+        for values in metrics_encoder.to_values(self.published, 1.5, 2.5):  # type: ignore[arg-type]
             self.assertEqual({int}, set(map(type, values.values())))
 
     def test_an_unknown_figure_is_decoded_as_unknown(self):
@@ -84,7 +84,7 @@ class RoundTripTest(unittest.TestCase):
                 model.NodeView(1, 4, 4, GIB, 0, bandwidth_bytes_per_sec=5e6),
             )
         )._replace(remote_ratios=(None, 0.5))
-        decoded = host_metrics.decode(metric_list(bare))
+        decoded = metrics_decoder.decode(metric_list(bare))
         self.assertEqual(bare.view, decoded.view)
         self.assertEqual((None, 0.5), decoded.remote_ratios)
 
@@ -94,18 +94,18 @@ class RoundTripTest(unittest.TestCase):
                 model.NodeView(at, 4, 4, GIB, 0, bandwidth_bytes_per_sec=at * 1e6) for at in (0, 8)
             )
         )
-        self.assertEqual(gaps.view, host_metrics.decode(metric_list(gaps)).view)
+        self.assertEqual(gaps.view, metrics_decoder.decode(metric_list(gaps)).view)
 
     def test_demand_expected_of_new_guests_is_decoded_as_encoded(self):
         self.assertIsNone(self.decoded.history)
-        decoded = host_metrics.decode(
+        decoded = metrics_decoder.decode(
             metric_list(self.published._replace(history=model.DemandHistory(50, 12.34)))
         )
         self.assertEqual((50, 12.34), decoded.history)
         values = metric_list(self.published)
         for odd in (-1, 0, True, 2**60, 0.5, '1', None):
             values[-2]['numa_membw_values']['pmc.k'] = odd
-            self.assertIsNone(host_metrics.decode(values).history)
+            self.assertIsNone(metrics_decoder.decode(values).history)
 
     def test_links_are_decoded_as_encoded(self):
         for links in ((0.25, None), (None, 0.25), (0.5, 1.5)):
@@ -124,12 +124,12 @@ class RoundTripTest(unittest.TestCase):
                     for at, link in enumerate(links)
                 )
             )
-            self.assertEqual(linked.view, host_metrics.decode(metric_list(linked)).view)
+            self.assertEqual(linked.view, metrics_decoder.decode(metric_list(linked)).view)
 
     def test_the_metrics_tell_which_instances_were_counted(self):
         uuids = '0fa1-x', '2b00-x', 'ffff-x'
-        decoded = host_metrics.decode(
-            metric_list(self.published, counted=nova_metrics.NovaCounts(1700000000.9, uuids, 4))
+        decoded = metrics_decoder.decode(
+            metric_list(self.published, counted=metrics_encoder.NovaCounts(1700000000.9, uuids, 4))
         )
         self.assertEqual((1700000001, 4), (decoded.sent_s, decoded.pinned_cpus))
         for there, left in (
@@ -141,8 +141,8 @@ class RoundTripTest(unittest.TestCase):
             self.assertEqual((left, 3), decoded.count_departed(there))
 
     def test_metrics_tell_that_no_guest_was_counted_from_unknown(self):
-        decoded = host_metrics.decode(
-            metric_list(self.published, counted=nova_metrics.NovaCounts(1.0, ()))
+        decoded = metrics_decoder.decode(
+            metric_list(self.published, counted=metrics_encoder.NovaCounts(1.0, ()))
         )
         self.assertEqual(
             (2, (0, 0), 0), (decoded.sent_s, decoded.count_departed(['a']), decoded.pinned_cpus)
@@ -152,7 +152,7 @@ class RoundTripTest(unittest.TestCase):
 
     def test_placement_options_are_decoded_as_encoded(self):
         placement_options = model.PlacementOptions(pressure_floor=0.5, pressure_step=0.1)
-        decoded = host_metrics.decode(
+        decoded = metrics_decoder.decode(
             metric_list(build_publication(0.5, 0.5, placement_options=placement_options))
         )
         self.assertEqual(placement_options, decoded.placement_options)
@@ -162,25 +162,25 @@ class RoundTripTest(unittest.TestCase):
         near = near._replace(
             view=near.view._replace(distances=((10, 11), (11, 10)), domains=(0, 0))
         )
-        decoded = host_metrics.decode(metric_list(near))
+        decoded = metrics_decoder.decode(metric_list(near))
         self.assertEqual([20.0], decoded.columns.cores)
         self.assertEqual(((0, 1),), decoded.columns.members)
         self.assertEqual(near.view, decoded.view)
 
     def test_capacity_is_rounded_down_and_promises_up_to_mebibytes(self):
         odd = build_publication(nodes=(model.NodeView(0, 4, 4, 2**20 + 1, 2**20 + 1),))
-        (node,) = host_metrics.decode(metric_list(odd)).view.nodes
+        (node,) = metrics_decoder.decode(metric_list(odd)).view.nodes
         self.assertEqual((2**20, 2**21), (node.capacity_bytes, node.promised_bytes))
 
     def test_a_slow_update_interval_is_sent(self):
-        current, _ = nova_metrics.to_values(self.published, 0, 0, interval_s=300)
+        current, _ = metrics_encoder.to_values(self.published, 0, 0, interval_s=300)
         self.assertEqual(300, current['pmc.every'])
 
     @settings(max_examples=100)
     @given(hosts())
     def test_any_host_is_decoded_within_the_rounding(self, view):
         published = publication.Publication(1.0, 60.0, view, (None,) * len(view.nodes))
-        decoded = host_metrics.decode(metric_list(published)).view
+        decoded = metrics_decoder.decode(metric_list(published)).view
         self.assertEqual(view.distances, decoded.distances)
         for before, after in zip(view.nodes, decoded.nodes):
             for field in ('cores', 'cpu_count', 'guests', 'vcpus', 'demand_cores', 'link_ratio'):
@@ -205,15 +205,15 @@ class RoundTripTest(unittest.TestCase):
             )
         )
         published = publication.Publication(1.0, 60.0, view, (None,) * len(view.nodes))
-        self.assertEqual(view, host_metrics.decode(metric_list(published)).view)
+        self.assertEqual(view, metrics_decoder.decode(metric_list(published)).view)
 
     def test_the_scheduler_breaks_ties_as_the_host_does(self):
         near = build_publication(0.5, 0.5, 0.5, 0.5)
         near = near._replace(
             view=near.view._replace(rotation=7, distances=NEAR, domains=(0, 0, 2, 2))
         )
-        self.assertEqual(1, host_metrics.decode(metric_list(near)).columns.rotation)
-        current, _ = nova_metrics.to_values(self.published, 0, 0)
+        self.assertEqual(1, metrics_decoder.decode(metric_list(near)).columns.rotation)
+        current, _ = metrics_encoder.to_values(self.published, 0, 0)
         self.assertNotIn('pmc.turn', current)
 
 
@@ -236,9 +236,11 @@ class DomainTest(unittest.TestCase):
         ):
             with self.subTest(domains):
                 published = self.published(domains)
-                _, maximum = nova_metrics.to_values(published, 0, 0)
+                _, maximum = metrics_encoder.to_values(published, 0, 0)
                 self.assertEqual(written, maximum.get('pmc.domain'))
-                self.assertEqual(domains, host_metrics.decode(metric_list(published)).view.domains)
+                self.assertEqual(
+                    domains, metrics_decoder.decode(metric_list(published)).view.domains
+                )
 
     def test_an_older_writers_domains_follow_from_distances(self):
         for written, domains in (
@@ -252,7 +254,7 @@ class DomainTest(unittest.TestCase):
                 metrics[-2]['numa_membw_values']['pmc'] = 100
                 if written:
                     metrics[-1]['numa_membw_values']['pmc.domain'] = written
-                self.assertEqual(domains, host_metrics.decode(metrics).view.domains)
+                self.assertEqual(domains, metrics_decoder.decode(metrics).view.domains)
 
     def test_domains_of_as_many_nodes_as_fit_are_decoded_as_encoded(self):
         for count in (1, 5, 6, 7, 64):
@@ -262,7 +264,7 @@ class DomainTest(unittest.TestCase):
                 view=published.view._replace(domains=domains if count > 3 else ())
             )
             self.assertEqual(
-                published.view.domains, host_metrics.decode(metric_list(published)).view.domains
+                published.view.domains, metrics_decoder.decode(metric_list(published)).view.domains
             )
 
 
@@ -271,7 +273,7 @@ class SizeTest(unittest.TestCase):
         self.assertLess(len(json.dumps(metric_list(largest(2), 99999, 99999999))), TWO_NODES_BYTES)
 
     def test_two_hundred_instances_in_our_metrics_stay_below_two_kilobytes(self):
-        counted = nova_metrics.NovaCounts(
+        counted = metrics_encoder.NovaCounts(
             1790000000.0, tuple(f'{at:04x}-' for at in range(200)), 999
         )
         ours = metric_list(largest(2), 99999, 99999999, counted)[-2:]
@@ -284,11 +286,11 @@ class SizeTest(unittest.TestCase):
         )
         text = json.dumps(metric_list(largest(64, distances), 99999, 99999999))
         self.assertLess(len(text), COLUMN_BYTES)
-        self.assertEqual(distances, host_metrics.decode(json.loads(text)).view.distances)
+        self.assertEqual(distances, metrics_decoder.decode(json.loads(text)).view.distances)
 
     def test_more_nodes_are_refused_where_they_are_written(self):
         with self.assertRaisesRegex(StateError, '65 nodes'):
-            nova_metrics.to_values(largest(65), 0, 0)
+            metrics_encoder.to_values(largest(65), 0, 0)
 
 
 class RefusalTest(unittest.TestCase):
@@ -296,7 +298,7 @@ class RefusalTest(unittest.TestCase):
         metrics = metric_list(build_publication(0.5, 0.5))
         for metric, change in zip(metrics[-2:], (change_current, change_maximum)):
             metric['numa_membw_values'].update(change)
-        return host_metrics.decode(metrics)
+        return metrics_decoder.decode(metrics)
 
     def test_malformed_metrics_are_none(self):
         for name, changes in {
@@ -325,19 +327,19 @@ class RefusalTest(unittest.TestCase):
         for metrics in (
             None,
             [],
-            [{'name': nova_metrics.CURRENT}],
+            [{'name': metrics_encoder.CURRENT}],
             {},
             'x',
             5,
             [
                 {'name': name, 'numa_membw_values': {'0': 5}}
-                for name in (nova_metrics.CURRENT, nova_metrics.MAXIMUM)
+                for name in (metrics_encoder.CURRENT, metrics_encoder.MAXIMUM)
             ],
         ):
-            self.assertIsNone(host_metrics.decode(metrics))
+            self.assertIsNone(metrics_decoder.decode(metrics))
 
     def test_objects_like_novas_are_read(self):
         objects = [
             types.SimpleNamespace(**metric) for metric in metric_list(build_publication(0.5, 0.5))
         ]
-        self.assertIsNotNone(host_metrics.decode(types.SimpleNamespace(objects=objects)))
+        self.assertIsNotNone(metrics_decoder.decode(types.SimpleNamespace(objects=objects)))
