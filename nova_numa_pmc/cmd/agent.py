@@ -118,8 +118,13 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
     if args.json and not args.once:
         parser.error('--json needs --once')
     try:
+        if args.unbind:  # whatever else is wrong with the options
+            log_plainly(logging.INFO)
+            reassertion.unbind_all(host_options.read(args.config_file), args.root, LOG)
+            return 0
         options, problems = calibrated_options.read(args.config_file)
         if args.check:
+            _oslo_options(args.config_file)
             for problem in problems:
                 print(problem)
             return 1 if problems else 0
@@ -127,9 +132,6 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
         for problem in problems:
             LOG.warning('%s', problem)
         directory = options.host_options.state_path(args.root)
-        if args.unbind:
-            reassertion.unbind_all(options.host_options, args.root, LOG)
-            return 0
         if args.once:
             return _once(args, options, directory, wait or time.sleep)
         with agent_lock.hold_agent_lock(directory):

@@ -75,11 +75,7 @@ class CommandTest(unittest.TestCase):
         self.assertIn('not published', err)
         self.assertFalse(os.path.exists(os.path.join(self.directory, publication.FILE)))
 
-    def test_once_writes_no_cpuset(self):
-        """Neither CPUs nor memory are held, as nothing would watch the nodes of bound guests."""
-        self.configure('[hook]\nbind = true\n')
-        tree = self.host.launch(1, {0: 0, 1: 1 << 20})
-        self.host.set_thread_times(4001, 5001, 0)
+    def keep_bound_promise(self):
         with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
             draft.put(
                 model.Promise(
@@ -94,6 +90,13 @@ class CommandTest(unittest.TestCase):
                     bound=True,
                 )
             )
+
+    def test_once_writes_no_cpuset(self):
+        """Neither CPUs nor memory are held, as nothing would watch the nodes of bound guests."""
+        self.configure('[hook]\nbind = true\n')
+        tree = self.host.launch(1, {0: 0, 1: 1 << 20})
+        self.host.set_thread_times(4001, 5001, 0)
+        self.keep_bound_promise()
         before = tree.contents()
         self.assertEqual(0, self.run_it('--once')[0])
         self.assertEqual(before, tree.contents())
@@ -132,6 +135,15 @@ class CommandTest(unittest.TestCase):
             with self.subTest(option):
                 self.assertEqual((0, ''), self.run_it(option)[:2])
         self.assertNotIn('--widen', agent.build_parser().format_help())
+
+    def test_no_wrong_option_keeps_guests_bound(self):
+        tree = self.host.launch(1)
+        tree.set_all('1', 'mems')
+        self.keep_bound_promise()
+        self.configure('[hook]\nbind = true\n[agent]\nmoves_per_hour = x\n')
+        self.assertEqual('1', tree.held('mems'))
+        self.assertEqual((0, ''), self.run_it('--unbind')[:2])
+        self.assertEqual('0-1', tree.held('mems'))
 
     def test_log_lines_have_their_priority_for_the_journal(self):
         formatter = agent.JournalFormatter('%(message)s')
@@ -203,6 +215,10 @@ class OsloLogTest(unittest.TestCase):
             file.flush()
             with self.assertRaisesRegex(OptionsError, 'use_stderr'):
                 agent.set_up_logging(file.name, logging.INFO)
+            err = io.StringIO()
+            with contextlib.redirect_stderr(err):
+                self.assertEqual(1, agent.main(['--config-file', file.name, '--check']))
+        self.assertIn('use_stderr', err.getvalue())
 
     def test_a_journal_line_has_its_priority_and_nothing_else(self):
         done = subprocess.run(
