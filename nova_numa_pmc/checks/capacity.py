@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import finding
-from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
-from nova_numa_pmc.exceptions import DomainError, NumaPmcError
+from nova_numa_pmc.exceptions import DomainError, NumaPmcError, OptionsError
 from nova_numa_pmc.finding import Finding
 from nova_numa_pmc.host import domain_values, topology
 
@@ -26,7 +26,18 @@ _RATIO_STEP = 0.01
 def check_options(root: str) -> Iterator[Finding]:
     """Check that our own configuration file can be used."""
     path = host_options.path_under_root(root, host_options.PATH)
-    for problem in host_options.read(path).problems:
+    try:
+        problems = agent_conf.read(path).host_options.problems
+    except OptionsError as error:
+        problems = host_options.read(path).problems
+        yield Finding(
+            'option-invalid',
+            finding.ERROR,
+            str(error),
+            'correct it; until then the agent does not start, or keeps the options that it has',
+            path,
+        )
+    for problem in problems:
         yield Finding(
             'option-invalid',
             finding.WARNING,

@@ -30,6 +30,12 @@ class CapacityTest(unittest.TestCase):
         (finding,) = capacity.check_options(self.root)
         self.assertIn('timeout_s', finding.message)
 
+    def test_a_wrong_option_of_the_agent_is_found_beside_one_of_the_hook(self):
+        sysfs.write(self.root, OURS, '[agent]\nmoves_per_hour = x\n[hook]\ntimeout_s = soon\n')
+        agents, hooks = capacity.check_options(self.root)
+        self.assertIn('moves_per_hour', agents.message)
+        self.assertIn('timeout_s', hooks.message)
+
     def test_a_ram_ratio_unlike_novas_is_found(self):
         for ours, nova, expected in (
             (None, '', []),
