@@ -184,6 +184,7 @@ def read(path: str = host_options.PATH) -> AgentOptions:
             moves_per_hour=group.moves_per_hour,
             changes_per_hour=group.changes_per_hour,
             bytes_per_sec=group.move_mib_per_s << 20,
+            reserve_bytes=options.placement_options.reserve_bytes,
             min_gain_cores=group.min_gain_cores,
             widen=group.widen,
         )

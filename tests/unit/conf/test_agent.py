@@ -28,6 +28,8 @@ metrics_guests = yes
 interval_s = 7
 [hook]
 bind = maybe
+[placement]
+reserve_mib = 1024
 [state]
 dir = /run/elsewhere
 """
@@ -66,6 +68,7 @@ class ReadTest(unittest.TestCase):
                     moves_per_hour=3,
                     changes_per_hour=4,
                     bytes_per_sec=50 << 20,
+                    reserve_bytes=1 << 30,
                     min_gain_cores=0.5,
                     widen=False,
                 ),
