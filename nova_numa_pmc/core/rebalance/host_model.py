@@ -94,7 +94,10 @@ class HostModel(Layout):
                 extra_ns += share * (latencies_ns[position] - latencies_ns[place.cpu_positions[0]])
                 remote_share += share
                 rate = min(rate, self._spare_bandwidth(position))
-        rate = max(min(rate, self._spare_bandwidth(target)), RATE_MIN_BYTES_PER_SEC)
+        rate = max(
+            min(rate, self._spare_bandwidth(target)),
+            min(rebalance_options.bytes_per_sec, RATE_MIN_BYTES_PER_SEC),
+        )
         remote_loss = (
             min(guest.demand_cores, guest.stalls_per_ns * max(0.0, extra_ns) / remote_share)
             if remote_share

@@ -54,6 +54,19 @@ class MayTest(unittest.TestCase):
         self.assertTrue(self.may_have(Place((0, 1), None), just_placed=True))
 
 
+class CostTest(unittest.TestCase):
+    def cost(self, mib_per_s):
+        host = ConstantHost((12,) * 2, (64 * GIB,) * 2, [guest_load('g', 4, 0, 2.0)])
+        terms = TERMS._replace(bytes_per_sec=mib_per_s << 20)
+        laid_out = host_model.HostModel(host.situation(), terms)
+        return laid_out.cost(laid_out.guests['g'], Place((1,), 1))
+
+    def test_a_slower_move_costs_more_however_slow_it_is(self):
+        costs = [self.cost(mib_per_s) for mib_per_s in (64, 16, 4, 1)]
+        self.assertEqual(costs, sorted(costs))
+        self.assertEqual(4, len(set(costs)))
+
+
 class WidenTest(unittest.TestCase):
     def gain(self, at, to, *waiting_cores):
         """Return what a guest next to those of two busy nodes gains by more nodes [cores]."""
