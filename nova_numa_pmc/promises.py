@@ -425,30 +425,44 @@ def _implied_promise(
         nodes,
         mem_nodes=tuple(node.id for node in host.nodes if node.id in nodes and node.memory_bytes),
     )
-    promise = placement.new_promise(guest, held, files.boottime_ns())._replace(started=True)
+    now_ns = files.boottime_ns()
+    start_ns = _start_ns(guest.pid, root)
+    promise = placement.new_promise(guest, held, min(now_ns, start_ns or now_ns))
     # Nothing was recorded at its start: the hook was not installed, or failed.
     return promise._replace(
+        started=True,
         missed=(
             promise.origin == model.FLOATING
             and not guest.placed_by
             and host_options.enabled
             and host_view.policy_of(guest) != model.NONE
-            and _began_after_hook(guest.pid, root)
-        )
+            and start_ns is not None
+            and _is_after_hook(time.time() - (now_ns - start_ns) / 1e9, guest.pid, root)
+        ),
     )
 
 
-def _began_after_hook(pid: int | None, root: str) -> bool:
-    """Return whether a process began after the hook was installed; False if that is unknown."""
-    if pid is None:
-        return False
+def _start_ns(pid: int | None, root: str) -> int | None:
+    """Return the CLOCK_BOOTTIME at which a process began, or None if it is unknown."""
     try:
-        stat = files.read_kernel_file(os.path.join(root, 'proc/%d/stat' % pid))
-        age_s = files.boottime_ns() / 1e9 - files.start_ticks(stat) / os.sysconf('SC_CLK_TCK')
-        hook = os.stat(os.path.join(root, files.HOOKS, files.OUR_HOOK))
-        return time.time() - age_s > hook.st_ctime
+        stat = files.read_kernel_file(os.path.join(root, 'proc/%d/stat' % (pid or 0)))
+        return files.start_ticks(stat) * 10**9 // os.sysconf('SC_CLK_TCK')
     except (OSError, ValueError, IndexError):
-        return False
+        return None
+
+
+def _is_after_hook(realtime_s: float, pid: int | None, root: str) -> bool:
+    """Return whether a guest began after the hook was installed; False if there is no hook.
+
+    The hook may be in the container of libvirt and QEMU.
+    """
+    for base in ('proc/%d/root' % (pid or 0), ''):
+        try:
+            hook = os.stat(os.path.join(root, base, files.HOOKS, files.OUR_HOOK))
+        except OSError:
+            continue
+        return realtime_s > hook.st_ctime
+    return False
 
 
 def _held_cpus(pid: int | None, root: str) -> frozenset[int] | None:

@@ -115,6 +115,23 @@ class ReconcileTest(unittest.TestCase):
                 {number: draft.promises[fake_host.uuid_of(number)].missed for number in missed},
             )
 
+    def test_a_hook_in_the_container_of_libvirt_was_there_too(self):
+        pid = self.host.launch(1).pid
+        ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) + 60) * os.sysconf('SC_CLK_TCK')
+        self.host.write('proc/%d/stat' % pid, '%d (q) S %s %d' % (pid, '0 ' * 17 + '0', ticks))
+        self.host.write('proc/%d/root/%s/%s' % (pid, files.HOOKS, files.OUR_HOOK), '')
+        draft = Draft()
+        self.reconcile(draft)
+        self.assertTrue(draft.promises[fake_host.uuid_of(1)].missed)
+
+    def test_a_promise_of_a_guest_that_ran_without_one_is_as_old_as_the_guest(self):
+        pid = self.host.launch(1).pid
+        self.host.write('proc/%d/stat' % pid, '%d (q) S %s 100' % (pid, '0 ' * 17 + '0'))
+        draft = Draft()
+        self.reconcile(draft)
+        since_ns = 100 * 10**9 // os.sysconf('SC_CLK_TCK')
+        self.assertEqual(since_ns, draft.promises[fake_host.uuid_of(1)].since_ns)
+
     def test_a_guest_that_is_being_decided_on_is_not_counted(self):
         for number in (1, 2):
             self.host.launch(number)

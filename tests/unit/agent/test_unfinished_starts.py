@@ -2,6 +2,7 @@
 """The agent places guests whose hook failed, and fetches their memory, once."""
 
 import os
+from unittest import mock
 
 from nova_numa_pmc import hook, promises
 from nova_numa_pmc.conf import agent as agent_conf
@@ -270,6 +271,21 @@ class FetchTest(RebalancingCase):
         )
         with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
             draft.put(promise)
+
+    def test_memory_of_a_guest_that_ran_before_its_promise_is_not_fetched(self):
+        memory = self.kernel.memories[4001]
+        memory.nodes[:] = [1] * len(memory.nodes)
+        memory.write_files()
+        memory.tree.set_all('0-3')
+        self.host.write('proc/4001/stat', '4001 (q) S %s 1' % ('0 ' * 17 + '0'))
+        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
+            draft.drop(fake_host.uuid_of(1))
+        agent = self.open_agent(agent_conf.OFF)
+        with mock.patch.object(files, 'boottime_ns', return_value=START_NS):
+            self.tick(agent, 0)
+        self.assertIsNone(agent.step())
+        self.assertEqual('placed', self.promises()[fake_host.uuid_of(1)].origin)
+        self.assertEqual({1}, self.nodes())
 
     def test_memory_of_old_bound_starting_and_floating_guests_is_not_fetched(self):
         for why, promised in (
