@@ -294,14 +294,12 @@ def new_entry(
     seconds: float,
     result: str,
     why: str,
-    taken_s: float | None = None,
 ) -> HistoryEntry:
-    """Return the entry of a move and its result.
+    """Return the entry of a move and its result, as of now.
 
     :param entry_id: id from :func:`new_id`, the same at the beginning and the end of a move
     :param parts: parts of the move; empty if it was not begun
     :param seconds: how long the move took
-    :param taken_s: CLOCK_REALTIME [s since the epoch]; None for now
     """
     parts = tuple(parts) or tuple(
         HistoryPart(
@@ -315,7 +313,7 @@ def new_entry(
     )
     return HistoryEntry(
         id=entry_id,
-        taken_s=round(time.time() if taken_s is None else taken_s, 3),
+        taken_s=round(time.time(), 3),
         mover=mover,
         batch=batch,
         kind=move.kind,

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 _MEMORY_MAX_BYTES = 1 << 50
+#: The parser of a number of vCPUs.
+_vcpus = parse.whole_number(domain_values.VCPUS_MAX)
 #: The most guests that are placed one after another.
 _COUNT_MAX = 1 << 16
 #: Number of places that the text shows; the JSON has all of them.
@@ -335,14 +337,6 @@ def _place_table(places: Sequence[dry_run.PossiblePlace]) -> tables.Table:
 
 def _maximum_text(value: float | list[float]) -> str:
     return tables.number(max(value) if isinstance(value, list) else value)
-
-
-def _vcpus(text: str) -> int:
-    if not (is_number(text) and 0 < int(text) <= domain_values.VCPUS_MAX):
-        raise argparse.ArgumentTypeError(
-            '%.40r is not a number from 1 to %d' % (text, domain_values.VCPUS_MAX)
-        )
-    return int(text)
 
 
 def _memory_bytes(text: str) -> int:

@@ -20,9 +20,9 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import arguments, exits, guest_lookup
+from nova_numa_pmc.cli import arguments, exits, guest_lookup, parse
 from nova_numa_pmc.cli.render import tables
-from nova_numa_pmc.cpulist import format_nodes, is_number
+from nova_numa_pmc.cpulist import format_nodes
 from nova_numa_pmc.exceptions import UnknownGuest
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.json_values import printable
@@ -40,15 +40,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='only this guest: its name, its uuid or, while it runs, its libvirt id',
     )
     parser.add_argument(
-        '--last', type=_positive_number, default=None, metavar='N', help='only the newest N'
+        '--last',
+        type=parse.whole_number(999_999),
+        default=None,
+        metavar='N',
+        help='only the newest N',
     )
     arguments.add_common(parser, 'print one JSON object per move, each on its own line')
-
-
-def _positive_number(text: str) -> int:
-    if not is_number(text, 6) or int(text) == 0:
-        raise argparse.ArgumentTypeError('%.40r is not a number above 0' % text)
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
