@@ -66,8 +66,6 @@ class CpuCounters:
             },
             idle_is_zero=False,
         )
-        if problems and not len(self._owners):
-            raise SourceUnavailable(problems[0])
         self.problems = problems
         return {
             node: owner_counters.owner_rates(events, node_deltas, elapsed_ns)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.evidence import Evidence
-from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, SourceUnavailable
+from nova_numa_pmc.exceptions import CpusetError, NumaPmcError
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.host.perf import perf_event
 from nova_numa_pmc.host.sources import owner_counters
@@ -133,8 +133,6 @@ class GuestCounters:
         if self._last_ns != tick.before_ns:
             deltas = {}  # not sampled in the last tick, so the counts cover a longer time
         self._last_ns = tick.now_ns
-        if problems and not len(self._owners):
-            raise SourceUnavailable(problems[0])
         self.problems = self._missing + problems
         if not problems and any(
             running.cores

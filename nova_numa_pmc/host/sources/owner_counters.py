@@ -93,10 +93,6 @@ class OwnerCounters(Generic[_O, _K]):
         self._before: dict[_O, dict[_K, GroupReadings]] = {}
         self._unsupported: dict[str, None] = {}
 
-    def __len__(self) -> int:
-        """Return the number of open descriptors."""
-        return len(self._counters)
-
     def sample(
         self, wanted: Mapping[_O, Mapping[_K, counters.Wanted]], idle_is_zero: bool
     ) -> tuple[dict[_O, Deltas], tuple[str, ...]]:
@@ -106,6 +102,7 @@ class OwnerCounters(Generic[_O, _K]):
         :param idle_is_zero: as for :func:`rates.difference`
         :returns: ({owner: deltas summed over its targets}, problems as text). Amounts of data are
             in bytes. An owner whose targets have come or gone is absent
+        :raises SourceUnavailable: nothing can be counted
         """
         wanted_by_key = {
             (owner, key): target
@@ -118,6 +115,8 @@ class OwnerCounters(Generic[_O, _K]):
             (str(error), None) for error in errors if isinstance(error, CounterUnsupported)
         )
         problems = tuple(dict.fromkeys([*self._unsupported, *map(str, errors)]))
+        if problems and not len(self._counters):
+            raise SourceUnavailable(problems[0])
         readings: dict[_O, dict[_K, GroupReadings]] = {owner: {} for owner in wanted}
         for (owner, key), reading in self._counters.read().items():
             readings[owner][key] = reading

@@ -91,8 +91,6 @@ class Uncore:
                 else ()
             )
         deltas, problems = self._owners.sample(self._wanted, idle_is_zero=False)
-        if problems and not len(self._owners):
-            raise SourceUnavailable(problems[0])
         self.problems = self._shared + problems
         return {node: self._use(node_deltas, elapsed_ns) for node, node_deltas in deltas.items()}
 
