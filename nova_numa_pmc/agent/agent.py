@@ -84,7 +84,17 @@ class Agent:
         self._demand_file = demand_file.DemandFile(root, LOG, self._problem_log)
 
     def reload(self, options: agent_conf.AgentOptions) -> None:
-        """Apply new options, and reopen the counters if their options have changed."""
+        """Apply new options, and reopen the counters if their options have changed.
+
+        Another state directory is not used, because the agent's lock is in the present one.
+        """
+        state_dir = self.options.host_options.state_dir
+        if options.host_options.state_dir != state_dir:
+            LOG.warning('[state] dir: %s stays in use until the agent is restarted', state_dir)
+            options = options._replace(
+                host_options=options.host_options._replace(state_dir=state_dir),
+                counter_options=options.counter_options._replace(state_dir=state_dir),
+            )
         if options.counter_options != self.options.counter_options:
             self._sampler.close()
             self._sampler = sampling.Sampler(options.counter_options, self._root)

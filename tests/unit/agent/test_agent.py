@@ -129,6 +129,21 @@ class PublishTest(AgentCase):
         for options in kept:
             self.assertIs(new if isinstance(options, type(new)) else new.host_options, options)
 
+    def test_another_state_directory_is_used_after_a_restart_only(self):
+        agent = self.open_agent()
+        self.tick(agent, 0)
+        before = agent.options
+        elsewhere = before._replace(
+            host_options=before.host_options._replace(state_dir='/run/elsewhere'),
+            counter_options=before.counter_options._replace(state_dir='/run/elsewhere'),
+        )
+        with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
+            agent.reload(elsewhere)
+        self.assertIn('restarted', ' '.join(logs.output))
+        self.assertEqual(before, agent.options)
+        self.tick(agent, 5)
+        self.assertFalse(os.path.exists(os.path.join(self.root, 'run/elsewhere')))
+
 
 class ProblemTest(AgentCase):
     def test_a_failure_is_logged_once_and_again_when_it_has_ended(self):
