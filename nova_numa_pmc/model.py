@@ -198,7 +198,8 @@ class Promise(Record):
     :param memory_bytes: memory that it may grow to
     :param bound: whether its memory may come only from ``mem_nodes``, and not from any node
     :param origin: :data:`PLACED` by us, :data:`PINNED` by others, or :data:`FLOATING`
-    :param since_ns: CLOCK_BOOTTIME at which it was promised
+    :param since_ns: CLOCK_BOOTTIME at which it was promised; if the guest ran without a promise,
+        at which its process began
     :param started: whether its start was seen; if not, the start is in progress
     :param mem_node_bytes: parallel to ``mem_nodes``: how a spanning guest's memory was
         divided when it was promised; empty: not recorded

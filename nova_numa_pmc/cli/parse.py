@@ -94,7 +94,9 @@ def whole_number(maximum: int) -> Callable[[str], int]:
 
     def parse(text: str) -> int:
         if not (is_number(text) and 1 <= int(text) <= maximum):
-            raise argparse.ArgumentTypeError('not a whole number from 1 to %d' % maximum)
+            raise argparse.ArgumentTypeError(
+                '%.40r is not a whole number from 1 to %d' % (text, maximum)
+            )
         return int(text)
 
     return parse

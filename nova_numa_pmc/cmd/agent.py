@@ -120,13 +120,16 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
     try:
         if args.unbind:  # whatever else is wrong with the options
             log_plainly(logging.INFO)
-            reassertion.unbind_all(host_options.read(args.config_file), args.root, LOG)
+            hook_options = host_options.read(args.config_file)
+            for problem in hook_options.problems:
+                LOG.warning('%s', problem)
+            reassertion.unbind_all(hook_options, args.root, LOG)
             return 0
         options, problems = calibrated_options.read(args.config_file)
         if args.check:
-            _oslo_options(args.config_file)
             for problem in problems:
                 print(problem)
+            _oslo_options(args.config_file)
             return 1 if problems else 0
         set_up_logging(args.config_file, logging.WARNING if args.once else logging.INFO)
         for problem in problems:

@@ -115,7 +115,7 @@ OPTIONS = (
         _DEFAULT_PLACEMENT_OPTIONS.reserve_bytes >> 20,
         0,
         1 << 20,
-        'Memory of each node kept for the host itself [MiB].',
+        'Memory of each node kept for the host itself, and left free by moves and fetches [MiB].',
         former_name='reserve_mb',
     ),
     Option(

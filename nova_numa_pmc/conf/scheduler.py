@@ -113,8 +113,8 @@ _OPTIONS: Sequence[cfg.Opt] = [
             'where the second hardware thread of a core counts as a quarter: all CPUs of the node '
             'without SMT, 62 percent of them with SMT (1.6 then means all of them). 0 (default): '
             'no ceiling, because the demand of guests that have not been measured yet is only '
-            'estimated, and a server that no host is left for ends in ERROR. The ceiling does not '
-            'apply to guests that leave a host (evacuation, migration). The extra spec '
+            'estimated, and a server for which no host is left ends in ERROR. The ceiling does '
+            'not apply to guests that leave a host (evacuation, migration). The extra spec '
             'numa_pmc:max_pressure of a flavor overrides it.'
         ),
     ),

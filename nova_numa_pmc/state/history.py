@@ -64,7 +64,7 @@ class PromisedPlace(Record):
 class HistoryPart(Record):
     """Part of a recorded move: what it did to one guest.
 
-    :param since_ns: time of its promise, which tells one start of a guest from the next
+    :param since_ns: ``since_ns`` of its promise, which tells one start of a guest from the next
     :param before, after: its place before and after the move; if the move was not begun, ``after``
         is the place that was planned
     """

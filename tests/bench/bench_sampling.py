@@ -71,7 +71,7 @@ class Counting:
     def sample(self):
         """Open what is not open, read, and subtract.
 
-        :raises CounterError: something cannot be counted
+        :raises CounterError, SourceUnavailable: something cannot be counted
         """
         for owners, wanted, idle in zip(self._owners, (self._wanted, self._cpus), (True, False)):
             _, problems = owners.sample(wanted, idle_is_zero=idle)
@@ -154,7 +154,7 @@ def measure(number, options, copies):
             try:
                 with contextlib.closing(make()) as one:
                     rounds[way] = rounds_of(one, options)
-            except exceptions.CounterError as error:
+            except (exceptions.CounterError, exceptions.SourceUnavailable) as error:
                 print_progress('%d guests, %s: not measured: %s' % (number, way, error))
         if options.perf:
             rounds[PERF] = rounds_of_perf(

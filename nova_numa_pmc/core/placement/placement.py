@@ -128,11 +128,11 @@ def decide_place(
 
 
 def new_promise(
-    guest: model.Guest, placement: model.Placement, now_ns: int, cpus: tuple[int, ...] = ()
+    guest: model.Guest, placement: model.Placement, since_ns: int, cpus: tuple[int, ...] = ()
 ) -> model.Promise:
     """Return what a host promises to a guest with a placement.
 
-    :param now_ns: CLOCK_BOOTTIME
+    :param since_ns: as in :class:`model.Promise`
     :param cpus: CPUs of the L3 cache that the guest is held to; empty: it is held to none
     :returns: a promise of where we placed the guest or where others pinned it, or else of a
         floating guest
@@ -153,7 +153,7 @@ def new_promise(
         guest.memory_bytes,
         guest.page_bytes,
         origin=origin,
-        since_ns=now_ns,
+        since_ns=since_ns,
         cpus=cpus,
         mem_node_bytes=placement.mem_node_bytes if origin == model.PLACED else (),
     )

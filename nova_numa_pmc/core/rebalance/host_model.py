@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     Parts = Sequence[tuple[GuestModel, 'Place']]
 
 PAGE_BYTES = 4096
-#: A move may use this share of the bandwidth that is left on its source and on its target, or this
-#: rate if it is higher.
+#: A move is expected to use this share of the bandwidth that is left on its source and on its
+#: target, or this rate if it is higher, but never more than the operator's limit.
 SPARE_RATIO, RATE_MIN_BYTES_PER_SEC = 0.25, 16 << 20
 
 
