@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 # type, size, config, sample_period, sample_type, read_format, flags, wakeup, bp_type, config1,
 # config2, then fields up to PERF_ATTR_SIZE_VER5 that are not used here.
 _ATTR = struct.Struct('=IIQQQQQIIQQ40x')
+#: {PMU: the most events of a group}, for PMUs whose drivers accept groups that can never be
+#: counted: amd_uncore has four counters (NUM_COUNTERS_NB in arch/x86/events/amd/uncore.c).
+_GROUP_MAX = {'amd_df': 4}
 # TOTAL_TIME_ENABLED | TOTAL_TIME_RUNNING | ID | GROUP
 _READ_FORMAT = 1 | 2 | 4 | 8
 # No exclude_* bit is set, because guests are to be counted. perf sets exclude_guest
@@ -327,13 +330,16 @@ def open_groups(
     return tuple(groups), tuple(missing)
 
 
-def _belong_together(role: str, other: str) -> bool:
-    separate = counter_roles.GUEST_ROLES
+def _may_join(present: tuple[Event, ...], event: Event) -> bool:
+    """Return whether an event may be added to a group with these."""
+    if len(present) >= _GROUP_MAX.get(event.pmu, len(present) + 1):
+        return False
+    role, other, separate = present[-1].role, event.role, counter_roles.GUEST_ROLES
     return role == other or (role not in separate and other not in separate)
 
 
 def _add_event(event: Event, groups: list[EventGroup], target: Target) -> None:
-    if groups and _belong_together(groups[-1].events[-1].role, event.role):
+    if groups and _may_join(groups[-1].events, event):
         try:
             groups[-1].add(event)
             groups[-1].events += (event,)

@@ -104,6 +104,13 @@ class TestCpu(Counting):
         self.assertIsNotNone(faults)
         self.assertEqual([exceptions.CounterUnsupported], [type(error) for error in problems])
 
+    def test_a_group_of_a_pmu_that_refuses_none_has_no_more_events_than_counters(self):
+        event = FAULTS._replace(role='mem_traffic', pmu='amd_df')
+        groups, missing = perf_event.open_groups((event,) * 10, perf_event.on_cpu(0))
+        for group in groups:
+            self.addCleanup(group.close)
+        self.assertEqual(([4, 4, 2], ()), ([len(group.events) for group in groups], missing))
+
     def test_a_missing_event_is_reported_once(self):
         counting, _ = self.counters({0: (perf_event.on_cpu(0), (ABSENT,))})
         counting.update({})
