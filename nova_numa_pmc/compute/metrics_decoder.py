@@ -126,6 +126,12 @@ class HostMetrics:
         """Return how many of ``vcpus_used`` have a CPU of their own; 0: none, or not reported."""
         return integer(self._current.get('pmc.pin', 0), METRIC_VALUE_MAX)
 
+    @property
+    def reserved(self) -> tuple[int, int]:
+        """Return how many of ``vcpus_used`` and ``memory_mb_used`` are the host's own."""
+        cpus, memory_mb = (self._current.get(key, 0) for key in ('pmc.hcpu', 'pmc.hmb'))
+        return integer(cpus, METRIC_VALUE_MAX), integer(memory_mb, METRIC_VALUE_MAX)
+
     def count_departed(self, uuids: Iterable[str]) -> tuple[int, int]:
         """Return how many of the counted instances are not among these, and how many were counted.
 

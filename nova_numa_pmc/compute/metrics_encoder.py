@@ -15,6 +15,10 @@ ascending id:
 ``pmc.every``           how often the metrics are renewed [s]; absent: 60
 ``pmc.vcpus``           Nova's vcpus_used when sent, without instances being built
 ``pmc.mb``              Nova's memory_mb_used when sent, without instances being built
+``pmc.hcpu``            the part of ``pmc.vcpus`` that is the host's own, Nova's
+                        reserved_host_cpus; absent: 0
+``pmc.hmb``             the part of ``pmc.mb`` that is the host's own, Nova's
+                        reserved_host_memory_mb; absent: 0
 ``pmc.pin``             how many of ``pmc.vcpus`` have a CPU of their own; absent: 0, or
                         unknown if ``pmc.uU`` is absent
 ``pmc.uU``              always the first key: U has the first four digits of the uuid of each
@@ -100,11 +104,14 @@ class NovaCounts(Record):
     :param sent_s: when the metrics are sent [s since the epoch]
     :param uuids: uuids of the instances that the agent can have seen
     :param pinned_cpus: number of their vCPUs that have a CPU of their own
+    :param reserved_cpus, reserved_mb: what Nova counts as used by the host itself
     """
 
     sent_s: float
     uuids: tuple[str, ...]
     pinned_cpus: int = 0
+    reserved_cpus: int = 0
+    reserved_mb: int = 0
 
 
 def to_values(
@@ -128,10 +135,7 @@ def to_values(
         raise StateError("%d nodes: Nova's metrics hold at most %d" % (len(view.nodes), NODES_MAX))
     current: dict[str, int] = {}
     if nova_counts is not None and len(nova_counts.uuids) <= _UUIDS_MAX:
-        digits = ''.join(sorted(uuid[:UUID_DIGITS] for uuid in nova_counts.uuids))
-        current[UUIDS + digits] = int(nova_counts.sent_s) + 1
-        if nova_counts.pinned_cpus:
-            current['pmc.pin'] = nova_counts.pinned_cpus
+        _add_counts(current, nova_counts)
     current['pmc'] = SCHEMA
     current['pmc.at'] = int(publication.taken_s)
     current['pmc.vcpus'] = int(vcpus_used)
@@ -168,6 +172,18 @@ def total(values: Mapping[str, int], ids: list[str], unknown: int) -> int:
     """Return the sum over these nodes [MB/s], or ``unknown`` if none of their values is known."""
     known_values = [values[node] for node in ids if node in values]
     return sum(known_values) if known_values else unknown
+
+
+def _add_counts(current: dict[str, int], nova_counts: NovaCounts) -> None:
+    digits = ''.join(sorted(uuid[:UUID_DIGITS] for uuid in nova_counts.uuids))
+    current[UUIDS + digits] = int(nova_counts.sent_s) + 1
+    for key, count in (
+        ('pmc.pin', nova_counts.pinned_cpus),
+        ('pmc.hcpu', nova_counts.reserved_cpus),
+        ('pmc.hmb', nova_counts.reserved_mb),
+    ):
+        if count:
+            current[key] = count
 
 
 def _add_node(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import nova.conf
 from nova import objects
-from nova.compute import vm_states
+from nova.compute import task_states, vm_states
 from nova.compute.monitors.cpu import virt_driver
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -32,6 +32,8 @@ from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import publication
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nova.compute.resource_tracker import ResourceTracker
 
     from nova_numa_pmc.state.publication import Publication
@@ -57,6 +59,7 @@ class _Inputs(Record):
     :param interval_s: time after which the scheduler may expect new metrics [s]
     :param pinned_cpus: how many of ``vcpus`` have a CPU of their own
     :param uuids: uuids of the instances that the agent can have seen
+    :param reserved_cpus, reserved_mb: the parts of ``vcpus`` and ``memory_mb`` that are the host's
     """
 
     publication: Publication
@@ -65,6 +68,8 @@ class _Inputs(Record):
     interval_s: int
     pinned_cpus: int
     uuids: tuple[str, ...]
+    reserved_cpus: int
+    reserved_mb: int
 
 
 class Monitor(virt_driver.Monitor):
@@ -132,13 +137,16 @@ class Monitor(virt_driver.Monitor):
             )
         (node,) = nodes
         seen_ratio = 1 - _unseen_ratio(node, self.compute_manager)
+        reserved_cpus, reserved_mb = CONF.reserved_host_cpus, CONF.reserved_host_memory_mb
         inputs = _Inputs(
             published,
-            round(seen_ratio * node.vcpus_used),
-            round(seen_ratio * node.memory_mb_used),
+            reserved_cpus + round(seen_ratio * max(0, node.vcpus_used - reserved_cpus)),
+            reserved_mb + round(seen_ratio * max(0, node.memory_mb_used - reserved_mb)),
             _interval_s(),
             round(seen_ratio * _pinned_cpus(node)),
             _seen_uuids(node, self.compute_manager),
+            reserved_cpus,
+            reserved_mb,
         )
         if self._sent is None or not _may_resend(self._sent[0], inputs):
             self._sent = inputs, _make_metrics(inputs, now_s)
@@ -168,10 +176,10 @@ def _unseen_ratio(node: objects.ComputeNode, tracker: ResourceTracker) -> float:
     """Return the share of the instances counted by Nova that have no domain here yet, 0 to 1.
 
     Nova counts an instance from its claim on (nova/compute/stats.py,
-    nova/compute/resource_tracker.py). Instances without a domain are those being built, and those
-    that arrive by a migration or a resize until their host has changed; but while a live migration
-    runs, its domain and its promise are here already. The sizes of these instances are not
-    available here, so they are assumed to be as large as the others.
+    nova/compute/resource_tracker.py). Instances without a domain are those being built or
+    unshelved, and those that arrive by a migration or a resize until their host has changed; but
+    while a live migration runs, its domain and its promise are here already. The sizes of these
+    instances are not available here, so they are assumed to be as large as the others.
     """
     stats = node.stats or {} if node.obj_attr_is_set('stats') else {}
     incoming = sum(
@@ -180,21 +188,41 @@ def _unseen_ratio(node: objects.ComputeNode, tracker: ResourceTracker) -> float:
         and not (migration.is_live_migration and (migration.status or '').startswith('running'))
         for uuid, migration in tracker.tracked_migrations.items()
     )
-    unseen = max(0, int(stats.get('num_vm_building') or 0)) + incoming
+    unshelving = sum(map(_is_unshelving, _states(node, tracker).values()))
+    unseen = max(0, int(stats.get('num_vm_building') or 0)) + unshelving + incoming
     instances = int(stats.get('num_instances') or 0) + incoming
     return min(1.0, unseen / instances) if instances > 0 else 0.0
 
 
 def _seen_uuids(node: objects.ComputeNode, tracker: ResourceTracker) -> tuple[str, ...]:
-    """Return the uuids of the instances on the host, ascending, without those being built."""
-    stats = tracker.stats.get(node.hypervisor_hostname)
-    states = stats.states if stats is not None else {}
+    """Return the uuids of the instances on the host, ascending, without those that have no domain.
+
+    These are being built or unshelved.
+    """
+    states = _states(node, tracker)
     return tuple(
         sorted(
             uuid
             for uuid in tracker.tracked_instances
             if states.get(uuid, {}).get('vm_state') != vm_states.BUILDING
+            and not _is_unshelving(states.get(uuid, {}))
         )
+    )
+
+
+def _states(
+    node: objects.ComputeNode, tracker: ResourceTracker
+) -> Mapping[str, Mapping[str, str | None]]:
+    """Return {uuid: its ``vm_state`` and ``task_state``} of the instances that Nova counts."""
+    stats = tracker.stats.get(node.hypervisor_hostname)
+    return stats.states if stats is not None else {}
+
+
+def _is_unshelving(state: Mapping[str, str | None]) -> bool:
+    """Return whether an instance has been claimed, but its image is still being copied."""
+    return (
+        state.get('vm_state') == vm_states.SHELVED_OFFLOADED
+        and state.get('task_state') == task_states.SPAWNING
     )
 
 
@@ -233,7 +261,9 @@ def _may_resend(sent: _Inputs, now: _Inputs) -> bool:
 def _make_metrics(inputs: _Inputs, now_s: float) -> list[objects.MonitorMetric]:
     """Return the two metrics of a publication."""
     published = inputs.publication
-    nova_counts = metrics_encoder.NovaCounts(now_s, inputs.uuids, inputs.pinned_cpus)
+    nova_counts = metrics_encoder.NovaCounts(
+        now_s, inputs.uuids, inputs.pinned_cpus, inputs.reserved_cpus, inputs.reserved_mb
+    )
     current, maximum = metrics_encoder.to_values(
         published, inputs.vcpus, inputs.memory_mb, inputs.interval_s, nova_counts
     )

@@ -228,14 +228,15 @@ def _arrivals(
         departed_share = max(0, departed - _count_unlisted(host_state)) / max(1, counted)
     if vcpus <= 0 and not departed_share:
         return vcpus, memory_mb
-    shared_vcpus = decoded.vcpus_used
+    reserved_cpus, reserved_mb = decoded.reserved
+    shared_vcpus = decoded.vcpus_used - reserved_cpus
     topology = host_state.numa_topology
     if topology is not None:
         vcpus -= sum(len(cell.pinned_cpus) for cell in topology.cells) - decoded.pinned_cpus
         shared_vcpus -= decoded.pinned_cpus
     return (
-        vcpus + departed_share * shared_vcpus,
-        memory_mb + departed_share * decoded.memory_mb_used,
+        vcpus + departed_share * max(0, shared_vcpus),
+        memory_mb + departed_share * max(0, decoded.memory_mb_used - reserved_mb),
     )
 
 

@@ -91,6 +91,29 @@ class MonitorTest(base.NovaTest):
                 decoded = metrics_decoder.decode(monitor._numa_metrics())
                 self.assertEqual(expected, decoded.vcpus_used)
 
+    def test_what_the_host_reserves_is_recorded_while_instances_are_built(self):
+        self.flags(reserved_host_memory_mb=4096, reserved_host_cpus=1)
+        self.boot(self.flavor(vcpus=3, memory_mb=1024))
+        node = self.computes['one'].manager.rt.compute_nodes['one']
+        node.vcpus_used, node.memory_mb_used = 4, 5120
+        for building, expected in ((0, (4, 5120)), (1, (1, 4096))):
+            node.stats = {'num_instances': '1', 'num_vm_building': str(building)}
+            decoded = metrics_decoder.decode(self.monitor('one')._numa_metrics())
+            self.assertEqual(expected, (decoded.vcpus_used, decoded.memory_mb_used))
+            self.assertEqual((1, 4096), decoded.reserved)
+
+    def test_an_instance_whose_image_is_copied_at_an_unshelve_is_not_recorded(self):
+        first, second = (self.boot(self.flavor(vcpus=2, memory_mb=1024))['id'] for _ in range(2))
+        self._run_periodics()
+        tracker = self.computes['one'].manager.rt
+        tracker.stats['one'].states[first].update(
+            vm_state='shelved_offloaded', task_state='spawning'
+        )
+        tracker.compute_nodes['one'].stats = {'num_instances': '2', 'num_vm_building': '0'}
+        decoded = metrics_decoder.decode(self.monitor('one')._numa_metrics())
+        self.assertEqual(2, decoded.vcpus_used)
+        self.assertEqual((0, 1), decoded.count_departed([second]))
+
     def test_usage_by_an_incoming_migration_is_recorded_once_it_is_there(self):
         server = self.boot(self.flavor(vcpus=4, memory_mb=1024))
         tracker = self.computes['one'].manager.rt

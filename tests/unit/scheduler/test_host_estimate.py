@@ -8,7 +8,7 @@ import unittest
 from hypothesis import given, strategies
 
 from nova_numa_pmc import model
-from nova_numa_pmc.compute import metrics_encoder
+from nova_numa_pmc.compute import metrics_decoder, metrics_encoder
 from nova_numa_pmc.scheduler import (
     comparison,
     host_estimate as subject,
@@ -125,6 +125,9 @@ class NovaHost:
         is built; otherwise they are read from the database
     """
 
+    #: What Nova counts as used by the host itself.
+    RESERVED_CPUS, RESERVED_MB = 2, 65536
+
     def __init__(self, is_told):
         self.is_told, self.size, self.pins = is_told, {}, {}
         self.building, self.counted, self.number = set(), set(), 0
@@ -149,18 +152,24 @@ class NovaHost:
     def host_state(self, saved_s=NOW_S + 30):
         published = metric_list(
             build_publication(0.1, 0.1, cores=400.0),
-            self.at_audit,
-            1024 * self.at_audit,
-            metrics_encoder.NovaCounts(NOW_S, tuple(sorted(self.counted)), self.pinned_at_audit),
+            self.RESERVED_CPUS + self.at_audit,
+            self.RESERVED_MB + 1024 * self.at_audit,
+            metrics_encoder.NovaCounts(
+                NOW_S,
+                tuple(sorted(self.counted)),
+                self.pinned_at_audit,
+                self.RESERVED_CPUS,
+                self.RESERVED_MB,
+            ),
         )
         used = sum(self.size.values())
         cell = types.SimpleNamespace(pinned_cpus=set(range(sum(self.pins.values()))))
         return types.SimpleNamespace(
             metrics=published,
             vcpus_total=0,
-            vcpus_used=used,
+            vcpus_used=self.RESERVED_CPUS + used,
             total_usable_ram_mb=1 << 20,
-            free_ram_mb=(1 << 20) - 1024 * used,
+            free_ram_mb=(1 << 20) - self.RESERVED_MB - 1024 * used,
             updated=datetime.datetime.fromtimestamp(saved_s, datetime.timezone.utc),
             instances=dict.fromkeys(set(self.size) - (self.building if self.is_told else set())),
             stats={
@@ -230,6 +239,14 @@ class ArrivalTest(unittest.TestCase):
             self.assertEqual((0, 4), (calm.arrived_vcpus, charged.arrived_vcpus))
             self.assertLess(calm.outcome.pressures, charged.outcome.pressures)
 
+    def test_what_the_host_keeps_for_itself_does_not_arrive_when_guests_leave(self):
+        nova_host, first = self.filled()
+        for uuid in first:
+            nova_host.leave(uuid)
+        host_state = nova_host.host_state()
+        decoded = metrics_decoder.decode(host_state.metrics)
+        self.assertEqual((0, 0), subject._arrivals(decoded, host_state))
+
     def test_what_is_saved_with_the_metrics_is_of_their_time(self):
         nova_host, first = self.filled()
         nova_host.arrive()
@@ -257,7 +274,7 @@ class ArrivalTest(unittest.TestCase):
         nova_host.arrive()
         nova_host.leave(first[0])
         older = nova_host.host_state()
-        older.metrics = metric_list(build_publication(0.1, 0.1), 12)
+        older.metrics = metric_list(build_publication(0.1, 0.1), NovaHost.RESERVED_CPUS + 12)
         self.assertEqual(4, ask(older).arrived_vcpus)
 
     def test_dedicated_newcomers_take_no_shared_core(self):

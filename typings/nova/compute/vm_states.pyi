@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 BUILDING: str
+SHELVED_OFFLOADED: str
