@@ -115,7 +115,7 @@ class OwnerCounters(Generic[_O, _K]):
             (str(error), None) for error in errors if isinstance(error, CounterUnsupported)
         )
         problems = tuple(dict.fromkeys([*self._unsupported, *map(str, errors)]))
-        if problems and not len(self._counters):
+        if wanted_by_key and problems and not len(self._counters):
             raise SourceUnavailable(problems[0])
         readings: dict[_O, dict[_K, GroupReadings]] = {owner: {} for owner in wanted}
         for (owner, key), reading in self._counters.read().items():

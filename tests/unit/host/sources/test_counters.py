@@ -167,6 +167,11 @@ class GuestCountersTest(Counting):
             self.assertEqual(1, len(source.problems))
         self.assertFalse(sampled['u%d' % self.child.pid].covers_memory)
 
+    def test_a_host_without_guests_has_no_problem_with_an_event_that_is_refused(self):
+        source = self.source(LOCAL, ABSENT)
+        source.sample(self.tick(0, self.child.pid))
+        self.assertEqual({}, source.sample(self.tick(1)))
+
     def test_without_events_the_source_is_unavailable(self):
         with self.assertRaisesRegex(exceptions.SourceUnavailable, 'no such CPU'):
             self.source(missing=((counter_roles.CYCLES, 'no such CPU'),)).sample(self.tick(0))
