@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -94,11 +96,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     if not argv or (argv[0].startswith('-') and argv[0] not in ('-h', '--help')):
         argv.insert(0, NO_COMMAND)
+    for stream in (sys.stdout, sys.stderr):  # whatever the locale cannot encode is printed as '?'
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors='replace')
     args = build_parser().parse_args(argv)
     try:
         code: int = args.run(args)
+        sys.stdout.flush()
         return code
     except BrokenPipeError:
+        # Otherwise, Python reports that it cannot write the rest when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.PROBLEM
     except KeyboardInterrupt:
         print('nova-numa-rebalance: interrupted by the operator', file=sys.stderr)

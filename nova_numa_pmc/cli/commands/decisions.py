@@ -16,9 +16,12 @@ exit codes: 0 shown; 1 a problem, or no shadow mode lines; 64 usage error
 
 from __future__ import annotations
 
+import errno
 import gzip
+import io
 import json
 import sys
+import zlib
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import arguments, exits
@@ -45,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the summary; return the exit code."""
     try:
         summary = shadow_log.summarise(shadow_log.decisions(_lines(args.logs)))
-    except (OSError, EOFError) as error:
-        print('%s: %s' % (getattr(error, 'filename', None) or 'log', error), file=sys.stderr)
+    except OSError as error:
+        print('%s: %s' % (error.filename or 'log', error.strerror or error), file=sys.stderr)
         return exits.PROBLEM
     if args.json:
         print(json.dumps(to_data(summary), indent=2))
@@ -63,10 +66,15 @@ def run(args: argparse.Namespace) -> int:
 def _lines(paths: list[str]) -> Iterator[str]:
     for path in paths:
         if path == '-':
+            if isinstance(sys.stdin, io.TextIOWrapper):
+                sys.stdin.reconfigure(encoding='utf-8', errors='replace')
             yield from sys.stdin
         elif path.endswith('.gz'):
             with gzip.open(path, 'rt', encoding='utf-8', errors='replace') as stream:
-                yield from stream
+                try:
+                    yield from stream
+                except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                    raise OSError(errno.EIO, 'damaged: %s' % error, path) from error
         else:
             with open(path, encoding='utf-8', errors='replace') as stream:
                 yield from stream

@@ -193,7 +193,8 @@ def to_lines(
     ]
     lines += ['', 'median / 95th percentile', '']
     nodes = [series for _number, series in sorted(recorded.nodes.items())]
-    lines += tables.to_lines(_spread_table('node', nodes))
+    if nodes:
+        lines += tables.to_lines(_spread_table('node', nodes))
     if recorded.guests:
         lines += [
             '',

@@ -48,6 +48,22 @@ class DecisionsTest(unittest.TestCase):
         self.assertEqual(0.9, answer['pressure']['chosen'])
         self.assertIn('1 lines cannot be read', err)
 
+    def test_a_byte_of_the_input_that_is_not_text_spoils_its_line_only(self):
+        text = LOG.encode() + b'numa_pmc decision: \xff\n'
+        with mock.patch('sys.stdin', io.TextIOWrapper(io.BytesIO(text), 'ascii')):
+            code, _, err = self.call('--json', '-')
+        self.assertEqual(0, code)
+        self.assertIn('1 lines cannot be read', err)
+
+    def test_a_damaged_compressed_log_is_named(self):
+        packed = self.directory / 'log.1.gz'
+        whole = gzip.compress(LOG.encode())
+        for data in (whole[:30] + b'\xff' * 30 + whole[60:], whole[:-12], b'plain'):
+            packed.write_bytes(data)
+            code, _, err = self.call(packed)
+            self.assertEqual(1, code)
+            self.assertIn('log.1.gz: damaged', err)
+
     def test_a_log_that_cannot_be_used_is_refused(self):
         empty = self.directory / 'log'
         empty.write_text('nothing of ours\n')

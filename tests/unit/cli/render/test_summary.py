@@ -7,7 +7,7 @@ import unittest
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc.cli.render import summary
+from nova_numa_pmc.cli.render import report, summary
 from tests.fixtures import samples
 
 DECK = pathlib.Path(__file__).resolve().parents[3] / 'fixtures' / 'deck'
@@ -41,6 +41,10 @@ class TestSummary(unittest.TestCase):
             (3, 2, 2.0, 4.0),
             (recorded.samples, recorded.repeated, recorded.first_s, recorded.last_s),
         )
+
+    def test_a_report_of_samples_without_nodes_has_its_guests(self):
+        recorded = summary.gather([samples.sample(nodes=())])
+        self.assertIn('median', '\n'.join(report.to_lines(recorded, None)))
 
     def test_means_weigh_samples_by_their_time(self):
         recorded = summary.gather(

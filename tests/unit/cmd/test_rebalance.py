@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command as a process: its output goes to a pipe or a terminal."""
+
+import os
+import subprocess
+import sys
+import unittest
+
+from tests.fixtures.checkout import TOP
+
+COMMAND = sys.executable, '-m', 'nova_numa_pmc.cmd.rebalance'
+
+
+def run(*arguments, stdout=subprocess.PIPE, **variables):
+    """Run the command with variables in its environment; return the completed process."""
+    return subprocess.run(
+        (*COMMAND, *arguments),
+        cwd=TOP,
+        env={**os.environ, 'PYTHONUNBUFFERED': '', **variables},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+
+
+class OutputTest(unittest.TestCase):
+    def test_a_closed_pipe_ends_it_with_1_and_without_a_word(self):
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            done = run('events', '--cpu', 'skylake-sp', stdout=writer)
+        finally:
+            os.close(writer)
+        self.assertEqual((1, b''), (done.returncode, done.stderr))
+
+    def test_what_the_locale_cannot_encode_is_replaced(self):
+        done = run('report', '--help', PYTHONIOENCODING='latin-1')
+        self.assertEqual((0, b''), (done.returncode, done.stderr))
