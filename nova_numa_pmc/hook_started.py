@@ -99,10 +99,7 @@ def _apply(
     early_cpus: frozenset[int],
 ) -> holding.HoldResult:
     assert decision.cpus is not None
-    mems = None
-    # The kernel would try in vain to move each page of locked memory.
-    if call.options.bind and not guest.locked:
-        mems = frozenset(decision.promise.mem_nodes) or None
+    mems = _bound_mems(call, guest, decision.promise)
     return holding.hold(
         groups,
         decision.cpus,
@@ -112,6 +109,31 @@ def _apply(
         huge_by_node=huge_by_node,
         written_set=Cpuset(early_cpus, frozenset()),
     )
+
+
+def _bound_mems(
+    call: HookCall, guest: model.Guest, promise: model.Promise
+) -> frozenset[int] | None:
+    """Return the nodes to bind a guest's memory to; None: it is not bound.
+
+    This is recorded first: the agent watches the nodes of bound guests only, and the kernel kills
+    a bound guest whose node is full.
+    """
+    # The kernel would try in vain to move each page of locked memory.
+    if not call.options.bind or guest.locked or not promise.mem_nodes:
+        return None
+    try:
+        promises.replace_running(
+            promise._replace(bound=True),
+            call.options,
+            call.root,
+            call.lock_timeout_s(),
+            started=False,
+        )
+    except StateError as error:
+        call.log(journal.WARNING, '%s; the memory of the guest is not bound' % error)
+        return None
+    return frozenset(promise.mem_nodes)
 
 
 def _cpus_before_text(applied: holding.HoldResult) -> str:

@@ -213,7 +213,11 @@ def _narrow_to_l3(
 
 
 def replace_running(
-    promise: model.Promise, host_options: HostOptions, root: str, timeout_s: float = LOCK_TIMEOUT_S
+    promise: model.Promise,
+    host_options: HostOptions,
+    root: str,
+    timeout_s: float = LOCK_TIMEOUT_S,
+    started: bool = True,
 ) -> None:
     """Replace the promise of a running guest, and record that the guest has started.
 
@@ -221,11 +225,12 @@ def replace_running(
     would not have noticed.
 
     :param timeout_s: how long to wait for the promises file's lock [s]
+    :param started: False: its start is still in progress
     """
     with locked(host_options, root, timeout_s) as draft:
         current = draft.promises.get(promise.uuid)
         if current and current.since_ns == promise.since_ns:
-            draft.put(promise._replace(started=True))
+            draft.put(promise._replace(started=started))
 
 
 def as_floating(promise: model.Promise) -> model.Promise:
@@ -418,7 +423,8 @@ def _implied_promise(
     from nova_numa_pmc.core import host_view
     from nova_numa_pmc.core.placement import placement
 
-    nodes = () if guest.placed_by else pools.nodes_of(_held_cpus(guest.pid, root), host)
+    cpus, mems = (None, frozenset[int]()) if guest.placed_by else _held_sets(guest.pid, root)
+    nodes = pools.nodes_of(cpus, host)
     if len(nodes) == sum(1 for node in host.nodes if node.cpus):
         nodes = ()
     held = model.Placement(
@@ -431,6 +437,7 @@ def _implied_promise(
     # Nothing was recorded at its start: the hook was not installed, or failed.
     return promise._replace(
         started=True,
+        bound=bool(mems) and mems == frozenset(promise.mem_nodes),
         missed=(
             promise.origin == model.FLOATING
             and not guest.placed_by
@@ -465,14 +472,18 @@ def _is_after_hook(realtime_s: float, pid: int | None, root: str) -> bool:
     return False
 
 
-def _held_cpus(pid: int | None, root: str) -> frozenset[int] | None:
-    """Return the CPUs that a running guest's groups hold it to, or None if that is unknown."""
+def _held_sets(pid: int | None, root: str) -> tuple[frozenset[int] | None, frozenset[int]]:
+    """Return the CPUs and mems that a running guest's groups hold it to.
+
+    :returns: CPUs, or None if they are unknown, and mems, empty if they are unknown or differ
+    """
     from nova_numa_pmc.host import cgroups, cpusets  # seldom needed, and slow to import
 
     try:
-        return cpusets.held_cpus(cgroups.find(pid, root))
+        groups = cgroups.find(pid, root)
+        return cpusets.held_cpus(groups), cpusets.common_mems(groups)
     except CpusetError:
-        return None
+        return None, frozenset()
 
 
 def _extra_spec_problems(specs: tuple[tuple[str, str], ...]) -> list[str]:

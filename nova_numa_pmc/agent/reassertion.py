@@ -96,14 +96,20 @@ class Reassertion:
                 continue
             nodes = (widened_nodes or {}).get(guest.uuid) or promise.cpu_nodes
             cpus = pools.cpus_of_promise_on(nodes, promise, tick.host, guest)
-            if not cpus:
-                continue
+            may_hold, succeeded = bool(cpus) and not only_unbind, False
             failed.add(guest.uuid)
             with self._problem_log.stage(_STAGE % guest.name):
                 try:
-                    if only_unbind or self._hold(guest, promise, nodes, cpus, tick.now, tick.host):
+                    try:
+                        succeeded = may_hold and self._hold(
+                            guest, promise, nodes, cpus, tick.now, tick.host
+                        )
+                    finally:  # its node is watched even if it could not be held
+                        self._check_bound_memory(
+                            guest, promise, cpus, covered, room, not succeeded
+                        )
+                    if succeeded or not may_hold:
                         failed.discard(guest.uuid)
-                    self._check_bound_memory(guest, promise, cpus, covered, room, only_unbind)
                 except GuestGone:
                     self._groups.pop(guest.run_id, None)  # its groups may have been made elsewhere
         return failed

@@ -116,6 +116,15 @@ def common_cpuset(groups: GuestGroups) -> Cpuset | None:
     return Cpuset(sets.pop(), frozenset()) if len(sets) == 1 else None
 
 
+def common_mems(groups: GuestGroups) -> frozenset[int]:
+    """Return the mems that all groups have to which sets are written; empty if they differ.
+
+    :raises GuestGone, CpusetError: as :func:`read_cpusets`
+    """
+    sets = {cpuset.mems for cpuset in own_sets(groups)}
+    return sets.pop() if len(sets) == 1 else frozenset()
+
+
 def groups_set_by_others(
     groups: GuestGroups,
     cpusets: Mapping[str, Cpuset],

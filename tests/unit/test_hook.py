@@ -3,9 +3,11 @@ import os
 import shutil
 import tempfile
 import unittest
+from unittest import mock
 
 from nova_numa_pmc import hook, hook_worker, model, promises
 from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files, journal
 from nova_numa_pmc.state import overrides, pool_loads, promises_file
 from tests.fixtures import domains, fake_host, sysfs
@@ -385,6 +387,30 @@ class StartedTest(HookTest):
         self.call('started', 1)
         self.assertEqual('0', tree.held('mems'))
         self.assertTrue(self.promise(1).bound)
+
+    def test_started_records_that_it_binds_memory_before_it_does(self):
+        self.host.configure('[hook]\nbind = true\n')
+        tree = self.host.launch(1)
+        self.call('start', 1)
+        replace = promises.replace_running
+
+        def replace_once(promise, *args, **options):  # in a child process
+            if tree.held('mems'):
+                raise StateError('no space left on device')
+            replace(promise, *args, **options)
+
+        with mock.patch.object(promises, 'replace_running', replace_once):
+            self.call('started', 1)
+        self.assertEqual('0', tree.held('mems'))
+        self.assertEqual((False, True), (self.promise(1).started, self.promise(1).bound))
+
+    def test_started_binds_no_memory_if_that_cannot_be_recorded(self):
+        self.host.configure('[hook]\nbind = true\n')
+        tree = self.host.launch(1)
+        self.call('start', 1)
+        with mock.patch.object(promises, 'replace_running', side_effect=StateError('full')):
+            self.call('started', 1)
+        self.assertEqual(('0-3', ''), (self.cpus(tree), tree.held('mems')))
 
     def test_started_decides_where_start_reserved_nothing(self):
         tree = self.host.launch(1)

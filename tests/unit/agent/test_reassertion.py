@@ -3,9 +3,11 @@
 
 import logging
 import os
+from unittest import mock
 
 from nova_numa_pmc.agent import reassertion
 from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.exceptions import CpusetError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import move_lock, promises_file
 from tests.cases.agent import MIB, START_NS, AgentCase
@@ -339,6 +341,34 @@ class BoundTest(AgentCase):
             self.tick(agent, 5)
             self.assertEqual(mems, self.mems())
         self.assertFalse(self.promises()[fake_host.uuid_of(1)].bound)
+
+    def test_a_guest_that_cannot_be_held_is_unbound(self):
+        agent = self.open_agent()
+        self.tick(agent, 0)
+        self.leave(256 + 510)
+        self.tree.set_all('0-7')
+        with mock.patch.object(reassertion, '_hold_groups', side_effect=CpusetError('read-only')):
+            self.tick(agent, 5)
+        self.assertEqual(('0-7', '0-1'), (self.tree.held(), self.mems()))
+
+    def test_a_guest_none_of_whose_cpus_is_in_the_pool_is_unbound(self):
+        agent = self.open_agent()
+        self.tick(agent, 0)
+        self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-3\n')
+        self.leave(256 + 510)
+        self.tick(self.open_agent(), 5)
+        self.assertEqual(('4-7', '0-1'), (self.tree.held(), self.mems()))
+
+    def test_the_promise_of_a_guest_that_was_bound_before_the_promises_were_lost_is_bound(self):
+        self.tree.set_all('4-7')
+        self.tree.set_all('1', 'mems')
+        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
+            draft.drop(fake_host.uuid_of(1))
+        self.leave(256 + 510)
+        agent = self.open_agent()
+        self.tick(agent, 0)
+        self.tick(agent, 5)
+        self.assertEqual('0-1', self.mems())
 
     def test_bound_guests_are_not_written_while_a_command_moves_guests(self):
         agent = self.open_agent()
