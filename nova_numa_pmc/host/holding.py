@@ -248,15 +248,22 @@ def narrow_early(
 
 
 def widen_early(groups: GuestGroups, cpus: frozenset[int]) -> None:
-    """Undo :func:`narrow_early` for a guest that is not held after all.
+    """Undo what was narrowed before ``started``, for a guest that is not held after all.
+
+    On v1, these are the groups of the emulator and of vCPUs that have just these CPUs.
 
     :raises GuestGone, CpusetError: as :func:`hold`
     """
-    writes.write_or_undo(
-        groups.scope,
-        _handover_steps(groups, read_cpusets(groups), (cpus,), 'cpus'),
-        writes.write_file,
-    )
+    cpusets = read_cpusets(groups)
+    steps = _handover_steps(groups, cpusets, (cpus,), 'cpus')
+    if groups.version == 1:
+        text = format_cpulist(cpusets[groups.parent].cpus)
+        steps = [
+            (file_of(directory, 'cpus'), text)
+            for directory in written_groups(groups)
+            if directory in cpusets and cpusets[directory].cpus == cpus
+        ]
+    writes.write_or_undo(groups.scope, steps, writes.write_file)
 
 
 def _cpu_steps(

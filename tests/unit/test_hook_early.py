@@ -8,7 +8,7 @@ import unittest
 
 from nova_numa_pmc import hook, hook_early, promises
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.host import guests, journal
+from nova_numa_pmc.host import cgroups, guests, holding, journal
 from tests.fixtures import fake_host
 
 
@@ -153,6 +153,17 @@ class Version1Test(EarlyCase):
         self.assertFalse(hold.step(1.2))
         self.assertEqual([('vcpu0', '0-3'), ('vcpu1', '0-3')], self.written[1:])
         self.assertEqual('0-7', tree.read(tree.parent, 'cpuset.cpus'))
+
+    def test_what_was_narrowed_is_widened_for_a_guest_that_is_not_held(self):
+        hold = self.start()
+        tree = self.launch_and_narrow_qemu(hold)
+        self.add_vcpu(tree, 0, '3-4')
+        self.add_vcpu(tree, 1)
+        hold.step(0.1)
+        hold.step(0.2)
+        self.assertEqual('0-3 3-4 0-3', tree.held())
+        holding.widen_early(cgroups.find(4001, self.root), frozenset(range(4)))
+        self.assertEqual('0-7 3-4 0-7', tree.held())
 
     def test_a_change_by_libvirt_restarts_the_waiting_time(self):
         hold = self.start(cpuset='0-5')
