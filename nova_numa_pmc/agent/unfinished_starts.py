@@ -85,6 +85,8 @@ class UnfinishedStarts:
             if promise.missed and not guest.placed_by:
                 return self._place(guest)
             finished_promise = promise._replace(started=True, missed=False)
+            if not promise.started and promise.origin == model.PLACED:
+                finished_promise = self._beside_memory(guest, finished_promise)
             promises.replace_running(finished_promise, self.host_options, self._root)
         except GuestGone:
             return None
@@ -101,14 +103,7 @@ class UnfinishedStarts:
             guest, self.host_options, self._root, promises.LOCK_TIMEOUT_S
         )
         if decision.promise.origin == model.PLACED:
-            decision, _, _ = follow_memory.decide_beside_memory(
-                guest,
-                cgroups.find(guest.pid, self._root),
-                decision,
-                self.host_options,
-                self._root,
-                promises.LOCK_TIMEOUT_S,
-            )
+            decision = self._decide_beside_memory(guest, decision)
         for problem in decision.problems:
             self._log.warning('guest %s: %s', guest.name, problem)
         started_promise = decision.promise._replace(started=True)
@@ -122,6 +117,24 @@ class UnfinishedStarts:
                 decision.why,
             )
         return started_promise
+
+    def _beside_memory(self, guest: model.Guest, promise: model.Promise) -> model.Promise:
+        """Return the promise of a guest, at another place if its memory has to stay there."""
+        decision = promises.Decision(promise, None, '', ())
+        return self._decide_beside_memory(guest, decision).promise._replace(started=True)
+
+    def _decide_beside_memory(
+        self, guest: model.Guest, decision: promises.Decision
+    ) -> promises.Decision:
+        decision, _, _ = follow_memory.decide_beside_memory(
+            guest,
+            cgroups.find(guest.pid, self._root),
+            decision,
+            self.host_options,
+            self._root,
+            promises.LOCK_TIMEOUT_S,
+        )
+        return decision
 
     def _log_start(self, guest: model.Guest, promise: model.Promise, why: str) -> None:
         self.starts_taken_over += 1

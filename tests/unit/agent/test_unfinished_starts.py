@@ -146,6 +146,20 @@ class PlaceTest(AgentCase):
         self.tick(agent, 5)
         self.assertEqual('4-7', tree.held())
 
+    def test_cpus_of_a_start_that_was_not_finished_follow_memory_that_cannot_be_moved(self):
+        agent = self.open_agent()
+        tree = self.host.launch(
+            1,
+            {0: 10 * MIB, 1: 400 * MIB},
+            xml=fake_host.domain_xml(1, extra='  <memoryBacking><locked/></memoryBacking>\n'),
+        )
+        self.set_guest_times(1, 0)
+        self.promise(1, 0, started=False, since_ns=START_NS)
+        self.tick(agent, 0)
+        self.tick(agent, 5)
+        self.assertEqual('4-7', tree.held())
+        self.assertEqual(('placed', (1,), True, False), self.placed(1))
+
     def test_an_older_release_reads_the_record(self):
         self.promise(1, 1, missed=True)
         with open(os.path.join(self.directory, promises_file.FILE)) as file:
