@@ -145,6 +145,7 @@ class MoveExecutor:
         unmovable_uuids = {guest.uuid for guest in running if eligibility.why_not_now(guest)}
         if any(part.plan_part.uuid in unmovable_uuids for part in self._parts):
             self._cancel()
+        self.failed &= {guest.uuid for guest in running}
         self.widened.observe(running, promised)
 
     def step(self) -> float | None:
@@ -173,9 +174,9 @@ class MoveExecutor:
 
     def clear_queue(self) -> None:
         """Drop the pending moves."""
-        self._interrupted.update(
-            part.uuid for pending_move in self._queue for part in pending_move.move.parts
-        )
+        uuids = {part.uuid for pending_move in self._queue for part in pending_move.move.parts}
+        self._interrupted |= uuids
+        self.failed |= uuids
         self._queue.clear()
 
     def end_move(self) -> None:

@@ -164,6 +164,7 @@ class MovePromises:
                 bytes_per_sec=max(1, rebalance_options.bytes_per_sec // memory_move_count),
                 reserve_bytes=rebalance_options.reserve_bytes,
             ),
+            mem_node_bytes=after.mem_node_bytes,
             clock=self._clock,
             kernel=self._kernel,
         )
@@ -175,12 +176,18 @@ class MovePromises:
 
         It is raised under the lock, so that the promises are not written.
         """
-        view = host_view.view(
-            host, host_promises.promises.values(), self.options.host_options.placement_options
+        promised = host_promises.promises
+        promised_before = {**promised, **{part.plan_part.uuid: part.before for part in parts}}
+        nodes, nodes_before = (
+            host_view.view(host, each.values(), self.options.host_options.placement_options).nodes
+            for each in (promised, promised_before)
         )
         target_nodes = {node for part in parts for node in part.plan_part.mem_nodes}
-        for node in view.nodes:
-            if node.id in target_nodes and node.promised_bytes > node.capacity_bytes:
+        for node, before in zip(nodes, nodes_before):
+            # A node that is full already may take back what is promised there.
+            if node.id in target_nodes and node.promised_bytes > max(
+                node.capacity_bytes, before.promised_bytes
+            ):
                 raise MoveRefused(
                     'node %d has no room left for %s'
                     % (node.id, ', '.join(part.plan_part.name for part in parts))

@@ -85,7 +85,7 @@ def promise_after(
     after = before
     if move.kind != plan_records.FETCH:
         after = after._replace(cpu_nodes=tuple(plan_part.to_nodes), origin=model.PLACED)
-    if plan_part.mem_nodes:
+    if plan_part.mem_nodes and tuple(plan_part.mem_nodes) != before.mem_nodes:
         after = after._replace(mem_nodes=tuple(plan_part.mem_nodes), mem_node_bytes=())
     return after
 

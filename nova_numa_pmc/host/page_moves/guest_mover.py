@@ -25,7 +25,7 @@ from nova_numa_pmc.host.page_moves.page_mover import PageMover
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+    from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 
     from nova_numa_pmc.host.page_moves.page_mover import MovedPages
 
@@ -117,6 +117,7 @@ class GuestMove:
         cpus: frozenset[int] | None = None,
         written_set: Cpuset | None = None,
         limits: PageMoveLimits | None = None,
+        mem_node_bytes: Sequence[int] = (),
         root: str = '/',
         clock: Callable[[], float] = time.monotonic,
         kernel: KernelCalls = KERNEL,
@@ -128,6 +129,8 @@ class GuestMove:
         :param written_set: the cpuset that the hook or an earlier move has written, and that may
             therefore be changed. ``cpuset.mems`` is only written to unbind memory that
             ``written_set`` binds, or to bring a small remainder where move_pages(2) is denied
+        :param mem_node_bytes: bytes promised on each of ``mems``, by which the memory is divided
+            among them; empty: in equal parts
         :param clock: function that returns monotonic time in seconds
         :raises GuestGone: the guest has ended
         :raises PageMoveError: no node was given, or one of them does not exist or has no memory
@@ -139,6 +142,7 @@ class GuestMove:
         self._clock = clock
         self._kernel = kernel
         self._mems = tuple(mems)
+        self._mem_node_bytes = tuple(mem_node_bytes)
         self._cpus = cpus
         self._written_set = written_set or Cpuset(frozenset(), frozenset())
         self._limits = limits or PageMoveLimits()
@@ -230,7 +234,7 @@ class GuestMove:
                 return DONE
             self._present = cgroups.read_memory_by_node(self._groups) or {}
             self._wanted = page_choice.wanted_bytes_by_node(
-                self._mems, (), sum(self._present.values())
+                self._mems, self._mem_node_bytes, sum(self._present.values())
             )
             state = yield from self._walk(bucket)
             if state != PARTLY or self.progress.moved_bytes == moved_before:

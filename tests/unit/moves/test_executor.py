@@ -247,6 +247,28 @@ class MovingTest(RebalancingCase):
         )
         self.assertEqual(self.HOME, moved[1])
 
+    def test_a_full_node_may_take_back_what_is_promised_there(self):
+        self.fill(0)
+        self.kernel.memories[4001].nodes = [1] * PAGES
+        self.kernel.memories[4001].write_files()
+        moved = self.make(
+            plan_records.FETCH,
+            plan_records.PlanPart(fake_host.uuid_of(1), fake_host.name_of(1), (0,), (0,), (0,), 0),
+        )
+        self.assertEqual((self.HOME, set()), (moved[1], self.moving.failed))
+
+    def test_a_failure_of_a_guest_that_has_ended_is_forgotten(self):
+        self.fill(1)
+        with self.assertLogs(LOG, 'WARNING'):
+            self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
+        self.moving.observe((), {})
+        self.assertEqual(set(), self.moving.failed)
+
+    def test_a_move_that_was_dropped_counts_as_failed(self):
+        self.begin(plan_records.MOVE, self.part_of(1, (0,), (1,)))
+        self.moving.clear_queue()
+        self.assertEqual({fake_host.uuid_of(1)}, self.moving.failed)
+
     def test_a_start_that_holds_the_lock_goes_first(self):
         with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)):
             with self.assertLogs(LOG, 'WARNING'):

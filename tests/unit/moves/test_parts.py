@@ -4,6 +4,7 @@
 import unittest
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.host.page_moves import guest_mover
 from nova_numa_pmc.moves import parts
 from tests.fixtures.model_records import MIB, PLACEMENT_OPTIONS, guest, topology
@@ -44,6 +45,16 @@ class WithinL3Test(unittest.TestCase):
                     promise._replace(cpus=after),
                     parts.narrow_to_l3(promise, own, host, (), PLACEMENT_OPTIONS),
                 )
+
+
+class PromiseAfterTest(unittest.TestCase):
+    def test_memory_that_is_fetched_stays_divided_as_promised(self):
+        before = model.Promise('u', 'g', (0, 1), (0, 1), 8, 400 * MIB, mem_node_bytes=(300, 100))
+        for mem_nodes, divided in (((0, 1), (300, 100)), ((0,), ())):
+            part = plan_records.PlanPart('u', 'g', (0, 1), (0, 1), mem_nodes, 0)
+            move = plan_records.requested_move(plan_records.FETCH, (part,), 'its start')
+            after = parts.promise_after(move, part, before)
+            self.assertEqual((mem_nodes, divided), (after.mem_nodes, after.mem_node_bytes))
 
 
 class ProgressTextTest(unittest.TestCase):
