@@ -103,7 +103,7 @@ def _guest_load(
         lines_per_sec=traffic.lines_per_sec(sample),
         remote_ratio=sample.remote_ratio,
         bandwidth_bytes_per_sec=traffic.bytes_per_sec(sample, bytes_per_line),
-        allowed_nodes=None if guest is None else _allowed_nodes(guest, view),
+        allowed_cpu_counts=None if guest is None else _allowed_cpu_counts(guest, view),
         why_fixed=eligibility.why_not(guest, promise, host, measured_since_ns),
         just_placed=_is_just_placed(promise, now_ns),
     )
@@ -118,10 +118,15 @@ def _is_just_placed(promise: model.Promise | None, now_ns: int | None) -> bool:
     )
 
 
-def _allowed_nodes(guest: model.Guest, view: model.HostView) -> tuple[int, ...] | None:
-    """List the ids of the nodes on which a guest may run; None if it may run on any."""
+def _allowed_cpu_counts(
+    guest: model.Guest, view: model.HostView
+) -> tuple[tuple[int, int], ...] | None:
+    """Return (node id, number of its CPUs that a guest may use); None if it may use all."""
     if guest.allowed_cpus is None:
         return None
-    return tuple(
-        node.id for node in view.nodes if node.cpus is not None and guest.allowed_cpus & node.cpus
+    counts = (
+        (node.id, len(guest.allowed_cpus & node.cpus))
+        for node in view.nodes
+        if node.cpus is not None
     )
+    return tuple((node, count) for node, count in counts if count)

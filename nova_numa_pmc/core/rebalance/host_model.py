@@ -113,7 +113,14 @@ class HostModel(Layout):
         """Return whether a guest may have a place, regardless of how full it is."""
         if not guest.movable:
             return False
-        if guest.allowed is not None and not guest.allowed.issuperset(place.cpu_positions):
+        allowed = guest.allowed
+        if allowed is not None and not allowed.keys() >= set(place.cpu_positions):
+            return False
+        if (
+            allowed is not None
+            and place.cpu_positions != guest.cpu_positions
+            and sum(allowed[n] for n in place.cpu_positions) < guest.load.vcpus
+        ):
             return False
         if sum(self.nodes[n].cpu_count for n in place.cpu_positions) < guest.load.vcpus:
             return False

@@ -46,7 +46,7 @@ class GuestModel:
         used only for the distance
     :ivar effect: its effect on the host at its present place
     :ivar movable: whether it may be moved
-    :ivar allowed: positions that it may use; None if it may use any
+    :ivar allowed: {position: number of CPUs that it may use}; None if it may use all
     :ivar effects: cache of its effects at other places
     """
 
@@ -81,8 +81,8 @@ class GuestModel:
         self.home = layout.positions(load.home_nodes or load.cpu_nodes)
         self.allowed = (
             None
-            if load.allowed_nodes is None
-            else frozenset(layout.known_positions(load.allowed_nodes))
+            if load.allowed_cpu_counts is None
+            else layout.sum_by_position(load.allowed_cpu_counts)
         )
         self.demand_cores = demand_cores = max(0.0, demand_cores)
         self.bytes = layout.sum_by_position(load.bytes_by_node) if load.bytes_by_node else None
@@ -135,6 +135,7 @@ class Layout:
     """A host and its guests by position, with what was measured of them and what is promised.
 
     :ivar guests: {uuid: model} of the guests whose demand is known
+    :ivar unmeasured_uuids: the other guests
     :ivar nodes: by position, the view of the memory domain
     :ivar ids: by position, the ids of its nodes
     :ivar memory_ids: by position, the ids of its nodes with memory, or of all if none has any
@@ -184,6 +185,9 @@ class Layout:
         self.cpu_known = [node.demand_cores is not None for node in merged.nodes]
         self.memory_at = [self._nearest_memory(n) for n in self.all_positions]
         self.guests: dict[str, GuestModel] = {}
+        self.unmeasured_uuids = frozenset(
+            load.uuid for load in situation.guests if load.demand_cores is None
+        )
         for load in situation.guests:
             if load.demand_cores is not None and self.positions_with_cpus:
                 self.guests[load.uuid] = GuestModel(self, load, load.demand_cores, situation.mlp)

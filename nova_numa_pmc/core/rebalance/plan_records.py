@@ -53,7 +53,8 @@ class GuestLoad(Record):
     :param remote_ratio: remote share of its accesses; None if it is to be derived from where its
         pages are
     :param bandwidth_bytes_per_sec: DRAM traffic; None if unknown
-    :param allowed_nodes: ids of the nodes with CPUs that it may use; None if it may use any
+    :param allowed_cpu_counts: (node id, number of CPUs that it may use), for nodes that have any;
+        None if it may use all
     :param why_fixed: code of the reason why it must not be touched, such as 'placed_by_others';
         empty if it may be
     :param just_placed: whether it was just placed, so that it stays where it is unless a placement
@@ -75,7 +76,7 @@ class GuestLoad(Record):
     lines_per_sec: float | None = None
     remote_ratio: float | None = None
     bandwidth_bytes_per_sec: float | None = None
-    allowed_nodes: tuple[int, ...] | None = None
+    allowed_cpu_counts: tuple[tuple[int, int], ...] | None = None
     why_fixed: str = ''
     just_placed: bool = False
 

@@ -95,8 +95,12 @@ def after_interval(
     """
     trials, cautions = [], {caution.uuid: caution for caution in memory.cautions}
     for trial in memory.trials:
+        is_recent = 0 <= now_s - trial.since_s <= HOUR_S
+        if is_recent and any(uuid in host_model.unmeasured_uuids for uuid, *_ in trial.parts):
+            trials.append(trial)
+            continue
         saved_cores = _saved_loss(trial, host_model)
-        if saved_cores is None or not 0 <= now_s - trial.since_s <= HOUR_S:
+        if saved_cores is None or not is_recent:
             continue
         trial = trial._replace(credit_core_sec=trial.credit_core_sec + saved_cores * elapsed_s)
         if trial.credit_core_sec < trial.cost_core_sec:
@@ -190,7 +194,9 @@ def _reduce_cautions(
     for caution in cautions:
         if not 0 <= now_s - caution.since_s <= HOUR_S:
             caution = caution._replace(factor=caution.factor / 2, since_s=now_s)
-        if caution.factor > 1 and caution.uuid in host_model.guests:
+        if caution.factor > 1 and (
+            caution.uuid in host_model.guests or caution.uuid in host_model.unmeasured_uuids
+        ):
             remaining.append(caution)
     return tuple(remaining)
 

@@ -183,6 +183,22 @@ class JustPlacedTest(RebalancingCase):
         self.assertIsNotNone(agent.step())
 
 
+class FewCpusTest(RebalancingCase):
+    """The pool has become larger; guests that run may still use only one CPU of node 1."""
+
+    def xml(self, number):
+        return fake_host.domain_xml(number, cpuset='0-4')
+
+    def test_no_guest_is_moved_to_fewer_cpus_than_it_has_vcpus(self):
+        self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-7\n')
+        agent = self.open_agent()
+        for at_s in range(0, 60, 5):
+            self.load_node_0(at_s)
+            self.tick(agent, at_s)
+            self.finish_move(agent)
+        self.assertNotIn('4', {cpus for _, cpus, _ in self.places().values()})
+
+
 class OtherPoolTest(RebalancingCase):
     """Guests may use CPUs outside the floating pool."""
 

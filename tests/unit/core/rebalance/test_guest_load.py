@@ -70,9 +70,10 @@ class GuestLoadTest(unittest.TestCase):
 
     def test_a_guest_may_run_where_its_cpus_are(self):
         self.assertEqual(
-            (1,), load_of(sample(), guest('g', 2, GIB, allowed_cpus=frozenset({2}))).allowed_nodes
+            ((1, 1),),
+            load_of(sample(), guest('g', 2, GIB, allowed_cpus=frozenset({2}))).allowed_cpu_counts,
         )
-        self.assertIsNone(load_of(sample()).allowed_nodes)
+        self.assertIsNone(load_of(sample()).allowed_cpu_counts)
 
     def test_a_widened_guest_has_a_home_node(self):
         load = load_of(sample(), widened_nodes={'uuid-g': (0, 1)})

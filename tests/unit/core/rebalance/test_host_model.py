@@ -32,9 +32,16 @@ class MayTest(unittest.TestCase):
     def test_a_guest_may_go_where_it_has_a_cpu_for_each_of_its_own(self):
         self.assertTrue(self.may_have(Place((1,), 1)))
         self.assertTrue(self.may_have(Place((0, 1), None)))
-        self.assertFalse(self.may_have(Place((1,), 1), allowed_nodes=(0, 2)))
+        self.assertFalse(self.may_have(Place((1,), 1), allowed_cpu_counts=((0, 12), (2, 12))))
         laid_out = host_of(guest_load('g', 16, (0, 1), 2.0))
         self.assertFalse(laid_out.may_have(laid_out.guests['g'], Place((2,), 2)))
+
+    def test_a_guest_may_go_where_it_may_use_a_cpu_for_each_of_its_own(self):
+        for count, may in ((3, False), (4, True)):
+            counts = ((0, 12), (1, count))
+            self.assertEqual(may, self.may_have(Place((1,), 1), allowed_cpu_counts=counts))
+        # Where it is, it may stay, and its memory may come.
+        self.assertTrue(self.may_have(Place((0,), 0), allowed_cpu_counts=((0, 2),)))
 
     def test_a_guest_that_must_not_be_touched_may_go_nowhere(self):
         for place in (Place((0,), None), Place((1,), 1), Place((0, 1), None)):

@@ -110,7 +110,13 @@ class CausesTest(unittest.TestCase):
     def test_memory_is_fetched_where_the_cpus_cannot_go(self):
         guests = [
             guest_load(
-                'g', 2, 0, 1.0, lines=5e6, memory_at=((0, 8 * MIB), (1, GIB)), allowed_nodes=(0,)
+                'g',
+                2,
+                0,
+                1.0,
+                lines=5e6,
+                memory_at=((0, 8 * MIB), (1, GIB)),
+                allowed_cpu_counts=((0, 8),),
             )
         ]
         host = ConstantHost((4, 4), (8 * GIB,) * 2, guests)
@@ -320,7 +326,7 @@ class LeftAloneTest(unittest.TestCase):
                 self.assertEqual(moved, len(plan.moves))
 
     def test_guests_stay_where_they_may_run(self):
-        plans, _ = skewed(allowed_nodes=(0,)).run(TERMS, 20)
+        plans, _ = skewed(allowed_cpu_counts=((0, 8),)).run(TERMS, 20)
         self.assertEqual([], kinds(plans))
 
     def test_a_guest_needs_a_thread_for_each_vcpu(self):

@@ -65,7 +65,7 @@ ODD_GUEST = st.builds(
     UNKNOWN.map(lambda lines: lines and lines * 1e7),
     st.none() | st.floats(0, 1),
     UNKNOWN,
-    st.none() | NODE_IDS,
+    st.none() | NODE_IDS.map(lambda ids: tuple((node, 1 + node) for node in ids)),
     st.sampled_from(('', '', 'placed_by_others')),
 )
 

@@ -54,6 +54,17 @@ class TrialTest(unittest.TestCase):
         twice = self.credit(after_interval(once, elapsed_s=3.0))
         self.assertAlmostEqual(self.credit(once) * 8 / 5, twice)
 
+    def test_an_interval_in_which_a_guest_was_not_measured_changes_nothing(self):
+        known = RebalanceMemory(trials=(TRIAL,), cautions=(Caution('d', 4.0, NOW_S),))
+        situation = ConstantHost(
+            (12, 12), (64 * GIB,) * 2, [guest_load('d', 4, 1, 4.0)]
+        ).situation()
+        unmeasured = situation._replace(
+            guests=tuple(load._replace(demand_cores=None) for load in situation.guests)
+        )
+        laid_out = host_model.HostModel(unmeasured, TERMS)
+        self.assertEqual(known, after_interval(known, laid_out))
+
     def test_a_load_that_went_away_credits_nothing(self):
         self.assertLess(
             self.credit(after_interval(RebalanceMemory(trials=(TRIAL,)), host_of(demand=0.1))), 0.1

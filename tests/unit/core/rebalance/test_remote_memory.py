@@ -43,15 +43,15 @@ def moved(host: ConstantHost) -> list[plan_records.Move]:
 
 class WithoutRatesTest(unittest.TestCase):
     def test_memory_comes_home_within_four_hours(self):
-        host = remote(None, allowed_nodes=(0,))
+        host = remote(None, allowed_cpu_counts=((0, 8),))
         moves = moved(host)
         self.assertEqual(['fetch'], [move.kind for move in moves])
         self.assertEqual(((0, 64 * GIB),), host.guests[0].bytes_by_node)
 
     def test_the_move_says_that_its_rate_is_assumed(self):
-        (fetched,) = moved(remote(None, allowed_nodes=(0,)))
+        (fetched,) = moved(remote(None, allowed_cpu_counts=((0, 8),)))
         self.assertIn('distance to memory, at an assumed rate of accesses,', explain_move(fetched))
-        (fetched,) = moved(remote(4e6, allowed_nodes=(0,)))
+        (fetched,) = moved(remote(4e6, allowed_cpu_counts=((0, 8),)))
         self.assertIn('distance to memory 0.35', explain_move(fetched))
 
     def test_a_counted_rate_is_not_replaced_by_an_assumed_one(self):
