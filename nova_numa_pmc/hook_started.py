@@ -52,12 +52,15 @@ def hold(call: HookCall, xml: bytes) -> None:
             guest, groups, decision, call.options, call.root, call.lock_timeout_s()
         )
         if decision.cpus is None:  # since the start, an override was set or its CPUs were taken
-            _undo_early(groups, early_cpus)
+            _undo_early(groups, early_cpus, guest)
             _record_left_alone(call, decision, logged=True)
             return
-        applied = _apply(call, guest, groups, decision, huge_by_node, early_cpus)
+        applied = _hold(call, groups, decision, early_cpus)
+        if _may_bind(call, guest, decision.promise):
+            bound = _hold(call, groups, decision, early_cpus, huge_by_node, bind=True)
+            applied = bound._replace(changes=applied.changes + bound.changes)
     except NumaPmcError as error:
-        _undo_early(groups, early_cpus)
+        _undo_early(groups, early_cpus, guest)
         if not isinstance(error, StateError):  # after which nothing can be recorded
             # A pinned guest is not ours to place, and one that has ended needs no place.
             missed = not isinstance(error, (PinnedByOthers, GuestGone))
@@ -81,49 +84,50 @@ def _record_left_alone(call: HookCall, decision: promises.Decision, logged: bool
         call.log_decision(decision)
 
 
-def _undo_early(groups: cgroups.GuestGroups | None, cpus: frozenset[int] | None) -> None:
-    """Widen the group that was narrowed at the start; if that fails, the agent does it later."""
+def _undo_early(
+    groups: cgroups.GuestGroups | None, cpus: frozenset[int] | None, guest: model.Guest
+) -> None:
+    """Widen the groups that were narrowed at the start; if that fails, the agent does it later."""
     if groups and cpus:
         try:
-            holding.widen_early(groups, cpus)
+            holding.widen_early(
+                groups, cpus, guest.allowed_cpus, frozenset(name for name, _ in guest.pins)
+            )
         except CpusetError:
             pass
 
 
-def _apply(
+def _hold(
     call: HookCall,
-    guest: model.Guest,
     groups: cgroups.GuestGroups,
     decision: promises.Decision,
-    huge_by_node: Mapping[int, int] | None,
     early_cpus: frozenset[int],
+    huge_by_node: Mapping[int, int] | None = None,
+    bind: bool = False,
 ) -> holding.HoldResult:
     assert decision.cpus is not None
-    mems = _bound_mems(call, guest, decision.promise)
     return holding.hold(
         groups,
         decision.cpus,
-        mems,
+        frozenset(decision.promise.mem_nodes) if bind else None,
         call.options.fetch_limit_mib << 20,
-        stay_bound=mems is not None,
+        stay_bound=bind,
         huge_by_node=huge_by_node,
         written_set=Cpuset(early_cpus, frozenset()),
     )
 
 
-def _bound_mems(
-    call: HookCall, guest: model.Guest, promise: model.Promise
-) -> frozenset[int] | None:
-    """Return the nodes to bind a guest's memory to; None: it is not bound.
+def _may_bind(call: HookCall, guest: model.Guest, promise: model.Promise) -> bool:
+    """Return whether to bind a guest's memory, which is then recorded.
 
-    This is recorded first: the agent watches the nodes of bound guests only, and the kernel kills
-    a bound guest whose node is full.
+    It is recorded first, because the agent watches the nodes of bound guests only, and the kernel
+    kills a bound guest whose node is full.
     """
     # The kernel would try in vain to move each page of locked memory.
     if not call.options.bind or guest.locked or not promise.mem_nodes:
-        return None
+        return False
     try:
-        promises.replace_running(
+        return promises.replace_running(
             promise._replace(bound=True),
             call.options,
             call.root,
@@ -132,8 +136,7 @@ def _bound_mems(
         )
     except StateError as error:
         call.log(journal.WARNING, '%s; the memory of the guest is not bound' % error)
-        return None
-    return frozenset(promise.mem_nodes)
+        return False
 
 
 def _cpus_before_text(applied: holding.HoldResult) -> str:

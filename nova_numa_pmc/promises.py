@@ -218,7 +218,7 @@ def replace_running(
     root: str,
     timeout_s: float = LOCK_TIMEOUT_S,
     started: bool = True,
-) -> None:
+) -> bool:
     """Replace the promise of a running guest, and record that the guest has started.
 
     Nothing is recorded if the guest has ended or been started again meanwhile, which a late worker
@@ -226,11 +226,14 @@ def replace_running(
 
     :param timeout_s: how long to wait for the promises file's lock [s]
     :param started: False: its start is still in progress
+    :returns: whether it was recorded
     """
     with locked(host_options, root, timeout_s) as draft:
         current = draft.promises.get(promise.uuid)
-        if current and current.since_ns == promise.since_ns:
-            draft.put(promise._replace(started=started))
+        if current is None or current.since_ns != promise.since_ns:
+            return False
+        draft.put(promise._replace(started=started))
+        return True
 
 
 def as_floating(promise: model.Promise) -> model.Promise:
@@ -427,9 +430,10 @@ def _implied_promise(
     nodes = pools.nodes_of(cpus, host)
     if len(nodes) == sum(1 for node in host.nodes if node.cpus):
         nodes = ()
+    with_memory = frozenset(node.id for node in host.nodes if node.memory_bytes)
+    is_bound = bool(nodes and mems) and mems < with_memory
     held = model.Placement(
-        nodes,
-        mem_nodes=tuple(node.id for node in host.nodes if node.id in nodes and node.memory_bytes),
+        nodes, mem_nodes=tuple(sorted(mems if is_bound else with_memory.intersection(nodes)))
     )
     now_ns = files.boottime_ns()
     start_ns = _start_ns(guest.pid, root)
@@ -437,7 +441,7 @@ def _implied_promise(
     # Nothing was recorded at its start: the hook was not installed, or failed.
     return promise._replace(
         started=True,
-        bound=bool(mems) and mems == frozenset(promise.mem_nodes),
+        bound=is_bound,
         missed=(
             promise.origin == model.FLOATING
             and not guest.placed_by

@@ -279,15 +279,22 @@ class Reassertion:
         else:
             why = room.take(promise, cgroups.read_memory_by_node(groups) or {})
         if not why:
-            if not only_unbind and any(own.mems != mems for own in own_sets(groups)):
-                applied = holding.hold(
-                    groups, cpus, mems, stay_bound=True, written_set=common_cpuset(groups)
+            if only_unbind or all(own.mems == mems for own in own_sets(groups)):
+                return
+            applied = holding.hold(
+                groups,
+                cpus,
+                mems,
+                self.host_options.fetch_limit_mib << 20,
+                stay_bound=True,
+                written_set=common_cpuset(groups),
+            )
+            if applied.memory_outcome == holding.BOUND:
+                self._log.info(
+                    'guest %s: bound to the memory of %s again', guest.name, name_nodes(mems)
                 )
-                if applied.changes:
-                    self._log.info(
-                        'guest %s: bound to the memory of %s again', guest.name, name_nodes(mems)
-                    )
-            return
+                return
+            why = holding.TEXTS[applied.memory_outcome]
         holding.release_memory(groups, mems)
         promises.replace_running(promise._replace(bound=False), self.host_options, self._root)
         self._log.info(

@@ -247,21 +247,31 @@ def narrow_early(
         write(path, format_cpulist(cpus))
 
 
-def widen_early(groups: GuestGroups, cpus: frozenset[int]) -> None:
+def widen_early(
+    groups: GuestGroups,
+    cpus: frozenset[int],
+    allowed_cpus: frozenset[int] | None = None,
+    pinned: Container[str] = (),
+) -> None:
     """Undo what was narrowed before ``started``, for a guest that is not held after all.
 
     On v1, these are the groups of the emulator and of vCPUs that have just these CPUs.
 
+    :param allowed_cpus: the CPUs that the guest may use; None: all
+    :param pinned: names of the groups that its XML pins
     :raises GuestGone, CpusetError: as :func:`hold`
     """
     cpusets = read_cpusets(groups)
     steps = _handover_steps(groups, cpusets, (cpus,), 'cpus')
     if groups.version == 1:
-        text = format_cpulist(cpusets[groups.parent].cpus)
+        all_cpus = cpusets[groups.parent].cpus
+        text = format_cpulist(all_cpus & (allowed_cpus or all_cpus) or all_cpus)
         steps = [
             (file_of(directory, 'cpus'), text)
             for directory in written_groups(groups)
-            if directory in cpusets and cpusets[directory].cpus == cpus
+            if directory in cpusets
+            and cpusets[directory].cpus == cpus
+            and os.path.basename(directory) not in pinned
         ]
     writes.write_or_undo(groups.scope, steps, writes.write_file)
 

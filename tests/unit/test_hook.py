@@ -397,12 +397,34 @@ class StartedTest(HookTest):
         def replace_once(promise, *args, **options):  # in a child process
             if tree.held('mems'):
                 raise StateError('no space left on device')
-            replace(promise, *args, **options)
+            return replace(promise, *args, **options)
 
         with mock.patch.object(promises, 'replace_running', replace_once):
             self.call('started', 1)
         self.assertEqual('0', tree.held('mems'))
         self.assertEqual((False, True), (self.promise(1).started, self.promise(1).bound))
+
+    def test_started_holds_cpus_before_it_waits_for_the_lock_to_bind(self):
+        self.host.configure('[hook]\nbind = true\ntimeout_s = 60\n')
+        tree = self.host.launch(1)
+        self.call('start', 1)
+
+        def replace(*args, **options):  # in a child process
+            self.host.write('held', tree.held())
+            raise StateError('locked')
+
+        with mock.patch.object(promises, 'replace_running', replace):
+            self.call('started', 1)
+        with open(self.host.path('held')) as file:
+            self.assertEqual('0-3', file.read())
+
+    def test_started_binds_no_memory_of_a_guest_whose_promise_is_another_ones(self):
+        self.host.configure('[hook]\nbind = true\n')
+        tree = self.host.launch(1)
+        self.call('start', 1)
+        with mock.patch.object(promises, 'replace_running', return_value=False):
+            self.call('started', 1)
+        self.assertEqual(('0-3', ''), (self.cpus(tree), tree.held('mems')))
 
     def test_started_binds_no_memory_if_that_cannot_be_recorded(self):
         self.host.configure('[hook]\nbind = true\n')

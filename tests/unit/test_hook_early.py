@@ -165,6 +165,15 @@ class Version1Test(EarlyCase):
         holding.widen_early(cgroups.find(4001, self.root), frozenset(range(4)))
         self.assertEqual('0-7 3-4 0-7', tree.held())
 
+    def test_no_group_is_widened_beyond_what_the_guest_may_use_or_its_pin(self):
+        hold = self.start()
+        tree = self.launch_and_narrow_qemu(hold)
+        self.add_vcpu(tree, 0, '0-3')
+        self.add_vcpu(tree, 1, '0-3')
+        groups, narrow = cgroups.find(4001, self.root), frozenset(range(4))
+        holding.widen_early(groups, narrow, frozenset(range(6)), frozenset({'vcpu1'}))
+        self.assertEqual('0-5 0-5 0-3', tree.held())
+
     def test_a_change_by_libvirt_restarts_the_waiting_time(self):
         hold = self.start(cpuset='0-5')
         tree = self.launch_and_narrow_qemu(hold)

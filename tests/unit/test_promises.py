@@ -98,6 +98,17 @@ class ReconcileTest(unittest.TestCase):
                 (True, 2, 512 * fake_host.MIB), (guest.started, guest.vcpus, guest.memory_bytes)
             )
 
+    def test_a_guest_whose_groups_bind_its_memory_is_bound_without_a_promise(self):
+        for mems, expected in (('1', ((1,), True)), ('0', ((0,), True)), ('0-1', ((1,), False))):
+            tree = self.host.launch(1)
+            tree.set_all('4-7')
+            tree.set_all(mems, 'mems')
+            draft = Draft()
+            self.reconcile(draft)
+            promise = draft.promises[fake_host.uuid_of(1)]
+            self.assertEqual(expected, (promise.mem_nodes, promise.bound))
+            self.assertEqual((1,), promise.cpu_nodes)
+
     def test_a_guest_that_floats_though_the_hook_was_there_was_missed(self):
         began_after = self.host.launch(1)
         self.host.launch(2, xml=fake_host.domain_xml(2, extra=domains.OPTED_OUT))

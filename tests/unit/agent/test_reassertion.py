@@ -342,6 +342,13 @@ class BoundTest(AgentCase):
             self.assertEqual(mems, self.mems())
         self.assertFalse(self.promises()[fake_host.uuid_of(1)].bound)
 
+    def test_a_guest_that_cannot_be_bound_is_recorded_as_unbound(self):
+        self.tree.set_bytes({0: 400 * MIB, 1: MIB})
+        self.host.configure('[hook]\nbind = true\nfetch_limit_mib = 64\n')
+        agent = self.open_agent()
+        self.tick(agent, 0)
+        self.assertFalse(self.promises()[fake_host.uuid_of(1)].bound)
+
     def test_a_guest_that_cannot_be_held_is_unbound(self):
         agent = self.open_agent()
         self.tick(agent, 0)
