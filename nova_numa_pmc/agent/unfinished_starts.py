@@ -83,27 +83,38 @@ class UnfinishedStarts:
         """Finish one start; return the guest's promise, or None if the start stays unfinished."""
         try:
             if promise.missed and not guest.placed_by:
-                return self._place(guest)
-            finished_promise = promise._replace(started=True, missed=False)
+                return self._place(
+                    guest,
+                    promises.decide_promise(
+                        guest, self.host_options, self._root, promises.LOCK_TIMEOUT_S
+                    ),
+                )
+            started_promise = promise._replace(started=True, missed=False)
             if not promise.started and promise.origin == model.PLACED:
-                finished_promise = self._beside_memory(guest, finished_promise)
-            promises.replace_running(finished_promise, self.host_options, self._root)
+                why = 'as promised at its start'
+                return self._place(guest, promises.Decision(started_promise, None, why, ()))
+            promises.replace_running(started_promise, self.host_options, self._root)
+            return started_promise
         except GuestGone:
             return None
         except NumaPmcError as error:
             self._log.warning('guest %s: its start could not be finished: %s', guest.name, error)
             return None
-        if not promise.started and promise.origin == model.PLACED:
-            self._log_start(guest, finished_promise, 'as promised at its start')
-        return finished_promise
 
-    def _place(self, guest: model.Guest) -> model.Promise:
-        """Decide on a guest that the hook has not placed; record and return its promise."""
-        decision = promises.decide_promise(
-            guest, self.host_options, self._root, promises.LOCK_TIMEOUT_S
-        )
+    def _place(self, guest: model.Guest, decision: promises.Decision) -> model.Promise:
+        """Record the place of a guest that the hook has not held; return its promise.
+
+        :param decision: the place, unless the guest's memory has to stay elsewhere
+        """
         if decision.promise.origin == model.PLACED:
-            decision = self._decide_beside_memory(guest, decision)
+            decision, _, _ = follow_memory.decide_beside_memory(
+                guest,
+                cgroups.find(guest.pid, self._root),
+                decision,
+                self.host_options,
+                self._root,
+                promises.LOCK_TIMEOUT_S,
+            )
         for problem in decision.problems:
             self._log.warning('guest %s: %s', guest.name, problem)
         started_promise = decision.promise._replace(started=True)
@@ -117,24 +128,6 @@ class UnfinishedStarts:
                 decision.why,
             )
         return started_promise
-
-    def _beside_memory(self, guest: model.Guest, promise: model.Promise) -> model.Promise:
-        """Return the promise of a guest, at another place if its memory has to stay there."""
-        decision = promises.Decision(promise, None, '', ())
-        return self._decide_beside_memory(guest, decision).promise._replace(started=True)
-
-    def _decide_beside_memory(
-        self, guest: model.Guest, decision: promises.Decision
-    ) -> promises.Decision:
-        decision, _, _ = follow_memory.decide_beside_memory(
-            guest,
-            cgroups.find(guest.pid, self._root),
-            decision,
-            self.host_options,
-            self._root,
-            promises.LOCK_TIMEOUT_S,
-        )
-        return decision
 
     def _log_start(self, guest: model.Guest, promise: model.Promise, why: str) -> None:
         self.starts_taken_over += 1

@@ -156,7 +156,9 @@ class PlaceTest(AgentCase):
         self.set_guest_times(1, 0)
         self.promise(1, 0, started=False, since_ns=START_NS)
         self.tick(agent, 0)
-        self.tick(agent, 5)
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            self.tick(agent, 5)
+        self.assertIn('now placed on node 1: node 1: ', ' '.join(logs.output))
         self.assertEqual('4-7', tree.held())
         self.assertEqual(('placed', (1,), True, False), self.placed(1))
 
