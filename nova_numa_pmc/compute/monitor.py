@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import nova.conf
 from nova import objects
-from nova.compute import task_states, vm_states
+from nova.compute import vm_states
 from nova.compute.monitors.cpu import virt_driver
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -32,8 +32,6 @@ from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import publication
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nova.compute.resource_tracker import ResourceTracker
 
     from nova_numa_pmc.state.publication import Publication
@@ -188,8 +186,11 @@ def _unseen_ratio(node: objects.ComputeNode, tracker: ResourceTracker) -> float:
         and not (migration.is_live_migration and (migration.status or '').startswith('running'))
         for uuid, migration in tracker.tracked_migrations.items()
     )
-    unshelving = sum(map(_is_unshelving, _states(node, tracker).values()))
-    unseen = max(0, int(stats.get('num_vm_building') or 0)) + unshelving + incoming
+    # Of the shelved instances, Nova counts only those that are being unshelved.
+    unseen = incoming + sum(
+        max(0, int(stats.get('num_vm_' + state) or 0))
+        for state in (vm_states.BUILDING, vm_states.SHELVED_OFFLOADED)
+    )
     instances = int(stats.get('num_instances') or 0) + incoming
     return min(1.0, unseen / instances) if instances > 0 else 0.0
 
@@ -199,30 +200,15 @@ def _seen_uuids(node: objects.ComputeNode, tracker: ResourceTracker) -> tuple[st
 
     These are being built or unshelved.
     """
-    states = _states(node, tracker)
+    stats = tracker.stats.get(node.hypervisor_hostname)
+    states = stats.states if stats is not None else {}
     return tuple(
         sorted(
             uuid
             for uuid in tracker.tracked_instances
-            if states.get(uuid, {}).get('vm_state') != vm_states.BUILDING
-            and not _is_unshelving(states.get(uuid, {}))
+            if states.get(uuid, {}).get('vm_state')
+            not in (vm_states.BUILDING, vm_states.SHELVED_OFFLOADED)
         )
-    )
-
-
-def _states(
-    node: objects.ComputeNode, tracker: ResourceTracker
-) -> Mapping[str, Mapping[str, str | None]]:
-    """Return {uuid: its ``vm_state`` and ``task_state``} of the instances that Nova counts."""
-    stats = tracker.stats.get(node.hypervisor_hostname)
-    return stats.states if stats is not None else {}
-
-
-def _is_unshelving(state: Mapping[str, str | None]) -> bool:
-    """Return whether an instance has been claimed, but its image is still being copied."""
-    return (
-        state.get('vm_state') == vm_states.SHELVED_OFFLOADED
-        and state.get('task_state') == task_states.SPAWNING
     )
 
 

@@ -243,12 +243,15 @@ def _arrivals(
 def _count_unlisted(host_state: HostStateLike) -> int:
     """Return the number of instances that Nova counts on the host but does not list.
 
-    Instances that are being built may be missing from the list, so they are left out. The list is
-    sent by nova-compute or read from the cell's database, whereas the counts belong to the compute
-    node. They differ after a lost message and while an instance leaves. Neither of them includes
-    what the same request has put on the host.
+    Instances that are being built or unshelved may be missing from the list, so they are left out.
+    The list is sent by nova-compute or read from the cell's database, whereas the counts belong to
+    the compute node. They differ after a lost message and while an instance leaves. Neither
+    includes what the same request has put on the host.
     """
-    building = int(host_state.stats.get('num_vm_building') or 0)
+    building = sum(
+        int(host_state.stats.get(key) or 0)
+        for key in ('num_vm_building', 'num_vm_shelved_offloaded')
+    )
     counted = int(host_state.stats.get('num_instances') or 0)
     return max(0, counted - building - len(host_state.instances))
 

@@ -109,7 +109,11 @@ class MonitorTest(base.NovaTest):
         tracker.stats['one'].states[first].update(
             vm_state='shelved_offloaded', task_state='spawning'
         )
-        tracker.compute_nodes['one'].stats = {'num_instances': '2', 'num_vm_building': '0'}
+        tracker.compute_nodes['one'].stats = {
+            'num_instances': '2',
+            'num_vm_building': '0',
+            'num_vm_shelved_offloaded': '1',
+        }
         decoded = metrics_decoder.decode(self.monitor('one')._numa_metrics())
         self.assertEqual(2, decoded.vcpus_used)
         self.assertEqual((0, 1), decoded.count_departed([second]))
