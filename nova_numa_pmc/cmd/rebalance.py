@@ -96,24 +96,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     if not argv or (argv[0].startswith('-') and argv[0] not in ('-h', '--help')):
         argv.insert(0, NO_COMMAND)
-    for stream in (sys.stdout, sys.stderr):  # whatever the locale cannot encode is printed as '?'
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors='replace')
-    args = build_parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors='replace')  # what the locale cannot encode is printed as '?'
     try:
-        code: int = args.run(args)
-        sys.stdout.flush()
-        return code
+        try:
+            args = build_parser().parse_args(argv)
+            code: int = args.run(args)
+            return code
+        finally:
+            if sys.stdout is not None:  # it was closed
+                sys.stdout.flush()
     except BrokenPipeError:
-        # Otherwise, Python reports that it cannot write the rest when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return exits.PROBLEM
     except KeyboardInterrupt:
         print('nova-numa-rebalance: interrupted by the operator', file=sys.stderr)
         return exits.PROBLEM
     except (exceptions.NumaPmcError, OSError) as error:
         print('nova-numa-rebalance: %s' % error, file=sys.stderr)
+        _drop_output()
         return exits.PROBLEM
+
+
+def _drop_output() -> None:
+    """Drop the output that is not written yet; otherwise, Python tries again when it exits."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except AttributeError:  # it was closed
+        pass
 
 
 if __name__ == '__main__':

@@ -68,7 +68,7 @@ def _lines(paths: list[str]) -> Iterator[str]:
         if path == '-':
             if isinstance(sys.stdin, io.TextIOWrapper):
                 sys.stdin.reconfigure(encoding='utf-8', errors='replace')
-            yield from sys.stdin
+            yield from sys.stdin or ()  # None: it was closed
         elif path.endswith('.gz'):
             with gzip.open(path, 'rt', encoding='utf-8', errors='replace') as stream:
                 try:

@@ -25,13 +25,31 @@ def run(*arguments, stdout=subprocess.PIPE, **variables):
 
 class OutputTest(unittest.TestCase):
     def test_a_closed_pipe_ends_it_with_1_and_without_a_word(self):
-        reader, writer = os.pipe()
-        os.close(reader)
-        try:
-            done = run('events', '--cpu', 'skylake-sp', stdout=writer)
-        finally:
-            os.close(writer)
-        self.assertEqual((1, b''), (done.returncode, done.stderr))
+        for arguments in (('events', '--cpu', 'skylake-sp'), ('--help',)):
+            for unbuffered in ('', '1'):
+                reader, writer = os.pipe()
+                os.close(reader)
+                try:
+                    done = run(*arguments, stdout=writer, PYTHONUNBUFFERED=unbuffered)
+                finally:
+                    os.close(writer)
+                with self.subTest(arguments, unbuffered=unbuffered):
+                    self.assertEqual((1, b''), (done.returncode, done.stderr))
+
+    def test_a_full_disk_is_named(self):
+        with open('/dev/full', 'w') as full:
+            done = run('events', '--cpu', 'skylake-sp', stdout=full)
+        self.assertEqual(1, done.returncode)
+        self.assertRegex(done.stderr.decode(), '^nova-numa-rebalance: .*No space left[^\n]*\n$')
+
+    def test_a_closed_output_is_not_a_failure(self):
+        done = subprocess.run(
+            ['/bin/sh', '-c', 'exec "$@" >&-', '-', *COMMAND, 'events', '--cpu', 'skylake-sp'],
+            cwd=TOP,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+        self.assertEqual((0, b''), (done.returncode, done.stderr))
 
     def test_what_the_locale_cannot_encode_is_replaced(self):
         done = run('report', '--help', PYTHONIOENCODING='latin-1')
