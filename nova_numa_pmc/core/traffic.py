@@ -10,7 +10,6 @@ from nova_numa_pmc.core.pressure import LINE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc import model
     from nova_numa_pmc.sample_records import GuestSample, NodeSample
 
 
@@ -27,26 +26,34 @@ def lines_per_sec(sample: GuestSample) -> float | None:
 
 
 def bytes_per_line(
-    samples: Sequence[GuestSample], nodes: Sequence[model.NodeView | NodeSample]
+    samples: Sequence[GuestSample], bandwidths: Sequence[float | None]
 ) -> float | None:
     """Return the host's DRAM traffic per counted access of its guests [bytes]; None if unknown.
 
     Events of retired loads count neither prefetches nor stores, so that a counted access stands
     for more than its own 64 bytes. The traffic that the memory controllers served is therefore
     divided over the counted accesses.
+
+    :param bandwidths: of the nodes that guests may use [bytes/s]; None: unknown
     """
     lines = sum(lines_per_sec(sample) or 0.0 for sample in samples)
-    bandwidths = [
-        node.bandwidth_bytes_per_sec for node in nodes if node.bandwidth_bytes_per_sec is not None
-    ]
-    return sum(bandwidths) / lines if lines and len(bandwidths) == len(nodes) else None
+    known = [bandwidth for bandwidth in bandwidths if bandwidth is not None]
+    return sum(known) / lines if lines and len(known) == len(bandwidths) else None
 
 
 def traffic_by_guest(
     samples: Sequence[GuestSample], nodes: Sequence[NodeSample]
 ) -> dict[str, float]:
     """Return {uuid: DRAM traffic [bytes/s]} of the guests whose traffic is known."""
-    line_bytes = bytes_per_line(samples, nodes)
+    # Memory controllers are known by the CPUs of their node; other memory is seldom for guests.
+    line_bytes = bytes_per_line(
+        samples,
+        [
+            node.bandwidth_bytes_per_sec
+            for node in nodes
+            if node.capacity_cores or node.bandwidth_bytes_per_sec is not None
+        ],
+    )
     rates = {sample.uuid: bytes_per_sec(sample, line_bytes) for sample in samples}
     return {uuid: rate for uuid, rate in rates.items() if rate is not None}
 

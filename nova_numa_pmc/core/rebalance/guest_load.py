@@ -35,7 +35,10 @@ def guest_loads(
     :param host, measured_since_ns: as in :func:`eligibility.why_not`
     """
     samples = sorted(samples, key=lambda sample: sample.uuid)
-    bytes_per_line = traffic.bytes_per_line(samples, view.nodes)
+    bytes_per_line = traffic.bytes_per_line(
+        samples,
+        [node.bandwidth_bytes_per_sec for node in view.nodes if node.cores or node.capacity_bytes],
+    )
     return tuple(
         _guest_load(
             sample,

@@ -68,6 +68,15 @@ class GuestLoadTest(unittest.TestCase):
         load = load_of(sample(local_per_sec=4e7, remote_per_sec=1e7), view=view)
         self.assertIsNone(load.bandwidth_bytes_per_sec)
 
+    def test_memory_that_is_not_for_guests_does_not_hide_their_traffic(self):
+        view = VIEW._replace(nodes=(*VIEW.nodes, model.NodeView(9, 0.0, 0, 0, 0)))
+        counted = sample(local_per_sec=4e7, remote_per_sec=1e7)
+        self.assertEqual(
+            load_of(counted).bandwidth_bytes_per_sec,
+            load_of(counted, view=view).bandwidth_bytes_per_sec,
+        )
+        self.assertIsNotNone(load_of(counted, view=view).bandwidth_bytes_per_sec)
+
     def test_a_guest_may_run_where_its_cpus_are(self):
         self.assertEqual(
             ((1, 1),),
