@@ -99,6 +99,7 @@ class GuestStatus(Record):
     :param demand_history: its demand history as the agent last saved it, or None
     :param pinned: (name of a thread's group, such as 'vcpu0'; its CPUs) of the threads that others
         have pinned since the guest was placed
+    :param is_held: whether its CPUs are held to just its promised nodes; None if unknown
     """
 
     guest: model.Guest
@@ -111,6 +112,7 @@ class GuestStatus(Record):
     problem: str = ''
     demand_history: GuestHistory | None = None
     pinned: tuple[tuple[str, frozenset[int]], ...] = ()
+    is_held: bool | None = None
 
 
 class HostStatus(Record):
@@ -308,6 +310,10 @@ def _guest_status(
         pinned = pinned_threads.find(guest, promise, observed.host, command.root)
     except CpusetError as error:
         problem = str(error)
+    with_cpus = {node.id for node in observed.host.nodes if node.online_cpus}
+    is_held = None
+    if promise and held_nodes is not None:
+        is_held = (set(held_nodes) or with_cpus) == set(promise.cpu_nodes) & with_cpus
     home_ratio, total = None, sum((by_node or {}).values())
     if by_node and total and promise and promise.mem_nodes:
         home_ratio = sum(by_node.get(node, 0) for node in promise.mem_nodes) / total
@@ -322,4 +328,5 @@ def _guest_status(
         problem,
         None,
         tuple(pinned.items()),
+        is_held,
     )

@@ -224,9 +224,15 @@ def decide(
             pressure=loss.pressure if is_known else None,
             loss=loss.loss_ratio,
             penalty=host_penalty,
-            added_weight=0.0 - max(0.0, conf['weight_multiplier']) * host_penalty,
+            added_weight=0.0 - weight_multiplier(conf) * host_penalty,
         )
     return decisions
+
+
+def weight_multiplier(conf: Mapping[str, Any]) -> float:
+    """Return the multiplier of penalties; as for the weigher, 0 if the option is invalid."""
+    multiplier: float = conf['weight_multiplier']
+    return multiplier if math.isfinite(multiplier) and multiplier > 0 else 0.0
 
 
 def defaults() -> dict[str, Any]:

@@ -172,7 +172,7 @@ def _place_instance(
         return None
     hosts_with_room = [hosts_with_room[position] for position in passing]
     decisions = [decisions[position] for position in passing]
-    multiplier = conf['weight_multiplier']
+    multiplier = saved_hosts.weight_multiplier(conf)
     weights = [
         nova_weight - multiplier * decision.penalty
         for nova_weight, decision in zip(_nova_weights(hosts_with_room), decisions)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model, promises
+from nova_numa_pmc import host_cpus, model, promises
 from nova_numa_pmc.cli import arguments, context, exits, output, run_moves
 from nova_numa_pmc.host import cgroups, holding
 from nova_numa_pmc.state import overrides
@@ -38,21 +38,24 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     command = command or context.CommandContext(args.root)
     command.require_root()
     if not args.release:
-        uuid, name = command.find_overridden(args.guest)
-        _record(command, uuid, name, args.json)
+        override = _override(*command.find_overridden(args.guest))
+        overrides.put(override, command.root)
+        _print(override, args.json)
         return exits.OK
     guest = command.find(args.guest)
     # The lock keeps an agent in the middle of a tick from writing back what is released here.
     with run_moves.hold_move_lock(command, 'ignore', args.wait):
-        _record(command, guest.uuid, guest.name, args.json)
+        overrides.put(_override(guest.uuid, guest.name), command.root)
         _release(command, guest)
+        _print(_override(guest.uuid, guest.name), args.json)
     return exits.OK
 
 
-def _record(command: context.CommandContext, uuid: str, name: str, as_json: bool) -> None:
-    """Record the override and print it."""
-    override = overrides.Override(uuid, model.IGNORE, name)
-    overrides.put(override, command.root)
+def _override(uuid: str, name: str) -> overrides.Override:
+    return overrides.Override(uuid, model.IGNORE, name)
+
+
+def _print(override: overrides.Override, as_json: bool) -> None:
     output.print_override(
         override,
         'ignored: it is neither held nor moved, and left floating at its next start',
@@ -62,7 +65,10 @@ def _record(command: context.CommandContext, uuid: str, name: str, as_json: bool
 
 def _release(command: context.CommandContext, guest: model.Guest) -> None:
     """Release a guest that we have placed from its promise, its CPUs and its nodes."""
+    host = host_cpus.host_with_pool_cpus(command.root)
     with promises.locked(command.host_options, command.root, promises.LOCK_TIMEOUT_S) as draft:
+        # Without a promise, it is released from what its groups hold it to.
+        promises.reconcile(draft, host, command.host_options, command.root)
         promise = draft.promises.get(guest.uuid)
         if promise is None or promise.origin != model.PLACED:
             return

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import arguments, context, exits, output, run_moves
+from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.exceptions import CpusetError, PageMoveError
 from nova_numa_pmc.host import cgroups
@@ -76,7 +77,7 @@ def _move_to_node(
     """Move a guest to a node and return the result, or None if it is there already.
 
     :param wait_s: how long to wait for another process that moves guests [s]
-    :raises PageMoveError: the node has no CPUs for guests, or the guest must not be moved
+    :raises PageMoveError: the node has too few CPUs for the guest, or it must not be moved
     """
     observed = command.observe(write_promises=True)
     node = next((node for node in observed.host.nodes if node.id == node_id), None)
@@ -96,6 +97,12 @@ def _move_to_node(
         )
     ):
         return None
+    cpu_count = len(pools.cpus_on((node_id,), observed.host, guest))
+    if cpu_count < guest.vcpus_limit:
+        raise PageMoveError(
+            'guest %s: not pinned: it has up to %d vCPUs, but may use only %d CPUs of node %d'
+            % (guest.name, guest.vcpus_limit, cpu_count, node_id)
+        )
     # An earlier override does not matter, as this one will replace it.
     reason_code = eligibility.why_not(guest._replace(override=''), promise)
     if promise is None or reason_code:

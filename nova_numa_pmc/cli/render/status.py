@@ -172,17 +172,12 @@ def why(status: GuestStatus, now_s: float, boottime_s: float) -> str:
     if promise is None:
         return 'no promise'
     reasons = [_origin_text(status, promise, now_s, boottime_s)]
-    nodes_differ = (
-        promise.cpu_nodes
-        and status.held_nodes is not None
-        and set(status.held_nodes) != set(promise.cpu_nodes)
-    )
     if status.pinned:
         reasons.append(
             'pinned by others and left alone: '
             + ', '.join('%s on %s' % (name, format_cpulist(cpus)) for name, cpus in status.pinned)
         )
-    elif nodes_differ and promise.origin == model.PLACED:
+    elif status.is_held is False and promise.origin == model.PLACED:
         is_widened = not status.held_nodes or set(status.held_nodes) > set(promise.cpu_nodes)
         reasons.append(
             ('widened from ' if is_widened else 'not on ') + name_nodes(promise.cpu_nodes)

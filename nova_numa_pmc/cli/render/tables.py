@@ -63,11 +63,14 @@ def percent(ratio: float | None) -> str:
 
 
 def clock_time(taken_s: float) -> str:
-    """Return a time as local time, such as '2026-03-01 14:03:59'.
+    """Return a time as local time, such as '2026-03-01 14:03:59', or '-' if it is out of range.
 
     :param taken_s: the time [s since the epoch]
     """
-    return datetime.datetime.fromtimestamp(taken_s).strftime('%Y-%m-%d %H:%M:%S')
+    try:
+        return datetime.datetime.fromtimestamp(taken_s).strftime('%Y-%m-%d %H:%M:%S')
+    except (ValueError, OverflowError, OSError):
+        return UNKNOWN
 
 
 def short_number(value: float | None, base: int = 1000) -> str:

@@ -10,8 +10,8 @@ from nova_numa_pmc import model, promises
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.exceptions import NumaPmcError, OptionsError, PageMoveError, UnknownGuest
-from nova_numa_pmc.host import guests
-from nova_numa_pmc.state import overrides, pause, publication
+from nova_numa_pmc.host import files, guests
+from nova_numa_pmc.state import overrides, pause, promises_file, publication
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES, TwoNodes
 from tests.fixtures import domains, fake_host, sysfs
@@ -151,6 +151,12 @@ class PinTest(OperatingCase):
             self.run_command('pin', fake_host.name_of(1), '--node', '1')
         self.assertEqual({}, self.whats())
 
+    def test_pin_to_a_node_with_too_few_cpus_is_refused(self):
+        self.host.launch(1, xml=fake_host.domain_xml(1, vcpus=6))
+        with self.assertRaisesRegex(PageMoveError, 'up to 6 vCPUs, but may use only 4'):
+            self.run_command('pin', fake_host.name_of(1), '--node', '1')
+        self.assertEqual({}, self.whats())
+
     def test_a_guest_that_does_not_run_is_pinned_and_unpinned_by_uuid(self):
         self.run_command('pin', fake_host.uuid_of(9))
         self.run_command('ignore', fake_host.name_of(1))
@@ -174,6 +180,26 @@ class PinTest(OperatingCase):
         self.assertEqual(((), '0-7', {0}), places[2])
         self.tick(self.open_agent(agent_conf.OFF), 0)
         self.assertEqual((places[2], '0-3'), (self.places()[2], self.places()[3][1]))
+
+    def test_a_guest_whose_promise_was_lost_is_released_too(self):
+        tree = self.kernel.memories[4001].tree
+        tree.set_all('0-3')
+        os.unlink(os.path.join(self.directory, promises_file.FILE))
+        self.run_command('ignore', fake_host.name_of(1), '--release')
+        self.assertEqual('0-7', tree.held())
+
+    def test_status_is_shown_whatever_time_a_pause_is_of(self):
+        self.host.write('run/nova-numa-pmc/paused', '20261121140000\n')
+        self.assertEqual(0, self.run_command('status')[0])
+
+    def test_a_guest_that_spans_all_nodes_is_not_widened(self):
+        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
+            promise = draft.promises[fake_host.uuid_of(1)]
+            draft.put(promise._replace(cpu_nodes=(0, 1), mem_nodes=(0, 1)))
+        self.kernel.memories[4001].tree.set_all('0-7')
+        _, answer = self.run_json('status')
+        [why] = [each['why'] for each in answer['guests'] if each['uuid'] == fake_host.uuid_of(1)]
+        self.assertNotIn('widened', why)
 
     def test_a_released_guest_no_longer_counts_on_its_l3_cache(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])

@@ -111,10 +111,10 @@ class WhatIfTest(unittest.TestCase):
             code, out, _ = self.call('--json', *options)
             self.assertEqual((0, 0), (code, json.loads(out)['changed']), options)
         path = self.directory / 'nova.conf'
-        path.write_text('[numa_pmc]\nweight_multiplier = 0\n')
-        self.assertEqual(
-            0, json.loads(self.call('--json', '--nova-conf', str(path))[1])['changed']
-        )
+        for multiplier in ('0', '-5', 'inf'):  # with the last two, the weigher does not weigh
+            path.write_text('[numa_pmc]\nweight_multiplier = %s\n' % multiplier)
+            answer = json.loads(self.call('--json', '--nova-conf', str(path))[1])
+            self.assertEqual(0, answer['changed'], multiplier)
 
     def test_a_file_that_cannot_be_used_is_refused(self):
         for rows, word in (

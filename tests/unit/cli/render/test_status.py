@@ -54,7 +54,8 @@ class WhyTest(unittest.TestCase):
             (None, ''),
         ):
             with self.subTest(held):
-                self.assertEqual('placed 5 min ago' + text, why(held=held))
+                is_held = None if held is None else False
+                self.assertEqual('placed 5 min ago' + text, why(held=held, is_held=is_held))
 
     def test_why_says_what_keeps_a_guest_there(self):
         self.assertEqual('placed 5 min ago; bound to its nodes', why(why_fixed='bound'))
