@@ -57,8 +57,7 @@ def hold(call: HookCall, xml: bytes) -> None:
             return
         applied = _hold(call, groups, decision, early_cpus)
         if _may_bind(call, guest, decision.promise):
-            bound = _hold(call, groups, decision, early_cpus, huge_by_node, bind=True)
-            applied = bound._replace(changes=applied.changes + bound.changes)
+            applied = _bind(call, groups, decision, applied, huge_by_node)
     except NumaPmcError as error:
         _undo_early(groups, early_cpus, guest)
         if not isinstance(error, StateError):  # after which nothing can be recorded
@@ -102,19 +101,40 @@ def _hold(
     groups: cgroups.GuestGroups,
     decision: promises.Decision,
     early_cpus: frozenset[int],
-    huge_by_node: Mapping[int, int] | None = None,
-    bind: bool = False,
 ) -> holding.HoldResult:
     assert decision.cpus is not None
     return holding.hold(
         groups,
         decision.cpus,
-        frozenset(decision.promise.mem_nodes) if bind else None,
-        call.options.fetch_limit_mib << 20,
-        stay_bound=bind,
-        huge_by_node=huge_by_node,
+        fetch_limit_bytes=call.options.fetch_limit_mib << 20,
         written_set=Cpuset(early_cpus, frozenset()),
     )
+
+
+def _bind(
+    call: HookCall,
+    groups: cgroups.GuestGroups,
+    decision: promises.Decision,
+    held: holding.HoldResult,
+    huge_by_node: Mapping[int, int] | None,
+) -> holding.HoldResult:
+    """Bind the memory of a guest whose CPUs are held; return the result of both."""
+    try:
+        bound = holding.hold(
+            groups,
+            held.cpus,
+            frozenset(decision.promise.mem_nodes),
+            call.options.fetch_limit_mib << 20,
+            stay_bound=True,
+            huge_by_node=huge_by_node,
+            written_set=Cpuset(held.cpus, frozenset()),
+        )
+    except GuestGone:
+        raise
+    except CpusetError as error:
+        call.log(journal.WARNING, '%s; the memory of the guest is not bound' % error)
+        return held
+    return bound._replace(changes=held.changes + bound.changes)
 
 
 def _may_bind(call: HookCall, guest: model.Guest, promise: model.Promise) -> bool:

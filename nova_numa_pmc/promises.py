@@ -431,7 +431,8 @@ def _implied_promise(
     if len(nodes) == sum(1 for node in host.nodes if node.cpus):
         nodes = ()
     with_memory = frozenset(node.id for node in host.nodes if node.memory_bytes)
-    is_bound = bool(nodes and mems) and mems < with_memory
+    # Unbound memory may come from more nodes than the guest has, if not from all that have any.
+    is_bound = bool(mems) and len(mems) <= len(nodes) and mems < with_memory
     held = model.Placement(
         nodes, mem_nodes=tuple(sorted(mems if is_bound else with_memory.intersection(nodes)))
     )

@@ -16,7 +16,8 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.core import page_choice, pools
+from nova_numa_pmc.agent import room_for_bound
+from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError
@@ -29,7 +30,7 @@ from nova_numa_pmc.host.cpusets import (
     own_sets,
     read_cpusets,
 )
-from nova_numa_pmc.host.page_moves import node_room
+from nova_numa_pmc.host.page_moves import hugetlb
 
 if TYPE_CHECKING:
     import logging
@@ -85,7 +86,7 @@ class Reassertion:
         """
         assert tick.host is not None and tick.host_promises is not None
         failed: set[str] = set()
-        room = _Room(self.host_options.placement_options.reserve_bytes, self._root)
+        room = room_for_bound.Room(self.host_options.placement_options.reserve_bytes, self._root)
         self._forget(tick.guests)
         for guest in tick.guests:
             promise = tick.host_promises.promises.get(guest.uuid)
@@ -265,7 +266,7 @@ class Reassertion:
         promise: model.Promise,
         cpus: frozenset[int],
         covered: Set[int] | None,
-        room: _Room,
+        room: room_for_bound.Room,
         only_unbind: bool,
     ) -> None:
         """Keep a bound guest bound while its promised memory fits its nodes, else unbind it."""
@@ -279,20 +280,26 @@ class Reassertion:
         else:
             why = room.take(promise, cgroups.read_memory_by_node(groups) or {})
         if not why:
-            if only_unbind or all(own.mems == mems for own in own_sets(groups)):
+            bound = [own.mems == mems for own in own_sets(groups)]
+            if only_unbind or all(bound):
                 return
             applied = holding.hold(
                 groups,
                 cpus,
                 mems,
-                self.host_options.fetch_limit_mib << 20,
+                # If only a new vCPU is not bound, no memory is elsewhere.
+                1 << 62 if any(bound) else self.host_options.fetch_limit_mib << 20,
                 stay_bound=True,
                 written_set=common_cpuset(groups),
+                huge_by_node=hugetlb.read_bytes_by_node(groups.pid, self._root) or None
+                if guest.page_bytes
+                else {},
             )
             if applied.memory_outcome == holding.BOUND:
-                self._log.info(
-                    'guest %s: bound to the memory of %s again', guest.name, name_nodes(mems)
-                )
+                if applied.changes:
+                    self._log.info(
+                        'guest %s: bound to the memory of %s again', guest.name, name_nodes(mems)
+                    )
                 return
             why = holding.TEXTS[applied.memory_outcome]
         holding.release_memory(groups, mems)
@@ -300,45 +307,6 @@ class Reassertion:
         self._log.info(
             'guest %s: no longer bound to the memory of %s: %s', guest.name, name_nodes(mems), why
         )
-
-
-class _Room:
-    """The available memory that the nodes have for bound guests in one tick.
-
-    It excludes the reserve: below that, the kernel may kill guests that cannot use another node.
-
-    :param reserve_bytes: memory of each node that is kept for the host
-    """
-
-    def __init__(self, reserve_bytes: int, root: str) -> None:
-        self._reserve_bytes = reserve_bytes
-        self._root = root
-        self._room_bytes: dict[int, int] = {}  # by node id
-
-    def take(self, promise: model.Promise, present_bytes: Mapping[int, int]) -> str:
-        """Subtract a guest's untouched memory from the room of its nodes.
-
-        :param present_bytes: {node id: bytes} that the guest has
-        :returns: why the memory does not fit; empty if it does
-        """
-        if promise.page_bytes:
-            return ''  # its huge pages were taken from their pool at its start
-        wanted_bytes = page_choice.wanted_bytes_by_node(
-            promise.mem_nodes, promise.mem_node_bytes, promise.memory_bytes
-        )
-        for node, promised_bytes in wanted_bytes.items():
-            if node not in self._room_bytes:
-                self._room_bytes[node] = (
-                    node_room.available_bytes(node, self._root) - self._reserve_bytes
-                )
-            untouched_bytes = max(0, promised_bytes - present_bytes.get(node, 0))
-            if untouched_bytes > self._room_bytes[node]:
-                return '%d MiB more are promised there, but only %d MiB are left' % (
-                    untouched_bytes >> 20,
-                    max(0, self._room_bytes[node] >> 20),
-                )
-            self._room_bytes[node] -= untouched_bytes
-        return ''
 
 
 def _hold_groups(

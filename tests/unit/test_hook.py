@@ -7,8 +7,8 @@ from unittest import mock
 
 from nova_numa_pmc import hook, hook_worker, model, promises
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.host import files, journal
+from nova_numa_pmc.exceptions import CpusetError, StateError
+from nova_numa_pmc.host import files, holding, journal
 from nova_numa_pmc.state import overrides, pool_loads, promises_file
 from tests.fixtures import domains, fake_host, sysfs
 
@@ -417,6 +417,26 @@ class StartedTest(HookTest):
             self.call('started', 1)
         with open(self.host.path('held')) as file:
             self.assertEqual('0-3', file.read())
+
+    def test_started_holds_cpus_where_memory_cannot_be_bound(self):
+        self.host.configure('[hook]\nbind = true\n')
+        hold = holding.hold
+
+        def hold_cpus(groups, cpus, mems=None, *args, **options):  # in a child process
+            if mems:
+                raise CpusetError('cpuset.mems: device or resource busy')
+            return hold(groups, cpus, mems, *args, **options)
+
+        for number, version in ((1, 1), (2, 2)):
+            tree = self.host.launch(number, version=version)
+            self.call('start', number)
+            with mock.patch.object(holding, 'hold', hold_cpus):
+                self.call('started', number)
+            promise = self.promise(number)
+            self.assertEqual(
+                ('placed', True, False), (promise.origin, promise.started, promise.bound)
+            )
+            self.assertIn(tree.held(), ('0-3', '4-7'))
 
     def test_started_binds_no_memory_of_a_guest_whose_promise_is_another_ones(self):
         self.host.configure('[hook]\nbind = true\n')

@@ -345,9 +345,18 @@ class BoundTest(AgentCase):
     def test_a_guest_that_cannot_be_bound_is_recorded_as_unbound(self):
         self.tree.set_bytes({0: 400 * MIB, 1: MIB})
         self.host.configure('[hook]\nbind = true\nfetch_limit_mib = 64\n')
+        with self.assertLogs(LOG, 'INFO') as logs:
+            self.tick(self.open_agent(), 0)
+        self.assertIn('too much to move at once', ' '.join(logs.output))
+        self.assertFalse(self.promises()[fake_host.uuid_of(1)].bound)
+
+    def test_a_vcpu_that_is_plugged_into_a_bound_guest_is_bound_too(self):
         agent = self.open_agent()
         self.tick(agent, 0)
-        self.assertFalse(self.promises()[fake_host.uuid_of(1)].bound)
+        self.tree.set_bytes({0: 400 * MIB, 1: MIB})  # more than may be fetched, as if by mlock
+        self.tree.write_file(os.path.join(self.tree.vcpus[1], 'cpuset.mems'), '0-1\n')
+        self.tick(agent, 5)
+        self.assertEqual('1', self.mems())
 
     def test_a_guest_that_cannot_be_held_is_unbound(self):
         agent = self.open_agent()

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory the nodes of bound guests have left in one tick."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.core import page_choice
+from nova_numa_pmc.host.page_moves import node_room
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nova_numa_pmc import model
+
+
+class Room:
+    """The available memory that the nodes have for bound guests in one tick.
+
+    It excludes the reserve: below that, the kernel may kill guests that cannot use another node.
+
+    :param reserve_bytes: memory of each node that is kept for the host
+    """
+
+    def __init__(self, reserve_bytes: int, root: str) -> None:
+        self._reserve_bytes = reserve_bytes
+        self._root = root
+        self._room_bytes: dict[int, int] = {}  # by node id
+
+    def take(self, promise: model.Promise, present_bytes: Mapping[int, int]) -> str:
+        """Subtract a guest's untouched memory from the room of its nodes.
+
+        :param present_bytes: {node id: bytes} that the guest has
+        :returns: why the memory does not fit; empty if it does
+        """
+        if promise.page_bytes:
+            return ''  # its huge pages were taken from their pool at its start
+        wanted_bytes = page_choice.wanted_bytes_by_node(
+            promise.mem_nodes, promise.mem_node_bytes, promise.memory_bytes
+        )
+        for node, promised_bytes in wanted_bytes.items():
+            if node not in self._room_bytes:
+                self._room_bytes[node] = (
+                    node_room.available_bytes(node, self._root) - self._reserve_bytes
+                )
+            untouched_bytes = max(0, promised_bytes - present_bytes.get(node, 0))
+            if untouched_bytes > self._room_bytes[node]:
+                return '%d MiB more are promised there, but only %d MiB are left' % (
+                    untouched_bytes >> 20,
+                    max(0, self._room_bytes[node] >> 20),
+                )
+            self._room_bytes[node] -= untouched_bytes
+        return ''
