@@ -96,6 +96,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     if not argv or (argv[0].startswith('-') and argv[0] not in ('-h', '--help')):
         argv.insert(0, NO_COMMAND)
+    # Python has None for what was closed.
+    sys.stdout = sys.stdout or open(os.devnull, 'w')  # noqa: SIM115 -- open until the end
+    sys.stderr = sys.stderr or open(os.devnull, 'w')  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors='replace')  # what the locale cannot encode is printed as '?'
     try:
@@ -104,8 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             code: int = args.run(args)
             return code
         finally:
-            if sys.stdout is not None:  # it was closed
-                sys.stdout.flush()
+            sys.stdout.flush()
     except BrokenPipeError:
         _drop_output()
         return exits.PROBLEM
@@ -124,8 +126,6 @@ def _drop_output() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except AttributeError:  # it was closed
-        pass
 
 
 if __name__ == '__main__':

@@ -72,7 +72,8 @@ def _release(command: context.CommandContext, guest: model.Guest) -> None:
         promise = draft.promises.get(guest.uuid)
         if promise is None or promise.origin != model.PLACED:
             return
+        # The promise is changed last, so that a release that fails can be repeated.
+        groups = cgroups.find(guest.pid, command.root)
+        holding.release_cpus(groups, write=command.kernel.write)
+        holding.release_memory(groups, frozenset(promise.mem_nodes), write=command.kernel.write)
         draft.put(promises.as_floating(promise))
-    groups = cgroups.find(guest.pid, command.root)
-    holding.release_cpus(groups, write=command.kernel.write)
-    holding.release_memory(groups, frozenset(promise.mem_nodes), write=command.kernel.write)

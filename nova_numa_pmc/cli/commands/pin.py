@@ -97,17 +97,17 @@ def _move_to_node(
         )
     ):
         return None
-    cpu_count = len(pools.cpus_on((node_id,), observed.host, guest))
-    if cpu_count < guest.vcpus_limit:
-        raise PageMoveError(
-            'guest %s: not pinned: it has up to %d vCPUs, but may use only %d CPUs of node %d'
-            % (guest.name, guest.vcpus_limit, cpu_count, node_id)
-        )
     # An earlier override does not matter, as this one will replace it.
     reason_code = eligibility.why_not(guest._replace(override=''), promise)
     if promise is None or reason_code:
         raise PageMoveError(
             'guest %s cannot be moved: %s' % (guest.name, eligibility.TEXTS[reason_code])
+        )
+    cpu_count = len(pools.cpus_on((node_id,), observed.host, guest))
+    if promise.cpu_nodes != (node_id,) and cpu_count < guest.vcpus_limit:
+        raise PageMoveError(
+            'guest %s: not pinned: it has up to %d vCPUs, but may use only %d CPUs of node %d'
+            % (guest.name, guest.vcpus_limit, cpu_count, node_id)
         )
     part = plan_records.PlanPart(
         guest.uuid, guest.name, promise.cpu_nodes, (node_id,), mem_nodes, 0

@@ -37,7 +37,11 @@ def guest_loads(
     samples = sorted(samples, key=lambda sample: sample.uuid)
     bytes_per_line = traffic.bytes_per_line(
         samples,
-        [node.bandwidth_bytes_per_sec for node in view.nodes if node.cores or node.capacity_bytes],
+        [
+            node.bandwidth_bytes_per_sec
+            for node in view.nodes
+            if node.cores or node.capacity_bytes or node.bandwidth_bytes_per_sec is not None
+        ],
     )
     return tuple(
         _guest_load(

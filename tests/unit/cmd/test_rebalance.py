@@ -25,8 +25,8 @@ def run(*arguments, stdout=subprocess.PIPE, **variables):
 
 class OutputTest(unittest.TestCase):
     def test_a_closed_pipe_ends_it_with_1_and_without_a_word(self):
-        for arguments in (('events', '--cpu', 'skylake-sp'), ('--help',)):
-            for unbuffered in ('', '1'):
+        for unbuffered in ('', '1'):
+            for arguments in (('events', '--cpu', 'skylake-sp'), ('--help',)):
                 reader, writer = os.pipe()
                 os.close(reader)
                 try:
@@ -34,7 +34,10 @@ class OutputTest(unittest.TestCase):
                 finally:
                     os.close(writer)
                 with self.subTest(arguments, unbuffered=unbuffered):
-                    self.assertEqual((1, b''), (done.returncode, done.stderr))
+                    self.assertEqual(b'', done.stderr)
+                    # From Python 3.12 on, argparse does not tell that help could not be printed.
+                    if arguments != ('--help',):
+                        self.assertEqual(1, done.returncode)
 
     def test_a_full_disk_is_named(self):
         with open('/dev/full', 'w') as full:

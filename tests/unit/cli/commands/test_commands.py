@@ -5,11 +5,18 @@ import json
 import os
 import subprocess
 import time
+from unittest import mock
 
 from nova_numa_pmc import model, promises
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.conf import agent as agent_conf, host_options
-from nova_numa_pmc.exceptions import NumaPmcError, OptionsError, PageMoveError, UnknownGuest
+from nova_numa_pmc.exceptions import (
+    CpusetError,
+    NumaPmcError,
+    OptionsError,
+    PageMoveError,
+    UnknownGuest,
+)
 from nova_numa_pmc.host import files, guests
 from nova_numa_pmc.state import overrides, pause, promises_file, publication
 from tests.cases.operating import OperatingCase
@@ -187,6 +194,15 @@ class PinTest(OperatingCase):
         os.unlink(os.path.join(self.directory, promises_file.FILE))
         self.run_command('ignore', fake_host.name_of(1), '--release')
         self.assertEqual('0-7', tree.held())
+
+    def test_a_release_that_failed_can_be_repeated(self):
+        def fail(path, text):
+            raise CpusetError('read-only')
+
+        with mock.patch.object(self.kernel, 'write', fail), self.assertRaises(CpusetError):
+            self.run_command('ignore', fake_host.name_of(1), '--release')
+        self.run_command('ignore', fake_host.name_of(1), '--release')
+        self.assertEqual(((), '0-7'), self.places()[1][:2])
 
     def test_status_is_shown_whatever_time_a_pause_is_of(self):
         self.host.write('run/nova-numa-pmc/paused', '20261121140000\n')
