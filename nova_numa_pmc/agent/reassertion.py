@@ -16,7 +16,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.agent import room_for_bound
+from nova_numa_pmc.agent import bound_room
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
@@ -86,7 +86,7 @@ class Reassertion:
         """
         assert tick.host is not None and tick.host_promises is not None
         failed: set[str] = set()
-        room = room_for_bound.Room(self.host_options.placement_options.reserve_bytes, self._root)
+        room = bound_room.BoundRoom(self.host_options.placement_options.reserve_bytes, self._root)
         self._forget(tick.guests)
         for guest in tick.guests:
             promise = tick.host_promises.promises.get(guest.uuid)
@@ -266,7 +266,7 @@ class Reassertion:
         promise: model.Promise,
         cpus: frozenset[int],
         covered: Set[int] | None,
-        room: room_for_bound.Room,
+        room: bound_room.BoundRoom,
         only_unbind: bool,
     ) -> None:
         """Keep a bound guest bound while its promised memory fits its nodes, else unbind it."""
@@ -279,9 +279,11 @@ class Reassertion:
             why = 'more memory is promised there than fits'
         else:
             why = room.take(promise, cgroups.read_memory_by_node(groups) or {})
+        if not why and only_unbind:
+            return
         if not why:
             bound = [own.mems == mems for own in own_sets(groups)]
-            if only_unbind or all(bound):
+            if all(bound):
                 return
             applied = holding.hold(
                 groups,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
 
 
-class Room:
+class BoundRoom:
     """The available memory that the nodes have for bound guests in one tick.
 
     It excludes the reserve: below that, the kernel may kill guests that cannot use another node.
