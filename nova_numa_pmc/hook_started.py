@@ -55,8 +55,8 @@ def hold(call: HookCall, xml: bytes) -> None:
             _undo_early(groups, early_cpus, guest)
             _record_left_alone(call, decision, logged=True)
             return
-        applied = _hold(call, groups, decision, early_cpus)
-        if _may_bind(call, guest, decision.promise):
+        applied = _hold(groups, decision, early_cpus)
+        if _record_bound(call, guest, decision.promise):
             applied = _bind(call, groups, decision, applied, huge_by_node)
     except NumaPmcError as error:
         _undo_early(groups, early_cpus, guest)
@@ -97,18 +97,10 @@ def _undo_early(
 
 
 def _hold(
-    call: HookCall,
-    groups: cgroups.GuestGroups,
-    decision: promises.Decision,
-    early_cpus: frozenset[int],
+    groups: cgroups.GuestGroups, decision: promises.Decision, early_cpus: frozenset[int]
 ) -> holding.HoldResult:
     assert decision.cpus is not None
-    return holding.hold(
-        groups,
-        decision.cpus,
-        fetch_limit_bytes=call.options.fetch_limit_mib << 20,
-        written_set=Cpuset(early_cpus, frozenset()),
-    )
+    return holding.hold(groups, decision.cpus, written_set=Cpuset(early_cpus, frozenset()))
 
 
 def _bind(
@@ -137,8 +129,8 @@ def _bind(
     return bound._replace(changes=held.changes + bound.changes)
 
 
-def _may_bind(call: HookCall, guest: model.Guest, promise: model.Promise) -> bool:
-    """Return whether to bind a guest's memory, which is then recorded.
+def _record_bound(call: HookCall, guest: model.Guest, promise: model.Promise) -> bool:
+    """Record that a guest's memory is bound, if it is to be; return whether to bind it.
 
     It is recorded first, because the agent watches the nodes of bound guests only, and the kernel
     kills a bound guest whose node is full.

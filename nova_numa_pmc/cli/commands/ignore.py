@@ -45,9 +45,10 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     guest = command.find(args.guest)
     # The lock keeps an agent in the middle of a tick from writing back what is released here.
     with run_moves.hold_move_lock(command, 'ignore', args.wait):
-        overrides.put(_override(guest.uuid, guest.name), command.root)
+        override = _override(guest.uuid, guest.name)
+        overrides.put(override, command.root)
         _release(command, guest)
-        _print(_override(guest.uuid, guest.name), args.json)
+        _print(override, args.json)
     return exits.OK
 
 
