@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 import re
-import tempfile
 import unittest
 
 from nova_numa_pmc.conf import agent as agent_conf, host_options, metrics as metrics_conf
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import OptionsError
+from tests.fixtures import option_file
 from tests.fixtures.checkout import SAMPLE
 
 FILE = """\
@@ -37,10 +37,7 @@ dir = /run/elsewhere
 
 class ReadTest(unittest.TestCase):
     def read(self, text):
-        with tempfile.NamedTemporaryFile('w', suffix='.conf') as file:
-            file.write(text)
-            file.flush()
-            return agent_conf.read(file.name)
+        return option_file.read(agent_conf.read, text)
 
     def test_rebalancing_is_off_by_default(self):
         options = self.read('')

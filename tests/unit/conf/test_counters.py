@@ -6,6 +6,7 @@ import unittest
 
 from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.exceptions import OptionsError
+from tests.fixtures import option_file
 from tests.fixtures.checkout import SAMPLE
 
 FILE = """\
@@ -34,10 +35,7 @@ dir = /run/elsewhere
 
 class ReadTest(unittest.TestCase):
     def read(self, text):
-        with tempfile.NamedTemporaryFile('w', suffix='.conf') as file:
-            file.write(text)
-            file.flush()
-            return counters_conf.read(file.name)
+        return option_file.read(counters_conf.read, text)
 
     def test_an_empty_or_missing_file_gives_the_defaults(self):
         self.assertEqual(counters_conf.CounterOptions(), self.read(''))
