@@ -25,6 +25,7 @@ from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
+from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
 from nova_numa_pmc.moves import executor
@@ -276,8 +277,14 @@ class Agent:
     def _guests(self) -> tuple[model.Guest, ...]:
         # The sample has reported the problems.
         running, _ = self._guest_events.guests.read()
-        # If the overrides cannot be read, no guest is held or moved, as that might violate one.
-        guests, problems = overrides.with_overrides(running, self._root)
+        try:
+            guests, problems = overrides.with_overrides(running, self._root)
+        except StateError:
+            # No guest is held or moved, as that might violate an override, nor is any watched.
+            reassertion.unbind_all(
+                self.options.host_options, self._root, LOG, 'the overrides cannot be read'
+            )
+            raise
         self._problem_log.log_problems(problems)
         return guests
 

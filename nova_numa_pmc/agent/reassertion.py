@@ -346,10 +346,12 @@ def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest)
     )
 
 
-def unbind_all(host_options: HostOptions, root: str, log: logging.Logger) -> None:
+def unbind_all(host_options: HostOptions, root: str, log: logging.Logger, why: str) -> None:
     """Unbind the memory of all bound guests, because their nodes are no longer watched.
 
-    Their promises stay bound, so that the agent binds them again when it returns.
+    Their promises stay bound, so that the agent binds them again when it watches their nodes.
+
+    :param why: why their nodes are not watched, for the log
     """
     host_promises = promises.read(host_options, root)
     bound = {promise.uuid: promise for promise in host_promises.promises.values() if promise.bound}
@@ -367,4 +369,4 @@ def unbind_all(host_options: HostOptions, root: str, log: logging.Logger) -> Non
             log.warning('guest %s: stays bound: %s', guest.name, error)
             continue
         if changes:
-            log.info('guest %s: no longer bound: the agent has ended', guest.name)
+            log.info('guest %s: no longer bound: %s', guest.name, why)

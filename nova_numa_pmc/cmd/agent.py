@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
             hook_options = host_options.read(args.config_file)
             for problem in hook_options.problems:
                 LOG.warning('%s', problem)
-            reassertion.unbind_all(hook_options, args.root, LOG)
+            reassertion.unbind_all(hook_options, args.root, LOG, 'the agent has ended')
             return 0
         options, problems = calibrated_options.read(args.config_file)
         if args.check:

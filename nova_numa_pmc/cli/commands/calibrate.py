@@ -114,6 +114,8 @@ def run(
     for line in plan_lines(plans, args.out, withheld):
         print(line, file=sys.stderr)
     if args.dry_run:
+        if args.json:
+            print(json.dumps({'nodes': [_plan_data(node_plan) for node_plan in plans]}, indent=2))
         return exits.OK
     refuse_without_room(plans)
     if not args.force:
@@ -214,6 +216,16 @@ def plan_lines(plans: tuple[NodePlan, ...], path: str, withheld: _Withheld = ())
             memory.source,
         )
     yield '  the result replaces %s' % path
+
+
+def _plan_data(node_plan: NodePlan) -> dict[str, object]:
+    return {
+        'id': node_plan.id,
+        'threads': len(node_plan.cpus),
+        'from_node': node_plan.from_node,
+        'needed_bytes': node_plan.needed_bytes(),
+        'free_bytes': node_plan.free_bytes,
+    }
 
 
 def refuse_without_room(plans: Iterable[NodePlan]) -> None:

@@ -134,7 +134,7 @@ class GuestCounters:
             deltas = {}  # not sampled in the last tick, so the counts cover a longer time
         self._last_ns = tick.now_ns
         self.problems = self._missing + problems
-        if not problems and any(
+        if any(
             running.cores
             and running.cores > _UNCOUNTED_MIN_CORES
             and _is_unknown(deltas.get(running.guest.uuid))

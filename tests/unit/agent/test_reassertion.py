@@ -5,11 +5,12 @@ import logging
 import os
 from unittest import mock
 
+from nova_numa_pmc import model
 from nova_numa_pmc.agent import reassertion
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import CpusetError
 from nova_numa_pmc.host import files
-from nova_numa_pmc.state import move_lock, promises_file
+from nova_numa_pmc.state import move_lock, overrides, promises_file
 from tests.cases.agent import MIB, START_NS, AgentCase
 from tests.fixtures import domains, fake_host, sysfs
 
@@ -300,10 +301,24 @@ class BoundTest(AgentCase):
         self.tick(self.open_agent(), 0)
         self.assertEqual('1', self.mems())
         options = host_options.read(os.path.join(self.root, host_options.PATH[1:]))
-        reassertion.unbind_all(options, self.root, logging.getLogger(LOG))
+        reassertion.unbind_all(options, self.root, logging.getLogger(LOG), 'ended')
         self.assertEqual('0-1', self.mems())
         self.assertTrue(self.promises()[fake_host.uuid_of(1)].bound)
         self.tick(self.open_agent(), 5)
+        self.assertEqual('1', self.mems())
+
+    def test_guests_are_unbound_while_the_overrides_cannot_be_trusted(self):
+        path = os.path.join(self.root, overrides.DIRECTORY, overrides.FILE)
+        overrides.put(overrides.Override(fake_host.uuid_of(2), model.PIN, 'g'), self.root)
+        agent = self.open_agent()
+        self.tick(agent, 0)
+        os.chmod(path, 0o666)
+        with self.assertLogs(LOG, 'INFO') as logs:
+            self.tick(agent, 5)
+        self.assertEqual('0-1', self.mems())
+        self.assertIn('no longer bound: the overrides cannot be read', ' '.join(logs.output))
+        os.chmod(path, 0o600)
+        self.tick(agent, 10)
         self.assertEqual('1', self.mems())
 
     def test_no_guest_is_bound_where_more_is_promised_than_there_is(self):

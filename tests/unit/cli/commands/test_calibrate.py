@@ -187,6 +187,11 @@ class TestCommand(unittest.TestCase):
         code, out, err = self.run_it('--dry-run')
         self.assertEqual((0, '', False), (code, out, os.path.exists(self.path)))
         self.assertIn('at full speed', err)
+        _code, out, _err = self.run_it('--dry-run', '--json')
+        self.assertEqual(
+            [(0, 2, 0), (1, 2, 1)],
+            [(node['id'], node['threads'], node['from_node']) for node in json.loads(out)['nodes']],
+        )
 
     def test_calibrate_measures_only_after_a_yes(self):
         code, out, err = self.run_it('--force', ask=lambda _prompt: '')

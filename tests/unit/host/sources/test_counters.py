@@ -509,7 +509,8 @@ class CrowdedTest(Counting):
                 'stalled_cycles': CounterDelta(1.0, 1.0),
             }
         }
-        with mock.patch.object(owner_counters.OwnerCounters, 'sample', return_value=(starved, ())):
+        sampled = starved, ('the event remote_cache is not supported',)
+        with mock.patch.object(owner_counters.OwnerCounters, 'sample', return_value=sampled):
             for roles in (owner_counters.ROLES[:2], (), ()):
                 self.assertEqual({}, source.sample(tick))
                 self.assertEqual(roles, source.cpu_roles_that_fit(0))
