@@ -99,7 +99,7 @@ def pinning_specs(extra_specs: Mapping[str, str]) -> dict[str, str]:
 def dedicate_all(extra_specs: Mapping[str, str]) -> bool:
     """Return whether extra specs have Nova dedicate a CPU to each of the guest's vCPUs.
 
-    Nova refuses a guest with fewer PCPU than vCPUs.
+    Nova refuses a guest with fewer PCPUs than vCPUs.
     """
     return extra_specs.get('hw:cpu_policy') == 'dedicated' or any(
         _dedicates_cpus(*item) for item in extra_specs.items()
@@ -107,7 +107,7 @@ def dedicate_all(extra_specs: Mapping[str, str]) -> bool:
 
 
 def _dedicates_cpus(key: str, value: str) -> bool:
-    """Return whether an extra spec requests PCPU, in any group (``resources2:PCPU``)."""
+    """Return whether an extra spec requests PCPUs, in any group (``resources2:PCPU``)."""
     group, _, resource_class = key.partition(':')
     return (
         resource_class == 'PCPU'

@@ -184,8 +184,8 @@ class HookCall:
         if lost:
             self.log(
                 journal.WARNING,
-                "%d lines were not logged: the system's log did not accept them, or there were "
-                'more than %d' % (lost, _PROBLEMS_MAX),
+                "lines not logged: %d (the system's log did not accept them, or there were more "
+                'than %d)' % (lost, _PROBLEMS_MAX),
             )
 
     def lock_timeout_s(self) -> float:
@@ -241,7 +241,7 @@ def _hold_early(
     If that fails, ``started`` narrows them.
     """
     # Identifies the pid file of an earlier start, if libvirt has not unlinked it.
-    stale = guests.pid_file_identity(guest.name, call.root)
+    stale = guests.runtime_file_identity(call.root, guest.name, '.pid')
 
     def work() -> None:
         from nova_numa_pmc import hook_early  # only in the child process

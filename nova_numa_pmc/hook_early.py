@@ -48,7 +48,7 @@ class EarlyHold:
     :param promise: the promise that was recorded at its start
     :param guest: the guest, from the XML of its start
     :param cpus: the CPUs to hold it to
-    :param stale: result of :func:`guests.pid_file_identity` before the start
+    :param stale: identity of the guest's pid file before the start
     :param write: writes a file, as :func:`writes.write_file` does
     """
 
@@ -108,7 +108,10 @@ class EarlyHold:
 
     def _find(self) -> cgroups.GuestGroups | None:
         """Return the guest's groups; None if its QEMU has not been executed yet."""
-        if guests.pid_file_identity(self._guest.name, self._root) in (None, self._stale):
+        if guests.runtime_file_identity(self._root, self._guest.name, '.pid') in (
+            None,
+            self._stale,
+        ):
             return None
         try:
             return cgroups.find(guests.qemu_pid(self._guest, self._root), self._root)

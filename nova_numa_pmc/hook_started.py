@@ -55,7 +55,7 @@ def hold(call: HookCall, xml: bytes) -> None:
             _undo_early(groups, early_cpus, guest)
             _record_left_alone(call, decision, logged=True)
             return
-        applied = _hold(groups, decision, early_cpus)
+        applied = holding.hold(groups, decision.cpus, written_set=Cpuset(early_cpus, frozenset()))
         if _record_bound(call, guest, decision.promise):
             applied = _bind(call, groups, decision, applied, huge_by_node)
     except NumaPmcError as error:
@@ -94,13 +94,6 @@ def _undo_early(
             )
         except CpusetError:
             pass
-
-
-def _hold(
-    groups: cgroups.GuestGroups, decision: promises.Decision, early_cpus: frozenset[int]
-) -> holding.HoldResult:
-    assert decision.cpus is not None
-    return holding.hold(groups, decision.cpus, written_set=Cpuset(early_cpus, frozenset()))
 
 
 def _bind(

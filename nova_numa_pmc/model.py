@@ -204,7 +204,7 @@ class Promise(Record):
     :param mem_node_bytes: parallel to ``mem_nodes``: how a spanning guest's memory was
         divided when it was promised; empty: not recorded
     :param missed: whether the installed hook failed to place it at its start, so that the agent
-        does
+        has to place it
     :param cpus: CPUs, ascending, of the L3 cache that it is held to on its nodes
         (:func:`pools.cpus_of_promise`); empty: all CPUs of these nodes that it may use
     """

@@ -45,16 +45,16 @@ if TYPE_CHECKING:
 class CpuUse(Record):
     """The CPU time that was used, wanted and stolen, {node id: cores}; None: unknown.
 
-    :param busy: time for which CPUs of the node were busy
-    :param demand: time for which CPUs of the floating pool were busy or guests' threads waited for
-        them; waiting of other threads does not count
-    :param stolen: time stolen from CPUs of the floating pool
+    :param busy_cores: time for which CPUs of the node were busy
+    :param demand_cores: time for which CPUs of the floating pool were busy or guests' threads
+        waited for them; waiting of other threads does not count
+    :param stolen_cores: time stolen from CPUs of the floating pool
     :param other_pools: the samples of all other pools
     """
 
-    busy: dict[int, float | None]
-    demand: dict[int, float | None]
-    stolen: dict[int, float | None]
+    busy_cores: dict[int, float | None]
+    demand_cores: dict[int, float | None]
+    stolen_cores: dict[int, float | None]
     other_pools: tuple[PoolSample, ...]
 
 
@@ -121,7 +121,9 @@ class Sampler:
         cpu_use = self._cpu_use(host, guests, elapsed_ns)
         counts, traffic = self._count(host, elapsed_ns, problems)
         ladder_result = self._ladder.sample(
-            SourceTick(before_ns, now_ns, host, guests, _busy_cores(cpu_use.busy, guests), counts)
+            SourceTick(
+                before_ns, now_ns, host, guests, _busy_cores(cpu_use.busy_cores, guests), counts
+            )
         )
         problems += ladder_result.problems
         guest_samples = self._guest_samples(guests, ladder_result.evidence, problems)
@@ -137,7 +139,7 @@ class Sampler:
             _node_use(node, cpu_use, counts.get(node.id), traffic.get(node.id, uncore.UncoreUse()))
             for node in host.nodes
         ]
-        capacities = self._capacities(host, cpu_use.stolen, bool(resctrl_counts))
+        capacities = self._capacities(host, cpu_use.stolen_cores, bool(resctrl_counts))
         self.mlp = capacities.mlp
         nodes = build_sample.node_samples(
             host.nodes, uses, capacities, guest_samples, bool(resctrl_counts)
@@ -312,8 +314,8 @@ class Sampler:
                     host.nodes, host_view.capacity_cores(host, options.placement_options)
                 )
             ],
-            _by_position(host, options.bandwidth_max),
-            _by_position(host, options.link_max),
+            _by_position(host, options.bandwidth_max_bytes_per_sec),
+            _by_position(host, options.link_max_bytes_per_sec),
             self.latencies_ns(host),
             pressure.MLP_WITH_PREFETCH if with_prefetch else pressure.MLP_DEMAND,
         )
@@ -373,8 +375,8 @@ def _node_use(
     if use.read_lines_per_sec is not None and counts.local_per_sec is not None:
         incoming = max(0.0, use.read_lines_per_sec - counts.local_per_sec)
     return build_sample.NodeUse(
-        demand_cores=cpu_use.demand[node.id],
-        busy_cores=cpu_use.busy[node.id],
+        demand_cores=cpu_use.demand_cores[node.id],
+        busy_cores=cpu_use.busy_cores[node.id],
         local_per_sec=counts.local_per_sec,
         remote_per_sec=counts.remote_per_sec,
         cycles_per_sec=counts.cycles_per_sec,
@@ -383,5 +385,5 @@ def _node_use(
         incoming_per_sec=incoming,
         link_bytes_per_sec=use.link_bytes_per_sec,
         io_miss_ratio=use.io_miss_ratio,
-        stolen_cores=cpu_use.stolen[node.id],
+        stolen_cores=cpu_use.stolen_cores[node.id],
     )

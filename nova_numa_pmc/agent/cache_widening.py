@@ -44,7 +44,7 @@ class CacheWidening:
         self.host_options = host_options
         self._root = root
         self._log = log
-        self._waited: dict[_Cache, float] = {}  # [core-seconds]
+        self._waited_core_sec: dict[_Cache, float] = {}
 
     def widen(self, tick: Tick) -> Tick:
         """Widen the guest that waits most, on each cache on which waiting persists.
@@ -66,16 +66,18 @@ class CacheWidening:
                 capacity_cores(tick.host, self.host_options.placement_options),
             )
         )
-        before, self._waited = self._waited, {}
+        before, self._waited_core_sec = self._waited_core_sec, {}
         widened: dict[str, model.Promise] = {}
         for cache, waiters in waiters_by_cache.items():
             # The waiting is also included in the demand on the nodes, so it is added to the room.
-            total = sum(waiting_cores for waiting_cores, _ in waiters)
-            room = max(0.0, self._room(tick.sample.nodes, cache[0], cores) + total)
-            excess = min(total, room) - NOISE_CORES
-            waited = max(0.0, before.get(cache, 0.0) + excess * elapsed_s)
-            if waited < WIDEN_AFTER_CORE_SEC:
-                self._waited[cache] = waited
+            total_cores = sum(waiting_cores for waiting_cores, _ in waiters)
+            room_cores = max(
+                0.0, self._room_cores(tick.sample.nodes, cache[0], cores) + total_cores
+            )
+            excess_cores = min(total_cores, room_cores) - NOISE_CORES
+            waited_core_sec = max(0.0, before.get(cache, 0.0) + excess_cores * elapsed_s)
+            if waited_core_sec < WIDEN_AFTER_CORE_SEC:
+                self._waited_core_sec[cache] = waited_core_sec
                 continue
             waiting_cores, promise = max(waiters, key=lambda waiter: (waiter[0], waiter[1].uuid))
             widened_promise = promise._replace(cpus=())
@@ -117,14 +119,14 @@ class CacheWidening:
         return waiting
 
     @staticmethod
-    def _room(
+    def _room_cores(
         samples: Iterable[NodeSample], nodes: tuple[int, ...], cores: Mapping[int, float]
     ) -> float:
         """Return the spare capacity of some nodes [cores]; -inf if a demand is unknown."""
-        room = 0.0
+        room_cores = 0.0
         for node in samples:
             if node.id in nodes:
                 if node.demand_cores is None:
                     return float('-inf')
-                room += cores.get(node.id, 0.0) - node.demand_cores
-        return room
+                room_cores += cores.get(node.id, 0.0) - node.demand_cores
+        return room_cores

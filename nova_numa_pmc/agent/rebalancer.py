@@ -51,14 +51,13 @@ class Rebalancer:
             tuple[str, tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]], ...
         ] = ()
 
-    def plan_and_begin(self, tick: Tick, sampler: Sampler) -> plan_records.Plan | None:
+    def plan_and_begin(self, tick: Tick, sampler: Sampler) -> None:
         """Make a plan, and begin or log its moves.
 
         Nothing is planned while moves are in progress, because the sample would measure the moves.
 
         :param tick: a tick with a sample, the host and its promises
         :param sampler: the sampler that took the sample
-        :returns: the plan; None: none was made
         """
         assert tick.sample is not None and tick.host_promises is not None
         if self._memory is None:
@@ -67,7 +66,7 @@ class Rebalancer:
             self._memory = without_guests(self._memory, self._executor.failed)
             self._executor.failed.clear()
         if self._executor.busy or not tick.sample.elapsed_s:
-            return None
+            return
         plan, memory = planner.plan(
             self._situation(tick, sampler),
             self._memory,
@@ -79,7 +78,7 @@ class Rebalancer:
             self._memory = memory
         if self.options.rebalance == agent_conf.DRY_RUN:
             self._log_plan(plan)
-            return plan
+            return
         self._save(memory)
         self._memory = memory  # a move that cannot be saved is neither made nor counted
         self._problem_log.log_problems(
@@ -88,7 +87,6 @@ class Rebalancer:
             if reason.code == plan_records.BUDGET
         )
         self._executor.begin(plan, tick.host_promises.promises)
-        return plan
 
     def _situation(self, tick: Tick, sampler: Sampler) -> plan_records.Situation:
         assert tick.sample is not None and tick.host is not None and tick.host_promises is not None

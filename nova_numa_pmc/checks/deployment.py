@@ -46,7 +46,7 @@ def check_libvirt(root: str) -> Iterator[Finding]:
                 'hook-not-in-container',
                 finding.ERROR,
                 '%s (pid %d) runs in a container (%s), and the hook is not installed there'
-                % (daemon.name, daemon.pid, deployment(root, daemon.pid)),
+                % (daemon.name, daemon.pid, deployment_tool(root, daemon.pid)),
                 'install the package in its image, run "nova-numa-rebalance hook install" in '
                 'it, and share /run/nova-numa-pmc with the host',
                 hook,
@@ -60,7 +60,7 @@ def check_libvirt(root: str) -> Iterator[Finding]:
         )
 
 
-def deployment(root: str, pid: int) -> str:
+def deployment_tool(root: str, pid: int) -> str:
     """Return the tool that deployed a containerised process, judging by its control group."""
     text = files.read_optional(root, 'proc/%d/cgroup' % pid) or ''
     return next((name for mark, name in _DEPLOYMENTS if mark in text), 'unknown deployment tool')

@@ -76,7 +76,7 @@ def check_balancing(root: str) -> Iterator[Finding]:
             'numa-balancing',
             finding.WARNING,
             'kernel.numa_balancing is on: the kernel unmaps pages of guests to see which CPUs use '
-            'them, and moves pages (but not CPUs, which nova-numa-pmc holds) by itself',
+            'them, and moves pages by itself (not the vCPUs, which nova-numa-pmc holds)',
             'sysctl kernel.numa_balancing=0, unless guests that are not placed need it',
             os.path.join(root, numa_faults.SWITCH),
         )

@@ -169,8 +169,8 @@ def _check_entry_point(modules: InterpreterModules, pip: str) -> Iterator[Findin
         yield Finding(
             'monitor-entry-point-missing',
             finding.ERROR,
-            '%s, which runs nova-compute, has no entry point numa_pmc in %s'
-            % (modules.python, 'nova.compute.monitors.cpu'),
+            '%s, which runs nova-compute, has no entry point numa_pmc in nova.compute.monitors.cpu'
+            % modules.python,
             pip,
         )
     elif not any(target.startswith(TARGET + ':') for target in targets):

@@ -17,7 +17,8 @@ def can_ask(args: argparse.Namespace, command: CommandContext) -> bool:
     if args.yes or (command.terminal and not args.json):
         return True
     print(
-        'nova-numa-rebalance: no terminal to ask for confirmation: use --yes to proceed',
+        'nova-numa-rebalance: cannot ask for confirmation (no terminal, or --json): use --yes to '
+        'proceed',
         file=sys.stderr,
     )
     return False

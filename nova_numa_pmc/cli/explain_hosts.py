@@ -116,11 +116,11 @@ def weights_to_data(
     return {
         'chosen': passing_hosts[_positions_by_weight(weights, passing_hosts)[0]],
         'hosts': {
-            name: {'weight': weights.weight(position)}
-            | {
+            name: {
+                'weight': weights.weight(position),
                 'added_weights': {
                     weigher: added[position] for weigher, added in weights.added_weights.items()
-                }
+                },
             }
             for position, name in enumerate(passing_hosts)
         },

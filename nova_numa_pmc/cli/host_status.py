@@ -260,9 +260,7 @@ def _read_guests(
     try:
         entries, unreadable_count = history.read(command.root)
         problems = (
-            ['%d lines of the history cannot be read' % unreadable_count]
-            if unreadable_count
-            else []
+            ['unreadable lines of the history: %d' % unreadable_count] if unreadable_count else []
         )
     except StateError as error:
         entries, problems = [], [str(error)]

@@ -14,9 +14,6 @@ from nova_numa_pmc.state import history
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-#: Why a move that did not change a guest's place is not undone.
-_UNCHANGED = 'the move did not change its place'
-
 
 class UndoError(NumaPmcError):
     """The history has no move that can be undone."""
@@ -106,7 +103,7 @@ def _why_left(
     if history.place_of(promise) != part.after:
         return 'it has been promised another place since'
     if part.before == part.after:
-        return _UNCHANGED
+        return 'the move did not change its place'
     if guest.override:
         return '%s: unpin it first' % eligibility.TEXTS[eligibility.why_not_now(guest)]
     return ''

@@ -32,9 +32,9 @@ from nova_numa_pmc.agent import calibrated_options, loop, reassertion
 from nova_numa_pmc.agent.agent import Agent
 from nova_numa_pmc.agent.metrics.exporter import Exporter
 from nova_numa_pmc.cli import exits
-from nova_numa_pmc.conf import agent as agent_conf, host_options
+from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 from nova_numa_pmc.exceptions import NumaPmcError, OptionsError, StateLocked
-from nova_numa_pmc.host import libvirt_events, live_guests, notify, signals
+from nova_numa_pmc.host import guests, libvirt_events, notify, signals
 from nova_numa_pmc.state import agent_lock, publication
 
 if TYPE_CHECKING:
@@ -172,7 +172,9 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
 
 
 def _listener(root: str) -> libvirt_events.Listener:
-    listener = libvirt_events.Listener(functools.partial(live_guests.status_file_identity, root))
+    listener = libvirt_events.Listener(
+        functools.partial(guests.runtime_file_identity, root, suffix='.xml')
+    )
     listener.start()
     return listener
 
@@ -292,15 +294,8 @@ def _oslo_options(config_file: str) -> cfg.ConfigOpts | None:
         from oslo_log import log
     except ImportError:
         return None
-    conf = cfg.ConfigOpts()
-    log.register_options(conf)
     try:
-        conf(
-            [],
-            project='nova-numa-pmc',
-            default_config_dirs=[],
-            default_config_files=[config_file] if os.path.exists(config_file) else [],
-        )
+        conf = counters_conf.parse_file(config_file, log.register_options)
         # oslo.config checks a value when it is read; here the error gets the file's name.
         for name in ('log_file', 'log_dir', 'use_syslog', 'use_journal', 'use_stderr', 'debug'):
             getattr(conf, name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run nova-numa-rebalance: dispatch to its commands, each a module of ``cli.commands``."""
+"""Run nova-numa-rebalance: dispatch to its commands, which are the modules of ``cli.commands``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide whether a publication differs enough from the last one sent to be sent. Pure."""
+"""Decide whether a publication differs enough from the last one sent to replace it. Pure."""
 
 from __future__ import annotations
 

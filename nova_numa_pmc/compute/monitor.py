@@ -14,9 +14,8 @@ changed are therefore sent again exactly as before.
 from __future__ import annotations
 
 import datetime
-import functools
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import nova.conf
 from nova import objects
@@ -280,9 +279,7 @@ def _metric(
     metric = objects.MonitorMetric(
         name=name, value=total, numa_membw_values=values, timestamp=timestamp, source=SOURCE
     )
-    metric.to_dict = functools.partial(_to_dict, metric)  # type: ignore[method-assign]
+    metric.to_dict = lambda: dict(  # type: ignore[method-assign]
+        objects.MonitorMetric.to_dict(metric), numa_membw_values=values
+    )
     return metric
-
-
-def _to_dict(metric: objects.MonitorMetric) -> dict[str, Any]:
-    return dict(objects.MonitorMetric.to_dict(metric), numa_membw_values=metric.numa_membw_values)

@@ -36,7 +36,7 @@ class CounterOptions(Record):
 
     :param sources: members of :data:`SOURCES`, in the order in which they are tried
     :param events: (role, event) pairs that override the events chosen
-    :param bandwidth_max, link_max: (node id, bytes per second) pairs
+    :param bandwidth_max_bytes_per_sec, link_max_bytes_per_sec: (node id, bytes per second) pairs
     :param latencies_ns: pairs of a node id and the latencies to all nodes, by ascending id [ns]
     :param write_weight: cost of writing a byte, relative to reading one
     :param placement_options: the group ``[placement]``
@@ -49,8 +49,8 @@ class CounterOptions(Record):
     sources: tuple[str, ...] = SOURCES
     events: tuple[tuple[str, str], ...] = ()
     resctrl_path: str = '/sys/fs/resctrl'
-    bandwidth_max: tuple[tuple[int, float], ...] = ()
-    link_max: tuple[tuple[int, float], ...] = ()
+    bandwidth_max_bytes_per_sec: tuple[tuple[int, float], ...] = ()
+    link_max_bytes_per_sec: tuple[tuple[int, float], ...] = ()
     latencies_ns: tuple[tuple[int, tuple[float, ...]], ...] = ()
     local_latency_ns: float = pressure.LOCAL_LATENCY_NS
     write_weight: float = 1.0

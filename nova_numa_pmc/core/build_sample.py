@@ -65,15 +65,15 @@ class CpuRates(Record):
 class NodeCapacities(Record):
     """Capacities, bandwidths and latencies of a host's nodes, by position.
 
-    :param bandwidth_max, link_max: maxima [bytes/s]; an item is None if it is unknown
+    :param bandwidth_max_bytes_per_sec, link_max_bytes_per_sec: an item is None if it is unknown
     :param latencies_ns: unloaded latencies, with a row for each node that accesses; None if they
         are unknown
     :param mlp: number of cache misses that a core waits for at the same time
     """
 
     capacity_cores: Sequence[float]
-    bandwidth_max: Sequence[float | None]
-    link_max: Sequence[float | None]
+    bandwidth_max_bytes_per_sec: Sequence[float | None]
+    link_max_bytes_per_sec: Sequence[float | None]
     latencies_ns: Sequence[Sequence[float]] | None
     mlp: float
 
@@ -109,7 +109,7 @@ def node_samples(
         ]
     bandwidth_ratios = [
         rates.ratio(use.bandwidth_bytes_per_sec, maximum)
-        for use, maximum in zip(uses, capacities.bandwidth_max)
+        for use, maximum in zip(uses, capacities.bandwidth_max_bytes_per_sec)
     ]
     losses = pressure.losses(
         [use.demand_cores for use in uses],
@@ -139,7 +139,7 @@ def _node_sample(
     utilisations = pressure.node_pressure(
         rates.ratio(use.demand_cores, capacities.capacity_cores[position]),
         bandwidth_ratio,
-        rates.ratio(use.link_bytes_per_sec, capacities.link_max[position]),
+        rates.ratio(use.link_bytes_per_sec, capacities.link_max_bytes_per_sec[position]),
     )
     threads = len(node.online_cpus or node.cpus)
     busy_ratio = None if use.busy_cores is None or not threads else use.busy_cores / threads
@@ -149,7 +149,7 @@ def _node_sample(
         use.demand_cores,
         utilisations.cpu_ratio,
         use.bandwidth_bytes_per_sec,
-        capacities.bandwidth_max[position],
+        capacities.bandwidth_max_bytes_per_sec[position],
         utilisations.bandwidth_ratio,
         utilisations.link_ratio,
         utilisations.pressure,

@@ -11,11 +11,10 @@ Documentation/ABI/stable/sysfs-devices-system-cpu (``topology``).
 
 from __future__ import annotations
 
-import os
-
 from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import is_number, parse_cpulist
-from nova_numa_pmc.exceptions import CpuListError
+from nova_numa_pmc.exceptions import CpuListError, TopologyError
+from nova_numa_pmc.host import files
 from nova_numa_pmc.host.files import CPUS
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -114,13 +113,8 @@ def _cpus(root: str, path: str) -> frozenset[int]:
 
 
 def _text(root: str, path: str) -> str:
-    """Return the first 4096 bytes of a file, or '' if it does not exist or cannot be read."""
+    """Return the beginning of a file, or '' if it does not exist or cannot be read."""
     try:
-        descriptor = os.open(os.path.join(root, path), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            text = os.read(descriptor, _READ_MAX_BYTES)
-        finally:
-            os.close(descriptor)
-    except OSError:
+        return files.read_text(root, path, _READ_MAX_BYTES) or ''
+    except TopologyError:
         return ''
-    return text.decode('ascii', 'replace').strip(' \n\0')

@@ -97,11 +97,17 @@ def active_names(root: str = '/') -> frozenset[str]:
         ) from None
 
 
-def pid_file_identity(name: str, root: str = '/') -> Identity | None:
-    """Return the identity of a guest's pid file, which no later file has, or None without one."""
+def runtime_file_identity(root: str, name: str, suffix: str) -> Identity | None:
+    """Return the identity of a file that libvirt keeps while a guest runs; None without one.
+
+    No later file has the same identity.
+
+    :param name: the guest's name, in which libvirt allows no slash
+    :param suffix: '.pid', or '.xml' for the status file
+    """
     try:
-        return files.identity(os.path.join(root, STATUS_DIRECTORY, name + '.pid'))
-    except OSError:
+        return files.identity(os.path.join(root, STATUS_DIRECTORY, name + suffix))
+    except (OSError, ValueError):
         return None
 
 

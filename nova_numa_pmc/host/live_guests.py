@@ -11,12 +11,11 @@ without an event the status file is the newer one.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import GuestGone
-from nova_numa_pmc.host import files, guests, libvirt_events
+from nova_numa_pmc.host import guests, libvirt_events
 
 if TYPE_CHECKING:
     from nova_numa_pmc.host.files import Identity
@@ -108,17 +107,6 @@ class LiveGuests:
             return live._replace(pid=guests.qemu_pid(live, self._root), state=_STATE_UNKNOWN)
         except GuestGone:
             return None
-
-
-def status_file_identity(root: str, name: str) -> Identity | None:
-    """Return the identity of a guest's status file, or None if there is no such file.
-
-    :param name: the guest's name, in which libvirt allows no slash
-    """
-    try:
-        return files.identity(os.path.join(root, guests.STATUS_DIRECTORY, name + '.xml'))
-    except (OSError, ValueError):
-        return None
 
 
 def _merge(guest: model.Guest, live: model.Guest) -> model.Guest:

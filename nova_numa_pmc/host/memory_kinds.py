@@ -143,7 +143,7 @@ def _from_tiers(root: str, with_cpus: Set[int]) -> Iterator[_Kind]:
     for name in list_names(os.path.join(root, _TIERS)):
         digits = name.removeprefix('memory_tier')
         if digits != name and is_number(digits):
-            tiers[int(digits)] = _list(root, '%s/%s/nodelist' % (_TIERS, name)) or frozenset()
+            tiers[int(digits)] = _list(root, '%s/%s/nodelist' % (_TIERS, name))
     slowest_cpu_tier = max(
         (tier for tier, node_ids in tiers.items() if node_ids & with_cpus), default=None
     )

@@ -111,7 +111,6 @@ class NovaConf:
         except (cfg.Error, ValueError, RecursionError) as error:
             self._add(
                 'nova-conf-value',
-                finding.ERROR,
                 '[%s] %s cannot be used: %s' % (group, name, error),
                 'correct it; Nova does not start with this value',
                 self.first_file,
@@ -160,14 +159,13 @@ class NovaConf:
     def _add_unreadable(self, path: str, why: str) -> None:
         self._add(
             'nova-conf-unreadable',
-            finding.ERROR,
             '%s: %s' % (path, why),
             'run as root, or name the file with --nova-conf',
             path,
         )
 
-    def _add(self, code: str, severity: str, message: str, remedy: str, file: str) -> None:
-        self.findings.append(Finding(code, severity, ' '.join(message.split()), remedy, file))
+    def _add(self, code: str, message: str, remedy: str, file: str) -> None:
+        self.findings.append(Finding(code, finding.ERROR, ' '.join(message.split()), remedy, file))
 
 
 def _parse(files: list[str]) -> cfg.ConfigOpts:

@@ -29,12 +29,10 @@ class NovaCpuSets(Record):
     """Nova's two sets of CPUs.
 
     :param shared, dedicated: each option's CPUs, or None if it is not set or cannot be read
-    :param files: paths of the files that were read
     """
 
     shared: frozenset[int] | None = None
     dedicated: frozenset[int] | None = None
-    files: tuple[str, ...] = ()
 
 
 class NovaCpuSetsReader:
@@ -99,7 +97,7 @@ def parse(files: list[str]) -> tuple[NovaCpuSets, tuple[str, ...]]:
             sets.append(None)
     problems += ['%s: %s' % (finding.message, finding.remedy) for finding in conf.findings]
     shared, dedicated = sets
-    return NovaCpuSets(shared, dedicated, tuple(conf.files)), tuple(problems)
+    return NovaCpuSets(shared, dedicated), tuple(problems)
 
 
 def _identity(path: str) -> tuple[str, Identity | None]:

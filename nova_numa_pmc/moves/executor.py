@@ -16,7 +16,13 @@ from nova_numa_pmc import host_cpus
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.core.rebalance.explain_move import explain_why
 from nova_numa_pmc.cpulist import name_nodes
-from nova_numa_pmc.exceptions import GuestGone, NumaPmcError, PageMoveError, StateLocked
+from nova_numa_pmc.exceptions import (
+    GuestGone,
+    NumaPmcError,
+    PageMoveError,
+    StateLocked,
+    is_expected,
+)
 from nova_numa_pmc.host.page_moves import guest_mover
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
 from nova_numa_pmc.moves.move_promises import MovePromises, PendingMove
@@ -273,7 +279,6 @@ class MoveExecutor:
         self.failed.update(uuids)
         if isinstance(cause, StateLocked):  # it was not tried
             self._interrupted.update(uuids)
-        is_unexpected = not isinstance(cause, (NumaPmcError, OSError))
         result = history.TAKEN_BACK if parts else history.REFUSED
         for part in parts:
             try:
@@ -291,9 +296,9 @@ class MoveExecutor:
         else:
             self._log.warning(
                 'not moved: %s: %s',
-                _names(self._move),
+                ', '.join(part.name for part in self._move.parts),
                 cause,
-                exc_info=cause if is_unexpected else None,
+                exc_info=None if is_expected(cause) else cause,
             )
         self._write_history(parts, result, str(cause))
 
@@ -322,7 +327,3 @@ class MoveExecutor:
         self._on_history_entry(entry)
         with self._problem_log.stage('recording moves in the history'):
             history.append(entry, self._root)
-
-
-def _names(move: plan_records.Move) -> str:
-    return ', '.join(part.name for part in move.parts)

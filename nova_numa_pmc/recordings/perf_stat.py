@@ -60,7 +60,7 @@ class PerfStatLine(Record):
     supported: bool = True
 
 
-class Interval(Record):
+class IntervalCounts(Record):
     """Counts of one interval.
 
     :param at_s: end of the interval, from the start of perf [s]
@@ -68,7 +68,7 @@ class Interval(Record):
 
     at_s: float
     elapsed_s: float
-    rows: tuple[PerfStatLine, ...]
+    lines: tuple[PerfStatLine, ...]
 
 
 def _pattern(separator: str) -> re.Pattern[str]:
@@ -87,7 +87,7 @@ def _pattern(separator: str) -> re.Pattern[str]:
 
 def parse(
     lines: Iterable[str], on_damage: Callable[[int, str], object] | None = None
-) -> Iterator[Interval]:
+) -> Iterator[IntervalCounts]:
     """Yield an interval for each time that occurs in the lines of a file.
 
     :param on_damage: function that is called with the number and text of each malformed line
@@ -112,13 +112,13 @@ def parse(
         at_s = float(match['time'])
         if at_s != now_s:
             if rows and now_s > before_s:
-                yield Interval(now_s, now_s - before_s, tuple(rows))
+                yield IntervalCounts(now_s, now_s - before_s, tuple(rows))
             # If the time is smaller, another run of perf was appended to the file.
             before_s = now_s if now_s < at_s else 0.0
             now_s, rows = at_s, []
         rows.append(_row(match))
     if rows and now_s > before_s:
-        yield Interval(now_s, now_s - before_s, tuple(rows))
+        yield IntervalCounts(now_s, now_s - before_s, tuple(rows))
 
 
 def _is_metric(line: str) -> bool:

@@ -17,7 +17,7 @@ from nova_numa_pmc.core import counter_roles, pressure, rates
 from nova_numa_pmc.core.rates import CounterDelta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.recordings import columns, perf_stat, recording
-from nova_numa_pmc.recordings.perf_stat import NODE_SCOPE, Interval
+from nova_numa_pmc.recordings.perf_stat import NODE_SCOPE, IntervalCounts
 from nova_numa_pmc.sample_records import COUNTED, GuestSample, NodeSample, Sample
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     #: {role: deltas of its events}
     _DeltasByRole = dict[str, list[CounterDelta | None]]
 
-SIZE_MAX_BYTES = 1 << 30
 _LINE_MAX_BYTES = 16 << 20
 SOURCE = 'perf stat'
 
@@ -63,9 +62,9 @@ def _read_beginning(path: str) -> bytes:
         raise RecordingError('%s: %s' % (path, error.strerror)) from None
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > SIZE_MAX_BYTES:
+        if not stat.S_ISREG(status.st_mode) or status.st_size > recording.FILE_MAX_BYTES:
             raise RecordingError(
-                '%s: not a regular file of at most %d bytes' % (path, SIZE_MAX_BYTES)
+                '%s: not a regular file of at most %d bytes' % (path, recording.FILE_MAX_BYTES)
             )
         return os.read(fd, 4096)
     finally:
@@ -145,7 +144,7 @@ def _read_perf_stat(
         )
 
 
-def _to_sample(interval: Interval, names: Mapping[str, str]) -> Sample:
+def _to_sample(interval: IntervalCounts, names: Mapping[str, str]) -> Sample:
     """Return a sample from an interval of perf's counts.
 
     Counts without a control group, or of the root group '/', are those of nodes. Counts of the
@@ -155,21 +154,21 @@ def _to_sample(interval: Interval, names: Mapping[str, str]) -> Sample:
     nodes: dict[int, _DeltasByRole] = {}
     guests: dict[str, _DeltasByRole] = {}
     problems: dict[str, None] = {}
-    for row in interval.rows:
-        role = perf_stat.role_of(row.event, names)
-        if not row.supported:
-            problems['perf stat: %s is not supported there' % row.event] = None
+    for line in interval.lines:
+        role = perf_stat.role_of(line.event, names)
+        if not line.supported:
+            problems['perf stat: %s is not supported there' % line.event] = None
         if role is None:
             continue
-        node = row.id if row.scope == NODE_SCOPE else None
-        if row.cgroup in ('', '/') and node is None:
+        node = line.id if line.scope == NODE_SCOPE else None
+        if line.cgroup in ('', '/') and node is None:
             problems['perf stat: nodes are not distinguished: everything is put on node 0'] = None
         owner = (
             nodes.setdefault(node or 0, {})
-            if row.cgroup in ('', '/')
-            else (guests.setdefault(row.cgroup, {}))
+            if line.cgroup in ('', '/')
+            else (guests.setdefault(line.cgroup, {}))
         )
-        owner.setdefault(role, []).append(perf_stat.amount(row, role))
+        owner.setdefault(role, []).append(perf_stat.amount(line, role))
     elapsed_ns = interval.elapsed_s * 1e9
     return Sample(
         interval.at_s,

@@ -114,17 +114,16 @@ class HostEstimate(Record):
     :param why_unknown: why the outcome is unknown; None if it is known
     :param arrived_vcpus: vCPUs of the guests that have arrived since the metrics were recorded
     :param measured: whether the CPU demand on the host's nodes is measured, not assumed
-    :param members: by position, the ids of a domain's nodes; ``outcome`` has such positions
     :param history: (number of guests, sum of their cores per vCPU), by which the host expects the
         demand of new guests; None if it is unknown
-    :param host: the columns on which the outcome is based; None if it is unknown
+    :param host: the columns on which the outcome is based, and whose positions it has; None if it
+        is unknown
     """
 
     outcome: Outcome | None
     why_unknown: str | None
     arrived_vcpus: float = 0
     measured: bool = False
-    members: tuple[tuple[int, ...], ...] = ()
     history: tuple[int, float] | None = None
     host: HostColumns | None = None
 
@@ -327,7 +326,6 @@ def _estimate(
             None,
             max(0, vcpus),
             host.demand is not None,
-            host.members,
             history,
             host,
         )
@@ -341,9 +339,7 @@ def describe(host_estimate: HostEstimate) -> str:
         return 'unknown: %s' % host_estimate.why_unknown
     if host_outcome.pressures[0] >= PRESSURE_MAX:
         return 'no CPU there that guests may use'
-    nodes = tuple(
-        node for position in host_outcome.positions for node in host_estimate.members[position]
-    )
+    nodes = tuple(node for position in host_outcome.positions for node in host.members[position])
     arrivals = ''
     if host_estimate.arrived_vcpus:
         arrivals = (

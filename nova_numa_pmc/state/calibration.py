@@ -100,11 +100,11 @@ def apply_to(options: CounterOptions, calibration: Calibration) -> CounterOption
         for node, value in zip(calibration.nodes, calibration.read_bytes_per_sec)
         if value is not None
     }
-    bandwidth.update(options.bandwidth_max)
+    bandwidth.update(options.bandwidth_max_bytes_per_sec)
     latencies = dict(zip(calibration.nodes, calibration.latencies_ns))
     latencies.update(options.latencies_ns)
     return options._replace(
-        bandwidth_max=tuple(sorted(bandwidth.items())),
+        bandwidth_max_bytes_per_sec=tuple(sorted(bandwidth.items())),
         latencies_ns=tuple(sorted(latencies.items())),
     )
 

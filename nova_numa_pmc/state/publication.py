@@ -129,15 +129,13 @@ def from_sample(
     )
 
 
-def floating_pool(
-    view: model.HostView, stolen: Mapping[int, float | None] | None = None
+def _floating_pool_load(
+    view: model.HostView, stolen: Mapping[int, float | None]
 ) -> model.PoolLoad:
     """Return the load of the pool that a view describes.
 
-    :param stolen: {node id: cores that the host's own hypervisor gave to other machines}; None if
-        not reported
+    :param stolen: {node id: cores that the host's own hypervisor gave to other machines}
     """
-    stolen = stolen or {}
     return model.PoolLoad(
         frozenset().union(*(node.cpus or () for node in view.nodes)),
         tuple(
@@ -160,7 +158,7 @@ def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad,
     Their vCPUs are the promised ones, because guests that start later are charged by their
     promises. A pool without any of the view's CPUs has none.
     """
-    floating = floating_pool(view, {node.id: node.stolen_cores for node in sample.nodes})
+    floating = _floating_pool_load(view, {node.id: node.stolen_cores for node in sample.nodes})
     loads, pools = dict(floating.loads), [floating]
     for pool in sample.pools:
         stolen = dict(pool.stolen_by_node)

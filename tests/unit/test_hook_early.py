@@ -57,7 +57,7 @@ class Version2Test(EarlyCase):
 
     def test_the_process_of_an_earlier_start_is_not_narrowed(self):
         self.launch()
-        stale = guests.pid_file_identity(fake_host.name_of(1), self.root)
+        stale = guests.runtime_file_identity(self.root, fake_host.name_of(1), '.pid')
         hold = self.start(stale=stale)
         self.assertTrue(hold.step(0.0))
         self.host.end(1)

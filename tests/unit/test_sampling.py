@@ -195,7 +195,7 @@ class SamplerTest(WithoutPmu):
         self.assertAlmostEqual(0.15, guest.waiting_cores)
 
     def test_resctrl_gives_nodes_their_bandwidth(self):
-        self.sampler = self.open(bandwidth_max=((0, 1e6), (1, 1e6)))
+        self.sampler = self.open(bandwidth_max_bytes_per_sec=((0, 1e6), (1, 1e6)))
         self.host.set_l3_domains({cpu: cpu // 4 for cpu in range(8)})
         self.launch(1, {0: MIB})
         for at_s in (0, 5):

@@ -16,8 +16,8 @@ examples:
 
 exit codes: 0 no move would pay, or all were made; 2 moves would pay, but you
 said no; 3 some moves were made and others were not, or only part of the memory
-followed; 1 a problem, nothing was moved; 64 usage error, such as no --yes without
-a terminal
+followed; 1 a problem, nothing was moved; 64 usage error, such as no --yes where the
+command cannot ask
 """
 
 from __future__ import annotations

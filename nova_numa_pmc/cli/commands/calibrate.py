@@ -14,7 +14,7 @@ examples:
   nova-numa-rebalance calibrate --yes --json --out /tmp/calibration.json
 
 exit codes: 0 measured, or a dry run; 1 refused or failed; 2 you said no;
-64 usage error, such as no --yes without a terminal
+64 usage error, such as no --yes where the command cannot ask
 """
 
 from __future__ import annotations

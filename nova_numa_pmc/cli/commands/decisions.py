@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     elif summary.decisions:
         print('\n'.join(to_lines(summary)))
     if summary.unreadable:
-        print('%d lines cannot be read and are left out' % summary.unreadable, file=sys.stderr)
+        print('unreadable lines, left out: %d' % summary.unreadable, file=sys.stderr)
     if not summary.decisions:
         print('no shadow mode lines: set [numa_pmc] mode = shadow in nova.conf', file=sys.stderr)
         return exits.PROBLEM

@@ -66,10 +66,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print('\n'.join(tables.to_lines(table(entries))) if entries else 'no moves in the history')
     if unreadable_count:
-        print(
-            '%d lines of the history cannot be read and are left out' % unreadable_count,
-            file=sys.stderr,
-        )
+        print('unreadable lines of the history, left out: %d' % unreadable_count, file=sys.stderr)
     return exits.OK
 
 

@@ -13,7 +13,7 @@ examples:
   nova-numa-rebalance undo --move 5f1c09ab
 
 exit codes: 0 everything was undone; 2 you said no; 3 some moves were undone; 1 a
-problem, nothing was undone; 64 usage error, such as no --yes without a terminal
+problem, nothing was undone; 64 usage error, such as no --yes where the command cannot ask
 """
 
 from __future__ import annotations

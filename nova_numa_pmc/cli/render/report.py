@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli.render import summary, tables
 from nova_numa_pmc.exceptions import NumaPmcError
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     #: (from, to) [s since the epoch]; None: unbounded.
     Window = tuple[Optional[float], Optional[float]]
 
-_T = TypeVar('_T')
 #: {metric: (heading of its column, factor by which its values are multiplied)}
 _SPREAD_COLUMNS: dict[str, tuple[str, float]] = {
     'pressure': ('pressure', 1),
@@ -109,7 +108,7 @@ def _compare_means(
     }
 
 
-def times_ratio(before: float | None, after: float | None) -> str:
+def ratio_text(before: float | None, after: float | None) -> str:
     """Return the ratio of before to after as '56.0 : 1' or '1 : 1.12'.
 
     :returns: the ratio as text; '-' if either value is unknown or 0
@@ -179,7 +178,7 @@ def to_lines(
             tables.clock_time(recorded.first_s),
             tables.clock_time(recorded.last_s),
             recorded.samples,
-            _sources(recorded),
+            _sources_text(recorded),
         )
     ]
     if recorded.repeated:
@@ -232,7 +231,8 @@ def _guests_table(guests: Sequence[WindowComparison]) -> tables.Table:
             printable(guest.name),
             *(
                 ' → '.join(
-                    _amount(metric, value) for value in guest.metrics.get(metric, (None, None))
+                    _amount_text(metric, value)
+                    for value in guest.metrics.get(metric, (None, None))
                 )
                 for metric in metrics
             ),
@@ -243,7 +243,7 @@ def _guests_table(guests: Sequence[WindowComparison]) -> tables.Table:
     return tables.text_table(headings, rows, (0,), 'guests')
 
 
-def _sources(recorded: summary.RecordedSeries) -> str:
+def _sources_text(recorded: summary.RecordedSeries) -> str:
     return ', '.join(
         '%s (%d)' % (printable(source) or 'no source', count)
         for source, count in recorded.sources.items()
@@ -289,10 +289,10 @@ def comparison_table(
     texts = [
         (
             _LABELS[metric],
-            _amount(metric, before),
-            _amount(metric, after),
-            _change(before, after),
-            times_ratio(before, after),
+            _amount_text(metric, before),
+            _amount_text(metric, after),
+            _change_text(before, after),
+            ratio_text(before, after),
         )
         for metric, (before, after) in rows.items()
     ]
@@ -300,7 +300,7 @@ def comparison_table(
     return tables.text_table(headings, texts, (0,), title)
 
 
-def _amount(metric: str, value: float | None) -> str:
+def _amount_text(metric: str, value: float | None) -> str:
     if value is None:
         return tables.UNKNOWN
     if metric in ('local_per_sec', 'remote_per_sec'):
@@ -309,7 +309,7 @@ def _amount(metric: str, value: float | None) -> str:
     return '%.2f' % (value * factor)
 
 
-def _change(before: float | None, after: float | None) -> str:
+def _change_text(before: float | None, after: float | None) -> str:
     if not before or after is None:
         return tables.UNKNOWN
     return '%+.1f %%' % (100 * (after / before - 1))

@@ -33,7 +33,7 @@ def of_flavor(histories: Histories, flavor: str | None) -> model.DemandHistory:
     cores_sum = traffic_sum = 0.0
     for history in histories.guests.values():
         if (
-            history.is_representative
+            history.cores_per_vcpu is not None  # measured for long enough
             and history.demand.day.mean is not None
             and history.traffic.day.mean is not None
         ):

@@ -123,11 +123,6 @@ class GuestHistory(UsageHistory):
         self._promised_place: tuple[int, tuple[int, ...]] | None = None
 
     @property
-    def is_representative(self) -> bool:
-        """Return whether the guest was measured for long enough to represent its flavor."""
-        return self.cores_per_vcpu is not None
-
-    @property
     def cores_per_vcpu(self) -> float | None:
         """Return the mean demand per vCPU over a day [cores].
 

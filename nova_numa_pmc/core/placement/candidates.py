@@ -91,7 +91,7 @@ def free_bytes(nodes: Sequence[model.NodeView], request: model.Request) -> list[
 
 
 def kinds_of_place(
-    inputs: PlacementInput, costs: Callable[[], Sequence[node_sets.Cost]] | None = None
+    inputs: PlacementInput, costs: Callable[[], Sequence[node_sets.Cost]]
 ) -> Iterator[tuple[str, list[Candidate]]]:
     """Yield (code, candidates) for each kind of place, the best kind first.
 
@@ -105,7 +105,7 @@ def kinds_of_place(
     bandwidth = None if policy == model.ONE_NODE else _bandwidth_need(inputs)
     yield reasons.ON_ONE_NODE, _single_nodes(inputs, bandwidth)
     if policy != model.ONE_NODE:
-        yield reasons.ON_SPAN, _spans(inputs, bandwidth, costs and costs())
+        yield reasons.ON_SPAN, _spans(inputs, bandwidth, costs())
     vcpus = max(1, inputs.request.vcpus)
     yield (
         reasons.CPUS_ONLY,
@@ -124,7 +124,7 @@ def kinds_of_place(
                     [(cpu_count,) for cpu_count in inputs.cpu_counts],
                     (vcpus,),
                     inputs.distance,
-                    costs and costs(),
+                    costs(),
                 )
             ],
         )
@@ -213,7 +213,7 @@ def _nearest_memory(inputs: PlacementInput, position: int) -> int | None:
 
 
 def _spans(
-    inputs: PlacementInput, bandwidth_min: float | None, costs: Sequence[node_sets.Cost] | None
+    inputs: PlacementInput, bandwidth_min: float | None, costs: Sequence[node_sets.Cost]
 ) -> list[Candidate]:
     room: list[tuple[float, ...]] = [
         (cpu_count, max(0, node_free_bytes))

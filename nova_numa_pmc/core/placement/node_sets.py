@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     #: Sort key of a position.
     Cost = tuple[float, ...]
     #: Set of positions, in ascending order.
-    Set = tuple[int, ...]
+    NodeSet = tuple[int, ...]
 
 #: The most sets of one size that are enumerated. If there are more, a search finds some of them.
 ENUMERATED_MAX = 300
@@ -36,7 +36,7 @@ def smallest_sets(
     need: tuple[float, ...],
     distances: Distances,
     costs: Sequence[Cost] | None = None,
-) -> list[Set]:
+) -> list[NodeSet]:
     """List the smallest sets of positions whose room together covers the need.
 
     The list is complete if there are at most 300 sets of that size, as on any host of up to 10
@@ -70,10 +70,10 @@ def smallest_sets(
     return []
 
 
-def _cheapest(sets: list[Set], costs: Sequence[Cost], distances: Distances) -> list[Set]:
+def _cheapest(sets: list[NodeSet], costs: Sequence[Cost], distances: Distances) -> list[NodeSet]:
     """Return the cheapest sets in the given order; of equal ones, those with nearer positions."""
 
-    def sort_key(positions: Set) -> tuple[list[float], float, list[Cost]]:
+    def sort_key(positions: NodeSet) -> tuple[list[float], float, list[Cost]]:
         own_costs = sorted([costs[position] for position in positions], reverse=True)
         return (
             [cost[0] for cost in own_costs],
@@ -109,7 +109,7 @@ def _least_size(room: Sequence[tuple[float, ...]], need: tuple[float, ...]) -> i
     return size_min
 
 
-def _find_sets(search: _Search, distances: Distances, size_min: int) -> list[Set]:
+def _find_sets(search: _Search, distances: Distances, size_min: int) -> list[NodeSet]:
     """Search neighbourhoods for sets of the fewest positions that suffice."""
     all_positions = list(range(len(search.room)))
     for size in range(size_min, len(all_positions) + 1):
@@ -172,7 +172,7 @@ class _Search:
                 return selection
         return None
 
-    def best(self, positions: Iterable[int], size: int) -> Set | None:
+    def best(self, positions: Iterable[int], size: int) -> NodeSet | None:
         """Return the cheapest set of ``size`` positions that is found; None if none suffices."""
         costs = self.costs
         by_cost = sorted(positions, key=costs.__getitem__)
@@ -194,7 +194,7 @@ class _Search:
         allowed = by_cost[: level_sizes[low]]
         return self._exchange(self.roomiest(allowed, size) or fallback, allowed)
 
-    def _exchange(self, selection: list[int], allowed: list[int]) -> Set:
+    def _exchange(self, selection: list[int], allowed: list[int]) -> NodeSet:
         """Exchange each position, costliest first, for the cheapest one that still suffices."""
         kept_positions = set(selection)
         for costly_position in sorted(selection, key=self.costs.__getitem__, reverse=True):

@@ -173,8 +173,6 @@ def _placement(
     candidate, code = decision.ranks[0].candidate, decision.reason.code
 
     def ids_of(positions: tuple[int, ...]) -> tuple[int, ...]:
-        if len(positions) == 1 and len(members[positions[0]]) == 1:
-            return (host_view.nodes[members[positions[0]][0]].id,)
         return tuple(
             sorted(
                 {

@@ -78,7 +78,6 @@ class Progress(Record):
         include memory that QEMU has not mapped
     :param refused: pages that did not move in the last walk, as (errno's name, number of pages);
         :class:`page_mover.MovedPages` explains the names
-    :param elapsed_s: time since the first step
     :param wait_s: time to wait before the next step, which does nothing if it is taken earlier
     :param left_at_first_bytes: ``left_bytes`` before the first walk
     """
@@ -87,7 +86,6 @@ class Progress(Record):
     moved_bytes: int = 0
     left_bytes: int | None = None
     refused: tuple[tuple[str, int], ...] = ()
-    elapsed_s: float = 0.0
     wait_s: float = 0.0
     left_at_first_bytes: int | None = None
 
@@ -151,7 +149,6 @@ class GuestMove:
         self._start_ticks = mappings.start_ticks(groups.pid, root)
         self._pages = PageMover(groups.pid, frozenset(self._mems), root, kernel)
         self._cancelled = False
-        self._began_s: float | None = None
         self._refused: dict[str, int] = {}
         self._present: dict[int, int] = {}
         self._wanted: Mapping[int, int] = {}
@@ -162,12 +159,10 @@ class GuestMove:
 
     def step(self) -> Progress:
         """Move the next batch and return the progress."""
-        if self._began_s is None:
-            self._began_s = self._clock()
         try:
             next(self._steps, None)
         except BaseException:
-            self._report(self.progress._replace(state=FAILED, wait_s=0.0))
+            self.progress = self.progress._replace(state=FAILED, wait_s=0.0)
             raise
         return self.progress
 
@@ -186,8 +181,8 @@ class GuestMove:
 
     def _run(self) -> Iterator[None]:
         elsewhere_bytes = self._bytes_elsewhere()
-        self._report(
-            self.progress._replace(left_bytes=elsewhere_bytes, left_at_first_bytes=elsewhere_bytes)
+        self.progress = self.progress._replace(
+            left_bytes=elsewhere_bytes, left_at_first_bytes=elsewhere_bytes
         )
         state = CANCELLED
         if not self._cancelled:
@@ -201,13 +196,13 @@ class GuestMove:
                 state = self._narrow()
             if state == DONE and self._has_much_unseen_memory():
                 state = PARTLY
-        self._report(
-            self.progress._replace(state=state, left_bytes=self._bytes_elsewhere(), wait_s=0.0)
+        self.progress = self.progress._replace(
+            state=state, left_bytes=self._bytes_elsewhere(), wait_s=0.0
         )
 
     def _has_much_unseen_memory(self) -> bool:
         """Return whether much memory is left that no walk has seen, and so none has refused."""
-        self._report(self.progress._replace(left_bytes=self._bytes_elsewhere()))
+        self.progress = self.progress._replace(left_bytes=self._bytes_elsewhere())
         left_bytes = self.progress.left_bytes or 0
         return left_bytes > _UNSEEN_MIN_RATIO * (left_bytes + self.progress.arrived_bytes)
 
@@ -229,7 +224,7 @@ class GuestMove:
             moved_before = self.progress.moved_bytes
             self._refused = {}
             self._refused_bytes = 0
-            self._report(self.progress._replace(left_bytes=self._bytes_elsewhere(), refused=()))
+            self.progress = self.progress._replace(left_bytes=self._bytes_elsewhere(), refused=())
             if self.progress.left_bytes == 0:
                 return DONE
             self._present = cgroups.read_memory_by_node(self._groups) or {}
@@ -254,10 +249,10 @@ class GuestMove:
             for mapping, start, end in self._windows():
                 wait_s = bucket.wait_s(self._clock())
                 while wait_s and not self._cancelled:
-                    self._report(self.progress._replace(wait_s=wait_s))
+                    self.progress = self.progress._replace(wait_s=wait_s)
                     yield
                     wait_s = bucket.wait_s(self._clock())
-                self._report(self.progress._replace(wait_s=0.0))
+                self.progress = self.progress._replace(wait_s=0.0)
                 if self._cancelled:
                     return CANCELLED
                 self._check_alive()
@@ -315,13 +310,11 @@ class GuestMove:
             self._refused[code] = self._refused.get(code, 0) + pages
         progress = self.progress
         left_bytes = progress.left_bytes
-        self._report(
-            progress._replace(
-                moved_bytes=progress.moved_bytes + moved.moved_bytes,
-                wait_s=0.0,
-                left_bytes=left_bytes and max(0, left_bytes - moved.moved_bytes),
-                refused=tuple(sorted(self._refused.items())),
-            )
+        self.progress = progress._replace(
+            moved_bytes=progress.moved_bytes + moved.moved_bytes,
+            wait_s=0.0,
+            left_bytes=left_bytes and max(0, left_bytes - moved.moved_bytes),
+            refused=tuple(sorted(self._refused.items())),
         )
         return moved
 
@@ -346,10 +339,8 @@ class GuestMove:
         )
         left_bytes = held.left_bytes or 0
         progress = self.progress
-        self._report(
-            progress._replace(
-                moved_bytes=progress.moved_bytes + max(0, elsewhere_bytes - left_bytes)
-            )
+        self.progress = progress._replace(
+            moved_bytes=progress.moved_bytes + max(0, elsewhere_bytes - left_bytes)
         )
         return PARTLY if left_bytes else DONE
 
@@ -364,7 +355,3 @@ class GuestMove:
         return (
             None if bytes_by_node is None else cgroups.bytes_elsewhere(bytes_by_node, self._mems)
         )
-
-    def _report(self, progress: Progress) -> None:
-        elapsed_s = 0.0 if self._began_s is None else max(0.0, self._clock() - self._began_s)
-        self.progress = progress._replace(elapsed_s=elapsed_s)

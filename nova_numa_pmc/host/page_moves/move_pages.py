@@ -139,7 +139,7 @@ def _call(
     pid: int, addresses: array[int], nodes: array[int] | None, statuses: array[int], flags: int
 ) -> int:
     """Return 0, or an errno if the kernel stopped at pages that did not move."""
-    move_pages = _function()
+    move_pages = _bind()
     try:
         not_moved = move_pages(
             pid,
@@ -167,17 +167,9 @@ def _call(
     return errno.EAGAIN if not_moved else 0
 
 
-_bound: list[MovePages] = []
-
-
-def _function() -> MovePages:
-    """Return libnuma's function or the system call, which is bound only once."""
-    if not _bound:
-        _bound.append(_bind())
-    return _bound[0]
-
-
+@functools.cache
 def _bind() -> MovePages:
+    """Return libnuma's function or the system call."""
     arguments = (_INT, ctypes.c_ulong, _POINTER, _POINTER, _POINTER, _INT)
     # The function is given a prototype here, because the handle's own is shared with other users
     # of py-libnuma and does not save errno.

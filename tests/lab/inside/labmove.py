@@ -52,14 +52,14 @@ def move(request):
     )
     cancel_at = request.get('cancel_after_mib', 1 << 40) << 20
 
-    thp_before_bytes = thp_bytes(groups)
+    thp_before_bytes, began = thp_bytes(groups), time.monotonic()
     while mover.progress.state == guest_mover.MOVING:
         progress = mover.step()
         if progress.moved_bytes >= cancel_at:
             mover.cancel()
         print(json.dumps(progress._asdict()), flush=True)
         time.sleep(progress.wait_s)
-    ended = mover.progress
+    ended, elapsed_s = mover.progress, time.monotonic() - began
     sets_before = cpusets.read_cpusets(groups)
     if request.get('undo'):
         mover.undo_cpus()
@@ -67,7 +67,8 @@ def move(request):
         json.dumps(
             {
                 **ended._asdict(),
-                'rate': ended.moved_bytes / ended.elapsed_s,
+                'elapsed_s': elapsed_s,
+                'rate': ended.moved_bytes / elapsed_s,
                 'thp_before_bytes': thp_before_bytes,
                 'thp_bytes': thp_bytes(groups),
                 'undone': [

@@ -37,7 +37,7 @@ class LiveGuestsTest(unittest.TestCase):
             GuestEvent(
                 NAME,
                 guests.parse(fake_host.domain_xml(1, **more)),
-                identity or live_guests.status_file_identity(self.root, NAME),
+                identity or guests.runtime_file_identity(self.root, NAME, '.xml'),
             )
         )
 
@@ -113,7 +113,7 @@ class LiveGuestsTest(unittest.TestCase):
             GuestEvent(
                 NAME,
                 guests.parse(fake_host.domain_xml(1, vcpus=4))._replace(uuid=fake_host.uuid_of(9)),
-                live_guests.status_file_identity(self.root, NAME),
+                guests.runtime_file_identity(self.root, NAME, '.xml'),
             )
         )
         self.assertEqual((fake_host.uuid_of(1), 2), (self.read().uuid, self.read().vcpus))

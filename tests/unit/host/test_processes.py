@@ -77,7 +77,7 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual(
             ['service-in-container'], [f.code for f in service.check_container(process)]
         )
-        self.assertEqual('kolla (podman)', deployment.deployment(self.root, 30))
+        self.assertEqual('kolla (podman)', deployment.deployment_tool(self.root, 30))
 
 
 class LayoutTest(unittest.TestCase):

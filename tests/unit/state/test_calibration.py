@@ -62,7 +62,8 @@ class TestCalibration(unittest.TestCase):
         self.assertEqual((options, None), calibration.with_host_calibration(options, self.path))
         calibration.write(GOOD, self.path)
         self.assertEqual(
-            ((0, 25e9),), calibration.with_host_calibration(options, self.path)[0].bandwidth_max
+            ((0, 25e9),),
+            calibration.with_host_calibration(options, self.path)[0].bandwidth_max_bytes_per_sec,
         )
         with open(self.path, 'w') as file:
             file.write('{')
@@ -73,11 +74,11 @@ class TestCalibration(unittest.TestCase):
     def test_options_of_the_operator_go_before_a_calibration(self):
         options = calibration.apply_to(
             counters_conf.CounterOptions(
-                bandwidth_max=((0, 1e9),), latencies_ns=((2, (150.0, 90.0)),)
+                bandwidth_max_bytes_per_sec=((0, 1e9),), latencies_ns=((2, (150.0, 90.0)),)
             ),
             GOOD,
         )
-        self.assertEqual(((0, 1e9),), options.bandwidth_max)
+        self.assertEqual(((0, 1e9),), options.bandwidth_max_bytes_per_sec)
         self.assertEqual(((0, (81.0, 139.5)), (2, (150.0, 90.0))), options.latencies_ns)
 
     def test_the_lines_to_paste_mean_the_same_as_the_file(self):
@@ -86,7 +87,7 @@ class TestCalibration(unittest.TestCase):
         with open(path, 'w') as file:
             file.write('\n'.join(calibration.config_lines(GOOD)))
         options = counters_conf.read(path)
-        self.assertEqual(((0, 25e9),), options.bandwidth_max)
+        self.assertEqual(((0, 25e9),), options.bandwidth_max_bytes_per_sec)
         self.assertEqual(((0, (81.0, 139.5)), (2, (140.0, 82.0))), options.latencies_ns)
 
     def refused(self, text):

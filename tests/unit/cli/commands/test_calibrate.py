@@ -190,7 +190,10 @@ class TestCommand(unittest.TestCase):
         _code, out, _err = self.run_it('--dry-run', '--json')
         self.assertEqual(
             [(0, 2, 0), (1, 2, 1)],
-            [(node['id'], node['threads'], node['from_node']) for node in json.loads(out)['nodes']],
+            [
+                (node['id'], node['threads'], node['from_node'])
+                for node in json.loads(out)['nodes']
+            ],
         )
 
     def test_calibrate_measures_only_after_a_yes(self):

@@ -46,14 +46,14 @@ class DecisionsTest(unittest.TestCase):
             (0, 2, 1, 1), (code, answer['decisions'], answer['changed'], answer['unreadable'])
         )
         self.assertEqual(0.9, answer['pressure']['chosen'])
-        self.assertIn('1 lines cannot be read', err)
+        self.assertIn('unreadable lines, left out: 1', err)
 
     def test_a_byte_of_the_input_that_is_not_text_spoils_its_line_only(self):
         text = LOG.encode() + b'numa_pmc decision: \xff\n'
         with mock.patch('sys.stdin', io.TextIOWrapper(io.BytesIO(text), 'ascii')):
             code, _, err = self.call('--json', '-')
         self.assertEqual(0, code)
-        self.assertIn('1 lines cannot be read', err)
+        self.assertIn('unreadable lines, left out: 1', err)
 
     def test_a_damaged_compressed_log_is_named(self):
         packed = self.directory / 'log.1.gz'

@@ -342,11 +342,11 @@ class TestReport(Viewing):
         self.assertEqual(
             ('56 : 1', '1 : 1.12', '-', '-', '1 : 1'),
             (
-                rendered.times_ratio(56, 1),
-                rendered.times_ratio(1, 1.12),
-                rendered.times_ratio(None, 1),
-                rendered.times_ratio(1, 0),
-                rendered.times_ratio(3, 3),
+                rendered.ratio_text(56, 1),
+                rendered.ratio_text(1, 1.12),
+                rendered.ratio_text(None, 1),
+                rendered.ratio_text(1, 0),
+                rendered.ratio_text(3, 3),
             ),
         )
 

@@ -255,7 +255,7 @@ class FormatTest(unittest.TestCase):
         data = self.whole()
         data['guests'][GUEST]['demand'] = [[], []]
         histories_ = history_format.from_data(data)
-        self.assertFalse(histories_.guests[GUEST].is_representative)
+        self.assertIsNone(histories_.guests[GUEST].cores_per_vcpu)
         self.assertEqual({'m9': (3, 1.5)}, flavors.per_vcpu(histories_))
 
     def test_a_flavor_that_no_guest_tells_of_is_left_out(self):

@@ -66,7 +66,7 @@ class KernelTest(unittest.TestCase):
         for name, module in (('py-libnuma', handle), ('without', None)):
             with (
                 self.subTest(name),
-                mock.patch.object(move_pages, '_bound', []),
+                mock.patch.object(move_pages, '_bind', move_pages._bind.__wrapped__),
                 mock.patch.dict(sys.modules, {'numa': module}),
             ):
                 self.assertEqual(expected, list(self.nodes()))
@@ -75,7 +75,7 @@ class KernelTest(unittest.TestCase):
 
     def test_another_distribution_named_numa_is_not_used(self):
         with (
-            mock.patch.object(move_pages, '_bound', []),
+            mock.patch.object(move_pages, '_bind', move_pages._bind.__wrapped__),
             mock.patch.dict(sys.modules, {'numa': types.ModuleType('numa')}),
         ):
             self.assertGreaterEqual(min(self.nodes()), 0)
@@ -143,17 +143,17 @@ class RefusalTest(unittest.TestCase):
         ):
             with (
                 self.subTest(message),
-                mock.patch.object(move_pages, '_bound', [failing(code)]),
+                mock.patch.object(move_pages, '_bind', return_value=failing(code)),
                 self.assertRaisesRegex(kind, message),
             ):
                 move_pages.move(5, pages, 3)
-        with mock.patch.object(move_pages, '_bound', [failing(errno.ENOMEM)]):
+        with mock.patch.object(move_pages, '_bind', return_value=failing(errno.ENOMEM)):
             why, status = move_pages.move(5, pages, 3)
             self.assertEqual((errno.ENOMEM, [move_pages.UNREPORTED]), (why, list(status)))
 
     def test_a_machine_whose_call_number_is_unknown_is_refused(self):
         with (
-            mock.patch.object(move_pages, '_bound', []),
+            mock.patch.object(move_pages, '_bind', move_pages._bind.__wrapped__),
             mock.patch.object(move_pages, '_py_libnuma', side_effect=AttributeError),
             mock.patch('platform.machine', return_value='vax'),
             self.assertRaisesRegex(PageMoveRefused, 'vax'),
