@@ -4,13 +4,16 @@
 hooks/qemu calls this module with libvirt's arguments (guest, operation, sub-operation,
 extra) and the domain's XML on stdin (https://libvirt.org/hooks.html).
 
-``start``, ``migrate``, ``restore``
-    decide on a place and record the promise; nothing is printed. ``start`` also leaves a process
-    behind that narrows the guest's CPUs before they run (:mod:`hook_early`)
+``start``
+    decide on a place, record the promise, and leave a process behind that narrows the guest's CPUs
+    before they run (:mod:`hook_early`)
 ``started``
     write the guest's cpusets
 ``stopped``, ``release``
     drop the promise
+
+Nothing is done at ``migrate`` and ``restore``, which libvirt calls before it knows whether the
+guest is running here already, and which a ``start`` follows otherwise.
 
 libvirt holds the guest's lock while it waits for the hook. The wait for the lock of the promises
 file is bounded, but writing cpusets may sleep in the kernel. ``started`` therefore runs in a
@@ -110,7 +113,7 @@ def run(
     if answer is None:
         call.log(
             journal.WARNING,
-            'not finished within [hook] timeout_s: libvirt continues, and a child finishes it',
+            'not finished within [hook] timeout_s: libvirt continues, and a child process finishes it',
         )
     if answer == _OK or not call.options.strict or operation != 'start':
         return 0
@@ -214,15 +217,16 @@ class HookCall:
 
 
 def _on_start(call: HookCall, xml: bytes) -> bytes:
-    guest = guests.parse(xml)
-    decision = promises.decide_promise(guest, call.options, call.root, call.lock_timeout_s())
+    guest = guests.parse_live(xml, call.root)
+    try:
+        decision = promises.decide_promise(guest, call.options, call.root, call.lock_timeout_s())
+    except NumaPmcError as error:
+        if not promises.is_left_alone(guest, call.root):
+            raise
+        call.report(error)
+        return _OK
     call.log_decision(decision)
-    if (
-        call.operation == 'start'
-        and call.run_detached
-        and decision.cpus
-        and decision.promise.origin == model.PLACED
-    ):
+    if call.run_detached and decision.cpus and decision.promise.origin == model.PLACED:
         _hold_early(call, call.run_detached, guest, decision.promise, decision.cpus)
     if decision.has_no_place:
         return _NOT_PLACED + decision.why.encode('utf-8', 'backslashreplace')[:3000]
@@ -269,8 +273,6 @@ def _on_started(call: HookCall, xml: bytes) -> bytes:
 
 _OPERATIONS = {
     'start': _on_start,
-    'migrate': _on_start,
-    'restore': _on_start,
     'started': _on_started,
     'stopped': _on_stopped,
     'release': _on_stopped,

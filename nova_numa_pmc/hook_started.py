@@ -35,7 +35,7 @@ def hold(call: HookCall, xml: bytes) -> None:
     :raises NumaPmcError: the guest is left as it is, and its promise says so, unless it is the
         promise that could not be read or written
     """
-    guest = guests.parse(xml)
+    guest = guests.parse_live(xml, call.root)
     decision = promises.recorded_decision(guest, call.options, call.root)
     if decision is None:
         decision = promises.decide_promise(guest, call.options, call.root, call.lock_timeout_s())

@@ -157,6 +157,18 @@ def decide_promise(
     )
 
 
+def is_left_alone(guest: model.Guest, root: str) -> bool:
+    """Return whether a guest is left alone, whatever its host and the promises look like."""
+    from nova_numa_pmc.core import host_view  # only needed if there is no decision
+
+    guest, _ = _with_override(guest, root)
+    return bool(
+        guest.placed_by
+        or guest.override == model.IGNORE
+        or host_view.policy_of(guest) == model.NONE
+    )
+
+
 def _view_and_request(
     guest: model.Guest,
     device_nodes: tuple[int, ...],

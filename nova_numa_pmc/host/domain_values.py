@@ -136,11 +136,11 @@ def parse_label(what: str, text: str) -> str:
     """Return a text if :func:`is_label` accepts it; such texts go into logs and our own files."""
     if not is_label(text):
         raise DomainError(
-            '%s: %a is longer than 255 characters or not printable' % (what, text[:40])
+            '%s: %a is longer than 255 characters or has control characters' % (what, text[:40])
         )
     return text
 
 
 def is_label(text: str) -> bool:
-    """Return whether a text has at most 255 characters, all of them printable."""
-    return len(text) <= 255 and text.isprintable()
+    """Return whether a text has at most 255 characters, none of which ends a line."""
+    return len(text) <= 255 and (text.isprintable() or _is_one_line(text))

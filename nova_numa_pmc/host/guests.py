@@ -70,6 +70,16 @@ def parse(xml: bytes) -> model.Guest:
     return _guest(domain_xml.collect(xml, 'domain'))
 
 
+def parse_live(xml: bytes, root: str = '/') -> model.Guest:
+    """Return the guest that :func:`parse` returns, without pins that restrict nothing.
+
+    The XML that the hook gets is that of a running guest if its memory is restored or migrated.
+
+    :raises DomainError: as for :func:`parse`
+    """
+    return without_full_pins([parse(xml)], root)[0]
+
+
 def read_running(root: str = '/') -> tuple[list[model.Guest], list[str]]:
     """Return the running guests according to libvirt's status files, and problems.
 
@@ -192,9 +202,11 @@ class StatusFiles:
 
 def without_full_pins(running: Sequence[model.Guest], root: str = '/') -> list[model.Guest]:
     """Return the guests without pins to every CPU that a guest may use, which restrict nothing."""
-    from nova_numa_pmc.host import pins, topology  # not needed by the hook, which has no live XML
+    if not any(guest.pins for guest in running):
+        return list(running)
+    from nova_numa_pmc.host import pins, topology  # few guests that start have pins
 
-    online = topology.read_online(root) if any(guest.pins for guest in running) else frozenset()
+    online = topology.read_online(root)
     return [pins.without_full_pins(guest, online) if guest.pins else guest for guest in running]
 
 

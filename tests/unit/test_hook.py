@@ -69,13 +69,16 @@ class StartTest(HookTest):
         for part in ('instance-00000001', 'start', 'node 0', 'CPUs 0-3', '512 MiB', ' ms)'):
             self.assertIn(part, lines[0])
 
-    def test_migrate_and_restore_reserve_a_place(self):
-        for number, operation in enumerate(('migrate', 'restore')):
-            self.assertEqual(0, self.call(operation, number))
-        self.assertEqual([(0,), (1,)], self.homes())
+    def test_a_refused_migration_or_restore_leaves_the_running_guest_its_promise(self):
+        self.call('start', 1)
+        before = self.promises()
+        for operation in ('migrate', 'restore'):
+            for number in (1, 2):
+                self.assertEqual(0, self.call(operation, number))
+        self.assertEqual(before, self.promises())
 
     def test_a_second_start_replaces_the_promise(self):
-        self.call('migrate', 1)
+        self.call('start', 1)
         self.call('start', 1, fake_host.domain_xml(1, memory_bytes=1024 * MIB))
         self.assertEqual([1024 * MIB], [p.memory_bytes for p in self.promises().values()])
 
@@ -247,7 +250,6 @@ class StartTest(HookTest):
         self.assertEqual(
             hook.STRICT_STATUS, self.call('start', 1, fake_host.domain_xml(1, vcpus=99))
         )
-        self.assertEqual(0, self.call('migrate', 1, b'<domain/>'))
         self.assertEqual(0, self.call('start', 1))
 
     def test_strict_lets_start_what_is_not_ours_to_place(self):
@@ -255,6 +257,25 @@ class StartTest(HookTest):
         for extra in (domains.OPTED_OUT, domains.NUMA_NODES_1):
             self.assertEqual(0, self.call('start', 1, fake_host.domain_xml(1, extra=extra)))
             self.assertNotEqual('placed', self.promise(1).origin)
+
+    def test_strict_lets_start_what_is_not_ours_to_place_without_a_decision(self):
+        self.host.configure('[hook]\nstrict = yes\ntimeout_s = 0.2\n')
+        pinned = '<cputune><vcpupin vcpu="0" cpuset="1"/></cputune>'
+        with promises_file.locked(
+            self.host.path('run/nova-numa-pmc'), 1.0, files.read_boot_id(self.root)
+        ):
+            for extra in (domains.OPTED_OUT, domains.NUMA_NODES_1, pinned):
+                self.assertEqual(0, self.call('start', 1, fake_host.domain_xml(1, extra=extra)))
+            self.assertEqual(hook.STRICT_STATUS, self.call('start', 1))
+
+    def test_a_pin_to_all_cpus_in_a_live_domain_is_no_pin(self):
+        pins = '<cputune><vcpupin vcpu="0" cpuset="0-7"/></cputune>'
+        xml = fake_host.domain_xml(1, extra=pins)
+        self.assertEqual(0, self.call('start', 1, xml))
+        self.assertEqual('placed', self.promise(1).origin)
+        tree = self.host.launch(1)
+        self.assertEqual(0, self.call('started', 1, xml))
+        self.assertEqual('0-3', tree.held())
 
 
 class LogTest(HookTest):
@@ -305,7 +326,7 @@ class LogTest(HookTest):
         self.start()
         read += self.host.logged()
         self.assertEqual(1 + 20 + 1, len(read))
-        self.assertIn('10 lines were not logged', read[-1])
+        self.assertIn('lines not logged: 10', read[-1])
 
 
 class SimultaneousStartsTest(HookTest):

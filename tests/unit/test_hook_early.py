@@ -248,8 +248,6 @@ class HookTest(EarlyCase):
     def test_only_a_start_that_has_a_place_leaves_a_process(self):
         for operation, vcpus, left in (
             ('start', 2, True),
-            ('migrate', 2, False),
-            ('restore', 2, False),
             ('start', 99, False),
         ):
             with self.subTest(operation, vcpus=vcpus):

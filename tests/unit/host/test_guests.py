@@ -382,6 +382,11 @@ class ElementsTest(unittest.TestCase):
                 escaped = name.replace('&', '&amp;').replace('<', '&lt;')
                 self.assertEqual(name, guests.parse(domains.domain(name=escaped)).name)
 
+    def test_flavors_as_nova_names_them_are_read(self):
+        for name in ('4\u6838\u30008G', 'm1\xa0small'):
+            xml = domains.domain(metadata=domains.nova_metadata(flavor=name))
+            self.assertEqual(name, guests.parse(xml).flavor)
+
     def test_a_uuid_is_normalised(self):
         guest = guests.parse(domains.domain(uuid=domains.UUID.upper().replace('-', '')))
         self.assertEqual(domains.UUID, guest.uuid)
