@@ -113,7 +113,8 @@ def run(
     if answer is None:
         call.log(
             journal.WARNING,
-            'not finished within [hook] timeout_s: libvirt continues, and a child process finishes it',
+            'not finished within [hook] timeout_s: libvirt continues, and a child process '
+            'finishes it',
         )
     if answer == _OK or not call.options.strict or operation != 'start':
         return 0

@@ -89,9 +89,7 @@ def _undo_early(
     """Widen the groups that were narrowed at the start; if that fails, the agent does it later."""
     if groups and cpus:
         try:
-            holding.widen_early(
-                groups, cpus, guest.allowed_cpus, frozenset(name for name, _ in guest.pins)
-            )
+            holding.widen_early(groups, cpus, guest.allowed_cpus, guest.pinned_groups)
         except CpusetError:
             pass
 

@@ -183,6 +183,11 @@ class Guest(Record):
         return self.uuid, self.pid
 
     @property
+    def pinned_groups(self) -> frozenset[str]:
+        """Return the names of the control groups of the threads that the guest's XML pins."""
+        return frozenset(name for name, _ in self.pins)
+
+    @property
     def vcpus_limit(self) -> int:
         """Return the number of vCPUs that the guest has once all are plugged in."""
         return max(self.vcpus, self.vcpus_max or 0)

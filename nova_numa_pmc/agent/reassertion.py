@@ -151,7 +151,7 @@ class Reassertion:
         """Hold the guest to its place; return False if another program keeps resetting it."""
         run_id = guest.run_id
         groups = self._find(guest)
-        pinned = frozenset(name for name, _ in guest.pins)
+        pinned = guest.pinned_groups
         # A set within the place is a pin, or the place as it was before CPUs came online.
         place_changed = self._held.get(run_id) != cpus
         if is_held(groups, cpus, host.online_cpus, pinned, needs_all_cpus=place_changed):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.cli.context import CommandContext
+    from nova_numa_pmc.cli.context import CommandContext, ObservedHost
     from nova_numa_pmc.core.rebalance import plan_records
 
 LOG = logging.getLogger(__name__)
@@ -94,14 +94,15 @@ def hold_move_lock(command: CommandContext, mover: str, wait_s: float) -> move_l
 def make_moves(
     command: CommandContext,
     plan: plan_records.Plan,
-    promised: dict[str, model.Promise],
+    observed: ObservedHost,
     mover: str,
     wait_s: float = 0.0,
     targets: dict[str, model.Promise] | None = None,
 ) -> MovesResult:
     """Make the moves of a plan.
 
-    :param promised, targets: as in :class:`move_promises.PendingMove`
+    :param observed: the host as the plan was made for it
+    :param targets: as in :class:`move_promises.PendingMove`
     :param mover: :data:`history.APPLY`, :data:`history.UNDO` or :data:`history.PIN`
     :param wait_s: how long to wait for another process that moves guests [s]
     :raises StateLocked: another process holds the move lock for longer
@@ -132,7 +133,8 @@ def make_moves(
                 on_history_entry=record,
                 kernel=command.kernel,
             )
-            move_executor.begin(plan, promised, targets)
+            move_executor.pool = observed.pool
+            move_executor.begin(plan, observed.host_promises.promises, targets)
             try:
                 signal = _run(command, move_executor, wait, display)
             finally:

@@ -172,38 +172,51 @@ def release_memory(
     )
 
 
-def release_cpus(groups: GuestGroups, write: Writer = writes.write_file) -> tuple[FileChange, ...]:
-    """Let a guest run on all CPUs of the group above its own.
+def release_cpus(
+    groups: GuestGroups,
+    written_cpus: frozenset[int],
+    allowed_cpus: frozenset[int] | None = None,
+    pinned: Container[str] = (),
+    write: Writer = writes.write_file,
+) -> tuple[FileChange, ...]:
+    """Let a guest run on all CPUs that it may use, in groups that we have held to a set.
 
-    If the sets are written to each thread cgroup, one whose set differs from that of the others is
-    left alone.
-
+    :param written_cpus: that set; if no group has it, the commonest one counts as ours
+    :param allowed_cpus: the CPUs that the guest may use; None: all
+    :param pinned: names of the groups that the guest's XML pins, which are left alone
     :raises GuestGone, CpusetError: as :func:`hold`
     """
     cpusets = read_cpusets(groups)
     handover_steps = _handover_steps(groups, cpusets, (cpusets[groups.parent].cpus,), 'cpus')
-    directories = [directory for directory in written_groups(groups) if directory in cpusets]
-    sets = [cpusets[directory].cpus for directory in directories]
-    if len(set(sets)) > 1:
-        commonest = max(sets, key=sets.count)
-        directories = [
-            directory for directory in directories if cpusets[directory].cpus == commonest
-        ]
-    wide_text = (
-        _possible_cpus(groups)
-        if groups.version == 2
-        else format_cpulist(cpusets[groups.parent].cpus)
-    )
+    sets = {
+        directory: cpusets[directory].cpus
+        for directory in written_groups(groups)
+        if directory in cpusets and os.path.basename(directory) not in pinned
+    }
+    present = list(sets.values())
+    if present and written_cpus not in present:
+        written_cpus = max(present, key=present.count)
+    wide_text = _wide_text(groups, cpusets, allowed_cpus)
     return writes.write_or_undo(
         groups.scope,
         handover_steps
         + [
             (file_of(directory, 'cpus'), wide_text)
-            for directory in directories
-            if groups.version == 1 or cpusets[directory].cpus
+            for directory, cpus in sets.items()
+            if cpus == written_cpus and (groups.version == 1 or cpus)
         ],
         write,
     )
+
+
+def _wide_text(
+    groups: GuestGroups, cpusets: Mapping[str, Cpuset], allowed_cpus: frozenset[int] | None
+) -> str:
+    """Return the set of a group that may use all CPUs that its guest may use."""
+    if groups.version == 2:
+        return format_cpulist(allowed_cpus) if allowed_cpus else _possible_cpus(groups)
+    all_cpus = cpusets[groups.parent].cpus
+    return format_cpulist(all_cpus & (allowed_cpus or all_cpus) or all_cpus)
 
 
 def undo(
@@ -255,7 +268,8 @@ def widen_early(
 ) -> None:
     """Undo what was narrowed before ``started``, for a guest that is not held after all.
 
-    On v1, these are the groups of the emulator and of vCPUs that have just these CPUs.
+    On v1, and on v2 without ``libvirt/``, these are the groups of the emulator and of vCPUs that
+    have just these CPUs.
 
     :param allowed_cpus: the CPUs that the guest may use; None: all
     :param pinned: names of the groups that its XML pins
@@ -263,9 +277,8 @@ def widen_early(
     """
     cpusets = read_cpusets(groups)
     steps = _handover_steps(groups, cpusets, (cpus,), 'cpus')
-    if groups.version == 1:
-        all_cpus = cpusets[groups.parent].cpus
-        text = format_cpulist(all_cpus & (allowed_cpus or all_cpus) or all_cpus)
+    if groups.version == 1 or groups.parent == groups.scope:
+        text = _wide_text(groups, cpusets, allowed_cpus)
         steps = [
             (file_of(directory, 'cpus'), text)
             for directory in written_groups(groups)

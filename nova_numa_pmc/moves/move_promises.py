@@ -10,7 +10,7 @@ from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError
 from nova_numa_pmc.host import cgroups, guests
-from nova_numa_pmc.host.cpusets import common_cpuset
+from nova_numa_pmc.host.cpusets import Cpuset, common_cpuset
 from nova_numa_pmc.host.page_moves import guest_mover
 from nova_numa_pmc.moves.parts import CpuMove, MovePart, narrow_to_l3, promise_after
 from nova_numa_pmc.record import Record
@@ -99,7 +99,7 @@ class MovePromises:
                     plan_part,
                     before,
                     after,
-                    self._guest_move(move, plan_part, guest, host, after),
+                    self._guest_move(move, plan_part, guest, host, before, after),
                     self._clock(),
                 )
             )
@@ -135,6 +135,7 @@ class MovePromises:
         plan_part: plan_records.PlanPart,
         guest: model.Guest,
         host: model.Topology,
+        before: model.Promise,
         after: model.Promise,
     ) -> guest_mover.GuestMove | CpuMove:
         """Return the move of a guest's CPUs and memory, or of its CPUs only.
@@ -142,6 +143,9 @@ class MovePromises:
         :raises MoveRefused: the nodes have no CPU left that the guest may use
         """
         groups = cgroups.find(guest.pid, self._root)
+        common = common_cpuset(groups)
+        # A vCPU that was plugged in has not been held yet, and its group has a set of its own.
+        written_cpus = common.cpus if common else pools.cpus_of_promise(before, host, guest)
         cpus = None
         if move.kind != plan_records.FETCH and plan_part.to_nodes:
             cpus = pools.cpus_of_promise_on(tuple(plan_part.to_nodes), after, host, guest)
@@ -151,14 +155,14 @@ class MovePromises:
                     % plan_part.name
                 )
         if not plan_part.mem_nodes:
-            return CpuMove(groups, cpus, self._kernel)
+            return CpuMove(guest, groups, cpus, written_cpus, self._kernel)
         memory_move_count = sum(1 for part in move.parts if part.mem_nodes)
         rebalance_options = self.options.rebalance_options
         return guest_mover.GuestMove(
             groups,
             plan_part.mem_nodes,
             cpus,
-            written_set=common_cpuset(groups),
+            written_set=Cpuset(written_cpus, frozenset()),
             root=self._root,
             limits=guest_mover.PageMoveLimits(
                 bytes_per_sec=max(1, rebalance_options.bytes_per_sec // memory_move_count),

@@ -10,7 +10,7 @@ from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.host import holding
-from nova_numa_pmc.host.cpusets import common_cpuset
+from nova_numa_pmc.host.cpusets import Cpuset
 from nova_numa_pmc.host.page_moves import guest_mover, page_mover
 from nova_numa_pmc.record import Record
 
@@ -42,14 +42,22 @@ class MovePart(Record):
 class CpuMove:
     """A move of CPUs only, with those methods of :class:`guest_mover.GuestMove` that are used.
 
-    :param cpus: CPUs to hold the guest to; None for all CPUs that its parent group may use
+    :param cpus: CPUs to hold the guest to; None for all CPUs that it may use
+    :param written_cpus: the CPUs that we have left in its groups
     """
 
     def __init__(
-        self, groups: GuestGroups, cpus: frozenset[int] | None, kernel: KernelCalls
+        self,
+        guest: model.Guest,
+        groups: GuestGroups,
+        cpus: frozenset[int] | None,
+        written_cpus: frozenset[int],
+        kernel: KernelCalls,
     ) -> None:
+        self._guest = guest
         self._groups = groups
         self._cpus = cpus
+        self._written_cpus = written_cpus
         self._kernel = kernel
         self._changes: tuple[FileChange, ...] = ()
         self.progress = guest_mover.Progress(guest_mover.MOVING)
@@ -57,12 +65,18 @@ class CpuMove:
     def step(self) -> guest_mover.Progress:
         """Write the CPUs, which completes the move, and return the progress."""
         if self._cpus is None:
-            self._changes = holding.release_cpus(self._groups, write=self._kernel.write)
+            self._changes = holding.release_cpus(
+                self._groups,
+                self._written_cpus,
+                self._guest.allowed_cpus,
+                self._guest.pinned_groups,
+                self._kernel.write,
+            )
         else:
             self._changes = holding.hold(
                 self._groups,
                 self._cpus,
-                written_set=common_cpuset(self._groups),
+                written_set=Cpuset(self._written_cpus, frozenset()),
                 write=self._kernel.write,
             ).changes
         self.progress = guest_mover.Progress(guest_mover.DONE)
@@ -84,7 +98,9 @@ def promise_after(
         return before
     after = before
     if move.kind != plan_records.FETCH:
-        after = after._replace(cpu_nodes=tuple(plan_part.to_nodes), origin=model.PLACED)
+        after = after._replace(
+            cpu_nodes=tuple(plan_part.to_nodes), origin=model.PLACED, missed=False
+        )
     if plan_part.mem_nodes and tuple(plan_part.mem_nodes) != before.mem_nodes:
         after = after._replace(mem_nodes=tuple(plan_part.mem_nodes), mem_node_bytes=())
     return after

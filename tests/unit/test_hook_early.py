@@ -246,10 +246,7 @@ class HookTest(EarlyCase):
             )
 
     def test_only_a_start_that_has_a_place_leaves_a_process(self):
-        for operation, vcpus, left in (
-            ('start', 2, True),
-            ('start', 99, False),
-        ):
+        for operation, vcpus, left in (('start', 2, True), ('start', 99, False)):
             with self.subTest(operation, vcpus=vcpus):
                 works = []
                 self.assertEqual(

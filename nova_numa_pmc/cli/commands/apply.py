@@ -55,9 +55,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         )
     result = None
     if plan.moves and (args.yes or confirm.ask_operator(command, 'make these moves?')):
-        result = run_moves.make_moves(
-            command, plan, observed.host_promises.promises, history.APPLY, args.wait
-        )
+        result = run_moves.make_moves(command, plan, observed, history.APPLY, args.wait)
     if args.json:
         print(
             json.dumps(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import host_cpus, model, promises
 from nova_numa_pmc.cli import arguments, context, exits, output, run_moves
+from nova_numa_pmc.core import pools
 from nova_numa_pmc.host import cgroups, holding
 from nova_numa_pmc.state import overrides
 
@@ -70,11 +71,20 @@ def _release(command: context.CommandContext, guest: model.Guest) -> None:
     with promises.locked(command.host_options, command.root, promises.LOCK_TIMEOUT_S) as draft:
         # Without a promise, it is released from what its groups hold it to.
         promises.reconcile(draft, host, command.host_options, command.root)
-        promise = draft.promises.get(guest.uuid)
-        if promise is None or promise.origin != model.PLACED:
-            return
-        # The promise is changed last, so that a release that fails can be repeated.
-        groups = cgroups.find(guest.pid, command.root)
-        holding.release_cpus(groups, write=command.kernel.write)
-        holding.release_memory(groups, frozenset(promise.mem_nodes), write=command.kernel.write)
-        draft.put(promises.as_floating(promise))
+    promise = draft.promises.get(guest.uuid)
+    if promise is None or promise.origin != model.PLACED:
+        return
+    # The promise is changed last, so that a release that fails can be repeated, and without the
+    # lock of the promises until then, for which starts of guests would have to wait.
+    groups = cgroups.find(guest.pid, command.root)
+    holding.release_cpus(
+        groups,
+        pools.cpus_of_promise(promise, host, guest),
+        guest.allowed_cpus,
+        guest.pinned_groups,
+        command.kernel.write,
+    )
+    holding.release_memory(groups, frozenset(promise.mem_nodes), write=command.kernel.write)
+    promises.replace_running(
+        promises.as_floating(promise), command.host_options, command.root, started=promise.started
+    )

@@ -54,8 +54,6 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         return exits.OK
     if not can_ask or not confirm.ask_operator(command, 'make these moves?'):
         return exits.NOT_MADE
-    result = run_moves.make_moves(
-        command, plan, observed.host_promises.promises, history.APPLY, args.wait
-    )
+    result = run_moves.make_moves(command, plan, observed, history.APPLY, args.wait)
     run_moves.print_result(result, print)
     return result.exit_code

@@ -113,9 +113,7 @@ def _move_to_node(
         guest.uuid, guest.name, promise.cpu_nodes, (node_id,), mem_nodes, 0
     )
     move = plan_records.requested_move(plan_records.MOVE, (part,), 'pinned there')
-    return run_moves.make_moves(
-        command, plan_records.Plan((move,)), observed.host_promises.promises, history.PIN, wait_s
-    )
+    return run_moves.make_moves(command, plan_records.Plan((move,)), observed, history.PIN, wait_s)
 
 
 def _is_elsewhere(command: context.CommandContext, guest: model.Guest, node_id: int) -> bool:

@@ -57,12 +57,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         declined = not args.yes and not confirm.ask_operator(command, 'undo these moves?')
         if not declined:
             result = run_moves.make_moves(
-                command,
-                undo.plan,
-                observed.host_promises.promises,
-                history.UNDO,
-                args.wait,
-                undo.targets,
+                command, undo.plan, observed, history.UNDO, args.wait, undo.targets
             )
     if args.json:
         print(

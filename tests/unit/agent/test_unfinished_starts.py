@@ -4,7 +4,7 @@
 import os
 from unittest import mock
 
-from nova_numa_pmc import hook, promises
+from nova_numa_pmc import hook, model, promises
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import overrides, pause, promises_file
@@ -63,6 +63,15 @@ class PlaceTest(AgentCase):
         self.assertEqual('4-7', tree.held())
         self.assertEqual(('placed', (1,), True, False), self.placed(1))
         self.assertEqual(1, self.tick(agent, 10).starts_taken_over)
+
+    def test_a_pinned_guest_that_the_hook_has_missed_stays_where_it_is(self):
+        self.install_hook()
+        overrides.put(overrides.Override(fake_host.uuid_of(1), model.PIN, 'g'), self.root)
+        agent, tree = self.open_agent(), self.launch(1)
+        self.began(1)
+        for at_s in (0, 5, 10):
+            self.tick(agent, at_s)
+        self.assertEqual(('', ('floating', (), True, False)), (tree.held(), self.placed(1)))
 
     def test_a_guest_that_libvirt_is_still_starting_is_not_placed(self):
         agent = self.open_agent()

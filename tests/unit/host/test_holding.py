@@ -345,12 +345,12 @@ class HoldTest(TreeTestCase):
             for pinned in (False, True):
                 with self.subTest(version=version, layout=layout, pinned=pinned):
                     tree, groups = self.tree(version, layout, vcpus=3)
-                    self.assertEqual((), holding.release_cpus(groups, write=tree.write))
+                    self.assertEqual((), holding.release_cpus(groups, NODE1, write=tree.write))
                     applied = holding.hold(groups, NODE1, write=tree.write)
                     if pinned:
                         tree.write(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3')
                     before = tree.contents()
-                    changes = holding.release_cpus(groups, write=tree.write)
+                    changes = holding.release_cpus(groups, NODE1, write=tree.write)
                     wide = [tree.parent] if groups.writes_parent else tree.children[pinned * 2 :]
                     for directory in wide:
                         self.assertIn(tree.read(directory, 'cpuset.cpus'), ('', '0-3'))

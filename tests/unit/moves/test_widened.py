@@ -14,7 +14,7 @@ PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, 1 << 30)
 
 def part(to_nodes):
     part = plan_records.PlanPart('uuid-g', 'g', (0,), to_nodes, (), 0)
-    return MovePart(part, PROMISE, PROMISE, CpuMove(None, None, None), 0.0)
+    return MovePart(part, PROMISE, PROMISE, CpuMove(None, None, None, frozenset(), None), 0.0)
 
 
 class WidenedTest(unittest.TestCase):

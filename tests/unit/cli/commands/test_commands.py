@@ -116,6 +116,31 @@ class PinTest(OperatingCase):
         self.assertEqual(exits.OK, self.run_command('pin', fake_host.uuid_of(2), '--node', '0')[0])
         self.assertEqual([], self.moved())
 
+    def test_a_pinned_guest_stays_where_it_is_though_the_hook_had_missed_it(self):
+        uuid = fake_host.uuid_of(2)
+        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
+            draft.put(promises.as_floating(draft.promises[uuid])._replace(missed=True))
+        self.run_command('pin', uuid, '--node', '1')
+        self.assertEqual(
+            ('placed', (1,), False),
+            (
+                self.promises()[uuid].origin,
+                self.promises()[uuid].cpu_nodes,
+                self.promises()[uuid].missed,
+            ),
+        )
+
+    def test_a_guest_with_a_new_vcpu_that_is_not_held_yet_is_moved(self):
+        tree = self.kernel.memories[4002].tree
+        tree.write(os.path.join(tree.vcpus[1], 'cpuset.cpus'), '0-7')
+        self.run_command('pin', fake_host.name_of(2), '--node', '1')
+        self.assertEqual({'4-7'}, {tree.read(each, 'cpuset.cpus') for each in tree.children})
+
+    def test_without_an_agent_a_guest_is_moved_to_the_cpus_that_were_planned_with(self):
+        self.host.launch(9, xml=fake_host.domain_xml(9, extra=domains.DEDICATED))
+        self.run_command('pin', fake_host.name_of(2), '--node', '1')
+        self.assertEqual('4-5,7', self.kernel.memories[4002].tree.held())
+
     def test_pin_fetches_memory_that_lies_elsewhere(self):
         """A move was ended, or memory has spilled; the promise already names the node."""
         tree = self.kernel.memories[4001].tree
@@ -187,6 +212,30 @@ class PinTest(OperatingCase):
         self.assertEqual(((), '0-7', {0}), places[2])
         self.tick(self.open_agent(agent_conf.OFF), 0)
         self.assertEqual((places[2], '0-3'), (self.places()[2], self.places()[3][1]))
+
+    def test_a_released_guest_gets_only_the_cpus_that_it_may_use_and_keeps_its_pins(self):
+        pins = "<cputune><vcpupin vcpu='0' cpuset='2'/></cputune>"
+        tree = self.host.launch(1, xml=fake_host.domain_xml(1, cpuset='0-3,6', extra=pins))
+        self.kernel.memories[tree.pid] = TwoNodes(tree, [0] * PAGES)
+        self.hold(1, '0-3')
+        tree.write(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '2')
+        self.run_command('ignore', fake_host.name_of(1), '--release')
+        self.assertEqual(
+            ['0-3,6', '2', '0-3,6'],
+            [tree.read(directory, 'cpuset.cpus') for directory in tree.children],
+        )
+
+    def test_the_lock_of_the_promises_is_free_while_a_guest_is_released(self):
+        taken, write_file = [], self.kernel.write
+
+        def write(path, text):
+            with promises_file.locked(self.directory, 0.1, files.read_boot_id(self.root)):
+                taken.append(path)
+            write_file(path, text)
+
+        with mock.patch.object(self.kernel, 'write', write):
+            self.run_command('ignore', fake_host.name_of(1), '--release')
+        self.assertTrue(taken)
 
     def test_a_guest_whose_promise_was_lost_is_released_too(self):
         tree = self.kernel.memories[4001].tree
