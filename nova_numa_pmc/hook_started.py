@@ -8,7 +8,8 @@ there is too much of it to move, the CPUs follow the memory.
 
 from __future__ import annotations
 
-from nova_numa_pmc import follow_memory, model, promises
+from nova_numa_pmc import follow_memory, host_cpus, model, promises
+from nova_numa_pmc.core import pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import (
     CpusetError,
@@ -17,7 +18,7 @@ from nova_numa_pmc.exceptions import (
     PinnedByOthers,
     StateError,
 )
-from nova_numa_pmc.host import cgroups, guests, holding, journal
+from nova_numa_pmc.host import cgroups, cpusets, guests, holding, journal
 from nova_numa_pmc.host.cpusets import Cpuset
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -45,9 +46,13 @@ def hold(call: HookCall, xml: bytes) -> None:
     groups, early_cpus = None, decision.cpus
     try:
         if early_cpus is None:
-            early_cpus = promises.promised_cpus(decision.promise, guest, call.root)
+            host = host_cpus.host_with_pool_cpus(call.root)
+            early_cpus = pools.cpus_of_promise(decision.promise, host, guest)
             decision = decision._replace(cpus=early_cpus)
-        groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
+            groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
+            early_cpus = _narrowed_cpus(groups, decision.promise, host) or early_cpus
+        else:
+            groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
         decision, by_node, huge_by_node = follow_memory.decide_beside_memory(
             guest, groups, decision, call.options, call.root, call.lock_timeout_s()
         )
@@ -74,6 +79,24 @@ def hold(call: HookCall, xml: bytes) -> None:
         promises.replace_running(promise, call.options, call.root, call.lock_timeout_s())
     except StateError as error:
         call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
+
+
+def _narrowed_cpus(
+    groups: cgroups.GuestGroups, promise: model.Promise, host: model.Topology
+) -> frozenset[int]:
+    """Return the CPUs to which ``start`` has narrowed a guest; empty if it has not.
+
+    The floating pool may have changed since.
+    """
+    promised_cpus = frozenset[int]().union(
+        *(node.online_cpus for node in host.nodes if node.id in promise.cpu_nodes)
+    )
+    cpus_by_group = cpusets.own_cpus(groups)
+    for group in (groups.parent, groups.main):
+        cpus = cpus_by_group.get(group, frozenset())
+        if cpus and cpus & host.online_cpus <= promised_cpus:
+            return cpus
+    return frozenset()
 
 
 def _record_left_alone(call: HookCall, decision: promises.Decision, logged: bool) -> None:

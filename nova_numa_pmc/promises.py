@@ -77,7 +77,7 @@ def read(host_options: HostOptions, root: str) -> HostPromises:
 def recorded_decision(guest: model.Guest, host_options: HostOptions, root: str) -> Decision | None:
     """Return the decision recorded at the guest's start, or None if there is none.
 
-    Its ``cpus`` are not recorded: :func:`promised_cpus` derives them from the host.
+    Its ``cpus`` are not recorded, but follow from the promise and the host.
     """
     try:
         promise = promises_file.read_one(
@@ -88,14 +88,6 @@ def recorded_decision(guest: model.Guest, host_options: HostOptions, root: str) 
     if not promise:
         return None
     return Decision(promise, None, '%s: as promised' % name_nodes(promise.cpu_nodes), ())
-
-
-def promised_cpus(promise: model.Promise, guest: model.Guest, root: str) -> frozenset[int]:
-    """Return the CPUs that a guest is to be held to according to its promise.
-
-    :raises TopologyError: the host cannot be read
-    """
-    return pools.cpus_of_promise(promise, host_with_pool_cpus(root), guest)
 
 
 def decide_promise(

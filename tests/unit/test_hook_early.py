@@ -84,6 +84,18 @@ class Version2Test(EarlyCase):
             hook.run(fake_host.name_of(1), 'started', stream.fileno(), self.root)
         self.assertEqual(('0-3', '0-7'), (tree.held(), tree.read(tree.parent, 'cpuset.cpus')))
 
+    def test_what_was_narrowed_is_handed_over_though_the_pool_has_changed_since(self):
+        tree = self.launch()
+        self.assertFalse(self.start().step(0.0))
+        self.host.write('sys/devices/system/cpu/isolated', '0\n')
+        for vcpu in tree.vcpus:
+            tree.add_group(vcpu)
+        with tempfile.TemporaryFile() as stream:
+            stream.write(fake_host.domain_xml(1))
+            stream.seek(0)
+            hook.run(fake_host.name_of(1), 'started', stream.fileno(), self.root)
+        self.assertEqual(('1-3', '0-7'), (tree.held(), tree.read(tree.parent, 'cpuset.cpus')))
+
     def test_narrowing_is_undone_where_the_guest_is_not_held(self):
         tree = self.launch()
         self.assertFalse(self.start().step(0.0))
