@@ -11,7 +11,7 @@ from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import DomainError, NumaPmcError, OptionsError
 from nova_numa_pmc.finding import Finding
-from nova_numa_pmc.host import domain_values, topology
+from nova_numa_pmc.host import nova_cpu_sets, topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -136,7 +136,7 @@ def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:
     if not text:
         return
     try:
-        shared = domain_values.parse_cpuset('cpu_shared_set', [text])
+        shared = nova_cpu_sets.parse_set('cpu_shared_set', text)
         nodes = [node for node in topology.read(root).nodes if node.online_cpus]
     except DomainError as error:
         yield Finding(

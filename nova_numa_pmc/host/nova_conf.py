@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 SIZE_MAX_BYTES = 1 << 20
 _DIRECTORY_FILES_MAX = 100
+_FILE, _DIRECTORY = '--config-file', '--config-dir'
+#: How the names of default files and directories end.
+_SUFFIXES = {_FILE: '.conf', _DIRECTORY: '.conf.d'}
 
 #: Options with the defaults of Nova 29 to 34, by group. An option without a default is None if it
 #: is not set.
@@ -180,37 +183,42 @@ def _parse(files: list[str]) -> cfg.ConfigOpts:
 def files_of(process: Process | None, service: str, root: str) -> list[str]:
     """Return the files that a service reads; later ones override earlier ones.
 
-    These are the files named on the service's command line, or those that oslo.config looks for
-    if it names none.
+    As in oslo.config, these are first the files and directories where it looks by default, each
+    only if the service's command line names none of that kind, and then those that the command
+    line names, in its order.
 
     :param process: the service's process, or None if it is not running
     :param service: 'nova-compute' or 'nova-scheduler'
     """
     command = process.command if process else ()
-    config_files = list(_arguments(command, '--config-file'))
-    directories = list(_arguments(command, '--config-dir'))
     base = process.root if process else root
-    if not config_files:
-        config_files = [
-            path
-            for path in ('/etc/nova/nova.conf', '/etc/nova/%s.conf' % service)
-            if os.path.exists(host_options.path_under_root(base, path))
-        ]
-    if not directories:
-        directories = ['/etc/nova/nova.conf.d', '/etc/nova/%s.conf.d' % service]
-    paths = [host_options.path_under_root(base, path) for path in config_files]
-    for directory in directories:
-        paths += _files_in(host_options.path_under_root(base, directory))
+    named = [
+        (option, host_options.path_under_root(base, path)) for option, path in _arguments(command)
+    ]
+    paths: list[str] = []
+    for option in (_FILE, _DIRECTORY):
+        if option not in [named_option for named_option, _ in named]:
+            for name in ('nova', service):
+                default = '/etc/nova/%s%s' % (name, _SUFFIXES[option])
+                path = host_options.path_under_root(base, default)
+                if os.path.exists(path):
+                    paths += _files_of_argument(option, path)
+    for option, path in named:
+        paths += _files_of_argument(option, path)
     return paths
 
 
-def _arguments(command: Sequence[str], option: str) -> Iterator[str]:
-    """Yield the arguments that a command line has for an option."""
-    for position, word in enumerate(command):
-        if word == option and position + 1 < len(command):
-            yield command[position + 1]
-        elif word.startswith(option + '='):
-            yield word.partition('=')[2]
+def _arguments(command: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options of a command line that name files or directories, with the paths."""
+    for word, following in zip(command, (*command[1:], '')):
+        option, equals, path = word.partition('=')
+        path = path if equals else following
+        if option in _SUFFIXES and path:
+            yield option, path
+
+
+def _files_of_argument(option: str, path: str) -> list[str]:
+    return [path] if option == _FILE else _files_in(path)
 
 
 def _files_in(directory: str) -> list[str]:

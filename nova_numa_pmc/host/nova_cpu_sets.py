@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.cpulist import CPUS_MAX
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import domain_values, nova_conf, processes
 from nova_numa_pmc.host.files import identity
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 #: How often to check whether nova-compute's files have changed.
 _AGE_MAX_NS = 60 * 10**9
-#: How often to search for nova-compute's process while no files are found; a search reads all of
-#: procfs.
+#: How often to search for nova-compute's process while none is known that is running; a search
+#: reads all of procfs.
 _SEARCH_AGE_MAX_NS = 600 * 10**9
 
 
@@ -66,16 +67,13 @@ class NovaCpuSetsReader:
         return self._sets, self._problems
 
     def _files(self, now_ns: int) -> list[str]:
-        files = self._existing_files()
-        if self._searched_ns is None or (
-            not files and now_ns - self._searched_ns >= _SEARCH_AGE_MAX_NS
+        is_known = self._process is not None and processes.is_running(self._root, self._process)
+        if not is_known and (
+            self._searched_ns is None or now_ns - self._searched_ns >= _SEARCH_AGE_MAX_NS
         ):
             self._searched_ns = now_ns
-            self._process = processes.find(self._root, processes.NOVA_COMPUTE)
-            files = self._existing_files()
-        return files
-
-    def _existing_files(self) -> list[str]:
+            # While it is stopped, its last command line is the best guess.
+            self._process = processes.find(self._root, processes.NOVA_COMPUTE) or self._process
         return [
             path
             for path in nova_conf.files_of(self._process, processes.NOVA_COMPUTE, self._root)
@@ -91,13 +89,37 @@ def parse(files: list[str]) -> tuple[NovaCpuSets, tuple[str, ...]]:
     for name in ('cpu_shared_set', 'cpu_dedicated_set'):
         try:
             text = conf.get(name, 'compute')
-            sets.append(domain_values.parse_cpuset(name, [text]) if text else None)
+            sets.append(parse_set(name, text) if text else None)
         except DomainError as error:
             problems.append('%s: [compute] %s: write it as 4-12,^8,15' % (conf.first_file, error))
             sets.append(None)
     problems += ['%s: %s' % (finding.message, finding.remedy) for finding in conf.findings]
     shared, dedicated = sets
     return NovaCpuSets(shared, dedicated), tuple(problems)
+
+
+def parse_set(name: str, text: str) -> frozenset[int]:
+    """Return a set of CPUs as Nova reads it (``parse_cpu_spec`` in nova/virt/hardware.py).
+
+    Unlike in libvirt's syntax, items may be empty, ranges can be excluded, and an exclusion
+    applies to the items after it as well.
+
+    :raises DomainError: Nova refuses the text as well, or a number is beyond CPUS_MAX
+    """
+    included, excluded = 0, 0  # bits, because lists may repeat ranges without limit
+    for item in filter(None, map(str.strip, text.split(','))):
+        first, dash, last = item.removeprefix('^').partition('-')
+        low = domain_values.parse_integer(name, first, 0, CPUS_MAX - 1)
+        high = domain_values.parse_integer(name, last, low, CPUS_MAX - 1) if dash else low
+        bits = (1 << high + 1) - (1 << low)
+        if item.startswith('^'):
+            excluded |= bits
+        else:
+            included |= bits
+    cpus = included & ~excluded
+    if not cpus:
+        raise DomainError('%s: %a has no CPU' % (name, text[:40]))
+    return frozenset(cpu for cpu in range(cpus.bit_length()) if cpus >> cpu & 1)
 
 
 def _identity(path: str) -> tuple[str, Identity | None]:

@@ -54,6 +54,13 @@ def find(root: str, name: str) -> Process | None:
     return None
 
 
+def is_running(root: str, process: Process) -> bool:
+    """Return whether a process that was found is still running, with the same command line."""
+    directory = os.path.join(root, 'proc', str(process.pid))
+    found = _describe(root, directory, process.pid, process.name)
+    return found is not None and found.command == process.command
+
+
 def _describe(root: str, directory: str, pid: int, name: str) -> Process | None:
     try:
         with open(os.path.join(directory, 'cmdline'), 'rb') as stream:

@@ -5,6 +5,7 @@ import tempfile
 import unittest
 
 from hypothesis import given, settings, strategies
+from oslo_config import cfg
 
 from nova_numa_pmc.host import nova_conf, processes
 from tests.fixtures.services import add_process
@@ -183,6 +184,35 @@ class FilesTest(unittest.TestCase):
         self.assertEqual(
             ['etc/nova/nova-cpu.conf', 'etc/other.conf', 'etc/nova/d/x.conf'], self.files(process)
         )
+
+    def test_files_override_each_other_in_oslos_order(self):
+        for path in ('nova.conf', 'nova.conf.d/a.conf', 'other.conf', 'd/x.conf'):
+            write(self.root, 'etc/nova/' + path, '[compute]\ncpu_shared_set = %s\n' % path)
+        directory = os.path.join(self.root, 'etc/nova')
+        for number, arguments in enumerate(
+            (
+                [],
+                ['--config-file', '/etc/nova/nova.conf', '--config-file=/etc/nova/other.conf'],
+                ['--config-dir=/etc/nova/d'],
+                ['--config-dir', '/etc/nova/d', '--config-file', '/etc/nova/other.conf'],
+                ['--config-file', '/etc/nova/other.conf', '--config-dir', '/etc/nova/d'],
+            )
+        ):
+            with self.subTest(arguments=arguments):
+                oslo = cfg.ConfigOpts()
+                oslo.register_opts([cfg.StrOpt('cpu_shared_set')], group='compute')
+                oslo(
+                    [argument.replace('/etc/nova', directory) for argument in arguments],
+                    default_config_files=[os.path.join(directory, 'nova.conf')],
+                    default_config_dirs=[os.path.join(directory, 'nova.conf.d')],
+                )
+                root = os.path.join(self.root, str(number))
+                add_process(root, 9, ('/usr/bin/nova-compute', *arguments), inside='..')
+                process = processes.find(root, 'nova-compute')
+                conf = nova_conf.NovaConf(nova_conf.files_of(process, 'nova-compute', root))
+                self.assertEqual(
+                    oslo.compute.cpu_shared_set, conf.get('cpu_shared_set', 'compute')
+                )
 
     def test_configuration_files_are_those_in_the_services_container(self):
         write(self.root, 'image/etc/nova/nova.conf', '')

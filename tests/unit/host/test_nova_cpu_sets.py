@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+import shutil
 import tempfile
 import unittest
 
+from hypothesis import given, strategies
+
+from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import nova_cpu_sets
-from tests.fixtures import sysfs
+from tests.fixtures import services, sysfs
 
 SECOND = 10**9
 CONF = 'etc/nova/nova.conf'
@@ -57,11 +61,75 @@ class ReaderTest(unittest.TestCase):
         self.write('/usr/bin/nova-compute\0', 'proc/71/cmdline')
         self.assertEqual([None, {3}], [self.read(300)[0], self.read(700)[0]])
 
+    def test_nova_that_starts_later_with_other_files_is_found_after_a_while(self):
+        self.write('[compute]\ncpu_shared_set = 0-3\n')
+        self.read()
+        self.write('[compute]\ncpu_shared_set = 8\n', 'etc/nova/other.conf')
+        services.add_process(
+            self.root, 71, ('/usr/bin/nova-compute', '--config-file', '/etc/nova/other.conf')
+        )
+        self.assertEqual([{0, 1, 2, 3}, {8}], [self.read(300)[0], self.read(700)[0]])
+
+    def test_nova_that_is_started_again_with_other_files_is_found(self):
+        self.write('[compute]\ncpu_shared_set = 0-3\n')
+        self.write('[compute]\ncpu_shared_set = 8\n', 'etc/nova/other.conf')
+        command = ('/usr/bin/nova-compute', '--config-file', '/etc/nova/other.conf')
+        services.add_process(self.root, 71, command)
+        self.assertEqual({8}, self.read()[0])
+        shutil.rmtree(os.path.join(self.root, 'proc/71'))
+        self.assertEqual({8}, self.read(700)[0])  # while it is stopped
+        services.add_process(self.root, 72, command[:1])
+        self.assertEqual([{8}, {0, 1, 2, 3}], [self.read(800)[0], self.read(1400)[0]])
+
     def test_a_set_that_cannot_be_used_is_a_problem_and_unknown(self):
-        for text in ('[compute]\ncpu_shared_set = a-b\n', '[compute\n', b'\xff\xfe'):
+        for text in (
+            '[compute]\ncpu_shared_set = a-b\n',
+            '[compute]\ncpu_shared_set = ^3\n',
+            '[compute\n',
+            b'\xff\xfe',
+        ):
             with self.subTest(text=text):
                 self.write(text)
                 self.reader = nova_cpu_sets.NovaCpuSetsReader(self.root)
                 shared, dedicated, problems = self.read()
                 self.assertEqual((None, None), (shared, dedicated))
                 self.assertIn(CONF, ' '.join(problems))
+
+
+class ParseSetTest(unittest.TestCase):
+    @given(
+        strategies.lists(
+            strategies.tuples(
+                strategies.booleans(), strategies.integers(0, 40), strategies.integers(0, 9)
+            )
+        )
+    )
+    def test_every_exclusion_of_a_set_applies_to_all_items_as_in_nova(self, items):
+        included, excluded = set(), set()
+        for is_excluded, low, extra in items:
+            (excluded if is_excluded else included).update(range(low, low + extra + 1))
+        text = ' , '.join(
+            '^' * is_excluded + ('%d-%d' % (low, low + extra) if extra else '%d' % low)
+            for is_excluded, low, extra in items
+        )
+        if included - excluded:
+            self.assertEqual(included - excluded, nova_cpu_sets.parse_set('x', text))
+        else:
+            self.assertRaises(DomainError, nova_cpu_sets.parse_set, 'x', text)
+
+    def test_a_set_is_read_as_nova_reads_it(self):
+        for text, expected in (
+            ('2-5,^3-4', {2, 5}),
+            ('4-6,', {4, 5, 6}),
+            (',4,,5', {4, 5}),
+            ('^5,4-6', {4, 6}),
+            (' 4 - 5 , ^ 4', {5}),
+            ('16383', {16383}),
+        ):
+            with self.subTest(text):
+                self.assertEqual(expected, nova_cpu_sets.parse_set('x', text))
+
+    def test_a_set_that_nova_refuses_is_refused(self):
+        for text in ('3-', '-3', '5-4', '1-2-3', '^', '^^3', '4,^4', ',', 'a', '16384'):
+            with self.subTest(text):
+                self.assertRaises(DomainError, nova_cpu_sets.parse_set, 'x', text)
