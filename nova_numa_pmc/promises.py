@@ -441,7 +441,7 @@ def _implied_promise(
         nodes, mem_nodes=tuple(sorted(mems if is_bound else with_memory.intersection(nodes)))
     )
     now_ns = files.boottime_ns()
-    start_ns = _start_ns(guest.pid, root)
+    start_ns = files.process_start_ns(guest.pid, root)
     promise = placement.new_promise(guest, held, min(now_ns, start_ns or now_ns))
     # Nothing was recorded at its start: the hook was not installed, or failed.
     return promise._replace(
@@ -456,15 +456,6 @@ def _implied_promise(
             and _is_after_hook(time.time() - (now_ns - start_ns) / 1e9, guest.pid, root)
         ),
     )
-
-
-def _start_ns(pid: int | None, root: str) -> int | None:
-    """Return the CLOCK_BOOTTIME at which a process began, or None if it is unknown."""
-    try:
-        stat = files.read_kernel_file(os.path.join(root, 'proc/%d/stat' % (pid or 0)))
-        return files.start_ticks(stat) * 10**9 // os.sysconf('SC_CLK_TCK')
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def _is_after_hook(realtime_s: float, pid: int | None, root: str) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.finding import ERROR, NOTE, WARNING, Finding
-from nova_numa_pmc.host import confinement, files, hook_files, processes
+from nova_numa_pmc.host import confinement, files, guests, hook_files, processes
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import promises_file
 
@@ -70,8 +70,9 @@ def read_status(root: str) -> HookStatus:
                 'the next start of a guest creates it again',
             )
         )
-    findings += _check_files(installed)
-    if installed.executable:
+    elsewhere = tuple(check_root(daemon))
+    findings += elsewhere or _check_files(installed)
+    if installed.executable and not elsewhere:
         if is_own_root(root) and os.geteuid() == 0:
             trial = try_as_daemon(root, daemon, installed.path)
             findings += check_trial(trial)
@@ -104,27 +105,28 @@ def _check_files(installed: hook_files.InstalledFiles) -> Iterator[Finding]:
         )
 
 
+def check_root(daemon: confinement.Daemon | None) -> Iterator[Finding]:
+    """Check that the daemon sees the files of the root where the hook is installed."""
+    if daemon is not None and not daemon.same_root:
+        yield Finding(
+            'hook-in-container',
+            WARNING,
+            '%s (pid %d) runs with a different file system root, in a container, and does not '
+            'run a hook that is installed here' % (daemon.name, daemon.pid),
+            'install the package and the hook in its image',
+        )
+
+
 def _check_daemon(
     root: str,
     installed: hook_files.InstalledFiles,
     daemon: confinement.Daemon | None,
     promises: Iterable[model.Promise],
 ) -> Iterator[Finding]:
-    if daemon is None:
-        return
-    if not daemon.same_root:
-        yield Finding(
-            'hook-in-container',
-            WARNING,
-            '%s (pid %d) runs with a different file system root, in a container'
-            % (daemon.name, daemon.pid),
-            'install the package and the hook in its image',
-        )
+    if daemon is None or daemon.started_s is None:
         return
     changed_s = os.stat(installed.path).st_ctime
-    boot_s = processes.boot_s(root) or 0
-    was_called = any(boot_s + promise.since_ns / 1e9 > changed_s for promise in promises)
-    if daemon.started_s is not None and daemon.started_s < changed_s and not was_called:
+    if daemon.started_s < changed_s and not _was_called(root, changed_s, promises):
         yield Finding(
             'hook-not-seen',
             ERROR,
@@ -135,6 +137,22 @@ def _check_daemon(
         )
 
 
+def _was_called(root: str, since_s: float, promises: Iterable[model.Promise]) -> bool:
+    """Return whether the hook has recorded a promise since a time [s since the epoch].
+
+    The hook does so before the guest's process begins, the agent for a guest that the hook has
+    missed afterwards. If a guest cannot be read, assume that the hook has been called.
+    """
+    boot_s = processes.boot_s(root) or 0
+    running, problems = guests.read_running(root)
+    start_ns = {guest.uuid: files.process_start_ns(guest.pid, root) for guest in running}
+    return bool(problems) or any(
+        not promise.started or promise.since_ns < (start_ns.get(promise.uuid) or 0)
+        for promise in promises
+        if boot_s + promise.since_ns / 1e9 > since_s
+    )
+
+
 def check_trial(trial: confinement.LabelTrial) -> Iterator[Finding]:
     """Check that a trial has shown that the daemon can run the hook."""
     if trial.ok is None:
@@ -143,6 +161,15 @@ def check_trial(trial: confinement.LabelTrial) -> Iterator[Finding]:
             NOTE,
             'the hook could not be tried: %s' % trial.message,
             'start the daemon and install as root, or install with --force',
+        )
+    elif not trial.ok and (
+        trial.label == confinement.UNCONFINED or trial.message.startswith('selftest: failed')
+    ):
+        yield Finding(
+            'hook-fails',
+            ERROR,
+            'the hook itself fails: %s' % trial.message,
+            'correct what the message names; then install again',
         )
     elif not trial.ok:
         yield Finding(

@@ -38,9 +38,9 @@ def install(root: str, reload: bool = False, force: bool = False) -> InstallResu
     """
     _require_root(root)
     expected = hook_checks.expected_script(root)
-    findings: list[Finding] = []
     notes: list[str] = []
     daemon = confinement.find_daemon(root)
+    findings = list(hook_checks.check_root(daemon))
     site = hook_files.package_site()
     exposed = hook_files.find_writable_by_others(site)
     if exposed:

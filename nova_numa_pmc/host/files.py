@@ -134,6 +134,15 @@ def start_ticks(stat: str) -> int:
     return int(stat.rpartition(')')[2].split()[19])
 
 
+def process_start_ns(pid: int | None, root: str) -> int | None:
+    """Return the CLOCK_BOOTTIME at which a process began, or None if it is unknown."""
+    try:
+        stat = read_kernel_file(os.path.join(root, 'proc/%d/stat' % (pid or 0)))
+        return start_ticks(stat) * 10**9 // os.sysconf('SC_CLK_TCK')
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def has_capability(root: str, process: str, number: int) -> bool | None:
     """Return whether a process has a capability, or None if not reported.
 

@@ -52,8 +52,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
             subparser.add_argument(
                 '--force',
                 action='store_true',
-                help='install even if the trial could not be run or users other than root can '
-                "write to the package's directory",
+                help='install even if the trial could not be run, if the daemon runs in a '
+                "container, or if users other than root can write to the package's directory",
             )
 
 

@@ -61,3 +61,14 @@ class TrialTest(unittest.TestCase):
                 for (code, severity, words), result in zip(expected, findings):
                     self.assertEqual((code, severity), (result.code, result.severity))
                     self.assertIn(words, result.message)
+
+    def test_a_hook_that_fails_by_itself_is_not_blamed_on_confinement(self):
+        for label, message in (
+            (confinement.UNCONFINED, 'no answer within 60 s'),
+            ('libvirtd', 'selftest: failed: /sys/devices/system/node: No such file or directory'),
+        ):
+            with self.subTest(label=label):
+                trial = confinement.LabelTrial(False, label, message)
+                (found,) = hook.check_trial(trial)
+                self.assertEqual(('hook-fails', finding.ERROR), (found.code, found.severity))
+                self.assertIn(message, found.message)

@@ -90,10 +90,12 @@ class HookCommandTest(unittest.TestCase):
         self.daemon(started_s=int(os.stat(self.ours).st_ctime) + 5)
         self.assertEqual((0, ''), self.problems())
 
-    def test_a_guest_that_came_through_shows_that_the_daemon_sees_it(self):
-        self.daemon()
-        self.call('install')
-        since_s = os.stat(self.ours).st_ctime - 1700000000 + 5
+    def promise(self, before_start_s, **fields):
+        """Record a promise made after the installation, and start its guest after that time."""
+        since_s = int(os.stat(self.ours).st_ctime) - 1700000000 + 60
+        self.host.launch(1)
+        ticks = (since_s + before_start_s) * os.sysconf('SC_CLK_TCK')
+        self.host.write('proc/4001/stat', '4001 (a) S %s %d 0' % (' '.join(['0'] * 18), ticks))
         with promises_file.locked(
             self.host.path('run/nova-numa-pmc'), 1, files.read_boot_id(self.root)
         ) as draft:
@@ -105,20 +107,43 @@ class HookCommandTest(unittest.TestCase):
                     (0,),
                     2,
                     1 << 20,
-                    since_ns=int(since_s * 1e9),
-                    started=True,
+                    since_ns=since_s * 10**9,
+                    **fields,
                 )
             )
-        code, report = self.call('status')
-        self.assertEqual((0, []), (code, report['problems']))
-        self.assertEqual(['one'], [row['name'] for row in report['decisions']])
 
-    def test_status_tells_of_a_daemon_in_a_container(self):
+    def test_a_guest_that_came_through_shows_that_the_daemon_sees_it(self):
+        self.daemon()
         self.call('install')
+        for before_start_s, is_started in ((1, True), (0, False)):
+            with self.subTest(is_started=is_started):
+                self.promise(before_start_s, started=is_started)
+                code, report = self.call('status')
+                self.assertEqual((0, []), (code, report['problems']))
+                self.assertEqual(['one'], [row['name'] for row in report['decisions']])
+
+    def test_a_guest_that_the_agent_took_over_does_not_show_that_the_daemon_sees_the_hook(self):
+        self.daemon()
+        self.call('install')
+        for before_start_s, is_missed in ((0, True), (0, False), (-30, False)):
+            with self.subTest(before_start_s=before_start_s, is_missed=is_missed):
+                self.promise(before_start_s, started=True, missed=is_missed)
+                self.assertIn('has been running since before', self.problems()[1])
+
+    def test_a_daemon_in_a_container_is_reported_with_or_without_a_hook_on_the_host(self):
         self.daemon()
         os.unlink(self.host.path('proc/900/root'))
         os.symlink(self.host.path('proc'), self.host.path('proc/900/root'))
-        self.assertIn('container', self.problems()[1])
+        codes = [problem['code'] for problem in self.call('status')[1]['problems']]
+        self.assertEqual(['hook-in-container'], codes)
+        code, report = self.call('install')
+        self.assertEqual(1, code)
+        self.assertIn('container', report['problems'][0]['problem'])
+        self.assertFalse(os.path.exists(self.ours))
+        self.assertEqual(0, self.call('install', '--force')[0])
+        self.assertTrue(os.path.exists(self.ours))
+        codes = [problem['code'] for problem in self.call('status')[1]['problems']]
+        self.assertEqual(['hook-in-container'], codes)
 
     def test_status_tells_of_a_record_that_cannot_be_read(self):
         self.call('install')
