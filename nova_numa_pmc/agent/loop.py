@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from nova_numa_pmc.state.pause import Paused
     from nova_numa_pmc.state.publication import Publication
 
-#: Time until the second tick, which follows soon because the first one has no rates [s].
+#: Time from a tick with new counters to the next one, which follows soon because the first has no
+#: rates [s].
 FIRST_INTERVAL_S = 1.0
 
 
@@ -54,25 +55,30 @@ class AgentLoop:
         self._clock = clock
         self._notify_manager = notify_manager
         self._exporter = exporter or Exporter(log)
+        self._due_s = 0.0  # of the next tick, by the clock
         # Half of systemd's timeout, as sd_watchdog_enabled(3) recommends.
         self._watchdog_interval_s = watchdog_s / 2 if watchdog_s else float('inf')
 
     def run(self) -> None:
         """Tick until SIGTERM or SIGINT, then end the moves in progress."""
-        self._tick()
-        due_s = self._clock() + min(FIRST_INTERVAL_S, self._interval_s())
+        self._first_tick()
         ready = False
-        while self._idle_until(due_s):
+        while self._idle():
             self._tick()
             if not ready:
                 # Not earlier: units that are ordered after this one may read the publication.
                 self._notify_manager(notify.READY)
                 ready = True
-            due_s += self._interval_s()
-            if due_s <= self._clock():  # late, or the host was suspended
-                due_s = self._clock() + self._interval_s()
+            self._due_s += self._interval_s()
+            if self._due_s <= self._clock():  # late, or the host was suspended
+                self._due_s = self._clock() + self._interval_s()
         self._notify_manager(notify.STOPPING)
         self._finish()
+
+    def _first_tick(self) -> None:
+        """Tick with counters that have just been opened."""
+        self._tick()
+        self._due_s = self._clock() + min(FIRST_INTERVAL_S, self._interval_s())
 
     def _tick(self) -> None:
         began_s = self._clock()
@@ -83,14 +89,14 @@ class AgentLoop:
     def _interval_s(self) -> float:
         return self._agent.options.counter_options.interval_s
 
-    def _idle_until(self, due_s: float) -> bool:
+    def _idle(self) -> bool:
         """Move memory and handle events until the next tick.
 
         :returns: False if SIGTERM or SIGINT has arrived
         """
         while True:
             self._notify_manager(notify.WATCHDOG)
-            left_s = due_s - self._clock()
+            left_s = self._due_s - self._clock()
             if left_s <= 0:
                 return True
             waits_s = (
@@ -114,9 +120,12 @@ class AgentLoop:
         else:
             for problem in problems:
                 self._log.warning('%s', problem)
+            former_options = self._agent.options
             self._agent.reload(options)
             self._exporter.reload(options.metrics_options)
             self._log.info('options reloaded')
+            if self._agent.options.counter_options != former_options.counter_options:
+                self._first_tick()
         self._notify_manager(notify.READY)
 
     def _finish(self) -> None:

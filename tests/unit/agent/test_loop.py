@@ -131,13 +131,25 @@ class ServiceTest(unittest.TestCase):
             [0, 1, 1.2, 6], [descriptor for descriptor in attended if descriptor != 7]
         )
 
-    def test_reload_reads_the_options_again_and_takes_the_new_interval(self):
-        new = agent_conf.AgentOptions(None, counters_conf.CounterOptions(interval_s=2.0))
-        self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], lambda: (new, ['a problem']))
+    def test_reload_reads_the_options_again_and_takes_the_new_interval_at_once(self):
+        for interval_s in (5.0, 3600.0):
+            with self.subTest(interval_s):
+                new = agent_conf.AgentOptions(None, counters_conf.CounterOptions(interval_s=2.0))
+                self.serve(
+                    [(3, signal.SIGHUP), (9, signal.SIGTERM)],
+                    lambda: (new, ['a problem']),  # noqa: B023 -- called in this iteration
+                    interval_s=interval_s,
+                )
+                self.assertEqual([new], self.agent.reloaded)
+                self.assertEqual([0, 1, 3, 4, 6, 8], self.agent.ticks)
+                self.assertEqual([3], self.when('RELOADING=1'))
+                self.assertEqual([1, 3], self.when('READY=1'))
+
+    def test_reload_without_new_counter_options_leaves_the_next_tick_at_its_time(self):
+        new = agent_conf.AgentOptions(None, counters_conf.CounterOptions(), publish=False)
+        self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], lambda: (new, []))
         self.assertEqual([new], self.agent.reloaded)
-        self.assertEqual([0, 1, 6, 8], self.agent.ticks)
-        self.assertEqual([3], self.when('RELOADING=1'))
-        self.assertEqual([1, 3], self.when('READY=1'))
+        self.assertEqual([0, 1, 6], self.agent.ticks)
 
     def test_each_tick_is_shown_to_the_exporter_with_its_seconds(self):
         new = agent_conf.AgentOptions(
