@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import finding
@@ -75,8 +76,8 @@ def _check_fresh(published: publication.Publication, now_s: float, path: str) ->
             finding.NOTE,
             'the agent learns of guests from %s: it watches the files that libvirt writes, and '
             'receives no libvirt events' % published.guests_by,
-            'install libvirt-python with the agent (pip install '
-            'nova-numa-pmc[libvirt]); systemctl status libvirtd virtqemud',
+            'install libvirt-python with the agent (%s -m pip install nova-numa-pmc[libvirt]); '
+            'systemctl status libvirtd virtqemud' % sys.executable,
             path,
         )
 

@@ -19,6 +19,7 @@ import collections
 import contextlib
 import importlib
 import os
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,9 @@ _REQUESTED_MAX = 10000
 
 CONNECTED, CONNECTING = '', 'not connected yet'
 UNRESPONSIVE = 'libvirt does not answer'
-NOT_INSTALLED = 'libvirt-python is not installed (pip install nova-numa-pmc[libvirt])'
+NOT_INSTALLED = (
+    'libvirt-python is not installed (%s -m pip install nova-numa-pmc[libvirt])' % sys.executable
+)
 
 
 class GuestEvent(Record):

@@ -89,6 +89,16 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 class _Inet6(_Server):
     address_family = socket.AF_INET6
 
+    def server_bind(self) -> None:
+        host: Any
+        host, port = self.server_address[:2]
+        # Only this turns the interface in a link-local address into a scope id.
+        scoped: Any = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+        )[0][4]
+        self.server_address = scoped
+        super().server_bind()
+
 
 class _Unix(_Server):
     address_family = socket.AF_UNIX

@@ -7,6 +7,7 @@ prometheus_client, or if the address is not available, the agent runs without me
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -71,9 +72,8 @@ class Exporter:
         except ImportError as error:
             self._installed = False  # looking for the module in each tick would be expensive
             raise ExportError(
-                '%s: install prometheus_client (pip install '
-                'nova-numa-pmc[metrics]) and reload; the agent continues without '
-                'metrics' % error
+                '%s: install prometheus_client (%s -m pip install nova-numa-pmc[metrics]) and '
+                'reload; the agent continues without metrics' % (error, sys.executable)
             ) from error
         self._endpoint = endpoint.Endpoint(address, lambda: self._scrape, self._log)
         self._log.info('metrics are served at %s', self._endpoint.address)

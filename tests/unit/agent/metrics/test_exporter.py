@@ -3,6 +3,7 @@
 
 import contextlib
 import http.client
+import ipaddress
 import json
 import logging
 import os
@@ -20,6 +21,7 @@ from nova_numa_pmc.agent.metrics.exporter import Exporter
 from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.conf import metrics as metrics_conf
 from nova_numa_pmc.exceptions import OptionsError
+from nova_numa_pmc.host import files
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.state import publication
 from tests.cases.agent import AgentCase
@@ -472,6 +474,21 @@ class ReloadTest(ExporterCase):
                 agent.reload(metrics_conf.MetricsOptions())
         self.assertIsNone(agent.address)
 
+    def test_metrics_are_served_at_a_link_local_address(self):
+        addresses = files.read_optional('/', 'proc/net/if_inet6') or ''
+        found = [line.split() for line in addresses.splitlines() if line.startswith('fe80')]
+        if not found:
+            self.skipTest('no interface has a link-local address')
+        host = '%s%%%s' % (ipaddress.ip_address(int(found[0][0], 16)), found[0][-1])
+        exporter = self.open_exporter(
+            metrics_conf.MetricsOptions(metrics_conf.Address('', host, 0))
+        )
+        self.assertEqual(host, exporter.address.host)
+        with socket.create_connection((host, exporter.address.port)) as client:
+            client.sendall(b'GET /metrics HTTP/1.0\r\n\r\n')
+            with client.makefile('rb') as answer:
+                self.assertIn(b'nova_numa_agent_info{version=', answer.read())
+
     def test_without_prometheus_client_it_is_said_once(self):
         script = (
             'import logging, sys\n'
@@ -486,7 +503,7 @@ class ReloadTest(ExporterCase):
             [sys.executable, '-c', script], cwd=TOP, capture_output=True, text=True, timeout=60
         )
         self.assertEqual((0, 1), (done.returncode, done.stderr.count('\n')), done.stderr)
-        self.assertIn('pip install nova-numa-pmc[metrics]', done.stderr)
+        self.assertIn(sys.executable + ' -m pip install nova-numa-pmc[metrics]', done.stderr)
 
 
 class DashboardTest(ExporterCase):
