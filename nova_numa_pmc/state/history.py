@@ -143,6 +143,7 @@ def append(entry: HistoryEntry, root: str = '/') -> None:
             dir_fd=directory.fd,
         )
         with state_files.OpenFile(fd):
+            os.fchmod(fd, 0o644)  # regardless of the umask, as any user may read the history
             if os.write(fd, line) < len(line):
                 raise StateError(
                     '%s: its file system is full' % os.path.join(directory.path, FILE)

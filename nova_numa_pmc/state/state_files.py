@@ -100,7 +100,7 @@ class StateDirectory(OpenFile):
             if fd is not None:
                 os.close(fd)
             if isinstance(error, OSError):
-                raise StateError('%s: %s: remove it' % (path, error.strerror)) from None
+                raise _unusable(path, error) from None
             raise
 
     def open(self, name: str, size_max_bytes: int) -> tuple[OpenFile, int] | None:
@@ -118,7 +118,7 @@ class StateDirectory(OpenFile):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StateError('%s: %s: remove it' % (path, error.strerror)) from None
+            raise _unusable(path, error) from None
         try:
             status = _check_owner(fd, path, '0644')
             if not stat.S_ISREG(status.st_mode) or status.st_size > size_max_bytes:
@@ -144,9 +144,7 @@ class StateDirectory(OpenFile):
             try:
                 return os.read(file.fd, size_max_bytes)
             except OSError as error:
-                raise StateError(
-                    '%s: %s: remove it' % (os.path.join(self.path, name), error.strerror)
-                ) from None
+                raise _unusable(os.path.join(self.path, name), error) from None
 
     def replace(self, name: str, data: bytes, durable: bool = False) -> None:
         """Replace a file's content atomically; any user may read the file.
@@ -215,6 +213,11 @@ def _open_directory(path: str, create: bool) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def _unusable(path: str, error: OSError) -> StateError:
+    remedy = 'run as root' if error.errno == errno.EACCES else 'remove it'
+    return StateError('%s: %s: %s' % (path, error.strerror, remedy))
 
 
 def _check_owner(fd: int, path: str, mode: str) -> os.stat_result:

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves are kept, one per line; damage costs only the lines that it affects."""
 
+import errno
 import json
 import logging
 import os
 import random
 import tempfile
 import unittest
+from unittest import mock
 
 from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.state import history
+from nova_numa_pmc.state import history, state_files
 from tests.fixtures import fake_host
 
 LOG = logging.getLogger('nova_numa_pmc.history')
@@ -146,6 +148,27 @@ class FileTest(unittest.TestCase):
 
     def test_without_a_file_the_history_is_empty(self):
         self.assertEqual(([], 0), history.read(self.root))
+
+    def test_any_user_may_read_a_history_whatever_the_umask(self):
+        self.addCleanup(os.umask, os.umask(0o077))
+        history.append(entry(1), self.root)
+        self.assertEqual(0o644, os.stat(self.path).st_mode & 0o777)
+        os.chmod(self.path, 0o600)  # as an earlier release left it
+        history.append(entry(2), self.root)
+        self.assertEqual(0o644, os.stat(self.path).st_mode & 0o777)
+
+    def test_a_history_that_only_root_may_read_is_not_to_be_removed(self):
+        history.append(entry(1), self.root)
+        with state_files.StateDirectory(os.path.dirname(self.path), create=False) as directory:
+            with (
+                mock.patch.object(os, 'open', side_effect=PermissionError(errno.EACCES, 'denied')),
+                self.assertRaisesRegex(StateError, 'denied: run as root'),
+            ):
+                directory.read(history.FILE, 1 << 20)
+            os.unlink(self.path)
+            os.symlink('elsewhere', self.path)
+            with self.assertRaisesRegex(StateError, 'remove it'):
+                directory.read(history.FILE, 1 << 20)
 
     def test_torn_and_foreign_lines_cost_themselves_only(self):
         history.append(entry(1), self.root)
