@@ -23,7 +23,7 @@ function install_numa_pmc_on_host {
     sudo /usr/bin/python3 -m venv "$NUMA_PMC_VENV"
     sudo "$NUMA_PMC_VENV/bin/pip" install "$NUMA_PMC_DIR"
     sudo ln -sf "$NUMA_PMC_VENV/bin/nova-numa-rebalance" /usr/local/sbin/
-    sudo ln -sf "$NUMA_PMC_VENV/bin/nova-numa-agent" /usr/local/bin/
+    sudo ln -sf "$NUMA_PMC_VENV/bin/nova-numa-agent" /usr/local/sbin/
 }
 
 function configure_numa_pmc_scheduler {
@@ -64,7 +64,7 @@ function stop_numa_pmc {
 
 function cleanup_numa_pmc {
     sudo rm -rf "$NUMA_PMC_VENV" /etc/systemd/system/nova-numa-agent.service*
-    sudo rm -f /usr/local/sbin/nova-numa-rebalance /usr/local/bin/nova-numa-agent
+    sudo rm -f /usr/local/sbin/nova-numa-{rebalance,agent}
     sudo systemctl daemon-reload
 }
 

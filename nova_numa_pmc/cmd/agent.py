@@ -252,7 +252,8 @@ def set_up_logging(config_file: str, level: int) -> None:
     """Set up oslo.log as the group [DEFAULT] configures it, or plain logging without oslo.log.
 
     Plain logging is also used if standard error is systemd's journal and no log destination is
-    configured: oslo.log would add timestamps there and, before 5.1, colours.
+    configured: oslo.log would add timestamps there and, before 5.1, colours. And it is used if
+    the log file cannot be opened, because guests matter more than where the log is.
 
     :param level: the lowest level that plain logging shows
     :raises OptionsError: an option of oslo.log is wrong
@@ -268,7 +269,15 @@ def set_up_logging(config_file: str, level: int) -> None:
 
     if not configured:
         conf.set_default('use_stderr', True)  # without a destination it would use stdout
-    log.setup(conf, 'nova-numa-agent')
+    try:
+        log.setup(conf, 'nova-numa-agent')
+    except OSError as error:
+        log_plainly(level)
+        LOG.warning(
+            '[DEFAULT] log_file or log_dir: %s: logging to standard error instead; with the unit, '
+            'use /var/log/nova-numa-pmc',
+            error,
+        )
 
 
 def log_plainly(level: int) -> None:

@@ -220,6 +220,26 @@ class OsloLogTest(unittest.TestCase):
                 self.assertEqual(1, agent.main(['--config-file', file.name, '--check']))
         self.assertIn('use_stderr', err.getvalue())
 
+    def test_a_log_file_that_cannot_be_opened_does_not_stop_the_agent(self):
+        logger = logging.getLogger('nova_numa_pmc')
+        self.addCleanup(logger.setLevel, logger.level)
+        self.addCleanup(setattr, logger, 'propagate', logger.propagate)
+        self.addCleanup(logger.handlers.clear)
+        refusing = mock.Mock()
+        refusing.log.setup.side_effect = PermissionError(13, 'Permission denied', '/var/log/x')
+        options = mock.Mock(log_file='/var/log/x')
+        err = io.StringIO()
+        with (
+            mock.patch.dict(sys.modules, {'oslo_log': refusing}),
+            mock.patch.object(agent, '_oslo_options', return_value=options),
+            contextlib.redirect_stderr(err),
+        ):
+            agent.set_up_logging('options.conf', logging.INFO)
+            agent.LOG.info('started')
+        first, second = err.getvalue().splitlines()
+        self.assertIn('/var/log/x', first)
+        self.assertIn('started', second)
+
     def test_a_journal_line_has_its_priority_and_nothing_else(self):
         done = subprocess.run(
             [
@@ -259,6 +279,7 @@ class UnitTest(unittest.TestCase):
         for line in (
             'Type=notify',
             'RuntimeDirectoryPreserve=yes',
+            'LogsDirectory=nova-numa-pmc',
             'ProtectControlGroups=no',
             'ExecStopPost=nova-numa-agent --widen',
             'NoNewPrivileges=yes',

@@ -72,6 +72,10 @@ class OperatorsGuideTest(unittest.TestCase):
         commands = guide.commands(guide.INSTALL, 'On a compute host')
         self.assertIn('/usr/bin/python3 -m venv /opt/nova-numa-pmc', commands)
         self.assertIn('nova-numa-rebalance hook install --reload', commands)
+        # pip, which runs after that, would replace a link in /usr/local/bin.
+        link = 'ln -sf /opt/nova-numa-pmc/bin/nova-numa-agent /usr/local/sbin/'
+        self.assertIn(link, commands)
+        self.assertIn(link, guide.commands(guide.AGENT, 'Install it'))
         self.assertIn(
             'systemctl enable --now nova-numa-agent', guide.commands(guide.AGENT, 'Install it')
         )
