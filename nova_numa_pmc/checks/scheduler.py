@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import finding
 from nova_numa_pmc.checks.monitor import weighed_cpu_metrics
+from nova_numa_pmc.conf import scheduler as scheduler_conf
 from nova_numa_pmc.finding import Finding
 
 if TYPE_CHECKING:
@@ -23,11 +24,14 @@ WEIGHER = 'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'
 FILTER = 'nova_numa_pmc.scheduler.filter.NUMAPressureFilter'
 _STOCK_WEIGHERS = 'nova.scheduler.weights.all_weighers'
 _GROUP = 'filter_scheduler'
-#: Multipliers of those of Nova's weighers that are on by default and distinguish ordinary hosts.
+#: Multipliers of those of Nova's weighers that distinguish hosts for any guest, whatever its
+#: server group, devices and image. That of the number of instances is 0 by default.
 _STOCK_MULTIPLIERS = (
     'cpu_weight_multiplier',
     'ram_weight_multiplier',
     'disk_weight_multiplier',
+    'hypervisor_version_weight_multiplier',
+    'num_instances_weight_multiplier',
     'io_ops_weight_multiplier',
 )
 #: ``penalty_floor`` for clouds that fill one host after another.
@@ -41,6 +45,13 @@ _FORMER_OPTIONS = {
     'allocated there',
     'weight_step': 'a penalty is computed from what guests would lose, without steps',
 }
+
+
+def read_options(conf: NovaConf) -> None:
+    """Read the scheduler's own options, so that an invalid value is added to ``conf.findings``."""
+    for group, options in scheduler_conf.list_opts():
+        for option in options:
+            conf.get(option.name, group.name)
 
 
 def check_weigher(conf: NovaConf) -> Iterator[Finding]:
@@ -65,8 +76,30 @@ def check_weigher(conf: NovaConf) -> Iterator[Finding]:
             file,
         )
     if WEIGHER in classes:
+        yield from _check_mode(conf)
         yield from _check_penalty(conf)
         yield from _check_former_options(conf)
+
+
+def _check_mode(conf: NovaConf) -> Iterator[Finding]:
+    """Check that the weigher is not switched off, and does not only log."""
+    mode, file = conf.get('mode', 'numa_pmc'), conf.file_of('mode', 'numa_pmc')
+    if mode == scheduler_conf.OFF:
+        yield Finding(
+            'weigher-off',
+            finding.WARNING,
+            '[numa_pmc] mode = off: the weigher has no effect',
+            'set it to on, which is the default, or shadow',
+            file,
+        )
+    elif mode == scheduler_conf.SHADOW:
+        yield Finding(
+            'weigher-shadow',
+            finding.NOTE,
+            '[numa_pmc] mode = shadow: the weigher only logs what it would change',
+            'set it to on, which is the default, when the logged decisions are right',
+            file,
+        )
 
 
 def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
@@ -172,8 +205,11 @@ def _check_available_filters(conf: NovaConf, available: Sequence[str]) -> Iterat
 
 def check_choice(conf: NovaConf) -> Iterator[Finding]:
     """Check that simultaneous requests do not all get the same host."""
-    has_jitter = conf.get('penalty_jitter', 'numa_pmc') > 0 and WEIGHER in conf.get(
-        'weight_classes', _GROUP
+    has_jitter = (
+        WEIGHER in conf.get('weight_classes', _GROUP)
+        and conf.get('mode', 'numa_pmc') == scheduler_conf.ON
+        and conf.get('weight_multiplier', 'numa_pmc') > 0
+        and conf.get('penalty_jitter', 'numa_pmc') > 0
     )
     if conf.get('host_subset_size', _GROUP) <= 1 and not has_jitter:
         yield Finding(
@@ -181,8 +217,8 @@ def check_choice(conf: NovaConf) -> Iterator[Finding]:
             finding.WARNING,
             'host_subset_size = 1: requests that arrive within seconds of each other all get the '
             'same host, as none of them is counted yet',
-            '[numa_pmc] penalty_jitter = 0.02 (the default) with NUMAPressureWeigher, or '
-            '[filter_scheduler] host_subset_size = 5',
+            '[numa_pmc] penalty_jitter = 0.02 (the default) with NUMAPressureWeigher in effect, '
+            'or [filter_scheduler] host_subset_size = 5',
             conf.file_of('host_subset_size', _GROUP),
         )
 

@@ -46,7 +46,7 @@ _OPTIONS: Sequence[cfg.Opt] = [
             "value is subtracted from a host's weight. The penalty is what guests would lose on "
             'the host, as a share of the CPU that the new guest wants: with 500, a loss of one '
             "percent counts 5, while Nova's own weighers together make a difference of at most "
-            'four by default. These therefore matter only among hosts where next to nothing would '
+            'five by default. These therefore matter only among hosts where next to nothing would '
             'be lost, and so does the random part of the penalty (penalty_jitter). 0 turns the '
             'weigher off. The metadata key numa_pmc_weight_multiplier of a host aggregate '
             'overrides it; if a host is in several aggregates, the lowest value applies.'

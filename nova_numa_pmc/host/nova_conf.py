@@ -60,6 +60,8 @@ OPTIONS: dict[str, Sequence[cfg.Opt]] = {
         cfg.FloatOpt('cpu_weight_multiplier', default=1.0),
         cfg.FloatOpt('ram_weight_multiplier', default=1.0),
         cfg.FloatOpt('disk_weight_multiplier', default=1.0),
+        cfg.FloatOpt('hypervisor_version_weight_multiplier', default=1.0),
+        cfg.FloatOpt('num_instances_weight_multiplier', default=0.0),
         cfg.FloatOpt('io_ops_weight_multiplier', default=-1.0),
     ],
     # In Placement's own file.
@@ -115,7 +117,7 @@ class NovaConf:
             self._add(
                 'nova-conf-value',
                 '[%s] %s cannot be used: %s' % (group, name, error),
-                'correct it; Nova does not start with this value',
+                'correct it; Nova cannot use it either',
                 self.first_file,
             )
             return next(opt for opt in OPTIONS[group] if opt.name == name).default

@@ -217,6 +217,7 @@ def _controller(args: argparse.Namespace, query: Query | None) -> Iterator[Check
     conf = _conf(args, CONTROLLER, process)
     yield lambda: service.check_service(processes.NOVA_SCHEDULER, process, conf, required=True)
     if conf.files:
+        scheduler.read_options(conf)
         placement = _placement_conf(args)
         yield lambda: scheduler.check_weigher(conf)
         yield lambda: scheduler.check_filter(conf)

@@ -49,19 +49,24 @@ class SchedulerTest(unittest.TestCase):
     def test_a_multiplier_too_weak_for_the_other_weighers_is_found(self):
         classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (STOCK, scheduler.WEIGHER)
         for value, expected in (
-            # Half of what a guest adds to a saturated host waits; Nova's weighers add up to four.
-            ('8.1', []),
-            ('8', ['weigher-weak']),
+            # Half of what a guest adds to a saturated host waits; Nova's weighers add up to five.
+            ('10.1', []),
+            ('10', ['weigher-weak']),
             ('15\n[filter_scheduler]\nram_weight_multiplier = 5', ['weigher-weak']),
+            ('15\n[filter_scheduler]\nnum_instances_weight_multiplier = -3', ['weigher-weak']),
+            ('9\n[filter_scheduler]\nhypervisor_version_weight_multiplier = 0', []),
             ('20\npenalty_floor = 0.4', ['weigher-weak']),
             ('500\npenalty_floor = 0.4', []),
             ('500\npenalty_floor = 0.5', ['weigher-weak']),
-            ('10' + PACKING, ['floor-not-for-packing']),
+            ('11' + PACKING, ['floor-not-for-packing']),
             ('500\npenalty_floor = 0.39' + PACKING, ['floor-not-for-packing']),
             ('500\npenalty_floor = 0.4' + PACKING, []),
-            ('10\nunknown_weight = mean', ['former-option']),
-            ('10\nweight_step = 0.05', ['former-option']),
-            ('10\nweight_step = 0.05\nunknown_weight = mean', ['former-option'] * 2),
+            ('11\nunknown_weight = mean', ['former-option']),
+            ('11\nweight_step = 0.05', ['former-option']),
+            ('11\nweight_step = 0.05\nunknown_weight = mean', ['former-option'] * 2),
+            ('500\nmode = on', []),
+            ('500\nmode = shadow', ['weigher-shadow']),
+            ('500\nmode = off', ['weigher-off']),
             ('0', ['weigher-off']),
             ('-1', ['weigher-off']),
             ('nan', ['weigher-off']),
@@ -70,13 +75,29 @@ class SchedulerTest(unittest.TestCase):
                 conf = self.conf(classes + 'weight_multiplier = ' + value)
                 self.assertEqual(expected, codes(scheduler.check_weigher(conf)))
 
+    def test_values_of_the_schedulers_options_that_cannot_be_used_are_found(self):
+        for option in (
+            'mode = Shadow',
+            'stale_after = 0.5',
+            'max_pressure = 100',
+            'charge_new_guests = maybe',
+            'refuse_unknown = 2',
+        ):
+            with self.subTest(option):
+                conf = self.conf(option, 'numa_pmc')
+                scheduler.read_options(conf)
+                self.assertEqual(['nova-conf-value'], codes(conf.findings))
+        conf = self.conf('mode = shadow\nmax_pressure = 2', 'numa_pmc')
+        scheduler.read_options(conf)
+        self.assertEqual([], conf.findings)
+
     def test_the_default_multiplier_is_enough_and_so_is_the_remedy_for_a_weak_one(self):
         classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (STOCK, scheduler.WEIGHER)
         self.assertEqual([], codes(scheduler.check_weigher(self.conf(classes))))
         (finding,) = scheduler.check_weigher(self.conf(classes + 'weight_multiplier = 5'))
         self.assertIn('the penalty of a saturated host, which is 2.5', finding.message)
-        self.assertEqual('set it above 8', finding.remedy)
-        remedy = 'weight_multiplier = 8.1'
+        self.assertEqual('set it above 10', finding.remedy)
+        remedy = 'weight_multiplier = 10.1'
         self.assertEqual([], codes(scheduler.check_weigher(self.conf(classes + remedy))))
         (finding,) = scheduler.check_weigher(self.conf(classes + 'penalty_floor = 0.6'))
         self.assertEqual('set penalty_floor below 0.5', finding.remedy)
@@ -106,6 +127,13 @@ class SchedulerTest(unittest.TestCase):
             (
                 'weight_classes = %s\n[numa_pmc]\npenalty_jitter = 0' % scheduler.WEIGHER,
                 ['subset-herd'],
+            ),
+            *(
+                (
+                    'weight_classes = %s\n[numa_pmc]\n%s' % (scheduler.WEIGHER, option),
+                    ['subset-herd'],
+                )
+                for option in ('mode = shadow', 'mode = off', 'weight_multiplier = 0')
             ),
         ):
             with self.subTest(text=text):
