@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.core.pressure import LINE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from nova_numa_pmc.sample_records import GuestSample, NodeSample
 
@@ -25,46 +26,53 @@ def lines_per_sec(sample: GuestSample) -> float | None:
     return None
 
 
-def bytes_per_line(
-    samples: Sequence[GuestSample], bandwidths: Sequence[float | None]
-) -> float | None:
-    """Return the host's DRAM traffic per counted access of its guests [bytes]; None if unknown.
-
-    Events of retired loads count neither prefetches nor stores, so that a counted access stands
-    for more than its own 64 bytes. The traffic that the memory controllers served is therefore
-    divided over the counted accesses.
-
-    :param bandwidths: of the nodes that guests may use [bytes/s]; None: unknown
-    """
-    lines = sum(lines_per_sec(sample) or 0.0 for sample in samples)
-    known = [bandwidth for bandwidth in bandwidths if bandwidth is not None]
-    return sum(known) / lines if lines and len(known) == len(bandwidths) else None
-
-
 def traffic_by_guest(
     samples: Sequence[GuestSample], nodes: Sequence[NodeSample]
 ) -> dict[str, float]:
-    """Return {uuid: DRAM traffic [bytes/s]} of the guests whose traffic is known."""
+    """Return {uuid: DRAM traffic [bytes/s]} of the guests whose traffic is known.
+
+    It is as counted, or else estimated from the guest's accesses.
+    """
+    line_bytes = _bytes_per_line(samples, nodes)
+    served = {node.id: node.bandwidth_bytes_per_sec for node in nodes}
+    rates = {sample.uuid: _bytes_per_sec(sample, line_bytes, served) for sample in samples}
+    return {uuid: rate for uuid, rate in rates.items() if rate is not None}
+
+
+def _bytes_per_line(samples: Sequence[GuestSample], nodes: Sequence[NodeSample]) -> float | None:
+    """Return the host's DRAM traffic per counted access [bytes]; None if it is unknown.
+
+    Events of retired loads count neither prefetches nor stores, so that a counted access stands
+    for more than its own 64 bytes. The traffic that the memory controllers served is therefore
+    divided over the counted accesses: those of all CPUs, which include the host's own work, or of
+    the guests where CPUs are not counted.
+    """
+    lines = max(
+        sum(lines_per_sec(sample) or 0.0 for sample in samples),
+        sum((node.local_per_sec or 0.0) + (node.remote_per_sec or 0.0) for node in nodes),
+    )
     # Memory controllers are known by the CPUs of their node; other memory is seldom for guests.
-    line_bytes = bytes_per_line(
-        samples,
+    bandwidths = all_known(
         [
             node.bandwidth_bytes_per_sec
             for node in nodes
             if node.capacity_cores or node.bandwidth_bytes_per_sec is not None
-        ],
+        ]
     )
-    rates = {sample.uuid: bytes_per_sec(sample, line_bytes) for sample in samples}
-    return {uuid: rate for uuid, rate in rates.items() if rate is not None}
+    return sum(bandwidths) / lines if lines and bandwidths is not None else None
 
 
-def bytes_per_sec(sample: GuestSample, line_bytes: float | None) -> float | None:
-    """Return a guest's DRAM traffic [bytes/s], as counted or else estimated from its accesses.
+def _bytes_per_sec(
+    sample: GuestSample, line_bytes: float | None, served: Mapping[int, float | None]
+) -> float | None:
+    """Return a guest's DRAM traffic [bytes/s]; None if it is unknown.
 
-    :param line_bytes: the result of :func:`bytes_per_line`
-    :returns: None if the traffic is unknown
+    :param line_bytes: the result of :func:`_bytes_per_line`
+    :param served: {node id: DRAM traffic [bytes/s], None: unknown}
     """
     lines = lines_per_sec(sample)
     if sample.bandwidth_bytes_per_sec is not None or lines is None or line_bytes is None:
         return sample.bandwidth_bytes_per_sec
-    return lines * line_bytes
+    # Where CPUs are not counted, the estimate includes other work, on any node.
+    limits = all_known([served.get(node) for node, size in sample.bytes_by_node if size])
+    return min(lines * line_bytes, sum(limits)) if limits else lines * line_bytes

@@ -53,7 +53,7 @@ def situation(
         host_promises.rotation,
     )
     loads = guest_load.guest_loads(
-        sample.guests, running, promised, view, widened_nodes, now_ns, host, measured_since_ns
+        sample, running, promised, view, widened_nodes, now_ns, host, measured_since_ns
     )
     available_bytes = []
     for node in host.nodes:

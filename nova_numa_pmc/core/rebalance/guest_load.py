@@ -12,11 +12,11 @@ from nova_numa_pmc.core.rebalance import eligibility, placement_order, plan_reco
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nova_numa_pmc.sample_records import GuestSample
+    from nova_numa_pmc.sample_records import GuestSample, Sample
 
 
 def guest_loads(
-    samples: Iterable[GuestSample],
+    sample: Sample,
     guests: Mapping[str, model.Guest],
     promises: Mapping[str, model.Promise],
     view: model.HostView,
@@ -25,7 +25,7 @@ def guest_loads(
     host: model.Topology | None = None,
     measured_since_ns: int | None = None,
 ) -> tuple[plan_records.GuestLoad, ...]:
-    """Return the load of each guest, in the order of their uuids.
+    """Return the load of each guest of a sample, in the order of their uuids.
 
     :param guests, promises: {uuid: guest} and {uuid: promise}
     :param view: a view whose nodes' ``cpus`` show where a guest may run
@@ -34,28 +34,20 @@ def guest_loads(
     :param now_ns: CLOCK_BOOTTIME; None if no guest is to count as just placed
     :param host, measured_since_ns: as in :func:`eligibility.why_not`
     """
-    samples = sorted(samples, key=lambda sample: sample.uuid)
-    bytes_per_line = traffic.bytes_per_line(
-        samples,
-        [
-            node.bandwidth_bytes_per_sec
-            for node in view.nodes
-            if node.cores or node.capacity_bytes or node.bandwidth_bytes_per_sec is not None
-        ],
-    )
+    traffic_by_guest = traffic.traffic_by_guest(sample.guests, sample.nodes)
     return tuple(
         _guest_load(
-            sample,
-            guests.get(sample.uuid),
-            promises.get(sample.uuid),
+            guest_sample,
+            guests.get(guest_sample.uuid),
+            promises.get(guest_sample.uuid),
             view,
-            bytes_per_line,
-            (widened_nodes or {}).get(sample.uuid),
+            traffic_by_guest.get(guest_sample.uuid),
+            (widened_nodes or {}).get(guest_sample.uuid),
             now_ns,
             host,
             measured_since_ns,
         )
-        for sample in samples
+        for guest_sample in sorted(sample.guests, key=lambda guest_sample: guest_sample.uuid)
     )
 
 
@@ -87,7 +79,7 @@ def _guest_load(
     guest: model.Guest | None,
     promise: model.Promise | None,
     view: model.HostView,
-    bytes_per_line: float | None,
+    bytes_per_sec: float | None,
     held: Iterable[int] | None,
     now_ns: int | None,
     host: model.Topology | None,
@@ -109,7 +101,7 @@ def _guest_load(
         served_cores=sample.cores,
         lines_per_sec=traffic.lines_per_sec(sample),
         remote_ratio=sample.remote_ratio,
-        bandwidth_bytes_per_sec=traffic.bytes_per_sec(sample, bytes_per_line),
+        bandwidth_bytes_per_sec=bytes_per_sec,
         allowed_cpu_counts=None if guest is None else _allowed_cpu_counts(guest, view),
         why_fixed=eligibility.why_not(guest, promise, host, measured_since_ns),
         just_placed=_is_just_placed(promise, now_ns),

@@ -57,12 +57,12 @@ class FlavorTest(unittest.TestCase):
         )
 
     def test_traffic_expected_of_guests_is_that_per_core_of_the_host(self):
-        def rate(cores):  # on a node that serves 8 GB/s
+        def rate(cores):  # on a node that serves 8 GB/s, two fifths of it for the guest
             return subject.of_flavor(
                 self.histories_of((cores, 600.0, {})), None
             ).bytes_per_core_sec
 
-        self.assertAlmostEqual(4e9, rate(2.0))
+        self.assertAlmostEqual(1.6e9, rate(2.0))
         self.assertIsNone(rate(0.4))
 
     def test_forgotten_guests_count_for_their_flavor(self):

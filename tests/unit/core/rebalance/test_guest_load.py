@@ -5,19 +5,26 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import guest_load
-from nova_numa_pmc.sample_records import GuestSample
+from nova_numa_pmc.sample_records import GuestSample, NodeSample, Sample
 from tests.fixtures.model_records import GIB, guest, node_view, view_of_nodes
 
-VIEW = view_of_nodes(
-    node_view(0, cpus=frozenset({0, 1}), bandwidth_bytes_per_sec=6e9),
-    node_view(1, cpus=frozenset({2, 3}), bandwidth_bytes_per_sec=2e9),
+VIEW = view_of_nodes(node_view(0, cpus=frozenset({0, 1})), node_view(1, cpus=frozenset({2, 3})))
+NODES = (
+    NodeSample(0, 2.0, bandwidth_bytes_per_sec=6e9),
+    NodeSample(1, 2.0, bandwidth_bytes_per_sec=2e9),
 )
 PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, GIB, started=True)
 
 
-def load_of(sample, one=None, promise=PROMISE, view=VIEW, **more):
+def load_of(guest_sample, one=None, promise=PROMISE, nodes=NODES, **more):
     one = one or guest('g', 2, GIB)
-    (load,) = guest_load.guest_loads([sample], {one.uuid: one}, {one.uuid: promise}, view, **more)
+    (load,) = guest_load.guest_loads(
+        Sample(0.0, 5.0, '', nodes, (guest_sample,)),
+        {one.uuid: one},
+        {one.uuid: promise},
+        VIEW,
+        **more,
+    )
     return load
 
 
@@ -61,21 +68,33 @@ class GuestLoadTest(unittest.TestCase):
         load = load_of(sample(bandwidth_bytes_per_sec=6.4e9))
         self.assertEqual((1e8, 6.4e9), (load.lines_per_sec, load.bandwidth_bytes_per_sec))
 
-    def test_without_controllers_traffic_is_unknown(self):
-        view = VIEW._replace(
-            nodes=tuple(node._replace(bandwidth_bytes_per_sec=None) for node in VIEW.nodes)
+    def test_a_guest_is_not_charged_the_accesses_of_the_host(self):
+        # The CPUs made 2e8 accesses, of which 5e7 were the guest's: a quarter of 8e9 bytes.
+        nodes = (
+            NODES[0]._replace(local_per_sec=1.4e8, remote_per_sec=1e7),
+            NODES[1]._replace(local_per_sec=5e7, remote_per_sec=0.0),
         )
-        load = load_of(sample(local_per_sec=4e7, remote_per_sec=1e7), view=view)
+        load = load_of(sample(local_per_sec=4e7, remote_per_sec=1e7), nodes=nodes)
+        self.assertAlmostEqual(2e9, load.bandwidth_bytes_per_sec)
+
+    def test_a_guest_is_charged_at_most_what_the_nodes_of_its_memory_served(self):
+        for bytes_by_node, expected in (
+            (((0, 0), (1, GIB)), 2e9),
+            (((0, GIB), (1, GIB)), 8e9),
+            (((1, GIB), (9, GIB)), 8e9),
+        ):
+            counted = sample(local_per_sec=4e7, remote_per_sec=0.0, bytes_by_node=bytes_by_node)
+            self.assertAlmostEqual(expected, load_of(counted).bandwidth_bytes_per_sec)
+
+    def test_without_controllers_traffic_is_unknown(self):
+        nodes = tuple(node._replace(bandwidth_bytes_per_sec=None) for node in NODES)
+        load = load_of(sample(local_per_sec=4e7, remote_per_sec=1e7), nodes=nodes)
         self.assertIsNone(load.bandwidth_bytes_per_sec)
 
     def test_memory_that_is_not_for_guests_does_not_hide_their_traffic(self):
-        view = VIEW._replace(nodes=(*VIEW.nodes, model.NodeView(9, 0.0, 0, 0, 0)))
         counted = sample(local_per_sec=4e7, remote_per_sec=1e7)
-        self.assertEqual(
-            load_of(counted).bandwidth_bytes_per_sec,
-            load_of(counted, view=view).bandwidth_bytes_per_sec,
-        )
-        self.assertIsNotNone(load_of(counted, view=view).bandwidth_bytes_per_sec)
+        load = load_of(counted, nodes=(*NODES, NodeSample(9, 0.0)))
+        self.assertAlmostEqual(8e9, load.bandwidth_bytes_per_sec)
 
     def test_a_guest_may_run_where_its_cpus_are(self):
         self.assertEqual(
