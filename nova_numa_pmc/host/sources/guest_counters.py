@@ -27,7 +27,7 @@ from nova_numa_pmc.host.sources import owner_counters
 from nova_numa_pmc.sample_records import COUNTED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from nova_numa_pmc.core.build_sample import CpuRates
     from nova_numa_pmc.core.evidence import RunningGuest
@@ -43,6 +43,11 @@ if TYPE_CHECKING:
 _UNCOUNTED_MIN_CORES = 0.01
 #: Roles to count on CPUs in addition to the guests; the first set that fits is used.
 _ROLE_SETS = (owner_counters.ROLES, owner_counters.ROLES[:2], ())
+#: The next set is used after a guest did not get counters in so many successive ticks, because
+#: others may use counters for a moment.
+_SHORT_TICKS = 3
+#: Ticks after which more roles are tried again: an hour at the default interval.
+_RETRY_TICKS = 720
 
 
 class GuestCounters:
@@ -67,7 +72,10 @@ class GuestCounters:
         self._wanted: dict[str, dict[_Key, Wanted]] = {}  # as OwnerCounters takes it
         self._last_ns: int | None = None
         self._failed = False  # closed, and not sampled since
-        self._role_set = 0  # index into _ROLE_SETS
+        self._role_set = 0  # index into _ROLE_SETS of the first set that fits
+        self._lowered = 0  # sets after that one, because counters were short
+        self._short_ticks = 0  # successive ticks in which they were
+        self._retry_ticks = 0  # ticks until the first set that fits is tried again
         self._unfit: tuple[str, ...] = ()  # roles that do not fit beside that set
         self.problems: tuple[str, ...] = ()
 
@@ -101,7 +109,7 @@ class GuestCounters:
                 self._events = tuple(event for event in events if event.role not in self._unfit)
             except NumaPmcError:
                 return _ROLE_SETS[0]  # sample() reports why
-        return _ROLE_SETS[self._role_set]
+        return _ROLE_SETS[min(self._role_set + self._lowered, len(_ROLE_SETS) - 1)]
 
     def _choose(self) -> tuple[Event, ...]:
         selection = self._select()
@@ -134,20 +142,35 @@ class GuestCounters:
             deltas = {}  # not sampled in the last tick, so the counts cover a longer time
         self._last_ns = tick.now_ns
         self.problems = self._missing + problems
-        if any(
-            running.cores
-            and running.cores > _UNCOUNTED_MIN_CORES
-            and _is_unknown(deltas.get(running.guest.uuid))
-            for running in tick.guests
-        ):
-            # Fewer counters are free than the hardware has (the NMI watchdog takes one).
-            self._role_set = min(self._role_set + 1, len(_ROLE_SETS) - 1)
+        self._share_counters(tick.guests, deltas)
         evidence = {}
         for uuid, guest_deltas in deltas.items():
             counts = owner_counters.owner_rates(events, guest_deltas, tick.elapsed_ns)
             if counts.share is not None:
                 evidence[uuid] = self._evidence(counts)
         return evidence
+
+    def _share_counters(
+        self, guests: Iterable[RunningGuest], deltas: Mapping[str, owner_counters.Deltas]
+    ) -> None:
+        """Count fewer roles on CPUs if guests lack counters, and try more again later.
+
+        Fewer counters may be free than the hardware has: the NMI watchdog takes one.
+        """
+        is_short = any(
+            running.cores
+            and running.cores > _UNCOUNTED_MIN_CORES
+            and _is_unknown(deltas.get(running.guest.uuid))
+            for running in guests
+        )
+        self._short_ticks = self._short_ticks + 1 if is_short else 0
+        if self._short_ticks == _SHORT_TICKS:
+            self._lowered += 1
+            self._short_ticks, self._retry_ticks = 0, _RETRY_TICKS
+        elif self._retry_ticks:
+            self._retry_ticks -= 1
+            if not self._retry_ticks:
+                self._lowered = 0
 
     def _evidence(self, counts: CpuRates) -> Evidence:
         local, remote = counts.local_per_sec, counts.remote_per_sec

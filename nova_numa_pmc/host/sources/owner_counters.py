@@ -32,6 +32,10 @@ ROLES = (
     counter_roles.CYCLES,
 )
 
+#: A guest is known without the threads that got no counter if they ran for at most this share of
+#: its time: a thread that hardly runs is often not given a turn, and hardly counts.
+STARVED_MAX_RATIO = 0.1
+
 
 def core_events(selection: EventSelection) -> tuple[Event, ...]:
     """Return the events to count on cores.
@@ -125,13 +129,7 @@ class OwnerCounters(Generic[_O, _K]):
         for owner, counts in readings.items():
             earlier = before.get(owner)
             if earlier and earlier.keys() == counts.keys() == wanted[owner].keys():
-                totals: dict[str, list[float] | None] = {}
-                for key, new in counts.items():
-                    _add(totals, wanted[owner][key][1], earlier[key], new, idle_is_zero)
-                deltas[owner] = {
-                    role: None if total is None else rates.CounterDelta(*total)
-                    for role, total in totals.items()
-                }
+                deltas[owner] = _deltas(wanted[owner], earlier, counts, idle_is_zero)
         return deltas, problems
 
     def close(self) -> None:
@@ -142,8 +140,29 @@ class OwnerCounters(Generic[_O, _K]):
         self._unsupported = {}
 
 
+def _deltas(
+    targets: Mapping[_K, counters.Wanted],
+    before: Mapping[_K, GroupReadings],
+    after: Mapping[_K, GroupReadings],
+    idle_is_zero: bool,
+) -> Deltas:
+    """Return what was counted of one owner between two readings of its targets."""
+    totals: dict[str, list[float] | None] = {}
+    starved_ns: dict[str, int] = {}
+    for key, new in after.items():
+        _add(totals, starved_ns, targets[key][1], before[key], new, idle_is_zero)
+    for role, uncounted_ns in starved_ns.items():
+        enabled_ns = _enabled_ns(role, targets, before, after)
+        totals[role] = _with_starved(totals[role], uncounted_ns, enabled_ns)
+    return {
+        role: None if total is None else rates.CounterDelta(*total)
+        for role, total in totals.items()
+    }
+
+
 def _add(
     totals: dict[str, list[float] | None],
+    starved_ns: dict[str, int],
     counted_events: Iterable[Event],
     before: GroupReadings,
     after: GroupReadings,
@@ -152,6 +171,7 @@ def _add(
     """Add what one target's events counted to the totals of their roles.
 
     :param totals: {role: [amount, smallest share]}, where None is unknown
+    :param starved_ns: {role: time for which targets ran that got no counter}
     """
     for event, old, new in zip(counted_events, before, after):
         total = totals.setdefault(event.role, [0.0, 1.0])
@@ -159,11 +179,48 @@ def _add(
             continue  # the same object is returned if the target has not run
         delta = rates.difference(old, new, idle_is_zero)
         if delta is None or total is None:
-            totals[event.role] = None
+            if idle_is_zero and old and new and _is_starved(old, new):
+                ran_ns = new.enabled_ns - old.enabled_ns
+                starved_ns[event.role] = starved_ns.get(event.role, 0) + ran_ns
+            else:
+                totals[event.role] = None
         else:
             value, share = delta
             total[0] += value * (event.bytes_per_count or 1)
             total[1] = min(total[1], share)
+
+
+def _is_starved(before: rates.CounterReading, after: rates.CounterReading) -> bool:
+    """Return whether a target ran but got no counter between two readings."""
+    return after.running_ns == before.running_ns and after.enabled_ns > before.enabled_ns
+
+
+def _enabled_ns(
+    role: str,
+    targets: Mapping[_K, counters.Wanted],
+    before: Mapping[_K, GroupReadings],
+    after: Mapping[_K, GroupReadings],
+) -> int:
+    """Return for how long an owner's targets ran, summed over the events of a role."""
+    return sum(
+        new.enabled_ns - old.enabled_ns
+        for key, (_, counted_events) in targets.items()
+        for event, old, new in zip(counted_events, before[key], after[key])
+        if event.role == role and old and new
+    )
+
+
+def _with_starved(
+    total: list[float] | None, starved_ns: int, enabled_ns: int
+) -> list[float] | None:
+    """Return a total that is scaled to include the targets that got no counter.
+
+    :returns: None if these ran for too much of the time
+    """
+    if total is None or starved_ns > STARVED_MAX_RATIO * enabled_ns:
+        return None
+    counted_ratio = 1 - starved_ns / enabled_ns
+    return [total[0] / counted_ratio, min(total[1], counted_ratio)]
 
 
 def owner_rates(

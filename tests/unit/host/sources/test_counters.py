@@ -269,6 +269,29 @@ class OwnersTest(unittest.TestCase):
                 counts = owner_counters.owner_rates((LOCAL, REMOTE), deltas['n'], SECOND)
                 self.assertEqual((None, 4.0, 1.0), (*counts[:2], counts.share))
 
+    def test_a_guest_is_known_without_a_thread_that_hardly_ran_and_was_not_counted(self):
+        before = {thread: [CounterReading(0, 0, 0)] * 2 for thread in (0, 1)}
+        busy = CounterReading(90, 90, 90)
+        for starved_ns, expected in ((10, CounterDelta(100.0, 0.9)), (11, None)):
+            starved = CounterReading(0, starved_ns, 0)
+            deltas = self.sample(
+                before,
+                {0: [busy, busy], 1: [starved, CounterReading(4, starved_ns, starved_ns)]},
+                idle_is_zero=True,
+            )['n']
+            self.assertEqual(
+                {'local_dram': expected, 'remote_dram': CounterDelta(94.0, 1.0)}, deltas
+            )
+
+    def test_a_thread_that_was_not_counted_does_not_hide_another_that_is_unknown(self):
+        before = {thread: [CounterReading(5, 9, 9)] * 2 for thread in (0, 1)}
+        deltas = self.sample(
+            before,
+            {0: [CounterReading(4, 99, 99)] * 2, 1: [CounterReading(5, 10, 9)] * 2},
+            idle_is_zero=True,
+        )
+        self.assertEqual({'n': {'local_dram': None, 'remote_dram': None}}, deltas)
+
     def test_events_with_turns_of_their_own_leave_the_share_alone(self):
         deltas = {
             'local_dram': CounterDelta(9.0, 0.5),
@@ -511,11 +534,31 @@ class CrowdedTest(Counting):
         }
         sampled = starved, ('the event remote_cache is not supported',)
         with mock.patch.object(owner_counters.OwnerCounters, 'sample', return_value=sampled):
-            for roles in (owner_counters.ROLES[:2], (), ()):
+            for roles in (*[owner_counters.ROLES] * 2, *[owner_counters.ROLES[:2]] * 3, *[()] * 4):
                 self.assertEqual({}, source.sample(tick))
                 self.assertEqual(roles, source.cpu_roles_that_fit(0))
         source.close()  # as the ladder does with a source that failed
         self.assertEqual(owner_counters.ROLES, source.cpu_roles_that_fit(0))
+
+    def test_more_roles_are_counted_again_after_a_shortage(self):
+        source = self.source(LOCAL, REMOTE)
+        tick = self.tick(1, self.child.pid)._replace(before_ns=SECOND)
+        source.sample(tick)
+        [uuid] = [running.guest.uuid for running in tick.guests]
+        counted = CounterDelta(1.0, 1.0)
+        for delta, ticks, roles in (
+            (None, 3, owner_counters.ROLES[:2]),
+            (counted, 719, owner_counters.ROLES[:2]),
+            (counted, 1, owner_counters.ROLES),
+            (None, 2, owner_counters.ROLES),
+            (counted, 1, owner_counters.ROLES),
+            (None, 2, owner_counters.ROLES),
+        ):
+            sampled = {uuid: {'local_dram': delta, 'remote_dram': delta}}, ()
+            with mock.patch.object(owner_counters.OwnerCounters, 'sample', return_value=sampled):
+                for _ in range(ticks):
+                    source.sample(tick)
+            self.assertEqual(roles, source.cpu_roles_that_fit(0))
 
     def test_a_source_without_events_leaves_all_roles_to_cpus(self):
         self.assertEqual(
