@@ -19,6 +19,9 @@ GUEST_ROLES = (REMOTE_CACHE, STALLED_CYCLES)
 #: Roles counted in the uncore of a package, for everything that runs on it. ``mem_traffic`` is
 #: reads and writes together, for hardware that does not distinguish them.
 UNCORE_ROLES = (MEM_READ, MEM_WRITE, MEM_TRAFFIC, LINK_TX, IO_READ, IO_HIT, IO_MISS)
+#: Those of them whose counts are amounts of memory traffic, and of any data.
+MEMORY_ROLES = (MEM_READ, MEM_WRITE, MEM_TRAFFIC)
+DATA_ROLES = (*MEMORY_ROLES, LINK_TX, IO_READ)
 ROLES = CORE_ROLES + UNCORE_ROLES
 #: Roles of earlier releases that were never counted. An event that an operator has configured for
 #: one of them is ignored.

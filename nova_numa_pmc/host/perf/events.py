@@ -7,11 +7,12 @@ the operator's override, the names that the kernel exports, libpfm4, our table.
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import exceptions
-from nova_numa_pmc.core import counter_roles
+from nova_numa_pmc.core import counter_roles, pressure
 from nova_numa_pmc.host import files
 from nova_numa_pmc.host.perf import cpu_model, event_table, pmu
 from nova_numa_pmc.record import Record
@@ -164,15 +165,15 @@ def _find(
     for_this_host: bool,
 ) -> tuple[tuple[Event, ...], str]:
     """Return (events, reason why there are none)."""
+    entries = [entry for entry in row.entries if entry.role == role] if row else []
     if role in overrides:
         spec = overrides[role].strip()
         if spec.lower() == 'none':
             return (), 'switched off by the configuration'
-        return _from_override(role, spec, pmus, libpfm), ''
+        return _from_override(role, spec, pmus, entries, libpfm), ''
     exported = _from_kernel(role, pmus)
     if exported:
         return exported, ''
-    entries = [entry for entry in row.entries if entry.role == role] if row else []
     if not row:
         return (), (
             'this CPU is not in the table of events, and the kernel exports no event for this: '
@@ -191,7 +192,11 @@ def _find(
 
 
 def _from_override(
-    role: str, spec: str, pmus: Mapping[str, pmu.Pmu], libpfm: Libpfm | None
+    role: str,
+    spec: str,
+    pmus: Mapping[str, pmu.Pmu],
+    entries: Iterable[event_table.Entry],
+    libpfm: Libpfm | None,
 ) -> tuple[Event, ...]:
     match = re.fullmatch(r'r([0-9a-fA-F]{1,16})', spec)
     if match:
@@ -212,7 +217,7 @@ def _from_override(
                 box,
                 box.events.get(match[2], match[2]),
                 source=OVERRIDE,
-                weight=box.bytes_per_count.get(match[2]),
+                weight=_override_weight(role, match[2], box, entries),
             )
             for box in boxes
         )
@@ -223,6 +228,32 @@ def _from_override(
         '%s: %.80r is not an event: write cpu/event=0xd3,umask=0x1/, r53100f or, with libpfm4 '
         'installed, PMU::EVENT:UMASK' % (role, spec)
     )
+
+
+def _override_weight(
+    role: str, name: str, box: pmu.Pmu, entries: Iterable[event_table.Entry]
+) -> float | None:
+    """Return the bytes that one count of an override stands for; None if it is no data.
+
+    :param name: the event's exported name, or its terms
+    :raises EventError: it is data, but the bytes are not known
+    """
+    if role not in counter_roles.DATA_ROLES:
+        return None
+    weights = [
+        *((entry.pmu, entry.bytes_per_count) for entry in entries),
+        *((pattern, weight) for pattern, _, weight, _ in event_table.SYSFS_NAMES.get(role, ())),
+        ('*', pressure.LINE_BYTES if role in counter_roles.MEMORY_ROLES else None),
+    ]
+    weight = box.bytes_per_count.get(name) or next(
+        (weight for pattern, weight in weights if fnmatch.fnmatchcase(box.name, pattern)), None
+    )
+    if weight is None:
+        raise exceptions.EventError(
+            '%s: the bytes of one count of %s/%s/ are unknown: choose an event that the kernel '
+            'exports with a scale in bytes, or none' % (role, box.name, name)
+        )
+    return weight
 
 
 #: Bits 16-17, 20 and 22 of IA32_PERFEVTSELx (user, kernel, interrupt, enable).

@@ -23,15 +23,7 @@ if TYPE_CHECKING:
     Plan = dict[int, dict[tuple[str, int], Wanted]]
 
 #: Roles that are used here. A package has dozens of boxes for some of the others.
-_ROLES = (
-    counter_roles.MEM_READ,
-    counter_roles.MEM_WRITE,
-    counter_roles.MEM_TRAFFIC,
-    counter_roles.LINK_TX,
-    counter_roles.IO_READ,
-    counter_roles.IO_HIT,
-    counter_roles.IO_MISS,
-)
+_ROLES = (*counter_roles.DATA_ROLES, counter_roles.IO_HIT, counter_roles.IO_MISS)
 
 
 class UncoreUse(Record):
@@ -140,14 +132,7 @@ class Uncore:
             role: None if delta is None else delta.value
             for role, delta in ((role, node_deltas.get(role)) for role in _ROLES)
         }
-        read, written, traffic = (
-            amounts[role]
-            for role in (
-                counter_roles.MEM_READ,
-                counter_roles.MEM_WRITE,
-                counter_roles.MEM_TRAFFIC,
-            )
-        )
+        read, written, traffic = (amounts[role] for role in counter_roles.MEMORY_ROLES)
         bandwidth = rates.per_sec(node_deltas.get(counter_roles.MEM_TRAFFIC), elapsed_ns)
         if traffic is None:
             bandwidth = pressure.bandwidth_bytes_per_sec(

@@ -294,6 +294,24 @@ class TestThisMachine(Machine):
         self.assertEqual(0xC0, roles['cycles'][0].config)
         self.assertNotIn('stalled_cycles', roles)
 
+    def test_an_override_counts_data_in_bytes(self):
+        self.write('proc/cpuinfo', INTEL % (0x55, 4))
+        for name in ('uncore_imc_0', 'uncore_upi_0', 'uncore_box_0'):
+            self.add_pmu(name, IMC)
+        for role, spec, weight in (
+            ('mem_read', 'uncore_imc_*/event=0x5,umask=0xcf/', 64),
+            ('mem_traffic', 'uncore_box_0/event=0x5,umask=0xcf/', 64),
+            ('link_tx', 'uncore_box_0/cas_count_read/', 64),
+            ('link_tx', 'uncore_upi_0/event=0x2,umask=0xf/', 64 / 9),
+            ('io_hit', 'uncore_box_0/event=0x5/', None),
+        ):
+            with self.subTest(role=role, spec=spec):
+                (event,) = self.roles(overrides={role: spec})[role]
+                self.assertEqual(weight, event.bytes_per_count)
+        for role in ('link_tx', 'io_read'):
+            with self.assertRaisesRegex(exceptions.EventError, 'scale in bytes'):
+                self.roles(overrides={role: 'uncore_box_0/event=0x2/'})
+
     def test_bad_overrides_are_named(self):
         self.add_pmu('cpu', CPU_PMU)
         for role, spec in (
