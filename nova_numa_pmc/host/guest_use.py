@@ -266,10 +266,10 @@ def use_between(
                 by_cpu[cpu] = by_cpu.get(cpu, 0) + waits[tid] / 2 / elapsed_ns
     if not by_node:  # no thread is in both readings
         return ThreadUse()
-    # If a CPU belongs to no node (it went offline meanwhile), where the guest ran is not known.
+    # Where it ran is not known if a CPU belongs to no node (it went offline meanwhile).
     cores_by_node = (
         {}
-        if None in by_node
+        if by_node.get(None)
         else {node: by_node[node] for node in sorted(node for node in by_node if node is not None)}
     )
     return ThreadUse(

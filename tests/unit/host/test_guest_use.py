@@ -47,6 +47,19 @@ class PassedTest(unittest.TestCase):
         )
         self.assertEqual((1.0, 0.0, {}, {}), used)
 
+    def test_a_thread_that_slept_on_a_cpu_without_node_does_not_hide_where_others_ran(self):
+        asleep, polling = ThreadTimes(5, 0, 9, 9), ThreadTimes(7, 0, 9, 9)
+        used = guest_use.use_between(
+            {1: ThreadTimes(0, 0, 2, 9), 2: asleep, 3: polling},
+            {1: ThreadTimes(SECOND, 0, 2, 9), 2: asleep, 3: polling._replace(wait_ns=0)},
+            HOME,
+            SECOND,
+        )
+        self.assertEqual((1.0, 0.0, {1: 1.0}, {}), used)
+        self.assertEqual(
+            (0.0, 0.0, {}, {}), guest_use.use_between({2: asleep}, {2: asleep}, HOME, SECOND)
+        )
+
 
 class GuestsTest(unittest.TestCase):
     def setUp(self):
