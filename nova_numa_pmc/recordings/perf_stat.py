@@ -168,6 +168,15 @@ def role_names(cpu: str | None = None) -> dict[str, str]:
     return names
 
 
+def subtracted_roles(cpu: str | None = None) -> dict[str, str]:
+    """Return {role: role whose count is to be subtracted from its own} for a CPU.
+
+    :param cpu: as for :func:`role_names`
+    """
+    selected = events.select_events(cpu=cpu).events if cpu else ()
+    return {event.role: event.minus for event in selected if event.minus is not None}
+
+
 def role_of(name: str, names: Mapping[str, str]) -> str | None:
     """Return the role of an event; None if it has no role.
 

@@ -127,7 +127,7 @@ def _columns(rows: Sequence[Any], kind: type[NodeSample] | type[GuestSample]) ->
 def _read_perf_stat(
     path: str, file: TextIO, report_damage: Callable[[str], object], cpu: str | None
 ) -> Iterator[Sample]:
-    names = perf_stat.role_names(cpu)
+    names, minus = perf_stat.role_names(cpu), perf_stat.subtracted_roles(cpu)
     any_interval = False
     intervals = perf_stat.parse(
         iter(lambda: file.readline(_LINE_MAX_BYTES), ''),
@@ -137,14 +137,16 @@ def _read_perf_stat(
     )
     for interval in intervals:
         any_interval = True
-        yield _to_sample(interval, names)
+        yield _to_sample(interval, names, minus)
     if not any_interval:
         raise RecordingError(
             '%s: neither a recording, nor samples, nor output of perf stat -x, -I' % path
         )
 
 
-def _to_sample(interval: IntervalCounts, names: Mapping[str, str]) -> Sample:
+def _to_sample(
+    interval: IntervalCounts, names: Mapping[str, str], minus: Mapping[str, str]
+) -> Sample:
     """Return a sample from an interval of perf's counts.
 
     Counts without a control group, or of the root group '/', are those of nodes. Counts of the
@@ -174,15 +176,23 @@ def _to_sample(interval: IntervalCounts, names: Mapping[str, str]) -> Sample:
         interval.at_s,
         interval.elapsed_s,
         SOURCE,
-        tuple(_node(node, _rates(nodes[node], elapsed_ns)) for node in sorted(nodes)),
-        tuple(_guest(path, guests[path], elapsed_ns) for path in sorted(guests)),
+        tuple(_node(node, _rates(nodes[node], minus, elapsed_ns)) for node in sorted(nodes)),
+        tuple(_guest(path, guests[path], minus, elapsed_ns) for path in sorted(guests)),
         tuple(problems),
     )
 
 
-def _rates(counts: _DeltasByRole, elapsed_ns: float) -> dict[str, float | None]:
-    """Return {role: rate per second, or None if unknown}."""
-    return {role: rates.per_sec(rates.add(deltas), elapsed_ns) for role, deltas in counts.items()}
+def _rates(
+    counts: _DeltasByRole, minus: Mapping[str, str], elapsed_ns: float
+) -> dict[str, float | None]:
+    """Return {role: rate per second, or None if unknown}.
+
+    :param minus: the result of :func:`perf_stat.subtracted_roles`
+    """
+    totals = {role: rates.add(deltas) for role, deltas in counts.items()}
+    for role in totals.keys() & minus.keys():
+        totals[role] = rates.subtract(totals[role], totals.get(minus[role]))
+    return {role: rates.per_sec(total, elapsed_ns) for role, total in totals.items()}
 
 
 def _cpi(by_role: Mapping[str, float | None]) -> float | None:
@@ -203,8 +213,10 @@ def _node(node_id: int, by_role: Mapping[str, float | None]) -> NodeSample:
     )
 
 
-def _guest(path: str, counts: _DeltasByRole, elapsed_ns: float) -> GuestSample:
-    by_role = _rates(counts, elapsed_ns)
+def _guest(
+    path: str, counts: _DeltasByRole, minus: Mapping[str, str], elapsed_ns: float
+) -> GuestSample:
+    by_role = _rates(counts, minus, elapsed_ns)
     local, remote = by_role.get(counter_roles.LOCAL_DRAM), by_role.get(counter_roles.REMOTE_DRAM)
     has_both = None not in (local, remote)
     shares = [delta.share for deltas in counts.values() for delta in deltas if delta]

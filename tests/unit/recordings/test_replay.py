@@ -102,6 +102,20 @@ class ReplayTest(unittest.TestCase):
             ('', None, None), (guest.source, guest.remote_per_sec, guest.remote_ratio)
         )
 
+    def test_remote_accesses_that_an_event_includes_are_subtracted(self):
+        lines = (
+            '1.0,N0,2,10,,r37,%s,2000000000,100.00,,',
+            '1.0,N0,2,4,,r31,%s,2000000000,100.00,,',
+        )
+        both = '\n'.join(line % group for group in ('/', GROUP) for line in lines)
+        [sample] = self.read(both, cpu='neoverse-n1')
+        for one in (*sample.nodes, *sample.guests):
+            self.assertEqual(
+                (6.0, 4.0, 0.4), (one.local_per_sec, one.remote_per_sec, one.remote_ratio)
+            )
+        [sample] = self.read(lines[0] % '/', cpu='neoverse-n1')
+        self.assertIsNone(sample.nodes[0].local_per_sec)
+
     def test_perf_stat_by_cpu_is_replayed_on_node_0(self):
         text = ''.join(
             '2.5,CPU%d,%d,,%s,9,100.00,,\n' % (cpu, cpu, event)
