@@ -305,7 +305,7 @@ class Sampler:
     def _capacities(
         self, host: model.Topology, stolen: Mapping[int, float | None], all_traffic: bool
     ) -> build_sample.NodeCapacities:
-        with_prefetch = all_traffic or self._cpus.with_prefetch
+        with_prefetch = all_traffic or self._cpus.with_prefetch or self._by_guest.with_prefetch
         options = self._options
         return build_sample.NodeCapacities(
             [

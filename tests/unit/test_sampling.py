@@ -11,12 +11,13 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from nova_numa_pmc import exceptions, model, sampling
 from nova_numa_pmc.conf import counters as counters_conf
+from nova_numa_pmc.core import pressure
 from nova_numa_pmc.host import files
-from nova_numa_pmc.host.perf import perf_event
+from nova_numa_pmc.host.perf import cpu_model, event_table, events, perf_event
 from nova_numa_pmc.sample_records import COUNTED, INFERRED, DeviceSample, to_data
 from nova_numa_pmc.state import promises_file
 from tests.fixtures import domains, fake_host, measured_host, sysfs
-from tests.fixtures.software_events import CYCLES
+from tests.fixtures.software_events import CYCLES, LOCAL, REMOTE
 from tests.fixtures.working_child import Child, touch
 
 SECOND = measured_host.SECOND_NS
@@ -435,6 +436,23 @@ class WithCounters(unittest.TestCase):
             sum(node.local_per_sec for node in sample.nodes),
         )
         self.assertIn('too few counters', ' '.join(sample.problems))
+
+    def test_guests_alone_show_that_prefetches_are_counted(self):
+        self.launch(1)
+        for caveats, mlp in (
+            ((), pressure.MLP_DEMAND),
+            ((event_table.ANY_FILLS,), pressure.MLP_WITH_PREFETCH),
+        ):
+            chosen = tuple(event._replace(caveats=caveats) for event in (LOCAL, REMOTE))
+            selection = events.EventSelection(cpu_model.CpuModel('', ''), None, chosen, ())
+            with (
+                mock.patch.object(perf_event, 'fit_together', return_value=False),
+                mock.patch.object(events, 'select_events', return_value=selection),
+                contextlib.closing(sampling.Sampler(self.OPTIONS, self.root)) as sampler,
+            ):
+                for at_s in (0, 1):
+                    sampler.sample(at_s * SECOND)
+            self.assertEqual(mlp, sampler.mlp)
 
     def test_counters_that_are_switched_off_are_not_used(self):
         self.launch(1)

@@ -9,7 +9,7 @@ from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.build_sample import attribute_accesses_of_nodes
 from nova_numa_pmc.core.evidence import Evidence
 from nova_numa_pmc.exceptions import SourceUnavailable
-from nova_numa_pmc.host.perf import event_table, perf_event
+from nova_numa_pmc.host.perf import perf_event
 from nova_numa_pmc.host.sources import owner_counters
 from nova_numa_pmc.sample_records import ATTRIBUTED
 
@@ -75,7 +75,7 @@ class CpuCounters:
     @property
     def with_prefetch(self) -> bool:
         """Return whether the counted accesses include prefetches."""
-        return any(event_table.ANY_FILLS in event.caveats for event in self._events or ())
+        return owner_counters.include_prefetches(self._events)
 
     def close(self) -> None:
         """Close the counters; the events are chosen again at the next sample."""

@@ -229,6 +229,11 @@ class GuestCounters:
             group = perf_event.cgroup(path, 0)
         return group
 
+    @property
+    def with_prefetch(self) -> bool:
+        """Return whether the counted accesses include prefetches."""
+        return owner_counters.include_prefetches(self._events)
+
     def close(self) -> None:
         """Close the counters; the events are chosen again at the next sample."""
         self._owners.close()

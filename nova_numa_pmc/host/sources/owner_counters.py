@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from nova_numa_pmc.core import counter_roles, rates
 from nova_numa_pmc.core.build_sample import CpuRates
 from nova_numa_pmc.exceptions import CounterUnsupported, SourceUnavailable
-from nova_numa_pmc.host.perf import counters, events
+from nova_numa_pmc.host.perf import counters, event_table, events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -71,6 +71,11 @@ def why_no_memory_events(selection: EventSelection) -> str | None:
         if role in missing:
             return 'no event for %s: %s' % (role, missing[role])
     return None
+
+
+def include_prefetches(counted_events: Iterable[Event] | None) -> bool:
+    """Return whether the accesses that events count include prefetches; None: no events."""
+    return any(event_table.ANY_FILLS in event.caveats for event in counted_events or ())
 
 
 def refuse_mediated_vpmu(root: str) -> None:
