@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure the bandwidth of each node's memory, and its latency from each node's CPUs.
 
-For a few seconds, one thread on each core of a node reads the node's memory at full
-speed; then a thread on each node follows a chain of pointers in each node's memory.
+For a few seconds, one thread on each core of a node, isolated or not, reads the node's
+memory at full speed; then a thread on each node follows a chain of pointers in each
+node's memory.
 This disturbs guests, so the command asks first, and refuses on a busy host. The
 result is saved in /var/lib/nova-numa-pmc/calibration.json, which top, record and the
 agent read. Without it, the utilisation of bandwidth is unknown, and latencies are
@@ -148,7 +149,7 @@ def plan(host: model.Topology, withheld: _Withheld, root: str = '/') -> tuple[No
     :param withheld: the nodes whose memory is not for guests, as :func:`node_memory.list_withheld`
         returns them. It is not read: that could disturb the user of a GPU, for example, and no
         decision depends on its bandwidth
-    :raises CalibrationError: no node has memory and CPUs that guests may use
+    :raises CalibrationError: no node has memory for guests, or none has CPUs
     """
     plans = []
     withheld_ids = {node.id for node, _ in withheld}
@@ -156,9 +157,11 @@ def plan(host: model.Topology, withheld: _Withheld, root: str = '/') -> tuple[No
         reader = _nearest_with_cpus(host, position)
         if not node.memory_bytes or node.id in withheld_ids or reader is None:
             continue
-        cpus = tuple(sorted(min(core & reader.cpus) for core in host.cores if core & reader.cpus))
+        # Isolated CPUs as well: the others may be too few to saturate the memory.
+        online = reader.online_cpus
+        cpus = tuple(sorted(min(core & online) for core in host.cores if core & online))
         cache_bytes = (caches.read_last_level(cpus[0], root) or (_CACHE_DEFAULT_BYTES, None))[0]
-        all_caches_bytes = caches.read_total_bytes(reader.cpus, root) or _CACHE_DEFAULT_BYTES
+        all_caches_bytes = caches.read_total_bytes(online, root) or _CACHE_DEFAULT_BYTES
         plans.append(
             NodePlan(
                 node.id,
@@ -169,7 +172,7 @@ def plan(host: model.Topology, withheld: _Withheld, root: str = '/') -> tuple[No
             )
         )
     if not plans:
-        raise CalibrationError('no node has memory and CPUs that guests may use')
+        raise CalibrationError('no node has memory for guests, or none has CPUs')
     return tuple(plans)
 
 
@@ -180,7 +183,7 @@ def _nearest_with_cpus(host: model.Topology, position: int) -> model.Node | None
     """
     distances = host.distances[position]
     return min(
-        (node for node in host.nodes if node.cpus),
+        (node for node in host.nodes if node.online_cpus),
         default=None,
         key=lambda node: (distances[host.nodes.index(node)], node.id),
     )

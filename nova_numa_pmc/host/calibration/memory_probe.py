@@ -35,7 +35,7 @@ from nova_numa_pmc.host import system_calls
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 
 _MPOL_PREFERRED = 1
@@ -233,11 +233,7 @@ def on_cpus(cpus: Collection[int], jobs: Collection[Callable[[], object]]) -> No
             errors.append(error)
 
     # Checked beforehand, because a thread that failed would leave the others at their barrier.
-    denied = set(cpus) - os.sched_getaffinity(0)
-    if denied:
-        raise CalibrationError(
-            'this process may not use CPU %d: run it where its cpuset has that CPU' % min(denied)
-        )
+    _refuse_denied(cpus)
     threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in zip(cpus, jobs)]
     for thread in threads:
         thread.start()
@@ -249,6 +245,23 @@ def on_cpus(cpus: Collection[int], jobs: Collection[Callable[[], object]]) -> No
             thread.join()
     if errors:
         raise errors[0]
+
+
+def _refuse_denied(cpus: Iterable[int]) -> None:
+    """Raise an error if this process may not use one of the CPUs.
+
+    Each is tried, because isolated CPUs are not in the affinity that a process starts with.
+    """
+    before = os.sched_getaffinity(0)
+    try:
+        for cpu in cpus:
+            os.sched_setaffinity(0, {cpu})
+    except OSError:
+        raise CalibrationError(
+            'this process may not use CPU %d: run it where its cpuset has that CPU' % cpu
+        ) from None
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 class PointerChain:

@@ -27,7 +27,9 @@ def host(nodes=2, memory_only=(), free_bytes=8 * GIB):
     cores = tuple(frozenset((cpu, cpu + 1)) for cpu in range(0, 4 * nodes, 2))
     cpus = [frozenset(() if n in memory_only else range(4 * n, 4 * n + 4)) for n in range(nodes)]
     return model.Topology(
-        tuple(model.Node(n, cpus[n], 16 * GIB, free_bytes) for n in range(nodes)),
+        tuple(
+            model.Node(n, cpus[n], 16 * GIB, free_bytes, online_cpus=cpus[n]) for n in range(nodes)
+        ),
         tuple(
             tuple(10 if a == b else 20 + abs(a - b) for b in range(nodes)) for a in range(nodes)
         ),
@@ -82,6 +84,17 @@ class TestCalibrate(unittest.TestCase):
     def test_one_thread_of_each_core_is_measured(self):
         plans = calibrate.plan(host(), (), '/nowhere')
         self.assertEqual([(0, 2), (4, 6)], [one.cpus for one in plans])
+
+    def test_a_node_is_read_from_its_isolated_cpus_too(self):
+        machine = host()
+        housekeeping = (frozenset({0, 1}), frozenset())
+        machine = machine._replace(
+            nodes=tuple(
+                node._replace(cpus=cpus) for node, cpus in zip(machine.nodes, housekeeping)
+            )
+        )
+        plans = calibrate.plan(machine, (), '/nowhere')
+        self.assertEqual([((0, 2), 0), ((4, 6), 1)], [(one.cpus, one.from_node) for one in plans])
 
     def test_two_nodes_are_measured_in_both_directions(self):
         result, problems = self.measure(host(), Probe())

@@ -53,6 +53,17 @@ class TestChain(unittest.TestCase):
         with self.assertRaisesRegex(CalibrationError, 'CPU 9999'):
             memory_probe.read_bytes_per_sec([CPU, 9999], None, 2 * MIB, runs=1, run_s=0.001)
 
+    def test_a_cpu_outside_the_affinity_of_this_process_is_used(self):
+        cpus = sorted(os.sched_getaffinity(0))
+        if len(cpus) < 2:
+            self.skipTest('this process may use only one CPU')
+        self.addCleanup(os.sched_setaffinity, 0, cpus)
+        os.sched_setaffinity(0, cpus[:1])
+        used: list[set[int]] = []
+        memory_probe.on_cpus(cpus[1:2], [lambda: used.append(os.sched_getaffinity(0))])
+        self.assertEqual([{cpus[1]}], used)
+        self.assertEqual({cpus[0]}, os.sched_getaffinity(0))
+
     def test_an_error_in_a_measuring_thread_is_raised(self):
         def fail():
             raise ValueError('here')
