@@ -56,7 +56,8 @@ def _bytes_per_line(samples: Sequence[GuestSample], nodes: Sequence[NodeSample])
         [
             node.bandwidth_bytes_per_sec
             for node in nodes
-            if node.capacity_cores or node.bandwidth_bytes_per_sec is not None
+            if node.bandwidth_bytes_per_sec is not None
+            or (node.capacity_cores and node.memory_bytes != 0)
         ]
     )
     return sum(bandwidths) / lines if lines and bandwidths is not None else None

@@ -147,8 +147,8 @@ class Layout:
     :ivar memory_at: by position, the position of the memory of guests that run there
     :ivar min_gain_cores: a gain below this is noise
     :ivar cpu_known: by position, whether CPU demand was measured
-    :ivar bandwidth_known: whether traffic and maximum bandwidth are known for every position, so
-        that queueing at the memory is taken into account
+    :ivar bandwidth_known: whether traffic and maximum bandwidth are known for every position with
+        memory, so that queueing at the memory is taken into account
     """
 
     def __init__(
@@ -229,8 +229,11 @@ class Layout:
         """Return the load that does not come from guests: what was measured, less theirs."""
         nodes = self.nodes
         demand = [node.demand_cores or 0.0 for node in nodes]
+        # CPUs without memory have no bandwidth; a node may have huge pages alone.
         used_positions = [
-            n for n in self.all_positions if self.capacity_bytes[n] or nodes[n].cores
+            n
+            for n in self.all_positions
+            if self.capacity_bytes[n] or (nodes[n].cores and nodes[n].huge_free_bytes)
         ]
         self.bandwidth_known = all(
             nodes[n].bandwidth_max_bytes_per_sec and nodes[n].bandwidth_bytes_per_sec is not None

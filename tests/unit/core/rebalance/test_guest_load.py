@@ -96,6 +96,12 @@ class GuestLoadTest(unittest.TestCase):
         load = load_of(counted, nodes=(*NODES, NodeSample(9, 0.0)))
         self.assertAlmostEqual(8e9, load.bandwidth_bytes_per_sec)
 
+    def test_cpus_without_memory_do_not_hide_the_traffic_of_guests(self):
+        counted = sample(local_per_sec=4e7, remote_per_sec=1e7)
+        for memory_bytes, expected in ((0, 8e9), (GIB, None), (None, None)):
+            nodes = (*NODES, NodeSample(2, 2.0, memory_bytes=memory_bytes))
+            self.assertEqual(expected, load_of(counted, nodes=nodes).bandwidth_bytes_per_sec)
+
     def test_a_guest_may_run_where_its_cpus_are(self):
         self.assertEqual(
             ((1, 1),),

@@ -24,6 +24,27 @@ class PlaceTest(unittest.TestCase):
             self.assertNotEqual(Place((0,), None), other)
 
 
+class BandwidthTest(unittest.TestCase):
+    def is_known(self, **fields):
+        """Return whether it is if only the last of three nodes has no known maximum."""
+        host = ConstantHost((12,) * 3, (64 * GIB,) * 3, [], bandwidth_max=1e10)
+        situation = host.situation()
+        *nodes, last = situation.view.nodes
+        last = last._replace(bandwidth_max_bytes_per_sec=None, **fields)
+        view = situation.view._replace(nodes=(*nodes, last))
+        return host_model.HostModel(situation._replace(view=view), TERMS).bandwidth_known
+
+    def test_each_node_with_memory_needs_a_maximum(self):
+        self.assertFalse(self.is_known())
+        self.assertFalse(self.is_known(cores=0.0))
+
+    def test_a_node_of_huge_pages_alone_needs_a_maximum(self):
+        self.assertFalse(self.is_known(capacity_bytes=0, huge_free_bytes=((1 << 30, 0),)))
+
+    def test_a_node_without_memory_needs_no_maximum(self):
+        self.assertTrue(self.is_known(capacity_bytes=0))
+
+
 class MayTest(unittest.TestCase):
     def may_have(self, place, **fields):
         laid_out = host_of(guest_load('g', 4, fields.pop('at', 0), 2.0, **fields))
