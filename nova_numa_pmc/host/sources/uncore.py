@@ -113,7 +113,7 @@ class Uncore:
         package = cpu_topology.socket(cpu, self._root)
         # If the kernel does not report packages, each node is taken to be one.
         homes = [
-            node.id
+            node
             for node in host.nodes
             if cpu in node.online_cpus
             or (
@@ -122,7 +122,10 @@ class Uncore:
                 and cpu_topology.socket(min(node.online_cpus), self._root) == package
             )
         ]
-        return homes[0] if len(homes) == 1 else None
+        if all(node.online_cpus.intersection(event.cpus or ()) for node in homes):
+            # The PMU has a box on each die of the package, and each die is a node.
+            homes = [node for node in homes if cpu in node.online_cpus]
+        return homes[0].id if len(homes) == 1 else None
 
     def _use(
         self, node_deltas: Mapping[str, rates.CounterDelta | None], elapsed_ns: int

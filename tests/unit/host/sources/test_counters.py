@@ -379,6 +379,14 @@ class UncoreTest(unittest.TestCase):
         planned, shared = self.plan(software_event(counter_roles.MEM_READ, 0, cpus=(0,)))
         self.assertEqual(({0: [], 1: []}, {'mem_read'}), (planned, shared))
 
+    def test_nodes_in_one_package_that_each_have_a_box_are_told_apart(self):
+        self.packages(dict.fromkeys(range(8), 0))
+        read = software_event(counter_roles.MEM_READ, 0, cpus=(0, 4))._replace(pmu='df')
+        self.assertEqual(
+            ({0: [(('df', 0), ['mem_read'])], 1: [(('df', 4), ['mem_read'])]}, set()),
+            self.plan(read),
+        )
+
     def test_without_uncore_events_the_source_is_unavailable(self):
         with self.assertRaises(exceptions.SourceUnavailable):
             uncore.Uncore(selecting(LOCAL), root=self.root).sample(self.host, 0)
