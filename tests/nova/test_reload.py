@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options take effect without a restart: after SIGHUP, and of an aggregate at the next request."""
+"""Options take effect when they are reloaded, and those of an aggregate at the next request."""
 
 import fixtures
 import nova.conf
@@ -40,10 +40,11 @@ class ReloadTest(base.NovaTest):
             file.writelines(f'{name} = {value}\n' for name, value in options.items())
 
     def sighup(self, **options):
-        """Change nova.conf and do what nova-scheduler does on SIGHUP.
+        """Change nova.conf and do what nova-scheduler does on SIGHUP if it uses eventlet.
 
         ``nova.service.serve`` launches with ``restart_method='mutate'``, whose ``restart()`` is
-        called by a worker's signal handler.
+        called by a worker's signal handler. With native threads, the main process changes its
+        options in the same way, but forks new workers, with the aggregates of its own start.
         """
         self.write(**options)
         launcher = service.Launcher(CONF, restart_method='mutate')
