@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core.scheduling.host_columns import HostColumns
+from nova_numa_pmc.scheduler import host_estimate
 
 if TYPE_CHECKING:
     from nova_numa_pmc.scheduler.host_estimate import HostStateLike
 
-#: Assumed demand for each vCPU that Nova has allocated on the host. It is more than most guests
-#: want, because the host may have less room than its counts show: with the demand that is measured
-#: on the other hosts, guests lose 0.8 % more in ``make arena``.
+#: Assumed demand for each vCPU that Nova has allocated on the host's shared CPUs. It is more than
+#: most guests want, because the host may have less room than its counts show: with the demand that
+#: is measured on the other hosts, guests lose 0.8 % more in ``make arena``.
 CORES_PER_VCPU = 0.3
 #: Assumed cores for each CPU, which is taken to be one of the two threads of a core: 1.25 ÷ 2.
 CORES_PER_CPU = 0.625
@@ -28,7 +29,8 @@ _RAM_MIB = 1 << 40  # if it is not known, so that any guest fits
 
 def columns(host_state: HostStateLike) -> HostColumns:
     """Return the assumed columns of a host."""
-    vcpus = max(0.0, host_state.vcpus_used)
+    # Nova's vcpus_total has only the shared CPUs, but its vcpus_used the vCPUs of all guests.
+    vcpus = max(0.0, host_state.vcpus_used - (host_estimate.count_pinned_cpus(host_state) or 0))
     cpus = host_state.vcpus_total
     if not cpus > 0:
         cpus = max(2.0, vcpus / _VCPUS_PER_CPU)

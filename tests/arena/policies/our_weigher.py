@@ -162,7 +162,7 @@ class Losses(places.Places):
 
 def _on_assumed(view, cores, lines, asked, bandwidth_ratio):
     """Return the losses on hosts for which only Nova's counts are known."""
-    vcpus = np.maximum(0, view.vcpus_used)
+    vcpus = np.maximum(0, view.vcpus_used - view.pinned_vcpus)
     halves = np.ones((len(view.at), 2)) / 2
     capacity = assumed_host.CORES_PER_CPU * view.vcpus[:, None] * halves
     demand = assumed_host.CORES_PER_VCPU * vcpus[:, None] * halves

@@ -183,6 +183,9 @@ class OursTest(unittest.TestCase):
                 vcpus_total=int(seen.vcpus[host]),
                 total_usable_ram_mb=int(ram_mib[host]),
                 free_ram_mb=int(ram_mib[host] - seen.ram_used_mib[host]),
+                numa_topology=types.SimpleNamespace(
+                    cells=[types.SimpleNamespace(pinned_cpus=range(seen.pinned_vcpus[host]))]
+                ),
             )
             for host in range(len(seen.at))
         ]
@@ -225,6 +228,7 @@ class OursTest(unittest.TestCase):
             ),
             ('blind and full', {'ram_used_mib': np.array([16, 256, 500]) << 10}),
             ('blind and crowded', {'vcpus_used': np.array([8, 64, 300])}),
+            ('blind and dedicated', {'pinned_vcpus': np.array([0, 16, 24])}),
             ('all blind', {'taken_s': np.full(3, -np.inf)}),
             ('none blind', {'taken_s': np.full(3, 990.0)}),
             ('absurd', {'demand': np.array([[1000.0, 2000.0], [20.0, 12.0], [0.0, 0.0]])}),

@@ -10,12 +10,14 @@ from nova_numa_pmc.model import PlacementOptions
 from nova_numa_pmc.scheduler import assumed_host as subject
 
 
-def host_state(vcpus_used=0, used_mb=0, vcpus=64, memory_mb=262144):
+def host_state(vcpus_used=0, used_mb=0, vcpus=64, memory_mb=262144, pinned_cpus=()):
+    cells = [types.SimpleNamespace(pinned_cpus=set(cpus)) for cpus in pinned_cpus]
     return types.SimpleNamespace(
         vcpus_total=vcpus,
         vcpus_used=vcpus_used,
         total_usable_ram_mb=memory_mb,
         free_ram_mb=memory_mb - used_mb,
+        numa_topology=types.SimpleNamespace(cells=cells) if cells else None,
     )
 
 
@@ -43,6 +45,11 @@ class AssumedHostTest(unittest.TestCase):
         host = subject.columns(host_state(40))
         self.assertEqual([0.3 * 20] * 2, host.demand)
         self.assertEqual([0.625 * 32] * 2, host.cores)
+
+    def test_guests_with_dedicated_cpus_want_none_of_the_shared_ones(self):
+        # Nova counts the shared CPUs in vcpus, but the vCPUs of all guests in vcpus_used.
+        mixed = host_state(40 + 48, vcpus=32, pinned_cpus=(range(32, 56), range(96, 120)))
+        self.assertEqual(loss(host_state(40, vcpus=32)), loss(mixed))
 
     def test_a_guest_that_fits_on_no_half_loses_to_distance(self):
         large = loss(host_state(used_mb=131072), memory_mb=100_000)

@@ -63,6 +63,7 @@ def nova_host(*nodes, history=None):
         instances={},
         total_usable_ram_mb=131072,
         free_ram_mb=131072 - 16384,
+        numa_topology=None,
     )
 
 
