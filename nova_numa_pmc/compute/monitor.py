@@ -170,13 +170,15 @@ class Monitor(virt_driver.Monitor):
 
 
 def _unseen_ratio(node: objects.ComputeNode, tracker: ResourceTracker) -> float:
-    """Return the share of the instances counted by Nova that have no domain here yet, 0 to 1.
+    """Return the share of the instances counted by Nova that may have no domain here yet, 0 to 1.
 
     Nova counts an instance from its claim on (nova/compute/stats.py,
     nova/compute/resource_tracker.py). Instances without a domain are those being built or
     unshelved, and those that arrive by a migration or a resize until their host has changed; but
     while a live migration runs, its domain and its promise are here already. The sizes of these
-    instances are not available here, so they are assumed to be as large as the others.
+    instances are not available here, so they are assumed to be as large as the others. A domain
+    that has started while Nova still builds the instance is in the publication as well, so it
+    counts twice until the next audit, which is better than not at all.
     """
     stats = node.stats or {} if node.obj_attr_is_set('stats') else {}
     incoming = sum(
