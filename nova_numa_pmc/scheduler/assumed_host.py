@@ -35,9 +35,8 @@ def columns(host_state: HostStateLike) -> HostColumns:
     if not cpus > 0:
         cpus = max(2.0, vcpus / _VCPUS_PER_CPU)
     used_mib = max(0.0, host_state.total_usable_ram_mb - host_state.free_ram_mb)
-    # Nova allocates up to the RAM multiplied by this ratio. Hosts from saved rows do not have it.
-    ratio = getattr(host_state, 'ram_allocation_ratio', None) or 1.0
-    ram_mib = max(0.0, host_state.total_usable_ram_mb * ratio)
+    # Nova allocates up to the RAM multiplied by this ratio.
+    ram_mib = max(0.0, host_state.total_usable_ram_mb * (host_state.ram_allocation_ratio or 1.0))
 
     def halve(total: float) -> list[float]:
         return [total / 2, total / 2]

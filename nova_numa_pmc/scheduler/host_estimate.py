@@ -83,6 +83,10 @@ class HostStateLike(Protocol):
         """Return its memory that is not used by guests [MiB]."""
 
     @property
+    def ram_allocation_ratio(self) -> float | None:
+        """Return how often Nova may allocate the memory; None if it is not known."""
+
+    @property
     def updated(self) -> datetime | None:
         """Return when Nova saved this state, with a time zone; None if it is not known."""
 

@@ -153,8 +153,8 @@ def _host_state(row: Mapping[str, Any]) -> host_manager.HostState:
         stats={key: str(value) for key, value in saved_hosts.stats_of(row).items()},
         metrics=reported if type(reported) is str else json.dumps(reported),
         **{
-            '%s_allocation_ratio' % kind: float(row.get('%s_allocation_ratio' % kind) or ratio)
-            for kind, ratio in saved_hosts.INITIAL_RATIOS.items()
+            '%s_allocation_ratio' % kind: float(saved_hosts.allocation_ratio(row, kind))
+            for kind in saved_hosts.INITIAL_RATIOS
         },
         **amounts,
     )

@@ -53,6 +53,7 @@ class SavedHost:
         vcpus_used: float,
         memory_mb: float,
         memory_mb_used: float,
+        ram_allocation_ratio: float,
     ) -> None:
         self.host = host
         self.metrics = reported
@@ -60,6 +61,7 @@ class SavedHost:
         self.vcpus_used = vcpus_used
         self.total_usable_ram_mb = memory_mb
         self.free_ram_mb = memory_mb - memory_mb_used
+        self.ram_allocation_ratio = ram_allocation_ratio
         self.instances: Mapping[str, Any] = {}
         # Rows do not list the host's instances, so departures are not added back.
         self.updated, self.numa_topology = None, None
@@ -305,6 +307,7 @@ def parse_host(row: Any) -> SavedHost:
         amount(row, 'vcpus_used', 0),
         amount(row, 'memory_mb', 0),
         amount(row, 'memory_mb_used', 0),
+        allocation_ratio(row, 'ram'),
     )
 
 
@@ -319,6 +322,15 @@ def amount(row: Any, name: str, default: _Default) -> float | _Default:
         if value is None
         else json_values.member(name, json_values.number, value, _ROW_AMOUNT_MAX)
     )
+
+
+def allocation_ratio(row: Any, kind: str) -> float:
+    """Return how often Nova may allocate what a row's host has.
+
+    :param kind: a key of :data:`INITIAL_RATIOS`
+    :raises ValueError: it is not a number, or out of range
+    """
+    return amount(row, kind + '_allocation_ratio', 0) or INITIAL_RATIOS[kind]
 
 
 def stats_of(row: Mapping[str, Any]) -> dict[str, Any]:

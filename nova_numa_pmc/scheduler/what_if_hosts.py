@@ -18,7 +18,7 @@ from nova_numa_pmc.scheduler import request, saved_hosts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_MEMORY_MAX_MB, _ALLOCATION_MAX_RATIO, _REQUESTS_MAX = 1 << 50, 1000.0, 1_000_000
+_MEMORY_MAX_MB, _REQUESTS_MAX = 1 << 50, 1_000_000
 
 
 class WhatIfRequest(Record):
@@ -42,17 +42,13 @@ class WhatIfHost:
         :raises ValueError, TypeError, KeyError: the row cannot be used
         """
         self.saved = saved_hosts.parse_host(row)
-        self.vcpus = self.saved.vcpus_total * self._ratio(row, 'cpu')
-        self.memory_mb = self.saved.total_usable_ram_mb * self._ratio(row, 'ram')
-        self.disk_gb = saved_hosts.amount(row, 'local_gb', 0) * self._ratio(row, 'disk')
+        self.vcpus = self.saved.vcpus_total * saved_hosts.allocation_ratio(row, 'cpu')
+        self.memory_mb = self.saved.total_usable_ram_mb * self.saved.ram_allocation_ratio
+        self.disk_gb = saved_hosts.amount(row, 'local_gb', 0) * saved_hosts.allocation_ratio(
+            row, 'disk'
+        )
         self.disk_used_gb: float = saved_hosts.amount(row, 'local_gb_used', 0)
         self.io_ops = max(0.0, float(saved_hosts.stats_of(row).get('io_workload') or 0))
-
-    @staticmethod
-    def _ratio(row: Any, name: str) -> float:
-        value = row.get(name + '_allocation_ratio')
-        ratio = json_values.number(value, _ALLOCATION_MAX_RATIO) if value else 0.0
-        return ratio or saved_hosts.INITIAL_RATIOS[name]
 
     def has_room(self, create_request: WhatIfRequest) -> bool:
         """Return whether Placement would allow one more instance on the host."""

@@ -14,7 +14,10 @@ from tests.nova import base
 ROWS = sqlalchemy.text("""
     SELECT JSON_OBJECT('host', hypervisor_hostname, 'metrics', metrics,
         'vcpus', vcpus, 'vcpus_used', vcpus_used,
-        'memory_mb', memory_mb, 'memory_mb_used', memory_mb_used)
+        'memory_mb', memory_mb, 'memory_mb_used', memory_mb_used,
+        'cpu_allocation_ratio', cpu_allocation_ratio,
+        'ram_allocation_ratio', ram_allocation_ratio,
+        'disk_allocation_ratio', disk_allocation_ratio)
     FROM compute_nodes WHERE deleted = 0""")
 
 

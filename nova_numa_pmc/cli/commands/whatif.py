@@ -14,8 +14,9 @@ examples:
 
 requests.json: {"vcpus": 4, "memory_mb": 8192, "disk_gb": 40, "count": 2, "extra_specs": {}}, one
 object per line or an array; disk_gb, count and extra_specs may be left out. hosts.json: see the
-guide's "How a decision was made", with the additional columns stats, local_gb and
-local_gb_used.
+guide's "How a decision was made", with the columns cpu_allocation_ratio, ram_allocation_ratio and
+disk_allocation_ratio (without them, 4, 1 and 1 are assumed, which are Nova's defaults), and the
+additional columns stats, local_gb and local_gb_used.
 
 exit codes: 0 shown; 1 a problem; 64 usage error
 """

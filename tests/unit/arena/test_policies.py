@@ -183,6 +183,7 @@ class OursTest(unittest.TestCase):
                 vcpus_total=int(seen.vcpus[host]),
                 total_usable_ram_mb=int(ram_mib[host]),
                 free_ram_mb=int(ram_mib[host] - seen.ram_used_mib[host]),
+                ram_allocation_ratio=None,
                 numa_topology=types.SimpleNamespace(
                     cells=[types.SimpleNamespace(pinned_cpus=range(seen.pinned_vcpus[host]))]
                 ),

@@ -17,6 +17,7 @@ def host_state(vcpus_used=0, used_mb=0, vcpus=64, memory_mb=262144, pinned_cpus=
         vcpus_used=vcpus_used,
         total_usable_ram_mb=memory_mb,
         free_ram_mb=memory_mb - used_mb,
+        ram_allocation_ratio=None,
         numa_topology=types.SimpleNamespace(cells=cells) if cells else None,
     )
 

@@ -63,6 +63,7 @@ def nova_host(*nodes, history=None):
         instances={},
         total_usable_ram_mb=131072,
         free_ram_mb=131072 - 16384,
+        ram_allocation_ratio=None,
         numa_topology=None,
     )
 

@@ -115,6 +115,12 @@ class JudgeTest(unittest.TestCase):
         # Each half of the full host has 512 MiB left, so the guest would need both.
         self.assertEqual(['roomy', 'full'], order(judge(rows)))
 
+    def test_a_host_without_metrics_has_the_memory_that_nova_may_allocate(self):
+        row = compute_node_row('a', metrics='[]', memory_mb=16384, memory_mb_used=17408)
+        (crowded,) = judge([row])
+        (roomy,) = judge([{**row, 'ram_allocation_ratio': 1.5}])
+        self.assertLess(roomy.loss, crowded.loss)
+
     def test_saved_at_is_the_time_of_the_decision(self):
         decisions = judge([compute_node_row('a', 0.0, 0.0, saved_at=NOW_S + 3600)])
         self.assertIn('3600 s old', decisions[0].estimate.why_unknown)
@@ -175,6 +181,7 @@ class ReadTest(unittest.TestCase):
             '[{"host": "a", "metrics": [], "vcpus_used": "4"}]',
             '[{"host": "a", "metrics": [], "vcpus_used": NaN}]',
             '[{"host": "a", "metrics": [], "memory_mb_used": -1}]',
+            '[{"host": "a", "metrics": [], "ram_allocation_ratio": "1.5"}]',
         ):
             with self.subTest(text[:40]), self.assertRaises(saved_hosts.RowsError):
                 saved_hosts.read(text)
@@ -215,4 +222,6 @@ class PartsTest(unittest.TestCase):
             (first['node'], first['cpu_ratio'], first['bandwidth_ratio'], first['vcpus']),
         )
         self.assertIsNone(second['cpu_ratio'])
-        self.assertEqual([], saved_hosts.node_metrics(saved_hosts.SavedHost('b', [], 0, 0, 0, 0)))
+        self.assertEqual(
+            [], saved_hosts.node_metrics(saved_hosts.SavedHost('b', [], 0, 0, 0, 0, 1))
+        )

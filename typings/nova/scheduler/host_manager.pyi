@@ -17,6 +17,7 @@ class HostState:
     vcpus_used: int
     total_usable_ram_mb: int
     free_ram_mb: int
+    ram_allocation_ratio: float | None
     updated: datetime | None
     num_instances: int
     stats: dict[str, str]

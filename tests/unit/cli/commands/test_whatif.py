@@ -106,6 +106,19 @@ class WhatIfTest(unittest.TestCase):
             out, r'mean loss because of them: 0\.25\d\d of .* weigher, 0\.65\d\d without'
         )
 
+    def test_a_host_has_room_up_to_novas_allocation_ratios(self):
+        small = {'vcpus': 1, 'memory_mb': 512}
+        for large in ({'memory_mb': 40000}, {'vcpus': 100}, {'disk_gb': 300}):
+            for ratio, without_room in ((None, 1), (0.0, 1), (8.0, 0)):
+                with self.subTest((large, ratio)):
+                    ratios = {
+                        kind + '_allocation_ratio': ratio for kind in ('cpu', 'ram', 'disk')
+                    }
+                    _, out, _ = self.call(
+                        '--json', hosts=[host('a', 0.4, **ratios)], requests=[{**small, **large}]
+                    )
+                    self.assertEqual(without_room, json.loads(out)['without_room'])
+
     def test_options_and_nova_conf_change_the_answer(self):
         for options in (('--multiplier', '0'), ('--floor', '2')):
             code, out, _ = self.call('--json', *options)
