@@ -69,11 +69,13 @@ class WhatIfChoice(Record):
     """Hosts that an instance would get with and without the weigher.
 
     :param request: the number of the request, from 1
-    :param host, host_without: the host with the weigher and without it; None if no host has room
+    :param host, host_without: the host with the weigher and without it; None if no host has room,
+        or if our filter refuses all that have
     :param pressure, pressure_without: the highest utilisation of the nodes that the instance would
         use there; None if it is unknown, or if guests may use none of the host's CPUs
     :param loss, loss_without: what guests would lose there because of the instance, as a share of
         the CPU time that it wants
+    :param refused, refused_without: whether hosts have room, but our filter refuses all of them
     """
 
     request: int
@@ -83,6 +85,8 @@ class WhatIfChoice(Record):
     pressure_without: float | None = None
     loss: float | None = None
     loss_without: float | None = None
+    refused: bool = False
+    refused_without: bool = False
 
     @property
     def changed(self) -> bool:
@@ -140,15 +144,21 @@ def choices(
             host_choices.append(
                 WhatIfChoice(
                     request_number,
-                    weighed and weighed.host,
-                    unweighed and unweighed.host,
+                    _chosen_host(weighed),
+                    _chosen_host(unweighed),
                     weighed and weighed.pressure,
                     unweighed and unweighed.pressure,
                     weighed and weighed.loss,
                     unweighed and unweighed.loss,
+                    weighed is not None and not weighed.passes,
+                    unweighed is not None and not unweighed.passes,
                 )
             )
     return host_choices
+
+
+def _chosen_host(decision: saved_hosts.HostDecision | None) -> str | None:
+    return decision.host if decision is not None and decision.passes else None
 
 
 def _place_instance(
@@ -157,7 +167,10 @@ def _place_instance(
     conf: Mapping[str, Any],
     now_s: float,
 ) -> saved_hosts.HostDecision | None:
-    """Place an instance; return the decision about its host, or None if no host passes."""
+    """Place an instance; return the decision about its host, or None if no host has room.
+
+    If our filter refuses all hosts with room, return the decision about one of them.
+    """
     hosts_with_room = [host for host in hosts if host.has_room(create_request)]
     guest_request = request.read(saved_hosts.SavedRequest(create_request.flavor))
     decisions = saved_hosts.decide(
@@ -165,7 +178,7 @@ def _place_instance(
     )
     passing = [position for position, decision in enumerate(decisions) if decision.passes]
     if not passing:
-        return None
+        return decisions[0] if decisions else None
     hosts_with_room = [hosts_with_room[position] for position in passing]
     decisions = [decisions[position] for position in passing]
     multiplier = saved_hosts.weight_multiplier(conf)

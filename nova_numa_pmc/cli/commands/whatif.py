@@ -4,8 +4,9 @@
 It takes saved rows of compute_nodes and a list of create requests, fills the hosts once with the
 weigher and once without it, and shows which choices differ, what pressure the new guests would
 leave on their hosts, and how much would be lost because of them. It simulates Nova's weighers for
-free vCPUs, RAM, disk and instances being built, and of Nova's filters only the check for room. It
-runs on any machine, and neither queries nor changes anything there.
+free vCPUs, RAM, disk and instances being built, and of Nova's filters only the check for room; the
+package's own filter is applied as well. It runs on any machine, and neither queries nor changes
+anything there.
 
 examples:
   nova-numa-rebalance whatif --hosts hosts.json --requests requests.json
@@ -88,12 +89,16 @@ def to_data(
     choices: list[what_if_hosts.WhatIfChoice], conf: dict[str, object]
 ) -> dict[str, object]:
     """Return the comparison as plain data."""
+    without_room, without_room_otherwise = _count_without_room(choices)
+    refused, refused_otherwise = _count_refused(choices)
     return {
         'options': conf,
         'instances': len(choices),
         'changed': sum(choice.changed for choice in choices),
-        'without_room': sum(choice.host is None for choice in choices),
-        'without_room_otherwise': sum(choice.host_without is None for choice in choices),
+        'without_room': without_room,
+        'without_room_otherwise': without_room_otherwise,
+        'refused': refused,
+        'refused_otherwise': refused_otherwise,
         'pressure': _mean(choice.pressure for choice in choices),
         'pressure_without': _mean(choice.pressure_without for choice in choices),
         'loss': _mean(choice.loss for choice in choices),
@@ -119,19 +124,38 @@ def to_lines(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
             tables.number(_mean(choice.loss_without for choice in choices), 4),
         ),
     ]
-    lines += _room_lines(choices)
+    lines += [
+        text % counts
+        for text, counts in (
+            (
+                'no host had room for %d instances (without the weigher: %d)',
+                _count_without_room(choices),
+            ),
+            (
+                'the filter refused all hosts with room to %d instances (without the weigher: %d)',
+                _count_refused(choices),
+            ),
+        )
+        if any(counts)
+    ]
     lines += _changed_lines(changed)
     return lines
 
 
-def _room_lines(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
-    counts = (
-        sum(choice.host is None for choice in choices),
-        sum(choice.host_without is None for choice in choices),
+def _count_without_room(choices: list[what_if_hosts.WhatIfChoice]) -> tuple[int, int]:
+    """Return for how many instances no host has room, with and without the weigher."""
+    return (
+        sum(choice.host is None and not choice.refused for choice in choices),
+        sum(choice.host_without is None and not choice.refused_without for choice in choices),
     )
-    if not any(counts):
-        return []
-    return ['no host had room for %d instances (without the weigher: %d)' % counts]
+
+
+def _count_refused(choices: list[what_if_hosts.WhatIfChoice]) -> tuple[int, int]:
+    """Return to how many instances our filter refuses all hosts with room, as above."""
+    return (
+        sum(choice.refused for choice in choices),
+        sum(choice.refused_without for choice in choices),
+    )
 
 
 def _changed_lines(changed: list[what_if_hosts.WhatIfChoice]) -> list[str]:

@@ -111,13 +111,41 @@ class WhatIfTest(unittest.TestCase):
         for large in ({'memory_mb': 40000}, {'vcpus': 100}, {'disk_gb': 300}):
             for ratio, without_room in ((None, 1), (0.0, 1), (8.0, 0)):
                 with self.subTest((large, ratio)):
-                    ratios = {
-                        kind + '_allocation_ratio': ratio for kind in ('cpu', 'ram', 'disk')
-                    }
+                    ratios = {kind + '_allocation_ratio': ratio for kind in ('cpu', 'ram', 'disk')}
                     _, out, _ = self.call(
                         '--json', hosts=[host('a', 0.4, **ratios)], requests=[{**small, **large}]
                     )
                     self.assertEqual(without_room, json.loads(out)['without_room'])
+
+    def test_instances_to_which_the_filter_refuses_all_hosts_are_counted_separately(self):
+        path = self.directory / 'nova.conf'
+        path.write_text('[numa_pmc]\nmax_pressure = 0.2\n')
+        options = '--nova-conf', str(path)
+        small, large = {'vcpus': 2, 'memory_mb': 2048}, {'vcpus': 2, 'memory_mb': 90000}
+        requests = [{**small, 'count': 2}, large]
+        _, out, _ = self.call(*options, hosts=HOSTS[:2], requests=requests)
+        self.assertIn('no host had room for 1 instances (without the weigher: 1)', out)
+        self.assertIn(
+            'the filter refused all hosts with room to 2 instances (without the weigher: 2)', out
+        )
+        _, out, _ = self.call(*options, '--json', hosts=HOSTS[:2], requests=requests)
+        answer = json.loads(out)
+        self.assertEqual(
+            (1, 1, 2, 2),
+            tuple(
+                answer[name]
+                for name in (
+                    'without_room',
+                    'without_room_otherwise',
+                    'refused',
+                    'refused_otherwise',
+                )
+            ),
+        )
+        self.assertEqual(
+            [(None, True), (None, True), (None, False)],
+            [(choice['host'], choice['refused']) for choice in answer['choices']],
+        )
 
     def test_options_and_nova_conf_change_the_answer(self):
         for options in (('--multiplier', '0'), ('--floor', '2')):
