@@ -6,12 +6,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import sys
 from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
-from nova_numa_pmc.cli import exits
+from nova_numa_pmc.cli import exits, output
 from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.host import nova_conf
 from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.scheduler import host_estimate, saved_hosts
@@ -31,6 +33,7 @@ def run(args: argparse.Namespace, vcpus: int, memory_bytes: int, specs: Mapping[
     """Replay the scheduler's decision, print it, and return the exit code.
 
     :param specs: the extra specs of the requested flavor
+    :raises OptionsError: a file of ``--nova-conf`` cannot be read
     :raises RowsError: the file of rows cannot be used
     """
     hosts, saved_s = read(args.hosts)
@@ -84,8 +87,7 @@ def weigh_with_nova(
     :returns: (the weights, '') or (None, why the hosts cannot be weighed)
     :raises RowsError: the file of rows cannot be used
     """
-    files = nova_conf.NovaConf(args.nova_conf).files
-    if not files:
+    if not args.nova_conf:
         return None, "Nova's other weighers are left out: specify nova.conf with --nova-conf"
     if len(passing_hosts) < 2:
         return None, "Nova's other weighers are left out: Nova skips them if only one host is left"
@@ -98,7 +100,7 @@ def weigh_with_nova(
         # Imported by name, as the command has to work without Nova.
         weighers = importlib.import_module('nova_numa_pmc.scheduler.nova_weighers')
         return weighers.weigh(
-            [row_by_host[name] for name in passing_hosts], flavor, files, saved_s
+            [row_by_host[name] for name in passing_hosts], flavor, args.nova_conf, saved_s
         ), ''
     except ImportError as error:
         return None, "Nova's other weighers are left out: %s: run with Nova's Python" % error
@@ -194,10 +196,19 @@ def read_content(path: str) -> str:
 def options(paths: list[str]) -> dict[str, Any]:
     """Return the options of the group ``[numa_pmc]`` in nova.conf; without a file, the defaults.
 
+    A value that cannot be used is printed to stderr.
+
     :param paths: nova.conf and others; later files override earlier ones
+    :raises OptionsError: a file cannot be read
     """
     conf = nova_conf.NovaConf(paths)
-    return {name: conf.get(name, 'numa_pmc') for name in saved_hosts.defaults()}
+    if conf.findings:
+        raise OptionsError('; '.join(finding.message for finding in conf.findings))
+    values = {name: conf.get(name, 'numa_pmc') for name in saved_hosts.defaults()}
+    problems = ['%s: its default is assumed' % finding.message for finding in conf.findings]
+    for line in output.problem_lines(problems):
+        print(line, file=sys.stderr)
+    return values
 
 
 def chosen_host(decisions: list[saved_hosts.HostDecision]) -> str | None:

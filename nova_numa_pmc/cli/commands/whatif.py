@@ -64,7 +64,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the comparison; return the exit code.
 
-    :raises RowsError: a file cannot be used
+    :raises RowsError: a file of rows or requests cannot be used
+    :raises OptionsError: a file of ``--nova-conf`` cannot be read
     """
     conf = explain_hosts.options(args.nova_conf)
     for name, value in (('weight_multiplier', args.multiplier), ('penalty_floor', args.floor)):

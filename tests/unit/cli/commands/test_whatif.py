@@ -170,5 +170,7 @@ class WhatIfTest(unittest.TestCase):
                 code, _, err = self.call(**rows)
                 self.assertEqual(1, code)
                 self.assertIn(word, err)
+        code, _, err = self.call('--nova-conf', '/nowhere')
+        self.assertEqual((1, True), (code, '/nowhere: no such file' in err))
         self.assertEqual(1, self.call('--multiplier', '-1')[0])
         self.assertEqual(1, self.call('--floor', 'nan')[0])
