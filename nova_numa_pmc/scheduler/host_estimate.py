@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nova_numa_pmc import extra_specs
 from nova_numa_pmc.compute import metrics_decoder
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu
 from nova_numa_pmc.core.placement import reasons
@@ -46,6 +47,9 @@ TEXTS = {
     reasons.ON_ALL_NODES: 'spread over all nodes',
     reasons.CPUS_ONLY: 'its memory fits nowhere',
 }
+#: Nova's state of an instance that has no domain (nova/compute/vm_states.py), and its count in
+#: ``stats``.
+_STOPPED, _STOPPED_KEY = 'stopped', 'num_vm_stopped'
 #: Attribute of a HostState that keeps its decoded metrics and the last estimate. Nova creates new
 #: HostStates for each request, so the cache does not outlive the request.
 _CACHE_ATTRIBUTE = '_numa_pmc_estimate'
@@ -287,12 +291,24 @@ def _present_size(
     uuid, the flavor is read from the database, once per request. After a resize that was reverted,
     the scheduler may know the size that was given up. For guests that Nova pins, the requested
     size is returned.
+
+    :returns: None also for a guest that is not in the host's figures, because it is stopped or all
+        its CPUs are dedicated; 0 MiB for other guests that Nova pins, whose memory may be huge
+        pages, which promised memory does not include
     """
     if uuid is None or uuid not in host_state.instances:
         return None
+    instance = host_state.instances[uuid]
     try:
-        flavor = host_state.instances[uuid].flavor
+        # What nova-compute has told of an instance may be older than the host's last audit.
+        if int(host_state.stats.get(_STOPPED_KEY) or 0) and instance.vm_state == _STOPPED:
+            return None
+        flavor = instance.flavor
         size = int(flavor.vcpus), int(flavor.memory_mb)
+        if extra_specs.dedicate_all(flavor.extra_specs):
+            return None
+        if extra_specs.pinning_specs(flavor.extra_specs):
+            return size[0], 0
     except Exception:  # the database does not answer, or the guest is gone
         size = 0, 0
     return size if all(size) and guest.memory_mib else (guest.vcpus, guest.memory_mib)

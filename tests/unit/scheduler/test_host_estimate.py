@@ -85,13 +85,41 @@ class EstimateTest(unittest.TestCase):
 
     def test_before_a_resize_it_is_as_large_as_it_was(self):
         here = host_state(0.5, 0.5, instances=['u'])
-        flavor = types.SimpleNamespace(vcpus=1, memory_mb=1024)
+        flavor = types.SimpleNamespace(vcpus=1, memory_mb=1024, extra_specs={})
         here.instances['u'] = types.SimpleNamespace(flavor=flavor)
         # A quarter of a core is subtracted from each node before a whole one is added to one of
         # them.
         self.assertAlmostEqual(0.575, ask(here).outcome.pressures[0])
         flavor.vcpus = 6
         self.assertAlmostEqual(0.45, ask(here).outcome.pressures[0])
+
+    def test_a_guest_that_is_not_in_the_hosts_figures_is_not_subtracted(self):
+        elsewhere = ask(host_state(0.5, 0.5)).outcome
+        flavor = types.SimpleNamespace(vcpus=2, memory_mb=2048, extra_specs={})
+        dedicated = types.SimpleNamespace(
+            vcpus=2, memory_mb=2048, extra_specs={'hw:cpu_policy': 'dedicated'}
+        )
+        for name, instance, stats, is_in_figures in (
+            ('running', {'flavor': flavor, 'vm_state': 'active'}, {'num_vm_stopped': '1'}, True),
+            ('stopped', {'flavor': flavor, 'vm_state': 'stopped'}, {'num_vm_stopped': '1'}, False),
+            # The message about it is older than the last audit, which found no stopped guest.
+            ('started', {'flavor': flavor, 'vm_state': 'stopped'}, {'num_vm_stopped': '0'}, True),
+            ('dedicated', {'flavor': dedicated, 'vm_state': 'active'}, {}, False),
+        ):
+            with self.subTest(name):
+                here = host_state(0.5, 0.5, instances=['u'])
+                here.instances['u'], here.stats = types.SimpleNamespace(**instance), stats
+                self.assertEqual(not is_in_figures, elsewhere == ask(here).outcome)
+
+    def test_memory_of_a_guest_that_nova_pins_is_not_subtracted(self):
+        # Its huge pages are not promised, so that what is promised is that of other guests.
+        here = host_state(0.5, 0.5, instances=['u'])
+        flavor = types.SimpleNamespace(vcpus=2, memory_mb=61440, extra_specs={})
+        here.instances['u'] = types.SimpleNamespace(flavor=flavor)
+        spec = request_spec(memory_mb=60000)
+        self.assertEqual('one_node', ask(here, spec).outcome.code)
+        flavor.extra_specs['hw:mem_page_size'] = 'large'
+        self.assertNotEqual('one_node', ask(here, spec).outcome.code)
 
     def test_a_repeated_request_is_not_estimated_again(self):
         one = host_state(0.5, 0.25)
