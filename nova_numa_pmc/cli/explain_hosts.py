@@ -13,6 +13,7 @@ from oslo_config import cfg
 
 from nova_numa_pmc.cli import exits, output
 from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.conf import scheduler as scheduler_conf
 from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.host import nova_conf
 from nova_numa_pmc.json_values import printable
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 #: Number of hosts in the text; the JSON has all of them.
 _HOSTS_SHOWN = 30
+#: Printed if the weigher adds nothing, so that equal hosts are chosen in the order of their rows.
+_MODE_TEXT = (
+    '[numa_pmc] mode = %s: nothing is added, so other weighers choose among the hosts that pass'
+)
 
 
 def run(args: argparse.Namespace, vcpus: int, memory_bytes: int, specs: Mapping[str, str]) -> int:
@@ -70,7 +75,7 @@ def run(args: argparse.Namespace, vcpus: int, memory_bytes: int, specs: Mapping[
         weigher_lines = (
             weights_to_lines(nova_weights, passing_hosts) if nova_weights else [why_none]
         )
-        print('\n'.join([*to_lines(rounds, host_by_name), '', *weigher_lines]))
+        print('\n'.join([*to_lines(rounds, host_by_name, conf['mode']), '', *weigher_lines]))
     return exits.OK if rounds[-1][0].passes else exits.PROBLEM
 
 
@@ -235,9 +240,14 @@ def to_data(decision: saved_hosts.HostDecision, host: saved_hosts.SavedHost) -> 
 
 
 def to_lines(
-    rounds: list[list[saved_hosts.HostDecision]], by_name: dict[str, saved_hosts.SavedHost]
+    rounds: list[list[saved_hosts.HostDecision]],
+    by_name: dict[str, saved_hosts.SavedHost],
+    mode: str,
 ) -> list[str]:
-    """Return the decision as lines: the hosts in order, their nodes, and the chosen hosts."""
+    """Return the decision as lines: the hosts in order, their nodes, and the chosen hosts.
+
+    :param mode: the option ``mode``
+    """
     decisions = rounds[0][:_HOSTS_SHOWN]
     rows: list[tuple[str, ...]] = [
         (
@@ -275,6 +285,7 @@ def to_lines(
             tables.text_table('host node cpu bw link promised% vcpus rem%', rows, (0,))
         ),
         '',
+        *([] if mode == scheduler_conf.ON else [_MODE_TEXT % mode]),
         'chosen: ' + _chosen_text(rounds),
     ]
 

@@ -215,6 +215,7 @@ def decide(
         guest_request.guest,
     )
     options = penalty.PenaltyOptions(conf['penalty_floor'], 0.0)
+    multiplier = weight_multiplier(conf) if conf['mode'] == scheduler_conf.ON else 0.0
     for position, loss in zip(passing, losses):
         host_penalty = (
             0.0
@@ -226,7 +227,7 @@ def decide(
             pressure=loss.pressure if is_known else None,
             loss=loss.loss_ratio,
             penalty=host_penalty,
-            added_weight=0.0 - weight_multiplier(conf) * host_penalty,
+            added_weight=0.0 - multiplier * host_penalty,
         )
     return decisions
 

@@ -101,6 +101,20 @@ class ExplainHostsTest(unittest.TestCase):
             out, r'(?m)^problem: \[numa_pmc\] weight_multiplier .*: its default is assumed$'
         )
 
+    def test_unless_the_mode_is_on_nothing_is_added_and_it_says_so(self):
+        rows = [compute_node_row('busy', 3.5, 3.5), compute_node_row('idle', 0.1, 0.1)]
+        for mode in ('off', 'shadow', 'on'):
+            with self.subTest(mode):
+                path = self.write('nova.conf', '[numa_pmc]\nmode = %s\n' % mode)
+                _, answer = self.call(rows, *SIZE, '--nova-conf', path)
+                self.assertEqual(mode, answer['options']['mode'])
+                added = [host['added_weight'] for host in answer['hosts']]
+                self.assertEqual(mode == 'on', any(added))
+                # What would be added remains visible.
+                self.assertTrue(all(host['penalty'] for host in answer['hosts']))
+                _, out = self.text(rows, *SIZE, '--nova-conf', path)
+                self.assertEqual(mode != 'on', 'mode = %s: nothing is added' % mode in out)
+
     def test_by_default_there_is_no_ceiling_of_pressure(self):
         path = self.write('nova.conf', '')
         code, answer = self.call([compute_node_row('a', 9.0, 9.0)], *SIZE, '--nova-conf', path)

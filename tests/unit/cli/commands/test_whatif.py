@@ -152,6 +152,9 @@ class WhatIfTest(unittest.TestCase):
             code, out, _ = self.call('--json', *options)
             self.assertEqual((0, 0), (code, json.loads(out)['changed']), options)
         path = self.directory / 'nova.conf'
+        path.write_text('[numa_pmc]\nmode = off\n')  # what the weigher would change
+        answer = json.loads(self.call('--json', '--nova-conf', str(path))[1])
+        self.assertEqual(2, answer['changed'])
         for multiplier in ('0', '-5', 'inf'):  # with the last two, the weigher does not weigh
             path.write_text('[numa_pmc]\nweight_multiplier = %s\n' % multiplier)
             answer = json.loads(self.call('--json', '--nova-conf', str(path))[1])
