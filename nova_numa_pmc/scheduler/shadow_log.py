@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 LATER_S = 3600, 86400
 #: A line is used for such a time if it is later by no more than this part of that time.
 _LATER_TOLERANCE_RATIO = 0.5
+#: A line about the same instance is no decision of its own within this time [s].
+_REPEAT_MAX_S = 10
 _LINE_MAX, _SECONDS_MAX = 65536, 1e11
 
 
@@ -33,6 +35,7 @@ class ShadowDecision(Record):
         line names and whose pressure is known
     :param losses: what guests would lose on the chosen and on the preferred host because of the
         new one, as a share of the CPU time that it wants; None if the line does not say
+    :param instance: the uuid of the guest; None if the line does not say
     """
 
     decided_s: float
@@ -40,6 +43,7 @@ class ShadowDecision(Record):
     preferred: str
     pressures: dict[str, float]
     losses: tuple[float | None, float | None] = (None, None)
+    instance: str | None = None
 
     @property
     def changed(self) -> bool:
@@ -89,7 +93,7 @@ def decisions(lines: Iterable[str]) -> Iterator[ShadowDecision | None]:
 
 def _decision(data: Any) -> ShadowDecision:
     require_major(data['version'], shadow.VERSION)
-    named = [data['chosen'], *data['top']]
+    named, instance = [data['chosen'], *data['top']], data.get('instance')
     return ShadowDecision(
         json_values.member('at', json_values.number, data['at'], _SECONDS_MAX),
         _name(data['chosen']),
@@ -102,6 +106,7 @@ def _decision(data: Any) -> ShadowDecision:
             if host['pressure'] is not None
         },
         (_loss(data['chosen']), _loss(data['top'][0])),
+        instance if type(instance) is str else None,
     )
 
 
@@ -126,6 +131,7 @@ def summarise(logged: Iterable[ShadowDecision | None]) -> ShadowSummary:
         else:
             readable.append(decision)
     readable.sort(key=lambda decision: decision.decided_s)
+    readable = list(_without_repeats(readable))
     history: dict[str, tuple[list[float], list[float]]] = {}
     for decision in readable:
         for host, pressure in decision.pressures.items():
@@ -156,6 +162,24 @@ def summarise(logged: Iterable[ShadowDecision | None]) -> ShadowSummary:
         {seconds: means for seconds, means in later.items() if means},
         unreadable,
     )
+
+
+def _without_repeats(logged: Iterable[ShadowDecision]) -> Iterator[ShadowDecision]:
+    """Yield the decisions except for those that Nova did not make.
+
+    For several instances with alternates, Nova weighs the hosts once more, with the uuid of the
+    last instance, to choose the alternates (_get_alternate_hosts in nova/scheduler/manager.py).
+
+    :param logged: decisions in the order of their times
+    """
+    decided_s: dict[str, float] = {}
+    for decision in logged:
+        if decision.instance is not None:
+            before_s = decided_s.get(decision.instance)
+            if before_s is not None and decision.decided_s - before_s <= _REPEAT_MAX_S:
+                continue
+            decided_s[decision.instance] = decision.decided_s
+        yield decision
 
 
 def _later_pressure(

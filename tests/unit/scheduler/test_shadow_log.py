@@ -29,6 +29,20 @@ class SummedTest(unittest.TestCase):
         totals = summed(log_line(0.0, a=0.9, b=0.1), log_line(3600.0 * 1.6, b=0.2, a=0.8))
         self.assertEqual({}, totals.later)
 
+    def test_hosts_that_nova_weighs_again_for_alternates_are_no_decision(self):
+        totals = summed(
+            log_line(0.0, 'first', a=0.9, b=0.1),
+            log_line(1.0, 'last', a=0.9, b=0.2),
+            log_line(4.0, 'last', b=0.4, a=0.9),  # it is weighed once more
+            log_line(5.0, None, a=0.9, b=0.1),
+            log_line(5.0, None, a=0.9, b=0.1),
+        )
+        self.assertEqual((4, 4), (totals.decisions, totals.changed))
+
+    def test_a_later_resize_is_a_decision_of_its_own(self):
+        totals = summed(log_line(0.0, a=0.9, b=0.1), log_line(60.0, a=0.9, b=0.1))
+        self.assertEqual(2, totals.decisions)
+
     def test_hosts_of_unknown_pressure_are_left_out(self):
         totals = summed(log_line(0.0, a=0.9, b=None))
         self.assertEqual((1, 1, None), (totals.decisions, totals.changed, totals.pressure))
