@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import follow_memory, model, promises
+from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, NumaPmcError
@@ -202,7 +203,7 @@ class UnfinishedStarts:
             return None
         if by_node is None:
             return None
-        return cgroups.notable_bytes_elsewhere(by_node, promise.mem_nodes, _NEGLIGIBLE_BYTES)
+        return page_choice.notable_bytes_elsewhere(by_node, promise.mem_nodes, _NEGLIGIBLE_BYTES)
 
 
 def _fetch(guest: model.Guest, promise: model.Promise, elsewhere_bytes: int) -> plan_records.Move:

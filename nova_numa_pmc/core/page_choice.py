@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose which pages of a guest to move, by the node that the kernel reports for each.
+"""Choose which pages of a guest to move, by the node that the kernel reports for each, if any.
 
 A status is what move_pages(2) returns for a page: a node id, or a negative errno (-ENOENT if the
 page is not present). A position is the index of a page in its window.
@@ -10,10 +10,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
 #: Memory that one step of a move examines, and the most that it moves [bytes].
 BATCH_BYTES = 16 << 20
+#: Memory that may be on other nodes without a move being made. QEMU's read-only pages take less;
+#: they stay behind when a guest is moved, and a second move would not fetch them.
+NEGLIGIBLE_BYTES = 16 << 20
+#: Share of a guest's memory that can be on other nodes without a move being worthwhile.
+_NEGLIGIBLE_RATIO = 0.01
+
+
+def notable_bytes_elsewhere(
+    bytes_by_node: Mapping[int, int],
+    nodes: Container[int],
+    negligible_bytes: int = NEGLIGIBLE_BYTES,
+) -> int:
+    """Return the bytes on all nodes except ``nodes``, or 0 if they are negligible.
+
+    :param bytes_by_node: {node id: bytes}; with positions in place of node ids, ``nodes`` are
+        positions, too
+    :param negligible_bytes: this amount is negligible, or 1 % of the total if that is more
+    """
+    elsewhere_bytes = sum(size for node, size in bytes_by_node.items() if node not in nodes)
+    limit_bytes = max(negligible_bytes, _NEGLIGIBLE_RATIO * sum(bytes_by_node.values()))
+    return elsewhere_bytes if elsewhere_bytes > limit_bytes else 0
 
 
 def windows(start: int, end: int, step_bytes: int) -> Iterator[tuple[int, int]]:

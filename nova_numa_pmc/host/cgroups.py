@@ -29,9 +29,6 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
 
-#: Share of a guest's memory that can be on other nodes without a move being worthwhile.
-_NEGLIGIBLE_RATIO = 0.01
-
 
 class GuestGroups(Record):
     """A guest's own control groups, as absolute directories.
@@ -210,18 +207,6 @@ def bytes_elsewhere(bytes_by_node: Mapping[int, int], nodes: Container[int]) -> 
     :param bytes_by_node: {node id: bytes}
     """
     return sum(size for node, size in bytes_by_node.items() if node not in nodes)
-
-
-def notable_bytes_elsewhere(
-    bytes_by_node: Mapping[int, int], nodes: Container[int], negligible_bytes: int
-) -> int:
-    """Return :func:`bytes_elsewhere`, or 0 if that is negligible.
-
-    :param negligible_bytes: this amount is negligible, or 1 % of the total if that is more
-    """
-    elsewhere_bytes = bytes_elsewhere(bytes_by_node, nodes)
-    limit_bytes = max(negligible_bytes, _NEGLIGIBLE_RATIO * sum(bytes_by_node.values()))
-    return elsewhere_bytes if elsewhere_bytes > limit_bytes else 0
 
 
 def read_resident_bytes(groups: GuestGroups, *names: str) -> int | None:

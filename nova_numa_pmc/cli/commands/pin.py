@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import arguments, context, exits, output, run_moves
-from nova_numa_pmc.core import pools
+from nova_numa_pmc.core import page_choice, pools
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.exceptions import CpusetError, PageMoveError
 from nova_numa_pmc.host import cgroups
@@ -28,10 +28,6 @@ from nova_numa_pmc.state import history, overrides
 
 if TYPE_CHECKING:
     import argparse
-
-#: Memory that may be on other nodes without a move being made. QEMU's read-only pages take less;
-#: they stay behind when a guest is moved, and a second move would not fetch them.
-_NEGLIGIBLE_BYTES = 16 << 20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -125,4 +121,4 @@ def _is_elsewhere(command: context.CommandContext, guest: model.Guest, node_id: 
         bytes_by_node = cgroups.read_memory_by_node(cgroups.find(guest.pid, command.root)) or {}
     except CpusetError:
         return False
-    return cgroups.notable_bytes_elsewhere(bytes_by_node, (node_id,), _NEGLIGIBLE_BYTES) > 0
+    return page_choice.notable_bytes_elsewhere(bytes_by_node, (node_id,)) > 0

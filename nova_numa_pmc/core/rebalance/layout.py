@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core import memory_domains, rates
+from nova_numa_pmc.core import memory_domains, page_choice, rates
 from nova_numa_pmc.core.rebalance import losses, plan_records
 
 if TYPE_CHECKING:
@@ -115,6 +115,13 @@ class GuestModel:
             counts_queueing=self.counted,
         )
 
+    def has_much_elsewhere(self, mem_position: int) -> bool:
+        """Return whether it has memory elsewhere that is worth fetching to a position.
+
+        A small remainder, such as QEMU's read-only pages, cannot be moved.
+        """
+        return page_choice.notable_bytes_elsewhere(self.bytes or {}, (mem_position,)) > 0
+
     def _mem_shares(self, layout: Layout) -> losses.Shares:
         """Return the shares of its accesses by where its pages are and by the remote ratio."""
         bytes_by_position, remote_ratio = self.bytes or {}, self.load.remote_ratio
@@ -122,11 +129,13 @@ class GuestModel:
             (layout.memory_at[n], share) for n, share in self.cpu_shares
         )
         local_memory = layout.memory_at[self.cpu_positions[0]]
-        remote_bytes = {
-            n: size for n, size in bytes_by_position.items() if n != local_memory and size > 0
-        }
-        if remote_ratio is None or len(self.cpu_positions) > 1 or not remote_bytes:
+        if (
+            remote_ratio is None
+            or len(self.cpu_positions) > 1
+            or not self.has_much_elsewhere(local_memory)
+        ):
             return shares
+        remote_bytes = {n: size for n, size in bytes_by_position.items() if n != local_memory}
         remote_shares = tuple((n, remote_ratio * share) for n, share in shares_of(remote_bytes))
         return ((local_memory, 1 - remote_ratio), *remote_shares)
 

@@ -205,7 +205,7 @@ def _recall_proposal(host_model: HostModel, key: RegretKey) -> Proposal | None:
         )
         if not host_model.may_have(guest, place) or (
             place.cpu_positions == guest.cpu_positions
-            and not host_model.bytes_to_move(guest, place)
+            and (place.mem_position is None or not guest.has_much_elsewhere(place.mem_position))
         ):
             return None
         parts.append((guest, place))

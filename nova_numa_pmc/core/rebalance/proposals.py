@@ -74,7 +74,7 @@ def single_places(host_model: HostModel, guest: GuestModel) -> list[Place]:
     for n in host_model.positions_with_cpus:
         place = Place((n,), host_model.memory_at[n])
         if guest.cpu_positions == (n,):
-            if guest.bytes and host_model.bytes_to_move(guest, place):
+            if guest.has_much_elsewhere(host_model.memory_at[n]):
                 places.append(place)
         elif guest.home == guest.cpu_positions or guest.home != (n,):
             places.append(place)

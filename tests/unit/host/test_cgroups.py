@@ -223,19 +223,6 @@ class MemoryTest(GroupsTestCase):
         shutil.rmtree(tree.scope)
         self.assertIsNone(cgroups.read_memory_by_node(groups))
 
-    def test_bytes_elsewhere_count_above_what_is_negligible(self):
-        for by_node, negligible_bytes, expected in (
-            ({0: 500, 1: 10, 2: 1}, 10, 11),
-            ({0: 500, 1: 10}, 10, 0),  # not above it
-            ({0: 1979, 1: 20, 2: 1}, 10, 21),  # also above 1 % of all
-            ({0: 1980, 1: 20}, 10, 0),  # 1 % of all is more
-            ({}, 10, 0),
-        ):
-            with self.subTest(by_node):
-                self.assertEqual(
-                    expected, cgroups.notable_bytes_elsewhere(by_node, (0,), negligible_bytes)
-                )
-
     def test_resident_bytes_are_summed_or_unknown(self):
         tree = self.tree(2)
         groups = self.find(tree)

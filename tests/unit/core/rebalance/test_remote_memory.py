@@ -69,6 +69,36 @@ class WithoutRatesTest(unittest.TestCase):
         self.assertEqual((0.0, 0.0, 0.0), (queueing, traffic, accessing_cores))
 
 
+class SmallRemainderTest(unittest.TestCase):
+    """Memory elsewhere that cannot be moved, such as QEMU's read-only pages."""
+
+    @staticmethod
+    def host(elsewhere_bytes, **fields):
+        memory_at = ((0, 60 * GIB), (1, elsewhere_bytes))
+        guest = guest_load('g', 4, 0, 2.0, 64 * GIB, lines=1e8, memory_at=memory_at, **fields)
+        return ConstantHost((8, 8), (128 * GIB,) * 2, [guest], distances=FAR)
+
+    def test_a_small_remainder_is_not_fetched(self):
+        for elsewhere_bytes in (8 << 10, GIB // 2):
+            with self.subTest(elsewhere_bytes):
+                self.assertEqual([], moved(self.host(elsewhere_bytes, remote_ratio=0.03)))
+        self.assertEqual(
+            ['fetch'], [move.kind for move in moved(self.host(GIB, remote_ratio=0.03))]
+        )
+
+    def test_a_remainder_that_has_become_small_is_not_fetched(self):
+        _, memory = self.host(20 * GIB, remote_ratio=0.5).run(
+            TERMS._replace(moves_per_hour=0), 2, TICK_S
+        )
+        self.assertTrue(memory.regrets)
+        plans, _ = self.host(8 << 10, remote_ratio=0.03).run(TERMS, 2, TICK_S, memory=memory)
+        self.assertEqual([], [move for plan in plans for move in plan.moves])
+
+    def test_remote_accesses_are_not_put_down_to_a_small_remainder(self):
+        host_model = HostModel(self.host(8 << 10, remote_ratio=0.03).situation(), TERMS)
+        self.assertLess(dict(host_model.guests['g'].mem_shares)[1], 1e-6)
+
+
 class NoMoreThanItRunsTest(unittest.TestCase):
     def test_a_guest_of_one_core_gains_at_most_one_core(self):
         plan = planner.propose(remote(6e7, cores=1.0).situation(), TERMS)
