@@ -282,12 +282,10 @@ def _going_home_gain(
         other_spanning.get(guest.cpu_positions, 0.0) - guest.demand_cores
     )
     demand = host_loss.levelled_demand(spanning_cores=other_spanning)
-    for n in place.cpu_positions:
-        if (
-            demand[n] + guest.demand_cores
-            > host_model.rebalance_options.narrow_below_ratio * host_loss.cores[n]
-        ):
-            return 0.0
+    losses.level_out(demand, host_loss.cores, place.cpu_positions, guest.demand_cores)
+    narrow_below_ratio = host_model.rebalance_options.narrow_below_ratio
+    if any(demand[n] > narrow_below_ratio * host_loss.cores[n] for n in place.cpu_positions):
+        return 0.0
     if gain_cores < 0:
         return gain_cores
     away_share = sum(share for n, share in guest.cpu_shares if n not in place.cpu_positions)

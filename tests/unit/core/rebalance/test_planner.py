@@ -199,6 +199,16 @@ class WidenTest(unittest.TestCase):
         plans, _ = host.run(TERMS, 60, memory=memory)
         self.assertEqual([], kinds(plans))
 
+    def test_a_guest_of_two_nodes_goes_home_when_they_have_room_together(self):
+        for demand, wanted in ((9.0, ['narrow']), (15.0, [])):
+            with self.subTest(demand=demand):
+                guest = guest_load(
+                    'g', 16, (0, 1, 2), demand, 4 * GIB, home_nodes=(0, 1), mem_nodes=(0, 1)
+                )
+                host = ConstantHost((8,) * 4, (64 * GIB,) * 4, [guest])
+                plans, _ = host.run(TERMS, 60)
+                self.assertEqual(wanted, kinds(plans))
+
     def test_bursts_are_shared_whether_or_not_nodes_are_full(self):
         for cores, bursting, calm in ((1.2, 0.6, 0.0), (1.5, 1.0, 0.5)):
             guests = [guest_load(f'g{at}', 2, at // 3, cores, lines=1e4) for at in range(6)]
