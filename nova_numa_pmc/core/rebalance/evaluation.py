@@ -169,7 +169,7 @@ def _reasons(host_model: HostModel, candidate: MoveCandidate) -> Iterator[model.
         plan_records.DISTANCE,
         plan_records.BANDWIDTH,
         plan_records.CROWDING,
-        plan_records.BURSTS,
+        plan_records.AWAY if candidate.kind == plan_records.NARROW else plan_records.BURSTS,
     )
     is_counted = all(guest.counted for guest, _ in candidate.proposal)
     from_and_to = (

@@ -21,6 +21,7 @@ TEXTS = {
     plan_records.BANDWIDTH: 'saturated memory',
     plan_records.CROWDING: 'unevenly crowded nodes',
     plan_records.BURSTS: 'bursts absorbed by idle CPUs elsewhere',
+    plan_records.AWAY: 'new memory allocated away from home',
     plan_records.BYTES_PER_TICK: 'memory moved per plan',
     plan_records.MOVES_PER_HOUR: 'moves per hour',
     plan_records.CHANGES_PER_HOUR: 'CPU changes per hour',

@@ -23,7 +23,7 @@ KINDS = (MOVE, SWAP, WIDEN, NARROW, FETCH)
 REQUESTED = 'requested'
 #: Codes of the reasons of any other move, the parts that its gain consists of.
 WAITING, DISTANCE, BANDWIDTH, CROWDING = 'waiting', 'distance', 'bandwidth', 'crowding'
-BURSTS = 'bursts'
+BURSTS, AWAY = 'bursts', 'away'
 #: Value of 'rate' in a reason 'distance' if a guest's accesses are not counted.
 ASSUMED = 'assumed'
 #: Codes of remarks on a plan: a budget is used up; nodes have unknown demand, or bandwidth.
@@ -166,8 +166,9 @@ class Move(Record):
     :param regret_core_sec: cost so far of not having made it [core-seconds]
     :param bytes: memory to be moved
     :param reasons: contributions to the gain, the largest first: 'waiting', 'distance',
-        'bandwidth', 'crowding' and 'bursts' with (name, value) pairs. 'distance' has
-        ('rate', :data:`ASSUMED`) if accesses of a guest were not counted
+        'bandwidth', 'crowding', 'bursts' and 'away' with (name, value) pairs. 'away' is what a
+        widened guest is assumed to lose by memory that it would allocate away from home.
+        'distance' has ('rate', :data:`ASSUMED`) if accesses of a guest were not counted
     """
 
     kind: str
