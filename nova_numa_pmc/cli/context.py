@@ -25,6 +25,7 @@ from nova_numa_pmc.host import (
     files,
     guests,
     nova_cpu_sets,
+    processes,
     signals,
 )
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
@@ -272,6 +273,8 @@ class CommandContext:
     ) -> tuple[plan_records.Plan, plan_records.Situation]:
         """Plan the moves that pay, without widening, which is left to the agent.
 
+        An agent also takes widened guests home: it would not know that a command has done so.
+
         :param observed: a host that was measured
         :param payback_s: the time within which a move has to pay [s]
         :param names: names, uuids or libvirt ids of the guests that may be moved; empty: all
@@ -290,9 +293,10 @@ class CommandContext:
                     for guest in situation.guests
                 )
             )
-        return planner.propose(
-            situation, self.options.rebalance_options._replace(widen=False), payback_s
-        ), situation
+        options = self.options.rebalance_options._replace(
+            widen=False, go_home=processes.find(self.root, processes.AGENT) is None
+        )
+        return planner.propose(situation, options, payback_s), situation
 
 
 def held_nodes(groups: cgroups.GuestGroups, host: model.Topology) -> tuple[int, ...]:

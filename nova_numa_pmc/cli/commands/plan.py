@@ -3,7 +3,7 @@
 
 A move pays if it gains more than it costs within --payback, provided that the load
 stays as it is now. The agent's budgets do not apply, and guests are not widened, which
-only the agent does. The agent need not be running.
+only the agent does, as it takes them home again. The agent need not be running.
 
 examples:
   nova-numa-rebalance plan

@@ -123,6 +123,7 @@ class RebalanceOptions(Record):
     :param narrow_below_ratio: a widened guest goes home only if the CPU demand there, with the
         guest, is at most this share of the capacity
     :param widen: whether guests may be widened
+    :param go_home: whether widened guests may go home
     """
 
     bytes_per_tick: int = 4 << 30
@@ -136,6 +137,7 @@ class RebalanceOptions(Record):
     interval_max_s: float = 60.0
     narrow_below_ratio: float = 0.9
     widen: bool = True
+    go_home: bool = True
 
 
 class PlanPart(Record):

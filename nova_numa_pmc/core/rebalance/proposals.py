@@ -55,11 +55,8 @@ def proposals(host_model: HostModel) -> list[Proposal]:
         )
         for guest in evaluated_guests:
             all_proposals.extend(((guest, place),) for place in single_places(host_model, guest))
-    for guest in movable_guests:
-        home = Place(guest.home, None)
-        if set(guest.home) < set(guest.cpu_positions) and host_model.may_have(guest, home):
-            # Memory that the guest leaves elsewhere is fetched later.
-            all_proposals.append(((guest, home),))
+    if host_model.rebalance_options.go_home:
+        all_proposals.extend(_going_home_proposals(host_model, movable_guests))
     all_proposals.extend(
         _swap_proposals(host_model, movable_guests, guests_by_place, bounds, is_exhaustive)
     )
@@ -201,6 +198,19 @@ class _SwapPartners:
         return dict.fromkeys(
             self.guests[start : start + _NEAREST_MAX] + self.fewest_accesses + memory_at_source
         )
+
+
+def _going_home_proposals(
+    host_model: HostModel, movable_guests: Iterable[GuestModel]
+) -> Iterator[Proposal]:
+    """Yield proposals to take widened guests home.
+
+    Memory that such a guest leaves elsewhere is fetched later.
+    """
+    for guest in movable_guests:
+        home = Place(guest.home, None)
+        if set(guest.home) < set(guest.cpu_positions) and host_model.may_have(guest, home):
+            yield ((guest, home),)
 
 
 def _widening_proposals(

@@ -18,6 +18,7 @@ from nova_numa_pmc.state import history, move_lock, overrides
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES
 from tests.fixtures import fake_host
+from tests.fixtures.services import add_process
 
 
 class PlanTest(OperatingCase):
@@ -76,6 +77,14 @@ class PlanTest(OperatingCase):
             [((0, 1), (0,))] * 2 + [((0,), (0,))],
             [(guest.cpu_nodes, guest.home_nodes) for guest in situation.guests],
         )
+
+    def test_a_guest_that_may_be_widened_goes_home_only_where_no_agent_runs(self):
+        self.hold(1, '0-7')
+        self.wait = lambda seconds: setattr(self, 'now_s', self.now_s + seconds)
+        self.assertEqual(['narrow'], [move['kind'] for move in self.run_json('plan')[1]['moves']])
+        add_process(self.root, 99, ('/usr/bin/python3', '/usr/local/bin/nova-numa-agent'))
+        self.load_node_0(self.now_s)
+        self.assertEqual([], self.run_json('plan')[1]['moves'])
 
     def test_a_guest_that_the_hook_never_saw_is_counted_and_nothing_written(self):
         shutil.rmtree(self.directory)

@@ -218,6 +218,13 @@ class WidenTest(unittest.TestCase):
         self.assertIn('away', [reason.code for reason in plan.moves[0].reasons])
         self.assertNotIn('bursts', [reason.code for reason in plan.moves[0].reasons])
 
+    def test_no_guest_goes_home_where_that_is_left_to_another(self):
+        host = self.host()
+        host.run(TERMS, 20)
+        host.guests[1:] = []
+        plan = planner.propose(host.situation(), TERMS._replace(go_home=False))
+        self.assertEqual([], kinds([plan]))
+
     def test_bursts_are_shared_whether_or_not_nodes_are_full(self):
         for cores, bursting, calm in ((1.2, 0.6, 0.0), (1.5, 1.0, 0.5)):
             guests = [guest_load(f'g{at}', 2, at // 3, cores, lines=1e4) for at in range(6)]
