@@ -67,7 +67,8 @@ class MovePromises:
     def parts(self, pending_move: PendingMove, host: model.Topology) -> tuple[MovePart, ...]:
         """Return the parts of a move; nothing is promised or written yet.
 
-        :raises GuestGone, MoveRefused, CpusetError, PageMoveError: the move cannot be made
+        :raises GuestGone, MoveRefused, CpusetError, PageMoveError, StateError: the move cannot be
+            made
         """
         move, promised, targets = pending_move
         running: Iterable[model.Guest] = self._files.read()[0]
@@ -91,8 +92,10 @@ class MovePromises:
                 raise MoveRefused('guest %s: it has no promise' % plan_part.name)
             after = targets.get(plan_part.uuid) or promise_after(move, plan_part, before)
             if after.cpu_nodes != before.cpu_nodes:
-                others = {**promised, **{part.plan_part.uuid: part.after for part in parts}}
-                del others[plan_part.uuid]
+                # As they are now, with earlier moves of the plan and guests started since.
+                others = promises.read(self.options.host_options, self._root).promises
+                others.update({part.plan_part.uuid: part.after for part in parts})
+                others.pop(plan_part.uuid, None)
                 after = narrow_to_l3(after, guest, host, list(others.values()), placement_options)
             parts.append(
                 MovePart(
