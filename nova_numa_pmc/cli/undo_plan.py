@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
+from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history
@@ -23,7 +24,7 @@ class UndoPlan(Record):
     """Moves that undo earlier ones.
 
     :param targets: {uuid of a guest: its promise after the undo}
-    :param left_alone: (name of a guest that is left alone, why)
+    :param left_alone: (name of a guest of which all or the memory is left alone, why)
     """
 
     plan: plan_records.Plan
@@ -85,8 +86,13 @@ def plan(
             if why or promise is None or part.uuid in targets:
                 left_alone.append((part.name, why or 'it has already been undone'))
                 continue
-            targets[part.uuid] = promise._replace(**part.before._asdict())
-            parts.append(_reverse_part(part))
+            place = _place_to_restore(part)
+            if place.mem_nodes != part.before.mem_nodes:
+                stays_text = 'its memory stays on %s' % name_nodes(place.mem_nodes)
+                left_alone.append((part.name, stays_text))
+            if place != part.after:
+                targets[part.uuid] = promise._replace(**place._asdict())
+                parts.append(_reverse_part(part._replace(before=place)))
         if parts:
             moves.append(_reverse_move(entry, tuple(parts)))
     return UndoPlan(plan_records.Plan(tuple(moves)), targets, tuple(left_alone))
@@ -107,6 +113,18 @@ def _why_left(
     if guest.override:
         return '%s: unpin it first' % eligibility.TEXTS[eligibility.why_not_now(guest)]
     return ''
+
+
+def _place_to_restore(part: history.HistoryPart) -> history.PromisedPlace:
+    """Return a guest's place before a move, or with its memory as after the move if that stays.
+
+    Only memory on other nodes is moved, so memory is not divided again among nodes that include
+    those where it is.
+    """
+    before, after = part.before, part.after
+    if before.cpu_nodes and after.mem_nodes and set(after.mem_nodes) < set(before.mem_nodes):
+        return before._replace(mem_nodes=after.mem_nodes, mem_node_bytes=after.mem_node_bytes)
+    return before
 
 
 def _reverse_part(part: history.HistoryPart) -> plan_records.PlanPart:

@@ -2,9 +2,10 @@
 """Undo the moves of the last command, or one move from the history.
 
 Guests that have not been restarted since the move, and are still where it left them,
-are moved back with their memory; the others are listed and left alone. An undo can
-itself be undone. To undo one of the agent's moves, use --move; the agent may
-repeat the move once it pays again, unless the guest is pinned or the agent is paused.
+are moved back with their memory; the others are listed and left alone. Memory that was
+moved from several nodes to fewer of these stays there. An undo can itself be undone.
+To undo one of the agent's moves, use --move; the agent may repeat the move once it pays
+again, unless the guest is pinned or the agent is paused.
 
 examples:
   nova-numa-rebalance undo
