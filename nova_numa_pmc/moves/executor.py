@@ -173,8 +173,17 @@ class MoveExecutor:
         except Exception as error:  # in any of the parts: a move succeeds or fails as a whole
             self._give_up(error)
             return 0.0
-        if all(part.guest_move.progress.state != guest_mover.MOVING for part in self._parts):
+        ended = [
+            part.guest_move.progress
+            for part in self._parts
+            if part.guest_move.progress.state != guest_mover.MOVING
+        ]
+        if len(ended) == len(self._parts):
             self._end()
+            return 0.0
+        if not all(map(has_followed, ended)):
+            for part in self._parts:  # which will be undone as well
+                part.guest_move.cancel()
             return 0.0
         return min(waits_s)
 

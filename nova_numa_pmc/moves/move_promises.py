@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.page_moves.kernel_calls import KernelCalls
     from nova_numa_pmc.state.promises_format import HostPromises
 
+#: How long one guest of a swap waits for the room that the other is to make [s] (assumed: some
+#: batches at a low rate, or a walk over memory that is not present).
+_ROOM_WAIT_MAX_S = 10.0
+
 
 class MoveRefused(PageMoveError):
     """Refusal of a planned move whose premises no longer hold."""
@@ -170,6 +174,7 @@ class MovePromises:
             limits=guest_mover.PageMoveLimits(
                 bytes_per_sec=max(1, rebalance_options.bytes_per_sec // memory_move_count),
                 reserve_bytes=rebalance_options.reserve_bytes,
+                room_wait_max_s=_ROOM_WAIT_MAX_S if memory_move_count > 1 else 0.0,
             ),
             mem_node_bytes=after.mem_node_bytes,
             clock=self._clock,

@@ -50,6 +50,7 @@ _WALKS_MAX = 3  # passes over a guest's memory; a pass that moves nothing is the
 # The refused share that is ignored: QEMU shares a page or two with libvirt.
 _REFUSED_IGNORED_MAX_RATIO = 0.01
 _UNSEEN_MIN_RATIO = 0.25  # of what was to be moved; more than QEMU's own read-only pages
+_ROOM_CHECK_S = 0.1  # between two looks at nodes that are full
 _REFUSED_RUN_MAX_BYTES = 64 << 20  # refused in a row: they are pinned, and so must be the rest
 
 
@@ -62,11 +63,13 @@ class PageMoveLimits(Record):
         should not be too small; a cancellation waits for the current batch, so it should not be
         too large
     :param reserve_bytes: available memory to leave on a node
+    :param room_wait_max_s: how long to wait for room if the nodes are full, as others make it
     """
 
     bytes_per_sec: float = 256 << 20
     batch_bytes: int = page_choice.BATCH_BYTES
     reserve_bytes: int = 256 << 20
+    room_wait_max_s: float = 0.0
 
 
 class Progress(Record):
@@ -259,7 +262,9 @@ class GuestMove:
                 if not pagemap.any_present(start, end):
                     yield
                     continue
-                target = self._target()
+                target = yield from self._wait_for_target()
+                if self._cancelled:
+                    return CANCELLED
                 if target is None:
                     return FULL
                 moved = self._move(bucket, mapping, start, end, target, pagemap)
@@ -279,6 +284,17 @@ class GuestMove:
                 mapping.start, mapping.end, self._limits.batch_bytes
             ):
                 yield mapping, start, end
+
+    def _wait_for_target(self) -> Generator[None, None, int | None]:
+        """Return the node that the next pages go to; None if all are and stay full."""
+        target = self._target()
+        end_s = self._clock() + self._limits.room_wait_max_s
+        while target is None and not self._cancelled and self._clock() < end_s:
+            self.progress = self.progress._replace(wait_s=_ROOM_CHECK_S)
+            yield
+            self._check_alive()
+            target = self._target()
+        return target
 
     def _target(self) -> int | None:
         room_bytes = self._limits.reserve_bytes + self._limits.batch_bytes

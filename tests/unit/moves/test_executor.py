@@ -6,12 +6,13 @@ import os
 
 from nova_numa_pmc import model
 from nova_numa_pmc.conf import agent as agent_conf, host_options
+from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.host import files, guests
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.state import history, promises_file
 from tests.cases.agent import START_NS
-from tests.cases.rebalancing import PAGES, RebalancingCase
+from tests.cases.rebalancing import PAGES, RebalancingCase, TwoNodes
 from tests.fixtures import domains, fake_host, sysfs
 
 LOG = logging.getLogger('nova_numa_pmc.moving')
@@ -174,6 +175,24 @@ class MovingTest(RebalancingCase):
         self.assertEqual(
             executor.MoveTotals({('swap', 'taken_back'): 1}, PAGES * 4096), self.moving.totals
         )
+
+    def test_a_swap_ends_as_soon_as_one_half_has_failed(self):
+        many_pages = 3 * page_choice.BATCH_BYTES // 4096
+        self.kernel.memories[4001] = TwoNodes(self.kernel.memories[4001].tree, [0] * many_pages)
+        self.kernel.memories[4002].pinned = set(range(PAGES))
+        with self.assertLogs(LOG, 'WARNING'):
+            self.swap()
+        moved_pages = self.kernel.memories[4001].nodes.count(1)
+        self.assertTrue(0 < moved_pages < many_pages, moved_pages)
+
+    def test_a_half_of_a_swap_waits_for_the_room_that_the_other_makes(self):
+        self.begin(plan_records.SWAP, self.part_of(1, (0,), (1,)), self.part_of(2, (1,), (0,)))
+        self.moving.step()
+        memory = self.kernel.memories[4001]
+        memory.room = {1: 0}
+        memory.write_files()
+        memory.room = {}  # the files say so when the next pages are moved, those of guest 2
+        self.assertEqual((self.AWAY, self.HOME), (self.end()[1], self.places()[2]))
 
     def test_a_guest_with_a_group_that_others_pinned_is_not_moved(self):
         tree = self.kernel.memories[4002].tree

@@ -227,6 +227,34 @@ class MigrateTest(unittest.TestCase):
         end = self.run_to_end(self.mover())
         self.assertEqual((guest_mover.FULL, 32 * PAGE_BYTES), (end.state, end.moved_bytes))
 
+    def test_a_full_node_is_waited_for_no_longer_than_is_allowed(self):
+        limits = TERMS._replace(room_wait_max_s=10.0)
+        for room_comes, state, moved_pages in (
+            (True, guest_mover.DONE, 100),
+            (False, guest_mover.FULL, 32),
+        ):
+            with self.subTest(room_comes=room_comes):
+                self.guest([AWAY] * 100, room={HOME: 40})
+                mover = self.mover(limits=limits)
+                while mover.progress.moved_bytes < 32 * PAGE_BYTES:
+                    self.clock.sleep(mover.step().wait_s)
+                full_s = self.clock.now
+                while self.clock.now < full_s + 5.0:
+                    self.clock.sleep(mover.step().wait_s)
+                if room_comes:
+                    self.memory.room[HOME] = 200
+                    self.memory.write_files()
+                end = self.run_to_end(mover)
+                self.assertEqual((state, moved_pages * PAGE_BYTES), (end.state, end.moved_bytes))
+
+    def test_a_move_that_waits_for_room_may_be_cancelled(self):
+        self.guest([AWAY] * 100, room={HOME: 0})
+        mover = self.mover(limits=TERMS._replace(room_wait_max_s=10.0))
+        while not mover.step().wait_s:
+            pass
+        mover.cancel()
+        self.assertEqual(guest_mover.CANCELLED, mover.step().state)
+
     def test_pages_that_a_filling_node_refuses_are_left(self):
         self.guest([AWAY] * 100, room={HOME: 16})
         self.memory.reserve = 1 << 30
