@@ -33,6 +33,10 @@ class MoveRefused(PageMoveError):
     """Refusal of a planned move whose premises no longer hold."""
 
 
+class NotNow(MoveRefused):
+    """Refusal of a planned move whose guest cannot be moved now."""
+
+
 class PendingMove(Record):
     """A pending move, with its guests' promises before and after it.
 
@@ -88,7 +92,7 @@ class MovePromises:
             why_not = eligibility.why_not_now(guest)
             if why_not:
                 detail = '' if guest.override else ' (%s)' % (guest.job or guest.state)
-                raise MoveRefused(
+                raise NotNow(
                     'guest %s: %s%s' % (plan_part.name, eligibility.TEXTS[why_not], detail)
                 )
             before = promised.get(plan_part.uuid)

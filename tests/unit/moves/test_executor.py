@@ -270,6 +270,23 @@ class MovingTest(RebalancingCase):
                     pass
             self.assertEqual(self.HOME, self.places()[1])
 
+    def test_a_guest_that_is_busy_when_its_turn_comes_is_named_for_a_later_fetch(self):
+        part = plan_records.PlanPart(
+            fake_host.uuid_of(1), fake_host.name_of(1), (0,), (0,), (0,), 0
+        )
+        self.begin(plan_records.FETCH, part)
+        domains.write_status(
+            self.root,
+            fake_host.name_of(1),
+            self.xml(1),
+            4001,
+            before="<job type='none' async='snapshot'/>\n",
+        )
+        with self.assertLogs(LOG, 'WARNING'):
+            self.end()
+        self.assertEqual({fake_host.uuid_of(1)}, self.moving.pop_interrupted())
+        self.assertEqual(executor.MoveTotals({('fetch', 'refused'): 1}), self.moving.totals)
+
     def test_a_fetch_moves_memory_alone(self):
         self.kernel.memories[4001].nodes = [1] * PAGES
         self.kernel.memories[4001].write_files()
