@@ -62,6 +62,7 @@ class Agent:
         self._problem_log = ProblemLog(LOG, time.monotonic)
         self._guest_events = guest_events.GuestEvents(root, LOG, listener)
         self._last_tick: Tick | None = None
+        self._begins_moves = True
         self._read_schedule = read_schedule.ReadSchedule()
         self._sampler = sampling.Sampler(options.counter_options, root)
         self._promises_reconciler = promises_reconciler.PromisesReconciler(
@@ -213,7 +214,8 @@ class Agent:
                 self._hold(tick, may_move)
         else:  # once guests are held again, all of them are due
             self._read_schedule = read_schedule.ReadSchedule()
-        if may_move and tick.host_promises and not (self._executor.busy or tick.paused):
+        may_begin = may_move and self._begins_moves and not (self._executor.busy or tick.paused)
+        if may_begin and tick.host_promises:
             with self._problem_log.stage('fetching memory'):
                 self._unfinished_starts.fetch_again(self._executor.pop_interrupted())
                 self._executor.begin(
@@ -364,8 +366,9 @@ class Agent:
         self._release_move_lock()
         return wait_s
 
-    def clear_queue(self) -> None:
-        """Drop the moves that have not begun."""
+    def begin_no_moves(self) -> None:
+        """Drop the moves that have not begun, and begin no others, because the agent stops."""
+        self._begins_moves = False
         self._executor.clear_queue()
 
     def end_move(self) -> None:

@@ -11,6 +11,7 @@ from nova_numa_pmc.state import overrides, pause, promises_file
 from tests.cases.agent import MIB, START_NS, AgentCase
 from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import domains, fake_host
+from tests.fixtures.clock import Clock
 
 LOG = 'nova_numa_pmc.agent'
 JOB = "  <job type='none' async='start' phase='none'/>\n"
@@ -231,6 +232,24 @@ class FetchTest(RebalancingCase):
                     self.tick(agent, 10)
                     self.finish_move(agent)
                     self.assertEqual({0}, self.nodes())
+
+    def test_an_agent_that_is_stopping_begins_no_fetch_because_of_an_event(self):
+        self.put_memory_elsewhere()
+        agent, clock = self.open_agent(agent_conf.OFF), Clock()
+        agent._guest_events._clock = clock
+        self.tick(agent, 0)
+        agent.begin_no_moves()
+        self.host.write(
+            'run/libvirt/qemu/%s.xml' % fake_host.name_of(1),
+            b"<domstatus state='running' pid='4001'>\n%s</domstatus>\n" % self.xml(1),
+        )
+        waits_s = [agent.handle_events()]
+        while waits_s[-1] is not None:
+            clock.now_s += waits_s[-1]
+            waits_s.append(agent.handle_events())
+        self.assertLess(1, len(waits_s))
+        self.assertIsNone(agent.step())
+        self.assertEqual({1}, self.nodes())
 
     def test_memory_is_fetched_after_a_job_of_libvirt_that_ended_its_fetch(self):
         self.put_memory_elsewhere()
