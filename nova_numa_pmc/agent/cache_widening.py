@@ -101,7 +101,8 @@ class CacheWidening:
     ) -> list[tuple[model.Promise, float]]:
         """List (promise, cores waited for) for the guests held to a cache, where this is known.
 
-        A guest that has grown beyond its cache has all CPUs of its nodes already.
+        A guest that has grown beyond its cache has all CPUs of its nodes already. Guests
+        that the operator ignores, and those of which others have pinned vCPUs, are left out.
         """
         waiting, waiting_cores = [], {guest.uuid: guest.waiting_cores for guest in sample.guests}
         for guest in running:
@@ -111,6 +112,8 @@ class CacheWidening:
                 and promise.cpus
                 and promise.started
                 and promise.origin == model.PLACED
+                and guest.override != model.IGNORE
+                and guest.pinned_cpus is None
                 and cores is not None
                 and pools.cpus_of_promise(promise, host, guest)
                 < pools.cpus_on(promise.cpu_nodes, host, guest)

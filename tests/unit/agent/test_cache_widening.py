@@ -24,10 +24,19 @@ class CacheWideningTest(AgentCase):
         for number, cpus in ((1, CACHE), (2, CACHE), (3, ())):
             self.promise(number, 1, cpus=cpus)
 
-    def look(self, waits, demand=2.0, elapsed_s=5.0, vcpus=2):
-        """Let guests 1 to 3 wait for these cores; return which are then held to their cache."""
+    def look(self, waits, demand=2.0, elapsed_s=5.0, vcpus=2, first=None):
+        """Let guests 1 to 3 wait for these cores; return which are then held to their cache.
+
+        :param first: fields of guest 1
+        """
         guests = tuple(
-            model.Guest(fake_host.uuid_of(at), fake_host.name_of(at), vcpus, 1 << 29)
+            model.Guest(
+                fake_host.uuid_of(at),
+                fake_host.name_of(at),
+                vcpus,
+                1 << 29,
+                **(first or {} if at == 1 else {}),
+            )
             for at in (1, 2, 3)
         )
         tick = Tick(
@@ -71,6 +80,14 @@ class CacheWideningTest(AgentCase):
         for _ in range(9):  # a vCPU was plugged, and the cache has too few CPUs for it
             self.assertEqual({1, 2}, self.look((9.0, 9.0, 0.0), vcpus=3))
         self.assertEqual({1}, self.look((2.0, 9.0, 0.0)))
+
+    def test_a_guest_that_is_ignored_or_whose_vcpus_others_pin_is_not_widened(self):
+        for first in ({'override': model.IGNORE}, {'pinned_cpus': frozenset({4})}):
+            with self.subTest(first):
+                self.setUp()
+                for _ in range(9):
+                    held = self.look((9.0, 1.0, 0.0), first=first)
+                self.assertEqual({1}, held)  # the other guest is widened instead
 
     def test_a_late_sample_does_not_speak_for_the_time_before(self):
         self.assertEqual({1, 2}, self.look((0.1, 0.1, 0.0), elapsed_s=3600.0))
