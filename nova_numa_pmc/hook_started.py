@@ -45,14 +45,9 @@ def hold(call: HookCall, xml: bytes) -> None:
         return
     groups, early_cpus = None, decision.cpus
     try:
+        groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
         if early_cpus is None:
-            host = host_cpus.host_with_pool_cpus(call.root)
-            early_cpus = pools.cpus_of_promise(decision.promise, host, guest)
-            decision = decision._replace(cpus=early_cpus)
-            groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
-            early_cpus = _narrowed_cpus(groups, decision.promise, host) or early_cpus
-        else:
-            groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
+            decision, early_cpus = _with_cpus(decision, guest, groups, call.root)
         decision, by_node, huge_by_node = follow_memory.decide_beside_memory(
             guest, groups, decision, call.options, call.root, call.lock_timeout_s()
         )
@@ -79,6 +74,16 @@ def hold(call: HookCall, xml: bytes) -> None:
         promises.replace_running(promise, call.options, call.root, call.lock_timeout_s())
     except StateError as error:
         call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
+
+
+def _with_cpus(
+    decision: promises.Decision, guest: model.Guest, groups: cgroups.GuestGroups, root: str
+) -> tuple[promises.Decision, frozenset[int]]:
+    """Return a recorded decision with its CPUs, and the CPUs that were written at the start."""
+    host = host_cpus.host_with_pool_cpus(root)
+    cpus = pools.cpus_of_promise(decision.promise, host, guest)
+    narrowed_cpus = _narrowed_cpus(groups, decision.promise, host)
+    return decision._replace(cpus=cpus), narrowed_cpus or cpus
 
 
 def _narrowed_cpus(

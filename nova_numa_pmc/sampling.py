@@ -120,10 +120,9 @@ class Sampler:
         host = pools.with_floating_pool(host, self.pool)
         cpu_use = self._cpu_use(host, guests, elapsed_ns)
         counts, traffic = self._count(host, elapsed_ns, problems)
+        busy_cores = _busy_cores(cpu_use.busy_cores, guests)
         ladder_result = self._ladder.sample(
-            SourceTick(
-                before_ns, now_ns, host, guests, _busy_cores(cpu_use.busy_cores, guests), counts
-            )
+            SourceTick(before_ns, now_ns, host, guests, busy_cores, counts)
         )
         problems += ladder_result.problems
         guest_samples = self._guest_samples(guests, ladder_result.evidence, problems)

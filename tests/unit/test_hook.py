@@ -268,7 +268,7 @@ class StartTest(HookTest):
                 self.assertEqual(0, self.call('start', 1, fake_host.domain_xml(1, extra=extra)))
             self.assertEqual(hook.STRICT_STATUS, self.call('start', 1))
 
-    def test_a_pin_to_all_cpus_in_a_live_domain_is_no_pin(self):
+    def test_a_pin_to_all_cpus_in_a_live_domain_does_not_count(self):
         pins = '<cputune><vcpupin vcpu="0" cpuset="0-7"/></cputune>'
         xml = fake_host.domain_xml(1, extra=pins)
         self.assertEqual(0, self.call('start', 1, xml))

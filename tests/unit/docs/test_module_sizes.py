@@ -10,8 +10,8 @@ LONGER = {
     'conf/host_options.py': 'one option after the other, with its help',
     'core/host_view.py': HOOK,
     'host/holding.py': HOOK,
-    'host/cgroups.py': HOOK,
     'host/guests.py': HOOK,
+    'model.py': HOOK,
     'promises.py': HOOK,
 }
 

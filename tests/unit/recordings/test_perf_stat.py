@@ -63,10 +63,10 @@ class ParseTest(unittest.TestCase):
                     CounterDelta(12.5, 1.0),
                 ),
             ),
-            first.rows,
+            first.lines,
         )
         self.assertAlmostEqual(0.098800652, second.elapsed_s)
-        self.assertEqual(CounterDelta(185.0, 0.745), second.rows[0].delta)
+        self.assertEqual(CounterDelta(185.0, 0.745), second.lines[0].delta)
 
     def test_lines_by_node_and_events_with_commas_are_read(self):
         ([interval], broken) = rows(BY_NODE)
@@ -76,14 +76,14 @@ class ParseTest(unittest.TestCase):
                 (NODE_SCOPE, 0, 'cpu/event=0xd3,umask=0x1/GH', 752.0, 1.0),
                 (NODE_SCOPE, 1, 'instructions:u', 7.0, 0.75),
             ],
-            [(row.scope, row.id, row.event, *row.delta) for row in interval.rows],
+            [(row.scope, row.id, row.event, *row.delta) for row in interval.lines],
         )
 
     def test_lines_by_cpu_are_read(self):
         ([interval], _) = rows(BY_CPU)
         self.assertEqual(
             [(CPU_SCOPE, 0, 549.0), (CPU_SCOPE, 11, 92.0)],
-            [(row.scope, row.id, row.delta.value) for row in interval.rows],
+            [(row.scope, row.id, row.delta.value) for row in interval.lines],
         )
 
     def test_lines_by_control_group_are_read(self):
@@ -95,12 +95,12 @@ class ParseTest(unittest.TestCase):
                 (NODE_SCOPE, 1, 'machine.slice/machine-qemu\\x2d1\\x2dx.scope'),
                 (HOST_SCOPE, None, 'a/b'),
             ],
-            [row[:3] for row in interval.rows],
+            [row[:3] for row in interval.lines],
         )
 
     def test_lines_with_another_separator_are_read(self):
         ([interval], broken) = rows(BY_CPU.replace(',', ';'))
-        self.assertEqual(([], 2), (broken, len(interval.rows)))
+        self.assertEqual(([], 2), (broken, len(interval.lines)))
 
     def test_a_second_run_in_one_file_is_read(self):
         intervals, _ = rows(ALL + BY_CPU)
@@ -129,7 +129,7 @@ class ParseTest(unittest.TestCase):
                 continue
             for interval in intervals:
                 self.assertLess(0, interval.elapsed_s)
-                for row in interval.rows:
+                for row in interval.lines:
                     self.assertTrue(
                         row.delta is None or (row.delta.value >= 0 and 0 < row.delta.share <= 1)
                     )

@@ -29,7 +29,7 @@ class SummedTest(unittest.TestCase):
         totals = summed(log_line(0.0, a=0.9, b=0.1), log_line(3600.0 * 1.6, b=0.2, a=0.8))
         self.assertEqual({}, totals.later)
 
-    def test_hosts_that_nova_weighs_again_for_alternates_are_no_decision(self):
+    def test_hosts_that_nova_weighs_again_for_alternates_are_not_a_decision(self):
         totals = summed(
             log_line(0.0, 'first', a=0.9, b=0.1),
             log_line(1.0, 'last', a=0.9, b=0.2),
