@@ -106,6 +106,20 @@ def dedicate_all(extra_specs: Mapping[str, str]) -> bool:
     )
 
 
+def shared_vcpus(vcpus: float, extra_specs: Mapping[str, str], topology: Any) -> float:
+    """Return how many vCPUs of a guest that Nova pins have no CPU of their own.
+
+    :param topology: its InstanceNUMATopology, whose ``cpuset`` contains only such vCPUs (since
+        version 1.5 of InstanceNUMACell; Nova converts older ones when it loads them). Saved
+        requests have none, so mixed guests are then taken to have no CPUs of their own
+    """
+    if dedicate_all(extra_specs):
+        return 0
+    if topology is None:
+        return vcpus
+    return sum(len(cell.cpuset) for cell in topology.cells)
+
+
 def _dedicates_cpus(key: str, value: str) -> bool:
     """Return whether an extra spec requests PCPUs, in any group (``resources2:PCPU``)."""
     group, _, resource_class = key.partition(':')

@@ -97,7 +97,8 @@ def _narrowed_cpus(
         *(node.online_cpus for node in host.nodes if node.id in promise.cpu_nodes)
     )
     cpus_by_group = cpusets.own_cpus(groups)
-    for group in (groups.parent, groups.main):
+    # On v1, the group above always has a set, which is not ours.
+    for group in (groups.parent, groups.main)[groups.version == 1 :]:
         cpus = cpus_by_group.get(group, frozenset())
         if cpus and cpus & host.online_cpus <= promised_cpus:
             return cpus

@@ -83,7 +83,7 @@ class UnfinishedStarts:
     def _finish(self, guest: model.Guest, promise: model.Promise) -> model.Promise | None:
         """Finish one start; return the guest's promise, or None if the start stays unfinished."""
         try:
-            if promise.missed and not (guest.placed_by or guest.override == model.PIN):
+            if promise.missed and not guest.placed_by:
                 return self._place(
                     guest,
                     promises.decide_promise(

@@ -47,10 +47,13 @@ def _bytes_per_line(samples: Sequence[GuestSample], nodes: Sequence[NodeSample])
     divided over the counted accesses: those of all CPUs, which include the host's own work, or of
     the guests where CPUs are not counted.
     """
-    lines = max(
-        sum(lines_per_sec(sample) or 0.0 for sample in samples),
-        sum((node.local_per_sec or 0.0) + (node.remote_per_sec or 0.0) for node in nodes),
-    )
+    lines = sum(lines_per_sec(sample) or 0.0 for sample in samples)
+    # Where traffic is measured (resctrl), the lines of nodes are of traffic, not of accesses.
+    if all(sample.bandwidth_bytes_per_sec is None for sample in samples):
+        lines = max(
+            lines,
+            sum((node.local_per_sec or 0.0) + (node.remote_per_sec or 0.0) for node in nodes),
+        )
     # Memory controllers are known by the CPUs of their node; other memory is seldom for guests.
     bandwidths = all_known(
         [

@@ -60,6 +60,9 @@ class NovaCpuSetsReader:
             return self._sets, self._problems
         self._read_ns = now_ns
         files = self._files(now_ns)
+        if not files and self._process:  # its container is being restarted
+            self._searched_ns = None
+            return self._sets, self._problems
         identities = tuple(_identity(path) for path in files)
         if identities != self._identities:
             self._identities = identities

@@ -102,8 +102,9 @@ class MovePromises:
             if after.cpu_nodes != before.cpu_nodes:
                 # As they are now, with earlier moves of the plan and guests started since.
                 others = promises.read(self.options.host_options, self._root).promises
+                for moved in move.parts:
+                    others.pop(moved.uuid, None)
                 others.update({part.plan_part.uuid: part.after for part in parts})
-                others.pop(plan_part.uuid, None)
                 after = narrow_to_l3(after, guest, host, list(others.values()), placement_options)
             parts.append(
                 MovePart(

@@ -308,7 +308,8 @@ def _present_size(
         if extra_specs.dedicate_all(flavor.extra_specs):
             return None
         if extra_specs.pinning_specs(flavor.extra_specs):
-            return size[0], 0
+            topology = instance.numa_topology
+            return extra_specs.shared_vcpus(size[0], flavor.extra_specs, topology), 0
     except Exception:  # the database does not answer, or the guest is gone
         size = 0, 0
     return size if all(size) and guest.memory_mib else (guest.vcpus, guest.memory_mib)

@@ -7,15 +7,12 @@ whether it comes from Nova or from a file.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.core.host_view import INTENSITY, POLICY_KEY
 from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, expected_guest
 from nova_numa_pmc.record import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class FlavorLike(Protocol):
@@ -83,9 +80,8 @@ def read(spec: RequestSpecLike) -> GuestRequest:
         )
         if why_pinned:
             # Its memory may be huge pages, which promised memory does not include.
-            guest = expected_guest(
-                _shared_vcpus(guest.vcpus, specs, topology), 0, model.SPREAD, guest.intensity
-            )
+            shared_vcpus = extra_specs.shared_vcpus(guest.vcpus, specs, topology)
+            guest = expected_guest(shared_vcpus, 0, model.SPREAD, guest.intensity)
         # For each of its moves, Nova names the host to leave; for a new server, it names none.
         is_move = bool(_read_optional(spec, 'ignore_hosts'))
         group = _read_optional(spec, 'instance_group')
@@ -102,20 +98,6 @@ def read(spec: RequestSpecLike) -> GuestRequest:
         )
     except Exception as error:  # no request may make the scheduler fail
         return GuestRequest(why_not_weighed='request not understood: %.200r' % error)
-
-
-def _shared_vcpus(vcpus: float, specs: Mapping[str, str], topology: Any) -> float:
-    """Return how many vCPUs of a guest that Nova pins have no CPU of their own.
-
-    :param topology: the RequestSpec's InstanceNUMATopology, whose ``cpuset`` contains only such
-        vCPUs (since version 1.5 of InstanceNUMACell; Nova converts older ones when it loads them).
-        Saved requests have none, so mixed guests are then taken to have no CPUs of their own
-    """
-    if extra_specs.dedicate_all(specs):
-        return 0
-    if topology is None:
-        return vcpus
-    return sum(len(cell.cpuset) for cell in topology.cells)
 
 
 def _read_optional(versioned_object: object, name: str) -> Any:

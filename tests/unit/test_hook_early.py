@@ -177,6 +177,20 @@ class Version1Test(EarlyCase):
         holding.widen_early(cgroups.find(4001, self.root), frozenset(range(4)))
         self.assertEqual('0-7 3-4 0-7', tree.held())
 
+    def test_started_finds_what_was_narrowed_for_a_guest_on_all_nodes(self):
+        hold = self.start(vcpus=6)
+        tree = self.launch(version=1)
+        hold.step(0.0)
+        for number in (0, 1):
+            self.add_vcpu(tree, number)
+        tree.write_file(os.path.join(tree.emulator, 'cpuset.cpus'), '2-6\n')
+        self.host.write('sys/devices/system/cpu/isolated', '2\n')
+        with tempfile.TemporaryFile() as stream:
+            stream.write(fake_host.domain_xml(1, vcpus=6))
+            stream.seek(0)
+            hook.run(fake_host.name_of(1), 'started', stream.fileno(), self.root)
+        self.assertNotIn('did not write', self.host.logged()[-1])
+
     def test_no_group_is_widened_beyond_what_the_guest_may_use_or_its_pin(self):
         hold = self.start()
         tree = self.launch_and_narrow_qemu(hold)

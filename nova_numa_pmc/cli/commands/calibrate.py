@@ -31,8 +31,8 @@ from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.exceptions import CalibrationError
-from nova_numa_pmc.host import cpu_times, topology
-from nova_numa_pmc.host.calibration import caches, hmat, memory_probe
+from nova_numa_pmc.host import topology
+from nova_numa_pmc.host.calibration import busy_cpus, caches, hmat, memory_probe
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import calibration
 
@@ -45,10 +45,6 @@ if TYPE_CHECKING:
     #: (node, kind of its memory) of the nodes whose memory is not for guests.
     _Withheld = tuple[tuple[model.Node, model.NodeMemory], ...]
 
-#: A host busier than this is not measured: guests would be disturbed, and the figures wrong.
-BUSY_MAX_RATIO = 0.1
-#: Time over which to measure how busy the host is.
-_BUSY_CHECK_S = 1.0
 #: Size of the last-level cache where sysfs does not report it; most are smaller.
 _CACHE_DEFAULT_BYTES = 64 << 20
 #: Expected time for the bandwidth of a node.
@@ -120,7 +116,7 @@ def run(
         return exits.OK
     refuse_without_room(plans)
     if not args.force:
-        refuse_if_busy(busy_ratio())
+        busy_cpus.refuse_if_busy(busy_cpus.read_ratios(), host)
     try:
         if not args.yes and not confirm.ask_operator(command, 'measure now?'):
             _print_line('not measured: nothing was changed')
@@ -244,42 +240,6 @@ def refuse_without_room(plans: Iterable[NodePlan]) -> None:
                 '/proc/sys/vm/drop_caches)'
                 % (node_plan.id, node_plan.free_bytes >> 20, node_plan.needed_bytes() >> 20)
             )
-
-
-def busy_ratio(
-    read: Callable[[], dict[int, int] | None] = lambda: cpu_times.read().busy_ns,
-    wait: Callable[[float], object] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> float | None:
-    """Return the share of a second for which the host's CPUs were busy, or None if unknown.
-
-    :param read: returns {CPU: its busy time so far [ns]}, or None if that is not reported
-    """
-    before_ns, start_s = read(), clock()
-    wait(_BUSY_CHECK_S)
-    after_ns, elapsed_ns = read(), (clock() - start_s) * 1e9
-    if not before_ns or not after_ns or elapsed_ns <= 0:
-        return None
-    busy_ns = [max(0, after_ns[cpu] - before_ns[cpu]) for cpu in after_ns if cpu in before_ns]
-    return sum(busy_ns) / (elapsed_ns * len(busy_ns)) if busy_ns else None
-
-
-def refuse_if_busy(ratio: float | None) -> None:
-    """Raise an error if the host is busy, or might be.
-
-    :param ratio: as :func:`busy_ratio` returns it
-    :raises CalibrationError: the ratio is above :data:`BUSY_MAX_RATIO` or unknown
-    """
-    if ratio is None or ratio > BUSY_MAX_RATIO:
-        raise CalibrationError(
-            'the host is %s, so guests would be disturbed and the figures would be too low: '
-            'calibrate before guests arrive, or use --force'
-            % (
-                'possibly busy (its CPU times cannot be read)'
-                if ratio is None
-                else '%.0f %% busy' % (100 * ratio)
-            )
-        )
 
 
 def measure(

@@ -170,7 +170,13 @@ def _find(
         spec = overrides[role].strip()
         if spec.lower() == 'none':
             return (), 'switched off by the configuration'
-        return _from_override(role, spec, pmus, entries, libpfm), ''
+        chosen = _from_override(role, spec, pmus, entries, libpfm)
+        if role in counter_roles.DATA_ROLES and not all(event.bytes_per_count for event in chosen):
+            return (), (
+                'the bytes of one count of %s are unknown: choose an event that the kernel '
+                'exports with a scale in bytes' % spec
+            )
+        return chosen, ''
     exported = _from_kernel(role, pmus)
     if exported:
         return exported, ''
@@ -233,10 +239,10 @@ def _from_override(
 def _override_weight(
     role: str, name: str, box: pmu.Pmu, entries: Iterable[event_table.Entry]
 ) -> float | None:
-    """Return the bytes that one count of an override stands for; None if it is no data.
+    """Return the bytes that one count of an override stands for.
 
     :param name: the event's exported name, or its terms
-    :raises EventError: it is data, but the bytes are not known
+    :returns: None if it is no data, or if the bytes are not known
     """
     if role not in counter_roles.DATA_ROLES:
         return None
@@ -245,15 +251,9 @@ def _override_weight(
         *((pattern, weight) for pattern, _, weight, _ in event_table.SYSFS_NAMES.get(role, ())),
         ('*', pressure.LINE_BYTES if role in counter_roles.MEMORY_ROLES else None),
     ]
-    weight = box.bytes_per_count.get(name) or next(
+    return box.bytes_per_count.get(name) or next(
         (weight for pattern, weight in weights if fnmatch.fnmatchcase(box.name, pattern)), None
     )
-    if weight is None:
-        raise exceptions.EventError(
-            '%s: the bytes of one count of %s/%s/ are unknown: choose an event that the kernel '
-            'exports with a scale in bytes, or none' % (role, box.name, name)
-        )
-    return weight
 
 
 #: Bits 16-17, 20 and 22 of IA32_PERFEVTSELx (user, kernel, interrupt, enable).

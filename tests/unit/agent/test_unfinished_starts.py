@@ -65,14 +65,14 @@ class PlaceTest(AgentCase):
         self.assertEqual(('placed', (1,), True, False), self.placed(1))
         self.assertEqual(1, self.tick(agent, 10).starts_taken_over)
 
-    def test_a_pinned_guest_that_the_hook_has_missed_stays_where_it_is(self):
+    def test_a_pinned_guest_that_the_hook_has_missed_is_placed_like_any_other(self):
         self.install_hook()
         overrides.put(overrides.Override(fake_host.uuid_of(1), model.PIN, 'g'), self.root)
         agent, tree = self.open_agent(), self.launch(1)
         self.began(1)
         for at_s in (0, 5, 10):
             self.tick(agent, at_s)
-        self.assertEqual(('', ('floating', (), True, False)), (tree.held(), self.placed(1)))
+        self.assertEqual(('0-3', ('placed', (0,), True, False)), (tree.held(), self.placed(1)))
 
     def test_a_guest_that_libvirt_is_still_starting_is_not_placed(self):
         agent = self.open_agent()

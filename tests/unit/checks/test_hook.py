@@ -72,3 +72,8 @@ class TrialTest(unittest.TestCase):
                 (found,) = hook.check_trial(trial)
                 self.assertEqual(('hook-fails', finding.ERROR), (found.code, found.severity))
                 self.assertIn(message, found.message)
+
+    def test_a_hook_that_may_not_read_a_file_is_blamed_on_confinement(self):
+        message = 'selftest: failed: /sys/devices/system/node/online: Permission denied'
+        (found,) = hook.check_trial(confinement.LabelTrial(False, 'libvirtd', message))
+        self.assertEqual('hook-confined', found.code)

@@ -55,6 +55,16 @@ class ReaderTest(unittest.TestCase):
         )
         self.assertEqual({3}, self.read()[0])
 
+    def test_the_sets_stay_known_while_novas_container_is_restarted(self):
+        self.write('[compute]\ncpu_shared_set = 3\n', 'proc/71/root/etc/nova/nova.conf')
+        self.write('/usr/bin/nova-compute\0', 'proc/71/cmdline')
+        self.assertEqual({3}, self.read()[0])
+        shutil.rmtree(os.path.join(self.root, 'proc/71'))
+        self.assertEqual({3}, self.read(61)[0])
+        self.write('[compute]\ncpu_shared_set = 4\n', 'proc/72/root/etc/nova/nova.conf')
+        self.write('/usr/bin/nova-compute\0', 'proc/72/cmdline')
+        self.assertEqual({4}, self.read(122)[0])
+
     def test_nova_that_starts_later_is_found_after_a_while(self):
         self.read()
         self.write('[compute]\ncpu_shared_set = 3\n', 'proc/71/root/etc/nova/nova.conf')

@@ -111,11 +111,25 @@ class EstimateTest(unittest.TestCase):
                 here.instances['u'], here.stats = types.SimpleNamespace(**instance), stats
                 self.assertEqual(not is_in_figures, elsewhere == ask(here).outcome)
 
+    def test_only_the_shared_vcpus_of_a_mixed_guest_are_subtracted(self):
+        flavor = types.SimpleNamespace(
+            vcpus=8, memory_mb=2048, extra_specs={'hw:cpu_policy': 'mixed'}
+        )
+        plain = types.SimpleNamespace(vcpus=2, memory_mb=0, extra_specs={'hw:numa_nodes': '1'})
+        cell = types.SimpleNamespace(cpuset={0, 1}, pcpuset=set(range(2, 8)))
+        topology = types.SimpleNamespace(cells=[cell])
+        outcomes = []
+        for present, cells in ((flavor, topology), (plain, None)):
+            here = host_state(0.5, 0.5, instances=['u'])
+            here.instances['u'] = types.SimpleNamespace(flavor=present, numa_topology=cells)
+            outcomes.append(ask(here).outcome)
+        self.assertEqual(*outcomes)
+
     def test_memory_of_a_guest_that_nova_pins_is_not_subtracted(self):
         # Its huge pages are not promised, so that what is promised is that of other guests.
         here = host_state(0.5, 0.5, instances=['u'])
         flavor = types.SimpleNamespace(vcpus=2, memory_mb=61440, extra_specs={})
-        here.instances['u'] = types.SimpleNamespace(flavor=flavor)
+        here.instances['u'] = types.SimpleNamespace(flavor=flavor, numa_topology=None)
         spec = request_spec(memory_mb=60000)
         self.assertEqual('one_node', ask(here, spec).outcome.code)
         flavor.extra_specs['hw:mem_page_size'] = 'large'

@@ -14,7 +14,7 @@ from nova_numa_pmc.cli.commands import calibrate
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.exceptions import CalibrationError
-from nova_numa_pmc.host.calibration import memory_probe
+from nova_numa_pmc.host.calibration import busy_cpus, memory_probe
 from nova_numa_pmc.state import calibration
 from nova_numa_pmc.state.calibration import MEASURED, SLIT
 from tests.fixtures import sysfs
@@ -159,17 +159,28 @@ class TestCalibrate(unittest.TestCase):
             )
 
     def test_a_busy_host_is_left_alone(self):
-        calibrate.refuse_if_busy(0.05)
-        for ratio in (0.5, None):
+        busy_cpus.refuse_if_busy({0: 0.0, 1: 0.1}, host())
+        for ratios in ({0: 0.0, 1: 1.0}, {}):
             with self.assertRaisesRegex(CalibrationError, '--force'):
-                calibrate.refuse_if_busy(ratio)
+                busy_cpus.refuse_if_busy(ratios, host())
 
-    def test_the_busy_ratio_is_the_share_of_time_that_cpus_ran(self):
+    def test_isolated_cpus_that_are_busy_are_left_alone(self):
+        ratios = dict.fromkeys(range(64), 0.0) | {3: 1.0}
+        machine = host()
+        busy_cpus.refuse_if_busy(ratios, machine)
+        node = machine.nodes[0]
+        node = node._replace(cpus=node.cpus - {2, 3}, online_cpus=node.cpus)
+        machine = machine._replace(nodes=(node, *machine.nodes[1:]))
+        with self.assertRaisesRegex(CalibrationError, 'isolated CPUs 3 are busy'):
+            busy_cpus.refuse_if_busy(ratios, machine)
+
+    def test_the_busy_ratios_are_the_shares_of_time_that_cpus_ran(self):
         times, clock = iter([{0: 0, 1: 0, 2: 5}, {0: 10**9, 1: 5 * 10**8}]), iter([0.0, 1.0])
         self.assertEqual(
-            0.75, calibrate.busy_ratio(lambda: next(times), lambda _s: None, lambda: next(clock))
+            {0: 1.0, 1: 0.5},
+            busy_cpus.read_ratios(lambda: next(times), lambda _s: None, lambda: next(clock)),
         )
-        self.assertIsNone(calibrate.busy_ratio(lambda: None, lambda _s: None))
+        self.assertEqual({}, busy_cpus.read_ratios(lambda: None, lambda _s: None))
 
     def test_calibrate_says_what_it_will_do(self):
         lines = list(calibrate.plan_lines(calibrate.plan(host(), (), '/nowhere'), '/var/x'))
