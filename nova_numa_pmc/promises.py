@@ -381,7 +381,7 @@ def _follow(
     request: model.Request, decision: Decision, host: model.Topology, by_node: Mapping[int, int]
 ) -> Decision:
     """Change a decision so that the CPUs follow the memory, unless too few CPUs are near it."""
-    from nova_numa_pmc.core.host_view import split_bytes
+    from nova_numa_pmc.core.host_view import split_memory
 
     total_bytes, homes = sum(by_node.values()), []
     for node in sorted(by_node, key=lambda node: (-by_node[node], node)):
@@ -404,7 +404,11 @@ def _follow(
         mem_nodes=mem_nodes,
         cpus=(),
         mem_node_bytes=tuple(
-            split_bytes(decision.promise.memory_bytes, [by_node[node] for node in mem_nodes])
+            split_memory(
+                decision.promise.memory_bytes,
+                [by_node[node] for node in mem_nodes],
+                decision.promise.page_bytes,
+            )
         ),
     )
     return Decision(promise, cpus, why, ())

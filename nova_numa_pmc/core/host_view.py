@@ -53,11 +53,12 @@ def view(
     """Aggregate a host per node, in the units of :func:`quantise`.
 
     Memory that is promised on one node counts there. Memory that is promised on several nodes
-    counts as it was divided when it was promised, or, if that was not recorded, in proportion to
-    what other promises leave of these nodes. The memory of a floating guest is spread over all
-    nodes in proportion to their capacity. A node whose memory is not for guests
-    (:mod:`node_memory`) counts as having none. Huge pages count only against their pools. A
-    guest's vCPUs are spread over its nodes in proportion to their cores.
+    counts as it was divided when it was promised, or, if that was not recorded, evenly if others
+    placed the guest and such parts fit, otherwise in proportion to what other promises leave of
+    these nodes. The memory of a floating guest is spread over all nodes in proportion to their
+    capacity. A node whose memory is not for guests (:mod:`node_memory`) counts as having none.
+    Huge pages count only against their pools. A guest's vCPUs are spread over its nodes in
+    proportion to their cores.
 
     :param loads: {node id: its measured load}, without the nodes that were not measured; None if
         none was
@@ -367,13 +368,12 @@ def _sum_promises(
         promises,
         _positions_of(nodes, [promise.mem_nodes for promise in promises], memory_positions),
     ):
-        is_recorded = len(promise.mem_node_bytes) == len(positions) == len(promise.mem_nodes)
         if promise.page_bytes:
-            _add_huge_promise(
-                nodes, huge_bytes, positions, promise, promise.page_bytes, is_recorded
-            )
-        elif is_recorded:
-            _add(normal_bytes, positions, promise.mem_node_bytes)
+            _add_huge_promise(nodes, huge_bytes, positions, promise, promise.page_bytes)
+            continue
+        shares = _known_division(promise, positions, [capacity[at] for at in positions])
+        if shares is not None:
+            _add(normal_bytes, positions, shares)
         elif len(positions) == 1:
             normal_bytes[positions[0]] += promise.memory_bytes
         else:
@@ -402,26 +402,41 @@ def _add_huge_promise(
     positions: tuple[int, ...],
     promise: model.Promise,
     page_bytes: int,
-    is_recorded: bool,
 ) -> None:
     """Add a promise of huge pages to ``huge_bytes``."""
-    shares = (
-        promise.mem_node_bytes
-        if is_recorded
-        else split_bytes(
-            promise.memory_bytes,
-            [
-                sum(
-                    pool.page_bytes * pool.total
-                    for pool in nodes[position].huge_pages
-                    if pool.page_bytes == page_bytes
-                )
-                for position in positions
-            ],
+    pool_bytes = [
+        sum(
+            pool.page_bytes * pool.total
+            for pool in nodes[position].huge_pages
+            if pool.page_bytes == page_bytes
         )
-    )
+        for position in positions
+    ]
+    shares = _known_division(promise, positions, pool_bytes)
+    if shares is None:
+        shares = split_memory(promise.memory_bytes, pool_bytes, page_bytes)
     for position, share in zip(positions, shares):
         huge_bytes[position][page_bytes] = huge_bytes[position].get(page_bytes, 0) + share
+
+
+def _known_division(
+    promise: model.Promise, positions: tuple[int, ...], capacity: Sequence[int]
+) -> Sequence[int] | None:
+    """Return the promised bytes on each position; None if their division is not known.
+
+    Nova gives each of a guest's NUMA nodes the same memory by default, and binds each to one node
+    of the host. If a node is smaller than such a part, the guest was divided in another way.
+
+    :param capacity: bytes that may be promised on each of the positions
+    """
+    if len(promise.mem_nodes) != len(positions):
+        return None
+    if len(promise.mem_node_bytes) == len(positions):
+        return promise.mem_node_bytes
+    if promise.origin != model.PINNED:
+        return None
+    even_shares = split_memory(promise.memory_bytes, [0] * len(positions), promise.page_bytes)
+    return even_shares if all(map(int.__le__, even_shares, capacity)) else None
 
 
 def _positions_of(
@@ -498,6 +513,20 @@ def split_bytes(amount: int, weights: Sequence[int]) -> list[int]:
         shares.append(amount * cumulative_weight // total_weight - distributed_bytes)
         distributed_bytes += shares[-1]
     return shares
+
+
+def split_memory(memory_bytes: int, weights: Sequence[int], page_bytes: int | None) -> list[int]:
+    """Divide memory as :func:`split_bytes` does, huge pages as whole pages.
+
+    :param page_bytes: size of the huge pages; None for normal pages, which are divided by bytes
+    """
+    unit_bytes = page_bytes or 1
+    return [
+        unit_bytes * share
+        for share in split_bytes(
+            -(-memory_bytes // unit_bytes), [weight // unit_bytes for weight in weights]
+        )
+    ]
 
 
 def _shares(weights: Sequence[float]) -> list[float]:

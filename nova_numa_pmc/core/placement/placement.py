@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
-from nova_numa_pmc.core.host_view import node_traffic_per_core, split_bytes
+from nova_numa_pmc.core.host_view import node_traffic_per_core, split_memory
 from nova_numa_pmc.core.placement import candidates, reasons
 from nova_numa_pmc.core.placement.ranking import KEY_FIELDS, costs, rank_candidates
 from nova_numa_pmc.record import Record
@@ -214,7 +214,11 @@ def _division(
         [node for node in host_view.nodes if node.id in mem_nodes], request
     )
     return tuple(
-        split_bytes(request.memory_bytes, [max(0, node_bytes) for node_bytes in free_bytes])
+        split_memory(
+            request.memory_bytes,
+            [max(0, node_bytes) for node_bytes in free_bytes],
+            request.page_bytes,
+        )
     )
 
 

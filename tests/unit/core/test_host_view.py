@@ -90,6 +90,31 @@ class PromisesTest(unittest.TestCase):
         moved = wide._replace(mem_nodes=(0,))  # and the list of bytes no longer fits
         self.assertEqual([5 * GIB, 0], self.promised(host, moved))
 
+    def test_memory_that_others_bound_to_several_nodes_is_divided_evenly(self):
+        host = topology((2, 2), (8 * GIB, 8 * GIB))
+        pinned = promised('cells', (0, 1), 4 * GIB, origin=model.PINNED)
+        busy = promised('one', (0,), 5 * GIB)
+        self.assertEqual([7 * GIB, 2 * GIB], self.promised(host, pinned, busy))
+        with self.subTest('huge pages'):
+            pools = tuple((model.HugePages(GIB, total, total),) for total in (6, 3))
+            nodes = subject.view(
+                topology(memory=(8 * GIB, 8 * GIB), huge_pages=pools),
+                [pinned._replace(page_bytes=GIB)],
+                PLACEMENT_OPTIONS,
+            ).nodes
+            self.assertEqual(
+                [((GIB, 4 * GIB),), ((GIB, GIB),)], [node.huge_free_bytes for node in nodes]
+            )
+
+    def test_a_pinned_guest_is_not_divided_evenly_over_nodes_too_small_for_that(self):
+        pinned = promised('pins', (0, 1), 4 * GIB, origin=model.PINNED)
+        for memory, expected in (
+            ((GIB, 7 * GIB), [GIB // 2, 7 * GIB // 2]),
+            ((0, 8 * GIB), [0, 4 * GIB]),
+        ):
+            with self.subTest(memory):
+                self.assertEqual(expected, self.promised(topology(memory=memory), pinned))
+
     def test_a_promise_of_more_than_fits_is_still_counted(self):
         host = topology((2, 2), (GIB, GIB))
         self.assertEqual(
@@ -122,6 +147,14 @@ class PromisesTest(unittest.TestCase):
         self.assertEqual([0, 0], [node.promised_bytes for node in nodes])
         self.assertEqual([2 * GIB, 4 * GIB], [node.capacity_bytes for node in nodes])
         self.assertEqual(((2 * MIB, GIB),), nodes[0].huge_free_bytes)
+
+    def test_huge_pages_are_divided_as_whole_pages(self):
+        pools = tuple((model.HugePages(GIB, total, total),) for total in (5, 2))
+        wide = promised('wide', (0, 1), 6 * GIB, page_bytes=GIB)
+        nodes = subject.view(
+            topology(memory=(8 * GIB, 8 * GIB), huge_pages=pools), [wide], PLACEMENT_OPTIONS
+        ).nodes
+        self.assertEqual([((GIB, GIB),), ((GIB, 0),)], [node.huge_free_bytes for node in nodes])
 
     def test_huge_pages_taken_by_others_are_not_free(self):
         host = topology(memory=(4 * GIB, 4 * GIB), huge_pages=((model.HugePages(GIB, 3, 1),), ()))

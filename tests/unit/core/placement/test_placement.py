@@ -355,6 +355,16 @@ class PromiseTest(unittest.TestCase):
         promise = placement.new_promise(wide, placed, 7)
         self.assertEqual((9 * GIB // 5, 9 * GIB - 9 * GIB // 5), promise.mem_node_bytes)
 
+    def test_huge_pages_of_a_spanning_guest_are_divided_as_whole_pages(self):
+        view = view_of_nodes(
+            *(
+                node_view(at, huge_free_bytes=((GIB, pages * GIB),))
+                for at, pages in enumerate((5, 2))
+            )
+        )
+        placed = place(view, memory=6 * GIB, page_bytes=GIB)
+        self.assertEqual((4 * GIB, 2 * GIB), placed.mem_node_bytes)
+
     def test_a_guest_pinned_by_others_is_promised_its_memory_nodes(self):
         pinned = guest(placed_by=('numatune',), mem_nodes=(0,))
         promise = placement.new_promise(pinned, model.Placement(()), 7)
