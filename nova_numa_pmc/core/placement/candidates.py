@@ -144,15 +144,12 @@ def _all_nodes(inputs: PlacementInput) -> list[Candidate]:
 def _bandwidth_maxima(inputs: PlacementInput) -> list[float | None]:
     """List the maximum bandwidth of each position's memory [bytes/s]; None if it is unknown.
 
-    It is 0 for a node that has no memory of the guest's page size for guests: a node with only
-    CPUs, or one whose memory is withheld from guests, whatever its bandwidth.
+    It is 0 for a node that has no memory of the guest's page size left, whatever its bandwidth,
+    because none of the guest's traffic would go there.
     """
-    needs_huge_pages = inputs.request.page_bytes is not None
     return [
-        node.bandwidth_max_bytes_per_sec
-        if (node.huge_free_bytes if needs_huge_pages else node.capacity_bytes)
-        else 0.0
-        for node in inputs.view.nodes
+        node.bandwidth_max_bytes_per_sec if node_free_bytes > 0 else 0.0
+        for node, node_free_bytes in zip(inputs.view.nodes, inputs.free_bytes)
     ]
 
 
@@ -160,8 +157,8 @@ def _bandwidth_need(inputs: PlacementInput) -> float | None:
     """Return the bandwidth that a place must have [bytes/s]; None if there is no constraint.
 
     A guest that exceeds a node's maximum by itself runs better on several nodes than on one. The
-    need is at most what the host has for guests. There is no constraint if the guest's traffic or
-    a node's maximum is unknown.
+    need is at most what the nodes with memory left have. There is no constraint if the guest's
+    traffic or the maximum of such a node is unknown.
     """
     guest_bandwidth = inputs.request.bandwidth_bytes_per_sec
     if guest_bandwidth is None:

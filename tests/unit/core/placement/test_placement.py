@@ -138,6 +138,20 @@ class BandwidthTest(unittest.TestCase):
         self.assertEqual(4, len(place(view, bandwidth_bytes_per_sec=900).cpu_nodes))
         self.assertEqual(1, len(place(view, bandwidth_bytes_per_sec=100).cpu_nodes))
 
+    def test_a_guest_with_much_traffic_does_not_span_a_node_that_is_full(self):
+        pools = [((GIB, 4 * GIB),), ((2 * MIB, 4 * GIB),)]
+        for name, full, page_bytes in (
+            ('normal pages', {'promised': 8 * GIB}, None),
+            ('huge pages of another size', {}, GIB),
+        ):
+            with self.subTest(name):
+                view = view_of_nodes(
+                    node_view(0, huge_free_bytes=pools[0], **self.loaded(0)),
+                    node_view(1, huge_free_bytes=pools[1], **self.loaded(0), **full),
+                )
+                placed = place(view, bandwidth_bytes_per_sec=150, page_bytes=page_bytes)
+                self.assertEqual(((0,), (0,)), (placed.cpu_nodes, placed.mem_nodes))
+
 
 class SpanTest(unittest.TestCase):
     def test_a_guest_larger_than_a_node_spans_the_closest_pair(self):
