@@ -125,7 +125,7 @@ def decide_promise(
         )
         others = _promises_in_pool(draft.promises.values(), guest, host)
         view, request = _view_and_request(
-            guest, device_nodes, own_host, others, placement_options, evidence, draft.rotation
+            guest, device_nodes, host, others, placement_options, evidence, draft.rotation
         )
         placed = placement.place(view, request, placement_options)
         placed, cpus = _narrow_to_l3(placed, own_host, view, others, request, placement_options)
@@ -170,11 +170,17 @@ def _view_and_request(
     evidence: pool_loads.PlacementEvidence,
     rotation: int,
 ) -> tuple[model.HostView, model.Request]:
-    """Return the view of the host without the guest, and the guest's request."""
+    """Return the view of the guest's pool without the guest, and the guest's request.
+
+    :param host: the host with the floating pool
+    """
     from nova_numa_pmc.core import host_view
     from nova_numa_pmc.core.placement import placement
 
-    view = host_view.view(host, others, placement_options, dict(evidence.loads), rotation)
+    own_host = pools.with_guest_pool(guest, host)
+    view = host_view.view(own_host, others, placement_options, dict(evidence.loads), rotation)
+    # The agent spreads the vCPUs of guests on several nodes by the floating pool's cores.
+    floating_view = view if own_host == host else host_view.view(host, others, placement_options)
     request = host_view.request(
         guest,
         placement_options,
@@ -182,7 +188,10 @@ def _view_and_request(
         placement.with_traffic_per_core(evidence.history, view),
     )
     return host_view.with_arrivals_and_departures(
-        view, dict(evidence.vcpus), evidence.history
+        view,
+        {node.id: node.vcpus for node in floating_view.nodes},
+        dict(evidence.vcpus),
+        evidence.history,
     ), request
 
 

@@ -157,6 +157,7 @@ def _megabytes(value: float | None) -> float | None:
 
 def with_arrivals_and_departures(
     host_view: model.HostView,
+    promised: Mapping[int, float],
     counted: Mapping[int, float],
     history: model.DemandHistory | None = None,
 ) -> model.HostView:
@@ -165,14 +166,14 @@ def with_arrivals_and_departures(
     A guest is charged the expected demand of its vCPUs, and for each core of that the host's mean
     traffic per core.
 
-    :param host_view: a view with the vCPUs that are promised now
+    :param promised: {node id: vCPUs that are promised now}, spread over nodes as in ``counted``
     :param counted: {node id: vCPUs of the guests that were measured}; other nodes are returned
         as they are
     :param history: the demand history of all guests; None if there is none
     """
     cores_per_vcpu = expected_cores(1, history or model.DemandHistory())
     changes = {
-        node.id: cores_per_vcpu * (node.vcpus - counted[node.id])
+        node.id: cores_per_vcpu * (promised[node.id] - counted[node.id])
         for node in host_view.nodes
         if node.id in counted
     }

@@ -8,7 +8,8 @@ from typing import Any
 
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from nova_numa_pmc import model
+from nova_numa_pmc import model, sample_records
+from nova_numa_pmc.cli import dry_run
 from nova_numa_pmc.model import NodeLoad
 from tests.fixtures import sysfs
 from tests.fixtures.published_host import PublishedHost
@@ -196,6 +197,18 @@ class ReproductionTest(HostCase):
         self.measured(self.host_, [NodeLoad(14.0), NodeLoad(16.0)])
         taken = [self.host_.place_by_hook(number, vcpus=8) for number in range(901, 904)]
         self.assertEqual([(0,), (1,), (0,)], taken)
+
+    def test_a_pool_of_other_shares_is_not_charged_for_guests_that_have_not_come(self):
+        self.host_.promise([((0, 1), 16, 4096), ((), 16, 4096)])
+        cpus = (0, 1, *range(16, 24))
+        own = sample_records.PoolSample(cpus, ((0, 1.0), (1, 3.0)), ((0, 0.0), (1, 0.0)))
+        self.host_.publish({0: NodeLoad(1.0), 1: NodeLoad(5.0)}, other_pools=(own,))
+        guest = self.host_.guest(900)._replace(allowed_cpus=frozenset(cpus))
+        for came, demand in ((0, [1.0, 3.0]), (4, [3.0, 3.0])):
+            if came:
+                self.host_.place_by_hook(901, vcpus=came)
+            decision, _ = dry_run.decide_unrecorded(guest, self.host_.options, self.host_.root)
+            self.assertEqual(demand, [node.demand_cores for node in decision.view.nodes])
 
     def test_guests_that_went_since_are_relieved_by_their_promises(self):
         self.measured(self.host_, [NodeLoad(4.0), NodeLoad(3.0)], [((0,), 8, 1024)])
