@@ -45,7 +45,7 @@ TEXTS = {
     reasons.ON_ONE_NODE: 'on one node',
     reasons.ON_SPAN: 'on several nodes',
     reasons.ON_ALL_NODES: 'spread over all nodes',
-    reasons.CPUS_ONLY: 'its memory fits nowhere',
+    reasons.CPUS_ONLY: 'its memory does not fit',
 }
 #: Nova's state of an instance that has no domain (nova/compute/vm_states.py), and its count in
 #: ``stats``.

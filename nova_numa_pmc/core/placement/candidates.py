@@ -103,7 +103,7 @@ def kinds_of_place(
         yield reasons.ON_ALL_NODES, _all_nodes(inputs)
         return
     bandwidth = None if policy == model.ONE_NODE else _bandwidth_need(inputs)
-    yield reasons.ON_ONE_NODE, _single_nodes(inputs, bandwidth)
+    yield reasons.ON_ONE_NODE, single_nodes(inputs, bandwidth)
     if policy != model.ONE_NODE:
         yield reasons.ON_SPAN, _spans(inputs, bandwidth, costs())
     vcpus = max(1, inputs.request.vcpus)
@@ -167,7 +167,11 @@ def _bandwidth_need(inputs: PlacementInput) -> float | None:
     return None if maxima is None else min(guest_bandwidth, sum(maxima))
 
 
-def _single_nodes(inputs: PlacementInput, bandwidth_min: float | None) -> list[Candidate]:
+def single_nodes(inputs: PlacementInput, bandwidth_min: float | None = None) -> list[Candidate]:
+    """List the single nodes that have CPUs, memory and bandwidth for the guest.
+
+    :param bandwidth_min: what a node's memory must serve [bytes/s]; None: any will do
+    """
     vcpus, memory_bytes = max(1, inputs.request.vcpus), inputs.request.memory_bytes
     places = []
     for position, node in enumerate(inputs.view.nodes):

@@ -24,7 +24,7 @@ TEXTS = {
     reasons.ON_ONE_NODE: 'fits on one node',
     reasons.ON_SPAN: 'spans the smallest and closest set of nodes that holds it',
     reasons.ON_ALL_NODES: 'spread over all nodes, as its policy requires',
-    reasons.CPUS_ONLY: 'memory fits nowhere: only CPUs are placed, memory stays unbound',
+    reasons.CPUS_ONLY: 'memory does not fit: only CPUs are placed, memory stays unbound',
     reasons.PLACED_BY_OTHERS: 'left alone: placed by others ({by})',
     reasons.IGNORED: 'left alone: ignored by the operator',
     reasons.POLICY_NONE: 'left alone, as its policy requires',
@@ -33,6 +33,8 @@ TEXTS = {
     '{vcpus} vCPUs exceed the {cpu_count} CPUs of the largest',
     reasons.NO_NODE_FITS: 'no single node fits {vcpus} vCPUs and {memory_bytes}: '
     'at most {cpu_count} CPUs and {free_bytes}',
+    reasons.NO_NODE_SERVES: 'no single node with room has bandwidth for its expected traffic '
+    'of {traffic_mb_per_sec} MB/s',
     reasons.ONE_L3: 'on the CPUs of one of its {caches} L3 caches (pressure {pressure})',
     reasons.L3_CROWDED: 'on the CPUs of all {caches} L3 caches: one alone would be more crowded '
     '(pressure {pressure})',
@@ -68,10 +70,9 @@ def _reason_text(reason: Reason) -> str:
 def _comparison(values: Mapping[str, Any]) -> list[str]:
     if 'pressure' not in values:
         return []
-    texts = [
-        'pressure %.2f, %.0f %% of memory promised'
-        % (values['pressure'], 100 * values['promised_ratio'])
-    ]
+    texts = ['pressure %.2f' % values['pressure']]
+    if 'promised_ratio' in values:
+        texts[0] += ', %.0f %% of memory promised' % (100 * values['promised_ratio'])
     if values.get('distance'):
         texts.append('distance %g beyond local' % values['distance'])
     if 'decided_by' in values:

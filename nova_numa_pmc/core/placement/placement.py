@@ -230,8 +230,9 @@ def _verdict(
     values: tuple[tuple[str, object], ...] = (
         ('pressure', best.pressure),
         ('distance', best.distance),
-        ('promised_ratio', best.promised_ratio),
     )
+    if best.candidate.mem_positions:
+        values += (('promised_ratio', best.promised_ratio),)
     if len(ranks) > 1:
         second = ranks[1]
         field = next(
@@ -267,7 +268,14 @@ def _remarks(
 ) -> tuple[model.Reason, ...]:
     """Return remarks on what did not fit, and on what was unknown or assumed."""
     remarks: tuple[model.Reason, ...] = ()
-    if code in (reasons.ON_SPAN, reasons.CPUS_ONLY):
+    bandwidth = inputs.request.bandwidth_bytes_per_sec
+    if code == reasons.ON_SPAN and bandwidth and candidates.single_nodes(inputs):
+        remarks += (
+            model.Reason(
+                reasons.NO_NODE_SERVES, (('traffic_mb_per_sec', round(bandwidth / model.MB)),)
+            ),
+        )
+    elif code in (reasons.ON_SPAN, reasons.CPUS_ONLY):
         remarks += (
             model.Reason(
                 reasons.NO_NODE_FITS,

@@ -4,6 +4,7 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.placement import explain, placement
+from nova_numa_pmc.model import MB
 from tests.fixtures.model_records import (
     GIB,
     MIB,
@@ -409,10 +410,32 @@ class ExplainTest(unittest.TestCase):
 
     def test_explain_tells_why_nothing_fits(self):
         text = explain.explain(place(view_of_nodes(node_view(0)), memory=9 * GIB))
-        self.assertIn('memory fits nowhere', text)
+        self.assertIn('memory does not fit: only CPUs are placed', text)
+        self.assertNotIn('promised', text)
         self.assertIn(
             'no single node fits 1 vCPUs and 9216 MiB: at most 4 CPUs and 8192 MiB', text
         )
+
+    def test_explain_tells_that_a_guest_spans_nodes_for_its_bandwidth(self):
+        nodes = [
+            node_view(at, bandwidth_bytes_per_sec=0, bandwidth_max_bytes_per_sec=100 * MB)
+            for at in range(2)
+        ]
+        text = explain.explain(place(view_of_nodes(*nodes), bandwidth_bytes_per_sec=150 * MB))
+        self.assertIn(
+            'no single node with room has bandwidth for its expected traffic of 150 MB/s', text
+        )
+        self.assertNotIn('vCPUs and', text)
+        text = explain.explain(
+            place(view_of_nodes(*nodes), memory=9 * GIB, bandwidth_bytes_per_sec=150 * MB)
+        )
+        self.assertIn('no single node fits', text)
+
+    def test_a_guest_that_may_not_span_is_not_said_to_fit_nowhere(self):
+        view = view_of_nodes(node_view(0), node_view(1))
+        text = explain.explain(place(view, memory=9 * GIB, policy=model.ONE_NODE))
+        self.assertNotIn('nowhere', text)
+        self.assertIn('no single node fits 1 vCPUs and 9216 MiB', text)
 
     def test_a_reason_of_a_newer_version_is_shown_by_its_code(self):
         newer = model.Placement((), reasons=(model.Reason('moon_phase'),))
