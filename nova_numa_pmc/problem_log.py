@@ -53,9 +53,10 @@ class ProblemLog:
         """Return the number of stages that currently fail."""
         return len(self._failing)
 
-    def forget(self, name: str) -> None:
-        """Drop a stage that will not run again."""
-        self._failing.pop(name, None)
+    def forget(self, *names: str) -> None:
+        """Drop stages that will not run again, or that are turned off."""
+        for name in names:
+            self._failing.pop(name, None)
 
     def log_problems(self, texts: Iterable[str]) -> None:
         """Log a warning for each problem that was not logged within :data:`REPEAT_S`."""

@@ -134,13 +134,9 @@ class Agent:
                     ),
                 )
         tick = self._record_and_hold(tick, may_move)
-        if (
-            may_move
-            and tick.host_promises
-            and tick.sample
-            and not tick.paused
-            and self.options.rebalance != agent_conf.OFF
-        ):
+        if tick.paused or self.options.rebalance == agent_conf.OFF:
+            self._problem_log.forget('rebalancing')
+        elif may_move and tick.host_promises and tick.sample:
             with self._problem_log.stage('rebalancing'):
                 self._rebalancer.plan_and_begin(tick, self._sampler)
         self._release_move_lock()
@@ -165,7 +161,7 @@ class Agent:
             return due_in_s or None
         self._queue_changed_guests()
         tick = last_tick._replace(now=now or Moment.read(), host_promises=None, guests=())
-        with self._problem_log.stage('reading the guests'):
+        with self._problem_log.stage('reading the host'):
             tick = tick._replace(guests=self._guests())
             may_move = self._move_lock.take(self._directory)
             self._last_tick = self._record_and_hold(self._with_promises(tick), may_move)
@@ -214,6 +210,10 @@ class Agent:
                 self._hold(tick, may_move)
         else:  # once guests are held again, all of them are due
             self._read_schedule = read_schedule.ReadSchedule()
+            self._reassertion.forget_failures()
+            self._problem_log.forget('finishing starts', 'widening guests', 'holding guests')
+        if tick.paused:
+            self._problem_log.forget('widening guests', 'fetching memory')
         may_begin = may_move and self._begins_moves and not (self._executor.busy or tick.paused)
         if may_begin and tick.host_promises:
             with self._problem_log.stage('fetching memory'):

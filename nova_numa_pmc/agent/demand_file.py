@@ -29,6 +29,7 @@ FILE = 'demand'
 SAVE_EVERY_S = 300.0
 #: The least measured time that is worth writing when the agent ends [s].
 SAVE_MIN_S = 30.0
+_SAVING = 'saving guest demand'
 _SIZE_MAX_BYTES = 8 << 20
 
 
@@ -63,7 +64,9 @@ class DemandFile:
         guests = {guest.uuid: guest for guest in tick.guests}
         promises = tick.host_promises.promises
         self.histories.add_sample(tick.sample, guests, promises)
-        if options.publish and self.histories.clock_s >= self._saved_s + SAVE_EVERY_S:
+        if not options.publish:
+            self._problem_log.forget(_SAVING)
+        elif self.histories.clock_s >= self._saved_s + SAVE_EVERY_S:
             self.save()
         demand = lasting_demand.LastingDemand(
             self.histories,
@@ -97,7 +100,7 @@ class DemandFile:
         data = json.dumps(
             history_format.to_data(self.histories), separators=(',', ':'), allow_nan=False
         ).encode()
-        with self._problem_log.stage('saving guest demand'):
+        with self._problem_log.stage(_SAVING):
             state_files.write(self._directory, FILE, data, durable)
 
     def _load(self) -> Histories:

@@ -92,8 +92,10 @@ class Reassertion:
             promise = tick.host_promises.promises.get(guest.uuid)
             if due is not None and guest.uuid not in due:
                 continue
-            # A guest with a libvirt job is checked again once the job has ended.
-            if guest.job or promise is None or not self._is_ours(guest, promise, tick.now):
+            if promise is None or not self._is_ours(guest, promise, tick.now):
+                self._problem_log.forget(_STAGE % guest.name)
+                continue
+            if guest.job:  # it is checked again once the job has ended
                 continue
             nodes = (widened_nodes or {}).get(guest.uuid) or promise.cpu_nodes
             cpus = pools.cpus_of_promise_on(nodes, promise, tick.host, guest)
@@ -114,6 +116,10 @@ class Reassertion:
                 except GuestGone:
                     self._groups.pop(guest.run_id, None)  # its groups may have been made elsewhere
         return failed
+
+    def forget_failures(self) -> None:
+        """Let no guest count as failing, because none is held any more."""
+        self._problem_log.forget(*(_STAGE % name for name in self._alive.values()))
 
     def _forget(self, present: Iterable[model.Guest]) -> None:
         """Drop everything that is kept about guests that are gone."""

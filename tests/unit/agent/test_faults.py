@@ -8,6 +8,7 @@ import shutil
 
 from nova_numa_pmc.agent.tick import Moment
 from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.state import pause
 from tests.cases.agent import MIB, SECOND, START_NS, AgentCase
 from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import fake_host
@@ -326,6 +327,21 @@ class StateDirectoryTest(AgentCase):
                         file.write(data)
                     self.assert_as_before(at_s)
                     at_s += 1
+
+    def test_a_stage_that_an_option_or_a_pause_turns_off_does_not_count_as_failing(self):
+        os.makedirs(os.path.join(self.directory, 'rebalance-memory.tmp', 'x'))
+        os.makedirs(self.host.path('var/lib/nova-numa-pmc/demand.tmp/x'))
+        rebalancing, saving = 1, 1
+        self.assertEqual(rebalancing, self.tick(self.agent, 10).failing_count)
+        self.assertEqual(rebalancing + saving, self.tick(self.agent, 1000).failing_count)
+        pause.begin(self.directory, 'firmware')
+        self.assertEqual(saving, self.tick(self.agent, 1005).failing_count)
+        pause.end(self.directory)
+        self.assertEqual(rebalancing + saving, self.tick(self.agent, 1010).failing_count)
+        self.agent.reload(self.agent.options._replace(rebalance=agent_conf.OFF))
+        self.assertEqual(saving, self.tick(self.agent, 1015).failing_count)
+        self.agent.reload(self.agent.options._replace(publish=False))
+        self.assertEqual(0, self.tick(self.agent, 1020).failing_count)
 
     def test_a_state_directory_that_cannot_be_written_is_logged_once(self):
         """The temporary file cannot be created, as on a full file system."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 
+from nova_numa_pmc import model
 from nova_numa_pmc.agent import read_schedule
 from nova_numa_pmc.agent.tick import Moment
+from nova_numa_pmc.state import overrides
 from tests.cases.agent import SECOND, START_NS, AgentCase
 from tests.fixtures import fake_host
 from tests.fixtures.clock import Clock
@@ -66,6 +68,19 @@ class HandleEventsTest(HandleEventsCase):
         self.reset(1)
         self.assertAlmostEqual(0.2, self.handle_events())
         self.assertEqual('4-7', self.cpus(1))
+
+    def test_guests_that_could_not_be_read_at_an_event_count_as_failing_until_a_tick_reads_them(
+        self,
+    ):
+        pin = overrides.Override(fake_host.uuid_of(1), model.PIN, fake_host.name_of(1))
+        overrides.put(pin, self.root)
+        path = os.path.join(self.root, overrides.DIRECTORY, overrides.FILE)
+        os.chmod(path, 0o666)
+        self.reset(1)
+        self.handle_events()
+        self.assertEqual(1, self.tick(self.agent, 5).failing_count)
+        os.chmod(path, 0o644)
+        self.assertEqual(0, self.tick(self.agent, 10).failing_count)
 
     def test_a_guest_that_ends_and_one_that_starts_are_counted_at_once(self):
         self.host.end(1)

@@ -103,6 +103,20 @@ class ReassertionTest(AgentCase):
             [tree.read(group, 'cpuset.cpus') for group in (tree.emulator, *tree.vcpus, plugged)],
         )
 
+    def test_a_guest_that_the_agent_leaves_alone_does_not_count_as_failing(self):
+        agent = self.open_agent()
+        self.promise(1, 1)
+        self.launch(1)
+        self.host.write('proc/4001/cgroup', '0::/system.slice/other.service\n')
+        self.assertEqual(1, self.tick(agent, 0).failing_count)
+        for at_s, kind in ((5, model.IGNORE), (10, model.PIN)):
+            overrides.put(
+                overrides.Override(fake_host.uuid_of(1), kind, fake_host.name_of(1)), self.root
+            )
+            self.assertEqual(kind == model.PIN, self.tick(agent, at_s).failing_count)
+        agent.reload(agent.options._replace(reassert=False))
+        self.assertEqual(0, self.tick(agent, 15).failing_count)
+
     def test_pinned_and_floating_guests_are_left_alone(self):
         for why, more, promised in (
             (
