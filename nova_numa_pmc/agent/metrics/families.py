@@ -237,7 +237,8 @@ def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
         'Whether the agent receives libvirt events (0: it watches status files)',
         int(tick.events_source == 'libvirt') if tick.events_source else None,
     )
-    yield _gauge('guests', 'Running guests', None if tick.host is None else len(tick.guests))
+    # The source is set along with the guests; without it, they could not be read.
+    yield _gauge('guests', 'Running guests', len(tick.guests) if tick.events_source else None)
     yield _gauge('moving_guests', 'Guests being moved', tick.totals.guests_moving)
     yield core.CounterMetricFamily(
         PREFIX + 'starts_taken_over',

@@ -233,6 +233,12 @@ class ContentTest(ExporterCase):
                 self.assertEqual(value, exported['nova_numa_' + name])
         self.assertIn('process_resident_memory_bytes', exported)
 
+    def test_guests_that_the_last_tick_could_not_read_are_not_counted(self):
+        """The host was read, but not the operator's overrides."""
+        agent = self.open_exporter()
+        agent.update(FULL._replace(guests=(), events_source=''), 0.5)
+        self.assertNotIn('nova_numa_guests', values(self.scrape(agent)))
+
     def test_a_figure_that_is_unknown_is_absent(self):
         exported = names(self.scrape(self.open_exporter(tick=EMPTY)))
         self.assertEqual(
@@ -552,6 +558,20 @@ class DashboardTest(ExporterCase):
                 for group in re.findall(r'\b(?:by|on) \(([^)]*)\)', target['expr']):
                     used |= set(group.split(', '))
                 self.assertEqual(set(), used - labels, target)
+
+    def test_the_dashboard_shows_the_last_tick_of_an_agent_that_has_been_stopped(self):
+        """Prometheus drops its series after a few minutes."""
+        [panel] = (
+            panel
+            for panel in self.dashboard()['panels']
+            if panel['title'] == 'Since the last tick'
+        )
+        [target] = panel['targets']
+        self.assertRegex(
+            target['expr'],
+            r'^time\(\) - max_over_time\(nova_numa_agent_last_tick_timestamp_seconds'
+            r'\{[^}]+\}\[\$__range\]\)$',
+        )
 
     def test_panels_of_the_dashboard_do_not_overlap(self):
         taken = set()
