@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from nova_numa_pmc.cli import context, pinned_threads
 from nova_numa_pmc.core import host_view, node_memory, pools, pressure, rates
 from nova_numa_pmc.core.rebalance import eligibility
 from nova_numa_pmc.exceptions import CpusetError, StateError
-from nova_numa_pmc.host import cgroups, processes
+from nova_numa_pmc.host import cgroups, guests, processes
 from nova_numa_pmc.host.page_moves import hugetlb
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, overrides, pause, publication
@@ -32,13 +33,15 @@ _MEASURED = (
     'demand_cores',
     'remote_ratio',
 )
+_UNKNOWN_LOAD: dict[str, float | None] = dict.fromkeys((*_MEASURED, 'demand_now_cores'))
 
 
 class AgentStatus(Record):
     """State of the agent as seen from outside its process.
 
     :param pid: its process id, or None if it is not running
-    :param rebalance: value of the option ``rebalance``
+    :param rebalance: value of the option ``rebalance`` in the file, which the agent may not have
+        read yet
     :param paused: since when and why it is paused, or None if it is not
     :param published_age_s: age of the publication, or None without one
     :param fresh: whether there is a publication that is not stale
@@ -58,6 +61,7 @@ class AgentStatus(Record):
 class NodeStatus(Record):
     """State of a node; what is unknown is None.
 
+    :param cores: capacity, without stolen time if it was measured or published
     :param demand_cores: demand over the measured interval or, if the command did not measure, over
         the longer horizon, as published
     :param demand_now_cores: demand over the last interval
@@ -72,7 +76,7 @@ class NodeStatus(Record):
     bandwidth_ratio: float | None
     link_ratio: float | None
     demand_cores: float | None
-    cores: float
+    cores: float | None
     remote_ratio: float | None
     promised_bytes: int
     capacity_bytes: int
@@ -139,22 +143,23 @@ class HostStatus(Record):
 def read(command: context.CommandContext, observed: context.ObservedHost) -> HostStatus:
     """Return the status of a host.
 
-    :raises StateError: the file of overrides cannot be read
+    :raises StateError: the file of overrides cannot be read, or the running guests not listed
     """
     agent, published = _read_agent(command)
-    guests, problems = _read_guests(command, observed)
-    running = {guest.uuid for guest in observed.guests}
+    guest_statuses, problems = _read_guests(command, observed)
+    running = {guest.uuid for guest in observed.guests} | observed.host_promises.promises.keys()
+    unread_names = guests.active_names(command.root) - {guest.name for guest in observed.guests}
     pool = observed.pool
     if published and published.pool_source and pool.source == pools.AGENT:
         pool = pool._replace(source=published.pool_source)
     return HostStatus(
         agent,
         _read_nodes(command, observed, published if agent.fresh else None),
-        guests,
+        guest_statuses,
         tuple(
             override
             for override in overrides.read(command.root)[0].values()
-            if override.uuid not in running
+            if override.uuid not in running and override.name not in unread_names
         ),
         (*observed.problems, *problems),
         pool,
@@ -177,6 +182,11 @@ def _read_agent(command: context.CommandContext) -> tuple[AgentStatus, Publicati
         age_s = now_s - published.taken_s
     except StateError as error:
         problem = str(error)
+        if process and not os.path.exists(os.path.join(command.directory, publication.FILE)):
+            publishes = command.options.publish
+            problem = (
+                'the agent has published nothing yet' if publishes else '[agent] publish is false'
+            )
     fresh = published is not None and publication.freshness(published, now_s) == publication.FRESH
     return AgentStatus(
         process and process.pid,
@@ -204,14 +214,13 @@ def _read_nodes(
     loads = (
         _loads_of_sample(observed.sample) if observed.sample else _loads_of_publication(published)
     )
-    unknown = dict.fromkeys((*_MEASURED, 'demand_now_cores'))
     statuses = []
     for node, host_node in zip(view.nodes, observed.host.nodes):
         memory = node_memory.memory_of(host_node, command.options.host_options.placement_options)
+        load = {**_UNKNOWN_LOAD, 'cores': node.cores, **loads.get(node.id, {})}
         statuses.append(
             NodeStatus(
                 id=node.id,
-                cores=node.cores,
                 promised_bytes=node.promised_bytes,
                 capacity_bytes=node.capacity_bytes,
                 free_bytes=host_node.free_bytes,
@@ -219,7 +228,7 @@ def _read_nodes(
                 memory_kind=memory.kind,
                 memory_source=memory.source,
                 memory_bytes=host_node.memory_bytes,
-                **loads.get(node.id, unknown),
+                **load,
             )
         )
     return tuple(statuses)
@@ -228,7 +237,9 @@ def _read_nodes(
 def _loads_of_sample(sample: Sample) -> dict[int, dict[str, float | None]]:
     return {
         node.id: dict(
-            {name: getattr(node, name) for name in _MEASURED}, demand_now_cores=node.demand_cores
+            {name: getattr(node, name) for name in _MEASURED},
+            cores=node.capacity_cores,
+            demand_now_cores=node.demand_cores,
         )
         for node in sample.nodes
     }
@@ -246,6 +257,7 @@ def _loads_of_publication(published: Publication | None) -> dict[int, dict[str, 
         )
         loads[node.id] = dict(
             parts._asdict(),
+            cores=node.cores,
             demand_cores=node.demand_cores,
             remote_ratio=remote_ratio,
             demand_now_cores=demand_now_cores,
@@ -275,6 +287,7 @@ def _read_guests(
         for entry in entries
         if entry.is_in_effect
         for part in entry.parts
+        if part.before != part.after
     }
     return tuple(
         _guest_status(command, observed, guest, entry_by_place)._replace(

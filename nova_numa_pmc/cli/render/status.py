@@ -83,7 +83,7 @@ def _agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
         the publication
     """
     running = (
-        'running (process %d), rebalance = %s' % (agent.pid, agent.rebalance)
+        'running (process %d), rebalance = %s in nova-numa-pmc.conf' % (agent.pid, agent.rebalance)
         if agent.pid
         else 'not running: systemctl start nova-numa-agent'
     )
@@ -105,8 +105,12 @@ def _agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
         lines.append('load unknown (--interval measures it): ' + agent.problem)
     elif not agent.fresh:
         lines.append(
-            'load unknown: the published figures are %s old; --interval measures it'
-            % age(agent.published_age_s)
+            'load unknown: the published figures are %s --interval measures it'
+            % (
+                'dated %s in the future: was the clock set back?' % age(-agent.published_age_s)
+                if agent.published_age_s < 0
+                else '%s old;' % age(agent.published_age_s)
+            )
         )
     else:
         lines.append('load: published %s ago' % age(agent.published_age_s))

@@ -10,6 +10,7 @@ from unittest import mock
 from nova_numa_pmc import model, promises
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.conf import agent as agent_conf, host_options
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import (
     CpusetError,
     NumaPmcError,
@@ -18,7 +19,8 @@ from nova_numa_pmc.exceptions import (
     UnknownGuest,
 )
 from nova_numa_pmc.host import files, guests
-from nova_numa_pmc.state import overrides, pause, promises_file, publication
+from nova_numa_pmc.state import history, overrides, pause, promises_file, publication
+from tests.cases.agent import START_NS
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES, TwoNodes
 from tests.fixtures import domains, fake_host, sysfs
@@ -413,6 +415,74 @@ class StatusTest(OperatingCase):
         why = {guest['name']: guest['why'] for guest in self.run_json('status')[1]['guests']}
         self.assertIn('moved by apply', why[fake_host.name_of(number)])
         self.assertIn('waiting for CPUs', why[fake_host.name_of(number)])
+
+    def test_status_tells_of_the_move_and_not_of_changes_that_kept_the_place(self):
+        place = history.place_of(self.promises()[fake_host.uuid_of(1)])
+        part = history.HistoryPart(fake_host.uuid_of(1), 'g', START_NS, place, place)
+        for number in (1, 2):
+            self.promise(number, 0, since_ns=START_NS)
+        for entry_id, kind, parts in (
+            ('a', plan_records.MOVE, [part._replace(before=place._replace(cpu_nodes=(1,)))]),
+            ('b', plan_records.FETCH, [part, part._replace(uuid=fake_host.uuid_of(2))]),
+        ):
+            move = plan_records.requested_move(kind, (), 'said so')
+            history.append(
+                history.new_entry(entry_id, move, parts, 'agent', '', 0.0, history.DONE, 'why'),
+                self.root,
+            )
+        guests = {guest['uuid']: guest for guest in self.run_json('status')[1]['guests']}
+        moved, stayed = (guests[fake_host.uuid_of(number)] for number in (1, 2))
+        self.assertEqual(('a', None), (moved['moved'], stayed['moved']))
+        self.assertTrue(stayed['why'].startswith('placed '), stayed['why'])
+
+    def test_the_cores_of_nodes_in_status_are_those_of_its_pressure(self):
+        """A part of a node's CPU time was stolen from the host."""
+        self.assertEqual(
+            [4.0, 4.0], [node['cores'] for node in self.run_json('status')[1]['nodes']]
+        )
+        agent = self.open_agent(agent_conf.OFF)
+        for ago_s in (10, 5, 0):
+            at_s = 10 - ago_s
+            stolen = {cpu: at_s / 2 if cpu < 4 else 0 for cpu in range(8)}
+            self.host.set_cpu_times(dict.fromkeys(range(8), 0), stolen_by_cpu=stolen)
+            self.tick(agent, at_s, realtime_s=time.time() - ago_s)
+        stolen_node, other = self.run_json('status')[1]['nodes']
+        self.assertEqual((2.0, 4.0), (stolen_node['cores'], other['cores']))
+
+        def wait(seconds):
+            self.now_s += seconds
+            stolen = {cpu: 6 if cpu < 4 else 0 for cpu in range(8)}
+            self.host.set_cpu_times(dict.fromkeys(range(8), 0), stolen_by_cpu=stolen)
+
+        self.wait = wait
+        stolen_node, other = self.run_json('status', '--interval', '5')[1]['nodes']
+        self.assertEqual((3.2, 4.0), (stolen_node['cores'], other['cores']))
+
+    def test_status_lists_no_running_guest_as_not_running_though_it_cannot_be_read(self):
+        for number in (1, 2, 9):
+            self.run_command('ignore', fake_host.uuid_of(number))
+        os.unlink(self.host.path('run/libvirt/qemu/%s.xml' % fake_host.name_of(2)))
+        self.host.write('run/libvirt/qemu/%s.xml' % fake_host.name_of(1), '<damaged')
+        absent = [override['uuid'] for override in self.run_json('status')[1]['not_running']]
+        self.assertEqual([fake_host.uuid_of(number) for number in (2, 9)], absent)
+
+    def test_status_tells_why_a_running_agent_has_published_nothing(self):
+        self.host.write('proc/77/cmdline', 'nova-numa-agent\0')
+        for conf, text in (
+            ('', 'measures it): the agent has published nothing yet\n'),
+            ('[agent]\npublish = false\n', 'measures it): [agent] publish is false\n'),
+        ):
+            with self.subTest(conf):
+                self.host.configure(conf)
+                self.assertIn(text, self.run_command('status')[1])
+
+    def test_status_tells_where_it_has_read_whether_the_agent_moves_guests(self):
+        self.host.write('proc/77/cmdline', 'nova-numa-agent\0')
+        self.host.configure('[agent]\nrebalance = dry-run\n')
+        self.assertIn(
+            'agent: running (process 77), rebalance = dry-run in nova-numa-pmc.conf\n',
+            self.run_command('status')[1],
+        )
 
     def test_status_tells_what_the_operator_said_of_guests(self):
         self.run_command('pin', fake_host.name_of(1))
