@@ -143,7 +143,7 @@ class Sampler:
         nodes = build_sample.node_samples(
             host.nodes, uses, capacities, guest_samples, bool(resctrl_counts)
         )
-        nodes = self._with_promised_bytes(host, nodes, problems)
+        nodes = self._with_promised_bytes(host, nodes, bool(guests), problems)
         return Sample(
             taken_s,
             elapsed_ns / 1e9,
@@ -283,7 +283,11 @@ class Sampler:
         )
 
     def _with_promised_bytes(
-        self, host: model.Topology, nodes: tuple[NodeSample, ...], problems: list[str]
+        self,
+        host: model.Topology,
+        nodes: tuple[NodeSample, ...],
+        with_guests: bool,
+        problems: list[str],
     ) -> tuple[NodeSample, ...]:
         directory = host_options.path_under_root(self._root, self._options.state_dir)
         try:
@@ -291,10 +295,12 @@ class Sampler:
         except StateError as error:
             problems.append(str(error))
             return nodes
-        if host_promises is None:  # no guest has been placed since boot
+        if host_promises is None and with_guests:  # they were not placed, or the file was lost
             return nodes
         view = host_view.view(
-            host, host_promises.promises.values(), self._options.placement_options
+            host,
+            host_promises.promises.values() if host_promises else (),
+            self._options.placement_options,
         )
         return tuple(
             node._replace(promised_bytes=node_view.promised_bytes)
