@@ -66,7 +66,7 @@ class HistoryPart(Record):
 
     :param since_ns: ``since_ns`` of its promise, which tells one start of a guest from the next
     :param before, after: its place before and after the move; if the move was not begun, ``after``
-        is the place that was planned
+        is the place that was planned, and the nodes of memory that would have stayed are left out
     """
 
     uuid: str

@@ -86,8 +86,8 @@ def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:
             tables.clock_time(entry.taken_s),
             entry.mover,
             part.name,
-            _place_text(part.before),
-            _place_text(part.after),
+            _place_text(part.before, entry.result),
+            _place_text(part.after, entry.result),
             tables.short_number(part.moved_bytes, 1024),
             '%.1f s' % entry.seconds,
             entry.result.replace('_', ' '),
@@ -104,8 +104,11 @@ def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:
     )
 
 
-def _place_text(place: history.PromisedPlace) -> str:
+def _place_text(place: history.PromisedPlace, result: str) -> str:
     """Return a place such as '0', or '0, memory 1' if the memory is on other nodes."""
     cpus = format_nodes(place.cpu_nodes) or 'any'
+    # The memory is only recorded once a move begins, except for that which it would have moved.
+    if result == history.REFUSED and not place.mem_nodes:
+        return cpus
     mems = format_nodes(place.mem_nodes) or 'any'
     return cpus if cpus == mems else '%s, memory %s' % (cpus, mems)

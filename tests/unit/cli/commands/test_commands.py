@@ -509,6 +509,18 @@ class HistoryTest(OperatingCase):
             'no moves in the history\n', self.run_command('history', '--guest', 'x')[1]
         )
 
+    def test_history_shows_no_memory_of_a_guest_whose_move_was_not_begun(self):
+        for kind, mem_nodes in ((plan_records.MOVE, (1,)), (plan_records.WIDEN, ())):
+            with self.subTest(kind):
+                part = plan_records.PlanPart(fake_host.uuid_of(1), 'g', (0,), (1,), mem_nodes, 0)
+                move = plan_records.requested_move(kind, (part,), 'why')
+                history.append(
+                    history.new_entry('a', move, (), 'agent', '', 0.0, history.REFUSED, 'no room'),
+                    self.root,
+                )
+                row = self.run_command('history')[1].splitlines()[-1]
+                self.assertIn('g      0     1 ', row)
+
     def test_history_lists_one_guest_by_any_of_its_names(self):
         domains.write_status(
             self.root, fake_host.name_of(2), self.xml(2).replace(b"id='7'", b"id='8'"), 4002
