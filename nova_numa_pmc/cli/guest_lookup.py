@@ -31,17 +31,28 @@ def find(text: str, running: Collection[Guest], problems: Iterable[str] = ()) ->
         for guest in running:
             if text == identifier_of(guest):
                 return guest
-    names = sorted(guest.name for guest in running)
+    error = unknown(text, [guest.name for guest in running], 'is running here', 'guests here')
+    raise UnknownGuest('; '.join((str(error), *problems)))
+
+
+def unknown(text: str, known_names: Iterable[str], lacks: str, known: str) -> UnknownGuest:
+    """Return the error about a guest that was not found, which lists similar names.
+
+    :param lacks: what no guest of that name does, such as 'is running here'
+    :param known: what the guests with ``known_names`` are, such as 'guests here'
+    """
+    names = sorted(known_names)
     similar_names = difflib.get_close_matches(text, names, _NAMES_SHOWN)
     similar_names += [
         name for name in names if text and text in name and name not in similar_names
     ]
     names_shown = (similar_names or names)[:_NAMES_SHOWN]
-    raise UnknownGuest(
-        'no guest %.80r is running here; %s: %s'
+    return UnknownGuest(
+        'no guest %.80r %s; %s: %s'
         % (
             text,
-            'similar names' if similar_names else 'guests here',
+            lacks,
+            'similar names' if similar_names else known,
             ', '.join(names_shown) or 'none',
         )
         + (
@@ -49,5 +60,4 @@ def find(text: str, running: Collection[Guest], problems: Iterable[str] = ()) ->
             if not similar_names and len(names) > len(names_shown)
             else ''
         )
-        + ''.join('; ' + problem for problem in problems)
     )

@@ -20,14 +20,16 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import arguments, exits, live, parse
+from nova_numa_pmc.cli import arguments, exits, guest_lookup, live, parse
 from nova_numa_pmc.cli.render import report, summary, tables
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.recordings import replay
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from nova_numa_pmc.sample_records import Sample
 
 _EMPTY = 'contains no samples yet'
 
@@ -84,7 +86,7 @@ def read(args: argparse.Namespace) -> tuple[summary.RecordedSeries, list[report.
     """Read the recording.
 
     :returns: (the series of the chosen guests and times, the two windows to compare or none)
-    :raises NumaPmcError: a time is malformed, or nothing was recorded then
+    :raises NumaPmcError: a time is malformed, or nothing was recorded then or of these guests
     """
     span = from_s = to_s = None
     windows = []
@@ -93,9 +95,14 @@ def read(args: argparse.Namespace) -> tuple[summary.RecordedSeries, list[report.
         from_s, to_s = (parse.time_s(text, *span) for text in (args.from_, args.to))
         windows = [parse.window_s(text, *span) for text in (args.before, args.after) if text]
     samples = replay.read(args.file, lambda line: print('report: %s' % line, file=sys.stderr))
-    recorded = summary.gather(
-        (live.select_guests(sample, args.guest) for sample in samples), from_s, to_s
-    )
+    names_by_uuid: dict[str, str] = {}
+
+    def selected() -> Iterator[Sample]:
+        for sample in samples:
+            names_by_uuid.update((guest.uuid, guest.name) for guest in sample.guests)
+            yield live.select_guests(sample, args.guest)
+
+    recorded = summary.gather(selected(), from_s, to_s)
     if not recorded.samples:
         if span is None:
             raise NumaPmcError('%s: %s' % (args.file, _EMPTY))
@@ -103,7 +110,23 @@ def read(args: argparse.Namespace) -> tuple[summary.RecordedSeries, list[report.
             '%s: nothing was recorded at that time; the recording spans %s to %s'
             % (args.file, *(tables.clock_time(time_s) for time_s in span))
         )
+    _check_names(args.guest or (), names_by_uuid)
     return recorded, windows
+
+
+def _check_names(names: Sequence[str], names_by_uuid: Mapping[str, str]) -> None:
+    """Tell of the guests that were not recorded.
+
+    :raises UnknownGuest: none was
+    """
+    recorded = {*names_by_uuid, *names_by_uuid.values()}
+    unknown = [name for name in names if name not in recorded]
+    if unknown and len(unknown) == len(names):
+        raise guest_lookup.unknown(
+            unknown[0], names_by_uuid.values(), 'was recorded', 'guests in the recording'
+        )
+    for name in unknown:
+        print('report: no guest %.80r was recorded' % name, file=sys.stderr)
 
 
 def _span(path: str) -> tuple[float, float]:

@@ -33,7 +33,7 @@ from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.recordings import replay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from nova_numa_pmc.sample_records import Sample
 
@@ -100,7 +100,18 @@ def _frames(args: argparse.Namespace, wait: Callable[[float], None]) -> Iterator
     :param wait: waits for the given number of seconds
     """
     for sample in _samples(args, wait):
-        yield _frame(live.select_guests(sample, args.guest), args)
+        yield _frame(_select_guests(sample, args.guest or ()), args)
+
+
+def _select_guests(sample: Sample, names: Collection[str]) -> Sample:
+    """Return a sample with only the named guests, and a problem for each that is not in it."""
+    running = {name for guest in sample.guests for name in (guest.name, guest.uuid)}
+    return live.select_guests(sample, names)._replace(
+        problems=(
+            *sample.problems,
+            *('no guest %.80r is running' % name for name in names if name not in running),
+        )
+    )
 
 
 def _frame(sample: Sample, args: argparse.Namespace) -> live.Frame:

@@ -16,7 +16,7 @@ import unittest.mock
 from nova_numa_pmc.cli import live, parse, render
 from nova_numa_pmc.cli.commands import record, report, top
 from nova_numa_pmc.cli.render import report as rendered, tables
-from nova_numa_pmc.exceptions import NumaPmcError
+from nova_numa_pmc.exceptions import NumaPmcError, UnknownGuest
 from nova_numa_pmc.recordings import recording
 from tests.fixtures import samples
 from tests.fixtures.clock import Clock
@@ -92,6 +92,12 @@ class TestTop(Viewing):
         self.assertEqual(
             [uuid], [g.uuid for g in live.select_guests(samples.sample(), [uuid]).guests]
         )
+
+    def test_top_tells_of_a_guest_that_is_not_running(self):
+        self.record(samples.sample(BASE_S))
+        code, text, err = self.top('--guest', 'instance-00000002', '--guest', 'no-such')
+        self.assertEqual((0, "problem: no guest 'no-such' is running\n"), (code, err))
+        self.assertIn('instance-00000002', text)
 
     def test_top_tells_a_problem_once(self):
         no_pmu = 'no PMU: load the driver\x1b[2J'
@@ -302,6 +308,15 @@ class TestReport(Viewing):
         data = json.loads(text)
         self.assertEqual(5, data['samples'])
         self.assertEqual(['instance-00000002'], [guest['name'] for guest in data['guests']])
+
+    def test_report_of_guests_that_were_not_recorded_is_an_error(self):
+        with self.assertRaisesRegex(
+            UnknownGuest, "no guest 'instance-0000001' was recorded; similar names: instance-0"
+        ):
+            self.report('--guest', 'instance-0000001')
+        code, text, err = self.report('--guest', samples.guest_sample(2).uuid, '--guest', 'zz')
+        self.assertEqual((0, "report: no guest 'zz' was recorded\n"), (code, err))
+        self.assertIn('instance-00000002', text)
 
     def test_report_of_a_window_without_samples_says_what_there_is(self):
         with self.assertRaisesRegex(NumaPmcError, 'the window .* contains no samples'):
