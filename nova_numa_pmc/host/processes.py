@@ -45,7 +45,7 @@ def find(root: str, name: str) -> Process | None:
     """Return the first process of a service, or None if the service is not running.
 
     A service that was started by an interpreter is recognised by its script, and one that has set
-    its process title by the command line in the title.
+    its process title by the command line in the title. A user's own process is not a service.
     """
     for pid in files.list_pids(root):
         process = _describe(root, os.path.join(root, 'proc', str(pid)), pid, name)
@@ -80,6 +80,8 @@ def _describe(root: str, directory: str, pid: int, name: str) -> Process | None:
     )
     if name not in [os.path.basename(part) for part in (*command[:1], *script)]:
         return None
+    if _is_of_user_session(directory):
+        return None
     is_same = _same_root(root, directory)
     return Process(
         name,
@@ -91,6 +93,20 @@ def _describe(root: str, directory: str, pid: int, name: str) -> Process | None:
         root if is_same else os.path.join(directory, 'root'),
         is_same,
     )
+
+
+def _is_of_user_session(process: str) -> bool:
+    """Return whether a process belongs to a user's session rather than to a service.
+
+    Users choose the command lines of their processes. One that was taken for nova-compute would
+    choose the file from which the pool of all guests is read. They cannot move them out of
+    systemd's user.slice, in which all of their sessions are. The uid does not tell: a process of
+    su or sudo is root's, but its command line is the user's.
+
+    :param process: the process's directory in procfs
+    """
+    groups = files.read_optional(process, 'cgroup') or ''
+    return any('user.slice' in line.split('/') for line in groups.splitlines())
 
 
 def _started_s(root: str, process: str) -> float | None:

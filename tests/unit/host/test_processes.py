@@ -54,6 +54,17 @@ class ProcessesTest(unittest.TestCase):
         add_process(self.root, 21, ('/usr/bin/python3', '-m', 'x', '/usr/bin/nova-compute.log'))
         self.assertIsNone(processes.find(self.root, 'nova-compute'))
 
+    def test_a_process_in_the_session_of_a_user_is_not_taken_for_the_service(self):
+        for cgroup in (
+            '0::/user.slice/user-1000.slice/session-2.scope\n',
+            '0::/../../user.slice/user-1000.slice/user@1000.service/app.slice\n',
+            '4:cpuset:/\n1:name=systemd:/user.slice/user-1000.slice/session-2.scope\n0::/\n',
+        ):
+            with self.subTest(cgroup), tempfile.TemporaryDirectory() as root:
+                add_process(root, 20, ('/home/eve/nova-compute',), cgroup=cgroup)
+                add_process(root, 30, ('/usr/bin/nova-compute',))
+                self.assertEqual(30, processes.find(root, 'nova-compute').pid)
+
     def test_kernel_threads_and_what_ended_are_passed_over(self):
         write(self.root, 'proc/2/cmdline', '')
         write(self.root, 'proc/3/comm', 'ended\n')
