@@ -28,12 +28,14 @@ def decide_beside_memory(
 
     It has to stay if it cannot be moved, or exceeds the option ``follow_memory_over_mib``.
 
-    :returns: the new decision, or ``decision`` itself if the memory can follow it; and where the
-        memory is, {node id: bytes}: all of it, and its huge pages alone (None if it has none, or
-        if they are not reported)
+    :returns: the new decision, or ``decision`` itself if the memory can follow it or is unknown;
+        and where the memory is, {node id: bytes}: all of it, and its huge pages alone (None if it
+        has none, or if they are not reported)
     :raises NumaPmcError: as :func:`promises.decide_promise`
     """
     by_node, huge_by_node = _read_memory_by_node(guest, groups, root)
+    if guest.page_bytes and huge_by_node is None:  # the rest is QEMU's own memory
+        return decision, by_node, None
     homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
     elsewhere_bytes = cgroups.bytes_elsewhere(by_node, homes)
     must_stay = (

@@ -635,7 +635,10 @@ class MemoryLiesTest(HookTest):
         )
 
     def cpus_with_huge_pages(self, node, normal_bytes=0):
-        """Place a guest on node 0 while its huge pages are on ``node``; return its CPUs."""
+        """Place a guest on node 0 while its huge pages are on ``node``; return its CPUs.
+
+        :param node: None: where they are is unknown
+        """
         sysfs.build_sysfs(
             self.root,
             [
@@ -644,9 +647,10 @@ class MemoryLiesTest(HookTest):
             ],
         )
         tree = self.host.launch(1, bytes_by_node={0: 0, 1: normal_bytes})
-        tree.write_file(
-            'proc/4001/numa_maps', '7f00 default huge N%d=256 kernelpagesize_kB=2048\n' % node
-        )
+        if node is not None:
+            tree.write_file(
+                'proc/4001/numa_maps', '7f00 default huge N%d=256 kernelpagesize_kB=2048\n' % node
+            )
         tree.write_file('proc/4001/status', 'VmRSS:\t 9 kB\nHugetlbPages:\t 524288 kB\n')
         xml = fake_host.domain_xml(1, extra=HUGE)
         self.call('start', 1, xml)
@@ -656,6 +660,9 @@ class MemoryLiesTest(HookTest):
     def test_cpus_follow_huge_pages(self):
         self.assertEqual('4-7', self.cpus_with_huge_pages(1))
         self.assertIn('(local)', self.host.logged()[-1])
+
+    def test_cpus_do_not_follow_the_memory_of_qemu_if_the_huge_pages_are_unknown(self):
+        self.assertEqual('0-3', self.cpus_with_huge_pages(None, MIB))
 
     def test_huge_pages_at_home_are_not_too_much_to_move(self):
         self.assertEqual('0-3', self.cpus_with_huge_pages(0))

@@ -33,17 +33,18 @@ def read_bytes_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
         lines = read_kernel_file(os.path.join(root, 'proc/%d/numa_maps' % pid)).splitlines()
         for line in lines:
             words = line.split(' ')
-            if 'huge' not in words:
+            counts = [
+                (int(node[1:]), int(pages))
+                for node, equals, pages in [word.partition('=') for word in words]
+                if equals and node[:1] == 'N' and node[1:].isdigit()
+            ]
+            if 'huge' not in words or not counts:  # the kernel names no size if there are no pages
                 continue
             page_bytes = next(
                 int(word[18:]) << 10 for word in words if word.startswith('kernelpagesize_kB=')
             )
-            for word in words:
-                node, equals, pages = word.partition('=')
-                if equals and node[:1] == 'N' and node[1:].isdigit():
-                    by_node[int(node[1:])] = (
-                        by_node.get(int(node[1:]), 0) + int(pages) * page_bytes
-                    )
+            for node, pages in counts:
+                by_node[node] = by_node.get(node, 0) + pages * page_bytes
     except (OSError, ValueError, StopIteration):
         return {}
     return by_node

@@ -28,6 +28,10 @@ class HugetlbTest(unittest.TestCase):
         self.assertEqual({}, self.read(None))
         self.assertEqual({}, hugetlb.read_bytes_by_node(None))
 
+    def test_a_mapping_without_pages_does_not_hide_the_others(self):
+        unused = '7f1100000000 default file=/memfd:unused\\040(deleted) huge\n'
+        self.assertEqual(self.read(MAPS), self.read(unused + MAPS))
+
     def test_malformed_lines_are_left_out(self):
         self.assertEqual({}, self.read('7f00 default huge N0=2'))
         self.assertEqual({}, self.read('7f00 default huge N0=x kernelpagesize_kB=2048'))
