@@ -249,10 +249,14 @@ def _are_all_known(maxima: tuple[int, ...], figures: tuple[int, ...], count: int
     """Return whether all values are known, that is, none of them is :data:`UNKNOWN`.
 
     :param figures: the current values
-    :raises ValueError: they are not all whole numbers in range
+    :raises ValueError: they are not all whole numbers in range, or a node has CPUs but no cores
     """
     values = maxima + figures
     if set(map(type, values)) != _INT_ONLY or max(values) > METRIC_VALUE_MAX:
+        raise ValueError
+    if 0 in maxima[:count] and any(
+        cpus and not cores for cores, cpus in zip(maxima[:count], maxima[count:])
+    ):
         raise ValueError
     if min(values) >= 0:
         return True

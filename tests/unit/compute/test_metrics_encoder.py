@@ -311,6 +311,7 @@ class RefusalTest(unittest.TestCase):
             'text': ({'0': 'x'},),
             'huge': ({'pmc.p0': 2**51},),
             'negative bandwidth': ({}, {'0': -5}),
+            'CPUs without a core': ({}, {'pmc.c1': 0}),
             'no nodes': ({}, {'pmc.nodes': 0}),
             '1,000 nodes': ({}, {'pmc.nodes': 1000}),
             'a node more': ({}, {'pmc.nodes': 3}),
@@ -319,6 +320,9 @@ class RefusalTest(unittest.TestCase):
         }.items():
             with self.subTest(name):
                 self.assertIsNone(self.decoded(*changes))
+
+    def test_a_node_without_cpus_may_have_no_core(self):
+        self.assertIsNotNone(self.decoded({}, {'pmc.c1': 0, 'pmc.t1': 0}))
 
     def test_a_newer_minor_version_may_say_more(self):
         self.assertIsNotNone(self.decoded({'pmc': 199, 'pmc.new': 1}))

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import copy
 import datetime
 import os
 import random
@@ -449,10 +450,13 @@ class FuzzTest(unittest.TestCase):
         rng, guest_request = random.Random(4), requests.read(request_spec())
         neighbours = [host_state(0.2, 0.3), host_state(0.9, 0.8)] * 5
         options = refusals.FilterOptions(False, 1.0, False)
-        original, odd, unknown = metric_list(build_publication(0.5, 0.25)), host_state(0.5, 0.5), 0
+        originals = [metric_list(build_publication(*nodes)) for nodes in ((0.5, 0.25), (0.5,))]
+        coreless = copy.deepcopy(originals[1])
+        coreless[-1]['numa_membw_values'].update({'pmc.c0': 0, '0': 0})
+        odd, unknown = host_state(0.5, 0.5), 0
         calm = [cpu_loss((2.0, 3.0), 0, 1.0, 10), cpu_loss((9.0, 8.0), 1, 1.0, 10)] * 5
         for at in range(MUTATIONS):
-            odd.metrics = mutate(rng, original)
+            odd.metrics = mutate(rng, originals[at % 2]) if at else coreless
             estimates = [
                 subject.estimate(one, guest_request, RULES, NOW_S) for one in [odd, *neighbours]
             ]
