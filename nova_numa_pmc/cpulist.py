@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parse and format lists of CPUs and nodes as the kernel does, such as '0-3,8'.
 
-The libvirt hook imports this module at every guest start, so it imports only light modules.
+The module also has the checks of numbers and names that several packages share. The libvirt hook
+imports it at every guest start, so it imports only light modules.
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ BLANK = ' \t\n\r\v\f\0'
 
 HEX_DIGITS = frozenset('0123456789abcdef')
 
+#: Control characters, line separators and overrides of the writing direction: all characters that
+#: could split text into lines or make it look like other text. Any other character that this
+#: version of Python considers unprintable may be next year's emoji.
+_NOT_IN_NAMES = frozenset(
+    map(chr, (*range(0x20), *range(0x7F, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A)))
+)
+
 
 def is_number(text: str, max_length: int = 19) -> bool:
     """Return whether the text consists of 1 to ``max_length`` decimal digits.
@@ -30,6 +38,19 @@ def is_number(text: str, max_length: int = 19) -> bool:
     ``str.isdigit`` also accepts digits of other scripts, and ``int`` accepts '_', '+' and spaces.
     """
     return len(text) <= max_length and text.isascii() and text.isdigit()
+
+
+def is_one_line(text: str) -> bool:
+    """Return whether no character ends a line, controls a terminal or is half of a surrogate."""
+    return text.isprintable() or (
+        _NOT_IN_NAMES.isdisjoint(text)
+        and not any('\ud800' <= character <= '\udfff' for character in text)
+    )
+
+
+def is_label(text: str) -> bool:
+    """Return whether a text has at most 255 characters, none of which ends a line."""
+    return len(text) <= 255 and is_one_line(text)
 
 
 def parse_cpulist(text: str) -> frozenset[int]:

@@ -8,7 +8,7 @@ truncated.
 
 from __future__ import annotations
 
-from nova_numa_pmc.cpulist import CPUS_MAX, HEX_DIGITS, is_number
+from nova_numa_pmc.cpulist import CPUS_MAX, HEX_DIGITS, is_label, is_number, is_one_line
 from nova_numa_pmc.exceptions import DomainError
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -24,13 +24,6 @@ VCPUS_MAX = 65536
 LISTED_MAX = 1 << 22
 # An item takes as much time as this many numbers.
 _ITEM_COST = 16
-
-#: Control characters, line separators and overrides of the writing direction: all characters that
-#: could split text into lines or make it look like other text. Any other character that this
-#: version of Python considers unprintable may be next year's emoji.
-_NOT_IN_NAMES = frozenset(
-    map(chr, (*range(0x20), *range(0x7F, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A)))
-)
 
 
 def parse_uuid(text: str) -> str:
@@ -49,15 +42,9 @@ def parse_name(text: str) -> str:
     """
     if not 0 < len(text.encode('utf-8', 'surrogatepass')) <= NAME_MAX_BYTES:
         raise DomainError('the name is not 1 to %d bytes long: %a' % (NAME_MAX_BYTES, text[:40]))
-    if '/' in text or text in ('.', '..') or not (text.isprintable() or _is_one_line(text)):
+    if '/' in text or text in ('.', '..') or not is_one_line(text):
         raise DomainError('the name has a slash or control characters: %a' % text[:80])
     return text
-
-
-def _is_one_line(text: str) -> bool:
-    return _NOT_IN_NAMES.isdisjoint(text) and not any(
-        '\ud800' <= character <= '\udfff' for character in text
-    )
 
 
 def parse_integer(what: str, digits: str, minimum: int, maximum: int) -> int:
@@ -139,8 +126,3 @@ def parse_label(what: str, text: str) -> str:
             '%s: %a is longer than 255 characters or has control characters' % (what, text[:40])
         )
     return text
-
-
-def is_label(text: str) -> bool:
-    """Return whether a text has at most 255 characters, none of which ends a line."""
-    return len(text) <= 255 and (text.isprintable() or _is_one_line(text))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cpulist import is_number
+from nova_numa_pmc.cpulist import is_label, is_number
 from nova_numa_pmc.exceptions import DomainError, GuestGone, StateError
 from nova_numa_pmc.host import domain_memory, domain_values as values, domain_xml, files
 from nova_numa_pmc.host.domain_xml import attribute_values
@@ -431,7 +431,7 @@ def _extra_specs(elements: Elements) -> dict[str, str]:
         if key in specs:
             raise DomainError('the extra spec %a occurs twice' % key)
         specs[key] = element.text.strip()
-        if key.startswith(model.EXTRA_SPEC_PREFIX) and not values.is_label(specs[key]):
+        if key.startswith(model.EXTRA_SPEC_PREFIX) and not is_label(specs[key]):
             # An invalid hint is ignored; this text is not a valid value, and can be logged.
             specs[key] = ascii(specs[key][:_SHOWN_MAX])
     return specs

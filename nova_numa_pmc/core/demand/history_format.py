@@ -21,14 +21,14 @@ from nova_numa_pmc.core.demand.histories import (
     UsageHistory,
 )
 from nova_numa_pmc.core.demand.streams import BIN_COUNT, Stream
-from nova_numa_pmc.cpulist import is_number
+from nova_numa_pmc.cpulist import is_label, is_number
 from nova_numa_pmc.exceptions import require_major
 
 if TYPE_CHECKING:
     from typing import Any
 
 MAJOR, MINOR = 1, 0
-_NODES_MAX, _NAME_MAX, _VCPUS_MAX = 1024, 255, 1 << 16
+_NODES_MAX, _VCPUS_MAX = 1024, 1 << 16
 #: A value above any real demand, traffic, variance or time: a file with a higher one is damaged.
 _HISTORY_VALUE_MAX = 1e30
 
@@ -153,7 +153,10 @@ def _stream_from_data(values: Any) -> Stream:
 
 
 def _text(value: Any) -> str:
-    return json_values.text(value, _NAME_MAX)
+    text = json_values.of_type(str, value)
+    if not is_label(text):
+        raise ValueError('%.40a is too long or has control characters' % text)
+    return text
 
 
 def _amount(value: Any) -> float:

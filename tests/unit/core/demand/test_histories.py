@@ -233,6 +233,14 @@ class FormatTest(unittest.TestCase):
         histories.flavors['m9'] = (3, 1.5)
         return history_format.to_data(histories)
 
+    def test_histories_of_a_flavor_with_any_name_that_nova_takes_are_read(self):
+        for name in ('\u3000', 'm1\xa0large', '\U0001fae8', 'x' * 255):
+            histories = subject.Histories()
+            histories.flavors[name] = (3, 1.5)
+            data = json.loads(json.dumps(history_format.to_data(histories)))
+            with self.subTest(name):
+                self.assertEqual({name: (3, 1.5)}, history_format.from_data(data).flavors)
+
     def test_members_of_a_newer_writer_are_ignored(self):
         data = dict(self.whole(), schema='1.7', new=1)
         data['guests'][GUEST]['new'] = [1]
@@ -273,6 +281,8 @@ class FormatTest(unittest.TestCase):
             'guests of text': {'guests': 'ab'},
             'a guest of text': {'guests': {'a': 'b'}},
             'a line break': {'guests': {'a\nb': self.whole()['guests'][GUEST]}},
+            'a surrogate': guest(flavor='\ud800'),
+            'a long name': guest(flavor='x' * 256),
             'one horizon': guest(demand=[[1.0, 1.0, 0.0]]),
             'a negative mean': guest(demand=[[1.0, -1.0, 0.0], []]),
             'no weight': guest(demand=[[0, 1.0, 0.0], []]),
