@@ -103,9 +103,10 @@ def _compile(site: str) -> list[str]:
         capture_output=True,
     )
     if completed.returncode:
+        words = (completed.stdout or completed.stderr).decode(errors='replace').split()
         return [
             'could not byte-compile the package, so each start of a guest takes longer: %s'
-            % (completed.stdout or completed.stderr).decode(errors='replace').strip()[-200:]
+            % ' '.join(words)[-200:]
         ]
     return []
 

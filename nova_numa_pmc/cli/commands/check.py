@@ -39,6 +39,7 @@ from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.finding import ERROR, SEVERITIES, WARNING, Finding
 from nova_numa_pmc.host import confinement, nova_conf, processes
+from nova_numa_pmc.json_values import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -140,10 +141,11 @@ def to_lines(roles: Sequence[str], findings: Sequence[Finding]) -> list[str]:
     """Return the findings as lines of text, each with its remedy."""
     lines = []
     for finding in findings:
-        lines.append('%s: %s [%s]' % (finding.severity, finding.message, finding.code))
-        lines.append('  remedy: %s' % finding.remedy)
+        message = printable(finding.message)
+        lines.append('%s: %s [%s]' % (finding.severity, message, finding.code))
+        lines.append('  remedy: %s' % printable(finding.remedy))
         if finding.file and finding.file not in finding.message:
-            lines.append('  file: %s' % finding.file)
+            lines.append('  file: %s' % printable(finding.file))
     counts = [
         '%d %s%s' % (count, severity, '' if count == 1 else 's')
         for severity in SEVERITIES

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.checks import hook as hook_checks
 from nova_numa_pmc.cli import arguments, exits, hook_install
 from nova_numa_pmc.cpulist import name_nodes
+from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.state import promises_format
 
 if TYPE_CHECKING:
@@ -96,32 +97,34 @@ def to_data(result: hook_checks.HookStatus | hook_install.InstallResult) -> dict
 
 def _print(result: hook_checks.HookStatus | hook_install.InstallResult) -> None:
     if isinstance(result, hook_install.InstallResult):
-        for line in result.changes + result.notes:
-            print(line)
+        lines = [*result.changes, *result.notes]
     else:
-        _print_status(result)
+        lines = _status_lines(result)
+    for line in lines:
+        print(printable(line))
     for finding in result.findings:
-        print('problem: %s\n  remedy: %s' % (finding.message, finding.remedy), file=sys.stderr)
+        print('problem: ' + printable(finding.message), file=sys.stderr)
+        print('  remedy: ' + printable(finding.remedy), file=sys.stderr)
 
 
-def _print_status(status: hook_checks.HookStatus) -> None:
+def _status_lines(status: hook_checks.HookStatus) -> list[str]:
     installed = status.installed
     state = 'installed' if installed.present else 'not installed'
-    print('hook: %s (%s)' % (state, installed.path))
+    lines = ['hook: %s (%s)' % (state, installed.path)]
     if status.daemon:
-        print(
+        lines.append(
             'daemon: %s, pid %d, label %s'
             % (status.daemon.name, status.daemon.pid, status.daemon.label)
         )
     if status.trial:
-        print('trial: %s' % status.trial.message)
-    for promise in status.promises:
-        print(
-            'guest %s: CPUs on %s, memory on %s, %s'
-            % (
-                promise.name,
-                name_nodes(promise.cpu_nodes),
-                name_nodes(promise.mem_nodes),
-                promise.origin,
-            )
+        lines.append('trial: %s' % status.trial.message)
+    return lines + [
+        'guest %s: CPUs on %s, memory on %s, %s'
+        % (
+            promise.name,
+            name_nodes(promise.cpu_nodes),
+            name_nodes(promise.mem_nodes),
+            promise.origin,
         )
+        for promise in status.promises
+    ]

@@ -12,6 +12,7 @@ import unittest
 from nova_numa_pmc.checks import interpreter, monitor, scheduler
 from nova_numa_pmc.cli.commands import check
 from nova_numa_pmc.cmd import rebalance
+from nova_numa_pmc.finding import NOTE, Finding
 from nova_numa_pmc.state import publication
 from tests.fixtures import fake_host, model_records
 from tests.fixtures.services import add_process
@@ -186,6 +187,13 @@ class CheckCommandTest(unittest.TestCase):
             ['monitor-shim-missing'], [f.code for f in check.collect(args, ('compute',), ask)]
         )
         self.assertEqual([('/usr/bin/python3', os.geteuid())], asked)
+
+    def test_text_of_a_finding_cannot_control_the_terminal(self):
+        odd = Finding('code', NOTE, 'a\x1b[2J', 'b\x9b', '/etc/\udc80\n')
+        self.assertEqual(
+            ['note: a?[2J [code]', '  remedy: b?', '  file: /etc/??'],
+            check.to_lines(('compute',), [odd])[:3],
+        )
 
     def test_text_has_finding_remedy_and_summary(self):
         out = io.StringIO()

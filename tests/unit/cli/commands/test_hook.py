@@ -159,6 +159,14 @@ class HookCommandTest(unittest.TestCase):
             self.assertEqual(1, rebalance.main(['hook', 'status', '--root', self.root]))
         self.assertIn('remedy: nova-numa-rebalance hook install', out.getvalue())
 
+    def test_status_as_text_cannot_control_the_terminal(self):
+        self.daemon(label='\x1b[2J (enforce)\n')
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            rebalance.main(['hook', 'status', '--root', self.root])
+        self.assertIn('label ?[2J', out.getvalue())
+        self.assertNotIn('\x1b', out.getvalue())
+
     def test_wrong_usage_of_hook_exits_with_64(self):
         for arguments in (['hook'], ['hook', 'install', '--no-such'], ['no-such']):
             with (
