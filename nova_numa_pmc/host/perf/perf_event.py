@@ -14,6 +14,7 @@ import errno
 import fcntl
 import functools
 import os
+import platform
 import resource
 import struct
 from typing import TYPE_CHECKING
@@ -45,7 +46,8 @@ _READ_FORMAT = 1 | 2 | 4 | 8
 _DISABLED = 1
 _FD_CLOEXEC = 8
 _PID_CGROUP = 4
-_IOC_ID = 0x80082407
+# PERF_EVENT_IOC_ID, in which powerpc encodes the direction differently (its asm/ioctl.h).
+_IOC_ID, _IOC_ID_BY_MACHINE = 0x80082407, {'ppc64le': 0x40082407}
 
 CPU, THREAD, CGROUP = 'cpu', 'thread', 'cgroup'
 
@@ -263,8 +265,9 @@ class EventGroup:
     def add(self, event: Event, disabled: bool = False) -> None:
         """Open one more event in this group, without adding it to ``events``."""
         fd = open_event(event, self.target, self.fds[0] if self.fds else -1, disabled)
+        request = _IOC_ID_BY_MACHINE.get(platform.machine(), _IOC_ID)
         try:
-            self.ids.append(struct.unpack('=Q', fcntl.ioctl(fd, _IOC_ID, bytes(8)))[0])
+            self.ids.append(struct.unpack('=Q', fcntl.ioctl(fd, request, bytes(8)))[0])
         except OSError as error:
             os.close(fd)
             raise _explain(error, event, self.target) from error

@@ -7,11 +7,13 @@ import struct
 import subprocess
 import sys
 import unittest
+from unittest import mock
 
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core.rates import CounterReading, difference
+from nova_numa_pmc.host import system_calls
 from nova_numa_pmc.host.perf import counters, events, perf_event
 from tests.bench import rotation
 from tests.fixtures.working_child import Child, touch
@@ -50,6 +52,23 @@ class Counting(unittest.TestCase):
         counting = counters.Counters()
         self.addCleanup(counting.close)
         return counting, counting.update(wanted)
+
+
+class RequestTest(unittest.TestCase):
+    def test_the_request_for_an_id_is_as_the_architecture_encodes_it(self):
+        for machine, request in (
+            ('x86_64', 0x80082407),
+            ('aarch64', 0x80082407),
+            ('ppc64le', 0x40082407),
+        ):
+            with (
+                self.subTest(machine),
+                mock.patch('platform.machine', return_value=machine),
+                mock.patch.object(system_calls, 'call', return_value=-1),
+                mock.patch('fcntl.ioctl', return_value=bytes(8)) as ioctl,
+            ):
+                perf_event.EventGroup((CLOCK,), perf_event.on_cpu(0))
+                self.assertEqual(request, ioctl.call_args[0][1])
 
 
 class TestThread(Counting):
