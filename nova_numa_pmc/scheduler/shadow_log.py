@@ -83,12 +83,24 @@ class ShadowSummary(Record):
 def decisions(lines: Iterable[str]) -> Iterator[ShadowDecision | None]:
     """Yield the decisions in the lines of a log; None for a decision that cannot be read."""
     for line in lines:
-        _, mark, text = line.partition(shadow.MARK)
-        if mark:
+        if shadow.MARK in line:
+            text = _message(line).partition(shadow.MARK)[2]
             try:
                 yield _decision(json.loads(text[:_LINE_MAX]))
             except (ValueError, TypeError, KeyError, IndexError, RecursionError):
                 yield None
+
+
+def _message(line: str) -> str:
+    """Return the message in a line of JSON, which oslo.log (use_json) or Docker has written."""
+    for key in ('log', 'message'):  # in this order: Docker's line contains that of oslo.log
+        if line.startswith('{'):
+            try:
+                text = json.loads(line[:_LINE_MAX])[key]
+            except (ValueError, KeyError, RecursionError):
+                continue  # not such a line
+            line = text if type(text) is str else line
+    return line
 
 
 def _decision(data: Any) -> ShadowDecision:

@@ -57,10 +57,9 @@ def run(args: argparse.Namespace) -> int:
         print('\n'.join(to_lines(summary)))
     if summary.unreadable:
         print('unreadable lines, left out: %d' % summary.unreadable, file=sys.stderr)
-    if not summary.decisions:
+    elif not summary.decisions:
         print('no shadow mode lines: set [numa_pmc] mode = shadow in nova.conf', file=sys.stderr)
-        return exits.PROBLEM
-    return exits.OK
+    return exits.OK if summary.decisions else exits.PROBLEM
 
 
 def _lines(paths: list[str]) -> Iterator[str]:

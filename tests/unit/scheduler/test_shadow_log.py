@@ -47,6 +47,20 @@ class SummedTest(unittest.TestCase):
         totals = summed(log_line(0.0, a=0.9, b=None))
         self.assertEqual((1, 1, None), (totals.decisions, totals.changed, totals.pressure))
 
+    def test_decisions_in_logs_of_json_are_read(self):
+        plain = log_line(0.0, a=0.9, b=0.1)
+        oslo = json.dumps({'message': plain.strip(), 'levelname': 'INFO'}) + '\n'
+        docker = json.dumps({'log': plain, 'stream': 'stderr'}) + '\n'
+        both = json.dumps({'log': oslo, 'stream': 'stderr'}) + '\n'
+        for line in (oslo, docker, both, '{req-1} ' + plain, '{"log":{}} ' + plain):
+            with self.subTest(line):
+                totals = summed(line)
+                self.assertEqual((1, 1, 0), (*totals[:2], totals.unreadable))
+
+    def test_decisions_in_other_json_are_unreadable(self):
+        line = json.dumps({'text': log_line(0.0, a=0.9, b=0.1)})
+        self.assertEqual((0, 1), (summed(line).decisions, summed(line).unreadable))
+
     def test_a_log_without_decisions_sums_to_zero(self):
         self.assertEqual((0, 0), summed('x\n')[:2])
 

@@ -64,6 +64,14 @@ class DecisionsTest(unittest.TestCase):
             self.assertEqual(1, code)
             self.assertIn('log.1.gz: damaged', err)
 
+    def test_the_mode_is_not_blamed_for_unreadable_lines(self):
+        odd = self.directory / 'log'
+        odd.write_text('numa_pmc decision: {\n')
+        code, _, err = self.call(odd)
+        self.assertEqual(1, code)
+        self.assertIn('unreadable lines, left out: 1', err)
+        self.assertNotIn('mode = shadow', err)
+
     def test_a_log_that_cannot_be_used_is_refused(self):
         empty = self.directory / 'log'
         empty.write_text('nothing of ours\n')
