@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from typing import TYPE_CHECKING
@@ -155,11 +156,20 @@ def _shadow_host(
 
 def _mode(host_state: HostState, default: str) -> str:
     """Return the mode of a host; of its aggregates' modes, the most cautious one counts."""
+    modes = scheduler_conf.OFF, scheduler_conf.SHADOW, scheduler_conf.ON
     values = filters_utils.aggregate_values_from_key(host_state, 'numa_pmc_mode')
-    for mode in (scheduler_conf.OFF, scheduler_conf.SHADOW, scheduler_conf.ON):
-        if mode in values:
-            return mode
-    return default
+    host_modes = {value.strip().lower() for value in values}
+    for unknown in host_modes.difference(modes):
+        _warn_of_mode(unknown)
+    return next((mode for mode in modes if mode in host_modes), default)
+
+
+@functools.cache
+def _warn_of_mode(value: str) -> None:
+    """Log an unknown mode once; it is the same for all hosts of an aggregate and all requests."""
+    LOG.warning(
+        'numa_pmc_mode of a host aggregate is %.40r: not on, shadow or off; ignored', value
+    )
 
 
 def _with_own_floor(
