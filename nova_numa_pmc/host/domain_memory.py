@@ -23,9 +23,9 @@ _NOT_RAM = ('nvdimm', 'virtio-pmem', 'sgx-epc')
 #: If this size is requested, libvirt uses no huge pages (qemuBuildMemoryGetPagesize in its
 #: src/qemu/qemu_command.c).
 _BASE_PAGE_BYTES = os.sysconf('SC_PAGESIZE')
-#: Page size that is assumed of a ``<hugepages/>`` that names none. It is the host's default, which
-#: is 2 MiB on x86, and on arm64 with base pages of 4 KiB, unless the kernel was booted with another
-#: one. Elsewhere it differs: 512 MiB on arm64 with base pages of 64 KiB. Nova always names the size.
+#: Page size that is assumed of a ``<hugepages/>`` that names none. It is the kernel's default:
+#: unless it was booted with another, 2 MiB on x86 and on arm64 with base pages of 4 KiB, but 512
+#: MiB on arm64 with base pages of 64 KiB. Nova always names the size.
 _DEFAULT_HUGE_PAGE_BYTES = 2 << 20
 
 # Devices for which the kernel pins all of the guest's memory for DMA. QEMU's own NVMe driver uses
