@@ -6,13 +6,12 @@ The libvirt hook imports this module at ``started``, so it imports only light mo
 
 from __future__ import annotations
 
-from nova_numa_pmc import promises
+from nova_numa_pmc import model, promises
 from nova_numa_pmc.host import cgroups
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from nova_numa_pmc import model
     from nova_numa_pmc.conf.host_options import HostOptions
 
 
@@ -26,7 +25,8 @@ def decide_beside_memory(
 ) -> tuple[promises.Decision, dict[int, int], dict[int, int] | None]:
     """Decide again if most of the guest's memory is elsewhere and has to stay there.
 
-    It has to stay if it cannot be moved, or exceeds the option ``follow_memory_over_mib``.
+    It has to stay if it cannot be moved, if the operator has pinned the guest, or if it exceeds
+    the option ``follow_memory_over_mib``.
 
     :returns: the new decision, or ``decision`` itself if the memory can follow it or is unknown;
         and where the memory is, {node id: bytes}: all of it, and its huge pages alone (None if it
@@ -42,6 +42,7 @@ def decide_beside_memory(
         guest.locked
         or guest.page_bytes
         or guest.preallocated
+        or guest.override == model.PIN  # nothing fetches it
         or elsewhere_bytes > host_options.follow_memory_over_mib << 20
     )
     if must_stay and 2 * elsewhere_bytes > sum(by_node.values()):

@@ -114,8 +114,8 @@ class Sampler:
         now_ns: int,
         elapsed_ns: int,
     ) -> Sample:
-        guests, problems = self._guests.read(host, now_ns, elapsed_ns)
-        problems += host.problems
+        guests, guest_problems = self._guests.read(host, now_ns, elapsed_ns)
+        problems = [*guest_problems, *host.problems]
         self.pool = self._find_floating_pool(host, guests, now_ns, problems)
         host = pools.with_floating_pool(host, self.pool)
         cpu_use = self._cpu_use(host, guests, elapsed_ns)
@@ -143,7 +143,7 @@ class Sampler:
         nodes = build_sample.node_samples(
             host.nodes, uses, capacities, guest_samples, bool(resctrl_counts)
         )
-        nodes = self._with_promised_bytes(host, nodes, bool(guests), problems)
+        nodes = self._with_promised_bytes(host, nodes, bool(guests or guest_problems), problems)
         return Sample(
             taken_s,
             elapsed_ns / 1e9,

@@ -162,6 +162,7 @@ class UnfinishedStarts:
                 guest.run_id in self._fetched
                 or promise is None
                 or not promise.started
+                or promise.missed  # it has yet to be placed
                 or eligibility.why_not_now(guest)
             ):
                 continue

@@ -16,6 +16,10 @@ _COMMAND_MAX_BYTES = 1 << 16
 # Process title that oslo.service and cotyledon set if setproctitle is installed.
 _TITLE = re.compile(r'\S+: master process \[(?P<command>[^\0]*)\][ \0]*')
 
+#: Names of control groups that contain processes of users. Those of cron and at are not in
+#: user.slice on Debian.
+_OF_USERS = frozenset({'user.slice', 'cron.service', 'crond.service', 'atd.service'})
+
 
 class Process(Record):
     """A running service.
@@ -100,13 +104,13 @@ def _is_of_user_session(process: str) -> bool:
 
     Users choose the command lines of their processes. One that was taken for nova-compute would
     choose the file from which the pool of all guests is read. They cannot move them out of
-    systemd's user.slice, in which all of their sessions are. The uid does not tell: a process of
-    su or sudo is root's, but its command line is the user's.
+    systemd's user.slice or the groups of cron and at. The uid does not tell: a process of su or
+    sudo is root's, but its command line is the user's.
 
     :param process: the process's directory in procfs
     """
     groups = files.read_optional(process, 'cgroup') or ''
-    return any('user.slice' in line.split('/') for line in groups.splitlines())
+    return any(not _OF_USERS.isdisjoint(line.split('/')) for line in groups.splitlines())
 
 
 def _started_s(root: str, process: str) -> float | None:

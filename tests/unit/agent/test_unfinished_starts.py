@@ -65,14 +65,14 @@ class PlaceTest(AgentCase):
         self.assertEqual(('placed', (1,), True, False), self.placed(1))
         self.assertEqual(1, self.tick(agent, 10).starts_taken_over)
 
-    def test_a_pinned_guest_that_the_hook_has_missed_is_placed_like_any_other(self):
+    def test_a_pinned_guest_that_the_hook_has_missed_is_placed_where_its_memory_is(self):
         self.install_hook()
         overrides.put(overrides.Override(fake_host.uuid_of(1), model.PIN, 'g'), self.root)
-        agent, tree = self.open_agent(), self.launch(1)
+        agent, tree = self.open_agent(), self.host.launch(1, {0: 0, 1: 512 * MIB})
         self.began(1)
         for at_s in (0, 5, 10):
             self.tick(agent, at_s)
-        self.assertEqual(('0-3', ('placed', (0,), True, False)), (tree.held(), self.placed(1)))
+        self.assertEqual(('4-7', ('placed', (1,), True, False)), (tree.held(), self.placed(1)))
 
     def test_a_guest_that_libvirt_is_still_starting_is_not_placed(self):
         agent = self.open_agent()
@@ -194,6 +194,21 @@ class FetchTest(RebalancingCase):
         self.tick(agent, 5)
         self.finish_move(agent)
         self.assertEqual({1}, set(self.kernel.memories[4001].nodes))
+
+    def test_memory_of_a_guest_that_the_hook_has_missed_is_fetched_once_it_is_placed(self):
+        self.put_memory_elsewhere()
+        uuid = fake_host.uuid_of(1)
+        agent = self.open_agent(agent_conf.OFF)
+        with promises.locked(agent.options.host_options, self.root, 1.0) as draft:
+            promise = draft.promises[uuid]
+            draft.put(promises.as_floating(promise)._replace(missed=True))
+        with mock.patch.object(files, 'boottime_ns', return_value=START_NS):
+            for at_s in (0, 5, 10):
+                self.tick(agent, at_s)
+                self.finish_move(agent)
+        (node,) = self.promises()[uuid].mem_nodes
+        self.assertEqual({node}, self.nodes())
+        self.assertEqual({('fetch', 'made'): 1}, agent._executor.totals.ended)
 
     def nodes(self):
         return set(self.kernel.memories[4001].nodes)

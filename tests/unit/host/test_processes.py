@@ -59,6 +59,7 @@ class ProcessesTest(unittest.TestCase):
             '0::/user.slice/user-1000.slice/session-2.scope\n',
             '0::/../../user.slice/user-1000.slice/user@1000.service/app.slice\n',
             '4:cpuset:/\n1:name=systemd:/user.slice/user-1000.slice/session-2.scope\n0::/\n',
+            '0::/system.slice/cron.service\n',
         ):
             with self.subTest(cgroup), tempfile.TemporaryDirectory() as root:
                 add_process(root, 20, ('/home/eve/nova-compute',), cgroup=cgroup)
