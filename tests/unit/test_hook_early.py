@@ -34,6 +34,12 @@ class EarlyCase(unittest.TestCase):
         with open(path, 'w') as file:
             file.write(text)
 
+    def run_started(self, **xml):
+        with tempfile.TemporaryFile() as stream:
+            stream.write(fake_host.domain_xml(1, **xml))
+            stream.seek(0)
+            hook.run(fake_host.name_of(1), 'started', stream.fileno(), self.root)
+
     def launch(self, vcpus=0, executed=True, version=2):
         """Fork QEMU; by then, libvirt has created all groups except those of the vCPUs."""
         tree = self.host.launch(1, version=version, status=False)
@@ -78,10 +84,7 @@ class Version2Test(EarlyCase):
         self.assertFalse(self.start().step(0.0))
         for vcpu in tree.vcpus:
             tree.add_group(vcpu)
-        with tempfile.TemporaryFile() as stream:
-            stream.write(fake_host.domain_xml(1))
-            stream.seek(0)
-            hook.run(fake_host.name_of(1), 'started', stream.fileno(), self.root)
+        self.run_started()
         self.assertEqual(('0-3', '0-7'), (tree.held(), tree.read(tree.parent, 'cpuset.cpus')))
 
     def test_what_was_narrowed_is_handed_over_though_the_pool_has_changed_since(self):
@@ -90,10 +93,7 @@ class Version2Test(EarlyCase):
         self.host.write('sys/devices/system/cpu/isolated', '0\n')
         for vcpu in tree.vcpus:
             tree.add_group(vcpu)
-        with tempfile.TemporaryFile() as stream:
-            stream.write(fake_host.domain_xml(1))
-            stream.seek(0)
-            hook.run(fake_host.name_of(1), 'started', stream.fileno(), self.root)
+        self.run_started()
         self.assertEqual(('1-3', '0-7'), (tree.held(), tree.read(tree.parent, 'cpuset.cpus')))
 
     def test_narrowing_is_undone_where_the_guest_is_not_held(self):
@@ -105,10 +105,7 @@ class Version2Test(EarlyCase):
             os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n'
         )  # written by another hook
         tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus.effective'), '3\n')
-        with tempfile.TemporaryFile() as stream:
-            stream.write(fake_host.domain_xml(1))
-            stream.seek(0)
-            hook.run(fake_host.name_of(1), 'started', stream.fileno(), self.root)
+        self.run_started()
         self.assertIn('which nova-numa-pmc did not write', self.host.logged()[-1])
         self.assertEqual(('- 3-4 -', '0-7'), (tree.held(), tree.read(tree.parent, 'cpuset.cpus')))
 
@@ -185,10 +182,7 @@ class Version1Test(EarlyCase):
             self.add_vcpu(tree, number)
         tree.write_file(os.path.join(tree.emulator, 'cpuset.cpus'), '2-6\n')
         self.host.write('sys/devices/system/cpu/isolated', '2\n')
-        with tempfile.TemporaryFile() as stream:
-            stream.write(fake_host.domain_xml(1, vcpus=6))
-            stream.seek(0)
-            hook.run(fake_host.name_of(1), 'started', stream.fileno(), self.root)
+        self.run_started(vcpus=6)
         self.assertNotIn('did not write', self.host.logged()[-1])
 
     def test_no_group_is_widened_beyond_what_the_guest_may_use_or_its_pin(self):
