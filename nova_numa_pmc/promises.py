@@ -180,7 +180,8 @@ def _view_and_request(
     own_host = pools.with_guest_pool(guest, host)
     view = host_view.view(own_host, others, placement_options, dict(evidence.loads), rotation)
     # The agent spreads the vCPUs of guests on several nodes by the floating pool's cores.
-    floating_view = view if own_host == host else host_view.view(host, others, placement_options)
+    is_same = not evidence.vcpus or own_host == host
+    floating_view = view if is_same else host_view.view(host, others, placement_options)
     request = host_view.request(
         guest,
         placement_options,
