@@ -101,7 +101,8 @@ def added_loss(
     )
     link_ratio = assumed[2]
     if link:
-        link_ratio = max(link_ratio, *(link[position] for position in positions))
+        for position in positions:
+            link_ratio = link[position] if link[position] > link_ratio else link_ratio
     # Distance does not count for guests that ask for all nodes or whose nodes Nova chooses.
     if (len(cpu_positions) > 1 or mem_positions != cpu_positions) and guest.policy != model.SPREAD:
         latency_ns += _distance_ns(
