@@ -3,5 +3,7 @@
 
 import hypothesis
 
-hypothesis.settings.register_profile('unit', deadline=None)
+hypothesis.settings.register_profile(
+    'unit', deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile('unit')
