@@ -118,7 +118,7 @@ def run(
         )
     if answer == _OK or not call.options.strict or operation != 'start':
         return 0
-    reason = answer.decode() if answer else 'not placed: the hook failed: the journal says why'
+    reason = answer.decode() if answer else 'not placed: the hook failed (see the journal)'
     os.write(
         2, ('nova-numa-pmc: %s; the start fails because of [hook] strict\n' % reason).encode()
     )

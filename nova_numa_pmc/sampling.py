@@ -90,7 +90,7 @@ class Sampler:
     def sample(self, now_ns: int | None = None, taken_s: float | None = None) -> Sample:
         """Return a sample of the time since the last call; the first sample has no rates.
 
-        Never sleeps. What cannot be read is reported in ``problems``, and no error is raised.
+        This neither sleeps nor raises: what cannot be read is reported in ``problems``.
 
         :param now_ns: CLOCK_MONOTONIC [ns], by default now
         :param taken_s: CLOCK_REALTIME [s], by default now

@@ -150,7 +150,7 @@ class Agent:
     def handle_events(self, now: Moment | None = None) -> float | None:
         """Handle the guests that events have named, as a tick does but without measuring.
 
-        Never raise.
+        This never raises.
 
         :param now: the current moment; by default, the clocks are read
         :returns: seconds after which to call this again; None: when a descriptor is readable

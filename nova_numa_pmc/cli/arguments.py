@@ -53,23 +53,23 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument(
         '--interval',
-        type=parse.interval_s,
+        type=parse.option_duration_s,
         default=5.0,
-        metavar='SECONDS',
+        metavar='DURATION',
         help='how long to measure (default: 5)',
     )
     parser.add_argument(
         '--payback',
-        type=parse.interval_s,
+        type=parse.option_duration_s,
         default=planner.PAYBACK_S,
-        metavar='SECONDS',
+        metavar='DURATION',
         help='time within which a move has to pay, if the load stays as it is (default: 10m)',
     )
     # Its former name; not listed in --help.
     parser.add_argument(
         '--horizon',
         dest='payback',
-        type=parse.interval_s,
+        type=parse.option_duration_s,
         default=argparse.SUPPRESS,
         help=argparse.SUPPRESS,
     )
@@ -88,8 +88,8 @@ def add_wait(parser: argparse.ArgumentParser, when: str = '') -> None:
     """
     parser.add_argument(
         '--wait',
-        type=parse.interval_s,
+        type=parse.option_duration_s,
         default=30.0,
-        metavar='SECONDS',
+        metavar='DURATION',
         help=when + 'how long to wait for another process that moves guests (default: 30)',
     )

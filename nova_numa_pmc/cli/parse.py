@@ -29,10 +29,10 @@ def duration_s(text: str) -> float:
     return value
 
 
-def interval_s(text: str) -> float:
-    """Parse an interval in seconds, 0.1 to 86400.
+def option_duration_s(text: str) -> float:
+    """Parse a duration from 0.1 s to a day, such as '5' or '2m'; return seconds.
 
-    :raises argparse.ArgumentTypeError: it is not such an interval
+    :raises argparse.ArgumentTypeError: it is not such a duration
     """
     try:
         value = duration_s(text)

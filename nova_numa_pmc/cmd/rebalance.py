@@ -23,7 +23,7 @@ COMMANDS = {
     'calibrate': "measure the bandwidth of each node's memory and its latency from each node",
     'check': 'find the common reasons why guests are not placed or hosts not weighed',
     'decisions': 'summarise which choices of hosts shadow mode would have changed',
-    'events': 'show what hardware events would be counted here or on another CPU',
+    'events': 'show which hardware events would be counted here or on another CPU',
     'explain': 'show where a guest would go and why, on this host or among several',
     'history': 'show which guests were moved, by what, why, and with what result',
     'hook': 'install, remove or check the libvirt hook that places guests at their start',
@@ -69,7 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = exits.Parser(
         prog='nova-numa-rebalance',
-        description='NUMA placement of libvirt guests on this host. Without a command, shows '
+        description='NUMA placement of libvirt guests on this host. Without a command, it shows '
         'the status and the plan and, on a terminal, asks whether to make the moves '
         '(--interval, --payback, --wait and --json as for "apply").',
         epilog='Guests are given by name, uuid or libvirt id (top and report: name or uuid). '

@@ -127,8 +127,8 @@ def list_opts() -> list[cfg.Opt]:
             'node_link_max',
             default={},
             help=(
-                'Maximum bandwidth that the socket links of each node can send, NODE:MB/s,... '
-                'Without it, the utilisation of the links is unknown.'
+                'Maximum bandwidth at which each node can send over its socket links, '
+                'NODE:MB/s,... Without it, the utilisation of the links is unknown.'
             ),
         ),
         cfg.DictOpt(

@@ -229,10 +229,10 @@ OPTIONS = (
         4096,
         0,
         1 << 30,
-        "If more than this amount, and the larger part, of a guest's memory is on other nodes "
-        'when it starts, as after a restore or a migration, the CPUs of the guest are placed '
-        'there [MiB]. A smaller amount is fetched by the agent. CPUs follow the larger part of '
-        'memory that cannot be moved (huge pages, locked, preallocated), however small it is.',
+        "Amount of a guest's memory on other nodes above which its CPUs are placed there when it "
+        'starts, as after a restore or a migration, if that is also the larger part of its memory '
+        '[MiB]. The agent fetches a smaller amount. The CPUs always follow the larger part of '
+        'memory that cannot be moved (huge pages, locked, preallocated).',
     ),
     Option(
         'hook',

@@ -59,7 +59,7 @@ _OPTIONS: Sequence[cfg.Opt] = [
         min=0.0,
         max=1.0,
         help=(
-            'Loss up to which a host has no penalty, so that the other weighers choose among '
+            'Loss below which a host has no penalty, so that the other weighers choose among '
             'these hosts. Set it to 0.4 for clouds that fill one host after another '
             '(ram_weight_multiplier below 0): with 0, smaller losses would spread the guests. The '
             'metadata key numa_pmc_penalty_floor of a host aggregate overrides it; if a host is '

@@ -172,12 +172,12 @@ def read(path: str, on_damage: Callable[[str], object] | None = None) -> Iterato
                 yield segment.sample
             elif on_damage and (any_sample or data.find(MARKER) >= 0):
                 on_damage(
-                    '%s: bytes %d to %d contain no whole sample%s'
+                    '%s: bytes %d to %d contain no complete sample%s'
                     % (
                         name,
                         segment.start,
                         segment.end,
-                        ' (torn when the recorder ended)' if segment.end == len(data) else '',
+                        ' (cut off when the recorder ended)' if segment.end == len(data) else '',
                     )
                 )
         if data and not any_sample:

@@ -249,7 +249,7 @@ def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
 
 def _ended_moves(totals: MoveTotals) -> Iterator[core.Metric]:
     moves = core.CounterMetricFamily(
-        PREFIX + 'moves', 'Moves that have ended, by outcome', labels=('kind', 'result')
+        PREFIX + 'moves', 'Moves that have ended, by kind and result', labels=('kind', 'result')
     )
     for kind in plan_records.KINDS:
         for result in COUNTED_AS:

@@ -43,9 +43,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--out', required=True, metavar='FILE', help='file to record to')
     parser.add_argument(
         '--interval',
-        type=parse.interval_s,
+        type=parse.option_duration_s,
         default=10.0,
-        metavar='SECONDS',
+        metavar='DURATION',
         help='length of a sample (default: 10)',
     )
     parser.add_argument(

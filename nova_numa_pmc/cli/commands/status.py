@@ -30,9 +30,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
         '--interval',
-        type=parse.interval_s,
+        type=parse.option_duration_s,
         default=None,
-        metavar='SECONDS',
+        metavar='DURATION',
         help='measure for this long (default: show the published load)',
     )
     arguments.add_common(parser)

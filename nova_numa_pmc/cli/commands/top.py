@@ -44,9 +44,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
         '--interval',
-        type=parse.interval_s,
+        type=parse.option_duration_s,
         default=5.0,
-        metavar='SECONDS',
+        metavar='DURATION',
         help='length of a sample; with --replay, time between two samples (default: 5)',
     )
     parser.add_argument(

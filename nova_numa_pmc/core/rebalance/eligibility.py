@@ -63,7 +63,11 @@ RULES = (
         lambda case: case.host is not None and not is_in_pool(case.guest, case.host),
         'its CPUs are outside the floating pool',
     ),
-    Rule(UNKNOWN, lambda case: case.promise is _NO_PROMISE, 'not known to libvirt on this host'),
+    Rule(
+        UNKNOWN,
+        lambda case: case.promise is _NO_PROMISE,
+        'not known to libvirt on this host, or without a promise',
+    ),
     Rule('starting', lambda case: not case.promise.started or _is_new(case), 'starting'),
     Rule(
         PLACED_BY_OTHERS,

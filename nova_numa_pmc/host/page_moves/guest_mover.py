@@ -129,7 +129,7 @@ class GuestMove:
         :param cpus: CPUs to hold the guest to; None to leave its CPUs as they are
         :param written_set: the cpuset that the hook or an earlier move has written, and that may
             therefore be changed. ``cpuset.mems`` is only written to unbind memory that
-            ``written_set`` binds, or to bring a small remainder where move_pages(2) is denied
+            ``written_set`` binds, or to move a small remainder where move_pages(2) is denied
         :param mem_node_bytes: bytes promised on each of ``mems``, by which the memory is divided
             among them; empty: in equal parts
         :param clock: function that returns monotonic time in seconds

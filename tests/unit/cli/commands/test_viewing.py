@@ -123,10 +123,10 @@ class TestTop(Viewing):
             self.top('--once')
 
     def test_intervals_are_above_0_and_at_most_a_day(self):
-        self.assertEqual(120.0, parse.interval_s('2m'))
+        self.assertEqual(120.0, parse.option_duration_s('2m'))
         for text in ('0', '-1', 'x', '2d', 'nan'):
             with self.assertRaises(argparse.ArgumentTypeError):
-                parse.interval_s(text)
+                parse.option_duration_s(text)
 
     def test_top_ends_cleanly_when_interrupted(self):
         self.record(samples.sample(BASE_S), samples.sample(BASE_S + 5))
@@ -351,7 +351,7 @@ class TestReport(Viewing):
         code, text, err = self.report()
         self.assertEqual(0, code)
         self.assertIn('19 samples', text)
-        self.assertIn('contain no whole sample', err)
+        self.assertIn('contain no complete sample', err)
 
     def test_a_ratio_has_1_on_its_smaller_side_or_is_a_dash(self):
         self.assertEqual(
