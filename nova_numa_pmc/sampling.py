@@ -200,9 +200,8 @@ class Sampler:
     ) -> CpuUse:
         """Return the CPU time of each node and pool since the last sample."""
         before, self._times = self._times, cpu_times.read(self._root)
-        busy, stolen = (
-            cpu_times.cores_between(*pair, elapsed_ns) for pair in zip(before, self._times)
-        )
+        busy = cpu_times.cores_between(before.busy_ns, self._times.busy_ns, elapsed_ns)
+        stolen = cpu_times.cores_between(before.stolen_ns, self._times.stolen_ns, elapsed_ns)
         waiting: dict[int, float] = {}
         for running_guest in guests:
             for cpu, cores in running_guest.waiting_by_cpu.items():
