@@ -153,19 +153,19 @@ def read(command: context.CommandContext, observed: context.ObservedHost) -> Hos
     if published and published.pool_source and pool.source == pools.AGENT:
         pool = pool._replace(source=published.pool_source)
     return HostStatus(
-        agent,
-        _read_nodes(command, observed, published if agent.fresh else None),
-        guest_statuses,
-        tuple(
+        agent=agent,
+        nodes=_read_nodes(command, observed, published if agent.fresh else None),
+        guests=guest_statuses,
+        absent=tuple(
             override
             for override in overrides.read(command.root)[0].values()
             if override.uuid not in running and override.name not in unread_names
         ),
-        (*observed.problems, *problems),
-        pool,
-        observed.sample is not None,
-        time.time(),
-        time.clock_gettime(time.CLOCK_BOOTTIME),
+        problems=(*observed.problems, *problems),
+        pool=pool,
+        measured=observed.sample is not None,
+        now_s=time.time(),
+        boottime_s=time.clock_gettime(time.CLOCK_BOOTTIME),
     )
 
 
@@ -329,15 +329,15 @@ def _guest_status(
     if by_node and total and promise and promise.mem_nodes:
         home_ratio = sum(by_node.get(node, 0) for node in promise.mem_nodes) / total
     return GuestStatus(
-        guest,
-        promise,
-        held_nodes,
-        by_node,
-        home_ratio,
-        eligibility.why_not(guest, promise, observed.host),
-        promise and entry_by_place.get((guest.uuid, promise.since_ns, history.place_of(promise))),
-        problem,
-        None,
-        tuple(pinned.items()),
-        is_held,
+        guest=guest,
+        promise=promise,
+        held_nodes=held_nodes,
+        bytes_by_node=by_node,
+        home_ratio=home_ratio,
+        why_fixed=eligibility.why_not(guest, promise, observed.host),
+        moved=promise
+        and entry_by_place.get((guest.uuid, promise.since_ns, history.place_of(promise))),
+        problem=problem,
+        pinned=tuple(pinned.items()),
+        is_held=is_held,
     )

@@ -189,14 +189,14 @@ def read(path: str = host_options.PATH) -> AgentOptions:
             widen=group.widen,
         )
         return AgentOptions(
-            options,
-            counters_conf.from_conf(conf.counters, options),
-            group.publish,
-            group.reassert,
-            group.rebalance,
-            rebalance_options,
-            group.stop_timeout_s,
-            metrics_conf.MetricsOptions(
+            host_options=options,
+            counter_options=counters_conf.from_conf(conf.counters, options),
+            publish=group.publish,
+            reassert=group.reassert,
+            rebalance=group.rebalance,
+            rebalance_options=rebalance_options,
+            stop_timeout_s=group.stop_timeout_s,
+            metrics_options=metrics_conf.MetricsOptions(
                 metrics_conf.parse(group.metrics, group.metrics_remote), group.metrics_guests
             ),
         )

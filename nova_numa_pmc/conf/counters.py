@@ -179,19 +179,21 @@ def from_conf(
             % (','.join(unknown_sources), ', '.join(SOURCES))
         )
     return CounterOptions(
-        group.enabled,
-        group.interval_s,
-        group.scope,
-        tuple(dict.fromkeys(group.sources)),
-        _events(group.event),
-        group.resctrl_path,
-        _per_node('node_bandwidth_max', group.node_bandwidth_max, _bytes_per_sec),
-        _per_node('node_link_max', group.node_link_max, _bytes_per_sec),
-        _per_node('latency_ns', group.latency_ns, _row),
-        group.local_latency_ns,
-        group.write_weight,
-        options.placement_options,
-        options.state_dir,
+        enabled=group.enabled,
+        interval_s=group.interval_s,
+        scope=group.scope,
+        sources=tuple(dict.fromkeys(group.sources)),
+        events=_events(group.event),
+        resctrl_path=group.resctrl_path,
+        bandwidth_max_bytes_per_sec=_per_node(
+            'node_bandwidth_max', group.node_bandwidth_max, _bytes_per_sec
+        ),
+        link_max_bytes_per_sec=_per_node('node_link_max', group.node_link_max, _bytes_per_sec),
+        latencies_ns=_per_node('latency_ns', group.latency_ns, _row),
+        local_latency_ns=group.local_latency_ns,
+        write_weight=group.write_weight,
+        placement_options=options.placement_options,
+        state_dir=options.state_dir,
     )
 
 

@@ -143,27 +143,30 @@ def _node_sample(
     )
     threads = len(node.online_cpus or node.cpus)
     busy_ratio = None if use.busy_cores is None or not threads else use.busy_cores / threads
+    cpi, reliable = rates.cycles_per_instruction(
+        use.cycles_per_sec, use.instructions_per_sec, busy_ratio
+    )
     return NodeSample(
-        node.id,
-        capacities.capacity_cores[position],
-        use.demand_cores,
-        utilisations.cpu_ratio,
-        use.bandwidth_bytes_per_sec,
-        capacities.bandwidth_max_bytes_per_sec[position],
-        utilisations.bandwidth_ratio,
-        utilisations.link_ratio,
-        utilisations.pressure,
-        use.local_per_sec,
-        use.remote_per_sec,
-        rates.remote_ratio(use.local_per_sec, use.remote_per_sec),
-        *rates.cycles_per_instruction(use.cycles_per_sec, use.instructions_per_sec, busy_ratio),
-        loss.waiting_cores,
-        loss.distance_cores,
-        use.io_miss_ratio,
-        node.memory_bytes,
-        node.free_bytes,
-        None,
-        use.stolen_cores,
+        id=node.id,
+        capacity_cores=capacities.capacity_cores[position],
+        demand_cores=use.demand_cores,
+        cpu_ratio=utilisations.cpu_ratio,
+        bandwidth_bytes_per_sec=use.bandwidth_bytes_per_sec,
+        bandwidth_max_bytes_per_sec=capacities.bandwidth_max_bytes_per_sec[position],
+        bandwidth_ratio=utilisations.bandwidth_ratio,
+        link_ratio=utilisations.link_ratio,
+        pressure=utilisations.pressure,
+        local_per_sec=use.local_per_sec,
+        remote_per_sec=use.remote_per_sec,
+        remote_ratio=rates.remote_ratio(use.local_per_sec, use.remote_per_sec),
+        cpi=cpi,
+        cpi_reliable=reliable,
+        waiting_cores=loss.waiting_cores,
+        distance_cores=loss.distance_cores,
+        io_miss_ratio=use.io_miss_ratio,
+        memory_bytes=node.memory_bytes,
+        free_bytes=node.free_bytes,
+        stolen_cores=use.stolen_cores,
     )
 
 

@@ -233,18 +233,18 @@ def decode(line: bytes) -> HistoryEntry:
         if not parts:
             raise ValueError('an entry without guests')
         return HistoryEntry(
-            _text(data['id']),
-            _amount(data['taken_s']),
-            _text(data['who']),
-            _text(data['batch']),
-            json_values.one_of(data['kind'], plan_records.KINDS),
-            parts,
-            _amount(data['gain_cores'], -1e9),
-            _amount(data['cost_core_sec']),
-            _whole(data['moved_bytes']),
-            _amount(data['seconds']),
-            json_values.one_of(data['result'], RESULTS),
-            _text(data['why']),
+            id=_text(data['id']),
+            taken_s=_amount(data['taken_s']),
+            mover=_text(data['who']),
+            batch=_text(data['batch']),
+            kind=json_values.one_of(data['kind'], plan_records.KINDS),
+            parts=parts,
+            gain_cores=_amount(data['gain_cores'], -1e9),
+            cost_core_sec=_amount(data['cost_core_sec']),
+            moved_bytes=_whole(data['moved_bytes']),
+            seconds=_amount(data['seconds']),
+            result=json_values.one_of(data['result'], RESULTS),
+            why=_text(data['why']),
         )
     except (KeyError, TypeError, AttributeError, RecursionError, DomainError) as error:
         raise ValueError('%.200s' % (error,)) from None

@@ -230,16 +230,16 @@ def decode(data: bytes) -> Publication:
         limits = _members(members.get('limits', {}))
         now_cores = tuple(node.number('demand_now_cores', None) for node in nodes)
         return Publication(
-            members.number('taken_s'),
-            members.number('interval_s'),
-            _view(members, views, limits),
-            tuple(node.number('remote_ratio', None, maximum=1.0) for node in nodes),
-            members.text('source', _NAME_MAX, ''),
-            _placement_options(limits),
-            () if now_cores.count(None) == len(now_cores) else now_cores,
-            members.text('pool_source', _NAME_MAX, ''),
-            members.text('guests_by', _REASON_MAX, ''),
-            _history(_members(members.get('history', {}))),
+            taken_s=members.number('taken_s'),
+            interval_s=members.number('interval_s'),
+            view=_view(members, views, limits),
+            remote_ratios=tuple(node.number('remote_ratio', None, maximum=1.0) for node in nodes),
+            source=members.text('source', _NAME_MAX, ''),
+            placement_options=_placement_options(limits),
+            demand_now_cores=() if now_cores.count(None) == len(now_cores) else now_cores,
+            pool_source=members.text('pool_source', _NAME_MAX, ''),
+            guests_by=members.text('guests_by', _REASON_MAX, ''),
+            history=_history(_members(members.get('history', {}))),
         )
     except (ValueError, RecursionError) as error:  # JSON's and Unicode's errors are ValueErrors
         raise StateError(str(error)[:200]) from None
