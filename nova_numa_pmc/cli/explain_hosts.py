@@ -21,9 +21,10 @@ from nova_numa_pmc.scheduler import host_estimate, saved_hosts
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from typing import Any
 
+    from nova_numa_pmc.cli.flavor import Flavor
     from nova_numa_pmc.scheduler import nova_weighers
 
 #: Number of hosts in the text; the JSON has all of them.
@@ -34,16 +35,18 @@ _MODE_TEXT = (
 )
 
 
-def run(args: argparse.Namespace, vcpus: int, memory_bytes: int, specs: Mapping[str, str]) -> int:
+def run(args: argparse.Namespace, requested: Flavor) -> int:
     """Replay the scheduler's decision, print it, and return the exit code.
 
-    :param specs: the extra specs of the requested flavor
+    :param requested: the flavor of the guests to place
     :raises OptionsError: a file of ``--nova-conf`` cannot be read
     :raises RowsError: the file of rows cannot be used
     """
     hosts, saved_s = read(args.hosts)
     conf = options(args.nova_conf)
-    flavor = saved_hosts.SavedFlavor(vcpus, -(-memory_bytes >> 20), dict(specs))
+    flavor = saved_hosts.SavedFlavor(
+        requested.vcpus, -(-requested.memory_bytes >> 20), requested.specs
+    )
     host_by_name = {host.host: host for host in hosts}
     rounds: list[list[saved_hosts.HostDecision]] = []
     for _ in range(args.count):

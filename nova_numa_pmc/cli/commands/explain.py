@@ -24,10 +24,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import extra_specs, host_cpus, model
 from nova_numa_pmc.cli import arguments, dry_run, exits, guest_lookup, output, parse
+from nova_numa_pmc.cli.flavor import Flavor
 from nova_numa_pmc.cli.render import status, tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
@@ -54,14 +55,6 @@ _PLACES_SHOWN = 12
 #: Uuid of a guest that does not exist yet; no libvirt guest has this uuid.
 _NEW_UUID = ''
 _NEW_NAME = 'new guest'
-
-
-class Flavor(TypedDict):
-    """Size and extra specs of a flavor."""
-
-    vcpus: int
-    memory_bytes: int
-    specs: dict[str, str]
 
 
 class FlavorError(NumaPmcError):
@@ -124,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
     if args.hosts:
         from nova_numa_pmc.cli import explain_hosts
 
-        return explain_hosts.run(args, **requested_flavor(args))
+        return explain_hosts.run(args, requested_flavor(args))
     guest = (
         guest_lookup.find(args.guest, *guests.read_running(args.root))
         if args.guest
@@ -153,30 +146,29 @@ def requested_flavor(args: argparse.Namespace) -> Flavor:
     :raises FlavorError: its size is not given, or the flavor's file cannot be used
     """
     flavor = read_flavor(args.flavor) if args.flavor else None
-    vcpus = args.vcpus or (flavor and flavor['vcpus'])
-    memory_bytes = args.memory or (flavor and flavor['memory_bytes'])
+    vcpus = args.vcpus or (flavor and flavor.vcpus)
+    memory_bytes = args.memory or (flavor and flavor.memory_bytes)
     if not vcpus or not memory_bytes:
         raise FlavorError(
             'the size of the guest is missing: give --vcpus and --memory, --flavor or --guest'
         )
-    specs = {**(flavor['specs'] if flavor else {}), **dict(args.spec)}
-    return {'vcpus': vcpus, 'memory_bytes': memory_bytes, 'specs': specs}
+    return Flavor(vcpus, memory_bytes, {**(flavor.specs if flavor else {}), **dict(args.spec)})
 
 
 def new_guest(flavor: Flavor) -> model.Guest:
     """Return a guest of this flavor that does not exist yet."""
     our_specs = tuple(
         sorted(
-            pair for pair in flavor['specs'].items() if pair[0].startswith(model.EXTRA_SPEC_PREFIX)
+            pair for pair in flavor.specs.items() if pair[0].startswith(model.EXTRA_SPEC_PREFIX)
         )
     )
     return model.Guest(
         _NEW_UUID,
         _NEW_NAME,
-        flavor['vcpus'],
-        flavor['memory_bytes'],
+        flavor.vcpus,
+        flavor.memory_bytes,
         extra_specs=our_specs,
-        placed_by=tuple(extra_specs.pinning_specs(flavor['specs'])),
+        placed_by=tuple(extra_specs.pinning_specs(flavor.specs)),
     )
 
 
@@ -191,11 +183,11 @@ def read_flavor(path: str) -> Flavor:
         specs = flavor.get('properties') or {}
         if isinstance(specs, str):  # openstackclient before 5.0 printed "a='1', b='2'"
             specs = dict(_spec(part.strip().replace("'", '')) for part in specs.split(','))
-        return {
-            'vcpus': _vcpus(str(flavor['vcpus'])),
-            'memory_bytes': _memory_bytes('%sM' % flavor['ram']),
-            'specs': {str(key): str(value) for key, value in specs.items()},
-        }
+        return Flavor(
+            _vcpus(str(flavor['vcpus'])),
+            _memory_bytes('%sM' % flavor['ram']),
+            {str(key): str(value) for key, value in specs.items()},
+        )
     except (OSError, ValueError, KeyError, AttributeError, argparse.ArgumentTypeError) as error:
         raise FlavorError(
             '%s: not a flavor with vcpus, ram and properties (%s): create the file with '

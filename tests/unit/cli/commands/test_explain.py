@@ -163,11 +163,10 @@ class ExplainTest(unittest.TestCase):
     def test_flavor_files_of_either_form_are_read_and_others_refused(self):
         old = dict(FLAVOR, properties="numa_pmc:policy='spread', hw:x='1'")
         self.assertEqual(
-            {'numa_pmc:policy': 'spread', 'hw:x': '1'},
-            explain.read_flavor(self.flavor(old))['specs'],
+            {'numa_pmc:policy': 'spread', 'hw:x': '1'}, explain.read_flavor(self.flavor(old)).specs
         )
         none = dict(FLAVOR, properties=None)
-        self.assertEqual({}, explain.read_flavor(self.flavor(none))['specs'])
+        self.assertEqual({}, explain.read_flavor(self.flavor(none)).specs)
         for content in (
             '',
             '[]',
