@@ -12,13 +12,11 @@ from nova_numa_pmc.core.rebalance.placement_order import NodeOrder
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nova_numa_pmc.core.rebalance import plan_records
     from nova_numa_pmc.core.rebalance.layout import GuestModel
 
     #: For each guest of a change, its model and its new place.
-    Parts = Sequence[tuple[GuestModel, 'Place']]
+    Proposal = tuple[tuple[GuestModel, 'Place'], ...]
 
 PAGE_BYTES = 4096
 #: A move is expected to use this share of the bandwidth that is left on its source and on its
@@ -143,7 +141,7 @@ class HostModel(Layout):
             return True  # the guest goes home, stays where it is, or is widened
         return self._order.prefers(guest, positions[0])
 
-    def fits(self, parts: Parts) -> bool:
+    def fits(self, proposal: Proposal) -> bool:
         """Return whether all guests of a change fit their new places.
 
         Both the memory that may be promised there and the available memory must suffice.
@@ -151,7 +149,7 @@ class HostModel(Layout):
         promised_changes: dict[int, int] = {}
         resident_changes: dict[int, int] = {}
         targets = set()
-        for guest, place in parts:
+        for guest, place in proposal:
             target = place.mem_position
             if target is None:
                 continue
@@ -185,9 +183,9 @@ class HostModel(Layout):
             )
         )
 
-    def apply(self, parts: Parts) -> None:
+    def apply(self, proposal: Proposal) -> None:
         """Update the model as if a change had been made."""
-        for guest, place in parts:
+        for guest, place in proposal:
             self.host_loss.add_effect(guest.effect, -1)
             new_effect = self.effect(guest, place)
             if place.mem_position is not None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from nova_numa_pmc.core.rebalance.evaluation import ProposalKey
-    from nova_numa_pmc.core.rebalance.proposals import Proposal
+    from nova_numa_pmc.core.rebalance.host_model import Proposal
     from nova_numa_pmc.core.rebalance.rebalance_memory import RegretKey
 
 #: The most regrets that are kept between ticks.
@@ -209,7 +209,8 @@ def _recall_proposal(host_model: HostModel, key: RegretKey) -> Proposal | None:
         ):
             return None
         parts.append((guest, place))
-    return tuple(parts) if host_model.fits(parts) else None
+    proposal = tuple(parts)
+    return proposal if host_model.fits(proposal) else None
 
 
 def _best_due_candidate(

@@ -17,11 +17,8 @@ from nova_numa_pmc.core.rebalance.host_model import Place
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from nova_numa_pmc.core.rebalance.host_model import HostModel
+    from nova_numa_pmc.core.rebalance.host_model import HostModel, Proposal
     from nova_numa_pmc.core.rebalance.layout import GuestModel
-
-    #: For each guest of a change, its model and its new place.
-    Proposal = tuple[tuple[GuestModel, Place], ...]
 
 #: The most guests of each node that are evaluated by bound, and as many by bound ÷ cost.
 _MOVED_MAX = 8

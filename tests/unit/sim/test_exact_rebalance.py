@@ -31,10 +31,12 @@ def enumerate_all(situation):
     for homes in product((None, 0, 1, 2), repeat=count):
         host_model = HostModel(situation, TERMS)
         guests = [host_model.guests[guest.uuid] for guest in situation.guests]
-        parts = [(guest, Place((n,), n)) for guest, n in zip(guests, homes) if n is not None]
-        if all(host_model.may_have(*part) for part in parts) and host_model.fits(parts):
-            size = sum(host_model.bytes_to_move(*part) for part in parts)
-            host_model.apply(parts)
+        proposal = tuple(
+            (guest, Place((n,), n)) for guest, n in zip(guests, homes) if n is not None
+        )
+        if all(host_model.may_have(*part) for part in proposal) and host_model.fits(proposal):
+            size = sum(host_model.bytes_to_move(*part) for part in proposal)
+            host_model.apply(proposal)
             yield sum(host_model.host_loss.by_cause()), size
 
 
