@@ -37,7 +37,7 @@ import os
 import sys
 import time
 
-from nova_numa_pmc import hook_worker, host_cpus, model, promises
+from nova_numa_pmc import hook_worker, host_cpus, installed_version, model, promises
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 from nova_numa_pmc.exceptions import NumaPmcError, describe
@@ -289,7 +289,7 @@ def _selftest(call: HookCall) -> int:
         host = host_cpus.host_with_pool_cpus(call.root)
         running, problems = guests.read_running(call.root)
         line = 'ok, version %s, python %s, nodes %s, %d guests, %d unreadable, label %s' % (
-            _version(),
+            installed_version(),
             sys.version.split()[0],
             format_nodes(node.id for node in host.nodes),
             len(running),
@@ -300,15 +300,6 @@ def _selftest(call: HookCall) -> int:
         line = 'failed: ' + describe(error)
     os.write(2, ('selftest: %s\n' % line).encode('utf-8', 'backslashreplace'))
     return 0
-
-
-def _version() -> str:
-    from importlib import metadata  # slow to import, and never needed when a guest starts
-
-    try:
-        return metadata.version('nova-numa-pmc')
-    except metadata.PackageNotFoundError:
-        return 'unknown'
 
 
 def _read(stdin_fd: int) -> bytes:

@@ -7,12 +7,11 @@ units, _total, _ratio, _info). Unknown values are absent, never 0.
 
 from __future__ import annotations
 
-import importlib.metadata
 from typing import TYPE_CHECKING
 
 from prometheus_client import core
 
-from nova_numa_pmc import model
+from nova_numa_pmc import installed_version, model
 from nova_numa_pmc.agent.metrics.scrape import Scrape
 from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.core.rebalance import plan_records
@@ -142,10 +141,7 @@ class Collector:
         self._latest = latest
         self._log = log
         self._failed = False
-        try:
-            self._version = importlib.metadata.version('nova-numa-pmc')
-        except importlib.metadata.PackageNotFoundError:
-            self._version = 'unknown'
+        self._version = installed_version()
 
     def describe(self) -> tuple[core.Metric, ...]:
         """Return all families without values; a scrape may select some of them (``name[]``)."""
