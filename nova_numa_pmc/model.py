@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     #: A guest's uuid and pid, which identify one run of the guest, from its start to its end.
     RunId = tuple[str, int | None]
 
-MIB, MB = 1 << 20, 10**6
+MIB, GIB, MB = 1 << 20, 1 << 30, 10**6
 
 #: Namespace prefix of this package's extra specs.
 EXTRA_SPEC_PREFIX = 'numa_pmc:'

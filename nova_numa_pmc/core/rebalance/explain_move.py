@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.cpulist import name_nodes
+from nova_numa_pmc.model import GIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,6 @@ TEXTS = {
     plan_records.MOVES_PER_HOUR: 'moves per hour',
     plan_records.CHANGES_PER_HOUR: 'CPU changes per hour',
 }
-_GIB, _MIB = 1 << 30, 1 << 20
 
 
 def explain_move(move: plan_records.Move) -> str:
@@ -106,4 +106,4 @@ def _nodes(ids: Sequence[int]) -> str:
 
 
 def _size(size: int) -> str:
-    return '%.1f GiB' % (size / _GIB) if size >= _GIB else '%.0f MiB' % (size / _MIB)
+    return '%.1f GiB' % (size / GIB) if size >= GIB else '%.0f MiB' % (size / MIB)
