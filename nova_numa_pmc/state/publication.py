@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.sample_records import Sample
 
 FILE = 'host'
-FRESH, STALE, FUTURE = 'fresh', 'stale', 'from the future'
+FRESH, STALE, FUTURE = 'fresh', 'stale', 'future'
 _MAJOR, _MINOR = 1, 4
 #: The kernel's limit (MAX_NUMNODES).
 NODES_MAX = 1024
