@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: {command: one line of help}. The module ``nova_numa_pmc.cli.commands.NAME`` provides
-#: ``configure(parser)`` and ``run(args)``, which returns the exit code.
+#: ``configure(parser)`` and ``run(args)``, which returns the exit code and calls
+#: ``args.parser.error()`` for wrong usage that argparse does not detect.
 COMMANDS = {
     'apply': 'show which moves of guests would pay, ask, and make them',
     'calibrate': "measure the bandwidth of each node's memory and its latency from each node",
@@ -61,7 +62,7 @@ class _Command(exits.Parser):
             module = importlib.import_module(self.module)
             self.description = module.__doc__
             module.configure(self)
-            self.set_defaults(run=module.run)
+            self.set_defaults(run=module.run, parser=self)
         return super().parse_known_args(args, namespace)
 
 

@@ -58,7 +58,7 @@ _NEW_NAME = 'new guest'
 
 
 class FlavorError(NumaPmcError):
-    """The file of a flavor, or an option that replaces it, cannot be used."""
+    """The file of a flavor cannot be used."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -84,10 +84,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar='FILE',
         help='file with the flavor, as "openstack flavor show NAME -f json" prints it',
     )
-    size.add_argument(
+    subject = parser.add_mutually_exclusive_group()
+    subject.add_argument(
         '--guest', metavar='GUEST', help='running guest of this host: name, uuid or libvirt id'
     )
-    parser.add_argument(
+    subject.add_argument(
         '--hosts', metavar='FILE', help='file with rows of compute_nodes as JSON: choose a host'
     )
     parser.add_argument(
@@ -110,10 +111,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the explanation; return the exit code."""
-    if args.guest and args.hosts:
-        raise FlavorError(
-            '--guest concerns this host, --hosts concerns others: give only one of them'
-        )
     if args.hosts:
         from nova_numa_pmc.cli import explain_hosts
 
@@ -141,15 +138,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def requested_flavor(args: argparse.Namespace) -> Flavor:
-    """Return the flavor that the options describe.
+    """Return the flavor that the options describe; exit if they do not include its size.
 
-    :raises FlavorError: its size is not given, or the flavor's file cannot be used
+    :raises FlavorError: the flavor's file cannot be used
     """
     flavor = read_flavor(args.flavor) if args.flavor else None
     vcpus = args.vcpus or (flavor and flavor.vcpus)
     memory_bytes = args.memory or (flavor and flavor.memory_bytes)
     if not vcpus or not memory_bytes:
-        raise FlavorError(
+        parser: argparse.ArgumentParser = args.parser
+        parser.error(
             'the size of the guest is missing: give --vcpus and --memory, --flavor or --guest'
         )
     return Flavor(vcpus, memory_bytes, {**(flavor.specs if flavor else {}), **dict(args.spec)})

@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report; return the exit code."""
     if bool(args.before) != bool(args.after):
-        raise NumaPmcError('--before and --after go together: name two windows')
+        args.parser.error('--before and --after go together: name two windows')
     draw = _import_draw() if args.plot else None  # fails before a long recording is read
     recorded, windows = read(args)
     comparison = report.compare(recorded, windows[0], windows[1]) if windows else None

@@ -28,7 +28,7 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import arguments, exits, explain_hosts
+from nova_numa_pmc.cli import arguments, exits, explain_hosts, parse
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.scheduler import saved_hosts, what_if_hosts
@@ -49,8 +49,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--requests', required=True, metavar='FILE', help='file with create requests as JSON'
     )
-    parser.add_argument('--multiplier', type=float, metavar='M', help='override weight_multiplier')
-    parser.add_argument('--floor', type=float, metavar='P', help='override penalty_floor')
+    parser.add_argument(
+        '--multiplier',
+        type=parse.non_negative_number,
+        metavar='M',
+        help='override weight_multiplier',
+    )
+    parser.add_argument(
+        '--floor', type=parse.non_negative_number, metavar='P', help='override penalty_floor'
+    )
     parser.add_argument(
         '--nova-conf',
         action='append',
@@ -70,8 +77,6 @@ def run(args: argparse.Namespace) -> int:
     conf = explain_hosts.options(args.nova_conf)
     for name, value in (('weight_multiplier', args.multiplier), ('penalty_floor', args.floor)):
         if value is not None:
-            if not (math.isfinite(value) and value >= 0):
-                raise saved_hosts.RowsError('%s must be a number of at least 0' % name)
             conf[name] = value
     with explain_hosts.name_file_in_errors(args.requests):
         create_requests = what_if_hosts.read_requests(explain_hosts.read_content(args.requests))

@@ -53,7 +53,7 @@ class TestTimes(unittest.TestCase):
             parse.window_s('+1h', 0.0, 1.0)
 
 
-class WholeNumberTest(unittest.TestCase):
+class NumbersTest(unittest.TestCase):
     def test_a_whole_number_within_the_bounds_is_parsed(self):
         whole_number = parse.whole_number(20)
         self.assertEqual([1, 7, 20], [whole_number(text) for text in ('1', '7', '20')])
@@ -65,3 +65,10 @@ class WholeNumberTest(unittest.TestCase):
                 self.assertRaisesRegex(argparse.ArgumentTypeError, 'from 1 to 20'),
             ):
                 parse.whole_number(20)(text)
+
+    def test_a_number_of_at_least_0_is_parsed_and_other_text_refused(self):
+        for text, expected in (('0', 0.0), ('2.5', 2.5), ('1e3', 1000.0)):
+            self.assertEqual(expected, parse.non_negative_number(text))
+        for text in ('-1', 'nan', 'inf', '1e999', 'x', ''):
+            with self.subTest(text), self.assertRaises(argparse.ArgumentTypeError):
+                parse.non_negative_number(text)

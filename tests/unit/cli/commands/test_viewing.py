@@ -13,9 +13,10 @@ import tempfile
 import unittest
 import unittest.mock
 
-from nova_numa_pmc.cli import live, parse, render
+from nova_numa_pmc.cli import exits, live, parse, render
 from nova_numa_pmc.cli.commands import record, report, top
 from nova_numa_pmc.cli.render import report as rendered, tables
+from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.exceptions import NumaPmcError, UnknownGuest
 from nova_numa_pmc.recordings import recording
 from tests.fixtures import samples
@@ -325,8 +326,15 @@ class TestReport(Viewing):
             NumaPmcError, 'the recording spans %s' % tables.clock_time(BASE_S)
         ):
             self.report('--to', '@5')
-        with self.assertRaisesRegex(NumaPmcError, 'go together'):
-            self.report('--before', '..')
+
+    def test_report_of_one_window_only_is_a_usage_error(self):
+        for option in ('--before', '--after'):
+            err = io.StringIO()
+            with self.subTest(option), contextlib.redirect_stderr(err):
+                with self.assertRaises(SystemExit) as ended:
+                    rebalance.main(['report', self.path, option, '..'])
+                self.assertEqual(exits.USAGE, ended.exception.code)
+                self.assertIn('go together', err.getvalue())
 
     def test_report_of_an_empty_recording_is_an_error(self):
         open(self.path + '0', 'wb').close()

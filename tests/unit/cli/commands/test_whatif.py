@@ -6,6 +6,7 @@ import pathlib
 import tempfile
 import unittest
 
+from nova_numa_pmc.cli import exits
 from nova_numa_pmc.cmd import rebalance
 from tests.fixtures.compute_nodes import compute_node_row
 from tests.fixtures.expected_losses import cpu_loss
@@ -175,5 +176,9 @@ class WhatIfTest(unittest.TestCase):
                 self.assertIn(word, err)
         code, _, err = self.call('--nova-conf', '/nowhere')
         self.assertEqual((1, True), (code, '/nowhere: no such file' in err))
-        self.assertEqual(1, self.call('--multiplier', '-1')[0])
-        self.assertEqual(1, self.call('--floor', 'nan')[0])
+
+    def test_a_multiplier_or_floor_that_is_not_a_number_of_at_least_0_is_a_usage_error(self):
+        for options in (('--multiplier', '-1'), ('--multiplier', 'x'), ('--floor', 'nan')):
+            with self.subTest(options), self.assertRaises(SystemExit) as ended:
+                self.call(*options)
+            self.assertEqual(exits.USAGE, ended.exception.code)
