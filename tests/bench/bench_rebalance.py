@@ -119,12 +119,12 @@ def bound(host):
 def plan_many_guests(ticks=40):
     """Plan for 1,000 guests, make the moves, and continue."""
     host, memory = large_host(random.Random(1)), RebalanceMemory()
-    terms = plan_records.RebalanceOptions(bytes_per_tick=64 * GIB, moves_per_hour=1000)
+    options = plan_records.RebalanceOptions(bytes_per_tick=64 * GIB, moves_per_hour=1000)
     cpu_ms, wall_ms, losses, guests_moved, size = [], [], [], 0, 0
     for tick in range(ticks):
         seen = host.situation()
         wall, cpu = time.perf_counter(), time.process_time()
-        plan, memory = planner.plan(seen, memory, terms, 5.0, 5.0 * tick)
+        plan, memory = planner.plan(seen, memory, options, 5.0, 5.0 * tick)
         cpu_ms.append(1000 * (time.process_time() - cpu))
         wall_ms.append(1000 * (time.perf_counter() - wall))
         losses.append(plan.loss_cores)

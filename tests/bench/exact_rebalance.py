@@ -15,8 +15,8 @@ EQUAL_RATIO, EQUAL_CORES = 0.01, 0.02
 class Search:
     """A search; ``proven`` says whether it was finished within its budget."""
 
-    def __init__(self, situation, terms, budget=60000):
-        self.host_model = HostModel(situation, terms)
+    def __init__(self, situation, rebalance_options, budget=60000):
+        self.host_model = HostModel(situation, rebalance_options)
         self.budget = budget
         self.steps = 0
         self.host_loss = self.host_model.host_loss

@@ -107,7 +107,7 @@ class ConstantHost:
             ]
         return sum(move.bytes for move in plan.moves)
 
-    def run(self, terms, ticks, elapsed_s=5.0, noise=None, memory=None):
+    def run(self, options, ticks, elapsed_s=5.0, noise=None, memory=None):
         """Plan and make moves; return (plans, memory).
 
         :param noise: ``noise(guest, tick)`` returns the guest as measured in a tick
@@ -116,7 +116,7 @@ class ConstantHost:
         for tick in range(ticks):
             seen = [noise(guest, tick) for guest in self.guests] if noise else None
             plan, memory = planner.plan(
-                self.situation(seen), memory, terms, elapsed_s, 1000.0 + tick * elapsed_s
+                self.situation(seen), memory, options, elapsed_s, 1000.0 + tick * elapsed_s
             )
             self.make(plan)
             plans.append(plan)

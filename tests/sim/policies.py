@@ -111,15 +111,15 @@ class ThresholdPolicy:
 class PlannerPolicy:
     """Ask the planner at each tick and carry out its plan."""
 
-    def __init__(self, terms=None):
-        self.terms = terms or plan_records.RebalanceOptions()
+    def __init__(self, options=None):
+        self.options = options or plan_records.RebalanceOptions()
         self.memory = RebalanceMemory()
         self.kinds = {}
 
     def tick(self, host, now_s, elapsed_s, rng, noise):
         """Examine one interval and apply the plan."""
         plan, self.memory = planner.plan(
-            situation(host, rng, noise), self.memory, self.terms, elapsed_s, now_s
+            situation(host, rng, noise), self.memory, self.options, elapsed_s, now_s
         )
         by_name = {guest.name: guest for guest in host.guests}
         for move in plan.moves:

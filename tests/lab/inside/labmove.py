@@ -41,14 +41,14 @@ def thp_bytes(groups):
 def move(request):
     """Move a guest to a node; report each step."""
     groups = cgroups.find(labguests.pids()[request['guest']])
-    terms = guest_mover.PageMoveLimits(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
+    limits = guest_mover.PageMoveLimits(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
     cpus, ours = request.get('cpus'), request.get('ours', '')
     mover = guest_mover.GuestMove(
         groups,
         (request['node'],),
         parse_cpulist(cpus) if cpus else None,
         written_set=Cpuset(parse_cpulist(ours), frozenset()),
-        limits=terms,
+        limits=limits,
     )
     cancel_at = request.get('cancel_after_mib', 1 << 40) << 20
 

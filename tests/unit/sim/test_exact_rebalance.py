@@ -11,7 +11,7 @@ from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 from tests.bench.exact_rebalance import EQUAL_CORES, EQUAL_RATIO, Search
 from tests.sim.constant import GIB, MIB, ConstantHost, guest_load
 
-TERMS = plan_records.RebalanceOptions()
+OPTIONS = plan_records.RebalanceOptions()
 GUESTS = st.lists(
     st.tuples(
         st.integers(0, 2),
@@ -29,7 +29,7 @@ def enumerate_all(situation):
     """Yield (burden, bytes) of every division that fits."""
     count = len(situation.guests)
     for homes in product((None, 0, 1, 2), repeat=count):
-        host_model = HostModel(situation, TERMS)
+        host_model = HostModel(situation, OPTIONS)
         guests = [host_model.guests[guest.uuid] for guest in situation.guests]
         proposal = tuple(
             (guest, Place((n,), n)) for guest, n in zip(guests, homes) if n is not None
@@ -59,9 +59,9 @@ class ExactRebalanceTest(unittest.TestCase):
         host = ConstantHost((4, 4, 4), (capacity * GIB,) * 3, guests, bandwidth_max)
         every = list(enumerate_all(host.situation()))
         least = min(lost for lost, _ in every)
-        search = Search(host.situation(), TERMS)
+        search = Search(host.situation(), OPTIONS)
         self.assertAlmostEqual(least, search.least_loss(1e9), places=6)
         self.assertTrue(search.proven)
         limit = least + max(EQUAL_CORES, EQUAL_RATIO * least)
         fewest = min(size for lost, size in every if lost <= limit + 1e-9)
-        self.assertEqual(fewest, Search(host.situation(), TERMS).fewest_bytes(least, 1 << 60))
+        self.assertEqual(fewest, Search(host.situation(), OPTIONS).fewest_bytes(least, 1 << 60))

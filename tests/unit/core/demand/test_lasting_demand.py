@@ -462,11 +462,11 @@ class PropertyTest(unittest.TestCase):
                 for at, cores in enumerate(here.others)
             ],
         )
-        terms = plan_records.RebalanceOptions(widen=False)
-        plans, _ = host.run(terms, 60, 60.0)
+        options = plan_records.RebalanceOptions(widen=False)
+        plans, _ = host.run(options, 60, 60.0)
         self.assertEqual([], [move for plan in plans for move in plan.moves])
         # Nor later: no move would pay within a day.
-        self.assertEqual((), planner.propose(host.situation(), terms, 86400.0).moves)
+        self.assertEqual((), planner.propose(host.situation(), options, 86400.0).moves)
 
     @staticmethod
     def built(drawn):

@@ -10,8 +10,8 @@ from nova_numa_pmc.model import Reason
 from tests.sim.constant import GIB, ConstantHost, guest_load
 
 
-def explained(host, ticks=20, **terms):
-    plans, _ = host.run(plan_records.RebalanceOptions(**terms), ticks)
+def explained(host, ticks=20, **options):
+    plans, _ = host.run(plan_records.RebalanceOptions(**options), ticks)
     return [explain_move(move) for plan in plans for move in plan.moves]
 
 

@@ -7,13 +7,13 @@ from nova_numa_pmc.core.rebalance import evaluation, host_model, plan_records
 from nova_numa_pmc.core.rebalance.host_model import Place
 from tests.sim.constant import GIB, ConstantHost, guest_load
 
-TERMS = plan_records.RebalanceOptions()
+OPTIONS = plan_records.RebalanceOptions()
 
 
 def host_of(*guests, waiting_cores=()):
     """Build a model of three nodes of 12 cores."""
     host = ConstantHost((12,) * 3, (64 * GIB,) * 3, guests)
-    return host_model.HostModel(host.situation()._replace(waiting_cores=waiting_cores), TERMS)
+    return host_model.HostModel(host.situation()._replace(waiting_cores=waiting_cores), OPTIONS)
 
 
 class PlaceTest(unittest.TestCase):
@@ -32,7 +32,7 @@ class BandwidthTest(unittest.TestCase):
         *nodes, last = situation.view.nodes
         last = last._replace(bandwidth_max_bytes_per_sec=None, **fields)
         view = situation.view._replace(nodes=(*nodes, last))
-        return host_model.HostModel(situation._replace(view=view), TERMS).bandwidth_known
+        return host_model.HostModel(situation._replace(view=view), OPTIONS).bandwidth_known
 
     def test_each_node_with_memory_needs_a_maximum(self):
         self.assertFalse(self.is_known())
@@ -85,8 +85,8 @@ class MayTest(unittest.TestCase):
 class CostTest(unittest.TestCase):
     def cost(self, mib_per_s):
         host = ConstantHost((12,) * 2, (64 * GIB,) * 2, [guest_load('g', 4, 0, 2.0)])
-        terms = TERMS._replace(bytes_per_sec=mib_per_s << 20)
-        laid_out = host_model.HostModel(host.situation(), terms)
+        options = OPTIONS._replace(bytes_per_sec=mib_per_s << 20)
+        laid_out = host_model.HostModel(host.situation(), options)
         return laid_out.cost(laid_out.guests['g'], Place((1,), 1))
 
     def test_a_slower_move_costs_more_however_slow_it_is(self):

@@ -108,11 +108,11 @@ def placed(view, new, *, just_placed=False):
 class JustPlacedTest(unittest.TestCase):
     def assertStays(self, situation):
         assume(situation is not None)
-        terms = plan_records.RebalanceOptions(widen=False)
+        options = plan_records.RebalanceOptions(widen=False)
         for plan in (
-            planner.propose(situation, terms),
-            planner.propose(situation, terms, 86400.0),
-            planner.plan(situation, RebalanceMemory(), terms, INTERVAL_S, 0.0)[0],
+            planner.propose(situation, options),
+            planner.propose(situation, options, 86400.0),
+            planner.plan(situation, RebalanceMemory(), options, INTERVAL_S, 0.0)[0],
         ):
             self.assertEqual((), plan.moves)
 

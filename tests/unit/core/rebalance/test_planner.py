@@ -14,7 +14,7 @@ from nova_numa_pmc.core.rebalance.rebalance_memory import (
 from tests.sim.constant import GIB, MIB, ConstantHost, guest_load
 
 TICK_S = 5.0
-TERMS = plan_records.RebalanceOptions()
+OPTIONS = plan_records.RebalanceOptions()
 
 
 def skewed(**fields):
@@ -40,7 +40,7 @@ def kinds(plans):
 class FiveToOneTest(unittest.TestCase):
     def test_two_guests_move_and_no_more_bytes_than_theirs(self):
         host = skewed()
-        plans, _ = host.run(TERMS, 20)
+        plans, _ = host.run(OPTIONS, 20)
         self.assertEqual([3, 3], count(host))
         self.assertEqual(['move', 'move'], kinds(plans))
         self.assertEqual(2 * GIB, sum(move.bytes for plan in plans for move in plan.moves))
@@ -51,32 +51,32 @@ class FiveToOneTest(unittest.TestCase):
             guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
             for guest in host.guests
         ]
-        terms = TERMS._replace(bytes_per_tick=64 * GIB)
-        plans, _ = host.run(terms, 20)
+        options = OPTIONS._replace(bytes_per_tick=64 * GIB)
+        plans, _ = host.run(options, 20)
         first = next(at for at, plan in enumerate(plans) if plan.moves)
         move = plans[first].moves[0]
         self.assertGreaterEqual(move.regret_core_sec, move.cost_core_sec)
-        spared = (move.gain_cores - TERMS.min_gain_cores) * TICK_S
+        spared = (move.gain_cores - OPTIONS.min_gain_cores) * TICK_S
         self.assertLess(spared * first, move.cost_core_sec)
         self.assertEqual([], [at for at, plan in enumerate(plans) if plan.moves][2:])
         self.assertEqual([3, 3], count(host))
 
     def test_a_plan_has_the_loss_before_and_after_it(self):
-        plans, _ = skewed().run(TERMS, 1)
+        plans, _ = skewed().run(OPTIONS, 1)
         self.assertAlmostEqual(8.0, plans[0].loss_cores)
         self.assertAlmostEqual(0.0, plans[0].loss_after_cores)
 
     def test_full_nodes_are_shared_evenly_though_as_many_cores_are_missing(self):
         guests = [guest_load(f'g{at}', 1, 0 if at < 5 else 1, 1.0, 300 * MIB) for at in range(6)]
         host = ConstantHost((2, 2), (2 * GIB, 2 * GIB), guests)
-        plans, _ = host.run(TERMS, 20)
+        plans, _ = host.run(OPTIONS, 20)
         self.assertEqual([3, 3], count(host))
         self.assertEqual(['move', 'move'], kinds(plans))
 
     def test_an_operator_needs_no_regret(self):
-        plan = planner.propose(skewed().situation(), TERMS)
+        plan = planner.propose(skewed().situation(), OPTIONS)
         self.assertEqual(['move', 'move'], [move.kind for move in plan.moves])
-        nothing = planner.propose(skewed().situation(), TERMS, payback_s=0.05)
+        nothing = planner.propose(skewed().situation(), OPTIONS, payback_s=0.05)
         self.assertEqual([], [move for move in nothing.moves if move.bytes])
 
 
@@ -87,7 +87,7 @@ class CausesTest(unittest.TestCase):
         guests = [guest_load(f'm{at}', 4, 0, 2.0, lines=60e6) for at in range(3)]
         guests += [guest_load(f'c{at}', 4, 1, 2.0) for at in range(3)]
         host = ConstantHost((12, 12), (64 * GIB, 64 * GIB), guests, bandwidth_max=12e9)
-        plans, _ = host.run(TERMS, 60)
+        plans, _ = host.run(OPTIONS, 60)
         bound = [guest.cpu_nodes for guest in host.guests if guest.name.startswith('m')]
         self.assertEqual({(0,), (1,)}, set(bound))
         first = next(move for plan in plans for move in plan.moves)
@@ -95,14 +95,14 @@ class CausesTest(unittest.TestCase):
 
     def test_bandwidth_without_a_known_maximum_is_not_a_reason_to_move(self):
         guests = [guest_load(f'm{at}', 4, 0, 2.0, lines=60e6) for at in range(3)]
-        plans, _ = ConstantHost((12, 12), (64 * GIB,) * 2, guests).run(TERMS, 10)
+        plans, _ = ConstantHost((12, 12), (64 * GIB,) * 2, guests).run(OPTIONS, 10)
         self.assertEqual([], kinds(plans))
         self.assertIn('bandwidth_dropped', [reason.code for reason in plans[0].reasons])
 
     def test_cpus_go_where_the_memory_is(self):
         guests = [guest_load('g', 2, 0, 1.0, lines=5e6, memory_at=((0, 8 * MIB), (1, GIB)))]
         host = ConstantHost((4, 4), (8 * GIB,) * 2, guests)
-        plans, _ = host.run(TERMS, 20)
+        plans, _ = host.run(OPTIONS, 20)
         self.assertEqual(['move'], kinds(plans))
         self.assertEqual((1,), host.guests[0].cpu_nodes)
         self.assertEqual(8 * MIB, plans[[len(p.moves) for p in plans].index(1)].moves[0].bytes)
@@ -120,7 +120,7 @@ class CausesTest(unittest.TestCase):
             )
         ]
         host = ConstantHost((4, 4), (8 * GIB,) * 2, guests)
-        plans, _ = host.run(TERMS, 60)
+        plans, _ = host.run(OPTIONS, 60)
         self.assertEqual(['fetch'], kinds(plans))
         self.assertEqual(((0, GIB + 8 * MIB),), host.guests[0].bytes_by_node)
 
@@ -137,13 +137,13 @@ class CausesTest(unittest.TestCase):
 
     def test_two_guests_swap_where_neither_fits_alone(self):
         host = self.tight()
-        terms = TERMS._replace(widen=False)
-        plans, _ = host.run(terms, 40)
+        options = OPTIONS._replace(widen=False)
+        plans, _ = host.run(options, 40)
         self.assertEqual(['swap'], kinds(plans))
         self.assertEqual(2, len({guest.cpu_nodes for guest in host.guests if guest.name in 'ab'}))
 
     def test_a_swap_needs_room_for_a_first_step_on_either_node(self):
-        enough = TERMS.reserve_bytes + 16 * MIB
+        enough = OPTIONS.reserve_bytes + 16 * MIB
         for available, expected in (
             ((enough, enough), ['swap']),
             ((enough - 1, enough), []),
@@ -154,13 +154,13 @@ class CausesTest(unittest.TestCase):
                 seen = (
                     self.tight().situation()._replace(available_bytes=tuple(enumerate(available)))
                 )
-                plan = planner.propose(seen, TERMS._replace(widen=False))
+                plan = planner.propose(seen, OPTIONS._replace(widen=False))
                 self.assertEqual(expected, kinds([plan]))
 
     def test_floating_guests_are_narrowed_for_locality(self):
         guests = [guest_load(f'g{at}', 2, (0, 1), 1.5, lines=5e6) for at in range(4)]
         host = ConstantHost((4, 4), (16 * GIB,) * 2, guests)
-        plans, _ = host.run(TERMS, 60)
+        plans, _ = host.run(OPTIONS, 60)
         self.assertEqual({'narrow'}, set(kinds(plans)))
         self.assertEqual([2, 2], count(host))
 
@@ -176,7 +176,7 @@ class WidenTest(unittest.TestCase):
 
     def test_the_calmest_guest_is_widened_to_idle_cores_elsewhere(self):
         host = self.host()
-        plans, _ = host.run(TERMS, 20)
+        plans, _ = host.run(OPTIONS, 20)
         self.assertEqual(['widen'], kinds(plans))
         self.assertEqual((0, 1), host.guests[0].cpu_nodes)
         self.assertEqual((0,), host.guests[0].home_nodes)
@@ -184,19 +184,19 @@ class WidenTest(unittest.TestCase):
 
     def test_a_widened_guest_goes_home_when_there_is_room(self):
         host = self.host()
-        _, memory = host.run(TERMS, 20)
+        _, memory = host.run(OPTIONS, 20)
         host.guests[1:] = [
             guest._replace(demand_cores=0.5, served_cores=0.5) for guest in host.guests[1:]
         ]
-        plans, _ = host.run(TERMS, 60, memory=memory)
+        plans, _ = host.run(OPTIONS, 60, memory=memory)
         self.assertEqual(['narrow'], kinds(plans))
         self.assertEqual((0,), host.guests[0].cpu_nodes)
 
     def test_a_guest_stays_wide_where_its_home_would_be_crowded(self):
         host = self.host()
-        _, memory = host.run(TERMS, 20)
+        _, memory = host.run(OPTIONS, 20)
         host.guests[1] = host.guests[1]._replace(demand_cores=1.1, served_cores=1.1)
-        plans, _ = host.run(TERMS, 60, memory=memory)
+        plans, _ = host.run(OPTIONS, 60, memory=memory)
         self.assertEqual([], kinds(plans))
 
     def test_a_guest_of_two_nodes_goes_home_when_they_have_room_together(self):
@@ -206,23 +206,23 @@ class WidenTest(unittest.TestCase):
                     'g', 16, (0, 1, 2), demand, 4 * GIB, home_nodes=(0, 1), mem_nodes=(0, 1)
                 )
                 host = ConstantHost((8,) * 4, (64 * GIB,) * 4, [guest])
-                plans, _ = host.run(TERMS, 60)
+                plans, _ = host.run(OPTIONS, 60)
                 self.assertEqual(wanted, kinds(plans))
 
     def test_a_guest_goes_home_for_the_memory_that_it_would_allocate_elsewhere(self):
         host = self.host()
-        host.run(TERMS, 20)
+        host.run(OPTIONS, 20)
         host.guests[1:] = []
-        plan = planner.propose(host.situation(), TERMS)
+        plan = planner.propose(host.situation(), OPTIONS)
         self.assertEqual(['narrow'], kinds([plan]))
         self.assertIn('away', [reason.code for reason in plan.moves[0].reasons])
         self.assertNotIn('bursts', [reason.code for reason in plan.moves[0].reasons])
 
     def test_no_guest_goes_home_where_that_is_left_to_another(self):
         host = self.host()
-        host.run(TERMS, 20)
+        host.run(OPTIONS, 20)
         host.guests[1:] = []
-        plan = planner.propose(host.situation(), TERMS._replace(go_home=False))
+        plan = planner.propose(host.situation(), OPTIONS._replace(go_home=False))
         self.assertEqual([], kinds([plan]))
 
     def test_bursts_are_shared_whether_or_not_nodes_are_full(self):
@@ -232,7 +232,7 @@ class WidenTest(unittest.TestCase):
             for waiting, wanted in ((bursting, {'widen'}), (calm, set())):
                 with self.subTest(cores=cores, waiting=waiting):
                     seen = host.situation()._replace(waiting_cores=((0, waiting), (1, waiting)))
-                    plan, _ = planner.plan(seen, RebalanceMemory(), TERMS, TICK_S, 0.0)
+                    plan, _ = planner.plan(seen, RebalanceMemory(), OPTIONS, TICK_S, 0.0)
                     self.assertEqual(wanted, set(kinds([plan])))
 
     def test_bursts_of_full_nodes_are_not_shared_where_accesses_are_not_counted(self):
@@ -242,11 +242,11 @@ class WidenTest(unittest.TestCase):
             .situation()
             ._replace(waiting_cores=((0, 1.0), (1, 1.0)))
         )
-        plan, _ = planner.plan(seen, RebalanceMemory(), TERMS, TICK_S, 0.0)
+        plan, _ = planner.plan(seen, RebalanceMemory(), OPTIONS, TICK_S, 0.0)
         self.assertEqual((), plan.moves)
 
     def test_no_guest_is_widened_where_the_option_forbids_it(self):
-        plans, _ = self.host().run(TERMS._replace(widen=False), 20)
+        plans, _ = self.host().run(OPTIONS._replace(widen=False), 20)
         self.assertEqual([], kinds(plans))
 
 
@@ -261,7 +261,7 @@ class LeftAloneTest(unittest.TestCase):
             'bound',
         ):
             with self.subTest(why):
-                plans, _ = skewed(why_fixed=why).run(TERMS, 20)
+                plans, _ = skewed(why_fixed=why).run(OPTIONS, 20)
                 self.assertEqual([], kinds(plans))
                 self.assertAlmostEqual(8.0, plans[0].loss_cores)  # but its loss counts
 
@@ -273,7 +273,7 @@ class LeftAloneTest(unittest.TestCase):
             guest_load('d', 4, 1, 0.5, 4 * GIB, why_fixed='placed_by_others'),
         ]
         plans, _ = ConstantHost((4, 4), (9 * GIB,) * 2, guests).run(
-            TERMS._replace(widen=False), 40
+            OPTIONS._replace(widen=False), 40
         )
         self.assertEqual([], kinds(plans))
 
@@ -281,7 +281,7 @@ class LeftAloneTest(unittest.TestCase):
         guests = skewed().guests
         unknown = [guest._replace(demand_cores=None, served_cores=None) for guest in guests]
         seen = skewed().situation()._replace(guests=tuple(unknown))
-        plan, _ = planner.plan(seen, RebalanceMemory(), TERMS, 60.0, 0.0)
+        plan, _ = planner.plan(seen, RebalanceMemory(), OPTIONS, 60.0, 0.0)
         self.assertEqual((), plan.moves)
 
     def test_no_move_is_planned_between_nodes_of_which_one_is_unmeasured(self):
@@ -295,7 +295,7 @@ class LeftAloneTest(unittest.TestCase):
                 plan, _ = planner.plan(
                     seen._replace(view=seen.view._replace(nodes=cut)),
                     RebalanceMemory(),
-                    TERMS,
+                    OPTIONS,
                     60.0,
                     0.0,
                 )
@@ -303,16 +303,16 @@ class LeftAloneTest(unittest.TestCase):
                 self.assertIn(model.Reason('demand_unknown', (('nodes', (at,)),)), plan.reasons)
 
     def test_no_move_is_planned_of_memory_whose_place_is_unknown(self):
-        plans, _ = skewed(memory_at=()).run(TERMS._replace(widen=False), 20)
+        plans, _ = skewed(memory_at=()).run(OPTIONS._replace(widen=False), 20)
         self.assertEqual([], kinds(plans))
 
     def test_a_move_that_gains_nothing_any_more_is_not_planned(self):
         """It is not planned even though the earlier regret remains if no gain is too small."""
         host = skewed()
-        terms = TERMS._replace(min_gain_cores=0.0, moves_per_hour=0, changes_per_hour=0)
+        options = OPTIONS._replace(min_gain_cores=0.0, moves_per_hour=0, changes_per_hour=0)
         for ticks in (1, 40):
             with self.subTest(ticks=ticks):
-                plans, memory = host.run(terms, ticks)
+                plans, memory = host.run(options, ticks)
                 self.assertEqual([], kinds(plans))
                 self.assertTrue(memory.regrets)
                 calm = [
@@ -321,7 +321,7 @@ class LeftAloneTest(unittest.TestCase):
                 plan, later = planner.plan(
                     host.situation(calm),
                     memory,
-                    terms._replace(moves_per_hour=20, changes_per_hour=20),
+                    options._replace(moves_per_hour=20, changes_per_hour=20),
                     TICK_S,
                     2000.0,
                 )
@@ -331,57 +331,57 @@ class LeftAloneTest(unittest.TestCase):
     def test_a_full_target_takes_no_guest(self):
         host = skewed()
         host.capacity_bytes = (64 * GIB, 3 * GIB)
-        plans, _ = host.run(TERMS._replace(widen=False), 20)
+        plans, _ = host.run(OPTIONS._replace(widen=False), 20)
         self.assertEqual([], kinds(plans))
 
     def test_available_memory_is_left_on_the_target(self):
         seen = skewed().situation()
         for available, moved in (
             (GIB, 0),
-            (GIB + TERMS.reserve_bytes, 1),
-            (2 * GIB + TERMS.reserve_bytes, 2),
+            (GIB + OPTIONS.reserve_bytes, 1),
+            (2 * GIB + OPTIONS.reserve_bytes, 2),
         ):
             with self.subTest(available=available):
                 plan, _ = planner.plan(
                     seen._replace(available_bytes=((1, available),)),
                     RebalanceMemory(),
-                    TERMS._replace(widen=False),
+                    OPTIONS._replace(widen=False),
                     60.0,
                     0.0,
                 )
                 self.assertEqual(moved, len(plan.moves))
 
     def test_guests_stay_where_they_may_run(self):
-        plans, _ = skewed(allowed_cpu_counts=((0, 8),)).run(TERMS, 20)
+        plans, _ = skewed(allowed_cpu_counts=((0, 8),)).run(OPTIONS, 20)
         self.assertEqual([], kinds(plans))
 
     def test_a_guest_needs_a_thread_for_each_vcpu(self):
         guests = [guest_load(f'g{at}', 6, 0, 4.0) for at in range(2)]
         plans, _ = ConstantHost((6, 4), (64 * GIB,) * 2, guests).run(
-            TERMS._replace(widen=False), 20
+            OPTIONS._replace(widen=False), 20
         )
         self.assertEqual([], kinds(plans))
 
 
 class BudgetTest(unittest.TestCase):
     def test_bytes_of_a_tick_bound_the_moves_of_a_plan(self):
-        plans, _ = skewed().run(TERMS._replace(bytes_per_tick=GIB), 20)
+        plans, _ = skewed().run(OPTIONS._replace(bytes_per_tick=GIB), 20)
         self.assertEqual([1, 1], [len(plan.moves) for plan in plans if plan.moves])
 
     def test_a_guest_larger_than_a_tick_goes_alone_and_is_paid_for(self):
-        plans, _ = skewed().run(TERMS._replace(bytes_per_tick=GIB // 4), 20)
+        plans, _ = skewed().run(OPTIONS._replace(bytes_per_tick=GIB // 4), 20)
         first, second = (at for at, plan in enumerate(plans) if plan.moves)
         self.assertEqual(4, second - first)
         held = plans[first + 1].reasons
         self.assertIn('bytes_per_tick', [dict(reason.values).get('of') for reason in held])
 
     def test_moves_of_an_hour_bound_the_moves_of_plans(self):
-        terms = TERMS._replace(moves_per_hour=1, widen=False)
-        plans, memory = skewed().run(terms, 20)
+        options = OPTIONS._replace(moves_per_hour=1, widen=False)
+        plans, memory = skewed().run(options, 20)
         self.assertEqual(['move'], kinds(plans))
         self.assertEqual(1, len(memory.moved_s))
         host = skewed()
-        plans, _ = host.run(terms, 130, elapsed_s=60.0)
+        plans, _ = host.run(options, 130, elapsed_s=60.0)
         self.assertEqual([3, 3], count(host))
 
     def test_a_late_tick_does_not_multiply_one_sample(self):
@@ -391,7 +391,7 @@ class BudgetTest(unittest.TestCase):
             for guest in host.guests
         ]
         plan, _ = planner.plan(
-            host.situation(), RebalanceMemory(), TERMS._replace(widen=False), 86400.0, 0.0
+            host.situation(), RebalanceMemory(), OPTIONS._replace(widen=False), 86400.0, 0.0
         )
         self.assertEqual((), plan.moves)
 
@@ -403,28 +403,28 @@ class RegretsTest(unittest.TestCase):
             guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
             for guest in host.guests
         ]
-        _, memory = host.run(TERMS, 2)
+        _, memory = host.run(OPTIONS, 2)
         self.assertTrue(memory.regrets)
         kept = json.loads(json.dumps(rebalance_memory_format.to_data(memory)))
         self.assertEqual(memory, rebalance_memory_format.from_data(kept))
 
     def test_a_move_that_does_not_pay_makes_the_guest_cautious(self):
         host = skewed()
-        plans, memory = host.run(TERMS, 1)
+        plans, memory = host.run(OPTIONS, 1)
         moved = {part.uuid for move in plans[0].moves for part in move.parts}
         self.assertEqual({uuid: 2.0 for uuid in moved}, caution_factors(memory))
         # The load ends, so what was moved no longer avoids any loss.
         host.guests = [guest._replace(demand_cores=0.1, served_cores=0.1) for guest in host.guests]
-        _, later = host.run(TERMS, 5, memory=memory)
+        _, later = host.run(OPTIONS, 5, memory=memory)
         self.assertEqual(moved, set(caution_factors(later)))
 
     def test_a_move_that_pays_restores_trust(self):
-        _, memory = skewed().run(TERMS, 20)
+        _, memory = skewed().run(OPTIONS, 20)
         self.assertEqual({}, caution_factors(memory))
         self.assertEqual((), memory.trials)
 
     def test_regrets_of_a_move_that_failed_can_be_forgotten(self):
-        plans, memory = skewed().run(TERMS, 1)
+        plans, memory = skewed().run(OPTIONS, 1)
         moved = [part.uuid for move in plans[0].moves for part in move.parts]
         self.assertEqual((), without_guests(memory, moved).trials)
 
@@ -434,9 +434,9 @@ class RegretsTest(unittest.TestCase):
             guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
             for guest in host.guests
         ]
-        _, memory = host.run(TERMS, 2)
+        _, memory = host.run(OPTIONS, 2)
         host.guests = host.guests[5:]
-        _, memory = host.run(TERMS, 1, memory=memory)
+        _, memory = host.run(OPTIONS, 1, memory=memory)
         self.assertEqual((), memory.regrets)
 
     def test_a_guest_that_must_not_be_touched_any_more_is_not_regretted(self):
@@ -445,15 +445,15 @@ class RegretsTest(unittest.TestCase):
             guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
             for guest in host.guests
         ]
-        _, memory = host.run(TERMS, 2)
+        _, memory = host.run(OPTIONS, 2)
         host.guests = [guest._replace(why_fixed='placed_by_others') for guest in host.guests]
-        plans, memory = host.run(TERMS, 1, memory=memory)
+        plans, memory = host.run(OPTIONS, 1, memory=memory)
         self.assertEqual(((), []), (memory.regrets, kinds(plans)))
 
     def test_a_clock_that_goes_back_keeps_nothing_for_ever(self):
-        _, memory = skewed().run(TERMS, 1)
+        _, memory = skewed().run(OPTIONS, 1)
         _, memory = planner.plan(
-            skewed().situation(), memory, TERMS._replace(widen=False), 0.0, 1.0
+            skewed().situation(), memory, OPTIONS._replace(widen=False), 0.0, 1.0
         )
         self.assertEqual(((), ()), (memory.moved_s, memory.trials))
 
@@ -465,10 +465,10 @@ class DomainTest(unittest.TestCase):
         host = ConstantHost(
             (6, 6, 6, 6), (16 * GIB,) * 4, guests, distances=near, domains=(0, 0, 2, 2)
         )
-        plans, _ = host.run(TERMS, 20)
+        plans, _ = host.run(OPTIONS, 20)
         self.assertEqual([], kinds(plans))  # nine cores are wanted, the first pair has twelve
 
     def test_an_empty_host_has_an_empty_plan(self):
-        plans, memory = ConstantHost((4, 4), (GIB, GIB), []).run(TERMS, 2)
+        plans, memory = ConstantHost((4, 4), (GIB, GIB), []).run(OPTIONS, 2)
         self.assertEqual([], kinds(plans))
         self.assertEqual(RebalanceMemory(), memory)

@@ -14,9 +14,9 @@ from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
 from tests.sim.constant import GIB, MIB, ConstantHost, guest_load, slit_latencies_ns
 
 QUICK = settings(max_examples=25, deadline=None)
-TERMS = plan_records.RebalanceOptions()
+OPTIONS = plan_records.RebalanceOptions()
 #: Without limits that would end the moves before all are made.
-UNBOUNDED = TERMS._replace(bytes_per_tick=1 << 50, moves_per_hour=10**6, changes_per_hour=10**6)
+UNBOUNDED = OPTIONS._replace(bytes_per_tick=1 << 50, moves_per_hour=10**6, changes_per_hour=10**6)
 MINUTE_S, DAY_S = 60.0, 86400.0
 
 GUEST = st.tuples(
@@ -110,9 +110,9 @@ class PropertyTest(unittest.TestCase):
     @given(HOSTS)
     def test_a_plan_on_constant_input_becomes_empty_and_stays_so(self, drawn):
         # A tick takes a day, so that even a minimal gain has paid for its move.
-        terms, host = UNBOUNDED._replace(interval_max_s=DAY_S), build(drawn)
-        _, memory = host.run(terms, 40, DAY_S)
-        plans, _ = host.run(terms, 20, DAY_S, memory=memory)
+        options, host = UNBOUNDED._replace(interval_max_s=DAY_S), build(drawn)
+        _, memory = host.run(options, 40, DAY_S)
+        plans, _ = host.run(options, 20, DAY_S, memory=memory)
         self.assertEqual([], moves_of(plans))
 
     @QUICK
@@ -151,7 +151,7 @@ class PropertyTest(unittest.TestCase):
             lines = guest.lines_per_sec and guest.lines_per_sec * rng.uniform(0.8, 1.2)
             return guest._replace(demand_cores=demand, served_cores=demand, lines_per_sec=lines)
 
-        plans, _ = host.run(TERMS, 120, 5.0, noise=noisy, memory=memory)
+        plans, _ = host.run(OPTIONS, 120, 5.0, noise=noisy, memory=memory)
         for move in moves_of(plans):
             self.assertGreaterEqual(move.regret_core_sec, move.cost_core_sec)
         self.assertLessEqual(
@@ -170,9 +170,9 @@ class PropertyTest(unittest.TestCase):
         # A view lists its nodes by ascending id.
         other.ids = [names[at] for at in order]
         other.cores = [drawn[0][at] for at in order]
-        terms = UNBOUNDED._replace(widen=False)
+        options = UNBOUNDED._replace(widen=False)
         ours, theirs = (
-            planner.plan(host.situation(), RebalanceMemory(), terms, MINUTE_S, 0.0)[0]
+            planner.plan(host.situation(), RebalanceMemory(), options, MINUTE_S, 0.0)[0]
             for host in (plain, other)
         )
         self.assertAlmostEqual(ours.loss_cores, theirs.loss_cores)
@@ -238,5 +238,5 @@ class PropertyTest(unittest.TestCase):
             for at in range(1000)
         ]
         host = ConstantHost((48,) * 8, (2048 * GIB,) * 8, guests, 1e11)
-        plans, _ = host.run(TERMS, 3, MINUTE_S)
+        plans, _ = host.run(OPTIONS, 3, MINUTE_S)
         self.assertEqual([], moves_of(plans))

@@ -9,7 +9,7 @@ from nova_numa_pmc.core.rebalance import host_model, plan_records, rebalance_mem
 from nova_numa_pmc.core.rebalance.rebalance_memory import Caution, RebalanceMemory, Regret, Trial
 from tests.sim.constant import GIB, ConstantHost, guest_load
 
-TERMS = plan_records.RebalanceOptions()
+OPTIONS = plan_records.RebalanceOptions()
 NOW_S = 10_000.0
 #: Guest d moved from node 0 to node 1, with its memory.
 STEPS = (('d', (0,), ((0, 1.0),), (1,)),)
@@ -24,12 +24,12 @@ def host_of(at=1, demand=4.0, guests='abcd'):
             (64 * GIB,) * 2,
             [guest_load(name, 4, at if name == 'd' else 0, demand) for name in guests],
         ).situation(),
-        TERMS,
+        OPTIONS,
     )
 
 
-def after_interval(known, laid_out=None, elapsed_s=5.0, now_s=NOW_S, terms=TERMS):
-    return rebalance_memory.after_interval(known, laid_out or host_of(), elapsed_s, now_s, terms)
+def after_interval(known, laid_out=None, elapsed_s=5.0, now_s=NOW_S, options=OPTIONS):
+    return rebalance_memory.after_interval(known, laid_out or host_of(), elapsed_s, now_s, options)
 
 
 def move(*uuids, size=0):
@@ -62,7 +62,7 @@ class TrialTest(unittest.TestCase):
         unmeasured = situation._replace(
             guests=tuple(load._replace(demand_cores=None) for load in situation.guests)
         )
-        laid_out = host_model.HostModel(unmeasured, TERMS)
+        laid_out = host_model.HostModel(unmeasured, OPTIONS)
         self.assertEqual(known, after_interval(known, laid_out))
 
     def test_a_load_that_went_away_credits_nothing(self):
@@ -129,7 +129,7 @@ class BudgetTest(unittest.TestCase):
 
     def test_each_interval_pays_a_tick_of_what_a_large_guest_owes(self):
         known = after_interval(
-            RebalanceMemory(owed_bytes=5 * GIB), terms=TERMS._replace(bytes_per_tick=4 * GIB)
+            RebalanceMemory(owed_bytes=5 * GIB), options=OPTIONS._replace(bytes_per_tick=4 * GIB)
         )
         self.assertEqual(GIB, known.owed_bytes)
         self.assertEqual(0, after_interval(known).owed_bytes)

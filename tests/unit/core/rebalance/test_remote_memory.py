@@ -13,7 +13,7 @@ from nova_numa_pmc.core.rebalance.explain_move import explain_move
 from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 from tests.sim.constant import GIB, ConstantHost, guest_load
 
-TERMS = plan_records.RebalanceOptions()
+OPTIONS = plan_records.RebalanceOptions()
 TICK_S, FOUR_HOURS_S = 60.0, 4 * 3600.0
 FAR = ((10, 21), (21, 10))
 
@@ -37,7 +37,7 @@ def remote(lines_per_sec: float | None, cores: float = 2.0, **fields) -> Constan
 
 
 def moved(host: ConstantHost) -> list[plan_records.Move]:
-    plans, _ = host.run(TERMS, int(FOUR_HOURS_S / TICK_S), TICK_S)
+    plans, _ = host.run(OPTIONS, int(FOUR_HOURS_S / TICK_S), TICK_S)
     return [move for plan in plans for move in plan.moves]
 
 
@@ -63,7 +63,7 @@ class WithoutRatesTest(unittest.TestCase):
     def test_an_assumed_rate_queues_nowhere(self):
         host = remote(None)
         host.bandwidth_max = 1e9
-        guest = HostModel(host.situation(), TERMS).guests['g']
+        guest = HostModel(host.situation(), OPTIONS).guests['g']
         _, distance, queueing, traffic, accessing_cores = map(sum, zip(*guest.effect.memory_terms))
         self.assertLess(0.0, distance)
         self.assertEqual((0.0, 0.0, 0.0), (queueing, traffic, accessing_cores))
@@ -88,20 +88,20 @@ class SmallRemainderTest(unittest.TestCase):
 
     def test_a_remainder_that_has_become_small_is_not_fetched(self):
         _, memory = self.host(20 * GIB, remote_ratio=0.5).run(
-            TERMS._replace(moves_per_hour=0), 2, TICK_S
+            OPTIONS._replace(moves_per_hour=0), 2, TICK_S
         )
         self.assertTrue(memory.regrets)
-        plans, _ = self.host(8 << 10, remote_ratio=0.03).run(TERMS, 2, TICK_S, memory=memory)
+        plans, _ = self.host(8 << 10, remote_ratio=0.03).run(OPTIONS, 2, TICK_S, memory=memory)
         self.assertEqual([], [move for plan in plans for move in plan.moves])
 
     def test_remote_accesses_are_not_put_down_to_a_small_remainder(self):
-        host_model = HostModel(self.host(8 << 10, remote_ratio=0.03).situation(), TERMS)
+        host_model = HostModel(self.host(8 << 10, remote_ratio=0.03).situation(), OPTIONS)
         self.assertLess(dict(host_model.guests['g'].mem_shares)[1], 1e-6)
 
 
 class NoMoreThanItRunsTest(unittest.TestCase):
     def test_a_guest_of_one_core_gains_at_most_one_core(self):
-        plan = planner.propose(remote(6e7, cores=1.0).situation(), TERMS)
+        plan = planner.propose(remote(6e7, cores=1.0).situation(), OPTIONS)
         gains: list[Any] = [
             dict(reason.values)['cores']
             for move in plan.moves
@@ -123,7 +123,7 @@ class NoMoreThanItRunsTest(unittest.TestCase):
                 ConstantHost(
                     (4,) * 3, (64 * GIB,) * 3, [guest_load], latencies_ns=latencies
                 ).situation(),
-                TERMS,
+                OPTIONS,
             ).host_loss.loss()
             for guest_load in memory_at
         )
@@ -153,7 +153,7 @@ class NoMoreThanItRunsTest(unittest.TestCase):
         host = ConstantHost(
             (4, 4), (64 * GIB,) * 2, [guest], distances=((10, distance), (distance, 10))
         )
-        host_model = HostModel(host.situation(), TERMS)
+        host_model = HostModel(host.situation(), OPTIONS)
         guest = host_model.guests['g']
         for place in (Place((0,), 0), Place((1,), 1), Place((1,), None)):
             now, then = (

@@ -28,7 +28,7 @@ from tests.fixtures.cgroups import GuestCgroups
 from tests.fixtures.guest_memory import START_TICKS, GuestMemory
 from tests.fixtures.paged_child import PagedChild, can_locate_pages
 
-TERMS = guest_mover.PageMoveLimits(
+LIMITS = guest_mover.PageMoveLimits(
     bytes_per_sec=100 * PAGE_BYTES, batch_bytes=16 * PAGE_BYTES, reserve_bytes=1 << 20
 )
 HOME, AWAY = 0, 1
@@ -64,7 +64,7 @@ class MigrateTest(unittest.TestCase):
     def mover(self, mems=(HOME,), **more):
         more = {
             'cpus': CPUS,
-            'limits': TERMS,
+            'limits': LIMITS,
             'root': self.tree.root,
             'clock': self.clock,
             'kernel': self.memory,
@@ -158,7 +158,7 @@ class MigrateTest(unittest.TestCase):
     def test_a_huge_page_that_waits_for_a_hinting_fault_moves_too(self):
         # From the middle of a huge page to that of another one, in windows that divide them.
         memory = self.guest([1] * 64, huge=32, hinted=range(64))
-        end = self.run_to_end(self.mover(limits=TERMS._replace(batch_bytes=24 * PAGE_BYTES)))
+        end = self.run_to_end(self.mover(limits=LIMITS._replace(batch_bytes=24 * PAGE_BYTES)))
         self.assertEqual((guest_mover.DONE, 0), (end.state, end.left_bytes))
         self.assertEqual({HOME}, set(memory.nodes))
         self.assertEqual(2, memory.touched, 'one touch is for all of it')
@@ -186,8 +186,8 @@ class MigrateTest(unittest.TestCase):
     def test_a_guest_whose_pages_are_all_pinned_is_given_up(self):
         pages = 3 * guest_mover._REFUSED_RUN_MAX_BYTES // PAGE_BYTES
         self.guest([AWAY] * pages, pinned=range(pages))
-        terms = TERMS._replace(batch_bytes=16 << 20, bytes_per_sec=1 << 40)
-        end = self.run_to_end(self.mover(limits=terms))
+        limits = LIMITS._replace(batch_bytes=16 << 20, bytes_per_sec=1 << 40)
+        end = self.run_to_end(self.mover(limits=limits))
         self.assertEqual((guest_mover.PARTLY, 0), (end.state, end.moved_bytes))
         self.assertEqual(
             (('EAGAIN', guest_mover._REFUSED_RUN_MAX_BYTES // PAGE_BYTES),), end.refused
@@ -228,7 +228,7 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual((guest_mover.FULL, 32 * PAGE_BYTES), (end.state, end.moved_bytes))
 
     def test_a_full_node_is_waited_for_no_longer_than_is_allowed(self):
-        limits = TERMS._replace(room_wait_max_s=10.0)
+        limits = LIMITS._replace(room_wait_max_s=10.0)
         for room_comes, state, moved_pages in (
             (True, guest_mover.DONE, 100),
             (False, guest_mover.FULL, 32),
@@ -249,7 +249,7 @@ class MigrateTest(unittest.TestCase):
 
     def test_a_move_that_waits_for_room_may_be_cancelled(self):
         self.guest([AWAY] * 100, room={HOME: 0})
-        mover = self.mover(limits=TERMS._replace(room_wait_max_s=10.0))
+        mover = self.mover(limits=LIMITS._replace(room_wait_max_s=10.0))
         while not mover.step().wait_s:
             pass
         mover.cancel()
