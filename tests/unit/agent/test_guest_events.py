@@ -15,7 +15,7 @@ from nova_numa_pmc.host import guests, inotify, libvirt_events
 from tests.fixtures import fake_host
 from tests.fixtures.clock import Clock
 
-LOG = logging.getLogger('nova_numa_pmc.watching')
+LOG = logging.getLogger('nova_numa_pmc.agent.guest_events')
 
 
 class Listener:

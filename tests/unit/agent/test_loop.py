@@ -21,7 +21,7 @@ from nova_numa_pmc.state import history, pause, publication
 from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import fake_host
 
-LOG = logging.getLogger('nova_numa_pmc.serving')
+LOG = logging.getLogger('nova_numa_pmc.agent.loop')
 
 
 class Agent:

@@ -15,7 +15,7 @@ from tests.cases.agent import START_NS
 from tests.cases.rebalancing import PAGES, RebalancingCase, TwoNodes
 from tests.fixtures import domains, fake_host, sysfs
 
-LOG = logging.getLogger('nova_numa_pmc.moving')
+LOG = logging.getLogger('nova_numa_pmc.moves.executor')
 
 
 class MovingTest(RebalancingCase):

@@ -3,7 +3,6 @@
 
 import errno
 import json
-import logging
 import os
 import random
 import tempfile
@@ -16,8 +15,6 @@ from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import history, state_files
 from tests.fixtures import fake_host
-
-LOG = logging.getLogger('nova_numa_pmc.history')
 
 NODES = st.lists(st.integers(0, 1023), max_size=4).map(tuple)
 AMOUNTS = st.floats(0, 1e9)

@@ -9,7 +9,7 @@ import unittest
 from nova_numa_pmc.exceptions import StateError, StateLocked
 from nova_numa_pmc.state import move_lock
 
-LOG = logging.getLogger('nova_numa_pmc.move_lock')
+LOG = logging.getLogger('nova_numa_pmc.state.move_lock')
 
 
 class MoveLockTest(unittest.TestCase):

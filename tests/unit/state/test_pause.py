@@ -8,7 +8,7 @@ import unittest
 
 from nova_numa_pmc.state import pause
 
-LOG = logging.getLogger('nova_numa_pmc.pausing')
+LOG = logging.getLogger('nova_numa_pmc.state.pause')
 
 
 class PausingTest(unittest.TestCase):
