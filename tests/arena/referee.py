@@ -23,6 +23,7 @@ from nova.scheduler import host_manager, weights as nova_weights  # noqa: E402
 
 from nova_numa_pmc import model  # noqa: E402
 from nova_numa_pmc.compute import metrics_encoder  # noqa: E402
+from nova_numa_pmc.model import MIB  # noqa: E402
 from nova_numa_pmc.scheduler import weigher  # noqa: E402
 from nova_numa_pmc.state import publication  # noqa: E402
 from tests.arena import parameters as p, sampling  # noqa: E402
@@ -33,7 +34,6 @@ TOLERANCE, FIRST = 1e-9, 10
 #: Second 0 of the simulation [s since the epoch].
 EPOCH_S = 1_700_000_000
 STAMP = '2026-01-01T00:00:00.000000'
-MIB = 1 << 20
 
 
 class Clock:

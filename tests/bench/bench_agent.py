@@ -19,10 +19,9 @@ from nova_numa_pmc.agent.agent import Agent
 from nova_numa_pmc.agent.tick import Moment
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 from nova_numa_pmc.host import files
+from nova_numa_pmc.model import MIB
 from nova_numa_pmc.state import promises_file
 from tests.fixtures import fake_host, measured_host, sysfs
-
-MIB = 1 << 20
 
 
 def main():

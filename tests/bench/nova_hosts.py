@@ -14,10 +14,10 @@ from nova_numa_pmc import model
 from nova_numa_pmc.compute import metrics_encoder
 from nova_numa_pmc.state import publication
 from tests.fixtures.metrics import CPU_METRICS
+from tests.fixtures.model_records import GIB
 
 objects.register_all()
 
-GIB = 1 << 30
 CELL = '00000000-0000-0000-0000-000000000001'
 
 

@@ -5,8 +5,8 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains, pressure
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
+from tests.fixtures.model_records import GIB
 
-GIB, MIB = 1 << 30, 1 << 20
 LINE_BYTES = 64
 
 

@@ -3,9 +3,9 @@
 
 import random
 
+from tests.fixtures.model_records import GIB
 from tests.sim.host import SimGuest, SimHost
 
-GIB = 1 << 30
 TICK_S = 5
 #: Half of the guests use little memory, the others up to what a core can access.
 KINDS = ((1e4, 1e5), (1e5, 1e6), (1e6, 4e6), (4e6, 8e6))

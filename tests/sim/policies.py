@@ -5,8 +5,6 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
 
-GIB = 1 << 30
-
 
 def situation(host, rng=None, noise=0.0):
     """Turn an interval of a simulated host into the planner's input.

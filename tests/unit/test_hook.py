@@ -9,10 +9,10 @@ from nova_numa_pmc import hook, hook_worker, model, promises
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import files, holding, journal
+from nova_numa_pmc.model import MIB
 from nova_numa_pmc.state import overrides, pool_loads, promises_file
 from tests.fixtures import domains, fake_host, sysfs
 
-MIB = 1 << 20
 LOCKED = '  <memoryBacking><locked/></memoryBacking>\n'
 HUGE = "  <memoryBacking><hugepages><page size='2048' unit='KiB'/></hugepages></memoryBacking>\n"
 

@@ -12,9 +12,9 @@ from nova_numa_pmc import model, sample_records
 from nova_numa_pmc.cli import dry_run
 from nova_numa_pmc.model import NodeLoad
 from tests.fixtures import sysfs
+from tests.fixtures.model_records import GIB
 from tests.fixtures.published_host import PublishedHost
 
-GIB = 1 << 30
 NEAR = [[10, 11, 21, 21], [11, 10, 21, 21], [21, 21, 10, 11], [21, 21, 11, 10]]
 #: Hosts with two nodes, with four, with several caches per node, with sub-NUMA clusters, with ten
 #: nodes in two domains, with unequal nodes, and with two nodes and two GPUs.

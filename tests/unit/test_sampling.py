@@ -14,6 +14,7 @@ from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.core import pressure
 from nova_numa_pmc.host import files
 from nova_numa_pmc.host.perf import cpu_model, event_table, events, perf_event
+from nova_numa_pmc.model import MIB
 from nova_numa_pmc.sample_records import COUNTED, INFERRED, DeviceSample, to_data
 from nova_numa_pmc.state import promises_file
 from tests.fixtures import domains, fake_host, measured_host, sysfs
@@ -21,7 +22,6 @@ from tests.fixtures.software_events import CYCLES, LOCAL, REMOTE
 from tests.fixtures.working_child import Child, touch
 
 SECOND = measured_host.SECOND_NS
-MIB = 1 << 20
 
 
 class WithoutPmu(unittest.TestCase):

@@ -8,7 +8,7 @@ import numpy as np
 from tests.arena import fleet as fleets, hosts, inside
 from tests.arena.inside import others, ours
 
-GIB = 1024
+MIB_PER_GIB = 1024
 #: Names of the ways that leave guests where they started.
 STAY = 'floating', 'numad-advice', 'xen', 'incus-balanced', 'katalyst-like'
 
@@ -26,7 +26,7 @@ def fleet_of(guests, shape='equal'):
     trace = types.SimpleNamespace(
         arrive_s=np.zeros(len(guests)),
         vcpus=np.array([guest.vcpus for guest in guests]),
-        memory_mib=np.array([guest.gib * GIB for guest in guests]),
+        memory_mib=np.array([guest.gib * MIB_PER_GIB for guest in guests]),
         disk_gb=np.zeros(len(guests), np.int64),
         dedicated=np.array([guest.dedicated for guest in guests]),
         wants=np.zeros((len(guests), 1)),
@@ -153,7 +153,7 @@ class MoveTest(unittest.TestCase):
         fleet = fleet_of(self.CROWDED)
         inside.WAYS['numad'].relieve(fleet, np.arange(3))
         np.testing.assert_array_equal(fleet.cpu_parts, fleet.memory_parts)
-        self.assertEqual([24 * GIB, 32 * GIB], fleet.promised_mib[0].tolist())
+        self.assertEqual([24 * MIB_PER_GIB, 32 * MIB_PER_GIB], fleet.promised_mib[0].tolist())
         self.assertEqual([2, 1], fleet.node_guests[0].tolist())
 
 

@@ -12,8 +12,6 @@ from nova_numa_pmc.host import guests
 from tests.fixtures import fake_host, sysfs
 from tests.fixtures.model_records import two_level_distances
 
-MIB = 1 << 20
-
 
 class HostTest(unittest.TestCase):
     def setUp(self):

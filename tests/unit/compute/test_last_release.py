@@ -20,8 +20,8 @@ from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_c
 from nova_numa_pmc.host import nova_conf
 from nova_numa_pmc.state import publication
 from tests import fixtures
+from tests.fixtures.model_records import GIB
 
-GIB = 1 << 30
 PUBLISHED = publication.Publication(
     1790000000.0,
     60.0,

@@ -9,9 +9,9 @@ from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import domain_xml, guests
 from tests.fixtures import domains
+from tests.fixtures.model_records import GIB
 
 HEAD = f'<domain><name>a</name><uuid>{domains.UUID}</uuid>'
-GIB = 1 << 30
 
 
 def parse(elements='', memory='<memory>1048576</memory>'):

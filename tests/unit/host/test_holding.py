@@ -10,13 +10,13 @@ import unittest
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import cgroups, holding
 from nova_numa_pmc.host.cpusets import Cpuset, read_cpusets
+from nova_numa_pmc.model import MIB
 from tests.fixtures import sysfs
 from tests.fixtures.cgroups import FLAT, NESTED, WITHOUT_SYSTEMD, GuestCgroups
 
 LAYOUTS = [(version, layout) for version in (1, 2) for layout in (NESTED, FLAT, WITHOUT_SYSTEMD)]
 NODE0, NODE1 = frozenset({0, 1}), frozenset({2, 3})
 TO_NODE1 = frozenset({1})
-MIB = 1 << 20
 #: Many small trees are created, on a tmpfs if there is one.
 MEMORY = '/dev/shm' if os.access('/dev/shm', os.W_OK) else None
 

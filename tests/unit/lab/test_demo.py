@@ -4,9 +4,8 @@
 import json
 import unittest
 
+from nova_numa_pmc.model import MIB
 from tests.lab.demo import report
-
-MIB = 1 << 20
 
 
 def record(homes, local, remote, passes, away=0.0, windows=2):

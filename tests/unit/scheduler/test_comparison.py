@@ -10,6 +10,7 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
+from nova_numa_pmc.model import MB
 from nova_numa_pmc.scheduler import comparison, host_estimate, request
 from tests.fixtures.expected_losses import queueing_loss, waiting_cores
 from tests.fixtures.metrics import GIB, build_publication, metric_list
@@ -17,7 +18,6 @@ from tests.fixtures.metrics import GIB, build_publication, metric_list
 NOW_S = 1700000000
 #: `NUMA_PMC_CASES=20000` for the long run.
 CASES = int(os.environ.get('NUMA_PMC_CASES', '1500'))
-MB = 10**6
 #: Tolerance for equal amounts of traffic per core, rounded to 0.01 cores and MB/s.
 ROUNDED = 1e-3
 HIDDEN = {

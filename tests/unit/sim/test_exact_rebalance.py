@@ -8,8 +8,9 @@ from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
+from nova_numa_pmc.model import MIB
 from tests.bench.exact_rebalance import EQUAL_CORES, EQUAL_RATIO, Search
-from tests.sim.constant import GIB, MIB, ConstantHost, guest_load
+from tests.sim.constant import GIB, ConstantHost, guest_load
 
 OPTIONS = plan_records.RebalanceOptions()
 GUESTS = st.lists(

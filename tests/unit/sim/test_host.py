@@ -3,11 +3,10 @@
 
 import unittest
 
+from tests.fixtures.model_records import GIB
 from tests.sim.host import SimGuest, SimHost
 from tests.sim.loads import SimulatedLoad, total_cost
 from tests.sim.policies import NoMoves, PlannerPolicy, ThresholdPolicy
-
-GIB = 1 << 30
 
 
 def host(*guests):

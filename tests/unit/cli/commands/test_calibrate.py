@@ -18,8 +18,7 @@ from nova_numa_pmc.host.calibration import busy_cpus, memory_probe
 from nova_numa_pmc.state import calibration
 from nova_numa_pmc.state.calibration import MEASURED, SLIT
 from tests.fixtures import sysfs
-
-GIB = 1 << 30
+from tests.fixtures.model_records import GIB
 
 
 def host(nodes=2, memory_only=(), free_bytes=8 * GIB):

@@ -11,8 +11,8 @@ import unittest
 from nova_numa_pmc.cli.commands import explain
 from nova_numa_pmc.cmd import rebalance
 from tests.fixtures import fake_host, sysfs
+from tests.fixtures.model_records import GIB
 
-GIB = 1 << 30
 FLAVOR = {
     'name': 'm1',
     'vcpus': 2,

@@ -11,7 +11,8 @@ from nova_numa_pmc.core.rebalance.rebalance_memory import (
     caution_factors,
     without_guests,
 )
-from tests.sim.constant import GIB, MIB, ConstantHost, guest_load
+from nova_numa_pmc.model import MIB
+from tests.sim.constant import GIB, ConstantHost, guest_load
 
 TICK_S = 5.0
 OPTIONS = plan_records.RebalanceOptions()

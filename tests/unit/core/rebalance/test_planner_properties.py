@@ -11,7 +11,8 @@ from nova_numa_pmc.core.rebalance import plan_records, planner, rebalance_memory
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
 from nova_numa_pmc.core.rebalance.host_model import HostModel
 from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
-from tests.sim.constant import GIB, MIB, ConstantHost, guest_load, slit_latencies_ns
+from nova_numa_pmc.model import MIB
+from tests.sim.constant import GIB, ConstantHost, guest_load, slit_latencies_ns
 
 QUICK = settings(max_examples=25, deadline=None)
 OPTIONS = plan_records.RebalanceOptions()

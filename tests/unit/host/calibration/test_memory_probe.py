@@ -11,8 +11,8 @@ from hypothesis import given, strategies as st
 from nova_numa_pmc.core.pressure import LINE_BYTES
 from nova_numa_pmc.exceptions import CalibrationError
 from nova_numa_pmc.host.calibration import caches, memory_probe
+from nova_numa_pmc.model import MIB
 
-MIB = 1 << 20
 CPU = min(os.sched_getaffinity(0))
 
 
