@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Our extra specs are read, and an invalid one is named and costs only itself."""
+
 import unittest
 
 from hypothesis import given, strategies

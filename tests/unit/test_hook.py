@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The hook places each guest that starts, and fails a start only if the operator is strict."""
+
 import os
 import shutil
 import tempfile

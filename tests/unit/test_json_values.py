@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A value from JSON is taken as it is or refused with a short reason that names it."""
+
 import math
 import unittest
 

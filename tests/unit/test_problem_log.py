@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A problem is logged when it begins, when it ends, and once an hour in between."""
+
 import logging
 import unittest
 

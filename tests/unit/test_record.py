@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Records are immutable tuples whose values have names, defaults and methods."""
+
 from __future__ import annotations
 
 import copy

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A calibration file that cannot be read costs a problem, and the options stay as they are."""
+
 import tempfile
 import unittest
 

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Nova's API accepts exactly those values of our extra specs that we read."""
+
 import re
 import unittest
 from typing import Any

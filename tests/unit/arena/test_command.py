@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The arena's command repeats itself for the same seeds, and compares what it has to."""
+
 import contextlib
 import io
 import json

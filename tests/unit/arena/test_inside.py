@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Each way to place guests inside a host chooses, binds and moves as its source describes."""
+
 import inspect
 import types
 import unittest

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A guest's loss follows from who shares its nodes, and both models rank hosts alike."""
+
 import types
 import unittest
 

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Each policy scores hosts by its formula, and ours as the package's functions do."""
+
 import inspect
 import types
 import typing

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Recorded guests come to the arena as they were, and errors in a recording name their line."""
+
 import contextlib
 import io
 import math

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A region's run is repeatable, loses no guest, and has the faults and delays that it is given."""
+
 import unittest
 from unittest import mock
 

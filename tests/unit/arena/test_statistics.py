@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Losses of policies are compared in pairs of runs, and an uncertain duel is undecided."""
+
 import math
 import unittest
 

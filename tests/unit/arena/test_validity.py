@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The arena's figures are compared with those of real hosts, within their stated errors."""
+
 import contextlib
 import io
 import json

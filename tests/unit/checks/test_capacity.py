@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Options and CPU sets that do not suit the host, or Nova's own options, are found."""
+
 import os
 import tempfile
 import unittest

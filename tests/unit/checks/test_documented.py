@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The guide describes each finding that the checks can make, and no other."""
+
 import ast
 import pathlib
 import unittest

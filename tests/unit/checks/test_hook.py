@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A hook that is missing, outdated, or stopped by its confinement is found."""
+
 import os
 import tempfile
 import unittest

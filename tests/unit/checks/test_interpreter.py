@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The Python that runs nova-compute is found, and asked whether it can load the monitor."""
+
 import os
 import sys
 import tempfile

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Settings of the kernel, and daemons, that work against placement are found."""
+
 import tempfile
 import unittest
 

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A monitor that nova-compute would not load, or whose metrics would not be sent, is found."""
+
 import os
 import tempfile
 import unittest

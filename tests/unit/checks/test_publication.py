@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A publication that is missing, stale or damaged is found, and so is a paused agent."""
+
 import os
 import tempfile
 import unittest

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Options of nova-scheduler with which the weigher or the filter would not count are found."""
+
 import os
 import tempfile
 import unittest

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A Nova service that has no configuration, or has not read its changes, is found."""
+
 import os
 import tempfile
 import unittest

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""An option's former name still works, but is not listed."""
+
 import argparse
 import unittest
 

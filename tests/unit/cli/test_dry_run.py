@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A preview of a start is what the hook then does, and changes nothing."""
+
 import os
 import shutil
 import tempfile

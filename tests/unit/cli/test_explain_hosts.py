@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""An operator is told which host a guest would get, and why not the others."""
+
 import contextlib
 import io
 import json

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Frames are redrawn on a terminal until q is pressed, and printed one by one elsewhere."""
+
 import contextlib
 import io
 import unittest

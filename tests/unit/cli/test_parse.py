@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Times, durations and whole numbers are read, or an error says how to write them."""
+
 import argparse
 import datetime
 import unittest

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Samples are taken at a steady pace, however long each takes."""
+
 import unittest
 
 from nova_numa_pmc.cli import sampling_loop

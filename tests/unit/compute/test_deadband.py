@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Metrics are sent anew only if guests change, or a figure does by more than the deadband."""
+
 import unittest
 
 from hypothesis import given, strategies as st

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The agent's options are read, and a wrong value is refused with the option's name."""
+
 import os
 import re
 import unittest

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A bad value of an option of the hook gives the default and a problem, and never an error."""
+
 import os
 import shutil
 import tempfile

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The hook's parser and oslo.config agree on the options, their defaults and the sample."""
+
 import re
 import tempfile
 import unittest

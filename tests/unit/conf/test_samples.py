@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The samples for Nova's services show every option that we add, with its default."""
+
 import re
 import unittest
 

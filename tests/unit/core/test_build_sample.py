@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Samples have each figure for which there is evidence, and no other."""
+
 import unittest
 
 from nova_numa_pmc import model

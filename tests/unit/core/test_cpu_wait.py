@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A thread waits for a CPU only as long as its quota would have let it run."""
+
 import unittest
 
 from hypothesis import given, strategies as st

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Each node's cores, capacity and promises follow from the topology and the guests."""
+
 import unittest
 
 from nova_numa_pmc import model

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Memory of devices and slow memory is kept from guests, unless the operator decides otherwise."""
+
 import unittest
 
 from nova_numa_pmc import model

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Pressure, latency and losses follow their formulas, and accesses get the nodes they go to."""
+
 import unittest
 
 from hypothesis import given, settings, strategies as st

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Counts are scaled to the time counted, and what cannot be computed is unknown, never 0."""
+
 import unittest
 
 from hypothesis import given, strategies as st

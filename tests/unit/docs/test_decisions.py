@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Decisions are numbered, dated and listed, and have the same three parts."""
+
 import datetime
 import re
 import unittest

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The glossary defines each term once, and no name uses a word that it excludes."""
+
 import collections
 import unittest
 

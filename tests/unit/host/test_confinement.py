@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The daemon that runs the hook is found, and a script is tried under its label."""
+
 import os
 import tempfile
 import unittest

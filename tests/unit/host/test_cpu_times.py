@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The time for which CPUs were busy is read from /proc/stat, or is unknown."""
+
 import tempfile
 import unittest
 

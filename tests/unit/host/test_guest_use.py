@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Cores and memory that guests use are read by node, and forgotten when they end."""
+
 import os
 import tempfile
 import unittest

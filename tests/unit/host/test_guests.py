@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Guests are read from domain XML as Nova and libvirt write it, and hostile XML is refused."""
+
 import os
 import tempfile
 import unittest

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The hook's script is installed, repaired and removed, and no other file is touched."""
+
 import os
 import stat
 import subprocess

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Each message is one line in the log, and a daemon that does not read costs little time."""
+
 import os
 import shutil
 import tempfile

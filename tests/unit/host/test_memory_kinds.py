@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Whose memory a node has is told by drivers, DAX, tiers and ACPI, and last by the operator."""
+
 import os
 import shutil
 import tempfile

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Nova's options are read from the files, and in the order, that its service reads."""
+
 import os
 import socket
 import tempfile

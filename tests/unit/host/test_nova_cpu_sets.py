@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Nova's CPU sets are read as Nova reads them, from the files of the service that runs."""
+
 import os
 import shutil
 import tempfile

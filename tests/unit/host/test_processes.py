@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Services are found by program, script or title, in containers too, and nothing else is."""
+
 import tempfile
 import unittest
 

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""CPU quotas of a guest's control groups are found on both versions, with throttled time."""
+
 import os
 import tempfile
 import unittest

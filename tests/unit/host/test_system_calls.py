@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A system call that the kernel refuses raises its error; other architectures have none."""
+
 import errno
 import unittest
 from unittest import mock

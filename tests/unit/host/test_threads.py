@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A guest's threads, their times and their CPUs are read with a bounded number of open files."""
+
 import os
 import resource
 import tempfile

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Nodes, CPUs and huge pages are read from sysfs, and a malformed file is named."""
+
 import os
 import shutil
 import tempfile

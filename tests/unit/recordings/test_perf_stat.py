@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Output of ``perf stat`` is read in each of its forms, and what gives no rates is refused."""
+
 import unittest
 
 from hypothesis import given, strategies as st

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Samples are read as they were recorded, and damage costs only the samples that it hits."""
+
 import gzip
 import json
 import os

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Recordings, JSON lines and output of ``perf stat`` are replayed as samples."""
+
 import json
 import os
 import pathlib

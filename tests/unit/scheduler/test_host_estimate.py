@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A host is estimated from its metrics and the guests that came since, and compared by that."""
+
 import copy
 import datetime
 import os

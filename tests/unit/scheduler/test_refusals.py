@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A host is refused only for what the flavor or an option demands, and never for a guess."""
+
 import unittest
 
 from nova_numa_pmc import model

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""What a request asks of a host is read from Nova's objects, and an odd request is neutral."""
+
 import types
 import unittest
 

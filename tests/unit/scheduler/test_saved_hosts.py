@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Saved rows of compute nodes are weighed and refused as the scheduler does."""
+
 import json
 import unittest
 

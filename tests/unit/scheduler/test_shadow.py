@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A decision in shadow mode is a line of JSON: what is chosen, and what would be."""
+
 import json
 import math
 import types

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Decisions in a log of shadow mode are summed up with the pressures that followed them."""
+
 import json
 import unittest
 

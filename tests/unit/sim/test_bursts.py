@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Equal hosts with bursting guests look unequal, and less so over a longer horizon."""
+
 import random
 import unittest
 

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A calibration is read as it was kept, and its gaps follow from the distances."""
+
 import json
 import os
 import stat

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A calibration measures memory from each node without disturbing guests, and only after a yes."""
+
 import argparse
 import contextlib
 import io

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A host that is set up well has no finding, and each thing broken has one with its remedy."""
+
 import argparse
 import contextlib
 import io

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Decisions in logs of shadow mode are summed up, and a log that cannot be used is named."""
+
 import contextlib
 import gzip
 import io

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""An operator sees the register codes of this or another CPU's events, and which are missing."""
+
 import argparse
 import contextlib
 import io

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The hook is installed, inspected and removed, and its state is told with the remedy."""
+
 import contextlib
 import io
 import json

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""An operator is told which instances would get another host with the weigher."""
+
 import contextlib
 import io
 import json

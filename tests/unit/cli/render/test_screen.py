@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A screen shows the same with rich as in plain text, and keys count only on a terminal."""
+
 import importlib.util
 import io
 import os

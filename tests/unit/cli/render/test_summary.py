@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Samples are summed up by their time, and what is not known stays unknown."""
+
 import json
 import math
 import pathlib

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Tables have each figure of nodes, guests and devices, and a dash for what is unknown."""
+
 import unittest
 
 from hypothesis import given, strategies as st

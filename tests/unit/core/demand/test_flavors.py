@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A new guest's demand is expected from the guests of its flavor, or else from all."""
+
 import unittest
 
 from nova_numa_pmc import model

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""What guests wanted is remembered over stops, pauses and restarts, within bounds."""
+
 import json
 import unittest
 

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A guest that spans nodes gets the smallest sets that hold it, the nearest or cheapest first."""
+
 import unittest
 from unittest import mock
 

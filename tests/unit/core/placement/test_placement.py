@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Each guest is placed where pressure is least and it fits, and the explanation says why."""
+
 import unittest
 
 from nova_numa_pmc import model

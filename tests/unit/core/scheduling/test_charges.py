@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Guests are charged where they would have gone, and those that left are taken off."""
+
 import unittest
 
 from nova_numa_pmc.core.scheduling import charges, outcome

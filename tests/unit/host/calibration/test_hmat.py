@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Latencies are read from the firmware's HMAT, and a damaged table is refused."""
+
 import os
 import struct
 import tempfile

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A process's huge pages from pools are counted by node."""
+
 import tempfile
 import unittest
 

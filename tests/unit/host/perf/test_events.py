@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Each CPU gets the events that its documents, libpfm, the kernel or the operator name."""
+
 import os
 import tempfile
 import unittest

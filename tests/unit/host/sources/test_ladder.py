@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Each guest is measured by the best source that works and tells of it."""
+
 import unittest
 
 from nova_numa_pmc import model
