@@ -51,7 +51,7 @@ LOCAL = 'local'  # no memory is on other nodes
 MOVED = 'moved'  # memory was moved, and is unbound again
 BOUND = 'bound'  # memory was moved if necessary, and stays bound
 TOO_MUCH = 'too_much'  # not moved: more is on other nodes than one write may move
-PINNED = 'pinned'  # not moved: a group has another set, which is not ours
+SET_BY_OTHERS = 'pinned'  # not moved: a group has another set, which is not ours
 UNKNOWN = 'unknown'  # not moved: how much is on other nodes is not known
 #: {what became of the memory: the same as text}
 TEXTS = {
@@ -60,7 +60,7 @@ TEXTS = {
     MOVED: 'moved',
     BOUND: 'bound',
     TOO_MUCH: 'too much to move at once',
-    PINNED: 'its nodes are set by others',
+    SET_BY_OTHERS: 'its nodes are set by others',
     UNKNOWN: 'its nodes are unknown',
 }
 
@@ -378,7 +378,7 @@ def _memory_steps(
         for directory, sets in cpusets.items()
         if groups.writes_parent or directory != groups.parent
     ):
-        return PINNED, None, []
+        return SET_BY_OTHERS, None, []
     elsewhere_bytes = _guest_bytes_elsewhere(groups, mems, huge_by_node=huge_by_node)
     if elsewhere_bytes is None or elsewhere_bytes > limit_bytes:
         return UNKNOWN if elsewhere_bytes is None else TOO_MUCH, elsewhere_bytes, []

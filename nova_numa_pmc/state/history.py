@@ -266,7 +266,7 @@ def _place(data: dict[str, Any]) -> PromisedPlace:
         _wholes(data['cpu_nodes']),
         _wholes(data['mem_nodes']),
         _wholes(data['mem_bytes']),
-        json_values.one_of(data['origin'], (model.PLACED, model.PINNED, model.FLOATING)),
+        json_values.one_of(data['origin'], (model.PLACED, model.PLACED_BY_OTHERS, model.FLOATING)),
     )
 
 

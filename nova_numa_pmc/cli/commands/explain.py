@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         print('\n'.join(to_lines(guest, decision, recorded, places, withheld)))
-    has_place = decision.promise.cpu_nodes or decision.promise.origin == model.PINNED
+    has_place = decision.promise.cpu_nodes or decision.promise.origin == model.PLACED_BY_OTHERS
     return exits.OK if has_place else exits.PROBLEM
 
 

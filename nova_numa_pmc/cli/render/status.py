@@ -205,7 +205,7 @@ def why(status: GuestStatus, now_s: float, boottime_s: float) -> str:
 def _origin_text(
     status: GuestStatus, promise: model.Promise, now_s: float, boottime_s: float
 ) -> str:
-    if promise.origin == model.PINNED or (status.guest.placed_by and not status.pinned):
+    if promise.origin == model.PLACED_BY_OTHERS or (status.guest.placed_by and not status.pinned):
         return 'placed by others' + (
             ': ' + ', '.join(status.guest.placed_by) if status.guest.placed_by else ''
         )

@@ -134,13 +134,12 @@ def new_promise(
 
     :param since_ns: as in :class:`model.Promise`
     :param cpus: CPUs of the L3 cache that the guest is held to; empty: it is held to none
-    :returns: a promise of where we placed the guest or where others pinned it, or else of a
-        floating guest
+    :returns: a promise of where we or others placed the guest, or else of a floating guest
     """
     if guest.placed_by:
         # Memory that <numatune> does not bind is allocated where the vCPUs run.
         cpu_nodes, mem_nodes = guest.cpu_nodes, guest.mem_nodes or guest.cpu_nodes
-        origin = model.PINNED
+        origin = model.PLACED_BY_OTHERS
     else:
         cpu_nodes, mem_nodes = placement.cpu_nodes, placement.mem_nodes
         origin = model.PLACED if placement.cpu_nodes else model.FLOATING

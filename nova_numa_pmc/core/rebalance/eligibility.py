@@ -71,7 +71,7 @@ RULES = (
     Rule('starting', lambda case: not case.promise.started or _is_new(case), 'starting'),
     Rule(
         PLACED_BY_OTHERS,
-        lambda case: case.guest.placed_by or case.promise.origin == model.PINNED,
+        lambda case: case.guest.placed_by or case.promise.origin == model.PLACED_BY_OTHERS,
         'placed by others',
     ),
     Rule(

@@ -94,14 +94,14 @@ class PromisesTest(unittest.TestCase):
 
     def test_memory_that_others_bound_to_several_nodes_is_divided_evenly(self):
         host = topology((2, 2), (8 * GIB, 8 * GIB))
-        pinned = promised('cells', (0, 1), 4 * GIB, origin=model.PINNED)
+        bound = promised('cells', (0, 1), 4 * GIB, origin=model.PLACED_BY_OTHERS)
         busy = promised('one', (0,), 5 * GIB)
-        self.assertEqual([7 * GIB, 2 * GIB], self.promised(host, pinned, busy))
+        self.assertEqual([7 * GIB, 2 * GIB], self.promised(host, bound, busy))
         with self.subTest('huge pages'):
             pools = tuple((model.HugePages(GIB, total, total),) for total in (6, 3))
             nodes = subject.view(
                 topology(memory=(8 * GIB, 8 * GIB), huge_pages=pools),
-                [pinned._replace(page_bytes=GIB)],
+                [bound._replace(page_bytes=GIB)],
                 PLACEMENT_OPTIONS,
             ).nodes
             self.assertEqual(
@@ -109,7 +109,7 @@ class PromisesTest(unittest.TestCase):
             )
 
     def test_a_pinned_guest_is_not_divided_evenly_over_nodes_too_small_for_that(self):
-        pinned = promised('pins', (0, 1), 4 * GIB, origin=model.PINNED)
+        pinned = promised('pins', (0, 1), 4 * GIB, origin=model.PLACED_BY_OTHERS)
         for memory, expected in (
             ((GIB, 7 * GIB), [GIB // 2, 7 * GIB // 2]),
             ((0, 8 * GIB), [0, 4 * GIB]),

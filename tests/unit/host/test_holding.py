@@ -427,7 +427,7 @@ class LeftAloneTest(TreeTestCase):
                 tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: 0})
                 tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.mems'), '0\n')
                 applied = holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
-                self.assertEqual(holding.PINNED, applied.memory_outcome)
+                self.assertEqual(holding.SET_BY_OTHERS, applied.memory_outcome)
                 self.assertEqual(
                     {'cpuset.cpus'}, {os.path.basename(change.path) for change in applied.changes}
                 )
