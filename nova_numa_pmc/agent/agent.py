@@ -338,7 +338,7 @@ class Agent:
         )
         return tick._replace(
             publication=publication.from_sample(view, sample, placement_options)._replace(
-                guests_by=tick.events_source, history=history
+                events_source=tick.events_source, history=history
             ),
             pools=publication.pool_loads_of(view, sample),
         )

@@ -70,12 +70,12 @@ def _check_fresh(published: publication.Publication, now_s: float, path: str) ->
             'restart nova-numa-agent once the clock is right',
             path,
         )
-    elif published.guests_by.startswith(guest_events.BY_STATUS_FILES):
+    elif published.events_source.startswith(guest_events.BY_STATUS_FILES):
         yield Finding(
             'libvirt-not-heard',
             finding.NOTE,
             'the agent learns of guests from %s: it watches the files that libvirt writes, and '
-            'receives no libvirt events' % published.guests_by,
+            'receives no libvirt events' % published.events_source,
             'install libvirt-python with the agent (%s -m pip install nova-numa-pmc[libvirt]); '
             'systemctl status libvirtd virtqemud' % sys.executable,
             path,

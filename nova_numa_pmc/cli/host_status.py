@@ -46,7 +46,7 @@ class AgentStatus(Record):
     :param published_age_s: age of the publication, or None without one
     :param fresh: whether there is a publication that is not stale
     :param problem: why there is no publication; empty if there is one
-    :param guests_by: as in :class:`publication.Publication`; empty if that is stale
+    :param events_source: as in :class:`publication.Publication`; empty if that is stale
     """
 
     pid: int | None
@@ -55,7 +55,7 @@ class AgentStatus(Record):
     published_age_s: float | None
     fresh: bool
     problem: str
-    guests_by: str = ''
+    events_source: str = ''
 
 
 class NodeStatus(Record):
@@ -195,7 +195,7 @@ def _read_agent(command: context.CommandContext) -> tuple[AgentStatus, Publicati
         age_s,
         fresh,
         problem,
-        published.guests_by if published and fresh else '',
+        published.events_source if published and fresh else '',
     ), published
 
 

@@ -71,7 +71,7 @@ class Publication(Record):
         not reported
     :param pool_source: where the CPUs of the floating pool were taken from: 'nova.conf', 'guests'
         (their XML) or 'kernel' (all usable CPUs); '' if not reported
-    :param guests_by: how the agent learns of its guests: 'libvirt', or 'status files' with the
+    :param events_source: how the agent learns of its guests: 'libvirt', or 'status files' with the
         reason; '' if not reported
     :param history: demand of the host's guests, from which that of new guests is estimated
     """
@@ -84,7 +84,7 @@ class Publication(Record):
     placement_options: model.PlacementOptions = model.PlacementOptions()
     demand_now_cores: tuple[float | None, ...] = ()
     pool_source: str = ''
-    guests_by: str = ''
+    events_source: str = ''
     history: model.DemandHistory = model.DemandHistory()
 
     def by_node(self) -> Iterator[tuple[model.NodeView, float | None, float | None]]:
@@ -193,7 +193,7 @@ def encode(publication: Publication) -> bytes:
                 'taken_s': publication.taken_s,
                 'interval_s': publication.interval_s,
                 'source': publication.source,
-                'guests_by': publication.guests_by[:_REASON_MAX],
+                'guests_by': publication.events_source[:_REASON_MAX],
                 'limits': {
                     _DOMAIN_DISTANCE: memory_domains.threshold(publication.view)[0],
                     **{
@@ -238,7 +238,7 @@ def decode(data: bytes) -> Publication:
             placement_options=_placement_options(limits),
             demand_now_cores=() if now_cores.count(None) == len(now_cores) else now_cores,
             pool_source=members.text('pool_source', _NAME_MAX, ''),
-            guests_by=members.text('guests_by', _REASON_MAX, ''),
+            events_source=members.text('guests_by', _REASON_MAX, ''),
             history=_history(_members(members.get('history', {}))),
         )
     except (ValueError, RecursionError) as error:  # JSON's and Unicode's errors are ValueErrors

@@ -97,8 +97,8 @@ def _agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
                 '' if since is None else ', since ' + tables.clock_time(since),
             )
         )
-    if agent.guests_by:
-        lines.append('agent: learns of guests from ' + printable(agent.guests_by))
+    if agent.events_source:
+        lines.append('agent: learns of guests from ' + printable(agent.events_source))
     if measured:
         return lines
     if agent.published_age_s is None:
@@ -234,10 +234,10 @@ def _demand_text(history: GuestHistory | None) -> str:
 
 def to_data(host: HostStatus) -> dict[str, Any]:
     """Return the status as plain data."""
+    agent = dict(host.agent._asdict(), paused=host.agent.paused and host.agent.paused._asdict())
+    agent['guests_by'] = agent.pop('events_source')  # as in the publication
     return {
-        'agent': dict(
-            host.agent._asdict(), paused=host.agent.paused and host.agent.paused._asdict()
-        ),
+        'agent': agent,
         'nodes': [node._asdict() for node in host.nodes],
         'guests': [
             {

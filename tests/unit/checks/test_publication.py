@@ -56,12 +56,12 @@ class PublishedTest(unittest.TestCase):
                 self.assertEqual(expected, self.codes())
 
     def test_a_libvirt_that_the_agent_does_not_hear_is_found(self):
-        for guests_by, expected in (
+        for events_source, expected in (
             ('', []),
             ('libvirt', []),
             ('status files: libvirt does not answer', ['libvirt-not-heard']),
         ):
-            self.publish(0, guests_by=guests_by)
+            self.publish(0, events_source=events_source)
             self.assertEqual(expected, self.codes())
         [finding] = publication_checks.check_publication(self.state, NOW_S)
         self.assertIn('libvirt does not answer', finding.message)

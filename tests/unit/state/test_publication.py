@@ -81,7 +81,7 @@ class CodecTest(unittest.TestCase):
         members = json.loads(publication.encode(STATE))
         del members['guests_by']
         self.assertEqual(
-            STATE._replace(guests_by=''), publication.decode(json.dumps(members).encode())
+            STATE._replace(events_source=''), publication.decode(json.dumps(members).encode())
         )
 
     def test_members_of_a_newer_writer_are_ignored(self):

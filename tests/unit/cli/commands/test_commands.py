@@ -352,7 +352,7 @@ class StatusTest(OperatingCase):
                     5.0,
                     view,
                     (None,),
-                    guests_by='status files: libvirt does not answer',
+                    events_source='status files: libvirt does not answer',
                 ),
             )
             self.assertEqual(
@@ -360,6 +360,7 @@ class StatusTest(OperatingCase):
                 'learns of guests from status files: libvirt does not answer'
                 in self.run_command('status')[1],
             )
+            self.assertEqual(shown, bool(self.run_json('status')[1]['agent']['guests_by']))
 
     def test_status_tells_of_memory_that_is_not_for_guests(self):
         self.host.write(
