@@ -89,8 +89,8 @@ def window_s(text: str, first_s: float, last_s: float) -> tuple[float | None, fl
     return time_s(begin, first_s, last_s), time_s(end, first_s, last_s)
 
 
-def whole_number(maximum: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers from 1 to ``maximum``, for an option's ``type``."""
+def integer(maximum: int) -> Callable[[str], int]:
+    """Return a parser of integers from 1 to ``maximum``, for an option's ``type``."""
 
     def parse(text: str) -> int:
         if not (is_number(text) and 1 <= int(text) <= maximum):

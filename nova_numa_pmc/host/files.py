@@ -164,7 +164,7 @@ def list_pids(root: str) -> list[int]:
     return sorted(int(name) for name in list_names(os.path.join(root, 'proc')) if name.isdigit())
 
 
-def parse_whole_number(root: str, path: str, digits: str, maximum: int) -> int:
+def parse_integer(root: str, path: str, digits: str, maximum: int) -> int:
     """Parse a number that was read from a file.
 
     :param path: the file, to be named in the error
@@ -177,14 +177,14 @@ def parse_whole_number(root: str, path: str, digits: str, maximum: int) -> int:
     return int(digits)
 
 
-def read_whole_number(root: str, path: str) -> int | None:
+def read_integer(root: str, path: str) -> int | None:
     """Read a file that holds one number.
 
     :returns: the number, or None if there is no such file
     :raises TopologyError: the file does not hold a number, or one above :data:`KERNEL_NUMBER_MAX`
     """
     text = read_text(root, path)
-    return None if text is None else parse_whole_number(root, path, text, KERNEL_NUMBER_MAX)
+    return None if text is None else parse_integer(root, path, text, KERNEL_NUMBER_MAX)
 
 
 def read_meminfo_bytes(root: str, path: str, wanted: Container[str]) -> dict[str, int] | None:
@@ -205,7 +205,7 @@ def read_meminfo_bytes(root: str, path: str, wanted: Container[str]) -> dict[str
         digits, _, unit = value.strip().partition(' ')
         if unit != 'kB':
             raise TopologyError('%s: %a is not in kB' % (os.path.join(root, path), line[:80]))
-        fields[name] = parse_whole_number(root, path, digits, KERNEL_NUMBER_MAX) << 10
+        fields[name] = parse_integer(root, path, digits, KERNEL_NUMBER_MAX) << 10
     return fields
 
 

@@ -10,7 +10,7 @@ The libvirt hook imports this module if the host has huge pages, so it imports o
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.host.files import NODES, parse_whole_number, read_whole_number
+from nova_numa_pmc.host.files import NODES, parse_integer, read_integer
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -56,7 +56,7 @@ def _largest_first(root: str, totals: Mapping[str, int]) -> list[tuple[int, str,
     sizes = []
     for path, total in totals.items():
         digits = path.rpartition('/')[2].removeprefix('hugepages-').removesuffix('kB')
-        size = parse_whole_number(root, path, digits, 1 << 40) << 10
+        size = parse_integer(root, path, digits, 1 << 40) << 10
         if size:
             sizes.append((size, path, total))
     return sorted(sizes, reverse=True)
@@ -81,7 +81,7 @@ def _pages_of_size(
     unreported_nodes: list[int] = []
     for node_id in unreserved_bytes:
         directory = _NODE % (node_id, path.rpartition('/')[2])
-        total = read_whole_number(root, directory + '/nr_hugepages')
+        total = read_integer(root, directory + '/nr_hugepages')
         if total is None:
             unreported_nodes += [node_id] if node_id in own_nodes else []
         elif total:
@@ -109,4 +109,4 @@ def _divide(fitting: Mapping[int, int], total: int, free: int) -> list[tuple[int
 
 
 def _read_free(root: str, directory: str) -> int:
-    return read_whole_number(root, directory + '/free_hugepages') or 0
+    return read_integer(root, directory + '/free_hugepages') or 0

@@ -22,11 +22,11 @@ from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host.files import (
     CPUS,
     NODES,
-    parse_whole_number,
+    parse_integer,
     read_cpus,
+    read_integer,
     read_meminfo_bytes,
     read_text,
-    read_whole_number,
 )
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -103,7 +103,7 @@ def _huge_page_totals(root: str) -> dict[str, int]:
     except OSError:
         return {}
     pages = {
-        name: read_whole_number(root, '%s/%s/nr_hugepages' % (_HUGE_PAGES, name)) for name in names
+        name: read_integer(root, '%s/%s/nr_hugepages' % (_HUGE_PAGES, name)) for name in names
     }
     return {'%s/%s' % (_HUGE_PAGES, name): total for name, total in pages.items() if total}
 
@@ -168,7 +168,7 @@ def pci_device_node(address: str, root: str = '/') -> int | None:
     text = read_text(root, path)
     if text is None or text == '-1':
         return None
-    return parse_whole_number(root, path, text, CPUS_MAX - 1)
+    return parse_integer(root, path, text, CPUS_MAX - 1)
 
 
 def host_device_node(name: str, root: str = '/') -> int | None:
@@ -191,7 +191,7 @@ def host_device_node(name: str, root: str = '/') -> int | None:
         path = 'sys/class/%s/%s/%s/numa_node' % (kind, name, link)
         text = read_text(root, path)
         if text is not None:
-            return None if text == '-1' else parse_whole_number(root, path, text, CPUS_MAX - 1)
+            return None if text == '-1' else parse_integer(root, path, text, CPUS_MAX - 1)
     return None
 
 
@@ -253,9 +253,7 @@ def _read_distances(root: str, numbers: tuple[int, ...]) -> tuple[tuple[int, ...
                 LOCAL_DISTANCE if other == number else REMOTE_DISTANCE for other in numbers
             )
         else:
-            row = tuple(
-                parse_whole_number(root, path, item, DISTANCE_MAX) for item in text.split()
-            )
+            row = tuple(parse_integer(root, path, item, DISTANCE_MAX) for item in text.split())
         if len(row) != len(numbers) or 0 in row:
             raise TopologyError(
                 '%s: %a is not a list of %d distances from 1 to %d'

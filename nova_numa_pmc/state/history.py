@@ -241,7 +241,7 @@ def decode(line: bytes) -> HistoryEntry:
             parts=parts,
             gain_cores=_amount(data['gain_cores'], -1e9),
             cost_core_sec=_amount(data['cost_core_sec']),
-            moved_bytes=_whole(data['moved_bytes']),
+            moved_bytes=_integer(data['moved_bytes']),
             seconds=_amount(data['seconds']),
             result=json_values.one_of(data['result'], RESULTS),
             why=_text(data['why']),
@@ -254,18 +254,18 @@ def _part(data: dict[str, Any]) -> HistoryPart:
     return HistoryPart(
         domain_values.parse_uuid(_text(data['uuid'])),
         domain_values.parse_name(json_values.of_type(str, data['name'])),
-        _whole(data['since_ns']),
+        _integer(data['since_ns']),
         _place(data['before']),
         _place(data['after']),
-        _whole(data['moved_bytes']),
+        _integer(data['moved_bytes']),
     )
 
 
 def _place(data: dict[str, Any]) -> PromisedPlace:
     return PromisedPlace(
-        _wholes(data['cpu_nodes']),
-        _wholes(data['mem_nodes']),
-        _wholes(data['mem_bytes']),
+        _integers(data['cpu_nodes']),
+        _integers(data['mem_nodes']),
+        _integers(data['mem_bytes']),
         json_values.one_of(data['origin'], (model.PLACED, model.PLACED_BY_OTHERS, model.FLOATING)),
     )
 
@@ -278,12 +278,12 @@ def _amount(value: object, minimum: float = 0) -> float:
     return json_values.number(value, _ENTRY_NUMBER_MAX, minimum)
 
 
-def _whole(value: object) -> int:
+def _integer(value: object) -> int:
     return json_values.integer(value, _ENTRY_NUMBER_MAX)
 
 
-def _wholes(value: object) -> tuple[int, ...]:
-    return tuple(map(_whole, json_values.sequence(value, _NODES_MAX)))
+def _integers(value: object) -> tuple[int, ...]:
+    return tuple(map(_integer, json_values.sequence(value, _NODES_MAX)))
 
 
 def new_entry(

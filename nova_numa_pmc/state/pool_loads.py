@@ -45,7 +45,7 @@ _INTERVAL_MAX_S = 600.0
 _MAGIC = 'nova-numa-pmc-pools'
 _MAJOR, _MINOR = 1, 2
 _SIZE_MAX_BYTES = 4 << 20
-_WHOLE_MAX = 2**60
+_INTEGER_MAX = 2**60
 _COLUMNS = 7
 
 
@@ -220,11 +220,11 @@ def _decode(lines: Sequence[str]) -> PoolLoads:
             pools[-1][1].append((node, load))
             pools[-1][2].append((node, vcpus))
         elif columns[0] == 'guests':
-            history = model.DemandHistory(_whole(columns[1]), _whole(columns[2]) / 100)
+            history = model.DemandHistory(_integer(columns[1]), _integer(columns[2]) / 100)
     return PoolLoads(
         boot_id,
-        _whole(taken_ns),
-        _whole(interval_ms) / 1000,
+        _integer(taken_ns),
+        _integer(interval_ms) / 1000,
         tuple(model.PoolLoad(cpus, tuple(loads), tuple(vcpus)) for cpus, loads, vcpus in pools),
         history,
     )
@@ -234,8 +234,8 @@ def _node(columns: Sequence[str]) -> tuple[int, model.NodeLoad, float]:
     """Return (node id, its load, vCPUs that are included in the load)."""
     if len(columns) < _COLUMNS:
         raise ValueError('a node row has only %d columns' % len(columns))
-    node, demand, bandwidth, maximum, link, vcpus = map(_whole_or_none, columns[1:_COLUMNS])
-    stolen = _whole_or_none(columns[_COLUMNS]) if len(columns) > _COLUMNS else None
+    node, demand, bandwidth, maximum, link, vcpus = map(_integer_or_none, columns[1:_COLUMNS])
+    stolen = _integer_or_none(columns[_COLUMNS]) if len(columns) > _COLUMNS else None
     if node is None or vcpus is None:
         raise ValueError('a node row without an id or vCPUs')
     return (
@@ -255,11 +255,11 @@ def _amount(value: float | None, per_unit: float) -> str:
     return '-' if value is None else '%d' % round(value * per_unit)
 
 
-def _whole_or_none(text: str) -> int | None:
-    return None if text == '-' else _whole(text)
+def _integer_or_none(text: str) -> int | None:
+    return None if text == '-' else _integer(text)
 
 
-def _whole(text: str) -> int:
-    if not is_number(text) or int(text) > _WHOLE_MAX:
+def _integer(text: str) -> int:
+    if not is_number(text) or int(text) > _INTEGER_MAX:
         raise ValueError('unexpected value %.40r' % text)
     return int(text)

@@ -52,7 +52,7 @@ _OPTIONAL = (
 #: Member with the number of CPUs.
 _CPU_COUNT = 'threads'
 _HISTORY = 'guests', 'cores_per_vcpu_sum'
-_WHOLE = ('id', 'capacity_bytes', 'promised_bytes')
+_INTEGERS = ('id', 'capacity_bytes', 'promised_bytes')
 
 
 class Publication(Record):
@@ -274,7 +274,7 @@ def read(directory: str) -> Publication:
 def _node(members: json_values.Members) -> model.NodeView:
     values: dict[str, Any] = {name: members.number(name) for name in _KNOWN}
     values.update((name, members.number(name, None)) for name in _OPTIONAL)
-    values.update((name, members.integer(name)) for name in _WHOLE)
+    values.update((name, members.integer(name)) for name in _INTEGERS)
     return model.NodeView(cpu_count=members.integer(_CPU_COUNT), **values)
 
 
@@ -291,7 +291,7 @@ def _view(
         labels = members.sequence('domains', len(views))
         if labels and len(labels) != len(views):
             raise ValueError('domains: expected %d, one for each node' % len(views))
-        domains = memory_domains.domains_from_labels(_wholes('domains', labels, len(labels)))
+        domains = memory_domains.domains_from_labels(_integers('domains', labels, len(labels)))
     return model.HostView(views, distances, members.integer('rotation', 0), domains)
 
 
@@ -308,7 +308,7 @@ def _distances(members: json_values.Members, count: int) -> tuple[tuple[int, ...
     rows = members.sequence('distances', count, ())
     if rows and len(rows) != count:
         raise ValueError('distances: expected a %d by %d matrix' % (count, count))
-    return tuple(_wholes('distances', row, count, memory_domains.DISTANCE_MAX) for row in rows)
+    return tuple(_integers('distances', row, count, memory_domains.DISTANCE_MAX) for row in rows)
 
 
 def _history(members: json_values.Members) -> model.DemandHistory:
@@ -319,8 +319,10 @@ def _history(members: json_values.Members) -> model.DemandHistory:
     return model.DemandHistory(json_values.integer(guests), total)
 
 
-def _wholes(name: str, values: object, count: int, maximum: int = _MEMBER_MAX) -> tuple[int, ...]:
-    """Check that a value is a list of ``count`` whole numbers, and return them.
+def _integers(
+    name: str, values: object, count: int, maximum: int = _MEMBER_MAX
+) -> tuple[int, ...]:
+    """Check that a value is a list of ``count`` integers, and return them.
 
     :param name: name of the member, for messages
     """

@@ -44,7 +44,7 @@ class CheckedTest(unittest.TestCase):
             self.assertEqual(value, json_values.number(value, 3.5, -2))
         self.refused(json_values.number, (-2.5, 3.6, math.nan, -math.inf), 3.5, -2)
 
-    def test_whole_takes_integers_in_bounds(self):
+    def test_integer_takes_an_integer_in_bounds(self):
         for value in (0, 7):
             self.assertEqual(value, json_values.integer(value, 7))
         self.refused(json_values.integer, (-1, 8, 1.0, True, None, '1', math.nan), 7)

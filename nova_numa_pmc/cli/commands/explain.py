@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 _MEMORY_MAX_BYTES = 1 << 50
 #: The parser of a number of vCPUs.
-_vcpus = parse.whole_number(domain_values.VCPUS_MAX)
+_vcpus = parse.integer(domain_values.VCPUS_MAX)
 #: The most guests that are placed one after another.
 _COUNT_MAX = 1 << 16
 #: Number of places that the text shows; the JSON has all of them.
@@ -101,7 +101,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--count',
-        type=parse.whole_number(_COUNT_MAX),
+        type=parse.integer(_COUNT_MAX),
         default=1,
         metavar='N',
         help='with --hosts: place this many such guests, one after another',

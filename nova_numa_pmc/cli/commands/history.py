@@ -40,11 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='only this guest: its name, its uuid or, while it runs, its libvirt id',
     )
     parser.add_argument(
-        '--last',
-        type=parse.whole_number(999_999),
-        default=None,
-        metavar='N',
-        help='only the newest N',
+        '--last', type=parse.integer(999_999), default=None, metavar='N', help='only the newest N'
     )
     arguments.add_common(parser, 'print one JSON object per move, each on its own line')
 

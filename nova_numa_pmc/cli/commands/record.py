@@ -56,14 +56,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--max-size',
-        type=parse.whole_number(_FILE_MAX_MIB),
+        type=parse.integer(_FILE_MAX_MIB),
         default=64,
         metavar='MIB',
         help='size at which the file is renamed and a new one started (default: 64)',
     )
     parser.add_argument(
         '--keep',
-        type=parse.whole_number(recording.FILES_MAX),
+        type=parse.integer(recording.FILES_MAX),
         default=8,
         metavar='N',
         help='number of files to keep, including the current one (default: 8)',

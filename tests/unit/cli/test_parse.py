@@ -56,17 +56,17 @@ class TestTimes(unittest.TestCase):
 
 
 class NumbersTest(unittest.TestCase):
-    def test_a_whole_number_within_the_bounds_is_parsed(self):
-        whole_number = parse.whole_number(20)
-        self.assertEqual([1, 7, 20], [whole_number(text) for text in ('1', '7', '20')])
+    def test_an_integer_within_the_bounds_is_parsed(self):
+        integer = parse.integer(20)
+        self.assertEqual([1, 7, 20], [integer(text) for text in ('1', '7', '20')])
 
-    def test_other_text_is_refused_as_a_whole_number(self):
+    def test_other_text_is_refused_as_an_integer(self):
         for text in ('', '0', '21', '-1', '1.5', 'x', '²'):
             with (
                 self.subTest(text=text),
                 self.assertRaisesRegex(argparse.ArgumentTypeError, 'from 1 to 20'),
             ):
-                parse.whole_number(20)(text)
+                parse.integer(20)(text)
 
     def test_a_number_of_at_least_0_is_parsed_and_other_text_refused(self):
         for text, expected in (('0', 0.0), ('2.5', 2.5), ('1e3', 1000.0)):
