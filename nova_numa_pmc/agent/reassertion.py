@@ -310,7 +310,7 @@ class Reassertion:
                     )
                 return
             why = holding.TEXTS[applied.memory_outcome]
-        holding.release_memory(groups, mems)
+        holding.unbind_memory(groups, mems)
         promises.replace_running(promise._replace(bound=False), self.host_options, self._root)
         self._log.info(
             'guest %s: no longer bound to the memory of %s: %s', guest.name, name_nodes(mems), why
@@ -366,7 +366,7 @@ def unbind_all(host_options: HostOptions, root: str, log: logging.Logger, why: s
         if promise is None:
             continue
         try:
-            changes = holding.release_memory(
+            changes = holding.unbind_memory(
                 cgroups.find(guest.pid, root), frozenset(promise.mem_nodes)
             )
         except GuestGone:

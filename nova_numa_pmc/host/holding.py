@@ -158,7 +158,7 @@ def hold(
     return HoldResult(changes, cpus, _read_effective_cpus(groups), memory_outcome, left_bytes)
 
 
-def release_memory(
+def unbind_memory(
     groups: GuestGroups, mems: frozenset[int], write: Writer = writes.write_file
 ) -> tuple[FileChange, ...]:
     """Unbind the memory of a guest that :func:`hold` left bound to ``mems``.

@@ -84,7 +84,7 @@ def _release(command: context.CommandContext, guest: model.Guest) -> None:
         guest.pinned_groups,
         command.kernel.write,
     )
-    holding.release_memory(groups, frozenset(promise.mem_nodes), write=command.kernel.write)
+    holding.unbind_memory(groups, frozenset(promise.mem_nodes), write=command.kernel.write)
     promises.replace_running(
         promises.as_floating(promise), command.host_options, command.root, started=promise.started
     )

@@ -217,7 +217,7 @@ class GuestMove:
             self._written_set = self._written_set._replace(cpus=self._cpus)
         # Pages cannot be moved to a node that the guest is not bound to.
         if self._written_set.mems:
-            holding.release_memory(self._groups, self._written_set.mems, write=self._kernel.write)
+            holding.unbind_memory(self._groups, self._written_set.mems, write=self._kernel.write)
             self._written_set = self._written_set._replace(mems=frozenset())
 
     def _walk_until_done(self) -> Generator[None, None, str]:

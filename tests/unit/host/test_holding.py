@@ -253,7 +253,7 @@ class HoldTest(TreeTestCase):
                 wide = self.mems(tree)
                 bound = holding.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
                 self.assertEqual(holding.BOUND, bound.memory_outcome)
-                holding.release_memory(groups, TO_NODE1, write=tree.write)
+                holding.unbind_memory(groups, TO_NODE1, write=tree.write)
                 self.assertEqual(wide, self.mems(tree))
                 holding.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
                 holding.hold(
@@ -280,7 +280,7 @@ class HoldTest(TreeTestCase):
             with self.subTest(layout=layout):
                 tree, groups = self.with_gpu(2, layout)
                 holding.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=self.logged(tree))
-                holding.release_memory(groups, TO_NODE1, write=self.logged(tree))
+                holding.unbind_memory(groups, TO_NODE1, write=self.logged(tree))
                 self.assertEqual('0-1', tree.held('mems'))
                 holding.hold(
                     groups,
@@ -309,7 +309,7 @@ class HoldTest(TreeTestCase):
         tree.write_file(os.path.join(tree.scope, 'cpuset.mems.effective'), '0,2\n')
         tree.write_file(os.path.join(tree.parent, 'cpuset.mems.effective'), '0,2\n')
         holding.hold(groups, NODE0, frozenset({0}), stay_bound=True)
-        holding.release_memory(groups, frozenset({0}))
+        holding.unbind_memory(groups, frozenset({0}))
         self.assertEqual('0,2', tree.held('mems'))
 
     def test_v2_the_operators_settings_let_guests_have_a_gpus_memory(self):
@@ -318,7 +318,7 @@ class HoldTest(TreeTestCase):
             'etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\nguest_memory_nodes = 2\n'
         )
         holding.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
-        holding.release_memory(groups, TO_NODE1, write=tree.write)
+        holding.unbind_memory(groups, TO_NODE1, write=tree.write)
         self.assertEqual('0-2', tree.held('mems'))
 
     def test_nodes_without_memory_are_in_no_set(self):
