@@ -53,7 +53,7 @@ def find(
     return dict(sorted({**pinned_groups, **dict(guest.pins)}.items()))
 
 
-def restore(
+def unpin(
     guest: model.Guest,
     names: Iterable[str],
     online: frozenset[int],

@@ -75,6 +75,6 @@ def _unpin_threads(command: context.CommandContext, uuid: str) -> list[str]:
                     guest, observed.host_promises.promises.get(uuid), observed.host, command.root
                 )
             )
-            pinned_threads.restore(guest, names, topology.read_online(command.root), command.run)
+            pinned_threads.unpin(guest, names, topology.read_online(command.root), command.run)
             return names
     return []
