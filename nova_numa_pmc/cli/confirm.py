@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def can_ask(args: argparse.Namespace, command: CommandContext) -> bool:
     """Return whether --yes was given or an operator can be asked; otherwise print the remedy."""
-    if args.yes or (command.terminal and not args.json):
+    if args.yes or (command.on_terminal and not args.json):
         return True
     print(
         'nova-numa-rebalance: cannot ask for confirmation (no terminal, or --json): use --yes to '

@@ -68,7 +68,7 @@ class CommandContext:
 
     :ivar host_options: the options that the hook, the agent and the commands share
     :ivar directory: path of the state directory
-    :ivar terminal: whether stdin and stdout are a terminal, so that an operator can be asked
+    :ivar on_terminal: whether stdin and stdout are a terminal, so that an operator can be asked
     :ivar problems: problems with the agent's options; set when :attr:`options` is read
     """
 
@@ -102,7 +102,7 @@ class CommandContext:
         self.run = run
         self.host_options = host_options.read_under_root(root)
         self.directory = self.host_options.state_path(root)
-        self.terminal = all(
+        self.on_terminal = all(
             stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)
         )
 

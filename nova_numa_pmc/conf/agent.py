@@ -157,7 +157,7 @@ def list_opts() -> list[cfg.Opt]:
         ),
         cfg.BoolOpt(
             'metrics_guests',
-            default=default.metrics_options.guests,
+            default=default.metrics_options.with_guests,
             help='Also serve metrics of each guest, with its name and uuid.',
         ),
     ]

@@ -34,11 +34,11 @@ class MetricsOptions(Record):
     """The options of metrics, checked.
 
     :param address: where metrics are served; None: nowhere
-    :param guests: whether to serve metrics of each guest as well, with its name and uuid
+    :param with_guests: whether to serve metrics of each guest as well, with its name and uuid
     """
 
     address: Address | None = None
-    guests: bool = False
+    with_guests: bool = False
 
 
 def parse(text: str, remote: bool) -> Address | None:

@@ -30,7 +30,7 @@ class OperatingCase(RebalancingCase):
         for directory in tree.children:
             tree.write(os.path.join(directory, 'cpuset.cpus'), cpus)
 
-    def command_context(self, terminal=False):
+    def command_context(self, on_terminal=False):
         @contextlib.contextmanager
         def signals():
             yield lambda seconds: self.step()
@@ -43,7 +43,7 @@ class OperatingCase(RebalancingCase):
             lambda: self.now_s * 10**9,
             kernel=self.kernel,
         )
-        command.terminal = terminal
+        command.on_terminal = on_terminal
         return command
 
     def wait(self, seconds):
@@ -61,14 +61,14 @@ class OperatingCase(RebalancingCase):
             self.signals.pop(0)[1] if self.signals and self.signals[0][0] <= self.steps else None
         )
 
-    def run_command(self, *argv, terminal=False, answers=()):
+    def run_command(self, *argv, on_terminal=False, answers=()):
         """Run a command; return (exit code, stdout, stderr)."""
         self.answers, self.steps = list(answers), 0
         out, err = io.StringIO(), io.StringIO()
         module = importlib.import_module('nova_numa_pmc.cli.commands.' + argv[0])
         parser = argparse.ArgumentParser()
         module.configure(parser)
-        more = {} if argv[0] == 'history' else {'command': self.command_context(terminal)}
+        more = {} if argv[0] == 'history' else {'command': self.command_context(on_terminal)}
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = module.run(parser.parse_args([*argv[1:], '--root', self.root]), **more)
         return code, out.getvalue(), err.getvalue()

@@ -52,7 +52,7 @@ class Exporter:
         """
         self._ticks += 1
         self._duration_s += duration_s
-        self._scrape = Scrape(tick, self._options.guests, self._ticks, self._duration_s)
+        self._scrape = Scrape(tick, self._options.with_guests, self._ticks, self._duration_s)
         # Tried again in each tick, because an address may come up later than the agent.
         if self._options.address and not self._endpoint and self._installed:
             with self._problem_log.stage(_STAGE):

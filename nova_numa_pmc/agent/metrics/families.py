@@ -197,7 +197,7 @@ def families(scrape: Scrape, version: str) -> Iterator[core.Metric]:
     if tick.publication is not None:
         for row in _VIEW:
             yield _node_family(row, tick.publication.view.nodes)
-    if scrape.guests and sample is not None:
+    if scrape.with_guests and sample is not None:
         yield from _guests(sample.guests)
 
 

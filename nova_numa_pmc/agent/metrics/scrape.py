@@ -15,12 +15,12 @@ class Scrape(Record):
     """The values that a scrape serves.
 
     :param tick: the last tick
-    :param guests: whether metrics of each guest are served
+    :param with_guests: whether metrics of each guest are served
     :param ticks: number of ticks so far
     :param duration_s: total duration of these ticks [s]
     """
 
     tick: Tick
-    guests: bool
+    with_guests: bool
     ticks: int
     duration_s: float

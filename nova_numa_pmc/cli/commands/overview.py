@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show status and plan, ask, make the moves, and return the exit code."""
     command = command or context.CommandContext(args.root)
-    can_ask = command.terminal and command.may_write and not args.json
+    can_ask = command.on_terminal and command.may_write and not args.json
     observed = command.measure(args.interval, write_promises=can_ask)
     plan, situation = command.propose(observed, args.payback)
     host = host_status.read(command, observed)

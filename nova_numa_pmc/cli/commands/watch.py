@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show plans until the operator ends the command; return the exit code."""
     command = command or context.CommandContext(args.root)
-    if args.json or not command.terminal:
+    if args.json or not command.on_terminal:
         live.print_each(_frames(args, command, command.wait), args.json)
     else:
         live.redraw(lambda wait: _frames(args, command, wait), args.interval)

@@ -153,7 +153,7 @@ class ServiceTest(unittest.TestCase):
 
     def test_each_tick_is_shown_to_the_exporter_with_its_seconds(self):
         new = agent_conf.AgentOptions(
-            None, metrics_options=metrics_conf.MetricsOptions(guests=True)
+            None, metrics_options=metrics_conf.MetricsOptions(with_guests=True)
         )
         shown, reloaded = [], []
 

@@ -116,15 +116,15 @@ class ApplyTest(OperatingCase):
 
     def test_apply_moves_only_after_a_yes(self):
         self.assertEqual(
-            exits.NOT_MADE, self.run_command('apply', terminal=True, answers=['n'])[0]
+            exits.NOT_MADE, self.run_command('apply', on_terminal=True, answers=['n'])[0]
         )
         self.assertEqual([], self.moved())
-        self.assertEqual(exits.OK, self.run_command('apply', terminal=True, answers=['y'])[0])
+        self.assertEqual(exits.OK, self.run_command('apply', on_terminal=True, answers=['y'])[0])
         self.assertEqual((1, 2), (len(self.moved()), len(self.asked)))
 
     def test_apply_without_a_terminal_demands_yes_before_it_measures(self):
         for more in ([], ['--json']):
-            code, _, err = self.run_command('apply', *more, terminal=bool(more))
+            code, _, err = self.run_command('apply', *more, on_terminal=bool(more))
             self.assertEqual(exits.USAGE, code)
             self.assertIn('--yes', err)
         self.assertEqual(0, self.now_s)  # reported before anything is measured
@@ -205,7 +205,7 @@ class ApplyTest(OperatingCase):
             return 'y'
 
         self.answer = answer
-        code, _, err = self.run_command('apply', terminal=True)
+        code, _, err = self.run_command('apply', on_terminal=True)
         self.assertEqual((exits.PROBLEM, 1), (code, len(self.moved())))
         self.assertIn('its promise has changed since', err)
         self.assertEqual(['done', 'refused'], [entry.result for entry in self.history_entries()])
@@ -271,7 +271,9 @@ class UndoTest(OperatingCase):
     def test_undo_moves_only_after_a_yes(self):
         self.assertEqual(exits.USAGE, self.run_command('undo')[0])
         self.run_command('apply', '--yes')
-        self.assertEqual(exits.NOT_MADE, self.run_command('undo', terminal=True, answers=[''])[0])
+        self.assertEqual(
+            exits.NOT_MADE, self.run_command('undo', on_terminal=True, answers=[''])[0]
+        )
         self.assertEqual(1, len(self.moved()))
 
 
@@ -286,9 +288,11 @@ class OverviewTest(OperatingCase):
 
     def test_overview_moves_only_after_a_yes(self):
         self.assertEqual(
-            exits.NOT_MADE, self.run_command('overview', terminal=True, answers=['n'])[0]
+            exits.NOT_MADE, self.run_command('overview', on_terminal=True, answers=['n'])[0]
         )
-        self.assertEqual(exits.OK, self.run_command('overview', terminal=True, answers=['yes'])[0])
+        self.assertEqual(
+            exits.OK, self.run_command('overview', on_terminal=True, answers=['yes'])[0]
+        )
         self.assertEqual(1, len(self.moved()))
 
     def test_overview_is_what_runs_without_a_command(self):

@@ -199,7 +199,7 @@ class TestCommand(unittest.TestCase):
     def run_it(self, *arguments, ask=None):
         """Run the command, on a terminal if ``ask`` is given."""
         command = context.CommandContext(os.path.dirname(self.path))
-        command.ask, command.terminal = ask, bool(ask)
+        command.ask, command.on_terminal = ask, bool(ask)
         parser = argparse.ArgumentParser()
         calibrate.configure(parser)
         out, err = io.StringIO(), io.StringIO()

@@ -35,8 +35,8 @@ class UnpinTest(OperatingCase):
         super().setUp()
         self.commands, self.fails = [], False
 
-    def command_context(self, terminal=False):
-        context = super().command_context(terminal)
+    def command_context(self, on_terminal=False):
+        context = super().command_context(on_terminal)
         context.run = self.virsh
         return context
 
