@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from nova_numa_pmc.cli.context import CommandContext
 
 
-def can_ask(args: argparse.Namespace, command: CommandContext) -> bool:
-    """Return whether --yes was given or an operator can be asked; otherwise print the remedy."""
+def may_proceed(args: argparse.Namespace, command: CommandContext) -> bool:
+    """Return whether --yes was given or an operator can be asked; if neither, print the remedy."""
     if args.yes or (command.on_terminal and not args.json):
         return True
     print(

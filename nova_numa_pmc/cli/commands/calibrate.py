@@ -101,7 +101,7 @@ def run(
 ) -> int:
     """Measure and save the result; return the exit code."""
     command = command or context.CommandContext()
-    if not args.dry_run and not confirm.can_ask(args, command):
+    if not args.dry_run and not confirm.may_proceed(args, command):
         return exits.USAGE
     host = read_host()
     withheld = node_memory.list_withheld(

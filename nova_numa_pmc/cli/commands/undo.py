@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show what would be undone, ask, undo it, and return the exit code."""
     command = command or context.CommandContext(args.root)
-    if not confirm.can_ask(args, command):
+    if not confirm.may_proceed(args, command):
         return exits.USAGE
     command.require_root()
     entries, _ = history.read(command.root)
