@@ -366,7 +366,7 @@ class Agent:
         self._release_move_lock()
         return wait_s
 
-    def begin_no_moves(self) -> None:
+    def stop_beginning_moves(self) -> None:
         """Drop the moves that have not begun, and begin no others, because the agent stops."""
         self._begins_moves = False
         self._executor.clear_queue()

@@ -130,7 +130,7 @@ class AgentLoop:
 
     def _finish(self) -> None:
         """Continue the move in progress for up to ``stop_timeout_s``, then end it."""
-        self._agent.begin_no_moves()
+        self._agent.stop_beginning_moves()
         end_s = self._clock() + self._agent.options.stop_timeout_s
         while self._clock() < end_s:
             self._notify_manager(notify.WATCHDOG)

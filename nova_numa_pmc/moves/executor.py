@@ -25,7 +25,7 @@ from nova_numa_pmc.exceptions import (
 )
 from nova_numa_pmc.host.page_moves import guest_mover
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
-from nova_numa_pmc.moves.move_promises import MovePromises, NotNow, PendingMove
+from nova_numa_pmc.moves.move_promises import MovePostponed, MovePromises, PendingMove
 from nova_numa_pmc.moves.parts import MovePart, has_followed, progress_text
 from nova_numa_pmc.moves.widened import WidenedGuests
 from nova_numa_pmc.problem_log import ProblemLog
@@ -286,7 +286,7 @@ class MoveExecutor:
         parts, self._parts = self._parts, ()
         uuids = [part.uuid for part in self._move.parts]
         self.failed.update(uuids)
-        if isinstance(cause, (StateLocked, NotNow)):  # it was not tried
+        if isinstance(cause, (StateLocked, MovePostponed)):  # it was not tried
             self._interrupted.update(uuids)
         result = history.TAKEN_BACK if parts else history.REFUSED
         for part in parts:

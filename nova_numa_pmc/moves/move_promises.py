@@ -33,8 +33,8 @@ class MoveRefused(PageMoveError):
     """Refusal of a planned move whose premises no longer hold."""
 
 
-class NotNow(MoveRefused):
-    """Refusal of a planned move whose guest cannot be moved now."""
+class MovePostponed(MoveRefused):
+    """A planned move whose guest cannot be moved now."""
 
 
 class PendingMove(Record):
@@ -92,7 +92,7 @@ class MovePromises:
             why_not = eligibility.why_not_now(guest)
             if why_not:
                 detail = '' if guest.override else ' (%s)' % (guest.job or guest.state)
-                raise NotNow(
+                raise MovePostponed(
                     'guest %s: %s%s' % (plan_part.name, eligibility.TEXTS[why_not], detail)
                 )
             before = promised.get(plan_part.uuid)

@@ -47,7 +47,7 @@ class Agent:
         steps = self.steps or self.pending
         return steps.popleft() if steps else None
 
-    def begin_no_moves(self):
+    def stop_beginning_moves(self):
         self.pending.clear()
 
     def reload(self, options):

@@ -253,7 +253,7 @@ class FetchTest(RebalancingCase):
         agent, clock = self.open_agent(agent_conf.OFF), Clock()
         agent._guest_events._clock = clock
         self.tick(agent, 0)
-        agent.begin_no_moves()
+        agent.stop_beginning_moves()
         self.host.write(
             'run/libvirt/qemu/%s.xml' % fake_host.name_of(1),
             b"<domstatus state='running' pid='4001'>\n%s</domstatus>\n" % self.xml(1),
