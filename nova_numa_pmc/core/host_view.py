@@ -372,7 +372,9 @@ def _sum_promises(
         if promise.page_bytes:
             _add_huge_promise(nodes, huge_bytes, positions, promise, promise.page_bytes)
             continue
-        shares = _known_division(promise, positions, [capacity[at] for at in positions])
+        shares = _known_division(
+            promise, positions, [capacity[position] for position in positions]
+        )
         if shares is not None:
             _add(normal_bytes, positions, shares)
         elif len(positions) == 1:

@@ -97,7 +97,7 @@ def regret_key(host_model: HostModel, proposal: Proposal) -> RegretKey:
             (
                 guest.load.uuid,
                 host_model.node_ids(place.cpu_positions),
-                () if place.mem_position is None else host_model.ids[place.mem_position],
+                () if place.mem_position is None else host_model.nodes_at[place.mem_position],
             )
             for guest, place in proposal
         )
@@ -190,7 +190,8 @@ def open_trial(host_model: HostModel, candidate: MoveCandidate, now_s: float) ->
                 guest.load.uuid,
                 host_model.node_ids(guest.cpu_positions),
                 tuple(
-                    (host_model.ids[position][0], share) for position, share in guest.mem_shares
+                    (host_model.nodes_at[position][0], share)
+                    for position, share in guest.mem_shares
                 ),
                 host_model.node_ids(place.cpu_positions),
             )
@@ -208,7 +209,7 @@ def _part(host_model: HostModel, guest: GuestModel, place: Place) -> plan_record
         guest.load.name,
         tuple(guest.load.cpu_nodes),
         host_model.node_ids(place.cpu_positions),
-        () if place.mem_position is None else host_model.memory_ids[place.mem_position],
+        () if place.mem_position is None else host_model.memory_nodes_at[place.mem_position],
         host_model.bytes_to_move(guest, place),
     )
 

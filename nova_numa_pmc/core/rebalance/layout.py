@@ -146,8 +146,8 @@ class Layout:
     :ivar guests: {uuid: model} of the guests whose demand is known
     :ivar unmeasured_uuids: the other guests
     :ivar nodes: by position, the view of the memory domain
-    :ivar ids: by position, the ids of its nodes
-    :ivar memory_ids: by position, the ids of its nodes with memory, or of all if none has any
+    :ivar nodes_at: by position, the ids of its nodes
+    :ivar memory_nodes_at: by position, the ids of its nodes with memory, or of all if none has any
     :ivar position_of_node: {node id: position}
     :ivar all_positions, positions_with_cpus: all positions, and those with CPUs
     :ivar capacity_bytes, promised_bytes: by position, bytes that may be promised, and those that
@@ -171,19 +171,14 @@ class Layout:
             rebalance_options.min_gain_cores,
             NOISE_RATIO * sum(node.cores for node in merged.nodes),
         )
-        self.ids = tuple(tuple(view.nodes[position].id for position in group) for group in members)
+        self.nodes_at = tuple(tuple(view.nodes[n].id for n in group) for group in members)
         # A memory domain may have nodes without memory, which must not be in cpuset.mems.
-        self.memory_ids = tuple(
-            tuple(
-                view.nodes[position].id
-                for position in group
-                if view.nodes[position].capacity_bytes != 0
-            )
-            or ids
-            for group, ids in zip(members, self.ids)
+        self.memory_nodes_at = tuple(
+            tuple(view.nodes[n].id for n in group if view.nodes[n].capacity_bytes != 0) or ids
+            for group, ids in zip(members, self.nodes_at)
         )
         self.position_of_node = {
-            node: position for position, group in enumerate(self.ids) for node in group
+            node: position for position, group in enumerate(self.nodes_at) for node in group
         }
         self.all_positions = tuple(range(len(merged.nodes)))
         self.positions_with_cpus = tuple(n for n in self.all_positions if merged.nodes[n].cores)
@@ -218,7 +213,7 @@ class Layout:
 
     def node_ids(self, positions: Iterable[int]) -> tuple[int, ...]:
         """Turn positions into an ascending tuple of node ids."""
-        return tuple(sorted(node for n in positions for node in self.ids[n]))
+        return tuple(sorted(node for n in positions for node in self.nodes_at[n]))
 
     def by_cores(self, positions: Iterable[int]) -> losses.Shares:
         """Return shares of CPU time in proportion to the cores of positions."""
