@@ -62,7 +62,7 @@ class Sampler:
     """Measures a host; each sample covers the time since the previous one.
 
     :param options: the group ``[counters]``; None: the defaults
-    :param root: directory that contains proc, sys and run (tests)
+    :param root: root of the host's file system
     :ivar pool: the floating pool of the last sample; None: there was no sample
     :ivar mlp: the MLP that applies to the events of the last sample
     """

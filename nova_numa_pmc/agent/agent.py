@@ -44,7 +44,7 @@ LOG = logging.getLogger(__name__)
 class Agent:
     """The agent of one host.
 
-    :param root: directory that contains proc, sys and run (tests)
+    :param root: root of the host's file system
     :param listener: a started receiver of libvirt's events; None: only status files are read
     :ivar options: the options in force
     """

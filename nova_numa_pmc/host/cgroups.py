@@ -81,7 +81,7 @@ def find(pid: int | None, root: str = '/') -> GuestGroups:
     """Find the groups of the guest whose QEMU main process is ``pid``.
 
     :param pid: None if it is not known, which raises :class:`GuestGone`
-    :param root: directory that contains ``proc`` and the control group mounts (for tests)
+    :param root: root of the host's file system
     :raises CpusetError: the process's group is not a libvirt guest's, or has no cpuset
     :raises GuestGone: the process no longer exists
     """

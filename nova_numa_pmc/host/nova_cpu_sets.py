@@ -39,7 +39,7 @@ class NovaCpuSets(Record):
 class NovaCpuSetsReader:
     """Reader of both sets, which parses the files again only if one of them has changed.
 
-    :param root: directory that contains ``proc`` and ``etc`` (for tests)
+    :param root: root of the host's file system
     """
 
     def __init__(self, root: str = '/') -> None:
