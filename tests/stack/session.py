@@ -23,8 +23,9 @@ FLAVORS: dict[str, dict[str, Any]] = {
 #: a migration would not catch up with it.
 IMAGES = {'walker': 'duty=3 touch=15', 'busy': 'duty=100 touch=15'}
 #: Time limits for a change of a server and for its effects on a host: twice the usual time,
-#: because emulated counters double it.
-BOOT_S, PROMISE_S, DEMAND_S, SERVICES_S, MOVES_S = 600, 120, 600, 600, 900
+#: because emulated counters double it. Demand over the longer horizon takes six minutes to rise,
+#: and longer on a machine that also does other things.
+BOOT_S, PROMISE_S, DEMAND_S, SERVICES_S, MOVES_S = 600, 120, 1200, 600, 900
 #: Maximum demand of an idle host's nodes, relative to their capacity; emulated daemons are busy.
 QUIET_DEMAND_MAX = 0.3
 #: Time after which nova-scheduler has a host's last metrics: update_resources_interval with its
