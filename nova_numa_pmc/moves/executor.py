@@ -254,11 +254,10 @@ class MoveExecutor:
         for part in self._parts:
             progress = part.guest_move.progress
             self._log.info(
-                'guest %s: %s: from %s to %s, %d MiB in %.0f ms%s; %s',
+                'guest %s: %s: %s, %d MiB in %.0f ms%s; %s',
                 part.plan_part.name,
                 self._move.kind,
-                name_nodes(part.plan_part.from_nodes),
-                name_nodes(part.plan_part.to_nodes),
+                _route(self._move.kind, part.plan_part),
                 progress.moved_bytes >> 20,
                 1e3 * (self._clock() - part.began_s),
                 '' if progress.state == guest_mover.DONE else ' (%s)' % progress_text(progress),
@@ -336,3 +335,10 @@ class MoveExecutor:
         self._on_history_entry(entry)
         with self._problem_log.stage('recording moves in the history'):
             history.append(entry, self._root)
+
+
+def _route(kind: str, plan_part: plan_records.PlanPart) -> str:
+    """Return between which nodes a part of a move was made; a fetch moves memory alone."""
+    if kind == plan_records.FETCH:
+        return 'memory to %s' % name_nodes(plan_part.mem_nodes)
+    return 'from %s to %s' % (name_nodes(plan_part.from_nodes), name_nodes(plan_part.to_nodes))

@@ -290,11 +290,13 @@ class MovingTest(RebalancingCase):
     def test_a_fetch_moves_memory_alone(self):
         self.kernel.memories[4001].nodes = [1] * PAGES
         self.kernel.memories[4001].write_files()
-        moved = self.make(
-            plan_records.FETCH,
-            plan_records.PlanPart(fake_host.uuid_of(1), fake_host.name_of(1), (0,), (0,), (0,), 0),
+        part = plan_records.PlanPart(
+            fake_host.uuid_of(1), fake_host.name_of(1), (0,), (0,), (0,), 0
         )
+        with self.assertLogs(LOG, 'INFO') as logs:
+            moved = self.make(plan_records.FETCH, part)
         self.assertEqual(self.HOME, moved[1])
+        self.assertIn(': fetch: memory to node 0, 1 MiB in ', logs.output[0])
 
     def test_a_full_node_may_take_back_what_is_promised_there(self):
         self.fill(0)
