@@ -29,14 +29,14 @@ _PRESENT = 0x80  # in the last byte of a pagemap entry
 class Mapping(Record):
     """A range of addresses that may hold pages of the process's own.
 
-    :param shared: whether to move pages that other processes map as well: true for a memfd or a
-        file of the guest's own (vhost-user), false for /dev/shm, where guests share memory
+    :param move_shared: whether to move pages that other processes map as well: true for a memfd or
+        a file of the guest's own (vhost-user), false for /dev/shm, where guests share memory
         (ivshmem)
     """
 
     start: int
     end: int
-    shared: bool
+    move_shared: bool
 
 
 def read(pid: int, root: str = '/') -> list[Mapping]:
@@ -64,8 +64,8 @@ def read(pid: int, root: str = '/') -> list[Mapping]:
         if mode.startswith('rw') and not _is_device(name):
             if read_only and read_only[1:] == (start, name):
                 mappings.append(Mapping(read_only[0], start, False))
-            shared = mode[3] == 's' and inode and not name.startswith('/dev/shm/')
-            mappings.append(Mapping(start, end, bool(shared)))
+            move_shared = mode[3] == 's' and inode and not name.startswith('/dev/shm/')
+            mappings.append(Mapping(start, end, bool(move_shared)))
         read_only = (start, end, name) if mode == 'r--p' and inode else None
     return mappings
 

@@ -66,7 +66,7 @@ class PageMover:
         self._kernel = kernel
         self._cpus = frozenset[int]().union(*(topology.cpus_of_node(n, root) for n in mems))
         self._unit = _huge_page_bytes(root) // PAGE_BYTES
-        self._may_share = bool(files.has_capability(root, 'self', _CAP_SYS_NICE))
+        self._may_move_shared = bool(files.has_capability(root, 'self', _CAP_SYS_NICE))
         self._since_probe = _PROBE_EVERY
 
     def move(
@@ -83,7 +83,7 @@ class PageMover:
         misplaced = page_choice.misplaced_pages(statuses, self._mems)
         if not misplaced:
             return MovedPages()
-        shared = mapping.shared and self._may_share
+        shared = mapping.move_shared and self._may_move_shared
         huge_positions = self._move_huge(addresses, statuses, target, shared)
         refused = self._move(
             [addresses[position] for position in misplaced if position not in huge_positions],
