@@ -328,7 +328,7 @@ class MoveExecutor:
             ],
             mover=self._mover,
             batch=self._batch,
-            seconds=max((self._clock() - part.began_s for part in parts), default=0),
+            duration_s=max((self._clock() - part.began_s for part in parts), default=0),
             result=result,
             why=why,
         )

@@ -87,7 +87,7 @@ class HistoryEntry(Record):
     :param kind: one of :data:`plan_records.KINDS`
     :param gain_cores, cost_core_sec: gain and cost as planned
     :param moved_bytes: total of all parts
-    :param seconds: how long the move took
+    :param duration_s: how long the move took; ``seconds`` in the file and in JSON
     :param result: one of :data:`RESULTS`
     :param why: why it was made, or why it was not made or not completed
     """
@@ -101,7 +101,7 @@ class HistoryEntry(Record):
     gain_cores: float
     cost_core_sec: float
     moved_bytes: int
-    seconds: float
+    duration_s: float
     result: str
     why: str = ''
 
@@ -201,13 +201,14 @@ def encode(entry: HistoryEntry) -> bytes:
 
 def to_data(entry: HistoryEntry) -> dict[str, Any]:
     """Return an entry as plain dicts and lists."""
-    return dict(
+    data = dict(
         entry._asdict(),
         parts=[
             dict(part._asdict(), before=_place_data(part.before), after=_place_data(part.after))
             for part in entry.parts
         ],
     )
+    return {'seconds' if name == 'duration_s' else name: value for name, value in data.items()}
 
 
 def _place_data(place: PromisedPlace) -> dict[str, Any]:
@@ -242,7 +243,7 @@ def decode(line: bytes) -> HistoryEntry:
             gain_cores=_amount(data['gain_cores'], -1e9),
             cost_core_sec=_amount(data['cost_core_sec']),
             moved_bytes=_integer(data['moved_bytes']),
-            seconds=_amount(data['seconds']),
+            duration_s=_amount(data['seconds']),
             result=json_values.one_of(data['result'], RESULTS),
             why=_text(data['why']),
         )
@@ -292,7 +293,7 @@ def new_entry(
     parts: Iterable[HistoryPart],
     mover: str,
     batch: str,
-    seconds: float,
+    duration_s: float,
     result: str,
     why: str,
 ) -> HistoryEntry:
@@ -300,7 +301,7 @@ def new_entry(
 
     :param entry_id: id from :func:`new_id`, the same at the beginning and the end of a move
     :param parts: parts of the move; empty if it was not begun
-    :param seconds: how long the move took
+    :param duration_s: how long the move took
     """
     parts = tuple(parts) or tuple(
         HistoryPart(
@@ -322,7 +323,7 @@ def new_entry(
         gain_cores=round(move.gain_cores, 3),
         cost_core_sec=round(move.cost_core_sec, 3),
         moved_bytes=sum(part.moved_bytes for part in parts),
-        seconds=round(max(0.0, seconds), 3),
+        duration_s=round(max(0.0, duration_s), 3),
         result=result,
         why=json_values.printable(why[:_TEXT_MAX]),
     )

@@ -85,7 +85,7 @@ def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:
             _place_text(part.before, entry.result),
             _place_text(part.after, entry.result),
             tables.short_number(part.moved_bytes, 1024),
-            '%.1f s' % entry.seconds,
+            '%.1f s' % entry.duration_s,
             entry.result.replace('_', ' '),
             entry.why,
         )

@@ -77,6 +77,11 @@ class LineTest(unittest.TestCase):
         self.assertEqual('undo', data['who'])
         self.assertNotIn('mover', data)
 
+    def test_the_file_and_json_say_seconds_for_the_duration(self):
+        for data in (json.loads(history.encode(entry())), history.to_data(entry())):
+            self.assertEqual(2.0, data['seconds'])
+            self.assertNotIn('duration_s', data)
+
     def test_names_are_kept_as_libvirt_takes_them(self):
         for name in ('a\u3000b', '\U0001f469\u200d\U0001f4bb', '\U0001fae9'):
             one = entry()
