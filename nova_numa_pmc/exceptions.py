@@ -34,10 +34,6 @@ class StateLocked(StateError):
     """Another process held the state's lock for longer than we may wait."""
 
 
-class UnknownGuest(NumaPmcError):
-    """No running guest matches the one that the operator named."""
-
-
 class CpuListError(NumaPmcError):
     """A list of CPUs or nodes ('0-3,8') is malformed or out of bounds."""
 

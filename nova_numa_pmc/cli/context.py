@@ -17,7 +17,7 @@ from nova_numa_pmc.cli import dry_run, guest_lookup, sampling_loop
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.rebalance import eligibility, planner
-from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError, UnknownGuest
+from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError
 from nova_numa_pmc.host import (
     cgroups,
     cpusets,
@@ -145,7 +145,7 @@ class CommandContext:
     def find(self, name: str) -> model.Guest:
         """Return the running guest with this name, uuid or libvirt id.
 
-        :raises UnknownGuest: there is none
+        :raises guest_lookup.UnknownGuest: there is none
         """
         return guest_lookup.find(name, *self.guests())
 
@@ -153,12 +153,12 @@ class CommandContext:
         """Return (uuid, name) of a guest that is running or has an override.
 
         :param name: name, uuid or libvirt id; an unknown uuid is returned as it is, unnamed
-        :raises UnknownGuest: there is no such guest, and it is not a uuid
+        :raises guest_lookup.UnknownGuest: there is no such guest, and it is not a uuid
         """
         try:
             guest = self.find(name)
             return guest.uuid, guest.name
-        except UnknownGuest:
+        except guest_lookup.UnknownGuest:
             for override in overrides.read(self.root)[0].values():
                 if name in (override.name, override.uuid):
                     return override.uuid, override.name
@@ -279,7 +279,7 @@ class CommandContext:
         :param payback_s: the time within which a move has to pay [s]
         :param names: names, uuids or libvirt ids of the guests that may be moved; empty: all
         :returns: (the plan, the situation that it was made for)
-        :raises UnknownGuest: a named guest is not running
+        :raises guest_lookup.UnknownGuest: a named guest is not running
         """
         assert observed.situation is not None
         situation = observed.situation

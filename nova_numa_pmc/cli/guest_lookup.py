@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.exceptions import UnknownGuest
+from nova_numa_pmc.exceptions import NumaPmcError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from nova_numa_pmc.model import Guest
 
 _NAMES_SHOWN = 8
+
+
+class UnknownGuest(NumaPmcError):
+    """No running guest matches the one that the operator named."""
 
 
 def find(text: str, running: Collection[Guest], problems: Iterable[str] = ()) -> Guest:

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.cli import arguments, exits, guest_lookup, parse
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.cpulist import format_nodes
-from nova_numa_pmc.exceptions import UnknownGuest
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.state import history
@@ -70,7 +69,7 @@ def _uuids_of(text: str, root: str) -> list[str]:
     """Return the uuid of the running guest that ``text`` identifies, in a list, or []."""
     try:
         return [guest_lookup.find(text, guests.read_running(root)[0]).uuid]
-    except UnknownGuest:
+    except guest_lookup.UnknownGuest:
         return []
 
 

@@ -8,8 +8,8 @@ import unittest
 
 from nova_numa_pmc import model, promises
 from nova_numa_pmc.cli import dry_run, guest_lookup
+from nova_numa_pmc.cli.guest_lookup import UnknownGuest
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.exceptions import UnknownGuest
 from nova_numa_pmc.host import guests
 from tests.fixtures import fake_host, sysfs
 from tests.fixtures.model_records import two_level_distances

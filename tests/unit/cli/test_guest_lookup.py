@@ -5,7 +5,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import guest_lookup
-from nova_numa_pmc.exceptions import UnknownGuest
+from nova_numa_pmc.cli.guest_lookup import UnknownGuest
 
 #: (uuid, name, id): the name of one guest is the id of another.
 GUESTS = [

@@ -10,10 +10,11 @@ import threading
 import unittest.mock
 
 from nova_numa_pmc.cli import exits, run_moves
+from nova_numa_pmc.cli.guest_lookup import UnknownGuest
 from nova_numa_pmc.cli.undo_plan import UndoError
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.exceptions import StateLocked, UnknownGuest
+from nova_numa_pmc.exceptions import StateLocked
 from nova_numa_pmc.state import history, move_lock, overrides
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES

@@ -9,15 +9,10 @@ from unittest import mock
 
 from nova_numa_pmc import model, promises
 from nova_numa_pmc.cli import exits
+from nova_numa_pmc.cli.guest_lookup import UnknownGuest
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.exceptions import (
-    CpusetError,
-    NumaPmcError,
-    OptionsError,
-    PageMoveError,
-    UnknownGuest,
-)
+from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, OptionsError, PageMoveError
 from nova_numa_pmc.host import files, guests
 from nova_numa_pmc.state import history, overrides, pause, promises_file, publication
 from tests.cases.agent import START_NS

@@ -15,9 +15,10 @@ import unittest.mock
 
 from nova_numa_pmc.cli import exits, live, parse, render
 from nova_numa_pmc.cli.commands import record, report, top
+from nova_numa_pmc.cli.guest_lookup import UnknownGuest
 from nova_numa_pmc.cli.render import report as rendered, tables
 from nova_numa_pmc.cmd import rebalance
-from nova_numa_pmc.exceptions import NumaPmcError, UnknownGuest
+from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.recordings import recording
 from tests.fixtures import samples
 from tests.fixtures.clock import Clock
