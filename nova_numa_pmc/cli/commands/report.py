@@ -115,9 +115,9 @@ def read(args: argparse.Namespace) -> tuple[summary.RecordedSeries, list[report.
 
 
 def _check_names(names: Sequence[str], names_by_uuid: Mapping[str, str]) -> None:
-    """Tell of the guests that were not recorded.
+    """Print a line for each named guest that was not recorded.
 
-    :raises guest_lookup.UnknownGuest: none was
+    :raises guest_lookup.UnknownGuest: none of them was recorded
     """
     recorded = {*names_by_uuid, *names_by_uuid.values()}
     unknown = [name for name in names if name not in recorded]
