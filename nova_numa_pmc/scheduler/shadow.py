@@ -69,6 +69,11 @@ def line(guest_request: GuestRequest, hosts: Sequence[ShadowHost], now_s: float)
 
 
 def _host_data(host: ShadowHost) -> dict[str, Any]:
+    """Return what a line says about a host.
+
+    ``others`` is the weight that the weighers before ours have given to the host, and ``share``
+    the weight that our weigher would add, at most 0; neither is a share of anything.
+    """
     outcome = host.estimate.outcome
     loss, age_s = host.loss, host.age_s
     return {
