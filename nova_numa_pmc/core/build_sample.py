@@ -97,13 +97,14 @@ def node_samples(
     :param all_traffic: whether accesses include prefetched and written lines, so that they show
         the bandwidth used on a node whose memory controllers are not counted
     """
-    traffic = _traffic(nodes, uses, guests)
-    if all_traffic and traffic:
+    lines_per_sec = _lines_per_sec_by_target(nodes, uses, guests)
+    if all_traffic and lines_per_sec:
         uses = [
             use
             if use.bandwidth_bytes_per_sec is not None
             else use._replace(
-                bandwidth_bytes_per_sec=pressure.LINE_BYTES * sum(row[position] for row in traffic)
+                bandwidth_bytes_per_sec=pressure.LINE_BYTES
+                * sum(row[position] for row in lines_per_sec)
             )
             for position, use in enumerate(uses)
         ]
@@ -114,7 +115,7 @@ def node_samples(
     losses = pressure.losses(
         [use.demand_cores for use in uses],
         capacities.capacity_cores,
-        traffic,
+        lines_per_sec,
         capacities.latencies_ns,
         bandwidth_ratios,
         capacities.mlp,
@@ -242,7 +243,7 @@ def attribute_accesses_of_nodes(
     return (local, remote) if cores_by_node else None
 
 
-def _traffic(
+def _lines_per_sec_by_target(
     nodes: Sequence[Node], uses: Sequence[NodeUse], guests: Iterable[GuestSample]
 ) -> Sequence[Sequence[float]] | None:
     """Return each node's accesses by target node; None if they are not counted on every node."""

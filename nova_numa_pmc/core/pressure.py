@@ -128,7 +128,7 @@ def loaded_latency_ns(
 def losses(
     demands: Sequence[float | None],
     capacities: Sequence[float | None],
-    traffic: Sequence[Sequence[float | None] | None] | None,
+    lines_per_sec: Sequence[Sequence[float | None] | None] | None,
     latencies_ns: Sequence[Sequence[float]] | None,
     utilisations: Sequence[float | None],
     mlp: float = MLP_DEMAND,
@@ -140,8 +140,8 @@ def losses(
 
     :param demands, capacities: D_n and C_n [cores]; if one is None (unknown), the node's loss to
         waiting is unknown
-    :param traffic: x_nm, rows of lines per second; if a value is None (unknown), the loss to
-        distance of its node is unknown
+    :param lines_per_sec: rows of x_nm; if a value is None (unknown), the loss to distance of its
+        node is unknown
     :param latencies_ns: unloaded latencies ℓ_nm; if this is None (unknown), the loss to distance
         of each node is unknown
     :param utilisations: u_m of each node's memory; None if unknown
@@ -150,19 +150,19 @@ def losses(
     for n, (demand, capacity) in enumerate(zip(demands, capacities)):
         waiting_cores = None if demand is None or capacity is None else max(0.0, demand - capacity)
         node_losses.append(
-            Loss(waiting_cores, _distance_cores(n, traffic, latencies_ns, utilisations, mlp))
+            Loss(waiting_cores, _distance_cores(n, lines_per_sec, latencies_ns, utilisations, mlp))
         )
     return tuple(node_losses)
 
 
 def _distance_cores(
     n: int,
-    traffic: Sequence[Sequence[float | None] | None] | None,
+    lines_per_sec: Sequence[Sequence[float | None] | None] | None,
     latencies_ns: Sequence[Sequence[float]] | None,
     utilisations: Sequence[float | None],
     mlp: float,
 ) -> float | None:
-    row = traffic[n] if traffic else None
+    row = lines_per_sec[n] if lines_per_sec else None
     if row is None or latencies_ns is None:
         return None
     known_lines = all_known(row)

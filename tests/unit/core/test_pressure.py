@@ -63,22 +63,24 @@ class TestLatency(unittest.TestCase):
 class TestLosses(unittest.TestCase):
     def test_remote_accesses_cost_their_extra_latency(self):
         # 10 million remote lines a second, 40 ns more each: 0.4 cores.
-        traffic = ((5e6, 1e7), (0.0, 5e6))
-        first, second = pressure.losses((4.0, 9.0), (7.5, 7.5), traffic, LATENCIES, (0.0, 0.0))
+        lines_per_sec = ((5e6, 1e7), (0.0, 5e6))
+        first, second = pressure.losses(
+            (4.0, 9.0), (7.5, 7.5), lines_per_sec, LATENCIES, (0.0, 0.0)
+        )
         self.assertEqual(0.0, first.waiting_cores)
         self.assertAlmostEqual(0.4, first.distance_cores)
         self.assertEqual((1.5, 0.0), second)
 
     def test_prefetched_lines_are_waited_for_together(self):
-        traffic = ((0.0, 1e7), (0.0, 0.0))
+        lines_per_sec = ((0.0, 1e7), (0.0, 0.0))
         loss = pressure.losses(
-            (0, 0), (1, 1), traffic, LATENCIES, (None, None), pressure.MLP_WITH_PREFETCH
+            (0, 0), (1, 1), lines_per_sec, LATENCIES, (None, None), pressure.MLP_WITH_PREFETCH
         )
         self.assertAlmostEqual(0.1, loss[0].distance_cores)
 
     def test_a_saturated_local_node_costs_too(self):
-        traffic = ((1e7, 0.0), (0.0, 0.0))
-        loss = pressure.losses((0, 0), (1, 1), traffic, LATENCIES, (0.9, 0.0))
+        lines_per_sec = ((1e7, 0.0), (0.0, 0.0))
+        loss = pressure.losses((0, 0), (1, 1), lines_per_sec, LATENCIES, (0.9, 0.0))
         self.assertAlmostEqual(1e7 * 0.15 * 60 * 9 * 1e-9, loss[0].distance_cores)
 
     def test_unknown_parts_stay_unknown(self):
@@ -95,32 +97,32 @@ class TestLosses(unittest.TestCase):
 
 class TestAttribute(unittest.TestCase):
     def test_remote_accesses_on_two_nodes_go_to_the_other(self):
-        traffic = pressure.attribute_accesses((5, 6), (10, 20), ())
-        self.assertEqual(((5.0, 10.0), (20.0, 6.0)), traffic)
+        lines_per_sec = pressure.attribute_accesses((5, 6), (10, 20), ())
+        self.assertEqual(((5.0, 10.0), (20.0, 6.0)), lines_per_sec)
 
     def test_a_guests_pages_tell_where_its_remote_accesses_go(self):
         # All remote accesses of node 0 are those of one guest: a quarter of its pages elsewhere is
         # on node 1, the rest is on node 2.
-        traffic = pressure.attribute_accesses(
+        lines_per_sec = pressure.attribute_accesses(
             (0, 0, 0), (100, 0, 0), [((100, 0, 0), (50, 10, 30))]
         )
-        self.assertEqual((0.0, 25.0, 75.0), traffic[0])
+        self.assertEqual((0.0, 25.0, 75.0), lines_per_sec[0])
 
     def test_traffic_of_controllers_corrects_what_pages_tell(self):
         # Pages imply an even division; according to the controllers, node 2 served three times as
         # much.
-        traffic = pressure.attribute_accesses(
+        lines_per_sec = pressure.attribute_accesses(
             (0, 0, 0), (100, 0, 0), [((100, 0, 0), (0, 40, 40))], (0, 25, 75)
         )
-        for seen, fitted in zip((0.0, 25.0, 75.0), traffic[0]):
+        for seen, fitted in zip((0.0, 25.0, 75.0), lines_per_sec[0]):
             self.assertAlmostEqual(seen, fitted)
 
     def test_traffic_that_does_not_fit_stays_where_pages_tell(self):
         # The guest has no page on node 1, although that node served half of the traffic.
-        traffic = pressure.attribute_accesses(
+        lines_per_sec = pressure.attribute_accesses(
             (0, 0, 0), (100, 0, 0), [((100, 0, 0), (0, 0, 40))], (0, 50, 50)
         )
-        self.assertEqual((0.0, 0.0, 100.0), traffic[0])
+        self.assertEqual((0.0, 0.0, 100.0), lines_per_sec[0])
 
     def test_an_uncounted_controller_changes_no_attribution(self):
         self.assertEqual(
@@ -134,8 +136,8 @@ class TestAttribute(unittest.TestCase):
     @settings(max_examples=60, deadline=None)
     @given(AMOUNTS, AMOUNTS, st.lists(st.tuples(AMOUNTS, AMOUNTS), max_size=4), AMOUNTS)
     def test_attributed_rows_sum_to_what_was_counted(self, local, remote, guests, incoming):
-        traffic = pressure.attribute_accesses(local, remote, guests, incoming)
-        for n, row in enumerate(traffic):
+        lines_per_sec = pressure.attribute_accesses(local, remote, guests, incoming)
+        for n, row in enumerate(lines_per_sec):
             self.assertEqual(local[n], row[n])
             self.assertAlmostEqual(remote[n], sum(row) - row[n], delta=1e-3 + 1e-6 * remote[n])
             self.assertTrue(all(lines >= 0 for lines in row))
@@ -152,7 +154,7 @@ class TestAttribute(unittest.TestCase):
         nodes = range(len(truth))
         remote = [sum(row) - row[n] for n, row in enumerate(truth)]
         incoming = [sum(truth[n][m] for n in nodes if n != m) for m in nodes]
-        traffic = pressure.attribute_accesses([0] * len(truth), remote, (), incoming)
-        missed = sum(abs(sum(row[m] for row in traffic) - incoming[m]) for m in nodes)
+        lines_per_sec = pressure.attribute_accesses([0] * len(truth), remote, (), incoming)
+        missed = sum(abs(sum(row[m] for row in lines_per_sec) - incoming[m]) for m in nodes)
         # It converges slowly if a true cell is almost zero.
         self.assertLess(missed, (0.02 if len(truth) > 2 else 1e-7) * sum(incoming))
