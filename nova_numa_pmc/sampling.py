@@ -119,29 +119,29 @@ class Sampler:
         self.pool = self._find_floating_pool(host, guests, now_ns, problems)
         host = pools.with_floating_pool(host, self.pool)
         cpu_use = self._cpu_use(host, guests, elapsed_ns)
-        counts, traffic = self._count(host, elapsed_ns, problems)
+        cpu_rates, traffic = self._count(host, elapsed_ns, problems)
         busy_cores = _busy_cores(cpu_use.busy_cores, guests)
         ladder_result = self._ladder.sample(
-            SourceTick(before_ns, now_ns, host, guests, busy_cores, counts)
+            SourceTick(before_ns, now_ns, host, guests, busy_cores, cpu_rates)
         )
         problems += ladder_result.problems
         guest_samples = self._guest_samples(guests, ladder_result.evidence, problems)
-        resctrl_counts = {} if counts else self._resctrl.rates_by_node_at(now_ns)
-        counts = (
-            counts
-            or resctrl_counts
+        resctrl_rates = {} if cpu_rates else self._resctrl.rates_by_node_at(now_ns)
+        node_rates = (
+            cpu_rates
+            or resctrl_rates
             or build_sample.guest_rates_by_node(
                 guests, ladder_result.evidence, [node.id for node in host.nodes]
             )
         )
         uses = [
-            _node_use(node, cpu_use, counts.get(node.id), traffic.get(node.id, uncore.UncoreUse()))
+            _node_use(node, cpu_use, node_rates.get(node.id), traffic.get(node.id))
             for node in host.nodes
         ]
-        capacities = self._capacities(host, cpu_use.stolen_cores, bool(resctrl_counts))
+        capacities = self._capacities(host, cpu_use.stolen_cores, bool(resctrl_rates))
         self.mlp = capacities.mlp
         nodes = build_sample.node_samples(
-            host.nodes, uses, capacities, guest_samples, bool(resctrl_counts)
+            host.nodes, uses, capacities, guest_samples, bool(resctrl_rates)
         )
         nodes = self._with_promised_bytes(host, nodes, bool(guests or guest_problems), problems)
         return Sample(
@@ -238,7 +238,7 @@ class Sampler:
     def _count(
         self, host: model.Topology, elapsed_ns: int, problems: list[str]
     ) -> tuple[dict[int, CpuRates], dict[int, uncore.UncoreUse]]:
-        """Return {node id: counts} of CPUs and of memory controllers; {}: not counted."""
+        """Return {node id: rates} of CPUs and of memory controllers; {}: not counted."""
         if not self._options.enabled:
             return {}, {}
         uses = self._retries.sample(self._uncore, problems, host, elapsed_ns) or {}
@@ -368,23 +368,25 @@ def _busy_cores(
 
 
 def _node_use(
-    node: model.Node, cpu_use: CpuUse, counts: CpuRates | None, use: uncore.UncoreUse
+    node: model.Node, cpu_use: CpuUse, node_rates: CpuRates | None, use: uncore.UncoreUse | None
 ) -> build_sample.NodeUse:
     """Combine the measurements of a node."""
-    if counts is None:
+    if node_rates is None:
         # A memory-only node accesses no memory.
         no_accesses = None if node.online_cpus else 0.0
-        counts = build_sample.CpuRates(no_accesses, no_accesses, None, None, None)
+        node_rates = build_sample.CpuRates(no_accesses, no_accesses, None, None, None)
+    if use is None:
+        use = uncore.UncoreUse()
     incoming = None
-    if use.read_lines_per_sec is not None and counts.local_per_sec is not None:
-        incoming = max(0.0, use.read_lines_per_sec - counts.local_per_sec)
+    if use.read_lines_per_sec is not None and node_rates.local_per_sec is not None:
+        incoming = max(0.0, use.read_lines_per_sec - node_rates.local_per_sec)
     return build_sample.NodeUse(
         demand_cores=cpu_use.demand_cores[node.id],
         busy_cores=cpu_use.busy_cores[node.id],
-        local_per_sec=counts.local_per_sec,
-        remote_per_sec=counts.remote_per_sec,
-        cycles_per_sec=counts.cycles_per_sec,
-        instructions_per_sec=counts.instructions_per_sec,
+        local_per_sec=node_rates.local_per_sec,
+        remote_per_sec=node_rates.remote_per_sec,
+        cycles_per_sec=node_rates.cycles_per_sec,
+        instructions_per_sec=node_rates.instructions_per_sec,
         bandwidth_bytes_per_sec=use.bandwidth_bytes_per_sec,
         incoming_per_sec=incoming,
         link_bytes_per_sec=use.link_bytes_per_sec,

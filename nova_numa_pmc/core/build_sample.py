@@ -234,12 +234,16 @@ def attribute_accesses_of_nodes(
     local = remote = 0.0
     for node, cores in cores_by_node.items():
         if cores:
-            counts = rates_by_node.get(node)
-            if counts is None or counts.local_per_sec is None or counts.remote_per_sec is None:
+            node_rates = rates_by_node.get(node)
+            if (
+                node_rates is None
+                or node_rates.local_per_sec is None
+                or node_rates.remote_per_sec is None
+            ):
                 return None
             share = cores / busy_cores[node]
-            local += share * counts.local_per_sec
-            remote += share * counts.remote_per_sec
+            local += share * node_rates.local_per_sec
+            remote += share * node_rates.remote_per_sec
     return (local, remote) if cores_by_node else None
 
 

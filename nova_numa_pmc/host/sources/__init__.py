@@ -34,7 +34,8 @@ class SourceTick(Record):
     :param before_ns: CLOCK_MONOTONIC of the previous tick; None in the first
     :param now_ns: CLOCK_MONOTONIC of this tick
     :param busy_cores: {node id: cores for which its CPUs were busy}, at least what guests used
-    :param counts: {node id: counts of all that ran on its CPUs}; empty if nothing was counted
+    :param cpu_rates: {node id: rates [lines/s] of all that ran on its CPUs}; empty if nothing was
+        counted
     """
 
     before_ns: int | None
@@ -42,7 +43,7 @@ class SourceTick(Record):
     host: Topology
     guests: tuple[RunningGuest, ...]
     busy_cores: dict[int, float]
-    counts: dict[int, CpuRates]
+    cpu_rates: dict[int, CpuRates]
 
     @property
     def elapsed_ns(self) -> int:

@@ -47,7 +47,7 @@ class CpuCounters:
             self.roles = roles
 
     def sample(self, host: Topology, elapsed_ns: int) -> dict[int, CpuRates]:
-        """Return {node id: counts} of the nodes whose counts are known.
+        """Return {node id: rates} of the nodes whose counts are known.
 
         :raises SourceUnavailable: nothing can be counted on any CPU
         """
@@ -100,19 +100,20 @@ class CpuAttribution:
         if tick.before_ns is None:
             return {}
         counted = [
-            counts
-            for counts in tick.counts.values()
-            if counts.local_per_sec is not None and counts.remote_per_sec is not None
+            node_rates
+            for node_rates in tick.cpu_rates.values()
+            if node_rates.local_per_sec is not None and node_rates.remote_per_sec is not None
         ]
         if not counted:
             raise SourceUnavailable('the CPUs are not counted')
         counted_share = min(
-            (counts.share for counts in counted if counts.share is not None), default=None
+            (node_rates.share for node_rates in counted if node_rates.share is not None),
+            default=None,
         )
         evidence = {}
         for running in tick.guests:
             attributed = attribute_accesses_of_nodes(
-                running.cores_by_node, tick.counts, tick.busy_cores
+                running.cores_by_node, tick.cpu_rates, tick.busy_cores
             )
             if attributed is None:
                 continue

@@ -145,9 +145,9 @@ class GuestCounters:
         self._share_counters(tick.guests, deltas)
         evidence = {}
         for uuid, guest_deltas in deltas.items():
-            counts = owner_counters.owner_rates(events, guest_deltas, tick.elapsed_ns)
-            if counts.share is not None:
-                evidence[uuid] = self._evidence(counts)
+            guest_rates = owner_counters.owner_rates(events, guest_deltas, tick.elapsed_ns)
+            if guest_rates.share is not None:
+                evidence[uuid] = self._evidence(guest_rates)
         return evidence
 
     def _share_counters(
@@ -172,8 +172,8 @@ class GuestCounters:
             if not self._retry_ticks:
                 self._lowered = 0
 
-    def _evidence(self, counts: CpuRates) -> Evidence:
-        local, remote = counts.local_per_sec, counts.remote_per_sec
+    def _evidence(self, guest_rates: CpuRates) -> Evidence:
+        local, remote = guest_rates.local_per_sec, guest_rates.remote_per_sec
         if local is None or remote is None:
             local = remote = None
         return Evidence(
@@ -183,11 +183,11 @@ class GuestCounters:
             remote,
             rates.remote_ratio(local, remote),
             None,
-            counts.cycles_per_sec,
-            counts.instructions_per_sec,
-            counts.share,
-            counts.remote_cache_per_sec,
-            counts.stalled_cycles_per_sec,
+            guest_rates.cycles_per_sec,
+            guest_rates.instructions_per_sec,
+            guest_rates.share,
+            guest_rates.remote_cache_per_sec,
+            guest_rates.stalled_cycles_per_sec,
         )
 
     def _threads(

@@ -69,7 +69,7 @@ class Resctrl:
             None,
             {},
         )
-        #: CLOCK_MONOTONIC [ns] of the last sample, and {node id: counts}.
+        #: CLOCK_MONOTONIC [ns] of the last sample, and {node id: rates [lines/s]}.
         self._nodes: tuple[int | None, dict[int, CpuRates]] = (None, {})
 
     def sample(self, tick: SourceTick) -> dict[str, Evidence]:
@@ -103,7 +103,7 @@ class Resctrl:
         }
 
     def rates_by_node_at(self, now_ns: int) -> dict[int, CpuRates]:
-        """Return {node id: counts} of the sample taken at this time [lines]; empty if none was."""
+        """Return {node id: rates [lines/s]} of the sample taken at this time; {}: none was."""
         return self._nodes[1] if self._nodes[0] == now_ns else {}
 
     def _evidence_of(
@@ -276,7 +276,7 @@ def _sum(parts: Iterable[Domains]) -> Domains:
 def _by_node(
     domains: Domains, shares_by_domain: Mapping[int, Mapping[int, float]], elapsed_ns: int
 ) -> dict[int, CpuRates]:
-    """Return {node id: counts} in lines; a domain's nodes share its traffic by their CPUs."""
+    """Return {node id: rates [lines/s]}; a domain's nodes share its traffic by their CPUs."""
     local: dict[int, float] = {}
     remote: dict[int, float] = {}
     unknown: set[int] = set()

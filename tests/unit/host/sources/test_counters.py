@@ -202,7 +202,7 @@ class CpuCountersTest(Counting):
         self.assertEqual({}, counters.sample(host, 0))
         self.child.run()
         readings = counters.sample(host, SECOND)
-        self.assertLessEqual(2000, sum(counts.local_per_sec for counts in readings.values()))
+        self.assertLessEqual(2000, sum(rates.local_per_sec for rates in readings.values()))
         self.assertEqual({node.id for node in host.nodes if node.cpus}, readings.keys())
         counters.count_only((REMOTE.role,))
         self.assertEqual(
@@ -266,8 +266,8 @@ class OwnersTest(unittest.TestCase):
                 self.assertEqual(
                     {'local_dram': None, 'remote_dram': CounterDelta(4.0, 1.0)}, deltas['n']
                 )
-                counts = owner_counters.owner_rates((LOCAL, REMOTE), deltas['n'], SECOND)
-                self.assertEqual((None, 4.0, 1.0), (*counts[:2], counts.share))
+                owner_rates = owner_counters.owner_rates((LOCAL, REMOTE), deltas['n'], SECOND)
+                self.assertEqual((None, 4.0, 1.0), (*owner_rates[:2], owner_rates.share))
 
     def test_a_guest_is_known_without_a_thread_that_hardly_ran_and_was_not_counted(self):
         before = {thread: [CounterReading(0, 0, 0)] * 2 for thread in (0, 1)}
@@ -298,25 +298,25 @@ class OwnersTest(unittest.TestCase):
             'remote_cache': CounterDelta(8.0, 0.2),
             'stalled_cycles': None,
         }
-        counts = owner_counters.owner_rates((LOCAL, REMOTE_CACHE, STALLED), deltas, SECOND)
+        owner_rates = owner_counters.owner_rates((LOCAL, REMOTE_CACHE, STALLED), deltas, SECOND)
         self.assertEqual(
             (9.0, 0.5, 8.0, None),
             (
-                counts.local_per_sec,
-                counts.share,
-                counts.remote_cache_per_sec,
-                counts.stalled_cycles_per_sec,
+                owner_rates.local_per_sec,
+                owner_rates.share,
+                owner_rates.remote_cache_per_sec,
+                owner_rates.stalled_cycles_per_sec,
             ),
         )
 
     def test_an_event_may_be_counted_less_another(self):
         local = LOCAL._replace(minus=counter_roles.REMOTE_DRAM)
-        counts = owner_counters.owner_rates(
+        owner_rates = owner_counters.owner_rates(
             (local, REMOTE),
             {'local_dram': CounterDelta(10.0, 1.0), 'remote_dram': CounterDelta(4.0, 0.5)},
             SECOND,
         )
-        self.assertEqual((6.0, 4.0, 0.5), (*counts[:2], counts.share))
+        self.assertEqual((6.0, 4.0, 0.5), (*owner_rates[:2], owner_rates.share))
 
 
 class RolesTest(unittest.TestCase):

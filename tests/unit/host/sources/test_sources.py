@@ -71,11 +71,11 @@ class PagesTest(unittest.TestCase):
 
 
 class CpuAttributionTest(unittest.TestCase):
-    COUNTS = {0: CpuRates(90.0, 10.0, None, None, 1.0), 1: CpuRates(0.0, 40.0, None, None, 0.5)}
+    CPU_RATES = {0: CpuRates(90.0, 10.0, None, None, 1.0), 1: CpuRates(0.0, 40.0, None, None, 0.5)}
 
-    def sample(self, guests, busy, counts=COUNTS):
+    def sample(self, guests, busy, cpu_rates=CPU_RATES):
         return cpu_counters.CpuAttribution().sample(
-            SourceTick(0, SECOND, None, guests, busy, counts)
+            SourceTick(0, SECOND, None, guests, busy, cpu_rates)
         )
 
     def test_counts_of_cpus_are_shared_by_busy_time(self):
@@ -90,7 +90,7 @@ class CpuAttributionTest(unittest.TestCase):
         evidence = self.sample(
             (guest(1, {0: 1.0}), guest(2, {1: 0.5}), guest(3, {})),
             {0: 2.0, 1: 1.0},
-            {0: self.COUNTS[0]},
+            {0: self.CPU_RATES[0]},
         )
         self.assertEqual({'u1'}, evidence.keys())
 
@@ -180,8 +180,8 @@ class ResctrlTest(OnHost):
 
     def rates_by_node_at(self, at_s):
         return {
-            node: counts[:2]
-            for node, counts in self.source.rates_by_node_at(at_s * SECOND).items()
+            node: node_rates[:2]
+            for node, node_rates in self.source.rates_by_node_at(at_s * SECOND).items()
         }
 
     def test_resctrl_that_is_not_mounted_is_unavailable(self):
