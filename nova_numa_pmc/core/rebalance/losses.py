@@ -83,13 +83,15 @@ def effect_at(
         extra_ns = sum(
             cpu_share * (latencies_ns[n][m] - latencies_ns[n][n]) for n, cpu_share in cpu_shares
         )
-        lines = share * stalls_per_ns
-        distance_cores += lines * extra_ns
+        node_stalls_per_ns = share * stalls_per_ns
+        distance_cores += node_stalls_per_ns * extra_ns
         terms.append(
             (
                 m,
-                lines * extra_ns,
-                lines * QUEUEING_FACTOR * latencies_ns[m][m] if counts_queueing else 0.0,
+                node_stalls_per_ns * extra_ns,
+                node_stalls_per_ns * QUEUEING_FACTOR * latencies_ns[m][m]
+                if counts_queueing
+                else 0.0,
                 share * traffic_bytes_per_sec,
                 share * demand_cores if counts_queueing else 0.0,
             )
@@ -388,11 +390,11 @@ class HostLoss:
         return saved_cores
 
     def _queueing_loss(
-        self, m: int, lines: float, traffic: float, accessing_cores: float
+        self, m: int, queueing_cores: float, traffic: float, accessing_cores: float
     ) -> float:
         """Return the loss to queueing at m [cores]; 0 if B is unknown."""
         maximum = self.bandwidth_max_bytes_per_sec and self.bandwidth_max_bytes_per_sec[m]
         if not maximum or accessing_cores <= 0:
             return 0.0
         u = traffic / maximum
-        return limit_loss(lines * queueing_at(u), accessing_cores) if u > 0 else 0.0
+        return limit_loss(queueing_cores * queueing_at(u), accessing_cores) if u > 0 else 0.0
