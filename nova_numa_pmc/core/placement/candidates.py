@@ -91,12 +91,12 @@ def free_bytes(nodes: Sequence[model.NodeView], request: model.Request) -> list[
 
 
 def kinds_of_place(
-    inputs: PlacementInput, costs: Callable[[], Sequence[node_sets.Cost]]
+    inputs: PlacementInput, pressure_keys: Callable[[], Sequence[node_sets.Cost]]
 ) -> Iterator[tuple[str, list[Candidate]]]:
     """Yield (code, candidates) for each kind of place, the best kind first.
 
-    :param costs: a function that returns the cost of each position, by which
-        :func:`node_sets.smallest_sets` chooses if many sets of positions hold the guest
+    :param pressure_keys: a function that returns the sort key of each position by its pressure, by
+        which :func:`node_sets.smallest_sets` chooses if many sets of positions hold the guest
     """
     policy = inputs.request.policy
     if policy == model.SPREAD:
@@ -105,7 +105,7 @@ def kinds_of_place(
     bandwidth = None if policy == model.ONE_NODE else _bandwidth_need(inputs)
     yield reasons.ON_ONE_NODE, single_nodes(inputs, bandwidth)
     if policy != model.ONE_NODE:
-        yield reasons.ON_SPAN, _spans(inputs, bandwidth, costs())
+        yield reasons.ON_SPAN, _spans(inputs, bandwidth, pressure_keys())
     vcpus = max(1, inputs.request.vcpus)
     yield (
         reasons.CPUS_ONLY,
@@ -124,7 +124,7 @@ def kinds_of_place(
                     [(cpu_count,) for cpu_count in inputs.cpu_counts],
                     (vcpus,),
                     inputs.distance,
-                    costs(),
+                    pressure_keys(),
                 )
             ],
         )
@@ -214,7 +214,7 @@ def _nearest_memory(inputs: PlacementInput, position: int) -> int | None:
 
 
 def _spans(
-    inputs: PlacementInput, bandwidth_min: float | None, costs: Sequence[node_sets.Cost]
+    inputs: PlacementInput, bandwidth_min: float | None, pressure_keys: Sequence[node_sets.Cost]
 ) -> list[Candidate]:
     room: list[tuple[float, ...]] = [
         (cpu_count, max(0, node_free_bytes))
@@ -228,7 +228,7 @@ def _spans(
         need += (bandwidth_min,)
     nodes = inputs.view.nodes
     places: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidate] = {}
-    for positions in node_sets.smallest_sets(room, need, inputs.distance, costs):
+    for positions in node_sets.smallest_sets(room, need, inputs.distance, pressure_keys):
         cpu_positions = tuple(position for position in positions if inputs.cpu_counts[position])
         mem_positions = tuple(
             position for position in positions if not is_memoryless(nodes[position])

@@ -15,7 +15,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.host_view import node_traffic_per_core, split_memory
 from nova_numa_pmc.core.placement import candidates, reasons
-from nova_numa_pmc.core.placement.ranking import KEY_FIELDS, costs, rank_candidates
+from nova_numa_pmc.core.placement.ranking import KEY_FIELDS, pressure_keys, rank_candidates
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -113,7 +113,7 @@ def decide_place(
             )
         )
     for code, places in candidates.kinds_of_place(
-        inputs, lambda: costs(inputs, placement_options)
+        inputs, lambda: pressure_keys(inputs, placement_options)
     ):
         if places:
             return PlaceDecision(

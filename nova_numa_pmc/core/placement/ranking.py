@@ -70,7 +70,7 @@ def rank_candidates(
     return ranks, assumed
 
 
-def costs(
+def pressure_keys(
     inputs: PlacementInput, placement_options: PlacementOptions
 ) -> list[tuple[float, float]]:
     """Return (steps of pressure, at least the floor; pressure) by position, without the guest."""
