@@ -61,7 +61,7 @@ class MoveCandidate:
             self.bytes,
             round(
                 sum(
-                    host_model.host_loss.pressure(place.cpu_positions[0]) for _, place in proposal
+                    host_model.host_loss.cpu_ratio(place.cpu_positions[0]) for _, place in proposal
                 ),
                 6,
             ),
@@ -77,7 +77,7 @@ class MoveCandidate:
         )
 
     def sort_key(self, payback_s: float) -> tuple[object, ...]:
-        """Return a sort key of net gain over a time, bytes, pressure of the target, and uuids."""
+        """Return a sort key of net gain over a time, bytes, CPU ratio of the target, and uuids."""
         return (-round(self.gain_cores * payback_s - self.cost_core_sec, 6), *self._tie_breakers)
 
 

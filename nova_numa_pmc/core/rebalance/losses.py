@@ -329,7 +329,7 @@ class HostLoss:
         """Return the cores that wait at position ``n`` if D is ``demand_cores``."""
         return waiting(demand_cores[n], self.cores[n], self.burst_cores[n])
 
-    def pressure(self, n: int) -> float:
+    def cpu_ratio(self, n: int) -> float:
         """Return D / C of a position, without guests on several nodes; 0 if it has no CPUs."""
         return self.demand_cores[n] / self.cores[n] if self.cores[n] else 0.0
 
