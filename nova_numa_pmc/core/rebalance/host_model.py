@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance import plan_records
     from nova_numa_pmc.core.rebalance.layout import GuestModel
 
-    #: For each guest of a change, its model and its new place.
+    #: For each guest of a proposal, its model and its new place.
     Proposal = tuple[tuple[GuestModel, 'Place'], ...]
 
 PAGE_BYTES = 4096
@@ -142,7 +142,7 @@ class HostModel(Layout):
         return self._order.prefers(guest, positions[0])
 
     def fits(self, proposal: Proposal) -> bool:
-        """Return whether all guests of a change fit their new places.
+        """Return whether all guests of a proposal fit their new places.
 
         Both the memory that may be promised there and the available memory must suffice.
         """
@@ -184,7 +184,7 @@ class HostModel(Layout):
         )
 
     def apply(self, proposal: Proposal) -> None:
-        """Update the model as if a change had been made."""
+        """Update the model as if a proposal had been carried out."""
         for guest, place in proposal:
             self.host_loss.add_effect(guest.effect, -1)
             new_effect = self.effect(guest, place)

@@ -167,7 +167,7 @@ def level_out(
     :param demand: D by position, which is changed in place
     :param cores: C by position
     """
-    if len(nodes) == 2:
+    if len(nodes) == 2:  # for speed alone, as most hosts have two nodes
         first, second = nodes
         level = (demand[first] + demand[second] + amount) / (cores[first] + cores[second])
         if level * cores[first] < demand[first]:
