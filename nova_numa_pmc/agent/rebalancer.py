@@ -82,9 +82,9 @@ class Rebalancer:
         self._save(memory)
         self._memory = memory  # a move that cannot be saved is neither made nor counted
         self._problem_log.log_problems(
-            'rebalance: ' + explain_remark(reason)
-            for reason in plan.reasons
-            if reason.code == plan_records.BUDGET
+            'rebalance: ' + explain_remark(remark)
+            for remark in plan.remarks
+            if remark.code == plan_records.BUDGET
         )
         self._executor.begin(plan, tick.host_promises.promises)
 

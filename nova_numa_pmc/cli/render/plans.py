@@ -46,7 +46,7 @@ def to_lines(
     ]
     if not plan.moves:
         plan_lines.append('nothing to move: no move would pay for itself within %g s' % payback_s)
-    plan_lines += [explain_remark(reason) for reason in plan.reasons]
+    plan_lines += [explain_remark(remark) for remark in plan.remarks]
     names_by_reason: dict[str, list[str]] = {}
     for guest in situation.guests:
         why = eligibility.TEXTS.get(guest.why_fixed)
@@ -88,7 +88,7 @@ def to_data(
             }
             for move in plan.moves
         ],
-        'remarks': [explain_remark(reason) for reason in plan.reasons],
+        'remarks': [explain_remark(remark) for remark in plan.remarks],
         'left_alone': {
             guest.uuid: guest.why_fixed for guest in situation.guests if guest.why_fixed
         },

@@ -193,11 +193,10 @@ class Plan(Record):
 
     :param moves: the moves that are due, in the order in which to make them
     :param loss_cores, loss_after_cores: the host's loss now, and after the moves
-    :param reasons: remarks on the whole plan: budgets that held moves back, and parts that are
-        unknown
+    :param remarks: on the whole plan: budgets that held moves back, and parts that are unknown
     """
 
     moves: tuple[Move, ...] = ()
     loss_cores: float = 0.0
     loss_after_cores: float = 0.0
-    reasons: tuple[Reason, ...] = ()
+    remarks: tuple[Reason, ...] = ()

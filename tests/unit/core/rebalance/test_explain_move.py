@@ -59,7 +59,7 @@ class ExplainTest(unittest.TestCase):
         )
         self.assertEqual(
             ['bandwidth left out: traffic or maximum is unknown on some nodes'],
-            [explain_remark(reason) for reason in plan.reasons],
+            [explain_remark(remark) for remark in plan.remarks],
         )
         self.assertEqual(
             'held back: the limit on moves per hour is reached',

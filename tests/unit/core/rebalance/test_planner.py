@@ -98,7 +98,7 @@ class CausesTest(unittest.TestCase):
         guests = [guest_load(f'm{at}', 4, 0, 2.0, lines=60e6) for at in range(3)]
         plans, _ = ConstantHost((12, 12), (64 * GIB,) * 2, guests).run(OPTIONS, 10)
         self.assertEqual([], kinds(plans))
-        self.assertIn('bandwidth_dropped', [reason.code for reason in plans[0].reasons])
+        self.assertIn('bandwidth_dropped', [remark.code for remark in plans[0].remarks])
 
     def test_cpus_go_where_the_memory_is(self):
         guests = [guest_load('g', 2, 0, 1.0, lines=5e6, memory_at=((0, 8 * MIB), (1, GIB)))]
@@ -301,7 +301,7 @@ class LeftAloneTest(unittest.TestCase):
                     0.0,
                 )
                 self.assertEqual((), plan.moves)
-                self.assertIn(model.Reason('demand_unknown', (('nodes', (at,)),)), plan.reasons)
+                self.assertIn(model.Reason('demand_unknown', (('nodes', (at,)),)), plan.remarks)
 
     def test_no_move_is_planned_of_memory_whose_place_is_unknown(self):
         plans, _ = skewed(memory_at=()).run(OPTIONS._replace(widen=False), 20)
@@ -373,8 +373,8 @@ class BudgetTest(unittest.TestCase):
         plans, _ = skewed().run(OPTIONS._replace(bytes_per_tick=GIB // 4), 20)
         first, second = (at for at, plan in enumerate(plans) if plan.moves)
         self.assertEqual(4, second - first)
-        held = plans[first + 1].reasons
-        self.assertIn('bytes_per_tick', [dict(reason.values).get('of') for reason in held])
+        remarks = plans[first + 1].remarks
+        self.assertIn('bytes_per_tick', [dict(remark.values).get('of') for remark in remarks])
 
     def test_moves_of_an_hour_bound_the_moves_of_plans(self):
         options = OPTIONS._replace(moves_per_hour=1, widen=False)
