@@ -104,21 +104,17 @@ def regret_key(host_model: HostModel, proposal: Proposal) -> RegretKey:
     )
 
 
+def proposal_key(proposal: Proposal) -> ProposalKey:
+    """Return a key that identifies a proposal within a tick."""
+    key = tuple(
+        [(guest.load.uuid, place.cpu_positions, place.mem_position) for guest, place in proposal]
+    )
+    return key[::-1] if len(key) > 1 and not key[0] < key[1] else key
+
+
 def distinct_proposals(*sequences: Iterable[Proposal]) -> dict[ProposalKey, Proposal]:
     """Return {key: proposal} of all sequences, without duplicates."""
-    proposals = {}
-    for sequence in sequences:
-        for proposal in sequence:
-            proposal_key = tuple(
-                [
-                    (guest.load.uuid, place.cpu_positions, place.mem_position)
-                    for guest, place in proposal
-                ]
-            )
-            if len(proposal_key) > 1 and not proposal_key[0] < proposal_key[1]:
-                proposal_key = proposal_key[::-1]
-            proposals[proposal_key] = proposal
-    return proposals
+    return {proposal_key(proposal): proposal for sequence in sequences for proposal in sequence}
 
 
 def kind_of(proposal: Proposal) -> str:

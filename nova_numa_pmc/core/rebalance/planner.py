@@ -16,6 +16,7 @@ from nova_numa_pmc.core.rebalance.evaluation import (
     distinct_proposals,
     gain_of,
     open_trial,
+    proposal_key,
     regret_key,
     to_move,
 )
@@ -152,11 +153,9 @@ def _candidates_with_regrets(
     recalled_regrets = [
         (_recall_proposal(host_model, regret.key), regret.core_sec) for regret in memory.regrets
     ]
-    known_regrets = {}
-    for proposal, core_sec in recalled_regrets:
-        if proposal:
-            (proposal_key,) = distinct_proposals((proposal,))
-            known_regrets[proposal_key] = core_sec
+    known_regrets = {
+        proposal_key(proposal): core_sec for proposal, core_sec in recalled_regrets if proposal
+    }
     recalled_proposals = [proposal for proposal, _ in recalled_regrets if proposal]
     candidates = _evaluate(
         host_model,
@@ -181,10 +180,10 @@ def _evaluate(
 ) -> list[MoveCandidate]:
     """Evaluate proposals, add the interval to their regret, and return those with any regret."""
     candidates = []
-    for proposal_key, proposal in proposed.items():
+    for key, proposal in proposed.items():
         gain_cores = gain_of(host_model, proposal)
         added_core_sec = (gain_cores - host_model.min_gain_cores) * elapsed_s
-        regret_core_sec = known_regrets.get(proposal_key, 0.0) + added_core_sec
+        regret_core_sec = known_regrets.get(key, 0.0) + added_core_sec
         if regret_core_sec > 0:
             candidates.append(MoveCandidate(host_model, proposal, gain_cores))
             candidates[-1].regret_core_sec = regret_core_sec
