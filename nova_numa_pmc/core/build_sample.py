@@ -48,7 +48,7 @@ class NodeUse(Record):
 class CpuRates(Record):
     """Rates of the events of some CPUs; None if unknown.
 
-    :param share: the smallest share of the time for which any of the counters counted. The
+    :param counted_share: the smallest share of the time for which any of the counters counted. The
         counters of the last two fields are not considered: they are multiplexed separately, and
         count only guests
     """
@@ -57,7 +57,7 @@ class CpuRates(Record):
     remote_per_sec: float | None
     cycles_per_sec: float | None
     instructions_per_sec: float | None
-    share: float | None
+    counted_share: float | None
     remote_cache_per_sec: float | None = None
     stalled_cycles_per_sec: float | None = None
 

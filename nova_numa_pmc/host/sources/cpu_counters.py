@@ -107,7 +107,11 @@ class CpuAttribution:
         if not counted:
             raise SourceUnavailable('the CPUs are not counted')
         counted_share = min(
-            (node_rates.share for node_rates in counted if node_rates.share is not None),
+            (
+                node_rates.counted_share
+                for node_rates in counted
+                if node_rates.counted_share is not None
+            ),
             default=None,
         )
         evidence = {}
