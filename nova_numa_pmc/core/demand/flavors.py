@@ -8,7 +8,7 @@ from nova_numa_pmc.core.demand.histories import FLAVOR_GUESTS_MAX, Histories
 from nova_numa_pmc.core.host_view import TRAFFIC_DEMAND_MIN_HUNDREDTHS
 
 
-def per_vcpu(histories: Histories) -> dict[str | None, tuple[float, float]]:
+def sums_by_flavor(histories: Histories) -> dict[str | None, tuple[float, float]]:
     """Return {flavor: (number of guests, sum of their cores per vCPU)}.
 
     The flavor None stands for all guests. Guests that were not measured for long enough do not
@@ -29,7 +29,8 @@ def of_flavor(histories: Histories, flavor: str | None) -> model.DemandHistory:
 
     :param flavor: its name; None if it is not reported
     """
-    sums_by_flavor = per_vcpu(histories)
+    sums = sums_by_flavor(histories)
+    guests, cores_per_vcpu_sum = sums.get(flavor) or sums.get(None, (0, 0.0))
     cores_sum = traffic_sum = 0.0
     for history in histories.guests.values():
         if (
@@ -40,7 +41,8 @@ def of_flavor(histories: Histories, flavor: str | None) -> model.DemandHistory:
             cores_sum += history.demand.day.mean
             traffic_sum += history.traffic.day.mean
     return model.DemandHistory(
-        *(sums_by_flavor.get(flavor) or sums_by_flavor.get(None, (0, 0.0))),
+        guests,
+        cores_per_vcpu_sum,
         traffic_sum / cores_sum if 100 * cores_sum >= TRAFFIC_DEMAND_MIN_HUNDREDTHS else None,
     )
 
@@ -53,7 +55,7 @@ def of_all_guests(histories: Histories) -> model.DemandHistory:
     Flavors are not distinguished, because Nova's metrics have no room for them, and the hook and
     the scheduler have to expect the same demand.
     """
-    count, total = per_vcpu(histories).get(None, (0, 0.0))
+    count, total = sums_by_flavor(histories).get(None, (0, 0.0))
     guests = min(FLAVOR_GUESTS_MAX, round(count))
     if not guests:
         return model.DemandHistory()

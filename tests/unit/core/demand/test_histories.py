@@ -246,7 +246,7 @@ class FormatTest(unittest.TestCase):
     def test_members_of_a_newer_writer_are_ignored(self):
         data = dict(self.whole(), schema='1.7', new=1)
         data['guests'][GUEST]['new'] = [1]
-        self.assertEqual(0.5, flavors.per_vcpu(history_format.from_data(data))['m1'][1])
+        self.assertEqual(0.5, flavors.sums_by_flavor(history_format.from_data(data))['m1'][1])
 
     def test_a_guest_that_is_paused_for_weeks_is_written_and_read(self):
         for days in (7, 8, 10, 20):
@@ -266,7 +266,7 @@ class FormatTest(unittest.TestCase):
         data['guests'][GUEST]['demand'] = [[], []]
         histories_ = history_format.from_data(data)
         self.assertIsNone(histories_.guests[GUEST].cores_per_vcpu)
-        self.assertEqual({'m9': (3, 1.5)}, flavors.per_vcpu(histories_))
+        self.assertEqual({'m9': (3, 1.5)}, flavors.sums_by_flavor(histories_))
 
     def test_a_flavor_that_no_guest_tells_of_is_left_out(self):
         data = self.whole()
