@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model, promises
 from nova_numa_pmc.conf.host_options import HostOptions
 from nova_numa_pmc.core import pools
-from nova_numa_pmc.core.host_view import capacity_cores
+from nova_numa_pmc.core.host_view import capacity_cores_by_node
 from nova_numa_pmc.cpulist import name_nodes
 
 if TYPE_CHECKING:
@@ -60,12 +60,7 @@ class CacheWidening:
             cache = (promise.cpu_nodes, promise.cpus)
             waiters_by_cache.setdefault(cache, []).append((waiting_cores, promise))
         elapsed_s = min(tick.sample.elapsed_s or 0.0, INTERVAL_MAX_S)
-        cores = dict(
-            zip(
-                (node.id for node in tick.host.nodes),
-                capacity_cores(tick.host, self.host_options.placement_options),
-            )
-        )
+        cores = capacity_cores_by_node(tick.host, self.host_options.placement_options)
         before, self._waited_core_sec = self._waited_core_sec, {}
         widened: dict[str, model.Promise] = {}
         for cache, waiters in waiters_by_cache.items():

@@ -344,6 +344,13 @@ def capacity_cores(host: model.Topology, placement_options: model.PlacementOptio
     return cores
 
 
+def capacity_cores_by_node(
+    host: model.Topology, placement_options: model.PlacementOptions
+) -> dict[int, float]:
+    """Return {node id: capacity [cores]}, as :func:`capacity_cores` computes it."""
+    return dict(zip((node.id for node in host.nodes), capacity_cores(host, placement_options)))
+
+
 def capacity_without_stolen(cores: float, stolen_cores: float | None) -> float:
     """Return a capacity less stolen cores, but at least :data:`_CAPACITY_MIN_RATIO` of it.
 

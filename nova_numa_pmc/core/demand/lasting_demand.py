@@ -27,7 +27,7 @@ from nova_numa_pmc.core.host_view import (
     DEFAULT_INTENSITY,
     INTENSITY,
     NOT_YET_MEASURED_NS,
-    capacity_cores,
+    capacity_cores_by_node,
     expected_cores,
     intensity_of,
 )
@@ -188,9 +188,7 @@ class LastingDemand:
         self._samples = {guest_sample.uuid: guest_sample for guest_sample in sample.guests}
         self._now_ns = now_ns
         self._flavors: dict[str | None, model.DemandHistory] = {}
-        self._cores = dict(
-            zip((node.id for node in host.nodes), capacity_cores(host, placement_options))
-        )
+        self._cores = capacity_cores_by_node(host, placement_options)
 
     def node_loads(self) -> dict[int, model.NodeLoad]:
         """Return {node id: load} over the longer horizon.
