@@ -12,8 +12,8 @@ from nova_numa_pmc.core.rebalance.rebalance_memory import Trial
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from nova_numa_pmc.core.rebalance.host_model import HostModel, Place, Proposal
-    from nova_numa_pmc.core.rebalance.layout import GuestModel
+    from nova_numa_pmc.core.rebalance.host_model import HostModel
+    from nova_numa_pmc.core.rebalance.layout import GuestModel, Place, Proposal
     from nova_numa_pmc.core.rebalance.rebalance_memory import RegretKey
 
     #: For each guest, its uuid and its new place in positions, in an order that does not depend on

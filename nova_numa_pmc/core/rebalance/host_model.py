@@ -9,30 +9,15 @@ from nova_numa_pmc.core.page_choice import BATCH_BYTES
 from nova_numa_pmc.core.rebalance import losses
 from nova_numa_pmc.core.rebalance.layout import Layout
 from nova_numa_pmc.core.rebalance.placement_order import NodeOrder
-from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance import plan_records
-    from nova_numa_pmc.core.rebalance.layout import GuestModel
-
-    #: For each guest of a proposal, its model and its new place.
-    Proposal = tuple[tuple[GuestModel, 'Place'], ...]
+    from nova_numa_pmc.core.rebalance.layout import GuestModel, Place, Proposal
 
 PAGE_BYTES = 4096
 #: A move is expected to use this share of the bandwidth that is left on its source and on its
 #: target, or this rate if it is higher, but never more than the operator's limit.
 SPARE_RATIO, RATE_MIN_BYTES_PER_SEC = 0.25, 16 << 20
-
-
-class Place(Record):
-    """A place of a guest.
-
-    :param cpu_positions: positions of its CPUs, in ascending order
-    :param mem_position: position of its memory; None if the memory stays where it is
-    """
-
-    cpu_positions: tuple[int, ...]
-    mem_position: int | None
 
 
 class HostModel(Layout):

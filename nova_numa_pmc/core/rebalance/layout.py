@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import memory_domains, page_choice, rates
 from nova_numa_pmc.core.rebalance import losses, plan_records
+from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import TypeVar
 
-    from nova_numa_pmc.core.rebalance.host_model import Place
+    #: For each guest of a proposal, its model and its new place.
+    Proposal = tuple[tuple['GuestModel', 'Place'], ...]
 
     _Amount = TypeVar('_Amount', int, float)
 
@@ -29,6 +31,17 @@ DEMAND_SCALE_MAX = 4.0
 ASSUMED_LINES_PER_CORE_SEC = 1e6
 #: A gain below this share of the host's cores is noise, unless ``min_gain_cores`` is less.
 NOISE_RATIO = 0.004
+
+
+class Place(Record):
+    """A place of a guest.
+
+    :param cpu_positions: positions of its CPUs, in ascending order
+    :param mem_position: position of its memory; None if the memory stays where it is
+    """
+
+    cpu_positions: tuple[int, ...]
+    mem_position: int | None
 
 
 class GuestModel:

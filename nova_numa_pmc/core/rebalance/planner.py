@@ -20,7 +20,8 @@ from nova_numa_pmc.core.rebalance.evaluation import (
     regret_key,
     to_move,
 )
-from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
+from nova_numa_pmc.core.rebalance.host_model import HostModel
+from nova_numa_pmc.core.rebalance.layout import Place
 from nova_numa_pmc.core.rebalance.proposals import proposals
 from nova_numa_pmc.core.rebalance.rebalance_memory import (
     RebalanceMemory,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from nova_numa_pmc.core.rebalance.evaluation import ProposalKey
-    from nova_numa_pmc.core.rebalance.host_model import Proposal
+    from nova_numa_pmc.core.rebalance.layout import Proposal
     from nova_numa_pmc.core.rebalance.rebalance_memory import RegretKey
 
 #: The most regrets that are kept between ticks.

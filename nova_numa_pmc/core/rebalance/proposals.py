@@ -12,13 +12,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core.rebalance.host_model import Place
+from nova_numa_pmc.core.rebalance.layout import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from nova_numa_pmc.core.rebalance.host_model import HostModel, Proposal
-    from nova_numa_pmc.core.rebalance.layout import GuestModel
+    from nova_numa_pmc.core.rebalance.host_model import HostModel
+    from nova_numa_pmc.core.rebalance.layout import GuestModel, Proposal
 
 #: The most guests of each node that are evaluated by bound, and as many by bound ÷ cost.
 _MOVED_MAX = 8

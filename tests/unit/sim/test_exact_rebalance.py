@@ -7,7 +7,8 @@ from itertools import product
 from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
+from nova_numa_pmc.core.rebalance.host_model import HostModel
+from nova_numa_pmc.core.rebalance.layout import Place
 from nova_numa_pmc.model import MIB
 from tests.bench.exact_rebalance import EQUAL_CORES, EQUAL_RATIO, Search
 from tests.sim.constant import GIB, ConstantHost, guest_load

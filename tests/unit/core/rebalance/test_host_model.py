@@ -4,7 +4,7 @@
 import unittest
 
 from nova_numa_pmc.core.rebalance import evaluation, host_model, plan_records
-from nova_numa_pmc.core.rebalance.host_model import Place
+from nova_numa_pmc.core.rebalance.layout import Place
 from tests.sim.constant import GIB, ConstantHost, guest_load
 
 OPTIONS = plan_records.RebalanceOptions()
