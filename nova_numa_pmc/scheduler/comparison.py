@@ -161,19 +161,20 @@ def _worst_loss(
 
 def _parts_known(host: HostColumns) -> tuple[bool, bool, bool]:
     """Return whether a host knows CPU, bandwidth and link, each for at least one domain."""
+    bandwidths, maxima = host.bandwidth_bytes_per_sec, host.bandwidth_max_bytes_per_sec
     if host.uniform:
         return (
-            host.demand is not None,
-            host.bandwidth is not None and host.bandwidth_max is not None,
-            host.link is not None,
+            host.demand_cores is not None,
+            bandwidths is not None and maxima is not None,
+            host.link_ratio is not None,
         )
     return (
-        _any_known(host.demand),
+        _any_known(host.demand_cores),
         any(
             bandwidth is not None and maximum
-            for bandwidth, maximum in zip(host.bandwidth or (), host.bandwidth_max or ())
+            for bandwidth, maximum in zip(bandwidths or (), maxima or ())
         ),
-        _any_known(host.link),
+        _any_known(host.link_ratio),
     )
 
 

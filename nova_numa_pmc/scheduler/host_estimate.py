@@ -275,7 +275,7 @@ def _is_plausible(host: HostColumns, host_state: HostStateLike) -> bool:
     A vCPU wants at most one CPU, and the other threads of its guest hardly more than that again.
     The demand of everything else is the CPU time that it used.
     """
-    demand, cpus = host.demand, host_state.vcpus_total
+    demand, cpus = host.demand_cores, host_state.vcpus_total
     if not demand or cpus <= 0:
         return True
     demand_cores = sum(filter(None, demand))
@@ -352,7 +352,7 @@ def _estimate(
             outcome(host, guest, placement_options),
             None,
             max(0, vcpus),
-            host.demand is not None,
+            host.demand_cores is not None,
             history,
             host,
         )

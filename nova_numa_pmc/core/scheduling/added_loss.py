@@ -224,12 +224,13 @@ def _columns(host: HostColumns) -> tuple[_Column, _Column, _Column, _Column, _Co
     known value may be empty.
     """
     if is_uniform(host):
-        demand, bandwidth, bandwidth_max = host.demand, host.bandwidth, host.bandwidth_max
+        demand, bandwidth = host.demand_cores, host.bandwidth_bytes_per_sec
+        bandwidth_max = host.bandwidth_max_bytes_per_sec
         if demand is None:
             demand = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
         if not bandwidth or not bandwidth_max:
             bandwidth = bandwidth_max = []
-        return host.cores, demand, bandwidth, bandwidth_max, host.link or ()
+        return host.cores, demand, bandwidth, bandwidth_max, host.link_ratio or ()
     nodes, _ = missing.fill_in(host.view().nodes)
     return (
         [node.cores for node in nodes],

@@ -82,16 +82,17 @@ def subtract_guest(host: HostColumns, guest: ExpectedGuest) -> HostColumns:
 def _add_shares(host: HostColumns, guest: ExpectedGuest, shares: Mapping[int, float]) -> None:
     """Add shares of a guest to domains, or subtract negative ones; amounts stay at least 0."""
     guest_traffic = traffic(host, guest) or 0
+    demands, bandwidths = host.demand_cores, host.bandwidth_bytes_per_sec
     for position, share in shares.items():
         host.vcpus[position] = max(0, host.vcpus[position] + share * guest.vcpus)
         host.guests[position] = max(0, host.guests[position] + share)
         host.promised_mib[position] = max(
             0, host.promised_mib[position] + round(share * guest.memory_mib)
         )
-        demand = host.demand[position] if host.demand else None
-        if host.demand and demand is not None:
+        demand = demands[position] if demands else None
+        if demands and demand is not None:
             # Rounded as when nodes are merged, so that ties are broken in the same way.
-            host.demand[position] = max(0, round(demand + share * guest.demand_cores, 6))
-        bandwidth = host.bandwidth[position] if host.bandwidth else None
-        if host.bandwidth and bandwidth is not None:
-            host.bandwidth[position] = max(0, bandwidth + share * guest_traffic)
+            demands[position] = max(0, round(demand + share * guest.demand_cores, 6))
+        bandwidth = bandwidths[position] if bandwidths else None
+        if bandwidths and bandwidth is not None:
+            bandwidths[position] = max(0, bandwidth + share * guest_traffic)

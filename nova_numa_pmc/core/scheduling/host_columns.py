@@ -29,10 +29,10 @@ if TYPE_CHECKING:
         promised_mib: list[int]
         guests: list[float]
         vcpus: list[float]
-        demand: list[float] | None
-        bandwidth: list[float] | None
-        bandwidth_max: list[float] | None
-        link: list[float] | None
+        demand_cores: list[float] | None
+        bandwidth_bytes_per_sec: list[float] | None
+        bandwidth_max_bytes_per_sec: list[float] | None
+        link_ratio: list[float] | None
         bytes_per_core_sec: float | None
         rotation: int
 
@@ -42,9 +42,9 @@ class HostColumns:
 
     :ivar cores, cpu_counts, guests, vcpus: as in :class:`model.NodeView`
     :ivar capacity_mib, promised_mib: capacity and promised memory [whole MiB]
-    :ivar demand: CPU demand [cores]
-    :ivar bandwidth, bandwidth_max: DRAM traffic and its maximum [bytes/s]
-    :ivar link: utilisation of the busiest socket link
+    :ivar demand_cores: CPU demand
+    :ivar bandwidth_bytes_per_sec, bandwidth_max_bytes_per_sec: DRAM traffic and its maximum
+    :ivar link_ratio: utilisation of the busiest socket link
     :ivar members: ids of the nodes of each domain
     :ivar bytes_per_core_sec: measured DRAM traffic per core of demand, which later charges do not
         change; None if it is unknown, see :func:`host_view.traffic_per_core`
@@ -60,10 +60,10 @@ class HostColumns:
         'promised_mib',
         'guests',
         'vcpus',
-        'demand',
-        'bandwidth',
-        'bandwidth_max',
-        'link',
+        'demand_cores',
+        'bandwidth_bytes_per_sec',
+        'bandwidth_max_bytes_per_sec',
+        'link_ratio',
         'distances',
         'members',
         'uniform',
@@ -79,10 +79,10 @@ class HostColumns:
         promised_mib: list[int],
         guests: list[float],
         vcpus: list[float],
-        demand: Column,
-        bandwidth: Column,
-        bandwidth_max: Column,
-        link: Column,
+        demand_cores: Column,
+        bandwidth_bytes_per_sec: Column,
+        bandwidth_max_bytes_per_sec: Column,
+        link_ratio: Column,
         distances: tuple[tuple[float, ...], ...],
         members: tuple[tuple[int, ...], ...],
         uniform: bool | None = None,
@@ -96,6 +96,8 @@ class HostColumns:
         self.cores, self.cpu_counts = cores, cpu_counts
         self.capacity_mib, self.promised_mib = capacity_mib, promised_mib
         self.guests, self.vcpus = guests, vcpus
+        demand, bandwidth = demand_cores, bandwidth_bytes_per_sec
+        bandwidth_max, link = bandwidth_max_bytes_per_sec, link_ratio
         if uniform is None:
             demand, bandwidth, bandwidth_max, link = map(
                 _none_if_unknown, (demand, bandwidth, bandwidth_max, link)
@@ -108,8 +110,8 @@ class HostColumns:
                     None in column for column in (demand, bandwidth, bandwidth_max, link) if column
                 )
             )
-        self.demand, self.bandwidth = demand, bandwidth
-        self.bandwidth_max, self.link = bandwidth_max, link
+        self.demand_cores, self.bandwidth_bytes_per_sec = demand, bandwidth
+        self.bandwidth_max_bytes_per_sec, self.link_ratio = bandwidth_max, link
         self.distances, self.members = distances, members
         self.uniform, self.rotation = uniform, rotation
         self.bytes_per_core_sec = None
@@ -134,7 +136,12 @@ class HostColumns:
         count = len(self.cores)
         demand, bandwidth, bandwidth_max, link = (
             column or [None] * count
-            for column in (self.demand, self.bandwidth, self.bandwidth_max, self.link)
+            for column in (
+                self.demand_cores,
+                self.bandwidth_bytes_per_sec,
+                self.bandwidth_max_bytes_per_sec,
+                self.link_ratio,
+            )
         )
         return model.HostView(
             tuple(
@@ -166,10 +173,10 @@ class HostColumns:
             list(self.promised_mib),
             list(self.guests),
             list(self.vcpus),
-            self.demand and list(self.demand),
-            self.bandwidth and list(self.bandwidth),
-            self.bandwidth_max,
-            self.link,
+            self.demand_cores and list(self.demand_cores),
+            self.bandwidth_bytes_per_sec and list(self.bandwidth_bytes_per_sec),
+            self.bandwidth_max_bytes_per_sec,
+            self.link_ratio,
             self.distances,
             self.members,
             self.uniform,

@@ -77,9 +77,13 @@ def outcome(
     if is_uniform(host) and policy in _ONE_NODE_POLICIES and placement_options.pressure_step > 0:
         # Without maxima there is no utilisation that traffic could add to.
         guest_traffic = None
-        if host.bandwidth_max and host.bandwidth and host.bytes_per_core_sec is not None:
+        if (
+            host.bandwidth_max_bytes_per_sec
+            and host.bandwidth_bytes_per_sec
+            and host.bytes_per_core_sec is not None
+        ):
             guest_traffic = expected_traffic(guest_cores, intensity, host.bytes_per_core_sec)
-        demand = host.demand
+        demand = host.demand_cores
         if demand is None:
             demand = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
         pressures = _pressures_with_guest(host, demand, guest_cores, guest_traffic or 0)
@@ -115,12 +119,13 @@ def _pressures_with_guest(
 ) -> list[float]:
     """Return, for each domain, the pressure that the guest would leave there."""
     pressures = [(cores + guest_cores) / capacity for cores, capacity in zip(demand, host.cores)]
-    if host.bandwidth_max and host.bandwidth:
+    bandwidths, maxima = host.bandwidth_bytes_per_sec, host.bandwidth_max_bytes_per_sec
+    if maxima and bandwidths:
         pressures = [
             max(pressure, (bandwidth + guest_traffic) / maximum)
-            for pressure, bandwidth, maximum in zip(pressures, host.bandwidth, host.bandwidth_max)
+            for pressure, bandwidth, maximum in zip(pressures, bandwidths, maxima)
         ]
-    return list(map(max, pressures, host.link)) if host.link else pressures
+    return list(map(max, pressures, host.link_ratio)) if host.link_ratio else pressures
 
 
 def _best_position(
@@ -142,7 +147,7 @@ def _best_position(
         for position, cpu_count in enumerate(host.cpu_counts)
         if cpu_count >= vcpus and capacity[position] - promised[position] >= memory_mib
     ]
-    maxima = host.bandwidth_max
+    maxima = host.bandwidth_max_bytes_per_sec
     if guest_traffic and maxima and guest.policy == model.AUTO and min(maxima) < guest_traffic:
         required = min(guest_traffic, sum(maxima))  # as in candidates._bandwidth_need()
         positions = [position for position in positions if maxima[position] >= required]

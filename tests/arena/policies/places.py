@@ -29,8 +29,8 @@ KINDS = {
 }
 #: Columns that arrivals change, with their names in HostColumns.
 CHARGED = {
-    'demand': 'demand',
-    'traffic': 'bandwidth',
+    'demand': 'demand_cores',
+    'traffic': 'bandwidth_bytes_per_sec',
     'promised_mib': 'promised_mib',
     'node_guests': 'guests',
     'node_vcpus': 'vcpus',

@@ -44,7 +44,7 @@ class AssumedHostTest(unittest.TestCase):
 
     def test_three_tenths_of_a_core_are_wanted_for_each_vcpu(self):
         host = subject.columns(host_state(40))
-        self.assertEqual([0.3 * 20] * 2, host.demand)
+        self.assertEqual([0.3 * 20] * 2, host.demand_cores)
         self.assertEqual([0.625 * 32] * 2, host.cores)
 
     def test_guests_with_dedicated_cpus_want_none_of_the_shared_ones(self):

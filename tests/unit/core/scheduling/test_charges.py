@@ -39,8 +39,8 @@ class ChargeTest(unittest.TestCase):
         # Node 0, then node 1, which has fewer vCPUs at the same pressure, then node 0 again.
         self.assertEqual(6, sum(after.vcpus) - sum(before.vcpus))
         self.assertEqual(3072, sum(after.promised_mib))
-        self.assertEqual([3.0, 3.0], after.demand)
-        self.assertEqual([1.0, 2.0], before.demand)
+        self.assertEqual([3.0, 3.0], after.demand_cores)
+        self.assertEqual([1.0, 2.0], before.demand_cores)
 
     def test_without_new_guests_the_columns_are_unchanged(self):
         before = two()
@@ -49,7 +49,7 @@ class ChargeTest(unittest.TestCase):
 
     def test_memory_without_vcpus_is_charged_alone(self):
         after = charges.add_arrivals(two(), 0, 2048, SMALL, PLACEMENT_OPTIONS)
-        self.assertEqual((2048, [1.0, 1.0]), (sum(after.promised_mib), after.demand))
+        self.assertEqual((2048, [1.0, 1.0]), (sum(after.promised_mib), after.demand_cores))
 
     def test_a_guest_that_fits_on_no_node_is_charged_over_all(self):
         after = charges.add_arrivals(
@@ -64,14 +64,14 @@ class ChargeTest(unittest.TestCase):
 
     def test_an_unmeasured_host_is_charged_by_promises(self):
         after = charges.add_arrivals(two(demand=None), 2, 1024, SMALL, PLACEMENT_OPTIONS)
-        self.assertIsNone(after.demand)
+        self.assertIsNone(after.demand_cores)
         self.assertEqual([4, 6], sorted(after.vcpus))
 
     def test_traffic_grows_with_the_guests(self):
         before = two(bandwidth_bytes_per_sec=1e9, bandwidth_max_bytes_per_sec=1e10)
         after = charges.add_arrivals(before, 2, 1024, SMALL, PLACEMENT_OPTIONS)
         # 1 core is wanted, with the other guests' 1e9 bytes per core-second.
-        self.assertAlmostEqual(3e9, sum(after.bandwidth))
+        self.assertAlmostEqual(3e9, sum(after.bandwidth_bytes_per_sec))
 
 
 class RelieveTest(unittest.TestCase):
@@ -80,8 +80,8 @@ class RelieveTest(unittest.TestCase):
             two(promised=(3072, 1024), vcpus=(6, 2), demand=(3.0, 1.0)), SMALL
         )
         self.assertEqual([4.5, 1.5], after.vcpus)
-        self.assertEqual([2.25, 0.75], after.demand)
+        self.assertEqual([2.25, 0.75], after.demand_cores)
 
     def test_taking_a_guest_off_leaves_nothing_below_zero(self):
         after = charges.subtract_guest(two(demand=(0.1, 0.1)), outcome.expected_guest(64, 1 << 20))
-        self.assertEqual(([0, 0],) * 3, (after.vcpus, after.demand, after.promised_mib))
+        self.assertEqual(([0, 0],) * 3, (after.vcpus, after.demand_cores, after.promised_mib))
