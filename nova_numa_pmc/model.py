@@ -210,7 +210,7 @@ class Promise(Record):
         divided when it was promised; empty: not recorded
     :param missed: whether the installed hook failed to place it at its start, so that the agent
         has to place it
-    :param cpus: CPUs, ascending, of the L3 cache that it is held to on its nodes
+    :param l3_cpus: CPUs, ascending, of the L3 cache that it is held to on its nodes
         (:func:`pools.cpus_of_promise`); empty: all CPUs of these nodes that it may use
     """
 
@@ -227,7 +227,7 @@ class Promise(Record):
     started: bool = False
     mem_node_bytes: tuple[int, ...] = ()
     missed: bool = False
-    cpus: tuple[int, ...] = ()
+    l3_cpus: tuple[int, ...] = ()
 
 
 class NodeView(Record):

@@ -253,7 +253,12 @@ def replace_running(
 def as_floating(promise: model.Promise) -> model.Promise:
     """Return the promise of a guest that is not held to its place: its size, but no place."""
     return promise._replace(
-        cpu_nodes=(), mem_nodes=(), mem_node_bytes=(), cpus=(), bound=False, origin=model.FLOATING
+        cpu_nodes=(),
+        mem_nodes=(),
+        mem_node_bytes=(),
+        l3_cpus=(),
+        bound=False,
+        origin=model.FLOATING,
     )
 
 
@@ -287,7 +292,7 @@ def updated_promise(
                 mem_nodes=guest.mem_nodes,
                 mem_node_bytes=(),
                 bound=False,
-                cpus=(),
+                l3_cpus=(),
             )
     return promise
 
@@ -412,7 +417,7 @@ def _follow(
     promise = decision.promise._replace(
         cpu_nodes=cpu_nodes,
         mem_nodes=mem_nodes,
-        cpus=(),
+        l3_cpus=(),
         mem_node_bytes=tuple(
             split_memory(
                 decision.promise.memory_bytes,

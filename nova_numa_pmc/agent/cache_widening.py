@@ -57,7 +57,7 @@ class CacheWidening:
         waiting = self._waiting(tick.sample, tick.host_promises, tick.host, tick.guests)
         waiters_by_cache: dict[_Cache, list[tuple[float, model.Promise]]] = {}
         for promise, waiting_cores in waiting:
-            cache = (promise.cpu_nodes, promise.cpus)
+            cache = (promise.cpu_nodes, promise.l3_cpus)
             waiters_by_cache.setdefault(cache, []).append((waiting_cores, promise))
         elapsed_s = min(tick.sample.elapsed_s or 0.0, INTERVAL_MAX_S)
         cores = capacity_cores_by_node(tick.host, self.host_options.placement_options)
@@ -75,7 +75,7 @@ class CacheWidening:
                 self._waited_core_sec[cache] = waited_core_sec
                 continue
             waiting_cores, promise = max(waiters, key=lambda waiter: (waiter[0], waiter[1].uuid))
-            widened_promise = promise._replace(cpus=())
+            widened_promise = promise._replace(l3_cpus=())
             promises.replace_running(widened_promise, self.host_options, self._root)
             widened[promise.uuid] = widened_promise
             self._log.info(
@@ -104,7 +104,7 @@ class CacheWidening:
             promise, cores = host_promises.promises.get(guest.uuid), waiting_cores.get(guest.uuid)
             if (
                 promise is not None
-                and promise.cpus
+                and promise.l3_cpus
                 and promise.started
                 and promise.origin == model.PLACED
                 and guest.override != model.IGNORE

@@ -145,7 +145,7 @@ def cpus_of_promise(
     the pool, and the guest may have been moved or got more vCPUs.
     """
     node_cpus = cpus_on(promise.cpu_nodes, host, guest)
-    l3_cpus = node_cpus.intersection(promise.cpus)
+    l3_cpus = node_cpus.intersection(promise.l3_cpus)
     return l3_cpus if l3_cpus and len(l3_cpus) >= guest.vcpus_limit else node_cpus
 
 

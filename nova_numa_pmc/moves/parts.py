@@ -122,7 +122,7 @@ def narrow_to_l3(
     :param others: the host's other promises
     """
     if not pools.has_several_l3s(host, after.cpu_nodes):
-        return after._replace(cpus=())
+        return after._replace(l3_cpus=())
     own = pools.with_guest_pool(guest, host)
     view = host_view.view(own, others, placement_options)
     domains = {
@@ -134,7 +134,7 @@ def narrow_to_l3(
     cpus: tuple[int, ...] = ()
     if len(domains) == 1:
         cpus, _ = l3.choose(own, view, tuple(others), after.cpu_nodes, request, placement_options)
-    return after._replace(cpus=cpus)
+    return after._replace(l3_cpus=cpus)
 
 
 def has_followed(progress: guest_mover.Progress) -> bool:

@@ -216,5 +216,5 @@ _CODECS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     'missed': _BOOL,
     'cpus': (format_cpulist, _to_cpus),
 }
-#: {column: field}; mem_bytes is mem_node_bytes in the record.
+#: {column: field}; mem_bytes is mem_node_bytes in the record, and cpus is l3_cpus.
 _FIELDS = dict(zip(_CODECS, Promise._fields))

@@ -136,7 +136,7 @@ def compare_cache_guests(cases, rng):
             new = guest(f'{rotation:02}', rng.choice((1, 2, 2, 4, 4, 8)), GIB)
             promise, us = timed(start, host, list(kept.values()), new, rotation)
             best = min(
-                highest(host, [*kept.values(), promise._replace(cpu_nodes=nodes, cpus=cpus)])
+                highest(host, [*kept.values(), promise._replace(cpu_nodes=nodes, l3_cpus=cpus)])
                 for nodes, cpus in places(host)
             )
             kept[new.name] = promise
@@ -183,8 +183,8 @@ def highest(host, promises):
     for promise in promises:
         demand = 0.5 * promise.vcpus
         socket[promise.cpu_nodes[0] // CACHES] += demand
-        if promise.cpus:
-            narrow[promise.cpus[0] // THREADS] += demand
+        if promise.l3_cpus:
+            narrow[promise.l3_cpus[0] // THREADS] += demand
     return max(max(narrow) / CORES, max(socket) / CACHES / CORES)
 
 

@@ -103,7 +103,8 @@ class StartTest(HookTest):
             ['0-1', '4-5', '2-3', '6-7', '0-3'], [tree.held() for tree in trees.values()]
         )
         self.assertEqual(
-            [(0, 1), (4, 5), (2, 3), (6, 7), ()], [self.promise(number).cpus for number in trees]
+            [(0, 1), (4, 5), (2, 3), (6, 7), ()],
+            [self.promise(number).l3_cpus for number in trees],
         )
         log = [line for line in self.host.logged() if ': start: ' in line]
         self.assertIn('on the CPUs of one of its 2 L3 caches (pressure 0.50)', log[0])
@@ -124,7 +125,7 @@ class StartTest(HookTest):
         self.assertEqual(
             {(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)}, {promise.cpu_nodes for promise in promises}
         )
-        self.assertEqual(10, len({promise.cpus for promise in promises}))
+        self.assertEqual(10, len({promise.l3_cpus for promise in promises}))
         self.assertEqual([5], [len(promise.mem_nodes) for promise in promises[:1]])
 
     def test_a_guest_that_the_operator_ignores_floats(self):
@@ -548,10 +549,10 @@ class StartedTest(HookTest):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
         tree = self.host.launch(1)
         self.call('start', 1)
-        self.assertEqual((0, 1), self.promise(1).cpus)
+        self.assertEqual((0, 1), self.promise(1).l3_cpus)
         tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n')
         self.call('started', 1)
-        self.assertEqual(((), ()), (self.promise(1).cpus, self.promise(1).mem_node_bytes))
+        self.assertEqual(((), ()), (self.promise(1).l3_cpus, self.promise(1).mem_node_bytes))
 
     def test_a_guest_placed_by_others_is_counted_and_not_written(self):
         xml = fake_host.domain_xml(1, extra=domains.NUMA_NODES_1)

@@ -136,7 +136,7 @@ def _add_promises(
     """Add the promised guests and vCPUs to the caches, spread over the CPUs of each guest."""
     sums_by_place: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, int]] = {}
     for promise in promises:
-        place = promise.cpu_nodes, promise.cpus
+        place = promise.cpu_nodes, promise.l3_cpus
         vcpus, guests = sums_by_place.get(place, (0, 0))
         sums_by_place[place] = vcpus + promise.vcpus, guests + 1
     for (nodes, promised_cpus), (vcpus, guests) in sums_by_place.items():

@@ -128,12 +128,12 @@ def decide_place(
 
 
 def new_promise(
-    guest: model.Guest, placement: model.Placement, since_ns: int, cpus: tuple[int, ...] = ()
+    guest: model.Guest, placement: model.Placement, since_ns: int, l3_cpus: tuple[int, ...] = ()
 ) -> model.Promise:
     """Return what a host promises to a guest with a placement.
 
     :param since_ns: as in :class:`model.Promise`
-    :param cpus: CPUs of the L3 cache that the guest is held to; empty: it is held to none
+    :param l3_cpus: CPUs of the L3 cache that the guest is held to; empty: it is held to none
     :returns: a promise of where we or others placed the guest, or else of a floating guest
     """
     if guest.placed_by:
@@ -153,7 +153,7 @@ def new_promise(
         guest.page_bytes,
         origin=origin,
         since_ns=since_ns,
-        cpus=cpus,
+        l3_cpus=l3_cpus,
         mem_node_bytes=placement.mem_node_bytes if origin == model.PLACED else (),
     )
 

@@ -22,7 +22,7 @@ class CacheWideningTest(AgentCase):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
         self.subject = cache_widening.CacheWidening(host_options.read('/dev/null'), self.root, LOG)
         for number, cpus in ((1, CACHE), (2, CACHE), (3, ())):
-            self.promise(number, 1, cpus=cpus)
+            self.promise(number, 1, l3_cpus=cpus)
 
     def look(self, waits, demand=2.0, elapsed_s=5.0, vcpus=2, first=None):
         """Let guests 1 to 3 wait for these cores; return which are then held to their cache.
@@ -59,7 +59,7 @@ class CacheWideningTest(AgentCase):
         )
         after = self.subject.widen(tick)
         self.assertEqual(self.promises(), after.host_promises.promises)
-        return {at for at in (1, 2, 3) if self.promises()[fake_host.uuid_of(at)].cpus}
+        return {at for at in (1, 2, 3) if self.promises()[fake_host.uuid_of(at)].l3_cpus}
 
     def test_the_guest_that_waits_most_is_widened_once_that_has_gone_on_for_a_while(self):
         self.assertEqual([{1, 2}, {1, 2}, {1}], [self.look((0.3, 0.5, 0.0)) for _ in range(3)])
@@ -94,7 +94,7 @@ class CacheWideningTest(AgentCase):
         self.assertEqual({1, 2}, self.look((0.0, 0.0, 0.0), elapsed_s=None))
 
     def test_a_start_that_goes_on_is_left_alone(self):
-        self.promise(1, 1, started=False, cpus=CACHE)
+        self.promise(1, 1, started=False, l3_cpus=CACHE)
         for _ in range(9):
             self.look((9.0, 0.0, 0.0))
-        self.assertEqual(CACHE, self.promises()[fake_host.uuid_of(1)].cpus)
+        self.assertEqual(CACHE, self.promises()[fake_host.uuid_of(1)].l3_cpus)

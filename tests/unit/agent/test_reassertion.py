@@ -66,7 +66,7 @@ class ReassertionTest(AgentCase):
     def test_a_guest_promised_one_cache_is_held_to_its_cpus(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
         agent = self.open_agent()
-        self.promise(1, 1, cpus=(6, 7))
+        self.promise(1, 1, l3_cpus=(6, 7))
         tree = self.launch(1)
         for at_s, reset in ((0, None), (5, '0-7'), (10, '4-7')):
             if reset:
@@ -80,7 +80,7 @@ class ReassertionTest(AgentCase):
 
     def test_where_a_cache_has_too_few_cpus_left_those_of_its_node_are_written(self):
         agent = self.open_agent()
-        self.promise(1, 1, cpus=(6, 7))
+        self.promise(1, 1, l3_cpus=(6, 7))
         tree = self.launch(1)
         self.tick(agent, 0)
         self.assertEqual('6-7', self.cpus(tree))
@@ -275,7 +275,7 @@ class OperatorsWordTest(AgentCase):
 
     def test_a_guest_bound_by_numatune_is_held_to_a_node_and_no_cache(self):
         agent = self.open_agent()
-        self.promise(1, 1, cpus=(4, 5))
+        self.promise(1, 1, l3_cpus=(4, 5))
         tree = self.launch(1)
         self.assertEqual('4-5', self.held(tree, agent, 0))
         for at_s, node, cpus in ((5, 0, '0-3'), (10, 1, '4-7')):
@@ -287,7 +287,7 @@ class OperatorsWordTest(AgentCase):
                 ),
             )
             self.assertEqual(cpus, self.held(tree, agent, at_s))
-            self.assertEqual((), self.promises()[fake_host.uuid_of(1)].cpus)
+            self.assertEqual((), self.promises()[fake_host.uuid_of(1)].l3_cpus)
 
     def test_a_vcpu_that_is_plugged_is_held(self):
         agent = self.open_agent()

@@ -75,15 +75,15 @@ class MovingTest(RebalancingCase):
 
     def test_a_moved_guest_gets_one_cache_of_a_node_and_comes_home_to_its(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
-        self.promise(1, 0, cpus=(2, 3))
+        self.promise(1, 0, l3_cpus=(2, 3))
         moved = self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
         self.assertEqual('0-7', moved[1][1])
         moved = self.make(plan_records.NARROW, self.part_of(1, (0, 1), (0,), memory=False))
         self.assertEqual('2-3', moved[1][1])
-        self.promise(2, 1, cpus=(4, 5))
+        self.promise(2, 1, l3_cpus=(4, 5))
         moved = self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.assertEqual(((1,), '6-7', {1}), moved[1])
-        self.assertEqual((6, 7), self.promises()[fake_host.uuid_of(1)].cpus)
+        self.assertEqual((6, 7), self.promises()[fake_host.uuid_of(1)].l3_cpus)
 
     def test_guests_that_one_plan_moves_to_a_node_get_different_caches(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])

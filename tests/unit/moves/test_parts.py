@@ -39,10 +39,10 @@ class WithinL3Test(unittest.TestCase):
         for node, before, after in ((0, (), (0, 1)), (0, (4, 5), (0, 1)), (1, (0, 1), ())):
             with self.subTest(node=node, before=before):
                 promise = model.Promise(
-                    own.uuid, own.name, (node,), (node,), own.vcpus, 300 * MIB, cpus=before
+                    own.uuid, own.name, (node,), (node,), own.vcpus, 300 * MIB, l3_cpus=before
                 )
                 self.assertEqual(
-                    promise._replace(cpus=after),
+                    promise._replace(l3_cpus=after),
                     parts.narrow_to_l3(promise, own, host, (), PLACEMENT_OPTIONS),
                 )
 

@@ -40,7 +40,7 @@ _promises = st.builds(
     started=st.booleans(),
     mem_node_bytes=st.lists(_numbers, max_size=4).map(tuple),
     missed=st.booleans(),
-    cpus=st.frozensets(st.integers(0, 16383), max_size=9).map(sorted).map(tuple),
+    l3_cpus=st.frozensets(st.integers(0, 16383), max_size=9).map(sorted).map(tuple),
 )
 _records = st.lists(_promises, max_size=4, unique_by=lambda promise: promise.uuid)
 
@@ -66,7 +66,10 @@ class FormatTest(unittest.TestCase):
 
     def test_every_field_of_a_promise_has_a_codec(self):
         self.assertEqual(
-            [field.replace('mem_node_bytes', 'mem_bytes') for field in Promise._fields],
+            [
+                {'mem_node_bytes': 'mem_bytes', 'l3_cpus': 'cpus'}.get(field, field)
+                for field in Promise._fields
+            ],
             list(promises_format._CODECS),
         )
 

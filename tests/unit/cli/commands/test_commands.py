@@ -266,16 +266,16 @@ class PinTest(OperatingCase):
     def test_a_released_guest_no_longer_counts_on_its_l3_cache(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
         for number, node, cpus in ((1, 1, ()), (2, 0, (0, 1)), (3, 1, ())):
-            self.promise(number, node, cpus=cpus)
+            self.promise(number, node, l3_cpus=cpus)
         self.run_command('ignore', fake_host.name_of(2), '--release')
-        self.assertEqual((), self.promises()[fake_host.uuid_of(2)].cpus)
+        self.assertEqual((), self.promises()[fake_host.uuid_of(2)].l3_cpus)
         decision = promises.decide_promise(
             guests.parse(fake_host.domain_xml(9)),
             host_options.read(self.host.path('none')),
             self.root,
             1.0,
         )
-        self.assertEqual((0, 1), decision.promise.cpus)
+        self.assertEqual((0, 1), decision.promise.l3_cpus)
 
 
 class PauseTest(OperatingCase):

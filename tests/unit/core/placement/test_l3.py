@@ -99,14 +99,14 @@ class ChooseTest(unittest.TestCase):
         host = Host()
         host.promises.append(model.Promise('w', 'w', (0,), (0,), 8, MIB))
         host.promises.append(
-            model.Promise('n', 'n', (0,), (0,), 2, MIB, cpus=tuple(host.host.l3s[0][0]))
+            model.Promise('n', 'n', (0,), (0,), 2, MIB, l3_cpus=tuple(host.host.l3s[0][0]))
         )
         self.assertEqual(host.host.l3s[0][1], host.start(1, allowed_cpus=frozenset(range(16))))
 
     def test_a_cache_that_is_not_on_the_promised_nodes_is_not_a_place(self):
         host = Host()
         host.promises.append(
-            model.Promise('m', 'm', (0,), (0,), 4, MIB, cpus=tuple(host.host.l3s[1][0]))
+            model.Promise('m', 'm', (0,), (0,), 4, MIB, l3_cpus=tuple(host.host.l3s[1][0]))
         )
         self.assertEqual(host.host.l3s[1][0], host.start(1, allowed_cpus=frozenset(range(16, 32))))
 
