@@ -34,11 +34,12 @@ class PlacementInput:
     """Input of a decision: a host by memory domain, a request, and the resources for it.
 
     :ivar cpu_counts: by position, the number of CPUs that the guest may use
-    :ivar free_bytes: by position, the bytes that may still be promised of the guest's page size
+    :ivar unpromised_bytes: by position, the bytes that may still be promised of the guest's page
+        size
     :ivar devices: positions of the guest's devices
     """
 
-    __slots__ = ('view', 'request', 'cpu_counts', 'free_bytes', 'devices')
+    __slots__ = ('view', 'request', 'cpu_counts', 'unpromised_bytes', 'devices')
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class PlacementInput:
         """
         self.view, self.request = merged, request
         self.cpu_counts = _allowed_cpu_counts(merged, request)
-        self.free_bytes = free_bytes(merged.nodes, request)
+        self.unpromised_bytes = unpromised_bytes(merged.nodes, request)
         device_nodes = request.device_nodes
         self.devices = (
             tuple(
@@ -83,7 +84,7 @@ def _allowed_cpu_counts(view: model.HostView, request: model.Request) -> list[in
     ]
 
 
-def free_bytes(nodes: Sequence[model.NodeView], request: model.Request) -> list[int]:
+def unpromised_bytes(nodes: Sequence[model.NodeView], request: model.Request) -> list[int]:
     """Return the bytes that may still be promised on each node, of the guest's page size."""
     if request.page_bytes is None:
         return [node.capacity_bytes - node.promised_bytes for node in nodes]
@@ -135,7 +136,7 @@ def _all_nodes(inputs: PlacementInput) -> list[Candidate]:
         position for position, cpu_count in enumerate(inputs.cpu_counts) if cpu_count
     )
     memory_fits = (
-        sum(max(0, inputs.free_bytes[position]) for position in positions)
+        sum(max(0, inputs.unpromised_bytes[position]) for position in positions)
         >= inputs.request.memory_bytes
     )
     return [Candidate(positions, positions if memory_fits else (), memory_fits)]
@@ -148,8 +149,8 @@ def _bandwidth_maxima(inputs: PlacementInput) -> list[float | None]:
     because none of the guest's traffic would go there.
     """
     return [
-        node.bandwidth_max_bytes_per_sec if node_free_bytes > 0 else 0.0
-        for node, node_free_bytes in zip(inputs.view.nodes, inputs.free_bytes)
+        node.bandwidth_max_bytes_per_sec if node_bytes > 0 else 0.0
+        for node, node_bytes in zip(inputs.view.nodes, inputs.unpromised_bytes)
     ]
 
 
@@ -178,7 +179,7 @@ def single_nodes(inputs: PlacementInput, bandwidth_min: float | None = None) -> 
         if inputs.cpu_counts[position] < vcpus:
             continue
         memory_position: int | None = position
-        if inputs.free_bytes[position] < memory_bytes:
+        if inputs.unpromised_bytes[position] < memory_bytes:
             # If a node has no memory, first touch falls back to the nearest node that has some.
             memory_position = _nearest_memory(inputs, position) if is_memoryless(node) else None
         if memory_position is not None and not (
@@ -206,9 +207,9 @@ def _nearest_memory(inputs: PlacementInput, position: int) -> int | None:
     nearest = min(
         memory_positions,
         default=None,
-        key=lambda other: (inputs.distance(position, other), -inputs.free_bytes[other]),
+        key=lambda other: (inputs.distance(position, other), -inputs.unpromised_bytes[other]),
     )
-    if nearest is None or inputs.free_bytes[nearest] < inputs.request.memory_bytes:
+    if nearest is None or inputs.unpromised_bytes[nearest] < inputs.request.memory_bytes:
         return None
     return nearest
 
@@ -217,8 +218,8 @@ def _spans(
     inputs: PlacementInput, bandwidth_min: float | None, pressure_keys: Sequence[node_sets.Cost]
 ) -> list[Candidate]:
     room: list[tuple[float, ...]] = [
-        (cpu_count, max(0, node_free_bytes))
-        for cpu_count, node_free_bytes in zip(inputs.cpu_counts, inputs.free_bytes)
+        (cpu_count, max(0, node_bytes))
+        for cpu_count, node_bytes in zip(inputs.cpu_counts, inputs.unpromised_bytes)
     ]
     need: tuple[float, ...] = (max(1, inputs.request.vcpus), inputs.request.memory_bytes)
     if bandwidth_min:

@@ -32,7 +32,7 @@ TEXTS = {
     reasons.NO_SINGLE_NODE: 'left alone: its policy requires one node, but '
     '{vcpus} vCPUs exceed the {cpu_count} CPUs of the largest',
     reasons.NO_NODE_FITS: 'no single node fits {vcpus} vCPUs and {memory_bytes}: '
-    'at most {cpu_count} CPUs and {free_bytes}',
+    'at most {cpu_count} CPUs and {unpromised_bytes}',
     reasons.NO_NODE_SERVES: 'no single node with room has bandwidth for its expected traffic '
     'of {traffic_mb_per_sec} MB/s',
     reasons.ONE_L3: 'on the CPUs of one of its {caches} L3 caches (pressure {pressure})',

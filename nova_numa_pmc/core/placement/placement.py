@@ -209,13 +209,13 @@ def _division(
     The division is recorded with the promise. If it were computed again each time, two guests with
     overlapping nodes could seem to overfill one of them once a third guest has gone.
     """
-    free_bytes = candidates.free_bytes(
+    unpromised_bytes = candidates.unpromised_bytes(
         [node for node in host_view.nodes if node.id in mem_nodes], request
     )
     return tuple(
         split_memory(
             request.memory_bytes,
-            [max(0, node_bytes) for node_bytes in free_bytes],
+            [max(0, node_bytes) for node_bytes in unpromised_bytes],
             request.page_bytes,
         )
     )
@@ -282,7 +282,7 @@ def _remarks(
                     ('vcpus', inputs.request.vcpus),
                     ('cpu_count', max(inputs.cpu_counts)),
                     ('memory_bytes', inputs.request.memory_bytes),
-                    ('free_bytes', max(0, *inputs.free_bytes)),
+                    ('unpromised_bytes', max(0, *inputs.unpromised_bytes)),
                 ),
             ),
         )

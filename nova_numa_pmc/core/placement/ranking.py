@@ -275,7 +275,7 @@ def _promised_ratio(inputs: PlacementInput, positions: tuple[int, ...]) -> float
     """Return the share of the nodes' memory capacity that is promised, with the guest on them."""
     memory_bytes = inputs.request.memory_bytes
     if inputs.request.page_bytes is not None:
-        promised, capacity = 0, sum(inputs.free_bytes[position] for position in positions)
+        promised, capacity = 0, sum(inputs.unpromised_bytes[position] for position in positions)
     else:
         promised = sum(inputs.view.nodes[position].promised_bytes for position in positions)
         capacity = sum(inputs.view.nodes[position].capacity_bytes for position in positions)
