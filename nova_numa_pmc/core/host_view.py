@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import cache_hierarchy
-from nova_numa_pmc.core.missing import all_known, has_memory
+from nova_numa_pmc.core.missing import all_known, reports_memory
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -204,7 +204,7 @@ def node_traffic_per_core(nodes: Sequence[model.NodeView]) -> float | None:
     """
     return traffic_per_core(
         [node.demand_cores for node in nodes if node.cores],
-        [node.bandwidth_bytes_per_sec for node in nodes if has_memory(node)],
+        [node.bandwidth_bytes_per_sec for node in nodes if reports_memory(node)],
     )
 
 

@@ -127,7 +127,7 @@ def _sum(nodes: list[model.NodeView]) -> model.NodeView:
     for node in nodes:
         for page_bytes, free_bytes in node.huge_free_bytes:
             huge_free_bytes[page_bytes] = huge_free_bytes.get(page_bytes, 0) + free_bytes
-    memory_nodes = [node for node in nodes if missing.has_memory(node)] or nodes
+    memory_nodes = [node for node in nodes if missing.reports_memory(node)] or nodes
     link_ratios = missing.all_known([node.link_ratio for node in nodes])
     cpu_sets = missing.all_known([node.cpus for node in nodes])
     return model.NodeView(

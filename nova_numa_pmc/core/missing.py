@@ -65,7 +65,7 @@ def fill_in(nodes: tuple[NodeView, ...]) -> tuple[tuple[NodeView, ...], tuple[st
     return nodes, filled_parts
 
 
-def has_memory(node: NodeView) -> bool:
+def reports_memory(node: NodeView) -> bool:
     """Return whether a node's figures show that it has memory."""
     return bool(node.capacity_bytes) or node.bandwidth_bytes_per_sec is not None
 
@@ -93,7 +93,7 @@ def _with_bandwidth(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
         for node in nodes
         if node.bandwidth_bytes_per_sec is not None and node.bandwidth_max_bytes_per_sec
     ]
-    if not known_pairs or len(known_pairs) == sum(1 for node in nodes if has_memory(node)):
+    if not known_pairs or len(known_pairs) == sum(1 for node in nodes if reports_memory(node)):
         return None
     assumed_ratio = upper_quartile([bandwidth / maximum for bandwidth, maximum in known_pairs])
     # The lowest maximum, so that a guest's traffic weighs no less here than on another node.
@@ -101,7 +101,7 @@ def _with_bandwidth(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
     filled_nodes = []
     for node in nodes:
         maximum = node.bandwidth_max_bytes_per_sec
-        if has_memory(node) and (node.bandwidth_bytes_per_sec is None or not maximum):
+        if reports_memory(node) and (node.bandwidth_bytes_per_sec is None or not maximum):
             maximum = maximum or lowest_maximum
             node = node._replace(
                 bandwidth_bytes_per_sec=assumed_ratio * maximum,
