@@ -18,7 +18,7 @@ import os
 from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import is_label, is_number
 from nova_numa_pmc.exceptions import DomainError, GuestGone, StateError
-from nova_numa_pmc.host import domain_memory, domain_values as values, domain_xml, files
+from nova_numa_pmc.host import domain_ram, domain_values as values, domain_xml, files
 from nova_numa_pmc.host.domain_xml import attribute_values
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -272,7 +272,7 @@ def _tids(elements: Elements) -> tuple[int, ...]:
 
 def _guest(elements: Elements) -> model.Guest:
     vcpus, vcpus_max, allowed_cpus = _vcpus(elements)
-    memory_bytes, plugged_bytes = domain_memory.ram_sizes_bytes(elements)
+    memory_bytes, plugged_bytes = domain_ram.ram_sizes_bytes(elements)
     specs = _extra_specs(elements)
     return model.Guest(
         uuid=values.parse_uuid(_text(elements, 'uuid')),
@@ -285,8 +285,8 @@ def _guest(elements: Elements) -> model.Guest:
         mem_nodes=_mem_nodes(elements),
         mem_bound=any(attribute_values(elements, 'numatune/memory', 'nodeset'))
         and _is_strict(elements),
-        page_bytes=domain_memory.page_bytes(elements),
-        locked=domain_memory.is_locked(elements),
+        page_bytes=domain_ram.page_bytes(elements),
+        locked=domain_ram.is_locked(elements),
         pci_devices=_pci_devices(elements),
         iothreads=_iothreads(elements),
         extra_specs=tuple(
