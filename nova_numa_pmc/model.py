@@ -120,9 +120,9 @@ class Guest(Record):
     :param placed_by: the elements of its XML and the extra specs by which others place it
         ('numatune', 'vcpupin', 'hw:numa_nodes'), and 'numad' or 'dedicated'; empty: it is ours to
         place
-    :param cpu_nodes: ids of the nodes that have ``pinned_cpus``; empty before the topology has
+    :param pinned_nodes: ids of the nodes that have ``pinned_cpus``; empty before the topology has
         been applied
-    :param mem_nodes: ids of the nodes that numatune names; empty: none
+    :param numatune_nodes: ids of the nodes that numatune names; empty: none
     :param page_bytes: size of the huge pages that back its memory; None: normal pages
     :param locked: whether its memory cannot be moved (``<locked/>``, SEV, VFIO)
     :param pci_devices: PCI addresses ('0000:3b:00.1') of its host devices
@@ -145,7 +145,7 @@ class Guest(Record):
     :param pins: the pins of ``<cputune>``, as (name of the control group, frozenset of CPUs),
         sorted by the names: 'vcpu0', 'emulator', 'iothread1'
     :param plugged_bytes: RAM that is plugged in now; None: all of ``memory_bytes``
-    :param mem_bound: whether all of its memory is restricted to ``mem_nodes``; if not, these
+    :param mem_bound: whether all of its memory is restricted to ``numatune_nodes``; if not, these
         nodes are only preferred, or apply to a part of it
     """
 
@@ -156,8 +156,8 @@ class Guest(Record):
     vcpus_max: int | None = None
     allowed_cpus: frozenset[int] | None = None
     placed_by: tuple[str, ...] = ()
-    cpu_nodes: tuple[int, ...] = ()
-    mem_nodes: tuple[int, ...] = ()
+    pinned_nodes: tuple[int, ...] = ()
+    numatune_nodes: tuple[int, ...] = ()
     page_bytes: int | None = None
     locked: bool = False
     pci_devices: tuple[str, ...] = ()

@@ -282,14 +282,14 @@ def updated_promise(
     if (
         promise.origin == model.PLACED
         and guest.placed_by == ('numatune',)
-        and not set(promise.cpu_nodes) & set(guest.mem_nodes)
+        and not set(promise.cpu_nodes) & set(guest.numatune_nodes)
     ):
         # After virsh numatune --live has bound the memory, the CPUs follow it.
-        cpu_nodes = pools.nodes_of(pools.cpus_on(guest.mem_nodes, host, guest), host)
+        cpu_nodes = pools.nodes_of(pools.cpus_on(guest.numatune_nodes, host, guest), host)
         if cpu_nodes:
             promise = promise._replace(
                 cpu_nodes=cpu_nodes,
-                mem_nodes=guest.mem_nodes,
+                mem_nodes=guest.numatune_nodes,
                 mem_node_bytes=(),
                 bound=False,
                 l3_cpus=(),
@@ -547,7 +547,7 @@ def _with_pool_vcpus(guest: model.Guest, host: model.Topology) -> model.Guest:
     if pool_vcpus != guest.vcpus:
         guest = guest._replace(vcpus=pool_vcpus)
     return (
-        guest._replace(cpu_nodes=pools.nodes_of(guest.pinned_cpus, host))
+        guest._replace(pinned_nodes=pools.nodes_of(guest.pinned_cpus, host))
         if guest.pinned_cpus
         else guest
     )

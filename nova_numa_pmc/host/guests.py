@@ -63,7 +63,7 @@ _PINS = (
 def parse(xml: bytes) -> model.Guest:
     """Turn the XML of one domain, as the hook gets it, into a guest.
 
-    ``cpu_nodes`` stays empty, because the XML only names CPUs, which are in ``pinned_cpus``.
+    ``pinned_nodes`` stays empty, because the XML only names CPUs, which are in ``pinned_cpus``.
 
     :raises DomainError: the XML is malformed, hostile, too large or unlike libvirt's
     """
@@ -238,8 +238,9 @@ def _running_guest(xml: bytes) -> model.Guest | None:
     cpus = values.parse_cpuset('numad cpuset', [advice.get('cpuset', '')])
     return guest._replace(
         placed_by=guest.placed_by or ('numad',),
-        mem_nodes=guest.mem_nodes or tuple(sorted(nodes)),
-        mem_bound=guest.mem_bound or bool(nodes and not guest.mem_nodes and _is_strict(elements)),
+        numatune_nodes=guest.numatune_nodes or tuple(sorted(nodes)),
+        mem_bound=guest.mem_bound
+        or bool(nodes and not guest.numatune_nodes and _is_strict(elements)),
         pinned_cpus=guest.pinned_cpus or cpus or None,
     )
 
@@ -282,7 +283,7 @@ def _guest(elements: Elements) -> model.Guest:
         vcpus_max=vcpus_max,
         allowed_cpus=allowed_cpus,
         placed_by=_placed_by(elements, specs),
-        mem_nodes=_mem_nodes(elements),
+        numatune_nodes=_numatune_nodes(elements),
         mem_bound=any(attribute_values(elements, 'numatune/memory', 'nodeset'))
         and _is_strict(elements),
         page_bytes=domain_ram.page_bytes(elements),
@@ -349,7 +350,7 @@ def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
     return tuple(sorted(pins))
 
 
-def _mem_nodes(elements: Elements) -> tuple[int, ...]:
+def _numatune_nodes(elements: Elements) -> tuple[int, ...]:
     nodes = values.parse_cpuset(
         'numatune',
         attribute_values(elements, 'numatune/memory', 'nodeset')

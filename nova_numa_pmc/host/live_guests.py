@@ -38,7 +38,7 @@ _DEFINITION = (
 )
 #: Fields that are taken from the live XML if they are set there, because numad's advice is only in
 #: the status file.
-_PLACED = ('placed_by', 'mem_nodes', 'mem_bound', 'pinned_cpus', 'pins')
+_PLACED = ('placed_by', 'numatune_nodes', 'mem_bound', 'pinned_cpus', 'pins')
 #: State of a guest of whose process only the pid is known; such a guest is not moved.
 _STATE_UNKNOWN = 'unknown'
 

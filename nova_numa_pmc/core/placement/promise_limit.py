@@ -53,7 +53,7 @@ def limit_memory(
     :returns: (guest, problems)
     """
     maximum_bytes = promisable_bytes(
-        host, placement_options, guest.page_bytes, guest.mem_nodes if guest.mem_bound else ()
+        host, placement_options, guest.page_bytes, guest.numatune_nodes if guest.mem_bound else ()
     )
     if guest.memory_bytes <= maximum_bytes or not maximum_bytes:
         return guest, ()

@@ -51,7 +51,7 @@ class NovaShapesTest(unittest.TestCase):
             )
         )
         self.assertEqual(('numatune', 'vcpupin', 'emulatorpin', 'hw:numa_nodes'), guest.placed_by)
-        self.assertEqual(((1,), {4, 5, 6, 7}), (guest.mem_nodes, guest.pinned_cpus))
+        self.assertEqual(((1,), {4, 5, 6, 7}), (guest.numatune_nodes, guest.pinned_cpus))
 
     def test_a_guest_with_dedicated_cpus_is_placed_by_others(self):
         guest = guests.parse(
@@ -61,7 +61,7 @@ class NovaShapesTest(unittest.TestCase):
             )
         )
         self.assertEqual({'numatune', 'vcpupin', 'emulatorpin', 'dedicated'}, set(guest.placed_by))
-        self.assertEqual(((0,), {2, 6}), (guest.mem_nodes, guest.pinned_cpus))
+        self.assertEqual(((0,), {2, 6}), (guest.numatune_nodes, guest.pinned_cpus))
 
     def test_a_guest_on_huge_pages_is_locked(self):
         guest = guests.parse(domains.domain(backing=domains.HUGE_PAGES))
@@ -239,7 +239,7 @@ class ElementsTest(unittest.TestCase):
         ):
             with self.subTest(elements=elements):
                 guest = parse(elements)
-                self.assertEqual((placed_by, nodes), (guest.placed_by, guest.mem_nodes))
+                self.assertEqual((placed_by, nodes), (guest.placed_by, guest.numatune_nodes))
 
     def test_elements_that_bind_all_memory_of_a_guest_are_read(self):
         dimm = (
@@ -271,7 +271,7 @@ class ElementsTest(unittest.TestCase):
         ):
             with self.subTest(elements=elements):
                 guest = parse(elements)
-                self.assertEqual((nodes, bound), (guest.mem_nodes, guest.mem_bound))
+                self.assertEqual((nodes, bound), (guest.numatune_nodes, guest.mem_bound))
 
     def test_pinned_cpus_are_the_union_of_all_pins(self):
         guest = parse(
@@ -690,7 +690,8 @@ class RunningTest(unittest.TestCase):
         )
         (guest,) = guests.read_running(self.root)[0]
         self.assertEqual(
-            (('numad',), (1,), {4, 5, 6, 7}), (guest.placed_by, guest.mem_nodes, guest.pinned_cpus)
+            (('numad',), (1,), {4, 5, 6, 7}),
+            (guest.placed_by, guest.numatune_nodes, guest.pinned_cpus),
         )
         self.assertTrue(guest.mem_bound)
 
@@ -705,7 +706,7 @@ class RunningTest(unittest.TestCase):
             before="  <numad nodeset='1' cpuset='4-7'/>\n",
         )
         (guest,) = guests.read_running(self.root)[0]
-        self.assertEqual(((1,), False), (guest.mem_nodes, guest.mem_bound))
+        self.assertEqual(((1,), False), (guest.numatune_nodes, guest.mem_bound))
 
     def test_malformed_files_are_problems_and_hide_no_guest(self):
         domains.write_status(self.root, 'good', domains.domain(), 100)

@@ -86,7 +86,7 @@ class LiveGuestsTest(unittest.TestCase):
         self.tell()
         guest = self.read()
         self.assertEqual(
-            (('numad',), (1,), True), (guest.placed_by, guest.mem_nodes, guest.mem_bound)
+            (('numad',), (1,), True), (guest.placed_by, guest.numatune_nodes, guest.mem_bound)
         )
 
     def test_a_file_that_cannot_be_understood_leaves_libvirts_answer(self):

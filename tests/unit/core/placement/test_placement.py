@@ -383,14 +383,14 @@ class PromiseTest(unittest.TestCase):
         self.assertEqual((4 * GIB, 2 * GIB), placed.mem_node_bytes)
 
     def test_a_guest_pinned_by_others_is_promised_its_memory_nodes(self):
-        pinned = guest(placed_by=('numatune',), mem_nodes=(0,))
+        pinned = guest(placed_by=('numatune',), numatune_nodes=(0,))
         promise = placement.new_promise(pinned, model.Placement(()), 7)
         self.assertEqual(
             ((), (0,), 'pinned'), (promise.cpu_nodes, promise.mem_nodes, promise.origin)
         )
 
     def test_memory_that_numatune_does_not_bind_is_where_the_pinned_vcpus_run(self):
-        pinned = guest(placed_by=('vcpupin',), cpu_nodes=(1,))
+        pinned = guest(placed_by=('vcpupin',), pinned_nodes=(1,))
         self.assertEqual((1,), placement.new_promise(pinned, model.Placement(()), 7).mem_nodes)
 
     def test_a_promise_counts_the_vcpus_that_are_online(self):

@@ -75,9 +75,9 @@ class BoundedTest(unittest.TestCase):
     def test_a_guest_bound_by_others_is_promised_what_its_node_has(self):
         for plugged, most in ((GIB, GIB), (None, 4 * GIB)):
             self.assertEqual(
-                most, self.bounded(6 * GIB, plugged, mem_nodes=(1,), mem_bound=True)[0]
+                most, self.bounded(6 * GIB, plugged, numatune_nodes=(1,), mem_bound=True)[0]
             )
-            self.assertEqual((6 * GIB, ()), self.bounded(6 * GIB, plugged, mem_nodes=(1,)))
+            self.assertEqual((6 * GIB, ()), self.bounded(6 * GIB, plugged, numatune_nodes=(1,)))
 
     def test_huge_pages_that_the_host_lacks_are_promised_as_asked(self):
         self.assertEqual((PIB, ()), self.bounded(PIB, GIB, page_bytes=2 * MIB))
