@@ -73,8 +73,8 @@ class ConstantHost:
         guests = self.guests if guests is None else guests
         demand, traffic, promised = ({n: 0.0 for n in self.ids} for _ in range(3))
         for guest in guests:
-            for n in guest.cpu_nodes:
-                demand[n] += guest.demand_cores / len(guest.cpu_nodes)
+            for n in guest.held_nodes:
+                demand[n] += guest.demand_cores / len(guest.held_nodes)
             total = sum(size for _, size in guest.bytes_by_node) or 1
             for n, size in guest.bytes_by_node:
                 traffic[n] += (guest.bandwidth_bytes_per_sec or 0.0) * size / total
@@ -125,11 +125,11 @@ class ConstantHost:
     @staticmethod
     def _moved(guest, part):
         if not part.mem_nodes:
-            return guest._replace(cpu_nodes=part.to_nodes)
+            return guest._replace(held_nodes=part.to_nodes)
         total = sum(size for _, size in guest.bytes_by_node)
         at = part.mem_nodes[:1]
         return guest._replace(
-            cpu_nodes=part.to_nodes,
+            held_nodes=part.to_nodes,
             home_nodes=part.to_nodes,
             mem_nodes=at,
             mem_node_bytes=(),

@@ -203,7 +203,7 @@ def _part(host_model: HostModel, guest: GuestModel, place: Place) -> plan_record
     return plan_records.PlanPart(
         guest.load.uuid,
         guest.load.name,
-        tuple(guest.load.cpu_nodes),
+        tuple(guest.load.held_nodes),
         host_model.node_ids(place.cpu_positions),
         () if place.mem_position is None else host_model.memory_nodes_at[place.mem_position],
         host_model.bytes_to_move(guest, place),

@@ -91,7 +91,7 @@ def _guest_load(
         name=sample.name,
         vcpus=known_promise.vcpus if guest is None else guest.vcpus_limit,
         memory_bytes=known_promise.memory_bytes,
-        cpu_nodes=known_promise.cpu_nodes if held is None else tuple(held),
+        held_nodes=known_promise.cpu_nodes if held is None else tuple(held),
         home_nodes=known_promise.cpu_nodes,
         mem_nodes=known_promise.mem_nodes,
         mem_node_bytes=known_promise.mem_node_bytes,

@@ -90,8 +90,8 @@ class GuestModel:
         """
         self.load = load
         self.effects: dict[Place, losses.Effect] = {}
-        self.cpu_positions = layout.positions(load.cpu_nodes)
-        self.home = layout.positions(load.home_nodes or load.cpu_nodes)
+        self.cpu_positions = layout.positions(load.held_nodes)
+        self.home = layout.positions(load.home_nodes or load.held_nodes)
         self.allowed = (
             None
             if load.allowed_cpu_counts is None

@@ -39,8 +39,8 @@ class GuestLoad(Record):
 
     :param vcpus: the most vCPUs that it may have; its nodes need a CPU for each
     :param memory_bytes: promised memory, which is what it may grow to
-    :param cpu_nodes: ids of the nodes that its CPUs are held to now; empty if it floats
-    :param home_nodes: ids of the nodes that it was promised, which are fewer than ``cpu_nodes``
+    :param held_nodes: ids of the nodes that its CPUs are held to now; empty if it floats
+    :param home_nodes: ids of the nodes that it was promised, which are fewer than ``held_nodes``
         while it is widened
     :param mem_nodes, mem_node_bytes: where its memory is promised, as in :class:`model.Promise`
     :param bytes_by_node: (node id, bytes of its memory there); empty if unknown
@@ -65,7 +65,7 @@ class GuestLoad(Record):
     name: str
     vcpus: int
     memory_bytes: int
-    cpu_nodes: tuple[int, ...] = ()
+    held_nodes: tuple[int, ...] = ()
     home_nodes: tuple[int, ...] = ()
     mem_nodes: tuple[int, ...] = ()
     mem_node_bytes: tuple[int, ...] = ()

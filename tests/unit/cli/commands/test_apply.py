@@ -76,7 +76,7 @@ class PlanTest(OperatingCase):
         situation = self.command_context().measure(5).situation
         self.assertEqual(
             [((0, 1), (0,))] * 2 + [((0,), (0,))],
-            [(guest.cpu_nodes, guest.home_nodes) for guest in situation.guests],
+            [(guest.held_nodes, guest.home_nodes) for guest in situation.guests],
         )
 
     def test_a_guest_that_may_be_widened_goes_home_only_where_no_agent_runs(self):

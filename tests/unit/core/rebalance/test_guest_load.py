@@ -111,7 +111,7 @@ class GuestLoadTest(unittest.TestCase):
 
     def test_a_widened_guest_has_a_home_node(self):
         load = load_of(sample(), widened_nodes={'uuid-g': (0, 1)})
-        self.assertEqual(((0, 1), (0,)), (load.cpu_nodes, load.home_nodes))
+        self.assertEqual(((0, 1), (0,)), (load.held_nodes, load.home_nodes))
 
     def test_a_guest_that_is_paused_is_fixed(self):
         self.assertEqual('', load_of(sample(cores=1.0)).why_fixed)

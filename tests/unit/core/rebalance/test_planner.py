@@ -31,7 +31,7 @@ def skewed(**fields):
 
 
 def count(host):
-    return [sum(guest.cpu_nodes == (n,) for guest in host.guests) for n in host.ids]
+    return [sum(guest.held_nodes == (n,) for guest in host.guests) for n in host.ids]
 
 
 def kinds(plans):
@@ -49,7 +49,7 @@ class FiveToOneTest(unittest.TestCase):
     def test_a_move_waits_until_regret_covers_its_cost(self):
         host = skewed()
         host.guests = [
-            guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
+            guest._replace(bytes_by_node=((guest.held_nodes[0], 16 * GIB),))
             for guest in host.guests
         ]
         options = OPTIONS._replace(bytes_per_tick=64 * GIB)
@@ -89,7 +89,7 @@ class CausesTest(unittest.TestCase):
         guests += [guest_load(f'c{at}', 4, 1, 2.0) for at in range(3)]
         host = ConstantHost((12, 12), (64 * GIB, 64 * GIB), guests, bandwidth_max=12e9)
         plans, _ = host.run(OPTIONS, 60)
-        bound = [guest.cpu_nodes for guest in host.guests if guest.name.startswith('m')]
+        bound = [guest.held_nodes for guest in host.guests if guest.name.startswith('m')]
         self.assertEqual({(0,), (1,)}, set(bound))
         first = next(move for plan in plans for move in plan.moves)
         self.assertEqual('bandwidth', first.reasons[0].code)
@@ -105,7 +105,7 @@ class CausesTest(unittest.TestCase):
         host = ConstantHost((4, 4), (8 * GIB,) * 2, guests)
         plans, _ = host.run(OPTIONS, 20)
         self.assertEqual(['move'], kinds(plans))
-        self.assertEqual((1,), host.guests[0].cpu_nodes)
+        self.assertEqual((1,), host.guests[0].held_nodes)
         self.assertEqual(8 * MIB, plans[[len(p.moves) for p in plans].index(1)].moves[0].bytes)
 
     def test_memory_is_fetched_where_the_cpus_cannot_go(self):
@@ -141,7 +141,7 @@ class CausesTest(unittest.TestCase):
         options = OPTIONS._replace(widen=False)
         plans, _ = host.run(options, 40)
         self.assertEqual(['swap'], kinds(plans))
-        self.assertEqual(2, len({guest.cpu_nodes for guest in host.guests if guest.name in 'ab'}))
+        self.assertEqual(2, len({guest.held_nodes for guest in host.guests if guest.name in 'ab'}))
 
     def test_a_swap_needs_room_for_a_first_step_on_either_node(self):
         enough = OPTIONS.reserve_bytes + 16 * MIB
@@ -179,7 +179,7 @@ class WidenTest(unittest.TestCase):
         host = self.host()
         plans, _ = host.run(OPTIONS, 20)
         self.assertEqual(['widen'], kinds(plans))
-        self.assertEqual((0, 1), host.guests[0].cpu_nodes)
+        self.assertEqual((0, 1), host.guests[0].held_nodes)
         self.assertEqual((0,), host.guests[0].home_nodes)
         self.assertEqual(0, plans[[len(p.moves) for p in plans].index(1)].moves[0].bytes)
 
@@ -191,7 +191,7 @@ class WidenTest(unittest.TestCase):
         ]
         plans, _ = host.run(OPTIONS, 60, memory=memory)
         self.assertEqual(['narrow'], kinds(plans))
-        self.assertEqual((0,), host.guests[0].cpu_nodes)
+        self.assertEqual((0,), host.guests[0].held_nodes)
 
     def test_a_guest_stays_wide_where_its_home_would_be_crowded(self):
         host = self.host()
@@ -388,7 +388,7 @@ class BudgetTest(unittest.TestCase):
     def test_a_late_tick_does_not_multiply_one_sample(self):
         host = skewed()
         host.guests = [
-            guest._replace(bytes_by_node=((guest.cpu_nodes[0], 160 * GIB),))
+            guest._replace(bytes_by_node=((guest.held_nodes[0], 160 * GIB),))
             for guest in host.guests
         ]
         plan, _ = planner.plan(
@@ -401,7 +401,7 @@ class RegretsTest(unittest.TestCase):
     def test_regrets_survive_a_restart(self):
         host = skewed()
         host.guests = [
-            guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
+            guest._replace(bytes_by_node=((guest.held_nodes[0], 16 * GIB),))
             for guest in host.guests
         ]
         _, memory = host.run(OPTIONS, 2)
@@ -432,7 +432,7 @@ class RegretsTest(unittest.TestCase):
     def test_guests_and_nodes_that_are_gone_are_dropped(self):
         host = skewed()
         host.guests = [
-            guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
+            guest._replace(bytes_by_node=((guest.held_nodes[0], 16 * GIB),))
             for guest in host.guests
         ]
         _, memory = host.run(OPTIONS, 2)
@@ -443,7 +443,7 @@ class RegretsTest(unittest.TestCase):
     def test_a_guest_that_must_not_be_touched_any_more_is_not_regretted(self):
         host = skewed()
         host.guests = [
-            guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
+            guest._replace(bytes_by_node=((guest.held_nodes[0], 16 * GIB),))
             for guest in host.guests
         ]
         _, memory = host.run(OPTIONS, 2)
