@@ -92,7 +92,7 @@ def unpromised_bytes(nodes: Sequence[model.NodeView], request: model.Request) ->
 
 
 def kinds_of_place(
-    inputs: PlacementInput, pressure_keys: Callable[[], Sequence[node_sets.Cost]]
+    inputs: PlacementInput, pressure_keys: Callable[[], Sequence[node_sets.PressureKey]]
 ) -> Iterator[tuple[str, list[Candidate]]]:
     """Yield (code, candidates) for each kind of place, the best kind first.
 
@@ -215,7 +215,9 @@ def _nearest_memory(inputs: PlacementInput, position: int) -> int | None:
 
 
 def _spans(
-    inputs: PlacementInput, bandwidth_min: float | None, pressure_keys: Sequence[node_sets.Cost]
+    inputs: PlacementInput,
+    bandwidth_min: float | None,
+    pressure_keys: Sequence[node_sets.PressureKey],
 ) -> list[Candidate]:
     room: list[tuple[float, ...]] = [
         (cpu_count, max(0, node_bytes))

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     #: Function that returns the distance between two positions.
     Distances = Callable[[int, int], float]
-    #: Sort key of a position.
-    Cost = tuple[float, ...]
+    #: Sort key of a position by its pressure.
+    PressureKey = tuple[float, ...]
     #: Set of positions, in ascending order.
     NodeSet = tuple[int, ...]
 
 #: The most sets of one size that are enumerated. If there are more, a search finds some of them.
 ENUMERATED_MAX = 300
-#: The most sets that are returned. If there are more, the cheapest are.
+#: The most sets that are returned. If there are more, the best are.
 RETURNED_MAX = 72
 #: Once there are this many neighbourhoods, those of further positions are not searched.
 _NEIGHBOURHOODS_MAX = 32
@@ -35,50 +35,54 @@ def smallest_sets(
     room: Sequence[tuple[float, ...]],
     need: tuple[float, ...],
     distances: Distances,
-    costs: Sequence[Cost] | None = None,
+    pressure_keys: Sequence[PressureKey] | None = None,
 ) -> list[NodeSet]:
     """List the smallest sets of positions whose room together covers the need.
 
     The list is complete if there are at most 300 sets of that size, as on any host of up to 10
     nodes, or for pairs of 25 nodes. On larger hosts, one set is searched for in each
     neighbourhood, such as a socket or the whole host. The search takes the nodes up to the lowest
-    cost that suffices, chooses the roomiest of these by a blend of resources, and exchanges them
-    for cheaper ones as long as the set still holds the guest.
+    pressure that suffices, chooses the roomiest of these by a blend of resources, and exchanges
+    them for better ones as long as the set still holds the guest.
 
     :param room: by position, the available amount of each resource
     :param need: the required amount of each resource, at least 0
     :param distances: a function that returns the distance between two positions
-    :param costs: the sort key of each position, of which the lowest is the best; None if all are
-        equal
+    :param pressure_keys: the sort key of each position, of which the lowest is the best; None if
+        all are equal
     :returns: ascending tuples, all of the same size; empty if all positions together do not
         suffice
     """
     all_positions = tuple(range(len(room)))
-    costs = costs or [(0,)] * len(room)
+    pressure_keys = pressure_keys or [(0,)] * len(room)
     if not all_positions or not _covers(room, need, all_positions):
         return []
     for size in range(_least_size(room, need), len(room) + 1):
         if comb(len(room), size) > ENUMERATED_MAX:
-            return _find_sets(_Search(room, need, costs), distances, size)
+            return _find_sets(_Search(room, need, pressure_keys), distances, size)
         sets = [
             positions
             for positions in combinations(all_positions, size)
             if _covers(room, need, positions)
         ]
         if sets:
-            return sets if len(sets) <= RETURNED_MAX else _cheapest(sets, costs, distances)
+            return (
+                sets if len(sets) <= RETURNED_MAX else _best_sets(sets, pressure_keys, distances)
+            )
     return []
 
 
-def _cheapest(sets: list[NodeSet], costs: Sequence[Cost], distances: Distances) -> list[NodeSet]:
-    """Return the cheapest sets in the given order; of equal ones, those with nearer positions."""
+def _best_sets(
+    sets: list[NodeSet], pressure_keys: Sequence[PressureKey], distances: Distances
+) -> list[NodeSet]:
+    """Return the best sets in the given order; of equal ones, those with nearer positions."""
 
-    def sort_key(positions: NodeSet) -> tuple[list[float], float, list[Cost]]:
-        own_costs = sorted([costs[position] for position in positions], reverse=True)
+    def sort_key(positions: NodeSet) -> tuple[list[float], float, list[PressureKey]]:
+        own_keys = sorted([pressure_keys[position] for position in positions], reverse=True)
         return (
-            [cost[0] for cost in own_costs],
+            [key[0] for key in own_keys],
             sum([distances(a, b) for a, b in combinations(positions, 2)]),
-            own_costs,
+            own_keys,
         )
 
     kept_sets = set(sorted(sets, key=sort_key)[:RETURNED_MAX])
@@ -141,15 +145,18 @@ def _neighbourhoods(count: int, distances: Distances) -> Iterable[frozenset[int]
 
 
 class _Search:
-    """Search for sets of positions by their room, as a share of the need, and their cost."""
+    """Search for sets of positions by their room, as a share of the need, and their pressure."""
 
-    __slots__ = ('room', 'need', 'costs', 'values')
+    __slots__ = ('room', 'need', 'pressure_keys', 'values')
 
     def __init__(
-        self, room: Sequence[tuple[float, ...]], need: tuple[float, ...], costs: Sequence[Cost]
+        self,
+        room: Sequence[tuple[float, ...]],
+        need: tuple[float, ...],
+        pressure_keys: Sequence[PressureKey],
     ) -> None:
         resources = [resource for resource, required in enumerate(need) if required]
-        self.room, self.need, self.costs = room, need, costs
+        self.room, self.need, self.pressure_keys = room, need, pressure_keys
         ratios = [
             [min(1.0, amounts[resource] / need[resource]) for resource in resources]
             for amounts in room
@@ -173,46 +180,47 @@ class _Search:
         return None
 
     def best(self, positions: Iterable[int], size: int) -> NodeSet | None:
-        """Return the cheapest set of ``size`` positions that is found; None if none suffices."""
-        costs = self.costs
-        by_cost = sorted(positions, key=costs.__getitem__)
+        """Return the best set of ``size`` positions that is found; None if none suffices."""
+        pressure_keys = self.pressure_keys
+        by_pressure = sorted(positions, key=pressure_keys.__getitem__)
         level_sizes = [
             count
-            for count in range(size, len(by_cost) + 1)
-            if count == len(by_cost) or costs[by_cost[count]][0] != costs[by_cost[count - 1]][0]
+            for count in range(size, len(by_pressure) + 1)
+            if count == len(by_pressure)
+            or pressure_keys[by_pressure[count]][0] != pressure_keys[by_pressure[count - 1]][0]
         ]
         low, high = 0, len(level_sizes) - 1
-        fallback = None if high < 0 else self.roomiest(by_cost, size)
+        fallback = None if high < 0 else self.roomiest(by_pressure, size)
         if not fallback:
             return None
         while low < high:
             middle = (low + high) // 2
-            if self.roomiest(by_cost[: level_sizes[middle]], size):
+            if self.roomiest(by_pressure[: level_sizes[middle]], size):
                 high = middle
             else:
                 low = middle + 1
-        allowed = by_cost[: level_sizes[low]]
+        allowed = by_pressure[: level_sizes[low]]
         return self._exchange(self.roomiest(allowed, size) or fallback, allowed)
 
     def _exchange(self, selection: list[int], allowed: list[int]) -> NodeSet:
-        """Exchange each position, costliest first, for the cheapest one that still suffices."""
+        """Exchange each position, worst first, for the best one that still suffices."""
         kept_positions = set(selection)
-        for costly_position in sorted(selection, key=self.costs.__getitem__, reverse=True):
+        for worse_position in sorted(selection, key=self.pressure_keys.__getitem__, reverse=True):
             other_positions = [
-                position for position in kept_positions if position != costly_position
+                position for position in kept_positions if position != worse_position
             ]
             shortfalls = [
                 required - sum([self.room[position][resource] for position in other_positions])
                 for resource, required in enumerate(self.need)
             ]
-            for cheaper_position in allowed:
-                if self.costs[cheaper_position] >= self.costs[costly_position]:
+            for better_position in allowed:
+                if self.pressure_keys[better_position] >= self.pressure_keys[worse_position]:
                     break
-                if cheaper_position not in kept_positions and all(
+                if better_position not in kept_positions and all(
                     amount >= required
-                    for amount, required in zip(self.room[cheaper_position], shortfalls)
+                    for amount, required in zip(self.room[better_position], shortfalls)
                 ):
-                    kept_positions.remove(costly_position)
-                    kept_positions.add(cheaper_position)
+                    kept_positions.remove(worse_position)
+                    kept_positions.add(better_position)
                     break
         return tuple(sorted(kept_positions))

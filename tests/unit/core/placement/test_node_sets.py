@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest that spans nodes gets the smallest sets that hold it, the nearest or cheapest first."""
+"""A guest that spans nodes gets the smallest sets that hold it, the nearest or best first."""
 
 import unittest
 from unittest import mock
@@ -54,28 +54,28 @@ class SmallestTest(unittest.TestCase):
         ),
         st.tuples(st.integers(1, 30), st.integers(0, 30)),
     )
-    def test_each_set_found_with_costs_holds_the_guest(self, drawn, need):
-        room, costs = (
+    def test_each_set_found_by_pressure_holds_the_guest(self, drawn, need):
+        room, pressure_keys = (
             [node_room[:2] for node_room in drawn],
             [node_room[2:] for node_room in drawn],
         )
         with mock.patch.object(node_sets, 'ENUMERATED_MAX', 0):
-            sets = node_sets.smallest_sets(room, need, apart, costs)
+            sets = node_sets.smallest_sets(room, need, apart, pressure_keys)
         self.assertEqual(bool(node_sets.smallest_sets(room, need, apart)), bool(sets))
         for chosen in sets:
             self.assertEqual(sorted(set(chosen)), list(chosen))
             for kind in (0, 1):
                 self.assertGreaterEqual(sum(room[at][kind] for at in chosen), need[kind])
 
-    def test_among_equal_nodes_the_cheapest_are_found(self):
-        room, costs = [(2, 4)] * 24, [(at * 7 % 24,) for at in range(24)]
-        cheapest = tuple(sorted(sorted(range(24), key=costs.__getitem__)[:4]))
-        self.assertIn(cheapest, node_sets.smallest_sets(room, (8, 8), apart, costs))
+    def test_among_equal_nodes_the_best_are_found(self):
+        room, pressure_keys = [(2, 4)] * 24, [(at * 7 % 24,) for at in range(24)]
+        best = tuple(sorted(sorted(range(24), key=pressure_keys.__getitem__)[:4]))
+        self.assertIn(best, node_sets.smallest_sets(room, (8, 8), apart, pressure_keys))
 
-    def test_the_cheapest_nodes_are_found_in_each_socket(self):
-        room, costs = [(2, 4)] * 24, [(at % 12,) for at in range(24)]
+    def test_the_best_nodes_are_found_in_each_socket(self):
+        room, pressure_keys = [(2, 4)] * 24, [(at % 12,) for at in range(24)]
         sets = node_sets.smallest_sets(
-            room, (6, 6), lambda a, b: 11 if a // 12 == b // 12 else 32, costs
+            room, (6, 6), lambda a, b: 11 if a // 12 == b // 12 else 32, pressure_keys
         )
         self.assertLessEqual({(0, 1, 2), (12, 13, 14)}, set(sets))
 
@@ -87,10 +87,10 @@ class SmallestTest(unittest.TestCase):
         for chosen in sets:
             self.assertEqual(4, len(chosen))
 
-    def test_the_cheapest_and_nearest_of_many_sets_are_returned(self):
-        room, costs = [(1, 1)] * 24, [(at % 12,) for at in range(24)]
+    def test_the_best_and_nearest_of_many_sets_are_returned(self):
+        room, pressure_keys = [(1, 1)] * 24, [(at % 12,) for at in range(24)]
         sets = node_sets.smallest_sets(
-            room, (2, 0), lambda a, b: 11 if a // 12 == b // 12 else 32, costs
+            room, (2, 0), lambda a, b: 11 if a // 12 == b // 12 else 32, pressure_keys
         )
         self.assertEqual(node_sets.RETURNED_MAX, len(sets))
         self.assertLessEqual({(0, 1), (12, 13), (0, 12)}, set(sets))
