@@ -236,26 +236,27 @@ def _burst_gain(host_model: HostModel, guest: GuestModel, place: Place) -> float
     host_loss = host_model.host_loss
     if not any(host_loss.burst_cores[n] for n in place.cpu_positions):
         return 0.0
-    nodes = place.cpu_positions
+    positions = place.cpu_positions
     demand = host_loss.levelled_demand()
     if len(guest.cpu_positions) == 1:
         demand[guest.cpu_positions[0]] -= guest.demand_cores
-        losses.level_out(demand, host_loss.cores, nodes, guest.demand_cores)
+        losses.level_out(demand, host_loss.cores, positions, guest.demand_cores)
     apart_cores = sum(
         host_loss.waiting_at(n, demand) - losses.waiting(demand[n], host_loss.cores[n], 0.0)
-        for n in nodes
+        for n in positions
     )
     total_demand, total_cores = (
-        sum(values[n] for n in nodes) for values in (demand, host_loss.cores)
+        sum(values[n] for n in positions) for values in (demand, host_loss.cores)
     )
-    common_burst = sum(host_loss.burst_cores[n] ** 2 for n in nodes) ** 0.5
+    common_burst = sum(host_loss.burst_cores[n] ** 2 for n in positions) ** 0.5
     together_cores = losses.waiting(total_demand, total_cores, common_burst) - losses.waiting(
         total_demand, total_cores, 0.0
     )
     shared_demand = sum(
         spanning_demand
-        for spanned_nodes, spanning_demand in host_loss.spanning_cores.items()
-        if spanned_nodes != guest.cpu_positions and len(set(spanned_nodes).intersection(nodes)) > 1
+        for spanned_positions, spanning_demand in host_loss.spanning_cores.items()
+        if spanned_positions != guest.cpu_positions
+        and len(set(spanned_positions).intersection(positions)) > 1
     )
     return max(
         0.0,

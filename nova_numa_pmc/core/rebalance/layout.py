@@ -184,10 +184,15 @@ class Layout:
             rebalance_options.min_gain_cores,
             NOISE_RATIO * sum(node.cores for node in merged.nodes),
         )
-        self.nodes_at = tuple(tuple(view.nodes[n].id for n in group) for group in members)
+        self.nodes_at = tuple(
+            tuple(view.nodes[member].id for member in group) for group in members
+        )
         # A memory domain may have nodes without memory, which must not be in cpuset.mems.
         self.memory_nodes_at = tuple(
-            tuple(view.nodes[n].id for n in group if view.nodes[n].capacity_bytes != 0) or ids
+            tuple(
+                view.nodes[member].id for member in group if view.nodes[member].capacity_bytes != 0
+            )
+            or ids
             for group, ids in zip(members, self.nodes_at)
         )
         self.position_of_node = {

@@ -160,15 +160,15 @@ def burst(demand: float, cores: float, waited: float) -> float:
 
 
 def level_out(
-    demand: list[float], cores: Sequence[float], nodes: Collection[int], amount: float
+    demand: list[float], cores: Sequence[float], positions: Collection[int], amount: float
 ) -> None:
-    """Add ``amount`` cores of demand to ``nodes``, to those with the lowest D / C first.
+    """Add ``amount`` cores of demand to ``positions``, to those with the lowest D / C first.
 
     :param demand: D by position, which is changed in place
     :param cores: C by position
     """
-    if len(nodes) == 2:  # for speed alone, as most hosts have two nodes
-        first, second = nodes
+    if len(positions) == 2:  # for speed alone, as most hosts have two nodes
+        first, second = positions
         level = (demand[first] + demand[second] + amount) / (cores[first] + cores[second])
         if level * cores[first] < demand[first]:
             demand[second] += amount
@@ -177,7 +177,7 @@ def level_out(
         else:
             demand[first], demand[second] = level * cores[first], level * cores[second]
         return
-    order = sorted(nodes, key=lambda n: demand[n] / cores[n])
+    order = sorted(positions, key=lambda n: demand[n] / cores[n])
     total_demand, total_cores, level = amount, 0.0, 0.0
     for rank, n in enumerate(order, 1):
         total_demand += demand[n]
@@ -321,8 +321,8 @@ class HostLoss:
         """
         demand = list(self.demand_cores if demand_cores is None else demand_cores)
         spanning = self.spanning_cores if spanning_cores is None else spanning_cores
-        for nodes in sorted(spanning, key=lambda nodes: (len(nodes), nodes)):
-            level_out(demand, self.cores, nodes, max(0.0, spanning[nodes]))
+        for positions in sorted(spanning, key=lambda positions: (len(positions), positions)):
+            level_out(demand, self.cores, positions, max(0.0, spanning[positions]))
         return demand
 
     def waiting_at(self, n: int, demand_cores: Sequence[float]) -> float:

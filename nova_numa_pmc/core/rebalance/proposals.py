@@ -220,22 +220,22 @@ def _widening_proposals(
     host_loss = host_model.host_loss
     demand = host_loss.levelled_demand() if host_loss.spanning_cores else host_loss.demand_cores
     # Because of bursts, cores may be idle at times even if demand exceeds capacity on average.
-    idle_nodes = [
+    idle_positions = [
         n
         for n in host_model.positions_with_cpus
         if host_model.cpu_known[n]
         and host_loss.waiting_at(n, demand) + host_loss.cores[n] - demand[n]
         > host_model.min_gain_cores
     ]
-    if not idle_nodes:
+    if not idle_positions:
         return
-    crowded_nodes = {
+    crowded_positions = {
         n
         for n in host_model.positions_with_cpus
         if host_loss.waiting_at(n, demand) > host_model.min_gain_cores
     }
     for positions, guests in sorted(_guests_by_place(movable_guests).items()):
-        if not crowded_nodes.intersection(positions):
+        if not crowded_positions.intersection(positions):
             continue
         guests_by_access_rate = [
             guest for guest in guests if guest.demand_cores > host_model.min_gain_cores
@@ -244,7 +244,7 @@ def _widening_proposals(
             key=lambda guest: (guest.stalls_per_ns / guest.demand_cores, -guest.demand_cores)
         )
         for guest in guests_by_access_rate[:_SWAPPED_MAX]:
-            for n in idle_nodes:
+            for n in idle_positions:
                 # If accesses are not counted, the gain from cores that are idle only between
                 # bursts may be less than the unknown loss to distance.
                 is_worthwhile = (
