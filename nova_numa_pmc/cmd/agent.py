@@ -215,7 +215,7 @@ def to_lines(published: Publication) -> list[str]:
     lines = ['over %.3g s, source: %s' % (published.interval_s, published.source or 'none')]
     for node, remote_ratio, demand_now_cores in published.by_node():
         demand = 'unknown' if node.demand_cores is None else '%.2f' % node.demand_cores
-        traffic = (
+        bandwidth = (
             'unknown'
             if node.bandwidth_bytes_per_sec is None
             else '%.2f GB/s' % (node.bandwidth_bytes_per_sec / 1e9)
@@ -228,7 +228,7 @@ def to_lines(published: Publication) -> list[str]:
                 demand,
                 node.cores,
                 'unknown' if demand_now_cores is None else '%.2f' % demand_now_cores,
-                traffic,
+                bandwidth,
                 'unknown' if remote_ratio is None else '%.2f %%' % (100 * remote_ratio),
                 (node.promised_bytes or 0) / 2**30,
                 (node.capacity_bytes or 0) / 2**30,

@@ -228,7 +228,7 @@ def traffic_per_core(
     return 100 * sum(known_bandwidths) / hundredths
 
 
-def expected_traffic(
+def expected_bandwidth(
     demand_cores: float, intensity: float, bytes_per_core_sec: float | None
 ) -> float | None:
     """Return a guest's expected traffic [bytes/s]; None if the traffic per core is unknown.
@@ -264,7 +264,7 @@ def request(
         tuple(device_nodes),
         policy_of(guest),
         demand_cores,
-        expected_traffic(demand_cores, intensity_of(guest), history.bytes_per_core_sec),
+        expected_bandwidth(demand_cores, intensity_of(guest), history.bytes_per_core_sec),
         guest.placed_by,
         guest.override == model.IGNORE,
     )

@@ -26,7 +26,7 @@ def lines_per_sec(sample: GuestSample) -> float | None:
     return None
 
 
-def traffic_by_guest(
+def bandwidth_by_guest(
     samples: Sequence[GuestSample], nodes: Sequence[NodeSample]
 ) -> dict[str, float]:
     """Return {uuid: DRAM traffic [bytes/s]} of the guests whose traffic is known.

@@ -23,7 +23,7 @@ class Search:
         self.host_loss = self.host_model.host_loss
         self.guests = sorted(
             (guest for guest in self.host_model.guests.values() if guest.movable),
-            key=lambda model: -(model.demand_cores + 4 * model.traffic_bytes_per_sec * 1e-10),
+            key=lambda model: -(model.demand_cores + 4 * model.bandwidth_bytes_per_sec * 1e-10),
         )
         self.left = [
             sum(model.demand_cores for model in self.guests[at:])

@@ -71,13 +71,13 @@ class ConstantHost:
     def situation(self, guests=None):
         """Return what a perfect measurement sees; ``guests`` may be given with noise."""
         guests = self.guests if guests is None else guests
-        demand, traffic, promised = ({n: 0.0 for n in self.ids} for _ in range(3))
+        demand, bandwidths, promised = ({n: 0.0 for n in self.ids} for _ in range(3))
         for guest in guests:
             for n in guest.held_nodes:
                 demand[n] += guest.demand_cores / len(guest.held_nodes)
             total = sum(size for _, size in guest.bytes_by_node) or 1
             for n, size in guest.bytes_by_node:
-                traffic[n] += (guest.bandwidth_bytes_per_sec or 0.0) * size / total
+                bandwidths[n] += (guest.bandwidth_bytes_per_sec or 0.0) * size / total
             for n in guest.mem_nodes:
                 promised[n] += guest.memory_bytes / len(guest.mem_nodes)
         nodes = tuple(
@@ -88,7 +88,7 @@ class ConstantHost:
                 capacity,
                 int(promised[n]),
                 demand_cores=demand[n],
-                bandwidth_bytes_per_sec=traffic[n],
+                bandwidth_bytes_per_sec=bandwidths[n],
                 bandwidth_max_bytes_per_sec=self.bandwidth_max,
             )
             for n, cores, capacity in zip(self.ids, self.cores, self.capacity_bytes)

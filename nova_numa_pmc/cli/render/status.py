@@ -252,7 +252,7 @@ def to_data(host: HostStatus) -> dict[str, Any]:
                 'demand_cores': status.demand_history.demand.figures()
                 if status.demand_history
                 else {},
-                'bandwidth_bytes_per_sec': status.demand_history.traffic.figures()
+                'bandwidth_bytes_per_sec': status.demand_history.bandwidth.figures()
                 if status.demand_history
                 else {},
                 'pinned': {name: format_cpulist(cpus) for name, cpus in status.pinned},

@@ -31,19 +31,19 @@ def of_flavor(histories: Histories, flavor: str | None) -> model.DemandHistory:
     """
     sums = sums_by_flavor(histories)
     guests, cores_per_vcpu_sum = sums.get(flavor) or sums.get(None, (0, 0.0))
-    cores_sum = traffic_sum = 0.0
+    cores_sum = bandwidth_sum = 0.0
     for history in histories.guests.values():
         if (
             history.cores_per_vcpu is not None  # measured for long enough
             and history.demand.day.mean is not None
-            and history.traffic.day.mean is not None
+            and history.bandwidth.day.mean is not None
         ):
             cores_sum += history.demand.day.mean
-            traffic_sum += history.traffic.day.mean
+            bandwidth_sum += history.bandwidth.day.mean
     return model.DemandHistory(
         guests,
         cores_per_vcpu_sum,
-        traffic_sum / cores_sum if 100 * cores_sum >= TRAFFIC_DEMAND_MIN_HUNDREDTHS else None,
+        bandwidth_sum / cores_sum if 100 * cores_sum >= TRAFFIC_DEMAND_MIN_HUNDREDTHS else None,
     )
 
 

@@ -14,7 +14,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.demand.streams import Horizon, Stream, bin_of
 from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.core.rates import shares
-from nova_numa_pmc.core.traffic import traffic_by_guest
+from nova_numa_pmc.core.traffic import bandwidth_by_guest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,18 +80,18 @@ class UsageHistory:
     """History of one guest, or of everything else on one node.
 
     :ivar demand: CPU time that was used and waited for [cores]
-    :ivar traffic: DRAM traffic [bytes/s]
+    :ivar bandwidth: DRAM traffic [bytes/s]
     """
 
-    __slots__ = ('demand', 'traffic')
+    __slots__ = ('demand', 'bandwidth')
 
-    def __init__(self, demand: Series | None = None, traffic: Series | None = None) -> None:
+    def __init__(self, demand: Series | None = None, bandwidth: Series | None = None) -> None:
         self.demand = demand or Series(CORES_UNIT)
-        self.traffic = traffic or Series(BYTES_UNIT)
+        self.bandwidth = bandwidth or Series(BYTES_UNIT)
 
     def streams(self) -> tuple[Stream, ...]:
         """Return all streams."""
-        return self.demand.minutes, self.demand.day, self.traffic.minutes, self.traffic.day
+        return self.demand.minutes, self.demand.day, self.bandwidth.minutes, self.bandwidth.day
 
 
 class GuestHistory(UsageHistory):
@@ -114,9 +114,9 @@ class GuestHistory(UsageHistory):
         seen_s: float = 0.0,
         measured_s: float = 0.0,
         demand: Series | None = None,
-        traffic: Series | None = None,
+        bandwidth: Series | None = None,
     ) -> None:
-        super().__init__(demand, traffic)
+        super().__init__(demand, bandwidth)
         self.flavor, self.vcpus, self.seen_s = flavor, vcpus, seen_s
         self.measured_s = measured_s
         self.run_weights: dict[int, float] = {}
@@ -188,22 +188,22 @@ class Histories:
             return
         self.clock_s += elapsed_s
         weights = self.minutes.advance(elapsed_s), self.day.advance(elapsed_s)
-        traffic = traffic_by_guest(sample.guests, sample.nodes)
+        bandwidths = bandwidth_by_guest(sample.guests, sample.nodes)
         for guest_sample in sample.guests:
             self._add_guest_sample(
                 guest_sample,
                 guests.get(guest_sample.uuid),
                 promises.get(guest_sample.uuid),
-                traffic.get(guest_sample.uuid),
+                bandwidths.get(guest_sample.uuid),
                 weights,
                 elapsed_s,
             )
-        for node, cores, bytes_per_sec in non_guest_loads(sample, promises, traffic):
+        for node, cores, bytes_per_sec in non_guest_loads(sample, promises, bandwidths):
             history = self.non_guest.setdefault(node, UsageHistory())
             if cores is not None:
                 history.demand.add(cores, weights)
             if bytes_per_sec is not None:
-                history.traffic.add(bytes_per_sec, weights)
+                history.bandwidth.add(bytes_per_sec, weights)
         self.recent.append(
             (
                 self.clock_s,
@@ -226,7 +226,7 @@ class Histories:
             return None, None
         return (
             _minimum([cores.get(node) for _, cores, _ in self.recent[1:]]),
-            _minimum([traffic.get(node) for _, _, traffic in self.recent[1:]]),
+            _minimum([bandwidths.get(node) for _, _, bandwidths in self.recent[1:]]),
         )
 
     def _add_guest_sample(
@@ -255,7 +255,7 @@ class Histories:
             history.measured_s += elapsed_s
         history.demand.add(demand_cores, weights)
         if bytes_per_sec is not None:
-            history.traffic.add(bytes_per_sec, weights)
+            history.bandwidth.add(bytes_per_sec, weights)
         if not moved:  # a guest that moved was at its place for only a part of the interval
             for node, cores in sample.cores_by_node:
                 history.run_weights[node] = history.run_weights.get(node, 0.0) + weights[0] * cores
@@ -307,7 +307,7 @@ def uses_floating_pool(promise: model.Promise | None) -> bool:
 
 
 def non_guest_loads(
-    sample: Sample, promises: Mapping[str, model.Promise], traffic: Mapping[str, float]
+    sample: Sample, promises: Mapping[str, model.Promise], bandwidths: Mapping[str, float]
 ) -> list[tuple[int, float | None, float | None]]:
     """Return the load on each node in an interval that did not come from guests.
 
@@ -318,11 +318,11 @@ def non_guest_loads(
     :returns: (node id, cores, bytes/s), the last two None if unknown
     """
     guest_cores: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
-    guest_traffic: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
+    guest_bandwidths: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
     for guest in sample.guests:
         if not uses_floating_pool(promises.get(guest.uuid)):
             continue
-        demand_cores, bytes_per_sec = guest.demand_cores, traffic.get(guest.uuid)
+        demand_cores, bytes_per_sec = guest.demand_cores, bandwidths.get(guest.uuid)
         cpu_shares, mem_shares = shares(guest.cores_by_node), shares(guest.bytes_by_node)
         if demand_cores and not cpu_shares:
             guest_cores = None
@@ -330,15 +330,15 @@ def non_guest_loads(
             for node, share in cpu_shares.items():
                 guest_cores[node] = guest_cores.get(node, 0.0) + share * demand_cores
         if bytes_per_sec is None or (bytes_per_sec and not mem_shares):
-            guest_traffic = None
-        if guest_traffic is not None and bytes_per_sec is not None:
+            guest_bandwidths = None
+        if guest_bandwidths is not None and bytes_per_sec is not None:
             for node, share in mem_shares.items():
-                guest_traffic[node] = guest_traffic.get(node, 0.0) + share * bytes_per_sec
+                guest_bandwidths[node] = guest_bandwidths.get(node, 0.0) + share * bytes_per_sec
     return [
         (
             node.id,
             _remainder(node.demand_cores, guest_cores, node.id),
-            _remainder(node.bandwidth_bytes_per_sec, guest_traffic, node.id),
+            _remainder(node.bandwidth_bytes_per_sec, guest_bandwidths, node.id),
         )
         for node in sample.nodes
     ]

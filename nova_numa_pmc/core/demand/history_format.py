@@ -97,7 +97,7 @@ def _series_data(
             _stream_data(stream, scale)
             for stream, scale in zip((series.minutes, series.day), scales)
         ]
-        for name, series in (('demand', history.demand), ('traffic', history.traffic))
+        for name, series in (('demand', history.demand), ('traffic', history.bandwidth))
     }
 
 
@@ -122,13 +122,13 @@ def _rounded(value: float) -> float:
 
 
 def _series_from_data(data: Any) -> tuple[Series, Series]:
-    demand, traffic = (
+    demand, bandwidth = (
         Series(
             unit, *(_stream_from_data(values) for values in json_values.sequence(data[name], 2, 2))
         )
         for name, unit in (('demand', CORES_UNIT), ('traffic', BYTES_UNIT))
     )
-    return demand, traffic
+    return demand, bandwidth
 
 
 def _stream_from_data(values: Any) -> Stream:

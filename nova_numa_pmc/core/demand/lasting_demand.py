@@ -103,12 +103,12 @@ class Charge(Record):
     """What a guest is charged, and on which nodes.
 
     :param demand: its demand for CPU time
-    :param traffic: its DRAM traffic; None if unknown
+    :param bandwidth: its DRAM traffic; None if unknown
     :param cpu_shares, mem_shares: {node id: share of its demand, or of its traffic}
     """
 
     demand: Amount
-    traffic: Amount | None
+    bandwidth: Amount | None
     cpu_shares: dict[int, float]
     mem_shares: dict[int, float]
 
@@ -214,8 +214,11 @@ class LastingDemand:
                 _compose_demand(
                     node.bandwidth_bytes_per_sec,
                     bytes_per_sec,
-                    non_guest.traffic,
-                    [(charge.traffic, charge.mem_shares.get(node.id, 0.0)) for charge in charges],
+                    non_guest.bandwidth,
+                    [
+                        (charge.bandwidth, charge.mem_shares.get(node.id, 0.0))
+                        for charge in charges
+                    ],
                 ),
                 node.bandwidth_max_bytes_per_sec,
                 node.link_ratio,
@@ -300,17 +303,17 @@ class LastingDemand:
         """Return a guest's charge; None if its demand is unknown."""
         history = self._histories.guests.get(uuid)
         demand: Amount
-        traffic: Amount | None
+        bandwidth: Amount | None
         if promise is not None and (
             not promise.started or promise.since_ns > self._now_ns - NOT_YET_MEASURED_NS
         ):
-            demand, traffic = self._expected_demand(uuid, promise, history)
+            demand, bandwidth = self._expected_demand(uuid, promise, history)
         elif sample is None or history is None or history.demand.day.mean is None:
             return None  # what it uses is part of the history of everything else
         else:
-            demand, traffic = history.demand, history.traffic
-            if traffic.day.mean is None:
-                traffic = None
+            demand, bandwidth = history.demand, history.bandwidth
+            if bandwidth.day.mean is None:
+                bandwidth = None
         cpu_shares = self._shares_by_node(
             promise and promise.cpu_nodes, history.run_weights_at(promise) if history else None
         )
@@ -319,7 +322,7 @@ class LastingDemand:
             if promise and promise.mem_nodes
             else cpu_shares
         )
-        return Charge(demand, traffic, cpu_shares, mem_shares)
+        return Charge(demand, bandwidth, cpu_shares, mem_shares)
 
     def _expected_demand(
         self, uuid: str, promise: model.Promise, history: GuestHistory | None
@@ -339,18 +342,20 @@ class LastingDemand:
         if demand_history.bytes_per_core_sec is not None:
             intensity = intensity_of(guest) if guest else INTENSITY[DEFAULT_INTENSITY]
             bytes_per_sec = cores * demand_history.bytes_per_core_sec * intensity
-        measured_cores = measured_traffic = None
+        measured_cores = measured_bandwidth = None
         if history is not None:
             measured_cores = history.demand.minutes.mean
-            measured_traffic = history.traffic.minutes.mean
+            measured_bandwidth = history.bandwidth.minutes.mean
             if history.measured_s >= REPRESENTATIVE_MIN_S and history.demand.day.mean is not None:
                 cores = history.demand.day.mean
                 bytes_per_sec = (
-                    bytes_per_sec if history.traffic.day.mean is None else history.traffic.day.mean
+                    bytes_per_sec
+                    if history.bandwidth.day.mean is None
+                    else history.bandwidth.day.mean
                 )
         return (
             ExpectedDemand(cores, measured_cores),
-            ExpectedDemand(bytes_per_sec, measured_traffic),
+            ExpectedDemand(bytes_per_sec, measured_bandwidth),
         )
 
     def _shares_by_node(

@@ -96,10 +96,10 @@ def _rank_single(
     view, request, position = inputs.view, inputs.request, candidate.cpu_positions[0]
     node = nodes[position]
     mem_positions = candidate.mem_positions or candidate.cpu_positions
-    traffic, mem_position = _traffic(request), mem_positions[0]
-    pressure = _pressure(node, _demand(request), 0 if mem_position != position else traffic)
+    bandwidth, mem_position = _bandwidth(request), mem_positions[0]
+    pressure = _pressure(node, _demand(request), 0 if mem_position != position else bandwidth)
     if mem_position != position:
-        pressure = max(pressure, _pressure(nodes[mem_position], None, traffic))
+        pressure = max(pressure, _pressure(nodes[mem_position], None, bandwidth))
     cores = node.cores or 1.0
     distance = _distance(inputs, candidate)
     promised_ratio = _promised_ratio(inputs, mem_positions)
@@ -136,7 +136,9 @@ def pressures_with(
                 _demand(inputs.request) * (nodes[position].cores / cores)
                 if position in candidate.cpu_positions
                 else None,
-                _traffic(inputs.request) / len(mem_positions) if position in mem_positions else 0,
+                _bandwidth(inputs.request) / len(mem_positions)
+                if position in mem_positions
+                else 0,
             )
             for position in {*candidate.cpu_positions, *mem_positions}
         ),
@@ -200,7 +202,7 @@ def _demand(request: Request) -> float:
     return request.demand_cores
 
 
-def _traffic(request: Request) -> float:
+def _bandwidth(request: Request) -> float:
     return request.bandwidth_bytes_per_sec or 0
 
 

@@ -34,14 +34,14 @@ def guest_loads(
     :param now_ns: CLOCK_BOOTTIME; None if no guest is to count as just placed
     :param host, measured_since_ns: as in :func:`eligibility.why_not`
     """
-    traffic_by_guest = traffic.traffic_by_guest(sample.guests, sample.nodes)
+    bandwidth_by_guest = traffic.bandwidth_by_guest(sample.guests, sample.nodes)
     return tuple(
         _guest_load(
             guest_sample,
             guests.get(guest_sample.uuid),
             promises.get(guest_sample.uuid),
             view,
-            traffic_by_guest.get(guest_sample.uuid),
+            bandwidth_by_guest.get(guest_sample.uuid),
             (widened_nodes or {}).get(guest_sample.uuid),
             now_ns,
             host,

@@ -192,7 +192,7 @@ class HostModel(Layout):
             self._cpu_shares(guest, cpu_positions),
             mem_shares,
             guest.stalls_per_ns,
-            guest.traffic_bytes_per_sec,
+            guest.bandwidth_bytes_per_sec,
             self.latencies_ns,
             counts_queueing=guest.counted,
         )
@@ -215,7 +215,7 @@ class HostModel(Layout):
         maximum = self.nodes[n].bandwidth_max_bytes_per_sec
         if not self.bandwidth_known or not maximum:
             return float('inf')
-        unused = maximum - self.host_loss.traffic_bytes_per_sec[n]
+        unused = maximum - self.host_loss.bandwidth_bytes_per_sec[n]
         return SPARE_RATIO * max(0.0, unused)
 
     def _cpu_shares(self, guest: GuestModel, positions: tuple[int, ...]) -> losses.Shares:

@@ -54,7 +54,7 @@ class GuestModel:
     :ivar promised_bytes: {position: bytes promised}
     :ivar demand_cores: its demand
     :ivar stalls_per_ns: accesses per second · 1e-9 / MLP, scaled up to its demand
-    :ivar traffic_bytes_per_sec: DRAM traffic, scaled up to its demand
+    :ivar bandwidth_bytes_per_sec: DRAM traffic, scaled up to its demand
     :ivar counted: whether its accesses were counted; otherwise ``stalls_per_ns`` is assumed, and
         used only for the distance
     :ivar effect: its effect on the host at its present place
@@ -73,7 +73,7 @@ class GuestModel:
         'promised_bytes',
         'demand_cores',
         'stalls_per_ns',
-        'traffic_bytes_per_sec',
+        'bandwidth_bytes_per_sec',
         'counted',
         'effect',
         'movable',
@@ -110,7 +110,7 @@ class GuestModel:
         if lines_per_sec is None:
             lines_per_sec = ASSUMED_LINES_PER_CORE_SEC * served_cores
         self.stalls_per_ns = lines_per_sec * scale * 1e-9 / mlp
-        self.traffic_bytes_per_sec = (load.bandwidth_bytes_per_sec or 0.0) * scale
+        self.bandwidth_bytes_per_sec = (load.bandwidth_bytes_per_sec or 0.0) * scale
         cores_by_position = layout.sum_by_position(load.cores_by_node)
         self.cpu_shares = shares_of(
             {n: cores_by_position.get(n, 0.0) for n in self.cpu_positions}
@@ -122,7 +122,7 @@ class GuestModel:
             self.cpu_shares,
             self.mem_shares,
             self.stalls_per_ns,
-            self.traffic_bytes_per_sec,
+            self.bandwidth_bytes_per_sec,
             layout.latencies_ns,
             served_cores=min(served_cores, demand_cores),
             counts_queueing=self.counted,
@@ -261,7 +261,7 @@ class Layout:
             nodes[n].bandwidth_max_bytes_per_sec and nodes[n].bandwidth_bytes_per_sec is not None
             for n in used_positions
         )
-        traffic = [node.bandwidth_bytes_per_sec or 0.0 for node in nodes]
+        bandwidths = [node.bandwidth_bytes_per_sec or 0.0 for node in nodes]
         maxima = (
             [node.bandwidth_max_bytes_per_sec for node in nodes] if self.bandwidth_known else None
         )
@@ -276,10 +276,10 @@ class Layout:
             for n, share in guest.cpu_shares:
                 demand[n] = max(0.0, demand[n] - share * guest.demand_cores)
             for m, share in guest.mem_shares:
-                traffic[m] = max(
-                    0.0, traffic[m] - share * (guest.load.bandwidth_bytes_per_sec or 0.0)
+                bandwidths[m] = max(
+                    0.0, bandwidths[m] - share * (guest.load.bandwidth_bytes_per_sec or 0.0)
                 )
-        return losses.HostLoss([node.cores for node in nodes], maxima, demand, traffic, bursts)
+        return losses.HostLoss([node.cores for node in nodes], maxima, demand, bandwidths, bursts)
 
     def _nearest_memory(self, n: int) -> int:
         if self.capacity_bytes[n] != 0:

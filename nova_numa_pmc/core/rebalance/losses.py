@@ -59,7 +59,7 @@ def effect_at(
     cpu_shares: Shares,
     mem_shares: Shares,
     stalls_per_ns: float,
-    traffic_bytes_per_sec: float,
+    bandwidth_bytes_per_sec: float,
     latencies_ns: Sequence[Sequence[float]],
     served_cores: float | None = None,
     counts_queueing: bool = True,
@@ -72,7 +72,7 @@ def effect_at(
         shares add up to 1
     :param stalls_per_ns: its DRAM accesses per second · 1e-9 / MLP, so that its product with
         nanoseconds is in cores
-    :param traffic_bytes_per_sec: its DRAM traffic
+    :param bandwidth_bytes_per_sec: its DRAM traffic
     :param served_cores: cores that it uses there, which limit its loss to distance; None for
         ``demand_cores``
     :param counts_queueing: whether its own accesses are assumed to lose time to queueing at the
@@ -92,7 +92,7 @@ def effect_at(
                 node_stalls_per_ns * QUEUEING_FACTOR * latencies_ns[m][m]
                 if counts_queueing
                 else 0.0,
-                share * traffic_bytes_per_sec,
+                share * bandwidth_bytes_per_sec,
                 share * demand_cores if counts_queueing else 0.0,
             )
         )
@@ -105,10 +105,10 @@ def effect_at(
                 m,
                 distance * limited_cores / distance_cores,
                 queueing,
-                served_traffic,
+                served_bandwidth,
                 accessing_cores,
             )
-            for m, distance, queueing, served_traffic, accessing_cores in terms
+            for m, distance, queueing, served_bandwidth, accessing_cores in terms
         ]
     return Effect(cpu_positions, demand_cores, tuple(terms))
 
@@ -200,8 +200,8 @@ class HostLoss:
     :ivar demand_cores: D by position, of the guests held to a single node and of everything but
         guests
     :ivar spanning_cores: {positions: demand of the guests whose CPUs may use all of these}
-    :ivar distance_cores, queueing_cores, traffic_bytes_per_sec, accessing_cores: A, R, W and S by
-        position
+    :ivar distance_cores, queueing_cores, bandwidth_bytes_per_sec, accessing_cores: A, R, W and S
+        by position
     """
 
     def __init__(
@@ -209,14 +209,14 @@ class HostLoss:
         cores: Sequence[float],
         bandwidth_max_bytes_per_sec: Sequence[float | None] | None,
         demand_cores: Iterable[float],
-        traffic_bytes_per_sec: Iterable[float],
+        bandwidth_bytes_per_sec: Iterable[float],
         burst_cores: Sequence[float],
     ) -> None:
         """Start with the load that is not the guests'.
 
         :param cores: C by position
         :param bandwidth_max_bytes_per_sec: B by position; None if queueing is to be left out
-        :param demand_cores, traffic_bytes_per_sec: D and W of everything but guests, by position
+        :param demand_cores, bandwidth_bytes_per_sec: D and W of everything but guests, by position
         :param burst_cores: v by position
         """
         self.cores, self.burst_cores = cores, burst_cores
@@ -224,7 +224,7 @@ class HostLoss:
         self.demand_cores = list(demand_cores)
         self.spanning_cores: dict[tuple[int, ...], float] = {}
         self.distance_cores, self.queueing_cores = [0.0] * len(cores), [0.0] * len(cores)
-        self.traffic_bytes_per_sec = list(traffic_bytes_per_sec)
+        self.bandwidth_bytes_per_sec = list(bandwidth_bytes_per_sec)
         self.accessing_cores = [0.0] * len(cores)
         # Loss to waiting and crowding now; None if not computed yet.
         self._waiting_now: float | None = None
@@ -241,10 +241,10 @@ class HostLoss:
             )
             if self.spanning_cores[positions] < 1e-9:
                 del self.spanning_cores[positions]
-        for m, distance, queueing, traffic, accessing_cores in added.memory_terms:
+        for m, distance, queueing, bandwidth, accessing_cores in added.memory_terms:
             self.distance_cores[m] += sign * distance
             self.queueing_cores[m] += sign * queueing
-            self.traffic_bytes_per_sec[m] += sign * traffic
+            self.bandwidth_bytes_per_sec[m] += sign * bandwidth
             self.accessing_cores[m] += sign * accessing_cores
 
     def by_cause(
@@ -262,7 +262,7 @@ class HostLoss:
             changed._queueing_loss(
                 m,
                 changed.queueing_cores[m],
-                changed.traffic_bytes_per_sec[m],
+                changed.bandwidth_bytes_per_sec[m],
                 changed.accessing_cores[m],
             )
             for m in range(len(changed.cores))
@@ -293,19 +293,19 @@ class HostLoss:
                 else:
                     spanning = dict(self.spanning_cores) if spanning is None else spanning
                     spanning[positions] = spanning.get(positions, 0.0) + sign * effect.demand_cores
-                for m, distance, queueing, traffic, accessing_cores in effect.memory_terms:
+                for m, distance, queueing, bandwidth, accessing_cores in effect.memory_terms:
                     sums = terms.get(m)
                     if sums is None:
                         terms[m] = [
                             sign * distance,
                             sign * queueing,
-                            sign * traffic,
+                            sign * bandwidth,
                             sign * accessing_cores,
                         ]
                     else:
                         sums[0] += sign * distance
                         sums[1] += sign * queueing
-                        sums[2] += sign * traffic
+                        sums[2] += sign * bandwidth
                         sums[3] += sign * accessing_cores
         return self._saved_waiting(demand_changes, spanning) + self._saved_distance(terms)
 
@@ -338,7 +338,7 @@ class HostLoss:
             self.cores,
             self.bandwidth_max_bytes_per_sec,
             self.demand_cores,
-            self.traffic_bytes_per_sec,
+            self.bandwidth_bytes_per_sec,
             self.burst_cores,
         )
         other.spanning_cores = dict(self.spanning_cores)
@@ -373,28 +373,28 @@ class HostLoss:
 
     def _saved_distance(self, terms: Mapping[int, Sequence[float]]) -> float:
         saved_cores = 0.0
-        for m, (distance, queueing, traffic, accessing_cores) in terms.items():
+        for m, (distance, queueing, bandwidth, accessing_cores) in terms.items():
             saved_cores -= distance
             if self.bandwidth_max_bytes_per_sec is not None:
                 saved_cores += self._queueing_loss(
                     m,
                     self.queueing_cores[m],
-                    self.traffic_bytes_per_sec[m],
+                    self.bandwidth_bytes_per_sec[m],
                     self.accessing_cores[m],
                 ) - self._queueing_loss(
                     m,
                     self.queueing_cores[m] + queueing,
-                    self.traffic_bytes_per_sec[m] + traffic,
+                    self.bandwidth_bytes_per_sec[m] + bandwidth,
                     self.accessing_cores[m] + accessing_cores,
                 )
         return saved_cores
 
     def _queueing_loss(
-        self, m: int, queueing_cores: float, traffic: float, accessing_cores: float
+        self, m: int, queueing_cores: float, bandwidth: float, accessing_cores: float
     ) -> float:
         """Return the loss to queueing at m [cores]; 0 if B is unknown."""
         maximum = self.bandwidth_max_bytes_per_sec and self.bandwidth_max_bytes_per_sec[m]
         if not maximum or accessing_cores <= 0:
             return 0.0
-        u = traffic / maximum
+        u = bandwidth / maximum
         return limit_loss(queueing_cores * queueing_at(u), accessing_cores) if u > 0 else 0.0

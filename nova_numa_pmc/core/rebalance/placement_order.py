@@ -50,18 +50,18 @@ class NodeOrder:
 
     def prefers(self, guest: GuestModel, n: int) -> bool:
         """Return whether a placement would prefer position ``n`` to the guest's present place."""
-        traffic = guest.load.bandwidth_bytes_per_sec
-        if traffic is None:
-            traffic = guest.demand_cores * (self._bytes_per_core_sec or 0.0)
-        if (self._nodes[n].bandwidth_max_bytes_per_sec or traffic) < traffic:
+        bandwidth = guest.load.bandwidth_bytes_per_sec
+        if bandwidth is None:
+            bandwidth = guest.demand_cores * (self._bytes_per_core_sec or 0.0)
+        if (self._nodes[n].bandwidth_max_bytes_per_sec or bandwidth) < bandwidth:
             return False
         if len(guest.cpu_positions) > 1:
             return True  # a placement prefers a single node that has room
-        new_key = self._key(guest, n, traffic, _NOISE)
-        return new_key < self._key(guest, guest.cpu_positions[0], traffic, -_NOISE)
+        new_key = self._key(guest, n, bandwidth, _NOISE)
+        return new_key < self._key(guest, guest.cpu_positions[0], bandwidth, -_NOISE)
 
     def _key(
-        self, guest: GuestModel, n: int, traffic: float, noise: float
+        self, guest: GuestModel, n: int, bandwidth: float, noise: float
     ) -> tuple[float, float, float]:
         """Return those of :data:`ranking.KEY_FIELDS` that are measured, with the guest on ``n``.
 
@@ -69,8 +69,8 @@ class NodeOrder:
         """
         memory = self._memory_at[n]
         pressure = max(
-            self._pressure(guest, n, 0.0 if memory != n else traffic),
-            0.0 if memory == n else self._pressure(guest, memory, traffic, False),
+            self._pressure(guest, n, 0.0 if memory != n else bandwidth),
+            0.0 if memory == n else self._pressure(guest, memory, bandwidth, False),
         )
         pressure = max(0.0, pressure + noise)
         row, placement_options = self._latencies_ns[n], self._placement_options
@@ -81,7 +81,7 @@ class NodeOrder:
         )
 
     def _pressure(
-        self, guest: GuestModel, n: int, traffic: float, uses_cpus: bool = True
+        self, guest: GuestModel, n: int, bandwidth: float, uses_cpus: bool = True
     ) -> float:
         """Return a node's pressure with the guest on it.
 
@@ -93,6 +93,6 @@ class NodeOrder:
             ranking.utilisations(
                 self._nodes[n],
                 guest.demand_cores * (1 - cpu_share) if uses_cpus else None,
-                max(0.0, traffic * (1 - mem_share)),
+                max(0.0, bandwidth * (1 - mem_share)),
             )
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU
-from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome, traffic
+from nova_numa_pmc.core.scheduling.outcome import bandwidth_on, expected_guest, outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +81,7 @@ def subtract_guest(host: HostColumns, guest: ExpectedGuest) -> HostColumns:
 
 def _add_shares(host: HostColumns, guest: ExpectedGuest, shares: Mapping[int, float]) -> None:
     """Add shares of a guest to domains, or subtract negative ones; amounts stay at least 0."""
-    guest_traffic = traffic(host, guest) or 0
+    guest_bandwidth = bandwidth_on(host, guest) or 0
     demands, bandwidths = host.demand_cores, host.bandwidth_bytes_per_sec
     for position, share in shares.items():
         host.vcpus[position] = max(0, host.vcpus[position] + share * guest.vcpus)
@@ -95,4 +95,4 @@ def _add_shares(host: HostColumns, guest: ExpectedGuest, shares: Mapping[int, fl
             demands[position] = max(0, round(demand + share * guest.demand_cores, 6))
         bandwidth = bandwidths[position] if bandwidths else None
         if bandwidths and bandwidth is not None:
-            bandwidths[position] = max(0, bandwidth + share * guest_traffic)
+            bandwidths[position] = max(0, bandwidth + share * guest_bandwidth)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import missing
-from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_traffic
+from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_bandwidth
 from nova_numa_pmc.core.placement import candidates, ranking, reasons
 from nova_numa_pmc.core.placement.placement import decide_place
 from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX
@@ -76,18 +76,18 @@ def outcome(
     _, _, guest_cores, policy, intensity = guest
     if is_uniform(host) and policy in _ONE_NODE_POLICIES and placement_options.pressure_step > 0:
         # Without maxima there is no utilisation that traffic could add to.
-        guest_traffic = None
+        guest_bandwidth = None
         if (
             host.bandwidth_max_bytes_per_sec
             and host.bandwidth_bytes_per_sec
             and host.bytes_per_core_sec is not None
         ):
-            guest_traffic = expected_traffic(guest_cores, intensity, host.bytes_per_core_sec)
+            guest_bandwidth = expected_bandwidth(guest_cores, intensity, host.bytes_per_core_sec)
         demand = host.demand_cores
         if demand is None:
             demand = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
-        pressures = _pressures_with_guest(host, demand, guest_cores, guest_traffic or 0)
-        best = _best_position(host, guest, pressures, guest_traffic, placement_options)
+        pressures = _pressures_with_guest(host, demand, guest_cores, guest_bandwidth or 0)
+        best = _best_position(host, guest, pressures, guest_bandwidth, placement_options)
         if best is not None:
             # A record's check of its arguments would take as long as the rest of this branch.
             positions = (best,)
@@ -115,14 +115,14 @@ def with_cores_per_vcpu(guest: ExpectedGuest, cores_per_vcpu: float) -> Expected
 
 
 def _pressures_with_guest(
-    host: UniformHostColumns, demand: Sequence[float], guest_cores: float, guest_traffic: float
+    host: UniformHostColumns, demand: Sequence[float], guest_cores: float, guest_bandwidth: float
 ) -> list[float]:
     """Return, for each domain, the pressure that the guest would leave there."""
     pressures = [(cores + guest_cores) / capacity for cores, capacity in zip(demand, host.cores)]
     bandwidths, maxima = host.bandwidth_bytes_per_sec, host.bandwidth_max_bytes_per_sec
     if maxima and bandwidths:
         pressures = [
-            max(pressure, (bandwidth + guest_traffic) / maximum)
+            max(pressure, (bandwidth + guest_bandwidth) / maximum)
             for pressure, bandwidth, maximum in zip(pressures, bandwidths, maxima)
         ]
     return list(map(max, pressures, host.link_ratio)) if host.link_ratio else pressures
@@ -132,7 +132,7 @@ def _best_position(
     host: UniformHostColumns,
     guest: ExpectedGuest,
     pressures: Sequence[float],
-    guest_traffic: float | None,
+    guest_bandwidth: float | None,
     placement_options: model.PlacementOptions,
 ) -> int | None:
     """Return the position of the best single domain; None if the guest fits on none.
@@ -148,8 +148,8 @@ def _best_position(
         if cpu_count >= vcpus and capacity[position] - promised[position] >= memory_mib
     ]
     maxima = host.bandwidth_max_bytes_per_sec
-    if guest_traffic and maxima and guest.policy == model.AUTO and min(maxima) < guest_traffic:
-        required = min(guest_traffic, sum(maxima))  # as in candidates._bandwidth_need()
+    if guest_bandwidth and maxima and guest.policy == model.AUTO and min(maxima) < guest_bandwidth:
+        required = min(guest_bandwidth, sum(maxima))  # as in candidates._bandwidth_need()
         positions = [position for position in positions if maxima[position] >= required]
     if len(positions) < 2:
         return positions[0] if positions else None
@@ -182,9 +182,9 @@ def _best_position(
     )
 
 
-def traffic(host: HostColumns, guest: ExpectedGuest) -> float | None:
+def bandwidth_on(host: HostColumns, guest: ExpectedGuest) -> float | None:
     """Return a guest's traffic, estimated from its host's [bytes/s]; None if that is unknown."""
-    return expected_traffic(guest.demand_cores, guest.intensity, host.bytes_per_core_sec)
+    return expected_bandwidth(guest.demand_cores, guest.intensity, host.bytes_per_core_sec)
 
 
 def request(host: HostColumns, guest: ExpectedGuest) -> model.Request:
@@ -194,7 +194,7 @@ def request(host: HostColumns, guest: ExpectedGuest) -> model.Request:
         guest.memory_mib * MIB,
         policy=guest.policy,
         demand_cores=guest.demand_cores,
-        bandwidth_bytes_per_sec=traffic(host, guest),
+        bandwidth_bytes_per_sec=bandwidth_on(host, guest),
     )
 
 

@@ -97,9 +97,9 @@ class AddSampleTest(unittest.TestCase):
 
     def test_traffic_is_computed_from_counted_accesses_or_bytes(self):
         # Both nodes together serve 16e9 bytes/s for 2e7 accesses; a fifth of them are the guest's.
-        self.assertAlmostEqual(3.2e9, self.add(one(2.0)).traffic.day.mean)
+        self.assertAlmostEqual(3.2e9, self.add(one(2.0)).bandwidth.day.mean)
         history = self.add(one(2.0, bandwidth_bytes_per_sec=1e9), elapsed_s=600.0)
-        self.assertAlmostEqual(1e9, history.traffic.minutes.mean, delta=0.3e9)
+        self.assertAlmostEqual(1e9, history.bandwidth.minutes.mean, delta=0.3e9)
 
     def test_where_a_guest_ran_is_forgotten_when_its_place_changes(self):
         self.add(one(2.0), promises=promised())
@@ -120,7 +120,10 @@ class AddSampleTest(unittest.TestCase):
         )
         self.assertEqual(
             {0: 5e9, 1: 8e9},
-            {node: history.traffic.day.mean for node, history in self.histories.non_guest.items()},
+            {
+                node: history.bandwidth.day.mean
+                for node, history in self.histories.non_guest.items()
+            },
         )
 
     def test_demand_on_cpus_of_a_guests_own_is_not_taken_off_that_of_others(self):

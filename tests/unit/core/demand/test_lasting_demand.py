@@ -55,12 +55,12 @@ class Here:
 
     def run(self, *intervals_s):
         for elapsed_s in intervals_s:
-            demand, traffic, guest_samples = list(self.others), [0.0] * len(self.others), []
+            demand, bandwidths, guest_samples = list(self.others), [0.0] * len(self.others), []
             for name, (cores, shares, bytes_per_sec) in self.guests.items():
                 for node, share in shares.items():
                     if cores is not None:
                         demand[node] += cores * share
-                    traffic[node] += (bytes_per_sec or 0.0) * share
+                    bandwidths[node] += (bytes_per_sec or 0.0) * share
                 guest_samples.append(
                     GuestSample(
                         name,
@@ -88,7 +88,7 @@ class Here:
                     NodeSample(
                         at,
                         demand_cores=demand[at],
-                        bandwidth_bytes_per_sec=traffic[at],
+                        bandwidth_bytes_per_sec=bandwidths[at],
                         bandwidth_max_bytes_per_sec=1e11,
                     )
                     for at in range(len(demand))
@@ -299,7 +299,7 @@ class YoungTest(TestCase):
         here.run(5.0)
         self.assertAlmostEqual(4 * (5 * 0.5 + 5 * 1.0) / 10, here.demand()[1], places=6)
 
-    def expected_traffic(self, **promise):
+    def expected_bandwidth(self, **promise):
         """Return the traffic by node [bytes/s] if a guest starts next to guests of its flavor."""
         here = Here(cores=(16, 16, 0), others=(0.0,) * 3)
         for at in range(5):
@@ -313,13 +313,13 @@ class YoungTest(TestCase):
         return [round((late - early) / 1e9, 3) for early, late in zip(before, after)]
 
     def test_traffic_is_expected_where_the_memory_is_promised(self):
-        near, far, none = self.expected_traffic()
+        near, far, none = self.expected_bandwidth()
         self.assertEqual((0, 0), (near, none))
         self.assertGreater(far, 0.5)
-        self.assertEqual([far / 2, far / 2, 0], self.expected_traffic(mem_nodes=(0, 1)))
+        self.assertEqual([far / 2, far / 2, 0], self.expected_bandwidth(mem_nodes=(0, 1)))
 
     def test_traffic_goes_to_memory_without_cpus(self):
-        near, far, none = self.expected_traffic(mem_nodes=(2,))
+        near, far, none = self.expected_bandwidth(mem_nodes=(2,))
         self.assertEqual((0, 0), (near, far))
         self.assertGreater(none, 0.5)
 

@@ -144,8 +144,10 @@ class PropertyTest(unittest.TestCase):
         st.none() | st.floats(0, 300),
         st.lists(st.none() | st.floats(0, 300), min_size=1, max_size=2),
     )
-    def test_nodes_without_anything_for_guests_change_no_place(self, view, request, traffic, more):
-        request = request._replace(bandwidth_bytes_per_sec=traffic)
+    def test_nodes_without_anything_for_guests_change_no_place(
+        self, view, request, bandwidth, more
+    ):
+        request = request._replace(bandwidth_bytes_per_sec=bandwidth)
         kept = tuple(
             node_view(9 + at, 0, capacity=0, bandwidth_max_bytes_per_sec=most)
             for at, most in enumerate(more)
@@ -177,13 +179,13 @@ class PropertyTest(unittest.TestCase):
         st.sampled_from([None, 4096]),
         st.integers(0, 30),
     )
-    def test_odd_hosts_never_raise(self, view, request, policy, traffic, page_bytes, near):
+    def test_odd_hosts_never_raise(self, view, request, policy, bandwidth, page_bytes, near):
         view = view._replace(domains=memory_domains.domains_from_distances(view.distances, near))
         placed = placement.place(
             view,
             request._replace(
                 policy=policy,
-                bandwidth_bytes_per_sec=traffic,
+                bandwidth_bytes_per_sec=bandwidth,
                 page_bytes=page_bytes,
                 device_nodes=(0, 7),
             ),

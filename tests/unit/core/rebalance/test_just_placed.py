@@ -65,14 +65,15 @@ def placed(view, new, *, just_placed=False):
     nodes = placement.place(view, request, PLACEMENT_OPTIONS).cpu_nodes
     if len(nodes) > 1:
         return None
-    at, traffic = nodes[0], request.bandwidth_bytes_per_sec
+    at, bytes_per_sec = nodes[0], request.bandwidth_bytes_per_sec
     after = view._replace(
         nodes=tuple(
             one
             if one.id != at
             else one._replace(
                 demand_cores=one.demand_cores + request.demand_cores,
-                bandwidth_bytes_per_sec=traffic and one.bandwidth_bytes_per_sec + traffic,
+                bandwidth_bytes_per_sec=bytes_per_sec
+                and one.bandwidth_bytes_per_sec + bytes_per_sec,
                 promised_bytes=one.promised_bytes + new.memory_bytes,
                 vcpus=one.vcpus + new.vcpus,
             )
@@ -95,9 +96,9 @@ def placed(view, new, *, just_placed=False):
                 ((at, request.demand_cores),),
                 request.demand_cores,
                 request.demand_cores,
-                traffic and traffic / 64,
+                bytes_per_sec and bytes_per_sec / 64,
                 None,
-                traffic,
+                bytes_per_sec,
                 just_placed=just_placed,
             ),
         ),

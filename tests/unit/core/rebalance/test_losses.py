@@ -118,7 +118,7 @@ class BalanceTest(unittest.TestCase):
 
     def test_no_guest_loses_more_than_it_wants_by_queueing(self):
         host = self.host([(0, 0, 1.0, 2.0, 5e8, 64)] * 2)
-        self.assertGreater(host.traffic_bytes_per_sec[0], 5 * MAXIMA[0])
+        self.assertGreater(host.bandwidth_bytes_per_sec[0], 5 * MAXIMA[0])
         self.assertTrue(3.0 < host.by_cause()[2] < 4.0, host.by_cause())
 
     def test_taking_a_guest_away_undoes_putting_it(self):

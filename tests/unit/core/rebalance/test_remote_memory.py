@@ -65,9 +65,11 @@ class WithoutRatesTest(unittest.TestCase):
         host = remote(None)
         host.bandwidth_max = 1e9
         guest = HostModel(host.situation(), OPTIONS).guests['g']
-        _, distance, queueing, traffic, accessing_cores = map(sum, zip(*guest.effect.memory_terms))
+        _, distance, queueing, bandwidth, accessing_cores = map(
+            sum, zip(*guest.effect.memory_terms)
+        )
         self.assertLess(0.0, distance)
-        self.assertEqual((0.0, 0.0, 0.0), (queueing, traffic, accessing_cores))
+        self.assertEqual((0.0, 0.0, 0.0), (queueing, bandwidth, accessing_cores))
 
 
 class SmallRemainderTest(unittest.TestCase):
