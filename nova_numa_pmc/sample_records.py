@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 #: The basis of a guest's figures: its own accesses were counted; counts of CPUs were divided among
 #: the guests; or the figures were inferred from where pages are and vCPUs ran.
 COUNTED, ATTRIBUTED, INFERRED = 'counted', 'attributed', 'inferred'
+#: {field of :class:`GuestSample`: its name in JSON and in recordings}, if they differ. Names that
+#: other programs read are never changed.
+JSON_NAMES = {'accesses_per_1000_instructions': 'intensity', 'counted_ratio': 'counted_share'}
 
 
 class NodeSample(Record):
@@ -87,8 +90,8 @@ class GuestSample(Record):
     :param local_per_sec, remote_per_sec: DRAM accesses; None: the source has only a ratio
     :param remote_ratio: remote share of its accesses, 0 to 1
     :param bandwidth_bytes_per_sec: DRAM traffic, if the source counts bytes
-    :param intensity: DRAM accesses per 1,000 instructions
-    :param counted_share: smallest share of the interval for which one of its counters ran; 1: no
+    :param accesses_per_1000_instructions: DRAM accesses
+    :param counted_ratio: smallest share of the interval for which one of its counters ran; 1: no
         multiplexing; None: no counters
     :param remote_cache_per_sec: hits in caches of other nodes; None: not counted
     :param stalled_ratio: share of cycles in which it waited, 0 to 1 (on most CPUs for memory:
@@ -110,8 +113,8 @@ class GuestSample(Record):
     bandwidth_bytes_per_sec: float | None = None
     cpi: float | None = None
     cpi_reliable: bool = False
-    intensity: float | None = None
-    counted_share: float | None = None
+    accesses_per_1000_instructions: float | None = None
+    counted_ratio: float | None = None
     devices: tuple[DeviceSample, ...] = ()
     remote_cache_per_sec: float | None = None
     stalled_ratio: float | None = None
@@ -166,7 +169,10 @@ def to_data(sample: Sample) -> dict[str, Any]:
     data['nodes'] = [node._asdict() for node in sample.nodes]
     data['pools'] = [pool._asdict() for pool in sample.pools]
     data['guests'] = [
-        dict(guest._asdict(), devices=[device._asdict() for device in guest.devices])
+        dict(
+            {JSON_NAMES.get(field, field): value for field, value in guest._asdict().items()},
+            devices=[device._asdict() for device in guest.devices],
+        )
         for guest in sample.guests
     ]
     return data

@@ -48,7 +48,7 @@ class NodeUse(Record):
 class CpuRates(Record):
     """Rates of the events of some CPUs; None if unknown.
 
-    :param counted_share: the smallest share of the time for which any of the counters counted. The
+    :param counted_ratio: the smallest share of the time for which any of the counters counted. The
         counters of the last two fields are not considered: they are multiplexed separately, and
         count only guests
     """
@@ -57,7 +57,7 @@ class CpuRates(Record):
     remote_per_sec: float | None
     cycles_per_sec: float | None
     instructions_per_sec: float | None
-    counted_share: float | None
+    counted_ratio: float | None
     remote_cache_per_sec: float | None = None
     stalled_cycles_per_sec: float | None = None
 
@@ -302,10 +302,10 @@ def guest_sample(
         measured.bandwidth_bytes_per_sec,
         cpi,
         reliable,
-        rates.memory_intensity(
+        rates.accesses_per_1000_instructions(
             measured.local_per_sec, measured.remote_per_sec, measured.instructions_per_sec
         ),
-        measured.counted_share,
+        measured.counted_ratio,
         tuple(
             DeviceSample(address, node, is_local(node, running.cores_by_node))
             for address, node in devices

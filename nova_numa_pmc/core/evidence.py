@@ -42,7 +42,7 @@ class Evidence(Record):
     bandwidth_bytes_per_sec: float | None = None
     cycles_per_sec: float | None = None
     instructions_per_sec: float | None = None
-    counted_share: float | None = None
+    counted_ratio: float | None = None
     remote_cache_per_sec: float | None = None
     stalled_cycles_per_sec: float | None = None
 

@@ -154,7 +154,7 @@ def stalled_ratio(stalled: float | None, cycles: float | None) -> float | None:
     return None if stalled_share is None else min(1.0, stalled_share)
 
 
-def memory_intensity(
+def accesses_per_1000_instructions(
     local: float | None, remote: float | None, instructions: float | None
 ) -> float | None:
     """Return DRAM accesses per 1,000 instructions; None if unknown."""

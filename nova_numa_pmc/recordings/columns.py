@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values
 from nova_numa_pmc.exceptions import RecordingError
-from nova_numa_pmc.sample_records import DeviceSample, GuestSample, NodeSample, Sample
+from nova_numa_pmc.sample_records import JSON_NAMES, DeviceSample, GuestSample, NodeSample, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ SIGNIFICANT_DIGITS = 6
 _NODE_MAX, _NUMBER_MAX = 16383, 1e30
 
 #: {field: the name of its column}, if they differ. Columns are never renamed.
-_COLUMN_NAMES = {'basis': 'sure'}
+_COLUMN_NAMES = {**JSON_NAMES, 'basis': 'sure'}
 
 
 def to_columns(sample: Sample) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from nova_numa_pmc.core.rates import CounterDelta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.recordings import columns, perf_stat, recording
 from nova_numa_pmc.recordings.perf_stat import NODE_SCOPE, IntervalCounts
-from nova_numa_pmc.sample_records import COUNTED, GuestSample, NodeSample, Sample
+from nova_numa_pmc.sample_records import COUNTED, JSON_NAMES, GuestSample, NodeSample, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -118,9 +118,9 @@ def from_data(data: Any) -> Sample:
 def _columns(rows: Sequence[Any], kind: type[NodeSample] | type[GuestSample]) -> dict[str, Any]:
     """Return a list of dicts as a recording's columns, without the fields that the dicts lack."""
     return {
-        name: [row[field] for row in rows]
+        name: [row[JSON_NAMES.get(field, field)] for row in rows]
         for field, name in columns.column_names(kind).items()
-        if not rows or field in rows[0]
+        if not rows or JSON_NAMES.get(field, field) in rows[0]
     }
 
 
@@ -229,8 +229,10 @@ def _guest(
         remote_per_sec=remote,
         remote_ratio=rates.remote_ratio(local, remote),
         cpi=_cpi(by_role),
-        intensity=rates.memory_intensity(local, remote, by_role.get(counter_roles.INSTRUCTIONS)),
-        counted_share=min(shares, default=None),
+        accesses_per_1000_instructions=rates.accesses_per_1000_instructions(
+            local, remote, by_role.get(counter_roles.INSTRUCTIONS)
+        ),
+        counted_ratio=min(shares, default=None),
         remote_cache_per_sec=by_role.get(counter_roles.REMOTE_CACHE),
         stalled_ratio=rates.stalled_ratio(
             by_role.get(counter_roles.STALLED_CYCLES), by_role.get(counter_roles.CYCLES)

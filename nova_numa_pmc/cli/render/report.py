@@ -9,6 +9,7 @@ from nova_numa_pmc.cli.render import summary, tables
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.record import Record
+from nova_numa_pmc.sample_records import JSON_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -31,7 +32,7 @@ _SPREAD_COLUMNS: dict[str, tuple[str, float]] = {
     'bandwidth_bytes_per_sec': ('GB/s', 1e-9),
     'cpi': ('CPI', 1),
     'io_miss_ratio': ('iomiss%', 100),
-    'intensity': ('acc/kI', 1),
+    'accesses_per_1000_instructions': ('acc/kI', 1),
     'stalled_ratio': ('stall%', 100),
     'remote_cache_per_sec': ('rcache/s [M]', 1e-6),
 }
@@ -165,7 +166,10 @@ def _guests_by_name(recorded: summary.RecordedSeries) -> list[tuple[str, summary
 
 
 def _spreads(series: summary.MetricSeries) -> dict[str, Any]:
-    return {metric: summary.spread(values)._asdict() for metric, values in series.values.items()}
+    return {
+        JSON_NAMES.get(metric, metric): summary.spread(values)._asdict()
+        for metric, values in series.values.items()
+    }
 
 
 def to_lines(

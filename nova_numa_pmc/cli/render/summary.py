@@ -46,7 +46,7 @@ GUEST_METRICS = (
     'remote_ratio',
     'bandwidth_bytes_per_sec',
     'cpi',
-    'intensity',
+    'accesses_per_1000_instructions',
     'stalled_ratio',
     'remote_cache_per_sec',
 )

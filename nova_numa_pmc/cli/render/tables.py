@@ -171,7 +171,7 @@ _GUESTS: tuple[tuple[str, Callable[[GuestSample], Cell]], ...] = (
         ),
     ),
     ('CPI', lambda guest: Cell(cpi(guest.cpi, guest.cpi_reliable))),
-    ('acc/kI', lambda guest: Cell(number(guest.intensity))),
+    ('acc/kI', lambda guest: Cell(number(guest.accesses_per_1000_instructions))),
     ('source', lambda guest: Cell(source_text(guest))),
     ('stall%', lambda guest: Cell(percent(guest.stalled_ratio))),
     ('rcache/s', lambda guest: Cell(short_number(guest.remote_cache_per_sec))),
@@ -195,7 +195,7 @@ SORTS: dict[str, Callable[[GuestSample], float | None] | None] = {
     'accesses': lambda guest: guest.remote_per_sec,
     'bandwidth': lambda guest: guest.bandwidth_bytes_per_sec,
     'cpi': lambda guest: guest.cpi,
-    'intensity': lambda guest: guest.intensity,
+    'intensity': lambda guest: guest.accesses_per_1000_instructions,
     'memory': lambda guest: (
         sum(size for _node, size in guest.bytes_by_node) if guest.bytes_by_node else None
     ),
@@ -220,8 +220,8 @@ def source_text(guest: GuestSample) -> str:
     if not guest.source:
         return UNKNOWN
     text = '%s, %s' % (printable(guest.source), printable(guest.basis))
-    if guest.counted_share is not None and guest.counted_share < 0.995:
-        text += ' %.0f%%' % (100 * guest.counted_share)
+    if guest.counted_ratio is not None and guest.counted_ratio < 0.995:
+        text += ' %.0f%%' % (100 * guest.counted_ratio)
     return text
 
 

@@ -106,11 +106,11 @@ class CpuAttribution:
         ]
         if not counted:
             raise SourceUnavailable('the CPUs are not counted')
-        counted_share = min(
+        counted_ratio = min(
             (
-                node_rates.counted_share
+                node_rates.counted_ratio
                 for node_rates in counted
-                if node_rates.counted_share is not None
+                if node_rates.counted_ratio is not None
             ),
             default=None,
         )
@@ -128,7 +128,7 @@ class CpuAttribution:
                 local,
                 remote,
                 rates.remote_ratio(local, remote),
-                counted_share=counted_share,
+                counted_ratio=counted_ratio,
             )
         return evidence
 

@@ -146,7 +146,7 @@ class GuestCounters:
         evidence = {}
         for uuid, guest_deltas in deltas.items():
             guest_rates = owner_counters.owner_rates(events, guest_deltas, tick.elapsed_ns)
-            if guest_rates.counted_share is not None:
+            if guest_rates.counted_ratio is not None:
                 evidence[uuid] = self._evidence(guest_rates)
         return evidence
 
@@ -185,7 +185,7 @@ class GuestCounters:
             None,
             guest_rates.cycles_per_sec,
             guest_rates.instructions_per_sec,
-            guest_rates.counted_share,
+            guest_rates.counted_ratio,
             guest_rates.remote_cache_per_sec,
             guest_rates.stalled_cycles_per_sec,
         )

@@ -152,7 +152,7 @@ def _with_execution(evidence: Evidence, partial: Evidence | None) -> Evidence:
     return evidence._replace(
         cycles_per_sec=partial.cycles_per_sec,
         instructions_per_sec=partial.instructions_per_sec,
-        counted_share=partial.counted_share,
+        counted_ratio=partial.counted_ratio,
         remote_cache_per_sec=partial.remote_cache_per_sec,
         stalled_cycles_per_sec=partial.stalled_cycles_per_sec,
     )

@@ -246,5 +246,5 @@ def owner_rates(
     local, remote, instructions, cycles, remote_cache, stalled = (
         rates.per_sec(delta, elapsed_ns) for delta in totals.values()
     )
-    counted_share = min(shares, default=None)
-    return CpuRates(local, remote, cycles, instructions, counted_share, remote_cache, stalled)
+    counted_ratio = min(shares, default=None)
+    return CpuRates(local, remote, cycles, instructions, counted_ratio, remote_cache, stalled)

@@ -120,8 +120,8 @@ class GuestSampleTest(unittest.TestCase):
                 sample.remote_ratio,
                 sample.cpi,
                 sample.cpi_reliable,
-                sample.intensity,
-                sample.counted_share,
+                sample.accesses_per_1000_instructions,
+                sample.counted_ratio,
             ),
         )
         self.assertEqual(
@@ -151,7 +151,12 @@ class GuestSampleTest(unittest.TestCase):
         )
         self.assertEqual(
             (None, None, None, None),
-            (sample.local_per_sec, sample.cpi, sample.intensity, sample.counted_share),
+            (
+                sample.local_per_sec,
+                sample.cpi,
+                sample.accesses_per_1000_instructions,
+                sample.counted_ratio,
+            ),
         )
 
     def test_a_source_of_execution_alone_is_none_of_memory_accesses(self):

@@ -112,7 +112,7 @@ class TestRatios(unittest.TestCase):
         self.assertEqual((2.0, False), rates.cycles_per_instruction(200, 100, None))
         self.assertEqual((None, False), rates.cycles_per_instruction(200, 0, 0.5))
 
-    def test_memory_intensity_is_accesses_per_thousand_instructions(self):
-        self.assertEqual(8.0, rates.memory_intensity(6, 2, 1000))
-        self.assertIsNone(rates.memory_intensity(6, None, 1000))
-        self.assertIsNone(rates.memory_intensity(6, 2, 0))
+    def test_accesses_per_1000_instructions_include_remote_ones(self):
+        self.assertEqual(8.0, rates.accesses_per_1000_instructions(6, 2, 1000))
+        self.assertIsNone(rates.accesses_per_1000_instructions(6, None, 1000))
+        self.assertIsNone(rates.accesses_per_1000_instructions(6, 2, 0))

@@ -10,7 +10,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.exceptions import RecordingError
-from nova_numa_pmc.recordings import recording, replay
+from nova_numa_pmc.recordings import columns, recording, replay
 from nova_numa_pmc.sample_records import COUNTED, to_data
 from tests.fixtures import samples
 
@@ -82,7 +82,12 @@ class ReplayTest(unittest.TestCase):
         self.assertEqual((GROUP, GROUP.rpartition('/')[2], 'perf stat', COUNTED), guest[:4])
         self.assertEqual(
             (0.25, 2.0, 0.5, 10.0),
-            (guest.remote_ratio, guest.cpi, guest.counted_share, guest.intensity),
+            (
+                guest.remote_ratio,
+                guest.cpi,
+                guest.counted_ratio,
+                guest.accesses_per_1000_instructions,
+            ),
         )
         self.assertAlmostEqual(30, guest.local_per_sec, places=3)
         self.assertEqual((None, None), (guest.remote_cache_per_sec, guest.stalled_ratio))
@@ -153,6 +158,16 @@ class ReplayTest(unittest.TestCase):
         for path in (self.path + '-absent', os.path.dirname(self.path)):
             with self.assertRaises(RecordingError):
                 list(replay.read(path))
+
+    def test_names_in_json_and_in_recordings_are_not_those_of_renamed_fields(self):
+        sample = samples.sample()
+        guest = to_data(sample)['guests'][0]
+        self.assertEqual((4.2, 0.75), (guest['intensity'], guest['counted_share']))
+        column = columns.to_columns(sample)['guests']
+        self.assertEqual(
+            (4.2, 0.75, COUNTED),
+            (column['intensity'][0], column['counted_share'][0], column['sure'][0]),
+        )
 
     @given(st.text(max_size=120))
     def test_garbage_raises_only_the_named_error(self, text):

@@ -289,6 +289,7 @@ class TestReport(Viewing):
             (20, BASE_S, BASE_S + 190), (data['samples'], data['from_s'], data['to_s'])
         )
         self.assertEqual(20, data['nodes'][0]['pressure']['samples'])
+        self.assertEqual(20, data['guests'][0]['intensity']['samples'])
         host = data['comparison'][0]
         self.assertEqual('host', host['kind'])
         self.assertAlmostEqual(0.4, host['metrics']['ipc']['before'], places=6)

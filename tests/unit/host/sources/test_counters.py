@@ -104,7 +104,7 @@ class GuestCountersTest(Counting):
                 evidence.basis,
                 evidence.remote_per_sec,
                 evidence.remote_ratio,
-                evidence.counted_share,
+                evidence.counted_ratio,
             ),
         )
         self.assertEqual(int(self.child.field(7)) - before, evidence.local_per_sec)
@@ -267,7 +267,7 @@ class OwnersTest(unittest.TestCase):
                     {'local_dram': None, 'remote_dram': CounterDelta(4.0, 1.0)}, deltas['n']
                 )
                 owner_rates = owner_counters.owner_rates((LOCAL, REMOTE), deltas['n'], SECOND)
-                self.assertEqual((None, 4.0, 1.0), (*owner_rates[:2], owner_rates.counted_share))
+                self.assertEqual((None, 4.0, 1.0), (*owner_rates[:2], owner_rates.counted_ratio))
 
     def test_a_guest_is_known_without_a_thread_that_hardly_ran_and_was_not_counted(self):
         before = {thread: [CounterReading(0, 0, 0)] * 2 for thread in (0, 1)}
@@ -303,7 +303,7 @@ class OwnersTest(unittest.TestCase):
             (9.0, 0.5, 8.0, None),
             (
                 owner_rates.local_per_sec,
-                owner_rates.counted_share,
+                owner_rates.counted_ratio,
                 owner_rates.remote_cache_per_sec,
                 owner_rates.stalled_cycles_per_sec,
             ),
@@ -316,7 +316,7 @@ class OwnersTest(unittest.TestCase):
             {'local_dram': CounterDelta(10.0, 1.0), 'remote_dram': CounterDelta(4.0, 0.5)},
             SECOND,
         )
-        self.assertEqual((6.0, 4.0, 0.5), (*owner_rates[:2], owner_rates.counted_share))
+        self.assertEqual((6.0, 4.0, 0.5), (*owner_rates[:2], owner_rates.counted_ratio))
 
 
 class RolesTest(unittest.TestCase):

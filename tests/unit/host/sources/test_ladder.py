@@ -77,7 +77,7 @@ class LadderTest(unittest.TestCase):
                     COUNTED,
                     cycles_per_sec=3.0,
                     instructions_per_sec=2.0,
-                    counted_share=0.5,
+                    counted_ratio=0.5,
                     remote_cache_per_sec=4.0,
                     stalled_cycles_per_sec=1.0,
                 )
@@ -92,7 +92,7 @@ class LadderTest(unittest.TestCase):
             ratio(0.1)._replace(
                 cycles_per_sec=3.0,
                 instructions_per_sec=2.0,
-                counted_share=0.5,
+                counted_ratio=0.5,
                 remote_cache_per_sec=4.0,
                 stalled_cycles_per_sec=1.0,
             ),

@@ -82,7 +82,7 @@ class CpuAttributionTest(unittest.TestCase):
         evidence = self.sample((guest(1, {0: 1.0}), guest(2, {0: 0.5, 1: 0.5})), {0: 2.0, 1: 1.0})
         self.assertEqual(
             ('cpus', ATTRIBUTED, 45.0, 5.0, 0.1, 0.5),
-            (*evidence['u1'][:5], evidence['u1'].counted_share),
+            (*evidence['u1'][:5], evidence['u1'].counted_ratio),
         )
         self.assertEqual((22.5, 22.5, 0.5), evidence['u2'][2:5])
 
