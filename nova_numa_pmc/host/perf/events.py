@@ -223,7 +223,7 @@ def _from_override(
                 box,
                 box.events.get(match[2], match[2]),
                 source=OVERRIDE,
-                weight=_override_weight(role, match[2], box, entries),
+                bytes_per_count=_override_bytes_per_count(role, match[2], box, entries),
             )
             for box in boxes
         )
@@ -236,7 +236,7 @@ def _from_override(
     )
 
 
-def _override_weight(
+def _override_bytes_per_count(
     role: str, name: str, box: pmu.Pmu, entries: Iterable[event_table.Entry]
 ) -> float | None:
     """Return the bytes that one count of an override stands for.
@@ -246,13 +246,21 @@ def _override_weight(
     """
     if role not in counter_roles.DATA_ROLES:
         return None
-    weights = [
+    bytes_by_pattern = [
         *((entry.pmu, entry.bytes_per_count) for entry in entries),
-        *((pattern, weight) for pattern, _, weight, _ in event_table.SYSFS_NAMES.get(role, ())),
+        *(
+            (pattern, bytes_per_count)
+            for pattern, _, bytes_per_count, _ in event_table.SYSFS_NAMES.get(role, ())
+        ),
         ('*', pressure.LINE_BYTES if role in counter_roles.MEMORY_ROLES else None),
     ]
     return box.bytes_per_count.get(name) or next(
-        (weight for pattern, weight in weights if fnmatch.fnmatchcase(box.name, pattern)), None
+        (
+            bytes_per_count
+            for pattern, bytes_per_count in bytes_by_pattern
+            if fnmatch.fnmatchcase(box.name, pattern)
+        ),
+        None,
     )
 
 
@@ -273,7 +281,7 @@ def _event(
     box: pmu.Pmu,
     terms: str,
     source: str,
-    weight: float | None = None,
+    bytes_per_count: float | None = None,
     node: int | None = None,
     document: str = '',
     caveats: tuple[str, ...] = (),
@@ -287,7 +295,7 @@ def _event(
         *pmu.encode(box, terms),
         box.cpus,
         node,
-        weight,
+        bytes_per_count,
         minus,
         source,
         document,
@@ -298,12 +306,12 @@ def _event(
 def _from_kernel(role: str, pmus: Mapping[str, pmu.Pmu]) -> tuple[Event, ...]:
     uncore = role in counter_roles.UNCORE_ROLES
     events = []
-    for pattern, name, weight, caveats in event_table.SYSFS_NAMES.get(role, ()):
+    for pattern, name, bytes_per_count, caveats in event_table.SYSFS_NAMES.get(role, ()):
         for box in pmu.matching(pmus, pattern):
             if name not in box.events or uncore != (box.cpus is not None):
                 continue
             try:
-                events.append(_kernel_event(role, name, box, weight, caveats))
+                events.append(_kernel_event(role, name, box, bytes_per_count, caveats))
             except exceptions.EventError:
                 continue  # it needs a parameter or is malformed; the next source may have it
         if events and not uncore:
@@ -312,7 +320,7 @@ def _from_kernel(role: str, pmus: Mapping[str, pmu.Pmu]) -> tuple[Event, ...]:
 
 
 def _kernel_event(
-    role: str, name: str, box: pmu.Pmu, weight: float | None, caveats: tuple[str, ...]
+    role: str, name: str, box: pmu.Pmu, bytes_per_count: float | None, caveats: tuple[str, ...]
 ) -> Event:
     node = None
     if event_table.NODE_IN_NAME in caveats:
@@ -325,7 +333,7 @@ def _kernel_event(
         box,
         box.events[name],
         KERNEL,
-        box.bytes_per_count.get(name, weight),
+        box.bytes_per_count.get(name, bytes_per_count),
         node,
         'sysfs: %s/events/%s' % (box.name, name),
         caveats,

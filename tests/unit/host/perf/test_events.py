@@ -300,7 +300,7 @@ class TestThisMachine(Machine):
         self.write('proc/cpuinfo', INTEL % (0x55, 4))
         for name in ('uncore_imc_0', 'uncore_upi_0', 'uncore_box_0'):
             self.add_pmu(name, IMC)
-        for role, spec, weight in (
+        for role, spec, bytes_per_count in (
             ('mem_read', 'uncore_imc_*/event=0x5,umask=0xcf/', 64),
             ('mem_traffic', 'uncore_box_0/event=0x5,umask=0xcf/', 64),
             ('link_tx', 'uncore_box_0/cas_count_read/', 64),
@@ -309,7 +309,7 @@ class TestThisMachine(Machine):
         ):
             with self.subTest(role=role, spec=spec):
                 (event,) = self.roles(overrides={role: spec})[role]
-                self.assertEqual(weight, event.bytes_per_count)
+                self.assertEqual(bytes_per_count, event.bytes_per_count)
         for role in ('link_tx', 'io_read'):
             selection = events.select_events(
                 self.root, overrides={role: 'uncore_box_0/event=0x2/'}
