@@ -201,7 +201,7 @@ def compare_with_exact(hosts, seed=1):
             ends.append(
                 (
                     sum(HostModel(host.situation(), FREE).host_loss.by_cause()),
-                    sum(move.bytes for plan in plans for move in plan.moves),
+                    sum(move.to_move_bytes for plan in plans for move in plan.moves),
                 )
             )
         search = Search(seen, FREE)

@@ -105,7 +105,7 @@ class ConstantHost:
                 self._moved(guest, part) if guest.uuid == part.uuid else guest
                 for guest in self.guests
             ]
-        return sum(move.bytes for move in plan.moves)
+        return sum(move.to_move_bytes for move in plan.moves)
 
     def run(self, options, ticks, elapsed_s=5.0, noise=None, memory=None):
         """Plan and make moves; return (plans, memory).

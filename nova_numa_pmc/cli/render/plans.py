@@ -78,11 +78,11 @@ def to_data(
         'moves': [
             {
                 'kind': move.kind,
-                'parts': [part._asdict() for part in move.parts],
+                'parts': [_part_data(part) for part in move.parts],
                 'gain_cores': move.gain_cores,
                 'cost_core_sec': move.cost_core_sec,
                 'regret_core_sec': move.regret_core_sec,
-                'bytes': move.bytes,
+                'bytes': move.to_move_bytes,
                 'reasons': {reason.code: dict(reason.values) for reason in move.reasons},
                 'text': explain_move(move),
             }
@@ -94,3 +94,9 @@ def to_data(
         },
         'problems': list(observed.problems),
     }
+
+
+def _part_data(part: plan_records.PlanPart) -> dict[str, Any]:
+    data = part._asdict()
+    data['bytes'] = data.pop('to_move_bytes')  # as of a move
+    return data

@@ -35,7 +35,7 @@ class MoveCandidate:
     :ivar kind: one of :data:`plan_records.KINDS`
     :ivar gain_cores: its gain
     :ivar cost_core_sec, regret_core_sec: its cost and its regret so far
-    :ivar bytes: memory to be moved
+    :ivar to_move_bytes: memory to be moved
     :ivar fresh: whether the gain includes the effect of all moves applied to the host model
     """
 
@@ -44,7 +44,7 @@ class MoveCandidate:
         'kind',
         'gain_cores',
         'cost_core_sec',
-        'bytes',
+        'to_move_bytes',
         'regret_core_sec',
         'fresh',
         '_tie_breakers',
@@ -53,12 +53,14 @@ class MoveCandidate:
     def __init__(self, host_model: HostModel, proposal: Proposal, gain_cores: float) -> None:
         self.proposal, self.kind, self.gain_cores = proposal, kind_of(proposal), gain_cores
         self.cost_core_sec = sum([host_model.cost(guest, place) for guest, place in proposal])
-        self.bytes = sum([host_model.bytes_to_move(guest, place) for guest, place in proposal])
+        self.to_move_bytes = sum(
+            [host_model.bytes_to_move(guest, place) for guest, place in proposal]
+        )
         self.regret_core_sec, self.fresh = 0.0, True
         # Of equal candidates, the one that moves the fewest bytes comes first, then the one with
         # the emptiest target; uuids decide last.
         self._tie_breakers = (
-            self.bytes,
+            self.to_move_bytes,
             round(
                 sum(
                     host_model.host_loss.cpu_ratio(place.cpu_positions[0]) for _, place in proposal
@@ -142,7 +144,7 @@ def to_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Mov
         candidate.gain_cores,
         candidate.cost_core_sec,
         candidate.regret_core_sec,
-        candidate.bytes,
+        candidate.to_move_bytes,
         tuple(_reasons(host_model, candidate)),
     )
 

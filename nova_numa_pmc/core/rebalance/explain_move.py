@@ -80,7 +80,7 @@ def _values(reason: Reason) -> dict[str, Any]:
 
 
 def _part(kind: str, part: plan_records.PlanPart) -> str:
-    size = ' (%s)' % _size(part.bytes) if part.bytes else ''
+    size = ' (%s)' % _size(part.to_move_bytes) if part.to_move_bytes else ''
     if kind == plan_records.FETCH:
         return '%s fetches its memory%s to %s' % (part.name, size, _nodes(part.mem_nodes))
     if kind == plan_records.WIDEN:

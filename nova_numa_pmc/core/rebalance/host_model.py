@@ -48,9 +48,11 @@ class HostModel(Layout):
         """Return M, the bytes of a guest's memory that are not yet on the target."""
         if place.mem_position is None:
             return 0
-        assert guest.bytes is not None  # otherwise may_have() has refused the place
+        assert guest.bytes_by_position is not None  # otherwise may_have() has refused the place
         return sum(
-            size for position, size in guest.bytes.items() if position != place.mem_position
+            size
+            for position, size in guest.bytes_by_position.items()
+            if position != place.mem_position
         )
 
     def cost(self, guest: GuestModel, place: Place) -> float:
@@ -114,7 +116,8 @@ class HostModel(Layout):
         if guest.load.just_placed and not self._placement_agrees(guest, place.cpu_positions):
             return False
         return place.mem_position is None or (
-            guest.bytes is not None and self.capacity_bytes[place.mem_position] is not None
+            guest.bytes_by_position is not None
+            and self.capacity_bytes[place.mem_position] is not None
         )
 
     def _placement_agrees(self, guest: GuestModel, positions: tuple[int, ...]) -> bool:
@@ -138,11 +141,12 @@ class HostModel(Layout):
             target = place.mem_position
             if target is None:
                 continue
-            assert guest.bytes is not None  # otherwise may_have() has refused the place
+            # Otherwise may_have() has refused the place.
+            assert guest.bytes_by_position is not None
             for position, size in guest.promised_bytes.items():
                 promised_changes[position] = promised_changes.get(position, 0) - size
             promised_changes[target] = promised_changes.get(target, 0) + guest.load.memory_bytes
-            for position, size in guest.bytes.items():
+            for position, size in guest.bytes_by_position.items():
                 if position != target:
                     resident_changes[position] = resident_changes.get(position, 0) - size
                     resident_changes[target] = resident_changes.get(target, 0) + size
@@ -198,16 +202,16 @@ class HostModel(Layout):
         )
 
     def _move_memory(self, guest: GuestModel, target: int) -> None:
-        assert guest.bytes is not None  # otherwise may_have() has refused the place
+        assert guest.bytes_by_position is not None  # otherwise may_have() has refused the place
         for position, size in guest.promised_bytes.items():
             self.promised_bytes[position] -= size
         self.promised_bytes[target] += guest.load.memory_bytes
-        for position, size in guest.bytes.items():
+        for position, size in guest.bytes_by_position.items():
             for changed_position, change in ((position, size), (target, -size)):
                 if changed_position in self.available_bytes:
                     self.available_bytes[changed_position] += change
         guest.promised_bytes = {target: guest.load.memory_bytes}
-        guest.bytes = {target: sum(guest.bytes.values())}
+        guest.bytes_by_position = {target: sum(guest.bytes_by_position.values())}
         guest.mem_shares = ((target, 1.0),)
 
     def _spare_bandwidth(self, n: int) -> float:

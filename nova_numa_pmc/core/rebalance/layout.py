@@ -50,7 +50,7 @@ class GuestModel:
     :ivar cpu_positions: positions that its CPUs may use now, in ascending order
     :ivar home: positions that it was promised, in ascending order
     :ivar cpu_shares, mem_shares: (position, share of its CPU time, or of its accesses) pairs
-    :ivar bytes: {position: bytes of its memory}; None if unknown
+    :ivar bytes_by_position: {position: bytes of its memory}; None if unknown
     :ivar promised_bytes: {position: bytes promised}
     :ivar demand_cores: its demand
     :ivar stalls_per_ns: accesses per second · 1e-9 / MLP, scaled up to its demand
@@ -69,7 +69,7 @@ class GuestModel:
         'home',
         'cpu_shares',
         'mem_shares',
-        'bytes',
+        'bytes_by_position',
         'promised_bytes',
         'demand_cores',
         'stalls_per_ns',
@@ -98,7 +98,9 @@ class GuestModel:
             else layout.sum_by_position(load.allowed_cpu_counts)
         )
         self.demand_cores = demand_cores = max(0.0, demand_cores)
-        self.bytes = layout.sum_by_position(load.bytes_by_node) if load.bytes_by_node else None
+        self.bytes_by_position = (
+            layout.sum_by_position(load.bytes_by_node) if load.bytes_by_node else None
+        )
         self.promised_bytes = layout.promise_by_position(load)
         self.movable = not load.why_fixed and bool(self.cpu_positions)
         scale = 1.0
@@ -133,11 +135,13 @@ class GuestModel:
 
         A small remainder, such as QEMU's read-only pages, cannot be moved.
         """
-        return page_choice.notable_bytes_elsewhere(self.bytes or {}, (mem_position,)) > 0
+        return (
+            page_choice.notable_bytes_elsewhere(self.bytes_by_position or {}, (mem_position,)) > 0
+        )
 
     def _mem_shares(self, layout: Layout) -> losses.Shares:
         """Return the shares of its accesses by where its pages are and by the remote ratio."""
-        bytes_by_position, remote_ratio = self.bytes or {}, self.load.remote_ratio
+        bytes_by_position, remote_ratio = self.bytes_by_position or {}, self.load.remote_ratio
         shares = shares_of(bytes_by_position) or tuple(
             (layout.memory_at[n], share) for n, share in self.cpu_shares
         )

@@ -146,7 +146,7 @@ class PlanPart(Record):
     :param from_nodes: ids of the nodes that its CPUs are held to; empty if it floats
     :param to_nodes: ids of the nodes that its CPUs will be held to
     :param mem_nodes: ids of the nodes that its memory is moved to; empty if it stays where it is
-    :param bytes: memory to be moved
+    :param to_move_bytes: memory to be moved
     """
 
     uuid: str
@@ -154,7 +154,7 @@ class PlanPart(Record):
     from_nodes: tuple[int, ...]
     to_nodes: tuple[int, ...]
     mem_nodes: tuple[int, ...]
-    bytes: int
+    to_move_bytes: int
 
 
 class Move(Record):
@@ -166,7 +166,7 @@ class Move(Record):
         (``core/rebalance/losses.py``)
     :param cost_core_sec: cost of making the move once [core-seconds]
     :param regret_core_sec: cost so far of not having made it [core-seconds]
-    :param bytes: memory to be moved
+    :param to_move_bytes: memory to be moved
     :param reasons: contributions to the gain, the largest first: 'waiting', 'distance',
         'bandwidth', 'crowding', 'bursts' and 'away' with (name, value) pairs. 'away' is what a
         widened guest is assumed to lose by memory that it would allocate away from home.
@@ -178,13 +178,13 @@ class Move(Record):
     gain_cores: float
     cost_core_sec: float
     regret_core_sec: float
-    bytes: int
+    to_move_bytes: int
     reasons: tuple[Reason, ...] = ()
 
 
 def requested_move(kind: str, parts: tuple[PlanPart, ...], why: str) -> Move:
     """Return a move that was requested, for which neither gain nor cost was computed."""
-    size_bytes = sum(part.bytes for part in parts)
+    size_bytes = sum(part.to_move_bytes for part in parts)
     return Move(kind, parts, 0.0, 0.0, 0.0, size_bytes, (Reason(REQUESTED, (('why', why),)),))
 
 

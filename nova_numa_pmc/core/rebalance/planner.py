@@ -315,13 +315,16 @@ def _exceeded_budget(
 ) -> str:
     """Return the name of the budget that a candidate would exceed; empty if there is none."""
     count = len(candidate.proposal)
-    if not candidate.bytes:
+    if not candidate.to_move_bytes:
         is_exceeded = len(memory.changed_s) + count > rebalance_options.changes_per_hour
         return plan_records.CHANGES_PER_HOUR if is_exceeded else ''
     if len(memory.moved_s) + count > rebalance_options.moves_per_hour:
         return plan_records.MOVES_PER_HOUR
-    is_alone = candidate.bytes > rebalance_options.bytes_per_tick and not memory.owed_bytes
-    if not is_alone and memory.owed_bytes + candidate.bytes > rebalance_options.bytes_per_tick:
+    is_alone = candidate.to_move_bytes > rebalance_options.bytes_per_tick and not memory.owed_bytes
+    if (
+        not is_alone
+        and memory.owed_bytes + candidate.to_move_bytes > rebalance_options.bytes_per_tick
+    ):
         return plan_records.BYTES_PER_TICK
     return ''
 

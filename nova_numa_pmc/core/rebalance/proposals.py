@@ -95,7 +95,7 @@ def _best_guests(
     """Return the ``count`` best guests by bound, and the ``count`` best by bound ÷ cost."""
 
     def cost(guest: GuestModel) -> float:
-        guest_bytes = sum(guest.bytes.values()) if guest.bytes else 0
+        guest_bytes = sum(guest.bytes_by_position.values()) if guest.bytes_by_position else 0
         return (
             guest_bytes / host_model.rebalance_options.bytes_per_sec
             + host_model.rebalance_options.change_core_sec

@@ -143,9 +143,9 @@ def with_move_recorded(
     return memory._replace(
         trials=(*memory.trials, trial),
         cautions=tuple(cautions.values()),
-        moved_s=memory.moved_s + (times_s if move.bytes else ()),
-        changed_s=memory.changed_s + (() if move.bytes else times_s),
-        owed_bytes=memory.owed_bytes + move.bytes,
+        moved_s=memory.moved_s + (times_s if move.to_move_bytes else ()),
+        changed_s=memory.changed_s + (() if move.to_move_bytes else times_s),
+        owed_bytes=memory.owed_bytes + move.to_move_bytes,
     )
 
 

@@ -65,6 +65,10 @@ class PlanTest(OperatingCase):
             ],
             list(answer['moves'][0]),
         )
+        self.assertEqual(
+            ['uuid', 'name', 'from_nodes', 'to_nodes', 'mem_nodes', 'bytes'],
+            list(answer['moves'][0]['parts'][0]),
+        )
         with self.assertRaisesRegex(UnknownGuest, 'instance-00000001'):
             self.run_command('plan', 'instance-0000000x')
 

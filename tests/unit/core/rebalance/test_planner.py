@@ -44,7 +44,7 @@ class FiveToOneTest(unittest.TestCase):
         plans, _ = host.run(OPTIONS, 20)
         self.assertEqual([3, 3], count(host))
         self.assertEqual(['move', 'move'], kinds(plans))
-        self.assertEqual(2 * GIB, sum(move.bytes for plan in plans for move in plan.moves))
+        self.assertEqual(2 * GIB, sum(move.to_move_bytes for plan in plans for move in plan.moves))
 
     def test_a_move_waits_until_regret_covers_its_cost(self):
         host = skewed()
@@ -78,7 +78,7 @@ class FiveToOneTest(unittest.TestCase):
         plan = planner.propose(skewed().situation(), OPTIONS)
         self.assertEqual(['move', 'move'], [move.kind for move in plan.moves])
         nothing = planner.propose(skewed().situation(), OPTIONS, payback_s=0.05)
-        self.assertEqual([], [move for move in nothing.moves if move.bytes])
+        self.assertEqual([], [move for move in nothing.moves if move.to_move_bytes])
 
 
 class CausesTest(unittest.TestCase):
@@ -106,7 +106,9 @@ class CausesTest(unittest.TestCase):
         plans, _ = host.run(OPTIONS, 20)
         self.assertEqual(['move'], kinds(plans))
         self.assertEqual((1,), host.guests[0].held_nodes)
-        self.assertEqual(8 * MIB, plans[[len(p.moves) for p in plans].index(1)].moves[0].bytes)
+        self.assertEqual(
+            8 * MIB, plans[[len(p.moves) for p in plans].index(1)].moves[0].to_move_bytes
+        )
 
     def test_memory_is_fetched_where_the_cpus_cannot_go(self):
         guests = [
@@ -181,7 +183,7 @@ class WidenTest(unittest.TestCase):
         self.assertEqual(['widen'], kinds(plans))
         self.assertEqual((0, 1), host.guests[0].held_nodes)
         self.assertEqual((0,), host.guests[0].home_nodes)
-        self.assertEqual(0, plans[[len(p.moves) for p in plans].index(1)].moves[0].bytes)
+        self.assertEqual(0, plans[[len(p.moves) for p in plans].index(1)].moves[0].to_move_bytes)
 
     def test_a_widened_guest_goes_home_when_there_is_room(self):
         host = self.host()

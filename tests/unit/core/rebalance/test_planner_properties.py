@@ -156,7 +156,7 @@ class PropertyTest(unittest.TestCase):
         for move in moves_of(plans):
             self.assertGreaterEqual(move.regret_core_sec, move.cost_core_sec)
         self.assertLessEqual(
-            sum(len(move.parts) for move in moves_of(plans) if move.bytes),
+            sum(len(move.parts) for move in moves_of(plans) if move.to_move_bytes),
             max(2, len(host.guests)),
         )
         self.assertLessEqual(len(moves_of(plans)), 20)
@@ -180,7 +180,7 @@ class PropertyTest(unittest.TestCase):
         self.assertEqual(bool(ours.moves), bool(theirs.moves))
         if ours.moves:
             self.assertAlmostEqual(ours.moves[0].gain_cores, theirs.moves[0].gain_cores)
-            self.assertEqual(ours.moves[0].bytes, theirs.moves[0].bytes)
+            self.assertEqual(ours.moves[0].to_move_bytes, theirs.moves[0].to_move_bytes)
             if len(set(drawn[0])) == len(drawn[0]):  # no two nodes are equal
                 self.assertEqual(
                     {
