@@ -70,10 +70,10 @@ class EarlyHold:
         self._changed_s = 0.0  # when these were last seen to change
         self._file: Identity | None = None
 
-    def step(self, now_s: float) -> bool:
+    def step(self, monotonic_s: float) -> bool:
         """Narrow the groups that are ready, and return whether anything is left to do.
 
-        :param now_s: time of a monotonic clock [s]
+        :param monotonic_s: time of a monotonic clock [s]
         """
         try:
             if self._groups is None:
@@ -84,7 +84,7 @@ class EarlyHold:
                     holding.narrow_early(self._groups, self._cpus, self._write)
                     return False
                 self._narrow(self._groups.main)
-            return not self._narrow_thread_cgroups(self._groups, now_s)
+            return not self._narrow_thread_cgroups(self._groups, monotonic_s)
         except GuestGone:
             return False
 
@@ -118,7 +118,7 @@ class EarlyHold:
         except CpusetError:
             return None  # the pid file is being written, or QEMU has not been executed yet
 
-    def _narrow_thread_cgroups(self, groups: cgroups.GuestGroups, now_s: float) -> bool:
+    def _narrow_thread_cgroups(self, groups: cgroups.GuestGroups, monotonic_s: float) -> bool:
         """Narrow the vCPUs' groups once libvirt has set up all of them (v1).
 
         :returns: whether they were narrowed
@@ -128,13 +128,13 @@ class EarlyHold:
             (group, _own_cpus(group), bool(cgroups.thread_ids(group))) for group in thread_cgroups
         )
         if states != self._group_states:
-            self._group_states, self._changed_s = states, now_s
+            self._group_states, self._changed_s = states, monotonic_s
         names = [os.path.basename(group) for group, _, has_tasks in states if has_tasks]
         complete = (
             sum(name.startswith('vcpu') for name in names) >= self._guest.vcpus
             and sum(name.startswith('iothread') for name in names) >= self._guest.iothreads
         )
-        if not complete or now_s - self._changed_s < QUIET_S:
+        if not complete or monotonic_s - self._changed_s < QUIET_S:
             return False
         for group in thread_cgroups:
             self._narrow(group)

@@ -316,7 +316,7 @@ def reconcile(
     host_options: HostOptions,
     root: str,
     starting: model.Guest | None = None,
-    now_ns: int | None = None,
+    boottime_ns: int | None = None,
 ) -> list[str]:
     """Drop the promises of guests that are gone, and add those of guests that have none.
 
@@ -325,14 +325,17 @@ def reconcile(
 
     :param draft: the promises to change; those of the host must be locked
     :param starting: the guest that is being decided on, for which no promise is added
-    :param now_ns: CLOCK_BOOTTIME; None: now
+    :param boottime_ns: CLOCK_BOOTTIME; None: now
     :returns: problems
     :raises StateError: the running guests cannot be listed, so that any decision might break
         the promise of an unknown guest
     """
     problems = [draft.problem] if draft.problem else []
     draft.promises, unknown_names = without_gone_guests(
-        draft.promises, host_options, root, files.boottime_ns() if now_ns is None else now_ns
+        draft.promises,
+        host_options,
+        root,
+        files.boottime_ns() if boottime_ns is None else boottime_ns,
     )
     if starting:
         unknown_names -= {starting.name}
@@ -353,16 +356,18 @@ def reconcile(
 
 
 def without_gone_guests(
-    promises: Mapping[str, model.Promise], host_options: HostOptions, root: str, now_ns: int
+    promises: Mapping[str, model.Promise], host_options: HostOptions, root: str, boottime_ns: int
 ) -> tuple[dict[str, model.Promise], frozenset[str]]:
     """Return the promises of guests that are not gone, and the names of guests without a promise.
 
-    :param now_ns: CLOCK_BOOTTIME
+    :param boottime_ns: CLOCK_BOOTTIME
     :raises StateError: the running guests cannot be listed
     """
     names = guests.active_names(root)
     running = [uuid for uuid, promise in promises.items() if promise.name in names]
-    present = promises_file.prune(promises, running, now_ns, host_options.start_grace_s * 10**9)
+    present = promises_file.prune(
+        promises, running, boottime_ns, host_options.start_grace_s * 10**9
+    )
     return present, names - {promise.name for promise in present.values()}
 
 
@@ -459,9 +464,9 @@ def _implied_promise(
     held = model.Placement(
         nodes, mem_nodes=tuple(sorted(mems if is_bound else with_memory.intersection(nodes)))
     )
-    now_ns = files.boottime_ns()
+    boottime_ns = files.boottime_ns()
     start_ns = files.process_start_ns(guest.pid, root)
-    promise = placement.new_promise(guest, held, min(now_ns, start_ns or now_ns))
+    promise = placement.new_promise(guest, held, min(boottime_ns, start_ns or boottime_ns))
     # Nothing was recorded at its start: the hook was not installed, or failed.
     return promise._replace(
         started=True,
@@ -472,7 +477,7 @@ def _implied_promise(
             and host_options.enabled
             and host_view.policy_of(guest) != model.NONE
             and start_ns is not None
-            and _is_after_hook(time.time() - (now_ns - start_ns) / 1e9, guest.pid, root)
+            and _is_after_hook(time.time() - (boottime_ns - start_ns) / 1e9, guest.pid, root)
         ),
     )
 

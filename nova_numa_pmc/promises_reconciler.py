@@ -50,20 +50,20 @@ class PromisesReconciler:
         if self._unreadable_names.intersection(names):
             self._unreadable_names = frozenset()
 
-    def read(self, host: model.Topology, now_ns: int) -> tuple[HostPromises, list[str]]:
+    def read(self, host: model.Topology, boottime_ns: int) -> tuple[HostPromises, list[str]]:
         """Return the current promises, and problems.
 
-        :param now_ns: CLOCK_BOOTTIME
+        :param boottime_ns: CLOCK_BOOTTIME
         :raises StateError: the running guests or the promises cannot be read
         """
         host_promises = self._read_unlocked()
-        if host_promises is not None and self._holds(host_promises, now_ns):
+        if host_promises is not None and self._holds(host_promises, boottime_ns):
             return host_promises, []
         before = dict(host_promises.promises) if host_promises else {}
         try:
             with promises.locked(self.host_options, self._root, promises.LOCK_TIMEOUT_S) as draft:
                 problems = promises.reconcile(
-                    draft, host, self.host_options, self._root, now_ns=now_ns
+                    draft, host, self.host_options, self._root, boottime_ns=boottime_ns
                 )
         except StateError as error:  # busy, or the file system is full
             if host_promises is None:
@@ -72,7 +72,7 @@ class PromisesReconciler:
         self._unreadable_names = guests.active_names(self._root) - {
             promise.name for promise in draft.promises.values()
         }
-        self._tried_s = now_ns / 1e9
+        self._tried_s = boottime_ns / 1e9
         self._log_changes(before, draft.promises)
         return draft.with_promises({}), problems
 
@@ -157,14 +157,14 @@ class PromisesReconciler:
         self._cached = identity, host_promises  # a file that replaces it has another identity
         return host_promises
 
-    def _holds(self, host_promises: HostPromises, now_ns: int) -> bool:
+    def _holds(self, host_promises: HostPromises, boottime_ns: int) -> bool:
         """Return whether the promises are exactly those of the running guests."""
         present, names_without = promises.without_gone_guests(
-            host_promises.promises, self.host_options, self._root, now_ns
+            host_promises.promises, self.host_options, self._root, boottime_ns
         )
         was_tried = (
             names_without == self._unreadable_names
-            and 0 <= now_ns / 1e9 - self._tried_s < _RETRY_S
+            and 0 <= boottime_ns / 1e9 - self._tried_s < _RETRY_S
         )
         return len(present) == len(host_promises.promises) and (not names_without or was_tried)
 

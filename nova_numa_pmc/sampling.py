@@ -87,46 +87,46 @@ class Sampler:
         self._devices: dict[str, int | None] = {}  # PCI address or name → node id
         self.mlp: float = pressure.MLP_DEMAND
 
-    def sample(self, now_ns: int | None = None, taken_s: float | None = None) -> Sample:
+    def sample(self, monotonic_ns: int | None = None, taken_s: float | None = None) -> Sample:
         """Return a sample of the time since the last call; the first sample has no rates.
 
         This neither sleeps nor raises: what cannot be read is reported in ``problems``.
 
-        :param now_ns: CLOCK_MONOTONIC [ns], by default now
+        :param monotonic_ns: CLOCK_MONOTONIC [ns], by default now
         :param taken_s: CLOCK_REALTIME [s], by default now
         """
-        now_ns = time.monotonic_ns() if now_ns is None else now_ns
+        monotonic_ns = time.monotonic_ns() if monotonic_ns is None else monotonic_ns
         taken_s = time.time() if taken_s is None else taken_s
-        before_ns, self._before_ns = self._before_ns, now_ns
-        elapsed_ns = 0 if before_ns is None else max(0, now_ns - before_ns)
+        before_ns, self._before_ns = self._before_ns, monotonic_ns
+        elapsed_ns = 0 if before_ns is None else max(0, monotonic_ns - before_ns)
         try:
             host = host_cpus.host_with_usable_cpus(self._root)
         except TopologyError as error:
             self._before_ns = None  # nothing else was read, so the next sample is a first one
             return Sample(taken_s, elapsed_ns / 1e9, '', problems=(str(error),))
-        return self._measure(host, taken_s, before_ns, now_ns, elapsed_ns)
+        return self._measure(host, taken_s, before_ns, monotonic_ns, elapsed_ns)
 
     def _measure(
         self,
         host: model.Topology,
         taken_s: float,
         before_ns: int | None,
-        now_ns: int,
+        monotonic_ns: int,
         elapsed_ns: int,
     ) -> Sample:
-        guests, guest_problems = self._guests.read(host, now_ns, elapsed_ns)
+        guests, guest_problems = self._guests.read(host, monotonic_ns, elapsed_ns)
         problems = [*guest_problems, *host.problems]
-        self.pool = self._find_floating_pool(host, guests, now_ns, problems)
+        self.pool = self._find_floating_pool(host, guests, monotonic_ns, problems)
         host = pools.with_floating_pool(host, self.pool)
         cpu_use = self._cpu_use(host, guests, elapsed_ns)
         cpu_rates, traffic = self._count(host, elapsed_ns, problems)
         busy_cores = _busy_cores(cpu_use.busy_cores, guests)
         ladder_result = self._ladder.sample(
-            SourceTick(before_ns, now_ns, host, guests, busy_cores, cpu_rates)
+            SourceTick(before_ns, monotonic_ns, host, guests, busy_cores, cpu_rates)
         )
         problems += ladder_result.problems
         guest_samples = self._guest_samples(guests, ladder_result.evidence, problems)
-        resctrl_rates = {} if cpu_rates else self._resctrl.rates_by_node_at(now_ns)
+        resctrl_rates = {} if cpu_rates else self._resctrl.rates_by_node_at(monotonic_ns)
         node_rates = (
             cpu_rates
             or resctrl_rates
@@ -182,11 +182,11 @@ class Sampler:
         self,
         host: model.Topology,
         guests: Iterable[RunningGuest],
-        now_ns: int,
+        monotonic_ns: int,
         problems: list[str],
     ) -> pools.Pool:
         """Return the floating pool; add a problem if Nova's CPU sets cannot be read."""
-        cpu_sets, read_problems = self._cpu_sets.read(now_ns)
+        cpu_sets, read_problems = self._cpu_sets.read(monotonic_ns)
         problems += read_problems
         return pools.floating_pool(
             host,

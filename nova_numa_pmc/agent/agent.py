@@ -316,7 +316,7 @@ class Agent:
             return tick
         placement_options, sample = self.options.host_options.placement_options, tick.sample
         loads: Mapping[int, model.NodeLoad | NodeSample] | None = None
-        now_ns: int | None = None
+        boottime_ns: int | None = None
         history = model.DemandHistory()
         with self._problem_log.stage('recording guest demand'):
             loads, pool_samples = self._demand_file.add_tick(tick, self.options)
@@ -327,14 +327,14 @@ class Agent:
         if loads is None:
             # The load of the interval itself does not include guests that have just arrived.
             loads = {node.id: node for node in tick.sample.nodes}
-            now_ns = tick.now.boottime_ns
+            boottime_ns = tick.now.boottime_ns
         view = host_view.view(
             tick.host,
             tick.host_promises.promises.values(),
             placement_options,
             loads,
             tick.host_promises.rotation,
-            now_ns,
+            boottime_ns,
         )
         return tick._replace(
             publication=publication.from_sample(view, sample, placement_options)._replace(

@@ -53,10 +53,10 @@ class ReadSchedule:
         """
         assert tick.host is not None and tick.host_promises is not None
         host = tuple((node.id, node.online_cpus, node.cpus) for node in tick.host.nodes)
-        now_s = tick.now.monotonic_ns / 1e9
-        all_due = self._all_s is None or not 0 <= now_s - self._all_s < FULL_CHECK_S
+        monotonic_s = tick.now.monotonic_ns / 1e9
+        all_due = self._all_s is None or not 0 <= monotonic_s - self._all_s < FULL_CHECK_S
         if all_due:
-            self._all_s = now_s
+            self._all_s = monotonic_s
         former_states, self._states = self._states, {}
         due: set[str] = set()
         for guest in tick.guests:

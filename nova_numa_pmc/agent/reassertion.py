@@ -170,11 +170,11 @@ class Reassertion:
             *(frozenset(groups_set_by_others(groups, cpusets, cpus, own)) for own in our_sets)
         )
         self._log_set_by_others(run_id, guest, set_by_others)
-        now_s = now.monotonic_ns / 1e9
+        monotonic_s = now.monotonic_ns / 1e9
         recent_s = [
             written_s
             for written_s in self._written.get(guest.uuid, ())
-            if now_s - written_s < _RESETS_WINDOW_S
+            if monotonic_s - written_s < _RESETS_WINDOW_S
         ]
         if len(recent_s) >= _RESETS_MAX:
             self._problem_log.log_problems(
@@ -188,7 +188,7 @@ class Reassertion:
         changes = _hold_groups(groups, cpusets, cpus, our_sets, set_by_others)
         if changes:
             if self._held.get(run_id) == cpus:  # the set was in force before, so others changed it
-                self._written[guest.uuid] = [*recent_s, now_s]
+                self._written[guest.uuid] = [*recent_s, monotonic_s]
             self._log_held(guest, nodes, cpus, changes)
         self._held[run_id] = cpus
         if not promise.started:

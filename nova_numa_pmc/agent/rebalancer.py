@@ -100,7 +100,7 @@ class Rebalancer:
             self._root,
             widened_nodes=self._executor.widened.nodes,
             measured_since_ns=tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
-            now_ns=tick.now.boottime_ns,
+            boottime_ns=tick.now.boottime_ns,
         )
 
     def _log_plan(self, plan: plan_records.Plan) -> None:

@@ -72,9 +72,9 @@ class UnfinishedStarts:
                 or (promise.started and not promise.missed)
             ):
                 continue
-            run_id, now_ns = guest.run_id, tick.now.monotonic_ns
-            self._first_seen_ns[run_id] = first_seen_ns.get(run_id, now_ns)
-            if now_ns - self._first_seen_ns[run_id] >= HOOK_GRACE_NS:
+            run_id, monotonic_ns = guest.run_id, tick.now.monotonic_ns
+            self._first_seen_ns[run_id] = first_seen_ns.get(run_id, monotonic_ns)
+            if monotonic_ns - self._first_seen_ns[run_id] >= HOOK_GRACE_NS:
                 finished_promise = self._finish(guest, promise)
                 if finished_promise:
                     finished[guest.uuid] = finished_promise

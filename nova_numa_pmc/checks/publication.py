@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.processes import Process
 
 
-def check_publication(directory: str, now_s: float) -> Iterator[Finding]:
+def check_publication(directory: str, realtime_s: float) -> Iterator[Finding]:
     """Check that the publication exists, can be read and is fresh.
 
     :param directory: the state directory, as this process sees it
-    :param now_s: CLOCK_REALTIME
+    :param realtime_s: CLOCK_REALTIME
     """
     path = os.path.join(directory, publication.FILE)
     if not os.path.exists(path):
@@ -48,11 +48,13 @@ def check_publication(directory: str, now_s: float) -> Iterator[Finding]:
             path,
         )
         return
-    yield from _check_fresh(published, now_s, path)
+    yield from _check_fresh(published, realtime_s, path)
 
 
-def _check_fresh(published: publication.Publication, now_s: float, path: str) -> Iterator[Finding]:
-    age_s, freshness = now_s - published.taken_s, publication.freshness(published, now_s)
+def _check_fresh(
+    published: publication.Publication, realtime_s: float, path: str
+) -> Iterator[Finding]:
+    age_s, freshness = realtime_s - published.taken_s, publication.freshness(published, realtime_s)
     if freshness == publication.STALE:
         yield Finding(
             'publication-stale',

@@ -246,7 +246,7 @@ class CommandContext:
                 self.options.host_options.placement_options,
                 self.root,
                 widened_nodes=self._widened_nodes(observed),
-                now_ns=files.boottime_ns(),
+                boottime_ns=files.boottime_ns(),
             )
         )
 

@@ -126,7 +126,7 @@ class HostStatus(Record):
     :param problems: what could not be read or measured
     :param pool: the floating pool, with the source that the agent published if it is the agent's
     :param measured: whether the load was measured, and not taken from the publication
-    :param now_s, boottime_s: the time by CLOCK_REALTIME and by CLOCK_BOOTTIME [s]
+    :param realtime_s, boottime_s: the time by CLOCK_REALTIME and by CLOCK_BOOTTIME [s]
     """
 
     agent: AgentStatus
@@ -136,7 +136,7 @@ class HostStatus(Record):
     problems: tuple[str, ...]
     pool: pools.Pool
     measured: bool
-    now_s: float
+    realtime_s: float
     boottime_s: float
 
 
@@ -164,7 +164,7 @@ def read(command: context.CommandContext, observed: context.ObservedHost) -> Hos
         problems=(*observed.problems, *problems),
         pool=pool,
         measured=observed.sample is not None,
-        now_s=time.time(),
+        realtime_s=time.time(),
         boottime_s=time.clock_gettime(time.CLOCK_BOOTTIME),
     )
 
@@ -176,10 +176,10 @@ def _read_agent(command: context.CommandContext) -> tuple[AgentStatus, Publicati
     """
     process = processes.find(command.root, processes.AGENT)
     published, age_s, problem = None, None, ''
-    now_s = time.time()
+    realtime_s = time.time()
     try:
         published = publication.read(command.directory)
-        age_s = now_s - published.taken_s
+        age_s = realtime_s - published.taken_s
     except StateError as error:
         problem = str(error)
         if process and not os.path.exists(os.path.join(command.directory, publication.FILE)):
@@ -187,7 +187,9 @@ def _read_agent(command: context.CommandContext) -> tuple[AgentStatus, Publicati
             problem = (
                 'the agent has published nothing yet' if publishes else '[agent] publish is false'
             )
-    fresh = published is not None and publication.freshness(published, now_s) == publication.FRESH
+    fresh = (
+        published is not None and publication.freshness(published, realtime_s) == publication.FRESH
+    )
     return AgentStatus(
         process and process.pid,
         command.options.rebalance,

@@ -100,14 +100,14 @@ class Monitor(virt_driver.Monitor):
         """Return the two metrics, or no metrics without a usable publication; never raise."""
         try:
             published = publication.read(self._state_dir())
-            now_s = time.time()
-            freshness = publication.freshness(published, now_s)
+            realtime_s = time.time()
+            freshness = publication.freshness(published, realtime_s)
             if freshness != publication.FRESH:
-                age_s = now_s - published.taken_s
+                age_s = realtime_s - published.taken_s
                 return self._leave_out(
                     freshness, _NOT_FRESH[freshness], self._directory, abs(age_s)
                 )
-            numa_metrics = self._metrics(published, now_s)
+            numa_metrics = self._metrics(published, realtime_s)
         except StateError as error:
             return self._leave_out('unreadable', '%s', error)
         except cfg.ConfigFileValueError as error:
@@ -121,7 +121,7 @@ class Monitor(virt_driver.Monitor):
             self._problem = None
         return numa_metrics
 
-    def _metrics(self, published: Publication, now_s: float) -> list[objects.MonitorMetric]:
+    def _metrics(self, published: Publication, realtime_s: float) -> list[objects.MonitorMetric]:
         # Nova passes its resource tracker, whatever the base class calls it. With libvirt, it has
         # one compute node, whose usage has just been summed up over the instances and is saved
         # together with these metrics. If the scheduler later finds a higher usage, the difference
@@ -146,7 +146,7 @@ class Monitor(virt_driver.Monitor):
             reserved_mb,
         )
         if self._sent is None or not _may_resend(self._sent[0], inputs):
-            self._sent = inputs, _make_metrics(inputs, now_s)
+            self._sent = inputs, _make_metrics(inputs, realtime_s)
         return self._sent[1]
 
     def _state_dir(self) -> str:
@@ -245,11 +245,11 @@ def _may_resend(sent: _Inputs, now: _Inputs) -> bool:
     )
 
 
-def _make_metrics(inputs: _Inputs, now_s: float) -> list[objects.MonitorMetric]:
+def _make_metrics(inputs: _Inputs, realtime_s: float) -> list[objects.MonitorMetric]:
     """Return the two metrics of a publication."""
     published = inputs.publication
     nova_counts = metrics_encoder.NovaCounts(
-        now_s, inputs.uuids, inputs.pinned_cpus, inputs.reserved_cpus, inputs.reserved_mb
+        realtime_s, inputs.uuids, inputs.pinned_cpus, inputs.reserved_cpus, inputs.reserved_mb
     )
     current, maximum = metrics_encoder.to_values(
         published, inputs.vcpus, inputs.memory_mb, inputs.interval_s, nova_counts

@@ -48,7 +48,7 @@ def view(
     placement_options: model.PlacementOptions,
     loads: Mapping[int, model.NodeLoad | NodeSample] | None = None,
     rotation: int = 0,
-    now_ns: int | None = None,
+    boottime_ns: int | None = None,
 ) -> model.HostView:
     """Aggregate a host per node, in the units of :func:`quantise`.
 
@@ -63,16 +63,16 @@ def view(
     :param loads: {node id: its measured load}, without the nodes that were not measured; None if
         none was
     :param rotation: number of placements made before
-    :param now_ns: CLOCK_BOOTTIME; if it is given, the expected demand of guests younger than 120 s
-        is added to the measured demand, which does not fully include them yet. The sum is an upper
-        bound: taking the larger of the two would require each guest's own measurement
+    :param boottime_ns: CLOCK_BOOTTIME; if it is given, the expected demand of guests younger than
+        120 s is added to the measured demand, which does not fully include them yet. The sum is an
+        upper bound: taking the larger of the two would require each guest's own measurement
     """
     nodes = with_guest_memory_only(host.nodes, placement_options)
     promises = list(promises)
     cores = capacity_cores(host, placement_options)
     capacities = [capacity_bytes(node, placement_options) for node in nodes]
     promised_bytes, promised_huge_bytes = _sum_promises(nodes, capacities, promises)
-    guests, vcpus, young_vcpus = _count_guests(nodes, cores, promises, now_ns)
+    guests, vcpus, young_vcpus = _count_guests(nodes, cores, promises, boottime_ns)
     views = []
     for position, node in enumerate(nodes):
         load = (loads or {}).get(node.id) or _UNMEASURED
@@ -490,7 +490,7 @@ def _count_guests(
     nodes: Sequence[model.Node],
     cores: Sequence[float],
     promises: Sequence[model.Promise],
-    now_ns: int | None,
+    boottime_ns: int | None,
 ) -> tuple[list[float], list[float], list[float]]:
     """Count guests, their vCPUs, and the vCPUs of young guests, by position."""
     guests, vcpus, young_vcpus = ([0.0] * len(nodes) for _ in range(3))
@@ -500,7 +500,7 @@ def _count_guests(
         shares = (
             _shares([cores[position] for position in positions]) if len(positions) > 1 else [1.0]
         )
-        is_young = now_ns is not None and promise.since_ns > now_ns - NOT_YET_MEASURED_NS
+        is_young = boottime_ns is not None and promise.since_ns > boottime_ns - NOT_YET_MEASURED_NS
         for position, share in zip(positions, shares):
             guests[position] += share
             vcpus[position] += share * promise.vcpus

@@ -73,11 +73,11 @@ class GuestUseReader:
         self._memory: dict[RunId, tuple[int, dict[int, int]]] = {}
 
     def read(
-        self, host: Topology, now_ns: int, elapsed_ns: int
+        self, host: Topology, monotonic_ns: int, elapsed_ns: int
     ) -> tuple[tuple[RunningGuest, ...], list[str]]:
         """Return (guests sorted by name, problems).
 
-        :param now_ns: CLOCK_MONOTONIC
+        :param monotonic_ns: CLOCK_MONOTONIC
         :param elapsed_ns: time since the last call, 0 in the first call
         """
         all_guests, problems = self._files.read()
@@ -86,7 +86,7 @@ class GuestUseReader:
         node_of_cpu = {cpu: node.id for node in host.nodes for cpu in node.online_cpus}
         vcpus = {uuid: threads.find(guest, self._root) for uuid, guest in by_uuid.items()}
         self._forget(by_uuid.values())
-        times = self._read_threads(by_uuid, vcpus, now_ns)
+        times = self._read_threads(by_uuid, vcpus, monotonic_ns)
         throttled, self._throttled = self._throttled, {}
         running = []
         for guest in sorted(by_uuid.values(), key=lambda guest: (guest.name, guest.uuid)):
@@ -101,7 +101,7 @@ class GuestUseReader:
                     use.cores,
                     use.waiting_cores,
                     use.cores_by_node,
-                    self._bytes_by_node(guest, now_ns),
+                    self._bytes_by_node(guest, monotonic_ns),
                     use.waiting_by_cpu,
                 )
             )
@@ -109,13 +109,13 @@ class GuestUseReader:
         return tuple(running), problems
 
     def _read_threads(
-        self, by_uuid: Mapping[str, Guest], vcpus: Mapping[str, tuple[int, ...]], now_ns: int
+        self, by_uuid: Mapping[str, Guest], vcpus: Mapping[str, tuple[int, ...]], monotonic_ns: int
     ) -> dict[str, dict[int, ThreadTimes]]:
         """Return {uuid: {tid: times}} of all threads."""
         keys: dict[str, frozenset[threads.Key]] = {}
         for uuid, guest in by_uuid.items():
             vcpu_keys = frozenset((guest.pid, tid) for tid in vcpus[uuid] if guest.pid is not None)
-            cached = self._cached[guest.run_id] = self._look_up(guest, vcpu_keys, now_ns)
+            cached = self._cached[guest.run_id] = self._look_up(guest, vcpu_keys, monotonic_ns)
             keys[uuid] = vcpu_keys | cached.other_threads
         times = self._threads.read(frozenset().union(*keys.values()))
         return {
@@ -123,12 +123,14 @@ class GuestUseReader:
             for uuid, guest_keys in keys.items()
         }
 
-    def _look_up(self, guest: Guest, vcpus: frozenset[threads.Key], now_ns: int) -> _CachedThreads:
+    def _look_up(
+        self, guest: Guest, vcpus: frozenset[threads.Key], monotonic_ns: int
+    ) -> _CachedThreads:
         """Return the state of a guest's threads, read again where it may have changed."""
         cached = self._cached.get(guest.run_id)
         if cached is not None and (
             _has_changed(cached.guest, guest)
-            or not 0 <= now_ns - cached.read_ns < GROUPS_AGE_MAX_NS
+            or not 0 <= monotonic_ns - cached.read_ns < GROUPS_AGE_MAX_NS
         ):
             cached = None
         tasks = threads.task_link_count(guest.pid, self._root)
@@ -141,7 +143,11 @@ class GuestUseReader:
             threads.all_threads(guest.pid, guest_quotas.emulator_tids, self._root) - vcpus
         )
         return _CachedThreads(
-            guest, now_ns if cached is None else cached.read_ns, guest_quotas, tasks, other_threads
+            guest,
+            monotonic_ns if cached is None else cached.read_ns,
+            guest_quotas,
+            tasks,
+            other_threads,
         )
 
     def _quotas(
@@ -185,12 +191,12 @@ class GuestUseReader:
             for run_id in cache.keys() - present_runs:
                 del cache[run_id]
 
-    def _bytes_by_node(self, guest: Guest, now_ns: int) -> dict[int, int]:
+    def _bytes_by_node(self, guest: Guest, monotonic_ns: int) -> dict[int, int]:
         run_id = guest.run_id
         read_ns, by_node = self._memory.get(run_id, (None, {}))
-        if read_ns is None or now_ns - read_ns >= MEMORY_AGE_MAX_NS:
+        if read_ns is None or monotonic_ns - read_ns >= MEMORY_AGE_MAX_NS:
             by_node = self._read_memory(guest, run_id)
-            self._memory[run_id] = now_ns, by_node
+            self._memory[run_id] = monotonic_ns, by_node
         return by_node
 
     def _read_memory(self, guest: Guest, run_id: RunId) -> dict[int, int]:

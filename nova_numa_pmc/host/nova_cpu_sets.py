@@ -51,15 +51,15 @@ class NovaCpuSetsReader:
         self._read_ns: int | None = None
         self._identities: tuple[object, ...] = ()
 
-    def read(self, now_ns: int) -> tuple[NovaCpuSets, tuple[str, ...]]:
+    def read(self, monotonic_ns: int) -> tuple[NovaCpuSets, tuple[str, ...]]:
         """Return (:class:`NovaCpuSets`, problems).
 
-        :param now_ns: CLOCK_MONOTONIC
+        :param monotonic_ns: CLOCK_MONOTONIC
         """
-        if self._read_ns is not None and 0 <= now_ns - self._read_ns < _AGE_MAX_NS:
+        if self._read_ns is not None and 0 <= monotonic_ns - self._read_ns < _AGE_MAX_NS:
             return self._sets, self._problems
-        self._read_ns = now_ns
-        files = self._files(now_ns)
+        self._read_ns = monotonic_ns
+        files = self._files(monotonic_ns)
         if not files and self._process:  # its container is being restarted
             self._searched_ns = None
             return self._sets, self._problems
@@ -69,12 +69,12 @@ class NovaCpuSetsReader:
             self._sets, self._problems = parse(files)
         return self._sets, self._problems
 
-    def _files(self, now_ns: int) -> list[str]:
+    def _files(self, monotonic_ns: int) -> list[str]:
         is_known = self._process is not None and processes.is_running(self._root, self._process)
         if not is_known and (
-            self._searched_ns is None or now_ns - self._searched_ns >= _SEARCH_AGE_MAX_NS
+            self._searched_ns is None or monotonic_ns - self._searched_ns >= _SEARCH_AGE_MAX_NS
         ):
-            self._searched_ns = now_ns
+            self._searched_ns = monotonic_ns
             # While it is stopped, its last command line is the best guess.
             self._process = processes.find(self._root, processes.NOVA_COMPUTE) or self._process
         return [

@@ -30,7 +30,7 @@ def situation(
     root: str,
     widened_nodes: Mapping[str, tuple[int, ...]] | None = None,
     measured_since_ns: int | None = None,
-    now_ns: int | None = None,
+    boottime_ns: int | None = None,
 ) -> plan_records.Situation:
     """Return the rebalancer's input, from a sample and the observed guests.
 
@@ -40,7 +40,7 @@ def situation(
     :param widened_nodes: {uuid: ids of the nodes that a widened guest is held to}
     :param measured_since_ns: CLOCK_BOOTTIME at the beginning of the interval; a guest placed since
         then is left where it is. None to consider all guests
-    :param now_ns: current CLOCK_BOOTTIME; None if no guest is to count as just placed
+    :param boottime_ns: current CLOCK_BOOTTIME; None if no guest is to count as just placed
     """
     promised = host_promises.promises
     running = {guest.uuid: guest for guest in guests}
@@ -53,7 +53,7 @@ def situation(
         host_promises.rotation,
     )
     loads = guest_load.guest_loads(
-        sample, running, promised, view, widened_nodes, now_ns, host, measured_since_ns
+        sample, running, promised, view, widened_nodes, boottime_ns, host, measured_since_ns
     )
     available_bytes = []
     for node in host.nodes:

@@ -82,14 +82,14 @@ class _RequestFilter:
             _warn_once(LOG.warning, 'Ignoring an extra spec: %s', problem)
         self.filter_options = refusals.filter_options(self.guest_request, CONF.numa_pmc)
         self.estimate_options = host_estimate.estimate_options(CONF.numa_pmc)
-        self.now_s = time.time()
+        self.realtime_s = time.time()
 
     def passes(self, host_state: HostState) -> bool:
         """Return whether a host passes."""
         if self.why_all_pass:
             return True
         estimate = host_estimate.estimate(
-            host_state, self.guest_request, self.estimate_options, self.now_s
+            host_state, self.guest_request, self.estimate_options, self.realtime_s
         )
         why_refused = refusals.why_refused(estimate, self.filter_options)
         if why_refused:

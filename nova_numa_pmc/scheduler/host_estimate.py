@@ -137,17 +137,20 @@ class HostEstimate(Record):
 
 
 def estimate(
-    host_state: HostStateLike, guest_request: GuestRequest, options: EstimateOptions, now_s: float
+    host_state: HostStateLike,
+    guest_request: GuestRequest,
+    options: EstimateOptions,
+    realtime_s: float,
 ) -> HostEstimate:
     """Return the estimate of a host with the guest; never raise, as that would fail the boot.
 
     A second estimate of the same host, by the weigher after the filter or for the next instance of
     the same request, takes only a look-up unless the host has changed.
 
-    :param now_s: CLOCK_REALTIME [s since the epoch]
+    :param realtime_s: CLOCK_REALTIME [s since the epoch]
     """
     try:
-        return _estimate_cached(host_state, guest_request, options, now_s)
+        return _estimate_cached(host_state, guest_request, options, realtime_s)
     except Exception as error:
         return HostEstimate(None, '%.200r' % error)
 
@@ -156,19 +159,22 @@ def estimates(
     host_states: Sequence[HostStateLike],
     guest_request: GuestRequest,
     conf: Mapping[str, Any],
-    now_s: float,
+    realtime_s: float,
 ) -> list[HostEstimate]:
     """Return the estimate of each host.
 
     :param conf: {option: value} of the group ``[numa_pmc]``
-    :param now_s: CLOCK_REALTIME [s since the epoch]
+    :param realtime_s: CLOCK_REALTIME [s since the epoch]
     """
     options = estimate_options(conf)
-    return [estimate(host_state, guest_request, options, now_s) for host_state in host_states]
+    return [estimate(host_state, guest_request, options, realtime_s) for host_state in host_states]
 
 
 def _estimate_cached(
-    host_state: HostStateLike, guest_request: GuestRequest, options: EstimateOptions, now_s: float
+    host_state: HostStateLike,
+    guest_request: GuestRequest,
+    options: EstimateOptions,
+    realtime_s: float,
 ) -> HostEstimate:
     """Return the estimate kept on the HostState, or a new one if its input has changed."""
     reported = host_state.metrics
@@ -182,7 +188,7 @@ def _estimate_cached(
     guest = guest_request.guest
     if guest is None:
         return HostEstimate(None, guest_request.why_not_weighed)
-    metrics_age_s = now_s - decoded.taken_s
+    metrics_age_s = realtime_s - decoded.taken_s
     # A clock that is ahead is as wrong as a clock that is behind.
     if abs(metrics_age_s) > options.stale_after * decoded.interval_s:
         age_text = 'dated %.0f s in the future' if metrics_age_s < 0 else '%.0f s old'
@@ -201,11 +207,11 @@ def _estimate_cached(
     return host_estimate
 
 
-def age_s(host_state: HostStateLike, now_s: float) -> float | None:
+def age_s(host_state: HostStateLike, realtime_s: float) -> float | None:
     """Return the age of the metrics that :func:`estimate` has read [s]; None if there are none."""
     cached: _CachedEstimate | None = host_state.__dict__.get(_CACHE_ATTRIBUTE)
     return (
-        now_s - cached.decoded.taken_s
+        realtime_s - cached.decoded.taken_s
         if cached is not None and cached.decoded is not None
         else None
     )

@@ -54,7 +54,7 @@ class NovaWeights(Record):
 
 
 def weigh(
-    rows: Sequence[Mapping[str, Any]], flavor: SavedFlavor, files: Sequence[str], now_s: float
+    rows: Sequence[Mapping[str, Any]], flavor: SavedFlavor, files: Sequence[str], realtime_s: float
 ) -> NovaWeights:
     """Weigh hosts with each configured weigher.
 
@@ -62,7 +62,7 @@ def weigh(
 
     :param rows: at least two rows of compute_nodes, because Nova does not weigh a single host
     :param files: nova.conf and others; a later file overrides earlier ones
-    :param now_s: the time of the decision [s since the epoch]
+    :param realtime_s: the time of the decision [s since the epoch]
     :raises cfg.Error: an option cannot be used
     :raises ImportError: a class that an option names is not installed
     :raises Exception: of any kind, if a row is not one of Nova's
@@ -77,7 +77,7 @@ def weigh(
         try:
             weigher = weigher_class()
             if isinstance(weigher, NUMAPressureWeigher):
-                weigher.clock = lambda: now_s
+                weigher.clock = lambda: realtime_s
             by_host = {
                 weighed.obj.nodename: weighed.weight
                 for weighed in handler.get_weighed_objects([weigher], hosts, spec)

@@ -163,17 +163,17 @@ def parse_each(text: str, noun: str, parse: Callable[[Any], _Parsed]) -> list[_P
 
 
 def rank(
-    hosts: Sequence[SavedHost], flavor: SavedFlavor, conf: Mapping[str, Any], now_s: float
+    hosts: Sequence[SavedHost], flavor: SavedFlavor, conf: Mapping[str, Any], realtime_s: float
 ) -> list[HostDecision]:
     """Filter and weigh hosts, and sort them.
 
     :param conf: {option: value} of the group ``[numa_pmc]``
-    :param now_s: the time of the decision [s since the epoch]
+    :param realtime_s: the time of the decision [s since the epoch]
     :returns: the decisions in the order in which Nova would try the hosts: the best host first,
         equal hosts in the given order, refused hosts last
     """
     guest_request = request.read(SavedRequest(flavor))
-    decisions = decide(hosts, guest_request, conf, now_s)
+    decisions = decide(hosts, guest_request, conf, realtime_s)
     if guest_request.why_not_weighed:
         estimate = host_estimate.HostEstimate(None, guest_request.why_not_weighed)
         decisions = [decision._replace(estimate=estimate) for decision in decisions]
@@ -186,17 +186,17 @@ def decide(
     hosts: Sequence[SavedHost],
     guest_request: request.GuestRequest,
     conf: Mapping[str, Any],
-    now_s: float,
+    realtime_s: float,
 ) -> list[HostDecision]:
     """Filter and weigh hosts, and return the decisions in the order of the hosts.
 
     Jitter is left out, because the uuid of a future instance is not known.
 
     :param conf: {option: value} of the group ``[numa_pmc]``
-    :param now_s: the time of the decision [s since the epoch]
+    :param realtime_s: the time of the decision [s since the epoch]
     """
     filter_options = refusals.filter_options(guest_request, conf)
-    estimates = host_estimate.estimates(hosts, guest_request, conf, now_s)
+    estimates = host_estimate.estimates(hosts, guest_request, conf, realtime_s)
     all_pass = guest_request.why_not_weighed or guest_request.why_pinned
     decisions = [
         HostDecision(

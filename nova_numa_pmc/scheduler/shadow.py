@@ -44,7 +44,7 @@ class ShadowHost(Record):
     estimate: HostEstimate
 
 
-def line(guest_request: GuestRequest, hosts: Sequence[ShadowHost], now_s: float) -> str:
+def line(guest_request: GuestRequest, hosts: Sequence[ShadowHost], realtime_s: float) -> str:
     """Return the line about a decision.
 
     Of equal hosts, the first one counts, as with ``host_subset_size = 1``; with a larger value,
@@ -55,7 +55,7 @@ def line(guest_request: GuestRequest, hosts: Sequence[ShadowHost], now_s: float)
     chosen = max(hosts, key=lambda host: host.other_weight + host.counted_weight)
     data = {
         'version': VERSION,
-        'at': round(now_s),
+        'at': round(realtime_s),
         'instance': guest_request.instance_uuid,
         'vcpus': guest and guest.vcpus,
         'memory_mb': guest and guest.memory_mib,

@@ -74,7 +74,9 @@ def _multiplier(host_state: HostState, default: float) -> float:
     return multiplier if math.isfinite(multiplier) and multiplier > 0 else 0.0
 
 
-def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float) -> list[float]:
+def _penalties(
+    weighed: Sequence[WeighedObject], spec: RequestSpec, realtime_s: float
+) -> list[float]:
     """Return the hosts' penalties, 0.0 for a host whose penalty does not count."""
     host_states = [weighed_host.obj for weighed_host in weighed]
     default_mode = str(CONF.numa_pmc.mode)
@@ -90,7 +92,7 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float
     conf = CONF.numa_pmc
     # Read here so that a bad value is logged: weight_multiplier() swallows the error.
     default_multiplier = conf.weight_multiplier
-    estimates = host_estimate.estimates(host_states, guest_request, conf, now_s)
+    estimates = host_estimate.estimates(host_states, guest_request, conf, realtime_s)
     losses = comparison.compare(host_states, estimates, guest_request.guest)
     # Jitter would outweigh Nova's weighers for soft server groups.
     jitter = 0.0 if guest_request.is_soft else conf.penalty_jitter
@@ -111,8 +113,8 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float
         _log_penalties(host_states, estimates, penalties)
     if scheduler_conf.SHADOW in modes:
         rows = zip(weighed, modes, penalties, counted_penalties, losses, estimates)
-        shadow_hosts = [_shadow_host(now_s, default_multiplier, *row) for row in rows]
-        LOG.info('%s', shadow.line(guest_request, shadow_hosts, now_s))
+        shadow_hosts = [_shadow_host(realtime_s, default_multiplier, *row) for row in rows]
+        LOG.info('%s', shadow.line(guest_request, shadow_hosts, realtime_s))
     return counted_penalties
 
 
@@ -132,7 +134,7 @@ def _log_penalties(
 
 
 def _shadow_host(
-    now_s: float,
+    realtime_s: float,
     default: float,
     weighed: WeighedObject,
     mode: str,
@@ -149,7 +151,7 @@ def _shadow_host(
         0.0 if mode == scheduler_conf.OFF else -multiplier * own_penalty,
         -multiplier * counted_penalty,
         loss,
-        host_estimate.age_s(host_state, now_s),
+        host_estimate.age_s(host_state, realtime_s),
         estimate,
     )
 

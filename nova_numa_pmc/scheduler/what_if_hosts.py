@@ -126,21 +126,23 @@ def _parse_request(row: Any) -> WhatIfRequest:
 
 
 def choices(
-    text: str, create_requests: Sequence[WhatIfRequest], conf: Mapping[str, Any], now_s: float
+    text: str, create_requests: Sequence[WhatIfRequest], conf: Mapping[str, Any], realtime_s: float
 ) -> list[WhatIfChoice]:
     """Return the hosts that each instance would get.
 
     :param text: rows, as :func:`read_hosts` takes them
     :param conf: {option: value} of the group ``[numa_pmc]``
-    :param now_s: the time of the decisions [s since the epoch]
+    :param realtime_s: the time of the decisions [s since the epoch]
     """
     weighed_hosts, unweighed_hosts = read_hosts(text), read_hosts(text)
     unweighed_conf = {**conf, 'weight_multiplier': 0.0}
     host_choices = []
     for request_number, create_request in enumerate(create_requests, 1):
         for _ in range(create_request.instances):
-            weighed = _place_instance(weighed_hosts, create_request, conf, now_s)
-            unweighed = _place_instance(unweighed_hosts, create_request, unweighed_conf, now_s)
+            weighed = _place_instance(weighed_hosts, create_request, conf, realtime_s)
+            unweighed = _place_instance(
+                unweighed_hosts, create_request, unweighed_conf, realtime_s
+            )
             host_choices.append(
                 WhatIfChoice(
                     request_number,
@@ -165,7 +167,7 @@ def _place_instance(
     hosts: Sequence[WhatIfHost],
     create_request: WhatIfRequest,
     conf: Mapping[str, Any],
-    now_s: float,
+    realtime_s: float,
 ) -> saved_hosts.HostDecision | None:
     """Place an instance; return the decision about its host, or None if no host has room.
 
@@ -174,7 +176,7 @@ def _place_instance(
     hosts_with_room = [host for host in hosts if host.has_room(create_request)]
     guest_request = request.read(saved_hosts.SavedRequest(create_request.flavor))
     decisions = saved_hosts.decide(
-        [host.saved for host in hosts_with_room], guest_request, conf, now_s
+        [host.saved for host in hosts_with_room], guest_request, conf, realtime_s
     )
     passing = [position for position, decision in enumerate(decisions) if decision.passes]
     if not passing:

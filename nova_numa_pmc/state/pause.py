@@ -56,13 +56,13 @@ def _parse(text: str) -> Paused:
     return Paused(int(since) if is_number(since) else None, printable(reason[:REASON_MAX]))
 
 
-def begin(directory: str, reason: str = '', now_s: float | None = None) -> Paused:
+def begin(directory: str, reason: str = '', realtime_s: float | None = None) -> Paused:
     """Pause the agent, or change the time and reason of a pause.
 
     :returns: the pause as written; another process may have ended it since
     :raises StateError: the state directory cannot be trusted, or the file cannot be written
     """
-    text = '%d %s\n' % (time.time() if now_s is None else now_s, reason)
+    text = '%d %s\n' % (time.time() if realtime_s is None else realtime_s, reason)
     state_files.write(directory, FILE, text.encode())
     return _parse(text)
 

@@ -92,14 +92,14 @@ class PlacementEvidence(Record):
 def read_evidence(
     directory: str,
     boot_id: str,
-    now_ns: int,
+    boottime_ns: int,
     own_cpus: frozenset[int] | None = None,
     avoids_floating_pool: bool = False,
 ) -> PlacementEvidence:
     """Return the evidence for the start of a guest, without loads if the file cannot be used.
 
     :param directory: path of the state directory
-    :param now_ns: CLOCK_BOOTTIME
+    :param boottime_ns: CLOCK_BOOTTIME
     :param own_cpus: CPUs of the guest's own pool, if it has one; if that pool is not published,
         the floating pool is used
     :param avoids_floating_pool: whether ``own_cpus`` has none of the floating pool's CPUs, so that
@@ -113,7 +113,7 @@ def read_evidence(
         )
     if loads is None or not loads.pools:
         return PlacementEvidence('promises alone: the agent has published nothing')
-    age_s = (now_ns - loads.taken_ns) / 1e9
+    age_s = (boottime_ns - loads.taken_ns) / 1e9
     if loads.boot_id != boot_id or age_s < -STALE_MIN_S:
         return PlacementEvidence('promises alone: the publication is from another boot')
     if age_s > stale_after_s(loads.interval_s):

@@ -158,16 +158,16 @@ def read_one(directory: str, uuid: str, boot_id: str) -> Promise | None:
 
 
 def prune(
-    promises: Mapping[str, Promise], running: Iterable[str], now_ns: int, grace_ns: int
+    promises: Mapping[str, Promise], running: Iterable[str], boottime_ns: int, grace_ns: int
 ) -> dict[str, Promise]:
     """Return the promises without those of guests that are gone.
 
     A promise is kept while its guest runs, or while the start of its guest may still be in
-    progress. The latter includes a promise made after ``now_ns``, because it was recorded after
-    the caller had read the clock.
+    progress. The latter includes a promise made after ``boottime_ns``, because it was recorded
+    after the caller had read the clock.
 
     :param running: uuids of the guests that have a status file
-    :param now_ns: CLOCK_BOOTTIME
+    :param boottime_ns: CLOCK_BOOTTIME
     :param grace_ns: how long a start may take, including the preallocation of memory
     :returns: {uuid: promise}, in the same order
     """
@@ -175,7 +175,7 @@ def prune(
     return {
         uuid: promise
         for uuid, promise in promises.items()
-        if uuid in running or (not promise.started and now_ns - promise.since_ns < grace_ns)
+        if uuid in running or (not promise.started and boottime_ns - promise.since_ns < grace_ns)
     }
 
 

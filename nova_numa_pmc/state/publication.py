@@ -93,13 +93,13 @@ class Publication(Record):
         yield from zip(self.view.nodes, self.remote_ratios, now_cores)
 
 
-def freshness(publication: Publication, now_s: float) -> str:
+def freshness(publication: Publication, realtime_s: float) -> str:
     """Classify the age of a publication.
 
-    :param now_s: CLOCK_REALTIME [s since the epoch]
+    :param realtime_s: CLOCK_REALTIME [s since the epoch]
     :returns: :data:`FRESH`, :data:`STALE`, or :data:`FUTURE` if the clock has been set back since
     """
-    age_s = now_s - publication.taken_s
+    age_s = realtime_s - publication.taken_s
     if age_s < -pool_loads.STALE_MIN_S:
         return FUTURE
     return FRESH if age_s <= pool_loads.stale_after_s(publication.interval_s) else STALE

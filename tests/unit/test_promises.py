@@ -54,10 +54,10 @@ class ReconcileTest(unittest.TestCase):
         self.addCleanup(self.host.close)
         self.host.configure('[hook]\nstart_grace_s = %d\n' % GRACE_S)
 
-    def reconcile(self, draft, starting=None, now_ns=NOW_NS):
+    def reconcile(self, draft, starting=None, boottime_ns=NOW_NS):
         options = host_options.read(self.host.path(host_options.PATH[1:]))
         host = host_cpus.host_with_pool_cpus(self.root)
-        return promises.reconcile(draft, host, options, self.root, starting, now_ns)
+        return promises.reconcile(draft, host, options, self.root, starting, boottime_ns)
 
     def test_a_guest_that_runs_keeps_its_promise_as_it_is(self):
         for number in (1, 2):
@@ -82,7 +82,7 @@ class ReconcileTest(unittest.TestCase):
 
     def test_the_time_is_now_unless_it_is_given(self):
         draft = Draft(promise(1)._replace(since_ns=files.boottime_ns()))
-        self.reconcile(draft, now_ns=None)
+        self.reconcile(draft, boottime_ns=None)
         self.assertEqual({1}, draft.numbers())
 
     def test_a_guest_that_runs_without_a_promise_is_counted_where_it_is_held(self):

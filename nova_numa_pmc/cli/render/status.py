@@ -63,7 +63,7 @@ def to_lines(host: HostStatus) -> list[str]:
         *tables.to_lines(node_table(host.nodes)),
     ]
     if host.guests:
-        lines += ['', *tables.to_lines(guest_table(host.guests, host.now_s, host.boottime_s))]
+        lines += ['', *tables.to_lines(guest_table(host.guests, host.realtime_s, host.boottime_s))]
     if host.absent:
         lines += [
             '',
@@ -142,10 +142,12 @@ def node_table(nodes: Iterable[NodeStatus]) -> tables.Table:
     return tables.text_table(headings, rows, title='nodes')
 
 
-def guest_table(guests: Iterable[GuestStatus], now_s: float, boottime_s: float) -> tables.Table:
+def guest_table(
+    guests: Iterable[GuestStatus], realtime_s: float, boottime_s: float
+) -> tables.Table:
     """Return the guests as a table.
 
-    :param now_s, boottime_s: the time by CLOCK_REALTIME and by CLOCK_BOOTTIME [s]
+    :param realtime_s, boottime_s: the time by CLOCK_REALTIME and by CLOCK_BOOTTIME [s]
     """
     headings = ('guest', 'id', 'CPUs on', 'memory on', 'home%', 'day', 'why')
     rows = [
@@ -158,24 +160,24 @@ def guest_table(guests: Iterable[GuestStatus], now_s: float, boottime_s: float) 
             else memory_text(sorted(status.bytes_by_node.items())) or '0',
             percent(status.home_ratio),
             _demand_text(status.demand_history),
-            printable(why(status, now_s, boottime_s)),
+            printable(why(status, realtime_s, boottime_s)),
         )
         for status in guests
     ]
     return tables.text_table(headings, rows, (0, 2, 3, 6), 'guests', (_LEGEND,))
 
 
-def why(status: GuestStatus, now_s: float, boottime_s: float) -> str:
+def why(status: GuestStatus, realtime_s: float, boottime_s: float) -> str:
     """Return one line on why a guest is where it is, and what keeps it there.
 
-    :param now_s, boottime_s: as for :func:`guest_table`
+    :param realtime_s, boottime_s: as for :func:`guest_table`
     """
     promise = status.promise
     if status.problem:
         return status.problem
     if promise is None:
         return 'no promise'
-    reasons = [_origin_text(status, promise, now_s, boottime_s)]
+    reasons = [_origin_text(status, promise, realtime_s, boottime_s)]
     if status.pinned:
         reasons.append(
             'pinned by others and left alone: '
@@ -203,7 +205,7 @@ def why(status: GuestStatus, now_s: float, boottime_s: float) -> str:
 
 
 def _origin_text(
-    status: GuestStatus, promise: model.Promise, now_s: float, boottime_s: float
+    status: GuestStatus, promise: model.Promise, realtime_s: float, boottime_s: float
 ) -> str:
     if promise.origin == model.PLACED_BY_OTHERS or (status.guest.placed_by and not status.pinned):
         return 'placed by others' + (
@@ -212,7 +214,7 @@ def _origin_text(
     if status.moved:
         return 'moved by %s %s ago: %s' % (
             status.moved.mover,
-            age(now_s - status.moved.taken_s),
+            age(realtime_s - status.moved.taken_s),
             status.moved.why,
         )
     if promise.origin == model.FLOATING or not promise.cpu_nodes:
@@ -258,7 +260,7 @@ def to_data(host: HostStatus) -> dict[str, Any]:
                 'pinned': {name: format_cpulist(cpus) for name, cpus in status.pinned},
                 'promise': status.promise and promises_format.to_data(status.promise),
                 'moved': status.moved and status.moved.id,
-                'why': why(status, host.now_s, host.boottime_s),
+                'why': why(status, host.realtime_s, host.boottime_s),
             }
             for status in host.guests
         ],

@@ -174,19 +174,19 @@ class LastingDemand:
         guests: Mapping[str, model.Guest],
         promises: Mapping[str, model.Promise],
         placement_options: model.PlacementOptions,
-        now_ns: int,
+        boottime_ns: int,
     ) -> None:
         """Prepare to compose the demand at the end of an interval.
 
         :param histories: histories to which the sample has been added
         :param guests: {uuid: running guest}
         :param promises: {uuid: promise}
-        :param now_ns: CLOCK_BOOTTIME
+        :param boottime_ns: CLOCK_BOOTTIME
         """
         self._sample, self._host = sample, host
         self._histories, self._guests, self._promises = histories, guests, promises
         self._samples = {guest_sample.uuid: guest_sample for guest_sample in sample.guests}
-        self._now_ns = now_ns
+        self._boottime_ns = boottime_ns
         self._flavors: dict[str | None, model.DemandHistory] = {}
         self._cores = capacity_cores_by_node(host, placement_options)
 
@@ -305,7 +305,7 @@ class LastingDemand:
         demand: Amount
         bandwidth: Amount | None
         if promise is not None and (
-            not promise.started or promise.since_ns > self._now_ns - NOT_YET_MEASURED_NS
+            not promise.started or promise.since_ns > self._boottime_ns - NOT_YET_MEASURED_NS
         ):
             demand, bandwidth = self._expected_demand(uuid, promise, history)
         elif sample is None or history is None or history.demand.day.mean is None:

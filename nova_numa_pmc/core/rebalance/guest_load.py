@@ -21,7 +21,7 @@ def guest_loads(
     promises: Mapping[str, model.Promise],
     view: model.HostView,
     widened_nodes: Mapping[str, Iterable[int]] | None = None,
-    now_ns: int | None = None,
+    boottime_ns: int | None = None,
     host: model.Topology | None = None,
     measured_since_ns: int | None = None,
 ) -> tuple[plan_records.GuestLoad, ...]:
@@ -31,7 +31,7 @@ def guest_loads(
     :param view: a view whose nodes' ``cpus`` show where a guest may run
     :param widened_nodes: {uuid: ids of the nodes that its CPUs are held to now}; a guest that is
         left out is held to those of its promise
-    :param now_ns: CLOCK_BOOTTIME; None if no guest is to count as just placed
+    :param boottime_ns: CLOCK_BOOTTIME; None if no guest is to count as just placed
     :param host, measured_since_ns: as in :func:`eligibility.why_not`
     """
     bandwidth_by_guest = traffic.bandwidth_by_guest(sample.guests, sample.nodes)
@@ -43,7 +43,7 @@ def guest_loads(
             view,
             bandwidth_by_guest.get(guest_sample.uuid),
             (widened_nodes or {}).get(guest_sample.uuid),
-            now_ns,
+            boottime_ns,
             host,
             measured_since_ns,
         )
@@ -81,7 +81,7 @@ def _guest_load(
     view: model.HostView,
     bytes_per_sec: float | None,
     held: Iterable[int] | None,
-    now_ns: int | None,
+    boottime_ns: int | None,
     host: model.Topology | None,
     measured_since_ns: int | None,
 ) -> plan_records.GuestLoad:
@@ -104,16 +104,16 @@ def _guest_load(
         bandwidth_bytes_per_sec=bytes_per_sec,
         allowed_cpu_counts=None if guest is None else _allowed_cpu_counts(guest, view),
         why_fixed=eligibility.why_not(guest, promise, host, measured_since_ns),
-        just_placed=_is_just_placed(promise, now_ns),
+        just_placed=_is_just_placed(promise, boottime_ns),
     )
 
 
-def _is_just_placed(promise: model.Promise | None, now_ns: int | None) -> bool:
+def _is_just_placed(promise: model.Promise | None, boottime_ns: int | None) -> bool:
     return (
         promise is not None
-        and now_ns is not None
+        and boottime_ns is not None
         and promise.origin == model.PLACED
-        and promise.since_ns > now_ns - placement_order.JUST_PLACED_NS
+        and promise.since_ns > boottime_ns - placement_order.JUST_PLACED_NS
     )
 
 

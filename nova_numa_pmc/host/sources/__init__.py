@@ -32,14 +32,14 @@ class SourceTick(Record):
     """One reading of a host, as it is given to the sources.
 
     :param before_ns: CLOCK_MONOTONIC of the previous tick; None in the first
-    :param now_ns: CLOCK_MONOTONIC of this tick
+    :param monotonic_ns: CLOCK_MONOTONIC of this tick
     :param busy_cores: {node id: cores for which its CPUs were busy}, at least what guests used
     :param cpu_rates: {node id: rates [lines/s] of all that ran on its CPUs}; empty if nothing was
         counted
     """
 
     before_ns: int | None
-    now_ns: int
+    monotonic_ns: int
     host: Topology
     guests: tuple[RunningGuest, ...]
     busy_cores: dict[int, float]
@@ -48,4 +48,4 @@ class SourceTick(Record):
     @property
     def elapsed_ns(self) -> int:
         """Return the time since the previous tick; 0 in the first."""
-        return 0 if self.before_ns is None else max(0, self.now_ns - self.before_ns)
+        return 0 if self.before_ns is None else max(0, self.monotonic_ns - self.before_ns)

@@ -140,7 +140,7 @@ class GuestCounters:
         deltas, problems = self._owners.sample(self._wanted, idle_is_zero=True)
         if self._last_ns != tick.before_ns:
             deltas = {}  # not sampled in the last tick, so the counts cover a longer time
-        self._last_ns = tick.now_ns
+        self._last_ns = tick.monotonic_ns
         self.problems = self._missing + problems
         self._share_counters(tick.guests, deltas)
         evidence = {}

@@ -80,7 +80,7 @@ class Resctrl:
         """
         controls, groups = self._groups()
         readings = {group: self._read(group) for group in groups}
-        before, self._before = self._before, (tick.now_ns, readings)
+        before, self._before = self._before, (tick.monotonic_ns, readings)
         if before is None or before[0] != tick.before_ns or not tick.elapsed_ns:
             self._controls = controls
             return {}
@@ -94,7 +94,7 @@ class Resctrl:
         domains = _sum([traffic[group] for group in controls]) if unchanged else {}
         self._controls = controls
         nodes = _by_node(domains, shares_by_domain, tick.elapsed_ns)
-        self._nodes = tick.now_ns, nodes
+        self._nodes = tick.monotonic_ns, nodes
         return {
             running.guest.uuid: evidence
             for running in tick.guests
@@ -102,9 +102,9 @@ class Resctrl:
             if evidence
         }
 
-    def rates_by_node_at(self, now_ns: int) -> dict[int, CpuRates]:
+    def rates_by_node_at(self, monotonic_ns: int) -> dict[int, CpuRates]:
         """Return {node id: rates [lines/s]} of the sample taken at this time; {}: none was."""
-        return self._nodes[1] if self._nodes[0] == now_ns else {}
+        return self._nodes[1] if self._nodes[0] == monotonic_ns else {}
 
     def _evidence_of(
         self,

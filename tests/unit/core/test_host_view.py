@@ -177,7 +177,7 @@ class MeasuredTest(unittest.TestCase):
             promised('young', (0,), vcpus=2, since_ns=now - 119 * 10**9),
         ]
         node = subject.view(
-            topology(), promises, PLACEMENT_OPTIONS, {0: model.NodeLoad(1.5)}, now_ns=now
+            topology(), promises, PLACEMENT_OPTIONS, {0: model.NodeLoad(1.5)}, boottime_ns=now
         ).nodes[0]
         self.assertEqual(2.5, node.demand_cores)
 

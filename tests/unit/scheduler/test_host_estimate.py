@@ -31,8 +31,10 @@ BANDWIDTH_LOSS = 0.001
 MUTATIONS = int(os.environ.get('NUMA_PMC_FUZZ', '2000'))
 
 
-def ask(host_state, request=None, options=RULES, now_s=NOW_S):
-    return subject.estimate(host_state, requests.read(request or request_spec()), options, now_s)
+def ask(host_state, request=None, options=RULES, realtime_s=NOW_S):
+    return subject.estimate(
+        host_state, requests.read(request or request_spec()), options, realtime_s
+    )
 
 
 class EstimateTest(unittest.TestCase):
@@ -42,8 +44,10 @@ class EstimateTest(unittest.TestCase):
         self.assertAlmostEqual(0.35, estimate.outcome.pressures[0])
 
     def test_old_metrics_are_unknown_and_so_are_those_of_tomorrow(self):
-        for now_s, known in ((NOW_S + 299, True), (NOW_S + 301, False), (NOW_S - 301, False)):
-            self.assertEqual(known, ask(host_state(0.5, 0.5), now_s=now_s).outcome is not None)
+        for realtime_s, known in ((NOW_S + 299, True), (NOW_S + 301, False), (NOW_S - 301, False)):
+            self.assertEqual(
+                known, ask(host_state(0.5, 0.5), realtime_s=realtime_s).outcome is not None
+            )
 
     def test_a_host_without_metrics_is_unknown(self):
         blank = host_state(0.5, 0.5)
@@ -154,7 +158,7 @@ class EstimateTest(unittest.TestCase):
         for estimate in (
             ask(host_state(0.5, 0.25)),
             ask(host_state(0.5, 0.25, vcpus=40)),
-            ask(host_state(0.5, 0.25), now_s=0),
+            ask(host_state(0.5, 0.25), realtime_s=0),
         ):
             self.assertNotIn('\n', subject.describe(estimate))
         self.assertEqual(

@@ -25,7 +25,7 @@ class PausingTest(unittest.TestCase):
     def test_a_pause_begins_and_ends(self):
         self.assertIsNone(pause.read(self.directory))
         self.assertFalse(pause.end(self.directory))
-        pause.begin(self.directory, 'firmware update', now_s=1000.7)
+        pause.begin(self.directory, 'firmware update', realtime_s=1000.7)
         self.assertEqual((1000, 'firmware update'), tuple(pause.read(self.directory)))
         self.assertEqual('paused: firmware update', str(pause.read(self.directory)))
         pause.begin(self.directory)
@@ -34,7 +34,7 @@ class PausingTest(unittest.TestCase):
         self.assertIsNone(pause.read(self.directory))
 
     def test_begin_returns_the_pause_that_it_wrote(self):
-        begun = pause.begin(self.directory, 'firmware\x1b update', now_s=1000.7)
+        begun = pause.begin(self.directory, 'firmware\x1b update', realtime_s=1000.7)
         self.assertEqual(begun, pause.read(self.directory))
         pause.end(self.directory)
         self.assertEqual((1000, 'firmware? update'), tuple(begun))
