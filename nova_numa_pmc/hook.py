@@ -246,12 +246,12 @@ def _hold_early(
     If that fails, ``started`` narrows them.
     """
     # Identifies the pid file of an earlier start, if libvirt has not unlinked it.
-    stale = guests.runtime_file_identity(call.root, guest.name, '.pid')
+    old_pid_file = guests.runtime_file_identity(call.root, guest.name, '.pid')
 
     def work() -> None:
         from nova_numa_pmc import hook_early  # only in the child process
 
-        hook_early.run_in_child(promise, guest, cpus, call.options, call.root, stale)
+        hook_early.run_in_child(promise, guest, cpus, call.options, call.root, old_pid_file)
 
     try:
         run_detached(work, call.report_early)

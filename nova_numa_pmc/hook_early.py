@@ -48,7 +48,7 @@ class EarlyHold:
     :param promise: the promise that was recorded at its start
     :param guest: the guest, from the XML of its start
     :param cpus: the CPUs to hold it to
-    :param stale: identity of the guest's pid file before the start
+    :param old_pid_file: identity of the guest's pid file before the start
     :param write: writes a file, as :func:`writes.write_file` does
     """
 
@@ -59,16 +59,16 @@ class EarlyHold:
         cpus: frozenset[int],
         options: host_options.HostOptions,
         root: str = '/',
-        stale: Identity | None = None,
+        old_pid_file: Identity | None = None,
         write: writes.Writer = writes.write_file,
     ) -> None:
         self._promise, self._guest, self._cpus, self._root = promise, guest, cpus, root
-        self._options, self._stale, self._write = options, stale, write
+        self._options, self._old_pid_file, self._write = options, old_pid_file, write
         self._groups: cgroups.GuestGroups | None = None
         #: v1: path and CPUs of each thread cgroup, and whether it has threads.
         self._group_states: tuple[tuple[str, str, bool], ...] | None = None
-        self._changed_s = 0.0  # when these were last seen to change
-        self._file: Identity | None = None
+        self._states_changed_s = 0.0  # when these were last seen to change
+        self._promises_identity: Identity | None = None
 
     def step(self, monotonic_s: float) -> bool:
         """Narrow the groups that are ready, and return whether anything is left to do.
@@ -96,9 +96,9 @@ class EarlyHold:
         directory = self._options.state_path(self._root)
         try:
             identity = files.identity(os.path.join(directory, promises_file.FILE))
-            if identity == self._file:
+            if identity == self._promises_identity:
                 return False
-            self._file = identity
+            self._promises_identity = identity
             promise = promises_file.read_one(
                 directory, self._promise.uuid, files.read_boot_id(self._root)
             )
@@ -110,7 +110,7 @@ class EarlyHold:
         """Return the guest's groups; None if its QEMU has not been executed yet."""
         if guests.runtime_file_identity(self._root, self._guest.name, '.pid') in (
             None,
-            self._stale,
+            self._old_pid_file,
         ):
             return None
         try:
@@ -128,13 +128,13 @@ class EarlyHold:
             (group, _own_cpus(group), bool(cgroups.thread_ids(group))) for group in thread_cgroups
         )
         if states != self._group_states:
-            self._group_states, self._changed_s = states, monotonic_s
+            self._group_states, self._states_changed_s = states, monotonic_s
         names = [os.path.basename(group) for group, _, has_tasks in states if has_tasks]
         complete = (
             sum(name.startswith('vcpu') for name in names) >= self._guest.vcpus
             and sum(name.startswith('iothread') for name in names) >= self._guest.iothreads
         )
-        if not complete or monotonic_s - self._changed_s < QUIET_S:
+        if not complete or monotonic_s - self._states_changed_s < QUIET_S:
             return False
         for group in thread_cgroups:
             self._narrow(group)
@@ -177,11 +177,11 @@ def run_in_child(
     cpus: frozenset[int],
     options: host_options.HostOptions,
     root: str,
-    stale: Identity | None,
+    old_pid_file: Identity | None,
 ) -> None:
     """Hold the guest from its start on; this is the whole work of a child process of the hook.
 
     :raises OSError, CpuListError: a cpuset cannot be read or written; ``started`` then holds the
         guest
     """
-    run(EarlyHold(promise, guest, cpus, options, root, stale), options.start_grace_s)
+    run(EarlyHold(promise, guest, cpus, options, root, old_pid_file), options.start_grace_s)

@@ -29,7 +29,7 @@ class ReadSchedule:
 
     def __init__(self) -> None:
         self._states: dict[str, _State] = {}
-        self._all_s: float | None = None
+        self._all_last_due_s: float | None = None
         self._changed: set[str] = set()
         self._to_retry: set[str] = set()
 
@@ -54,9 +54,12 @@ class ReadSchedule:
         assert tick.host is not None and tick.host_promises is not None
         host = tuple((node.id, node.online_cpus, node.cpus) for node in tick.host.nodes)
         monotonic_s = tick.now.monotonic_ns / 1e9
-        all_due = self._all_s is None or not 0 <= monotonic_s - self._all_s < FULL_CHECK_S
+        all_due = (
+            self._all_last_due_s is None
+            or not 0 <= monotonic_s - self._all_last_due_s < FULL_CHECK_S
+        )
         if all_due:
-            self._all_s = monotonic_s
+            self._all_last_due_s = monotonic_s
         former_states, self._states = self._states, {}
         due: set[str] = set()
         for guest in tick.guests:

@@ -23,7 +23,7 @@ from nova_numa_pmc.exceptions import (
     StateLocked,
     is_expected,
 )
-from nova_numa_pmc.host.page_moves import guest_mover
+from nova_numa_pmc.host.page_moves import guest_move
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
 from nova_numa_pmc.moves.move_promises import MovePostponed, MovePromises, PendingMove
 from nova_numa_pmc.moves.parts import MovePart, has_followed, progress_text
@@ -120,7 +120,7 @@ class MoveExecutor:
         return len(self._queue)
 
     @property
-    def in_progress(self) -> tuple[tuple[str, guest_mover.Progress], ...]:
+    def in_progress(self) -> tuple[tuple[str, guest_move.Progress], ...]:
         """Return (guest's name, progress) of each part of the move in progress."""
         return tuple((part.plan_part.name, part.guest_move.progress) for part in self._parts)
 
@@ -168,7 +168,7 @@ class MoveExecutor:
             waits_s = [
                 part.guest_move.step().wait_s
                 for part in self._parts
-                if part.guest_move.progress.state == guest_mover.MOVING
+                if part.guest_move.progress.state == guest_move.MOVING
             ]
         except Exception as error:  # in any of the parts: a move succeeds or fails as a whole
             self._give_up(error)
@@ -176,7 +176,7 @@ class MoveExecutor:
         ended = [
             part.guest_move.progress
             for part in self._parts
-            if part.guest_move.progress.state != guest_mover.MOVING
+            if part.guest_move.progress.state != guest_move.MOVING
         ]
         if len(ended) == len(self._parts):
             self._end()
@@ -260,7 +260,7 @@ class MoveExecutor:
                 _route(self._move.kind, part.plan_part),
                 progress.moved_bytes >> 20,
                 1e3 * (self._clock() - part.began_s),
-                '' if progress.state == guest_mover.DONE else ' (%s)' % progress_text(progress),
+                '' if progress.state == guest_move.DONE else ' (%s)' % progress_text(progress),
                 explain_why(self._move),
             )
         self._count(MADE, self._parts)
@@ -268,7 +268,7 @@ class MoveExecutor:
         shortfalls = [
             progress_text(part.guest_move.progress)
             for part in parts
-            if part.guest_move.progress.state != guest_mover.DONE
+            if part.guest_move.progress.state != guest_move.DONE
         ]
         self._write_history(
             parts,

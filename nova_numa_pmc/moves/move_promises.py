@@ -11,7 +11,7 @@ from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError
 from nova_numa_pmc.host import cgroups, guests
 from nova_numa_pmc.host.cpusets import Cpuset, common_cpuset
-from nova_numa_pmc.host.page_moves import guest_mover
+from nova_numa_pmc.host.page_moves import guest_move
 from nova_numa_pmc.moves.parts import CpuMove, MovePart, narrow_to_l3, promise_after
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, overrides
@@ -149,7 +149,7 @@ class MovePromises:
         host: model.Topology,
         before: model.Promise,
         after: model.Promise,
-    ) -> guest_mover.GuestMove | CpuMove:
+    ) -> guest_move.GuestMove | CpuMove:
         """Return the move of a guest's CPUs and memory, or of its CPUs only.
 
         :raises MoveRefused: the nodes have no CPU left that the guest may use
@@ -170,13 +170,13 @@ class MovePromises:
             return CpuMove(guest, groups, cpus, written_cpus, self._kernel)
         memory_move_count = sum(1 for part in move.parts if part.mem_nodes)
         rebalance_options = self.options.rebalance_options
-        return guest_mover.GuestMove(
+        return guest_move.GuestMove(
             groups,
             plan_part.mem_nodes,
             cpus,
             written_set=Cpuset(written_cpus, frozenset()),
             root=self._root,
-            limits=guest_mover.PageMoveLimits(
+            limits=guest_move.PageMoveLimits(
                 bytes_per_sec=max(1, rebalance_options.bytes_per_sec // memory_move_count),
                 reserve_bytes=rebalance_options.reserve_bytes,
                 room_wait_max_s=_ROOM_WAIT_MAX_S if memory_move_count > 1 else 0.0,

@@ -11,7 +11,7 @@ from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.host import holding
 from nova_numa_pmc.host.cpusets import Cpuset
-from nova_numa_pmc.host.page_moves import guest_mover, page_mover
+from nova_numa_pmc.host.page_moves import guest_move, page_mover
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ class MovePart(Record):
     plan_part: plan_records.PlanPart
     before: model.Promise
     after: model.Promise
-    guest_move: guest_mover.GuestMove | CpuMove
+    guest_move: guest_move.GuestMove | CpuMove
     began_s: float
 
 
 class CpuMove:
-    """A move of CPUs only, with those methods of :class:`guest_mover.GuestMove` that are used.
+    """A move of CPUs only, with those methods of :class:`guest_move.GuestMove` that are used.
 
     :param cpus: CPUs to hold the guest to; None for all CPUs that it may use
     :param written_cpus: the CPUs that we have left in its groups
@@ -60,9 +60,9 @@ class CpuMove:
         self._written_cpus = written_cpus
         self._kernel = kernel
         self._changes: tuple[FileChange, ...] = ()
-        self.progress = guest_mover.Progress(guest_mover.MOVING)
+        self.progress = guest_move.Progress(guest_move.MOVING)
 
-    def step(self) -> guest_mover.Progress:
+    def step(self) -> guest_move.Progress:
         """Write the CPUs, which completes the move, and return the progress."""
         if self._cpus is None:
             self._changes = holding.release_cpus(
@@ -79,7 +79,7 @@ class CpuMove:
                 written_set=Cpuset(self._written_cpus, frozenset()),
                 write=self._kernel.write,
             ).changes
-        self.progress = guest_mover.Progress(guest_mover.DONE)
+        self.progress = guest_move.Progress(guest_move.DONE)
         return self.progress
 
     def cancel(self) -> None:
@@ -137,14 +137,14 @@ def narrow_to_l3(
     return after._replace(l3_cpus=cpus)
 
 
-def has_followed(progress: guest_mover.Progress) -> bool:
+def has_followed(progress: guest_move.Progress) -> bool:
     """Return whether at least half of the memory that was to be moved has been moved."""
-    if progress.state == guest_mover.DONE:
+    if progress.state == guest_move.DONE:
         return True
     return progress.left_bytes is not None and progress.arrived_bytes >= progress.left_bytes
 
 
-def progress_text(progress: guest_mover.Progress) -> str:
+def progress_text(progress: guest_move.Progress) -> str:
     """Return text that describes the progress of an incomplete move."""
     left_text = (
         'an unknown amount'
@@ -156,7 +156,7 @@ def progress_text(progress: guest_mover.Progress) -> str:
         for name, count in progress.refused
     )
     return '%s, %s left%s' % (
-        guest_mover.TEXTS[progress.state],
+        guest_move.TEXTS[progress.state],
         left_text,
         '; pages: ' + refused if refused else '',
     )

@@ -21,12 +21,18 @@ class EarlyCase(unittest.TestCase):
         self.options = host_options.read(self.host.path('none'))
         self.written = []
 
-    def start(self, number=1, stale=None, **xml):
+    def start(self, number=1, old_pid_file=None, **xml):
         """Decide as ``start`` does; return what its child runs."""
         guest = guests.parse(fake_host.domain_xml(number, **xml))
         decision = promises.decide_promise(guest, self.options, self.root, 1.0)
         return hook_early.EarlyHold(
-            decision.promise, guest, decision.cpus, self.options, self.root, stale, self.write
+            decision.promise,
+            guest,
+            decision.cpus,
+            self.options,
+            self.root,
+            old_pid_file,
+            self.write,
         )
 
     def write(self, path, text):
@@ -63,8 +69,8 @@ class Version2Test(EarlyCase):
 
     def test_the_process_of_an_earlier_start_is_not_narrowed(self):
         self.launch()
-        stale = guests.runtime_file_identity(self.root, fake_host.name_of(1), '.pid')
-        hold = self.start(stale=stale)
+        old_pid_file = guests.runtime_file_identity(self.root, fake_host.name_of(1), '.pid')
+        hold = self.start(old_pid_file=old_pid_file)
         self.assertTrue(hold.step(0.0))
         self.host.end(1)
         self.assertTrue(hold.step(0.1))

@@ -24,7 +24,7 @@ import labguests
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.host import cgroups, cpusets
 from nova_numa_pmc.host.cpusets import Cpuset
-from nova_numa_pmc.host.page_moves import guest_mover
+from nova_numa_pmc.host.page_moves import guest_move
 
 PROBE = labguests.ROOT / 'labprobe'
 REST_S = 3  # observed before and after a move
@@ -41,9 +41,9 @@ def thp_bytes(groups):
 def move(request):
     """Move a guest to a node; report each step."""
     groups = cgroups.find(labguests.pids()[request['guest']])
-    limits = guest_mover.PageMoveLimits(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
+    limits = guest_move.PageMoveLimits(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
     cpus, ours = request.get('cpus'), request.get('ours', '')
-    mover = guest_mover.GuestMove(
+    mover = guest_move.GuestMove(
         groups,
         (request['node'],),
         parse_cpulist(cpus) if cpus else None,
@@ -53,7 +53,7 @@ def move(request):
     cancel_at = request.get('cancel_after_mib', 1 << 40) << 20
 
     thp_before_bytes, began = thp_bytes(groups), time.monotonic()
-    while mover.progress.state == guest_mover.MOVING:
+    while mover.progress.state == guest_move.MOVING:
         progress = mover.step()
         if progress.moved_bytes >= cancel_at:
             mover.cancel()

@@ -5,14 +5,14 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.host.page_moves import guest_mover
+from nova_numa_pmc.host.page_moves import guest_move
 from nova_numa_pmc.moves import parts
 from tests.fixtures.model_records import MIB, PLACEMENT_OPTIONS, guest, topology
 
 
 class HasFollowedTest(unittest.TestCase):
     def followed(self, **known):
-        return parts.has_followed(guest_mover.Progress(guest_mover.PARTLY, **known))
+        return parts.has_followed(guest_move.Progress(guest_move.PARTLY, **known))
 
     def test_half_of_the_memory_is_enough_to_have_followed(self):
         self.assertTrue(self.followed(moved_bytes=5, left_bytes=5, left_at_first_bytes=10))
@@ -28,7 +28,7 @@ class HasFollowedTest(unittest.TestCase):
         self.assertFalse(self.followed(moved_bytes=8))
 
     def test_memory_of_a_move_that_is_done_has_followed(self):
-        self.assertTrue(parts.has_followed(guest_mover.Progress(guest_mover.DONE)))
+        self.assertTrue(parts.has_followed(guest_move.Progress(guest_move.DONE)))
 
 
 class WithinL3Test(unittest.TestCase):
@@ -59,8 +59,8 @@ class PromiseAfterTest(unittest.TestCase):
 
 class ProgressTextTest(unittest.TestCase):
     def test_progress_is_described_in_words(self):
-        progress = guest_mover.Progress(
-            guest_mover.PARTLY, left_bytes=3 * MIB, refused=(('EBUSY', 3), ('EPERM', 1))
+        progress = guest_move.Progress(
+            guest_move.PARTLY, left_bytes=3 * MIB, refused=(('EBUSY', 3), ('EPERM', 1))
         )
         self.assertEqual(
             'some pages did not move, 3 MiB left; pages: 3 busy (EBUSY), 1 refused (EPERM)',
@@ -68,5 +68,5 @@ class ProgressTextTest(unittest.TestCase):
         )
         self.assertEqual(
             'cancelled, an unknown amount left',
-            parts.progress_text(guest_mover.Progress(guest_mover.CANCELLED)),
+            parts.progress_text(guest_move.Progress(guest_move.CANCELLED)),
         )

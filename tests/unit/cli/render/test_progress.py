@@ -6,7 +6,7 @@ import io
 import unittest
 
 from nova_numa_pmc.cli.render import progress
-from nova_numa_pmc.host.page_moves.guest_mover import DONE, MOVING, Progress
+from nova_numa_pmc.host.page_moves.guest_move import DONE, MOVING, Progress
 
 
 class ProgressTest(unittest.TestCase):

@@ -194,9 +194,9 @@ class GuestMove:
             try:
                 state = yield from self._walk_until_done()
             except PageMoveRefused:
-                if not self._can_narrow():
+                if not self._can_fetch_by_mems():
                     raise
-                state = self._narrow()
+                state = self._fetch_by_mems()
             if state == DONE and self._has_much_unseen_memory():
                 state = PARTLY
         self.progress = self.progress._replace(
@@ -334,7 +334,7 @@ class GuestMove:
         )
         return moved
 
-    def _can_narrow(self) -> bool:
+    def _can_fetch_by_mems(self) -> bool:
         elsewhere_bytes = self._bytes_elsewhere()
         return (
             elsewhere_bytes is not None
@@ -342,7 +342,7 @@ class GuestMove:
             and bool(self._written_set.cpus)
         )
 
-    def _narrow(self) -> str:
+    def _fetch_by_mems(self) -> str:
         """Move a small remainder by writing ``cpuset.mems``, where move_pages(2) is denied."""
         elsewhere_bytes = self._bytes_elsewhere() or 0
         held = holding.hold(

@@ -21,14 +21,14 @@ from nova_numa_pmc.exceptions import (
 )
 from nova_numa_pmc.host import cgroups, holding
 from nova_numa_pmc.host.cpusets import Cpuset, read_cpusets
-from nova_numa_pmc.host.page_moves import guest_mover, move_pages
+from nova_numa_pmc.host.page_moves import guest_move, move_pages
 from nova_numa_pmc.host.page_moves.kernel_calls import KernelCalls
 from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
 from tests.fixtures.cgroups import GuestCgroups
 from tests.fixtures.guest_memory import START_TICKS, GuestMemory
 from tests.fixtures.paged_child import PagedChild, can_locate_pages
 
-LIMITS = guest_mover.PageMoveLimits(
+LIMITS = guest_move.PageMoveLimits(
     bytes_per_sec=100 * PAGE_BYTES, batch_bytes=16 * PAGE_BYTES, reserve_bytes=1 << 20
 )
 HOME, AWAY = 0, 1
@@ -70,10 +70,10 @@ class MigrateTest(unittest.TestCase):
             'kernel': self.memory,
             **more,
         }
-        return guest_mover.GuestMove(self.groups, mems, **more)
+        return guest_move.GuestMove(self.groups, mems, **more)
 
     def run_to_end(self, mover):
-        while mover.progress.state == guest_mover.MOVING:
+        while mover.progress.state == guest_move.MOVING:
             wait_s = mover.step().wait_s
             if wait_s:
                 self.clock.sleep(wait_s)
@@ -84,13 +84,13 @@ class MigrateTest(unittest.TestCase):
         mover = self.mover()
         first = mover.step()
         self.assertEqual(
-            (guest_mover.MOVING, 0, 100 * PAGE_BYTES),
+            (guest_move.MOVING, 0, 100 * PAGE_BYTES),
             (first.state, first.moved_bytes, first.left_bytes),
         )
         self.assertEqual(format_cpulist(CPUS), self.tree.held())
         end = self.run_to_end(mover)
         self.assertEqual(
-            (guest_mover.DONE, 100 * PAGE_BYTES, 0, ()),
+            (guest_move.DONE, 100 * PAGE_BYTES, 0, ()),
             (end.state, end.moved_bytes, end.left_bytes, end.refused),
         )
         self.assertEqual({HOME, None}, set(self.memory.nodes))
@@ -113,7 +113,7 @@ class MigrateTest(unittest.TestCase):
             # NUMA balancing has marked a page, so that a pagemap is used to skip the gap.
             self.guest([AWAY] * 48 + [None] * gap + [AWAY] * 16, hinted=(0,))
             end = self.run_to_end(self.mover())
-            self.assertEqual((guest_mover.DONE, 64 * PAGE_BYTES), (end.state, end.moved_bytes))
+            self.assertEqual((guest_move.DONE, 64 * PAGE_BYTES), (end.state, end.moved_bytes))
             waited_s.append(sum(self.clock.slept) - before_s)
         self.assertGreater(waited_s[0], 0)
         self.assertAlmostEqual(*waited_s)
@@ -131,17 +131,17 @@ class MigrateTest(unittest.TestCase):
     def test_a_guest_with_nothing_away_has_no_page_read(self):
         self.guest([HOME] * 50)
         self.memory.locate = None
-        self.assertEqual(guest_mover.DONE, self.run_to_end(self.mover()).state)
+        self.assertEqual(guest_move.DONE, self.run_to_end(self.mover()).state)
 
     def test_pages_that_stay_are_counted_by_reason(self):
         self.guest([AWAY] * 64, pinned=(3, 40), busy=(20,), shared=(50, 51))
         end = self.run_to_end(self.mover())
-        self.assertEqual(guest_mover.PARTLY, end.state)
+        self.assertEqual(guest_move.PARTLY, end.state)
         self.assertEqual({'EAGAIN': 2, 'EBUSY': 1, 'EACCES': 2}, dict(end.refused))
         self.assertEqual((59 * PAGE_BYTES, 5 * PAGE_BYTES), (end.moved_bytes, end.left_bytes))
 
     def test_a_page_in_a_hundred_may_stay(self):
-        for stay, state in ((7, guest_mover.DONE), (8, guest_mover.PARTLY)):
+        for stay, state in ((7, guest_move.DONE), (8, guest_move.PARTLY)):
             with self.subTest(stay):
                 self.guest([AWAY] * 720, shared=range(stay))
                 end = self.run_to_end(self.mover())
@@ -151,7 +151,7 @@ class MigrateTest(unittest.TestCase):
         nodes = [None if at % 7 == 3 else 1 for at in range(3000)]
         memory = self.guest(nodes, hinted=range(0, 3000, 2))
         self.tree.write_file('sys/devices/system/node/node%d/cpulist' % HOME, '4-5\n')
-        self.assertEqual(guest_mover.DONE, self.run_to_end(self.mover()).state)
+        self.assertEqual(guest_move.DONE, self.run_to_end(self.mover()).state)
         self.assertEqual({HOME, None}, set(memory.nodes))
         self.assertEqual({4, 5}, memory.touched_from)
 
@@ -159,7 +159,7 @@ class MigrateTest(unittest.TestCase):
         # From the middle of a huge page to that of another one, in windows that divide them.
         memory = self.guest([1] * 64, huge=32, hinted=range(64))
         end = self.run_to_end(self.mover(limits=LIMITS._replace(batch_bytes=24 * PAGE_BYTES)))
-        self.assertEqual((guest_mover.DONE, 0), (end.state, end.left_bytes))
+        self.assertEqual((guest_move.DONE, 0), (end.state, end.left_bytes))
         self.assertEqual({HOME}, set(memory.nodes))
         self.assertEqual(2, memory.touched, 'one touch is for all of it')
 
@@ -173,7 +173,7 @@ class MigrateTest(unittest.TestCase):
 
         memory.before_move = other
         end = self.run_to_end(mover)
-        self.assertEqual((guest_mover.PARTLY, 16 * PAGE_BYTES), (end.state, end.left_bytes))
+        self.assertEqual((guest_move.PARTLY, 16 * PAGE_BYTES), (end.state, end.left_bytes))
         self.assertLess(end.moved_bytes, 40 * PAGE_BYTES)
         self.assertEqual(48 * PAGE_BYTES, end.arrived_bytes)
 
@@ -181,23 +181,23 @@ class MigrateTest(unittest.TestCase):
         memory = self.guest([1] * 3000, hinted=range(2000))
         memory.touch = lambda pid, addresses, cpus: None
         ended = self.run_to_end(self.mover())
-        self.assertEqual((guest_mover.PARTLY, 2000 * PAGE_BYTES), (ended.state, ended.left_bytes))
+        self.assertEqual((guest_move.PARTLY, 2000 * PAGE_BYTES), (ended.state, ended.left_bytes))
 
     def test_a_guest_whose_pages_are_all_pinned_is_given_up(self):
-        pages = 3 * guest_mover._REFUSED_RUN_MAX_BYTES // PAGE_BYTES
+        pages = 3 * guest_move._REFUSED_RUN_MAX_BYTES // PAGE_BYTES
         self.guest([AWAY] * pages, pinned=range(pages))
         limits = LIMITS._replace(batch_bytes=16 << 20, bytes_per_sec=1 << 40)
         end = self.run_to_end(self.mover(limits=limits))
-        self.assertEqual((guest_mover.PARTLY, 0), (end.state, end.moved_bytes))
+        self.assertEqual((guest_move.PARTLY, 0), (end.state, end.moved_bytes))
         self.assertEqual(
-            (('EAGAIN', guest_mover._REFUSED_RUN_MAX_BYTES // PAGE_BYTES),), end.refused
+            (('EAGAIN', guest_move._REFUSED_RUN_MAX_BYTES // PAGE_BYTES),), end.refused
         )
 
     def test_pages_of_other_processes_move_only_in_files_of_its_own(self):
         for mode, name, expected in (
-            ('rw-s', '/memfd:pc.ram (deleted)', guest_mover.DONE),
-            ('rw-s', '/dev/shm/between-guests', guest_mover.PARTLY),
-            ('rw-p', '', guest_mover.PARTLY),
+            ('rw-s', '/memfd:pc.ram (deleted)', guest_move.DONE),
+            ('rw-s', '/dev/shm/between-guests', guest_move.PARTLY),
+            ('rw-p', '', guest_move.PARTLY),
         ):
             with self.subTest(name):
                 self.guest([AWAY] * 8, shared=(5,), mode=mode, name=name)
@@ -210,7 +210,7 @@ class MigrateTest(unittest.TestCase):
     def test_huge_pages_move_by_their_first_address(self):
         self.guest([AWAY] * 64, huge=8)
         end = self.run_to_end(self.mover())
-        self.assertEqual((guest_mover.DONE, 64 * PAGE_BYTES), (end.state, end.moved_bytes))
+        self.assertEqual((guest_move.DONE, 64 * PAGE_BYTES), (end.state, end.moved_bytes))
         self.assertEqual({2}, {pages for pages, _, _ in self.memory.calls})
 
     def test_a_probe_for_huge_pages_is_rare_where_there_are_none(self):
@@ -219,19 +219,19 @@ class MigrateTest(unittest.TestCase):
             'sys/kernel/mm/transparent_hugepage/hpage_pmd_size', '%d\n' % (8 * PAGE_BYTES)
         )
         end = self.run_to_end(self.mover())
-        self.assertEqual(guest_mover.DONE, end.state)
+        self.assertEqual(guest_move.DONE, end.state)
         self.assertEqual(17, len(self.memory.calls))
 
     def test_a_full_node_is_left_its_reserve(self):
         self.guest([AWAY] * 100, room={HOME: 40})
         end = self.run_to_end(self.mover())
-        self.assertEqual((guest_mover.FULL, 32 * PAGE_BYTES), (end.state, end.moved_bytes))
+        self.assertEqual((guest_move.FULL, 32 * PAGE_BYTES), (end.state, end.moved_bytes))
 
     def test_a_full_node_is_waited_for_no_longer_than_is_allowed(self):
         limits = LIMITS._replace(room_wait_max_s=10.0)
         for room_comes, state, moved_pages in (
-            (True, guest_mover.DONE, 100),
-            (False, guest_mover.FULL, 32),
+            (True, guest_move.DONE, 100),
+            (False, guest_move.FULL, 32),
         ):
             with self.subTest(room_comes=room_comes):
                 self.guest([AWAY] * 100, room={HOME: 40})
@@ -253,20 +253,20 @@ class MigrateTest(unittest.TestCase):
         while not mover.step().wait_s:
             pass
         mover.cancel()
-        self.assertEqual(guest_mover.CANCELLED, mover.step().state)
+        self.assertEqual(guest_move.CANCELLED, mover.step().state)
 
     def test_pages_that_a_filling_node_refuses_are_left(self):
         self.guest([AWAY] * 100, room={HOME: 16})
         self.memory.reserve = 1 << 30
         self.memory.write_files()
         end = self.run_to_end(self.mover())
-        self.assertEqual((guest_mover.PARTLY, 16 * PAGE_BYTES), (end.state, end.moved_bytes))
+        self.assertEqual((guest_move.PARTLY, 16 * PAGE_BYTES), (end.state, end.moved_bytes))
         self.assertEqual((('ENOMEM', 84),), end.refused)
 
     def test_a_full_node_of_two_target_nodes_is_passed_by(self):
         self.guest([2] * 64, room={0: 0})
         end = self.run_to_end(self.mover(mems=(0, 1)))
-        self.assertEqual((guest_mover.DONE, 64), (end.state, self.memory.nodes.count(1)))
+        self.assertEqual((guest_move.DONE, 64), (end.state, self.memory.nodes.count(1)))
 
     def test_a_move_cancelled_anywhere_leaves_cpusets_whole(self):
         for version in (1, 2):
@@ -278,7 +278,7 @@ class MigrateTest(unittest.TestCase):
                         self.clock.sleep(mover.step().wait_s)
                     mover.cancel()
                     ended = mover.step()
-                    self.assertEqual(guest_mover.CANCELLED, ended.state)
+                    self.assertEqual(guest_move.CANCELLED, ended.state)
                     self.assertEqual(ended.moved_bytes, self.memory.nodes.count(HOME) * PAGE_BYTES)
                     held = {
                         own.cpus
@@ -299,7 +299,7 @@ class MigrateTest(unittest.TestCase):
             pass
         mover.cancel()
         ended = mover.step()
-        self.assertEqual((guest_mover.CANCELLED, 0), (ended.state, ended.wait_s))
+        self.assertEqual((guest_move.CANCELLED, 0), (ended.state, ended.wait_s))
 
     @settings(max_examples=25, deadline=None)
     @given(
@@ -316,7 +316,7 @@ class MigrateTest(unittest.TestCase):
         self.guest(nodes, huge=huge, pinned=pinned)
         mover = self.mover()
         for _ in range(killed_after):
-            if mover.progress.state == guest_mover.MOVING:
+            if mover.progress.state == guest_move.MOVING:
                 self.clock.sleep(mover.step().wait_s)
         del mover
         end = self.run_to_end(self.mover(written_set=Cpuset(CPUS, frozenset())))
@@ -327,7 +327,7 @@ class MigrateTest(unittest.TestCase):
             {at for page in pinned for at in range(page - page % huge, page - page % huge + huge)},
         )
         self.assertEqual(len(left) * PAGE_BYTES, end.left_bytes)
-        self.assertEqual(guest_mover.PARTLY if left else guest_mover.DONE, end.state)
+        self.assertEqual(guest_move.PARTLY if left else guest_move.DONE, end.state)
         self.assertEqual(
             [node is None for node in nodes], [node is None for node in self.memory.nodes]
         )
@@ -343,7 +343,7 @@ class MigrateTest(unittest.TestCase):
         mover.step()
         self.assertEqual('0-1', self.tree.held('mems'))
         end = self.run_to_end(mover)
-        self.assertEqual(guest_mover.DONE, end.state)
+        self.assertEqual(guest_move.DONE, end.state)
         self.assertEqual('0-1', self.tree.held('mems'))
 
     def test_without_the_call_a_write_fetches_what_is_little(self):
@@ -364,7 +364,7 @@ class MigrateTest(unittest.TestCase):
 
         self.memory.write = write
         end = self.run_to_end(self.mover())
-        self.assertEqual((guest_mover.DONE, 40 * PAGE_BYTES), (end.state, end.moved_bytes))
+        self.assertEqual((guest_move.DONE, 40 * PAGE_BYTES), (end.state, end.moved_bytes))
         self.assertEqual(1, len(written))
 
     def test_no_write_fetches_much(self):
@@ -378,7 +378,7 @@ class MigrateTest(unittest.TestCase):
         mover = self.mover()
         with self.assertRaisesRegex(PageMoveRefused, 'denied'):
             self.run_to_end(mover)
-        self.assertEqual(guest_mover.FAILED, mover.progress.state)
+        self.assertEqual(guest_move.FAILED, mover.progress.state)
         self.assertFalse(self.tree.read(self.tree.parent, 'cpuset.mems'))
 
     def test_a_guest_that_ends_while_it_moves_is_reported_as_gone(self):
@@ -400,8 +400,8 @@ class MigrateTest(unittest.TestCase):
                 end()
                 with self.assertRaises(GuestGone):
                     self.run_to_end(mover)
-                self.assertEqual(guest_mover.FAILED, mover.progress.state)
-                self.assertEqual(guest_mover.FAILED, mover.step().state)
+                self.assertEqual(guest_move.FAILED, mover.progress.state)
+                self.assertEqual(guest_move.FAILED, mover.step().state)
 
     def test_a_move_to_an_absent_node_or_none_is_refused(self):
         self.guest([AWAY] * 10)
@@ -431,7 +431,7 @@ class MigrateTest(unittest.TestCase):
     def test_memory_may_be_moved_without_the_cpus(self):
         self.guest([AWAY] * 10)
         end = self.run_to_end(self.mover(cpus=None))
-        self.assertEqual((guest_mover.DONE, 10 * PAGE_BYTES), (end.state, end.moved_bytes))
+        self.assertEqual((guest_move.DONE, 10 * PAGE_BYTES), (end.state, end.moved_bytes))
         self.assertFalse(self.tree.held())
 
     def test_unknown_bytes_per_node_are_reported_as_unknown(self):
@@ -439,7 +439,7 @@ class MigrateTest(unittest.TestCase):
         self.tree.write_file(self.tree.memory + '/memory.numa_stat', 'garbage\n')
         self.memory.write_files = lambda: None
         end = self.run_to_end(self.mover())
-        self.assertEqual((guest_mover.DONE, None), (end.state, end.left_bytes))
+        self.assertEqual((guest_move.DONE, None), (end.state, end.left_bytes))
         self.assertEqual(10 * PAGE_BYTES, end.moved_bytes)
 
     @unittest.skipUnless(can_locate_pages(), 'move_pages(2) is not to be had here')
@@ -458,7 +458,7 @@ class MigrateTest(unittest.TestCase):
         )
         kernel = KernelCalls()
         kernel.write = tree.write
-        mover = guest_mover.GuestMove(
+        mover = guest_move.GuestMove(
             cgroups.find(child.pid, root),
             (node,),
             CPUS,
@@ -468,5 +468,5 @@ class MigrateTest(unittest.TestCase):
         )
         end = self.run_to_end(mover)
         # The control group's page counts come from a fixture, which still says: elsewhere.
-        self.assertEqual((guest_mover.PARTLY, 0, ()), (end.state, end.moved_bytes, end.refused))
+        self.assertEqual((guest_move.PARTLY, 0, ()), (end.state, end.moved_bytes, end.refused))
         self.assertEqual(0, child.end(), 'its memory changed')
