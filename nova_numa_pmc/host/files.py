@@ -51,10 +51,10 @@ def read_cpus(root: str, path: str) -> frozenset[int] | None:
         raise TopologyError('%s: %s' % (os.path.join(root, path), error)) from error
 
 
-def read_text(root: str, path: str, max_bytes: int = 1 << 16) -> str | None:
+def read_text(root: str, path: str, read_max_bytes: int = 1 << 16) -> str | None:
     """Return a small file's text, stripped, or None if there is (no longer) such a file.
 
-    :param max_bytes: the number of bytes that are read from the beginning
+    :param read_max_bytes: the number of bytes that are read from the beginning
     :raises TopologyError: the file cannot be read
     """
     path = os.path.join(root, path)
@@ -63,7 +63,7 @@ def read_text(root: str, path: str, max_bytes: int = 1 << 16) -> str | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             # sysfs files have at most a page, but lists of CPUs and proc files can be longer.
-            text = os.read(descriptor, max_bytes)
+            text = os.read(descriptor, read_max_bytes)
         finally:
             os.close(descriptor)
     except (FileNotFoundError, NotADirectoryError):

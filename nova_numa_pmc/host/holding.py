@@ -69,7 +69,7 @@ _LEFT_RATIO = 0.01
 
 #: The kernel moves pages for cpusets in one ordered queue, for which every write to a cpuset or to
 #: cgroup.procs on the host waits. Larger moves are made in batches, by move_pages(2).
-FETCH_LIMIT_BYTES = 64 << 20
+FETCH_MAX_BYTES = 64 << 20
 
 
 class HoldResult(Record):
@@ -97,7 +97,7 @@ def hold(
     groups: GuestGroups,
     cpus: frozenset[int],
     mems: frozenset[int] | None = None,
-    fetch_limit_bytes: int = FETCH_LIMIT_BYTES,
+    fetch_max_bytes: int = FETCH_MAX_BYTES,
     stay_bound: bool = False,
     written_set: Cpuset | None = None,
     write: Writer = writes.write_file,
@@ -109,7 +109,7 @@ def hold(
     :param cpus: not empty
     :param mems: node ids, not empty, or None to leave memory alone. Nodes without memory are left
         out, because the kernel refuses them on v1 and, in older releases, on v2 (EINVAL)
-    :param fetch_limit_bytes: leave memory alone if more than this is on other nodes
+    :param fetch_max_bytes: leave memory alone if more than this is on other nodes
     :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of unbinding it again
     :param written_set: the set that an earlier call left. A group with exactly this set may be
         changed; any other set that does not contain the requested one is a pin by others
@@ -145,7 +145,7 @@ def hold(
         )
     steps = _cpu_steps(groups, cpusets, cpus, written_set.cpus, set_by_others)
     memory_outcome, elsewhere_bytes, memory_steps = _memory_steps(
-        groups, cpusets, mems, fetch_limit_bytes, stay_bound, written_set.mems, huge_by_node
+        groups, cpusets, mems, fetch_max_bytes, stay_bound, written_set.mems, huge_by_node
     )
     changes = writes.write_or_undo(groups.scope, steps + memory_steps, write)
     left_bytes = None
@@ -362,7 +362,7 @@ def _memory_steps(
     groups: GuestGroups,
     cpusets: Mapping[str, Cpuset],
     mems: frozenset[int] | None,
-    limit_bytes: int,
+    fetch_max_bytes: int,
     stay_bound: bool,
     written_mems: frozenset[int],
     huge_by_node: Mapping[int, int] | None,
@@ -380,7 +380,7 @@ def _memory_steps(
     ):
         return SET_BY_OTHERS, None, []
     elsewhere_bytes = _guest_bytes_elsewhere(groups, mems, huge_by_node=huge_by_node)
-    if elsewhere_bytes is None or elsewhere_bytes > limit_bytes:
+    if elsewhere_bytes is None or elsewhere_bytes > fetch_max_bytes:
         return UNKNOWN if elsewhere_bytes is None else TOO_MUCH, elsewhere_bytes, []
     if groups.main not in cpusets:
         raise GuestGone('%s: the guest is ending' % groups.main)

@@ -52,18 +52,18 @@ def limit_memory(
 
     :returns: (guest, problems)
     """
-    maximum_bytes = promisable_bytes(
+    promisable_max_bytes = promisable_bytes(
         host, placement_options, guest.page_bytes, guest.numatune_nodes if guest.mem_bound else ()
     )
-    if guest.memory_bytes <= maximum_bytes or not maximum_bytes:
+    if guest.memory_bytes <= promisable_max_bytes or not promisable_max_bytes:
         return guest, ()
     present_bytes = guest.memory_bytes if guest.plugged_bytes is None else guest.plugged_bytes
-    promised_bytes = min(present_bytes, maximum_bytes)
+    promised_bytes = min(present_bytes, promisable_max_bytes)
     problem = (
         'it may grow to %d MiB, but the host has at most %d MiB: it is promised %d MiB, %s'
         % (
             guest.memory_bytes >> 20,
-            maximum_bytes >> 20,
+            promisable_max_bytes >> 20,
             promised_bytes >> 20,
             'the memory that it has now'
             if promised_bytes == present_bytes

@@ -196,7 +196,7 @@ def to_columns(view: model.HostView) -> HostColumns:
 
     Memory is in whole MiB, as in Nova: promised memory is rounded up, capacity down.
     """
-    merged, groups = memory_domains.merge(view)
+    merged, members = memory_domains.merge(view)
     nodes = merged.nodes
     return HostColumns(
         [node.cores for node in nodes],
@@ -210,8 +210,8 @@ def to_columns(view: model.HostView) -> HostColumns:
         [node.bandwidth_max_bytes_per_sec for node in nodes],
         [node.link_ratio for node in nodes],
         merged.distances,
-        tuple(tuple(view.nodes[position].id for position in group) for group in groups),
-        rotation=view.rotation % len(groups) if groups else 0,
+        tuple(tuple(view.nodes[member].id for member in group) for group in members),
+        rotation=view.rotation % len(members) if members else 0,
     )
 
 

@@ -338,7 +338,7 @@ class GuestMove:
         elsewhere_bytes = self._bytes_elsewhere()
         return (
             elsewhere_bytes is not None
-            and elsewhere_bytes <= holding.FETCH_LIMIT_BYTES
+            and elsewhere_bytes <= holding.FETCH_MAX_BYTES
             and bool(self._written_set.cpus)
         )
 

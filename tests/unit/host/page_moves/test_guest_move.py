@@ -368,7 +368,7 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual(1, len(written))
 
     def test_no_write_fetches_much(self):
-        pages = holding.FETCH_LIMIT_BYTES // PAGE_BYTES + 1
+        pages = holding.FETCH_MAX_BYTES // PAGE_BYTES + 1
         self.guest([AWAY] * pages)
 
         def denied(*_args):
