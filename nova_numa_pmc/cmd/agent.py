@@ -230,8 +230,8 @@ def to_lines(published: Publication) -> list[str]:
                 'unknown' if demand_now_cores is None else '%.2f' % demand_now_cores,
                 bandwidth,
                 'unknown' if remote_ratio is None else '%.2f %%' % (100 * remote_ratio),
-                (node.promised_bytes or 0) / 2**30,
-                (node.capacity_bytes or 0) / 2**30,
+                node.promised_bytes / 2**30,
+                node.capacity_bytes / 2**30,
                 node.guests,
             )
         )

@@ -152,7 +152,7 @@ def _add_promises(
 
 def _demand(place_nodes: Sequence[model.NodeView]) -> tuple[float, float]:
     """Return (demand per vCPU, demand) of a place [cores], as measured or else assumed."""
-    vcpus = sum(node.vcpus or 0 for node in place_nodes)
+    vcpus = sum(node.vcpus for node in place_nodes)
     demands = [node.demand_cores for node in place_nodes if node.cores]
     known_demand = sum(demand or 0 for demand in demands)
     if None in demands or vcpus < 1:

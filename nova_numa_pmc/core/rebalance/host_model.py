@@ -115,10 +115,7 @@ class HostModel(Layout):
             return False
         if guest.load.just_placed and not self._placement_agrees(guest, place.cpu_positions):
             return False
-        return place.mem_position is None or (
-            guest.bytes_by_position is not None
-            and self.capacity_bytes[place.mem_position] is not None
-        )
+        return place.mem_position is None or guest.bytes_by_position is not None
 
     def _placement_agrees(self, guest: GuestModel, positions: tuple[int, ...]) -> bool:
         """Return whether a placement would agree with moving a guest that was just placed.

@@ -193,9 +193,7 @@ class Layout:
         )
         # A memory domain may have nodes without memory, which must not be in cpuset.mems.
         self.memory_nodes_at = tuple(
-            tuple(
-                view.nodes[member].id for member in group if view.nodes[member].capacity_bytes != 0
-            )
+            tuple(view.nodes[member].id for member in group if view.nodes[member].capacity_bytes)
             or ids
             for group, ids in zip(members, self.nodes_at)
         )
@@ -206,7 +204,7 @@ class Layout:
         self.positions_with_cpus = tuple(n for n in self.all_positions if merged.nodes[n].cores)
         self.latencies_ns = _mean_latencies(situation.latencies_ns, members)
         self.capacity_bytes = [node.capacity_bytes for node in merged.nodes]
-        self.promised_bytes = [node.promised_bytes or 0 for node in merged.nodes]
+        self.promised_bytes = [node.promised_bytes for node in merged.nodes]
         self.available_bytes = self.sum_by_position(situation.available_bytes)
         self.cpu_known = [node.demand_cores is not None for node in merged.nodes]
         self.memory_at = [self._nearest_memory(n) for n in self.all_positions]
@@ -248,8 +246,8 @@ class Layout:
         positions = sorted(self.known_positions(guest.mem_nodes))
         if len(positions) == 1:
             return {positions[0]: guest.memory_bytes}
-        weights = {n: self.capacity_bytes[n] or 0 for n in positions or self.all_positions}
-        return {n: int(share * guest.memory_bytes) for n, share in shares_of(weights) or ()}
+        weights = {n: self.capacity_bytes[n] for n in positions or self.all_positions}
+        return {n: int(share * guest.memory_bytes) for n, share in shares_of(weights)}
 
     def _host_loss(self, situation: plan_records.Situation) -> losses.HostLoss:
         """Return the load that does not come from guests: what was measured, less theirs."""
@@ -286,9 +284,9 @@ class Layout:
         return losses.HostLoss([node.cores for node in nodes], maxima, demand, bandwidths, bursts)
 
     def _nearest_memory(self, n: int) -> int:
-        if self.capacity_bytes[n] != 0:
+        if self.capacity_bytes[n]:
             return n
-        memory_positions = [m for m in self.all_positions if self.capacity_bytes[m] != 0]
+        memory_positions = [m for m in self.all_positions if self.capacity_bytes[m]]
         return min(memory_positions, default=n, key=lambda m: self.latencies_ns[n][m])
 
     def sum_by_position(self, pairs: Iterable[tuple[int, _Amount]]) -> dict[int, _Amount]:
