@@ -65,41 +65,37 @@ class WhatIfHost:
         self.disk_used_gb += create_request.disk_gb
 
 
+class ChosenHost(Record):
+    """Host that an instance would get.
+
+    :param host: its name; None if no host has room, or if our filter refuses all that have
+    :param pressure: the highest utilisation of the nodes that the instance would use there; None
+        if it is unknown, or if guests may use none of the host's CPUs
+    :param loss: what guests would lose there because of the instance, as a share of the CPU time
+        that it wants
+    :param refused: whether hosts have room, but our filter refuses all of them
+    """
+
+    host: str | None = None
+    pressure: float | None = None
+    loss: float | None = None
+    refused: bool = False
+
+
 class WhatIfChoice(Record):
     """Hosts that an instance would get with and without the weigher.
 
     :param request: the number of the request, from 1
-    :param host, host_without: the host with the weigher and without it; None if no host has room,
-        or if our filter refuses all that have
-    :param pressure, pressure_without: the highest utilisation of the nodes that the instance would
-        use there; None if it is unknown, or if guests may use none of the host's CPUs
-    :param loss, loss_without: what guests would lose there because of the instance, as a share of
-        the CPU time that it wants
-    :param refused, refused_without: whether hosts have room, but our filter refuses all of them
     """
 
     request: int
-    host: str | None
-    host_without: str | None
-    pressure: float | None = None
-    pressure_without: float | None = None
-    loss: float | None = None
-    loss_without: float | None = None
-    refused: bool = False
-    refused_without: bool = False
+    weighed: ChosenHost
+    unweighed: ChosenHost
 
     @property
     def changed(self) -> bool:
         """Return whether the instance gets another host with the weigher."""
-        return self.host != self.host_without
-
-
-def read_hosts(text: str) -> list[WhatIfHost]:
-    """Read rows as :func:`saved_hosts.read` does.
-
-    :raises RowsError: a row cannot be used; the message says which one and why
-    """
-    return saved_hosts.parse_each(text, 'row', WhatIfHost)
+        return self.weighed.host != self.unweighed.host
 
 
 def read_requests(text: str) -> list[WhatIfRequest]:
@@ -130,37 +126,23 @@ def choices(
 ) -> list[WhatIfChoice]:
     """Return the hosts that each instance would get.
 
-    :param text: rows, as :func:`read_hosts` takes them
+    :param text: rows, as :func:`saved_hosts.read` takes them
     :param conf: {option: value} of the group ``[numa_pmc]``
     :param realtime_s: the time of the decisions [s since the epoch]
+    :raises RowsError: a row cannot be used; the message says which one and why
     """
-    weighed_hosts, unweighed_hosts = read_hosts(text), read_hosts(text)
+    copies = saved_hosts.parse_each(text, 'row', lambda row: (WhatIfHost(row), WhatIfHost(row)))
+    weighed_hosts, unweighed_hosts = zip(*copies)
     unweighed_conf = {**conf, 'weight_multiplier': 0.0}
-    host_choices = []
-    for request_number, create_request in enumerate(create_requests, 1):
-        for _ in range(create_request.instances):
-            weighed = _place_instance(weighed_hosts, create_request, conf, realtime_s)
-            unweighed = _place_instance(
-                unweighed_hosts, create_request, unweighed_conf, realtime_s
-            )
-            host_choices.append(
-                WhatIfChoice(
-                    request_number,
-                    _chosen_host(weighed),
-                    _chosen_host(unweighed),
-                    weighed and weighed.pressure,
-                    unweighed and unweighed.pressure,
-                    weighed and weighed.loss,
-                    unweighed and unweighed.loss,
-                    weighed is not None and not weighed.passes,
-                    unweighed is not None and not unweighed.passes,
-                )
-            )
-    return host_choices
-
-
-def _chosen_host(decision: saved_hosts.HostDecision | None) -> str | None:
-    return decision.host if decision is not None and decision.passes else None
+    return [
+        WhatIfChoice(
+            request_number,
+            _place_instance(weighed_hosts, create_request, conf, realtime_s),
+            _place_instance(unweighed_hosts, create_request, unweighed_conf, realtime_s),
+        )
+        for request_number, create_request in enumerate(create_requests, 1)
+        for _ in range(create_request.instances)
+    ]
 
 
 def _place_instance(
@@ -168,11 +150,8 @@ def _place_instance(
     create_request: WhatIfRequest,
     conf: Mapping[str, Any],
     realtime_s: float,
-) -> saved_hosts.HostDecision | None:
-    """Place an instance; return the decision about its host, or None if no host has room.
-
-    If our filter refuses all hosts with room, return the decision about one of them.
-    """
+) -> ChosenHost:
+    """Place an instance, and return its host."""
     hosts_with_room = [host for host in hosts if host.has_room(create_request)]
     guest_request = request.read(saved_hosts.SavedRequest(create_request.flavor))
     decisions = saved_hosts.decide(
@@ -180,7 +159,7 @@ def _place_instance(
     )
     passing = [position for position, decision in enumerate(decisions) if decision.passes]
     if not passing:
-        return decisions[0] if decisions else None
+        return ChosenHost(refused=bool(decisions))
     hosts_with_room = [hosts_with_room[position] for position in passing]
     decisions = [decisions[position] for position in passing]
     multiplier = saved_hosts.weight_multiplier(conf)
@@ -190,7 +169,7 @@ def _place_instance(
     ]
     best = max(range(len(hosts_with_room)), key=weights.__getitem__)
     hosts_with_room[best].consume(create_request)
-    return decisions[best]
+    return ChosenHost(decisions[best].host, decisions[best].pressure, decisions[best].loss)
 
 
 def _nova_weights(hosts: Sequence[WhatIfHost]) -> list[float]:

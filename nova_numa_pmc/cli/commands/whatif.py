@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.cli import arguments, exits, explain_hosts, parse
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.json_values import printable
+from nova_numa_pmc.record import Record
 from nova_numa_pmc.scheduler import saved_hosts, what_if_hosts
 
 if TYPE_CHECKING:
@@ -39,6 +40,19 @@ if TYPE_CHECKING:
 
 #: Number of changed choices in the text; the JSON has all choices.
 _CHOICES_SHOWN = 20
+
+
+class _Totals(Record):
+    """Numbers of instances without a host, and means of the others, with or without the weigher.
+
+    :param without_room: number of instances for which no host has room
+    :param refused: number of instances to which our filter refuses all hosts with room
+    """
+
+    without_room: int
+    refused: int
+    pressure: float | None
+    loss: float | None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -95,51 +109,56 @@ def to_data(
     choices: list[what_if_hosts.WhatIfChoice], conf: dict[str, object]
 ) -> dict[str, object]:
     """Return the comparison as plain data."""
-    without_room, without_room_otherwise = _count_without_room(choices)
-    refused, refused_otherwise = _count_refused(choices)
+    weighed, unweighed = _both_totals(choices)
     return {
         'options': conf,
         'instances': len(choices),
         'changed': sum(choice.changed for choice in choices),
-        'without_room': without_room,
-        'without_room_otherwise': without_room_otherwise,
-        'refused': refused,
-        'refused_otherwise': refused_otherwise,
-        'pressure': _mean(choice.pressure for choice in choices),
-        'pressure_without': _mean(choice.pressure_without for choice in choices),
-        'loss': _mean(choice.loss for choice in choices),
-        'loss_without': _mean(choice.loss_without for choice in choices),
-        'choices': [{**choice._asdict(), 'changed': choice.changed} for choice in choices],
+        'without_room': weighed.without_room,
+        'without_room_otherwise': unweighed.without_room,
+        'refused': weighed.refused,
+        'refused_otherwise': unweighed.refused,
+        'pressure': weighed.pressure,
+        'pressure_without': unweighed.pressure,
+        'loss': weighed.loss,
+        'loss_without': unweighed.loss,
+        'choices': [
+            {
+                'request': choice.request,
+                'changed': choice.changed,
+                **choice.weighed._asdict(),
+                **{
+                    '%s_without' % name: value
+                    for name, value in choice.unweighed._asdict().items()
+                },
+            }
+            for choice in choices
+        ],
     }
 
 
 def to_lines(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
     """Return the comparison as lines of text."""
     changed = [choice for choice in choices if choice.changed]
+    weighed, unweighed = _both_totals(choices)
     lines = [
         '%d instances; %d would get another host (%.1f %%)'
         % (len(choices), len(changed), 100 * len(changed) / max(1, len(choices))),
         'mean pressure left on their hosts: %s with the weigher, %s without'
-        % (
-            tables.number(_mean(choice.pressure for choice in choices)),
-            tables.number(_mean(choice.pressure_without for choice in choices)),
-        ),
+        % (tables.number(weighed.pressure), tables.number(unweighed.pressure)),
         'mean loss because of them: %s of the CPU that they want with the weigher, %s without'
-        % (
-            tables.number(_mean(choice.loss for choice in choices), 4),
-            tables.number(_mean(choice.loss_without for choice in choices), 4),
-        ),
+        % (tables.number(weighed.loss, 4), tables.number(unweighed.loss, 4)),
     ]
     lines += [
         text % counts
         for text, counts in (
             (
                 'no host had room for %d instances (without the weigher: %d)',
-                _count_without_room(choices),
+                (weighed.without_room, unweighed.without_room),
             ),
             (
                 'the filter refused all hosts with room to %d instances (without the weigher: %d)',
-                _count_refused(choices),
+                (weighed.refused, unweighed.refused),
             ),
         )
         if any(counts)
@@ -148,19 +167,20 @@ def to_lines(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
     return lines
 
 
-def _count_without_room(choices: list[what_if_hosts.WhatIfChoice]) -> tuple[int, int]:
-    """Return for how many instances no host has room, with and without the weigher."""
+def _both_totals(choices: list[what_if_hosts.WhatIfChoice]) -> tuple[_Totals, _Totals]:
+    """Return the totals with and without the weigher."""
     return (
-        sum(choice.host is None and not choice.refused for choice in choices),
-        sum(choice.host_without is None and not choice.refused_without for choice in choices),
+        _totals([choice.weighed for choice in choices]),
+        _totals([choice.unweighed for choice in choices]),
     )
 
 
-def _count_refused(choices: list[what_if_hosts.WhatIfChoice]) -> tuple[int, int]:
-    """Return to how many instances our filter refuses all hosts with room, as above."""
-    return (
-        sum(choice.refused for choice in choices),
-        sum(choice.refused_without for choice in choices),
+def _totals(chosen_hosts: list[what_if_hosts.ChosenHost]) -> _Totals:
+    return _Totals(
+        sum(chosen.host is None and not chosen.refused for chosen in chosen_hosts),
+        sum(chosen.refused for chosen in chosen_hosts),
+        _mean(chosen.pressure for chosen in chosen_hosts),
+        _mean(chosen.loss for chosen in chosen_hosts),
     )
 
 
@@ -169,10 +189,10 @@ def _changed_lines(changed: list[what_if_hosts.WhatIfChoice]) -> list[str]:
     rows = [
         (
             str(choice.request),
-            printable(choice.host_without or '-'),
-            tables.number(choice.pressure_without),
-            printable(choice.host or '-'),
-            tables.number(choice.pressure),
+            printable(choice.unweighed.host or '-'),
+            tables.number(choice.unweighed.pressure),
+            printable(choice.weighed.host or '-'),
+            tables.number(choice.weighed.pressure),
         )
         for choice in changed[:_CHOICES_SHOWN]
     ]
