@@ -351,6 +351,10 @@ class Request(Record):
         """Return whether its flavor or the operator excludes it from placement."""
         return self.ignored or self.policy == NONE
 
+    def allowed_among(self, cpus: frozenset[int]) -> frozenset[int]:
+        """Return those of some CPUs on which the guest may run."""
+        return cpus if self.allowed_cpus is None else cpus & self.allowed_cpus
+
 
 class Reason(Record):
     """A reason as data: a code and (name, value) pairs, which become text only when shown."""

@@ -75,11 +75,8 @@ class PlacementInput:
 
 def _allowed_cpu_counts(view: model.HostView, request: model.Request) -> list[int]:
     """Count the CPUs that the guest may use on each node."""
-    allowed_cpus = request.allowed_cpus
     return [
-        node.cpu_count
-        if node.cpus is None
-        else len(node.cpus if allowed_cpus is None else node.cpus & allowed_cpus)
+        node.cpu_count if node.cpus is None else len(request.allowed_among(node.cpus))
         for node in view.nodes
     ]
 

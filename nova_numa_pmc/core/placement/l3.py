@@ -109,9 +109,7 @@ def _usable_caches(
     usable_by_cache: dict[frozenset[int], frozenset[int]] = {}
     for node, l3s in zip(host.nodes, host.l3s):
         if node.id in nodes:
-            allowed_cpus = (
-                node.cpus if request.allowed_cpus is None else (node.cpus & request.allowed_cpus)
-            )
+            allowed_cpus = request.allowed_among(node.cpus)
             for cpus in l3s:
                 usable_by_cache[cpus] = (
                     usable_by_cache.get(cpus, frozenset()) | cpus & allowed_cpus

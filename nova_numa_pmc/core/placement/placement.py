@@ -258,8 +258,7 @@ def _cpus(inputs: PlacementInput, candidate: Candidate) -> frozenset[int] | None
     ]
     if len(cpu_sets) < len(candidate.cpu_positions):
         return None
-    cpus = frozenset().union(*cpu_sets)
-    return cpus if inputs.request.allowed_cpus is None else cpus & inputs.request.allowed_cpus
+    return inputs.request.allowed_among(frozenset().union(*cpu_sets))
 
 
 def _remarks(
