@@ -64,7 +64,7 @@ change of the metrics is a database save.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import model
 from nova_numa_pmc.compute import distances
@@ -112,6 +112,11 @@ class NovaCounts(Record):
     pinned_cpus: int = 0
     reserved_cpus: int = 0
     reserved_mb: int = 0
+
+
+def count_pinned_cpus(topology: Any) -> int:
+    """Return how many CPUs Nova's NUMATopology of a host dedicates to one vCPU each."""
+    return sum(len(cell.pinned_cpus) for cell in topology.cells)
 
 
 def to_values(

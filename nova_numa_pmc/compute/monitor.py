@@ -218,7 +218,7 @@ def _pinned_cpus(node: objects.ComputeNode) -> int:
     if not node.obj_attr_is_set('numa_topology') or not node.numa_topology:
         return 0
     topology = objects.NUMATopology.obj_from_db_obj(node.numa_topology)
-    return sum(len(cell.pinned_cpus) for cell in topology.cells)
+    return metrics_encoder.count_pinned_cpus(topology)
 
 
 def _interval_s() -> int:

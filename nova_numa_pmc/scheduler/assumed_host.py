@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.compute.metrics_encoder import count_pinned_cpus
 from nova_numa_pmc.core.scheduling.host_columns import HostColumns
-from nova_numa_pmc.scheduler import host_estimate
 
 if TYPE_CHECKING:
     from nova_numa_pmc.scheduler.host_estimate import HostStateLike
@@ -30,7 +30,9 @@ _RAM_MIB = 1 << 40  # if it is not known, so that any guest fits
 def columns(host_state: HostStateLike) -> HostColumns:
     """Return the assumed columns of a host."""
     # Nova's vcpus_total has only the shared CPUs, but its vcpus_used the vCPUs of all guests.
-    vcpus = max(0.0, host_state.vcpus_used - (host_estimate.count_pinned_cpus(host_state) or 0))
+    topology = host_state.numa_topology
+    pinned_cpus = 0 if topology is None else count_pinned_cpus(topology)
+    vcpus = max(0.0, host_state.vcpus_used - pinned_cpus)
     cpus = host_state.vcpus_total
     if not cpus > 0:
         cpus = max(2.0, vcpus / _VCPUS_PER_CPU)

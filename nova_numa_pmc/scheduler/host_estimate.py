@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nova_numa_pmc import extra_specs
 from nova_numa_pmc.compute import metrics_decoder
+from nova_numa_pmc.compute.metrics_encoder import count_pinned_cpus
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu
 from nova_numa_pmc.core.placement import reasons
 from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX
@@ -243,20 +244,13 @@ def _arrivals(
         return vcpus, memory_mb
     reserved_cpus, reserved_mb = decoded.reserved
     shared_vcpus = decoded.vcpus_used - reserved_cpus
-    pinned_cpus = count_pinned_cpus(host_state)
-    if pinned_cpus is not None:
-        vcpus -= pinned_cpus - decoded.pinned_cpus
+    if host_state.numa_topology is not None:
+        vcpus -= count_pinned_cpus(host_state.numa_topology) - decoded.pinned_cpus
         shared_vcpus -= decoded.pinned_cpus
     return (
         vcpus + departed_share * max(0, shared_vcpus),
         memory_mb + departed_share * max(0, decoded.memory_mb_used - reserved_mb),
     )
-
-
-def count_pinned_cpus(host_state: HostStateLike) -> int | None:
-    """Return how many CPUs Nova has dedicated to one vCPU each; None if it is not known."""
-    topology = host_state.numa_topology
-    return None if topology is None else sum(len(cell.pinned_cpus) for cell in topology.cells)
 
 
 def _count_unlisted(host_state: HostStateLike) -> int:

@@ -49,6 +49,11 @@ def penalty(
     return excess * (1.0 - jitter) + jitter * random_part(instance_uuid, host)
 
 
+def valid_multiplier(multiplier: float) -> float:
+    """Return a multiplier of penalties; 0 in place of one that is negative, NaN or infinite."""
+    return multiplier if 0.0 < multiplier < math.inf else 0.0
+
+
 def random_part(instance_uuid: str | None, host: str) -> float:
     """Return a random number from 0 to 1 that is always the same for an instance and a host.
 

@@ -234,8 +234,7 @@ def decide(
 
 def weight_multiplier(conf: Mapping[str, Any]) -> float:
     """Return the multiplier of penalties; as for the weigher, 0 if the option is invalid."""
-    multiplier: float = conf['weight_multiplier']
-    return multiplier if math.isfinite(multiplier) and multiplier > 0 else 0.0
+    return penalty.valid_multiplier(conf['weight_multiplier'])
 
 
 def defaults() -> dict[str, Any]:

@@ -71,7 +71,7 @@ def _multiplier(host_state: HostState, default: float) -> float:
     multiplier = default
     if host_state.aggregates:
         multiplier = utils.get_weight_multiplier(host_state, 'numa_pmc_weight_multiplier', default)
-    return multiplier if math.isfinite(multiplier) and multiplier > 0 else 0.0
+    return penalty.valid_multiplier(multiplier)
 
 
 def _penalties(
