@@ -29,7 +29,9 @@ DEDICATED_POLICIES = ('dedicated', 'mixed')
 AUTO, SPREAD, ONE_NODE, NONE = 'auto', 'spread', 'one_node', 'none'
 POLICIES = (AUTO, SPREAD, ONE_NODE, NONE)
 #: Origin of a guest's place: this package, others, or nothing (it floats).
-PLACED, PLACED_BY_OTHERS, FLOATING = 'placed', 'pinned', 'floating'
+PLACED, BY_OTHERS, FLOATING = 'placed', 'pinned', 'floating'
+#: {origin: the same as text}
+ORIGIN_TEXTS = {PLACED: 'placed', BY_OTHERS: 'placed by others', FLOATING: 'floating'}
 #: An operator's overrides for a guest. PIN: hold it to its place and never move it. IGNORE:
 #: neither hold nor move it, and do not place it at its next start.
 PIN, IGNORE = 'pin', 'ignore'
@@ -202,7 +204,7 @@ class Promise(Record):
         floating pool's CPUs
     :param memory_bytes: memory that it may grow to
     :param bound: whether its memory may come only from ``mem_nodes``, and not from any node
-    :param origin: :data:`PLACED` by us, :data:`PLACED_BY_OTHERS`, or :data:`FLOATING`
+    :param origin: :data:`PLACED` by us, :data:`BY_OTHERS`, or :data:`FLOATING`
     :param since_ns: CLOCK_BOOTTIME at which it was promised; if the guest ran without a promise,
         at which its process began
     :param started: whether its start was seen; if not, the start is in progress
@@ -228,6 +230,11 @@ class Promise(Record):
     mem_node_bytes: tuple[int, ...] = ()
     missed: bool = False
     l3_cpus: tuple[int, ...] = ()
+
+    @property
+    def origin_text(self) -> str:
+        """Return its origin as text; that of another release may be unknown."""
+        return ORIGIN_TEXTS.get(self.origin, self.origin)
 
 
 class NodeView(Record):

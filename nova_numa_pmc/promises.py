@@ -142,7 +142,7 @@ def decide_promise(
             decision = _follow(request, decision, own_host, followable)
         draft.put(decision.promise)
         draft.rotation += 1
-    if promise.origin != model.PLACED_BY_OTHERS and not request.excluded:
+    if promise.origin != model.BY_OTHERS and not request.excluded:
         decision = decision._replace(why='%s; based on %s' % (decision.why, evidence.summary))
     return decision._replace(
         problems=(*problems, *evidence.problems), view=view, request=request, evidence=evidence

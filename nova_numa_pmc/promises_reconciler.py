@@ -183,7 +183,7 @@ class PromisesReconciler:
                 self._log.info(
                     'guest %s: runs without a promise: counted as %s on %s, %d MiB',
                     promise.name,
-                    promise.origin,
+                    promise.origin_text,
                     name_nodes(promise.cpu_nodes),
                     promise.memory_bytes >> 20,
                 )

@@ -443,7 +443,7 @@ def _known_division(
         return None
     if len(promise.mem_node_bytes) == len(positions):
         return promise.mem_node_bytes
-    if promise.origin != model.PLACED_BY_OTHERS:
+    if promise.origin != model.BY_OTHERS:
         return None
     even_shares = split_memory(promise.memory_bytes, [0] * len(positions), promise.page_bytes)
     return even_shares if all(map(int.__le__, even_shares, capacity)) else None

@@ -51,7 +51,7 @@ LOCAL = 'local'  # no memory is on other nodes
 MOVED = 'moved'  # memory was moved, and is unbound again
 BOUND = 'bound'  # memory was moved if necessary, and stays bound
 TOO_MUCH = 'too_much'  # not moved: more is on other nodes than one write may move
-SET_BY_OTHERS = 'pinned'  # not moved: a group has another set, which is not ours
+SET_BY_OTHERS = 'set_by_others'  # not moved: a group has another set, which is not ours
 UNKNOWN = 'unknown'  # not moved: how much is on other nodes is not known
 #: {what became of the memory: the same as text}
 TEXTS = {

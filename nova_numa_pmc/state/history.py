@@ -267,7 +267,7 @@ def _place(data: dict[str, Any]) -> PromisedPlace:
         _integers(data['cpu_nodes']),
         _integers(data['mem_nodes']),
         _integers(data['mem_bytes']),
-        json_values.one_of(data['origin'], (model.PLACED, model.PLACED_BY_OTHERS, model.FLOATING)),
+        json_values.one_of(data['origin'], model.ORIGIN_TEXTS),
     )
 
 

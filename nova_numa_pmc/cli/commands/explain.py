@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         print('\n'.join(to_lines(guest, decision, recorded, places, withheld)))
-    has_place = decision.promise.cpu_nodes or decision.promise.origin == model.PLACED_BY_OTHERS
+    has_place = decision.promise.cpu_nodes or decision.promise.origin == model.BY_OTHERS
     return exits.OK if has_place else exits.PROBLEM
 
 
@@ -271,7 +271,7 @@ def to_lines(
         lines.append(
             'recorded: %s, CPUs on %s, memory on %s, %.0f s ago'
             % (
-                recorded.origin,
+                recorded.origin_text,
                 format_nodes(recorded.cpu_nodes) or 'any',
                 format_nodes(recorded.mem_nodes) or 'any',
                 (files.boottime_ns() - recorded.since_ns) / 1e9,

@@ -124,7 +124,7 @@ def _status_lines(status: hook_checks.HookStatus) -> list[str]:
             promise.name,
             name_nodes(promise.cpu_nodes),
             name_nodes(promise.mem_nodes),
-            promise.origin,
+            promise.origin_text,
         )
         for promise in status.promises
     ]

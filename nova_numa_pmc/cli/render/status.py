@@ -9,6 +9,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.cli.render.tables import memory_text, number, percent, short_number
 from nova_numa_pmc.core import node_memory, pools
+from nova_numa_pmc.core.placement.reasons import PLACED_BY_OTHERS
 from nova_numa_pmc.core.rebalance import eligibility
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 from nova_numa_pmc.json_values import printable
@@ -196,10 +197,7 @@ def why(status: GuestStatus, realtime_s: float, boottime_s: float) -> str:
                 tables.short_number(status.guest.memory_bytes, 1024),
             )
         )
-    if status.why_fixed and status.why_fixed not in (
-        eligibility.PLACED_BY_OTHERS,
-        eligibility.UNKNOWN,
-    ):
+    if status.why_fixed and status.why_fixed not in (PLACED_BY_OTHERS, eligibility.UNKNOWN):
         reasons.append(eligibility.TEXTS[status.why_fixed])
     return '; '.join(reasons)
 
@@ -207,8 +205,8 @@ def why(status: GuestStatus, realtime_s: float, boottime_s: float) -> str:
 def _origin_text(
     status: GuestStatus, promise: model.Promise, realtime_s: float, boottime_s: float
 ) -> str:
-    if promise.origin == model.PLACED_BY_OTHERS or (status.guest.placed_by and not status.pinned):
-        return 'placed by others' + (
+    if promise.origin == model.BY_OTHERS or (status.guest.placed_by and not status.pinned):
+        return model.ORIGIN_TEXTS[model.BY_OTHERS] + (
             ': ' + ', '.join(status.guest.placed_by) if status.guest.placed_by else ''
         )
     if status.moved:

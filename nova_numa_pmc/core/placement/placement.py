@@ -139,7 +139,7 @@ def new_promise(
     if guest.placed_by:
         # Memory that <numatune> does not bind is allocated where the vCPUs run.
         cpu_nodes, mem_nodes = guest.pinned_nodes, guest.numatune_nodes or guest.pinned_nodes
-        origin = model.PLACED_BY_OTHERS
+        origin = model.BY_OTHERS
     else:
         cpu_nodes, mem_nodes = placement.cpu_nodes, placement.mem_nodes
         origin = model.PLACED if placement.cpu_nodes else model.FLOATING

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.host_view import policy_of
+from nova_numa_pmc.core.placement import reasons
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Codes that other code refers to.
+#: Code that other code refers to.
 UNKNOWN = 'unknown'
-PLACED_BY_OTHERS = 'placed_by_others'
 #: Code for a guest that the command did not name, which says nothing about the guest itself.
 NOT_NAMED = 'not_named'
 
@@ -70,9 +70,9 @@ RULES = (
     ),
     Rule('starting', lambda case: not case.promise.started or _is_new(case), 'starting'),
     Rule(
-        PLACED_BY_OTHERS,
-        lambda case: case.guest.placed_by or case.promise.origin == model.PLACED_BY_OTHERS,
-        'placed by others',
+        reasons.PLACED_BY_OTHERS,
+        lambda case: case.guest.placed_by or case.promise.origin == model.BY_OTHERS,
+        model.ORIGIN_TEXTS[model.BY_OTHERS],
     ),
     Rule(
         'policy_none',

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.core.placement import reasons
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.model import GIB, MIB
@@ -70,7 +71,7 @@ def explain_remark(reason: Reason) -> str:
         return 'held back: the limit on %s is reached' % TEXTS.get(values['of'], values['of'])
     if reason.code == plan_records.DEMAND_UNKNOWN:
         return 'no CPU moves from or to %s: CPU demand is unknown there' % _nodes(values['nodes'])
-    if reason.code == plan_records.BANDWIDTH_DROPPED:
+    if reason.code == reasons.BANDWIDTH_DROPPED:
         return 'bandwidth left out: traffic or maximum is unknown on some nodes'
     return reason.code
 

@@ -26,9 +26,9 @@ WAITING, DISTANCE, BANDWIDTH, CROWDING = 'waiting', 'distance', 'bandwidth', 'cr
 BURSTS, AWAY = 'bursts', 'away'
 #: Value of 'rate' in a reason 'distance' if a guest's accesses are not counted.
 ASSUMED = 'assumed'
-#: Codes of remarks on a plan: a budget is used up; nodes have unknown demand, or bandwidth.
+#: Codes of remarks on a plan: a budget is used up; nodes have unknown demand. A third one is
+#: :data:`reasons.BANDWIDTH_DROPPED`.
 BUDGET, DEMAND_UNKNOWN = 'budget', 'demand_unknown'
-BANDWIDTH_DROPPED = 'bandwidth_dropped'
 #: Names of the budgets, which are fields of :class:`RebalanceOptions`.
 BYTES_PER_TICK = 'bytes_per_tick'
 MOVES_PER_HOUR, CHANGES_PER_HOUR = 'moves_per_hour', 'changes_per_hour'

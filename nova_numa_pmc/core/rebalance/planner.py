@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core.placement import reasons
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.core.rebalance.evaluation import (
     MoveCandidate,
@@ -362,5 +363,5 @@ def _remarks(
     if unknown_nodes:
         remarks.append(model.Reason(plan_records.DEMAND_UNKNOWN, (('nodes', unknown_nodes),)))
     if not host_model.bandwidth_known:
-        remarks.append(model.Reason(plan_records.BANDWIDTH_DROPPED))
+        remarks.append(model.Reason(reasons.BANDWIDTH_DROPPED))
     return tuple(remarks)

@@ -11,7 +11,7 @@ from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import pool_loads, promises_file
 from tests.cases.agent import MIB, SECOND, START_NS, AgentCase
-from tests.fixtures import fake_host
+from tests.fixtures import domains, fake_host
 
 
 class PublishTest(AgentCase):
@@ -203,6 +203,13 @@ class BookkeepingTest(AgentCase):
             'guest %s: its promise of 512 MiB was dropped' % fake_host.name_of(1), messages
         )
         self.assertIn('guest %s: runs without a promise' % fake_host.name_of(3), messages)
+
+    def test_a_guest_without_a_promise_that_others_placed_is_said_to_be_placed_by_others(self):
+        agent = self.open_agent()
+        self.launch(1, xml=fake_host.domain_xml(1, extra=domains.NUMA_NODES_1))
+        with self.assertLogs('nova_numa_pmc.agent', 'INFO') as logs:
+            self.tick(agent, 0)
+        self.assertIn('counted as placed by others on node 1', ' '.join(logs.output))
 
     def test_a_start_that_never_came_is_dropped_after_its_grace(self):
         agent = self.open_agent()

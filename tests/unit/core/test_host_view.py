@@ -94,7 +94,7 @@ class PromisesTest(unittest.TestCase):
 
     def test_memory_that_others_bound_to_several_nodes_is_divided_evenly(self):
         host = topology((2, 2), (8 * GIB, 8 * GIB))
-        bound = promised('cells', (0, 1), 4 * GIB, origin=model.PLACED_BY_OTHERS)
+        bound = promised('cells', (0, 1), 4 * GIB, origin=model.BY_OTHERS)
         busy = promised('one', (0,), 5 * GIB)
         self.assertEqual([7 * GIB, 2 * GIB], self.promised(host, bound, busy))
         with self.subTest('huge pages'):
@@ -109,7 +109,7 @@ class PromisesTest(unittest.TestCase):
             )
 
     def test_a_pinned_guest_is_not_divided_evenly_over_nodes_too_small_for_that(self):
-        pinned = promised('pins', (0, 1), 4 * GIB, origin=model.PLACED_BY_OTHERS)
+        pinned = promised('pins', (0, 1), 4 * GIB, origin=model.BY_OTHERS)
         for memory, expected in (
             ((GIB, 7 * GIB), [GIB // 2, 7 * GIB // 2]),
             ((0, 8 * GIB), [0, 4 * GIB]),

@@ -102,9 +102,7 @@ class KeptMemoryTest(unittest.TestCase):
         self.assertEqual(128 * GIB, promise_limit.promisable_bytes(topology, asked))
 
     def test_a_guest_that_numatune_binds_to_kept_memory_is_counted_there(self):
-        bound = model.Promise(
-            'p', 'p', (0,), (2,), 2, 4 * GIB, None, False, model.PLACED_BY_OTHERS, 0
-        )
+        bound = model.Promise('p', 'p', (0,), (2,), 2, 4 * GIB, None, False, model.BY_OTHERS, 0)
         self.assertEqual([0, 0, 4 * GIB, 0], [n.promised_bytes for n in self.view([bound]).nodes])
 
     def test_a_cpu_only_nodes_memory_is_not_a_devices_that_is_nearer(self):

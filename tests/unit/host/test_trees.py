@@ -56,7 +56,7 @@ PROMISES = st.lists(
         st.integers(0, 80).map(lambda count: count * 256 * MIB),
         st.sampled_from((None, None, GIB)),
         st.just(False),
-        st.sampled_from((model.PLACED, model.PLACED_BY_OTHERS, model.FLOATING)),
+        st.sampled_from((model.PLACED, model.BY_OTHERS, model.FLOATING)),
         st.just(0),
     ),
     max_size=4,

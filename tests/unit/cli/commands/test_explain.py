@@ -10,9 +10,12 @@ import shutil
 import tempfile
 import unittest
 
+from nova_numa_pmc import promises
 from nova_numa_pmc.cli.commands import explain
 from nova_numa_pmc.cmd import rebalance
-from tests.fixtures import fake_host, sysfs
+from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.host import guests
+from tests.fixtures import domains, fake_host, sysfs
 from tests.fixtures.model_records import GIB
 
 FLAVOR = {
@@ -85,6 +88,14 @@ class ExplainTest(unittest.TestCase):
         _, answer = self.call('--vcpus', '2', '--memory', '512', '--spec', 'hw:numa_nodes=2')
         self.assertEqual(['hw:numa_nodes'], answer['guest']['placed_by'])
         self.assertIn('placed by others', answer['decision']['why'])
+
+    def test_explain_says_of_a_recorded_promise_that_others_placed_the_guest(self):
+        self.host.launch(1, xml=fake_host.domain_xml(1, extra=domains.NUMA_NODES_1))
+        hook_options = host_options.read_under_root(self.root)
+        guest = guests.read_running(self.root)[0][0]
+        promises.decide_promise(guest, hook_options, self.root, 1.0)
+        _, out = self.text('--guest', fake_host.name_of(1))
+        self.assertIn('\nrecorded: placed by others, CPUs on 1, memory on 1, ', out)
 
     def test_explain_says_that_a_guest_may_grow_beyond_the_host(self):
         most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"

@@ -35,7 +35,7 @@ class WhyTest(unittest.TestCase):
 
     def test_why_says_what_has_placed_a_guest_where_we_have_not(self):
         for origin, one, text in (
-            (model.PLACED_BY_OTHERS, None, 'placed by others'),
+            (model.BY_OTHERS, None, 'placed by others'),
             (
                 model.PLACED,
                 guest('g', placed_by=('vcpupin', 'numatune')),
