@@ -307,6 +307,13 @@ def expected_per_vcpu(guests: float, cores_per_vcpu_sum: float) -> float:
     )
 
 
+def demand_or_prior(subject: model.NodeView | model.Request) -> float:
+    """Return the demand on a node or of a request; if it is unknown, the prior [cores]."""
+    if subject.demand_cores is None:
+        return PRIOR_CORES_PER_VCPU * subject.vcpus
+    return subject.demand_cores
+
+
 def capacity_bytes(node: model.Node, placement_options: model.PlacementOptions) -> int:
     """Return the bytes of a node that may be promised in normal pages.
 

@@ -7,7 +7,7 @@ The libvirt hook imports this module at every guest start, so it imports only li
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, capacity_cores
+from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, capacity_cores, demand_or_prior
 from nova_numa_pmc.core.placement.reasons import L3_CROWDED, ONE_L3
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -76,10 +76,8 @@ def choose(
         ),
     )
     place_nodes = [node for node in view.nodes if node.id in nodes]
-    per_vcpu, place_demand = _demand(place_nodes)
-    guest_demand = request.demand_cores
-    if guest_demand is None:
-        guest_demand = PRIOR_CORES_PER_VCPU * request.vcpus
+    per_vcpu, place_demand = _place_demand(place_nodes)
+    guest_demand = demand_or_prior(request)
     cache_pressure = (per_vcpu * best_cache.vcpus + guest_demand) / best_cache.cores
     place_pressure = (place_demand + guest_demand) / (
         sum(node.cores for node in place_nodes) or 1.0
@@ -148,7 +146,7 @@ def _add_promises(
             cache.guests += share * guests
 
 
-def _demand(place_nodes: Sequence[model.NodeView]) -> tuple[float, float]:
+def _place_demand(place_nodes: Sequence[model.NodeView]) -> tuple[float, float]:
     """Return (demand per vCPU, demand) of a place [cores], as measured or else assumed."""
     vcpus = sum(node.vcpus for node in place_nodes)
     demands = [node.demand_cores for node in place_nodes if node.cores]

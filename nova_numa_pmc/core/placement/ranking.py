@@ -7,7 +7,7 @@ The libvirt hook imports this module at every guest start, so it imports only li
 from __future__ import annotations
 
 from nova_numa_pmc.core import missing
-from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU
+from nova_numa_pmc.core.host_view import demand_or_prior
 from nova_numa_pmc.core.memory_domains import LOCAL_DISTANCE
 from nova_numa_pmc.record import Record
 
@@ -97,7 +97,9 @@ def _rank_single(
     node = nodes[position]
     mem_positions = candidate.mem_positions or candidate.cpu_positions
     bandwidth, mem_position = _bandwidth(request), mem_positions[0]
-    pressure = _pressure(node, _demand(request), 0 if mem_position != position else bandwidth)
+    pressure = _pressure(
+        node, demand_or_prior(request), 0 if mem_position != position else bandwidth
+    )
     if mem_position != position:
         pressure = max(pressure, _pressure(nodes[mem_position], None, bandwidth))
     cores = node.cores or 1.0
@@ -133,7 +135,7 @@ def pressures_with(
         (
             _pressure(
                 nodes[position],
-                _demand(inputs.request) * (nodes[position].cores / cores)
+                demand_or_prior(inputs.request) * (nodes[position].cores / cores)
                 if position in candidate.cpu_positions
                 else None,
                 _bandwidth(inputs.request) / len(mem_positions)
@@ -196,18 +198,12 @@ def _rank_set(
     )
 
 
-def _demand(request: Request) -> float:
-    if request.demand_cores is None:
-        return PRIOR_CORES_PER_VCPU * request.vcpus
-    return request.demand_cores
-
-
 def _bandwidth(request: Request) -> float:
     return request.bandwidth_bytes_per_sec or 0
 
 
 def _pressure(node: NodeView, cores: float | None, bytes_per_sec: float) -> float:
-    """Return the highest utilisation of a node with a guest's demand and traffic on it.
+    """Return the highest utilisation of a node with a guest's demand and bandwidth on it.
 
     :param cores: the guest's demand on the node's CPUs [cores]; None if it does not use them, so
         that their utilisation does not count
@@ -218,20 +214,17 @@ def _pressure(node: NodeView, cores: float | None, bytes_per_sec: float) -> floa
 def utilisations(
     node: NodeView, cores: float | None, bytes_per_sec: float
 ) -> tuple[float, float, float]:
-    """Return a node's utilisations with a guest's demand and traffic on it.
+    """Return a node's utilisations with a guest's demand and bandwidth on it.
 
     :param node: a node as :func:`missing.fill_in` returns it, so that each part is known for all
         nodes or for none
     :param cores: the guest's demand on the node's CPUs [cores]; None if it does not use them
-    :param bytes_per_sec: the guest's traffic to the node's memory
+    :param bytes_per_sec: the guest's bandwidth to the node's memory
     :returns: (CPU, bandwidth, link), each 0.0 if it is unknown; CPU also if ``cores`` is None
     """
     cpu = bandwidth = 0.0
     if node.cores and cores is not None:
-        demand = node.demand_cores
-        if demand is None:
-            demand = PRIOR_CORES_PER_VCPU * node.vcpus
-        cpu = (demand + cores) / node.cores
+        cpu = (demand_or_prior(node) + cores) / node.cores
     if node.bandwidth_max_bytes_per_sec and node.bandwidth_bytes_per_sec is not None:
         bandwidth = (
             node.bandwidth_bytes_per_sec + bytes_per_sec

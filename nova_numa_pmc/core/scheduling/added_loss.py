@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import missing
-from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU
+from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, demand_or_prior
 from nova_numa_pmc.core.pressure import (
     LINE_BYTES,
     LOCAL_LATENCY_NS,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.scheduling.host_columns import HostColumns
     from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, Outcome
-    from nova_numa_pmc.model import NodeView
 
     _Column = Sequence[float]
 
@@ -234,7 +233,7 @@ def _columns(host: HostColumns) -> tuple[_Column, _Column, _Column, _Column, _Co
     nodes, _ = missing.fill_in(host.view().nodes)
     return (
         [node.cores for node in nodes],
-        [_demand(node) for node in nodes],
+        [demand_or_prior(node) if node.cores else 0.0 for node in nodes],
         [node.bandwidth_bytes_per_sec or 0.0 for node in nodes],
         [
             node.bandwidth_max_bytes_per_sec or 0.0
@@ -244,9 +243,3 @@ def _columns(host: HostColumns) -> tuple[_Column, _Column, _Column, _Column, _Co
         ],
         [node.link_ratio or 0.0 for node in nodes],
     )
-
-
-def _demand(node: NodeView) -> float:
-    if not node.cores:
-        return 0.0
-    return PRIOR_CORES_PER_VCPU * node.vcpus if node.demand_cores is None else node.demand_cores
