@@ -6,15 +6,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.placement import candidates, placement, ranking
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state.promises_file import HostPromisesDraft
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nova_numa_pmc.conf.host_options import HostOptions
 
 
@@ -71,19 +68,11 @@ def possible_places(
     assert decision.request is not None and decision.view is not None
     if decision.request.placed_by or decision.request.excluded:
         return []
-    merged, members = memory_domains.merge(decision.view)
-    nodes = decision.view.nodes
-    inputs = candidates.PlacementInput(merged, members, decision.view, decision.request)
-
-    def node_ids(positions: Iterable[int]) -> tuple[int, ...]:
-        return tuple(
-            sorted(nodes[member].id for position in positions for member in members[position])
-        )
-
+    inputs = candidates.PlacementInput(decision.view, decision.request)
     return [
         PossiblePlace(
-            node_ids(rank.candidate.cpu_positions),
-            node_ids(rank.candidate.mem_positions),
+            inputs.node_ids(rank.candidate.cpu_positions),
+            inputs.node_ids(rank.candidate.mem_positions),
             rank.pressure,
             dict(zip(ranking.KEY_FIELDS, rank.key)),
         )

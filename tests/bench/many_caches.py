@@ -19,7 +19,7 @@ import time
 from itertools import combinations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import host_view, memory_domains
+from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.placement import candidates, l3, placement, ranking
 from tests.fixtures.model_records import (
     GIB,
@@ -106,7 +106,7 @@ def compare_spanning_guests(cases, rng):
     rows = []
     while len(rows) < cases:
         view, request = draw_case(rng)
-        inputs = candidates.PlacementInput(*memory_domains.merge(view), view, request)
+        inputs = candidates.PlacementInput(view, request)
         best, exact_us = timed(best_rank, inputs, PLACEMENT_OPTIONS)
         if best is None or len(best.candidate.cpu_positions) < 2:
             continue

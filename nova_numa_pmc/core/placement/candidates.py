@@ -14,7 +14,7 @@ from nova_numa_pmc.record import Record
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 class Candidate(Record):
@@ -33,34 +33,35 @@ class Candidate(Record):
 class PlacementInput:
     """Input of a decision: a host by memory domain, a request, and the resources for it.
 
+    :ivar host_view: the view by node
+    :ivar view, members: the view by domain, whose positions are used, and the positions of each
+        domain's nodes in ``host_view``
     :ivar cpu_counts: by position, the number of CPUs that the guest may use
     :ivar unpromised_bytes: by position, the bytes that may still be promised of the guest's page
         size
     :ivar devices: positions of the guest's devices
     """
 
-    __slots__ = ('view', 'request', 'cpu_counts', 'unpromised_bytes', 'devices')
+    __slots__ = (
+        'host_view',
+        'view',
+        'members',
+        'request',
+        'cpu_counts',
+        'unpromised_bytes',
+        'devices',
+    )
 
-    def __init__(
-        self,
-        merged: model.HostView,
-        members: Sequence[tuple[int, ...]],
-        host_view: model.HostView,
-        request: model.Request,
-    ) -> None:
-        """Collect the input.
-
-        :param merged, members: the result of :func:`memory_domains.merge`
-        :param host_view: the view by node, which was merged
-        """
-        self.view, self.request = merged, request
-        self.cpu_counts = _allowed_cpu_counts(merged, request)
-        self.unpromised_bytes = unpromised_bytes(merged.nodes, request)
+    def __init__(self, host_view: model.HostView, request: model.Request) -> None:
+        self.host_view, self.request = host_view, request
+        self.view, self.members = memory_domains.merge(host_view)
+        self.cpu_counts = _allowed_cpu_counts(self.view, request)
+        self.unpromised_bytes = unpromised_bytes(self.view.nodes, request)
         device_nodes = request.device_nodes
         self.devices = (
             tuple(
                 position
-                for position, domain_members in enumerate(members)
+                for position, domain_members in enumerate(self.members)
                 for member in domain_members
                 if host_view.nodes[member].id in device_nodes
             )
@@ -71,6 +72,16 @@ class PlacementInput:
     def distance(self, a: int, b: int) -> float:
         """Return the SLIT distance from position ``a`` to ``b``."""
         return memory_domains.distance(self.view, a, b)
+
+    def node_ids(self, positions: Iterable[int]) -> tuple[int, ...]:
+        """Turn positions into an ascending tuple of node ids."""
+        return tuple(
+            sorted(
+                self.host_view.nodes[member].id
+                for position in set(positions)
+                for member in self.members[position]
+            )
+        )
 
 
 def _allowed_cpu_counts(view: model.HostView, request: model.Request) -> list[int]:

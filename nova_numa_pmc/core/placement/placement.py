@@ -21,7 +21,7 @@ from nova_numa_pmc.record import Record
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from nova_numa_pmc.core.placement.candidates import Candidate, PlacementInput
     from nova_numa_pmc.core.placement.ranking import Rank
@@ -79,12 +79,11 @@ def place(
         return _leave_alone(model.Reason(reasons.IGNORED))
     if request.policy == model.NONE:
         return _leave_alone(model.Reason(reasons.POLICY_NONE))
-    merged, members = memory_domains.merge(host_view)
-    inputs = candidates.PlacementInput(merged, members, host_view, request)
+    inputs = candidates.PlacementInput(host_view, request)
     decision = decide_place(inputs, placement_options)
     if not decision.ranks:
         return _leave_alone(decision.reason)
-    return _placement(host_view, members, inputs, decision)
+    return _placement(inputs, decision)
 
 
 class PlaceDecision(Record):
@@ -162,55 +161,37 @@ def _leave_alone(reason: model.Reason) -> model.Placement:
     return model.Placement((), None, (reason,))
 
 
-def _placement(
-    host_view: model.HostView,
-    members: Sequence[tuple[int, ...]],
-    inputs: PlacementInput,
-    decision: PlaceDecision,
-) -> model.Placement:
+def _placement(inputs: PlacementInput, decision: PlaceDecision) -> model.Placement:
     """Turn the best candidate into a placement with its reasons."""
     candidate, code = decision.ranks[0].candidate, decision.reason.code
-
-    def ids_of(positions: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(
-            sorted(
-                {
-                    host_view.nodes[member].id
-                    for position in positions
-                    for member in members[position]
-                }
-            )
-        )
-
-    cpu_nodes = ids_of(
+    cpu_nodes = inputs.node_ids(
         candidate.cpu_positions + candidate.mem_positions
         if candidate.memory_fits and candidate.mem_positions != candidate.cpu_positions
         else candidate.cpu_positions
     )
     # cgroup v1 and older v2 refuse to bind memory to a node that has none.
-    memoryless_ids = {node.id for node in host_view.nodes if candidates.is_memoryless(node)}
+    memoryless_ids = {node.id for node in inputs.host_view.nodes if candidates.is_memoryless(node)}
     mem_nodes = tuple(
-        node for node in ids_of(candidate.mem_positions) if node not in memoryless_ids
+        node for node in inputs.node_ids(candidate.mem_positions) if node not in memoryless_ids
     )
     return model.Placement(
         cpu_nodes,
         _cpus(inputs, candidate),
-        (_verdict(code, decision.ranks, ids_of), *_remarks(inputs, code, decision.assumed)),
+        (_verdict(inputs, decision), *_remarks(inputs, code, decision.assumed)),
         mem_nodes,
-        _division(host_view, inputs.request, mem_nodes) if len(mem_nodes) > 1 else (),
+        _division(inputs, mem_nodes) if len(mem_nodes) > 1 else (),
     )
 
 
-def _division(
-    host_view: model.HostView, request: model.Request, mem_nodes: tuple[int, ...]
-) -> tuple[int, ...]:
+def _division(inputs: PlacementInput, mem_nodes: tuple[int, ...]) -> tuple[int, ...]:
     """Divide the memory of a guest on several nodes in proportion to what these have left.
 
     The division is recorded with the promise. If it were computed again each time, two guests with
     overlapping nodes could seem to overfill one of them once a third guest has gone.
     """
+    request = inputs.request
     unpromised_bytes = candidates.unpromised_bytes(
-        [node for node in host_view.nodes if node.id in mem_nodes], request
+        [node for node in inputs.host_view.nodes if node.id in mem_nodes], request
     )
     return tuple(
         split_memory(
@@ -221,10 +202,9 @@ def _division(
     )
 
 
-def _verdict(
-    code: str, ranks: Sequence[Rank], ids_of: Callable[[tuple[int, ...]], tuple[int, ...]]
-) -> model.Reason:
+def _verdict(inputs: PlacementInput, decision: PlaceDecision) -> model.Reason:
     """Return the reason why the best candidate is preferred to the second."""
+    ranks = decision.ranks
     best = ranks[0]
     values: tuple[tuple[str, object], ...] = (
         ('pressure', best.pressure),
@@ -244,10 +224,10 @@ def _verdict(
         )
         values += (
             ('decided_by', field),
-            ('instead_of', ids_of(second.candidate.cpu_positions)),
+            ('instead_of', inputs.node_ids(second.candidate.cpu_positions)),
             ('instead_pressure', second.pressure),
         )
-    return model.Reason(code, values)
+    return model.Reason(decision.reason.code, values)
 
 
 def _cpus(inputs: PlacementInput, candidate: Candidate) -> frozenset[int] | None:

@@ -203,7 +203,7 @@ def _bandwidth(request: Request) -> float:
 
 
 def _pressure(node: NodeView, cores: float | None, bytes_per_sec: float) -> float:
-    """Return the highest utilisation of a node with a guest's demand and bandwidth on it.
+    """Return the highest utilisation of a node with a guest's demand and traffic on it.
 
     :param cores: the guest's demand on the node's CPUs [cores]; None if it does not use them, so
         that their utilisation does not count
@@ -214,12 +214,12 @@ def _pressure(node: NodeView, cores: float | None, bytes_per_sec: float) -> floa
 def utilisations(
     node: NodeView, cores: float | None, bytes_per_sec: float
 ) -> tuple[float, float, float]:
-    """Return a node's utilisations with a guest's demand and bandwidth on it.
+    """Return a node's utilisations with a guest's demand and traffic on it.
 
     :param node: a node as :func:`missing.fill_in` returns it, so that each part is known for all
         nodes or for none
     :param cores: the guest's demand on the node's CPUs [cores]; None if it does not use them
-    :param bytes_per_sec: the guest's bandwidth to the node's memory
+    :param bytes_per_sec: the guest's traffic to the node's memory
     :returns: (CPU, bandwidth, link), each 0.0 if it is unknown; CPU also if ``cores`` is None
     """
     cpu = bandwidth = 0.0

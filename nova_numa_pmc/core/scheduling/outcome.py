@@ -206,9 +206,7 @@ def outcome_by_placement(
     A guest that would be left alone is assumed to float over all nodes that have CPUs.
     """
     view = host.view()
-    inputs = candidates.PlacementInput(
-        view, tuple((position,) for position in range(len(view.nodes))), view, request(host, guest)
-    )
+    inputs = candidates.PlacementInput(view, request(host, guest))
     decision = decide_place(inputs, placement_options)
     if decision.ranks:
         best = decision.ranks[0].candidate

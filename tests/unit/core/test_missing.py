@@ -6,7 +6,7 @@ import random
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import memory_domains, missing
+from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.placement import candidates, placement
 from tests.fixtures.model_records import GIB, MIB, PLACEMENT_OPTIONS, node_view, view_of_nodes
 
@@ -73,8 +73,7 @@ class CompletedTest(unittest.TestCase):
 class HidingTest(unittest.TestCase):
     def order(self, view):
         """List the positions of the nodes, best first."""
-        merged, members = memory_domains.merge(view)
-        inputs = candidates.PlacementInput(merged, members, view, model.Request(1, MIB))
+        inputs = candidates.PlacementInput(view, model.Request(1, MIB))
         return [
             rank.candidate.cpu_positions[0]
             for rank in placement.decide_place(inputs, PLACEMENT_OPTIONS).ranks
