@@ -2,8 +2,9 @@
 """Measure this host and show which moves of guests would pay, and why. Nothing is moved.
 
 A move pays if it gains more than it costs within --payback, provided that the load
-stays as it is now. The agent's budgets do not apply, and guests are not widened, which
-only the agent does, as it takes them home again. The agent need not be running.
+stays as it is now. The agent's budgets do not apply, and guests are not widened: only
+the agent does that, because it also takes them home again. The agent need not be
+running.
 
 examples:
   nova-numa-rebalance plan
