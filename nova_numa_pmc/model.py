@@ -49,10 +49,10 @@ class HugePages(Record):
 
 
 class NodeMemory(Record):
-    """The kind of a node's memory, and the evidence for it.
+    """The kind of a node's memory, and what tells it.
 
     :param kind: :data:`HOST`, :data:`DEVICE` or :data:`SLOW`
-    :param source: evidence shown to the operator; empty: none, so the memory is the host's own
+    :param source: what tells the kind, for the operator; empty: nothing, so it is the host's own
     """
 
     kind: str = HOST

@@ -14,8 +14,8 @@ The first of these sources that knows a node decides:
   (nv_procfs_read_numa_status() in its kernel-open/nvidia/nv-procfs.c). To do so, it waits for the
   GPU's lock without a time limit, so this is read last, and only if a node is still unexplained
 
-A file that is missing or is not understood is no evidence. Without evidence, the memory is the
-host's own.
+A file that is missing or is not understood tells nothing. If no file tells the kind, the memory is
+the host's own.
 
 The libvirt hook imports this module if a node has memory but no CPUs, so it imports only light
 modules.
