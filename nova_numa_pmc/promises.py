@@ -44,8 +44,8 @@ class Decision(Record):
     :param problems: problems to log
     :param has_no_place: the guest was ours to place, and no place was found
     :param view, request: the host without the guest, and the request that was decided on; None:
-        the decision was recalled
-    :param evidence: the measurements that it is based on; None: the decision was recalled
+        it is a :func:`recorded_decision`
+    :param evidence: the measurements that it is based on; None: it is a recorded decision
     """
 
     promise: model.Promise
@@ -106,7 +106,7 @@ def decide_promise(
     :param given_draft: the promises to decide with; None: those of the host, locked
     :raises NumaPmcError: there is no decision, and nothing was recorded
     """
-    # Not needed if the decision is recalled.
+    # Not needed for a recorded decision.
     from nova_numa_pmc.core.placement import explain, placement, promise_limit
 
     host = host_with_pool_cpus(root)
@@ -524,7 +524,7 @@ def _with_override(guest: model.Guest, root: str) -> tuple[model.Guest, list[str
 
     If the overrides cannot be read, the guest has none.
     """
-    from nova_numa_pmc.state import overrides  # not needed if the decision is recalled
+    from nova_numa_pmc.state import overrides  # not needed for a recorded decision
 
     try:
         (guest,), problems = overrides.with_overrides((guest,), root)

@@ -63,7 +63,7 @@ def possible_places(
 ) -> list[PossiblePlace]:
     """Return the possible places, the best first; none if the guest is left alone.
 
-    :param decision: a decision with its view and request, which a recalled one does not have
+    :param decision: a decision with its view and request, which a recorded one does not have
     """
     assert decision.request is not None and decision.view is not None
     if decision.request.placed_by or decision.request.excluded:
