@@ -12,8 +12,8 @@ extra) and the domain's XML on stdin (https://libvirt.org/hooks.html).
 ``stopped``, ``release``
     drop the promise
 
-Nothing is done at ``migrate`` and ``restore``, which libvirt calls before it knows whether the
-guest is running here already, and which a ``start`` follows otherwise.
+Nothing is done at ``migrate`` and ``restore``: libvirt calls these before it knows whether the
+guest already runs here; if it does not, a ``start`` follows.
 
 libvirt holds the guest's lock while it waits for the hook. The wait for the lock of the promises
 file is bounded, but writing cpusets may sleep in the kernel. ``started`` therefore runs in a

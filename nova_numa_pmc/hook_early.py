@@ -67,7 +67,7 @@ class EarlyHold:
         self._groups: cgroups.GuestGroups | None = None
         #: v1: path and CPUs of each thread cgroup, and whether it has threads.
         self._group_states: tuple[tuple[str, str, bool], ...] | None = None
-        self._states_changed_s = 0.0  # when these were last seen to change
+        self._states_changed_s = 0.0  # when _group_states was last seen to change
         self._promises_identity: Identity | None = None
 
     def step(self, monotonic_s: float) -> bool:

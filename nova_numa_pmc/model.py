@@ -338,7 +338,7 @@ class Request(Record):
     :param policy: one of :data:`POLICIES`
     :param demand_cores: expected demand [cores]; None: derived from its vCPUs
     :param bandwidth_bytes_per_sec: expected traffic; None: unknown
-    :param placed_by: by what others place it, as in :class:`Guest`
+    :param placed_by: elements and extra specs by which others place it
     :param ignored: whether the operator has told the package to ignore it
     """
 

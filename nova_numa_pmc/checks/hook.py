@@ -167,7 +167,7 @@ def check_trial(trial: confinement.LabelTrial) -> Iterator[Finding]:
         trial.label == confinement.UNCONFINED
         or (
             trial.message.startswith('selftest: failed')
-            # Of root, which may read everything unless it is confined.
+            # Root is refused access only if it is confined.
             and not any(os.strerror(code) in trial.message for code in (errno.EACCES, errno.EPERM))
         )
     ):

@@ -279,8 +279,8 @@ class MoveExecutor:
     def _give_up(self, cause: Exception) -> None:
         """Undo the changes of promises and CPUs; memory that has moved stays where it is.
 
-        If that of a promise cannot be undone, that of the CPUs is not undone either. The guest is
-        then at its promised place, and the next plan deals with its memory.
+        If the change of a promise cannot be undone, the CPUs are left as they are, too. The guest
+        is then at its promised place, and the next plan deals with its memory.
         """
         parts, self._parts = self._parts, ()
         uuids = [part.uuid for part in self._move.parts]

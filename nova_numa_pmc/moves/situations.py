@@ -75,8 +75,8 @@ def _in_pool(
 ) -> tuple[Sample, list[GuestSample]]:
     """Return (sample, samples of the guests in the floating pool).
 
-    The CPU time of all other guests is set to unknown in the sample, because the nodes' CPU demand
-    is that of the floating pool. Their memory still counts.
+    In the sample, the CPU time of all other guests is None, because the CPU demand of the nodes is
+    that of the floating pool. The memory of these guests still counts.
     """
     guest_samples, pool_samples = [], []
     for guest_sample in sample.guests:

@@ -111,7 +111,7 @@ def from_sample(
     """Return the publication of a host, from its view and a sample.
 
     :param view: the view of the host at the time of the sample
-    :param placement_options: the host's
+    :param placement_options: the placement options of the host
     """
     remote_ratios = {node.id: node.remote_ratio for node in sample.nodes}
     demand_now_cores = {node.id: node.demand_cores for node in sample.nodes}

@@ -123,7 +123,7 @@ def _compose_demand(
 
     The rest counts by its mean over minutes, because it comes and goes with the host's own work.
 
-    :param measured: the demand in the interval; None if unknown, and then the result is, too
+    :param measured: the demand in the interval; if it is unknown (None), so is the result
     :param sustained: a lower bound of the result; None if unknown
     :param non_guest: the history of everything except guests
     :param parts: (amount, share of it on this node) of each guest; the amount is None if unknown

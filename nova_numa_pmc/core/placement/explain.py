@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Render the reasons of a placement as text, which is done only where they are shown.
+"""Render the reasons of a placement as text, only where they are shown.
 
 The libvirt hook imports this module at every guest start, so it imports only light modules.
 """

@@ -92,7 +92,7 @@ class Situation(Record):
         its page cache); on a node that is left out, only promises limit what fits
     :param mlp: number of cache misses that a core waits for at the same time
         (``core/pressure.py``)
-    :param placement_options: the host's
+    :param placement_options: the placement options of the host
     """
 
     view: HostView

@@ -69,14 +69,14 @@ class GuestCounters:
         #: Directory of each guest's control group.
         self._paths: dict[RunId, str] = {}
         self._owners: owner_counters.OwnerCounters[str, _Key] = owner_counters.OwnerCounters()
-        self._wanted: dict[str, dict[_Key, Wanted]] = {}  # as OwnerCounters takes it
+        self._wanted: dict[str, dict[_Key, Wanted]] = {}  # in the form that OwnerCounters takes
         self._last_ns: int | None = None
-        self._failed = False  # closed, and not sampled since
+        self._failed = False  # whether it was closed and has not been sampled since
         self._role_set = 0  # index into _ROLE_SETS of the first set that fits
-        self._lowered = 0  # sets after that one, because counters were short
-        self._short_ticks = 0  # successive ticks in which they were
+        self._lowered = 0  # number of sets to skip after that one, because counters were short
+        self._short_ticks = 0  # successive ticks in which counters were short
         self._retry_ticks = 0  # ticks until the first set that fits is tried again
-        self._unfit: tuple[str, ...] = ()  # roles that do not fit beside that set
+        self._unfit: tuple[str, ...] = ()  # roles that do not fit beside the first set that fits
         self.problems: tuple[str, ...] = ()
 
     def cpu_roles_that_fit(self, cpu: int) -> tuple[str, ...]:
