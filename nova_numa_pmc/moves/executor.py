@@ -43,6 +43,12 @@ if TYPE_CHECKING:
 MADE = 'made'
 #: Results by which moves are counted; a move that was made in part counts as made.
 COUNTED_AS = (MADE, history.TAKEN_BACK, history.REFUSED)
+#: How the log begins that a move was given up, by its result.
+_GIVEN_UP = {
+    history.REFUSED: 'not moved',
+    history.TAKEN_BACK: 'undone',
+    history.PARTLY: 'not fully undone',
+}
 
 
 class MoveTotals(Record):
@@ -299,11 +305,13 @@ class MoveExecutor:
                 self._log.warning('guest %s: %s', part.plan_part.name, error)
                 result = history.PARTLY
         self._count(MADE if result == history.PARTLY else result, parts)
+        outcome = _GIVEN_UP[result]
         if isinstance(cause, GuestGone):
-            self._log.info('not moved: %s', cause)
+            self._log.info('%s: %s', outcome, cause)
         else:
             self._log.warning(
-                'not moved: %s: %s',
+                '%s: %s: %s',
+                outcome,
                 ', '.join(part.name for part in self._move.parts),
                 cause,
                 exc_info=None if is_expected(cause) else cause,

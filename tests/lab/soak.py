@@ -266,7 +266,7 @@ class Soak:
             'moves': moves,
             'moves_allowed': allowed,
             'held_again': sum(' again: CPUs ' in line for line in lines),
-            'not_moved': sum('not moved' in line for line in lines),
+            'not_moved': sum('not moved: ' in line or 'undone: ' in line for line in lines),
             'agent_rss_kib': {
                 pid: [rss_kib[0], max(rss_kib), rss_kib[-1]]
                 for pid, rss_kib in self.rss_kib.items()

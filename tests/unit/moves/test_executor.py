@@ -148,7 +148,8 @@ class MovingTest(RebalancingCase):
         self.moving.step()
         with self.lock(), self.assertLogs(LOG, 'WARNING') as logs:
             moved = self.end()
-        self.assertIn('locked by another process', ' '.join(logs.output))
+        self.assertIn('locked by another process', logs.output[0])
+        self.assertIn('not fully undone: %s: ' % fake_host.name_of(1), logs.output[-1])
         self.assertEqual(((1,), '4-7', {0}), moved[1])
         (entry,), _ = history.read(self.root)
         self.assertEqual(history.PARTLY, entry.result)
@@ -168,8 +169,10 @@ class MovingTest(RebalancingCase):
 
     def test_a_swap_of_which_one_half_fails_is_undone(self):
         self.kernel.memories[4002].pinned = set(range(PAGES))
-        with self.assertLogs(LOG, 'WARNING'):
+        with self.assertLogs(LOG, 'WARNING') as logs:
             moved = self.swap()
+        names = fake_host.name_of(1), fake_host.name_of(2)
+        self.assertIn(':undone: %s, %s: most of its memory stays' % names, logs.output[-1])
         self.assertEqual((self.HOME[:2], self.AWAY), (moved[1][:2], moved[2]))
         self.assertEqual({fake_host.uuid_of(1), fake_host.uuid_of(2)}, self.moving.failed)
         self.assertEqual(
@@ -210,6 +213,7 @@ class MovingTest(RebalancingCase):
         self.fill(1)
         with self.assertLogs(LOG, 'WARNING') as logs:
             moved = self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
+        self.assertIn(':not moved: %s: ' % fake_host.name_of(1), logs.output[0])
         self.assertIn('no room left', logs.output[0])
         self.assertEqual(executor.MoveTotals({('move', 'refused'): 1}), self.moving.totals)
         self.assertEqual(self.HOME, moved[1])
