@@ -110,7 +110,7 @@ class PromisesReconciler:
         for before, after in changed:
             if before.cpu_nodes != after.cpu_nodes:
                 self._log.info(
-                    'guest %s: numatune has bound its memory to %s: its CPUs follow',
+                    'guest %s: numatune has bound its memory to %s, so its CPUs follow',
                     after.name,
                     name_nodes(after.mem_nodes),
                 )

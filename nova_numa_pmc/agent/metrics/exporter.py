@@ -72,8 +72,8 @@ class Exporter:
         except ImportError as error:
             self._installed = False  # looking for the module in each tick would be expensive
             raise ExportError(
-                '%s: install prometheus_client (%s -m pip install nova-numa-pmc[metrics]) and '
-                'reload; the agent continues without metrics' % (error, sys.executable)
+                '%s, so the agent continues without metrics; install prometheus_client '
+                '(%s -m pip install nova-numa-pmc[metrics]) and reload' % (error, sys.executable)
             ) from error
         self._endpoint = endpoint.Endpoint(address, lambda: self._scrape, self._log)
         self._log.info('metrics are served at %s', self._endpoint.address)

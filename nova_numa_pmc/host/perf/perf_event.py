@@ -172,7 +172,7 @@ def _explain(error: OSError, event: Event | None, target: Target) -> exceptions.
     text = '%s on %s: %s' % (name, where, error.strerror)
     if number in (errno.EACCES, errno.EPERM):
         return exceptions.CounterRefused(
-            '%s; kernel.perf_event_paranoid is %s: run with CAP_PERFMON (CAP_SYS_ADMIN before '
+            '%s (kernel.perf_event_paranoid is %s); run with CAP_PERFMON (CAP_SYS_ADMIN before '
             'Linux 5.8, and on Debian and Ubuntu while that is above 2), or set the sysctl to '
             '-1, and in a container allow perf_event_open in its seccomp profile'
             % (text, read_paranoid())
@@ -181,7 +181,7 @@ def _explain(error: OSError, event: Event | None, target: Target) -> exceptions.
         return exceptions.CounterUnsupported(text + '; this kernel has no perf events')
     if number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         return exceptions.CountersExhausted(
-            '%s: raise LimitNOFILE of the service or count fewer guests' % text
+            '%s; raise LimitNOFILE of the service or count fewer guests' % text
         )
     if (
         number == errno.ESRCH
