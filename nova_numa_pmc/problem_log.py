@@ -18,7 +18,7 @@ _LOGGED_MAX = 1000
 
 
 class ProblemLog:
-    """Logs when a stage begins to fail or works again, and other problems at most once an hour.
+    """Logs when a stage begins to fail or succeeds again, and other problems at most once an hour.
 
     :param clock: monotonic clock [s]
     """
@@ -39,14 +39,14 @@ class ProblemLog:
             if self._failing.get(name) != type_name:
                 self._failing[name] = type_name
                 self._log.warning(
-                    '%s fails: %s',
+                    '%s failed: %s',
                     name,
                     exceptions.describe(error),
                     exc_info=None if exceptions.is_expected(error) else error,
                 )
         else:
             if self._failing.pop(name, None):
-                self._log.info('%s works again', name)
+                self._log.info('%s succeeded again', name)
 
     @property
     def failing_count(self) -> int:

@@ -254,7 +254,7 @@ class Soak:
         lines = self.agent.journal()
         for rss_kib in self.rss_kib.values():
             assert max(rss_kib) - rss_kib[min(2, len(rss_kib) - 1)] < GROWTH_MAX_KIB, self.rss_kib
-        assert not [line for line in lines if 'Traceback' in line or ' fails: ' in line]
+        assert not [line for line in lines if 'Traceback' in line or ' failed: ' in line]
         kinds = [match['kind'] for match in map(MOVED.match, lines) if match]
         moves = kinds.count('move') + kinds.count('swap')
         allowed = round(MOVES_PER_HOUR * max(1.0, (time.monotonic() - self.began_s) / 3600))

@@ -244,5 +244,5 @@ def test_guests_stay_as_they_are_in_an_upgrade_and_a_downgrade(host):
         line = len(agent.journal())
         host.restart()
         lines = host.messages_since(line)
-        assert not [line for line in lines if ' fails: ' in line], lines
+        assert not [line for line in lines if ' failed: ' in line], lines
         host.assert_unchanged(before, f'{version} restarted')

@@ -27,13 +27,13 @@ class ProblemLogTest(unittest.TestCase):
     def test_a_problem_is_logged_once_per_kind_and_when_it_ends(self):
         messages = self.failing(None, StateError('a'), StateError('b'), OSError('c'), None, None)
         self.assertEqual(
-            ['reading fails: a', 'reading fails: c', 'reading works again'],
+            ['reading failed: a', 'reading failed: c', 'reading succeeded again'],
             [record.getMessage() for record in messages],
         )
 
     def test_a_bug_is_logged_with_its_traceback(self):
         (message,) = self.failing(KeyError('x'))
-        self.assertEqual("reading fails: KeyError: 'x'", message.getMessage())
+        self.assertEqual("reading failed: KeyError: 'x'", message.getMessage())
         self.assertIsNotNone(message.exc_info)
 
     def test_an_exception_that_ends_the_process_is_raised_on(self):

@@ -155,8 +155,8 @@ class ProblemTest(AgentCase):
                 self.host.write(cpulist, text + '\n')
                 self.tick(agent, at_s)
         messages = [record.getMessage() for record in logs.records]
-        self.assertEqual(1, sum(text.startswith('reading the host fails: ') for text in messages))
-        self.assertEqual(1, messages.count('reading the host works again'))
+        self.assertEqual(1, sum(text.startswith('reading the host failed: ') for text in messages))
+        self.assertEqual(1, messages.count('reading the host succeeded again'))
         self.assertEqual(1020.0, self.read_publication().taken_s)
 
     def test_a_state_directory_that_cannot_be_trusted_stops_publishing_only(self):
@@ -167,7 +167,7 @@ class ProblemTest(AgentCase):
         with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
             for at_s in (5, 10):
                 self.assertIsNotNone(self.tick(agent, at_s).sample)
-        self.assertEqual(1, sum(' fails: ' in text for text in logs.output))
+        self.assertEqual(1, sum(' failed: ' in text for text in logs.output))
         os.chmod(self.directory, 0o755)
         self.tick(agent, 15)
         self.assertEqual(1015.0, self.read_publication().taken_s)

@@ -178,7 +178,7 @@ class FileTest(RememberingCase):
         os.chmod(os.path.dirname(self.file), 0o777)
         with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
             self.minutes(15, {1: (2.0, 0)})
-        self.assertEqual(1, sum('saving guest demand fails' in text for text in logs.output))
+        self.assertEqual(1, sum('saving guest demand failed' in text for text in logs.output))
         os.chmod(os.path.dirname(self.file), 0o755)
         self.minutes(5, {1: (2.0, 0)})
         self.assertTrue(os.path.exists(self.file))

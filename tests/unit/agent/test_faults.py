@@ -354,7 +354,9 @@ class StateDirectoryTest(AgentCase):
             for name in ('host', 'promises', 'rebalance-memory'):
                 shutil.rmtree(os.path.join(self.directory, name + '.tmp'))
             self.tick(self.agent, 25)
-        self.assertEqual(1, sum('publishing fails' in text for text in messages), messages)
-        self.assertEqual(1, sum('publishing works again' in text for text in messages), messages)
+        self.assertEqual(1, sum('publishing failed' in text for text in messages), messages)
+        self.assertEqual(
+            1, sum('publishing succeeded again' in text for text in messages), messages
+        )
         self.assertEqual(2, len(self.promises()))
         self.assertEqual(1025.0, self.read_publication().taken_s)

@@ -78,7 +78,7 @@ class RebalancingTest(RebalancingCase):
                 self.load_node_0(at_s)
                 self.tick(agent, at_s)
                 self.assertIsNone(agent.step())
-        self.assertIn('rebalancing fails: %s' % path, ' '.join(logs.output))
+        self.assertIn('rebalancing failed: %s' % path, ' '.join(logs.output))
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
         kept = agent._rebalancer._memory
         self.assertEqual(((), ()), (kept.moved_s, kept.trials))

@@ -369,8 +369,8 @@ class UnixTest(ExporterCase):
             agent.update(FULL, 0.1)
         self.assertIn('nova_numa_guests', self.scrape(agent))
         self.assertEqual(
-            ['fails', 'served at', 'works again'],
-            [re.search('fails|served at|works again', text).group() for text in logs.output],
+            ['failed', 'served at', 'succeeded again'],
+            [re.search('failed|served at|succeeded again', text).group() for text in logs.output],
         )
 
 

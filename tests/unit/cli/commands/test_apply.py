@@ -169,7 +169,7 @@ class ApplyTest(OperatingCase):
         os.makedirs(os.path.join(self.root, history.DIRECTORY, history.FILE))
         code, _, err = self.run_command('apply', '--yes')
         self.assertEqual((exits.OK, 1), (code, len(self.moved())))
-        self.assertIn('recording moves in the history fails', err)
+        self.assertIn('recording moves in the history failed', err)
 
     def test_apply_beside_another_command_moves_nothing(self):
         with move_lock.MoveLock(self.directory, 'nova-numa-rebalance undo') as other:
