@@ -7,6 +7,7 @@ import unittest
 
 from tests.unit.docs.glossary import TOP
 
+INDEX = TOP / 'doc/source/contributor/decisions/index.rst'
 PAGES = sorted((TOP / 'doc/source/contributor/decisions').glob('[0-9]*.rst'))
 
 
@@ -26,7 +27,22 @@ class DecisionsTest(unittest.TestCase):
                 )
 
     def test_all_decisions_are_listed(self):
-        index = (TOP / 'doc/source/contributor/decisions/index.rst').read_text(encoding='utf-8')
         self.assertEqual(
-            [path.stem for path in PAGES], re.findall(r'^   (\d{4}-\S+)$', index, re.M)
+            [path.stem for path in PAGES],
+            re.findall(r'^   (\d{4}-\S+)$', INDEX.read_text(encoding='utf-8'), re.M),
+        )
+
+    def test_the_index_names_each_decision_that_is_replaced(self):
+        replaced = [
+            (path.stem, newer)
+            for path in PAGES
+            for newer in re.findall(
+                r'^:Replaced by: :doc:`([^`]+)`', path.read_text(encoding='utf-8'), re.M
+            )
+        ]
+        self.assertEqual(
+            replaced,
+            re.findall(
+                r'^\* :doc:`([^`]+)` by :doc:`([^`]+)`$', INDEX.read_text(encoding='utf-8'), re.M
+            ),
         )
