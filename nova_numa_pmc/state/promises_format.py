@@ -59,11 +59,11 @@ def encode(promises: Iterable[Promise], rotation: int, boot_id: str) -> bytes:
 def _encode(promises: Iterable[Promise], rotation: int, boot_id: str) -> bytes:
     lines = [
         '%s\t%d.%d\t%s\t%s' % (_MAGIC, _MAJOR, _MINOR, _escape(boot_id), _number(rotation)),
-        '\t'.join(_CODECS),
+        '\t'.join(CODECS),
     ]
     for promise in promises:
         lines.append(
-            '\t'.join(to_text(value) for (to_text, _), value in zip(_CODECS.values(), promise))
+            '\t'.join(to_text(value) for (to_text, _), value in zip(CODECS.values(), promise))
         )
     lines.append('end\t%d\n' % (len(lines) - 2))
     return '\n'.join(lines).encode('ascii')
@@ -124,7 +124,7 @@ def _boot_id(line: str) -> tuple[str, str]:
 
 def to_data(promise: Promise) -> dict[str, Any]:
     """Return {column: value} of a promise, for JSON."""
-    return dict(zip(_CODECS, promise))
+    return dict(zip(CODECS, promise))
 
 
 def _to_promise(columns: list[str], values: list[str]) -> Promise:
@@ -132,8 +132,8 @@ def _to_promise(columns: list[str], values: list[str]) -> Promise:
         raise ValueError('a row has %d columns, not %d' % (len(values), len(columns)))
     row = dict(Promise._field_defaults)
     for column, value in zip(columns, values):
-        if column in _CODECS:
-            row[_FIELDS[column]] = _CODECS[column][1](value)
+        if column in CODECS:
+            row[_FIELDS[column]] = CODECS[column][1](value)
     missing = [column for column, field in _FIELDS.items() if field not in row]
     if missing:
         raise ValueError('missing column %s' % missing[0])
@@ -200,7 +200,7 @@ _OPTIONAL_INT = (
     (lambda text: None if text == '-' else _to_int(text)),
 )
 #: For each column, in the order of a promise's fields: the functions that encode and decode it.
-_CODECS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
+CODECS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     'uuid': _TEXT,
     'name': _TEXT,
     'cpu_nodes': _NUMBERS,
@@ -217,4 +217,4 @@ _CODECS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     'cpus': (format_cpulist, _to_cpus),
 }
 #: {column: field}; mem_bytes is mem_node_bytes in the record, and cpus is l3_cpus.
-_FIELDS = dict(zip(_CODECS, Promise._fields))
+_FIELDS = dict(zip(CODECS, Promise._fields))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PREFIX = 'nova_numa_'
 #: Node metrics: (name, help, second label, (value of that label, field of NodeSample)…).
-_NODE: tuple[_Row, ...] = (
+NODE_METRICS: tuple[_Row, ...] = (
     (
         'capacity_cores',
         'CPU capacity; SMT siblings count at their fraction',
@@ -94,8 +94,8 @@ _NODE: tuple[_Row, ...] = (
         ((None, 'promised_bytes'),),
     ),
 )
-#: Node metrics as the decision sees them, in rows as in _NODE but with fields of NodeView.
-_VIEW: tuple[_Row, ...] = (
+#: Node metrics as the decision sees them, in rows as in NODE_METRICS but with fields of NodeView.
+VIEW_METRICS: tuple[_Row, ...] = (
     (
         'promisable_bytes',
         'Memory of the node that may be promised to guests',
@@ -123,7 +123,7 @@ _VIEW: tuple[_Row, ...] = (
     ),
 )
 #: Guest metrics: (name, help, field of GuestSample).
-_GUEST = (
+GUEST_METRICS = (
     ('cores', 'CPU time used by the guest, per second', 'cores'),
     ('waiting_cores', 'Time that the guest waited for CPUs, per second', 'waiting_cores'),
     ('bandwidth_bytes_per_second', 'DRAM traffic of the guest', 'bandwidth_bytes_per_sec'),
@@ -180,7 +180,7 @@ def families(scrape: Scrape, version: str) -> Iterator[core.Metric]:
             'Time over which rates were measured',
             sample.elapsed_s or None,
         )
-        for row in _NODE:
+        for row in NODE_METRICS:
             yield _node_family(row, sample.nodes)
         with_reliable_cpi = [
             node._replace(cpi=node.cpi if node.cpi_reliable else None) for node in sample.nodes
@@ -195,7 +195,7 @@ def families(scrape: Scrape, version: str) -> Iterator[core.Metric]:
             with_reliable_cpi,
         )
     if tick.publication is not None:
-        for row in _VIEW:
+        for row in VIEW_METRICS:
             yield _node_family(row, tick.publication.view.nodes)
     if scrape.with_guests and sample is not None:
         yield from _guests(sample.guests)
@@ -257,7 +257,7 @@ def _ended_moves(totals: MoveTotals) -> Iterator[core.Metric]:
 
 
 def _guests(samples: Iterable[GuestSample]) -> Iterator[core.Metric]:
-    for name, text, field in _GUEST:
+    for name, text, field in GUEST_METRICS:
         family = core.GaugeMetricFamily(PREFIX + 'guest_' + name, text, labels=('uuid', 'name'))
         for guest in samples:
             value = getattr(guest, field)

@@ -132,7 +132,7 @@ def collect(
             )
         )
     for role in roles:
-        for check in {COMPUTE: _compute, CONTROLLER: _controller}[role](args, query):
+        for check in {COMPUTE: compute_checks, CONTROLLER: controller_checks}[role](args, query):
             findings += _run_check(check)
     return sorted(dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity))
 
@@ -162,7 +162,7 @@ def to_lines(roles: Sequence[str], findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def _compute(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:
+def compute_checks(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:
     """Yield the checks of a compute host."""
     root = args.root
     for check in (
@@ -213,7 +213,7 @@ def _check_hook(root: str) -> Iterable[Finding]:
     return hook_checks.check_status(hook_checks.read_status(root), in_container)
 
 
-def _controller(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:
+def controller_checks(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:
     """Yield the checks of a controller."""
     process = processes.find(args.root, processes.NOVA_SCHEDULER)
     conf = _conf(args, CONTROLLER, process)

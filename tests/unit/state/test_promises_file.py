@@ -70,7 +70,7 @@ class FormatTest(unittest.TestCase):
                 {'mem_node_bytes': 'mem_bytes', 'l3_cpus': 'cpus'}.get(field, field)
                 for field in Promise._fields
             ],
-            list(promises_format._CODECS),
+            list(promises_format.CODECS),
         )
 
     @given(_records, st.data())
