@@ -19,8 +19,6 @@ from __future__ import annotations
 import os
 import time
 
-from nova_numa_pmc import model
-from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError
 from nova_numa_pmc.host import cgroups, files, guests, holding, writes
@@ -31,6 +29,8 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nova_numa_pmc import model
+    from nova_numa_pmc.conf import host_options
     from nova_numa_pmc.host.files import Identity
 
 #: Polling interval, the slower one for long starts, and the age at which that one applies [s].

@@ -6,12 +6,16 @@ The libvirt hook imports this module at every guest start, so it imports only li
 
 from __future__ import annotations
 
-from nova_numa_pmc import model
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import cpu_topology, files, topology
 from nova_numa_pmc.state import pool_loads
+
+TYPE_CHECKING = False  # not typing's, which is slow to import
+
+if TYPE_CHECKING:
+    from nova_numa_pmc import model
 
 #: CPUs of the guests' partition, with and without systemd; operators may withhold CPUs from it.
 _PARTITION_CPUS = (

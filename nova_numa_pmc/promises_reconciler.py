@@ -15,7 +15,6 @@ from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files, guests
 from nova_numa_pmc.state import promises_file
-from nova_numa_pmc.state.promises_format import HostPromises
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.conf.host_options import HostOptions
     from nova_numa_pmc.host.files import Identity
+    from nova_numa_pmc.state.promises_format import HostPromises
 
 #: Status files that could not be read are tried again after this time [s].
 _RETRY_S = 60.0

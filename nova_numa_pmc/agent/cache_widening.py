@@ -9,19 +9,19 @@ restarted.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.conf.host_options import HostOptions
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.host_view import capacity_cores_by_node
 from nova_numa_pmc.cpulist import name_nodes
 
 if TYPE_CHECKING:
+    import logging
     from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc.agent.tick import Tick
+    from nova_numa_pmc.conf.host_options import HostOptions
     from nova_numa_pmc.sample_records import NodeSample, Sample
     from nova_numa_pmc.state.promises_format import HostPromises
 

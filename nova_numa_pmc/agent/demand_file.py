@@ -8,7 +8,6 @@ measured again.
 from __future__ import annotations
 
 import json
-import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,8 @@ from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
+    import logging
+
     from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.conf.agent import AgentOptions
     from nova_numa_pmc.problem_log import ProblemLog

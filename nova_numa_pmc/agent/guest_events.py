@@ -7,7 +7,6 @@ Any of the three sources may be missing; the next tick then finds what it would 
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import time
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from nova_numa_pmc.exceptions import CpusetError
 from nova_numa_pmc.host import cgroups, guests, inotify, libvirt_events, live_guests
 
 if TYPE_CHECKING:
+    import logging
     from collections.abc import Callable, Iterable
 
     from nova_numa_pmc import model

@@ -11,7 +11,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc.cli import output
-from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
+    from nova_numa_pmc.cli.render import tables
     from nova_numa_pmc.sample_records import Sample
     from nova_numa_pmc.sampling import Sampler
 

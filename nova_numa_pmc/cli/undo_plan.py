@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import NumaPmcError
@@ -14,6 +13,8 @@ from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from nova_numa_pmc import model
 
 
 class UndoError(NumaPmcError):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from nova_numa_pmc import model
 from nova_numa_pmc.compute.distances import METRIC_VALUE_MAX, read_distances, read_domains
 from nova_numa_pmc.compute.metrics_encoder import (
     CURRENT,
@@ -33,6 +32,7 @@ from nova_numa_pmc.model import MB
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from nova_numa_pmc import model
     from nova_numa_pmc.compute.distances import Distances
 
     #: One of Nova's dicts as received, with nothing checked.

@@ -10,12 +10,14 @@ at import.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
 
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _KINDS: dict[type, Callable[..., cfg.Opt]] = {
     bool: cfg.BoolOpt,

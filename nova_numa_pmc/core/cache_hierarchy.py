@@ -11,12 +11,16 @@ The libvirt hook imports this module at every guest start, so it imports only li
 
 from __future__ import annotations
 
-from nova_numa_pmc import model
 from nova_numa_pmc.core.memory_domains import (
     DISTANCE_MAX,
     domains_from_distances,
     domains_from_labels,
 )
+
+TYPE_CHECKING = False  # not typing's, which is slow to import
+
+if TYPE_CHECKING:
+    from nova_numa_pmc import model
 
 #: Vendors whose CPUs can show L3 caches as nodes (``vendor_id`` of /proc/cpuinfo).
 _L3_AS_NUMA = ('AuthenticAMD', 'HygonGenuine')

@@ -13,13 +13,14 @@ The libvirt hook imports this module at every guest start, so it imports only li
 
 from __future__ import annotations
 
-from nova_numa_pmc import model
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from nova_numa_pmc import model
 
 #: Sources of the floating pool's CPUs: Nova's configuration, the guests' XML, only the kernel (all
 #: usable CPUs), and the agent's last publication.

@@ -14,9 +14,13 @@ import os
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError
 from nova_numa_pmc.host import memory_kinds, writes
-from nova_numa_pmc.host.cgroups import GuestGroups
 from nova_numa_pmc.host.cpusets import file_of
 from nova_numa_pmc.host.files import read_kernel_file
+
+TYPE_CHECKING = False  # not typing's, which is slow to import
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.host.cgroups import GuestGroups
 
 
 def only_with_memory(groups: GuestGroups, mems: frozenset[int]) -> frozenset[int] | None:

@@ -11,7 +11,6 @@ Documentation/ABI/stable/sysfs-devices-system-cpu (``topology``).
 
 from __future__ import annotations
 
-from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import is_number, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, TopologyError
 from nova_numa_pmc.host import files
@@ -20,6 +19,8 @@ from nova_numa_pmc.host.files import CPUS
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
+    from nova_numa_pmc import model
+
     #: The CPUs of each L3 cache.
     _L3s = tuple[frozenset[int], ...]
 

@@ -8,7 +8,6 @@ import os
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError
 from nova_numa_pmc.host import writes
-from nova_numa_pmc.host.cgroups import GuestGroups
 from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.record import Record
 
@@ -16,6 +15,8 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping
+
+    from nova_numa_pmc.host.cgroups import GuestGroups
 
 
 class Cpuset(Record):

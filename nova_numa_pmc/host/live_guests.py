@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import GuestGone
 from nova_numa_pmc.host import guests, libvirt_events
 
 if TYPE_CHECKING:
+    from nova_numa_pmc import model
     from nova_numa_pmc.host.files import Identity
 
 #: Fields that are taken from the live XML.

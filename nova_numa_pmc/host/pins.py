@@ -6,7 +6,10 @@ A pin to all CPUs restricts nothing.
 
 from __future__ import annotations
 
-from nova_numa_pmc.model import Guest
+TYPE_CHECKING = False  # not typing's, which is slow to import
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.model import Guest
 
 #: The elements of ``<cputune>``, by the prefix of the names of the threads' control groups.
 ELEMENTS = {'vcpu': 'vcpupin', 'emulator': 'emulatorpin', 'iothread': 'iothreadpin'}

@@ -14,7 +14,6 @@ import stat
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import counter_roles, pressure, rates
-from nova_numa_pmc.core.rates import CounterDelta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.recordings import columns, perf_stat, recording
 from nova_numa_pmc.recordings.perf_stat import NODE_SCOPE, IntervalCounts
@@ -23,6 +22,8 @@ from nova_numa_pmc.sample_records import COUNTED, JSON_NAMES, GuestSample, NodeS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any, TextIO
+
+    from nova_numa_pmc.core.rates import CounterDelta
 
     #: {role: deltas of its events}
     _DeltasByRole = dict[str, list[CounterDelta | None]]

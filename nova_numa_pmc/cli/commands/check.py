@@ -16,7 +16,6 @@ found; 64 usage error
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import os
@@ -42,6 +41,7 @@ from nova_numa_pmc.host import confinement, nova_conf, processes
 from nova_numa_pmc.json_values import printable
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Optional
 

@@ -15,7 +15,6 @@ exit codes: 0 shown; 1 a problem; 64 usage error
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -28,6 +27,7 @@ from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 

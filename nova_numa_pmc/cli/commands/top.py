@@ -17,7 +17,6 @@ exit codes: 0 ended by the operator, or shown once; 1 a problem; 64 usage error
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import itertools
@@ -33,6 +32,7 @@ from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.recordings import replay
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Collection, Iterator
 
     from nova_numa_pmc.sample_records import Sample

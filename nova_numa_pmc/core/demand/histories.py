@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model
 from nova_numa_pmc.core.demand.streams import Horizon, Stream, bin_of
 from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.core.rates import shares
@@ -19,6 +18,7 @@ from nova_numa_pmc.core.traffic import bandwidth_by_guest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nova_numa_pmc import model
     from nova_numa_pmc.sample_records import GuestSample, Sample
 
 #: The horizons: minutes, for a load that has changed, and a day, for one that lasts [s].

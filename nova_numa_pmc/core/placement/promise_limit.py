@@ -8,8 +8,12 @@ guests.
 
 from __future__ import annotations
 
-from nova_numa_pmc import model
 from nova_numa_pmc.core.host_view import capacity_bytes, with_guest_memory_only
+
+TYPE_CHECKING = False  # not typing's, which is slow to import
+
+if TYPE_CHECKING:
+    from nova_numa_pmc import model
 
 
 def promisable_bytes(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model
 from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.host_view import node_traffic_per_core
 from nova_numa_pmc.core.placement import ranking
@@ -19,6 +18,7 @@ from nova_numa_pmc.core.placement import ranking
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nova_numa_pmc import model
     from nova_numa_pmc.core.rebalance.layout import GuestModel
 
 #: A guest counts as just placed for this time, after which its demand over minutes is known [ns].
