@@ -92,11 +92,8 @@ class GuestModel:
         self.effects: dict[Place, losses.Effect] = {}
         self.cpu_positions = layout.positions(load.held_nodes)
         self.home = layout.positions(load.home_nodes or load.held_nodes)
-        self.allowed = (
-            None
-            if load.allowed_cpu_counts is None
-            else layout.sum_by_position(load.allowed_cpu_counts)
-        )
+        allowed = load.allowed_cpu_counts
+        self.allowed = None if allowed is None else layout.sum_by_position(allowed)
         self.demand_cores = demand_cores = max(0.0, demand_cores)
         self.bytes_by_position = (
             layout.sum_by_position(load.bytes_by_node) if load.bytes_by_node else None

@@ -246,21 +246,13 @@ def _override_bytes_per_count(
     """
     if role not in counter_roles.DATA_ROLES:
         return None
-    bytes_by_pattern = [
+    sizes = [
         *((entry.pmu, entry.bytes_per_count) for entry in entries),
-        *(
-            (pattern, bytes_per_count)
-            for pattern, _, bytes_per_count, _ in event_table.SYSFS_NAMES.get(role, ())
-        ),
+        *((pattern, size) for pattern, _, size, _ in event_table.SYSFS_NAMES.get(role, ())),
         ('*', pressure.LINE_BYTES if role in counter_roles.MEMORY_ROLES else None),
     ]
     return box.bytes_per_count.get(name) or next(
-        (
-            bytes_per_count
-            for pattern, bytes_per_count in bytes_by_pattern
-            if fnmatch.fnmatchcase(box.name, pattern)
-        ),
-        None,
+        (size for pattern, size in sizes if fnmatch.fnmatchcase(box.name, pattern)), None
     )
 
 
