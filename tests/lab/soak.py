@@ -22,7 +22,7 @@ import time
 LAB = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(LAB))
 
-from machine.agent import INTERVAL_S, UNIT, Agent  # noqa: E402
+from machine.agent import INTERVAL_S, STAGE_FAILED, UNIT, Agent  # noqa: E402
 from machine.shape import Shape  # noqa: E402
 from machine.vm import Machine, MachineError  # noqa: E402
 
@@ -254,7 +254,7 @@ class Soak:
         lines = self.agent.journal()
         for rss_kib in self.rss_kib.values():
             assert max(rss_kib) - rss_kib[min(2, len(rss_kib) - 1)] < GROWTH_MAX_KIB, self.rss_kib
-        assert not [line for line in lines if 'Traceback' in line or ' failed: ' in line]
+        assert not [line for line in lines if 'Traceback' in line or STAGE_FAILED.match(line)]
         kinds = [match['kind'] for match in map(MOVED.match, lines) if match]
         moves = kinds.count('move') + kinds.count('swap')
         allowed = round(MOVES_PER_HOUR * max(1.0, (time.monotonic() - self.began_s) / 3600))
@@ -266,7 +266,10 @@ class Soak:
             'moves': moves,
             'moves_allowed': allowed,
             'held_again': sum(' again: CPUs ' in line for line in lines),
-            'not_moved': sum('not moved: ' in line or 'undone: ' in line for line in lines),
+            'not_moved': sum(
+                line.startswith(('not moved: ', 'undone: ', 'not fully undone: '))
+                for line in lines
+            ),
             'agent_rss_kib': {
                 pid: [rss_kib[0], max(rss_kib), rss_kib[-1]]
                 for pid, rss_kib in self.rss_kib.items()

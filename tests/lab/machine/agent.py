@@ -2,6 +2,7 @@
 """nova-numa-agent in a machine, under the unit that the package ships."""
 
 import json
+import re
 import time
 
 UNIT = 'nova-numa-agent'
@@ -10,6 +11,8 @@ SHIPPED = (
     '/share/nova-numa-pmc/systemd/nova-numa-agent.service'
 )  # and its drop-ins
 INTERVAL_S = 8  # a tick alone takes a second in emulation
+#: Beginning of a line about a stage of a tick that failed; until November 2026, it was "fails".
+STAGE_FAILED = re.compile(r'[^:]+ fail(ed|s): ')
 
 
 class Agent:
@@ -52,6 +55,10 @@ class Agent:
         return self.run(
             f'journalctl -q -u {UNIT} -o cat --no-pager --since=@{self._since_s}'
         ).stdout.splitlines()
+
+    def failures(self):
+        """Return the logged lines about stages that failed."""
+        return list(filter(STAGE_FAILED.match, self.journal()))
 
     def published(self):
         """Return (what is published, its age [s])."""
