@@ -49,7 +49,7 @@ class HugePages(Record):
 
 
 class NodeMemory(Record):
-    """The kind of a node's memory, and what tells it.
+    """The kind of a node's memory, and which source tells it.
 
     :param kind: :data:`HOST`, :data:`DEVICE` or :data:`SLOW`
     :param source: what tells the kind, for the operator; empty: nothing, so it is the host's own

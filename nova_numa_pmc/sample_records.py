@@ -90,7 +90,7 @@ class GuestSample(Record):
     :param local_per_sec, remote_per_sec: DRAM accesses; None: the source has only a ratio
     :param remote_ratio: remote share of its accesses, 0 to 1
     :param bandwidth_bytes_per_sec: DRAM traffic, if the source counts bytes
-    :param accesses_per_1000_instructions: DRAM accesses
+    :param accesses_per_1000_instructions: DRAM accesses, local and remote
     :param counted_ratio: smallest share of the interval for which one of its counters ran; 1: no
         multiplexing; None: no counters
     :param remote_cache_per_sec: hits in caches of other nodes; None: not counted

@@ -14,7 +14,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Code that other code refers to.
+#: Code of a rule that other modules refer to.
 UNKNOWN = 'unknown'
 #: Code for a guest that the command did not name, which says nothing about the guest itself.
 NOT_NAMED = 'not_named'
