@@ -62,7 +62,7 @@ class Agent:
         self._problem_log = ProblemLog(LOG, time.monotonic)
         self._guest_events = guest_events.GuestEvents(root, LOG, listener)
         self._last_tick: Tick | None = None
-        self._begins_moves = True
+        self._enqueues_moves = True
         self._read_schedule = read_schedule.ReadSchedule()
         self._sampler = sampling.Sampler(options.counter_options, root)
         self._promises_reconciler = promises_reconciler.PromisesReconciler(
@@ -138,7 +138,7 @@ class Agent:
             self._problem_log.forget('rebalancing')
         elif may_move and tick.host_promises and tick.sample:
             with self._problem_log.stage('rebalancing'):
-                self._rebalancer.plan_and_begin(tick, self._sampler)
+                self._rebalancer.plan_and_enqueue(tick, self._sampler)
         self._release_move_lock()
         self._last_tick = tick._replace(sample=None)
         return tick._replace(
@@ -191,7 +191,7 @@ class Agent:
         """
         if tick.host is None or tick.host_promises is None:
             return tick
-        self._executor.observe(tick.guests, tick.host_promises.promises)
+        self._executor.cancel_unmovable(tick.guests, tick.host_promises.promises)
         if may_move and not self._executor.busy:
             with self._problem_log.stage('updating changed guests'):
                 tick = tick._replace(
@@ -214,11 +214,11 @@ class Agent:
             self._problem_log.forget('finishing starts', 'widening guests', 'holding guests')
         if tick.paused:
             self._problem_log.forget('widening guests', 'fetching memory')
-        may_begin = may_move and self._begins_moves and not (self._executor.busy or tick.paused)
-        if may_begin and tick.host_promises:
+        may_fetch = may_move and self._enqueues_moves and not (self._executor.busy or tick.paused)
+        if may_fetch and tick.host_promises:
             with self._problem_log.stage('fetching memory'):
                 self._unfinished_starts.fetch_again(self._executor.pop_interrupted())
-                self._executor.begin(
+                self._executor.enqueue(
                     self._unfinished_starts.plan_fetches(tick, self.options.rebalance_options),
                     tick.host_promises.promises,
                 )
@@ -252,7 +252,7 @@ class Agent:
         return self.options.host_options.state_path(self._root)
 
     def _collect(self, now: Moment) -> Tick:
-        tick = Tick(now, paused=self._pause_watch.observe(self._directory))
+        tick = Tick(now, paused=self._pause_watch.refresh(self._directory))
         if tick.paused:
             self.end_move()
         with self._problem_log.stage('measuring'):
@@ -368,7 +368,7 @@ class Agent:
 
     def stop_beginning_moves(self) -> None:
         """Drop the moves that have not begun, and begin no others, because the agent stops."""
-        self._begins_moves = False
+        self._enqueues_moves = False
         self._executor.clear_queue()
 
     def end_move(self) -> None:

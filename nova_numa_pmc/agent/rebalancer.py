@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan in each tick which guests to move, and log the moves or begin them."""
+"""Plan in each tick which guests to move, and log the moves or enqueue them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SIZE_MAX_BYTES = 4 << 20
 
 
 class Rebalancer:
-    """Plans moves from a tick, logs or begins them, and keeps the memory of the planner."""
+    """Plans moves from a tick, logs or enqueues them, and keeps the memory of the planner."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class Rebalancer:
             tuple[str, tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]], ...
         ] = ()
 
-    def plan_and_begin(self, tick: Tick, sampler: Sampler) -> None:
-        """Make a plan, and begin or log its moves.
+    def plan_and_enqueue(self, tick: Tick, sampler: Sampler) -> None:
+        """Make a plan, and enqueue or log its moves.
 
         Nothing is planned while moves are in progress, because the sample would measure the moves.
 
@@ -86,7 +86,7 @@ class Rebalancer:
             for remark in plan.remarks
             if remark.code == plan_records.BUDGET
         )
-        self._executor.begin(plan, tick.host_promises.promises)
+        self._executor.enqueue(plan, tick.host_promises.promises)
 
     def _situation(self, tick: Tick, sampler: Sampler) -> plan_records.Situation:
         assert tick.sample is not None and tick.host is not None and tick.host_promises is not None

@@ -168,7 +168,7 @@ class CommandContext:
                 pass
             raise
 
-    def observe(
+    def read_host(
         self, write_promises: bool = False, pool: pools.Pool | None = None
     ) -> ObservedHost:
         """Read the host, its guests and its promises.
@@ -213,12 +213,12 @@ class CommandContext:
                 wait,
                 lambda: self._clock_ns() / 1e9,
             ):
-                yield self._with_sample(self.observe(pool=sampler.pool), sample, sampler)
+                yield self._with_sample(self.read_host(pool=sampler.pool), sample, sampler)
 
     def measure(self, interval_s: float, write_promises: bool = False) -> ObservedHost:
         """Measure over one interval and return the observed host.
 
-        :param write_promises: as for :meth:`observe`
+        :param write_promises: as for :meth:`read_host`
         """
         if sys.stderr.isatty():
             print('measuring for %g s …' % interval_s, file=sys.stderr, flush=True)
@@ -228,7 +228,7 @@ class CommandContext:
             sampler.sample(self._clock_ns())
             self.wait(interval_s)
             sample = sampler.sample(self._clock_ns())
-            return self._with_sample(self.observe(write_promises, sampler.pool), sample, sampler)
+            return self._with_sample(self.read_host(write_promises, sampler.pool), sample, sampler)
 
     def _with_sample(
         self, observed: ObservedHost, sample: Sample, sampler: sampling.Sampler

@@ -134,7 +134,7 @@ def make_moves(
                 kernel=command.kernel,
             )
             move_executor.pool = observed.pool
-            move_executor.begin(plan, observed.host_promises.promises, targets)
+            move_executor.enqueue(plan, observed.host_promises.promises, targets)
             try:
                 signal = _run(command, move_executor, wait, display)
             finally:
@@ -176,7 +176,7 @@ def _cancel_if_busy(
     except NumaPmcError as error:
         LOG.warning('%s', error)
         return
-    move_executor.observe(files.read()[0], host_promises.promises)
+    move_executor.cancel_unmovable(files.read()[0], host_promises.promises)
 
 
 def print_result(result: MovesResult, print_line: Callable[[str], None]) -> None:

@@ -135,7 +135,7 @@ class MoveExecutor:
         self._ended = {**self._ended, key: self._ended.get(key, 0) + 1}
         self._moved_bytes += sum(part.guest_move.progress.moved_bytes for part in parts)
 
-    def begin(
+    def enqueue(
         self,
         plan: plan_records.Plan,
         promised: Mapping[str, model.Promise],
@@ -147,7 +147,7 @@ class MoveExecutor:
         """
         self._queue.extend(PendingMove(move, promised, targets or {}) for move in plan.moves)
 
-    def observe(
+    def cancel_unmovable(
         self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]
     ) -> None:
         """Cancel the move in progress if one of its guests cannot be moved now.
@@ -158,7 +158,7 @@ class MoveExecutor:
         if any(part.plan_part.uuid in unmovable_uuids for part in self._parts):
             self._cancel()
         self.failed &= {guest.uuid for guest in running}
-        self.widened.observe(running, promised)
+        self.widened.forget_changed(running, promised)
 
     def step(self) -> float | None:
         """Make the next step.
@@ -168,7 +168,7 @@ class MoveExecutor:
         if not self._parts:
             if not self._queue:
                 return None
-            self._start(self._queue.popleft())
+            self._begin(self._queue.popleft())
             return 0.0
         try:
             waits_s = [
@@ -220,7 +220,7 @@ class MoveExecutor:
             self._interrupted.add(part.plan_part.uuid)
             part.guest_move.cancel()
 
-    def _start(self, pending_move: PendingMove) -> None:
+    def _begin(self, pending_move: PendingMove) -> None:
         """Promise the new places and write the CPUs."""
         self._id = history.new_id()
         self._move = pending_move.move

@@ -33,7 +33,7 @@ class WidenedGuests:
         """Forget all widened guests, so that they go home."""
         self._widened.clear()
 
-    def observe(
+    def forget_changed(
         self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]
     ) -> None:
         """Forget guests that are overridden or whose promise has changed, so that they go home."""

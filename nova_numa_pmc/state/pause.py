@@ -86,14 +86,14 @@ def end(directory: str) -> bool:
 
 
 class PauseWatch:
-    """Observer of the pause, which logs when one begins and when it ends."""
+    """Watch of the pause, which logs when one begins and when it ends."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._previous: Paused | None = None
 
-    def observe(self, directory: str) -> Paused | None:
-        """Return the pause; None if the agent is not paused."""
+    def refresh(self, directory: str) -> Paused | None:
+        """Read the pause anew and return it; None if the agent is not paused."""
         paused = read(directory)
         if paused and not self._previous:
             self._log.info('%s; guests are held, and none is moved', paused)

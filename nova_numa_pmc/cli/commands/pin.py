@@ -75,7 +75,7 @@ def _move_to_node(
     :param wait_s: how long to wait for another process that moves guests [s]
     :raises PageMoveError: the node has too few CPUs for the guest, or it must not be moved
     """
-    observed = command.observe(write_promises=True)
+    observed = command.read_host(write_promises=True)
     node = next((node for node in observed.host.nodes if node.id == node_id), None)
     if node is None or not node.cpus:
         raise PageMoveError(

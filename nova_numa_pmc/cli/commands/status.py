@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show the host's status; return the exit code."""
     command = command or context.CommandContext(args.root)
-    observed = command.measure(args.interval) if args.interval else command.observe()
+    observed = command.measure(args.interval) if args.interval else command.read_host()
     host = host_status.read(command, observed)
     if args.json:
         print(json.dumps(status.to_data(host)))

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         return exits.USAGE
     command.require_root()
     entries, _ = history.read(command.root)
-    observed = command.observe(write_promises=True)
+    observed = command.read_host(write_promises=True)
     undo = undo_plan.plan(
         undo_plan.entries_to_undo(entries, args.move),
         observed.guests,

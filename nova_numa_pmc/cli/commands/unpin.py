@@ -69,7 +69,7 @@ def _unpin_threads(command: context.CommandContext, uuid: str) -> list[str]:
     """
     for guest in command.guests()[0]:
         if guest.uuid == uuid:
-            observed = command.observe()
+            observed = command.read_host()
             names = list(
                 pinned_threads.find(
                     guest, observed.host_promises.promises.get(uuid), observed.host, command.root

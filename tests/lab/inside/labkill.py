@@ -50,7 +50,7 @@ def move(promised):
         promised.uuid, promised.name, promised.cpu_nodes, (node,), (node,), 0
     )
     mover = executor.MoveExecutor(options(), '/', logging.getLogger('labkill'))
-    mover.begin(
+    mover.enqueue(
         plan_records.Plan((plan_records.Move(plan_records.MOVE, (part,), 1.0, 0.0, 0.0, 0),)),
         {promised.uuid: promised},
     )

@@ -115,7 +115,7 @@ class VanishingTest(AgentCase):
             (agent._promises_reconciler, 'read'),
             (agent._promises_reconciler, 'update_changed_guests'),
             (agent._reassertion, 'hold'),
-            (agent._rebalancer, 'plan_and_begin'),
+            (agent._rebalancer, 'plan_and_enqueue'),
         )
         for at, (owner, name) in enumerate(parts):
             self.before(owner, name, act)

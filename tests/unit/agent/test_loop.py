@@ -200,7 +200,7 @@ class ServiceTest(unittest.TestCase):
 class StopTest(RebalancingCase):
     def test_no_further_move_of_a_plan_begins_after_sigterm(self):
         agent, clock = self.open_agent(), Clock([(0, signal.SIGTERM)])
-        agent._executor.begin(
+        agent._executor.enqueue(
             plan_records.Plan(
                 tuple(
                     plan_records.Move(

@@ -43,13 +43,13 @@ class MovingTest(RebalancingCase):
             0,
         )
 
-    def begin(self, kind, *parts):
-        self.moving.begin(
+    def enqueue(self, kind, *parts):
+        self.moving.enqueue(
             plan_records.Plan((plan_records.Move(kind, parts, 1.0, 1.0, 1.0, 0),)), self.promises()
         )
 
     def make(self, kind, *parts):
-        self.begin(kind, *parts)
+        self.enqueue(kind, *parts)
         return self.end()
 
     def end(self):
@@ -94,12 +94,12 @@ class MovingTest(RebalancingCase):
             )
             for number in (1, 3)
         )
-        self.moving.begin(plan_records.Plan(moves), self.promises())
+        self.moving.enqueue(plan_records.Plan(moves), self.promises())
         moved = self.end()
         self.assertEqual(['4-5', '6-7'], sorted(moved[number][1] for number in (1, 3)))
 
     def test_a_move_is_written_down_before_anything_else_is(self):
-        self.begin(plan_records.MOVE, self.part_of(1, (0,), (1,)))
+        self.enqueue(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.moving.step()
         (begun,), _ = history.read(self.root)
         self.assertEqual(
@@ -144,7 +144,7 @@ class MovingTest(RebalancingCase):
 
     def test_cpus_stay_with_a_promise_that_cannot_be_undone(self):
         self.kernel.memories[4001].pinned = set(range(PAGES))
-        self.begin(plan_records.MOVE, self.part_of(1, (0,), (1,)))
+        self.enqueue(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.moving.step()
         with self.lock(), self.assertLogs(LOG, 'WARNING') as logs:
             moved = self.end()
@@ -159,8 +159,8 @@ class MovingTest(RebalancingCase):
         self.assertEqual('4-7', self.places()[1][1])
 
     def test_pending_moves_can_be_given_up_while_the_current_one_goes_on(self):
-        self.begin(plan_records.MOVE, self.part_of(1, (0,), (1,)))
-        self.begin(plan_records.MOVE, self.part_of(3, (0,), (1,)))
+        self.enqueue(plan_records.MOVE, self.part_of(1, (0,), (1,)))
+        self.enqueue(plan_records.MOVE, self.part_of(3, (0,), (1,)))
         self.moving.step()
         self.moving.clear_queue()
         self.assertEqual((True, 0), (self.moving.busy, self.moving.pending_count))
@@ -189,7 +189,7 @@ class MovingTest(RebalancingCase):
         self.assertTrue(0 < moved_pages < many_pages, moved_pages)
 
     def test_a_half_of_a_swap_waits_for_the_room_that_the_other_makes(self):
-        self.begin(plan_records.SWAP, self.part_of(1, (0,), (1,)), self.part_of(2, (1,), (0,)))
+        self.enqueue(plan_records.SWAP, self.part_of(1, (0,), (1,)), self.part_of(2, (1,), (0,)))
         self.moving.step()
         memory = self.kernel.memories[4001]
         memory.room = {1: 0}
@@ -228,13 +228,13 @@ class MovingTest(RebalancingCase):
     def test_a_widened_guest_whose_move_is_undone_is_wide_again(self):
         self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
         self.kernel.memories[4001].pinned = set(range(PAGES))
-        self.begin(plan_records.MOVE, self.part_of(1, (0, 1), (1,)))
+        self.enqueue(plan_records.MOVE, self.part_of(1, (0, 1), (1,)))
         self.moving.step()
         self.assertEqual({}, self.moving.widened.nodes)
         with self.assertLogs(LOG, 'WARNING'):
             moved = self.end()
         self.assertEqual(((0,), '0-7', {0}), moved[1])
-        self.moving.observe((), self.promises())
+        self.moving.cancel_unmovable((), self.promises())
         self.assertEqual({fake_host.uuid_of(1): (0, 1)}, self.moving.widened.nodes)
 
     def test_a_guest_that_went_home_stays_when_its_next_move_cannot_begin(self):
@@ -249,16 +249,16 @@ class MovingTest(RebalancingCase):
 
     def test_a_widened_guest_that_was_started_anew_is_held_as_promised_then(self):
         self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
-        self.moving.observe((), self.promises())
+        self.moving.cancel_unmovable((), self.promises())
         self.assertEqual({fake_host.uuid_of(1): (0, 1)}, self.moving.widened.nodes)
         self.promise(1, 1, since_ns=START_NS)
-        self.moving.observe((), self.promises())
+        self.moving.cancel_unmovable((), self.promises())
         self.assertEqual({}, self.moving.widened.nodes)
 
     def test_a_guest_with_a_job_of_libvirt_is_not_moved_or_goes_back(self):
         for steps in (0, 1):
             domains.write_status(self.root, fake_host.name_of(1), self.xml(1), 4001)
-            self.begin(plan_records.MOVE, self.part_of(1, (0,), (1,)))
+            self.enqueue(plan_records.MOVE, self.part_of(1, (0,), (1,)))
             for _ in range(steps):
                 self.moving.step()
             domains.write_status(
@@ -268,7 +268,7 @@ class MovingTest(RebalancingCase):
                 4001,
                 before="<job type='none' async='migration out'/>\n",
             )
-            self.moving.observe(guests.read_running(self.root)[0], self.promises())
+            self.moving.cancel_unmovable(guests.read_running(self.root)[0], self.promises())
             with self.assertLogs(LOG, 'WARNING'):
                 while self.moving.step() is not None:
                     pass
@@ -278,7 +278,7 @@ class MovingTest(RebalancingCase):
         part = plan_records.PlanPart(
             fake_host.uuid_of(1), fake_host.name_of(1), (0,), (0,), (0,), 0
         )
-        self.begin(plan_records.FETCH, part)
+        self.enqueue(plan_records.FETCH, part)
         domains.write_status(
             self.root,
             fake_host.name_of(1),
@@ -316,11 +316,11 @@ class MovingTest(RebalancingCase):
         self.fill(1)
         with self.assertLogs(LOG, 'WARNING'):
             self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
-        self.moving.observe((), {})
+        self.moving.cancel_unmovable((), {})
         self.assertEqual(set(), self.moving.failed)
 
     def test_a_move_that_was_dropped_counts_as_failed(self):
-        self.begin(plan_records.MOVE, self.part_of(1, (0,), (1,)))
+        self.enqueue(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.moving.clear_queue()
         self.assertEqual({fake_host.uuid_of(1)}, self.moving.failed)
 

@@ -43,7 +43,7 @@ class WidenedTest(unittest.TestCase):
 
     def test_a_guest_is_wide_while_its_promise_and_override_stay(self):
         one = guest('g')
-        self.widened.observe([one], {'uuid-g': PROMISE})
+        self.widened.forget_changed([one], {'uuid-g': PROMISE})
         self.assertEqual({'uuid-g': (0, 1)}, self.widened.nodes)
         for running, promised in (
             ([one._replace(override='pin')], {'uuid-g': PROMISE}),
@@ -51,5 +51,5 @@ class WidenedTest(unittest.TestCase):
             ([], {}),
         ):
             self.setUp()
-            self.widened.observe(running, promised)
+            self.widened.forget_changed(running, promised)
             self.assertEqual({}, self.widened.nodes)

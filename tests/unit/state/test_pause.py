@@ -60,11 +60,11 @@ class PausingTest(unittest.TestCase):
     def test_a_pause_is_logged_when_it_begins_and_ends(self):
         watch = pause.PauseWatch(LOG)
         with self.assertLogs(LOG, 'INFO') as logs:
-            self.assertIsNone(watch.observe(self.directory))
+            self.assertIsNone(watch.refresh(self.directory))
             pause.begin(self.directory, 'why')
             for _ in range(3):
-                self.assertTrue(watch.observe(self.directory))
+                self.assertTrue(watch.refresh(self.directory))
             pause.end(self.directory)
             for _ in range(3):
-                self.assertIsNone(watch.observe(self.directory))
+                self.assertIsNone(watch.refresh(self.directory))
         self.assertEqual(2, len(logs.output), logs.output)
