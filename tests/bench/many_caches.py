@@ -71,7 +71,7 @@ def best_rank(inputs, placement_options):
     """Return the best :class:`ranking.Rank` of all the smallest sets, or None if there is none."""
     cpu_counts, free = inputs.cpu_counts, [max(0, left) for left in inputs.unpromised_bytes]
     vcpus, memory = inputs.request.vcpus, inputs.request.memory_bytes
-    pressures = [node.demand_cores / node.cores for node in inputs.view.nodes]
+    pressures = [node.demand_cores / node.cores for node in inputs.view_by_domain.nodes]
     for size in range(1, NODES_MAX + 1):
         holding = [
             chosen

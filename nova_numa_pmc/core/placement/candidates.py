@@ -33,9 +33,9 @@ class Candidate(Record):
 class PlacementInput:
     """Input of a decision: a host by memory domain, a request, and the resources for it.
 
-    :ivar host_view: the view by node
-    :ivar view, members: the view by domain, whose positions are used, and the positions of each
-        domain's nodes in ``host_view``
+    :ivar view_by_node: the view by node
+    :ivar view_by_domain, members: the view by domain, whose positions are used, and the positions
+        of each domain's nodes in ``view_by_node``
     :ivar cpu_counts: by position, the number of CPUs that the guest may use
     :ivar unpromised_bytes: by position, the bytes that may still be promised of the guest's page
         size
@@ -43,8 +43,8 @@ class PlacementInput:
     """
 
     __slots__ = (
-        'host_view',
-        'view',
+        'view_by_node',
+        'view_by_domain',
         'members',
         'request',
         'cpu_counts',
@@ -52,18 +52,18 @@ class PlacementInput:
         'devices',
     )
 
-    def __init__(self, host_view: model.HostView, request: model.Request) -> None:
-        self.host_view, self.request = host_view, request
-        self.view, self.members = memory_domains.merge(host_view)
-        self.cpu_counts = _allowed_cpu_counts(self.view, request)
-        self.unpromised_bytes = unpromised_bytes(self.view.nodes, request)
+    def __init__(self, view_by_node: model.HostView, request: model.Request) -> None:
+        self.view_by_node, self.request = view_by_node, request
+        self.view_by_domain, self.members = memory_domains.merge(view_by_node)
+        self.cpu_counts = _allowed_cpu_counts(self.view_by_domain, request)
+        self.unpromised_bytes = unpromised_bytes(self.view_by_domain.nodes, request)
         device_nodes = request.device_nodes
         self.devices = (
             tuple(
                 position
                 for position, domain_members in enumerate(self.members)
                 for member in domain_members
-                if host_view.nodes[member].id in device_nodes
+                if view_by_node.nodes[member].id in device_nodes
             )
             if device_nodes
             else ()
@@ -71,13 +71,13 @@ class PlacementInput:
 
     def distance(self, a: int, b: int) -> float:
         """Return the SLIT distance from position ``a`` to ``b``."""
-        return memory_domains.distance(self.view, a, b)
+        return memory_domains.distance(self.view_by_domain, a, b)
 
     def node_ids(self, positions: Iterable[int]) -> tuple[int, ...]:
         """Turn positions into an ascending tuple of node ids."""
         return tuple(
             sorted(
-                self.host_view.nodes[member].id
+                self.view_by_node.nodes[member].id
                 for position in set(positions)
                 for member in self.members[position]
             )
@@ -158,7 +158,7 @@ def _bandwidth_maxima(inputs: PlacementInput) -> list[float | None]:
     """
     return [
         node.bandwidth_max_bytes_per_sec if node_bytes > 0 else 0.0
-        for node, node_bytes in zip(inputs.view.nodes, inputs.unpromised_bytes)
+        for node, node_bytes in zip(inputs.view_by_domain.nodes, inputs.unpromised_bytes)
     ]
 
 
@@ -183,7 +183,7 @@ def single_nodes(inputs: PlacementInput, bandwidth_min: float | None = None) -> 
     """
     vcpus, memory_bytes = max(1, inputs.request.vcpus), inputs.request.memory_bytes
     places = []
-    for position, node in enumerate(inputs.view.nodes):
+    for position, node in enumerate(inputs.view_by_domain.nodes):
         if inputs.cpu_counts[position] < vcpus:
             continue
         memory_position: int | None = position
@@ -192,7 +192,7 @@ def single_nodes(inputs: PlacementInput, bandwidth_min: float | None = None) -> 
             memory_position = _nearest_memory(inputs, position) if is_memoryless(node) else None
         if memory_position is not None and not (
             bandwidth_min
-            and (inputs.view.nodes[memory_position].bandwidth_max_bytes_per_sec or 0.0)
+            and (inputs.view_by_domain.nodes[memory_position].bandwidth_max_bytes_per_sec or 0.0)
             < bandwidth_min
         ):
             places.append(Candidate((position,), (memory_position,), memory_position == position))
@@ -210,7 +210,7 @@ def _nearest_memory(inputs: PlacementInput, position: int) -> int | None:
     :returns: None if the memory does not fit there
     """
     memory_positions = [
-        other for other, node in enumerate(inputs.view.nodes) if not is_memoryless(node)
+        other for other, node in enumerate(inputs.view_by_domain.nodes) if not is_memoryless(node)
     ]
     nearest = min(
         memory_positions,
@@ -237,7 +237,7 @@ def _spans(
             (*amounts, maximum or 0.0) for amounts, maximum in zip(room, _bandwidth_maxima(inputs))
         ]
         need += (bandwidth_min,)
-    nodes = inputs.view.nodes
+    nodes = inputs.view_by_domain.nodes
     places: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidate] = {}
     for positions in node_sets.smallest_sets(room, need, inputs.distance, pressure_keys):
         cpu_positions = tuple(position for position in positions if inputs.cpu_counts[position])

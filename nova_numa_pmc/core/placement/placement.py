@@ -170,7 +170,9 @@ def _placement(inputs: PlacementInput, decision: PlaceDecision) -> model.Placeme
         else candidate.cpu_positions
     )
     # cgroup v1 and older v2 refuse to bind memory to a node that has none.
-    memoryless_ids = {node.id for node in inputs.host_view.nodes if candidates.is_memoryless(node)}
+    memoryless_ids = {
+        node.id for node in inputs.view_by_node.nodes if candidates.is_memoryless(node)
+    }
     mem_nodes = tuple(
         node for node in inputs.node_ids(candidate.mem_positions) if node not in memoryless_ids
     )
@@ -191,7 +193,7 @@ def _division(inputs: PlacementInput, mem_nodes: tuple[int, ...]) -> tuple[int, 
     """
     request = inputs.request
     unpromised_bytes = candidates.unpromised_bytes(
-        [node for node in inputs.host_view.nodes if node.id in mem_nodes], request
+        [node for node in inputs.view_by_node.nodes if node.id in mem_nodes], request
     )
     return tuple(
         split_memory(
@@ -233,7 +235,9 @@ def _verdict(inputs: PlacementInput, decision: PlaceDecision) -> model.Reason:
 def _cpus(inputs: PlacementInput, candidate: Candidate) -> frozenset[int] | None:
     cpu_sets = [
         cpus
-        for cpus in (inputs.view.nodes[position].cpus for position in candidate.cpu_positions)
+        for cpus in (
+            inputs.view_by_domain.nodes[position].cpus for position in candidate.cpu_positions
+        )
         if cpus is not None
     ]
     if len(cpu_sets) < len(candidate.cpu_positions):
@@ -265,7 +269,7 @@ def _remarks(
                 ),
             ),
         )
-    nodes = inputs.view.nodes
+    nodes = inputs.view_by_domain.nodes
     if any(node.bandwidth_bytes_per_sec is not None for node in nodes) and not any(
         node.bandwidth_max_bytes_per_sec for node in nodes
     ):

@@ -59,7 +59,7 @@ def rank_candidates(
     :returns: (ranks, best first; codes of what is assumed for some nodes, see
         :mod:`missing`)
     """
-    nodes, assumed = missing.fill_in(inputs.view.nodes)
+    nodes, assumed = missing.fill_in(inputs.view_by_domain.nodes)
     are_single_nodes = all(
         len(candidate.cpu_positions) == 1 and len(candidate.mem_positions) < 2
         for candidate in candidates
@@ -76,7 +76,7 @@ def pressure_keys(
     """Return (steps of pressure, at least the floor; pressure) by position, without the guest."""
     return [
         (in_steps(max(pressure, placement_options.pressure_floor), placement_options), pressure)
-        for pressure in pressures(inputs.view)
+        for pressure in pressures(inputs.view_by_domain)
     ]
 
 
@@ -93,7 +93,7 @@ def _rank_single(
     placement_options: PlacementOptions,
 ) -> Rank:
     """Rank a single node, which is the usual case, by a key without lists."""
-    view, request, position = inputs.view, inputs.request, candidate.cpu_positions[0]
+    view, request, position = inputs.view_by_domain, inputs.request, candidate.cpu_positions[0]
     node = nodes[position]
     mem_positions = candidate.mem_positions or candidate.cpu_positions
     bandwidth, mem_position = _bandwidth(request), mem_positions[0]
@@ -150,7 +150,7 @@ def pressures_with(
 
 def _vcpus_per_core(inputs: PlacementInput, candidate: Candidate) -> list[float]:
     """List the vCPUs per core of a candidate's nodes with the guest, highest first."""
-    nodes = inputs.view.nodes
+    nodes = inputs.view_by_domain.nodes
     cores = sum(nodes[position].cores for position in candidate.cpu_positions) or 1.0
     return sorted(
         (
@@ -171,7 +171,7 @@ def _rank_set(
     nodes: Sequence[NodeView],
     placement_options: PlacementOptions,
 ) -> Rank:
-    view, mem_positions = inputs.view, candidate.mem_positions or candidate.cpu_positions
+    view, mem_positions = inputs.view_by_domain, candidate.mem_positions or candidate.cpu_positions
     pressures_left = pressures_with(inputs, candidate, nodes)
     distance = _distance(inputs, candidate)
     promised_ratio = _promised_ratio(inputs, mem_positions)
@@ -272,6 +272,7 @@ def _promised_ratio(inputs: PlacementInput, positions: tuple[int, ...]) -> float
     if inputs.request.page_bytes is not None:
         promised, capacity = 0, sum(inputs.unpromised_bytes[position] for position in positions)
     else:
-        promised = sum(inputs.view.nodes[position].promised_bytes for position in positions)
-        capacity = sum(inputs.view.nodes[position].capacity_bytes for position in positions)
+        nodes = inputs.view_by_domain.nodes
+        promised = sum(nodes[position].promised_bytes for position in positions)
+        capacity = sum(nodes[position].capacity_bytes for position in positions)
     return round((promised + memory_bytes) / capacity, 6) if capacity else float('inf')
