@@ -165,9 +165,9 @@ class Reassertion:
             self._log_set_by_others(run_id, guest, pinned)
             return True
         cpusets = read_cpusets(groups)
-        our_sets = self._our_sets(run_id, guest, groups, cpusets, cpus, host)
+        written_sets = self._written_sets(run_id, guest, groups, cpusets, cpus, host)
         set_by_others = pinned | frozenset.intersection(
-            *(frozenset(groups_set_by_others(groups, cpusets, cpus, own)) for own in our_sets)
+            *(frozenset(groups_set_by_others(groups, cpusets, cpus, old)) for old in written_sets)
         )
         self._log_set_by_others(run_id, guest, set_by_others)
         monotonic_s = now.monotonic_ns / 1e9
@@ -185,7 +185,7 @@ class Reassertion:
                 ]
             )
             return False
-        changes = _hold_groups(groups, cpusets, cpus, our_sets, set_by_others)
+        changes = _hold_groups(groups, cpusets, cpus, written_sets, set_by_others)
         if changes:
             if self._held.get(run_id) == cpus:  # the set was in force before, so others changed it
                 self._written[guest.uuid] = [*recent_s, monotonic_s]
@@ -195,7 +195,7 @@ class Reassertion:
             promises.replace_running(promise, self.host_options, self._root)
         return True
 
-    def _our_sets(
+    def _written_sets(
         self,
         run_id: model.RunId,
         guest: model.Guest,
@@ -288,7 +288,7 @@ class Reassertion:
         if not why and only_unbind:
             return
         if not why:
-            bound = [own.mems == mems for own in own_sets(groups)]
+            bound = [cpuset.mems == mems for cpuset in own_sets(groups)]
             if all(bound):
                 return
             applied = holding.hold(
@@ -321,17 +321,17 @@ def _hold_groups(
     groups: cgroups.GuestGroups,
     cpusets: dict[str, Cpuset],
     cpus: frozenset[int],
-    our_sets: Iterable[frozenset[int]],
+    written_sets: Iterable[frozenset[int]],
     set_by_others: frozenset[str],
 ) -> list[FileChange]:
     """Replace each set that we have left in groups, but not in groups that others have set."""
     changes: list[FileChange] = []
-    for our_cpus in our_sets:
-        others = frozenset(groups_set_by_others(groups, cpusets, cpus, our_cpus))
+    for written_cpus in written_sets:
+        others = frozenset(groups_set_by_others(groups, cpusets, cpus, written_cpus))
         changes += holding.hold(
             groups,
             cpus,
-            written_set=Cpuset(our_cpus, frozenset()),
+            written_set=Cpuset(written_cpus, frozenset()),
             set_by_others=set_by_others | others,
         ).changes
     return changes
@@ -345,9 +345,9 @@ def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest)
     """
     wide_host = pools.with_floating_pool(host, None)
     nodes = tuple(node.id for node in wide_host.nodes if node.cpus & cpus)
-    own_cpus = pools.cpus_on(nodes, host, guest)
-    return cpus in (own_cpus, pools.cpus_on(nodes, wide_host, guest)) or (
-        any(cpus == own_cpus & cache for caches in host.l3s for cache in caches)
+    guest_cpus = pools.cpus_on(nodes, host, guest)
+    return cpus in (guest_cpus, pools.cpus_on(nodes, wide_host, guest)) or (
+        any(cpus == guest_cpus & cache for caches in host.l3s for cache in caches)
         and not l3.is_single_core(cpus, host)
     )
 
