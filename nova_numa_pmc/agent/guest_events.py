@@ -103,12 +103,12 @@ class GuestEvents:
         names, self._pending = self._pending, set()
         return names
 
-    def watch(self, present: Iterable[model.Guest]) -> set[str]:
+    def watch(self, running: Iterable[model.Guest]) -> set[str]:
         """Watch the groups of these guests, and those of no other guests.
 
         :returns: uuids of the watched guests; the other guests have to be read in every tick
         """
-        by_key: dict[_Key, model.Guest] = {(guest.name, guest.pid): guest for guest in present}
+        by_key: dict[_Key, model.Guest] = {(guest.name, guest.pid): guest for guest in running}
         for key in self._watches.keys() - by_key.keys():
             self._unwatch(key)
         if self._inotify is None:

@@ -57,7 +57,7 @@ class Reassertion:
         self._root = root
         self._log = log
         self._problem_log = problem_log
-        self._alive: dict[model.RunId, str] = {}  # names of the running guests
+        self._running_names: dict[model.RunId, str] = {}
         self._groups: dict[model.RunId, cgroups.GuestGroups] = {}
         self._written: dict[str, list[float]] = {}  # uuid → times of recent writes
         #: The CPUs that all groups except the operator's were last seen to have.
@@ -119,18 +119,18 @@ class Reassertion:
 
     def forget_failures(self) -> None:
         """Let no guest count as failing, because none is held any more."""
-        self._problem_log.forget(*(_STAGE % name for name in self._alive.values()))
+        self._problem_log.forget(*(_STAGE % name for name in self._running_names.values()))
 
-    def _forget(self, present: Iterable[model.Guest]) -> None:
+    def _forget(self, running: Iterable[model.Guest]) -> None:
         """Drop everything that is kept about guests that are gone."""
-        alive = {guest.run_id: guest.name for guest in present}
-        for run_id in self._alive.keys() - alive.keys():
-            self._problem_log.forget(_STAGE % self._alive[run_id])
+        running_names = {guest.run_id: guest.name for guest in running}
+        for run_id in self._running_names.keys() - running_names.keys():
+            self._problem_log.forget(_STAGE % self._running_names[run_id])
             for by_run_id in (self._groups, self._held, self._set_by_others):
                 by_run_id.pop(run_id, None)
             uuid, _ = run_id
             self._written.pop(uuid, None)
-        self._alive = alive
+        self._running_names = running_names
 
     def _is_ours(self, guest: model.Guest, promise: model.Promise, now: Moment) -> bool:
         if (

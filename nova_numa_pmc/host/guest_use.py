@@ -185,10 +185,10 @@ class GuestUseReader:
             )
         return tuple(interval_quotas)
 
-    def _forget(self, present: Iterable[Guest]) -> None:
-        present_runs = {guest.run_id for guest in present}
+    def _forget(self, running: Iterable[Guest]) -> None:
+        run_ids = {guest.run_id for guest in running}
         for cache in (self._cached, self._groups, self._memory):
-            for run_id in cache.keys() - present_runs:
+            for run_id in cache.keys() - run_ids:
                 del cache[run_id]
 
     def _bytes_by_node(self, guest: Guest, monotonic_ns: int) -> dict[int, int]:

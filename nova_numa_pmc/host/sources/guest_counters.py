@@ -130,8 +130,8 @@ class GuestCounters:
         owner_counters.refuse_mediated_vpmu(self._root)
         events = self._choose() if self._events is None else self._events
         self._failed = False
-        present = {running.guest.run_id for running in tick.guests}
-        for run_id in self._paths.keys() - present:
+        run_ids = {running.guest.run_id for running in tick.guests}
+        for run_id in self._paths.keys() - run_ids:
             del self._paths[run_id]
         targets = self._threads if self._scope == perf_event.THREAD else self._groups
         self._wanted = {
