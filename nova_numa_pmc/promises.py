@@ -365,10 +365,10 @@ def without_gone_guests(
     """
     names = guests.active_names(root)
     running = [uuid for uuid, promise in promises.items() if promise.name in names]
-    present = promises_file.prune(
+    remaining = promises_file.prune(
         promises, running, boottime_ns, host_options.start_grace_s * 10**9
     )
-    return present, names - {promise.name for promise in present.values()}
+    return remaining, names - {promise.name for promise in remaining.values()}
 
 
 def _promises_in_pool(

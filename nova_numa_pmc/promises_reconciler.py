@@ -57,7 +57,7 @@ class PromisesReconciler:
         :raises StateError: the running guests or the promises cannot be read
         """
         host_promises = self._read_unlocked()
-        if host_promises is not None and self._holds(host_promises, boottime_ns):
+        if host_promises is not None and self._are_current(host_promises, boottime_ns):
             return host_promises, []
         before = dict(host_promises.promises) if host_promises else {}
         try:
@@ -157,16 +157,16 @@ class PromisesReconciler:
         self._cached = identity, host_promises  # a file that replaces it has another identity
         return host_promises
 
-    def _holds(self, host_promises: HostPromises, boottime_ns: int) -> bool:
+    def _are_current(self, host_promises: HostPromises, boottime_ns: int) -> bool:
         """Return whether the promises are exactly those of the running guests."""
-        present, names_without = promises.without_gone_guests(
+        remaining, names_without = promises.without_gone_guests(
             host_promises.promises, self.host_options, self._root, boottime_ns
         )
         was_tried = (
             names_without == self._unreadable_names
             and 0 <= boottime_ns / 1e9 - self._tried_s < _RETRY_S
         )
-        return len(present) == len(host_promises.promises) and (not names_without or was_tried)
+        return len(remaining) == len(host_promises.promises) and (not names_without or was_tried)
 
     def _log_changes(
         self, before: Mapping[str, model.Promise], after: Mapping[str, model.Promise]

@@ -130,17 +130,17 @@ def hold(
 
         mems = allowed_mems.only_with_memory(groups, mems)
     cpusets = read_cpusets(groups)
-    pinned = [
+    conflicting = [
         name
         for name in groups_set_by_others(groups, cpusets, cpus, written_set.cpus)
         if name not in set_by_others
     ]
-    if pinned:
+    if conflicting:
         raise PinnedByOthers(
             '%s contains %s, which nova-numa-pmc did not write: the guest is left alone'
             % (
-                file_of(os.path.join(groups.parent, pinned[0]), 'cpus'),
-                format_cpulist(cpusets[os.path.join(groups.parent, pinned[0])].cpus),
+                file_of(os.path.join(groups.parent, conflicting[0]), 'cpus'),
+                format_cpulist(cpusets[os.path.join(groups.parent, conflicting[0])].cpus),
             )
         )
     steps = _cpu_steps(groups, cpusets, cpus, written_set.cpus, set_by_others)
@@ -176,14 +176,14 @@ def release_cpus(
     groups: GuestGroups,
     written_cpus: frozenset[int],
     allowed_cpus: frozenset[int] | None = None,
-    pinned: Container[str] = (),
+    pinned_groups: Container[str] = (),
     write: Writer = writes.write_file,
 ) -> tuple[FileChange, ...]:
     """Let a guest run on all CPUs that it may use, in groups that we have held to a set.
 
     :param written_cpus: that set; if no group has it, the commonest one counts as ours
     :param allowed_cpus: the CPUs that the guest may use; None: all
-    :param pinned: names of the groups that the guest's XML pins, which are left alone
+    :param pinned_groups: names of the groups that the guest's XML pins, which are left alone
     :raises GuestGone, CpusetError: as :func:`hold`
     """
     cpusets = read_cpusets(groups)
@@ -191,7 +191,7 @@ def release_cpus(
     sets = {
         directory: cpusets[directory].cpus
         for directory in written_groups(groups)
-        if directory in cpusets and os.path.basename(directory) not in pinned
+        if directory in cpusets and os.path.basename(directory) not in pinned_groups
     }
     present = list(sets.values())
     if present and written_cpus not in present:
@@ -264,7 +264,7 @@ def widen_early(
     groups: GuestGroups,
     cpus: frozenset[int],
     allowed_cpus: frozenset[int] | None = None,
-    pinned: Container[str] = (),
+    pinned_groups: Container[str] = (),
 ) -> None:
     """Undo what was narrowed before ``started``, for a guest that is not held after all.
 
@@ -272,7 +272,7 @@ def widen_early(
     have just these CPUs.
 
     :param allowed_cpus: the CPUs that the guest may use; None: all
-    :param pinned: names of the groups that its XML pins
+    :param pinned_groups: names of the groups that its XML pins
     :raises GuestGone, CpusetError: as :func:`hold`
     """
     cpusets = read_cpusets(groups)
@@ -284,7 +284,7 @@ def widen_early(
             for directory in written_groups(groups)
             if directory in cpusets
             and cpusets[directory].cpus == cpus
-            and os.path.basename(directory) not in pinned
+            and os.path.basename(directory) not in pinned_groups
         ]
     writes.write_or_undo(groups.scope, steps, writes.write_file)
 
