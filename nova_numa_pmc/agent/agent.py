@@ -27,7 +27,7 @@ from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
-from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
+from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.problem_log import ProblemLog
 from nova_numa_pmc.state import move_lock, overrides, pause, pool_loads, publication
@@ -54,7 +54,7 @@ class Agent:
         options: agent_conf.AgentOptions,
         root: str = '/',
         listener: Listener | None = None,
-        kernel: KernelCalls = KERNEL,
+        kernel: KernelCalls = KERNEL_CALLS,
     ) -> None:
         """Open the sources of guest events only; the first tick opens the counters."""
         self.options = options

@@ -28,7 +28,7 @@ from nova_numa_pmc.host import (
     processes,
     signals,
 )
-from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
+from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves import situations
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import calibration, overrides
@@ -82,7 +82,7 @@ class CommandContext:
         ] = signals.blocked,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
-        kernel: KernelCalls = KERNEL,
+        kernel: KernelCalls = KERNEL_CALLS,
     ) -> None:
         """Read the host's options; this never fails.
 

@@ -24,7 +24,7 @@ from nova_numa_pmc.exceptions import (
     is_expected,
 )
 from nova_numa_pmc.host.page_moves import guest_move
-from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
+from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves.move_promises import MovePostponed, MovePromises, PendingMove
 from nova_numa_pmc.moves.parts import MovePart, has_followed, progress_text
 from nova_numa_pmc.moves.widened import WidenedGuests
@@ -89,7 +89,7 @@ class MoveExecutor:
         batch: str = '',
         on_history_entry: Callable[[history.HistoryEntry], object] = lambda entry: None,
         problem_log: ProblemLog | None = None,
-        kernel: KernelCalls = KERNEL,
+        kernel: KernelCalls = KERNEL_CALLS,
     ) -> None:
         self._root = root
         self._log = log

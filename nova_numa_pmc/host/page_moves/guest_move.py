@@ -20,7 +20,7 @@ from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
 from nova_numa_pmc.host import cgroups, holding
 from nova_numa_pmc.host.cpusets import Cpuset
 from nova_numa_pmc.host.page_moves import mappings, node_room
-from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
+from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.host.page_moves.page_mover import PageMover
 from nova_numa_pmc.record import Record
 
@@ -121,7 +121,7 @@ class GuestMove:
         mem_node_bytes: Sequence[int] = (),
         root: str = '/',
         clock: Callable[[], float] = time.monotonic,
-        kernel: KernelCalls = KERNEL,
+        kernel: KernelCalls = KERNEL_CALLS,
     ) -> None:
         """Prepare a move; nothing is written yet.
 

@@ -35,4 +35,4 @@ class KernelCalls:
 
 
 #: The calls to this host's kernel.
-KERNEL = KernelCalls()
+KERNEL_CALLS = KernelCalls()

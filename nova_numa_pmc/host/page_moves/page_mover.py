@@ -15,7 +15,7 @@ from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.host import files, topology
 from nova_numa_pmc.host.page_moves import move_pages
-from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
+from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
 from nova_numa_pmc.record import Record
 
@@ -55,7 +55,7 @@ class PageMover:
     """Mover of address ranges of one process."""
 
     def __init__(
-        self, pid: int, mems: frozenset[int], root: str = '/', kernel: KernelCalls = KERNEL
+        self, pid: int, mems: frozenset[int], root: str = '/', kernel: KernelCalls = KERNEL_CALLS
     ) -> None:
         """Prepare to move pages; nothing is moved yet.
 
