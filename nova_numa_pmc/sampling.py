@@ -204,7 +204,7 @@ class Sampler:
         stolen = cpu_times.cores_between(before.stolen_ns, self._times.stolen_ns, elapsed_ns)
         waiting: dict[int, float] = {}
         for running_guest in guests:
-            for cpu, cores in running_guest.waiting_by_cpu.items():
+            for cpu, cores in running_guest.waiting_cores_by_cpu.items():
                 waiting[cpu] = waiting.get(cpu, 0.0) + cores
 
         def demand(cpus: frozenset[int]) -> float | None:

@@ -60,8 +60,8 @@ class RunningGuest(Record):
         vhost) used and waited for; None if unknown, as in a first tick
     :param cores_by_node: {node id: cores that it used there}; empty if unknown
     :param bytes_by_node: {node id: bytes of its memory there}; empty if unknown
-    :param waiting_by_cpu: {CPU: cores that its threads waited for there}; empty if they waited
-        nowhere
+    :param waiting_cores_by_cpu: {CPU: cores that its threads waited for there}; empty if they
+        waited nowhere
     """
 
     guest: Guest
@@ -70,4 +70,4 @@ class RunningGuest(Record):
     waiting_cores: float | None
     cores_by_node: dict[int, float]
     bytes_by_node: dict[int, int]
-    waiting_by_cpu: dict[int, float] = {}
+    waiting_cores_by_cpu: dict[int, float] = {}

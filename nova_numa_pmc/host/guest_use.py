@@ -36,7 +36,7 @@ class ThreadUse(Record):
     cores: float | None = None
     waiting_cores: float | None = None
     cores_by_node: dict[int, float] = {}
-    waiting_by_cpu: dict[int, float] = {}
+    waiting_cores_by_cpu: dict[int, float] = {}
 
 
 class _CachedThreads(Record):
@@ -102,7 +102,7 @@ class GuestUseReader:
                     use.waiting_cores,
                     use.cores_by_node,
                     self._bytes_by_node(guest, monotonic_ns),
-                    use.waiting_by_cpu,
+                    use.waiting_cores_by_cpu,
                 )
             )
         self._times = times

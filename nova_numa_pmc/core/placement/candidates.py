@@ -176,10 +176,12 @@ def _bandwidth_need(inputs: PlacementInput) -> float | None:
     return None if maxima is None else min(guest_bandwidth, sum(maxima))
 
 
-def single_nodes(inputs: PlacementInput, bandwidth_min: float | None = None) -> list[Candidate]:
+def single_nodes(
+    inputs: PlacementInput, bandwidth_min_bytes_per_sec: float | None = None
+) -> list[Candidate]:
     """List the single nodes that have CPUs, memory and bandwidth for the guest.
 
-    :param bandwidth_min: what a node's memory must serve [bytes/s]; None: any will do
+    :param bandwidth_min_bytes_per_sec: what a node's memory must serve; None: any will do
     """
     vcpus, memory_bytes = max(1, inputs.request.vcpus), inputs.request.memory_bytes
     places = []
@@ -191,9 +193,9 @@ def single_nodes(inputs: PlacementInput, bandwidth_min: float | None = None) -> 
             # If a node has no memory, first touch falls back to the nearest node that has some.
             memory_position = _nearest_memory(inputs, position) if is_memoryless(node) else None
         if memory_position is not None and not (
-            bandwidth_min
+            bandwidth_min_bytes_per_sec
             and (inputs.view_by_domain.nodes[memory_position].bandwidth_max_bytes_per_sec or 0.0)
-            < bandwidth_min
+            < bandwidth_min_bytes_per_sec
         ):
             places.append(Candidate((position,), (memory_position,), memory_position == position))
     return places
@@ -224,7 +226,7 @@ def _nearest_memory(inputs: PlacementInput, position: int) -> int | None:
 
 def _spans(
     inputs: PlacementInput,
-    bandwidth_min: float | None,
+    bandwidth_min_bytes_per_sec: float | None,
     pressure_keys: Sequence[node_sets.PressureKey],
 ) -> list[Candidate]:
     room: list[tuple[float, ...]] = [
@@ -232,11 +234,11 @@ def _spans(
         for cpu_count, node_bytes in zip(inputs.cpu_counts, inputs.unpromised_bytes)
     ]
     need: tuple[float, ...] = (max(1, inputs.request.vcpus), inputs.request.memory_bytes)
-    if bandwidth_min:
+    if bandwidth_min_bytes_per_sec:
         room = [
             (*amounts, maximum or 0.0) for amounts, maximum in zip(room, _bandwidth_maxima(inputs))
         ]
-        need += (bandwidth_min,)
+        need += (bandwidth_min_bytes_per_sec,)
     nodes = inputs.view_by_domain.nodes
     places: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidate] = {}
     for positions in node_sets.smallest_sets(room, need, inputs.distance, pressure_keys):
