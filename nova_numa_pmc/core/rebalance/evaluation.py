@@ -136,7 +136,7 @@ def kind_of(proposal: Proposal) -> str:
     )
 
 
-def to_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Move:
+def as_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Move:
     """Return a candidate as a :class:`plan_records.Move`; call this before it is applied."""
     return plan_records.Move(
         candidate.kind,

@@ -14,12 +14,12 @@ from nova_numa_pmc.core.placement import reasons
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.core.rebalance.evaluation import (
     MoveCandidate,
+    as_move,
     distinct_proposals,
     gain_of,
     open_trial,
     proposal_key,
     regret_key,
-    to_move,
 )
 from nova_numa_pmc.core.rebalance.host_model import HostModel
 from nova_numa_pmc.core.rebalance.layout import Place
@@ -84,7 +84,7 @@ def plan(
         best = _best_due_candidate(host_model, candidates, memory, exceeded_budgets)
         if best is None:
             break
-        moves.append(to_move(host_model, best))
+        moves.append(as_move(host_model, best))
         memory = with_move_recorded(memory, moves[-1], open_trial(host_model, best, now_s), now_s)
         host_model.apply(best.proposal)
         candidates = [candidate for candidate in candidates if not best.overlaps(candidate)]
@@ -137,7 +137,7 @@ def propose(
         best = _best_candidate(paying_candidates, best_gains, payback_s)
         if best is None:
             break
-        moves.append(to_move(host_model, best))
+        moves.append(as_move(host_model, best))
         moved_uuids.update(guest.load.uuid for guest, _ in best.proposal)
         host_model.apply(best.proposal)
     return plan_records.Plan(
