@@ -58,7 +58,7 @@ SHAPES: dict[str, tuple[Sequence[sysfs.FakeNode], dict[str, Any]]] = {
         ],
         {},
     ),
-    'kept': (
+    'withheld': (
         [
             *sysfs.equal_nodes(2, 16, 64 * GIB),
             sysfs.FakeNode(2, '', 96 * GIB),
@@ -101,7 +101,7 @@ small_guests = st.lists(
     st.tuples(st.sampled_from([(0,), (1,), (0, 1), ()]), st.integers(1, 12), st.integers(1, 900)),
     max_size=8,
 )
-kept_guests = st.lists(
+promised_guests = st.lists(
     st.tuples(st.sampled_from([(0,), (1,), (0, 1), ()]), st.integers(1, 12), st.integers(1, 9000)),
     max_size=8,
 )
@@ -127,14 +127,14 @@ class HostCase(unittest.TestCase):
         directory = tempfile.TemporaryDirectory(prefix='evidence-')
         self.addCleanup(directory.cleanup)
         nodes, more = SHAPES[shape]
-        if shape == 'kept':
+        if shape == 'withheld':
             sysfs.mark_device_memory(directory.name, (2, 3))
         published_host = PublishedHost(directory.name, nodes, **more)
         self.addCleanup(published_host.close)
         return published_host
 
-    def measured(self, host, loads, kept=(), rotation=0, age_s=0.0, history=None):
-        host.promise(kept, rotation)
+    def measured(self, host, loads, promised=(), rotation=0, age_s=0.0, history=None):
+        host.promise(promised, rotation)
         host.publish(dict(zip(host.node_ids, loads)), age_s, history)
 
 
@@ -144,10 +144,10 @@ class ReproductionTest(HostCase):
     def setUp(self):
         self.host_ = self.host()
         self.loads = [NodeLoad(24.0), NodeLoad(0.3)]
-        self.kept = [((1,), 8, 1024)]
+        self.promised = [((1,), 8, 1024)]
 
     def test_fewer_promises_do_not_outweigh_a_node_where_guests_wait(self):
-        self.measured(self.host_, self.loads, self.kept)
+        self.measured(self.host_, self.loads, self.promised)
         self.assertEqual((1,), self.host_.place_by_scheduler())
         self.assertEqual((1,), self.host_.place_by_explain())
         decision = self.host_.decide()
@@ -155,19 +155,19 @@ class ReproductionTest(HostCase):
         self.assertIn('; based on the pressure measured 0 s ago', decision.why)
 
     def test_old_evidence_is_not_used_and_the_log_says_so(self):
-        self.measured(self.host_, self.loads, self.kept, age_s=95)
+        self.measured(self.host_, self.loads, self.promised, age_s=95)
         decision = self.host_.decide()
         self.assertEqual((0,), decision.promise.cpu_nodes)
         self.assertIn('; based on promises alone: the publication is 95 s old', decision.why)
 
     def test_without_an_agent_promises_decide(self):
-        self.host_.promise(self.kept)
+        self.host_.promise(self.promised)
         decision = self.host_.decide()
         self.assertEqual((0,), decision.promise.cpu_nodes)
         self.assertIn('; based on promises alone: the agent has published nothing', decision.why)
 
     def test_a_publication_of_another_boot_is_not_used_as_evidence(self):
-        self.measured(self.host_, self.loads, self.kept)
+        self.measured(self.host_, self.loads, self.promised)
         self.host_.write('proc/sys/kernel/random/boot_id', '0' * 36)
         self.assertIn(
             '; based on promises alone: the publication is from another boot',
@@ -175,7 +175,7 @@ class ReproductionTest(HostCase):
         )
 
     def test_a_damaged_file_costs_a_warning_and_not_the_place(self):
-        self.measured(self.host_, self.loads, self.kept)
+        self.measured(self.host_, self.loads, self.promised)
         self.host_.write('run/nova-numa-pmc/pools', 'x')
         decision = self.host_.decide()
         self.assertEqual((0,), decision.promise.cpu_nodes)
@@ -227,26 +227,26 @@ class OneEvidenceTest(HostCase):
     def setUp(self):
         self.hosts = {}
 
-    def drawn(self, shape, loads, kept, rotation, history):
+    def drawn(self, shape, loads, promised, rotation, history):
         host = self.hosts.get(shape) or self.hosts.setdefault(shape, self.host(shape))
         if shape == 'unequal':
-            kept = [(tuple(2 * node for node in nodes), *rest) for nodes, *rest in kept]
-        self.measured(host, loads, kept, rotation, history=history)
+            promised = [(tuple(2 * node for node in nodes), *rest) for nodes, *rest in promised]
+        self.measured(host, loads, promised, rotation, history=history)
         return host
 
     @WITH_FILES
     @given(
         st.sampled_from(sorted(SHAPES)),
         measurements,
-        kept_guests,
+        promised_guests,
         st.integers(0, 9),
         histories,
         flavors,
     )
     def test_hook_scheduler_and_explain_choose_the_same_nodes(
-        self, shape, loads, kept, rotation, history, flavor
+        self, shape, loads, promised, rotation, history, flavor
     ):
-        host = self.drawn(shape, loads, kept, rotation, history)
+        host = self.drawn(shape, loads, promised, rotation, history)
         scheduled = host.place_by_scheduler(**flavor)
         self.assertEqual(scheduled, host.place_by_explain(**flavor))
         self.assertEqual(scheduled, host.place_by_hook(**flavor))
@@ -263,11 +263,11 @@ class OneEvidenceTest(HostCase):
     )
     @example('L3 as NUMA', OTHER_ORDER, [], 0, model.DemandHistory(), 1, 1)
     def test_guests_that_follow_before_the_next_measurement_agree_too(
-        self, shape, loads, kept, rotation, history, vcpus, memory_mib
+        self, shape, loads, promised, rotation, history, vcpus, memory_mib
     ):
         # Each guest on one node: for one that spans, the scheduler guesses the division of its
         # memory.
-        host = self.drawn(shape, loads * 3, kept, rotation, history)
+        host = self.drawn(shape, loads * 3, promised, rotation, history)
         for came in range(4):
             scheduled = host.place_by_scheduler(vcpus, memory_mib, came)
             self.assertEqual(

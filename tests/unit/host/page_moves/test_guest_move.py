@@ -49,7 +49,7 @@ class Clock:
         self.now += seconds
 
 
-class MigrateTest(unittest.TestCase):
+class GuestMoveTest(unittest.TestCase):
     def setUp(self):
         self.clock = Clock()
 
