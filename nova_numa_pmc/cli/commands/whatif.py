@@ -46,7 +46,7 @@ class _Totals(Record):
     """Numbers of instances without a host, and means of the others, with or without the weigher.
 
     :param without_room: number of instances for which no host has room
-    :param refused: number of instances to which our filter refuses all hosts with room
+    :param refused: number of instances for which our filter refuses every host that has room
     """
 
     without_room: int
@@ -146,7 +146,8 @@ def to_lines(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
         % (len(choices), len(changed), 100 * len(changed) / max(1, len(choices))),
         'mean pressure left on their hosts: %s with the weigher, %s without'
         % (tables.number(weighed.pressure), tables.number(unweighed.pressure)),
-        'mean loss because of them: %s of the CPU that they want with the weigher, %s without'
+        'mean loss that they cause, as a share of the CPU that they want: '
+        '%s with the weigher, %s without'
         % (tables.number(weighed.loss, 4), tables.number(unweighed.loss, 4)),
     ]
     lines += [
@@ -157,7 +158,8 @@ def to_lines(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
                 (weighed.without_room, unweighed.without_room),
             ),
             (
-                'the filter refused all hosts with room to %d instances (without the weigher: %d)',
+                'for %d instances, the filter refused every host that had room '
+                '(without the weigher: %d)',
                 (weighed.refused, unweighed.refused),
             ),
         )

@@ -106,7 +106,7 @@ class WhatIfTest(unittest.TestCase):
         self.assertIn('no host had room for 1 instances (without the weigher: 1)', out)
         self.assertRegex(out, r'(?m)^ *1 +roomy +1\.15 +calm +0\.45$')
         self.assertRegex(
-            out, r'mean loss because of them: 0\.25\d\d of .* weigher, 0\.65\d\d without'
+            out, r'mean loss that they cause, .* want: 0\.25\d\d with .*, 0\.65\d\d without'
         )
 
     def test_a_host_has_room_up_to_novas_allocation_ratios(self):
@@ -129,7 +129,9 @@ class WhatIfTest(unittest.TestCase):
         _, out, _ = self.call(*options, hosts=HOSTS[:2], requests=requests)
         self.assertIn('no host had room for 1 instances (without the weigher: 1)', out)
         self.assertIn(
-            'the filter refused all hosts with room to 2 instances (without the weigher: 2)', out
+            'for 2 instances, the filter refused every host that had room '
+            '(without the weigher: 2)',
+            out,
         )
         _, out, _ = self.call(*options, '--json', hosts=HOSTS[:2], requests=requests)
         answer = json.loads(out)
