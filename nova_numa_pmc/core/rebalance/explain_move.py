@@ -85,21 +85,15 @@ def _part(kind: str, part: plan_records.PlanPart) -> str:
     if kind == plan_records.FETCH:
         return '%s fetches its memory%s to %s' % (part.name, size, _nodes(part.mem_nodes))
     if kind == plan_records.WIDEN:
-        return '%s widens from %s to %s' % (
+        return '%s is widened from %s to %s' % (
             part.name,
             _nodes(part.from_nodes),
             _nodes(part.to_nodes),
         )
     if kind == plan_records.NARROW:
-        return '%s narrows to %s%s' % (part.name, _nodes(part.to_nodes), size)
-    action = 'swaps' if kind == plan_records.SWAP else 'moves'
-    return '%s %s from %s to %s%s' % (
-        part.name,
-        action,
-        _nodes(part.from_nodes),
-        _nodes(part.to_nodes),
-        size,
-    )
+        return '%s is narrowed to %s%s' % (part.name, _nodes(part.to_nodes), size)
+    text = '%s swaps %s for %s%s' if kind == plan_records.SWAP else '%s moves from %s to %s%s'
+    return text % (part.name, _nodes(part.from_nodes), _nodes(part.to_nodes), size)
 
 
 def _nodes(ids: Sequence[int]) -> str:

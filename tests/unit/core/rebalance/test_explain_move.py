@@ -38,8 +38,8 @@ class ExplainTest(unittest.TestCase):
             guest_load('d', 4, 1, 0.5, 4 * GIB),
         ]
         (line,) = explained(ConstantHost((4, 4), (9 * GIB,) * 2, guests), 40, widen=False)
-        self.assertIn('swaps from node 0 to node 1 (4.0 GiB); ', line)
-        self.assertIn('swaps from node 1 to node 0 (4.0 GiB)', line)
+        self.assertIn('swaps node 0 for node 1 (4.0 GiB); ', line)
+        self.assertIn('swaps node 1 for node 0 (4.0 GiB)', line)
 
     def test_each_kind_of_move_has_words(self):
         part = plan_records.PlanPart('u', 'g', (), (0, 1), (0,), 1 << 20)
