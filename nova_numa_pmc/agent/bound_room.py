@@ -45,9 +45,9 @@ class BoundRoom:
                 )
             untouched_bytes = max(0, promised_bytes - present_bytes.get(node, 0))
             if untouched_bytes > self._room_bytes[node]:
-                return '%d MiB more are promised there, but only %d MiB are left' % (
-                    untouched_bytes >> 20,
-                    max(0, self._room_bytes[node] >> 20),
+                return (
+                    'it has yet to touch %d MiB of its promise there, but only %d MiB is available'
+                    % (untouched_bytes >> 20, max(0, self._room_bytes[node] >> 20))
                 )
             self._room_bytes[node] -= untouched_bytes
         return ''
