@@ -30,7 +30,7 @@ AUTO, SPREAD, ONE_NODE, NONE = 'auto', 'spread', 'one_node', 'none'
 POLICIES = (AUTO, SPREAD, ONE_NODE, NONE)
 #: Origin of a guest's place: this package, others, or nothing (it floats).
 PLACED, BY_OTHERS, FLOATING = 'placed', 'pinned', 'floating'
-#: {origin: the same as text}
+#: {origin: its text for operators}
 ORIGIN_TEXTS = {PLACED: 'placed', BY_OTHERS: 'placed by others', FLOATING: 'floating'}
 #: An operator's overrides for a guest. PIN: hold it to its place and never move it. IGNORE:
 #: neither hold nor move it, and do not place it at its next start.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from nova_numa_pmc import model
 
-#: {kind of memory: the same as text}
+#: {kind of memory: its text for operators}
 TEXTS = {model.DEVICE: "a device's", model.SLOW: 'of a slower tier'}
 #: Source of the kind of a node's memory: the operator's option of this name.
 BY_OPTION = 'device_memory_nodes'

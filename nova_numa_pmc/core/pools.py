@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Sources of the floating pool's CPUs: Nova's configuration, the guests' XML, only the kernel (all
 #: usable CPUs), and the agent's last publication.
 NOVA, GUESTS, KERNEL, AGENT = 'nova.conf', 'guests', 'kernel', 'agent'
-#: {source of the floating pool: the same as text}
+#: {source of the floating pool: its text for operators}
 TEXTS = {
     NOVA: 'from nova.conf',
     GUESTS: "from the guests' XML",

@@ -53,7 +53,7 @@ BOUND = 'bound'  # memory was moved if necessary, and stays bound
 TOO_MUCH = 'too_much'  # not moved: more is on other nodes than one write may move
 SET_BY_OTHERS = 'set_by_others'  # not moved: a group has another set, which is not ours
 UNKNOWN = 'unknown'  # not moved: how much is on other nodes is not known
-#: {what became of the memory: the same as text}
+#: {what became of the memory: its text for operators}
 TEXTS = {
     NOT_REQUESTED: 'unbound',
     LOCAL: 'local',

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 #: Demand above this multiple of the sum of a host's CPUs and its guests' vCPUs is implausible.
 PLAUSIBLE_MAX_RATIO = 2.0
-#: {code of an outcome: the same as text}; with any other code, the guest would be left floating.
+#: {code of an outcome: its text for operators}; with any other code, the guest would be left
+#: floating.
 TEXTS = {
     reasons.ON_ONE_NODE: 'on one node',
     reasons.ON_SPAN: 'on several nodes',
@@ -300,7 +301,7 @@ def _present_size(
         return None
     instance = host_state.instances[uuid]
     try:
-        # What nova-compute has told of an instance may be older than the host's last audit.
+        # What nova-compute has reported about an instance may be older than the host's last audit.
         if int(host_state.stats.get(_STOPPED_KEY) or 0) and instance.vm_state == _STOPPED:
             return None
         flavor = instance.flavor

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.model import Placement, Reason
 
-#: {code of a reason: the same as text, with the names of the reason's values}
+#: {code of a reason: its text for operators, with the names of the reason's values}
 TEXTS = {
     reasons.ON_ONE_NODE: 'fits on one node',
     reasons.ON_SPAN: 'spans the smallest and closest set of nodes that holds it',

@@ -96,7 +96,7 @@ RULES = (
     Rule('bound', lambda case: case.promise.bound, 'bound to its nodes'),
 )
 
-#: {code: the same as text}
+#: {code: its text for operators}
 TEXTS = {**{rule.code: rule.text for rule in RULES}, NOT_NAMED: ''}
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.model import Reason
 
-#: {code of a reason, or a budget: the same as text}
+#: {code of a reason, or a budget: its text for operators}
 TEXTS = {
     plan_records.WAITING: 'waiting for CPUs',
     plan_records.DISTANCE: 'distance to memory',

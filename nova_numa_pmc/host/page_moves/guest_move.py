@@ -36,7 +36,7 @@ PARTLY = 'partly'  # some pages did not move; ``refused`` says why
 FULL = 'full'  # the target nodes have no room for more
 CANCELLED = 'cancelled'
 FAILED = 'failed'  # an error was raised
-#: {state: the same as text}
+#: {state: its text for operators}
 TEXTS = {
     MOVING: 'in progress',
     DONE: 'done',
