@@ -5,7 +5,7 @@ Each host's own hook decides which of its nodes a guest gets, using only that ho
 compare hosts, a single estimate of the guest is used for all of them: its demand follows from the
 median demand per vCPU, and its cache lines from the median traffic per core. With medians, an
 outlier cannot skew the estimate as long as most hosts report sound values. If a host does not
-know a utilisation, the upper quartile of the request's hosts that know it is assumed
+report a utilisation, the upper quartile of the request's hosts that report it is assumed
 (:mod:`nova_numa_pmc.core.missing`), unless only few do.
 """
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     _Place = tuple[HostColumns, Outcome]
 
-#: A utilisation is assumed for other hosts only if at least this share of the hosts knows it.
-_KNOWN_MIN_RATIO = 1 / 8
+#: A utilisation is assumed for other hosts only if at least this share of the hosts reports it.
+_REPORTED_MIN_RATIO = 1 / 8
 _NO_HISTORY = 0, 0.0
-#: Whether an assumed host counts as knowing CPU (from Nova's counts), bandwidth and link.
-_ASSUMED_HOST_KNOWS = True, False, False
+#: Whether an assumed host counts as reporting CPU (from Nova's counts), bandwidth and link.
+_ASSUMED_HOST_REPORTS = True, False, False
 #: The added loss on a host without a CPU that guests may use.
 _NO_CPU = AddedLoss(math.inf, 0.0, 0.0, 1.0)
 _PLACEMENT_OPTIONS = model.PlacementOptions()
@@ -66,7 +66,7 @@ def compare(
         for position, (place, host_parts) in enumerate(zip(places, known_parts)):
             assumed = [
                 0.0 if is_known else quartile
-                for quartile, is_known in zip(quartiles, host_parts or _ASSUMED_HOST_KNOWS)
+                for quartile, is_known in zip(quartiles, host_parts or _ASSUMED_HOST_REPORTS)
             ]
             if place and any(assumed):
                 losses[position] = _worst_loss(*place, guest, lines_per_core_sec, assumed)
@@ -160,7 +160,7 @@ def _worst_loss(
 
 
 def _parts_known(host: HostColumns) -> tuple[bool, bool, bool]:
-    """Return whether a host knows CPU, bandwidth and link, each for at least one domain."""
+    """Return whether a host reports CPU, bandwidth and link, each for at least one domain."""
     bandwidths, maxima = host.bandwidth_bytes_per_sec, host.bandwidth_max_bytes_per_sec
     if host.uniform:
         return (
@@ -185,7 +185,7 @@ def _any_known(column: Sequence[float | None] | None) -> bool:
 def _quartiles(
     known_parts: Sequence[tuple[bool, bool, bool] | None], losses: Sequence[AddedLoss]
 ) -> list[float]:
-    """Return each utilisation's upper quartile over the hosts that know it; 0.0 if too few do."""
+    """Return each utilisation's upper quartile over the hosts that report it; 0.0 if too few do."""
     values: tuple[list[float], ...] = ([], [], [])
     hosts = 0
     for host_parts, loss in zip(known_parts, losses):
@@ -197,7 +197,7 @@ def _quartiles(
                 values[part].append(loss[part])
     return [
         missing.upper_quartile(utilisations)
-        if utilisations and len(utilisations) >= _KNOWN_MIN_RATIO * hosts
+        if utilisations and len(utilisations) >= _REPORTED_MIN_RATIO * hosts
         else 0.0
         for utilisations in values
     ]
