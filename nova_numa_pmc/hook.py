@@ -17,8 +17,8 @@ guest already runs here; if it does not, a ``start`` follows.
 
 libvirt holds the guest's lock while it waits for the hook. The wait for the lock of the promises
 file is bounded, but writing cpusets may sleep in the kernel. ``started`` therefore runs in a
-worker process, and the hook ends within the operator's time limit whatever happens to the worker.
-A late worker finishes, records what it did and logs it. The lock of the promises file is held only
+child process, and the hook ends within the operator's time limit whatever happens to that. A late
+child process finishes, records what it did and logs it. The lock of the promises file is held only
 to decide and to record, never while a cpuset is written. hooks/qemu sets an alarm that ends
 the process if anything else hangs.
 """

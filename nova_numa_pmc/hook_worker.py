@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run work in a child process, and wait for it for a limited time.
 
-A signal could not end a late child: a write to a cpuset sleeps uninterruptibly in the kernel
-while the host migrates pages for another process, and even SIGKILL takes effect only afterwards.
-A late child is therefore left to finish by itself.
+A signal could not end a late child process: a write to a cpuset sleeps uninterruptibly in the
+kernel while the host migrates pages for another process, and even SIGKILL takes effect only
+afterwards. A late child process is therefore left to finish by itself.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ def run(
 ) -> bytes | None:
     """Run ``work()`` in a child process.
 
-    The child has no standard streams, because libvirt waits for the end of a hook's stdout and
-    stderr as well as of the process (virCommandRun in its src/util/vircommand.c). It is in a
+    The child process has no standard streams, because libvirt waits for the end of a hook's stdout
+    and stderr as well as of the process (virCommandRun in its src/util/vircommand.c). It is in a
     session of its own, so that timeout(1), which kills a process group, spares it.
 
-    :param work: called in the child; returns 1 to 4096 bytes
+    :param work: called in the child process; returns 1 to 4096 bytes
     :param timeout_s: how long to wait [s]
-    :param report: called in the child with an exception that ``work`` raised
-    :returns: what ``work`` returned; b'' if it raised or the child died; None if it is late
+    :param report: called in the child process with an exception that ``work`` raised
+    :returns: what ``work`` returned; b'' if it raised or the child process died; None if it is
+        late
     :raises OSError: no process or pipe is available
     """
     reader, writer = os.pipe()
@@ -52,10 +53,10 @@ def run(
 def run_detached(work: Callable[[], object], report: Callable[[BaseException], object]) -> None:
     """Run ``work()`` in a child process, without waiting for it.
 
-    The child closes all inherited descriptors, because libvirt waits until every holder of a
-    hook's stdout and stderr has closed them.
+    The child process closes all inherited descriptors, because libvirt waits until every holder of
+    a hook's stdout and stderr has closed them.
 
-    :param report: called in the child with an exception that ``work`` raised
+    :param report: called in the child process with an exception that ``work`` raised
     :raises OSError: no process is available
     """
     if os.fork():

@@ -235,8 +235,8 @@ def replace_running(
 ) -> bool:
     """Replace the promise of a running guest, and record that the guest has started.
 
-    Nothing is recorded if the guest has ended or been started again meanwhile, which a late worker
-    would not have noticed.
+    Nothing is recorded if the guest has ended or been started again meanwhile, which a late child
+    process would not have noticed.
 
     :param timeout_s: how long to wait for the promises file's lock [s]
     :param started: False: its start is still in progress

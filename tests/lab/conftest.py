@@ -66,7 +66,7 @@ class Lab:
         return guests
 
     def wait_for_hooks(self):
-        """Wait until no late worker of the hook is left, because it may still move pages."""
+        """Wait until no late child process of the hook is left: it may still move pages."""
         self.guests.wait_for_hooks()
 
     def guests_after_hooks(self):

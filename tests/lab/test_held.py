@@ -140,7 +140,7 @@ def test_libvirts_commands_work_on_a_held_guest(lab_of, cgroup, commands):
 
 
 def test_the_agent_holds_a_guest_whose_hook_was_killed(lab):
-    """If the worker of ``started`` is killed, the agent holds the guest two ticks later."""
+    """If the child process of ``started`` is killed, the agent holds the guest two ticks later."""
     lab.install_hook()
     agent = Agent(lab)
     site = '$(cd /; python3 -c "import nova_numa_pmc as p; print(p.__path__[0])")'

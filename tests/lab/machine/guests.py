@@ -75,7 +75,7 @@ class Guests:
             self.machine.run(f'echo 0 >{FREEZER}', check=False)
 
     def wait_for_hooks(self):
-        """Wait until no late worker of the hook is left, because it may still move pages."""
+        """Wait until no late child process of the hook is left: it may still move pages."""
         self.machine.run(
             f"for i in $(seq 360); do pgrep -f '{HOOK_PROCESS}' >/dev/null || exit 0; "
             'sleep 0.5; done; echo the hook still works after 180 s; exit 1'
