@@ -118,7 +118,7 @@ class Reassertion:
         return failed
 
     def forget_failures(self) -> None:
-        """Let no guest count as failing, because none is held any more."""
+        """Clear the failures of all guests; holding is turned off."""
         self._problem_log.forget(*(_STAGE % name for name in self._running_names.values()))
 
     def _forget(self, running: Iterable[model.Guest]) -> None:

@@ -104,7 +104,7 @@ def dedicated_cpus(guest: model.Guest) -> frozenset[int]:
 def with_floating_pool(host: model.Topology, pool: Pool | None) -> model.Topology:
     """Return a host whose nodes' ``cpus`` are those of the floating pool.
 
-    A pool without usable CPUs, as one determined before a hotplug may be, is ignored.
+    A pool without usable CPUs is ignored: its CPUs may have gone offline since it was determined.
 
     :param pool: the floating pool; None for all usable CPUs
     """

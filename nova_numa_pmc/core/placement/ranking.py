@@ -73,7 +73,10 @@ def rank_candidates(
 def pressure_keys(
     inputs: PlacementInput, placement_options: PlacementOptions
 ) -> list[tuple[float, float]]:
-    """Return (steps of pressure, at least the floor; pressure) by position, without the guest."""
+    """Return the sort keys of a host's nodes by their pressure without the guest.
+
+    :returns: by position, (pressure in steps, raised to the floor if it is lower; pressure)
+    """
     return [
         (in_steps(max(pressure, placement_options.pressure_floor), placement_options), pressure)
         for pressure in pressures(inputs.view_by_domain)
