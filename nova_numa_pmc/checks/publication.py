@@ -101,9 +101,9 @@ def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'cpu-sets-not-read',
             finding.WARNING,
-            'the agent takes the CPUs that guests share from %s, not from cpu_shared_set and '
-            "cpu_dedicated_set: it cannot read nova-compute's configuration, or neither option "
-            'is usable there'
+            "the agent's list of the CPUs that guests share comes from %s, not from "
+            "cpu_shared_set and cpu_dedicated_set: it cannot read nova-compute's configuration, "
+            'or neither option is usable there'
             % ("the guests' XML" if published.pool_source == pools.GUESTS else 'all usable CPUs'),
             'journalctl -u nova-numa-agent; let the agent read %s' % file,
             file,

@@ -120,8 +120,8 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'weigher-weak',
             finding.WARNING,
-            "[numa_pmc] weight_multiplier = %g: Nova's own weighers, which add up to as much as "
-            '%g, can outweigh the penalty of a saturated host, which is %g'
+            "[numa_pmc] weight_multiplier = %g: Nova's own weighers add up to as much as %g, and "
+            'can thus outweigh the penalty of a saturated host (%g)'
             % (multiplier, stock, multiplier * max(0.0, _SATURATED_PENALTY - floor)),
             'set it above %g' % (stock / (_SATURATED_PENALTY - floor))
             if floor < _SATURATED_PENALTY

@@ -114,8 +114,8 @@ def list_opts() -> list[cfg.Opt]:
             min=0.0,
             max=1000.0,
             help=(
-                'Gain below which a move is treated as noise [cores]. On a host where 0.4 percent '
-                'of the cores is less than this, 0.4 percent of the cores is used instead.'
+                'Gain below which a move is treated as noise [cores]: this value, or 0.4 percent '
+                "of the host's cores if that is less."
             ),
         ),
         cfg.BoolOpt(

@@ -32,8 +32,8 @@ _OPTIONS: Sequence[cfg.Opt] = [
         min=0.0,
         max=0.5,
         help=(
-            "Share of a node's capacity by which a demand or a bandwidth must differ from the "
-            'value last sent before new metrics are sent. Until then, and while guests and '
+            'New metrics are sent once a demand or a bandwidth differs from the value last sent '
+            "by more than this share of the node's capacity. Until then, and while guests and "
             'promised memory are unchanged, the previous metrics are repeated, so that the '
             'compute node need not be saved for them. 0: every measurement is sent.'
         ),

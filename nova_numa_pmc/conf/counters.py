@@ -81,11 +81,11 @@ def list_opts() -> list[cfg.Opt]:
             'scope',
             default=default.scope,
             choices=[
-                (THREAD, "a guest's vCPU threads: a descriptor for each vCPU and event"),
+                (THREAD, "a guest's vCPU threads: each event takes a descriptor per vCPU"),
                 (
                     CGROUP,
-                    'its control group, with its emulator and vhost threads: a descriptor for '
-                    'each CPU of the host and event, and counters are switched whenever the '
+                    'its control group, with its emulator and vhost threads: each event takes a '
+                    'descriptor per CPU of the host, and counters are switched whenever the '
                     'group on a CPU changes',
                 ),
             ],

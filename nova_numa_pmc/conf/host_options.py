@@ -115,7 +115,8 @@ OPTIONS = (
         _DEFAULT_PLACEMENT_OPTIONS.reserve_bytes >> 20,
         0,
         1 << 20,
-        'Memory of each node kept for the host itself, and left free by moves and fetches [MiB].',
+        'Memory of each node that is kept for the host itself. Moves and fetches leave it free as '
+        'well [MiB].',
         former_name='reserve_mb',
     ),
     Option(
@@ -134,9 +135,9 @@ OPTIONS = (
         _DEFAULT_PLACEMENT_OPTIONS.domain_distance,
         0,
         254,
-        'Nodes nearer to each other than this share their memory channels and are one place for '
-        "a guest [SLIT units, local is 10]. 0 (default): derived from the host's L3 caches: on "
-        'an AMD host that presents each L3 cache as a node, the nodes of a socket share their '
+        'Nodes whose distance is below this value share their memory channels and are one place '
+        "for a guest [SLIT units, local is 10]. 0 (default): derived from the host's L3 caches: "
+        'on an AMD host that presents each L3 cache as a node, the nodes of a socket share their '
         'channels; on other hosts no nodes do. Set this option only if that is wrong; 10 keeps '
         'all nodes apart.',
     ),
@@ -229,10 +230,10 @@ OPTIONS = (
         4096,
         0,
         1 << 30,
-        "Amount of a guest's memory on other nodes above which its CPUs are placed there when it "
-        'starts, as after a restore or a migration, if that is also the larger part of its memory '
-        '[MiB]. The agent fetches a smaller amount. The CPUs always follow the larger part of '
-        'memory that cannot be moved (huge pages, locked, preallocated).',
+        'If a guest starts with more memory than this on other nodes, as after a restore or a '
+        'migration, and that is the larger part of its memory, its CPUs are placed there [MiB]. '
+        'The agent fetches a smaller amount. The CPUs always follow the larger part of memory '
+        'that cannot be moved (huge pages, locked, preallocated).',
     ),
     Option(
         'hook',

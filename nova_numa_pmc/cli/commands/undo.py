@@ -2,8 +2,8 @@
 """Undo the moves of the last command, or one move from the history.
 
 Guests that have not been restarted since the move, and are still where it left them,
-are moved back with their memory; the others are listed and left alone. Memory that was
-moved from several nodes to fewer of these stays there. An undo can itself be undone.
+are moved back with their memory; the others are listed and left alone. If a guest was
+moved from several nodes to only some of them, its memory stays. An undo can itself be undone.
 To undo one of the agent's moves, use --move; the agent may repeat the move once it pays
 again, unless the guest is pinned or the agent is paused.
 

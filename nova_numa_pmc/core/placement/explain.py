@@ -30,11 +30,11 @@ TEXTS = {
     reasons.POLICY_NONE: 'left alone, as its policy requires',
     reasons.TOO_FEW_CPUS: 'left alone: {vcpus} vCPUs, but only {cpu_count} CPUs allowed',
     reasons.NO_SINGLE_NODE: 'left alone: its policy requires one node, but '
-    '{vcpus} vCPUs exceed the {cpu_count} CPUs of the largest',
+    '{vcpus} vCPUs exceed the {cpu_count} CPUs of the largest node',
     reasons.NO_NODE_FITS: 'no single node fits {vcpus} vCPUs and {memory_bytes}: '
     'at most {cpu_count} CPUs and {unpromised_bytes}',
-    reasons.NO_NODE_SERVES: 'no single node with room has bandwidth for its expected traffic '
-    'of {traffic_mb_per_sec} MB/s',
+    reasons.NO_NODE_SERVES: 'no single node that has room also has the bandwidth for the '
+    'expected traffic of {traffic_mb_per_sec} MB/s',
     reasons.ONE_L3: 'on the CPUs of one of its {caches} L3 caches (pressure {pressure})',
     reasons.L3_CROWDED: 'on the CPUs of all {caches} L3 caches: one alone would be more crowded '
     '(pressure {pressure})',

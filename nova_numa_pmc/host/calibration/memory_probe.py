@@ -258,7 +258,7 @@ def _refuse_denied(cpus: Iterable[int]) -> None:
             os.sched_setaffinity(0, {cpu})
     except OSError:
         raise CalibrationError(
-            'this process may not use CPU %d: run it where its cpuset has that CPU' % cpu
+            'this process may not use CPU %d: run it in a cpuset that includes that CPU' % cpu
         ) from None
     finally:
         os.sched_setaffinity(0, before)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 SUBTRACT_REMOTE = 'includes remote: remote_dram is subtracted'
 RETIRED = 'retired loads only: prefetches and stores are left out, so this is not bandwidth'
-HITM = "remote home's modified lines are counted as DRAM"
+HITM = 'modified lines whose home is remote are counted as DRAM'
 SNC = 'with sub-NUMA clustering remote means another cluster, not only another socket'
 NPS = 'remote means another NUMA node, so NPS and L3-as-NUMA decide what is counted'
 PACKAGE = 'one sum for each package: with sub-NUMA clustering its nodes share it'

@@ -173,8 +173,8 @@ def _explain(error: OSError, event: Event | None, target: Target) -> exceptions.
     if number in (errno.EACCES, errno.EPERM):
         return exceptions.CounterRefused(
             '%s (kernel.perf_event_paranoid is %s); run with CAP_PERFMON (CAP_SYS_ADMIN before '
-            'Linux 5.8, and on Debian and Ubuntu while that is above 2), or set the sysctl to '
-            '-1, and in a container allow perf_event_open in its seccomp profile'
+            'Linux 5.8, and on Debian and Ubuntu while the sysctl is above 2), or set the sysctl '
+            'to -1, and in a container allow perf_event_open in its seccomp profile'
             % (text, read_paranoid())
         )
     if number == errno.ENOSYS:

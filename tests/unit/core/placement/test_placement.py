@@ -425,7 +425,9 @@ class ExplainTest(unittest.TestCase):
         ]
         text = explain.explain(place(view_of_nodes(*nodes), bandwidth_bytes_per_sec=150 * MB))
         self.assertIn(
-            'no single node with room has bandwidth for its expected traffic of 150 MB/s', text
+            'no single node that has room also has the bandwidth for the expected traffic of '
+            '150 MB/s',
+            text,
         )
         self.assertNotIn('vCPUs and', text)
         text = explain.explain(
