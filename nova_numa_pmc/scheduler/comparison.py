@@ -185,7 +185,7 @@ def _any_known(column: Sequence[float | None] | None) -> bool:
 def _quartiles(
     known_parts: Sequence[tuple[bool, bool, bool] | None], losses: Sequence[AddedLoss]
 ) -> list[float]:
-    """Return each utilisation's upper quartile over the hosts that report it; 0.0 if too few do."""
+    """Return each utilisation's upper quartile over hosts that report it; 0.0 if too few do."""
     values: tuple[list[float], ...] = ([], [], [])
     hosts = 0
     for host_parts, loss in zip(known_parts, losses):

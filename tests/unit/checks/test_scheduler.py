@@ -97,7 +97,7 @@ class SchedulerTest(unittest.TestCase):
         classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (STOCK, scheduler.WEIGHER)
         self.assertEqual([], codes(scheduler.check_weigher(self.conf(classes))))
         (finding,) = scheduler.check_weigher(self.conf(classes + 'weight_multiplier = 5'))
-        self.assertIn('the penalty of a saturated host, which is 2.5', finding.message)
+        self.assertIn('the penalty of a saturated host (2.5)', finding.message)
         self.assertEqual('set it above 10', finding.remedy)
         remedy = 'weight_multiplier = 10.1'
         self.assertEqual([], codes(scheduler.check_weigher(self.conf(classes + remedy))))
