@@ -526,7 +526,7 @@ class StartedTest(HookTest):
         )
         self.assertIn('distance', self.host.logged()[-1])
 
-    def test_a_late_worker_does_not_overwrite_a_newer_start(self):
+    def test_a_late_child_process_does_not_overwrite_a_newer_start(self):
         options = host_options.read(self.host.path('none'))
         self.call('start', 1)
         late = self.promise(1)

@@ -36,7 +36,7 @@ class HookScriptTest(unittest.TestCase):
         self.tree = self.host.launch(1)
 
     def remove(self):
-        """Remove the host, once no worker that was left behind writes to it any more."""
+        """Remove the host, once no child process that was left behind writes to it any more."""
         for _ in range(200):
             with contextlib.suppress(OSError):  # a file there appeared or disappeared
                 return shutil.rmtree(self.root)
@@ -182,7 +182,7 @@ class HookScriptTest(unittest.TestCase):
         self.assertIn(b'because of [hook] strict', done.stderr)
 
     def test_libvirt_goes_on_while_a_write_sleeps_in_the_kernel(self):
-        """libvirt continues; the worker finishes when the kernel lets it."""
+        """libvirt continues; the child process finishes when the kernel lets it."""
         path = self.script()
         self.assert_lives(path, operations=('start',))
         self.host.configure('[hook]\ntimeout_s = 0.2\n')

@@ -2,7 +2,7 @@
 """Compute the pressures that a guest would leave on a host, in the form the scheduler needs.
 
 The decision is that of :func:`placement.place`, made on :class:`host_columns.HostColumns`. The
-usual case, a single node of a host that knows the same parts of pressure for all its nodes, is
+usual case, a single node of a host that reports the same parts of pressure for all its nodes, is
 computed here without records, because place() takes as long for one host as Nova's own weighers
 take for three. Other cases use the functions that place() consists of. A property test compares
 both with place().
