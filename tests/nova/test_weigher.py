@@ -325,6 +325,43 @@ class JitterTest(SchedulerTest):
         self.assertEqual(self.weigh(*hosts)[1], self.weigh(*reversed(hosts))[1])
 
 
+class UnderWayTest(SchedulerTest):
+    """Guests follow one another faster than they are built, so that agents see none of them."""
+
+    HOSTS, BOOTS, EVERY_S, AUDIT_S = 20, 100, 1.8, 60.0
+
+    def most_on_a_host(self, until_counted):
+        """Boot; return how many guests the host with the most has.
+
+        :param until_counted: metrics have Nova's counts as they are, with guests that are being
+            built, as until November 2026
+        """
+        rows = nova_hosts.compute_nodes(self.HOSTS)
+        for row in rows:
+            row.vcpus_used = 0
+        for boot in range(self.BOOTS):
+            for at, row in enumerate(rows):
+                due_s = self.AUDIT_S * at / self.HOSTS + self.EVERY_S * boot
+                if not boot or due_s % self.AUDIT_S < self.EVERY_S:
+                    self.audit(row, 0.3 * at / self.HOSTS, row.vcpus_used if until_counted else 0)
+            self.spec.instance_uuid = str(uuid.UUID(int=boot))
+            names, _ = self.weigh(*nova_hosts.host_states(rows, instances=0))
+            (best,) = (row for row in rows if row.host == names[0])
+            best.vcpus_used += self.spec.vcpus
+        return max(row.vcpus_used for row in rows) / self.spec.vcpus
+
+    def audit(self, row, pressure, vcpus_used):
+        published = build_publication(pressure, pressure, cores=40.0, taken_s=int(time.time()))
+        row.metrics = json.dumps(metric_list(published, vcpus_used, row.memory_mb_used))
+
+    def test_guests_are_charged_until_they_are_measured(self):
+        self.spec = nova_hosts.request_spec(vcpus=4, memory_mb=8192)
+        self.assertGreater(self.most_on_a_host(until_counted=True), 30)
+        self.assertLess(self.most_on_a_host(until_counted=False), 20)
+        self.flags(penalty_jitter=DEFAULTS['penalty_jitter'], group='numa_pmc')
+        self.assertLess(self.most_on_a_host(until_counted=False), 15)
+
+
 class ModeTest(SchedulerTest):
     """Shadow mode and off, for all hosts and for those of an aggregate."""
 
