@@ -167,7 +167,13 @@ def _add_herd(parser):
         metavar='N,…',
         help='numbers of nova-scheduler workers to try, one after the other (2,4,8,16)',
     )
-    parser.add_argument('--rounds', type=_times, metavar='N', help='rounds with each number (5)')
+    parser.add_argument(
+        '--subsets',
+        type=_numbers,
+        metavar='N,…',
+        help='values of host_subset_size to try with each of them (1)',
+    )
+    parser.add_argument('--rounds', type=_times, metavar='N', help='rounds with each setting (5)')
     parser.add_argument('--boots', type=_count, metavar='N', help='servers per round (100)')
     parser.add_argument(
         '--seconds', type=_positive, metavar='S', help='time within which they are requested (10)'

@@ -193,13 +193,16 @@ def nova_fake_compute(layout, name, interval_s, build_s, seed):
     return {**shared, **own}
 
 
-def schedulers(workers, with_package):
+def schedulers(workers, subset, with_package):
     """Return what nova-scheduler reads in addition to nova.conf, as write(), for several of them.
 
-    They log decisions, the weigher's reasons, and when they are ready. They do not look for new
-    hosts, which each of them would do otherwise.
+    They choose among so many best hosts (``subset``), and log decisions, the weigher's reasons,
+    and when they are ready. They do not look for new hosts, which each would do otherwise.
     """
-    own = {'scheduler': {'workers': workers, 'discover_hosts_in_cells_interval': -1}}
+    own = {
+        'scheduler': {'workers': workers, 'discover_hosts_in_cells_interval': -1},
+        'filter_scheduler': {'host_subset_size': subset},
+    }
     debugged = ['nova.service', 'nova.scheduler.manager', 'nova.scheduler.utils']
     levels = [f'{name}=DEBUG' for name in (*debugged, 'nova_numa_pmc.scheduler.weigher')]
     quiet = [f'{name}=WARN' for name in ('amqp', 'sqlalchemy', 'urllib3', 'keystoneauth')]

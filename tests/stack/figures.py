@@ -160,14 +160,15 @@ def without_guests(report):
 def table(report):
     """Return a report as text."""
     plan, by_chance = report['plan'], report['blind']
-    headings = ['schedulers', 'package', 'most on a host', 'each round', 'refused', 'retries']
-    headings += ['decided → counted [s]', 'under way', 'requests [s]', 'decisions [s]']
+    headings = ['schedulers', 'subset', 'package', 'most on a host', 'each round', 'refused']
+    headings += ['retries', 'decided → counted [s]', 'under way', 'requests [s]', 'decisions [s]']
     rows, delays = [headings], ('counted_s', 'under_way')
     for variant in report['variants']:
         totals = variant['summary']
         rows.append(
             [
                 str(variant['schedulers']),
+                str(variant['subset']),
                 'with' if variant['package'] else 'without',
                 f'{_number(totals["most"]["median"])} (p90 {_number(totals["most"]["p90"])})',
                 ' '.join(map(str, totals['each'])),
@@ -202,8 +203,11 @@ def delays_s(before, after):
     return [round(after[server] - at, 2) for server, at in before.items() if server in after]
 
 
-def variant_label(count, with_package):
-    return f'{count} schedulers {"with" if with_package else "without"} the package'
+def variant_label(count, subset, with_package):
+    return (
+        f'{count} schedulers, host_subset_size {subset}, {"with" if with_package else "without"} '
+        'the package'
+    )
 
 
 def summary_lines(round_):
@@ -226,5 +230,6 @@ def passed(report):
     lost = sum(
         totals['refused'] + totals['failed'] + totals['not_accepted'] for totals in summaries
     )
-    variants = len(report['plan']['schedulers']) * (2 if report['plan']['without'] else 1)
+    plan = report['plan']
+    variants = len(plan['schedulers']) * len(plan['subsets']) * (2 if plan['without'] else 1)
     return len(summaries) == variants and not lost

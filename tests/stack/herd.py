@@ -47,6 +47,7 @@ class Plan:
     """The plan of a measurement.
 
     :ivar schedulers: numbers of nova-scheduler's workers, tried one after the other
+    :ivar subsets: values of ``host_subset_size``, likewise with each of these
     :ivar without: whether to measure also without the package
     :ivar seconds: time within which a round's requests are sent
     :ivar build_scale: factor for :data:`BUILD_S`
@@ -58,6 +59,7 @@ class Plan:
     """
 
     schedulers: tuple[int, ...] = (2, 4, 8, 16)
+    subsets: tuple[int, ...] = (1,)
     without: bool = False
     rounds: int = 5
     boots: int = 100
@@ -76,10 +78,11 @@ class Plan:
         return tuple(round(self.build_scale * bound_s, 3) for bound_s in BUILD_S)
 
     def variants(self):
-        """Return [(schedulers, with the package)]."""
+        """Return [(schedulers, host_subset_size, with the package)]."""
         return [
-            (count, package)
+            (count, subset, package)
             for count in self.schedulers
+            for subset in self.subsets
             for package in ((True, False) if self.without else (True,))
         ]
 
@@ -151,13 +154,13 @@ class Herd:
         flavor = self.cloud.compute.create_flavor(name='herd', **FLAVOR)
         return {'image_id': image.id, 'flavor_id': flavor.id, 'networks': 'none'}
 
-    def start_schedulers(self, count, with_package):
+    def start_schedulers(self, count, subset, with_package):
         """Replace nova-scheduler with one that has this number of workers."""
-        for name, text in config.schedulers(count, with_package).items():
+        for name, text in config.schedulers(count, subset, with_package).items():
             self.layout.conf(name).write_text(text)
         began = time.monotonic()
         self.schedulers = self._restart(_SCHEDULER, _READY, count)
-        label = figures.variant_label(count, with_package)
+        label = figures.variant_label(count, subset, with_package)
         print_step(f'{label}: up after {time.monotonic() - began:.0f} s')
 
     def wait_until_counted(self, with_package):
@@ -191,14 +194,14 @@ class Herd:
                 f'{error}: {progress()}' + (f'; {faults}' if faults else '')
             ) from None
 
-    def round(self, number, with_package):
+    def round(self, number, with_package, boots):
         """Boot, wait until all run, delete; return the findings."""
         began, log = time.monotonic(), self.layout.log(_SCHEDULER)
         self.wait_until_counted(with_package)
         before, progress = log.stat().st_size, Progress(self.database, FLAVOR['vcpus'])
         # If all go to one host.
-        builds_s = self.plan.build_s[1] * (1 + self.plan.boots / BUILDS_AT_ONCE)
-        names = [f'herd-{number}-{at:03}' for at in range(self.plan.boots)]
+        builds_s = self.plan.build_s[1] * (1 + boots / BUILDS_AT_ONCE)
+        names = [f'herd-{number}-{at:03}' for at in range(boots)]
         with _send_requests(names, self.plan.seconds, self._boot) as requests:
             with self._schedulers_stopped():
                 self._wait(
@@ -372,9 +375,11 @@ def measure(layout, plan, report):
         herd = Herd(layout, plan)
         variants, set_up = plan.variants(), time.monotonic()
         report['set_up_s'] = round(set_up - began)
-        for at, (count, package) in enumerate(variants, 1):
-            herd.start_schedulers(count, package)
-            variant = {'schedulers': count, 'package': package, 'rounds': []}
+        for at, (count, subset, package) in enumerate(variants, 1):
+            herd.start_schedulers(count, subset, package)
+            # Not a round: each worker connects to everything first, and some requests get lost.
+            herd.round(0, package, min(2 * count, plan.boots))
+            variant = {'schedulers': count, 'subset': subset, 'package': package, 'rounds': []}
             until = math.inf
             if plan.minutes:
                 # Each variant gets an equal share of the remaining time for rounds.
@@ -384,13 +389,12 @@ def measure(layout, plan, report):
                 if done and time.monotonic() + done[-1]['seconds'] > until:
                     print_step(f'{len(done)} rounds of {plan.rounds}: no time for more')
                     break
-                done.append(herd.round(number, package))
+                done.append(herd.round(number, package, plan.boots))
                 variant['summary'] = figures.summary(done)
                 if len(done) == 1:
                     report['variants'].append(variant)
                 (layout.root / 'herd.json').write_text(json.dumps(report, indent=1))
-                label = figures.variant_label(count, package)
-                print_step(f'{label}, round {number}: {figures.summary_lines(done[-1])}')
+                print_step(f'round {number}: {figures.summary_lines(done[-1])}')
     finally:
         if not plan.keep:
             scenario.stop_all(layout)

@@ -198,6 +198,7 @@ class ReportTest(unittest.TestCase):
         report['variants'] = [
             {
                 'schedulers': 2,
+                'subset': 5,
                 'package': True,
                 'rounds': rounds,
                 'summary': figures.summary(rounds),
@@ -207,7 +208,8 @@ class ReportTest(unittest.TestCase):
 
     def test_the_table_has_a_row_of_each_variant(self):
         lines = figures.table(self._report()).splitlines()
-        self.assertEqual(['2', 'with', '8', '(p90', '12)', '7', '8', '12'], lines[2].split()[:8])
+        expected = ['2', '5', 'with', '8', '(p90', '12)', '7', '8', '12']
+        self.assertEqual(expected, lines[2].split()[:9])
         self.assertIn('blind uniform choice', lines[3])
 
     def test_a_brief_report_has_nothing_of_each_guest(self):
@@ -220,7 +222,7 @@ class ReportTest(unittest.TestCase):
         self.assertTrue(figures.passed(self._report()))
         self.assertFalse(figures.passed(self._report(refused=1)))
         self.assertFalse(figures.passed({**self._report(), 'variants': []}))
-        self.assertIn('2 schedulers', figures.variant_label(2, True))
+        self.assertIn('2 schedulers', figures.variant_label(2, 1, True))
 
     def test_a_report_without_rounds_is_printed_too(self):
         self.assertIn('blind', figures.table(herd.new_report(herd.SMOKE)))
@@ -229,8 +231,13 @@ class ReportTest(unittest.TestCase):
 class PlanTest(unittest.TestCase):
     def test_variants_with_and_without_our_package_take_turns(self):
         plan = herd.Plan(schedulers=(2, 16), without=True)
-        self.assertEqual([(2, True), (2, False), (16, True), (16, False)], plan.variants())
-        self.assertEqual([(2, True)], herd.Plan(schedulers=(2,)).variants())
+        self.assertEqual(
+            [(2, 1, True), (2, 1, False), (16, 1, True), (16, 1, False)], plan.variants()
+        )
+        self.assertEqual(
+            [(2, 1, True), (2, 5, True)], herd.Plan(schedulers=(2,), subsets=(1, 5)).variants()
+        )
+        self.assertEqual([(2, 1, True)], herd.Plan(schedulers=(2,)).variants())
 
     def _planned(self, *words):
         """Return the plan of a command line, and its exit code, without measuring anything."""
@@ -263,11 +270,12 @@ class ConfigurationTest(unittest.TestCase):
         self.layout.make()
 
     def test_several_schedulers_are_configured_with_the_guides_lines_or_without(self):
-        files = config.schedulers(16, True)
+        files = config.schedulers(16, 5, True)
         self.assertEqual({'scheduler.conf', 'scheduler-log.conf'}, set(files))
         self.assertIn('workers = 16\n', files['scheduler.conf'])
+        self.assertIn('host_subset_size = 5\n', files['scheduler.conf'])
         self.assertIn('NUMAPressureWeigher', files['scheduler.conf'])
-        self.assertNotIn('NUMA', config.schedulers(16, False)['scheduler.conf'])
+        self.assertNotIn('NUMA', config.schedulers(16, 1, False)['scheduler.conf'])
 
     def test_a_fake_host_is_a_host_of_its_own(self):
         one, other = (
