@@ -37,7 +37,7 @@ ORIGIN_TEXTS = {PLACED: 'placed', BY_OTHERS: 'placed by others', FLOATING: 'floa
 PIN, IGNORE = 'pin', 'ignore'
 #: Kinds of a node's memory: the host's own; a device's, such as a GPU's; that of a slower tier,
 #: such as CXL.
-HOST, DEVICE, SLOW = 'host', 'device', 'slow'
+HOST_MEMORY, DEVICE_MEMORY, SLOW_MEMORY = 'host', 'device', 'slow'
 
 
 class HugePages(Record):
@@ -49,13 +49,14 @@ class HugePages(Record):
 
 
 class NodeMemory(Record):
-    """The kind of a node's memory, and which source tells it.
+    """The kind of a node's memory, and the source that reports it.
 
-    :param kind: :data:`HOST`, :data:`DEVICE` or :data:`SLOW`
-    :param source: what tells the kind, for the operator; empty: nothing, so it is the host's own
+    :param kind: :data:`HOST_MEMORY`, :data:`DEVICE_MEMORY` or :data:`SLOW_MEMORY`
+    :param source: what reports the kind, as text for operators; empty: nothing does, so the memory
+        is the host's own
     """
 
-    kind: str = HOST
+    kind: str = HOST_MEMORY
     source: str = ''
 
 

@@ -83,7 +83,7 @@ class NodeStatus(Record):
     free_bytes: int | None
     guests: float
     demand_now_cores: float | None = None
-    memory_kind: str = model.HOST
+    memory_kind: str = model.HOST_MEMORY
     memory_source: str = ''
     memory_bytes: int | None = None
 

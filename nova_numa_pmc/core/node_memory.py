@@ -12,7 +12,7 @@ from __future__ import annotations
 from nova_numa_pmc import model
 
 #: {kind of memory: its text for operators}
-TEXTS = {model.DEVICE: "a device's", model.SLOW: 'of a slower tier'}
+TEXTS = {model.DEVICE_MEMORY: "a device's", model.SLOW_MEMORY: 'of a slower tier'}
 #: Source of the kind of a node's memory: the operator's option of this name.
 BY_OPTION = 'device_memory_nodes'
 
@@ -25,13 +25,13 @@ def memory_of(node: model.Node, placement_options: model.PlacementOptions) -> mo
     if node.online_cpus or node.cpus or node.id in placement_options.guest_memory_nodes:
         return model.NodeMemory()
     if node.id in placement_options.device_memory_nodes:
-        return model.NodeMemory(model.DEVICE, BY_OPTION)
+        return model.NodeMemory(model.DEVICE_MEMORY, BY_OPTION)
     return node.memory
 
 
 def is_for_guests(node: model.Node, placement_options: model.PlacementOptions) -> bool:
     """Return whether a node has memory that guests may be promised."""
-    return bool(node.memory_bytes) and memory_of(node, placement_options).kind == model.HOST
+    return bool(node.memory_bytes) and memory_of(node, placement_options).kind == model.HOST_MEMORY
 
 
 def with_guest_memory_only(

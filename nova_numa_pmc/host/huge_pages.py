@@ -32,7 +32,7 @@ def with_huge_pages(
     :raises TopologyError: a file is malformed
     """
     unreserved_bytes = {node.id: node.memory_bytes for node in nodes}
-    own_nodes = {node.id for node in nodes if node.memory.kind == model.HOST}
+    own_nodes = {node.id for node in nodes if node.memory.kind == model.HOST_MEMORY}
     pages: dict[int, list[model.HugePages]] = {node.id: [] for node in nodes}
     for size, path, total in _largest_first(root, totals):
         for node_id, count, free in _pages_of_size(

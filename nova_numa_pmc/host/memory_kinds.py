@@ -14,8 +14,8 @@ The first of these sources that knows a node decides:
   (nv_procfs_read_numa_status() in its kernel-open/nvidia/nv-procfs.c). To do so, it waits for the
   GPU's lock without a time limit, so this is read last, and only if a node is still unexplained
 
-A file that is missing or is not understood tells nothing. If no file tells the kind, the memory is
-the host's own.
+A file that is missing or malformed is ignored. If no file gives the kind, the memory is the host's
+own.
 
 The libvirt hook imports this module if a node has memory but no CPUs, so it imports only light
 modules.
@@ -109,7 +109,7 @@ def _from_gpus(root: str) -> Iterator[_Kind]:
         for line in (read_optional(root, '%s/%s/numa_status' % (_GPUS, name)) or '').splitlines():
             label, _, value = line.partition(':')
             if label == 'Node' and is_number(value.strip()):
-                yield int(value), model.NodeMemory(model.DEVICE, 'GPU %s' % name[:40])
+                yield int(value), model.NodeMemory(model.DEVICE_MEMORY, 'GPU %s' % name[:40])
 
 
 def _from_initiators(root: str, memory_only: Set[int], with_cpus: Set[int]) -> Iterator[_Kind]:
@@ -124,7 +124,7 @@ def _from_initiators(root: str, memory_only: Set[int], with_cpus: Set[int]) -> I
             if name[:4] == 'node' and is_number(name[4:])
         } or {node_id}
         if nearest & initiators and not nearest & with_cpus:
-            yield node_id, model.NodeMemory(model.DEVICE, 'ACPI: nearest to a device')
+            yield node_id, model.NodeMemory(model.DEVICE_MEMORY, 'ACPI: nearest to a device')
 
 
 def _from_dax(root: str) -> Iterator[_Kind]:
@@ -135,7 +135,7 @@ def _from_dax(root: str) -> Iterator[_Kind]:
             continue
         target = read_optional(root, '%s/%s/target_node' % (_DAX, name)) or ''
         if driver == 'kmem' and is_number(target):
-            yield int(target), model.NodeMemory(model.SLOW, name[:40])
+            yield int(target), model.NodeMemory(model.SLOW_MEMORY, name[:40])
 
 
 def _from_tiers(root: str, with_cpus: Set[int]) -> Iterator[_Kind]:
@@ -150,7 +150,7 @@ def _from_tiers(root: str, with_cpus: Set[int]) -> Iterator[_Kind]:
     for tier in sorted(tiers):
         if slowest_cpu_tier is not None and tier > slowest_cpu_tier:
             for node_id in sorted(tiers[tier]):
-                yield node_id, model.NodeMemory(model.SLOW, 'memory_tier%d' % tier)
+                yield node_id, model.NodeMemory(model.SLOW_MEMORY, 'memory_tier%d' % tier)
 
 
 def _list(root: str, path: str) -> frozenset[int]:

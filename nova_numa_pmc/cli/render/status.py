@@ -58,7 +58,7 @@ def to_lines(host: HostStatus) -> list[str]:
                 node.id, node.memory_bytes, model.NodeMemory(node.memory_kind, node.memory_source)
             )
             for node in host.nodes
-            if node.memory_kind != model.HOST
+            if node.memory_kind != model.HOST_MEMORY
         ),
         '',
         *tables.to_lines(node_table(host.nodes)),

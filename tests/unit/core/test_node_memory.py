@@ -12,8 +12,8 @@ from tests.fixtures import model_records
 from tests.fixtures.model_records import GIB, PLACEMENT_OPTIONS
 from tests.sim.constant import ConstantHost, guest_load
 
-DEVICE = model.NodeMemory(model.DEVICE, 'GPU 0000:01:00.0')
-SLOW = model.NodeMemory(model.SLOW, 'memory_tier22')
+DEVICE = model.NodeMemory(model.DEVICE_MEMORY, 'GPU 0000:01:00.0')
+SLOW = model.NodeMemory(model.SLOW_MEMORY, 'memory_tier22')
 #: The distances of a Grace Hopper: two sockets, two GPUs.
 FAR = ((10, 40, 80, 80), (40, 10, 80, 80), (80, 80, 10, 80), (80, 80, 80, 10))
 
@@ -73,9 +73,11 @@ class KeptMemoryTest(unittest.TestCase):
         own = (model.NodeMemory(),) * 2
         self.assertEqual((), self.place(60, memory=own, placement_options=options).mem_nodes)
         (first, *_, last) = host(*own).nodes
-        self.assertEqual(model.HOST, node_memory.memory_of(first, options).kind, 'it has CPUs')
         self.assertEqual(
-            (model.DEVICE, 'device_memory_nodes'), node_memory.memory_of(last, options)
+            model.HOST_MEMORY, node_memory.memory_of(first, options).kind, 'it has CPUs'
+        )
+        self.assertEqual(
+            (model.DEVICE_MEMORY, 'device_memory_nodes'), node_memory.memory_of(last, options)
         )
 
     def test_huge_pages_of_device_and_slow_memory_are_for_no_guest(self):

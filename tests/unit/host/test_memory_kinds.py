@@ -7,8 +7,8 @@ import tempfile
 import unittest
 from unittest import mock
 
-from nova_numa_pmc import model
 from nova_numa_pmc.host import files, memory_kinds, topology
+from nova_numa_pmc.model import DEVICE_MEMORY, HOST_MEMORY, SLOW_MEMORY
 from tests.fixtures import sysfs
 from tests.fixtures.sysfs import GIB, FakeNode
 
@@ -31,51 +31,51 @@ class NodeMemoryTest(unittest.TestCase):
         return [node.memory.source for node in topology.read(self.root).nodes]
 
     def test_memory_without_evidence_is_the_hosts_own(self):
-        self.assertEqual([model.HOST] * 4, self.kinds())
+        self.assertEqual([HOST_MEMORY] * 4, self.kinds())
         self.assertEqual(frozenset(), memory_kinds.withheld_nodes(self.root))
 
     def test_memory_of_a_gpu_is_recognised_by_its_driver(self):
         sysfs.mark_device_memory(self.root, [2, -1])
-        self.assertEqual([model.HOST, model.HOST, model.DEVICE, model.HOST], self.kinds())
+        self.assertEqual([HOST_MEMORY, HOST_MEMORY, DEVICE_MEMORY, HOST_MEMORY], self.kinds())
         self.assertEqual('GPU 0000:01:00.0', self.sources()[2])
         self.assertEqual({2}, memory_kinds.withheld_nodes(self.root))
 
     def test_memory_nearest_to_a_device_and_no_cpu_is_a_devices(self):
         for number, nearest, devices, kind in (
-            (2, (2,), '2', model.DEVICE),
-            (2, (4,), '4-7', model.DEVICE),
-            (2, (), '2', model.DEVICE),
-            (2, (0,), '2', model.HOST),
-            (2, (1, 4), '4', model.HOST),
-            (2, (0,), '', model.HOST),
+            (2, (2,), '2', DEVICE_MEMORY),
+            (2, (4,), '4-7', DEVICE_MEMORY),
+            (2, (), '2', DEVICE_MEMORY),
+            (2, (0,), '2', HOST_MEMORY),
+            (2, (1, 4), '4', HOST_MEMORY),
+            (2, (0,), '', HOST_MEMORY),
         ):
             with self.subTest(nearest=nearest, devices=devices):
                 shutil.rmtree(os.path.join(self.root, f'{NODE}/node2/access0'), ignore_errors=True)
                 sysfs.write_initiators(self.root, number, nearest, devices)
-                self.assertEqual([model.HOST, model.HOST, kind, model.HOST], self.kinds())
+                self.assertEqual([HOST_MEMORY, HOST_MEMORY, kind, HOST_MEMORY], self.kinds())
 
     def test_memory_behind_dax_is_slow(self):
         sysfs.add_kmem_device(self.root, 'dax0.0', 3)
         sysfs.write(self.root, 'sys/bus/dax/devices/dax1.0/target_node', '2\n')  # not the kernel's
-        self.assertEqual((model.SLOW, 'dax0.0'), topology.read(self.root).nodes[3].memory)
-        self.assertEqual([model.HOST] * 3, self.kinds()[:3])
+        self.assertEqual((SLOW_MEMORY, 'dax0.0'), topology.read(self.root).nodes[3].memory)
+        self.assertEqual([HOST_MEMORY] * 3, self.kinds()[:3])
 
     def test_memory_in_a_slower_tier_than_that_of_cpus_is_slow(self):
         sysfs.write_memory_tier(self.root, 4, '0-1')
         sysfs.write_memory_tier(self.root, 22, '3')
         sysfs.write_memory_tier(self.root, 3, '2')  # HBM is faster
-        self.assertEqual([model.HOST] * 3 + [model.SLOW], self.kinds())
+        self.assertEqual([HOST_MEMORY] * 3 + [SLOW_MEMORY], self.kinds())
         self.assertEqual('memory_tier22', self.sources()[3])
 
     def test_tiers_without_a_node_with_cpus_tell_nothing(self):
         sysfs.write_memory_tier(self.root, 22, '2-3')
-        self.assertEqual([model.HOST] * 4, self.kinds())
+        self.assertEqual([HOST_MEMORY] * 4, self.kinds())
 
     def test_the_driver_is_believed_after_dax_and_tiers(self):
         sysfs.write_memory_tier(self.root, 4, '0-1')
         sysfs.write_memory_tier(self.root, 22, '2')
         sysfs.mark_device_memory(self.root, [2, 3])
-        self.assertEqual([model.HOST] * 2 + [model.SLOW, model.DEVICE], self.kinds())
+        self.assertEqual([HOST_MEMORY] * 2 + [SLOW_MEMORY, DEVICE_MEMORY], self.kinds())
 
     def test_the_driver_is_not_asked_where_dax_or_tiers_tell(self):
         sysfs.mark_device_memory(self.root, [2, 3])
@@ -84,7 +84,7 @@ class NodeMemoryTest(unittest.TestCase):
         sysfs.write_memory_tier(self.root, 22, '3')
         wrapped = files.read_optional
         with mock.patch.object(memory_kinds, 'read_optional', wraps=wrapped) as read:
-            self.assertEqual([model.HOST] * 2 + [model.SLOW] * 2, self.kinds())
+            self.assertEqual([HOST_MEMORY] * 2 + [SLOW_MEMORY] * 2, self.kinds())
         # Reading it would wait for the GPU's lock.
         self.assertEqual(
             [], [call.args[1] for call in read.call_args_list if 'numa_status' in call.args[1]]
@@ -94,12 +94,12 @@ class NodeMemoryTest(unittest.TestCase):
         sysfs.write_initiators(self.root, 2, (2,), '2-3')
         sysfs.write_initiators(self.root, 3, (3,), '2-3')
         sysfs.mark_device_memory(self.root, [2, 3])
-        self.assertEqual([model.HOST] * 2 + [model.DEVICE] * 2, self.kinds())
+        self.assertEqual([HOST_MEMORY] * 2 + [DEVICE_MEMORY] * 2, self.kinds())
         self.assertEqual({'ACPI: nearest to a device'}, set(self.sources()[2:]))
 
     def test_a_node_with_cpus_has_the_hosts_own(self):
         sysfs.mark_device_memory(self.root, [0, 1])
-        self.assertEqual([model.HOST] * 4, self.kinds())
+        self.assertEqual([HOST_MEMORY] * 4, self.kinds())
 
     def test_malformed_files_do_not_count_as_evidence(self):
         for path, text in (
@@ -113,7 +113,7 @@ class NodeMemoryTest(unittest.TestCase):
         ):
             with self.subTest(path):
                 sysfs.write(self.root, path, text)
-                self.assertEqual([model.HOST] * 4, self.kinds())
+                self.assertEqual([HOST_MEMORY] * 4, self.kinds())
 
     def test_the_operator_has_the_last_word_on_memory(self):
         sysfs.mark_device_memory(self.root, [2])

@@ -105,7 +105,9 @@ class TreesTest(unittest.TestCase):
         seen = host_view.view(host, promises, PLACEMENT_OPTIONS, loads)
         ids = {node.id for node in host.nodes}
         offered = {
-            node.id for node in host.nodes if node.memory_bytes and node.memory.kind == model.HOST
+            node.id
+            for node in host.nodes
+            if node.memory_bytes and node.memory.kind == model.HOST_MEMORY
         }
         placed = placement.place(seen, request, PLACEMENT_OPTIONS)
         self.assertTrue(explain.explain(placed).isprintable())
@@ -153,7 +155,7 @@ class TreesTest(unittest.TestCase):
         for node, drawn in zip(
             host.nodes, sorted(tree.nodes, key=lambda drawn_node: drawn_node.id)
         ):
-            self.assertEqual(tree.kept.get(node.id, model.HOST), node.memory.kind)
+            self.assertEqual(tree.kept.get(node.id, model.HOST_MEMORY), node.memory.kind)
             self.assertEqual(drawn.memory_bytes, node.memory_bytes)
         kept = sum(node.memory_bytes for node in tree.nodes if node.id in tree.kept)
         pools = sum(

@@ -119,7 +119,9 @@ class TestCalibrate(unittest.TestCase):
     def test_memory_that_is_kept_from_guests_is_not_read(self):
         """Reading a GPU's memory could wake it, and the result would be of no use."""
         machine, probe = host(3, memory_only=(2,)), Probe()
-        gpu = machine.nodes[2]._replace(memory=model.NodeMemory(model.DEVICE, 'GPU 0000:01:00.0'))
+        gpu = machine.nodes[2]._replace(
+            memory=model.NodeMemory(model.DEVICE_MEMORY, 'GPU 0000:01:00.0')
+        )
         machine = machine._replace(nodes=(*machine.nodes[:2], gpu))
         result, problems = self.measure(machine, probe)
         self.assertEqual([0, 1], [node for _cpus, node in probe.reads])
