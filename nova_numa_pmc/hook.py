@@ -37,7 +37,7 @@ import os
 import sys
 import time
 
-from nova_numa_pmc import hook_worker, host_cpus, installed_version, model, promises
+from nova_numa_pmc import hook_child, host_cpus, installed_version, model, promises
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 from nova_numa_pmc.exceptions import NumaPmcError, describe
@@ -72,7 +72,7 @@ def main(argv: list[str], root: str = '/') -> NoReturn:
     """
     status, lines = 0, journal.JournalLines(root)
     try:
-        status = run(argv[1], argv[2], 0, root, hook_worker.run_detached, lines)
+        status = run(argv[1], argv[2], 0, root, hook_child.run_detached, lines)
     except BaseException as error:
         lines.log(
             journal.ERROR,
@@ -107,7 +107,7 @@ def run(
         return 0
     xml = _read(stdin_fd)
     if operation == 'started':
-        answer = hook_worker.run(lambda: call.perform(xml), call.time_left_s(), call.report)
+        answer = hook_child.run(lambda: call.perform(xml), call.time_left_s(), call.report)
     else:
         answer = call.perform(xml)
     if answer is None:
@@ -160,7 +160,7 @@ class HookCall:
             return _OPERATIONS[self.operation](self, xml)
         except (NumaPmcError, OSError) as error:
             self.report(error)
-            return _NOT_PLACED + str(error).encode('utf-8', 'backslashreplace')[:3000]
+            return _not_placed(str(error))
         finally:
             self._log_problems()
 
@@ -230,8 +230,13 @@ def _on_start(call: HookCall, xml: bytes) -> bytes:
     if call.run_detached and decision.cpus and decision.promise.origin == model.PLACED:
         _hold_early(call, call.run_detached, guest, decision.promise, decision.cpus)
     if decision.has_no_place:
-        return _NOT_PLACED + decision.why.encode('utf-8', 'backslashreplace')[:3000]
+        return _not_placed(decision.why)
     return _OK
+
+
+def _not_placed(reason: str) -> bytes:
+    """Return the answer that a guest was not placed, and why."""
+    return _NOT_PLACED + reason.encode('utf-8', 'backslashreplace')[:3000]
 
 
 def _hold_early(

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 from unittest import mock
 
-from nova_numa_pmc import hook, hook_worker, model, promises
+from nova_numa_pmc import hook, hook_child, model, promises
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import files, holding, journal
@@ -859,7 +859,7 @@ class PoolTest(HookTest):
 class BoundedTest(unittest.TestCase):
     def run_in_child(self, work, timeout_s=20):
         pipe = os.pipe()
-        answer = hook_worker.run(
+        answer = hook_child.run(
             work, timeout_s, lambda error: os.write(pipe[1], repr(error).encode())
         )
         os.close(pipe[1])
@@ -886,7 +886,7 @@ class BoundedTest(unittest.TestCase):
             os.write(done[1], b'finished')
             return b'late'
 
-        self.assertIsNone(hook_worker.run(work, 0.01, print))
+        self.assertIsNone(hook_child.run(work, 0.01, print))
         os.write(gate[1], b'x')
         self.assertEqual(b'finished', os.read(done[0], 99))
 
@@ -905,7 +905,7 @@ class BoundedTest(unittest.TestCase):
                 with open(gate, 'w') as stream:  # until another process opens the other end
                     print(os.getsid(0) == os.getpid(), links, file=stream)
 
-            hook_worker.run_detached(work, print)
+            hook_child.run_detached(work, print)
             os.close(writer)
             self.assertEqual(b'', os.read(reader, 1))
             os.close(reader)
@@ -921,7 +921,7 @@ class BoundedTest(unittest.TestCase):
                 with open(directory + '/told', 'w') as stream:
                     stream.write(repr(error))
 
-            hook_worker.run_detached(lambda: {'found': 0}['lost'], report)
+            hook_child.run_detached(lambda: {'found': 0}['lost'], report)
             with open(directory + '/told') as stream:
                 self.assertEqual("KeyError('lost')", stream.read())
             os.wait()
