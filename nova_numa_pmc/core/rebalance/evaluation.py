@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import losses, plan_records
-from nova_numa_pmc.core.rebalance.rebalance_memory import Trial
+from nova_numa_pmc.core.rebalance.rebalance_memory import Trial, TrialPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -184,7 +184,7 @@ def open_trial(host_model: HostModel, candidate: MoveCandidate, now_s: float) ->
     """Return a new trial of a candidate; call this before the candidate is applied."""
     return Trial(
         tuple(
-            (
+            TrialPart(
                 guest.load.uuid,
                 host_model.node_ids(guest.cpu_positions),
                 tuple(

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     #: For each guest, (uuid, node ids for its CPUs, node ids for its memory).
     RegretKey = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
-    #: One item of ``Trial.parts``.
-    TrialPart = tuple[str, tuple[int, ...], tuple[tuple[int, float], ...], tuple[int, ...]]
 
 HOUR_S = 3600.0
 #: The highest factor of a caution.
@@ -39,11 +37,21 @@ class Regret(Record):
     core_sec: float
 
 
+class TrialPart(Record):
+    """What a move on trial did to one guest.
+
+    :param mem_shares: (node id, share of its accesses) before the move
+    """
+
+    uuid: str
+    from_nodes: tuple[int, ...]
+    mem_shares: tuple[tuple[int, float], ...]
+    to_nodes: tuple[int, ...]
+
+
 class Trial(Record):
     """A move that was made but has not yet saved as much as it cost.
 
-    :param parts: for each guest, (uuid, node ids that it left, ((node id, share of its accesses),
-        …), node ids that it moved to)
     :param credit_core_sec: loss that the move has saved so far; the move has paid once this covers
         its cost
     """
@@ -96,7 +104,7 @@ def after_interval(
     trials, cautions = [], {caution.uuid: caution for caution in memory.cautions}
     for trial in memory.trials:
         is_recent = 0 <= now_s - trial.since_s <= HOUR_S
-        if is_recent and any(uuid in host_model.unmeasured_uuids for uuid, *_ in trial.parts):
+        if is_recent and any(part.uuid in host_model.unmeasured_uuids for part in trial.parts):
             trials.append(trial)
             continue
         saved_cores = _saved_loss(trial, host_model)
@@ -106,9 +114,10 @@ def after_interval(
         if trial.credit_core_sec < trial.cost_core_sec:
             trials.append(trial)
             continue
-        for uuid, *_ in trial.parts:
-            if uuid in cautions:
-                cautions[uuid] = cautions[uuid]._replace(factor=cautions[uuid].factor / 2)
+        for part in trial.parts:
+            if part.uuid in cautions:
+                caution = cautions[part.uuid]
+                cautions[part.uuid] = caution._replace(factor=caution.factor / 2)
     return memory._replace(
         trials=tuple(trials),
         cautions=_reduce_cautions(cautions.values(), host_model, now_s),
@@ -159,7 +168,7 @@ def without_guests(memory: RebalanceMemory, uuids: Iterable[str]) -> RebalanceMe
             if uuids.isdisjoint(uuid for uuid, *_ in regret.key)
         ),
         trials=tuple(
-            trial for trial in memory.trials if uuids.isdisjoint(uuid for uuid, *_ in trial.parts)
+            trial for trial in memory.trials if uuids.isdisjoint(part.uuid for part in trial.parts)
         ),
     )
 

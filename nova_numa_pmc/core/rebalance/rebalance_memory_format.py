@@ -6,14 +6,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values
-from nova_numa_pmc.core.rebalance.rebalance_memory import Caution, RebalanceMemory, Regret, Trial
+from nova_numa_pmc.core.rebalance.rebalance_memory import (
+    Caution,
+    RebalanceMemory,
+    Regret,
+    Trial,
+    TrialPart,
+)
 from nova_numa_pmc.exceptions import require_major
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
-
-    from nova_numa_pmc.core.rebalance.rebalance_memory import TrialPart
 
 #: Version of the format, incremented when the meaning of a field changes. Readers ignore fields
 #: that they do not know.
@@ -67,7 +71,7 @@ def from_data(data: Any) -> RebalanceMemory:
             int(_number(data['owed_bytes'])),
         )
     except (AttributeError, KeyError, TypeError, OverflowError) as error:
-        raise ValueError("not the rebalancer's saved state: %r" % error) from None
+        raise ValueError("not the rebalancer's memory: %r" % error) from None
 
 
 def _key(
@@ -79,7 +83,7 @@ def _key(
 def _part(
     uuid: object, from_nodes: Iterable[Any], mem_shares: Iterable[Any], to_nodes: Iterable[Any]
 ) -> TrialPart:
-    return (
+    return TrialPart(
         str(uuid),
         _nodes(from_nodes),
         tuple((int(node), _number(share)) for node, share in mem_shares),

@@ -6,14 +6,20 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.core.rebalance import host_model, plan_records, rebalance_memory
-from nova_numa_pmc.core.rebalance.rebalance_memory import Caution, RebalanceMemory, Regret, Trial
+from nova_numa_pmc.core.rebalance.rebalance_memory import (
+    Caution,
+    RebalanceMemory,
+    Regret,
+    Trial,
+    TrialPart,
+)
 from tests.sim.constant import GIB, ConstantHost, guest_load
 
 OPTIONS = plan_records.RebalanceOptions()
 NOW_S = 10_000.0
 #: Guest d moved from node 0 to node 1, with its memory.
-STEPS = (('d', (0,), ((0, 1.0),), (1,)),)
-TRIAL = Trial(STEPS, 100.0, 0.0, NOW_S - 60)
+PART = TrialPart('d', (0,), ((0, 1.0),), (1,))
+TRIAL = Trial((PART,), 100.0, 0.0, NOW_S - 60)
 
 
 def host_of(at=1, demand=4.0, guests='abcd'):
@@ -38,7 +44,7 @@ def move(*uuids, size=0):
 
 
 def trial(*uuids):
-    return Trial(tuple((uuid, (0,), (), (1,)) for uuid in uuids), 0.5, 0.0, NOW_S)
+    return Trial(tuple(TrialPart(uuid, (0,), (), (1,)) for uuid in uuids), 0.5, 0.0, NOW_S)
 
 
 class TrialTest(unittest.TestCase):
@@ -71,7 +77,7 @@ class TrialTest(unittest.TestCase):
         )
 
     def test_a_move_that_proves_wrong_is_debited(self):
-        wrong = TRIAL._replace(parts=(('d', (1,), ((1, 1.0),), (0,)),))
+        wrong = TRIAL._replace(parts=(TrialPart('d', (1,), ((1, 1.0),), (0,)),))
         self.assertAlmostEqual(
             -self.credit(after_interval(RebalanceMemory(trials=(TRIAL,)))),
             self.credit(after_interval(RebalanceMemory(trials=(wrong,)), host_of(at=0))),
@@ -109,7 +115,7 @@ class TrialTest(unittest.TestCase):
                 self.assertEqual(kept, bool(known.trials))
 
     def test_accesses_to_a_node_that_has_gone_are_left_out(self):
-        parts = (('d', (0,), ((0, 1.0), (7, 0.5)), (1,)),)
+        parts = (PART._replace(mem_shares=((0, 1.0), (7, 0.5))),)
         kept, cut = (
             RebalanceMemory(trials=(trial,)) for trial in (TRIAL, TRIAL._replace(parts=parts))
         )

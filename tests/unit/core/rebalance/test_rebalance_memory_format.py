@@ -5,14 +5,20 @@ import json
 import unittest
 
 from nova_numa_pmc.core.rebalance import rebalance_memory_format
-from nova_numa_pmc.core.rebalance.rebalance_memory import Caution, RebalanceMemory, Regret, Trial
+from nova_numa_pmc.core.rebalance.rebalance_memory import (
+    Caution,
+    RebalanceMemory,
+    Regret,
+    Trial,
+    TrialPart,
+)
 
 FULL = RebalanceMemory(
     (
         Regret((('uuid-a', (1,), (1,)), ('uuid-b', (0,), (0,))), 12.5),
         Regret((('uuid-c', (0, 1), ()),), 0.25),
     ),
-    (Trial((('uuid-a', (0,), ((0, 0.75), (1, 0.25)), (1,)),), 5.0, -1.0, 100.0),),
+    (Trial((TrialPart('uuid-a', (0,), ((0, 0.75), (1, 0.25)), (1,)),), 5.0, -1.0, 100.0),),
     (Caution('uuid-a', 4.0, 100.0),),
     (100.0, 105.0),
     (90.0,),
