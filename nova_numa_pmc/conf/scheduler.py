@@ -44,11 +44,11 @@ _OPTIONS: Sequence[cfg.Opt] = [
         help=(
             'Multiplier of the penalty of NUMAPressureWeigher: the penalty (0 to 1) times this '
             "value is subtracted from a host's weight. The penalty is what guests would lose on "
-            'the host, as a share of the CPU that the new guest wants: with 500, a loss of one '
-            "percent counts 5, while Nova's own weighers together make a difference of at most "
-            'five by default. These therefore matter only among hosts where next to nothing would '
-            'be lost, and so does the random part of the penalty (penalty_jitter). 0 turns the '
-            'weigher off. The metadata key numa_pmc_weight_multiplier of a host aggregate '
+            'the host, as a share of the CPU time that the new guest wants: with 500, a loss of '
+            "one percent counts 5, while Nova's own weighers together make a difference of at "
+            'most five by default. These therefore matter only among hosts where next to nothing '
+            'would be lost, and so does the random part of the penalty (penalty_jitter). 0 turns '
+            'the weigher off. The metadata key numa_pmc_weight_multiplier of a host aggregate '
             'overrides it; if a host is in several aggregates, the lowest value applies.'
         ),
     ),
@@ -112,8 +112,8 @@ _OPTIONS: Sequence[cfg.Opt] = [
             'the nodes that it would use. 1 means as many runnable threads as the node has cores, '
             'where the second hardware thread of a core counts as a quarter: all CPUs of the node '
             'without SMT, 62 percent of them with SMT (1.6 then means all of them). 0 (default): '
-            'no ceiling, because the demand of guests that have not been measured yet is only '
-            'estimated, and a server for which no host is left ends in ERROR. The ceiling does '
+            'no limit, because the demand of guests that have not been measured yet is only '
+            'estimated, and a server for which no host is left ends in ERROR. The limit does '
             'not apply to guests that leave a host (evacuation, migration). The extra spec '
             'numa_pmc:max_pressure of a flavor overrides it.'
         ),

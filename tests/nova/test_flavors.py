@@ -22,7 +22,7 @@ class FlavorTest(base.NovaTest):
                 )
                 self.assertEqual(400, error.response.status_code)
 
-    def test_a_flavor_has_a_ceiling_of_its_own(self):
+    def test_a_flavor_has_a_limit_of_its_own(self):
         self.start_hosts('one')
         self.send(one=(0.6, 0.6))
         self.boot(self.flavor())

@@ -58,7 +58,7 @@ class MoveTest(base.NovaTest):
         self._evacuate_server(self.server)
         self.assertEqual('calm', self.host_of(self.server))
 
-    def test_a_server_is_evacuated_although_all_hosts_are_above_the_ceiling(self):
+    def test_a_server_is_evacuated_although_all_hosts_are_above_the_limit(self):
         self.flags(max_pressure=0.1, group='numa_pmc')
         (service,) = self.api.get_services(host='home', binary='nova-compute')
         self.api.put_service_force_down(service['id'], True)

@@ -66,7 +66,7 @@ class ReloadTest(base.NovaTest):
                 self.sighup(**options)
                 self.assertEqual(expected, self.chosen())
 
-    def test_sighup_changes_the_ceiling_of_the_filter(self):
+    def test_sighup_changes_the_limit_of_the_filter(self):
         self.sighup(max_pressure=0.2)
         self.boot(self.small, expected_state='ERROR')
         self.sighup(max_pressure=0.9)

@@ -435,7 +435,7 @@ class FilterTest(SchedulerTest):
         super().setUp()
         self.flags(max_pressure=1.0, group='numa_pmc')
 
-    def test_a_host_has_no_ceiling_by_default(self):
+    def test_a_host_has_no_limit_by_default(self):
         CONF.clear_override('max_pressure', group='numa_pmc')
         self.assertEqual(['a'], self.passing(host_state('a', 9.0, 9.0)))
 

@@ -146,7 +146,7 @@ def to_lines(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
         % (len(choices), len(changed), 100 * len(changed) / max(1, len(choices))),
         'mean pressure left on their hosts: %s with the weigher, %s without'
         % (tables.number(weighed.pressure), tables.number(unweighed.pressure)),
-        'mean loss that they cause, as a share of the CPU that they want: '
+        'mean loss that they cause, as a share of the CPU time that they want: '
         '%s with the weigher, %s without'
         % (tables.number(weighed.loss, 4), tables.number(unweighed.loss, 4)),
     ]

@@ -117,7 +117,7 @@ class ExplainHostsTest(unittest.TestCase):
                 _, out = self.text(rows, *SIZE, '--nova-conf', path)
                 self.assertEqual(mode != 'on', 'mode = %s: nothing is added' % mode in out)
 
-    def test_by_default_there_is_no_ceiling_of_pressure(self):
+    def test_by_default_there_is_no_limit_of_pressure(self):
         path = self.write('nova.conf', '')
         code, answer = self.call([compute_node_row('a', 9.0, 9.0)], *SIZE, '--nova-conf', path)
         self.assertEqual((0, 0.0), (code, answer['options']['max_pressure']))
