@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.conf.host_options import HostOptions
 
 
-def decide_beside_memory(
+def decide_again_if_memory_stays(
     guest: model.Guest,
     groups: cgroups.GuestGroups,
     decision: promises.Decision,

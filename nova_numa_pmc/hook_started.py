@@ -48,7 +48,7 @@ def hold(call: HookCall, xml: bytes) -> None:
         groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
         if early_cpus is None:
             decision, early_cpus = _with_cpus(decision, guest, groups, call.root)
-        decision, by_node, huge_by_node = follow_memory.decide_beside_memory(
+        decision, by_node, huge_by_node = follow_memory.decide_again_if_memory_stays(
             guest, groups, decision, call.options, call.root, call.lock_timeout_s()
         )
         if decision.cpus is None:  # since the start, an override was set or its CPUs were taken
@@ -96,7 +96,7 @@ def _narrowed_cpus(
     promised_cpus = frozenset[int]().union(
         *(node.online_cpus for node in host.nodes if node.id in promise.cpu_nodes)
     )
-    cpus_by_group = cpusets.own_cpus(groups)
+    cpus_by_group = cpusets.read_own_cpus(groups)
     # On v1, the group above always has a set, which is not ours.
     for group in (groups.parent, groups.main)[groups.version == 1 :]:
         cpus = cpus_by_group.get(group, frozenset())
@@ -118,7 +118,7 @@ def _undo_early(
     """Widen the groups that were narrowed at the start; if that fails, the agent does it later."""
     if groups and cpus:
         try:
-            holding.widen_early(groups, cpus, guest.allowed_cpus, guest.pinned_groups)
+            holding.undo_narrow_early(groups, cpus, guest.allowed_cpus, guest.pinned_groups)
         except CpusetError:
             pass
 

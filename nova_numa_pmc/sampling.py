@@ -72,11 +72,13 @@ class Sampler:
     ) -> None:
         self._options = options or counters_conf.CounterOptions()
         self._root = root
-        self._guests = guest_use.GuestUseReader(root)
+        self._guest_use = guest_use.GuestUseReader(root)
         self._cpu_sets = nova_cpu_sets.NovaCpuSetsReader(root)
         self.pool: pools.Pool | None = None
-        self._cpus = cpu_counters.CpuCounters(self._select, root)
-        self._by_guest = guest_counters.GuestCounters(self._select, self._options.scope, root)
+        self._cpu_counters = cpu_counters.CpuCounters(self._select, root)
+        self._guest_counters = guest_counters.GuestCounters(
+            self._select, self._options.scope, root
+        )
         self._uncore = uncore.Uncore(self._select, self._options.write_weight, root)
         self._resctrl = resctrl.Resctrl(self._options.resctrl_path, root)
         self._retries = ladder.MeasurementRetries()
@@ -114,7 +116,7 @@ class Sampler:
         monotonic_ns: int,
         elapsed_ns: int,
     ) -> Sample:
-        guests, guest_problems = self._guests.read(host, monotonic_ns, elapsed_ns)
+        guests, guest_problems = self._guest_use.read(host, monotonic_ns, elapsed_ns)
         problems = [*guest_problems, *host.problems]
         self.pool = self._find_floating_pool(host, guests, monotonic_ns, problems)
         host = pools.with_floating_pool(host, self.pool)
@@ -157,7 +159,7 @@ class Sampler:
 
     def _sources(self) -> list[Source]:
         factories: dict[str, Callable[[], Source]] = {
-            counters_conf.GUESTS: lambda: self._by_guest,
+            counters_conf.GUESTS: lambda: self._guest_counters,
             counters_conf.CPUS: cpu_counters.CpuAttribution,
             counters_conf.RESCTRL: lambda: self._resctrl,
             counters_conf.NUMA_FAULTS: lambda: numa_faults.NumaFaults(self._root),
@@ -243,14 +245,16 @@ class Sampler:
             return {}, {}
         uses = self._retries.sample(self._uncore, problems, host, elapsed_ns) or {}
         if counters_conf.GUESTS in self._options.sources:
-            self._cpus.count_only(self._by_guest.cpu_roles_that_fit(min(host.cores[0])))
-        if not self._cpus.roles:
+            self._cpu_counters.count_only(
+                self._guest_counters.cpu_roles_that_fit(min(host.cores[0]))
+            )
+        if not self._cpu_counters.roles:
             problems.append(
                 'CPUs: not counted: the hardware has too few counters for CPUs and guests; the '
                 'sums of the guests are used instead'
             )
             return {}, uses
-        return self._retries.sample(self._cpus, problems, host, elapsed_ns) or {}, uses
+        return self._retries.sample(self._cpu_counters, problems, host, elapsed_ns) or {}, uses
 
     def _device_nodes(
         self, guest: model.Guest, problems: list[str]
@@ -309,7 +313,8 @@ class Sampler:
     def _capacities(
         self, host: model.Topology, stolen: Mapping[int, float | None], all_traffic: bool
     ) -> build_sample.NodeCapacities:
-        with_prefetch = all_traffic or self._cpus.with_prefetch or self._by_guest.with_prefetch
+        sources = self._cpu_counters, self._guest_counters
+        with_prefetch = all_traffic or any(source.with_prefetch for source in sources)
         options = self._options
         return build_sample.NodeCapacities(
             [
@@ -343,9 +348,9 @@ class Sampler:
     def close(self) -> None:
         """Close the counters and files."""
         self._ladder.close()
-        self._cpus.close()
+        self._cpu_counters.close()
         self._uncore.close()
-        self._guests.close()
+        self._guest_use.close()
 
 
 def _by_position(host: model.Topology, pairs: Iterable[tuple[int, _T]]) -> tuple[_T | None, ...]:

@@ -27,8 +27,8 @@ from nova_numa_pmc.host.cpusets import (
     common_cpuset,
     groups_set_by_others,
     is_held,
-    own_sets,
     read_cpusets,
+    sets_of_written_groups,
 )
 from nova_numa_pmc.host.page_moves import hugetlb
 
@@ -216,14 +216,14 @@ class Reassertion:
         sets = [common.cpus] if common else []
         for name in groups_set_by_others(groups, cpusets, cpus):
             own_cpus = cpusets[os.path.join(groups.parent, name)].cpus
-            if own_cpus not in sets and _is_of_nodes(own_cpus, host, guest):
+            if own_cpus not in sets and _may_be_ours(own_cpus, host, guest):
                 sets.append(own_cpus)
         parent_cpus = cpusets[groups.parent].cpus
         if (
             groups.version == 2
             and parent_cpus
             and parent_cpus not in sets
-            and _is_of_nodes(parent_cpus, host, guest)
+            and _may_be_ours(parent_cpus, host, guest)
         ):
             sets.append(parent_cpus)
         return tuple(sets) or (frozenset(),)
@@ -288,7 +288,7 @@ class Reassertion:
         if not why and only_unbind:
             return
         if not why:
-            bound = [cpuset.mems == mems for cpuset in own_sets(groups)]
+            bound = [cpuset.mems == mems for cpuset in sets_of_written_groups(groups)]
             if all(bound):
                 return
             applied = holding.hold(
@@ -337,7 +337,7 @@ def _hold_groups(
     return changes
 
 
-def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest) -> bool:
+def _may_be_ours(cpus: frozenset[int], host: model.Topology, guest: model.Guest) -> bool:
     """Return whether a set is one that we write.
 
     We write all CPUs of some nodes that a guest may use, or all usable CPUs of these nodes (before

@@ -108,7 +108,7 @@ class UnfinishedStarts:
         :param decision: the place, unless the guest's memory has to stay elsewhere
         """
         if decision.promise.origin == model.PLACED:
-            decision, _, _ = follow_memory.decide_beside_memory(
+            decision, _, _ = follow_memory.decide_again_if_memory_stays(
                 guest,
                 cgroups.find(guest.pid, self._root),
                 decision,

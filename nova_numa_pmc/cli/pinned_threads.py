@@ -37,7 +37,7 @@ def find(
     promised_cpus = pools.cpus_of_promise(promise, host, guest)
     online = host.online_cpus
     groups = cgroups.find(guest.pid, root)
-    cpus_by_group = cpusets.own_cpus(groups)
+    cpus_by_group = cpusets.read_own_cpus(groups)
     cpus_by_group.pop(groups.parent)
     # If all threads have the same CPUs, these are an earlier or widened place and not pins.
     distinct_sets = {cpus & online for cpus in cpus_by_group.values()}

@@ -142,8 +142,8 @@ def _node_sample(
         bandwidth_ratio,
         rates.ratio(use.link_bytes_per_sec, capacities.link_max_bytes_per_sec[position]),
     )
-    threads = len(node.online_cpus or node.cpus)
-    busy_ratio = None if use.busy_cores is None or not threads else use.busy_cores / threads
+    cpu_count = len(node.online_cpus or node.cpus)
+    busy_ratio = None if use.busy_cores is None or not cpu_count else use.busy_cores / cpu_count
     cpi, reliable = rates.cycles_per_instruction(
         use.cycles_per_sec, use.instructions_per_sec, busy_ratio
     )

@@ -36,7 +36,7 @@ def read_cpusets(groups: GuestGroups) -> dict[str, Cpuset]:
     return {directory: Cpuset(*sets) for directory, sets in _read_sets(groups, *Cpuset._fields)}
 
 
-def own_cpus(groups: GuestGroups) -> dict[str, frozenset[int]]:
+def read_own_cpus(groups: GuestGroups) -> dict[str, frozenset[int]]:
     """Read the CPUs, but not the mems, that each of a guest's groups has of its own.
 
     :returns: {directory: CPUs} for the parent and the thread cgroups that still exist
@@ -81,9 +81,9 @@ def is_held(
 
     :param set_by_others: names of groups that others have set, which are disregarded
     :param needs_all_cpus: whether each group must have all of ``cpus``, not only a part
-    :raises GuestGone, CpusetError: as :func:`own_cpus`
+    :raises GuestGone, CpusetError: as :func:`read_own_cpus`
     """
-    cpus_by_group = own_cpus(groups)
+    cpus_by_group = read_own_cpus(groups)
     parent_cpus = cpus_by_group.pop(groups.parent)
     if groups.writes_parent:
         return parent_cpus & online == cpus
@@ -98,7 +98,7 @@ def is_held(
     )
 
 
-def own_sets(groups: GuestGroups) -> list[Cpuset]:
+def sets_of_written_groups(groups: GuestGroups) -> list[Cpuset]:
     """Return the sets that the groups to which a guest's sets are written have of their own.
 
     :raises GuestGone, CpusetError: as :func:`read_cpusets`
@@ -113,7 +113,7 @@ def common_cpuset(groups: GuestGroups) -> Cpuset | None:
     :returns: None if the groups do not all have the same CPUs
     :raises GuestGone, CpusetError: as :func:`read_cpusets`
     """
-    sets = {cpuset.cpus for cpuset in own_sets(groups)}
+    sets = {cpuset.cpus for cpuset in sets_of_written_groups(groups)}
     return Cpuset(sets.pop(), frozenset()) if len(sets) == 1 else None
 
 
@@ -122,7 +122,7 @@ def common_mems(groups: GuestGroups) -> frozenset[int]:
 
     :raises GuestGone, CpusetError: as :func:`read_cpusets`
     """
-    sets = {cpuset.mems for cpuset in own_sets(groups)}
+    sets = {cpuset.mems for cpuset in sets_of_written_groups(groups)}
     return sets.pop() if len(sets) == 1 else frozenset()
 
 

@@ -260,7 +260,7 @@ def narrow_early(
         write(path, format_cpulist(cpus))
 
 
-def widen_early(
+def undo_narrow_early(
     groups: GuestGroups,
     cpus: frozenset[int],
     allowed_cpus: frozenset[int] | None = None,

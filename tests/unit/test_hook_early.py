@@ -177,7 +177,7 @@ class Version1Test(EarlyCase):
         hold.step(0.1)
         hold.step(0.2)
         self.assertEqual('0-3 3-4 0-3', tree.held())
-        holding.widen_early(cgroups.find(4001, self.root), frozenset(range(4)))
+        holding.undo_narrow_early(cgroups.find(4001, self.root), frozenset(range(4)))
         self.assertEqual('0-7 3-4 0-7', tree.held())
 
     def test_started_finds_what_was_narrowed_for_a_guest_on_all_nodes(self):
@@ -197,7 +197,7 @@ class Version1Test(EarlyCase):
         self.add_vcpu(tree, 0, '0-3')
         self.add_vcpu(tree, 1, '0-3')
         groups, narrow = cgroups.find(4001, self.root), frozenset(range(4))
-        holding.widen_early(groups, narrow, frozenset(range(6)), frozenset({'vcpu1'}))
+        holding.undo_narrow_early(groups, narrow, frozenset(range(6)), frozenset({'vcpu1'}))
         self.assertEqual('0-5 0-5 0-3', tree.held())
 
     def test_a_change_by_libvirt_restarts_the_waiting_time(self):

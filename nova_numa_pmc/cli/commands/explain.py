@@ -243,8 +243,8 @@ def _place_data(place: dry_run.PossiblePlace) -> dict[str, Any]:
         'mem_nodes': place.mem_nodes,
         'pressure': place.pressure,
         'key': {
-            part: None if value == float('inf') else value
-            for part, value in place.sort_key.items()
+            field: None if value == float('inf') else value
+            for field, value in place.sort_key.items()
         },
     }
 
