@@ -58,7 +58,9 @@ class Decision(Record):
     evidence: pool_loads.PlacementEvidence | None = None
 
 
-def locked(host_options: HostOptions, root: str, timeout_s: float) -> promises_file.locked:
+def locked(
+    host_options: HostOptions, root: str, timeout_s: float = LOCK_TIMEOUT_S
+) -> promises_file.locked:
     """Return :class:`promises_file.locked` for the promises of the host at ``root``."""
     return promises_file.locked(host_options.state_path(root), timeout_s, files.read_boot_id(root))
 
@@ -477,12 +479,14 @@ def _implied_promise(
             and host_options.enabled
             and host_view.policy_of(guest) != model.NONE
             and start_ns is not None
-            and _is_after_hook(time.time() - (boottime_ns - start_ns) / 1e9, guest.pid, root)
+            and _began_after_hook_installation(
+                time.time() - (boottime_ns - start_ns) / 1e9, guest.pid, root
+            )
         ),
     )
 
 
-def _is_after_hook(realtime_s: float, pid: int | None, root: str) -> bool:
+def _began_after_hook_installation(realtime_s: float, pid: int | None, root: str) -> bool:
     """Return whether a guest began after the hook was installed; False if there is no hook.
 
     The hook may be in the container of libvirt and QEMU.

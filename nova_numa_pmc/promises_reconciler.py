@@ -61,7 +61,7 @@ class PromisesReconciler:
             return host_promises, []
         before = dict(host_promises.promises) if host_promises else {}
         try:
-            with promises.locked(self.host_options, self._root, promises.LOCK_TIMEOUT_S) as draft:
+            with promises.locked(self.host_options, self._root) as draft:
                 problems = promises.reconcile(
                     draft, host, self.host_options, self._root, boottime_ns=boottime_ns
                 )
@@ -97,7 +97,7 @@ class PromisesReconciler:
         if not changed:
             return host_promises
         try:
-            with promises.locked(self.host_options, self._root, promises.LOCK_TIMEOUT_S) as draft:
+            with promises.locked(self.host_options, self._root) as draft:
                 changed = [
                     (before, after)
                     for before, after in changed

@@ -184,7 +184,7 @@ class CommandContext:
         options = self.options.host_options
         problems = [*self.problems, *host.problems, *problems]
         draft = (
-            promises.locked(options, self.root, promises.LOCK_TIMEOUT_S)
+            promises.locked(options, self.root)
             if write_promises
             else dry_run.read_draft(options, self.root)
         )

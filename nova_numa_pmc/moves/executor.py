@@ -211,7 +211,7 @@ class MoveExecutor:
             self.step()
 
     def pop_interrupted(self) -> set[str]:
-        """Return the guests whose moves were put off or cancelled since the last call, by uuid."""
+        """Return the uuids of guests with moves postponed or cancelled since the last call."""
         interrupted, self._interrupted = self._interrupted, set()
         return interrupted
 

@@ -30,11 +30,11 @@ _ROOM_WAIT_MAX_S = 10.0
 
 
 class MoveRefused(PageMoveError):
-    """Refusal of a planned move whose premises no longer hold."""
+    """The premises of a planned move no longer hold."""
 
 
 class MovePostponed(MoveRefused):
-    """A planned move whose guest cannot be moved now."""
+    """A planned move cannot be made now, because of its guest's state or override."""
 
 
 class PendingMove(Record):
@@ -51,7 +51,7 @@ class PendingMove(Record):
 
 
 class MovePromises:
-    """Recorder of the promises of guests that are moved.
+    """Records the promises of guests that are moved.
 
     :param mover: as in the history. For an operator's order about one guest
         (:data:`history.PIN`), earlier overrides are ignored
@@ -122,9 +122,7 @@ class MovePromises:
 
         :raises MoveRefused: a guest's promise has changed since, or there is no room any more
         """
-        with promises.locked(
-            self.options.host_options, self._root, promises.LOCK_TIMEOUT_S
-        ) as draft:
+        with promises.locked(self.options.host_options, self._root) as draft:
             for part in parts:
                 if draft.promises.get(part.plan_part.uuid) != part.before:
                     raise MoveRefused(
@@ -135,9 +133,7 @@ class MovePromises:
 
     def undo(self, part: MovePart) -> None:
         """Promise a guest its former place again, unless its promise has changed since."""
-        with promises.locked(
-            self.options.host_options, self._root, promises.LOCK_TIMEOUT_S
-        ) as draft:
+        with promises.locked(self.options.host_options, self._root) as draft:
             if draft.promises.get(part.plan_part.uuid) == part.after:
                 draft.put(part.before)
 

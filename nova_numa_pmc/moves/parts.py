@@ -123,8 +123,8 @@ def narrow_to_l3(
     """
     if not pools.has_several_l3s(host, after.cpu_nodes):
         return after._replace(l3_cpus=())
-    own = pools.with_guest_pool(guest, host)
-    view = host_view.view(own, others, placement_options)
+    own_host = pools.with_guest_pool(guest, host)
+    view = host_view.view(own_host, others, placement_options)
     domains = {
         view.domains[position] if view.domains else position
         for position, node in enumerate(view.nodes)
@@ -133,7 +133,9 @@ def narrow_to_l3(
     request = model.Request(guest.vcpus_limit, guest.memory_bytes, allowed_cpus=guest.allowed_cpus)
     cpus: tuple[int, ...] = ()
     if len(domains) == 1:
-        cpus, _ = l3.choose(own, view, tuple(others), after.cpu_nodes, request, placement_options)
+        cpus, _ = l3.choose(
+            own_host, view, tuple(others), after.cpu_nodes, request, placement_options
+        )
     return after._replace(l3_cpus=cpus)
 
 

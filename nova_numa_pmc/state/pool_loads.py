@@ -93,15 +93,15 @@ def read_evidence(
     directory: str,
     boot_id: str,
     boottime_ns: int,
-    own_cpus: frozenset[int] | None = None,
-    avoids_floating_pool: bool = False,
+    own_cpus: frozenset[int],
+    avoids_floating_pool: bool,
 ) -> PlacementEvidence:
     """Return the evidence for the start of a guest, without loads if the file cannot be used.
 
     :param directory: path of the state directory
     :param boottime_ns: CLOCK_BOOTTIME
-    :param own_cpus: CPUs of the guest's own pool, if it has one; if that pool is not published,
-        the floating pool is used
+    :param own_cpus: CPUs of the guest's own pool; if that pool is not published, the floating
+        pool is used
     :param avoids_floating_pool: whether ``own_cpus`` has none of the floating pool's CPUs, so that
         its load does not apply
     """
@@ -119,7 +119,7 @@ def read_evidence(
     if age_s > stale_after_s(loads.interval_s):
         return PlacementEvidence('promises alone: the publication is %.0f s old' % age_s)
     pool = None if avoids_floating_pool else loads.pools[0]
-    for own_pool in loads.pools[1:] if own_cpus else ():
+    for own_pool in loads.pools[1:]:
         if own_pool.cpus == own_cpus:
             pool = own_pool
     if pool is None:

@@ -179,12 +179,11 @@ def compute_checks(args: argparse.Namespace, query: Query | None) -> Iterator[Ch
         yield functools.partial(check, root)
     yield lambda: _check_hook(root)
     process = processes.find(root, processes.NOVA_COMPUTE)
-    directory = host_options.read_under_root(root).state_dir
-    yield lambda: publication.check_publication(
-        host_options.path_under_root(root, directory), time.time()
-    )
-    yield lambda: publication.check_paused(host_options.path_under_root(root, directory))
-    yield lambda: publication.check_visible(directory, process)
+    options = host_options.read_under_root(root)
+    directory = options.state_path(root)
+    yield lambda: publication.check_publication(directory, time.time())
+    yield lambda: publication.check_paused(directory)
+    yield lambda: publication.check_visible(options.state_dir, process)
     conf = _conf(args, COMPUTE, process)
     # A host that runs libvirt but no Nova service needs no configuration of nova-compute.
     yield lambda: service.check_service(processes.NOVA_COMPUTE, process, conf, required=False)
@@ -197,7 +196,7 @@ def compute_checks(args: argparse.Namespace, query: Query | None) -> Iterator[Ch
         yield lambda: monitor.check_notifications(conf)
         yield lambda: capacity.check_ram_ratio(root, conf)
         yield lambda: capacity.check_shared_set(root, conf)
-        yield lambda: publication.check_pool(host_options.path_under_root(root, directory), conf)
+        yield lambda: publication.check_pool(directory, conf)
         yield lambda: conf.findings
     modules = _query(args, COMPUTE, process, query)
     if modules:

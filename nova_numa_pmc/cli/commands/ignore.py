@@ -68,7 +68,7 @@ def _print(override: overrides.Override, as_json: bool) -> None:
 def _release(command: context.CommandContext, guest: model.Guest) -> None:
     """Release a guest that we have placed from its promise, its CPUs and its nodes."""
     host = host_cpus.host_with_pool_cpus(command.root)
-    with promises.locked(command.host_options, command.root, promises.LOCK_TIMEOUT_S) as draft:
+    with promises.locked(command.host_options, command.root) as draft:
         # Without a promise, it is released from what its groups hold it to.
         promises.reconcile(draft, host, command.host_options, command.root)
     promise = draft.promises.get(guest.uuid)
