@@ -56,7 +56,10 @@ class _CachedThreads(Record):
 
 
 class GuestUseReader:
-    """Reader of the running guests, which caches their groups and their threads' last times."""
+    """Reads how the running guests used the host.
+
+    It caches their groups and their threads' last times.
+    """
 
     def __init__(self, root: str = '/') -> None:
         self._root = root

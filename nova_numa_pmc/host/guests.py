@@ -139,7 +139,7 @@ def qemu_pid(guest: model.Guest, root: str = '/') -> int:
 
 
 class StatusFiles:
-    """Reader of libvirt's status files, which parses a file again only if it was replaced.
+    """Reads libvirt's status files, and parses a file again only if it was replaced.
 
     libvirt replaces a file by renaming another one over it, which changes the inode or the time.
     """

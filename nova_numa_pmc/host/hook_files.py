@@ -25,7 +25,7 @@ INTERPRETER = '/usr/bin/python3'
 
 
 class HookError(exceptions.NumaPmcError):
-    """Failure to install or remove the hook; the message says why and what to do."""
+    """The hook cannot be installed or removed; the message says why and what to do."""
 
 
 class InstalledFiles(Record):

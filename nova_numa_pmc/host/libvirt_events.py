@@ -81,7 +81,7 @@ class GuestEvent(Record):
 
 
 class Listener:
-    """Receiver of libvirt's events, which are queued by a thread.
+    """Receives libvirt's events in a thread, which queues them.
 
     :param identify: function that returns the identity of a domain's status file by the domain's
         name, or None if there is no such file

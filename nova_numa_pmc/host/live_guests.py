@@ -44,7 +44,7 @@ _STATE_UNKNOWN = 'unknown'
 
 
 class LiveGuests:
-    """Reader of the running guests.
+    """Reads the running guests.
 
     :param listener: receiver of libvirt's events, or None to only read status files
     """

@@ -37,7 +37,7 @@ class NovaCpuSets(Record):
 
 
 class NovaCpuSetsReader:
-    """Reader of both sets, which parses the files again only if one of them has changed.
+    """Reads both sets, and parses the files again only if one of them has changed.
 
     :param root: root of the host's file system
     """

@@ -89,7 +89,7 @@ def _name(directory: str, tid: int) -> bytes:
 
 
 class ThreadReader:
-    """Reader of the times of threads.
+    """Reads the times of threads.
 
     The threads' files stay open, because opening and closing them takes twice as long as reading
     them. An open file belongs to one thread even if another thread is given its id. At most an

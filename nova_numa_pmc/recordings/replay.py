@@ -39,8 +39,8 @@ def read(
 
     :param on_damage: function that is called with a line of text for each part of the file that
         cannot be parsed
-    :param cpu: CPU that the counts are from ('westmere-dp', 'GenuineIntel-6-2C-2'), which tells
-        the meaning of raw events
+    :param cpu: CPU that the counts are from ('westmere-dp', 'GenuineIntel-6-2C-2'), which
+        determines the meaning of raw events
     :raises RecordingError: the file has none of these formats, or cannot be read
     """
     # A recording may consist of rotated files only, or its newest file may still be empty.

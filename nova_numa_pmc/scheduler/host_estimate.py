@@ -90,7 +90,7 @@ class HostStateLike(Protocol):
 
     @property
     def ram_allocation_ratio(self) -> float | None:
-        """Return how often Nova may allocate the memory; None if it is not known."""
+        """Return the RAM allocation ratio; None if it is not known."""
 
     @property
     def updated(self) -> datetime | None:

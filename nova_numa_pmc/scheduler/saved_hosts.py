@@ -325,7 +325,7 @@ def amount(row: Any, name: str, default: _Default) -> float | _Default:
 
 
 def allocation_ratio(row: Any, kind: str) -> float:
-    """Return how often Nova may allocate what a row's host has.
+    """Return an allocation ratio of a row's host, or Nova's default if the row has none.
 
     :param kind: a key of :data:`INITIAL_RATIOS`
     :raises ValueError: it is not a number, or out of range

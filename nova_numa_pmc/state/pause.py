@@ -86,7 +86,7 @@ def end(directory: str) -> bool:
 
 
 class PauseWatch:
-    """Watch of the pause, which logs when one begins and when it ends."""
+    """Reads the pause anew in each tick, and logs when one begins and when it ends."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log

@@ -101,7 +101,7 @@ def _rank_single(
     mem_positions = candidate.mem_positions or candidate.cpu_positions
     bandwidth, mem_position = _bandwidth(request), mem_positions[0]
     pressure = _pressure(
-        node, demand_or_prior(request), 0 if mem_position != position else bandwidth
+        node, demand_or_prior(request), bandwidth if mem_position == position else 0
     )
     if mem_position != position:
         pressure = max(pressure, _pressure(nodes[mem_position], None, bandwidth))

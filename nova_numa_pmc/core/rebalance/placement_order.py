@@ -69,7 +69,7 @@ class NodeOrder:
         """
         memory = self._memory_at[n]
         pressure = max(
-            self._pressure(guest, n, 0.0 if memory != n else bandwidth),
+            self._pressure(guest, n, bandwidth if memory == n else 0.0),
             0.0 if memory == n else self._pressure(guest, memory, bandwidth, False),
         )
         pressure = max(0.0, pressure + noise)

@@ -52,7 +52,7 @@ class MovedPages(Record):
 
 
 class PageMover:
-    """Mover of address ranges of one process."""
+    """Moves pages of one process, one address range at a time."""
 
     def __init__(
         self, pid: int, mems: frozenset[int], root: str = '/', kernel: KernelCalls = KERNEL_CALLS

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _UNCOUNTED_MIN_CORES = 0.01
 #: Roles to count on CPUs in addition to the guests; the first set that fits is used.
 _ROLE_SETS = (owner_counters.ROLES, owner_counters.ROLES[:2], ())
-#: The next set is used after a guest did not get counters in so many successive ticks, because
+#: The next set is used after a guest did not get counters in this many successive ticks, because
 #: others may use counters for a moment.
 _SHORT_TICKS = 3
 #: Ticks after which more roles are tried again: an hour at the default interval.
@@ -71,20 +71,20 @@ class GuestCounters:
         self._owners: owner_counters.OwnerCounters[str, _Key] = owner_counters.OwnerCounters()
         self._wanted: dict[str, dict[_Key, Wanted]] = {}  # in the form that OwnerCounters takes
         self._last_ns: int | None = None
-        self._failed = False  # whether it was closed and has not been sampled since
+        self._closed = False  # whether it was closed and has not been sampled since
         self._role_set = 0  # index into _ROLE_SETS of the first set that fits
         self._lowered = 0  # number of sets to skip after that one, because counters were short
         self._short_ticks = 0  # successive ticks in which counters were short
         self._retry_ticks = 0  # ticks until the first set that fits is tried again
-        self._unfit: tuple[str, ...] = ()  # roles that do not fit beside the first set that fits
+        self._unfit: tuple[str, ...] = ()  # roles that do not fit with the first set that does
         self.problems: tuple[str, ...] = ()
 
     def cpu_roles_that_fit(self, cpu: int) -> tuple[str, ...]:
-        """Return the most roles that can be counted on CPUs beside this source.
+        """Return the most roles that can be counted on CPUs alongside this source.
 
         :param cpu: an online CPU to try this on
         """
-        if self._scope != perf_event.THREAD or self._failed:
+        if self._scope != perf_event.THREAD or self._closed:
             return _ROLE_SETS[0]
         if self._events is None:
             try:
@@ -129,7 +129,7 @@ class GuestCounters:
         """
         owner_counters.refuse_mediated_vpmu(self._root)
         events = self._choose() if self._events is None else self._events
-        self._failed = False
+        self._closed = False
         run_ids = {running.guest.run_id for running in tick.guests}
         for run_id in self._paths.keys() - run_ids:
             del self._paths[run_id]
@@ -239,7 +239,7 @@ class GuestCounters:
         self._owners.close()
         self._events = None
         self._wanted = {}
-        self._failed = True
+        self._closed = True
 
 
 def _is_unknown(deltas: owner_counters.Deltas | None) -> bool:

@@ -42,7 +42,7 @@ class UncoreUse(Record):
 
 
 class Uncore:
-    """Counter of uncore events, each read once per package; not a source itself.
+    """Counts uncore events, each once per package; not a source itself.
 
     :param select: function that returns the events that can be counted on this host
     :param write_weight: ω, the weight of a byte written in the bandwidth
