@@ -160,6 +160,9 @@ class Herd:
             self.layout.conf(name).write_text(text)
         began = time.monotonic()
         self.schedulers = self._restart(_SCHEDULER, _READY, count)
+        # Workers inherit a connection that nova-scheduler opened before it forked them, and would
+        # get each other's answers from it: new workers of Placement close it.
+        os.kill(self._service('placement').pid(), signal.SIGHUP)
         label = figures.variant_label(count, subset, with_package)
         print_step(f'{label}: up after {time.monotonic() - began:.0f} s')
 
@@ -194,14 +197,14 @@ class Herd:
                 f'{error}: {progress()}' + (f'; {faults}' if faults else '')
             ) from None
 
-    def round(self, number, with_package, boots):
+    def round(self, number, with_package):
         """Boot, wait until all run, delete; return the findings."""
         began, log = time.monotonic(), self.layout.log(_SCHEDULER)
         self.wait_until_counted(with_package)
         before, progress = log.stat().st_size, Progress(self.database, FLAVOR['vcpus'])
         # If all go to one host.
-        builds_s = self.plan.build_s[1] * (1 + boots / BUILDS_AT_ONCE)
-        names = [f'herd-{number}-{at:03}' for at in range(boots)]
+        builds_s = self.plan.build_s[1] * (1 + self.plan.boots / BUILDS_AT_ONCE)
+        names = [f'herd-{number}-{at:03}' for at in range(self.plan.boots)]
         with _send_requests(names, self.plan.seconds, self._boot) as requests:
             with self._schedulers_stopped():
                 self._wait(
@@ -377,8 +380,6 @@ def measure(layout, plan, report):
         report['set_up_s'] = round(set_up - began)
         for at, (count, subset, package) in enumerate(variants, 1):
             herd.start_schedulers(count, subset, package)
-            # Not a round: each worker connects to everything first, and some requests get lost.
-            herd.round(0, package, min(2 * count, plan.boots))
             variant = {'schedulers': count, 'subset': subset, 'package': package, 'rounds': []}
             until = math.inf
             if plan.minutes:
@@ -389,7 +390,7 @@ def measure(layout, plan, report):
                 if done and time.monotonic() + done[-1]['seconds'] > until:
                     print_step(f'{len(done)} rounds of {plan.rounds}: no time for more')
                     break
-                done.append(herd.round(number, package, plan.boots))
+                done.append(herd.round(number, package))
                 variant['summary'] = figures.summary(done)
                 if len(done) == 1:
                     report['variants'].append(variant)
