@@ -19,7 +19,6 @@ from nova_numa_pmc.exceptions import (
     StateError,
 )
 from nova_numa_pmc.host import cgroups, cpusets, guests, holding, journal
-from nova_numa_pmc.host.cpusets import Cpuset
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -55,7 +54,7 @@ def hold(call: HookCall, xml: bytes) -> None:
             _undo_early(groups, early_cpus, guest)
             _record_left_alone(call, decision, logged=True)
             return
-        applied = holding.hold(groups, decision.cpus, written_set=Cpuset(early_cpus, frozenset()))
+        applied = holding.hold(groups, decision.cpus, written_cpus=early_cpus)
         if _record_bound(call, guest, decision.promise):
             applied = _bind(call, groups, decision, applied, huge_by_node)
     except NumaPmcError as error:
@@ -139,7 +138,7 @@ def _bind(
             call.options.fetch_limit_mib << 20,
             stay_bound=True,
             huge_by_node=huge_by_node,
-            written_set=Cpuset(held.cpus, frozenset()),
+            written_cpus=held.cpus,
         )
     except GuestGone:
         raise

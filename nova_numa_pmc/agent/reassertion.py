@@ -24,7 +24,7 @@ from nova_numa_pmc.exceptions import GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups, guests, holding, pins
 from nova_numa_pmc.host.cpusets import (
     Cpuset,
-    common_cpuset,
+    common_cpus,
     groups_set_by_others,
     is_held,
     read_cpusets,
@@ -212,8 +212,8 @@ class Reassertion:
         last_cpus = self._held.get(run_id)
         if last_cpus is not None:
             return (last_cpus if last_cpus != cpus else frozenset(),)
-        common = common_cpuset(groups)
-        sets = [common.cpus] if common else []
+        common = common_cpus(groups)
+        sets = [] if common is None else [common]
         for name in groups_set_by_others(groups, cpusets, cpus):
             own_cpus = cpusets[os.path.join(groups.parent, name)].cpus
             if own_cpus not in sets and _may_be_ours(own_cpus, host, guest):
@@ -298,7 +298,7 @@ class Reassertion:
                 # If only a new vCPU is not bound, no memory is elsewhere.
                 1 << 62 if any(bound) else self.host_options.fetch_limit_mib << 20,
                 stay_bound=True,
-                written_set=common_cpuset(groups),
+                written_cpus=common_cpus(groups) or frozenset(),
                 huge_by_node=hugetlb.read_bytes_by_node(groups.pid, self._root) or None
                 if guest.page_bytes
                 else {},
@@ -331,7 +331,7 @@ def _hold_groups(
         changes += holding.hold(
             groups,
             cpus,
-            written_set=Cpuset(written_cpus, frozenset()),
+            written_cpus=written_cpus,
             set_by_others=set_by_others | others,
         ).changes
     return changes

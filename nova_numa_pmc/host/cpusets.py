@@ -107,14 +107,13 @@ def sets_of_written_groups(groups: GuestGroups) -> list[Cpuset]:
     return [cpusets[directory] for directory in written_groups(groups) if directory in cpusets]
 
 
-def common_cpuset(groups: GuestGroups) -> Cpuset | None:
-    """Return the CPUs that an earlier write left in all groups, as a :class:`Cpuset` without mems.
+def common_cpus(groups: GuestGroups) -> frozenset[int] | None:
+    """Return the CPUs that all groups have to which sets are written; None if they differ.
 
-    :returns: None if the groups do not all have the same CPUs
     :raises GuestGone, CpusetError: as :func:`read_cpusets`
     """
     sets = {cpuset.cpus for cpuset in sets_of_written_groups(groups)}
-    return Cpuset(sets.pop(), frozenset()) if len(sets) == 1 else None
+    return sets.pop() if len(sets) == 1 else None
 
 
 def common_mems(groups: GuestGroups) -> frozenset[int]:

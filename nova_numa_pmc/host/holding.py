@@ -99,7 +99,7 @@ def hold(
     mems: frozenset[int] | None = None,
     fetch_max_bytes: int = FETCH_MAX_BYTES,
     stay_bound: bool = False,
-    written_set: Cpuset | None = None,
+    written_cpus: frozenset[int] = frozenset(),
     write: Writer = writes.write_file,
     huge_by_node: Mapping[int, int] | None = None,
     set_by_others: Container[str] = frozenset(),
@@ -111,7 +111,7 @@ def hold(
         out, because the kernel refuses them on v1 and, in older releases, on v2 (EINVAL)
     :param fetch_max_bytes: leave memory alone if more than this is on other nodes
     :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of unbinding it again
-    :param written_set: the set that an earlier call left. A group with exactly this set may be
+    :param written_cpus: the CPUs that an earlier call left. A group with exactly these CPUs may be
         changed; any other set that does not contain the requested one is a pin by others
     :param huge_by_node: {node id: bytes} of the guest's huge pages, which its groups do not
         count; if None, where they are is not known, and any of them may have to move
@@ -124,7 +124,6 @@ def hold(
     """
     if not cpus or (mems is not None and not mems):
         raise CpusetError('%s: an empty set was requested' % groups.parent)
-    written_set = written_set or Cpuset(frozenset(), frozenset())
     if mems is not None:
         from nova_numa_pmc.host import allowed_mems  # seldom needed at a guest's start
 
@@ -132,7 +131,7 @@ def hold(
     cpusets = read_cpusets(groups)
     conflicting = [
         name
-        for name in groups_set_by_others(groups, cpusets, cpus, written_set.cpus)
+        for name in groups_set_by_others(groups, cpusets, cpus, written_cpus)
         if name not in set_by_others
     ]
     if conflicting:
@@ -143,9 +142,9 @@ def hold(
                 format_cpulist(cpusets[os.path.join(groups.parent, conflicting[0])].cpus),
             )
         )
-    steps = _cpu_steps(groups, cpusets, cpus, written_set.cpus, set_by_others)
+    steps = _cpu_steps(groups, cpusets, cpus, written_cpus, set_by_others)
     memory_outcome, elsewhere_bytes, memory_steps = _memory_steps(
-        groups, cpusets, mems, fetch_max_bytes, stay_bound, written_set.mems, huge_by_node
+        groups, cpusets, mems, fetch_max_bytes, stay_bound, huge_by_node
     )
     changes = writes.write_or_undo(groups.scope, steps + memory_steps, write)
     left_bytes = None
@@ -364,7 +363,6 @@ def _memory_steps(
     mems: frozenset[int] | None,
     fetch_max_bytes: int,
     stay_bound: bool,
-    written_mems: frozenset[int],
     huge_by_node: Mapping[int, int] | None,
 ) -> tuple[str, int | None, Steps]:
     """Plan the steps for a guest's memory.
@@ -374,7 +372,7 @@ def _memory_steps(
     if mems is None:
         return NOT_REQUESTED, None, []
     if any(
-        sets.mems and not sets.mems >= mems and sets.mems != written_mems
+        sets.mems and not sets.mems >= mems
         for directory, sets in cpusets.items()
         if groups.writes_parent or directory != groups.parent
     ):
@@ -384,16 +382,8 @@ def _memory_steps(
         return UNKNOWN if elsewhere_bytes is None else TOO_MUCH, elsewhere_bytes, []
     if groups.main not in cpusets:
         raise GuestGone('%s: the guest is ending' % groups.main)
-    # A guest bound to other nodes is unbound first: a child cannot have nodes that its parent
-    # lacks.
-    steps = [] if written_mems == mems else _unbinding_steps(groups, cpusets, written_mems)
+    steps: Steps = []
     main_file = file_of(groups.main, 'mems')
-    planned_texts = dict(steps)
-    final_text = (
-        planned_texts[main_file]
-        if main_file in planned_texts
-        else _main_unbound_text(groups, cpusets)
-    )
     migrate_file = os.path.join(groups.main, 'cpuset.memory_migrate')
     needs_migrate = elsewhere_bytes and groups.version == 1
     if needs_migrate:
@@ -406,7 +396,7 @@ def _memory_steps(
         ]
         steps += _handover_steps(groups, cpusets, (mems,), 'mems')
     elif elsewhere_bytes:
-        steps += [(main_file, format_cpulist(mems)), (main_file, final_text)]
+        steps += [(main_file, format_cpulist(mems)), (main_file, _main_unbound_text(groups, cpusets))]
     if needs_migrate:
         steps.append((migrate_file, _read_migrate(migrate_file)))
     return BOUND if stay_bound else MOVED if elsewhere_bytes else LOCAL, elsewhere_bytes, steps

@@ -10,7 +10,7 @@ from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError
 from nova_numa_pmc.host import cgroups, guests
-from nova_numa_pmc.host.cpusets import Cpuset, common_cpuset
+from nova_numa_pmc.host.cpusets import common_cpus
 from nova_numa_pmc.host.page_moves import guest_move
 from nova_numa_pmc.moves.parts import CpuMove, MovePart, narrow_to_l3, promise_after
 from nova_numa_pmc.record import Record
@@ -151,9 +151,9 @@ class MovePromises:
         :raises MoveRefused: the nodes have no CPU left that the guest may use
         """
         groups = cgroups.find(guest.pid, self._root)
-        common = common_cpuset(groups)
-        # A vCPU that was plugged in has not been held yet, and its group has a set of its own.
-        written_cpus = common.cpus if common else pools.cpus_of_promise(before, host, guest)
+        written_cpus = common_cpus(groups)
+        if written_cpus is None:  # a vCPU that was plugged in has not been held yet
+            written_cpus = pools.cpus_of_promise(before, host, guest)
         cpus = None
         if move.kind != plan_records.FETCH and plan_part.to_nodes:
             cpus = pools.cpus_of_promise_on(tuple(plan_part.to_nodes), after, host, guest)
@@ -170,7 +170,7 @@ class MovePromises:
             groups,
             plan_part.mem_nodes,
             cpus,
-            written_set=Cpuset(written_cpus, frozenset()),
+            written_cpus=written_cpus,
             root=self._root,
             limits=guest_move.PageMoveLimits(
                 bytes_per_sec=max(1, rebalance_options.bytes_per_sec // memory_move_count),

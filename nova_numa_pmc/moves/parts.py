@@ -10,7 +10,6 @@ from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.host import holding
-from nova_numa_pmc.host.cpusets import Cpuset
 from nova_numa_pmc.host.page_moves import guest_move, page_mover
 from nova_numa_pmc.record import Record
 
@@ -76,7 +75,7 @@ class CpuMove:
             self._changes = holding.hold(
                 self._groups,
                 self._cpus,
-                written_set=Cpuset(self._written_cpus, frozenset()),
+                written_cpus=self._written_cpus,
                 write=self._kernel.write,
             ).changes
         self.progress = guest_move.Progress(guest_move.DONE)

@@ -18,7 +18,6 @@ from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.core.token_bucket import TokenBucket
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
 from nova_numa_pmc.host import cgroups, holding
-from nova_numa_pmc.host.cpusets import Cpuset
 from nova_numa_pmc.host.page_moves import mappings, node_room
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.host.page_moves.page_mover import PageMover
@@ -116,7 +115,7 @@ class GuestMove:
         groups: cgroups.GuestGroups,
         mems: Collection[int],
         cpus: frozenset[int] | None = None,
-        written_set: Cpuset | None = None,
+        written_cpus: frozenset[int] = frozenset(),
         limits: PageMoveLimits | None = None,
         mem_node_bytes: Sequence[int] = (),
         root: str = '/',
@@ -127,9 +126,9 @@ class GuestMove:
 
         :param mems: ids of the nodes that the memory goes to; at least one
         :param cpus: CPUs to hold the guest to; None to leave its CPUs as they are
-        :param written_set: the cpuset that the hook or an earlier move has written, and that may
-            therefore be changed. ``cpuset.mems`` is only written to unbind memory that
-            ``written_set`` binds, or to move a small remainder where move_pages(2) is denied
+        :param written_cpus: the CPUs that the hook or an earlier move has written, and that may
+            therefore be changed. ``cpuset.mems`` is only written to move a small remainder where
+            move_pages(2) is denied
         :param mem_node_bytes: bytes promised on each of ``mems``, by which the memory is divided
             among them; empty: in equal parts
         :param clock: function that returns monotonic time in seconds
@@ -145,7 +144,7 @@ class GuestMove:
         self._mems = tuple(mems)
         self._mem_node_bytes = tuple(mem_node_bytes)
         self._cpus = cpus
-        self._written_set = written_set or Cpuset(frozenset(), frozenset())
+        self._written_cpus = written_cpus
         self._limits = limits or PageMoveLimits()
         for node in self._mems:
             node_room.available_bytes(node, root)
@@ -212,13 +211,9 @@ class GuestMove:
     def _hold_cpus(self) -> None:
         if self._cpus:
             self.applied = holding.hold(
-                self._groups, self._cpus, written_set=self._written_set, write=self._kernel.write
+                self._groups, self._cpus, written_cpus=self._written_cpus, write=self._kernel.write
             )
-            self._written_set = self._written_set._replace(cpus=self._cpus)
-        # Pages cannot be moved to a node that the guest is not bound to.
-        if self._written_set.mems:
-            holding.unbind_memory(self._groups, self._written_set.mems, write=self._kernel.write)
-            self._written_set = self._written_set._replace(mems=frozenset())
+            self._written_cpus = self._cpus
 
     def _walk_until_done(self) -> Generator[None, None, str]:
         bucket = TokenBucket(self._limits.bytes_per_sec, self._limits.batch_bytes, self._clock())
@@ -339,7 +334,7 @@ class GuestMove:
         return (
             elsewhere_bytes is not None
             and elsewhere_bytes <= holding.FETCH_MAX_BYTES
-            and bool(self._written_set.cpus)
+            and bool(self._written_cpus)
         )
 
     def _fetch_by_mems(self) -> str:
@@ -347,9 +342,9 @@ class GuestMove:
         elsewhere_bytes = self._bytes_elsewhere() or 0
         held = holding.hold(
             self._groups,
-            self._written_set.cpus,
+            self._written_cpus,
             frozenset(self._mems),
-            written_set=self._written_set,
+            written_cpus=self._written_cpus,
             huge_by_node={},
             write=self._kernel.write,
         )

@@ -23,7 +23,6 @@ import labguests
 
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.host import cgroups, cpusets
-from nova_numa_pmc.host.cpusets import Cpuset
 from nova_numa_pmc.host.page_moves import guest_move
 
 PROBE = labguests.ROOT / 'labprobe'
@@ -47,7 +46,7 @@ def move(request):
         groups,
         (request['node'],),
         parse_cpulist(cpus) if cpus else None,
-        written_set=Cpuset(parse_cpulist(ours), frozenset()),
+        written_cpus=parse_cpulist(ours),
         limits=limits,
     )
     cancel_at = request.get('cancel_after_mib', 1 << 40) << 20

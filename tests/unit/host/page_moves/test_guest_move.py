@@ -20,7 +20,7 @@ from nova_numa_pmc.exceptions import (
     PinnedByOthers,
 )
 from nova_numa_pmc.host import cgroups, holding
-from nova_numa_pmc.host.cpusets import Cpuset, read_cpusets
+from nova_numa_pmc.host.cpusets import read_cpusets
 from nova_numa_pmc.host.page_moves import guest_move, move_pages
 from nova_numa_pmc.host.page_moves.kernel_calls import KernelCalls
 from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
@@ -319,7 +319,7 @@ class GuestMoveTest(unittest.TestCase):
             if mover.progress.state == guest_move.MOVING:
                 self.clock.sleep(mover.step().wait_s)
         del mover
-        end = self.run_to_end(self.mover(written_set=Cpuset(CPUS, frozenset())))
+        end = self.run_to_end(self.mover(written_cpus=CPUS))
         left = [at for at, node in enumerate(self.memory.nodes) if node not in (HOME, None)]
         # A pinned page may hold back its huge page, but nothing else.
         self.assertLessEqual(
@@ -332,19 +332,6 @@ class GuestMoveTest(unittest.TestCase):
             [node is None for node in nodes], [node is None for node in self.memory.nodes]
         )
         self.assertEqual(format_cpulist(CPUS), self.tree.held())
-
-    def test_a_move_unbinds_a_bound_guest(self):
-        self.guest([AWAY] * 40)
-        written_set = Cpuset(frozenset({2, 3}), frozenset({AWAY}))
-        holding.hold(
-            self.groups, written_set.cpus, written_set.mems, stay_bound=True, write=self.tree.write
-        )
-        mover = self.mover(written_set=written_set)
-        mover.step()
-        self.assertEqual('0-1', self.tree.held('mems'))
-        end = self.run_to_end(mover)
-        self.assertEqual(guest_move.DONE, end.state)
-        self.assertEqual('0-1', self.tree.held('mems'))
 
     def test_without_the_call_a_write_fetches_what_is_little(self):
         self.guest([AWAY] * 40)
