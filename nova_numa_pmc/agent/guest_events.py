@@ -80,9 +80,9 @@ class GuestEvents:
         """Collect the pending events without waiting."""
         names: set[str] = set()
         if self._listener is not None:
-            for change in self._listener.pop_events():
-                self.guests.update(change)
-                names.add(change.name)
+            for guest_event in self._listener.pop_events():
+                self.guests.update(guest_event)
+                names.add(guest_event.name)
             self._log_source()
         if self._inotify is not None:
             self._watch_directory(self._inotify)
@@ -133,7 +133,7 @@ class GuestEvents:
         source = self.source
         if source != self._logged_source and libvirt_events.CONNECTING not in source:
             self._logged_source = source
-            self._log.info('guest changes come from %s', source)
+            self._log.info('learns of guests from %s', source)
 
     def _watch_directory(self, watcher: inotify.Inotify) -> None:
         if self._directory is not None:

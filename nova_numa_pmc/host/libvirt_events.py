@@ -68,7 +68,7 @@ NOT_INSTALLED = (
 
 
 class GuestEvent(Record):
-    """A change of a domain, with its guest once the live XML has been read.
+    """An event about a domain, with its guest once the live XML has been read.
 
     :param guest: the guest that the XML describes, without its process; None if the XML has not
         been read yet or cannot be
@@ -230,8 +230,8 @@ class Listener:
                 guest = guests.parse(connection.lookupByName(name).XMLDesc(0).encode())
             self._queue(GuestEvent(name, guest, identity))
 
-    def _queue(self, change: GuestEvent) -> None:
-        self._events.append(change)
+    def _queue(self, event: GuestEvent) -> None:
+        self._events.append(event)
         _poke(self._wakeup_write_fd)
 
     def _set_problem(self, text: str) -> None:

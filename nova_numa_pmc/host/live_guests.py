@@ -57,10 +57,10 @@ class LiveGuests:
         #: {name: identity of the status file for which the XML was last requested}
         self._requested: dict[str, Identity | None] = {}
 
-    def update(self, change: libvirt_events.GuestEvent) -> None:
+    def update(self, event: libvirt_events.GuestEvent) -> None:
         """Store the guest that libvirt's XML describes."""
-        if change.guest is not None:
-            self._live[change.name] = change
+        if event.guest is not None:
+            self._live[event.name] = event
 
     def read(self) -> tuple[list[model.Guest], list[str]]:
         """Return (guests sorted by file name, problems), as :meth:`guests.StatusFiles.read`."""
@@ -88,14 +88,14 @@ class LiveGuests:
 
         Otherwise return None and request the XML, once for each version.
         """
-        change = self._live.get(name)
+        event = self._live.get(name)
         if (
-            change is not None
-            and change.identity == identity
-            and change.guest is not None
-            and change.guest.name == name
+            event is not None
+            and event.identity == identity
+            and event.guest is not None
+            and event.guest.name == name
         ):
-            return change.guest
+            return event.guest
         if self._listener is not None and self._requested.get(name) != identity:
             self._requested[name] = identity
             self._listener.request_xml(name)

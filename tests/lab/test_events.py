@@ -74,9 +74,9 @@ def test_the_agent_works_while_libvirtd_is_stopped(agent):
         agent.run('systemctl kill -s CONT libvirtd')
     agent.until(lambda: agent.published()[0]['guests_by'], lambda by: by == 'libvirt')
     assert agent.lab.running() == ['g']
-    messages = [line for line in agent.journal() if line.startswith('guest changes come from')]
+    messages = [line for line in agent.journal() if line.startswith('learns of guests from')]
     assert messages == [
-        'guest changes come from libvirt',
-        'guest changes come from status files: libvirt does not answer',
-        'guest changes come from libvirt',
+        'learns of guests from libvirt',
+        'learns of guests from status files: libvirt does not answer',
+        'learns of guests from libvirt',
     ], messages

@@ -183,9 +183,9 @@ class WatchingTest(unittest.TestCase):
                 self.heard()
         self.assertEqual(
             [
-                'guest changes come from libvirt',
-                'guest changes come from status files: libvirt does not answer',
-                'guest changes come from libvirt',
+                'learns of guests from libvirt',
+                'learns of guests from status files: libvirt does not answer',
+                'learns of guests from libvirt',
             ],
             [record.getMessage() for record in logs.records],
         )
