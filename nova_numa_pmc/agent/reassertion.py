@@ -329,10 +329,7 @@ def _hold_groups(
     for written_cpus in written_sets:
         others = frozenset(groups_set_by_others(groups, cpusets, cpus, written_cpus))
         changes += holding.hold(
-            groups,
-            cpus,
-            written_cpus=written_cpus,
-            set_by_others=set_by_others | others,
+            groups, cpus, written_cpus=written_cpus, set_by_others=set_by_others | others
         ).changes
     return changes
 

@@ -8,9 +8,9 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.core.rebalance import plan_records, planner, rebalance_memory_format
+from nova_numa_pmc.core.rebalance import plan_records, planner, planner_state_format
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
-from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory, without_guests
+from nova_numa_pmc.core.rebalance.planner_state import PlannerState, without_guests
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.moves import situations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from nova_numa_pmc.problem_log import ProblemLog
     from nova_numa_pmc.sampling import Sampler
 
-#: The rebalancer's memory in the state directory, which outlasts a restart of the agent.
+#: File in the state directory with the planner's state, which outlasts a restart of the agent.
 FILE = 'rebalance-memory'
 _SIZE_MAX_BYTES = 4 << 20
 
 
 class Rebalancer:
-    """Plans moves from a tick, logs or enqueues them, and keeps the memory of the planner."""
+    """Plans moves from a tick, logs or enqueues them, and keeps the state of the planner."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Rebalancer:
         self._root = root
         self._log = log
         self._problem_log = problem_log
-        self._memory: RebalanceMemory | None = None
+        self._planner_state: PlannerState | None = None
         #: The plan that was last logged: the kind of each move, and its guests with their nodes.
         self._logged: tuple[
             tuple[str, tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]], ...
@@ -60,27 +60,27 @@ class Rebalancer:
         :param sampler: the sampler that took the sample
         """
         assert tick.sample is not None and tick.host_promises is not None
-        if self._memory is None:
-            self._memory = self._load()
+        if self._planner_state is None:
+            self._planner_state = self._load()
         if self._executor.failed:
-            self._memory = without_guests(self._memory, self._executor.failed)
+            self._planner_state = without_guests(self._planner_state, self._executor.failed)
             self._executor.failed.clear()
         if self._executor.busy or not tick.sample.elapsed_s:
             return
-        plan, memory = planner.plan(
+        plan, state = planner.plan(
             self._situation(tick, sampler),
-            self._memory,
+            self._planner_state,
             self.options.rebalance_options,
             tick.sample.elapsed_s,
             tick.now.boottime_ns / 1e9,
         )
-        if not plan.moves:  # otherwise, the memory assumes that the moves are made
-            self._memory = memory
+        if not plan.moves:  # otherwise, the state assumes that the moves are made
+            self._planner_state = state
         if self.options.rebalance == agent_conf.DRY_RUN:
             self._log_plan(plan)
             return
-        self._save(memory)
-        self._memory = memory  # a move that cannot be saved is neither made nor counted
+        self._save(state)
+        self._planner_state = state  # a move that cannot be saved is neither made nor counted
         self._problem_log.log_problems(
             'rebalance: ' + explain_remark(remark)
             for remark in plan.remarks
@@ -117,25 +117,25 @@ class Rebalancer:
         if not moves:
             self._log.info('dry run: nothing would be moved now')
 
-    def _load(self) -> RebalanceMemory:
+    def _load(self) -> PlannerState:
         try:
             data = state_files.read(self._directory, FILE, _SIZE_MAX_BYTES)
             saved = json.loads(data) if data else {}
             if saved.get('boot_id') != files.read_boot_id(self._root):
-                return RebalanceMemory()  # the times in the file are those of another boot
-            return rebalance_memory_format.from_data(saved['memory'])
+                return PlannerState()  # the times in the file are those of another boot
+            return planner_state_format.from_data(saved['memory'])
         except (ValueError, AttributeError, KeyError, RecursionError, StateError) as error:
             self._log.warning(
                 '%s: %s: the regret of moves starts from zero again',
                 os.path.join(self._directory, FILE),
                 error,
             )
-            return RebalanceMemory()
+            return PlannerState()
 
-    def _save(self, memory: RebalanceMemory) -> None:
+    def _save(self, state: PlannerState) -> None:
         saved = {
             'boot_id': files.read_boot_id(self._root),
-            'memory': rebalance_memory_format.to_data(memory),
+            'memory': planner_state_format.to_data(state),
         }
         state_files.write(self._directory, FILE, json.dumps(saved).encode())
 

@@ -396,7 +396,10 @@ def _memory_steps(
         ]
         steps += _handover_steps(groups, cpusets, (mems,), 'mems')
     elif elsewhere_bytes:
-        steps += [(main_file, format_cpulist(mems)), (main_file, _main_unbound_text(groups, cpusets))]
+        steps += [
+            (main_file, format_cpulist(mems)),
+            (main_file, _main_unbound_text(groups, cpusets)),
+        ]
     if needs_migrate:
         steps.append((migrate_file, _read_migrate(migrate_file)))
     return BOUND if stay_bound else MOVED if elsewhere_bytes else LOCAL, elsewhere_bytes, steps

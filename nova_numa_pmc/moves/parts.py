@@ -73,10 +73,7 @@ class CpuMove:
             )
         else:
             self._changes = holding.hold(
-                self._groups,
-                self._cpus,
-                written_cpus=self._written_cpus,
-                write=self._kernel.write,
+                self._groups, self._cpus, written_cpus=self._written_cpus, write=self._kernel.write
             ).changes
         self.progress = guest_move.Progress(guest_move.DONE)
         return self.progress

@@ -31,7 +31,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..'
 from nova_numa_pmc.core import pressure
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.host_model import HostModel  # noqa: E402
-from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
+from nova_numa_pmc.core.rebalance.planner_state import PlannerState
 from tests.bench.exact_rebalance import EQUAL_CORES, EQUAL_RATIO, Search  # noqa: E402
 from tests.sim.constant import GIB, ConstantHost, guest_load  # noqa: E402
 from tests.sim.loads import SimulatedLoad, total_cost  # noqa: E402
@@ -118,13 +118,13 @@ def bound(host):
 
 def plan_many_guests(ticks=40):
     """Plan for 1,000 guests, make the moves, and continue."""
-    host, memory = large_host(random.Random(1)), RebalanceMemory()
+    host, state = large_host(random.Random(1)), PlannerState()
     options = plan_records.RebalanceOptions(bytes_per_tick=64 * GIB, moves_per_hour=1000)
     cpu_ms, wall_ms, losses, guests_moved, size = [], [], [], 0, 0
     for tick in range(ticks):
         seen = host.situation()
         wall, cpu = time.perf_counter(), time.process_time()
-        plan, memory = planner.plan(seen, memory, options, 5.0, 5.0 * tick)
+        plan, state = planner.plan(seen, state, options, 5.0, 5.0 * tick)
         cpu_ms.append(1000 * (time.process_time() - cpu))
         wall_ms.append(1000 * (time.perf_counter() - wall))
         losses.append(plan.loss_cores)

@@ -4,7 +4,7 @@
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains, pressure
 from nova_numa_pmc.core.rebalance import plan_records, planner
-from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
+from nova_numa_pmc.core.rebalance.planner_state import PlannerState
 from tests.fixtures.model_records import GIB
 
 LINE_BYTES = 64
@@ -107,20 +107,20 @@ class ConstantHost:
             ]
         return sum(move.to_move_bytes for move in plan.moves)
 
-    def run(self, options, ticks, elapsed_s=5.0, noise=None, memory=None):
-        """Plan and make moves; return (plans, memory).
+    def run(self, options, ticks, elapsed_s=5.0, noise=None, state=None):
+        """Plan and make moves; return (plans, state).
 
         :param noise: ``noise(guest, tick)`` returns the guest as measured in a tick
         """
-        plans, memory = [], memory or RebalanceMemory()
+        plans, state = [], state or PlannerState()
         for tick in range(ticks):
             seen = [noise(guest, tick) for guest in self.guests] if noise else None
-            plan, memory = planner.plan(
-                self.situation(seen), memory, options, elapsed_s, 1000.0 + tick * elapsed_s
+            plan, state = planner.plan(
+                self.situation(seen), state, options, elapsed_s, 1000.0 + tick * elapsed_s
             )
             self.make(plan)
             plans.append(plan)
-        return plans, memory
+        return plans, state
 
     @staticmethod
     def _moved(guest, part):

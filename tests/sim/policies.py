@@ -3,7 +3,7 @@
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import plan_records, planner
-from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
+from nova_numa_pmc.core.rebalance.planner_state import PlannerState
 
 
 def situation(host, rng=None, noise=0.0):
@@ -111,13 +111,13 @@ class PlannerPolicy:
 
     def __init__(self, options=None):
         self.options = options or plan_records.RebalanceOptions()
-        self.memory = RebalanceMemory()
+        self.state = PlannerState()
         self.kinds = {}
 
     def tick(self, host, now_s, elapsed_s, rng, noise):
         """Examine one interval and apply the plan."""
-        plan, self.memory = planner.plan(
-            situation(host, rng, noise), self.memory, self.options, elapsed_s, now_s
+        plan, self.state = planner.plan(
+            situation(host, rng, noise), self.state, self.options, elapsed_s, now_s
         )
         by_name = {guest.name: guest for guest in host.guests}
         for move in plan.moves:

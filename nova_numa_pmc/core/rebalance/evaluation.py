@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import losses, plan_records
-from nova_numa_pmc.core.rebalance.rebalance_memory import Trial, TrialPart
+from nova_numa_pmc.core.rebalance.planner_state import Trial, TrialPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from nova_numa_pmc.core.rebalance.host_model import HostModel
     from nova_numa_pmc.core.rebalance.layout import GuestModel, Place, Proposal
-    from nova_numa_pmc.core.rebalance.rebalance_memory import RegretKey
+    from nova_numa_pmc.core.rebalance.planner_state import RegretKey
 
     #: For each guest, its uuid and its new place in positions, in an order that does not depend on
     #: that of the proposal. A RegretKey has node ids instead, because it is kept between ticks.

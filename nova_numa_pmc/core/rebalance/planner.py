@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decide which guests to move, and when a move pays.
 
-:func:`plan` is called once per interval, with the measurements and the memory that the last call
+:func:`plan` is called once per interval, with the measurements and the state that the last call
 returned. :func:`propose` lists the moves that would pay now, regardless of regret.
 """
 
@@ -23,21 +23,21 @@ from nova_numa_pmc.core.rebalance.evaluation import (
 )
 from nova_numa_pmc.core.rebalance.host_model import HostModel
 from nova_numa_pmc.core.rebalance.layout import Place
-from nova_numa_pmc.core.rebalance.proposals import proposals
-from nova_numa_pmc.core.rebalance.rebalance_memory import (
-    RebalanceMemory,
+from nova_numa_pmc.core.rebalance.planner_state import (
+    PlannerState,
     Regret,
     after_interval,
     caution_factors,
     with_move_recorded,
 )
+from nova_numa_pmc.core.rebalance.proposals import proposals
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from nova_numa_pmc.core.rebalance.evaluation import ProposalKey
     from nova_numa_pmc.core.rebalance.layout import Proposal
-    from nova_numa_pmc.core.rebalance.rebalance_memory import RegretKey
+    from nova_numa_pmc.core.rebalance.planner_state import RegretKey
 
 #: The most regrets that are kept between ticks.
 REGRETS_MAX = 256
@@ -52,11 +52,11 @@ PROPOSED_MAX = 200
 
 def plan(
     situation: plan_records.Situation,
-    memory: RebalanceMemory,
+    state: PlannerState,
     rebalance_options: plan_records.RebalanceOptions,
     elapsed_s: float,
     now_s: float,
-) -> tuple[plan_records.Plan, RebalanceMemory]:
+) -> tuple[plan_records.Plan, PlannerState]:
     """Decide which guests to move now.
 
     In each interval, the regret of each candidate becomes R ← max(0, R + (G − min_gain_cores) ·
@@ -67,31 +67,31 @@ def plan(
     others are then evaluated again as if it had been made, and their regret is reduced in
     proportion to what they would still gain.
 
-    :param memory: the memory that the last call returned, or an empty one in the first call
+    :param state: the state that the last call returned, or an empty one in the first call
     :param elapsed_s: length of the measured interval [s]
     :param now_s: time of a clock that does not jump [s]
-    :returns: (plan, memory for the next call). The memory presumes that all moves are made; for
-        those that are not, call :func:`rebalance_memory.without_guests`
+    :returns: (plan, state for the next call). The state presumes that all moves are made; for
+        those that are not, call :func:`planner_state.without_guests`
     """
     elapsed_s = min(max(0.0, elapsed_s), rebalance_options.interval_max_s)
     host_model = HostModel(situation, rebalance_options)
-    memory = after_interval(memory, host_model, elapsed_s, now_s, rebalance_options)
-    candidates = _candidates_with_regrets(host_model, memory, elapsed_s)
+    state = after_interval(state, host_model, elapsed_s, now_s, rebalance_options)
+    candidates = _candidates_with_regrets(host_model, state, elapsed_s)
     loss_before = host_model.host_loss.loss()
     moves: list[plan_records.Move] = []
     exceeded_budgets: set[str] = set()
     while True:
-        best = _best_due_candidate(host_model, candidates, memory, exceeded_budgets)
+        best = _best_due_candidate(host_model, candidates, state, exceeded_budgets)
         if best is None:
             break
         moves.append(as_move(host_model, best))
-        memory = with_move_recorded(memory, moves[-1], open_trial(host_model, best, now_s), now_s)
+        state = with_move_recorded(state, moves[-1], open_trial(host_model, best, now_s), now_s)
         host_model.apply(best.proposal)
         candidates = [candidate for candidate in candidates if not best.overlaps(candidate)]
         for candidate in candidates:
             candidate.fresh = False
     candidates = [candidate for candidate in candidates if _refresh(host_model, candidate)]
-    memory = memory._replace(
+    state = state._replace(
         regrets=tuple(
             Regret(regret_key(host_model, candidate.proposal), candidate.regret_core_sec)
             for candidate in candidates
@@ -101,8 +101,8 @@ def plan(
         tuple(moves),
         loss_before,
         host_model.host_loss.loss(),
-        _remarks(host_model, memory, exceeded_budgets),
-    ), memory
+        _remarks(host_model, state, exceeded_budgets),
+    ), state
 
 
 def propose(
@@ -144,16 +144,16 @@ def propose(
         tuple(moves),
         loss_before,
         host_model.host_loss.loss(),
-        _remarks(host_model, RebalanceMemory(), ()),
+        _remarks(host_model, PlannerState(), ()),
     )
 
 
 def _candidates_with_regrets(
-    host_model: HostModel, memory: RebalanceMemory, elapsed_s: float
+    host_model: HostModel, state: PlannerState, elapsed_s: float
 ) -> list[MoveCandidate]:
     """Evaluate new proposals and those with regrets, and return those nearest to being due."""
     recalled_regrets = [
-        (_recall_proposal(host_model, regret.key), regret.core_sec) for regret in memory.regrets
+        (_recall_proposal(host_model, regret.key), regret.core_sec) for regret in state.regrets
     ]
     known_regrets = {
         proposal_key(proposal): core_sec for proposal, core_sec in recalled_regrets if proposal
@@ -217,7 +217,7 @@ def _recall_proposal(host_model: HostModel, key: RegretKey) -> Proposal | None:
 def _best_due_candidate(
     host_model: HostModel,
     candidates: list[MoveCandidate],
-    memory: RebalanceMemory,
+    state: PlannerState,
     exceeded_budgets: set[str],
 ) -> MoveCandidate | None:
     """Return the best candidate that is due and within the budgets; None if there is none.
@@ -227,9 +227,9 @@ def _best_due_candidate(
 
     :param exceeded_budgets: set to which the budgets that held candidates back are added by name
     """
-    factors, rebalance_options = caution_factors(memory), host_model.rebalance_options
+    factors, rebalance_options = caution_factors(state), host_model.rebalance_options
     while True:
-        gains_soon = _gains_due_soon(host_model, candidates, memory)
+        gains_soon = _gains_due_soon(host_model, candidates, state)
         due_candidates = []
         for candidate in candidates:
             has_gain = (
@@ -237,7 +237,7 @@ def _best_due_candidate(
             )
             if not has_gain or _missing_regret(candidate, factors) > 0:
                 continue
-            budget = _exceeded_budget(candidate, memory, rebalance_options)
+            budget = _exceeded_budget(candidate, state, rebalance_options)
             if budget:
                 exceeded_budgets.add(budget)
             else:
@@ -259,16 +259,16 @@ def _missing_regret(candidate: MoveCandidate, factors: Mapping[str, float]) -> f
 
 
 def _gains_due_soon(
-    host_model: HostModel, candidates: Iterable[MoveCandidate], memory: RebalanceMemory
+    host_model: HostModel, candidates: Iterable[MoveCandidate], state: PlannerState
 ) -> dict[tuple[int, ...], float]:
     """Return {positions: gain of the best move from these that is due now or soon}."""
-    factors = caution_factors(memory)
+    factors = caution_factors(state)
     return _best_gain_by_place(
         candidate
         for candidate in candidates
         if candidate.gain_cores >= host_model.min_gain_cores
         and _missing_regret(candidate, factors) <= DUE_SOON_S * candidate.gain_cores
-        and _exceeded_budget(candidate, memory, host_model.rebalance_options)
+        and _exceeded_budget(candidate, state, host_model.rebalance_options)
         != plan_records.MOVES_PER_HOUR
     )
 
@@ -310,21 +310,19 @@ def _is_superfluous(candidate: MoveCandidate, gains_soon: Mapping[tuple[int, ...
 
 
 def _exceeded_budget(
-    candidate: MoveCandidate,
-    memory: RebalanceMemory,
-    rebalance_options: plan_records.RebalanceOptions,
+    candidate: MoveCandidate, state: PlannerState, rebalance_options: plan_records.RebalanceOptions
 ) -> str:
     """Return the name of the budget that a candidate would exceed; empty if there is none."""
     count = len(candidate.proposal)
     if not candidate.to_move_bytes:
-        is_exceeded = len(memory.changed_s) + count > rebalance_options.changes_per_hour
+        is_exceeded = len(state.changed_s) + count > rebalance_options.changes_per_hour
         return plan_records.CHANGES_PER_HOUR if is_exceeded else ''
-    if len(memory.moved_s) + count > rebalance_options.moves_per_hour:
+    if len(state.moved_s) + count > rebalance_options.moves_per_hour:
         return plan_records.MOVES_PER_HOUR
-    is_alone = candidate.to_move_bytes > rebalance_options.bytes_per_tick and not memory.owed_bytes
+    is_alone = candidate.to_move_bytes > rebalance_options.bytes_per_tick and not state.owed_bytes
     if (
         not is_alone
-        and memory.owed_bytes + candidate.to_move_bytes > rebalance_options.bytes_per_tick
+        and state.owed_bytes + candidate.to_move_bytes > rebalance_options.bytes_per_tick
     ):
         return plan_records.BYTES_PER_TICK
     return ''
@@ -346,15 +344,15 @@ def _refresh(host_model: HostModel, candidate: MoveCandidate) -> bool:
 
 
 def _remarks(
-    host_model: HostModel, memory: RebalanceMemory, exceeded_budgets: Collection[str]
+    host_model: HostModel, state: PlannerState, exceeded_budgets: Collection[str]
 ) -> tuple[model.Reason, ...]:
     """Return remarks on budgets that held moves back, and on parts that are unknown."""
     remarks = []
     for name in sorted(exceeded_budgets):
         used_amount = {
-            plan_records.BYTES_PER_TICK: memory.owed_bytes,
-            plan_records.MOVES_PER_HOUR: len(memory.moved_s),
-            plan_records.CHANGES_PER_HOUR: len(memory.changed_s),
+            plan_records.BYTES_PER_TICK: state.owed_bytes,
+            plan_records.MOVES_PER_HOUR: len(state.moved_s),
+            plan_records.CHANGES_PER_HOUR: len(state.changed_s),
         }[name]
         remarks.append(model.Reason(plan_records.BUDGET, (('of', name), ('used', used_amount))))
     unknown_nodes = host_model.node_ids(

@@ -99,7 +99,7 @@ class SuspendedMoveTest(RebalancingCase):
             for tick_number in range(3):
                 self.load_node_0(5 * tick_number)
                 self.tick(agent, 5 * tick_number, realtime_s=1000.0 + tick_number * realtime_s)
-                plans.append(agent._rebalancer._memory)
+                plans.append(agent._rebalancer._planner_state)
             moved.append(plans)
         self.assertEqual(*moved)
 

@@ -80,12 +80,12 @@ class RebalancingTest(RebalancingCase):
                 self.assertIsNone(agent.step())
         self.assertIn('rebalancing failed: %s' % path, ' '.join(logs.output))
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
-        kept = agent._rebalancer._memory
+        kept = agent._rebalancer._planner_state
         self.assertEqual(((), ()), (kept.moved_s, kept.trials))
         os.rmdir(path)
         self.load_node_0(60)
         self.tick(agent, 60)
-        self.assertEqual(1, len(agent._rebalancer._memory.moved_s))
+        self.assertEqual(1, len(agent._rebalancer._planner_state.moved_s))
         self.finish_move(agent)
         self.assertIn(self.AWAY, self.places().values())
 

@@ -75,12 +75,7 @@ class HoldTest(TreeTestCase):
             with self.subTest(before=before, ours=ours):
                 tree, groups = self.tree(2, NESTED)
                 tree.write(os.path.join(tree.parent, 'cpuset.cpus'), before)
-                holding.hold(
-                    groups,
-                    NODE1,
-                    write=self.logged(tree),
-                    written_cpus=ours,
-                )
+                holding.hold(groups, NODE1, write=self.logged(tree), written_cpus=ours)
                 self.assertEqual(
                     ('2-3', after), (tree.held(), tree.read(tree.parent, 'cpuset.cpus'))
                 )
@@ -274,11 +269,7 @@ class HoldTest(TreeTestCase):
                 holding.unbind_memory(groups, TO_NODE1, write=self.logged(tree))
                 self.assertEqual('0-1', tree.held('mems'))
                 holding.hold(
-                    groups,
-                    NODE0,
-                    frozenset({0}),
-                    write=self.logged(tree),
-                    written_cpus=NODE1,
+                    groups, NODE0, frozenset({0}), write=self.logged(tree), written_cpus=NODE1
                 )
                 self.assertEqual('0-1', tree.held('mems'))
                 self.assertEqual(
@@ -323,11 +314,7 @@ class HoldTest(TreeTestCase):
                 self.assertEqual(holding.BOUND, applied.memory_outcome)
                 self.assertEqual({'0'}, {text for path, text in self.log if path.endswith('mems')})
                 applied = holding.hold(
-                    groups,
-                    NODE0,
-                    frozenset({1}),
-                    write=self.logged(tree),
-                    written_cpus=NODE0,
+                    groups, NODE0, frozenset({1}), write=self.logged(tree), written_cpus=NODE0
                 )
                 self.assertEqual(holding.NOT_REQUESTED, applied.memory_outcome)
 
@@ -356,9 +343,7 @@ class HoldTest(TreeTestCase):
         for directory in [*tree.children, tree.parent, tree.scope]:
             # CPUs 2-3 were offline once.
             tree.write_file(os.path.join(directory, 'cpuset.cpus'), '0-1\n')
-        holding.hold(
-            groups, NODE1, written_cpus=NODE0, write=self.logged(tree)
-        )
+        holding.hold(groups, NODE1, written_cpus=NODE0, write=self.logged(tree))
         self.assertEqual([('cpuset.cpus', '0-3'), ('libvirt/cpuset.cpus', '0-3')], self.log[:2])
         self.assertEqual('0-3', tree.read(tree.parent, 'cpuset.cpus'))
         self.assertEqual('2-3', tree.read(tree.emulator, 'cpuset.cpus'))

@@ -5,7 +5,7 @@ import unittest
 
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
-from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
+from nova_numa_pmc.core.rebalance.planner_state import PlannerState
 from nova_numa_pmc.model import Reason
 from tests.sim.constant import GIB, ConstantHost, guest_load
 
@@ -55,7 +55,7 @@ class ExplainTest(unittest.TestCase):
     def test_each_remark_on_a_plan_has_words(self):
         host = ConstantHost((4, 4), (GIB,) * 2, [])
         plan, _ = planner.plan(
-            host.situation(), RebalanceMemory(), plan_records.RebalanceOptions(), 5.0, 0.0
+            host.situation(), PlannerState(), plan_records.RebalanceOptions(), 5.0, 0.0
         )
         self.assertEqual(
             ['bandwidth left out: traffic or maximum is unknown on some nodes'],

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings, strategies as st
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import plan_records, planner
-from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
+from nova_numa_pmc.core.rebalance.planner_state import PlannerState
 from tests.fixtures.model_records import GIB, PLACEMENT_OPTIONS, guest, node_view, view_of_nodes
 from tests.sim.constant import slit_latencies_ns
 
@@ -113,7 +113,7 @@ class JustPlacedTest(unittest.TestCase):
         for plan in (
             planner.propose(situation, options),
             planner.propose(situation, options, 86400.0),
-            planner.plan(situation, RebalanceMemory(), options, INTERVAL_S, 0.0)[0],
+            planner.plan(situation, PlannerState(), options, INTERVAL_S, 0.0)[0],
         ):
             self.assertEqual((), plan.moves)
 

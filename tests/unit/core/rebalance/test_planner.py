@@ -5,9 +5,9 @@ import json
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import plan_records, planner, rebalance_memory_format
-from nova_numa_pmc.core.rebalance.rebalance_memory import (
-    RebalanceMemory,
+from nova_numa_pmc.core.rebalance import plan_records, planner, planner_state_format
+from nova_numa_pmc.core.rebalance.planner_state import (
+    PlannerState,
     caution_factors,
     without_guests,
 )
@@ -187,19 +187,19 @@ class WidenTest(unittest.TestCase):
 
     def test_a_widened_guest_goes_home_when_there_is_room(self):
         host = self.host()
-        _, memory = host.run(OPTIONS, 20)
+        _, state = host.run(OPTIONS, 20)
         host.guests[1:] = [
             guest._replace(demand_cores=0.5, served_cores=0.5) for guest in host.guests[1:]
         ]
-        plans, _ = host.run(OPTIONS, 60, memory=memory)
+        plans, _ = host.run(OPTIONS, 60, state=state)
         self.assertEqual(['narrow'], kinds(plans))
         self.assertEqual((0,), host.guests[0].held_nodes)
 
     def test_a_guest_stays_wide_where_its_home_would_be_crowded(self):
         host = self.host()
-        _, memory = host.run(OPTIONS, 20)
+        _, state = host.run(OPTIONS, 20)
         host.guests[1] = host.guests[1]._replace(demand_cores=1.1, served_cores=1.1)
-        plans, _ = host.run(OPTIONS, 60, memory=memory)
+        plans, _ = host.run(OPTIONS, 60, state=state)
         self.assertEqual([], kinds(plans))
 
     def test_a_guest_of_two_nodes_goes_home_when_they_have_room_together(self):
@@ -235,7 +235,7 @@ class WidenTest(unittest.TestCase):
             for waiting, wanted in ((bursting, {'widen'}), (calm, set())):
                 with self.subTest(cores=cores, waiting=waiting):
                     seen = host.situation()._replace(waiting_cores=((0, waiting), (1, waiting)))
-                    plan, _ = planner.plan(seen, RebalanceMemory(), OPTIONS, TICK_S, 0.0)
+                    plan, _ = planner.plan(seen, PlannerState(), OPTIONS, TICK_S, 0.0)
                     self.assertEqual(wanted, set(kinds([plan])))
 
     def test_bursts_of_full_nodes_are_not_shared_where_accesses_are_not_counted(self):
@@ -245,7 +245,7 @@ class WidenTest(unittest.TestCase):
             .situation()
             ._replace(waiting_cores=((0, 1.0), (1, 1.0)))
         )
-        plan, _ = planner.plan(seen, RebalanceMemory(), OPTIONS, TICK_S, 0.0)
+        plan, _ = planner.plan(seen, PlannerState(), OPTIONS, TICK_S, 0.0)
         self.assertEqual((), plan.moves)
 
     def test_no_guest_is_widened_where_the_option_forbids_it(self):
@@ -284,7 +284,7 @@ class LeftAloneTest(unittest.TestCase):
         guests = skewed().guests
         unknown = [guest._replace(demand_cores=None, served_cores=None) for guest in guests]
         seen = skewed().situation()._replace(guests=tuple(unknown))
-        plan, _ = planner.plan(seen, RebalanceMemory(), OPTIONS, 60.0, 0.0)
+        plan, _ = planner.plan(seen, PlannerState(), OPTIONS, 60.0, 0.0)
         self.assertEqual((), plan.moves)
 
     def test_no_move_is_planned_between_nodes_of_which_one_is_unmeasured(self):
@@ -297,7 +297,7 @@ class LeftAloneTest(unittest.TestCase):
                 )
                 plan, _ = planner.plan(
                     seen._replace(view=seen.view._replace(nodes=cut)),
-                    RebalanceMemory(),
+                    PlannerState(),
                     OPTIONS,
                     60.0,
                     0.0,
@@ -315,15 +315,15 @@ class LeftAloneTest(unittest.TestCase):
         options = OPTIONS._replace(min_gain_cores=0.0, moves_per_hour=0, changes_per_hour=0)
         for ticks in (1, 40):
             with self.subTest(ticks=ticks):
-                plans, memory = host.run(options, ticks)
+                plans, state = host.run(options, ticks)
                 self.assertEqual([], kinds(plans))
-                self.assertTrue(memory.regrets)
+                self.assertTrue(state.regrets)
                 calm = [
                     guest._replace(demand_cores=0.0, served_cores=0.0) for guest in host.guests
                 ]
                 plan, later = planner.plan(
                     host.situation(calm),
-                    memory,
+                    state,
                     options._replace(moves_per_hour=20, changes_per_hour=20),
                     TICK_S,
                     2000.0,
@@ -347,7 +347,7 @@ class LeftAloneTest(unittest.TestCase):
             with self.subTest(available=available):
                 plan, _ = planner.plan(
                     seen._replace(available_bytes=((1, available),)),
-                    RebalanceMemory(),
+                    PlannerState(),
                     OPTIONS._replace(widen=False),
                     60.0,
                     0.0,
@@ -380,9 +380,9 @@ class BudgetTest(unittest.TestCase):
 
     def test_moves_of_an_hour_bound_the_moves_of_plans(self):
         options = OPTIONS._replace(moves_per_hour=1, widen=False)
-        plans, memory = skewed().run(options, 20)
+        plans, state = skewed().run(options, 20)
         self.assertEqual(['move'], kinds(plans))
-        self.assertEqual(1, len(memory.moved_s))
+        self.assertEqual(1, len(state.moved_s))
         host = skewed()
         plans, _ = host.run(options, 130, elapsed_s=60.0)
         self.assertEqual([3, 3], count(host))
@@ -394,7 +394,7 @@ class BudgetTest(unittest.TestCase):
             for guest in host.guests
         ]
         plan, _ = planner.plan(
-            host.situation(), RebalanceMemory(), OPTIONS._replace(widen=False), 86400.0, 0.0
+            host.situation(), PlannerState(), OPTIONS._replace(widen=False), 86400.0, 0.0
         )
         self.assertEqual((), plan.moves)
 
@@ -406,30 +406,30 @@ class RegretsTest(unittest.TestCase):
             guest._replace(bytes_by_node=((guest.held_nodes[0], 16 * GIB),))
             for guest in host.guests
         ]
-        _, memory = host.run(OPTIONS, 2)
-        self.assertTrue(memory.regrets)
-        kept = json.loads(json.dumps(rebalance_memory_format.to_data(memory)))
-        self.assertEqual(memory, rebalance_memory_format.from_data(kept))
+        _, state = host.run(OPTIONS, 2)
+        self.assertTrue(state.regrets)
+        kept = json.loads(json.dumps(planner_state_format.to_data(state)))
+        self.assertEqual(state, planner_state_format.from_data(kept))
 
     def test_a_move_that_does_not_pay_makes_the_guest_cautious(self):
         host = skewed()
-        plans, memory = host.run(OPTIONS, 1)
+        plans, state = host.run(OPTIONS, 1)
         moved = {part.uuid for move in plans[0].moves for part in move.parts}
-        self.assertEqual({uuid: 2.0 for uuid in moved}, caution_factors(memory))
+        self.assertEqual({uuid: 2.0 for uuid in moved}, caution_factors(state))
         # The load ends, so what was moved no longer avoids any loss.
         host.guests = [guest._replace(demand_cores=0.1, served_cores=0.1) for guest in host.guests]
-        _, later = host.run(OPTIONS, 5, memory=memory)
+        _, later = host.run(OPTIONS, 5, state=state)
         self.assertEqual(moved, set(caution_factors(later)))
 
     def test_a_move_that_pays_restores_trust(self):
-        _, memory = skewed().run(OPTIONS, 20)
-        self.assertEqual({}, caution_factors(memory))
-        self.assertEqual((), memory.trials)
+        _, state = skewed().run(OPTIONS, 20)
+        self.assertEqual({}, caution_factors(state))
+        self.assertEqual((), state.trials)
 
     def test_regrets_of_a_move_that_failed_can_be_forgotten(self):
-        plans, memory = skewed().run(OPTIONS, 1)
+        plans, state = skewed().run(OPTIONS, 1)
         moved = [part.uuid for move in plans[0].moves for part in move.parts]
-        self.assertEqual((), without_guests(memory, moved).trials)
+        self.assertEqual((), without_guests(state, moved).trials)
 
     def test_guests_and_nodes_that_are_gone_are_dropped(self):
         host = skewed()
@@ -437,10 +437,10 @@ class RegretsTest(unittest.TestCase):
             guest._replace(bytes_by_node=((guest.held_nodes[0], 16 * GIB),))
             for guest in host.guests
         ]
-        _, memory = host.run(OPTIONS, 2)
+        _, state = host.run(OPTIONS, 2)
         host.guests = host.guests[5:]
-        _, memory = host.run(OPTIONS, 1, memory=memory)
-        self.assertEqual((), memory.regrets)
+        _, state = host.run(OPTIONS, 1, state=state)
+        self.assertEqual((), state.regrets)
 
     def test_a_guest_that_must_not_be_touched_any_more_is_not_regretted(self):
         host = skewed()
@@ -448,17 +448,17 @@ class RegretsTest(unittest.TestCase):
             guest._replace(bytes_by_node=((guest.held_nodes[0], 16 * GIB),))
             for guest in host.guests
         ]
-        _, memory = host.run(OPTIONS, 2)
+        _, state = host.run(OPTIONS, 2)
         host.guests = [guest._replace(why_fixed='placed_by_others') for guest in host.guests]
-        plans, memory = host.run(OPTIONS, 1, memory=memory)
-        self.assertEqual(((), []), (memory.regrets, kinds(plans)))
+        plans, state = host.run(OPTIONS, 1, state=state)
+        self.assertEqual(((), []), (state.regrets, kinds(plans)))
 
     def test_a_clock_that_goes_back_keeps_nothing_for_ever(self):
-        _, memory = skewed().run(OPTIONS, 1)
-        _, memory = planner.plan(
-            skewed().situation(), memory, OPTIONS._replace(widen=False), 0.0, 1.0
+        _, state = skewed().run(OPTIONS, 1)
+        _, state = planner.plan(
+            skewed().situation(), state, OPTIONS._replace(widen=False), 0.0, 1.0
         )
-        self.assertEqual(((), ()), (memory.moved_s, memory.trials))
+        self.assertEqual(((), ()), (state.moved_s, state.trials))
 
 
 class DomainTest(unittest.TestCase):
@@ -472,6 +472,6 @@ class DomainTest(unittest.TestCase):
         self.assertEqual([], kinds(plans))  # nine cores are wanted, the first pair has twelve
 
     def test_an_empty_host_has_an_empty_plan(self):
-        plans, memory = ConstantHost((4, 4), (GIB, GIB), []).run(OPTIONS, 2)
+        plans, state = ConstantHost((4, 4), (GIB, GIB), []).run(OPTIONS, 2)
         self.assertEqual([], kinds(plans))
-        self.assertEqual(RebalanceMemory(), memory)
+        self.assertEqual(PlannerState(), state)

@@ -7,10 +7,10 @@ import unittest
 from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import plan_records, planner, rebalance_memory_format
+from nova_numa_pmc.core.rebalance import plan_records, planner, planner_state_format
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
 from nova_numa_pmc.core.rebalance.host_model import HostModel
-from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
+from nova_numa_pmc.core.rebalance.planner_state import PlannerState
 from nova_numa_pmc.model import MIB
 from tests.sim.constant import GIB, ConstantHost, guest_load, slit_latencies_ns
 
@@ -112,8 +112,8 @@ class PropertyTest(unittest.TestCase):
     def test_a_plan_on_constant_input_becomes_empty_and_stays_so(self, drawn):
         # A tick takes a day, so that even a minimal gain has paid for its move.
         options, host = UNBOUNDED._replace(interval_max_s=DAY_S), build(drawn)
-        _, memory = host.run(options, 40, DAY_S)
-        plans, _ = host.run(options, 20, DAY_S, memory=memory)
+        _, state = host.run(options, 40, DAY_S)
+        plans, _ = host.run(options, 20, DAY_S, state=state)
         self.assertEqual([], moves_of(plans))
 
     @QUICK
@@ -144,7 +144,7 @@ class PropertyTest(unittest.TestCase):
     @given(HOSTS, st.integers(0, 99))
     def test_noise_moves_few_guests_and_those_only_where_it_pays(self, drawn, seed):
         host, rng = build(drawn), random.Random(seed)
-        _, memory = host.run(UNBOUNDED, 100, MINUTE_S)
+        _, state = host.run(UNBOUNDED, 100, MINUTE_S)
 
         def noisy(guest, tick):
             factor = rng.uniform(0.8, 1.2)
@@ -152,7 +152,7 @@ class PropertyTest(unittest.TestCase):
             lines = guest.lines_per_sec and guest.lines_per_sec * rng.uniform(0.8, 1.2)
             return guest._replace(demand_cores=demand, served_cores=demand, lines_per_sec=lines)
 
-        plans, _ = host.run(OPTIONS, 120, 5.0, noise=noisy, memory=memory)
+        plans, _ = host.run(OPTIONS, 120, 5.0, noise=noisy, state=state)
         for move in moves_of(plans):
             self.assertGreaterEqual(move.regret_core_sec, move.cost_core_sec)
         self.assertLessEqual(
@@ -173,7 +173,7 @@ class PropertyTest(unittest.TestCase):
         other.cores = [drawn[0][at] for at in order]
         options = UNBOUNDED._replace(widen=False)
         ours, theirs = (
-            planner.plan(host.situation(), RebalanceMemory(), options, MINUTE_S, 0.0)[0]
+            planner.plan(host.situation(), PlannerState(), options, MINUTE_S, 0.0)[0]
             for host in (plain, other)
         )
         self.assertAlmostEqual(ours.loss_cores, theirs.loss_cores)
@@ -211,10 +211,10 @@ class PropertyTest(unittest.TestCase):
             waiting_cores=((0, 1.0), (3, 0.0), (99, 1.0)) if waited else (),
             available_bytes=((0, GIB),) if waited else (),
         )
-        memory = RebalanceMemory()
+        state = PlannerState()
         for tick in range(3):
-            plan, memory = planner.plan(situation, memory, UNBOUNDED, MINUTE_S, MINUTE_S * tick)
-            rebalance_memory_format.from_data(rebalance_memory_format.to_data(memory))
+            plan, state = planner.plan(situation, state, UNBOUNDED, MINUTE_S, MINUTE_S * tick)
+            planner_state_format.from_data(planner_state_format.to_data(state))
             for move in plan.moves:
                 explain_move(move)
                 self.assertTrue(all(part.to_nodes for part in move.parts))

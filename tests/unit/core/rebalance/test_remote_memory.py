@@ -90,11 +90,11 @@ class SmallRemainderTest(unittest.TestCase):
         )
 
     def test_a_remainder_that_has_become_small_is_not_fetched(self):
-        _, memory = self.host(20 * GIB, remote_ratio=0.5).run(
+        _, state = self.host(20 * GIB, remote_ratio=0.5).run(
             OPTIONS._replace(moves_per_hour=0), 2, TICK_S
         )
-        self.assertTrue(memory.regrets)
-        plans, _ = self.host(8 << 10, remote_ratio=0.03).run(OPTIONS, 2, TICK_S, memory=memory)
+        self.assertTrue(state.regrets)
+        plans, _ = self.host(8 << 10, remote_ratio=0.03).run(OPTIONS, 2, TICK_S, state=state)
         self.assertEqual([], [move for plan in plans for move in plan.moves])
 
     def test_remote_accesses_are_not_put_down_to_a_small_remainder(self):

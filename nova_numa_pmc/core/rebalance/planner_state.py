@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the rebalancer remembers between ticks: regrets, trials of moves, cautions and budgets.
 
-The records are immutable: each plan takes a memory and returns the next one. All fields are
-numbers, strings, and tuples of these, so that a memory can be kept over a restart. Times are
+The records are immutable: each plan takes a state and returns the next one. All fields are
+numbers, strings, and tuples of these, so that a state can be kept over a restart. Times are
 seconds of a clock that does not jump (CLOCK_BOOTTIME).
 """
 
@@ -70,8 +70,8 @@ class Caution(Record):
     since_s: float
 
 
-class RebalanceMemory(Record):
-    """The rebalancer's memory.
+class PlannerState(Record):
+    """What the planner remembers between ticks.
 
     :param moved_s: times within the last hour at which a guest's memory was moved
     :param changed_s: times within the last hour at which only a guest's CPUs were changed
@@ -87,13 +87,13 @@ class RebalanceMemory(Record):
 
 
 def after_interval(
-    memory: RebalanceMemory,
+    state: PlannerState,
     host_model: HostModel,
     elapsed_s: float,
     now_s: float,
     rebalance_options: RebalanceOptions,
-) -> RebalanceMemory:
-    """Return the memory after an interval, with trials credited or closed and budgets refilled.
+) -> PlannerState:
+    """Return the state after an interval, with trials credited or closed and budgets refilled.
 
     The credit of a trial grows by what reversing its move would lose now. Once the credit covers
     the cost, the trial ends and the cautions of its guests are halved. A trial is dropped if one
@@ -101,8 +101,8 @@ def after_interval(
 
     :param host_model: the host as it is now
     """
-    trials, cautions = [], {caution.uuid: caution for caution in memory.cautions}
-    for trial in memory.trials:
+    trials, cautions = [], {caution.uuid: caution for caution in state.cautions}
+    for trial in state.trials:
         is_recent = 0 <= now_s - trial.since_s <= HOUR_S
         if is_recent and any(part.uuid in host_model.unmeasured_uuids for part in trial.parts):
             trials.append(trial)
@@ -118,57 +118,55 @@ def after_interval(
             if part.uuid in cautions:
                 caution = cautions[part.uuid]
                 cautions[part.uuid] = caution._replace(factor=caution.factor / 2)
-    return memory._replace(
+    return state._replace(
         trials=tuple(trials),
         cautions=_reduce_cautions(cautions.values(), host_model, now_s),
-        moved_s=_within_last_hour(memory.moved_s, now_s),
-        changed_s=_within_last_hour(memory.changed_s, now_s),
-        owed_bytes=max(0, memory.owed_bytes - rebalance_options.bytes_per_tick),
+        moved_s=_within_last_hour(state.moved_s, now_s),
+        changed_s=_within_last_hour(state.changed_s, now_s),
+        owed_bytes=max(0, state.owed_bytes - rebalance_options.bytes_per_tick),
     )
 
 
-def caution_factors(memory: RebalanceMemory) -> dict[str, float]:
+def caution_factors(state: PlannerState) -> dict[str, float]:
     """Return {uuid: factor by which the cost of the guest's next move is multiplied}."""
-    return {caution.uuid: caution.factor for caution in memory.cautions}
+    return {caution.uuid: caution.factor for caution in state.cautions}
 
 
 def with_move_recorded(
-    memory: RebalanceMemory, move: Move, trial: Trial, now_s: float
-) -> RebalanceMemory:
-    """Return the memory after a move.
+    state: PlannerState, move: Move, trial: Trial, now_s: float
+) -> PlannerState:
+    """Return the state after a move.
 
     The cost of its guests' next move counts twice until this move has paid. Otherwise, a load that
     changes faster than moves pay would cause guests to be moved forever.
 
     :param trial: the trial of the move
     """
-    cautions = {caution.uuid: caution for caution in memory.cautions}
+    cautions = {caution.uuid: caution for caution in state.cautions}
     uuids = {part.uuid for part in move.parts}
     for uuid in uuids:
         previous_factor = cautions[uuid].factor if uuid in cautions else 1.0
         cautions[uuid] = Caution(uuid, min(FACTOR_MAX, 2 * previous_factor), now_s)
     times_s = (now_s,) * len(move.parts)
-    memory = without_guests(memory, uuids)
-    return memory._replace(
-        trials=(*memory.trials, trial),
+    state = without_guests(state, uuids)
+    return state._replace(
+        trials=(*state.trials, trial),
         cautions=tuple(cautions.values()),
-        moved_s=memory.moved_s + (times_s if move.to_move_bytes else ()),
-        changed_s=memory.changed_s + (() if move.to_move_bytes else times_s),
-        owed_bytes=memory.owed_bytes + move.to_move_bytes,
+        moved_s=state.moved_s + (times_s if move.to_move_bytes else ()),
+        changed_s=state.changed_s + (() if move.to_move_bytes else times_s),
+        owed_bytes=state.owed_bytes + move.to_move_bytes,
     )
 
 
-def without_guests(memory: RebalanceMemory, uuids: Iterable[str]) -> RebalanceMemory:
-    """Return the memory without regrets and trials of guests, as after moves or failed ones."""
+def without_guests(state: PlannerState, uuids: Iterable[str]) -> PlannerState:
+    """Return the state without regrets and trials of guests, as after moves or failed ones."""
     uuids = frozenset(uuids)
-    return memory._replace(
+    return state._replace(
         regrets=tuple(
-            regret
-            for regret in memory.regrets
-            if uuids.isdisjoint(uuid for uuid, *_ in regret.key)
+            regret for regret in state.regrets if uuids.isdisjoint(uuid for uuid, *_ in regret.key)
         ),
         trials=tuple(
-            trial for trial in memory.trials if uuids.isdisjoint(part.uuid for part in trial.parts)
+            trial for trial in state.trials if uuids.isdisjoint(part.uuid for part in trial.parts)
         ),
     )
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convert the rebalancer's memory to plain data and back, to keep it while the agent restarts."""
+"""Convert the planner's state to plain data and back, to keep it while the agent restarts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values
-from nova_numa_pmc.core.rebalance.rebalance_memory import (
+from nova_numa_pmc.core.rebalance.planner_state import (
     Caution,
-    RebalanceMemory,
+    PlannerState,
     Regret,
     Trial,
     TrialPart,
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
 VERSION = 1
 
 
-def to_data(memory: RebalanceMemory) -> dict[str, Any]:
-    """Return a rebalancer's memory as dicts, lists, strings and numbers, as JSON has them."""
+def to_data(state: PlannerState) -> dict[str, Any]:
+    """Return the planner's state as dicts, lists, strings and numbers, as JSON has them."""
     return dict(
-        regrets=[regret._asdict() for regret in memory.regrets],
-        trials=[trial._asdict() for trial in memory.trials],
-        cautions=[caution._asdict() for caution in memory.cautions],
+        regrets=[regret._asdict() for regret in state.regrets],
+        trials=[trial._asdict() for trial in state.trials],
+        cautions=[caution._asdict() for caution in state.cautions],
         version=VERSION,
-        moved_s=list(memory.moved_s),
-        changed_s=list(memory.changed_s),
-        owed_bytes=memory.owed_bytes,
+        moved_s=list(state.moved_s),
+        changed_s=list(state.changed_s),
+        owed_bytes=state.owed_bytes,
     )
 
 
-def from_data(data: Any) -> RebalanceMemory:
-    """Return the memory that plain data describes.
+def from_data(data: Any) -> PlannerState:
+    """Return the state that plain data describes.
 
     :param data: the result of :func:`to_data`, also that of a newer release with the same version
-    :raises ValueError: the data is malformed or has another version. An empty memory can safely be
+    :raises ValueError: the data is malformed or has another version. An empty state can safely be
         used instead: regrets then accumulate from zero
     """
     try:
         require_major(data['version'], VERSION)
-        return RebalanceMemory(
+        return PlannerState(
             tuple(
                 Regret(tuple(_key(*part) for part in regret['key']), _number(regret['core_sec']))
                 for regret in data['regrets']
@@ -71,7 +71,7 @@ def from_data(data: Any) -> RebalanceMemory:
             int(_number(data['owed_bytes'])),
         )
     except (AttributeError, KeyError, TypeError, OverflowError) as error:
-        raise ValueError("not the rebalancer's memory: %r" % error) from None
+        raise ValueError("not the planner's state: %r" % error) from None
 
 
 def _key(

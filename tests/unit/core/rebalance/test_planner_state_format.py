@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rebalancer's memory survives a restart, and nothing else is mistaken for it."""
+"""The rebalancer's state survives a restart, and nothing else is mistaken for it."""
 
 import json
 import unittest
 
-from nova_numa_pmc.core.rebalance import rebalance_memory_format
-from nova_numa_pmc.core.rebalance.rebalance_memory import (
+from nova_numa_pmc.core.rebalance import planner_state_format
+from nova_numa_pmc.core.rebalance.planner_state import (
     Caution,
-    RebalanceMemory,
+    PlannerState,
     Regret,
     Trial,
     TrialPart,
 )
 
-FULL = RebalanceMemory(
+FULL = PlannerState(
     (
         Regret((('uuid-a', (1,), (1,)), ('uuid-b', (0,), (0,))), 12.5),
         Regret((('uuid-c', (0, 1), ()),), 0.25),
@@ -28,17 +28,17 @@ FULL = RebalanceMemory(
 
 class RegretsFormatTest(unittest.TestCase):
     def test_a_memory_is_read_as_it_was_written(self):
-        for memory in (RebalanceMemory(), FULL):
-            data = json.loads(json.dumps(rebalance_memory_format.to_data(memory)))
-            self.assertEqual(memory, rebalance_memory_format.from_data(data))
+        for state in (PlannerState(), FULL):
+            data = json.loads(json.dumps(planner_state_format.to_data(state)))
+            self.assertEqual(state, planner_state_format.from_data(data))
 
     def test_a_newer_writer_may_add_fields(self):
-        data = dict(rebalance_memory_format.to_data(FULL), more='?')
+        data = dict(planner_state_format.to_data(FULL), more='?')
         data['regrets'] = [dict(regret, why='?') for regret in data['regrets']]
-        self.assertEqual(FULL, rebalance_memory_format.from_data(data))
+        self.assertEqual(FULL, planner_state_format.from_data(data))
 
     def test_malformed_data_of_a_memory_is_refused(self):
-        good = rebalance_memory_format.to_data(FULL)
+        good = planner_state_format.to_data(FULL)
         for name, value in (
             ('version', 2),
             ('regrets', None),
@@ -52,7 +52,7 @@ class RegretsFormatTest(unittest.TestCase):
             ('owed_bytes', None),
         ):
             with self.subTest(name=name, value=value), self.assertRaises(ValueError):
-                rebalance_memory_format.from_data(dict(good, **{name: value}))
+                planner_state_format.from_data(dict(good, **{name: value}))
         for data in (None, [], 'x', {}):
             with self.subTest(data), self.assertRaises(ValueError):
-                rebalance_memory_format.from_data(data)
+                planner_state_format.from_data(data)
