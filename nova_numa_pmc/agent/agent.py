@@ -115,7 +115,7 @@ class Agent:
         """
         self._collect_events()
         self._queue_changed_guests()
-        tick = self._collect(now or Moment.read())
+        tick = self._measure_and_read(now or Moment.read())
         # Taken before the promises are read, so that they include the moves of a finished command.
         may_move = self._move_lock.take(self._directory)
         tick = self._with_promises(tick)
@@ -226,7 +226,7 @@ class Agent:
 
     def _hold(self, tick: Tick, may_move: bool) -> None:
         if not may_move:
-            self._reassertion.hold(tick, covered=self._covered_nodes(tick), only_unbind=True)
+            self._reassertion.hold(tick, covered_nodes=self._covered_nodes(tick), only_unbind=True)
             return
         assert tick.host_promises is not None
         # Only the groups of guests that we have placed are read or written.
@@ -251,7 +251,7 @@ class Agent:
     def _directory(self) -> str:
         return self.options.host_options.state_path(self._root)
 
-    def _collect(self, now: Moment) -> Tick:
+    def _measure_and_read(self, now: Moment) -> Tick:
         tick = Tick(now, paused=self._pause_watch.refresh(self._directory))
         if tick.paused:
             self.end_move()

@@ -133,7 +133,7 @@ class GuestEvents:
         source = self.source
         if source != self._logged_source and libvirt_events.CONNECTING not in source:
             self._logged_source = source
-            self._log.info('learns of guests from %s', source)
+            self._log.info('the agent learns of changes to guests from %s', source)
 
     def _watch_directory(self, watcher: inotify.Inotify) -> None:
         if self._directory is not None:

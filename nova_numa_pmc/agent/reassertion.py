@@ -59,7 +59,7 @@ class Reassertion:
         self._problem_log = problem_log
         self._running_names: dict[model.RunId, str] = {}
         self._groups: dict[model.RunId, cgroups.GuestGroups] = {}
-        self._written: dict[str, list[float]] = {}  # uuid → times of recent writes
+        self._rewrite_times_s: dict[str, list[float]] = {}  # uuid → times of recent writes
         #: The CPUs that all groups except the operator's were last seen to have.
         self._held: dict[model.RunId, frozenset[int]] = {}
         #: Names of the groups that are left to the operator, as logged.
@@ -69,7 +69,7 @@ class Reassertion:
         self,
         tick: Tick,
         widened_nodes: Mapping[str, tuple[int, ...]] | None = None,
-        covered: Set[int] | None = None,
+        covered_nodes: Set[int] | None = None,
         only_unbind: bool = False,
         due: Container[str] | None = None,
     ) -> set[str]:
@@ -78,7 +78,7 @@ class Reassertion:
         :param tick: a tick with the host and its promises
         :param widened_nodes: {uuid: node ids} of widened guests, which are held to the CPUs of
             these nodes instead of those of their promises
-        :param covered: ids of the nodes whose memory covers its promises; None: all
+        :param covered_nodes: ids of the nodes whose memory covers its promises; None: all
         :param only_unbind: only unbind guests whose nodes become too small, and hold no guest,
             because a command is moving guests
         :param due: uuids of the guests whose groups are read; None: all
@@ -109,7 +109,7 @@ class Reassertion:
                         )
                     finally:  # its node is watched even if it could not be held
                         self._check_bound_memory(
-                            guest, promise, cpus, covered, room, not succeeded
+                            guest, promise, cpus, covered_nodes, room, not succeeded
                         )
                     if succeeded or not may_hold:
                         failed.discard(guest.uuid)
@@ -129,7 +129,7 @@ class Reassertion:
             for by_run_id in (self._groups, self._held, self._set_by_others):
                 by_run_id.pop(run_id, None)
             uuid, _ = run_id
-            self._written.pop(uuid, None)
+            self._rewrite_times_s.pop(uuid, None)
         self._running_names = running_names
 
     def _is_ours(self, guest: model.Guest, promise: model.Promise, now: Moment) -> bool:
@@ -171,24 +171,24 @@ class Reassertion:
         )
         self._log_set_by_others(run_id, guest, set_by_others)
         monotonic_s = now.monotonic_ns / 1e9
-        recent_s = [
+        recent_times_s = [
             written_s
-            for written_s in self._written.get(guest.uuid, ())
+            for written_s in self._rewrite_times_s.get(guest.uuid, ())
             if monotonic_s - written_s < _RESETS_WINDOW_S
         ]
-        if len(recent_s) >= _RESETS_MAX:
+        if len(recent_times_s) >= _RESETS_MAX:
             self._problem_log.log_problems(
                 [
                     'guest %s: its cpuset was reset %d times in %.0f minutes and is now left as '
                     'it is: find the process that writes it, or run nova-numa-rebalance ignore'
-                    % (guest.name, len(recent_s), _RESETS_WINDOW_S / 60)
+                    % (guest.name, len(recent_times_s), _RESETS_WINDOW_S / 60)
                 ]
             )
             return False
         changes = _hold_groups(groups, cpusets, cpus, written_sets, set_by_others)
         if changes:
             if self._held.get(run_id) == cpus:  # the set was in force before, so others changed it
-                self._written[guest.uuid] = [*recent_s, monotonic_s]
+                self._rewrite_times_s[guest.uuid] = [*recent_times_s, monotonic_s]
             self._log_held(guest, nodes, cpus, changes)
         self._held[run_id] = cpus
         if not promise.started:
@@ -271,7 +271,7 @@ class Reassertion:
         guest: model.Guest,
         promise: model.Promise,
         cpus: frozenset[int],
-        covered: Set[int] | None,
+        covered_nodes: Set[int] | None,
         room: bound_room.BoundRoom,
         only_unbind: bool,
     ) -> None:
@@ -281,7 +281,7 @@ class Reassertion:
         groups, mems = self._find(guest), frozenset(promise.mem_nodes)
         if not self.host_options.bind:
             why = 'the option bind is off'
-        elif covered is not None and not mems <= covered:
+        elif covered_nodes is not None and not mems <= covered_nodes:
             why = 'more memory is promised there than fits'
         else:
             why = room.take(promise, cgroups.read_memory_by_node(groups) or {})

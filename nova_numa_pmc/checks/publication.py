@@ -76,8 +76,8 @@ def _check_fresh(
         yield Finding(
             'libvirt-not-heard',
             finding.NOTE,
-            'the agent learns of guests from %s: it watches the files that libvirt writes, and '
-            'receives no libvirt events' % published.events_source,
+            'the agent learns of changes to guests from %s: it watches the files that libvirt '
+            'writes, and receives no libvirt events' % published.events_source,
             'install libvirt-python with the agent (%s -m pip install nova-numa-pmc[libvirt]); '
             'systemctl status libvirtd virtqemud' % sys.executable,
             path,

@@ -203,7 +203,7 @@ def _check_available_filters(conf: NovaConf, available: Sequence[str]) -> Iterat
         )
 
 
-def check_choice(conf: NovaConf) -> Iterator[Finding]:
+def check_host_subset(conf: NovaConf) -> Iterator[Finding]:
     """Check that simultaneous requests do not all get the same host."""
     has_jitter = (
         WEIGHER in conf.get('weight_classes', _GROUP)

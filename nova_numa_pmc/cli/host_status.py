@@ -336,7 +336,7 @@ def _guest_status(
         held_nodes=held_nodes,
         bytes_by_node=by_node,
         home_ratio=home_ratio,
-        why_fixed=eligibility.why_not(guest, promise, observed.host),
+        why_fixed=eligibility.why_fixed(guest, promise, observed.host),
         moved=promise
         and entry_by_place.get((guest.uuid, promise.since_ns, history.place_of(promise))),
         problem=problem,

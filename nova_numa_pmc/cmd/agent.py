@@ -97,7 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
     modes.add_argument(
         '--unbind',
         action='store_true',
-        help='let the memory of bound guests spill and exit; the unit does this when the agent '
+        help='unbind the memory of bound guests, then exit; the unit does this when the agent '
         'ends, because nothing watches their nodes after that',
     )
     # The former name, which the unit still uses: it has to work after a downgrade of the agent.

@@ -46,7 +46,7 @@ COMMANDS = {
 NO_COMMAND = 'overview'
 
 
-class _Command(exits.Parser):
+class _CommandParser(exits.Parser):
     """A command's parser, which imports the command's module when it is used.
 
     A command does not wait for the imports of the others, and works where their dependencies
@@ -77,7 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
         + exits.EXIT_CODES_HELP,
     )
     subparsers = parser.add_subparsers(
-        dest='command', metavar='COMMAND', required=True, parser_class=_Command
+        dest='command', metavar='COMMAND', required=True, parser_class=_CommandParser
     )
     for name, summary in COMMANDS.items():
         subparsers.add_parser(

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
 
 #: Vendors whose CPUs can show L3 caches as nodes (``vendor_id`` of /proc/cpuinfo).
-_L3_AS_NUMA = ('AuthenticAMD', 'HygonGenuine')
+_L3_AS_NUMA_VENDORS = ('AuthenticAMD', 'HygonGenuine')
 #: AMD divides a socket by memory controllers into at most this many nodes (NPS4).
-_BY_CONTROLLERS_MAX = 4
+_NPS_MAX = 4
 
 
 def domains(host: model.Topology, placement_options: model.PlacementOptions) -> tuple[int, ...]:
@@ -43,7 +43,7 @@ def domains(host: model.Topology, placement_options: model.PlacementOptions) -> 
     """
     if placement_options.domain_distance:
         return domains_from_distances(host.distances, placement_options.domain_distance)
-    if host.vendor not in _L3_AS_NUMA:
+    if host.vendor not in _L3_AS_NUMA_VENDORS:
         return ()
     sockets = [
         socket if _is_one_l3(node, l3s) else None
@@ -51,9 +51,7 @@ def domains(host: model.Topology, placement_options: model.PlacementOptions) -> 
     ]
     return domains_from_labels(
         [
-            position
-            if socket is None or sockets.count(socket) <= _BY_CONTROLLERS_MAX
-            else ('socket', socket)
+            position if socket is None or sockets.count(socket) <= _NPS_MAX else ('socket', socket)
             for position, socket in enumerate(sockets)
         ]
     )

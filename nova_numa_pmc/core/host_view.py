@@ -30,7 +30,7 @@ INTENSITY_KEY = model.EXTRA_SPEC_PREFIX + 'memory_intensity'
 INTENSITY = {'low': 0.3, 'medium': 1.0, 'high': 3.0}
 #: Memory intensity of a flavor that does not specify one.
 DEFAULT_INTENSITY = 'medium'
-#: A guest younger than this is charged its expected demand in addition to the measurements [ns].
+#: The expected demand of a guest younger than this is added to the measurements [ns].
 NOT_YET_MEASURED_NS = 120 * 10**9
 #: Traffic per core is not derived from less demand than this, because it would be noise
 #: [0.01 cores].
@@ -161,10 +161,10 @@ def with_arrivals_and_departures(
     counted: Mapping[int, float],
     history: model.DemandHistory | None = None,
 ) -> model.HostView:
-    """Charge nodes for guests that arrived since the measurement, and credit those that left.
+    """Add the demand of guests that arrived since the measurement; subtract that of departed ones.
 
-    A guest is charged the expected demand of its vCPUs, and for each core of that the host's mean
-    traffic per core.
+    The demand of a guest is the expected demand of its vCPUs; its traffic is that demand times the
+    host's mean traffic per core.
 
     :param promised: {node id: vCPUs that are promised now}, spread over nodes as in ``counted``
     :param counted: {node id: vCPUs of the guests that were measured}; other nodes are returned

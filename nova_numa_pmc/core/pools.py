@@ -33,7 +33,7 @@ TEXTS = {
     KERNEL: 'all that are neither isolated nor withheld from guests',
 }
 
-#: The most pools that are measured besides the floating pool.
+#: Maximum number of pools that are measured besides the floating pool.
 _OTHER_POOLS_MAX = 32
 
 
@@ -64,7 +64,7 @@ def floating_pool(
     :param guests: the running guests
     :param shared, dedicated: ``cpu_shared_set`` and ``cpu_dedicated_set``; None if not set
     """
-    host_cpus = _cpus_in_any_set(cpus_for_guests(node) for node in host.nodes)
+    host_cpus = _cpus_in_any_set(usable_cpus_of(node) for node in host.nodes)
     if shared and shared & host_cpus:
         return Pool(shared & host_cpus, NOVA)
     if dedicated and host_cpus - dedicated:
@@ -108,9 +108,9 @@ def with_floating_pool(host: model.Topology, pool: Pool | None) -> model.Topolog
 
     :param pool: the floating pool; None for all usable CPUs
     """
-    if pool is None or not any(cpus_for_guests(node) & pool.cpus for node in host.nodes):
-        return _with_cpus(host, cpus_for_guests)
-    return _with_cpus(host, lambda node: cpus_for_guests(node) & pool.cpus)
+    if pool is None or not any(usable_cpus_of(node) & pool.cpus for node in host.nodes):
+        return _with_cpus(host, usable_cpus_of)
+    return _with_cpus(host, lambda node: usable_cpus_of(node) & pool.cpus)
 
 
 def with_guest_pool(guest: model.Guest, host: model.Topology) -> model.Topology:
@@ -118,7 +118,7 @@ def with_guest_pool(guest: model.Guest, host: model.Topology) -> model.Topology:
     allowed_cpus = guest.allowed_cpus
     if allowed_cpus is None:
         return host
-    return _with_cpus(host, lambda node: cpus_for_guests(node) & allowed_cpus)
+    return _with_cpus(host, lambda node: usable_cpus_of(node) & allowed_cpus)
 
 
 def cpus_on(nodes: tuple[int, ...], host: model.Topology, guest: model.Guest) -> frozenset[int]:
@@ -215,7 +215,7 @@ def other_pools(
     If there are more than :data:`_OTHER_POOLS_MAX`, those with the most guests are returned.
     """
     floating_cpus = all_cpus(host)
-    host_cpus = _cpus_in_any_set(cpus_for_guests(node) for node in host.nodes)
+    host_cpus = _cpus_in_any_set(usable_cpus_of(node) for node in host.nodes)
     counts: dict[frozenset[int], int] = {}
     for guest in guests:
         if guest.allowed_cpus is not None and not guest.placed_by:
@@ -228,7 +228,7 @@ def other_pools(
     return tuple(sorted(pools, key=sorted))
 
 
-def cpus_for_guests(node: model.Node) -> frozenset[int]:
+def usable_cpus_of(node: model.Node) -> frozenset[int]:
     """Return a node's usable CPUs."""
     return node.usable_cpus or node.cpus
 

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 MADE = 'made'
 #: Results by which moves are counted; a move that was made in part counts as made.
-COUNTED_AS = (MADE, history.TAKEN_BACK, history.REFUSED)
-#: How the log begins that a move was given up, by its result.
+COUNTED_RESULTS = (MADE, history.TAKEN_BACK, history.REFUSED)
+#: Beginning of the log message about a move that was given up, by its result.
 _GIVEN_UP = {
     history.REFUSED: 'not moved',
     history.TAKEN_BACK: 'undone',
@@ -54,7 +54,7 @@ _GIVEN_UP = {
 class MoveTotals(Record):
     """Totals of moves since the agent was started.
 
-    :param ended: {(one of :data:`plan_records.KINDS`, one of :data:`COUNTED_AS`): number of
+    :param ended: {(one of :data:`plan_records.KINDS`, one of :data:`COUNTED_RESULTS`): number of
         moves}; replaced when it changes, because other threads read it
     :param moved_bytes: bytes that were moved
     :param guests_moving: number of guests that are being moved now

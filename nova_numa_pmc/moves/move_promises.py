@@ -89,11 +89,11 @@ class MovePromises:
             guest = by_uuid.get(plan_part.uuid)
             if guest is None:
                 raise GuestGone('guest %s: ended before it was moved' % plan_part.name)
-            why_not = eligibility.why_not_now(guest)
-            if why_not:
+            reason_code = eligibility.why_not_now(guest)
+            if reason_code:
                 detail = '' if guest.override else ' (%s)' % (guest.job or guest.state)
                 raise MovePostponed(
-                    'guest %s: %s%s' % (plan_part.name, eligibility.TEXTS[why_not], detail)
+                    'guest %s: %s%s' % (plan_part.name, eligibility.TEXTS[reason_code], detail)
                 )
             before = promised.get(plan_part.uuid)
             if before is None:
@@ -120,19 +120,21 @@ class MovePromises:
     def record(self, parts: Sequence[MovePart], host: model.Topology) -> None:
         """Record the promises of all guests of a move, or of none.
 
-        :raises MoveRefused: a guest's promise has changed since, or there is no room any more
+        :raises MoveRefused: a guest's promise has changed since the move was planned, or there is
+            no room any more
         """
         with promises.locked(self.options.host_options, self._root) as draft:
             for part in parts:
                 if draft.promises.get(part.plan_part.uuid) != part.before:
                     raise MoveRefused(
-                        'guest %s: its promise has changed since' % part.plan_part.name
+                        'guest %s: its promise has changed since the move was planned'
+                        % part.plan_part.name
                     )
                 draft.put(part.after)
             self._check_room(parts, draft, host)
 
     def undo(self, part: MovePart) -> None:
-        """Promise a guest its former place again, unless its promise has changed since."""
+        """Promise a guest its former place again, unless its promise has changed again."""
         with promises.locked(self.options.host_options, self._root) as draft:
             if draft.promises.get(part.plan_part.uuid) == part.after:
                 draft.put(part.before)

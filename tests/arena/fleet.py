@@ -205,7 +205,7 @@ class Fleet:
             running.on_nodes(amounts, running.cpus, hosts.count)
             for amounts in (usual, minutes, variance)
         )
-        chance = lasting_demand.SIGNIFICANT_ERRORS * np.sqrt(
+        chance = lasting_demand.SIGNIFICANT_STANDARD_ERRORS * np.sqrt(
             variance * lasting_demand._MEAN_VARIANCE_RATIO
         )
         self.node_demand = day + np.maximum(0, minutes - day - chance)

@@ -53,7 +53,7 @@ class Search:
         for n in self.host_model.positions_with_cpus:
             place = Place((n,), self.host_model.memory_at[n])
             size = self.host_model.bytes_to_move(guest, place)
-            if self.host_model.may_have(guest, place) and (
+            if self.host_model.allows(guest, place) and (
                 size or place.cpu_positions != guest.cpu_positions
             ):
                 options.append(

@@ -74,9 +74,13 @@ def test_the_agent_works_while_libvirtd_is_stopped(agent):
         agent.run('systemctl kill -s CONT libvirtd')
     agent.until(lambda: agent.published()[0]['guests_by'], lambda by: by == 'libvirt')
     assert agent.lab.running() == ['g']
-    messages = [line for line in agent.journal() if line.startswith('learns of guests from')]
+    messages = [
+        line
+        for line in agent.journal()
+        if line.startswith('the agent learns of changes to guests from')
+    ]
     assert messages == [
-        'learns of guests from libvirt',
-        'learns of guests from status files: libvirt does not answer',
-        'learns of guests from libvirt',
+        'the agent learns of changes to guests from libvirt',
+        'the agent learns of changes to guests from status files: libvirt does not answer',
+        'the agent learns of changes to guests from libvirt',
     ], messages

@@ -56,13 +56,13 @@ class SimHost:
         latencies_ns,
         mlp=1.0,
         bytes_per_sec=256 << 20,
-        page_s=2e-6,
+        cpu_s_per_page=2e-6,
         change_core_sec=0.5,
     ):
         self.cores, self.capacity_bytes = list(cores), list(capacity_bytes)
         self.bandwidth_max, self.latencies_ns = list(bandwidth_max), latencies_ns
         self.mlp, self.bytes_per_sec = mlp, bytes_per_sec
-        self.page_s, self.change_core_sec = page_s, change_core_sec
+        self.cpu_s_per_page, self.change_core_sec = cpu_s_per_page, change_core_sec
         self.guests, self.queue = [], []
         self.busy = [0.0] * len(cores)  # u of the last second
         self.lost = self.cost = self.wanted = self.useful = 0.0
@@ -198,4 +198,4 @@ class SimHost:
             left -= size
             self.moved_bytes += size
             # The cost of a copy, as the planner counts it: a core while it lasts.
-            self.cost += size / self.bytes_per_sec + size / PAGE_BYTES * self.page_s
+            self.cost += size / self.bytes_per_sec + size / PAGE_BYTES * self.cpu_s_per_page

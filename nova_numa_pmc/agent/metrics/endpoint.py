@@ -86,7 +86,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self._log.debug('a scrape failed', exc_info=True)  # usually, the client has gone away
 
 
-class _Inet6(_Server):
+class _Inet6Server(_Server):
     address_family = socket.AF_INET6
 
     def server_bind(self) -> None:
@@ -100,7 +100,7 @@ class _Inet6(_Server):
         super().server_bind()
 
 
-class _Unix(_Server):
+class _UnixServer(_Server):
     address_family = socket.AF_UNIX
 
     def server_bind(self) -> None:
@@ -125,7 +125,7 @@ class Endpoint:
         registry = CollectorRegistry()
         registry.register(families.Collector(latest, log))
         ProcessCollector(registry=registry)
-        kind = _Unix if address.path else _Inet6 if ':' in address.host else _Server
+        kind = _UnixServer if address.path else _Inet6Server if ':' in address.host else _Server
         self._server = kind(
             address.path or (address.host, address.port), _Handler.factory(registry), log
         )

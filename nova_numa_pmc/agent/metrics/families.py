@@ -15,7 +15,7 @@ from nova_numa_pmc import installed_version, model
 from nova_numa_pmc.agent.metrics.scrape import Scrape
 from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.moves.executor import COUNTED_AS
+from nova_numa_pmc.moves.executor import COUNTED_RESULTS
 from nova_numa_pmc.sample_records import Sample
 from nova_numa_pmc.state.publication import Publication
 
@@ -248,7 +248,7 @@ def _ended_moves(totals: MoveTotals) -> Iterator[core.Metric]:
         PREFIX + 'moves', 'Moves that have ended, by kind and result', labels=('kind', 'result')
     )
     for kind in plan_records.KINDS:
-        for result in COUNTED_AS:
+        for result in COUNTED_RESULTS:
             moves.add_metric((kind, result), totals.ended.get((kind, result), 0))
     yield moves
     yield core.CounterMetricFamily(

@@ -196,14 +196,15 @@ def plan_lines(plans: tuple[NodePlan, ...], path: str, withheld: _Withheld = ())
     yield 'This takes about %.0f s and disturbs guests for that time:' % max(1, expected_s)
     for node_plan in plans:
         yield (
-            '  node %d: %d threads of node %d read its memory at full speed, then %d chains of %d'
-            ' lines are followed; needs up to %d of its %d MiB of free memory'
+            '  node %d: %d threads of node %d read its memory at full speed, then a chain of %d'
+            ' lines is followed from the CPUs of each of %d nodes; needs up to %d of its %d MiB '
+            'of free memory'
             % (
                 node_plan.id,
                 len(node_plan.cpus),
                 node_plan.from_node,
-                len(from_nodes),
                 memory_probe.CHAIN_LINES,
+                len(from_nodes),
                 node_plan.needed_bytes() >> 20,
                 node_plan.free_bytes >> 20,
             )

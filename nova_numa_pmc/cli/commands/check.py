@@ -222,7 +222,7 @@ def controller_checks(args: argparse.Namespace, query: Query | None) -> Iterator
         placement = _placement_conf(args)
         yield lambda: scheduler.check_weigher(conf)
         yield lambda: scheduler.check_filter(conf)
-        yield lambda: scheduler.check_choice(conf)
+        yield lambda: scheduler.check_host_subset(conf)
         yield lambda: scheduler.check_cpu_metrics(conf)
         yield lambda: scheduler.check_candidates(conf, placement)
         yield lambda: conf.findings + (placement.findings if placement else [])

@@ -48,7 +48,7 @@ _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 _MEMORY_MAX_BYTES = 1 << 50
 #: The parser of a number of vCPUs.
 _vcpus = parse.integer(domain_values.VCPUS_MAX)
-#: The most guests that are placed one after another.
+#: Maximum number of guests that are placed one after another.
 _COUNT_MAX = 1 << 16
 #: Number of places that the text shows; the JSON has all of them.
 _PLACES_SHOWN = 12

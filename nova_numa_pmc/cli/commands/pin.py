@@ -94,7 +94,7 @@ def _move_to_node(
     ):
         return None
     # An earlier override does not matter, as this one will replace it.
-    reason_code = eligibility.why_not(guest._replace(override=''), promise)
+    reason_code = eligibility.why_fixed(guest._replace(override=''), promise)
     if promise is None or reason_code:
         raise PageMoveError(
             'guest %s cannot be moved: %s' % (guest.name, eligibility.TEXTS[reason_code])

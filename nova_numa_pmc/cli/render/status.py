@@ -99,7 +99,7 @@ def _agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
             )
         )
     if agent.events_source:
-        lines.append('agent: learns of guests from ' + printable(agent.events_source))
+        lines.append('agent: learns of changes to guests from ' + printable(agent.events_source))
     if measured:
         return lines
     if agent.published_age_s is None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MINUTES_S, DAY_S = 900.0, 86400.0
 #: The lowest demand on a node within this time counts as sustained, whatever it was before [s].
 SUSTAINED_S = 120.0
-#: The most that an interval counts for, so that no single one outweighs everything before it [s].
+#: Longest time that an interval counts for, so that none outweighs everything before it [s].
 INTERVAL_MAX_S = 600.0
 #: A guest that was measured for less than this may still be booting, and does not represent its
 #: flavor [s].
@@ -33,8 +33,8 @@ REPRESENTATIVE_MIN_S = 300.0
 #: Time for which guests that are gone are remembered, because they may come back [s], and the most
 #: guests that are remembered.
 ABSENT_MAX_S, GUESTS_MAX = 86400.0, 1024
-#: The most flavors of forgotten guests that are kept, and the most forgotten guests that count in
-#: one of them.
+#: Maximum number of flavors of forgotten guests that are kept, and of forgotten guests that count
+#: in one of them.
 FLAVORS_MAX, FLAVOR_GUESTS_MAX = 256, 50
 #: Ends of the first bin of quantiles of demand [cores] and traffic [bytes/s].
 CORES_UNIT, BYTES_UNIT = 0.01, 1e6

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.sample_records import GuestSample, PoolSample, Sample
 
-    #: Demand or traffic that a guest is charged.
+    #: Demand or traffic that counts for a guest.
     Amount: TypeAlias = 'Series | ExpectedDemand'
 
 #: The mean over minutes counts if it exceeds that over a day by more than this number of standard
 #: errors.
-SIGNIFICANT_ERRORS = 2.0
+SIGNIFICANT_STANDARD_ERRORS = 2.0
 #: Assumed length of a burst, to estimate by how much the mean over minutes may differ from that
 #: over a day by chance [s].
 _BURST_S = 60.0
@@ -95,12 +95,14 @@ class DemandSum:
         A load that has appeared counts within minutes. A load that has disappeared counts for up
         to a day, because it may come back.
         """
-        chance_error = SIGNIFICANT_ERRORS * math.sqrt(self.variance * _MEAN_VARIANCE_RATIO)
+        chance_error = SIGNIFICANT_STANDARD_ERRORS * math.sqrt(
+            self.variance * _MEAN_VARIANCE_RATIO
+        )
         return self.day + max(0.0, self.minutes - self.day - chance_error)
 
 
 class Charge(Record):
-    """What a guest is charged, and on which nodes.
+    """The demand and traffic that count for a guest, and on which nodes.
 
     :param demand: its demand for CPU time
     :param bandwidth: its DRAM traffic; None if unknown
@@ -150,7 +152,7 @@ def _compose_demand(
 
 
 class ExpectedDemand:
-    """Demand or traffic that a young guest is charged.
+    """Demand or traffic that counts for a young guest.
 
     :ivar charged: the larger of its expected and its measured demand
     :ivar excess: the part of this that exceeds its measured demand
@@ -237,7 +239,7 @@ class LastingDemand:
         """
         if not self._sample.pools:
             return ()
-        usable_cpus = frozenset[int]().union(*map(pools.cpus_for_guests, self._host.nodes))
+        usable_cpus = frozenset[int]().union(*map(pools.usable_cpus_of, self._host.nodes))
         pool_samples = []
         for pool in self._sample.pools:
             member_uuids = [

@@ -109,12 +109,12 @@ def kinds_of_place(
     """
     policy = inputs.request.policy
     if policy == model.SPREAD:
-        yield reasons.ON_ALL_NODES, _all_nodes(inputs)
+        yield reasons.ON_ALL_NODES, _all_nodes_candidates(inputs)
         return
     bandwidth = None if policy == model.ONE_NODE else _bandwidth_need(inputs)
-    yield reasons.ON_ONE_NODE, single_nodes(inputs, bandwidth)
+    yield reasons.ON_ONE_NODE, single_node_candidates(inputs, bandwidth)
     if policy != model.ONE_NODE:
-        yield reasons.ON_SPAN, _spans(inputs, bandwidth, pressure_keys())
+        yield reasons.ON_SPAN, _span_candidates(inputs, bandwidth, pressure_keys())
     vcpus = max(1, inputs.request.vcpus)
     yield (
         reasons.CPUS_ONLY,
@@ -139,7 +139,7 @@ def kinds_of_place(
         )
 
 
-def _all_nodes(inputs: PlacementInput) -> list[Candidate]:
+def _all_nodes_candidates(inputs: PlacementInput) -> list[Candidate]:
     positions = tuple(
         position for position, cpu_count in enumerate(inputs.cpu_counts) if cpu_count
     )
@@ -176,7 +176,7 @@ def _bandwidth_need(inputs: PlacementInput) -> float | None:
     return None if maxima is None else min(guest_bandwidth, sum(maxima))
 
 
-def single_nodes(
+def single_node_candidates(
     inputs: PlacementInput, bandwidth_min_bytes_per_sec: float | None = None
 ) -> list[Candidate]:
     """List the single nodes that have CPUs, memory and bandwidth for the guest.
@@ -184,7 +184,7 @@ def single_nodes(
     :param bandwidth_min_bytes_per_sec: what a node's memory must serve; None: any will do
     """
     vcpus, memory_bytes = max(1, inputs.request.vcpus), inputs.request.memory_bytes
-    places = []
+    found = []
     for position, node in enumerate(inputs.view_by_domain.nodes):
         if inputs.cpu_counts[position] < vcpus:
             continue
@@ -197,8 +197,8 @@ def single_nodes(
             and (inputs.view_by_domain.nodes[memory_position].bandwidth_max_bytes_per_sec or 0.0)
             < bandwidth_min_bytes_per_sec
         ):
-            places.append(Candidate((position,), (memory_position,), memory_position == position))
-    return places
+            found.append(Candidate((position,), (memory_position,), memory_position == position))
+    return found
 
 
 def is_memoryless(node: model.NodeView) -> bool:
@@ -224,7 +224,7 @@ def _nearest_memory(inputs: PlacementInput, position: int) -> int | None:
     return nearest
 
 
-def _spans(
+def _span_candidates(
     inputs: PlacementInput,
     bandwidth_min_bytes_per_sec: float | None,
     pressure_keys: Sequence[node_sets.PressureKey],
@@ -240,14 +240,14 @@ def _spans(
         ]
         need += (bandwidth_min_bytes_per_sec,)
     nodes = inputs.view_by_domain.nodes
-    places: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidate] = {}
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidate] = {}
     for positions in node_sets.smallest_sets(room, need, inputs.distance, pressure_keys):
         cpu_positions = tuple(position for position in positions if inputs.cpu_counts[position])
         mem_positions = tuple(
             position for position in positions if not is_memoryless(nodes[position])
         )
         # Sets that differ only in nodes with neither CPUs nor memory for the guest are one place.
-        places.setdefault(
+        found.setdefault(
             (cpu_positions, mem_positions),
             Candidate(
                 cpu_positions,
@@ -255,4 +255,4 @@ def _spans(
                 not any(is_memoryless(nodes[position]) for position in positions),
             ),
         )
-    return list(places.values())
+    return list(found.values())

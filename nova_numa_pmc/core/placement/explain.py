@@ -31,7 +31,7 @@ TEXTS = {
     reasons.TOO_FEW_CPUS: 'left alone: {vcpus} vCPUs, but only {cpu_count} CPUs allowed',
     reasons.NO_SINGLE_NODE: 'left alone: its policy requires one node, but '
     '{vcpus} vCPUs exceed the {cpu_count} CPUs of the largest node',
-    reasons.NO_NODE_FITS: 'no single node fits {vcpus} vCPUs and {memory_bytes}: '
+    reasons.NO_NODE_FITS: 'no single node has room for {vcpus} vCPUs and {memory_bytes}: '
     'at most {cpu_count} CPUs and {unpromised_bytes}',
     reasons.NO_NODE_SERVES: 'no single node that has room also has the bandwidth for the '
     'expected traffic of {traffic_mb_per_sec} MB/s',
@@ -43,7 +43,7 @@ TEXTS = {
     'assumed to be the upper quartile of the others',
     missing.CPU_ASSUMED: 'CPU demand unknown on some nodes: '
     'assumed to be the upper quartile of the others',
-    missing.LINK_ASSUMED: 'links unknown on some nodes: '
+    missing.LINK_ASSUMED: 'link use unknown on some nodes: '
     'assumed to be the upper quartile of the others',
 }
 

@@ -14,16 +14,17 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    #: Function that returns the distance between two positions.
-    Distances = Callable[[int, int], float]
+    #: Returns the distance between two positions.
+    DistanceFunction = Callable[[int, int], float]
     #: Sort key of a position by its pressure.
     PressureKey = tuple[float, ...]
     #: Set of positions, in ascending order.
     NodeSet = tuple[int, ...]
 
-#: The most sets of one size that are enumerated. If there are more, a search finds some of them.
+#: Maximum number of sets of one size that are enumerated. If there are more, a search finds some
+#: of them.
 ENUMERATED_MAX = 300
-#: The most sets that are returned. If there are more, the best are.
+#: Maximum number of sets that are returned. If there are more, the best are.
 RETURNED_MAX = 72
 #: Once there are this many neighbourhoods, those of further positions are not searched.
 _NEIGHBOURHOODS_MAX = 32
@@ -34,7 +35,7 @@ _BLENDS = (0.5, 0.0, 1.0, 0.25, 0.75)
 def smallest_sets(
     room: Sequence[tuple[float, ...]],
     need: tuple[float, ...],
-    distances: Distances,
+    distance: DistanceFunction,
     pressure_keys: Sequence[PressureKey] | None = None,
 ) -> list[NodeSet]:
     """List the smallest sets of positions whose room together covers the need.
@@ -47,7 +48,7 @@ def smallest_sets(
 
     :param room: by position, the available amount of each resource
     :param need: the required amount of each resource, at least 0
-    :param distances: a function that returns the distance between two positions
+    :param distance: returns the distance between two positions
     :param pressure_keys: the sort key of each position, of which the lowest is the best; None if
         all are equal
     :returns: ascending tuples, all of the same size; empty if all positions together do not
@@ -59,21 +60,19 @@ def smallest_sets(
         return []
     for size in range(_least_size(room, need), len(room) + 1):
         if comb(len(room), size) > ENUMERATED_MAX:
-            return _find_sets(_Search(room, need, pressure_keys), distances, size)
+            return _find_sets(_Search(room, need, pressure_keys), distance, size)
         sets = [
             positions
             for positions in combinations(all_positions, size)
             if _covers(room, need, positions)
         ]
         if sets:
-            return (
-                sets if len(sets) <= RETURNED_MAX else _best_sets(sets, pressure_keys, distances)
-            )
+            return sets if len(sets) <= RETURNED_MAX else _best_sets(sets, pressure_keys, distance)
     return []
 
 
 def _best_sets(
-    sets: list[NodeSet], pressure_keys: Sequence[PressureKey], distances: Distances
+    sets: list[NodeSet], pressure_keys: Sequence[PressureKey], distance: DistanceFunction
 ) -> list[NodeSet]:
     """Return the best sets in the given order; of equal ones, those with nearer positions."""
 
@@ -81,7 +80,7 @@ def _best_sets(
         own_keys = sorted([pressure_keys[position] for position in positions], reverse=True)
         return (
             [key[0] for key in own_keys],
-            sum([distances(a, b) for a, b in combinations(positions, 2)]),
+            sum([distance(a, b) for a, b in combinations(positions, 2)]),
             own_keys,
         )
 
@@ -113,13 +112,13 @@ def _least_size(room: Sequence[tuple[float, ...]], need: tuple[float, ...]) -> i
     return size_min
 
 
-def _find_sets(search: _Search, distances: Distances, size_min: int) -> list[NodeSet]:
+def _find_sets(search: _Search, distance: DistanceFunction, size_min: int) -> list[NodeSet]:
     """Search neighbourhoods for sets of the fewest positions that suffice."""
     all_positions = list(range(len(search.room)))
     for size in range(size_min, len(all_positions) + 1):
         sets = set()
         if search.roomiest(all_positions, size):
-            for positions in _neighbourhoods(len(all_positions), distances):
+            for positions in _neighbourhoods(len(all_positions), distance):
                 node_set = search.best(positions, size)
                 if node_set:
                     sets.add(node_set)
@@ -128,11 +127,11 @@ def _find_sets(search: _Search, distances: Distances, size_min: int) -> list[Nod
     return [tuple(all_positions)]
 
 
-def _neighbourhoods(count: int, distances: Distances) -> Iterable[frozenset[int]]:
+def _neighbourhoods(count: int, distance: DistanceFunction) -> Iterable[frozenset[int]]:
     """Return the set of all positions, and for each seed those within each distance of it."""
     neighbourhoods = {frozenset(range(count)): None}
     for seed in range(count):
-        seed_distances = [distances(seed, position) for position in range(count)]
+        seed_distances = [distance(seed, position) for position in range(count)]
         for radius in sorted({*seed_distances} - {max(seed_distances)}):
             neighbourhood = frozenset(
                 position for position in range(count) if seed_distances[position] <= radius

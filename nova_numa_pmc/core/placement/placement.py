@@ -251,7 +251,7 @@ def _remarks(
     """Return remarks on what did not fit, and on what was unknown or assumed."""
     remarks: tuple[model.Reason, ...] = ()
     bandwidth = inputs.request.bandwidth_bytes_per_sec
-    if code == reasons.ON_SPAN and bandwidth and candidates.single_nodes(inputs):
+    if code == reasons.ON_SPAN and bandwidth and candidates.single_node_candidates(inputs):
         remarks += (
             model.Reason(
                 reasons.NO_NODE_SERVES, (('traffic_mb_per_sec', round(bandwidth / model.MB)),)

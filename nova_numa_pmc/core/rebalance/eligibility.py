@@ -23,7 +23,7 @@ _NO_PROMISE = model.Promise('', '', (), (), 1, 0)
 
 
 class _Case(Record):
-    """A guest to which rules are applied, with the arguments of :func:`why_not`."""
+    """A guest to which rules are applied, with the arguments of :func:`why_fixed`."""
 
     guest: model.Guest
     promise: model.Promise = _NO_PROMISE
@@ -100,7 +100,7 @@ RULES = (
 TEXTS = {**{rule.code: rule.text for rule in RULES}, NOT_NAMED: ''}
 
 
-def why_not(
+def why_fixed(
     guest: model.Guest | None,
     promise: model.Promise | None,
     host: model.Topology | None = None,
@@ -135,7 +135,7 @@ def is_in_pool(guest: model.Guest, host: model.Topology) -> bool:
     allowed_cpus = guest.allowed_cpus
     if guest.placed_by or allowed_cpus is None:
         return True
-    return not any(pools.cpus_for_guests(node) & allowed_cpus - node.cpus for node in host.nodes)
+    return not any(pools.usable_cpus_of(node) & allowed_cpus - node.cpus for node in host.nodes)
 
 
 def _first_reason(rules: tuple[Rule, ...], case: _Case) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 AWAY_RATIO = 0.02
 #: Guests that may use several nodes absorb bursts on these up to this share of their demand
 #: (assumed; simulated with a half, a quarter and an eighth).
-TAKEN_UP_RATIO = 0.25
+BURST_ABSORPTION_RATIO = 0.25
 
 
 class MoveCandidate:
@@ -232,8 +232,8 @@ def _burst_gain(host_model: HostModel, guest: GuestModel, place: Place) -> float
 
     Independent bursts add in quadrature, so that on nodes that share their guests
     h(ΣD, ΣC, √Σv²) cores wait instead of Σ h(D, C, v). Guests that may use several of the nodes
-    save the difference, but at most :data:`TAKEN_UP_RATIO` of their demand. What the guests that
-    already may use several of them are assumed to save is subtracted.
+    save the difference, but at most :data:`BURST_ABSORPTION_RATIO` of their demand. What the
+    guests that already may use several of them are assumed to save is subtracted.
     """
     host_loss = host_model.host_loss
     if not any(host_loss.burst_cores[n] for n in place.cpu_positions):
@@ -262,8 +262,11 @@ def _burst_gain(host_model: HostModel, guest: GuestModel, place: Place) -> float
     )
     return max(
         0.0,
-        min(apart_cores - together_cores, TAKEN_UP_RATIO * (shared_demand + guest.demand_cores))
-        - TAKEN_UP_RATIO * shared_demand,
+        min(
+            apart_cores - together_cores,
+            BURST_ABSORPTION_RATIO * (shared_demand + guest.demand_cores),
+        )
+        - BURST_ABSORPTION_RATIO * shared_demand,
     )
 
 

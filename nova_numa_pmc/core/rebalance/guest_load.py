@@ -32,7 +32,7 @@ def guest_loads(
     :param widened_nodes: {uuid: ids of the nodes that its CPUs are held to now}; a guest that is
         left out is held to those of its promise
     :param boottime_ns: CLOCK_BOOTTIME; None if no guest is to count as just placed
-    :param host, measured_since_ns: as in :func:`eligibility.why_not`
+    :param host, measured_since_ns: as in :func:`eligibility.why_fixed`
     """
     bandwidth_by_guest = traffic.bandwidth_by_guest(sample.guests, sample.nodes)
     return tuple(
@@ -103,7 +103,7 @@ def _guest_load(
         remote_ratio=sample.remote_ratio,
         bandwidth_bytes_per_sec=bytes_per_sec,
         allowed_cpu_counts=None if guest is None else _allowed_cpu_counts(guest, view),
-        why_fixed=eligibility.why_not(guest, promise, host, measured_since_ns),
+        why_fixed=eligibility.why_fixed(guest, promise, host, measured_since_ns),
         just_placed=_is_just_placed(promise, boottime_ns),
     )
 

@@ -48,7 +48,7 @@ class HostModel(Layout):
         """Return M, the bytes of a guest's memory that are not yet on the target."""
         if place.mem_position is None:
             return 0
-        assert guest.bytes_by_position is not None  # otherwise may_have() has refused the place
+        assert guest.bytes_by_position is not None  # otherwise allows() has refused the place
         return sum(
             size
             for position, size in guest.bytes_by_position.items()
@@ -90,12 +90,12 @@ class HostModel(Layout):
         )
         return (
             size_bytes / rate * (1 + remote_loss / 2)
-            + size_bytes / PAGE_BYTES * rebalance_options.page_s
+            + size_bytes / PAGE_BYTES * rebalance_options.cpu_s_per_page
             + change_cost
         )
 
-    def may_have(self, guest: GuestModel, place: Place) -> bool:
-        """Return whether a guest may have a place, regardless of how full it is."""
+    def allows(self, guest: GuestModel, place: Place) -> bool:
+        """Return whether a guest is allowed a place, however full it is."""
         if not guest.movable:
             return False
         allowed = guest.allowed
@@ -138,7 +138,7 @@ class HostModel(Layout):
             target = place.mem_position
             if target is None:
                 continue
-            # Otherwise may_have() has refused the place.
+            # Otherwise allows() has refused the place.
             assert guest.bytes_by_position is not None
             for position, size in guest.promised_bytes.items():
                 promised_changes[position] = promised_changes.get(position, 0) - size
@@ -199,7 +199,7 @@ class HostModel(Layout):
         )
 
     def _move_memory(self, guest: GuestModel, target: int) -> None:
-        assert guest.bytes_by_position is not None  # otherwise may_have() has refused the place
+        assert guest.bytes_by_position is not None  # otherwise allows() has refused the place
         for position, size in guest.promised_bytes.items():
             self.promised_bytes[position] -= size
         self.promised_bytes[target] += guest.load.memory_bytes
@@ -228,4 +228,8 @@ class HostModel(Layout):
         """
         if len(positions) == 1:
             return ((positions[0], 1.0),)
-        return guest.cpu_shares if positions == guest.cpu_positions else self.by_cores(positions)
+        return (
+            guest.cpu_shares
+            if positions == guest.cpu_positions
+            else self.shares_by_cores(positions)
+        )

@@ -113,7 +113,7 @@ class GuestModel:
         cores_by_position = layout.sum_by_position(load.cores_by_node)
         self.cpu_shares = shares_of(
             {n: cores_by_position.get(n, 0.0) for n in self.cpu_positions}
-        ) or layout.by_cores(self.cpu_positions)
+        ) or layout.shares_by_cores(self.cpu_positions)
         self.mem_shares = self._mem_shares(layout)
         self.effect = losses.effect_at(
             self.cpu_positions,
@@ -127,7 +127,7 @@ class GuestModel:
             counts_queueing=self.counted,
         )
 
-    def has_much_elsewhere(self, mem_position: int) -> bool:
+    def has_memory_worth_fetching(self, mem_position: int) -> bool:
         """Return whether it has memory elsewhere that is worth fetching to a position.
 
         A small remainder, such as QEMU's read-only pages, cannot be moved.
@@ -146,7 +146,7 @@ class GuestModel:
         if (
             remote_ratio is None
             or len(self.cpu_positions) > 1
-            or not self.has_much_elsewhere(local_memory)
+            or not self.has_memory_worth_fetching(local_memory)
         ):
             return shares
         remote_bytes = {n: size for n, size in bytes_by_position.items() if n != local_memory}
@@ -232,7 +232,7 @@ class Layout:
         """Turn positions into an ascending tuple of node ids."""
         return tuple(sorted(node for n in positions for node in self.nodes_at[n]))
 
-    def by_cores(self, positions: Iterable[int]) -> losses.Shares:
+    def shares_by_cores(self, positions: Iterable[int]) -> losses.Shares:
         """Return shares of CPU time in proportion to the cores of positions."""
         return shares_of({n: self.nodes[n].cores for n in positions})
 

@@ -227,11 +227,11 @@ class HostLoss:
         self.bandwidth_bytes_per_sec = list(bandwidth_bytes_per_sec)
         self.accessing_cores = [0.0] * len(cores)
         # Loss to waiting and crowding now; None if not computed yet.
-        self._waiting_now: float | None = None
+        self._cpu_loss_now: float | None = None
 
     def add_effect(self, added: Effect, sign: int = 1) -> None:
         """Add an effect, or subtract it if ``sign`` is −1."""
-        self._waiting_now = None
+        self._cpu_loss_now = None
         positions = added.cpu_positions
         if len(positions) == 1:
             self.demand_cores[positions[0]] += sign * added.demand_cores
@@ -307,7 +307,7 @@ class HostLoss:
                         sums[1] += sign * queueing
                         sums[2] += sign * bandwidth
                         sums[3] += sign * accessing_cores
-        return self._saved_waiting(demand_changes, spanning) + self._saved_distance(terms)
+        return self._saved_cpu_loss(demand_changes, spanning) + self._saved_memory_loss(terms)
 
     def levelled_demand(
         self,
@@ -347,12 +347,12 @@ class HostLoss:
         other.accessing_cores = list(self.accessing_cores)
         return other
 
-    def _waiting(self, demand: list[float], spanning: Mapping[tuple[int, ...], float]) -> float:
+    def _cpu_loss(self, demand: list[float], spanning: Mapping[tuple[int, ...], float]) -> float:
         if spanning:
             demand = self.levelled_demand(demand, spanning)
         return sum(map(_waiting_and_crowding, demand, self.cores, self.burst_cores))
 
-    def _saved_waiting(
+    def _saved_cpu_loss(
         self, demand_changes: Mapping[int, float], spanning: Mapping[tuple[int, ...], float] | None
     ) -> float:
         if spanning is None and not self.spanning_cores:
@@ -362,16 +362,16 @@ class HostLoss:
                 - _waiting_and_crowding(demand[n] + change, cores[n], bursts[n])
                 for n, change in demand_changes.items()
             )
-        if self._waiting_now is None:
-            self._waiting_now = self._waiting(self.demand_cores, self.spanning_cores)
+        if self._cpu_loss_now is None:
+            self._cpu_loss_now = self._cpu_loss(self.demand_cores, self.spanning_cores)
         changed_demand = list(self.demand_cores)
         for n, change in demand_changes.items():
             changed_demand[n] += change
-        return self._waiting_now - self._waiting(
+        return self._cpu_loss_now - self._cpu_loss(
             changed_demand, self.spanning_cores if spanning is None else spanning
         )
 
-    def _saved_distance(self, terms: Mapping[int, Sequence[float]]) -> float:
+    def _saved_memory_loss(self, terms: Mapping[int, Sequence[float]]) -> float:
         saved_cores = 0.0
         for m, (distance, queueing, bandwidth, accessing_cores) in terms.items():
             saved_cores -= distance

@@ -113,7 +113,7 @@ class RebalanceOptions(Record):
     :param changes_per_hour: the most guests of which only the CPUs are changed (widened or
         narrowed) in an hour
     :param bytes_per_sec: the highest rate of a move
-    :param page_s: CPU time to move a page of 4 KiB [s] (assumed)
+    :param cpu_s_per_page: CPU time to move a page of 4 KiB [s] (assumed)
     :param change_core_sec: cost of changing a guest's CPUs, in cold caches and stalled writes
         [core-seconds] (assumed)
     :param min_gain_cores: a gain below this is noise. It is subtracted from each gain before the
@@ -130,7 +130,7 @@ class RebalanceOptions(Record):
     moves_per_hour: int = 20
     changes_per_hour: int = 120
     bytes_per_sec: float = 256 << 20
-    page_s: float = 2e-6
+    cpu_s_per_page: float = 2e-6
     change_core_sec: float = 0.5
     min_gain_cores: float = 0.05
     reserve_bytes: int = 256 << 20

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance.layout import Proposal
     from nova_numa_pmc.core.rebalance.planner_state import RegretKey
 
-#: The most regrets that are kept between ticks.
+#: Maximum number of regrets that are kept between ticks.
 REGRETS_MAX = 256
 #: Of the moves that are due, the one with the highest net gain over this time comes first [s].
 PAYBACK_S = 600.0
 #: A guest is not widened if a move from its node will be due within this time, because widening
 #: would only delay the move [s].
 DUE_SOON_S = 60.0
-#: The most moves that :func:`propose` lists.
+#: Maximum number of moves that :func:`propose` lists.
 PROPOSED_MAX = 200
 
 
@@ -204,9 +204,12 @@ def _recall_proposal(host_model: HostModel, key: RegretKey) -> Proposal | None:
             host_model.positions(cpu_nodes),
             host_model.position_of_node[mem_nodes[0]] if mem_nodes else None,
         )
-        if not host_model.may_have(guest, place) or (
+        if not host_model.allows(guest, place) or (
             place.cpu_positions == guest.cpu_positions
-            and (place.mem_position is None or not guest.has_much_elsewhere(place.mem_position))
+            and (
+                place.mem_position is None
+                or not guest.has_memory_worth_fetching(place.mem_position)
+            )
         ):
             return None
         parts.append((guest, place))

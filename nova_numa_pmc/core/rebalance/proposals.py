@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance.host_model import HostModel
     from nova_numa_pmc.core.rebalance.layout import GuestModel, Proposal
 
-#: The most guests of each node that are evaluated by bound, and as many by bound ÷ cost.
+#: Maximum number of guests of each node that are evaluated, by the upper bound of their gain and,
+#: as many again, by that bound ÷ cost.
 _MOVED_MAX = 8
-#: The most guests of each node that are evaluated in swaps, or widened.
+#: Maximum number of guests of each node that are evaluated in swaps, or widened.
 _SWAPPED_MAX = 6
-#: The most partners of such a guest on each other node by nearest demand.
+#: Maximum number of a guest's partners on each other node that are chosen by nearest demand.
 _NEAREST_MAX = 2
-#: The most such partners by each of two other orders.
+#: Maximum number of partners chosen by each of two other orders: fewest accesses, and memory on
+#: the guest's node.
 _OTHERS_MAX = 2
 #: If at most this many guests may be moved, no move is left out.
 _EXHAUSTIVE_GUESTS_MAX = 16
@@ -35,11 +37,13 @@ _EXHAUSTIVE_GUESTS_MAX = 16
 def proposals(host_model: HostModel) -> list[Proposal]:
     """List the proposals to evaluate."""
     movable_guests = [guest for guest in host_model.guests.values() if guest.movable]
-    bounds = {
+    gain_bounds = {
         guest.load.uuid: host_model.host_loss.gain((guest.effect,), ()) for guest in movable_guests
     }
     promising_guests = [
-        guest for guest in movable_guests if bounds[guest.load.uuid] > host_model.min_gain_cores
+        guest
+        for guest in movable_guests
+        if gain_bounds[guest.load.uuid] > host_model.min_gain_cores
     ]
     is_exhaustive = len(movable_guests) <= _EXHAUSTIVE_GUESTS_MAX
     guests_by_place = _guests_by_place(promising_guests)
@@ -48,14 +52,14 @@ def proposals(host_model: HostModel) -> list[Proposal]:
         evaluated_guests = (
             guests_by_place[positions]
             if is_exhaustive
-            else _best_guests(host_model, guests_by_place[positions], bounds, _MOVED_MAX)
+            else _best_guests(host_model, guests_by_place[positions], gain_bounds, _MOVED_MAX)
         )
         for guest in evaluated_guests:
             all_proposals.extend(((guest, place),) for place in single_places(host_model, guest))
     if host_model.rebalance_options.go_home:
         all_proposals.extend(_going_home_proposals(host_model, movable_guests))
     all_proposals.extend(
-        _swap_proposals(host_model, movable_guests, guests_by_place, bounds, is_exhaustive)
+        _swap_proposals(host_model, movable_guests, guests_by_place, gain_bounds, is_exhaustive)
     )
     if host_model.rebalance_options.widen:
         all_proposals.extend(_widening_proposals(host_model, movable_guests))
@@ -68,7 +72,7 @@ def single_places(host_model: HostModel, guest: GuestModel) -> list[Place]:
     for n in host_model.positions_with_cpus:
         place = Place((n,), host_model.memory_at[n])
         if guest.cpu_positions == (n,):
-            if guest.has_much_elsewhere(host_model.memory_at[n]):
+            if guest.has_memory_worth_fetching(host_model.memory_at[n]):
                 places.append(place)
         elif guest.home == guest.cpu_positions or guest.home != (n,):
             places.append(place)
@@ -78,7 +82,7 @@ def single_places(host_model: HostModel, guest: GuestModel) -> list[Place]:
     return [
         place
         for place in places
-        if host_model.may_have(guest, place) and host_model.fits(((guest, place),))
+        if host_model.allows(guest, place) and host_model.fits(((guest, place),))
     ]
 
 
@@ -90,9 +94,12 @@ def _guests_by_place(guests: Iterable[GuestModel]) -> dict[tuple[int, ...], list
 
 
 def _best_guests(
-    host_model: HostModel, guests: Iterable[GuestModel], bounds: Mapping[str, float], count: int
+    host_model: HostModel,
+    guests: Iterable[GuestModel],
+    gain_bounds: Mapping[str, float],
+    count: int,
 ) -> list[GuestModel]:
-    """Return the ``count`` best guests by bound, and the ``count`` best by bound ÷ cost."""
+    """Return the ``count`` best guests by the bound of their gain, and as many by that ÷ cost."""
 
     def cost(guest: GuestModel) -> float:
         guest_bytes = sum(guest.bytes_by_position.values()) if guest.bytes_by_position else 0
@@ -101,16 +108,16 @@ def _best_guests(
             + host_model.rebalance_options.change_core_sec
         )
 
-    by_bound = sorted(guests, key=lambda guest: -bounds[guest.load.uuid])[:count]
-    by_cost = sorted(guests, key=lambda guest: -bounds[guest.load.uuid] / cost(guest))[:count]
-    return list(dict.fromkeys(by_bound + by_cost))
+    by_gain = sorted(guests, key=lambda guest: -gain_bounds[guest.load.uuid])[:count]
+    by_cost = sorted(guests, key=lambda guest: -gain_bounds[guest.load.uuid] / cost(guest))[:count]
+    return list(dict.fromkeys(by_gain + by_cost))
 
 
 def _swap_proposals(
     host_model: HostModel,
     movable_guests: list[GuestModel],
     guests_by_place: Mapping[tuple[int, ...], list[GuestModel]],
-    bounds: Mapping[str, float],
+    gain_bounds: Mapping[str, float],
     is_exhaustive: bool,
 ) -> Iterator[Proposal]:
     """Yield swaps of guests that cause a loss at their place with guests elsewhere."""
@@ -126,11 +133,13 @@ def _swap_proposals(
         guests_to_swap = (
             guests_by_place[positions]
             if is_exhaustive
-            else _best_guests(host_model, guests_by_place[positions], bounds, _SWAPPED_MAX // 2)
+            else _best_guests(
+                host_model, guests_by_place[positions], gain_bounds, _SWAPPED_MAX // 2
+            )
         )
         for guest in guests_to_swap:
             for other_positions in sorted(partners_by_place):
-                if other_positions == positions or not host_model.may_have(
+                if other_positions == positions or not host_model.allows(
                     guest, _place_at(host_model, other_positions)
                 ):
                     continue
@@ -149,7 +158,7 @@ def _swap_proposals(
                     )
                     if (
                         pair not in seen_pairs
-                        and host_model.may_have(*proposal[1])
+                        and host_model.allows(*proposal[1])
                         and host_model.fits(proposal)
                     ):
                         seen_pairs.add(pair)
@@ -206,7 +215,7 @@ def _going_home_proposals(
     """
     for guest in movable_guests:
         home = Place(guest.home, None)
-        if set(guest.home) < set(guest.cpu_positions) and host_model.may_have(guest, home):
+        if set(guest.home) < set(guest.cpu_positions) and host_model.allows(guest, home):
             yield ((guest, home),)
 
 
@@ -252,5 +261,5 @@ def _widening_proposals(
                 )
                 if n not in positions and is_worthwhile:
                     place = Place(tuple(sorted((*positions, n))), None)
-                    if host_model.may_have(guest, place):
+                    if host_model.allows(guest, place):
                         yield ((guest, place),)

@@ -276,7 +276,7 @@ class SoakTest(AgentCase):
         self.assertLessEqual(
             len(agent._problem_log._failing)
             + len(agent._reassertion._groups)
-            + len(agent._reassertion._written),
+            + len(agent._reassertion._rewrite_times_s),
             3 * 8,
         )
 

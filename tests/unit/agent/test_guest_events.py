@@ -183,9 +183,9 @@ class WatchingTest(unittest.TestCase):
                 self.heard()
         self.assertEqual(
             [
-                'learns of guests from libvirt',
-                'learns of guests from status files: libvirt does not answer',
-                'learns of guests from libvirt',
+                'the agent learns of changes to guests from libvirt',
+                'the agent learns of changes to guests from status files: libvirt does not answer',
+                'the agent learns of changes to guests from libvirt',
             ],
             [record.getMessage() for record in logs.records],
         )

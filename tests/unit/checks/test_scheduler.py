@@ -139,7 +139,7 @@ class SchedulerTest(unittest.TestCase):
             ),
         ):
             with self.subTest(text=text):
-                self.assertEqual(expected, codes(scheduler.check_choice(self.conf(text))))
+                self.assertEqual(expected, codes(scheduler.check_host_subset(self.conf(text))))
 
     def test_candidates_that_placement_does_not_randomise_are_found(self):
         conf = self.conf('max_placement_results = 500', 'scheduler')

@@ -36,7 +36,7 @@ def enumerate_all(situation):
         proposal = tuple(
             (guest, Place((n,), n)) for guest, n in zip(guests, homes) if n is not None
         )
-        if all(host_model.may_have(*part) for part in proposal) and host_model.fits(proposal):
+        if all(host_model.allows(*part) for part in proposal) and host_model.fits(proposal):
             size = sum(host_model.bytes_to_move(*part) for part in proposal)
             host_model.apply(proposal)
             yield sum(host_model.host_loss.by_cause()), size

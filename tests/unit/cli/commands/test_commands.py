@@ -352,7 +352,7 @@ class StatusTest(OperatingCase):
             )
             self.assertEqual(
                 shown,
-                'learns of guests from status files: libvirt does not answer'
+                'learns of changes to guests from status files: libvirt does not answer'
                 in self.run_command('status')[1],
             )
             self.assertEqual(shown, bool(self.run_json('status')[1]['agent']['guests_by']))

@@ -415,7 +415,7 @@ class ExplainTest(unittest.TestCase):
         self.assertIn('memory does not fit: only CPUs are placed', text)
         self.assertNotIn('promised', text)
         self.assertIn(
-            'no single node fits 1 vCPUs and 9216 MiB: at most 4 CPUs and 8192 MiB', text
+            'no single node has room for 1 vCPUs and 9216 MiB: at most 4 CPUs and 8192 MiB', text
         )
 
     def test_explain_tells_that_a_guest_spans_nodes_for_its_bandwidth(self):
@@ -433,13 +433,13 @@ class ExplainTest(unittest.TestCase):
         text = explain.explain(
             place(view_of_nodes(*nodes), memory=9 * GIB, bandwidth_bytes_per_sec=150 * MB)
         )
-        self.assertIn('no single node fits', text)
+        self.assertIn('no single node has room for', text)
 
     def test_a_guest_that_may_not_span_is_not_said_to_fit_nowhere(self):
         view = view_of_nodes(node_view(0), node_view(1))
         text = explain.explain(place(view, memory=9 * GIB, policy=model.ONE_NODE))
         self.assertNotIn('nowhere', text)
-        self.assertIn('no single node fits 1 vCPUs and 9216 MiB', text)
+        self.assertIn('no single node has room for 1 vCPUs and 9216 MiB', text)
 
     def test_a_reason_of_a_newer_version_is_shown_by_its_code(self):
         newer = model.Placement((), reasons=(model.Reason('moon_phase'),))

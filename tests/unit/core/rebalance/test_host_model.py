@@ -46,40 +46,40 @@ class BandwidthTest(unittest.TestCase):
 
 
 class MayTest(unittest.TestCase):
-    def may_have(self, place, **fields):
+    def allows(self, place, **fields):
         laid_out = host_of(guest_load('g', 4, fields.pop('at', 0), 2.0, **fields))
-        return laid_out.may_have(laid_out.guests['g'], place)
+        return laid_out.allows(laid_out.guests['g'], place)
 
     def test_a_guest_may_go_where_it_has_a_cpu_for_each_of_its_own(self):
-        self.assertTrue(self.may_have(Place((1,), 1)))
-        self.assertTrue(self.may_have(Place((0, 1), None)))
-        self.assertFalse(self.may_have(Place((1,), 1), allowed_cpu_counts=((0, 12), (2, 12))))
+        self.assertTrue(self.allows(Place((1,), 1)))
+        self.assertTrue(self.allows(Place((0, 1), None)))
+        self.assertFalse(self.allows(Place((1,), 1), allowed_cpu_counts=((0, 12), (2, 12))))
         laid_out = host_of(guest_load('g', 16, (0, 1), 2.0))
-        self.assertFalse(laid_out.may_have(laid_out.guests['g'], Place((2,), 2)))
+        self.assertFalse(laid_out.allows(laid_out.guests['g'], Place((2,), 2)))
 
     def test_a_guest_may_go_where_it_may_use_a_cpu_for_each_of_its_own(self):
         for count, may in ((3, False), (4, True)):
             counts = ((0, 12), (1, count))
-            self.assertEqual(may, self.may_have(Place((1,), 1), allowed_cpu_counts=counts))
+            self.assertEqual(may, self.allows(Place((1,), 1), allowed_cpu_counts=counts))
         # Where it is, it may stay, and its memory may come.
-        self.assertTrue(self.may_have(Place((0,), 0), allowed_cpu_counts=((0, 2),)))
+        self.assertTrue(self.allows(Place((0,), 0), allowed_cpu_counts=((0, 2),)))
 
     def test_a_guest_that_must_not_be_touched_may_go_nowhere(self):
         for place in (Place((0,), None), Place((1,), 1), Place((0, 1), None)):
-            self.assertFalse(self.may_have(place, why_fixed='placed_by_others'))
+            self.assertFalse(self.allows(place, why_fixed='placed_by_others'))
 
     def test_memory_whose_place_is_unknown_stays(self):
-        self.assertFalse(self.may_have(Place((1,), 1), memory_at=()))
-        self.assertTrue(self.may_have(Place((1,), None), memory_at=()))
+        self.assertFalse(self.allows(Place((1,), 1), memory_at=()))
+        self.assertTrue(self.allows(Place((1,), None), memory_at=()))
 
     def test_a_young_guest_on_several_nodes_may_be_held_to_one_with_room(self):
         self.assertTrue(
-            self.may_have(Place((1,), None), at=(0, 1), home_nodes=(0,), just_placed=True)
+            self.allows(Place((1,), None), at=(0, 1), home_nodes=(0,), just_placed=True)
         )
 
     def test_a_young_guest_stays_unless_another_node_is_better(self):
-        self.assertFalse(self.may_have(Place((1,), 1), just_placed=True))
-        self.assertTrue(self.may_have(Place((0, 1), None), just_placed=True))
+        self.assertFalse(self.allows(Place((1,), 1), just_placed=True))
+        self.assertTrue(self.allows(Place((0, 1), None), just_placed=True))
 
 
 class CostTest(unittest.TestCase):
