@@ -33,11 +33,11 @@ def decide_again_if_memory_stays(
         has none, or if they are not reported)
     :raises NumaPmcError: as :func:`promises.decide_promise`
     """
-    by_node, huge_by_node = _read_memory_by_node(guest, groups, root)
-    if guest.page_bytes and huge_by_node is None:  # the rest is QEMU's own memory
-        return decision, by_node, None
+    bytes_by_node, huge_bytes_by_node = _read_memory_by_node(guest, groups, root)
+    if guest.page_bytes and huge_bytes_by_node is None:  # the rest is QEMU's own memory
+        return decision, bytes_by_node, None
     homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
-    elsewhere_bytes = cgroups.bytes_elsewhere(by_node, homes)
+    elsewhere_bytes = cgroups.bytes_elsewhere(bytes_by_node, homes)
     must_stay = (
         guest.locked
         or guest.page_bytes
@@ -45,20 +45,22 @@ def decide_again_if_memory_stays(
         or guest.override == model.PIN  # nothing fetches it
         or elsewhere_bytes > host_options.follow_memory_over_mib << 20
     )
-    if must_stay and 2 * elsewhere_bytes > sum(by_node.values()):
-        decision = promises.decide_promise(guest, host_options, root, lock_timeout_s, by_node)
-    return decision, by_node, huge_by_node
+    if must_stay and 2 * elsewhere_bytes > sum(bytes_by_node.values()):
+        decision = promises.decide_promise(
+            guest, host_options, root, lock_timeout_s, bytes_by_node
+        )
+    return decision, bytes_by_node, huge_bytes_by_node
 
 
 def _read_memory_by_node(
     guest: model.Guest, groups: cgroups.GuestGroups, root: str
 ) -> tuple[dict[int, int], dict[int, int] | None]:
-    huge_by_node = None
+    huge_bytes_by_node = None
     if guest.page_bytes:
         from nova_numa_pmc.host.page_moves import hugetlb  # few guests have such pages
 
-        huge_by_node = hugetlb.read_bytes_by_node(groups.pid, root) or None
-    by_node = dict(cgroups.read_memory_by_node(groups) or {})
-    for node, size in (huge_by_node or {}).items():
-        by_node[node] = by_node.get(node, 0) + size
-    return by_node, huge_by_node
+        huge_bytes_by_node = hugetlb.read_bytes_by_node(groups.pid, root) or None
+    bytes_by_node = dict(cgroups.read_memory_by_node(groups) or {})
+    for node, size in (huge_bytes_by_node or {}).items():
+        bytes_by_node[node] = bytes_by_node.get(node, 0) + size
+    return bytes_by_node, huge_bytes_by_node

@@ -47,7 +47,7 @@ def hold(call: HookCall, xml: bytes) -> None:
         groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
         if early_cpus is None:
             decision, early_cpus = _with_cpus(decision, guest, groups, call.root)
-        decision, by_node, huge_by_node = follow_memory.decide_again_if_memory_stays(
+        decision, bytes_by_node, huge_bytes_by_node = follow_memory.decide_again_if_memory_stays(
             guest, groups, decision, call.options, call.root, call.lock_timeout_s()
         )
         if decision.cpus is None:  # since the start, an override was set or its CPUs were taken
@@ -56,7 +56,7 @@ def hold(call: HookCall, xml: bytes) -> None:
             return
         applied = holding.hold(groups, decision.cpus, written_cpus=early_cpus)
         if _record_bound(call, guest, decision.promise):
-            applied = _bind(call, groups, decision, applied, huge_by_node)
+            applied = _bind(call, groups, decision, applied, huge_bytes_by_node)
     except NumaPmcError as error:
         _undo_early(groups, early_cpus, guest)
         if not isinstance(error, StateError):  # after which nothing can be recorded
@@ -66,7 +66,9 @@ def hold(call: HookCall, xml: bytes) -> None:
             promises.replace_running(promise, call.options, call.root, call.lock_timeout_s())
         raise
     call.log_decision(
-        decision, _cpus_before_text(applied), _memory_text(applied, decision.promise, by_node)
+        decision,
+        _cpus_before_text(applied),
+        _memory_text(applied, decision.promise, bytes_by_node),
     )
     promise = decision.promise._replace(bound=applied.memory_outcome == holding.BOUND)
     try:
@@ -127,7 +129,7 @@ def _bind(
     groups: cgroups.GuestGroups,
     decision: promises.Decision,
     held: holding.HoldResult,
-    huge_by_node: Mapping[int, int] | None,
+    huge_bytes_by_node: Mapping[int, int] | None,
 ) -> holding.HoldResult:
     """Bind the memory of a guest whose CPUs are held; return the result of both."""
     try:
@@ -137,7 +139,7 @@ def _bind(
             frozenset(decision.promise.mem_nodes),
             call.options.fetch_limit_mib << 20,
             stay_bound=True,
-            huge_by_node=huge_by_node,
+            huge_bytes_by_node=huge_bytes_by_node,
             written_cpus=held.cpus,
         )
     except GuestGone:
@@ -179,10 +181,10 @@ def _cpus_before_text(applied: holding.HoldResult) -> str:
 
 
 def _memory_text(
-    applied: holding.HoldResult, promise: model.Promise, by_node: Mapping[int, int]
+    applied: holding.HoldResult, promise: model.Promise, bytes_by_node: Mapping[int, int]
 ) -> str:
     homes = promise.mem_nodes or promise.cpu_nodes
-    elsewhere_bytes = cgroups.bytes_elsewhere(by_node, homes)
+    elsewhere_bytes = cgroups.bytes_elsewhere(bytes_by_node, homes)
     outcome = applied.memory_outcome
     if outcome == holding.NOT_REQUESTED and not elsewhere_bytes:
         outcome = holding.LOCAL
@@ -190,7 +192,7 @@ def _memory_text(
     if elsewhere_bytes:
         text += ', %d of %d KiB were elsewhere' % (
             elsewhere_bytes + 1023 >> 10,
-            sum(by_node.values()) >> 10,
+            sum(bytes_by_node.values()) >> 10,
         )
     if applied.left_bytes:
         text += ', %d KiB still are' % (applied.left_bytes + 1023 >> 10)

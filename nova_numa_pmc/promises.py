@@ -97,14 +97,14 @@ def decide_promise(
     host_options: HostOptions,
     root: str,
     timeout_s: float,
-    by_node: Mapping[int, int] | None = None,
+    bytes_by_node: Mapping[int, int] | None = None,
     given_draft: promises_file.HostPromisesDraft | None = None,
 ) -> Decision:
     """Decide on a guest's place and promise it, replacing the guest's earlier promise.
 
     :param timeout_s: how long to wait for the promises file's lock [s]
-    :param by_node: {node id: bytes} of memory that the guest has already and that stays where it
-        is, so that the CPUs follow it; None: the memory is not allocated yet
+    :param bytes_by_node: {node id: bytes} of memory that the guest has already and that stays
+        where it is, so that the CPUs follow it; None: the memory is not allocated yet
     :param given_draft: the promises to decide with; None: those of the host, locked
     :raises NumaPmcError: there is no decision, and nothing was recorded
     """
@@ -139,8 +139,8 @@ def decide_promise(
             problems=(),
             has_no_place=promise.origin == model.FLOATING and not request.excluded,
         )
-        if by_node and placed.cpu_nodes:
-            followable = _followable_bytes(by_node, host, placement_options)
+        if bytes_by_node and placed.cpu_nodes:
+            followable = _followable_bytes(bytes_by_node, host, placement_options)
             decision = _follow(request, decision, own_host, followable)
         draft.put(decision.promise)
         draft.rotation += 1
@@ -386,40 +386,51 @@ def _promises_in_pool(
 
 
 def _followable_bytes(
-    by_node: Mapping[int, int], host: model.Topology, placement_options: model.PlacementOptions
+    bytes_by_node: Mapping[int, int],
+    host: model.Topology,
+    placement_options: model.PlacementOptions,
 ) -> dict[int, int]:
     """Return the part of {node id: bytes} on nodes for guests; {} if most of it is elsewhere."""
     from nova_numa_pmc.core import node_memory
 
     followable = {
-        node.id: by_node[node.id]
+        node.id: bytes_by_node[node.id]
         for node in host.nodes
-        if node.id in by_node and node_memory.is_for_guests(node, placement_options)
+        if node.id in bytes_by_node and node_memory.is_for_guests(node, placement_options)
     }
-    return followable if 2 * sum(followable.values()) > sum(by_node.values()) else {}
+    return followable if 2 * sum(followable.values()) > sum(bytes_by_node.values()) else {}
 
 
 def _follow(
-    request: model.Request, decision: Decision, host: model.Topology, by_node: Mapping[int, int]
+    request: model.Request,
+    decision: Decision,
+    host: model.Topology,
+    bytes_by_node: Mapping[int, int],
 ) -> Decision:
     """Change a decision so that the CPUs follow the memory, unless too few CPUs are near it."""
     from nova_numa_pmc.core.host_view import split_memory
 
-    total_bytes, homes = sum(by_node.values()), []
-    for node in sorted(by_node, key=lambda node: (-by_node[node], node)):
-        homes.append(node)
-        cpus = frozenset().union(*(node.cpus for node in host.nodes if node.id in homes))
+    total_bytes, chosen_nodes = sum(bytes_by_node.values()), []
+    for node_id in sorted(bytes_by_node, key=lambda node_id: (-bytes_by_node[node_id], node_id)):
+        chosen_nodes.append(node_id)
+        cpus = frozenset().union(*(node.cpus for node in host.nodes if node.id in chosen_nodes))
         if len(cpus) >= request.vcpus:
             break
     else:
         return decision
     mem_nodes = tuple(
-        sorted(node for node in by_node if by_node[node] >= _MEM_NODE_MIN_RATIO * total_bytes)
+        sorted(
+            node_id
+            for node_id in bytes_by_node
+            if bytes_by_node[node_id] >= _MEM_NODE_MIN_RATIO * total_bytes
+        )
     )
     cpu_nodes = pools.nodes_of(cpus, host)
     why = '%s: with its memory (%s)' % (
         name_nodes(cpu_nodes),
-        ', '.join('%d MiB on %d' % (by_node[node] >> 20, node) for node in mem_nodes),
+        ', '.join(
+            '%d MiB on %d' % (bytes_by_node[node_id] >> 20, node_id) for node_id in mem_nodes
+        ),
     )
     promise = decision.promise._replace(
         cpu_nodes=cpu_nodes,
@@ -428,7 +439,7 @@ def _follow(
         mem_node_bytes=tuple(
             split_memory(
                 decision.promise.memory_bytes,
-                [by_node[node] for node in mem_nodes],
+                [bytes_by_node[node_id] for node_id in mem_nodes],
                 decision.promise.page_bytes,
             )
         ),

@@ -51,8 +51,8 @@ class GuestEvents:
         self.guests = live_guests.LiveGuests(root, listener)
         self._pending: set[str] = set()  # names of guests
         self._since_s = 0.0  # when the first of them was received
-        self._directory: int | None = None  # the watch of the status directory
-        self._names: dict[int, str] = {}  # watch of a group → name of its guest
+        self._directory_watch: int | None = None  # the watch of the status directory
+        self._name_by_watch: dict[int, str] = {}  # watch of a group → name of its guest
         self._watches: dict[_Key, dict[str, int]] = {}  # guest → {path of a group: its watch}
         self._logged_source = ''
         try:
@@ -136,11 +136,11 @@ class GuestEvents:
             self._log.info('the agent learns of changes to guests from %s', source)
 
     def _watch_directory(self, watcher: inotify.Inotify) -> None:
-        if self._directory is not None:
+        if self._directory_watch is not None:
             return
         directory = os.path.join(self._root, guests.STATUS_DIRECTORY)
         try:
-            self._directory = watcher.add(directory, _FILES)
+            self._directory_watch = watcher.add(directory, _FILES)
         except OSError:
             return  # libvirt has not created it yet, or there are no watches left
         self._pending.update(name[:-4] for name in os.listdir(directory) if name.endswith('.xml'))
@@ -151,13 +151,13 @@ class GuestEvents:
         if event.mask & inotify.OVERFLOW:
             return {name for name, _ in self._watches}
         if event.mask & inotify.IGNORED:
-            if event.watch == self._directory:
-                self._directory = None
-            self._names.pop(event.watch, None)
+            if event.watch == self._directory_watch:
+                self._directory_watch = None
+            self._name_by_watch.pop(event.watch, None)
             return set()
-        if event.watch == self._directory:
+        if event.watch == self._directory_watch:
             return {event.name[:-4]} if event.name.endswith('.xml') else set()
-        name = self._names.get(event.watch)
+        name = self._name_by_watch.get(event.watch)
         if name is None:
             return set()
         if event.mask & inotify.CREATE and event.mask & inotify.IS_DIRECTORY:
@@ -179,7 +179,7 @@ class GuestEvents:
                     return
                 for path in paths - watches.keys():
                     watches[path] = watcher.add(path, _GROUPS)
-                    self._names[watches[path]] = key[0]
+                    self._name_by_watch[watches[path]] = key[0]
                 former_paths = paths
         except (CpusetError, OSError) as error:
             self._unwatch(key)
@@ -188,5 +188,5 @@ class GuestEvents:
 
     def _unwatch(self, key: _Key) -> None:
         for watch in self._watches.pop(key, {}).values():
-            if self._names.pop(watch, None) is not None and self._inotify is not None:
+            if self._name_by_watch.pop(watch, None) is not None and self._inotify is not None:
                 self._inotify.remove(watch)

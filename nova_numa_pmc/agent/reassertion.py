@@ -25,10 +25,10 @@ from nova_numa_pmc.host import cgroups, guests, holding, pins
 from nova_numa_pmc.host.cpusets import (
     Cpuset,
     common_cpus,
+    cpusets_of_written_groups,
     groups_set_by_others,
     is_held,
     read_cpusets,
-    sets_of_written_groups,
 )
 from nova_numa_pmc.host.page_moves import hugetlb
 
@@ -288,7 +288,7 @@ class Reassertion:
         if not why and only_unbind:
             return
         if not why:
-            bound = [cpuset.mems == mems for cpuset in sets_of_written_groups(groups)]
+            bound = [cpuset.mems == mems for cpuset in cpusets_of_written_groups(groups)]
             if all(bound):
                 return
             applied = holding.hold(
@@ -299,7 +299,7 @@ class Reassertion:
                 1 << 62 if any(bound) else self.host_options.fetch_limit_mib << 20,
                 stay_bound=True,
                 written_cpus=common_cpus(groups) or frozenset(),
-                huge_by_node=hugetlb.read_bytes_by_node(groups.pid, self._root) or None
+                huge_bytes_by_node=hugetlb.read_bytes_by_node(groups.pid, self._root) or None
                 if guest.page_bytes
                 else {},
             )

@@ -199,12 +199,14 @@ class UnfinishedStarts:
         ):
             return 0
         try:
-            by_node = cgroups.read_memory_by_node(cgroups.find(guest.pid, self._root))
+            bytes_by_node = cgroups.read_memory_by_node(cgroups.find(guest.pid, self._root))
         except CpusetError:
             return None
-        if by_node is None:
+        if bytes_by_node is None:
             return None
-        return page_choice.notable_bytes_elsewhere(by_node, promise.mem_nodes, _NEGLIGIBLE_BYTES)
+        return page_choice.notable_bytes_elsewhere(
+            bytes_by_node, promise.mem_nodes, _NEGLIGIBLE_BYTES
+        )
 
 
 def _fetch(guest: model.Guest, promise: model.Promise, elsewhere_bytes: int) -> plan_records.Move:

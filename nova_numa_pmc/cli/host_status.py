@@ -311,15 +311,15 @@ def _guest_status(
     """
     promise = observed.host_promises.promises.get(guest.uuid)
     held_nodes: tuple[int, ...] | None = None
-    by_node: dict[int, int] | None = None
+    bytes_by_node: dict[int, int] | None = None
     pinned: dict[str, frozenset[int]] = {}
     problem = ''
     try:
         groups = cgroups.find(guest.pid, command.root)
         held_nodes = context.held_nodes(groups, observed.host)
-        by_node = cgroups.read_memory_by_node(groups)
+        bytes_by_node = cgroups.read_memory_by_node(groups)
         if guest.page_bytes:
-            by_node = hugetlb.add_huge_pages(by_node or {}, guest.pid, command.root)
+            bytes_by_node = hugetlb.add_huge_pages(bytes_by_node or {}, guest.pid, command.root)
         pinned = pinned_threads.find(guest, promise, observed.host, command.root)
     except CpusetError as error:
         problem = str(error)
@@ -327,14 +327,14 @@ def _guest_status(
     is_held = None
     if promise and held_nodes is not None:
         is_held = (set(held_nodes) or with_cpus) == set(promise.cpu_nodes) & with_cpus
-    home_ratio, total = None, sum((by_node or {}).values())
-    if by_node and total and promise and promise.mem_nodes:
-        home_ratio = sum(by_node.get(node, 0) for node in promise.mem_nodes) / total
+    home_ratio, total = None, sum((bytes_by_node or {}).values())
+    if bytes_by_node and total and promise and promise.mem_nodes:
+        home_ratio = sum(bytes_by_node.get(node, 0) for node in promise.mem_nodes) / total
     return GuestStatus(
         guest=guest,
         promise=promise,
         held_nodes=held_nodes,
-        bytes_by_node=by_node,
+        bytes_by_node=bytes_by_node,
         home_ratio=home_ratio,
         why_fixed=eligibility.why_fixed(guest, promise, observed.host),
         moved=promise

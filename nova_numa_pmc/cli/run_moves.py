@@ -153,7 +153,7 @@ def _run(
     display: progress.LineProgress,
 ) -> int | None:
     """Make the moves; return the number of the signal that ended them early, or None."""
-    files, checked_s = guests.StatusFiles(command.root), time.monotonic()
+    status_files, checked_s = guests.StatusFiles(command.root), time.monotonic()
     while True:
         wait_s = move_executor.step()
         if wait_s is None:
@@ -164,11 +164,11 @@ def _run(
             return signal
         if time.monotonic() - checked_s >= _CHECK_S:
             checked_s = time.monotonic()
-            _cancel_if_busy(command, move_executor, files)
+            _cancel_if_busy(command, move_executor, status_files)
 
 
 def _cancel_if_busy(
-    command: CommandContext, move_executor: executor.MoveExecutor, files: guests.StatusFiles
+    command: CommandContext, move_executor: executor.MoveExecutor, status_files: guests.StatusFiles
 ) -> None:
     """Cancel the move in progress if a libvirt job began on its guest, or the guest was paused."""
     try:
@@ -176,7 +176,7 @@ def _cancel_if_busy(
     except NumaPmcError as error:
         LOG.warning('%s', error)
         return
-    move_executor.cancel_unmovable(files.read()[0], host_promises.promises)
+    move_executor.cancel_unmovable(status_files.read()[0], host_promises.promises)
 
 
 def print_result(result: MovesResult, print_line: Callable[[str], None]) -> None:

@@ -186,7 +186,7 @@ def read_group_memory_by_node(version: int, directory: str) -> dict[int, int] | 
         if version == 2
         else (('hierarchical_anon', 'hierarchical_unevictable'), os.sysconf('SC_PAGE_SIZE'))
     )
-    by_node: dict[int, int] = {}
+    bytes_by_node: dict[int, int] = {}
     try:
         for line in read_kernel_file(os.path.join(directory, 'memory.numa_stat')).splitlines():
             fields = line.split(' ')
@@ -195,10 +195,10 @@ def read_group_memory_by_node(version: int, directory: str) -> dict[int, int] | 
             for field in fields[1:]:
                 node, _, count = field.partition('=')
                 node_id = int(node[1:])
-                by_node[node_id] = by_node.get(node_id, 0) + int(count) * unit_bytes
+                bytes_by_node[node_id] = bytes_by_node.get(node_id, 0) + int(count) * unit_bytes
     except (OSError, ValueError):
         return None
-    return by_node or None
+    return bytes_by_node or None
 
 
 def bytes_elsewhere(bytes_by_node: Mapping[int, int], nodes: Container[int]) -> int:

@@ -98,7 +98,7 @@ def is_held(
     )
 
 
-def sets_of_written_groups(groups: GuestGroups) -> list[Cpuset]:
+def cpusets_of_written_groups(groups: GuestGroups) -> list[Cpuset]:
     """Return the sets that the groups to which a guest's sets are written have of their own.
 
     :raises GuestGone, CpusetError: as :func:`read_cpusets`
@@ -112,7 +112,7 @@ def common_cpus(groups: GuestGroups) -> frozenset[int] | None:
 
     :raises GuestGone, CpusetError: as :func:`read_cpusets`
     """
-    sets = {cpuset.cpus for cpuset in sets_of_written_groups(groups)}
+    sets = {cpuset.cpus for cpuset in cpusets_of_written_groups(groups)}
     return sets.pop() if len(sets) == 1 else None
 
 
@@ -121,7 +121,7 @@ def common_mems(groups: GuestGroups) -> frozenset[int]:
 
     :raises GuestGone, CpusetError: as :func:`read_cpusets`
     """
-    sets = {cpuset.mems for cpuset in sets_of_written_groups(groups)}
+    sets = {cpuset.mems for cpuset in cpusets_of_written_groups(groups)}
     return sets.pop() if len(sets) == 1 else frozenset()
 
 

@@ -44,14 +44,14 @@ class _CachedThreads(Record):
 
     :param guest: the guest's record when this was read
     :param read_ns: CLOCK_MONOTONIC when the guest's groups were read
-    :param tasks: result of :func:`threads.task_link_count` for the guest's process
+    :param task_link_count: result of :func:`threads.task_link_count` for the guest's process
     :param other_threads: (pid, tid) of the guest's threads that are not vCPUs
     """
 
     guest: Guest
     read_ns: int
     guest_quotas: quotas.GuestQuotas
-    tasks: int | None
+    task_link_count: int | None
     other_threads: frozenset[tuple[int, int]]
 
 
@@ -63,7 +63,7 @@ class GuestUseReader:
 
     def __init__(self, root: str = '/') -> None:
         self._root = root
-        self._files = guests.StatusFiles(root)
+        self._status_files = guests.StatusFiles(root)
         self._threads = threads.ThreadReader(root)
         self._cached: dict[RunId, _CachedThreads] = {}
         #: {uuid: {tid: times}} of all threads at the last tick.
@@ -71,9 +71,9 @@ class GuestUseReader:
         #: {directory: time for which the group had been throttled [ns]} at the last tick.
         self._throttled: dict[str, int | None] = {}
         #: (version, directory) of the group that counts a guest's memory.
-        self._groups: dict[RunId, tuple[int, str]] = {}
+        self._memory_groups: dict[RunId, tuple[int, str]] = {}
         #: When a guest's memory was read [ns], and its bytes by node.
-        self._memory: dict[RunId, tuple[int, dict[int, int]]] = {}
+        self._memory_readings: dict[RunId, tuple[int, dict[int, int]]] = {}
 
     def read(
         self, host: Topology, monotonic_ns: int, elapsed_ns: int
@@ -83,7 +83,7 @@ class GuestUseReader:
         :param monotonic_ns: CLOCK_MONOTONIC
         :param elapsed_ns: time since the last call, 0 in the first call
         """
-        all_guests, problems = self._files.read()
+        all_guests, problems = self._status_files.read()
         # A guest with two files would be counted twice; libvirt has one file for each name.
         by_uuid = {guest.uuid: guest for guest in all_guests}
         node_of_cpu = {cpu: node.id for node in host.nodes for cpu in node.online_cpus}
@@ -95,8 +95,8 @@ class GuestUseReader:
         for guest in sorted(by_uuid.values(), key=lambda guest: (guest.name, guest.uuid)):
             uuid = guest.uuid
             before, after = self._times.get(uuid, {}), times[uuid]
-            limits = self._quotas(guest, before, after, throttled)
-            use = use_between(before, after, node_of_cpu, elapsed_ns, limits)
+            interval_quotas = self._quotas(guest, before, after, throttled)
+            use = use_between(before, after, node_of_cpu, elapsed_ns, interval_quotas)
             running.append(
                 RunningGuest(
                     guest,
@@ -136,8 +136,8 @@ class GuestUseReader:
             or not 0 <= monotonic_ns - cached.read_ns < GROUPS_AGE_MAX_NS
         ):
             cached = None
-        tasks = threads.task_link_count(guest.pid, self._root)
-        if cached is not None and cached.tasks == tasks:
+        task_link_count = threads.task_link_count(guest.pid, self._root)
+        if cached is not None and cached.task_link_count == task_link_count:
             return cached
         guest_quotas = (
             quotas.find(guest.pid, self._root) if cached is None else cached.guest_quotas
@@ -149,7 +149,7 @@ class GuestUseReader:
             guest,
             monotonic_ns if cached is None else cached.read_ns,
             guest_quotas,
-            tasks,
+            task_link_count,
             other_threads,
         )
 
@@ -190,31 +190,32 @@ class GuestUseReader:
 
     def _forget(self, running: Iterable[Guest]) -> None:
         run_ids = {guest.run_id for guest in running}
-        for cache in (self._cached, self._groups, self._memory):
+        for cache in (self._cached, self._memory_groups, self._memory_readings):
             for run_id in cache.keys() - run_ids:
                 del cache[run_id]
 
     def _bytes_by_node(self, guest: Guest, monotonic_ns: int) -> dict[int, int]:
         run_id = guest.run_id
-        read_ns, by_node = self._memory.get(run_id, (None, {}))
+        read_ns, bytes_by_node = self._memory_readings.get(run_id, (None, {}))
         if read_ns is None or monotonic_ns - read_ns >= MEMORY_AGE_MAX_NS:
-            by_node = self._read_memory(guest, run_id)
-            self._memory[run_id] = monotonic_ns, by_node
-        return by_node
+            bytes_by_node = self._read_memory(guest, run_id)
+            self._memory_readings[run_id] = monotonic_ns, bytes_by_node
+        return bytes_by_node
 
     def _read_memory(self, guest: Guest, run_id: RunId) -> dict[int, int]:
         try:
-            if run_id not in self._groups:
-                self._groups[run_id] = cgroups.find_memory_group(guest.pid, self._root)
-            by_node = cgroups.read_group_memory_by_node(*self._groups[run_id])
+            if run_id not in self._memory_groups:
+                self._memory_groups[run_id] = cgroups.find_memory_group(guest.pid, self._root)
+            bytes_by_node = cgroups.read_group_memory_by_node(*self._memory_groups[run_id])
         except CpusetError:
-            by_node = None
-        if by_node is None:
-            self._groups.pop(run_id, None)  # the group may have been created again elsewhere
-            by_node = {}
+            bytes_by_node = None
+        if bytes_by_node is None:
+            # The group may have been created again elsewhere.
+            self._memory_groups.pop(run_id, None)
+            bytes_by_node = {}
         if guest.page_bytes:
-            return hugetlb.add_huge_pages(by_node, guest.pid, self._root) or {}
-        return by_node
+            return hugetlb.add_huge_pages(bytes_by_node, guest.pid, self._root) or {}
+        return bytes_by_node
 
     def close(self) -> None:
         """Close the threads' files."""
@@ -235,7 +236,7 @@ def use_between(
     after: _TimesByTid,
     node_of_cpu: Mapping[int, int],
     elapsed_ns: int,
-    limits: tuple[cpu_wait.Quota, ...] = (),
+    interval_quotas: tuple[cpu_wait.Quota, ...] = (),
 ) -> ThreadUse:
     """Return how long a guest's threads ran and waited between two readings.
 
@@ -250,12 +251,12 @@ def use_between(
     if elapsed_ns <= 0:
         return ThreadUse()
     uses: dict[int, tuple[int, int]] = {}  # {tid: (run, waited) [ns]}
-    by_node: dict[int | None, float] = {}
+    cores_by_node: dict[int | None, float] = {}
     by_cpu: dict[int, float] = {}
     for tid, new in after.items():
         old = before.get(tid)
         if old is new:  # most threads have neither run nor waited
-            by_node.setdefault(node_of_cpu.get(new.cpu), 0.0)
+            cores_by_node.setdefault(node_of_cpu.get(new.cpu), 0.0)
         elif (
             old
             and old.start_ticks == new.start_ticks
@@ -263,27 +264,26 @@ def use_between(
         ):
             uses[tid] = new.run_ns - old.run_ns, new.wait_ns - old.wait_ns
     waits = (
-        cpu_wait.waited_ns(uses, limits, elapsed_ns)
-        if limits
+        cpu_wait.waited_ns(uses, interval_quotas, elapsed_ns)
+        if interval_quotas
         else {tid: wait_ns for tid, (_, wait_ns) in uses.items()}
     )
     for tid, (run_ns, _) in uses.items():
         for cpu in (before[tid].cpu, after[tid].cpu):
             node = node_of_cpu.get(cpu)
-            by_node[node] = by_node.get(node, 0) + run_ns / 2 / elapsed_ns
+            cores_by_node[node] = cores_by_node.get(node, 0) + run_ns / 2 / elapsed_ns
             if waits[tid]:
                 by_cpu[cpu] = by_cpu.get(cpu, 0) + waits[tid] / 2 / elapsed_ns
-    if not by_node:  # no thread is in both readings
+    if not cores_by_node:  # no thread is in both readings
         return ThreadUse()
     # Where it ran is not known if a CPU belongs to no node (it went offline meanwhile).
-    cores_by_node = (
-        {}
-        if by_node.get(None)
-        else {node: by_node[node] for node in sorted(node for node in by_node if node is not None)}
+    known_nodes = sorted(node for node in cores_by_node if node is not None)
+    known_cores_by_node = (
+        {} if cores_by_node.get(None) else {node: cores_by_node[node] for node in known_nodes}
     )
     return ThreadUse(
         sum(run_ns for run_ns, _ in uses.values()) / elapsed_ns,
         sum(waits.values()) / elapsed_ns,
-        cores_by_node,
+        known_cores_by_node,
         by_cpu,
     )

@@ -101,7 +101,7 @@ def hold(
     stay_bound: bool = False,
     written_cpus: frozenset[int] = frozenset(),
     write: Writer = writes.write_file,
-    huge_by_node: Mapping[int, int] | None = None,
+    huge_bytes_by_node: Mapping[int, int] | None = None,
     set_by_others: Container[str] = frozenset(),
 ) -> HoldResult:
     """Hold a guest to ``cpus`` and, unless ``mems`` is None, fetch its memory to those nodes.
@@ -113,7 +113,7 @@ def hold(
     :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of unbinding it again
     :param written_cpus: the CPUs that an earlier call left. A group with exactly these CPUs may be
         changed; any other set that does not contain the requested one is a pin by others
-    :param huge_by_node: {node id: bytes} of the guest's huge pages, which its groups do not
+    :param huge_bytes_by_node: {node id: bytes} of the guest's huge pages, which its groups do not
         count; if None, where they are is not known, and any of them may have to move
     :param set_by_others: names of groups ('vcpu0') whose CPUs others have set; these groups are
         left alone
@@ -144,12 +144,12 @@ def hold(
         )
     steps = _cpu_steps(groups, cpusets, cpus, written_cpus, set_by_others)
     memory_outcome, elsewhere_bytes, memory_steps = _memory_steps(
-        groups, cpusets, mems, fetch_max_bytes, stay_bound, huge_by_node
+        groups, cpusets, mems, fetch_max_bytes, stay_bound, huge_bytes_by_node
     )
     changes = writes.write_or_undo(groups.scope, steps + memory_steps, write)
     left_bytes = None
     if mems is not None and elsewhere_bytes and memory_outcome in (MOVED, BOUND):
-        left_bytes = _guest_bytes_elsewhere(groups, mems, exactly=True)
+        left_bytes = _guest_bytes_elsewhere(groups, mems, known_only=True)
         if left_bytes and _LEFT_RATIO * elsewhere_bytes < left_bytes < elsewhere_bytes:
             left_bytes = _fetch_the_rest(
                 groups, cpusets, mems, memory_outcome, memory_steps, write
@@ -186,7 +186,7 @@ def release_cpus(
     :raises GuestGone, CpusetError: as :func:`hold`
     """
     cpusets = read_cpusets(groups)
-    handover_steps = _handover_steps(groups, cpusets, (cpusets[groups.parent].cpus,), 'cpus')
+    widening_steps = _widen_parent_steps(groups, cpusets, (cpusets[groups.parent].cpus,), 'cpus')
     sets = {
         directory: cpusets[directory].cpus
         for directory in written_groups(groups)
@@ -198,7 +198,7 @@ def release_cpus(
     wide_text = _wide_text(groups, cpusets, allowed_cpus)
     return writes.write_or_undo(
         groups.scope,
-        handover_steps
+        widening_steps
         + [
             (file_of(directory, 'cpus'), wide_text)
             for directory, cpus in sets.items()
@@ -243,9 +243,9 @@ def narrow_early(
 ) -> None:
     """Hold a guest's QEMU to ``cpus`` before its vCPUs have groups (v2); do not verify the write.
 
-    ``libvirt/`` is narrowed; :func:`hold` later hands over to the groups below it. Nothing is
-    written if the hierarchy is v1, if there is no ``libvirt/``, if its CPUs have already been set,
-    or if it has groups of vCPUs or I/O threads.
+    ``libvirt/`` is narrowed; :func:`hold` later narrows the groups below it and widens
+    ``libvirt/`` again. Nothing is written if the hierarchy is v1, if there is no ``libvirt/``, if
+    its CPUs have already been set, or if it has groups of vCPUs or I/O threads.
 
     :raises OSError: the file could not be read or written
     """
@@ -275,7 +275,7 @@ def undo_narrow_early(
     :raises GuestGone, CpusetError: as :func:`hold`
     """
     cpusets = read_cpusets(groups)
-    steps = _handover_steps(groups, cpusets, (cpus,), 'cpus')
+    steps = _widen_parent_steps(groups, cpusets, (cpus,), 'cpus')
     if groups.version == 1 or groups.parent == groups.scope:
         text = _wide_text(groups, cpusets, allowed_cpus)
         steps = [
@@ -301,20 +301,20 @@ def _cpu_steps(
     # A pin within the requested set is not changed.
     steps = _upper_steps(groups, cpus) + [
         (file_of(directory, 'cpus'), text)
-        for directory, sets in cpusets.items()
+        for directory, cpuset in cpusets.items()
         if directory != groups.parent
         and os.path.basename(directory) not in set_by_others
         and (
-            not sets.cpus
-            or sets.cpus >= cpus
-            or sets.cpus == written_cpus
-            or not sets.cpus <= cpus
+            not cpuset.cpus
+            or cpuset.cpus >= cpus
+            or cpuset.cpus == written_cpus
+            or not cpuset.cpus <= cpus
         )
     ]
-    return steps + _handover_steps(groups, cpusets, (cpus, written_cpus), 'cpus')
+    return steps + _widen_parent_steps(groups, cpusets, (cpus, written_cpus), 'cpus')
 
 
-def _handover_steps(
+def _widen_parent_steps(
     groups: GuestGroups, cpusets: Mapping[str, Cpuset], sets: Container[frozenset[int]], kind: str
 ) -> Steps:
     """Return steps that widen ``libvirt/`` if we narrowed it before it had thread cgroups (v2).
@@ -363,7 +363,7 @@ def _memory_steps(
     mems: frozenset[int] | None,
     fetch_max_bytes: int,
     stay_bound: bool,
-    huge_by_node: Mapping[int, int] | None,
+    huge_bytes_by_node: Mapping[int, int] | None,
 ) -> tuple[str, int | None, Steps]:
     """Plan the steps for a guest's memory.
 
@@ -372,12 +372,12 @@ def _memory_steps(
     if mems is None:
         return NOT_REQUESTED, None, []
     if any(
-        sets.mems and not sets.mems >= mems
-        for directory, sets in cpusets.items()
+        cpuset.mems and not cpuset.mems >= mems
+        for directory, cpuset in cpusets.items()
         if groups.writes_parent or directory != groups.parent
     ):
         return SET_BY_OTHERS, None, []
-    elsewhere_bytes = _guest_bytes_elsewhere(groups, mems, huge_by_node=huge_by_node)
+    elsewhere_bytes = _guest_bytes_elsewhere(groups, mems, huge_bytes_by_node=huge_bytes_by_node)
     if elsewhere_bytes is None or elsewhere_bytes > fetch_max_bytes:
         return UNKNOWN if elsewhere_bytes is None else TOO_MUCH, elsewhere_bytes, []
     if groups.main not in cpusets:
@@ -394,7 +394,7 @@ def _memory_steps(
             for directory in written_groups(groups)
             if directory in cpusets
         ]
-        steps += _handover_steps(groups, cpusets, (mems,), 'mems')
+        steps += _widen_parent_steps(groups, cpusets, (mems,), 'mems')
     elif elsewhere_bytes:
         steps += [
             (main_file, format_cpulist(mems)),
@@ -437,7 +437,7 @@ def _fetch_the_rest(
         raise
     except CpusetError:
         pass  # the first pass remains valid, and the bytes left behind are reported
-    return _guest_bytes_elsewhere(groups, mems, exactly=True)
+    return _guest_bytes_elsewhere(groups, mems, known_only=True)
 
 
 def _read_migrate(path: str) -> str:
@@ -451,21 +451,21 @@ def _read_migrate(path: str) -> str:
 def _guest_bytes_elsewhere(
     groups: GuestGroups,
     mems: frozenset[int],
-    exactly: bool = False,
-    huge_by_node: Mapping[int, int] | None = None,
+    known_only: bool = False,
+    huge_bytes_by_node: Mapping[int, int] | None = None,
 ) -> int | None:
     """Return the bytes that a write of ``mems`` may have to move, or None if unknown.
 
-    :param exactly: count only those that are known to be off ``mems``
+    :param known_only: count only those that are known to be off ``mems``
     """
-    by_node = read_memory_by_node(groups)
-    if by_node is None:
-        return None if exactly else read_resident_bytes(groups, 'VmRSS', 'HugetlbPages')
-    elsewhere_bytes = bytes_elsewhere(by_node, mems)
-    if exactly:
+    bytes_by_node = read_memory_by_node(groups)
+    if bytes_by_node is None:
+        return None if known_only else read_resident_bytes(groups, 'VmRSS', 'HugetlbPages')
+    elsewhere_bytes = bytes_elsewhere(bytes_by_node, mems)
+    if known_only:
         return elsewhere_bytes
-    if huge_by_node is not None:
-        return elsewhere_bytes + bytes_elsewhere(huge_by_node, mems)
+    if huge_bytes_by_node is not None:
+        return elsewhere_bytes + bytes_elsewhere(huge_bytes_by_node, mems)
     # The groups do not report on which nodes huge pages are: any of them may have to move.
     return elsewhere_bytes + (read_resident_bytes(groups, 'HugetlbPages') or 0)
 
@@ -484,8 +484,8 @@ def _unbinding_steps(
 ) -> Steps:
     """Return the steps that unbind each group bound to exactly ``mems``, from the top down."""
     unbound_text = _unbound_text(groups, cpusets)
-    handover_steps = _handover_steps(groups, cpusets, (mems,), 'mems')
-    return handover_steps + [
+    widening_steps = _widen_parent_steps(groups, cpusets, (mems,), 'mems')
+    return widening_steps + [
         (file_of(directory, 'mems'), unbound_text)
         for directory in written_groups(groups)
         if mems and directory in cpusets and cpusets[directory].mems == mems

@@ -52,7 +52,7 @@ class LiveGuests:
     def __init__(self, root: str = '/', listener: libvirt_events.Listener | None = None) -> None:
         self._root = root
         self._listener = listener
-        self._files = guests.StatusFiles(root)
+        self._status_files = guests.StatusFiles(root)
         self._live: dict[str, libvirt_events.GuestEvent] = {}  # by name
         #: {name: identity of the status file for which the XML was last requested}
         self._requested: dict[str, Identity | None] = {}
@@ -64,7 +64,7 @@ class LiveGuests:
 
     def read(self) -> tuple[list[model.Guest], list[str]]:
         """Return (guests sorted by file name, problems), as :meth:`guests.StatusFiles.read`."""
-        entries, problems = self._files.entries()
+        entries, problems = self._status_files.entries()
         running = []
         for name, identity, guest, problem in entries:
             live = self._live_guest(name, identity)

@@ -58,11 +58,11 @@ def read(root: str = '/') -> model.Topology:
     online = read_cpus(root, _ONLINE)
     isolated = read_cpus(root, CPUS + '/isolated') or frozenset()
     nohz_full = read_cpus(root, CPUS + '/nohz_full') or frozenset()
-    numbers = _node_numbers(root)
-    cpus_by_node = {number: cpus_of_node(number, root) for number in numbers}
+    node_ids = _node_ids(root)
+    cpus_by_node = {node_id: cpus_of_node(node_id, root) for node_id in node_ids}
     meminfo = NODES + '/node%d/meminfo'
-    if not numbers:
-        numbers, cpus_by_node, meminfo = (0,), {0: online or frozenset()}, 'proc/meminfo'
+    if not node_ids:
+        node_ids, cpus_by_node, meminfo = (0,), {0: online or frozenset()}, 'proc/meminfo'
     if online is None:
         online = frozenset[int]().union(*cpus_by_node.values())
     if not online:
@@ -72,12 +72,12 @@ def read(root: str = '/') -> model.Topology:
     nodes = tuple(
         _read_node(
             root,
-            number,
-            cpus_by_node[number] & usable,
-            cpus_by_node[number],
-            meminfo.replace('%d', str(number)),
+            node_id,
+            cpus_by_node[node_id] & usable,
+            cpus_by_node[node_id],
+            meminfo.replace('%d', str(node_id)),
         )
-        for number in numbers
+        for node_id in node_ids
     )
     if any(node.memory_bytes and not node.online_cpus for node in nodes):
         from nova_numa_pmc.host import memory_kinds  # few hosts have such nodes
@@ -89,7 +89,7 @@ def read(root: str = '/') -> model.Topology:
 
         nodes = huge_pages.with_huge_pages(root, nodes, totals)
     return model.Topology(
-        nodes, _read_distances(root, numbers), _read_cores(root, online), problems=problems
+        nodes, _read_distances(root, node_ids), _read_cores(root, online), problems=problems
     )
 
 
@@ -119,14 +119,14 @@ def _keep_on_one_node(
     online_by_node: dict[int, frozenset[int]] = {}
     remaining = online
     problems: list[str] = []
-    for number, cpus in cpus_by_node.items():
+    for node_id, cpus in cpus_by_node.items():
         duplicates = cpus & online - remaining
         if duplicates:
             problems.append(
                 '%s: CPUs %s are also on another node, and counted there'
-                % (os.path.join(root, _CPULIST % number), format_cpulist(duplicates))
+                % (os.path.join(root, _CPULIST % node_id), format_cpulist(duplicates))
             )
-        online_by_node[number] = cpus & remaining
+        online_by_node[node_id] = cpus & remaining
         remaining -= cpus
     if remaining:
         problems.append(
@@ -144,12 +144,12 @@ def read_online(root: str = '/') -> frozenset[int]:
         return frozenset()
 
 
-def cpus_of_node(number: int, root: str = '/') -> frozenset[int]:
+def cpus_of_node(node_id: int, root: str = '/') -> frozenset[int]:
     """Return a node's CPUs; empty if the node has none or does not exist.
 
     :raises TopologyError: the file cannot be read or understood
     """
-    return read_cpus(root, _CPULIST % number) or frozenset()
+    return read_cpus(root, _CPULIST % node_id) or frozenset()
 
 
 def pci_device_node(address: str, root: str = '/') -> int | None:
@@ -208,8 +208,8 @@ def _is_pci_address(address: str) -> bool:
     )
 
 
-def _node_numbers(root: str) -> tuple[int, ...]:
-    """Return the numbers of the online nodes, ascending; they need not be contiguous."""
+def _node_ids(root: str) -> tuple[int, ...]:
+    """Return the ids of the online nodes, ascending; they need not be contiguous."""
     try:
         names = os.listdir(os.path.join(root, NODES))
     except FileNotFoundError:
@@ -222,15 +222,15 @@ def _node_numbers(root: str) -> tuple[int, ...]:
 
 
 def _read_node(
-    root: str, number: int, cpus: frozenset[int], online_cpus: frozenset[int], meminfo: str
+    root: str, node_id: int, cpus: frozenset[int], online_cpus: frozenset[int], meminfo: str
 ) -> model.Node:
     fields = read_meminfo_bytes(root, meminfo, ('MemTotal', 'MemFree', *UNRECLAIMABLE_FIELDS))
     if fields is None:
-        return model.Node(number, cpus, online_cpus=online_cpus)
+        return model.Node(node_id, cpus, online_cpus=online_cpus)
     if 'MemTotal' not in fields or 'MemFree' not in fields:
         raise TopologyError('%s: MemTotal or MemFree is missing' % os.path.join(root, meminfo))
     return model.Node(
-        number,
+        node_id,
         cpus,
         fields['MemTotal'],
         min(fields['MemFree'], fields['MemTotal']),
@@ -239,25 +239,25 @@ def _read_node(
     )
 
 
-def _read_distances(root: str, numbers: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the distances (SLIT) as rows and columns in the order of ``numbers``.
+def _read_distances(root: str, node_ids: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return the distances (SLIT) as rows and columns in the order of ``node_ids``.
 
     The kernel's rows contain only the online nodes.
     """
     rows = []
-    for number in numbers:
-        path = '%s/node%d/distance' % (NODES, number)
+    for node_id in node_ids:
+        path = '%s/node%d/distance' % (NODES, node_id)
         text = read_text(root, path)
         if text is None:
             row = tuple(
-                LOCAL_DISTANCE if other == number else REMOTE_DISTANCE for other in numbers
+                LOCAL_DISTANCE if other == node_id else REMOTE_DISTANCE for other in node_ids
             )
         else:
             row = tuple(parse_integer(root, path, item, DISTANCE_MAX) for item in text.split())
-        if len(row) != len(numbers) or 0 in row:
+        if len(row) != len(node_ids) or 0 in row:
             raise TopologyError(
                 '%s: %a is not a list of %d distances from 1 to %d'
-                % (os.path.join(root, path), (text or '')[:80], len(numbers), DISTANCE_MAX)
+                % (os.path.join(root, path), (text or '')[:80], len(node_ids), DISTANCE_MAX)
             )
         rows.append(row)
     return tuple(rows)

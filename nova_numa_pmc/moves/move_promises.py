@@ -70,7 +70,7 @@ class MovePromises:
         self._clock = clock
         self._mover = mover
         self._kernel = kernel
-        self._files = guests.StatusFiles(root)
+        self._status_files = guests.StatusFiles(root)
 
     def parts(self, pending_move: PendingMove, host: model.Topology) -> tuple[MovePart, ...]:
         """Return the parts of a move; nothing is promised or written yet.
@@ -79,7 +79,7 @@ class MovePromises:
             made
         """
         move, promised, targets = pending_move
-        running: Iterable[model.Guest] = self._files.read()[0]
+        running: Iterable[model.Guest] = self._status_files.read()[0]
         if self._mover != history.PIN:
             running, _ = overrides.with_overrides(running, self._root)
         by_uuid = {guest.uuid: guest for guest in running}

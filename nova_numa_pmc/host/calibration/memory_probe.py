@@ -212,29 +212,31 @@ def _run_readers(cpus: Sequence[int], memories: Sequence[Memory], run_s: float) 
             elapsed_s = time.perf_counter() - started_s
         rates[index] = read_bytes / elapsed_s
 
-    on_cpus(
+    run_on_cpus(
         cpus, [functools.partial(read, index, memory) for index, memory in enumerate(memories)]
     )
     return sum(rates)
 
 
-def on_cpus(cpus: Collection[int], jobs: Collection[Callable[[], object]]) -> None:
-    """Run each job in a thread on its CPU; if a job raises an exception, raise it here.
+def run_on_cpus(cpus: Collection[int], functions: Collection[Callable[[], object]]) -> None:
+    """Run each function in a thread on its CPU; if one raises an exception, raise it here.
 
     :raises CalibrationError: this process may not use one of the CPUs
     """
     errors: list[BaseException] = []
 
-    def run(cpu: int, job: Callable[[], object]) -> None:
+    def run(cpu: int, function: Callable[[], object]) -> None:
         try:
             os.sched_setaffinity(0, {cpu})  # 0 is the calling thread
-            job()
+            function()
         except BaseException as error:
             errors.append(error)
 
     # Checked beforehand, because a thread that failed would leave the others at their barrier.
     _refuse_denied(cpus)
-    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in zip(cpus, jobs)]
+    threads = [
+        threading.Thread(target=run, args=pair, daemon=True) for pair in zip(cpus, functions)
+    ]
     for thread in threads:
         thread.start()
     try:
@@ -301,7 +303,7 @@ class PointerChain:
                     _libc.memchr(flush.address, 1, flush.size)
                 times.append(self._pass_ns())
 
-        on_cpus([cpu], [chase])
+        run_on_cpus([cpu], [chase])
         return min(times) / self.lines
 
     def _pass_ns(self) -> int:

@@ -152,8 +152,8 @@ class GuestMove:
         self._pages = PageMover(groups.pid, frozenset(self._mems), root, kernel)
         self._cancelled = False
         self._refused: dict[str, int] = {}
-        self._present: dict[int, int] = {}
-        self._wanted: Mapping[int, int] = {}
+        self._present_bytes: dict[int, int] = {}
+        self._wanted_bytes: Mapping[int, int] = {}
         self._refused_bytes = 0  # in the current walk, like _refused
         self.applied: holding.HoldResult | None = None
         self.progress = Progress(MOVING)
@@ -225,9 +225,9 @@ class GuestMove:
             self.progress = self.progress._replace(left_bytes=self._bytes_elsewhere(), refused=())
             if self.progress.left_bytes == 0:
                 return DONE
-            self._present = cgroups.read_memory_by_node(self._groups) or {}
-            self._wanted = page_choice.wanted_bytes_by_node(
-                self._mems, self._mem_node_bytes, sum(self._present.values())
+            self._present_bytes = cgroups.read_memory_by_node(self._groups) or {}
+            self._wanted_bytes = page_choice.wanted_bytes_by_node(
+                self._mems, self._mem_node_bytes, sum(self._present_bytes.values())
             )
             state = yield from self._walk(bucket)
             if state != PARTLY or self.progress.moved_bytes == moved_before:
@@ -294,8 +294,8 @@ class GuestMove:
     def _target(self) -> int | None:
         room_bytes = self._limits.reserve_bytes + self._limits.batch_bytes
         return page_choice.next_target(
-            self._wanted,
-            self._present,
+            self._wanted_bytes,
+            self._present_bytes,
             [
                 node
                 for node in self._mems
@@ -315,7 +315,7 @@ class GuestMove:
         moved = self._pages.move(mapping, start, end, target, pagemap)
         # The kernel has tried several times to move a refused page, so such pages count as well.
         bucket.spend(moved.moved_bytes + moved.refused_bytes, self._clock())
-        self._present[target] = self._present.get(target, 0) + moved.moved_bytes
+        self._present_bytes[target] = self._present_bytes.get(target, 0) + moved.moved_bytes
         self._refused_bytes += moved.refused_bytes
         for code, pages in moved.refused:
             self._refused[code] = self._refused.get(code, 0) + pages
@@ -345,7 +345,7 @@ class GuestMove:
             self._written_cpus,
             frozenset(self._mems),
             written_cpus=self._written_cpus,
-            huge_by_node={},
+            huge_bytes_by_node={},
             write=self._kernel.write,
         )
         left_bytes = held.left_bytes or 0

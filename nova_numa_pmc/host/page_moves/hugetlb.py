@@ -26,9 +26,9 @@ def read_bytes_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
     :param pid: id of the process, or None if it is not known
     :returns: {node id: bytes}; empty if there are none or the kernel does not report them
     """
-    by_node: dict[int, int] = {}
+    bytes_by_node: dict[int, int] = {}
     if pid is None:
-        return by_node
+        return bytes_by_node
     try:
         lines = read_kernel_file(os.path.join(root, 'proc/%d/numa_maps' % pid)).splitlines()
         for line in lines:
@@ -44,18 +44,18 @@ def read_bytes_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
                 int(word[18:]) << 10 for word in words if word.startswith('kernelpagesize_kB=')
             )
             for node, pages in counts:
-                by_node[node] = by_node.get(node, 0) + pages * page_bytes
+                bytes_by_node[node] = bytes_by_node.get(node, 0) + pages * page_bytes
     except (OSError, ValueError, StopIteration):
         return {}
-    return by_node
+    return bytes_by_node
 
 
 def add_huge_pages(
-    by_node: Mapping[int, int], pid: int | None, root: str = '/'
+    bytes_by_node: Mapping[int, int], pid: int | None, root: str = '/'
 ) -> dict[int, int] | None:
     """Return all memory of a guest that is backed by huge pages from a pool, with these pages.
 
-    :param by_node: the rest of its memory, as read by :func:`cgroups.read_memory_by_node`
+    :param bytes_by_node: the rest of its memory, as read by :func:`cgroups.read_memory_by_node`
     :returns: {node id: bytes}; None if its huge pages are unknown, since the rest is then QEMU's
         own memory and not the guest's
     """
@@ -63,5 +63,6 @@ def add_huge_pages(
     if not huge_bytes:
         return None
     return {
-        node: by_node.get(node, 0) + huge_bytes.get(node, 0) for node in {*by_node, *huge_bytes}
+        node: bytes_by_node.get(node, 0) + huge_bytes.get(node, 0)
+        for node in {*bytes_by_node, *huge_bytes}
     }

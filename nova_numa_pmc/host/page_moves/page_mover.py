@@ -65,14 +65,14 @@ class PageMover:
         self._mems = mems
         self._kernel = kernel
         self._cpus = frozenset[int]().union(*(topology.cpus_of_node(n, root) for n in mems))
-        self._unit = _huge_page_bytes(root) // PAGE_BYTES
+        self._pages_per_huge_page = _huge_page_bytes(root) // PAGE_BYTES
         self._may_move_shared = bool(files.has_capability(root, 'self', _CAP_SYS_NICE))
         self._since_probe = _PROBE_EVERY
 
     def move(
         self, mapping: Mapping, start: int, end: int, target: int, pagemap: Pagemap
     ) -> MovedPages:
-        """Move the pages of a range that are not on a home node to a node.
+        """Move the pages of a range that are on none of ``mems`` to ``target``.
 
         :param mapping: the mapping that contains the range
         :param pagemap: the process's pagemap
@@ -115,7 +115,7 @@ class PageMover:
                     status == -errno.ENOENT
                     or (
                         status == -errno.EFAULT
-                        and (not position or not address // PAGE_BYTES % self._unit)
+                        and (not position or not address // PAGE_BYTES % self._pages_per_huge_page)
                     )
                 )
             ]
@@ -136,8 +136,8 @@ class PageMover:
         if self._since_probe < _PROBE_EVERY:
             self._since_probe += 1
             return frozenset()
-        first = -(addresses[0] // PAGE_BYTES) % self._unit
-        heads = page_choice.whole_units(statuses, self._mems, first, self._unit)
+        first = -(addresses[0] // PAGE_BYTES) % self._pages_per_huge_page
+        heads = page_choice.whole_units(statuses, self._mems, first, self._pages_per_huge_page)
         if not heads:
             return frozenset()
         reason, _ = self._kernel.move(
@@ -148,7 +148,12 @@ class PageMover:
         ends = self._kernel.locate(
             self._pid,
             array(
-                'Q', [addresses[position + i] for position in heads for i in (0, self._unit - 1)]
+                'Q',
+                [
+                    addresses[position + i]
+                    for position in heads
+                    for i in (0, self._pages_per_huge_page - 1)
+                ],
             ),
         )
         whole = [
@@ -158,7 +163,9 @@ class PageMover:
         ]
         if not whole:
             self._since_probe = 0
-        return frozenset(position + i for position in whole for i in range(self._unit))
+        return frozenset(
+            position + i for position in whole for i in range(self._pages_per_huge_page)
+        )
 
     def _move(self, addresses: Sequence[int], target: int, shared: bool) -> dict[str, int]:
         """Move pages and return the number of those that did not move, by errno's name."""
@@ -196,12 +203,13 @@ class PageMover:
         )
         if move_pages.UNREPORTED not in statuses[:last_reported]:
             return len(addresses)
-        unit = addresses[last_reported] // PAGE_BYTES // self._unit
+        huge_page_number = addresses[last_reported] // PAGE_BYTES // self._pages_per_huge_page
         return next(
             (
                 position
                 for position in range(last_reported + 1, len(addresses))
-                if addresses[position] // PAGE_BYTES // self._unit != unit
+                if addresses[position] // PAGE_BYTES // self._pages_per_huge_page
+                != huge_page_number
             ),
             len(addresses),
         )

@@ -60,25 +60,25 @@ class Counters(Generic[_K]):
             or (wanted[key][1] is not events and wanted[key][1] != events)
         ]:
             self._close(key)
-        problems: list[exceptions.CounterError] = []
+        errors: list[exceptions.CounterError] = []
         for key, (target, events) in wanted.items():
             if key in self._open:
                 continue
             try:
-                self._add(key, target, events, problems)
+                self._add(key, target, events, errors)
             except exceptions.CounterTargetGone:
                 continue  # it has ended since it was listed
             except (exceptions.CountersExhausted, exceptions.CounterRefused) as error:
-                problems.append(error)
+                errors.append(error)
                 break  # the others would fail as well; those that are open keep counting
-        return tuple(problems)
+        return tuple(errors)
 
     def _add(
         self,
         key: _K,
         target: perf_event.Target,
         events: tuple[Event, ...],
-        problems: list[exceptions.CounterError],
+        errors: list[exceptions.CounterError],
     ) -> None:
         try:
             groups, missing = perf_event.open_groups(events, target)
@@ -96,7 +96,7 @@ class Counters(Generic[_K]):
         for event, error in missing:
             if (event, target.kind) not in self._reported:
                 self._reported.add((event, target.kind))
-                problems.append(error)
+                errors.append(error)
 
     def read(self) -> dict[_K, perf_event.GroupReadings]:
         """Return {key: counts}, in the order of the target's events."""

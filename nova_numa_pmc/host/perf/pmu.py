@@ -25,7 +25,7 @@ CONFIGS = ('config', 'config1', 'config2')
 
 _FORMAT = re.compile(r'(config[12]?):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)')
 _TERM = re.compile(r'([A-Za-z_][A-Za-z0-9_-]*)(?:=(0[xX][0-9a-fA-F]+|[0-9]+))?')
-_MIB = {'Bytes': 1, 'KiB': 1 << 10, 'MiB': 1 << 20}
+_UNIT_BYTES = {'Bytes': 1, 'KiB': 1 << 10, 'MiB': 1 << 20}
 
 
 class Pmu(Record):
@@ -127,7 +127,7 @@ def _event_files(texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, fl
         if name.endswith(('.scale', '.unit', '.snapshot', '.per-pkg')):
             continue
         events[name] = text
-        unit = _MIB.get(texts.get(name + '.unit', ''))
+        unit = _UNIT_BYTES.get(texts.get(name + '.unit', ''))
         try:
             scale = float(texts.get(name + '.scale', ''))
         except ValueError:

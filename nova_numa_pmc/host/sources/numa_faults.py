@@ -69,13 +69,13 @@ class NumaFaults:
             return None
         path = os.path.join(self._root, 'proc/%d/task/%d/sched' % (pid, tid))
         try:
-            by_node = parse(files.read_kernel_file(path))
+            faults_by_node = parse(files.read_kernel_file(path))
         except OSError:
             return None
-        if not by_node:
+        if not faults_by_node:
             return None
-        local = by_node.get(node, 0)
-        return local, sum(by_node.values()) - local
+        local = faults_by_node.get(node, 0)
+        return local, sum(faults_by_node.values()) - local
 
     def close(self) -> None:
         """Do nothing, since nothing is open."""

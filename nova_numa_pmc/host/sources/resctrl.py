@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.model import Topology
 
     #: Bytes by L3 domain; None: not reported.
-    Domains = dict[int, 'MonitoredBytes | None']
+    BytesByL3Domain = dict[int, 'MonitoredBytes | None']
 
 #: The hardware counts in fewer than 64 bits; the kernel extends its counts.
 _TRAFFIC_MAX_BYTES = 1 << 63
@@ -62,15 +62,14 @@ class Resctrl:
         self._root = root
         self._path = host_options.path_under_root(root, path)
         #: CLOCK_MONOTONIC [ns] of the last sample, and {group's directory: what was read}.
-        self._before: tuple[int, dict[str, Domains]] | None = None
-        self._controls: list[str] | None = None
+        self._before: tuple[int, dict[str, BytesByL3Domain]] | None = None
+        self._ctrl_mon_groups: list[str] | None = None
         #: The nodes' online CPUs, and {L3 domain: {node id: share of the domain's CPUs}} of them.
-        self._domains: tuple[tuple[frozenset[int], ...] | None, dict[int, dict[int, float]]] = (
-            None,
-            {},
-        )
+        self._cached_node_shares: tuple[
+            tuple[frozenset[int], ...] | None, dict[int, dict[int, float]]
+        ] = (None, {})
         #: CLOCK_MONOTONIC [ns] of the last sample, and {node id: rates [lines/s]}.
-        self._nodes: tuple[int | None, dict[int, CpuRates]] = (None, {})
+        self._last_node_rates: tuple[int | None, dict[int, CpuRates]] = (None, {})
 
     def sample(self, tick: SourceTick) -> dict[str, Evidence]:
         """Return {uuid: evidence}.
@@ -78,11 +77,11 @@ class Resctrl:
         :raises SourceUnavailable: resctrl is not mounted, or does not count total and local
             bandwidth
         """
-        controls, groups = self._groups()
+        ctrl_mon_groups, groups = self._groups()
         readings = {group: self._read(group) for group in groups}
         before, self._before = self._before, (tick.monotonic_ns, readings)
         if before is None or before[0] != tick.before_ns or not tick.elapsed_ns:
-            self._controls = controls
+            self._ctrl_mon_groups = ctrl_mon_groups
             return {}
         traffic = {
             group: _traffic_between(before[1].get(group), now) for group, now in readings.items()
@@ -90,11 +89,11 @@ class Resctrl:
         shares_by_domain = self._node_shares_by_domain(tick.host)
         tids_by_group = {group: tids for group, tids in groups.items() if tids}
         # If a group was created or removed since the last tick, part of the sums is lost with it.
-        unchanged = controls == self._controls
-        domains = _sum([traffic[group] for group in controls]) if unchanged else {}
-        self._controls = controls
+        unchanged = ctrl_mon_groups == self._ctrl_mon_groups
+        domains = _sum([traffic[group] for group in ctrl_mon_groups]) if unchanged else {}
+        self._ctrl_mon_groups = ctrl_mon_groups
         nodes = _by_node(domains, shares_by_domain, tick.elapsed_ns)
-        self._nodes = tick.monotonic_ns, nodes
+        self._last_node_rates = tick.monotonic_ns, nodes
         return {
             running.guest.uuid: evidence
             for running in tick.guests
@@ -104,13 +103,13 @@ class Resctrl:
 
     def rates_by_node_at(self, monotonic_ns: int) -> dict[int, CpuRates]:
         """Return {node id: rates [lines/s]} of the sample taken at this time; {}: none was."""
-        return self._nodes[1] if self._nodes[0] == monotonic_ns else {}
+        return self._last_node_rates[1] if self._last_node_rates[0] == monotonic_ns else {}
 
     def _evidence_of(
         self,
         running: RunningGuest,
         groups: Mapping[str, frozenset[int]],
-        traffic: Mapping[str, Domains],
+        traffic: Mapping[str, BytesByL3Domain],
         nodes: Mapping[int, CpuRates],
         tick: SourceTick,
     ) -> Evidence | None:
@@ -161,14 +160,14 @@ class Resctrl:
                 '%s", if the CPU has it (cqm_mbm_total and cqm_mbm_local in /proc/cpuinfo)'
                 % (self._path, self._path)
             )
-        controls = [self._path, *self._below(self._path)]
-        directories = controls + [
+        ctrl_mon_groups = [self._path, *self._below(self._path)]
+        directories = ctrl_mon_groups + [
             group
-            for control in controls
-            for group in self._below(os.path.join(control, 'mon_groups'))
+            for ctrl_mon_group in ctrl_mon_groups
+            for group in self._below(os.path.join(ctrl_mon_group, 'mon_groups'))
         ]
         # The root group has all other threads of the host, so they are not read.
-        return controls, {
+        return ctrl_mon_groups, {
             group: frozenset() if group == self._path else _tasks(group)
             for group in directories[:_GROUPS_MAX]
         }
@@ -184,9 +183,9 @@ class Resctrl:
         except OSError:
             return []
 
-    def _read(self, group: str) -> Domains:
+    def _read(self, group: str) -> BytesByL3Domain:
         """Return the traffic of a group so far, by L3 domain."""
-        domains: Domains = {}
+        domains: BytesByL3Domain = {}
         try:
             names = os.listdir(os.path.join(group, 'mon_data'))
         except OSError:
@@ -208,13 +207,13 @@ class Resctrl:
     def _node_shares_by_domain(self, host: Topology) -> dict[int, dict[int, float]]:
         """Return {L3 domain: {node id: share of the domain's CPUs}}."""
         online = tuple(node.online_cpus for node in host.nodes)
-        if self._domains[0] != online:
+        if self._cached_node_shares[0] != online:
             nodes_by_domain: dict[int | None, list[int]] = {}
             for node in host.nodes:
                 for cpu in node.online_cpus:
                     domain = cpu_topology.l3_id(cpu, self._root)
                     nodes_by_domain.setdefault(domain, []).append(node.id)
-            self._domains = (
+            self._cached_node_shares = (
                 online,
                 {
                     domain: {node: nodes.count(node) / len(nodes) for node in set(nodes)}
@@ -222,12 +221,12 @@ class Resctrl:
                     if domain is not None
                 },
             )
-        return self._domains[1]
+        return self._cached_node_shares[1]
 
     def close(self) -> None:
         """Forget the readings."""
         self._before = None
-        self._nodes = (None, {})
+        self._last_node_rates = (None, {})
 
 
 def _amount(path: str) -> int | None:
@@ -244,9 +243,11 @@ def _tasks(group: str) -> frozenset[int]:
     return frozenset(int(word) for word in words if is_number(word, 11))
 
 
-def _traffic_between(before: Mapping[int, MonitoredBytes | None] | None, now: Domains) -> Domains:
+def _traffic_between(
+    before: Mapping[int, MonitoredBytes | None] | None, now: BytesByL3Domain
+) -> BytesByL3Domain:
     """Return the traffic between two readings, by L3 domain."""
-    traffic: Domains = {}
+    traffic: BytesByL3Domain = {}
     for domain, new in now.items():
         old = (before or {}).get(domain)
         if old is None or new is None or old.total > new.total or old.local > new.local:
@@ -256,10 +257,10 @@ def _traffic_between(before: Mapping[int, MonitoredBytes | None] | None, now: Do
     return traffic
 
 
-def _sum(parts: Iterable[Domains]) -> Domains:
+def _sum(parts: Iterable[BytesByL3Domain]) -> BytesByL3Domain:
     """Return the sum over groups, in which a domain is unknown if any of them does not know it."""
     domains = {domain for part in parts for domain in part}
-    total: Domains = {}
+    total: BytesByL3Domain = {}
     for domain in domains:
         known_amounts = all_known([part.get(domain) for part in parts])
         total[domain] = (
@@ -274,7 +275,7 @@ def _sum(parts: Iterable[Domains]) -> Domains:
 
 
 def _by_node(
-    domains: Domains, shares_by_domain: Mapping[int, Mapping[int, float]], elapsed_ns: int
+    domains: BytesByL3Domain, shares_by_domain: Mapping[int, Mapping[int, float]], elapsed_ns: int
 ) -> dict[int, CpuRates]:
     """Return {node id: rates [lines/s]}; a domain's nodes share its traffic by their CPUs."""
     local: dict[int, float] = {}

@@ -112,7 +112,7 @@ class Uncore:
             return event.node if event.node in {node.id for node in host.nodes} else None
         package = cpu_topology.socket(cpu, self._root)
         # If the kernel does not report packages, each node is taken to be one.
-        homes = [
+        package_nodes = [
             node
             for node in host.nodes
             if cpu in node.online_cpus
@@ -122,10 +122,10 @@ class Uncore:
                 and cpu_topology.socket(min(node.online_cpus), self._root) == package
             )
         ]
-        if all(node.online_cpus.intersection(event.cpus or ()) for node in homes):
+        if all(node.online_cpus.intersection(event.cpus or ()) for node in package_nodes):
             # The PMU has a box on each die of the package, and each die is a node.
-            homes = [node for node in homes if cpu in node.online_cpus]
-        return homes[0].id if len(homes) == 1 else None
+            package_nodes = [node for node in package_nodes if cpu in node.online_cpus]
+        return package_nodes[0].id if len(package_nodes) == 1 else None
 
     def _use(
         self, node_deltas: Mapping[str, rates.CounterDelta | None], elapsed_ns: int

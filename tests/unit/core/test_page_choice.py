@@ -13,16 +13,17 @@ ABSENT = -2
 
 class NotableBytesElsewhereTest(unittest.TestCase):
     def test_bytes_elsewhere_count_above_what_is_negligible(self):
-        for by_node, negligible_bytes, expected in (
+        for bytes_by_node, negligible_bytes, expected in (
             ({0: 500, 1: 10, 2: 1}, 10, 11),
             ({0: 500, 1: 10}, 10, 0),  # not above it
             ({0: 1979, 1: 20, 2: 1}, 10, 21),  # also above 1 % of all
             ({0: 1980, 1: 20}, 10, 0),  # 1 % of all is more
             ({}, 10, 0),
         ):
-            with self.subTest(by_node):
+            with self.subTest(bytes_by_node):
                 self.assertEqual(
-                    expected, page_choice.notable_bytes_elsewhere(by_node, (0,), negligible_bytes)
+                    expected,
+                    page_choice.notable_bytes_elsewhere(bytes_by_node, (0,), negligible_bytes),
                 )
 
 

@@ -60,7 +60,7 @@ class TestChain(unittest.TestCase):
         self.addCleanup(os.sched_setaffinity, 0, cpus)
         os.sched_setaffinity(0, cpus[:1])
         used: list[set[int]] = []
-        memory_probe.on_cpus(cpus[1:2], [lambda: used.append(os.sched_getaffinity(0))])
+        memory_probe.run_on_cpus(cpus[1:2], [lambda: used.append(os.sched_getaffinity(0))])
         self.assertEqual([{cpus[1]}], used)
         self.assertEqual({cpus[0]}, os.sched_getaffinity(0))
 
@@ -69,7 +69,7 @@ class TestChain(unittest.TestCase):
             raise ValueError('here')
 
         with self.assertRaisesRegex(ValueError, 'here'):
-            memory_probe.on_cpus([CPU], [fail])
+            memory_probe.run_on_cpus([CPU], [fail])
 
     def test_sizes_of_the_probe_follow_the_caches(self):
         small = memory_probe.probe_sizes(8 * MIB, 8 * MIB, 4)
