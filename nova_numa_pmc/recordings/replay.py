@@ -152,7 +152,7 @@ def _to_sample(
 
     Counts without a control group, or of the root group '/', are those of nodes. Counts of the
     other groups are those of guests, which are named by the paths of their groups. Counts of the
-    whole host or of a CPU are put on node 0, and this is reported.
+    whole host or of a CPU are attributed to node 0, and this is reported.
     """
     nodes: dict[int, _DeltasByRole] = {}
     guests: dict[str, _DeltasByRole] = {}
@@ -165,7 +165,9 @@ def _to_sample(
             continue
         node = line.id if line.scope == NODE_SCOPE else None
         if line.cgroup in ('', '/') and node is None:
-            problems['perf stat: nodes are not distinguished: everything is put on node 0'] = None
+            problems[
+                'perf stat: nodes are not distinguished: everything is attributed to node 0'
+            ] = None
         owner = (
             nodes.setdefault(node or 0, {})
             if line.cgroup in ('', '/')

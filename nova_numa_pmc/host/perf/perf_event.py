@@ -194,7 +194,7 @@ def _explain(error: OSError, event: Event | None, target: Target) -> exceptions.
         return exceptions.CounterTargetGone(text)
     if number == errno.EBUSY:
         return exceptions.CounterUnsupported(
-            text + '; another user of perf has the PMU for itself'
+            text + '; another perf user has exclusive use of the PMU'
         )
     if number == errno.EOPNOTSUPP:
         return exceptions.CounterUnsupported(
