@@ -54,9 +54,9 @@ def hold(call: HookCall, xml: bytes) -> None:
             _undo_early(groups, early_cpus, guest)
             _record_left_alone(call, decision, logged=True)
             return
-        applied = holding.hold(groups, decision.cpus, written_cpus=early_cpus)
+        hold_result = holding.hold(groups, decision.cpus, written_cpus=early_cpus)
         if _record_bound(call, guest, decision.promise):
-            applied = _bind(call, groups, decision, applied, huge_bytes_by_node)
+            hold_result = _bind(call, groups, decision, hold_result, huge_bytes_by_node)
     except NumaPmcError as error:
         _undo_early(groups, early_cpus, guest)
         if not isinstance(error, StateError):  # after which nothing can be recorded
@@ -67,10 +67,10 @@ def hold(call: HookCall, xml: bytes) -> None:
         raise
     call.log_decision(
         decision,
-        _cpus_before_text(applied),
-        _memory_text(applied, decision.promise, bytes_by_node),
+        _cpus_before_text(hold_result),
+        _memory_text(hold_result, decision.promise, bytes_by_node),
     )
-    promise = decision.promise._replace(bound=applied.memory_outcome == holding.BOUND)
+    promise = decision.promise._replace(bound=hold_result.memory_outcome == holding.BOUND)
     try:
         promises.replace_running(promise, call.options, call.root, call.lock_timeout_s())
     except StateError as error:
@@ -128,26 +128,26 @@ def _bind(
     call: HookCall,
     groups: cgroups.GuestGroups,
     decision: promises.Decision,
-    held: holding.HoldResult,
+    hold_result: holding.HoldResult,
     huge_bytes_by_node: Mapping[int, int] | None,
 ) -> holding.HoldResult:
     """Bind the memory of a guest whose CPUs are held; return the result of both."""
     try:
-        bound = holding.hold(
+        bind_result = holding.hold(
             groups,
-            held.cpus,
+            hold_result.cpus,
             frozenset(decision.promise.mem_nodes),
             call.options.fetch_limit_mib << 20,
             stay_bound=True,
             huge_bytes_by_node=huge_bytes_by_node,
-            written_cpus=held.cpus,
+            written_cpus=hold_result.cpus,
         )
     except GuestGone:
         raise
     except CpusetError as error:
         call.log(journal.WARNING, '%s; the memory of the guest is not bound' % error)
-        return held
-    return bound._replace(changes=held.changes + bound.changes)
+        return hold_result
+    return bind_result._replace(changes=hold_result.changes + bind_result.changes)
 
 
 def _record_bound(call: HookCall, guest: model.Guest, promise: model.Promise) -> bool:
@@ -172,20 +172,22 @@ def _record_bound(call: HookCall, guest: model.Guest, promise: model.Promise) ->
         return False
 
 
-def _cpus_before_text(applied: holding.HoldResult) -> str:
-    for change in applied.changes:
+def _cpus_before_text(hold_result: holding.HoldResult) -> str:
+    for change in hold_result.changes:
         # The group that was narrowed at the start is widened again, as those below it now hold.
-        if change.path.endswith('cpuset.cpus') and change.after == format_cpulist(applied.cpus):
+        if change.path.endswith('cpuset.cpus') and change.after == format_cpulist(
+            hold_result.cpus
+        ):
             return 'from %s to ' % (change.before or 'any')
     return ''
 
 
 def _memory_text(
-    applied: holding.HoldResult, promise: model.Promise, bytes_by_node: Mapping[int, int]
+    hold_result: holding.HoldResult, promise: model.Promise, bytes_by_node: Mapping[int, int]
 ) -> str:
     homes = promise.mem_nodes or promise.cpu_nodes
     elsewhere_bytes = cgroups.bytes_elsewhere(bytes_by_node, homes)
-    outcome = applied.memory_outcome
+    outcome = hold_result.memory_outcome
     if outcome == holding.NOT_REQUESTED and not elsewhere_bytes:
         outcome = holding.LOCAL
     text = ' (%s' % holding.TEXTS[outcome]
@@ -194,9 +196,12 @@ def _memory_text(
             elsewhere_bytes + 1023 >> 10,
             sum(bytes_by_node.values()) >> 10,
         )
-    if applied.left_bytes:
-        text += ', %d KiB still are' % (applied.left_bytes + 1023 >> 10)
+    if hold_result.left_bytes:
+        text += ', %d KiB still are' % (hold_result.left_bytes + 1023 >> 10)
     text += ')'
-    if applied.cpus_effective is not None and not applied.cpus_effective >= applied.cpus:
-        text += '; the kernel allows only CPUs %s' % format_cpulist(applied.cpus_effective)
+    if (
+        hold_result.cpus_effective is not None
+        and not hold_result.cpus_effective >= hold_result.cpus
+    ):
+        text += '; the kernel allows only CPUs %s' % format_cpulist(hold_result.cpus_effective)
     return text

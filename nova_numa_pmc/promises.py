@@ -117,20 +117,20 @@ def decide_promise(
     guest, override_problems = _with_override(guest, root)
     placement_options = host_options.placement_options
     guest, limit_problems = promise_limit.limit_memory(guest, host, placement_options)
-    guest_in_pool, own_host = _with_pool_vcpus(guest, host), pools.with_guest_pool(guest, host)
+    guest_in_pool, pool_host = _with_topology(guest, host), pools.with_guest_pool(guest, host)
     problems += (*override_problems, *limit_problems)
     with given_draft or locked(host_options, root, timeout_s) as draft:
         problems += reconcile(draft, host, host_options, root, guest)
         _drop(draft, guest.name, guest.uuid)
         evidence = _evidence(
-            pools.all_cpus(own_host), pools.avoids_floating_pool(guest, host), host_options, root
+            pools.all_cpus(pool_host), pools.avoids_floating_pool(guest, host), host_options, root
         )
         others = _promises_in_pool(draft.promises.values(), guest, host)
         view, request = _view_and_request(
             guest, device_nodes, host, others, placement_options, evidence, draft.rotation
         )
         placed = placement.place(view, request, placement_options)
-        placed, cpus = _narrow_to_l3(placed, own_host, view, others, request, placement_options)
+        placed, cpus = _narrow_to_l3(placed, pool_host, view, others, request, placement_options)
         promise = placement.new_promise(guest_in_pool, placed, files.boottime_ns(), cpus)
         decision = Decision(
             promise,
@@ -141,7 +141,7 @@ def decide_promise(
         )
         if bytes_by_node and placed.cpu_nodes:
             followable = _followable_bytes(bytes_by_node, host, placement_options)
-            decision = _follow(request, decision, own_host, followable)
+            decision = _follow(request, decision, pool_host, followable)
         draft.put(decision.promise)
         draft.rotation += 1
     if promise.origin != model.BY_OTHERS and not request.excluded:
@@ -179,10 +179,10 @@ def _view_and_request(
     from nova_numa_pmc.core import host_view
     from nova_numa_pmc.core.placement import placement
 
-    own_host = pools.with_guest_pool(guest, host)
-    view = host_view.view(own_host, others, placement_options, dict(evidence.loads), rotation)
+    pool_host = pools.with_guest_pool(guest, host)
+    view = host_view.view(pool_host, others, placement_options, dict(evidence.loads), rotation)
     # The agent spreads the vCPUs of guests on several nodes by the floating pool's cores.
-    is_same = not evidence.vcpus or own_host == host
+    is_same = not evidence.vcpus or pool_host == host
     floating_view = view if is_same else host_view.view(host, others, placement_options)
     request = host_view.request(
         guest,
@@ -276,7 +276,7 @@ def updated_promise(
     """
     from nova_numa_pmc.core.placement import promise_limit
 
-    guest = _with_pool_vcpus(promise_limit.limit_memory(guest, host, placement_options)[0], host)
+    guest = _with_topology(promise_limit.limit_memory(guest, host, placement_options)[0], host)
     if promise.memory_bytes != guest.memory_bytes:
         promise = promise._replace(memory_bytes=guest.memory_bytes, mem_node_bytes=())
     if promise.vcpus != guest.vcpus:
@@ -353,7 +353,7 @@ def reconcile(
                 guest, host, host_options.placement_options
             )
             problems += ['guest %s: %s' % (guest.name, problem) for problem in limit_problems]
-            draft.put(_implied_promise(_with_pool_vcpus(guest, host), host, host_options, root))
+            draft.put(_implied_promise(_with_topology(guest, host), host, host_options, root))
     return problems
 
 
@@ -561,8 +561,8 @@ def _device_nodes(guest: model.Guest, root: str) -> tuple[tuple[int, ...], list[
     return tuple(sorted(nodes)), problems
 
 
-def _with_pool_vcpus(guest: model.Guest, host: model.Topology) -> model.Guest:
-    """Return the guest with the nodes of its pins, and its vCPUs in the floating pool."""
+def _with_topology(guest: model.Guest, host: model.Topology) -> model.Guest:
+    """Return the guest with what follows from the host: its pins' nodes and its shared vCPUs."""
     pool_vcpus = pools.pool_vcpus(guest, host)
     if pool_vcpus != guest.vcpus:
         guest = guest._replace(vcpus=pool_vcpus)

@@ -291,7 +291,7 @@ class Reassertion:
             bound = [cpuset.mems == mems for cpuset in cpusets_of_written_groups(groups)]
             if all(bound):
                 return
-            applied = holding.hold(
+            hold_result = holding.hold(
                 groups,
                 cpus,
                 mems,
@@ -303,13 +303,13 @@ class Reassertion:
                 if guest.page_bytes
                 else {},
             )
-            if applied.memory_outcome == holding.BOUND:
-                if applied.changes:
+            if hold_result.memory_outcome == holding.BOUND:
+                if hold_result.changes:
                     self._log.info(
                         'guest %s: bound to the memory of %s again', guest.name, name_nodes(mems)
                     )
                 return
-            why = holding.TEXTS[applied.memory_outcome]
+            why = holding.TEXTS[hold_result.memory_outcome]
         holding.unbind_memory(groups, mems)
         promises.replace_running(promise._replace(bound=False), self.host_options, self._root)
         self._log.info(

@@ -14,7 +14,7 @@ import os
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError
 from nova_numa_pmc.host import memory_kinds, writes
-from nova_numa_pmc.host.cpusets import file_of
+from nova_numa_pmc.host.cpusets import cpuset_path
 from nova_numa_pmc.host.files import read_kernel_file
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -44,12 +44,12 @@ def unbound_mems(groups: GuestGroups) -> str:
     """
     withheld = memory_kinds.withheld_nodes(_root(groups))
     try:
-        inherited = parse_cpulist(writes.read_inherited(file_of(groups.parent, 'mems')))
+        inherited = parse_cpulist(writes.read_inherited(cpuset_path(groups.parent, 'mems')))
         if not withheld & inherited:
             return ''
         directory = groups.scope
-        while os.path.exists(file_of(directory, 'mems')):
-            withheld -= parse_cpulist(read_kernel_file(file_of(directory, 'mems')))
+        while os.path.exists(cpuset_path(directory, 'mems')):
+            withheld -= parse_cpulist(read_kernel_file(cpuset_path(directory, 'mems')))
             directory = os.path.dirname(directory)
     except (OSError, CpuListError):
         return ''

@@ -48,9 +48,11 @@ def read_own_cpus(groups: GuestGroups) -> dict[str, frozenset[int]]:
 def _read_sets(groups: GuestGroups, *kinds: str) -> Iterator[tuple[str, list[frozenset[int]]]]:
     for directory in (groups.parent, *groups.thread_cgroups):
         try:
-            sets = [parse_cpulist(read_kernel_file(file_of(directory, kind))) for kind in kinds]
+            sets = [
+                parse_cpulist(read_kernel_file(cpuset_path(directory, kind))) for kind in kinds
+            ]
         except (OSError, CpuListError) as error:
-            is_gone = writes.has_vanished(groups.scope, file_of(directory, 'cpus'))
+            is_gone = writes.has_vanished(groups.scope, cpuset_path(directory, 'cpus'))
             if directory == groups.parent or not is_gone:
                 raise CpusetError('%s: %s' % (directory, error)) from None
         else:
@@ -157,7 +159,7 @@ def _has_no_effect(groups: GuestGroups, directory: str, cpus: frozenset[int]) ->
     if groups.version != 2:
         return False
     try:
-        effective = parse_cpulist(read_kernel_file(file_of(directory, 'cpus') + '.effective'))
+        effective = parse_cpulist(read_kernel_file(cpuset_path(directory, 'cpus') + '.effective'))
         return not cpus & effective
     except (OSError, CpuListError):
         return False
@@ -168,6 +170,6 @@ def written_groups(groups: GuestGroups) -> tuple[str, ...]:
     return (groups.parent,) if groups.writes_parent else groups.thread_cgroups
 
 
-def file_of(directory: str, kind: str) -> str:
+def cpuset_path(directory: str, kind: str) -> str:
     """Return the path of a group's file for a set of this kind, 'cpus' or 'mems'."""
     return os.path.join(directory, 'cpuset.' + kind)

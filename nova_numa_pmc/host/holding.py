@@ -26,7 +26,7 @@ from nova_numa_pmc.host import writes
 from nova_numa_pmc.host.cgroups import bytes_elsewhere, read_memory_by_node, read_resident_bytes
 from nova_numa_pmc.host.cpusets import (
     Cpuset,
-    file_of,
+    cpuset_path,
     groups_set_by_others,
     read_cpusets,
     written_groups,
@@ -138,7 +138,7 @@ def hold(
         raise PinnedByOthers(
             '%s contains %s, which nova-numa-pmc did not write: the guest is left alone'
             % (
-                file_of(os.path.join(groups.parent, conflicting[0]), 'cpus'),
+                cpuset_path(os.path.join(groups.parent, conflicting[0]), 'cpus'),
                 format_cpulist(cpusets[os.path.join(groups.parent, conflicting[0])].cpus),
             )
         )
@@ -200,7 +200,7 @@ def release_cpus(
         groups.scope,
         widening_steps
         + [
-            (file_of(directory, 'cpus'), wide_text)
+            (cpuset_path(directory, 'cpus'), wide_text)
             for directory, cpus in sets.items()
             if cpus == written_cpus and (groups.version == 1 or cpus)
         ],
@@ -249,7 +249,7 @@ def narrow_early(
 
     :raises OSError: the file could not be read or written
     """
-    path = file_of(groups.parent, 'cpus')
+    path = cpuset_path(groups.parent, 'cpus')
     if (
         groups.version == 2
         and groups.parent != groups.scope
@@ -279,7 +279,7 @@ def undo_narrow_early(
     if groups.version == 1 or groups.parent == groups.scope:
         text = _wide_text(groups, cpusets, allowed_cpus)
         steps = [
-            (file_of(directory, 'cpus'), text)
+            (cpuset_path(directory, 'cpus'), text)
             for directory in written_groups(groups)
             if directory in cpusets
             and cpusets[directory].cpus == cpus
@@ -297,10 +297,10 @@ def _cpu_steps(
 ) -> Steps:
     text = format_cpulist(cpus)
     if groups.writes_parent:
-        return [(file_of(groups.parent, 'cpus'), text)]
+        return [(cpuset_path(groups.parent, 'cpus'), text)]
     # A pin within the requested set is not changed.
     steps = _upper_steps(groups, cpus) + [
-        (file_of(directory, 'cpus'), text)
+        (cpuset_path(directory, 'cpus'), text)
         for directory, cpuset in cpusets.items()
         if directory != groups.parent
         and os.path.basename(directory) not in set_by_others
@@ -334,7 +334,7 @@ def _widen_parent_steps(
     ):
         return []
     text = _possible_cpus(groups) if kind == 'cpus' else _unbound_mems(groups)
-    return [(file_of(groups.parent, kind), text)]
+    return [(cpuset_path(groups.parent, kind), text)]
 
 
 def _unbound_mems(groups: GuestGroups) -> str:
@@ -383,14 +383,14 @@ def _memory_steps(
     if groups.main not in cpusets:
         raise GuestGone('%s: the guest is ending' % groups.main)
     steps: Steps = []
-    main_file = file_of(groups.main, 'mems')
+    main_file = cpuset_path(groups.main, 'mems')
     migrate_file = os.path.join(groups.main, 'cpuset.memory_migrate')
     needs_migrate = elsewhere_bytes and groups.version == 1
     if needs_migrate:
         steps.append((migrate_file, '1'))
     if stay_bound:
         steps += [
-            (file_of(directory, 'mems'), format_cpulist(mems))
+            (cpuset_path(directory, 'mems'), format_cpulist(mems))
             for directory in written_groups(groups)
             if directory in cpusets
         ]
@@ -427,7 +427,7 @@ def _fetch_the_rest(
         # The kernel only moves pages if the set changes.
         unbound_text = _unbound_text(groups, cpusets)
         steps = [
-            (file_of(directory, 'mems'), unbound_text)
+            (cpuset_path(directory, 'mems'), unbound_text)
             for directory in written_groups(groups)
             if directory in cpusets
         ] + steps
@@ -486,7 +486,7 @@ def _unbinding_steps(
     unbound_text = _unbound_text(groups, cpusets)
     widening_steps = _widen_parent_steps(groups, cpusets, (mems,), 'mems')
     return widening_steps + [
-        (file_of(directory, 'mems'), unbound_text)
+        (cpuset_path(directory, 'mems'), unbound_text)
         for directory in written_groups(groups)
         if mems and directory in cpusets and cpusets[directory].mems == mems
     ]
@@ -500,7 +500,7 @@ def _upper_steps(groups: GuestGroups, cpus: frozenset[int]) -> Steps:
     """
     steps = []
     for directory in dict.fromkeys((groups.scope, groups.parent)) if groups.version == 1 else ():
-        path = file_of(directory, 'cpus')
+        path = cpuset_path(directory, 'cpus')
         try:
             current = parse_cpulist(read_kernel_file(path))
         except (OSError, CpuListError) as error:

@@ -119,8 +119,8 @@ def narrow_to_l3(
     """
     if not pools.has_several_l3s(host, after.cpu_nodes):
         return after._replace(l3_cpus=())
-    own_host = pools.with_guest_pool(guest, host)
-    view = host_view.view(own_host, others, placement_options)
+    pool_host = pools.with_guest_pool(guest, host)
+    view = host_view.view(pool_host, others, placement_options)
     domains = {
         view.domains[position] if view.domains else position
         for position, node in enumerate(view.nodes)
@@ -130,7 +130,7 @@ def narrow_to_l3(
     cpus: tuple[int, ...] = ()
     if len(domains) == 1:
         cpus, _ = l3.choose(
-            own_host, view, tuple(others), after.cpu_nodes, request, placement_options
+            pool_host, view, tuple(others), after.cpu_nodes, request, placement_options
         )
     return after._replace(l3_cpus=cpus)
 

@@ -37,13 +37,11 @@ _EXHAUSTIVE_GUESTS_MAX = 16
 def proposals(host_model: HostModel) -> list[Proposal]:
     """List the proposals to evaluate."""
     movable_guests = [guest for guest in host_model.guests.values() if guest.movable]
-    gain_bounds = {
+    gain_max = {
         guest.load.uuid: host_model.host_loss.gain((guest.effect,), ()) for guest in movable_guests
     }
     promising_guests = [
-        guest
-        for guest in movable_guests
-        if gain_bounds[guest.load.uuid] > host_model.min_gain_cores
+        guest for guest in movable_guests if gain_max[guest.load.uuid] > host_model.min_gain_cores
     ]
     is_exhaustive = len(movable_guests) <= _EXHAUSTIVE_GUESTS_MAX
     guests_by_place = _guests_by_place(promising_guests)
@@ -52,14 +50,14 @@ def proposals(host_model: HostModel) -> list[Proposal]:
         evaluated_guests = (
             guests_by_place[positions]
             if is_exhaustive
-            else _best_guests(host_model, guests_by_place[positions], gain_bounds, _MOVED_MAX)
+            else _best_guests(host_model, guests_by_place[positions], gain_max, _MOVED_MAX)
         )
         for guest in evaluated_guests:
             all_proposals.extend(((guest, place),) for place in single_places(host_model, guest))
     if host_model.rebalance_options.go_home:
         all_proposals.extend(_going_home_proposals(host_model, movable_guests))
     all_proposals.extend(
-        _swap_proposals(host_model, movable_guests, guests_by_place, gain_bounds, is_exhaustive)
+        _swap_proposals(host_model, movable_guests, guests_by_place, gain_max, is_exhaustive)
     )
     if host_model.rebalance_options.widen:
         all_proposals.extend(_widening_proposals(host_model, movable_guests))
@@ -94,10 +92,7 @@ def _guests_by_place(guests: Iterable[GuestModel]) -> dict[tuple[int, ...], list
 
 
 def _best_guests(
-    host_model: HostModel,
-    guests: Iterable[GuestModel],
-    gain_bounds: Mapping[str, float],
-    count: int,
+    host_model: HostModel, guests: Iterable[GuestModel], gain_max: Mapping[str, float], count: int
 ) -> list[GuestModel]:
     """Return the ``count`` best guests by the bound of their gain, and as many by that ÷ cost."""
 
@@ -108,8 +103,8 @@ def _best_guests(
             + host_model.rebalance_options.change_core_sec
         )
 
-    by_gain = sorted(guests, key=lambda guest: -gain_bounds[guest.load.uuid])[:count]
-    by_cost = sorted(guests, key=lambda guest: -gain_bounds[guest.load.uuid] / cost(guest))[:count]
+    by_gain = sorted(guests, key=lambda guest: -gain_max[guest.load.uuid])[:count]
+    by_cost = sorted(guests, key=lambda guest: -gain_max[guest.load.uuid] / cost(guest))[:count]
     return list(dict.fromkeys(by_gain + by_cost))
 
 
@@ -117,7 +112,7 @@ def _swap_proposals(
     host_model: HostModel,
     movable_guests: list[GuestModel],
     guests_by_place: Mapping[tuple[int, ...], list[GuestModel]],
-    gain_bounds: Mapping[str, float],
+    gain_max: Mapping[str, float],
     is_exhaustive: bool,
 ) -> Iterator[Proposal]:
     """Yield swaps of guests that cause a loss at their place with guests elsewhere."""
@@ -133,9 +128,7 @@ def _swap_proposals(
         guests_to_swap = (
             guests_by_place[positions]
             if is_exhaustive
-            else _best_guests(
-                host_model, guests_by_place[positions], gain_bounds, _SWAPPED_MAX // 2
-            )
+            else _best_guests(host_model, guests_by_place[positions], gain_max, _SWAPPED_MAX // 2)
         )
         for guest in guests_to_swap:
             for other_positions in sorted(partners_by_place):

@@ -107,7 +107,7 @@ class GuestMove:
     CpusetError and PinnedByOthers, after which the CPU sets are as they were.
 
     :ivar progress: progress after the last step
-    :ivar applied: result of holding the CPUs; None if they have not been held
+    :ivar hold_result: result of holding the CPUs; None if they have not been held
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class GuestMove:
         self._present_bytes: dict[int, int] = {}
         self._wanted_bytes: Mapping[int, int] = {}
         self._refused_bytes = 0  # in the current walk, like _refused
-        self.applied: holding.HoldResult | None = None
+        self.hold_result: holding.HoldResult | None = None
         self.progress = Progress(MOVING)
         self._steps = self._run()
 
@@ -178,7 +178,9 @@ class GuestMove:
         :raises GuestGone, CpusetError: as :func:`holding.undo` does
         """
         holding.undo(
-            self._groups, self.applied.changes if self.applied else (), write=self._kernel.write
+            self._groups,
+            self.hold_result.changes if self.hold_result else (),
+            write=self._kernel.write,
         )
 
     def _run(self) -> Iterator[None]:
@@ -210,7 +212,7 @@ class GuestMove:
 
     def _hold_cpus(self) -> None:
         if self._cpus:
-            self.applied = holding.hold(
+            self.hold_result = holding.hold(
                 self._groups, self._cpus, written_cpus=self._written_cpus, write=self._kernel.write
             )
             self._written_cpus = self._cpus
@@ -340,7 +342,7 @@ class GuestMove:
     def _fetch_by_mems(self) -> str:
         """Move a small remainder by writing ``cpuset.mems``, where move_pages(2) is denied."""
         elsewhere_bytes = self._bytes_elsewhere() or 0
-        held = holding.hold(
+        hold_result = holding.hold(
             self._groups,
             self._written_cpus,
             frozenset(self._mems),
@@ -348,7 +350,7 @@ class GuestMove:
             huge_bytes_by_node={},
             write=self._kernel.write,
         )
-        left_bytes = held.left_bytes or 0
+        left_bytes = hold_result.left_bytes or 0
         progress = self.progress
         self.progress = progress._replace(
             moved_bytes=progress.moved_bytes + max(0, elsewhere_bytes - left_bytes)

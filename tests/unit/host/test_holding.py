@@ -45,11 +45,11 @@ class HoldTest(TreeTestCase):
         for version, layout in LAYOUTS:
             with self.subTest(version=version, layout=layout):
                 tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: 3 * MIB})
-                applied = holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
-                self.assertEqual(holding.MOVED, applied.memory_outcome)
+                hold_result = holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
+                self.assertEqual(holding.MOVED, hold_result.memory_outcome)
                 self.assertEqual({'0-1'}, set(self.mems(tree).values()))
                 if version == 2:
-                    self.assertEqual(NODE1, applied.cpus_effective)
+                    self.assertEqual(NODE1, hold_result.cpus_effective)
                     for child in tree.children:
                         self.assertEqual('2-3', tree.read(child, 'cpuset.cpus.effective'))
                 else:
@@ -153,9 +153,9 @@ class HoldTest(TreeTestCase):
                     if text == '1' and path.endswith('mems'):
                         tree.set_bytes({0: MIB, 1: 7 * MIB})
 
-                applied = holding.hold(groups, NODE1, TO_NODE1, write=write)
+                hold_result = holding.hold(groups, NODE1, TO_NODE1, write=write)
                 self.assertEqual(
-                    (holding.MOVED, MIB), (applied.memory_outcome, applied.left_bytes)
+                    (holding.MOVED, MIB), (hold_result.memory_outcome, hold_result.left_bytes)
                 )
 
     def test_a_second_pass_fetches_memory_that_the_first_left(self):
@@ -177,8 +177,10 @@ class HoldTest(TreeTestCase):
                             off = left.pop()
                             tree.set_bytes({0: off, 1: 8 * MIB - off})
 
-                    applied = holding.hold(groups, NODE1, TO_NODE1, stay_bound=bound, write=write)
-                    self.assertEqual((0, []), (applied.left_bytes, left))
+                    hold_result = holding.hold(
+                        groups, NODE1, TO_NODE1, stay_bound=bound, write=write
+                    )
+                    self.assertEqual((0, []), (hold_result.left_bytes, left))
                     self.assertEqual(
                         {'1'} if bound else {'0-1'},
                         {text for path, text in self.mems(tree).items() if path != tree.parent},
@@ -200,14 +202,16 @@ class HoldTest(TreeTestCase):
             with self.subTest(version=version, layout=layout):
                 tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: 0})
                 before = tree.contents()
-                applied = holding.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
+                hold_result = holding.hold(
+                    groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write
+                )
                 self.assertNotEqual(before, tree.contents())
-                holding.undo(groups, applied.changes, write=tree.write)
+                holding.undo(groups, hold_result.changes, write=tree.write)
                 self.assertEqual(before, tree.contents())
-                applied = holding.hold(groups, NODE1, write=tree.write)
-                tree.write_file(applied.changes[-1].path, '3\n')
-                holding.undo(groups, applied.changes, write=tree.write)
-                with open(applied.changes[-1].path, encoding='ascii') as f:
+                hold_result = holding.hold(groups, NODE1, write=tree.write)
+                tree.write_file(hold_result.changes[-1].path, '3\n')
+                holding.undo(groups, hold_result.changes, write=tree.write)
+                with open(hold_result.changes[-1].path, encoding='ascii') as f:
                     self.assertEqual('3', f.read().strip())
 
     def test_a_guest_that_we_placed_moves_and_comes_back(self):
@@ -217,7 +221,7 @@ class HoldTest(TreeTestCase):
                     tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: MIB})
                     for cpus, node in ((NODE0, 0), (NODE1, 1), (NODE0, 0)):
                         holding.unbind_memory(groups, frozenset({1 - node}), write=tree.write)
-                        applied = holding.hold(
+                        hold_result = holding.hold(
                             groups,
                             cpus,
                             frozenset({node}),
@@ -226,7 +230,7 @@ class HoldTest(TreeTestCase):
                             write=tree.write,
                         )
                         self.assertEqual(
-                            holding.BOUND if bound else holding.MOVED, applied.memory_outcome
+                            holding.BOUND if bound else holding.MOVED, hold_result.memory_outcome
                         )
                         held = read_cpusets(groups)
                         written = [tree.parent] if groups.writes_parent else tree.children
@@ -308,15 +312,15 @@ class HoldTest(TreeTestCase):
             with self.subTest(version=version, layout=layout):
                 tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: MIB})
                 tree.write_file('sys/devices/system/node/has_memory', '0\n')
-                applied = holding.hold(
+                hold_result = holding.hold(
                     groups, NODE0, frozenset({0, 1}), stay_bound=True, write=self.logged(tree)
                 )
-                self.assertEqual(holding.BOUND, applied.memory_outcome)
+                self.assertEqual(holding.BOUND, hold_result.memory_outcome)
                 self.assertEqual({'0'}, {text for path, text in self.log if path.endswith('mems')})
-                applied = holding.hold(
+                hold_result = holding.hold(
                     groups, NODE0, frozenset({1}), write=self.logged(tree), written_cpus=NODE0
                 )
-                self.assertEqual(holding.NOT_REQUESTED, applied.memory_outcome)
+                self.assertEqual(holding.NOT_REQUESTED, hold_result.memory_outcome)
 
     def test_cpus_are_released_and_a_pin_stays(self):
         for version, layout in LAYOUTS:
@@ -324,7 +328,7 @@ class HoldTest(TreeTestCase):
                 with self.subTest(version=version, layout=layout, pinned=pinned):
                     tree, groups = self.tree(version, layout, vcpus=3)
                     self.assertEqual((), holding.release_cpus(groups, NODE1, write=tree.write))
-                    applied = holding.hold(groups, NODE1, write=tree.write)
+                    hold_result = holding.hold(groups, NODE1, write=tree.write)
                     if pinned:
                         tree.write(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3')
                     before = tree.contents()
@@ -336,7 +340,7 @@ class HoldTest(TreeTestCase):
                         self.assertEqual('3', tree.read(tree.vcpus[0], 'cpuset.cpus'))
                     holding.undo(groups, changes, write=tree.write)
                     self.assertEqual(before, tree.contents())
-                    self.assertTrue(applied.changes)
+                    self.assertTrue(hold_result.changes)
 
     def test_v1_widens_upper_levels_of_the_guest_first(self):
         tree, groups = self.tree(1, NESTED)
@@ -353,17 +357,17 @@ class HoldTest(TreeTestCase):
         holding.hold(groups, NODE1, write=tree.write)
         tree.add_group(os.path.join(tree.parent, 'vcpu7'))
         groups = cgroups.find(tree.pid, tree.root)
-        applied = holding.hold(groups, NODE1, write=tree.write)
+        hold_result = holding.hold(groups, NODE1, write=tree.write)
         self.assertEqual(
             [os.path.join(tree.parent, 'vcpu7', 'cpuset.cpus')],
-            [change.path for change in applied.changes],
+            [change.path for change in hold_result.changes],
         )
 
     def test_cpus_outside_of_the_parents_set_are_reported(self):
         tree, groups = self.tree(2, NESTED)
         tree.write_file(os.path.join(tree.scope, 'cpuset.cpus'), '0-2\n')
-        applied = holding.hold(groups, NODE1, write=tree.write)
-        self.assertEqual((NODE1, frozenset({2})), (applied.cpus, applied.cpus_effective))
+        hold_result = holding.hold(groups, NODE1, write=tree.write)
+        self.assertEqual((NODE1, frozenset({2})), (hold_result.cpus, hold_result.cpus_effective))
 
     def test_nothing_asked_for_is_an_error(self):
         _, groups = self.tree()
@@ -402,10 +406,11 @@ class LeftAloneTest(TreeTestCase):
             with self.subTest(version=version, layout=layout):
                 tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: 0})
                 tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.mems'), '0\n')
-                applied = holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
-                self.assertEqual(holding.SET_BY_OTHERS, applied.memory_outcome)
+                hold_result = holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
+                self.assertEqual(holding.SET_BY_OTHERS, hold_result.memory_outcome)
                 self.assertEqual(
-                    {'cpuset.cpus'}, {os.path.basename(change.path) for change in applied.changes}
+                    {'cpuset.cpus'},
+                    {os.path.basename(change.path) for change in hold_result.changes},
                 )
 
     def test_no_more_memory_moves_than_one_write_may(self):
@@ -421,12 +426,12 @@ class LeftAloneTest(TreeTestCase):
                         'proc/%d/status' % tree.pid,
                         'VmRSS:\t 9 kB\nHugetlbPages:\t %d kB\n' % huge_kib,
                     )
-                    applied = holding.hold(
+                    hold_result = holding.hold(
                         groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write
                     )
                     self.assertEqual(
                         holding.BOUND if outcome == holding.MOVED else outcome,
-                        applied.memory_outcome,
+                        hold_result.memory_outcome,
                     )
 
     def test_without_bytes_per_node_the_resident_size_bounds_the_move(self):
@@ -440,8 +445,8 @@ class LeftAloneTest(TreeTestCase):
                 with self.subTest(version=version, status=status):
                     tree, groups = self.tree(version)
                     tree.write_file('proc/%d/status' % tree.pid, status)
-                    applied = holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
-                    self.assertEqual(outcome, applied.memory_outcome)
+                    hold_result = holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
+                    self.assertEqual(outcome, hold_result.memory_outcome)
 
 
 class FaultTest(TreeTestCase):
@@ -458,8 +463,8 @@ class FaultTest(TreeTestCase):
         for version, layout in LAYOUTS:
             for self.bound in (False, True):
                 tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: 0})
-                applied = self.hold(groups, self.logged(tree))
-                holding.undo(groups, applied.changes, write=tree.write)
+                hold_result = self.hold(groups, self.logged(tree))
+                holding.undo(groups, hold_result.changes, write=tree.write)
                 for index in range(len(self.log)):
                     if fresh:
                         tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: 0})
@@ -580,12 +585,12 @@ class FaultTest(TreeTestCase):
         for version, layout in LAYOUTS:
             with self.subTest(version=version, layout=layout):
                 tree, groups = self.tree(version, layout)
-                applied = holding.hold(groups, NODE1, write=tree.write)
+                hold_result = holding.hold(groups, NODE1, write=tree.write)
                 shutil.rmtree(tree.scope)
                 for call, *arguments in (
                     (holding.hold, NODE0),
                     (read_cpusets,),
-                    (holding.undo, applied.changes),
+                    (holding.undo, hold_result.changes),
                 ):
                     with self.assertRaises(GuestGone):
                         call(groups, *arguments)
