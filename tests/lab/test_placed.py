@@ -85,6 +85,7 @@ def test_guests_that_start_at_once_are_spread_evenly(lab, count):
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1200)
 def test_guests_of_three_sizes_are_spread_evenly_in_any_order(lab):
     """Guests of three sizes are spread evenly over the nodes in each of ten orders."""
     lab.install_hook()
