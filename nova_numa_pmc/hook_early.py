@@ -148,10 +148,7 @@ class EarlyHold:
 
 
 def _own_cpus(directory: str) -> str:
-    try:
-        return files.read_kernel_file(os.path.join(directory, 'cpuset.cpus')).strip()
-    except OSError:
-        return ''
+    return files.read_optional(directory, 'cpuset.cpus') or ''
 
 
 def run(

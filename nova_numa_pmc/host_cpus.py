@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pools
-from nova_numa_pmc.exceptions import StateError, TopologyError
+from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import cpu_topology, files, topology
 from nova_numa_pmc.state import pool_loads
 
@@ -43,28 +43,12 @@ def host_with_usable_cpus(root: str) -> model.Topology:
     :raises TopologyError: the host cannot be read
     """
     host = cpu_topology.read(topology.read(root), root)
-    for path in _PARTITION_CPUS:
-        try:
-            allowed = files.read_cpus(root, path)
-        except TopologyError:
-            continue
-        if allowed:
-            return _with_usable_cpus(host, allowed)
-    return _with_usable_cpus(host)
-
-
-def _with_usable_cpus(
-    host: model.Topology, allowed: frozenset[int] | None = None
-) -> model.Topology:
-    """Return the host with its nodes' usable CPUs.
-
-    :param allowed: the partition's CPUs; None: it has all
-    """
-    nodes = []
-    for node in host.nodes:
-        cpus = node.cpus if allowed is None else node.cpus & allowed
-        nodes.append(node._replace(cpus=cpus, usable_cpus=cpus))
-    return host._replace(nodes=tuple(nodes))
+    partition_cpus = (files.optional_cpus(root, path) for path in _PARTITION_CPUS)
+    allowed = next(filter(None, partition_cpus), host.online_cpus)
+    nodes = [(node, node.cpus & allowed) for node in host.nodes]
+    return host._replace(
+        nodes=tuple(node._replace(cpus=cpus, usable_cpus=cpus) for node, cpus in nodes)
+    )
 
 
 def published_pool(root: str) -> pools.Pool | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import finding
 from nova_numa_pmc.agent import guest_events
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.finding import Finding
@@ -134,7 +135,7 @@ def check_visible(directory: str, process: Process | None) -> Iterator[Finding]:
     """
     if process is None or process.same_root:
         return
-    inside = process.path(os.path.join(directory, publication.FILE))
+    inside = host_options.path_under_root(process.root, os.path.join(directory, publication.FILE))
     if not os.path.exists(inside):
         yield Finding(
             'publication-not-in-container',

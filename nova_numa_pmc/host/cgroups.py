@@ -21,7 +21,7 @@ import errno
 import os
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
-from nova_numa_pmc.host.files import read_kernel_file
+from nova_numa_pmc.host.files import read_fields, read_kernel_file
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -215,12 +215,9 @@ def read_resident_bytes(groups: GuestGroups, *names: str) -> int | None:
     :returns: bytes, or None if a field is missing or cannot be read
     """
     try:
-        lines = dict(
-            line.split(':', 1)
-            for line in read_kernel_file(os.path.join(groups.proc, 'status')).splitlines()
-        )
-        return sum(int(lines[name].split()[0]) << 10 for name in names)
-    except (OSError, ValueError, KeyError, IndexError):
+        status = read_fields(groups.proc, 'status')
+        return sum(int(status[name].split()[0]) << 10 for name in names)
+    except (ValueError, KeyError, IndexError):
         return None
 
 

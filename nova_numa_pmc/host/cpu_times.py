@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cpulist import is_number
-from nova_numa_pmc.host.files import read_kernel_file
+from nova_numa_pmc.host.files import read_optional
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -38,10 +38,7 @@ def read(root: str = '/') -> CpuTimes:
     The run times in ``/proc/schedstat`` are finer, but only grow when a thread leaves its CPU,
     which a busy vCPU may not do for seconds.
     """
-    try:
-        lines = read_kernel_file(os.path.join(root, 'proc/stat')).splitlines()
-    except OSError:
-        return CpuTimes()
+    lines = (read_optional(root, 'proc/stat') or '').splitlines()
     tick_ns = 10**9 // os.sysconf('SC_CLK_TCK')
     busy: dict[int, int] = {}
     stolen: dict[int, int] = {}

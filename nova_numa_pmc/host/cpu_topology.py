@@ -11,8 +11,8 @@ Documentation/ABI/stable/sysfs-devices-system-cpu (``topology``).
 
 from __future__ import annotations
 
-from nova_numa_pmc.cpulist import is_number, parse_cpulist
-from nova_numa_pmc.exceptions import CpuListError, TopologyError
+from nova_numa_pmc.cpulist import is_number
+from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.host.files import CPUS
 
@@ -72,7 +72,7 @@ def _l3s_of(
         cpu = min(remaining)
         cache = next((l3 for l3 in known_l3s if cpu in l3), None)
         if cache is None:
-            cache = _cpus(root, _CPU % cpu + _L3 + 'shared_cpu_list') & online
+            cache = files.optional_cpus(root, _CPU % cpu + _L3 + 'shared_cpu_list') & online
             if cpu not in cache:
                 return ()
             known_l3s.append(cache)
@@ -104,13 +104,6 @@ def _vendor(root: str) -> str:
         if name.strip() == 'vendor_id':
             return value.strip()
     return ''
-
-
-def _cpus(root: str, path: str) -> frozenset[int]:
-    try:
-        return parse_cpulist(_text(root, path))
-    except CpuListError:
-        return frozenset()
 
 
 def _text(root: str, path: str) -> str:

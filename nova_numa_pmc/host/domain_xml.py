@@ -209,8 +209,6 @@ def collect(xml: bytes, root: str) -> Elements:
     :param root: the expected root element, 'domain' or 'domstatus'
     :raises DomainError: the document has another root element, is malformed or exceeds a bound
     """
-    if not isinstance(xml, bytes):
-        raise DomainError('the XML is %s, not bytes' % type(xml).__name__)
     if len(xml) > SIZE_MAX_BYTES:
         raise DomainError('the XML is larger than %d bytes' % SIZE_MAX_BYTES)
     collector = _Collector(_ROOTS[root])

@@ -51,6 +51,14 @@ def read_cpus(root: str, path: str) -> frozenset[int] | None:
         raise TopologyError('%s: %s' % (os.path.join(root, path), error)) from error
 
 
+def optional_cpus(root: str, path: str) -> frozenset[int]:
+    """Return the set of CPUs (or nodes) in a list file; empty if it cannot be read."""
+    try:
+        return read_cpus(root, path) or frozenset()
+    except TopologyError:
+        return frozenset()
+
+
 def read_text(root: str, path: str, read_max_bytes: int = 1 << 16) -> str | None:
     """Return a small file's text, stripped, or None if there is (no longer) such a file.
 
@@ -87,6 +95,12 @@ def read_optional(root: str, path: str) -> str | None:
         return _read_bytes(os.path.join(root, path)).decode('utf-8', 'replace').strip(BLANK)
     except OSError:
         return None
+
+
+def read_fields(root: str, path: str, separator: str = ':') -> dict[str, str]:
+    """Return {name: value} of a kernel file with one field in a line; {} if it cannot be read."""
+    lines = (read_optional(root, path) or '').splitlines()
+    return {name: value for name, _, value in (line.partition(separator) for line in lines)}
 
 
 def list_names(path: str) -> list[str]:
@@ -149,14 +163,10 @@ def has_capability(root: str, process: str, number: int) -> bool | None:
     :param process: 'self' or a pid
     :param number: the capability's number in linux/capability.h
     """
-    for line in (read_optional(root, 'proc/%s/status' % process) or '').splitlines():
-        name, _, digits = line.partition(':')
-        if name == 'CapEff':
-            try:
-                return bool(int(digits, 16) >> number & 1)
-            except ValueError:
-                return None
-    return None
+    try:
+        return bool(int(read_fields(root, 'proc/%s/status' % process)['CapEff'], 16) >> number & 1)
+    except (KeyError, ValueError):
+        return None
 
 
 def list_pids(root: str) -> list[int]:

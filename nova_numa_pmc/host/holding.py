@@ -31,7 +31,7 @@ from nova_numa_pmc.host.cpusets import (
     read_cpusets,
     written_groups,
 )
-from nova_numa_pmc.host.files import read_kernel_file
+from nova_numa_pmc.host.files import optional_cpus, read_kernel_file, read_optional
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -350,11 +350,7 @@ def _possible_cpus(groups: GuestGroups) -> str:
     v2 accepts CPUs that are absent (cpuset_bind() in kernel/cgroup/cpuset.c). With them in its
     set, a guest may later use CPUs that are plugged into the host or that a group above is given.
     """
-    path = os.path.join(groups.proc, '../../sys/devices/system/cpu/possible')
-    try:
-        return read_kernel_file(path).strip()
-    except OSError:
-        return ''
+    return read_optional(groups.proc, '../../sys/devices/system/cpu/possible') or ''
 
 
 def _memory_steps(
@@ -401,7 +397,8 @@ def _memory_steps(
             (main_file, _main_unbound_text(groups, cpusets)),
         ]
     if needs_migrate:
-        steps.append((migrate_file, _read_migrate(migrate_file)))
+        # If it cannot be read, the write will report why.
+        steps.append((migrate_file, read_optional('', migrate_file) or '0'))
     return BOUND if stay_bound else MOVED if elsewhere_bytes else LOCAL, elsewhere_bytes, steps
 
 
@@ -438,14 +435,6 @@ def _fetch_the_rest(
     except CpusetError:
         pass  # the first pass remains valid, and the bytes left behind are reported
     return _guest_bytes_elsewhere(groups, mems, known_only=True)
-
-
-def _read_migrate(path: str) -> str:
-    """Read v1's memory_migrate; return '0' if it cannot be read (the write will report why)."""
-    try:
-        return read_kernel_file(path).strip()
-    except OSError:
-        return '0'
 
 
 def _guest_bytes_elsewhere(
@@ -515,8 +504,5 @@ def _read_effective_cpus(groups: GuestGroups) -> frozenset[int] | None:
     name = 'cpuset.cpus.effective' if groups.version == 2 else 'cpuset.effective_cpus'
     cpus: frozenset[int] = frozenset()
     for directory in written_groups(groups):
-        try:
-            cpus |= parse_cpulist(read_kernel_file(os.path.join(directory, name)))
-        except (OSError, CpuListError):
-            continue
+        cpus |= optional_cpus(directory, name)
     return cpus or None

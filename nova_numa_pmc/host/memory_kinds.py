@@ -26,9 +26,8 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cpulist import is_number, parse_cpulist
-from nova_numa_pmc.exceptions import CpuListError
-from nova_numa_pmc.host.files import NODES, list_names, read_optional
+from nova_numa_pmc.cpulist import is_number
+from nova_numa_pmc.host.files import NODES, list_names, optional_cpus, read_fields, read_optional
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -63,7 +62,7 @@ def withheld_nodes(root: str = '/') -> frozenset[int]:
     The kernel and the operator's options determine these. This function is for writers of
     ``cpuset.mems`` that have not read the whole topology.
     """
-    with_cpus = _list(root, '%s/has_cpu' % NODES)
+    with_cpus = optional_cpus(root, '%s/has_cpu' % NODES)
     memory_only = (nodes_with_memory(root) or frozenset()) - with_cpus
     if not memory_only or not with_cpus:
         return frozenset()
@@ -97,7 +96,7 @@ def nodes_with_memory(root: str = '/') -> frozenset[int] | None:
     """Return the nodes with memory, which may be in a ``cpuset.mems``, or None if not reported."""
     # Before 4.14, has_memory only exists on kernels with movable nodes.
     for name in ('has_memory', 'has_normal_memory'):
-        node_ids = _list(root, '%s/%s' % (NODES, name))
+        node_ids = optional_cpus(root, '%s/%s' % (NODES, name))
         if node_ids:
             return node_ids
     return None
@@ -106,14 +105,14 @@ def nodes_with_memory(root: str = '/') -> frozenset[int] | None:
 def _from_gpus(root: str) -> Iterator[_Kind]:
     for name in list_names(os.path.join(root, _GPUS)):
         # A GPU that is not in use also has its node; a GPU without a node reports -1.
-        for line in (read_optional(root, '%s/%s/numa_status' % (_GPUS, name)) or '').splitlines():
-            label, _, value = line.partition(':')
-            if label == 'Node' and is_number(value.strip()):
-                yield int(value), model.NodeMemory(model.DEVICE_MEMORY, 'GPU %s' % name[:40])
+        status = read_fields(root, '%s/%s/numa_status' % (_GPUS, name))
+        node_text = status.get('Node', '').strip()
+        if is_number(node_text):
+            yield int(node_text), model.NodeMemory(model.DEVICE_MEMORY, 'GPU %s' % name[:40])
 
 
 def _from_initiators(root: str, memory_only: Set[int], with_cpus: Set[int]) -> Iterator[_Kind]:
-    initiators = _list(root, '%s/has_generic_initiator' % NODES)
+    initiators = optional_cpus(root, '%s/has_generic_initiator' % NODES)
     if not initiators:
         return
     for node_id in sorted(memory_only):
@@ -143,7 +142,7 @@ def _from_tiers(root: str, with_cpus: Set[int]) -> Iterator[_Kind]:
     for name in list_names(os.path.join(root, _TIERS)):
         digits = name.removeprefix('memory_tier')
         if digits != name and is_number(digits):
-            tiers[int(digits)] = _list(root, '%s/%s/nodelist' % (_TIERS, name))
+            tiers[int(digits)] = optional_cpus(root, '%s/%s/nodelist' % (_TIERS, name))
     slowest_cpu_tier = max(
         (tier for tier, node_ids in tiers.items() if node_ids & with_cpus), default=None
     )
@@ -151,10 +150,3 @@ def _from_tiers(root: str, with_cpus: Set[int]) -> Iterator[_Kind]:
         if slowest_cpu_tier is not None and tier > slowest_cpu_tier:
             for node_id in sorted(tiers[tier]):
                 yield node_id, model.NodeMemory(model.SLOW_MEMORY, 'memory_tier%d' % tier)
-
-
-def _list(root: str, path: str) -> frozenset[int]:
-    try:
-        return parse_cpulist(read_optional(root, path) or '')
-    except CpuListError:
-        return frozenset()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 
-from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import files
 from nova_numa_pmc.record import Record
 
@@ -39,10 +38,6 @@ class Process(Record):
     started_s: float | None
     root: str
     same_root: bool
-
-    def path(self, path: str) -> str:
-        """Return where we can open the file that the process sees at an absolute path."""
-        return host_options.path_under_root(self.root, path)
 
 
 def find(root: str, name: str) -> Process | None:
@@ -93,7 +88,7 @@ def _describe(root: str, directory: str, pid: int, name: str) -> Process | None:
         command,
         owner.st_uid,
         owner.st_gid,
-        _started_s(root, directory),
+        _started_s(root, pid),
         root if is_same else os.path.join(directory, 'root'),
         is_same,
     )
@@ -113,23 +108,16 @@ def _is_of_user_session(process: str) -> bool:
     return any(not _OF_USERS.isdisjoint(line.split('/')) for line in groups.splitlines())
 
 
-def _started_s(root: str, process: str) -> float | None:
-    """Return a process's start time [s since the epoch], or None if not reported.
-
-    :param process: the process's directory in procfs
-    """
-    stat, boot = files.read_optional(process, 'stat'), boot_s(root)
-    if stat is None or boot is None:
-        return None
-    return boot + files.start_ticks(stat) / os.sysconf('SC_CLK_TCK')
+def _started_s(root: str, pid: int) -> float | None:
+    """Return a process's start time [s since the epoch], or None if not reported."""
+    start_ns, boot = files.process_start_ns(pid, root), boot_s(root)
+    return None if start_ns is None or boot is None else boot + start_ns / 1e9
 
 
 def boot_s(root: str) -> int | None:
     """Return the host's boot time [s since the epoch], or None if not reported."""
-    for line in (files.read_optional(root, 'proc/stat') or '').splitlines():
-        if line.startswith('btime '):
-            return int(line.split()[1])
-    return None
+    text = files.read_fields(root, 'proc/stat', ' ').get('btime')
+    return None if text is None else int(text)
 
 
 def _same_root(root: str, process: str) -> bool:

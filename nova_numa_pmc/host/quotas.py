@@ -94,10 +94,6 @@ def throttled_ns(group: QuotaGroup) -> int | None:
     """Return the time for which a group has been throttled, or None if not reported."""
     key, unit_ns = ('throttled_usec', 1000) if group.version == 2 else ('throttled_time', 1)
     try:
-        for line in files.read_kernel_file(os.path.join(group.directory, 'cpu.stat')).splitlines():
-            name, _, value = line.partition(' ')
-            if name == key:
-                return int(value) * unit_ns
-    except (OSError, ValueError):
-        pass
-    return None
+        return int(files.read_fields(group.directory, 'cpu.stat', ' ')[key]) * unit_ns
+    except (KeyError, ValueError):
+        return None

@@ -8,6 +8,7 @@ import resource
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core.evidence import ThreadTimes
+from nova_numa_pmc.host.files import read_optional
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Set
@@ -34,7 +35,9 @@ def find(guest: Guest, root: str = '/') -> tuple[int, ...]:
         return guest.vcpu_tids
     directory = os.path.join(root, 'proc/%d/task' % guest.pid)
     tids = sorted(_tids(directory))
-    named_tids = tuple(tid for tid in tids if _name(directory, tid).startswith(b'CPU '))
+    named_tids = tuple(
+        tid for tid in tids if (read_optional(directory, '%d/comm' % tid) or '').startswith('CPU ')
+    )
     return named_tids or tuple(tids)
 
 
@@ -78,14 +81,6 @@ def _tids(directory: str) -> set[int]:
     except OSError:
         return set()
     return {int(name) for name in names[:_THREADS_MAX]}
-
-
-def _name(directory: str, tid: int) -> bytes:
-    try:
-        with open('%s/%d/comm' % (directory, tid), 'rb') as file:
-            return file.read(64)
-    except OSError:
-        return b''
 
 
 class ThreadReader:

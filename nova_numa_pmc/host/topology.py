@@ -22,6 +22,7 @@ from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host.files import (
     CPUS,
     NODES,
+    optional_cpus,
     parse_integer,
     read_cpus,
     read_integer,
@@ -138,10 +139,7 @@ def _keep_on_one_node(
 
 def read_online(root: str = '/') -> frozenset[int]:
     """Return the host's online CPUs; empty if they cannot be read."""
-    try:
-        return read_cpus(root, _ONLINE) or frozenset()
-    except TopologyError:
-        return frozenset()
+    return optional_cpus(root, _ONLINE)
 
 
 def cpus_of_node(node_id: int, root: str = '/') -> frozenset[int]:

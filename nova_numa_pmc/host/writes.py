@@ -85,11 +85,10 @@ def write_or_undo(
             before = own_text or read_inherited(path)
             # An inherited set is written even if it is the same, because it is lost once the group
             # above is widened.
-            if (own_text or not text) and parse_cpulist(before) == parse_cpulist(
-                text or read_inherited(path)
-            ):
-                continue
+            is_inherited = not own_text and bool(text)
             text = text or read_inherited(path)
+            if not is_inherited and parse_cpulist(before) == parse_cpulist(text):
+                continue
             changes.append(FileChange(path, before, text))
             write(path, text)
             after = read_set(path)

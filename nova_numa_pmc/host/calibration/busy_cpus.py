@@ -32,14 +32,7 @@ def read_ratios(
     """
     before_ns, start_s = read(), clock()
     wait(_BUSY_CHECK_S)
-    after_ns, elapsed_ns = read(), (clock() - start_s) * 1e9
-    if not before_ns or not after_ns or elapsed_ns <= 0:
-        return {}
-    return {
-        cpu: max(0, after_ns[cpu] - before_ns[cpu]) / elapsed_ns
-        for cpu in after_ns
-        if cpu in before_ns
-    }
+    return cpu_times.cores_between(before_ns, read(), round((clock() - start_s) * 1e9))
 
 
 def refuse_if_busy(ratios: Mapping[int, float], host: model.Topology) -> None:

@@ -11,7 +11,6 @@ by a policy is not scanned, so nothing is known about it.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core.evidence import Evidence
@@ -67,11 +66,8 @@ class NumaFaults:
         """Return a thread's faults as (on a node's pages, on others' pages); None if unknown."""
         if pid is None or node is None:
             return None
-        path = os.path.join(self._root, 'proc/%d/task/%d/sched' % (pid, tid))
-        try:
-            faults_by_node = parse(files.read_kernel_file(path))
-        except OSError:
-            return None
+        path = 'proc/%d/task/%d/sched' % (pid, tid)
+        faults_by_node = parse(files.read_optional(self._root, path) or '')
         if not faults_by_node:
             return None
         local = faults_by_node.get(node, 0)

@@ -30,7 +30,7 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual(20, processes.find(self.root, 'numad').pid)
         process = processes.find(self.root, 'nova-compute')
         self.assertEqual((30, 2_000, True), (process.pid, process.started_s, process.same_root))
-        self.assertEqual(self.root + '/etc/nova/nova.conf', process.path('/etc/nova/nova.conf'))
+        self.assertEqual(self.root, process.root)
         self.assertIsNone(processes.find(self.root, 'nova-scheduler'))
 
     def test_a_process_is_found_by_its_title(self):
@@ -87,7 +87,7 @@ class ProcessesTest(unittest.TestCase):
         )
         process = processes.find(self.root, 'nova-compute')
         self.assertFalse(process.same_root)
-        self.assertEqual(self.root + '/proc/30/root/etc/nova', process.path('/etc/nova'))
+        self.assertEqual(self.root + '/proc/30/root', process.root)
         self.assertEqual(
             ['service-in-container'], [f.code for f in service.check_container(process)]
         )
