@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING
 
@@ -23,10 +24,6 @@ CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
 
 scheduler_conf.register_opts(CONF)
-
-#: Problems logged so far. Each is logged once, because the same flavor is requested repeatedly.
-_WARNED: set[str] = set()
-_WARNED_MAX = 1000
 
 
 class NUMAPressureFilter(filters.BaseHostFilter):
@@ -63,11 +60,10 @@ def _passing_hosts(host_states: list[HostState], spec: RequestSpec) -> list[Host
         return host_states
 
 
+@functools.lru_cache(maxsize=1000)
 def _warn_once(log: Callable[..., None], message: str, problem: str) -> None:
-    """Log a problem, unless it has been logged before."""
-    if problem not in _WARNED and len(_WARNED) < _WARNED_MAX:
-        _WARNED.add(problem)
-        log(message, problem)
+    """Log a problem once, as the same flavor is requested repeatedly."""
+    log(message, problem)
 
 
 class _RequestFilter:
