@@ -215,7 +215,11 @@ def decide(
         guest_request.guest,
     )
     options = penalty.PenaltyOptions(conf['penalty_floor'], 0.0)
-    multiplier = weight_multiplier(conf) if conf['mode'] == scheduler_conf.ON else 0.0
+    multiplier = (
+        penalty.valid_multiplier(conf['weight_multiplier'])
+        if conf['mode'] == scheduler_conf.ON
+        else 0.0
+    )
     for position, loss in zip(passing, losses):
         host_penalty = (
             0.0
@@ -230,11 +234,6 @@ def decide(
             added_weight=0.0 - multiplier * host_penalty,
         )
     return decisions
-
-
-def weight_multiplier(conf: Mapping[str, Any]) -> float:
-    """Return the multiplier of penalties; as for the weigher, 0 if the option is invalid."""
-    return penalty.valid_multiplier(conf['weight_multiplier'])
 
 
 def defaults() -> dict[str, Any]:

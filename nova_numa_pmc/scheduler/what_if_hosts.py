@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import json_values
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.scheduler import request, saved_hosts
+from nova_numa_pmc.scheduler import penalty, request, saved_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -162,7 +162,7 @@ def _place_instance(
         return ChosenHost(refused=bool(decisions))
     hosts_with_room = [hosts_with_room[position] for position in passing]
     decisions = [decisions[position] for position in passing]
-    multiplier = saved_hosts.weight_multiplier(conf)
+    multiplier = penalty.valid_multiplier(conf['weight_multiplier'])
     weights = [
         nova_weight - multiplier * decision.penalty
         for nova_weight, decision in zip(_nova_weights(hosts_with_room), decisions)
