@@ -49,9 +49,8 @@ _FORMER_OPTIONS = {
 
 def read_options(conf: NovaConf) -> None:
     """Read the scheduler's own options, so that an invalid value is added to ``conf.findings``."""
-    for group, options in scheduler_conf.list_opts():
-        for option in options:
-            conf.get(option.name, group.name)
+    for option in scheduler_conf.OPTIONS:
+        conf.get(option.name, scheduler_conf.GROUP.name)
 
 
 def check_weigher(conf: NovaConf) -> Iterator[Finding]:

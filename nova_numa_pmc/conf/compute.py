@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 GROUP = cfg.OptGroup('numa_pmc', help='What nova-compute sends to the scheduler.')
 
-_OPTIONS: Sequence[cfg.Opt] = [
+#: The options of the group.
+OPTIONS: Sequence[cfg.Opt] = [
     cfg.BoolOpt(
         'cpu_metrics',
         default=False,
@@ -55,10 +56,10 @@ _OPTIONS: Sequence[cfg.Opt] = [
 
 def list_opts() -> list[tuple[cfg.OptGroup, Sequence[cfg.Opt]]]:
     """Return (group, options) pairs, for oslo-config-generator and Sphinx."""
-    return [(GROUP, _OPTIONS)]
+    return [(GROUP, OPTIONS)]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the options; this may be called more than once."""
     conf.register_group(GROUP)
-    conf.register_opts(_OPTIONS, group=GROUP)
+    conf.register_opts(OPTIONS, group=GROUP)

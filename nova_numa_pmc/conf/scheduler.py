@@ -16,7 +16,8 @@ GROUP = cfg.OptGroup(
 #: Values of the option ``mode``.
 ON, SHADOW, OFF = 'on', 'shadow', 'off'
 
-_OPTIONS: Sequence[cfg.Opt] = [
+#: The options of the group.
+OPTIONS: Sequence[cfg.Opt] = [
     cfg.StrOpt(
         'mode',
         default=ON,
@@ -138,10 +139,10 @@ _OPTIONS: Sequence[cfg.Opt] = [
 
 def list_opts() -> list[tuple[cfg.OptGroup, Sequence[cfg.Opt]]]:
     """Return (group, options) pairs, for oslo-config-generator and Sphinx."""
-    return [(GROUP, _OPTIONS)]
+    return [(GROUP, OPTIONS)]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the options; this may be called more than once."""
     conf.register_group(GROUP)
-    conf.register_opts(_OPTIONS, group=GROUP)
+    conf.register_opts(OPTIONS, group=GROUP)

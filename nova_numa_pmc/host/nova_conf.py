@@ -73,12 +73,7 @@ OPTIONS: dict[str, Sequence[cfg.Opt]] = {
         cfg.IntOpt('retry', default=-1),
     ],
     # Our own options, in Nova's file.
-    scheduler_conf.GROUP.name: [
-        option
-        for module in (scheduler_conf, compute_conf)
-        for _, group_options in module.list_opts()
-        for option in group_options
-    ],
+    scheduler_conf.GROUP.name: [*scheduler_conf.OPTIONS, *compute_conf.OPTIONS],
 }
 
 

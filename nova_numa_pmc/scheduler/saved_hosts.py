@@ -238,11 +238,7 @@ def decide(
 
 def defaults() -> dict[str, Any]:
     """Return the options of ``[numa_pmc]`` with their defaults."""
-    return {
-        option.name: option.default
-        for _, options in scheduler_conf.list_opts()
-        for option in options
-    }
+    return {option.name: option.default for option in scheduler_conf.OPTIONS}
 
 
 def node_metrics(host: SavedHost) -> list[dict[str, int | float | None]]:
