@@ -21,7 +21,7 @@ from nova_numa_pmc.scheduler import host_estimate, saved_hosts
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from nova_numa_pmc.cli.flavor import Flavor
@@ -56,7 +56,9 @@ def run(args: argparse.Namespace, requested: Flavor) -> int:
             break
         host_by_name[best_decision.host].consume(flavor)
     passing_hosts = [decision.host for decision in rounds[0] if decision.passes]
-    nova_weights, why_none = weigh_with_nova(args, passing_hosts, flavor, saved_s)
+    nova_weights, why_none = weigh_with_nova(
+        [host_by_name[name].row for name in passing_hosts], flavor, args.nova_conf, saved_s
+    )
     if args.json:
         print(
             json.dumps(
@@ -83,33 +85,26 @@ def run(args: argparse.Namespace, requested: Flavor) -> int:
 
 
 def weigh_with_nova(
-    args: argparse.Namespace,
-    passing_hosts: list[str],
+    rows: Sequence[Mapping[str, Any]],
     flavor: saved_hosts.SavedFlavor,
+    files: Sequence[str],
     saved_s: float,
 ) -> tuple[nova_weighers.NovaWeights | None, str]:
     """Weigh the hosts with all weighers that nova.conf configures, if Nova can be imported.
 
-    :param passing_hosts: names of the hosts that our filter passes
+    :param rows: the rows of the hosts that our filter passes
+    :param files: nova.conf and others, as for :func:`nova_weighers.weigh`; empty: none
     :param saved_s: when the rows were saved [s since the epoch]
     :returns: (the weights, '') or (None, why the hosts cannot be weighed)
-    :raises RowsError: the file of rows cannot be used
     """
-    if not args.nova_conf:
+    if not files:
         return None, "Nova's other weighers are left out: specify nova.conf with --nova-conf"
-    if len(passing_hosts) < 2:
+    if len(rows) < 2:
         return None, "Nova's other weighers are left out: Nova skips them if only one host is left"
-    with name_file_in_errors(args.hosts):
-        row_by_host = {
-            saved_hosts.parse_host(row).host: row
-            for row in saved_hosts.parse_rows(read_content(args.hosts))
-        }
     try:
         # Imported by name, as the command has to work without Nova.
         weighers = importlib.import_module('nova_numa_pmc.scheduler.nova_weighers')
-        return weighers.weigh(
-            [row_by_host[name] for name in passing_hosts], flavor, args.nova_conf, saved_s
-        ), ''
+        return weighers.weigh(rows, flavor, files, saved_s), ''
     except ImportError as error:
         return None, "Nova's other weighers are left out: %s: run with Nova's Python" % error
     except cfg.Error as error:

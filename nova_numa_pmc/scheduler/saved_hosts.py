@@ -40,28 +40,31 @@ class RowsError(NumaPmcError):
 class SavedHost:
     """A saved host, with the attributes of Nova's HostState that are read.
 
+    :ivar row: the row, which is never changed
     :ivar host: the host's name
     :ivar metrics: a list of dicts, as in the column; anything else is refused only when it is
         decoded
     """
 
-    def __init__(
-        self,
-        host: str,
-        reported: object,
-        vcpus_total: float,
-        vcpus_used: float,
-        memory_mb: float,
-        memory_mb_used: float,
-        ram_allocation_ratio: float,
-    ) -> None:
-        self.host = host
-        self.metrics = reported
-        self.vcpus_total = vcpus_total
-        self.vcpus_used = vcpus_used
-        self.total_usable_ram_mb = memory_mb
-        self.free_ram_mb = memory_mb - memory_mb_used
-        self.ram_allocation_ratio = ram_allocation_ratio
+    def __init__(self, row: Any) -> None:
+        """Read a row.
+
+        :raises ValueError, TypeError, KeyError, AttributeError: the row cannot be used
+        """
+        name = row.get('host') or row.get('hypervisor_hostname')
+        if type(name) is not str or not name.isprintable():
+            raise ValueError('no host')
+        reported = row['metrics']
+        if type(reported) is str:
+            reported = json.loads(reported)
+        self.row: Mapping[str, Any] = row
+        self.host = name[:255]
+        self.metrics: object = reported or []
+        self.vcpus_total = amount(row, 'vcpus', 0)
+        self.vcpus_used = amount(row, 'vcpus_used', 0)
+        self.total_usable_ram_mb = amount(row, 'memory_mb', 0)
+        self.free_ram_mb = self.total_usable_ram_mb - amount(row, 'memory_mb_used', 0)
+        self.ram_allocation_ratio = allocation_ratio(row, 'ram')
         self.instances: Mapping[str, Any] = {}
         # Rows do not list the host's instances, so departures are not added back.
         self.updated, self.numa_topology = None, None
@@ -128,7 +131,7 @@ def read(text: str) -> tuple[list[SavedHost], float]:
     names: set[str] = set()
 
     def parse(row: Any) -> tuple[SavedHost, float | None]:
-        host = parse_host(row)
+        host = SavedHost(row)
         if host.host in names:
             raise ValueError('%s occurs twice' % host.host)
         if len(names) == _HOSTS_MAX:
@@ -152,7 +155,7 @@ def parse_each(text: str, noun: str, parse: Callable[[Any], _Parsed]) -> list[_P
     :raises RowsError: there is no row, or one cannot be used; the message says which one and why
     """
     parsed = []
-    for number, row in enumerate(parse_rows(text), 1):
+    for number, row in enumerate(_rows(text), 1):
         try:
             parsed.append(parse(row))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -267,7 +270,7 @@ def node_metrics(host: SavedHost) -> list[dict[str, int | float | None]]:
     ]
 
 
-def parse_rows(text: str) -> Iterator[Any]:
+def _rows(text: str) -> Iterator[Any]:
     """Yield the rows of a JSON array, or of lines of JSON.
 
     :raises RowsError: the text is neither
@@ -282,28 +285,6 @@ def parse_rows(text: str) -> Iterator[Any]:
                 yield json.loads(line)
     except (ValueError, RecursionError) as error:
         raise RowsError('not JSON: %s' % error) from None
-
-
-def parse_host(row: Any) -> SavedHost:
-    """Return the host that a row describes.
-
-    :raises ValueError, TypeError, KeyError, AttributeError: the row cannot be used
-    """
-    name = row.get('host') or row.get('hypervisor_hostname')
-    if type(name) is not str or not name.isprintable():
-        raise ValueError('no host')
-    reported = row['metrics']
-    if type(reported) is str:
-        reported = json.loads(reported)
-    return SavedHost(
-        name[:255],
-        reported or [],
-        amount(row, 'vcpus', 0),
-        amount(row, 'vcpus_used', 0),
-        amount(row, 'memory_mb', 0),
-        amount(row, 'memory_mb_used', 0),
-        allocation_ratio(row, 'ram'),
-    )
 
 
 def amount(row: Any, name: str, default: _Default) -> float | _Default:

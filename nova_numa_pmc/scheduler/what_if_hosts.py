@@ -41,7 +41,7 @@ class WhatIfHost:
 
         :raises ValueError, TypeError, KeyError: the row cannot be used
         """
-        self.saved = saved_hosts.parse_host(row)
+        self.saved = saved_hosts.SavedHost(row)
         self.vcpus = self.saved.vcpus_total * saved_hosts.allocation_ratio(row, 'cpu')
         self.memory_mb = self.saved.total_usable_ram_mb * self.saved.ram_allocation_ratio
         self.disk_gb = saved_hosts.amount(row, 'local_gb', 0) * saved_hosts.allocation_ratio(

@@ -224,6 +224,5 @@ class PartsTest(unittest.TestCase):
             (first['node'], first['cpu_ratio'], first['bandwidth_ratio'], first['vcpus']),
         )
         self.assertIsNone(second['cpu_ratio'])
-        self.assertEqual(
-            [], saved_hosts.node_metrics(saved_hosts.SavedHost('b', [], 0, 0, 0, 0, 1))
-        )
+        without_metrics = saved_hosts.SavedHost({'host': 'b', 'metrics': []})
+        self.assertEqual([], saved_hosts.node_metrics(without_metrics))
