@@ -20,13 +20,14 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
+import shutil
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import sample_records
 from nova_numa_pmc.cli import arguments, exits, live, output, parse, sampling_loop
-from nova_numa_pmc.cli.render import screen, tables
+from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.recordings import replay
@@ -119,7 +120,7 @@ def _frame(sample: Sample, args: argparse.Namespace) -> live.Frame:
         sample.problems,
         lambda: sample_records.to_data(sample),
         lambda: to_lines(sample, args.sort),
-        lambda: to_parts(sample, args.sort, screen.height()),
+        lambda: to_parts(sample, args.sort, shutil.get_terminal_size().lines),
     )
 
 

@@ -82,11 +82,6 @@ def _renderable(part: tables.Table | str) -> rich.console.RenderableType:
     return rich.console.Group(*lines, *map(_renderable, part.notes))
 
 
-def height() -> int:
-    """Return the number of lines of the terminal."""
-    return shutil.get_terminal_size().lines
-
-
 @contextlib.contextmanager
 def keys(stream: TextIO | None = None) -> Iterator[Callable[[float], str]]:
     """Yield a function that waits for a key and returns it.
