@@ -63,8 +63,7 @@ class LadderResult(Record):
 class MeasurementRetries:
     """Remembers which measurements have failed, and skips each of them for some ticks."""
 
-    def __init__(self, retry_ticks: int = RETRY_TICKS) -> None:
-        self._retry_ticks = retry_ticks
+    def __init__(self) -> None:
         #: {failed measurement: (ticks to skip it for, why it failed)}.
         self._failed: dict[object, tuple[int, str]] = {}
 
@@ -90,7 +89,7 @@ class MeasurementRetries:
             result = measurement.sample(*args, **kwargs)
         except (NumaPmcError, OSError) as error:
             problem = '%s: %s' % (measurement.name, error)
-            self._failed[measurement] = self._retry_ticks, problem
+            self._failed[measurement] = RETRY_TICKS, problem
             problems.append(problem)
             measurement.close()
             return None
@@ -102,9 +101,9 @@ class MeasurementRetries:
 class Ladder:
     """The sources, best first; if one fails, the next is tried in the same tick."""
 
-    def __init__(self, sources: Iterable[Source], retry_ticks: int = RETRY_TICKS) -> None:
+    def __init__(self, sources: Iterable[Source]) -> None:
         self._sources = tuple(sources)
-        self._retries = MeasurementRetries(retry_ticks)
+        self._retries = MeasurementRetries()
 
     def sample(self, tick: SourceTick) -> LadderResult:
         """Return the best evidence of each guest; problems of sources are returned, not raised.

@@ -59,8 +59,8 @@ class LadderTest(unittest.TestCase):
 
     def test_a_failing_source_is_left_within_the_tick_and_tried_again_later(self):
         best, other = Source('best', 'broken'), Source('other', {'a': ratio(0.1), 'b': ratio(0.2)})
-        steps = ladder.Ladder([best, other], retry_ticks=2)
-        for _ in range(3):
+        steps = ladder.Ladder([best, other])
+        for _ in range(1 + ladder.RETRY_TICKS):
             sampled = steps.sample(TICK)
             self.assertEqual(('other', ('best: broken',)), (sampled.source, sampled.problems))
             self.assertEqual(2, len(sampled.evidence))
