@@ -179,16 +179,16 @@ def _cancel_if_busy(
     move_executor.cancel_unmovable(status_files.read()[0], host_promises.promises)
 
 
-def print_result(result: MovesResult, print_line: Callable[[str], None]) -> None:
+def print_result(result: MovesResult) -> None:
     """Print how many moves were made, and why the others were not."""
     made_count = sum(entry.is_in_effect for entry in result.entries)
     if result.signal:
-        print_line(
+        print(
             'ended by signal %d: moves that were mostly done were kept, the others were undone'
             % result.signal
         )
     planned_count = len(result.entries) + result.not_begun
-    print_line(
+    print(
         '%d of %d moves made, %s moved'
         % (
             made_count,
@@ -198,7 +198,7 @@ def print_result(result: MovesResult, print_line: Callable[[str], None]) -> None
     )
     for entry in result.entries:
         if entry.result != history.DONE:
-            print_line(
+            print(
                 '%s: %s: %s'
                 % (
                     ', '.join(part.name for part in entry.parts),
@@ -207,7 +207,7 @@ def print_result(result: MovesResult, print_line: Callable[[str], None]) -> None
                 )
             )
     if made_count:
-        print_line('to undo these moves: nova-numa-rebalance undo')
+        print('to undo these moves: nova-numa-rebalance undo')
 
 
 def to_data(result: MovesResult) -> dict[str, Any]:

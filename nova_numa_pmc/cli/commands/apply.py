@@ -66,7 +66,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
             )
         )
     elif result:
-        run_moves.print_result(result, print)
+        run_moves.print_result(result)
     if result:
         return result.exit_code
     return exits.NOT_MADE if plan.moves else exits.OK

@@ -55,5 +55,5 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     if not can_ask or not confirm.ask_operator(command, 'make these moves?'):
         return exits.NOT_MADE
     result = run_moves.make_moves(command, plan, observed, history.APPLY, args.wait)
-    run_moves.print_result(result, print)
+    run_moves.print_result(result)
     return result.exit_code

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
             )
         )
     elif result:
-        run_moves.print_result(result, print)
+        run_moves.print_result(result)
     return _exit_code(undo, result, declined)
 
 
