@@ -256,7 +256,8 @@ def _hold_early(
     def work() -> None:
         from nova_numa_pmc import hook_early  # only in the child process
 
-        hook_early.run_in_child(promise, guest, cpus, call.options, call.root, old_pid_file)
+        hold = hook_early.EarlyHold(promise, guest, cpus, call.options, call.root, old_pid_file)
+        hook_early.run(hold, call.options.start_grace_s)
 
     try:
         run_detached(work, call.report_early)

@@ -157,7 +157,13 @@ def run(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Run the steps until nothing is left to do, the start has ended, or ``grace_s`` is over."""
+    """Run the steps until nothing is left to do, the start has ended, or ``grace_s`` is over.
+
+    This is the whole work of a child process of the hook.
+
+    :raises OSError, CpuListError: a cpuset cannot be read or written; ``started`` then holds the
+        guest
+    """
     began_s = now_s = checked_s = clock()
     while hold.step(now_s) and now_s - began_s < grace_s:
         if now_s - checked_s >= END_CHECK_S:
@@ -166,19 +172,3 @@ def run(
                 return
         sleep(POLL_S if now_s - began_s < SLOW_AFTER_S else SLOW_POLL_S)
         now_s = clock()
-
-
-def run_in_child(
-    promise: model.Promise,
-    guest: model.Guest,
-    cpus: frozenset[int],
-    options: host_options.HostOptions,
-    root: str,
-    old_pid_file: Identity | None,
-) -> None:
-    """Hold the guest from its start on; this is the whole work of a child process of the hook.
-
-    :raises OSError, CpuListError: a cpuset cannot be read or written; ``started`` then holds the
-        guest
-    """
-    run(EarlyHold(promise, guest, cpus, options, root, old_pid_file), options.start_grace_s)
