@@ -34,7 +34,7 @@ from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import calibration, overrides
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Generator
     from contextlib import AbstractContextManager
 
     from nova_numa_pmc.core.rebalance import plan_records
@@ -199,10 +199,13 @@ class CommandContext:
             host_cpus.host_with_usable_cpus(self.root), running, sets.shared, sets.dedicated
         )
 
-    def samples(self, interval_s: float, wait: Callable[[float], None]) -> Iterator[ObservedHost]:
+    def samples(
+        self, interval_s: float, wait: Callable[[float], None], write_promises: bool = False
+    ) -> Generator[ObservedHost]:
         """Measure, and yield the observed host at the end of each interval.
 
         :param wait: waits for the given number of seconds
+        :param write_promises: as for :meth:`read_host`
         """
         with contextlib.closing(
             sampling.Sampler(self.options.counter_options, self.root)
@@ -213,7 +216,8 @@ class CommandContext:
                 wait,
                 lambda: self._clock_ns() / 1e9,
             ):
-                yield self._with_sample(self.read_host(pool=sampler.pool), sample, sampler)
+                observed = self.read_host(write_promises, sampler.pool)
+                yield self._with_sample(observed, sample, sampler)
 
     def measure(self, interval_s: float, write_promises: bool = False) -> ObservedHost:
         """Measure over one interval and return the observed host.
@@ -222,13 +226,8 @@ class CommandContext:
         """
         if sys.stderr.isatty():
             print('measuring for %g s …' % interval_s, file=sys.stderr, flush=True)
-        with contextlib.closing(
-            sampling.Sampler(self.options.counter_options, self.root)
-        ) as sampler:
-            sampler.sample(self._clock_ns())
-            self.wait(interval_s)
-            sample = sampler.sample(self._clock_ns())
-            return self._with_sample(self.read_host(write_promises, sampler.pool), sample, sampler)
+        with contextlib.closing(self.samples(interval_s, self.wait, write_promises)) as hosts:
+            return next(hosts)
 
     def _with_sample(
         self, observed: ObservedHost, sample: Sample, sampler: sampling.Sampler
