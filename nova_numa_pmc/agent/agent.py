@@ -319,11 +319,8 @@ class Agent:
         boottime_ns: int | None = None
         history = model.DemandHistory()
         with self._problem_log.stage('recording guest demand'):
-            loads, pool_samples = self._demand_file.add_tick(tick, self.options)
-            sample, history = (
-                sample._replace(pools=pool_samples),
-                self._demand_file.demand_history(),
-            )
+            loads, pool_samples, history = self._demand_file.add_tick(tick, self.options)
+            sample = sample._replace(pools=pool_samples)
         if loads is None:
             # The load of the interval itself does not include guests that have just arrived.
             loads = {node.id: node for node in tick.sample.nodes}

@@ -11,7 +11,6 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model
 from nova_numa_pmc.core.demand import flavors, history_format, lasting_demand
 from nova_numa_pmc.core.demand.histories import Histories
 from nova_numa_pmc.exceptions import StateError
@@ -20,6 +19,7 @@ from nova_numa_pmc.state import state_files
 if TYPE_CHECKING:
     import logging
 
+    from nova_numa_pmc import model
     from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.conf.agent import AgentOptions
     from nova_numa_pmc.problem_log import ProblemLog
@@ -51,12 +51,13 @@ class DemandFile:
 
     def add_tick(
         self, tick: Tick, options: AgentOptions
-    ) -> tuple[dict[int, model.NodeLoad], tuple[PoolSample, ...]]:
+    ) -> tuple[dict[int, model.NodeLoad], tuple[PoolSample, ...], model.DemandHistory]:
         """Add a tick's interval and return the host's demand over the longer horizon.
 
         :param tick: a tick with a sample, the host and its promises
         :param options: the file is written only if the agent publishes
-        :returns: {node id: load}, and the demand of the pools other than the floating one
+        :returns: ({node id: load}, the demand of the pools other than the floating one, the
+            history from which the demand of new guests is estimated)
         """
         assert tick.sample is not None and tick.host is not None and tick.host_promises is not None
         if self.histories is None:
@@ -78,11 +79,7 @@ class DemandFile:
             options.host_options.placement_options,
             tick.now.boottime_ns,
         )
-        return demand.node_loads(), demand.pool_demands()
-
-    def demand_history(self) -> model.DemandHistory:
-        """Return the history from which the demand of new guests is estimated, as published."""
-        return flavors.of_all_guests(self.histories) if self.histories else model.DemandHistory()
+        return demand.node_loads(), demand.pool_demands(), flavors.of_all_guests(self.histories)
 
     def close(self, options: AgentOptions) -> None:
         """Write the histories if at least :data:`SAVE_MIN_S` was measured since the last write."""
