@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: The largest finite number: NaN and infinities are never in bounds.
 NUMBER_MAX = 1.7976931348623157e308
+#: Beyond any real amount; a file in which a member is larger is damaged.
+MEMBER_MAX = 2**60
 _REQUIRED = object()
 
 
@@ -98,15 +100,12 @@ def member(name: str, check: Callable[[Any, Any], _T], value: object, bound: flo
 
 
 class Members:
-    """A JSON object whose members are checked when they are read; errors name the member.
+    """A JSON object whose members are checked when they are read; errors name the member."""
 
-    :param maximum: upper bound of numbers, unless a call specifies another
-    """
+    __slots__ = ('_members',)
 
-    __slots__ = ('_members', '_maximum')
-
-    def __init__(self, value: object, maximum: float = NUMBER_MAX) -> None:
-        self._members, self._maximum = mapping(value), maximum
+    def __init__(self, value: object) -> None:
+        self._members = mapping(value)
 
     def get(self, name: str, default: object = _REQUIRED) -> Any:
         """Return a member without checking it."""
@@ -116,23 +115,23 @@ class Members:
         return value
 
     @overload
-    def number(self, name: str, default: float = ..., maximum: float | None = ...) -> float: ...
+    def number(self, name: str, default: float = ..., maximum: float = ...) -> float: ...
 
     @overload
-    def number(self, name: str, default: None, maximum: float | None = ...) -> float | None: ...
+    def number(self, name: str, default: None, maximum: float = ...) -> float | None: ...
 
     def number(
-        self, name: str, default: object = _REQUIRED, maximum: float | None = None
+        self, name: str, default: object = _REQUIRED, maximum: float = MEMBER_MAX
     ) -> float | None:
-        """Return a number of at least 0; if the default is None, also accept null."""
+        """Return a number from 0 to ``maximum``; if the default is None, also accept null."""
         value = self.get(name, default)
         if value is None and default is None:
             return None
-        return member(name, number, value, self._maximum if maximum is None else maximum)
+        return member(name, number, value, maximum)
 
     def integer(self, name: str, default: object = _REQUIRED) -> int:
-        """Return an int of at least 0."""
-        return member(name, integer, self.get(name, default), self._maximum)
+        """Return an int from 0 to :data:`MEMBER_MAX`."""
+        return member(name, integer, self.get(name, default), MEMBER_MAX)
 
     def text(self, name: str, max_length: int, default: object = _REQUIRED) -> str:
         """Return a printable str."""

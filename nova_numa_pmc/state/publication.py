@@ -32,8 +32,6 @@ _MAJOR, _MINOR = 1, 4
 NODES_MAX = 1024
 #: Enough for a host with that many nodes and their distances.
 _SIZE_MAX_BYTES = 8 << 20
-#: Beyond any real amount; a file with a larger one is damaged.
-_MEMBER_MAX = 2**60
 _NAME_MAX = 64
 _REASON_MAX = 256
 _GUESTS_MAX = 1023
@@ -220,14 +218,14 @@ def decode(data: bytes) -> Publication:
     :raises StateError: this is not a publication, is damaged, or is of another major version
     """
     try:
-        members = _members(json.loads(data, parse_constant=_refuse))
+        members = json_values.Members(json.loads(data, parse_constant=_refuse))
         require_major(members.text('schema', _NAME_MAX), _MAJOR)
-        nodes = [_members(node) for node in members.sequence('nodes', NODES_MAX)]
+        nodes = [json_values.Members(node) for node in members.sequence('nodes', NODES_MAX)]
         views = tuple(map(_node, nodes))
         ids = [view.id for view in views]
         if not ids or ids != sorted(set(ids)):
             raise ValueError('node ids are missing, repeated or out of order')
-        limits = _members(members.get('limits', {}))
+        limits = json_values.Members(members.get('limits', {}))
         now_cores = tuple(node.number('demand_now_cores', None) for node in nodes)
         return Publication(
             taken_s=members.number('taken_s'),
@@ -239,7 +237,7 @@ def decode(data: bytes) -> Publication:
             demand_now_cores=() if now_cores.count(None) == len(now_cores) else now_cores,
             pool_source=members.text('pool_source', _NAME_MAX, ''),
             events_source=members.text('guests_by', _REASON_MAX, ''),
-            history=_history(_members(members.get('history', {}))),
+            history=_history(json_values.Members(members.get('history', {}))),
         )
     except (ValueError, RecursionError) as error:  # JSON's and Unicode's errors are ValueErrors
         raise StateError(str(error)[:200]) from None
@@ -314,13 +312,13 @@ def _distances(members: json_values.Members, count: int) -> tuple[tuple[int, ...
 def _history(members: json_values.Members) -> model.DemandHistory:
     guests, total = (
         members.number(name, 0, maximum)
-        for name, maximum in zip(_HISTORY, (_GUESTS_MAX, _MEMBER_MAX))
+        for name, maximum in zip(_HISTORY, (_GUESTS_MAX, json_values.MEMBER_MAX))
     )
     return model.DemandHistory(json_values.integer(guests), total)
 
 
 def _integers(
-    name: str, values: object, count: int, maximum: int = _MEMBER_MAX
+    name: str, values: object, count: int, maximum: int = json_values.MEMBER_MAX
 ) -> tuple[int, ...]:
     """Check that a value is a list of ``count`` integers, and return them.
 
@@ -333,10 +331,6 @@ def _integers(
         )
     except ValueError as error:
         raise ValueError('its %s: %s' % (name, error)) from None
-
-
-def _members(value: object) -> json_values.Members:
-    return json_values.Members(value, _MEMBER_MAX)
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -76,7 +76,7 @@ class CheckedTest(unittest.TestCase):
 class MembersTest(unittest.TestCase):
     def setUp(self):
         self.members = json_values.Members(
-            {'cores': 1.5, 'id': 3, 'name': 'a', 'nodes': [1, 2], 'unknown': None}, 10
+            {'cores': 1.5, 'id': 3, 'name': 'a', 'nodes': [1, 2], 'unknown': None}
         )
 
     def test_members_are_checked_as_they_are_taken(self):
@@ -112,7 +112,9 @@ class MembersTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, '^cores: 1.5 is not a number from 0 to 1$'):
             self.members.number('cores', maximum=1)
         with self.assertRaisesRegex(ValueError, '^id: '):
-            json_values.Members({'id': 11}, 10).integer('id')
+            json_values.Members({'id': 2**60 + 1}).integer('id')
+        with self.assertRaisesRegex(ValueError, '^cores: '):
+            json_values.Members({'cores': 2.0**61}).number('cores')
 
     def test_members_of_what_is_not_an_object_are_refused(self):
         for value in ([], None, 'a', 1):
@@ -147,10 +149,13 @@ class PropertyTest(unittest.TestCase):
 
     @given(st.dictionaries(st.sampled_from('abc'), ANYTHING), st.sampled_from('abc'), BOUND)
     def test_a_member_is_checked_as_its_value_alone(self, values, name, most):
-        members = json_values.Members(values, most)
+        members = json_values.Members(values)
         for take, function in (
-            (members.number, lambda value: json_values.number(value, most)),
-            (members.integer, lambda value: json_values.integer(value, most)),
+            (
+                lambda name: members.number(name, maximum=most),
+                lambda value: json_values.number(value, most),
+            ),
+            (members.integer, lambda value: json_values.integer(value, json_values.MEMBER_MAX)),
             (lambda name: members.text(name, most), lambda value: json_values.text(value, most)),
             (
                 lambda name: members.sequence(name, most),
