@@ -81,8 +81,9 @@ class Agent:
         self._rebalancer = rebalancer.Rebalancer(
             options, self._executor, root, LOG, self._problem_log
         )
-        self._move_lock = move_lock.AgentMoveLock(LOG)
-        self._pause_watch = pause.PauseWatch(LOG)
+        self._directory = options.host_options.state_path(root)
+        self._move_lock = move_lock.AgentMoveLock(self._directory, LOG)
+        self._pause_watch = pause.PauseWatch(self._directory, LOG)
         self._demand_file = demand_file.DemandFile(root, LOG, self._problem_log)
 
     def reload(self, options: agent_conf.AgentOptions) -> None:
@@ -117,7 +118,7 @@ class Agent:
         self._queue_changed_guests()
         tick = self._measure_and_read(now or Moment.read())
         # Taken before the promises are read, so that they include the moves of a finished command.
-        may_move = self._move_lock.take(self._directory)
+        may_move = self._move_lock.take()
         tick = self._with_promises(tick)
         with self._problem_log.stage('publishing'):
             tick = self._with_publication(tick)
@@ -163,7 +164,7 @@ class Agent:
         tick = last_tick._replace(now=now or Moment.read(), host_promises=None, guests=())
         with self._problem_log.stage('reading the host'):
             tick = tick._replace(guests=self._guests())
-            may_move = self._move_lock.take(self._directory)
+            may_move = self._move_lock.take()
             self._last_tick = self._record_and_hold(self._with_promises(tick), may_move)
         self._release_move_lock()
         return None
@@ -247,12 +248,8 @@ class Agent:
         if not self._executor.busy:
             self._move_lock.release()
 
-    @property
-    def _directory(self) -> str:
-        return self.options.host_options.state_path(self._root)
-
     def _measure_and_read(self, now: Moment) -> Tick:
-        tick = Tick(now, paused=self._pause_watch.refresh(self._directory))
+        tick = Tick(now, paused=self._pause_watch.refresh())
         if tick.paused:
             self.end_move()
         with self._problem_log.stage('measuring'):

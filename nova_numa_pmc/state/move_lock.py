@@ -29,7 +29,7 @@ class MoveLock:
     """
 
     def __init__(self, directory: str, name: str) -> None:
-        self.directory = directory
+        self._directory = directory
         self._name = name
         self._lock: state_files.OpenFile | None = None
 
@@ -43,7 +43,7 @@ class MoveLock:
         if self._lock is not None:
             return
         try:
-            with state_files.StateDirectory(self.directory) as directory:
+            with state_files.StateDirectory(self._directory) as directory:
                 self._lock = directory.lock(LOCK, timeout_s)
         except StateLocked:
             raise StateLocked('%s is moving guests' % self._holder()) from None
@@ -55,7 +55,7 @@ class MoveLock:
 
     def _holder(self) -> str:
         try:
-            with open(os.path.join(self.directory, LOCK), encoding='utf-8') as file:
+            with open(os.path.join(self._directory, LOCK), encoding='utf-8') as file:
                 text = file.read(_NAME_MAX)
         except (OSError, UnicodeDecodeError):
             text = ''
@@ -78,22 +78,21 @@ class AgentMoveLock:
     """The agent's move lock.
 
     It is taken without waiting. When another process takes it or releases it, this is logged.
+
+    :param directory: path of the state directory
     """
 
-    def __init__(self, log: logging.Logger) -> None:
+    def __init__(self, directory: str, log: logging.Logger) -> None:
         self._log = log
-        self._move_lock = MoveLock('', 'nova-numa-agent')
+        self._move_lock = MoveLock(directory, 'nova-numa-agent')
         self._is_locked_out = False
 
-    def take(self, directory: str) -> bool:
+    def take(self) -> bool:
         """Take the lock, and return whether guests may be held and moved in this tick.
 
         They may also be held and moved if the state directory cannot be used, because no command
         can hold the lock then either. The reader of the promises reports that problem.
-
-        :param directory: path of the state directory
         """
-        self._move_lock.directory = directory
         try:
             self._move_lock.take()
         except StateLocked as error:

@@ -86,15 +86,18 @@ def end(directory: str) -> bool:
 
 
 class PauseWatch:
-    """Reads the pause anew in each tick, and logs when one begins and when it ends."""
+    """Reads the pause anew in each tick, and logs when one begins and when it ends.
 
-    def __init__(self, log: logging.Logger) -> None:
-        self._log = log
+    :param directory: path of the state directory
+    """
+
+    def __init__(self, directory: str, log: logging.Logger) -> None:
+        self._directory, self._log = directory, log
         self._previous: Paused | None = None
 
-    def refresh(self, directory: str) -> Paused | None:
+    def refresh(self) -> Paused | None:
         """Read the pause anew and return it; None if the agent is not paused."""
-        paused = read(directory)
+        paused = read(self._directory)
         if paused and not self._previous:
             self._log.info('%s; guests are held, and none is moved', paused)
         elif self._previous and not paused:

@@ -48,13 +48,13 @@ class MoveLockTest(unittest.TestCase):
             first.release()
 
     def test_the_agent_tells_once_that_it_waits_and_once_that_it_goes_on(self):
-        ours, command = move_lock.AgentMoveLock(LOG), self.lock()
+        ours, command = move_lock.AgentMoveLock(self.directory, LOG), self.lock()
         self.addCleanup(ours.release)
         command.take()
         with self.assertLogs(LOG, 'INFO') as logs:
-            self.assertEqual([False, False], [ours.take(self.directory) for _ in range(2)])
+            self.assertEqual([False, False], [ours.take() for _ in range(2)])
             command.release()
-            self.assertEqual([True, True], [ours.take(self.directory) for _ in range(2)])
+            self.assertEqual([True, True], [ours.take() for _ in range(2)])
         self.assertEqual(2, len(logs.output), logs.output)
         with self.assertRaisesRegex(StateLocked, '^nova-numa-agent '):
             command.take()
@@ -62,6 +62,6 @@ class MoveLockTest(unittest.TestCase):
     def test_an_agent_goes_on_without_a_lock_and_a_command_does_not(self):
         os.mkdir(self.directory)
         os.chmod(self.directory, 0o777)
-        self.assertTrue(move_lock.AgentMoveLock(LOG).take(self.directory))
+        self.assertTrue(move_lock.AgentMoveLock(self.directory, LOG).take())
         with self.assertRaises(StateError):
             self.lock().take()

@@ -58,13 +58,13 @@ class PausingTest(unittest.TestCase):
         self.assertIn('users other than root', pause.read(self.directory).reason)
 
     def test_a_pause_is_logged_when_it_begins_and_ends(self):
-        watch = pause.PauseWatch(LOG)
+        watch = pause.PauseWatch(self.directory, LOG)
         with self.assertLogs(LOG, 'INFO') as logs:
-            self.assertIsNone(watch.refresh(self.directory))
+            self.assertIsNone(watch.refresh())
             pause.begin(self.directory, 'why')
             for _ in range(3):
-                self.assertTrue(watch.refresh(self.directory))
+                self.assertTrue(watch.refresh())
             pause.end(self.directory)
             for _ in range(3):
-                self.assertIsNone(watch.refresh(self.directory))
+                self.assertIsNone(watch.refresh())
         self.assertEqual(2, len(logs.output), logs.output)
