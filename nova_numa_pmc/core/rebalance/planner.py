@@ -75,7 +75,7 @@ def plan(
     """
     elapsed_s = min(max(0.0, elapsed_s), rebalance_options.interval_max_s)
     host_model = HostModel(situation, rebalance_options)
-    state = after_interval(state, host_model, elapsed_s, now_s, rebalance_options)
+    state = after_interval(state, host_model, elapsed_s, now_s)
     candidates = _candidates_with_regrets(host_model, state, elapsed_s)
     loss_before = host_model.host_loss.loss()
     moves: list[plan_records.Move] = []
@@ -230,9 +230,9 @@ def _best_due_candidate(
 
     :param exceeded_budgets: set to which the budgets that held candidates back are added by name
     """
-    factors, rebalance_options = caution_factors(state), host_model.rebalance_options
+    factors = caution_factors(state)
     while True:
-        gains_soon = _gains_due_soon(host_model, candidates, state)
+        gains_soon = _gains_due_soon(host_model, candidates, state, factors)
         due_candidates = []
         for candidate in candidates:
             has_gain = (
@@ -240,7 +240,7 @@ def _best_due_candidate(
             )
             if not has_gain or _missing_regret(candidate, factors) > 0:
                 continue
-            budget = _exceeded_budget(candidate, state, rebalance_options)
+            budget = _exceeded_budget(host_model, candidate, state)
             if budget:
                 exceeded_budgets.add(budget)
             else:
@@ -262,17 +262,18 @@ def _missing_regret(candidate: MoveCandidate, factors: Mapping[str, float]) -> f
 
 
 def _gains_due_soon(
-    host_model: HostModel, candidates: Iterable[MoveCandidate], state: PlannerState
+    host_model: HostModel,
+    candidates: Iterable[MoveCandidate],
+    state: PlannerState,
+    factors: Mapping[str, float],
 ) -> dict[tuple[int, ...], float]:
     """Return {positions: gain of the best move from these that is due now or soon}."""
-    factors = caution_factors(state)
     return _best_gain_by_place(
         candidate
         for candidate in candidates
         if candidate.gain_cores >= host_model.min_gain_cores
         and _missing_regret(candidate, factors) <= DUE_SOON_S * candidate.gain_cores
-        and _exceeded_budget(candidate, state, host_model.rebalance_options)
-        != plan_records.MOVES_PER_HOUR
+        and _exceeded_budget(host_model, candidate, state) != plan_records.MOVES_PER_HOUR
     )
 
 
@@ -312,11 +313,9 @@ def _is_superfluous(candidate: MoveCandidate, gains_soon: Mapping[tuple[int, ...
     return gains_soon.get(guest.cpu_positions, 0.0) >= candidate.gain_cores / 2
 
 
-def _exceeded_budget(
-    candidate: MoveCandidate, state: PlannerState, rebalance_options: plan_records.RebalanceOptions
-) -> str:
+def _exceeded_budget(host_model: HostModel, candidate: MoveCandidate, state: PlannerState) -> str:
     """Return the name of the budget that a candidate would exceed; empty if there is none."""
-    count = len(candidate.proposal)
+    rebalance_options, count = host_model.rebalance_options, len(candidate.proposal)
     if not candidate.to_move_bytes:
         is_exceeded = len(state.changed_s) + count > rebalance_options.changes_per_hour
         return plan_records.CHANGES_PER_HOUR if is_exceeded else ''

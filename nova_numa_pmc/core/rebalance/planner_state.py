@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nova_numa_pmc.core.rebalance.host_model import HostModel
-    from nova_numa_pmc.core.rebalance.plan_records import Move, RebalanceOptions
+    from nova_numa_pmc.core.rebalance.plan_records import Move
 
     #: For each guest, (uuid, node ids for its CPUs, node ids for its memory).
     RegretKey = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
@@ -87,11 +87,7 @@ class PlannerState(Record):
 
 
 def after_interval(
-    state: PlannerState,
-    host_model: HostModel,
-    elapsed_s: float,
-    now_s: float,
-    rebalance_options: RebalanceOptions,
+    state: PlannerState, host_model: HostModel, elapsed_s: float, now_s: float
 ) -> PlannerState:
     """Return the state after an interval, with trials credited or closed and budgets refilled.
 
@@ -123,7 +119,7 @@ def after_interval(
         cautions=_reduce_cautions(cautions.values(), host_model, now_s),
         moved_s=_within_last_hour(state.moved_s, now_s),
         changed_s=_within_last_hour(state.changed_s, now_s),
-        owed_bytes=max(0, state.owed_bytes - rebalance_options.bytes_per_tick),
+        owed_bytes=max(0, state.owed_bytes - host_model.rebalance_options.bytes_per_tick),
     )
 
 

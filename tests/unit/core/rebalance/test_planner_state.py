@@ -22,7 +22,7 @@ PART = TrialPart('d', (0,), ((0, 1.0),), (1,))
 TRIAL = Trial((PART,), 100.0, 0.0, NOW_S - 60)
 
 
-def host_of(at=1, demand=4.0, guests='abcd'):
+def host_of(at=1, demand=4.0, guests='abcd', options=OPTIONS):
     """Build a model of two nodes of 12 cores: d on one of them, the others on the first."""
     return host_model.HostModel(
         ConstantHost(
@@ -30,12 +30,12 @@ def host_of(at=1, demand=4.0, guests='abcd'):
             (64 * GIB,) * 2,
             [guest_load(name, 4, at if name == 'd' else 0, demand) for name in guests],
         ).situation(),
-        OPTIONS,
+        options,
     )
 
 
-def after_interval(known, laid_out=None, elapsed_s=5.0, now_s=NOW_S, options=OPTIONS):
-    return planner_state.after_interval(known, laid_out or host_of(), elapsed_s, now_s, options)
+def after_interval(known, laid_out=None, elapsed_s=5.0, now_s=NOW_S):
+    return planner_state.after_interval(known, laid_out or host_of(), elapsed_s, now_s)
 
 
 def move(*uuids, size=0):
@@ -128,7 +128,8 @@ class BudgetTest(unittest.TestCase):
 
     def test_each_interval_pays_a_tick_of_what_a_large_guest_owes(self):
         known = after_interval(
-            PlannerState(owed_bytes=5 * GIB), options=OPTIONS._replace(bytes_per_tick=4 * GIB)
+            PlannerState(owed_bytes=5 * GIB),
+            host_of(options=OPTIONS._replace(bytes_per_tick=4 * GIB)),
         )
         self.assertEqual(GIB, known.owed_bytes)
         self.assertEqual(0, after_interval(known).owed_bytes)
