@@ -101,13 +101,11 @@ DEFAULT_PLACEMENT_OPTIONS = model.PlacementOptions()
 class NovaCounts(Record):
     """Nova's counts on the host when metrics are sent, other than vCPUs and memory.
 
-    :param sent_s: when the metrics are sent [s since the epoch]
     :param uuids: uuids of the instances that the agent can have seen
     :param pinned_cpus: number of their vCPUs that have a CPU of their own
     :param reserved_cpus, reserved_mb: what Nova counts as used by the host itself
     """
 
-    sent_s: float
     uuids: tuple[str, ...]
     pinned_cpus: int = 0
     reserved_cpus: int = 0
@@ -125,6 +123,7 @@ def to_values(
     memory_mb_used: int,
     interval_s: float | None = None,
     nova_counts: NovaCounts | None = None,
+    sent_s: float = 0.0,
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Turn a publication into the values of Nova's two metrics.
 
@@ -132,6 +131,8 @@ def to_values(
         built, from which the scheduler derives what the publication does not show yet
     :param interval_s: time between nova-compute's metrics, if longer than the agent's interval [s]
     :param nova_counts: Nova's other counts; None: not reported
+    :param sent_s: when the metrics are sent [s since the epoch], which is reported with
+        ``nova_counts``
     :returns: (current, maximum); a plain node id is present if its value is known
     :raises StateError: the host has more nodes than the metrics can hold
     """
@@ -140,7 +141,7 @@ def to_values(
         raise StateError("%d nodes: Nova's metrics hold at most %d" % (len(view.nodes), NODES_MAX))
     current: dict[str, int] = {}
     if nova_counts is not None and len(nova_counts.uuids) <= _UUIDS_MAX:
-        _add_counts(current, nova_counts)
+        _add_counts(current, nova_counts, sent_s)
     current['pmc'] = SCHEMA
     current['pmc.at'] = int(publication.taken_s)
     current['pmc.vcpus'] = int(vcpus_used)
@@ -179,9 +180,9 @@ def total(values: Mapping[str, int], ids: list[str], unknown: int) -> int:
     return sum(known_values) if known_values else unknown
 
 
-def _add_counts(current: dict[str, int], nova_counts: NovaCounts) -> None:
+def _add_counts(current: dict[str, int], nova_counts: NovaCounts, sent_s: float) -> None:
     digits = ''.join(sorted(uuid[:UUID_DIGITS] for uuid in nova_counts.uuids))
-    current[UUIDS + digits] = int(nova_counts.sent_s) + 1
+    current[UUIDS + digits] = int(sent_s) + 1
     for key, count in (
         ('pmc.pin', nova_counts.pinned_cpus),
         ('pmc.hcpu', nova_counts.reserved_cpus),

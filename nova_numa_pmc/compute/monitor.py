@@ -54,19 +54,13 @@ class _Inputs(Record):
 
     :param vcpus, memory_mb: usage without that of instances that the agent cannot have seen
     :param interval_s: time after which the scheduler may expect new metrics [s]
-    :param pinned_cpus: how many of ``vcpus`` have a CPU of their own
-    :param uuids: uuids of the instances that the agent can have seen
-    :param reserved_cpus, reserved_mb: the parts of ``vcpus`` and ``memory_mb`` that are the host's
     """
 
     publication: Publication
     vcpus: int
     memory_mb: int
     interval_s: int
-    pinned_cpus: int
-    uuids: tuple[str, ...]
-    reserved_cpus: int
-    reserved_mb: int
+    nova_counts: metrics_encoder.NovaCounts
 
 
 class Monitor(virt_driver.Monitor):
@@ -140,10 +134,12 @@ class Monitor(virt_driver.Monitor):
             reserved_cpus + round(seen_ratio * max(0, node.vcpus_used - reserved_cpus)),
             reserved_mb + round(seen_ratio * max(0, node.memory_mb_used - reserved_mb)),
             _interval_s(),
-            round(seen_ratio * _pinned_cpus(node)),
-            _seen_uuids(node, self.compute_manager),
-            reserved_cpus,
-            reserved_mb,
+            metrics_encoder.NovaCounts(
+                _seen_uuids(node, self.compute_manager),
+                round(seen_ratio * _pinned_cpus(node)),
+                reserved_cpus,
+                reserved_mb,
+            ),
         )
         if self._sent is None or not _may_resend(self._sent[0], inputs):
             self._sent = inputs, _make_metrics(inputs, realtime_s)
@@ -248,11 +244,13 @@ def _may_resend(sent: _Inputs, now: _Inputs) -> bool:
 def _make_metrics(inputs: _Inputs, realtime_s: float) -> list[objects.MonitorMetric]:
     """Return the two metrics of a publication."""
     published = inputs.publication
-    nova_counts = metrics_encoder.NovaCounts(
-        realtime_s, inputs.uuids, inputs.pinned_cpus, inputs.reserved_cpus, inputs.reserved_mb
-    )
     current, maximum = metrics_encoder.to_values(
-        published, inputs.vcpus, inputs.memory_mb, inputs.interval_s, nova_counts
+        published,
+        inputs.vcpus,
+        inputs.memory_mb,
+        inputs.interval_s,
+        inputs.nova_counts,
+        realtime_s,
     )
     timestamp = datetime.datetime.fromtimestamp(published.taken_s, datetime.timezone.utc)
     ids = [str(node.id) for node in published.view.nodes]

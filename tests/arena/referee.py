@@ -81,9 +81,8 @@ def metric_list(record, at):
         published(record, at),
         int(record['recorded_vcpus'][at]),
         int(record['recorded_mib'][at]),
-        nova_counts=metrics_encoder.NovaCounts(
-            EPOCH_S + record['taken_s'][at], (), int(record['recorded_pinned'][at])
-        ),
+        nova_counts=metrics_encoder.NovaCounts((), int(record['recorded_pinned'][at])),
+        sent_s=EPOCH_S + record['taken_s'][at],
     )
     listed = [
         {

@@ -51,7 +51,7 @@ def uuids(at, count):
     return [str(uuid.UUID(int=rng.getrandbits(128))) for _ in range(count)]
 
 
-def metrics_json(state, vcpus_used, memory_mb_used, counted=None):
+def metrics_json(state, vcpus_used, memory_mb_used, counted, sent_s):
     """Render the column compute_nodes.metrics: Nova's own CPU metrics, and ours."""
     stamp = '2026-01-01T00:00:00.000000'
     listed = [
@@ -65,7 +65,9 @@ def metrics_json(state, vcpus_used, memory_mb_used, counted=None):
     ]
     for name, values in zip(
         (metrics_encoder.CURRENT, metrics_encoder.MAXIMUM),
-        metrics_encoder.to_values(state, vcpus_used, memory_mb_used, nova_counts=counted),
+        metrics_encoder.to_values(
+            state, vcpus_used, memory_mb_used, nova_counts=counted, sent_s=sent_s
+        ),
     ):
         listed.append(
             {
@@ -133,7 +135,8 @@ def compute_nodes(count, seed=1, instances=50):
                 published(rng),
                 50,
                 100 << 10,
-                metrics_encoder.NovaCounts(now_s, tuple(uuids(at, instances))),
+                metrics_encoder.NovaCounts(tuple(uuids(at, instances))),
+                now_s,
             ),
         )
         for at in range(count)

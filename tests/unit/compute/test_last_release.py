@@ -49,7 +49,7 @@ PUBLISHED = publication.Publication(
     'perf',
     history=model.DemandHistory(7, 3.5),
 )
-COUNTED = metrics_encoder.NovaCounts(1790000001.5, ('0fa1-x', '2b00-y'), 4)
+COUNTED = metrics_encoder.NovaCounts(('0fa1-x', '2b00-y'), 4)
 
 
 def of_last_release(name):
@@ -78,7 +78,7 @@ class MetricsTest(unittest.TestCase):
 
     def test_an_older_scheduler_finds_all_that_it_knows_in_newer_metrics(self):
         # It ignores other keys, and the values that it reads have the version of its major number.
-        written = metrics_encoder.to_values(PUBLISHED, 28, 57344, 660, COUNTED)
+        written = metrics_encoder.to_values(PUBLISHED, 28, 57344, 660, COUNTED, 1790000001.5)
         for metric, values in zip(of_last_release('metrics.json'), written):
             known = metric['numa_membw_values']
             kept = {key: values.get(key) for key in known}

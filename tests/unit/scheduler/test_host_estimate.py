@@ -204,12 +204,12 @@ class NovaHost:
             self.RESERVED_CPUS + self.at_audit,
             self.RESERVED_MB + 1024 * self.at_audit,
             metrics_encoder.NovaCounts(
-                NOW_S,
                 tuple(sorted(self.counted)),
                 self.pinned_at_audit,
                 self.RESERVED_CPUS,
                 self.RESERVED_MB,
             ),
+            NOW_S,
         )
         used = sum(self.size.values())
         cell = types.SimpleNamespace(pinned_cpus=set(range(sum(self.pins.values()))))
