@@ -36,7 +36,7 @@ def smallest_sets(
     room: Sequence[tuple[float, ...]],
     need: tuple[float, ...],
     distance: DistanceFunction,
-    pressure_keys: Sequence[PressureKey] | None = None,
+    pressure_keys: Sequence[PressureKey],
 ) -> list[NodeSet]:
     """List the smallest sets of positions whose room together covers the need.
 
@@ -49,13 +49,11 @@ def smallest_sets(
     :param room: by position, the available amount of each resource
     :param need: the required amount of each resource, at least 0
     :param distance: returns the distance between two positions
-    :param pressure_keys: the sort key of each position, of which the lowest is the best; None if
-        all are equal
+    :param pressure_keys: the sort key of each position, of which the lowest is the best
     :returns: ascending tuples, all of the same size; empty if all positions together do not
         suffice
     """
     all_positions = tuple(range(len(room)))
-    pressure_keys = pressure_keys or [(0,)] * len(room)
     if not all_positions or not _covers(room, need, all_positions):
         return []
     for size in range(_least_size(room, need), len(room) + 1):

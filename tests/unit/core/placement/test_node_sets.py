@@ -15,21 +15,26 @@ def apart(a, b):
     return 10 if a == b else 20
 
 
+def smallest_sets(room, need, distance=apart, pressure_keys=None):
+    """Return the sets; without keys, for nodes of the same pressure."""
+    return node_sets.smallest_sets(room, need, distance, pressure_keys or [(0,)] * len(room))
+
+
 class SmallestTest(unittest.TestCase):
     def test_sets_of_the_smallest_size_are_found_nearest_first(self):
         room = [(2, 4), (2, 1), (2, 3), (2, 0)]
-        self.assertEqual([(0, 1), (0, 2)], node_sets.smallest_sets(room, (4, 5), apart)[:2])
+        self.assertEqual([(0, 1), (0, 2)], smallest_sets(room, (4, 5))[:2])
 
     def test_no_set_is_found_where_all_nodes_do_not_suffice(self):
-        self.assertEqual([], node_sets.smallest_sets([(1, 1)] * 3, (1, 4), apart))
-        self.assertEqual([], node_sets.smallest_sets([], (1, 1), apart))
+        self.assertEqual([], smallest_sets([(1, 1)] * 3, (1, 4)))
+        self.assertEqual([], smallest_sets([], (1, 1)))
 
     @settings(max_examples=100)
     @given(ROOM, st.tuples(st.integers(1, 30), st.integers(0, 30)))
     def test_growing_finds_a_set_wherever_one_exists(self, room, need):
-        exact = node_sets.smallest_sets(room, need, apart)
+        exact = smallest_sets(room, need)
         with mock.patch.object(node_sets, 'ENUMERATED_MAX', 0):
-            grown = node_sets.smallest_sets(room, need, apart)
+            grown = smallest_sets(room, need)
         self.assertEqual(bool(exact), bool(grown))
         for chosen in grown:
             self.assertTrue(
@@ -40,9 +45,7 @@ class SmallestTest(unittest.TestCase):
     def test_growing_keeps_near_and_starts_anywhere(self):
         room = [(1, 1)] * 32
         with mock.patch.object(node_sets, 'ENUMERATED_MAX', 0):
-            grown = node_sets.smallest_sets(
-                room, (4, 4), lambda a, b: 10 if a // 4 == b // 4 else 20
-            )
+            grown = smallest_sets(room, (4, 4), lambda a, b: 10 if a // 4 == b // 4 else 20)
         self.assertLessEqual({tuple(range(at, at + 4)) for at in range(0, 32, 4)}, set(grown))
 
     @settings(max_examples=100)
@@ -60,8 +63,8 @@ class SmallestTest(unittest.TestCase):
             [node_room[2:] for node_room in drawn],
         )
         with mock.patch.object(node_sets, 'ENUMERATED_MAX', 0):
-            sets = node_sets.smallest_sets(room, need, apart, pressure_keys)
-        self.assertEqual(bool(node_sets.smallest_sets(room, need, apart)), bool(sets))
+            sets = smallest_sets(room, need, apart, pressure_keys)
+        self.assertEqual(bool(smallest_sets(room, need)), bool(sets))
         for chosen in sets:
             self.assertEqual(sorted(set(chosen)), list(chosen))
             for kind in (0, 1):
@@ -70,11 +73,11 @@ class SmallestTest(unittest.TestCase):
     def test_among_equal_nodes_the_best_are_found(self):
         room, pressure_keys = [(2, 4)] * 24, [(at * 7 % 24,) for at in range(24)]
         best = tuple(sorted(sorted(range(24), key=pressure_keys.__getitem__)[:4]))
-        self.assertIn(best, node_sets.smallest_sets(room, (8, 8), apart, pressure_keys))
+        self.assertIn(best, smallest_sets(room, (8, 8), apart, pressure_keys))
 
     def test_the_best_nodes_are_found_in_each_socket(self):
         room, pressure_keys = [(2, 4)] * 24, [(at % 12,) for at in range(24)]
-        sets = node_sets.smallest_sets(
+        sets = smallest_sets(
             room, (6, 6), lambda a, b: 11 if a // 12 == b // 12 else 32, pressure_keys
         )
         self.assertLessEqual({(0, 1, 2), (12, 13, 14)}, set(sets))
@@ -82,14 +85,14 @@ class SmallestTest(unittest.TestCase):
     def test_some_of_many_neighbourhoods_and_the_whole_host_are_searched(self):
         # On a line, each node has its own neighbourhoods, unlike those of the next node.
         room = [(1, 1)] * 60
-        sets = node_sets.smallest_sets(room, (4, 4), lambda a, b: 10 + abs(a - b))
+        sets = smallest_sets(room, (4, 4), lambda a, b: 10 + abs(a - b))
         self.assertTrue(sets)
         for chosen in sets:
             self.assertEqual(4, len(chosen))
 
     def test_the_best_and_nearest_of_many_sets_are_returned(self):
         room, pressure_keys = [(1, 1)] * 24, [(at % 12,) for at in range(24)]
-        sets = node_sets.smallest_sets(
+        sets = smallest_sets(
             room, (2, 0), lambda a, b: 11 if a // 12 == b // 12 else 32, pressure_keys
         )
         self.assertEqual(node_sets.RETURNED_MAX, len(sets))
