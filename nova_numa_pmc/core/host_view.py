@@ -36,7 +36,7 @@ NOT_YET_MEASURED_NS = 120 * 10**9
 #: [0.01 cores].
 TRAFFIC_DEMAND_MIN_HUNDREDTHS = 50
 
-_UNMEASURED = model.NodeLoad()
+_UNMEASURED, _NO_HISTORY = model.NodeLoad(), model.DemandHistory()
 #: The smallest share of its capacity that stolen time leaves to a node. Without any cores left, it
 #: would count as a node without CPUs.
 _CAPACITY_MIN_RATIO = 0.05
@@ -159,7 +159,7 @@ def with_arrivals_and_departures(
     host_view: model.HostView,
     promised: Mapping[int, float],
     counted: Mapping[int, float],
-    history: model.DemandHistory | None = None,
+    history: model.DemandHistory,
 ) -> model.HostView:
     """Add the demand of guests that arrived since the measurement; subtract that of departed ones.
 
@@ -169,9 +169,9 @@ def with_arrivals_and_departures(
     :param promised: {node id: vCPUs that are promised now}, spread over nodes as in ``counted``
     :param counted: {node id: vCPUs of the guests that were measured}; other nodes are returned
         as they are
-    :param history: the demand history of all guests; None if there is none
+    :param history: the demand history of all guests
     """
-    cores_per_vcpu = expected_cores(1, history or model.DemandHistory())
+    cores_per_vcpu = expected_cores(1, history)
     changes = {
         node.id: cores_per_vcpu * (promised[node.id] - counted[node.id])
         for node in host_view.nodes
@@ -243,7 +243,7 @@ def request(
     guest: model.Guest,
     placement_options: model.PlacementOptions,
     device_nodes: Iterable[int] = (),
-    history: model.DemandHistory | None = None,
+    history: model.DemandHistory = _NO_HISTORY,
 ) -> model.Request:
     """Return the request to place a guest.
 
@@ -252,9 +252,8 @@ def request(
     spec are ignored.
 
     :param device_nodes: node ids of the guest's host devices
-    :param history: the demand history of the host's guests; None if there is none
+    :param history: the demand history of the host's guests
     """
-    history = history or model.DemandHistory()
     demand_cores = expected_cores(guest.vcpus, history)
     return model.Request(
         guest.vcpus_limit,

@@ -180,7 +180,7 @@ def attribute_accesses(
     local: Sequence[float],
     remote: Sequence[float],
     guests: Sequence[tuple[Sequence[float], Sequence[float]]],
-    incoming: Sequence[float | None] | None = None,
+    incoming: Sequence[float | None],
 ) -> tuple[tuple[float, ...], ...]:
     """Return the accesses of each node's CPUs by the node whose memory they reach.
 
@@ -196,12 +196,12 @@ def attribute_accesses(
     :param guests: for each guest, (its remote accesses per second by node of its CPUs, its bytes
         of memory by node)
     :param incoming: reads per second that each node's controllers served, without those of its own
-        CPUs and devices; None, or an item None, if they are not counted
+        CPUs and devices; an item is None if they are not counted
     :returns: lines per second, with a row for each node's CPUs and a column for each node's memory
     """
     nodes = range(len(remote))
     rows = [_scale(row, total) for row, total in zip(_seed(guests, remote), remote)]
-    known_incoming = None if incoming is None else all_known(incoming)
+    known_incoming = all_known(incoming)
     if known_incoming is not None:
         rows = _fit(rows, remote, [max(0.0, reads) for reads in known_incoming])
     return tuple(tuple(float(local[n]) if m == n else rows[n][m] for m in nodes) for n in nodes)

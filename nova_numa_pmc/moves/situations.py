@@ -28,7 +28,7 @@ def situation(
     sampler: Sampler,
     placement_options: model.PlacementOptions,
     root: str,
-    widened_nodes: Mapping[str, tuple[int, ...]] | None = None,
+    widened_nodes: Mapping[str, tuple[int, ...]],
     measured_since_ns: int | None = None,
     boottime_ns: int | None = None,
 ) -> plan_records.Situation:

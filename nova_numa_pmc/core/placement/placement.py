@@ -28,16 +28,11 @@ if TYPE_CHECKING:
 
 
 def with_traffic_per_core(
-    history: model.DemandHistory | None, host_view: model.HostView
+    history: model.DemandHistory, host_view: model.HostView
 ) -> model.DemandHistory:
-    """Return a demand history with the traffic per core of its host.
-
-    :param history: the demand history of the host's guests; None if there is none
-    """
+    """Return the demand history of a host's guests with the traffic per core of the host."""
     merged, _ = memory_domains.merge(host_view)
-    return (history or model.DemandHistory())._replace(
-        bytes_per_core_sec=node_traffic_per_core(merged.nodes)
-    )
+    return history._replace(bytes_per_core_sec=node_traffic_per_core(merged.nodes))
 
 
 def place(

@@ -21,6 +21,7 @@ def situation(agent, tick):
         agent._sampler,
         agent.options.host_options.placement_options,
         agent._root,
+        widened_nodes={},
     )
 
 

@@ -97,14 +97,14 @@ class TestLosses(unittest.TestCase):
 
 class TestAttribute(unittest.TestCase):
     def test_remote_accesses_on_two_nodes_go_to_the_other(self):
-        lines_per_sec = pressure.attribute_accesses((5, 6), (10, 20), ())
+        lines_per_sec = pressure.attribute_accesses((5, 6), (10, 20), (), (None, None))
         self.assertEqual(((5.0, 10.0), (20.0, 6.0)), lines_per_sec)
 
     def test_a_guests_pages_tell_where_its_remote_accesses_go(self):
         # All remote accesses of node 0 are those of one guest: a quarter of its pages elsewhere is
         # on node 1, the rest is on node 2.
         lines_per_sec = pressure.attribute_accesses(
-            (0, 0, 0), (100, 0, 0), [((100, 0, 0), (50, 10, 30))]
+            (0, 0, 0), (100, 0, 0), [((100, 0, 0), (50, 10, 30))], (None, None, None)
         )
         self.assertEqual((0.0, 25.0, 75.0), lines_per_sec[0])
 
@@ -126,7 +126,7 @@ class TestAttribute(unittest.TestCase):
 
     def test_an_uncounted_controller_changes_no_attribution(self):
         self.assertEqual(
-            pressure.attribute_accesses((0, 0), (1, 1), ()),
+            pressure.attribute_accesses((0, 0), (1, 1), (), (None, None)),
             pressure.attribute_accesses((0, 0), (1, 1), (), (1, None)),
         )
 

@@ -16,13 +16,14 @@ NODES = (
 PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, GIB, started=True)
 
 
-def load_of(guest_sample, one=None, promise=PROMISE, nodes=NODES, **more):
+def load_of(guest_sample, one=None, promise=PROMISE, nodes=NODES, widened_nodes=None, **more):
     one = one or guest('g', 2, GIB)
     (load,) = guest_load.guest_loads(
         Sample(0.0, 5.0, '', nodes, (guest_sample,)),
         {one.uuid: one},
         {one.uuid: promise},
         VIEW,
+        widened_nodes or {},
         **more,
     )
     return load

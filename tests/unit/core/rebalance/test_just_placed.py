@@ -5,6 +5,7 @@ import unittest
 
 from hypothesis import assume, given, settings, strategies as st
 
+from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import plan_records, planner
@@ -60,7 +61,7 @@ def placed(view, new, *, just_placed=False):
     Return None if the guest spans nodes because it wants more bandwidth than a node has.
     """
     request = host_view.request(
-        new, PLACEMENT_OPTIONS, (), placement.with_traffic_per_core(None, view)
+        new, PLACEMENT_OPTIONS, (), placement.with_traffic_per_core(model.DemandHistory(), view)
     )
     nodes = placement.place(view, request, PLACEMENT_OPTIONS).cpu_nodes
     if len(nodes) > 1:
