@@ -59,7 +59,7 @@ class CounterRefused(CounterError):
 
 
 class CounterUnsupported(CounterError):
-    """This kernel or hardware does not have the event."""
+    """The machine lacks the event, its group does not fit, or another user has the PMU."""
 
 
 class CountersExhausted(CounterError):

@@ -129,7 +129,7 @@ class EarlyHold:
         )
         if states != self._group_states:
             self._group_states, self._states_changed_s = states, monotonic_s
-        names = [os.path.basename(group) for group, _, has_tasks in states if has_tasks]
+        names = [os.path.basename(group) for group, _, has_threads in states if has_threads]
         complete = (
             sum(name.startswith('vcpu') for name in names) >= self._guest.vcpus
             and sum(name.startswith('iothread') for name in names) >= self._guest.iothreads

@@ -101,7 +101,7 @@ class Agent:
         if options.counter_options != self.options.counter_options:
             self._sampler.close()
             self._sampler = sampling.Sampler(options.counter_options, self._root)
-        if self.options.rebalance == agent_conf.ON != options.rebalance:
+        if self.options.rebalance == agent_conf.ON and options.rebalance != agent_conf.ON:
             self.end_move()
             self._executor.widened.clear()  # widened guests go home
         host_options = options.host_options

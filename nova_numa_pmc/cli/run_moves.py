@@ -69,7 +69,7 @@ class _MessagePrinter(logging.Handler):
             self._print_line(printable(record.getMessage()))
 
 
-def hold_move_lock(command: CommandContext, mover: str, wait_s: float) -> move_lock.MoveLock:
+def take_move_lock(command: CommandContext, mover: str, wait_s: float) -> move_lock.MoveLock:
     """Take the move lock and return it, as a context manager that releases it.
 
     :param mover: :data:`history.APPLY`, :data:`history.UNDO`, :data:`history.PIN` or 'ignore'
@@ -115,7 +115,7 @@ def make_moves(
             entries.append(entry)
 
     with (
-        hold_move_lock(command, mover, wait_s),
+        take_move_lock(command, mover, wait_s),
         command.block_signals() as wait,
         progress.open_progress() as display,
     ):

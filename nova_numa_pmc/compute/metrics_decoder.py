@@ -18,8 +18,8 @@ from nova_numa_pmc.compute.metrics_encoder import (
     INTERVAL_DEFAULT_S,
     MAJOR,
     MAXIMUM,
-    NODES_MAX,
     PUBLISHED_OPTIONS,
+    SENT_NODES_MAX,
     UNKNOWN,
     UUID_DIGITS,
     UUIDS,
@@ -62,7 +62,7 @@ def _getters(*parts: str) -> dict[int, Callable[[_Values], Any]]:
                 )
             )
         )
-        for count in range(1, NODES_MAX + 1)
+        for count in range(1, SENT_NODES_MAX + 1)
     }
 
 
@@ -178,7 +178,7 @@ def _decode(metrics: object) -> HostMetrics | None:
     """Decode the two metrics; return None for another major version or number of nodes."""
     current, maximum = _values(metrics)
     count = maximum['pmc.nodes']
-    if current['pmc'] // 100 != MAJOR or type(count) is not int or not 0 < count <= NODES_MAX:
+    if current['pmc'] // 100 != MAJOR or type(count) is not int or not 0 < count <= SENT_NODES_MAX:
         return None
     try:
         getters = _LINKED if 'pmc.l0' in current else _PLAIN
@@ -296,7 +296,7 @@ def _values(metrics: object) -> tuple[_Values, _Values]:
     raise ValueError('no metrics from nova-numa-pmc')
 
 
-_MEMBERS = [tuple((position,) for position in range(count)) for count in range(NODES_MAX + 1)]
+_MEMBERS = [tuple((position,) for position in range(count)) for count in range(SENT_NODES_MAX + 1)]
 
 
 def _read_optional(

@@ -85,7 +85,7 @@ SCHEMA, MAJOR = 102, 1
 UUID_DIGITS, _UUIDS_MAX = 4, 1000
 UUIDS = 'pmc.u'
 #: The metrics of more nodes would not fit into the column.
-NODES_MAX = 64
+SENT_NODES_MAX = 64
 INTERVAL_DEFAULT_S = 60
 #: The value of ``numa.membw.current`` if no node's traffic is known: Nova requires a number, and
 #: with 0, MetricsWeigher would consider the host idle. This is more than the traffic of any host,
@@ -137,8 +137,10 @@ def to_values(
     :raises StateError: the host has more nodes than the metrics can hold
     """
     view = publication.view
-    if len(view.nodes) > NODES_MAX:
-        raise StateError("%d nodes: Nova's metrics hold at most %d" % (len(view.nodes), NODES_MAX))
+    if len(view.nodes) > SENT_NODES_MAX:
+        raise StateError(
+            "%d nodes: Nova's metrics hold at most %d" % (len(view.nodes), SENT_NODES_MAX)
+        )
     current: dict[str, int] = {}
     if nova_counts is not None and len(nova_counts.uuids) <= _UUIDS_MAX:
         _add_counts(current, nova_counts, sent_s)

@@ -52,7 +52,8 @@ class Option(Record):
     """One option of the file.
 
     :param kind: bool, int, float, str for an absolute path, or :class:`NodeList`
-    :param minimum, maximum: inclusive bounds of a number; None: no bound
+    :param minimum, maximum: inclusive bounds of a number, which needs both; None: the option is
+        not a number
     :param former_name: its name in earlier commits, which is still read; None: it had no other
     """
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.sample_records import NodeSample
 
-#: Assumed cores per vCPU of a guest without history, and the number of guests that this prior
-#: weighs as much as.
+#: Assumed cores per vCPU of a guest without history, and the weight of that assumption as a number
+#: of guests.
 PRIOR_CORES_PER_VCPU, PRIOR_GUESTS = 0.5, 5
 #: An estimate per vCPU is rounded to this many steps per core. It is a power of two, so that sums
 #: of estimates do not depend on the order in which guests are charged.

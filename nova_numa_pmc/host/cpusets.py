@@ -89,8 +89,9 @@ def is_held(
     parent_cpus = cpus_by_group.pop(groups.parent)
     if groups.writes_parent:
         return parent_cpus & online == cpus
-    if groups.version == 2 and parent_cpus and parent_cpus & online <= cpus != online:
-        return False  # still narrowed from the guest's start: libvirt's commands would fail
+    is_narrowed = parent_cpus and parent_cpus & online <= cpus and cpus != online
+    if groups.version == 2 and is_narrowed:
+        return False  # still as at the guest's start: libvirt's commands would fail
     # A newly plugged vCPU has all CPUs, and has yet to be held.
     return all(
         group_cpus

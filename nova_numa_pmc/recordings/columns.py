@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values
+from nova_numa_pmc.cpulist import NODES_MAX
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.sample_records import JSON_NAMES, DeviceSample, GuestSample, NodeSample, Sample
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 #: A measured rate is not more precise than this.
 SIGNIFICANT_DIGITS = 6
 
-#: Inclusive bounds: the highest node id, and a number beyond any real rate.
-_NODE_MAX, _NUMBER_MAX = 16383, 1e30
+#: A number beyond any real rate.
+_NUMBER_MAX = 1e30
 
 #: {field: the name of its column}, if they differ. Columns are never renamed.
 _COLUMN_NAMES = {**JSON_NAMES, 'basis': 'sure'}
@@ -113,7 +114,7 @@ def _optional_number(value: object) -> float | None:
 
 
 def _node(value: object) -> int:
-    return json_values.integer(value, _NODE_MAX)
+    return json_values.integer(value, NODES_MAX - 1)
 
 
 def _flag(value: object) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import json_values
 from nova_numa_pmc.core.pressure import LOCAL_LATENCY_NS, slit_latencies_ns
+from nova_numa_pmc.cpulist import NODES_MAX
 from nova_numa_pmc.exceptions import CalibrationError, require_major
 from nova_numa_pmc.host import files
 from nova_numa_pmc.record import Record
@@ -26,7 +27,6 @@ PATH = '/%s/calibration.json' % state_files.PERSISTENT
 _FORMAT = 'nova-numa-pmc-calibration'
 _MAJOR, _MINOR = 1, 0
 _SIZE_MAX_BYTES = 1 << 24
-_NODES_MAX = 1024
 #: Sources of a latency: measured here, reported by the firmware, or estimated from its SLIT
 #: distance and a local latency.
 MEASURED, HMAT, SLIT = 'measured', 'hmat', 'slit'
@@ -169,9 +169,9 @@ def decode(text: str) -> Calibration:
 
 
 def _from_data(data: Any) -> Calibration:
-    nodes = tuple(json_values.integer(node, 16383) for node in data['nodes'])
+    nodes = tuple(json_values.integer(node, NODES_MAX - 1) for node in data['nodes'])
     count = len(nodes)
-    if not 0 < count <= _NODES_MAX or list(nodes) != sorted(set(nodes)):
+    if not 0 < count <= NODES_MAX or list(nodes) != sorted(set(nodes)):
         raise ValueError('node ids are missing, too many or not in ascending order')
     bandwidths = tuple(
         None if value is None else float(json_values.number(value, 1e14, 1e6))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values, model
 from nova_numa_pmc.core.rebalance import plan_records
+from nova_numa_pmc.cpulist import NODES_MAX
 from nova_numa_pmc.exceptions import DomainError, StateError, require_major
 from nova_numa_pmc.host import domain_values
 from nova_numa_pmc.record import Record
@@ -36,7 +37,6 @@ _MAJOR, _MINOR = 1, 0
 _SIZE_MAX_BYTES = 4 << 20
 _LINE_MAX_BYTES = 1 << 16
 _TEXT_MAX = 1000
-_NODES_MAX = 1024
 #: Beyond any real amount; a line with a larger one is damaged.
 _ENTRY_NUMBER_MAX = 1e18
 #: What moves guests: the agent or a command.
@@ -284,7 +284,7 @@ def _integer(value: object) -> int:
 
 
 def _integers(value: object) -> tuple[int, ...]:
-    return tuple(map(_integer, json_values.sequence(value, _NODES_MAX)))
+    return tuple(map(_integer, json_values.sequence(value, NODES_MAX)))
 
 
 def new_entry(

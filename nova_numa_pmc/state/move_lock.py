@@ -68,6 +68,7 @@ class MoveLock:
             self._lock = None
 
     def __enter__(self) -> MoveLock:
+        self.take()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values, model
 from nova_numa_pmc.core import memory_domains
+from nova_numa_pmc.cpulist import NODES_MAX
 from nova_numa_pmc.exceptions import StateError, require_major
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import pool_loads, state_files
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 FILE = 'host'
 FRESH, STALE, FUTURE = 'fresh', 'stale', 'future'
 _MAJOR, _MINOR = 1, 4
-#: The kernel's limit (MAX_NUMNODES).
-NODES_MAX = 1024
 #: Enough for a host with that many nodes and their distances.
 _SIZE_MAX_BYTES = 8 << 20
 _NAME_MAX = 64

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         return exits.OK
     guest = command.find(args.guest)
     # The lock keeps an agent in the middle of a tick from writing back what is released here.
-    with run_moves.hold_move_lock(command, 'ignore', args.wait):
+    with run_moves.take_move_lock(command, 'ignore', args.wait):
         override = _override(guest.uuid, guest.name)
         overrides.put(override, command.root)
         _release(command, guest)

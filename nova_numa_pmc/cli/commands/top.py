@@ -66,7 +66,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         '--sort',
         choices=_SORT_KEYS,
         default='name',
-        help='column to sort guests by, highest first (default: name)',
+        help='what guests are sorted by, highest first, or name (default: name); accesses are the '
+        'remote ones',
     )
     parser.add_argument(
         '--replay',

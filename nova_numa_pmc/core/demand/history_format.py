@@ -21,14 +21,14 @@ from nova_numa_pmc.core.demand.histories import (
     UsageHistory,
 )
 from nova_numa_pmc.core.demand.streams import BIN_COUNT, Stream
-from nova_numa_pmc.cpulist import is_label, is_number
+from nova_numa_pmc.cpulist import NODES_MAX, is_label, is_number
 from nova_numa_pmc.exceptions import require_major
 
 if TYPE_CHECKING:
     from typing import Any
 
 MAJOR, MINOR = 1, 0
-_NODES_MAX, _VCPUS_MAX = 1024, 1 << 16
+_VCPUS_MAX = 1 << 16
 #: A value above any real demand, traffic, variance or time: a file with a higher one is damaged.
 _HISTORY_VALUE_MAX = 1e30
 
@@ -77,7 +77,7 @@ def from_data(data: Any) -> Histories:
                 _amount(fields['measured_s']),
                 *_series_from_data(fields),
             )
-        for node, fields in json_values.mapping(data['others'], _NODES_MAX).items():
+        for node, fields in json_values.mapping(data['others'], NODES_MAX).items():
             if not is_number(node, 5):
                 raise ValueError('%.40r is not a node' % node)
             histories.non_guest[int(node)] = UsageHistory(*_series_from_data(fields))

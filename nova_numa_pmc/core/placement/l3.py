@@ -62,7 +62,7 @@ def choose(
     fitting_caches = [
         cache
         for cache in caches
-        if len(cache.usable) >= vcpus <= cache.cores and not is_single_core(cache.usable, host)
+        if vcpus <= min(len(cache.usable), cache.cores) and not is_single_core(cache.usable, host)
     ]
     if len(caches) < 2 or not fitting_caches:
         return (), ()

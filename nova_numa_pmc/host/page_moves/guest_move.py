@@ -50,7 +50,7 @@ _WALKS_MAX = 3  # passes over a guest's memory; a pass that moves nothing is the
 _REFUSED_IGNORED_MAX_RATIO = 0.01
 _UNSEEN_MIN_RATIO = 0.25  # of what was to be moved; more than QEMU's own read-only pages
 _ROOM_CHECK_S = 0.1  # time between checks for room
-_REFUSED_RUN_MAX_BYTES = 64 << 20  # refused in a row: they are pinned, and so must be the rest
+_REFUSED_RUN_MAX_BYTES = 64 << 20  # refused in a row: these pages are pinned, as are the rest
 
 
 class PageMoveLimits(Record):

@@ -249,21 +249,21 @@ class EventGroup:
 
         :raises CounterError: see :func:`open_event`
         """
-        self.events = tuple(events)
+        self.events: tuple[Event, ...] = ()
         self.target = target
         self.fds: list[int] = []
         self.ids: list[int] = []
         #: The data that were read last, and their counts.
         self._last: tuple[bytes | None, GroupReadings] = None, ()
         try:
-            for event in self.events:
+            for event in events:
                 self.add(event, disabled and not self.fds)
         except exceptions.CounterError:
             self.close()
             raise
 
     def add(self, event: Event, disabled: bool = False) -> None:
-        """Open one more event in this group, without adding it to ``events``."""
+        """Open one more event in this group."""
         fd = open_event(event, self.target, self.fds[0] if self.fds else -1, disabled)
         request = _IOC_ID_BY_MACHINE.get(platform.machine(), _IOC_ID)
         try:
@@ -272,6 +272,7 @@ class EventGroup:
             os.close(fd)
             raise _explain(error, event, self.target) from error
         self.fds.append(fd)
+        self.events += (event,)
 
     def read(self) -> GroupReadings:
         """Return the counts so far, in the order of ``events``.
@@ -345,7 +346,6 @@ def _add_event(event: Event, groups: list[EventGroup], target: Target) -> None:
     if groups and _may_join(groups[-1].events, event):
         try:
             groups[-1].add(event)
-            groups[-1].events += (event,)
             return
         except exceptions.CounterUnsupported:
             pass  # it does not fit or is not supported; opening it on its own tells which

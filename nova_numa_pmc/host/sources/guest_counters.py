@@ -76,7 +76,7 @@ class GuestCounters:
         self._lowered = 0  # number of sets to skip after that one, because counters were short
         self._short_ticks = 0  # successive ticks in which counters were short
         self._retry_ticks = 0  # ticks until the first set that fits is tried again
-        self._unfit: tuple[str, ...] = ()  # roles that do not fit with the first set that does
+        self._unfit: tuple[str, ...] = ()  # roles that do not fit beside the chosen set
         self.problems: tuple[str, ...] = ()
 
     def cpu_roles_that_fit(self, cpu: int) -> tuple[str, ...]:

@@ -186,7 +186,7 @@ class ApplyTest(OperatingCase):
         other.take()
         waiting = threading.Thread(
             target=lambda: mine.append(
-                run_moves.hold_move_lock(self.command_context(), 'apply', 30)
+                run_moves.take_move_lock(self.command_context(), 'apply', 30)
             )
         )
         waiting.start()
