@@ -17,7 +17,7 @@ from nova_numa_pmc.host import files, guests
 from nova_numa_pmc.state import promises_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from logging import Logger
 
     from nova_numa_pmc import model
@@ -77,7 +77,7 @@ class PromisesReconciler:
         return draft.with_promises({}), problems
 
     def update_changed_guests(
-        self, host_promises: HostPromises, running: Iterable[model.Guest], host: model.Topology
+        self, host_promises: HostPromises, running: Collection[model.Guest], host: model.Topology
     ) -> HostPromises:
         """Update the promises of guests whose vCPUs or memory were plugged in or unplugged.
 

@@ -34,7 +34,7 @@ from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from nova_numa_pmc import model
     from nova_numa_pmc.conf.agent import AgentOptions
@@ -148,7 +148,7 @@ class MoveExecutor:
         self._queue.extend(PendingMove(move, promised, targets or {}) for move in plan.moves)
 
     def cancel_unmovable(
-        self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]
+        self, running: Collection[model.Guest], promised: Mapping[str, model.Promise]
     ) -> None:
         """Cancel the move in progress if one of its guests cannot be moved now.
 

@@ -21,7 +21,7 @@ from nova_numa_pmc.state.publication import Publication
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from nova_numa_pmc.moves.executor import MoveTotals
     from nova_numa_pmc.sample_records import GuestSample, NodeSample
@@ -256,7 +256,7 @@ def _ended_moves(totals: MoveTotals) -> Iterator[core.Metric]:
     )
 
 
-def _guests(samples: Iterable[GuestSample]) -> Iterator[core.Metric]:
+def _guests(samples: Collection[GuestSample]) -> Iterator[core.Metric]:
     for name, text, field in GUEST_METRICS:
         family = core.GaugeMetricFamily(PREFIX + 'guest_' + name, text, labels=('uuid', 'name'))
         for guest in samples:

@@ -38,7 +38,7 @@ from nova_numa_pmc.state import calibration
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from nova_numa_pmc import model
 
@@ -245,7 +245,7 @@ def refuse_without_room(plans: Iterable[NodePlan]) -> None:
 
 def measure(
     host: model.Topology,
-    plans: Iterable[NodePlan],
+    plans: Collection[NodePlan],
     print_line: Callable[[str], None],
     root: str = '/',
 ) -> tuple[calibration.Calibration, list[str]]:

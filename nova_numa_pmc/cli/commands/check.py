@@ -42,7 +42,7 @@ from nova_numa_pmc.json_values import printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from typing import Optional
 
     #: Queries an interpreter as the user (uid, gid); None: as the user of this process.
@@ -113,7 +113,7 @@ def roles_here(root: str) -> tuple[str, ...]:
 
 
 def collect(
-    args: argparse.Namespace, roles: Iterable[str], query: Query | None = interpreter.query
+    args: argparse.Namespace, roles: Collection[str], query: Query | None = interpreter.query
 ) -> list[Finding]:
     """Run the checks of the given roles and return the findings, errors first.
 

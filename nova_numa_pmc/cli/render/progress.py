@@ -13,7 +13,7 @@ except ImportError:  # rich is an optional dependency
     rich = None  # type: ignore[assignment]  # if it is not installed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
     from typing import Any, TextIO
 
     from nova_numa_pmc.host.page_moves import guest_move
@@ -36,7 +36,7 @@ class LineProgress:
         print(line, file=self._stream, flush=True)
 
     def show(
-        self, in_progress: Iterable[tuple[str, guest_move.Progress]], pending_count: int
+        self, in_progress: Collection[tuple[str, guest_move.Progress]], pending_count: int
     ) -> None:
         """Update the display; plain lines need no update.
 
@@ -74,7 +74,7 @@ class ProgressBars(LineProgress):
         self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(
-        self, in_progress: Iterable[tuple[str, guest_move.Progress]], pending_count: int
+        self, in_progress: Collection[tuple[str, guest_move.Progress]], pending_count: int
     ) -> None:
         """Draw a bar for each guest that is being moved."""
         for name in self._tasks.keys() - {name for name, _ in in_progress}:

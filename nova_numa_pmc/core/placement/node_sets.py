@@ -12,7 +12,7 @@ from math import comb
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     #: Returns the distance between two positions.
     DistanceFunction = Callable[[int, int], float]
@@ -168,7 +168,7 @@ class _Search:
                 [node_ratios[index] for node_ratios in ratios] for index in range(len(resources))
             ]
 
-    def roomiest(self, positions: Iterable[int], size: int) -> list[int] | None:
+    def roomiest(self, positions: Collection[int], size: int) -> list[int] | None:
         """Return a set of ``size`` positions that holds the guest; None if none is found."""
         for values in self.values:
             selection = sorted(positions, key=values.__getitem__, reverse=True)[:size]

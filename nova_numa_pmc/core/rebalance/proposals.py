@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core.rebalance.layout import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from nova_numa_pmc.core.rebalance.host_model import HostModel
     from nova_numa_pmc.core.rebalance.layout import GuestModel, Proposal
@@ -92,7 +92,10 @@ def _guests_by_place(guests: Iterable[GuestModel]) -> dict[tuple[int, ...], list
 
 
 def _best_guests(
-    host_model: HostModel, guests: Iterable[GuestModel], gain_max: Mapping[str, float], count: int
+    host_model: HostModel,
+    guests: Collection[GuestModel],
+    gain_max: Mapping[str, float],
+    count: int,
 ) -> list[GuestModel]:
     """Return the ``count`` best guests by the bound of their gain, and as many by that ÷ cost."""
 

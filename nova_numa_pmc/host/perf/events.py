@@ -18,7 +18,7 @@ from nova_numa_pmc.host.perf import cpu_model, event_table, pmu
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from nova_numa_pmc.host.perf.pfm import Libpfm
 
@@ -201,7 +201,7 @@ def _from_override(
     role: str,
     spec: str,
     pmus: Mapping[str, pmu.Pmu],
-    entries: Iterable[event_table.Entry],
+    entries: Collection[event_table.Entry],
     libpfm: Libpfm | None,
 ) -> tuple[Event, ...]:
     match = re.fullmatch(r'r([0-9a-fA-F]{1,16})', spec)

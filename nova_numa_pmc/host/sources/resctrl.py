@@ -27,7 +27,7 @@ from nova_numa_pmc.record import Record
 from nova_numa_pmc.sample_records import ATTRIBUTED, COUNTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from nova_numa_pmc.core.evidence import RunningGuest
     from nova_numa_pmc.host.sources import SourceTick
@@ -257,7 +257,7 @@ def _traffic_between(
     return traffic
 
 
-def _sum(parts: Iterable[BytesByL3Domain]) -> BytesByL3Domain:
+def _sum(parts: Collection[BytesByL3Domain]) -> BytesByL3Domain:
     """Return the sum over groups, in which a domain is unknown if any of them does not know it."""
     domains = {domain for part in parts for domain in part}
     total: BytesByL3Domain = {}
