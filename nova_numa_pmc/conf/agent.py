@@ -16,6 +16,8 @@ from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nova_numa_pmc.conf.counters import CounterOptions
     from nova_numa_pmc.conf.host_options import HostOptions
 
@@ -43,131 +45,131 @@ class AgentOptions(Record):
     metrics_options: metrics_conf.MetricsOptions = metrics_conf.MetricsOptions()
 
 
-def list_opts() -> list[cfg.Opt]:
-    """Return the options of the group."""
-    default = AgentOptions(None)  # type: ignore[arg-type]  # ``host_options`` is not read
-    return [
-        cfg.BoolOpt(
-            'publish',
-            default=default.publish,
-            help=(
-                "Publish the measurements in the state directory, for Nova's scheduler and for "
-                'the hook.'
-            ),
+_DEFAULT = AgentOptions(None)  # type: ignore[arg-type]  # ``host_options`` is not read
+
+#: The options of the group.
+OPTIONS: Sequence[cfg.Opt] = [
+    cfg.BoolOpt(
+        'publish',
+        default=_DEFAULT.publish,
+        help=(
+            "Publish the measurements in the state directory, for Nova's scheduler and for "
+            'the hook.'
         ),
-        cfg.BoolOpt(
-            'reassert',
-            default=default.reassert,
-            help=(
-                'Hold guests to their places: restore cpusets that were reset (for example by a '
-                'reload of systemd or a restart of libvirt), extend them to CPUs that come '
-                'online, finish starts that the hook could not finish, and let bound memory '
-                'spill before its node is full.'
-            ),
+    ),
+    cfg.BoolOpt(
+        'reassert',
+        default=_DEFAULT.reassert,
+        help=(
+            'Hold guests to their places: restore cpusets that were reset (for example by a '
+            'reload of systemd or a restart of libvirt), extend them to CPUs that come '
+            'online, finish starts that the hook could not finish, and let bound memory '
+            'spill before its node is full.'
         ),
-        cfg.StrOpt(
-            'rebalance',
-            default=default.rebalance,
-            choices=[
-                (OFF, 'guests stay where they were placed'),
-                (DRY_RUN, 'log which moves would pay, and why, but make none'),
-                (ON, 'make the moves that pay'),
-            ],
-            help='Whether running guests are moved when the load changes.',
+    ),
+    cfg.StrOpt(
+        'rebalance',
+        default=_DEFAULT.rebalance,
+        choices=[
+            (OFF, 'guests stay where they were placed'),
+            (DRY_RUN, 'log which moves would pay, and why, but make none'),
+            (ON, 'make the moves that pay'),
+        ],
+        help='Whether running guests are moved when the load changes.',
+    ),
+    cfg.IntOpt(
+        'move_mib_per_tick',
+        deprecated_name='bytes_per_tick_mib',
+        default=_REBALANCE_OPTIONS.bytes_per_tick >> 20,
+        min=1,
+        max=1 << 30,
+        help=(
+            'Maximum amount of memory that one plan may move [MiB]. A guest with more memory '
+            'is moved on its own; further moves then wait until later plans have made up '
+            'for the excess.'
         ),
-        cfg.IntOpt(
-            'move_mib_per_tick',
-            deprecated_name='bytes_per_tick_mib',
-            default=_REBALANCE_OPTIONS.bytes_per_tick >> 20,
-            min=1,
-            max=1 << 30,
-            help=(
-                'Maximum amount of memory that one plan may move [MiB]. A guest with more memory '
-                'is moved on its own; further moves then wait until later plans have made up '
-                'for the excess.'
-            ),
+    ),
+    cfg.IntOpt(
+        'moves_per_hour',
+        default=_REBALANCE_OPTIONS.moves_per_hour,
+        min=0,
+        max=100000,
+        help='Maximum number of guests whose memory is moved per hour.',
+    ),
+    cfg.IntOpt(
+        'changes_per_hour',
+        default=_REBALANCE_OPTIONS.changes_per_hour,
+        min=0,
+        max=100000,
+        help='Maximum number of guests per hour for which only the CPUs are changed.',
+    ),
+    cfg.IntOpt(
+        'move_mib_per_s',
+        default=int(_REBALANCE_OPTIONS.bytes_per_sec) >> 20,
+        min=1,
+        max=1 << 20,
+        help='Maximum rate at which memory is moved [MiB/s].',
+    ),
+    cfg.FloatOpt(
+        'min_gain_cores',
+        default=_REBALANCE_OPTIONS.min_gain_cores,
+        min=0.0,
+        max=1000.0,
+        help=(
+            'Gain below which a move is treated as noise [cores]: this value, or 0.4 percent '
+            "of the host's cores if that is less."
         ),
-        cfg.IntOpt(
-            'moves_per_hour',
-            default=_REBALANCE_OPTIONS.moves_per_hour,
-            min=0,
-            max=100000,
-            help='Maximum number of guests whose memory is moved per hour.',
+    ),
+    cfg.BoolOpt(
+        'widen',
+        default=_REBALANCE_OPTIONS.widen,
+        help=(
+            "Let a guest also use another node's CPUs while its own node has too few CPUs "
+            'for all its guests and the other node has CPUs to spare.'
         ),
-        cfg.IntOpt(
-            'changes_per_hour',
-            default=_REBALANCE_OPTIONS.changes_per_hour,
-            min=0,
-            max=100000,
-            help='Maximum number of guests per hour for which only the CPUs are changed.',
+    ),
+    cfg.FloatOpt(
+        'stop_timeout_s',
+        default=_DEFAULT.stop_timeout_s,
+        min=0.0,
+        max=600.0,
+        help=(
+            'How long a move in progress may continue when the agent is stopped [seconds]. '
+            'After this time, the move is undone if less than half of its memory has '
+            "moved. TimeoutStopSec= of the agent's unit (60) has to be longer."
         ),
-        cfg.IntOpt(
-            'move_mib_per_s',
-            default=int(_REBALANCE_OPTIONS.bytes_per_sec) >> 20,
-            min=1,
-            max=1 << 20,
-            help='Maximum rate at which memory is moved [MiB/s].',
+    ),
+    cfg.StrOpt(
+        'metrics',
+        default='',
+        help=(
+            'Where to serve metrics for Prometheus: an IP address (or localhost) and a port, '
+            'such as 127.0.0.1:19877, or a Unix socket, unix:/run/nova-numa-pmc/metrics.sock. '
+            'Empty: nowhere. Needs prometheus_client (the extra "metrics").'
         ),
-        cfg.FloatOpt(
-            'min_gain_cores',
-            default=_REBALANCE_OPTIONS.min_gain_cores,
-            min=0.0,
-            max=1000.0,
-            help=(
-                'Gain below which a move is treated as noise [cores]: this value, or 0.4 percent '
-                "of the host's cores if that is less."
-            ),
+    ),
+    cfg.BoolOpt(
+        'metrics_remote',
+        default=False,
+        help=(
+            'Allow the option metrics to name an address that other hosts can reach. Any '
+            "client that connects can read the metrics. The agent's unit must allow the "
+            'connections as well (IPAddressAllow=).'
         ),
-        cfg.BoolOpt(
-            'widen',
-            default=_REBALANCE_OPTIONS.widen,
-            help=(
-                "Let a guest also use another node's CPUs while its own node has too few CPUs "
-                'for all its guests and the other node has CPUs to spare.'
-            ),
-        ),
-        cfg.FloatOpt(
-            'stop_timeout_s',
-            default=default.stop_timeout_s,
-            min=0.0,
-            max=600.0,
-            help=(
-                'How long a move in progress may continue when the agent is stopped [seconds]. '
-                'After this time, the move is undone if less than half of its memory has '
-                "moved. TimeoutStopSec= of the agent's unit (60) has to be longer."
-            ),
-        ),
-        cfg.StrOpt(
-            'metrics',
-            default='',
-            help=(
-                'Where to serve metrics for Prometheus: an IP address (or localhost) and a port, '
-                'such as 127.0.0.1:19877, or a Unix socket, unix:/run/nova-numa-pmc/metrics.sock. '
-                'Empty: nowhere. Needs prometheus_client (the extra "metrics").'
-            ),
-        ),
-        cfg.BoolOpt(
-            'metrics_remote',
-            default=False,
-            help=(
-                'Allow the option metrics to name an address that other hosts can reach. Any '
-                "client that connects can read the metrics. The agent's unit must allow the "
-                'connections as well (IPAddressAllow=).'
-            ),
-        ),
-        cfg.BoolOpt(
-            'metrics_guests',
-            default=default.metrics_options.with_guests,
-            help='Also serve metrics of each guest, with its name and uuid.',
-        ),
-    ]
+    ),
+    cfg.BoolOpt(
+        'metrics_guests',
+        default=_DEFAULT.metrics_options.with_guests,
+        help='Also serve metrics of each guest, with its name and uuid.',
+    ),
+]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the groups ``[agent]`` and ``[counters]``."""
     counters_conf.register_opts(conf)
     conf.register_group(GROUP)
-    conf.register_opts(list_opts(), group=GROUP)
+    conf.register_opts(OPTIONS, group=GROUP)
 
 
 def read(path: str = host_options.PATH) -> AgentOptions:

@@ -20,7 +20,7 @@ from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _T = TypeVar('_T')
 
@@ -58,109 +58,109 @@ class CounterOptions(Record):
     state_dir: str = '/run/nova-numa-pmc'
 
 
-def list_opts() -> list[cfg.Opt]:
-    """Return the options of the group."""
-    default = CounterOptions()
-    return [
-        cfg.BoolOpt(
-            'enabled',
-            default=default.enabled,
-            help=(
-                'Count hardware events. When false, only resctrl, NUMA faults and pages show '
-                'where guests access memory.'
+_DEFAULT = CounterOptions()
+
+#: The options of the group.
+OPTIONS: Sequence[cfg.Opt] = [
+    cfg.BoolOpt(
+        'enabled',
+        default=_DEFAULT.enabled,
+        help=(
+            'Count hardware events. When false, only resctrl, NUMA faults and pages show '
+            'where guests access memory.'
+        ),
+    ),
+    cfg.FloatOpt(
+        'interval_s',
+        default=_DEFAULT.interval_s,
+        min=0.5,
+        max=3600.0,
+        help='Time between two samples [seconds].',
+    ),
+    cfg.StrOpt(
+        'scope',
+        default=_DEFAULT.scope,
+        choices=[
+            (THREAD, "a guest's vCPU threads: each event takes a descriptor per vCPU"),
+            (
+                CGROUP,
+                'its control group, with its emulator and vhost threads: each event takes a '
+                'descriptor per CPU of the host, and counters are switched whenever the '
+                'group on a CPU changes',
             ),
+        ],
+        help='What is counted for a guest.',
+    ),
+    cfg.ListOpt(
+        'sources',
+        default=list(_DEFAULT.sources),
+        help=(
+            'Sources of evidence of memory accesses: for each guest, the first that works. '
+            'guests: counters for each guest. cpus: counters for each CPU, divided among the '
+            'guests by where they ran. resctrl: memory bandwidth monitoring. numa_faults: '
+            'NUMA balancing. pages: where pages are and where vCPUs ran.'
         ),
-        cfg.FloatOpt(
-            'interval_s',
-            default=default.interval_s,
-            min=0.5,
-            max=3600.0,
-            help='Time between two samples [seconds].',
+    ),
+    cfg.MultiStrOpt(
+        'event',
+        default=[],
+        help=(
+            'Event to count instead of the one chosen for a role, ROLE=EVENT; may be given '
+            'several times. EVENT is written as for perf (cpu/event=0xd3,umask=0x1/, r53100f) '
+            'or as for libpfm4 (skx::EVENT:UMASK), or is the word none, to count nothing for '
+            'the role. "nova-numa-rebalance events" lists the roles. One count of mem_read, '
+            'mem_write or mem_traffic stands for 64 bytes, unless the kernel exports the '
+            'event with another scale.'
         ),
-        cfg.StrOpt(
-            'scope',
-            default=default.scope,
-            choices=[
-                (THREAD, "a guest's vCPU threads: each event takes a descriptor per vCPU"),
-                (
-                    CGROUP,
-                    'its control group, with its emulator and vhost threads: each event takes a '
-                    'descriptor per CPU of the host, and counters are switched whenever the '
-                    'group on a CPU changes',
-                ),
-            ],
-            help='What is counted for a guest.',
+    ),
+    cfg.StrOpt('resctrl_path', default=_DEFAULT.resctrl_path, help='Where resctrl is mounted.'),
+    cfg.DictOpt(
+        'node_bandwidth_max',
+        default={},
+        help=(
+            "Maximum bandwidth of each node's memory, NODE:MB/s,... Without it (and without "
+            'a calibration) the utilisation of bandwidth is unknown and is left out of the '
+            'pressure.'
         ),
-        cfg.ListOpt(
-            'sources',
-            default=list(default.sources),
-            help=(
-                'Sources of evidence of memory accesses: for each guest, the first that works. '
-                'guests: counters for each guest. cpus: counters for each CPU, divided among the '
-                'guests by where they ran. resctrl: memory bandwidth monitoring. numa_faults: '
-                'NUMA balancing. pages: where pages are and where vCPUs ran.'
-            ),
+    ),
+    cfg.DictOpt(
+        'node_link_max',
+        default={},
+        help=(
+            'Maximum bandwidth at which each node can send over its socket links, '
+            'NODE:MB/s,... Without it, the utilisation of the links is unknown.'
         ),
-        cfg.MultiStrOpt(
-            'event',
-            default=[],
-            help=(
-                'Event to count instead of the one chosen for a role, ROLE=EVENT; may be given '
-                'several times. EVENT is written as for perf (cpu/event=0xd3,umask=0x1/, r53100f) '
-                'or as for libpfm4 (skx::EVENT:UMASK), or is the word none, to count nothing for '
-                'the role. "nova-numa-rebalance events" lists the roles. One count of mem_read, '
-                'mem_write or mem_traffic stands for 64 bytes, unless the kernel exports the '
-                'event with another scale.'
-            ),
+    ),
+    cfg.DictOpt(
+        'latency_ns',
+        default={},
+        help=(
+            'Unloaded latency from each node to every node, NODE:NS NS ...,... in ascending '
+            'order of nodes. Without it (and without a calibration) it is estimated from '
+            'the distances in the firmware (SLIT) and local_latency_ns.'
         ),
-        cfg.StrOpt('resctrl_path', default=default.resctrl_path, help='Where resctrl is mounted.'),
-        cfg.DictOpt(
-            'node_bandwidth_max',
-            default={},
-            help=(
-                "Maximum bandwidth of each node's memory, NODE:MB/s,... Without it (and without "
-                'a calibration) the utilisation of bandwidth is unknown and is left out of the '
-                'pressure.'
-            ),
-        ),
-        cfg.DictOpt(
-            'node_link_max',
-            default={},
-            help=(
-                'Maximum bandwidth at which each node can send over its socket links, '
-                'NODE:MB/s,... Without it, the utilisation of the links is unknown.'
-            ),
-        ),
-        cfg.DictOpt(
-            'latency_ns',
-            default={},
-            help=(
-                'Unloaded latency from each node to every node, NODE:NS NS ...,... in ascending '
-                'order of nodes. Without it (and without a calibration) it is estimated from '
-                'the distances in the firmware (SLIT) and local_latency_ns.'
-            ),
-        ),
-        cfg.FloatOpt(
-            'local_latency_ns',
-            default=default.local_latency_ns,
-            min=1.0,
-            max=10000.0,
-            help="Unloaded latency of a node's own memory [ns].",
-        ),
-        cfg.FloatOpt(
-            'write_weight',
-            default=default.write_weight,
-            min=0.0,
-            max=10.0,
-            help='Bandwidth cost of writing a byte to memory, relative to reading one.',
-        ),
-    ]
+    ),
+    cfg.FloatOpt(
+        'local_latency_ns',
+        default=_DEFAULT.local_latency_ns,
+        min=1.0,
+        max=10000.0,
+        help="Unloaded latency of a node's own memory [ns].",
+    ),
+    cfg.FloatOpt(
+        'write_weight',
+        default=_DEFAULT.write_weight,
+        min=0.0,
+        max=10.0,
+        help='Bandwidth cost of writing a byte to memory, relative to reading one.',
+    ),
+]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the group."""
     conf.register_group(GROUP)
-    conf.register_opts(list_opts(), group=GROUP)
+    conf.register_opts(OPTIONS, group=GROUP)
 
 
 def from_conf(

@@ -17,7 +17,7 @@ from oslo_config import cfg
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _KINDS: dict[type, Callable[..., cfg.Opt]] = {
     bool: cfg.BoolOpt,
@@ -28,7 +28,7 @@ _KINDS: dict[type, Callable[..., cfg.Opt]] = {
 }
 
 
-def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
+def list_opts() -> list[tuple[cfg.OptGroup, Sequence[cfg.Opt]]]:
     """Return (group, options) pairs, for oslo-config-generator and Sphinx."""
     return [
         (
@@ -36,7 +36,7 @@ def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
             [_opt(option) for option in host_options.OPTIONS if option.group == group],
         )
         for group, text in host_options.GROUPS
-    ] + [(module.GROUP, module.list_opts()) for module in (counters_conf, agent_conf)]
+    ] + [(module.GROUP, module.OPTIONS) for module in (counters_conf, agent_conf)]
 
 
 def _opt(option: host_options.Option) -> cfg.Opt:

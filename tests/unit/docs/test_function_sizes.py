@@ -13,8 +13,6 @@ OPTIONS = 'one option after the other, with its help'
 LONGER = {
     'cli/commands/explain.py configure': OPTIONS,
     'compute/metrics_decoder.py _decode': 'runs for each host of a request: calls cost much',
-    'conf/agent.py list_opts': OPTIONS,
-    'conf/counters.py list_opts': OPTIONS,
 }
 
 
