@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Window = tuple[Optional[float], Optional[float]]
 
 #: {metric: (heading of its column, factor by which its values are multiplied)}
-_SPREAD_COLUMNS: dict[str, tuple[str, float]] = {
+_DISTRIBUTION_COLUMNS: dict[str, tuple[str, float]] = {
     'pressure': ('pressure', 1),
     'cpu_ratio': ('cpu', 1),
     'bandwidth_ratio': ('bw', 1),
@@ -139,11 +139,11 @@ def to_data(
         'problems': recorded.problems,
         'plots': plot_paths,
         'nodes': [
-            dict(_spreads(series), id=node_id)
+            dict(_distributions(series), id=node_id)
             for node_id, series in sorted(recorded.nodes.items())
         ],
         'guests': [
-            dict(_spreads(series), uuid=uuid, name=series.name)
+            dict(_distributions(series), uuid=uuid, name=series.name)
             for uuid, series in _guests_by_name(recorded)
         ],
     }
@@ -165,9 +165,9 @@ def _guests_by_name(recorded: summary.RecordedSeries) -> list[tuple[str, summary
     return sorted(recorded.guests.items(), key=lambda item: item[1].name)
 
 
-def _spreads(series: summary.MetricSeries) -> dict[str, Any]:
+def _distributions(series: summary.MetricSeries) -> dict[str, Any]:
     return {
-        JSON_NAMES.get(metric, metric): summary.spread(values)._asdict()
+        JSON_NAMES.get(metric, metric): summary.distribution(values)._asdict()
         for metric, values in series.values.items()
     }
 
@@ -197,12 +197,14 @@ def to_lines(
     lines += ['', 'median / 95th percentile', '']
     nodes = [series for _number, series in sorted(recorded.nodes.items())]
     if nodes:
-        lines += tables.to_lines(_spread_table('node', nodes))
+        lines += tables.to_lines(_distribution_table('node', nodes))
     if recorded.guests:
         lines += [
             '',
             *tables.to_lines(
-                _spread_table('guest', [series for _uuid, series in _guests_by_name(recorded)])
+                _distribution_table(
+                    'guest', [series for _uuid, series in _guests_by_name(recorded)]
+                )
             ),
         ]
     if comparison:
@@ -254,32 +256,39 @@ def _sources_text(recorded: summary.RecordedSeries) -> str:
     )
 
 
-def _spread_table(title: str, all_series: Sequence[summary.MetricSeries]) -> tables.Table:
+def _distribution_table(title: str, all_series: Sequence[summary.MetricSeries]) -> tables.Table:
     """Return a table of medians and percentiles, with a column for each known metric."""
-    spreads = [
+    distributions = [
         {
-            metric: summary.spread(series.values[metric])
-            for metric in _SPREAD_COLUMNS
+            metric: summary.distribution(series.values[metric])
+            for metric in _DISTRIBUTION_COLUMNS
             if metric in series.values
         }
         for series in all_series
     ]
     metrics = [
-        metric for metric in spreads[0] if any(spread[metric].samples for spread in spreads)
+        metric
+        for metric in distributions[0]
+        if any(distribution[metric].samples for distribution in distributions)
     ]
     rows = [
-        (printable(series.name), *(_spread_text(metric, spread[metric]) for metric in metrics))
-        for series, spread in zip(all_series, spreads)
+        (
+            printable(series.name),
+            *(_distribution_text(metric, distribution[metric]) for metric in metrics),
+        )
+        for series, distribution in zip(all_series, distributions)
     ]
-    headings = (title, *(_SPREAD_COLUMNS[metric][0] for metric in metrics))
+    headings = (title, *(_DISTRIBUTION_COLUMNS[metric][0] for metric in metrics))
     return tables.text_table(headings, rows, (0,), title)
 
 
-def _spread_text(metric: str, spread: summary.Spread) -> str:
-    if spread.median is None or spread.p95 is None:
+def _distribution_text(metric: str, distribution: summary.Distribution) -> str:
+    if distribution.median is None or distribution.p95 is None:
         return tables.UNKNOWN
-    factor = _SPREAD_COLUMNS[metric][1]
-    return ' / '.join('%.2f' % (value * factor) for value in (spread.median, spread.p95))
+    factor = _DISTRIBUTION_COLUMNS[metric][1]
+    return ' / '.join(
+        '%.2f' % (value * factor) for value in (distribution.median, distribution.p95)
+    )
 
 
 def comparison_table(

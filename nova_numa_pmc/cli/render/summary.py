@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sum up many samples per node and per guest, over a whole recording or a window of it.
 
-Pure. In a :class:`Spread`, each sample counts once, whatever its length; the other means are
+Pure. In a :class:`Distribution`, each sample counts once, whatever its length; the other means are
 weighted by time. A value that is unknown in a sample is left out.
 """
 
@@ -64,8 +64,8 @@ COMPARED = (
 )
 
 
-class Spread(Record):
-    """Spread of a value over the samples in which it is known; None if it is known in none.
+class Distribution(Record):
+    """Distribution of a value over the samples in which it is known; None if it is known in none.
 
     :param p95: 95th percentile
     :param samples: number of samples in which the value is known
@@ -171,13 +171,13 @@ def gather(
     return recorded
 
 
-def spread(values: Iterable[float]) -> Spread:
-    """Return the spread of the values that are not NaN; quantiles are interpolated."""
+def distribution(values: Iterable[float]) -> Distribution:
+    """Return the distribution of the values that are not NaN; quantiles are interpolated."""
     known = sorted(value for value in values if not math.isnan(value))
     if not known:
-        return Spread(None, None, None, 0)
+        return Distribution(None, None, None, 0)
     p95 = statistics.quantiles(known, n=20, method='inclusive')[-1] if known[1:] else known[0]
-    return Spread(statistics.median(known), p95, statistics.fmean(known), len(known))
+    return Distribution(statistics.median(known), p95, statistics.fmean(known), len(known))
 
 
 def summarise(

@@ -26,14 +26,16 @@ def deck(name):
 class TestSummary(unittest.TestCase):
     @given(st.lists(FLOATS, min_size=1, max_size=30))
     def test_medians_and_percentiles_are_near_those_of_the_values(self, values):
-        spread = summary.spread([*values, math.nan])
-        self.assertAlmostEqual(statistics.median(values), spread.median, delta=1e-3)
-        self.assertLessEqual(spread.median, spread.p95 + 1e-6)
-        self.assertLessEqual(spread.p95, max(values))
-        self.assertEqual(len(values), spread.samples)
+        distribution = summary.distribution([*values, math.nan])
+        self.assertAlmostEqual(statistics.median(values), distribution.median, delta=1e-3)
+        self.assertLessEqual(distribution.median, distribution.p95 + 1e-6)
+        self.assertLessEqual(distribution.p95, max(values))
+        self.assertEqual(len(values), distribution.samples)
 
-    def test_a_figure_that_is_never_known_has_no_spread(self):
-        self.assertEqual(summary.Spread(None, None, None, 0), summary.spread([math.nan]))
+    def test_a_figure_that_is_never_known_has_no_distribution(self):
+        self.assertEqual(
+            summary.Distribution(None, None, None, 0), summary.distribution([math.nan])
+        )
 
     def test_samples_are_of_a_window_and_each_time_counts_once(self):
         recorded = summary.gather(
