@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.model import Topology
 
     #: {node id: {(PMU, CPU): target and events}}
-    Plan = dict[int, dict[tuple[str, int], Wanted]]
+    WantedByNode = dict[int, dict[tuple[str, int], Wanted]]
 
 #: Roles that are used here. A package has dozens of boxes for some of the others.
 _ROLES = (*counter_roles.DATA_ROLES, counter_roles.IO_HIT, counter_roles.IO_MISS)
@@ -56,9 +56,9 @@ class Uncore:
         self._select = select
         self._write_weight = write_weight
         self._root = root
-        #: The online CPUs of each node for which the plan was made.
+        #: The online CPUs of each node for which the targets were chosen.
         self._online: tuple[frozenset[int], ...] | None = None
-        self._wanted: Plan = {}
+        self._wanted: WantedByNode = {}
         self._shared: tuple[str, ...] = ()
         self._owners: owner_counters.OwnerCounters[int, tuple[str, int]] = (
             owner_counters.OwnerCounters()
@@ -72,7 +72,7 @@ class Uncore:
         """
         online = tuple(node.online_cpus for node in host.nodes)
         if online != self._online:  # the CPU that counts for a package may have changed
-            self._wanted, shared = self._plan(host)
+            self._wanted, shared = self._choose_targets(host)
             self._online = online
             self._shared = (
                 (
@@ -86,14 +86,14 @@ class Uncore:
         self.problems = self._shared + problems
         return {node: self._use(node_deltas, elapsed_ns) for node, node_deltas in deltas.items()}
 
-    def _plan(self, host: Topology) -> tuple[Plan, set[str]]:
-        """Return (plan, roles whose counts several nodes share)."""
+    def _choose_targets(self, host: Topology) -> tuple[WantedByNode, set[str]]:
+        """Return (targets and events by node, roles whose counts several nodes share)."""
         uncore_events = tuple(
             event for event in self._select().events if event.cpus and event.role in _ROLES
         )
         if not uncore_events:
             raise SourceUnavailable('the kernel has no PMU for them here')
-        wanted: Plan = {node.id: {} for node in host.nodes}
+        wanted: WantedByNode = {node.id: {} for node in host.nodes}
         shared: set[str] = set()
         for (name, cpu), (target, events) in counters.uncore_targets(uncore_events).items():
             events_by_node: dict[int | None, list[Event]] = {}

@@ -356,7 +356,9 @@ class UncoreTest(unittest.TestCase):
             )
 
     def plan(self, *chosen):
-        wanted, shared = uncore.Uncore(selecting(*chosen), root=self.root)._plan(self.host)
+        wanted, shared = uncore.Uncore(selecting(*chosen), root=self.root)._choose_targets(
+            self.host
+        )
         return {
             node: sorted((key, [one.role for one in own]) for key, (_, own) in keys.items())
             for node, keys in wanted.items()
