@@ -119,11 +119,11 @@ class Listener:
     def pop_events(self) -> list[GuestEvent]:
         """Return the events since the last call, without waiting."""
         _drain(self._wakeup_fd)
-        changes = []
+        events = []
         with contextlib.suppress(IndexError):
             while True:
-                changes.append(self._events.popleft())
-        return changes
+                events.append(self._events.popleft())
+        return events
 
     def request_xml(self, name: str) -> None:
         """Request a domain's live XML; :meth:`pop_events` returns it later, or never."""
@@ -197,7 +197,7 @@ class Listener:
         )
         self._set_problem(CONNECTED)
         while not (self._closed or self._ended.is_set()):
-            self._fetch(connection)
+            self._read_requested_xml(connection)
             self._busy_since_s = None
             libvirt.virEventRunDefaultImpl()
         self._busy_since_s = self._clock()
@@ -215,8 +215,8 @@ class Listener:
         self._queue(GuestEvent(name))
         self._requested.append(name)
 
-    def _fetch(self, connection: virConnect) -> None:
-        """Fetch the live XML of the requested domains."""
+    def _read_requested_xml(self, connection: virConnect) -> None:
+        """Read the live XML of the requested domains."""
         libvirt = self._libvirt
         names = set()
         with contextlib.suppress(IndexError):
