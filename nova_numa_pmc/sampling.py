@@ -382,9 +382,9 @@ def _node_use(
         node_rates = build_sample.CpuRates(no_accesses, no_accesses, None, None, None)
     if use is None:
         use = uncore.UncoreUse()
-    incoming = None
+    incoming_per_sec = None
     if use.read_lines_per_sec is not None and node_rates.local_per_sec is not None:
-        incoming = max(0.0, use.read_lines_per_sec - node_rates.local_per_sec)
+        incoming_per_sec = max(0.0, use.read_lines_per_sec - node_rates.local_per_sec)
     return build_sample.NodeUse(
         demand_cores=cpu_use.demand_cores[node.id],
         busy_cores=cpu_use.busy_cores[node.id],
@@ -393,7 +393,7 @@ def _node_use(
         cycles_per_sec=node_rates.cycles_per_sec,
         instructions_per_sec=node_rates.instructions_per_sec,
         bandwidth_bytes_per_sec=use.bandwidth_bytes_per_sec,
-        incoming_per_sec=incoming,
+        incoming_per_sec=incoming_per_sec,
         link_bytes_per_sec=use.link_bytes_per_sec,
         io_miss_ratio=use.io_miss_ratio,
         stolen_cores=cpu_use.stolen_cores[node.id],

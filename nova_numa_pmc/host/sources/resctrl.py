@@ -137,19 +137,23 @@ class Resctrl:
         if attributed is None:
             return None
         local, remote = attributed
-        line = pressure.LINE_BYTES
-        return self._evidence((local + remote) * line, local * line, ATTRIBUTED)
+        line_bytes = pressure.LINE_BYTES
+        return self._evidence((local + remote) * line_bytes, local * line_bytes, ATTRIBUTED)
 
-    def _evidence(self, total: float, local: float, basis: str) -> Evidence:
-        line = pressure.LINE_BYTES
-        local = min(local, total)  # they are read one after the other, so local may be larger
+    def _evidence(
+        self, total_bytes_per_sec: float, local_bytes_per_sec: float, basis: str
+    ) -> Evidence:
+        line_bytes = pressure.LINE_BYTES
+        # They are read one after the other, so the local traffic may be larger.
+        local_bytes_per_sec = min(local_bytes_per_sec, total_bytes_per_sec)
+        remote_bytes_per_sec = total_bytes_per_sec - local_bytes_per_sec
         return Evidence(
             self.name,
             basis,
-            local / line,
-            (total - local) / line,
-            rates.remote_ratio(local, total - local),
-            total,
+            local_bytes_per_sec / line_bytes,
+            remote_bytes_per_sec / line_bytes,
+            rates.remote_ratio(local_bytes_per_sec, remote_bytes_per_sec),
+            total_bytes_per_sec,
         )
 
     def _groups(self) -> tuple[list[str], dict[str, frozenset[int]]]:
