@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core import counter_roles
+from nova_numa_pmc.core import counter_roles, pressure
 from nova_numa_pmc.core.rates import CounterDelta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.host.perf import events
@@ -197,5 +197,5 @@ def amount(row: PerfStatLine, role: str) -> CounterDelta | None:
     """Return a row's delta, with amounts of data in bytes; None if unknown."""
     if row.delta is None or role not in counter_roles.UNCORE_ROLES:
         return row.delta
-    scale = _UNIT_BYTES.get(row.unit, 64 if not row.unit else None)
+    scale = _UNIT_BYTES.get(row.unit, pressure.LINE_BYTES if not row.unit else None)
     return None if scale is None else row.delta._replace(value=row.delta.value * scale)

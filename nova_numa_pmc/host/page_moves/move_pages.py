@@ -100,8 +100,8 @@ def touch(pid: int, addresses: array[int], cpus: Set[int] = frozenset()) -> None
         for first in range(0, len(addresses), _TOUCH_PAGES_MAX):
             batch = addresses[first : first + _TOUCH_PAGES_MAX]
             buffer = ctypes.create_string_buffer(len(batch))
-            local = _Range(ctypes.addressof(buffer), len(batch))
-            remote = (_Range * len(batch))(*(_Range(address, 1) for address in batch))
+            local = _Iovec(ctypes.addressof(buffer), len(batch))
+            remote = (_Iovec * len(batch))(*(_Iovec(address, 1) for address in batch))
             read_memory(pid, ctypes.byref(local), 1, remote, len(batch), 0)
 
 
@@ -122,17 +122,17 @@ def _running_on(cpus: Set[int]) -> Iterator[None]:
 
 @functools.cache
 def _process_vm_readv() -> Callable[..., int]:
-    vector = ctypes.POINTER(_Range)
+    vector = ctypes.POINTER(_Iovec)
     function = ctypes.CDLL(None).process_vm_readv
     function.argtypes = (_INT, vector, ctypes.c_ulong, vector, ctypes.c_ulong, ctypes.c_ulong)
     function.restype = ctypes.c_ssize_t
     return function
 
 
-class _Range(ctypes.Structure):
+class _Iovec(ctypes.Structure):
     """``struct iovec``."""
 
-    _fields_ = (('base', _POINTER), ('bytes', ctypes.c_size_t))
+    _fields_ = (('iov_base', _POINTER), ('iov_len', ctypes.c_size_t))
 
 
 def _call(
