@@ -27,7 +27,7 @@ PURE = {
 #: Modules of the package that the core may import; the same rule applies to them.
 BELOW_CORE = ('model', 'sample_records', 'record', 'exceptions', 'cpulist', 'json_values')
 #: Each of these multiplies the hook's process time; `make bench-hook` measures it.
-DEAR = {
+SLOW_TO_IMPORT = {
     'argparse',
     'collections',
     'dataclasses',
@@ -136,7 +136,7 @@ class ImportTest(unittest.TestCase):
             stdin=subprocess.DEVNULL,
         )
         self.assertEqual('', done.stderr)
-        self.assertEqual(set(), DEAR & set(done.stdout.split()))
+        self.assertEqual(set(), SLOW_TO_IMPORT & set(done.stdout.split()))
 
     def test_the_oldest_python_imports_what_runs_on_hosts(self):
         """If a library is missing, a module is compiled, and run as far as its import."""

@@ -172,7 +172,7 @@ class ProblemTest(AgentCase):
         self.tick(agent, 15)
         self.assertEqual(1015.0, self.read_publication().taken_s)
 
-    def test_a_held_lock_delays_the_books_and_nothing_else(self):
+    def test_a_held_lock_delays_the_update_of_promises_only(self):
         agent = self.open_agent()
         self.promise(1, 0)
         self.launch(1)
@@ -187,7 +187,7 @@ class ProblemTest(AgentCase):
         self.assertEqual({}, self.promises())
 
 
-class BookkeepingTest(AgentCase):
+class PromisesTest(AgentCase):
     def test_promises_follow_the_guests(self):
         agent = self.open_agent()
         self.promise(1, 0)
