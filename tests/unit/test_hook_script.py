@@ -222,7 +222,7 @@ class HookScriptTest(unittest.TestCase):
         self.host.configure('[hook]\nstrict = true\n')
         self.assert_lives(self.script((b'/usr/bin/python3', b'/nonexistent/python3')))
 
-    def test_the_selftest_tells_nodes_and_guests_and_writes_nothing(self):
+    def test_the_selftest_reports_nodes_and_guests_and_writes_nothing(self):
         path = self.script()
         done = hook_script.run_script(path, '-', 'selftest', b'')
         self.assertEqual(0, done.returncode)

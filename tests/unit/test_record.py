@@ -70,7 +70,7 @@ class RecordTest(unittest.TestCase):
         self.assertEqual((1, 0, None), point)
         self.assertRaises(TypeError, point._replace, w=1)
 
-    def test_a_record_tells_its_fields_and_defaults_by_name(self):
+    def test_a_record_shows_its_fields_and_defaults_by_name(self):
         self.assertEqual(('x', 'y', 'z'), Point._fields)
         self.assertEqual({'y': 0, 'z': None}, Point._field_defaults)
         self.assertEqual({'x': 1, 'y': 0, 'z': None}, Point(1)._asdict())

@@ -15,7 +15,7 @@ from tests.fixtures import domains, fake_host
 
 
 class PublishTest(AgentCase):
-    def test_the_publication_tells_load_promises_and_when(self):
+    def test_the_publication_contains_load_promises_and_time(self):
         agent = self.open_agent()
         for number in (1, 2):
             self.launch(number)
@@ -58,7 +58,7 @@ class PublishTest(AgentCase):
         self.assertGreater(history.cores_per_vcpu_sum, 0)
         self.assertEqual(history, pool_loads.read(self.directory).history)
 
-    def test_the_publication_tells_bandwidth_by_node(self):
+    def test_the_publication_contains_bandwidth_by_node(self):
         agent = self.open_agent()
         self.host.set_l3_domains({cpu: cpu // 4 for cpu in range(8)})
         self.launch(1)

@@ -90,7 +90,7 @@ class PublishTest(RememberingCase):
         self.tick(self.agent, 5)
         self.assertEqual(([0.0, 1.0], [0.0, 0.0]), self.demand())
 
-    def test_status_and_once_tell_lasting_and_measured_demand(self):
+    def test_status_and_once_show_lasting_and_measured_demand(self):
         self.start(1)
         self.minutes(30, {1: (2.0, 0)})
         self.minutes(1, {1: (0.0, 0)})

@@ -34,7 +34,7 @@ class RebalancingTest(RebalancingCase):
             self.assertIsNone(agent.step())
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
-    def test_a_dry_run_tells_a_plan_once_and_moves_no_guest(self):
+    def test_a_dry_run_logs_a_plan_once_and_moves_no_guest(self):
         agent = self.open_agent(agent_conf.DRY_RUN)
         with self.assertLogs(LOG, 'INFO') as logs:
             for at_s in range(0, 60, 5):

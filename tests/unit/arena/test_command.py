@@ -186,7 +186,7 @@ class SweepTest(unittest.TestCase):
         self.assertEqual(1.0, results['known 0%']['unknown'])
         self.assertLess(0, results['known 50%']['to_stock_1'])
 
-    def test_sensitivity_tells_its_seven_variations(self):
+    def test_sensitivity_reports_its_seven_variations(self):
         with unittest.mock.patch.object(subject, 'QUICK', (10, 900, 900)):
             args = '--seeds', '1', '--sensitivity', '--cells', 'generations'
             results = json.loads(last_line(*args))['sensitivity']
@@ -194,7 +194,7 @@ class SweepTest(unittest.TestCase):
         self.assertTrue(results['as it is']['order_kept_second'])
         self.assertNotEqual(results['want 0.5']['to_stock_1'], results['want 1.5']['to_stock_1'])
 
-    def test_a_sweep_tells_what_is_due_to_unknown_hosts(self):
+    def test_a_sweep_shows_what_is_due_to_unknown_hosts(self):
         run = {'numa-pressure': {'boots': [30, 30], 'below': [100, 300]}}
         table = statistics.Table({('c known 50%', 1): run})
         self.assertEqual({'unknown': 2.0, 'known': 0.667}, sweeps.due(table, 'numa-pressure'))
@@ -230,7 +230,7 @@ class FitsTest(unittest.TestCase):
         draws = np.random.default_rng(1).poisson(5, 20000)
         self.assertAlmostEqual(1.0, fits.arrivals(draws)['variance / mean'], places=1)
 
-    def test_fits_tell_sizes_batches_and_lifetimes(self):
+    def test_fits_contain_sizes_batches_and_lifetimes(self):
         files = {
             'flav_map.txt': '1,2 a\n4,8 b\n',
             'v1.train.txt': '300 a,|,b,b,b,|,\n600 a,|,\n',

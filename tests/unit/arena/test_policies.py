@@ -340,7 +340,7 @@ class OursTest(unittest.TestCase):
 
 
 class RegistryTest(unittest.TestCase):
-    def test_each_policy_tells_its_source_formula_and_deviations_in_thirty_lines(self):
+    def test_each_policy_names_its_source_formula_and_deviations_in_thirty_lines(self):
         for name, policy in subject.POLICIES.items():
             with self.subTest(name):
                 text = inspect.getdoc(policy.function)

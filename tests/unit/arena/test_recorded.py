@@ -72,7 +72,7 @@ class RecordedTest(unittest.TestCase):
             self.assertTrue(str(caught.exception).startswith(f'{self.path}{line}: '))
             self.assertIn(message, str(caught.exception))
 
-    def test_the_command_tells_errors_in_a_recording(self):
+    def test_the_command_reports_errors_in_a_recording(self):
         with contextlib.redirect_stderr(io.StringIO()) as text, self.assertRaises(SystemExit):
             command.arguments(['--trace', self.path])
         self.assertIn(self.path, text.getvalue())

@@ -53,7 +53,7 @@ class CommandTest(unittest.TestCase):
         self.assertEqual(bool(outside), bool(code))
         self.assertEqual(p.digest(), last['parameters'])
 
-    def test_the_exit_code_tells_whether_all_are_within(self):
+    def test_the_exit_code_shows_whether_all_are_within(self):
         for within in (True, False):
             row = subject.Row('x', 'y', 1.0, 1.0 if within else 2.0, 0.5)
             with (

@@ -54,7 +54,7 @@ class InterpreterTest(unittest.TestCase):
         os.chmod(path, 0o755)
         return path
 
-    def test_the_interpreter_tells_whether_its_nova_has_the_shim(self):
+    def test_the_interpreter_reports_whether_its_nova_has_the_shim(self):
         site = os.path.join(self.root, 'site')
         for name in (
             'nova/__init__',
@@ -101,7 +101,7 @@ class InterpreterTest(unittest.TestCase):
             (answer.monitors, answer.shim),
         )
 
-    def test_an_interpreter_without_nova_tells_nothing_and_no_problem(self):
+    def test_an_interpreter_without_nova_reports_nothing_and_no_problem(self):
         answer = interpreter.query(self.fake_python('exec %s -I -S "$@"\n' % sys.executable))
         self.assertEqual(
             ('', (), (), None, None),

@@ -126,7 +126,7 @@ class RoundTripTest(unittest.TestCase):
             )
             self.assertEqual(linked.view, metrics_decoder.decode(metric_list(linked)).view)
 
-    def test_the_metrics_tell_which_instances_were_counted(self):
+    def test_the_metrics_show_which_instances_were_counted(self):
         uuids = '0fa1-x', '2b00-x', 'ffff-x'
         decoded = metrics_decoder.decode(
             metric_list(
@@ -142,7 +142,7 @@ class RoundTripTest(unittest.TestCase):
         ):
             self.assertEqual((left, 3), decoded.count_departed(there))
 
-    def test_metrics_tell_that_no_guest_was_counted_from_unknown(self):
+    def test_metrics_show_whether_no_guest_was_counted_or_it_is_unknown(self):
         decoded = metrics_decoder.decode(
             metric_list(self.published, counted=metrics_encoder.NovaCounts(()), sent_s=1.0)
         )

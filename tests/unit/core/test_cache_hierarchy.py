@@ -179,7 +179,7 @@ class LabelTest(unittest.TestCase):
             self.assertEqual(tuple(range(len(distances))), domains)
 
     @given(squares, st.data())
-    def test_a_threshold_tells_all_domains_or_none(self, distances, data):
+    def test_a_threshold_shows_all_domains_or_none(self, distances, data):
         drawn = memory_domains.domains_from_labels(
             data.draw(
                 st.lists(st.integers(0, 3), min_size=len(distances), max_size=len(distances))

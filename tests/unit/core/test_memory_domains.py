@@ -76,7 +76,7 @@ class LabelTest(unittest.TestCase):
             self.assertEqual(tuple(map(labels.index, labels)), domains)
 
     @given(hosts(), st.integers(0, 40))
-    def test_a_threshold_tells_the_domains_that_it_made(self, view, threshold):
+    def test_a_threshold_shows_the_domains_that_it_made(self, view, threshold):
         view = view._replace(
             domains=memory_domains.domains_from_distances(view.distances, threshold)
         )
@@ -84,7 +84,7 @@ class LabelTest(unittest.TestCase):
         self.assertTrue(all_said)
         self.assertEqual(view.domains, memory_domains.domains_from_distances(view.distances, used))
 
-    def test_domains_that_no_distance_tells_are_kept_apart(self):
+    def test_domains_that_no_distance_shows_are_kept_apart(self):
         view = model.HostView(tuple(map(node_view, range(4))), PAIRS, domains=(0, 1, 0, 1))
         used, all_said = memory_domains.threshold(view)
         self.assertFalse(all_said)

@@ -100,7 +100,7 @@ class TestAttribute(unittest.TestCase):
         lines_per_sec = pressure.attribute_accesses((5, 6), (10, 20), (), (None, None))
         self.assertEqual(((5.0, 10.0), (20.0, 6.0)), lines_per_sec)
 
-    def test_a_guests_pages_tell_where_its_remote_accesses_go(self):
+    def test_a_guests_pages_show_where_its_remote_accesses_go(self):
         # All remote accesses of node 0 are those of one guest: a quarter of its pages elsewhere is
         # on node 1, the rest is on node 2.
         lines_per_sec = pressure.attribute_accesses(
@@ -108,7 +108,7 @@ class TestAttribute(unittest.TestCase):
         )
         self.assertEqual((0.0, 25.0, 75.0), lines_per_sec[0])
 
-    def test_traffic_of_controllers_corrects_what_pages_tell(self):
+    def test_traffic_of_controllers_corrects_what_pages_show(self):
         # Pages imply an even division; according to the controllers, node 2 served three times as
         # much.
         lines_per_sec = pressure.attribute_accesses(
@@ -117,7 +117,7 @@ class TestAttribute(unittest.TestCase):
         for seen, fitted in zip((0.0, 25.0, 75.0), lines_per_sec[0]):
             self.assertAlmostEqual(seen, fitted)
 
-    def test_traffic_that_does_not_fit_stays_where_pages_tell(self):
+    def test_traffic_that_does_not_fit_stays_where_pages_are(self):
         # The guest has no page on node 1, although that node served half of the traffic.
         lines_per_sec = pressure.attribute_accesses(
             (0, 0, 0), (100, 0, 0), [((100, 0, 0), (0, 0, 40))], (0, 50, 50)

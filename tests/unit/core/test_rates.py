@@ -69,7 +69,7 @@ class TestDifference(unittest.TestCase):
 
 
 class TestSums(unittest.TestCase):
-    def test_the_least_seen_part_tells_how_sure_a_sum_is(self):
+    def test_the_least_seen_part_shows_how_sure_a_sum_is(self):
         self.assertEqual(
             CounterDelta(5.0, 0.5), rates.add([CounterDelta(2.0, 0.5), CounterDelta(3.0, 1.0)])
         )

@@ -12,6 +12,7 @@ from tests.unit.docs.glossary import TESTS, TOP
 PATTERNS = (
     (r'(?<!_there)_(is|are|was|were)_no_', 'is_not_a, are_not, does_not'),
     (r'_told(?!_apart)', 'logged, reported, shown, raised'),
+    (r'_tells?(_|$)(?!.*apart)', 'reports, shows, contains, names, logs'),
     (r'^test_it_', 'the subject'),
     (r'^test(_[^_]+){1,2}$', 'a sentence with a subject'),
 )
@@ -68,6 +69,9 @@ class NamesTest(unittest.TestCase):
             ('test_without_a_file_there_is_no_override', 0),
             ('test_a_socket_that_cannot_be_removed_is_told', 1),
             ('test_many_fields_of_a_record_are_told_apart', 0),
+            ('test_the_page_tells_what_was_found', 1),
+            ('test_the_page_names_what_two_sources_tell', 1),
+            ('test_a_table_that_tells_sockets_apart_stays', 0),
             ('test_it_spans', 2),
             ('test_spans', 1),
             ('test_a_guest_larger_than_a_node_spans_two', 0),

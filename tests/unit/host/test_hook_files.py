@@ -89,7 +89,7 @@ class HookFilesTest(unittest.TestCase):
         self.assertEqual([], hook_files.remove(self.root))
         self.assertEqual(FORMER, read(self.main))
 
-    def test_inspect_tells_whether_our_hook_is_there_and_current(self):
+    def test_inspect_reports_whether_our_hook_is_there_and_current(self):
         status = hook_files.inspect(self.root, self.script)
         self.assertFalse(status.present or status.executable or status.current)
         hook_files.install(self.root, self.script)

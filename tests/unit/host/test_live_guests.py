@@ -60,7 +60,7 @@ class LiveGuestsTest(unittest.TestCase):
             self.assertEqual(2, self.read().vcpus)
         self.assertEqual([NAME], self.asked)
 
-    def test_libvirt_tells_the_guest_and_the_file_its_process_and_state(self):
+    def test_libvirt_reports_the_guest_and_the_file_its_process_and_state(self):
         self.tell(vcpus=4, extra=PIN)
         guest = self.read()
         self.assertEqual(

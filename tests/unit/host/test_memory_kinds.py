@@ -67,7 +67,7 @@ class NodeMemoryTest(unittest.TestCase):
         self.assertEqual([HOST_MEMORY] * 3 + [SLOW_MEMORY], self.kinds())
         self.assertEqual('memory_tier22', self.sources()[3])
 
-    def test_tiers_without_a_node_with_cpus_tell_nothing(self):
+    def test_tiers_without_a_node_with_cpus_show_nothing(self):
         sysfs.write_memory_tier(self.root, 22, '2-3')
         self.assertEqual([HOST_MEMORY] * 4, self.kinds())
 
@@ -77,7 +77,7 @@ class NodeMemoryTest(unittest.TestCase):
         sysfs.mark_device_memory(self.root, [2, 3])
         self.assertEqual([HOST_MEMORY] * 2 + [SLOW_MEMORY, DEVICE_MEMORY], self.kinds())
 
-    def test_the_driver_is_not_asked_where_dax_or_tiers_tell(self):
+    def test_the_driver_is_not_asked_where_dax_or_tiers_show_the_kind(self):
         sysfs.mark_device_memory(self.root, [2, 3])
         sysfs.add_kmem_device(self.root, 'dax0.0', 2)
         sysfs.write_memory_tier(self.root, 4, '0-1')
@@ -90,7 +90,7 @@ class NodeMemoryTest(unittest.TestCase):
             [], [call.args[1] for call in read.call_args_list if 'numa_status' in call.args[1]]
         )
 
-    def test_the_driver_is_not_asked_where_acpi_tells(self):
+    def test_the_driver_is_not_asked_where_acpi_shows_the_kind(self):
         sysfs.write_initiators(self.root, 2, (2,), '2-3')
         sysfs.write_initiators(self.root, 3, (3,), '2-3')
         sysfs.mark_device_memory(self.root, [2, 3])

@@ -218,7 +218,7 @@ class ReadTest(TreeTest):
             2 * GIB, host_view.capacity_bytes(node, model.PlacementOptions(reserve_bytes=0))
         )
 
-    def test_pools_that_no_node_tells_of_are_divided_over_those_with_memory(self):
+    def test_pools_that_no_node_reports_are_divided_over_those_with_memory(self):
         build_sysfs(
             self.root,
             [

@@ -232,7 +232,7 @@ class ComparingTest(unittest.TestCase):
         (without,), (with_guest,) = losses(nodes, vcpus=0), losses(nodes, vcpus=4)
         self.assertAlmostEqual(without.cpu_ratio + 0.2, with_guest.cpu_ratio)  # two of ten cores
 
-    def test_hosts_without_traffic_tell_nothing_of_a_guests_lines(self):
+    def test_hosts_without_traffic_show_nothing_of_a_guests_lines(self):
         # As if no host had measured any, not as if guests used no memory.
         idle = [nova_host(*(node(at, 0.3, rate=0) for at in range(2))) for _ in range(3)]
         busy = nova_host(*(node(at, 0.3, rate=4) for at in range(2)))

@@ -108,7 +108,7 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(['known', 'none'], order(judge([crowded, rows[0]])))
         self.assertEqual(['known'], order(judge(rows, refuse_unknown=True)))
 
-    def test_a_host_without_metrics_has_the_memory_that_its_row_tells(self):
+    def test_a_host_without_metrics_has_the_memory_that_its_row_shows(self):
         sizes = {'metrics': '[]', 'memory_mb': 16384}
         rows = [
             compute_node_row('full', memory_mb_used=15360, **sizes),

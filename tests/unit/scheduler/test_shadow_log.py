@@ -27,7 +27,7 @@ class SummedTest(unittest.TestCase):
         self.assertEqual((1, 0.8, 0.2), tuple(totals.later[3600]))
         self.assertEqual((1, 0.7, 0.3), tuple(totals.later[86400]))
 
-    def test_a_line_much_later_tells_nothing_of_an_hour(self):
+    def test_a_line_much_later_shows_nothing_of_an_hour(self):
         totals = summed(log_line(0.0, a=0.9, b=0.1), log_line(3600.0 * 1.6, b=0.2, a=0.8))
         self.assertEqual({}, totals.later)
 

@@ -51,7 +51,7 @@ RUNS = [
 
 
 class PageTest(unittest.TestCase):
-    def test_the_page_tells_phases_and_events_as_text(self):
+    def test_the_page_shows_phases_and_events_as_text(self):
         text = report.page(RUNS)
         self.assertIn('&lt;move&gt;', text)
         self.assertNotIn('<move>', text)

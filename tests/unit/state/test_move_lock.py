@@ -47,7 +47,7 @@ class MoveLockTest(unittest.TestCase):
                 self.lock().take()
             first.release()
 
-    def test_the_agent_tells_once_that_it_waits_and_once_that_it_goes_on(self):
+    def test_the_agent_logs_once_that_it_waits_and_once_that_it_goes_on(self):
         ours, command = move_lock.AgentMoveLock(self.directory, LOG), self.lock()
         self.addCleanup(ours.release)
         command.take()

@@ -66,7 +66,7 @@ class CodecTest(unittest.TestCase):
         published = PUBLISHED._replace(history=model.DemandHistory(37, 12.34))
         self.assertEqual(published, pool_loads.decode(pool_loads.encode(published)))
 
-    def test_an_older_writer_tells_of_nothing_stolen(self):
+    def test_a_file_of_an_older_writer_contains_no_stolen_cores(self):
         data = (
             pool_loads.encode(PUBLISHED)
             .replace(b'\t1.2\t', b'\t1.0\t')

@@ -23,7 +23,7 @@ from tests.fixtures.services import add_process
 
 
 class PlanTest(OperatingCase):
-    def test_plan_tells_what_would_pay_and_writes_nothing(self):
+    def test_plan_shows_what_would_pay_and_writes_nothing(self):
         before = self.places()
         code, out, _ = self.run_command('plan')
         self.assertEqual(exits.NOT_MADE, code)

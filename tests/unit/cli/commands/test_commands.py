@@ -79,7 +79,7 @@ class UnpinTest(OperatingCase):
                     self.commands,
                 )
 
-    def test_unpin_tells_libvirts_refusal(self):
+    def test_unpin_reports_libvirts_refusal(self):
         self.pin()
         self.fails = True
         with self.assertRaisesRegex(NumaPmcError, 'emulatorpin .* --live: error: no'):
@@ -303,7 +303,7 @@ class PauseTest(OperatingCase):
 
 
 class StatusTest(OperatingCase):
-    def test_status_without_an_agent_tells_what_is_held(self):
+    def test_status_without_an_agent_shows_what_is_held(self):
         self.tick(self.open_agent(agent_conf.OFF, publish=False), 0)
         code, out, _ = self.run_command('status')
         self.assertEqual(exits.OK, code)
@@ -314,12 +314,12 @@ class StatusTest(OperatingCase):
         self.assertEqual([[0]] * 3, [guest['held_nodes'] for guest in answer['guests']])
         self.assertEqual([1.0] * 3, [guest['home_ratio'] for guest in answer['guests']])
 
-    def test_status_tells_which_cpus_plain_guests_may_use(self):
+    def test_status_shows_which_cpus_plain_guests_may_use(self):
         self.assertIn('floating pool: CPUs 0-7, all that are', self.run_command('status')[1])
         self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-1,4-5\n')
         self.assertIn('floating pool: CPUs 0-1,4-5, from nova.conf', self.run_command('status')[1])
 
-    def test_status_tells_the_memory_of_a_guest_on_huge_pages(self):
+    def test_status_shows_the_memory_of_a_guest_on_huge_pages(self):
         backing = (
             "<memoryBacking><hugepages><page size='2048' unit='KiB'/></hugepages></memoryBacking>"
         )
@@ -337,7 +337,7 @@ class StatusTest(OperatingCase):
         )
         self.assertEqual(({'0': 15 << 20, '1': 10 << 20}, 0.6), shown())
 
-    def test_status_tells_by_what_the_agent_knows_guests(self):
+    def test_status_shows_how_the_agent_learns_of_guests(self):
         view = model.HostView((model.NodeView(0, 4.0, 4, 1 << 30, 0),), ())
         for age_s, shown in ((0.0, True), (1000.0, False)):
             publication.write(
@@ -357,7 +357,7 @@ class StatusTest(OperatingCase):
             )
             self.assertEqual(shown, bool(self.run_json('status')[1]['agent']['guests_by']))
 
-    def test_status_tells_of_memory_that_is_not_for_guests(self):
+    def test_status_reports_memory_that_is_not_for_guests(self):
         self.host.write(
             'etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\ndevice_memory_nodes = 2\n'
         )
@@ -382,7 +382,7 @@ class StatusTest(OperatingCase):
         self.assertGreater(answer['nodes'][0]['pressure'], 1)
         self.assertEqual(0, answer['nodes'][1]['demand_cores'])
 
-    def test_status_tells_what_guests_have_wanted(self):
+    def test_status_shows_what_guests_have_wanted(self):
         agent = self.open_agent(agent_conf.OFF)
         for at_s in (0, 60, 120, 180):
             self.load_node_0(at_s)
@@ -397,7 +397,7 @@ class StatusTest(OperatingCase):
             self.assertAlmostEqual(wanted, demand['p95'], delta=0.1 * wanted)
         self.assertIn('%.1f/' % wanted, out)
 
-    def test_status_tells_of_a_damaged_demand_file(self):
+    def test_status_reports_a_damaged_demand_file(self):
         os.makedirs(os.path.join(self.root, 'var/lib/nova-numa-pmc'), exist_ok=True)
         with open(os.path.join(self.root, 'var/lib/nova-numa-pmc/demand'), 'w') as file:
             file.write('{')
@@ -412,7 +412,7 @@ class StatusTest(OperatingCase):
         self.assertIn('moved by apply', why[fake_host.name_of(number)])
         self.assertIn('waiting for CPUs', why[fake_host.name_of(number)])
 
-    def test_status_tells_of_the_move_and_not_of_changes_that_kept_the_place(self):
+    def test_status_shows_the_move_and_not_changes_that_kept_the_place(self):
         place = history.place_of(self.promises()[fake_host.uuid_of(1)])
         part = history.HistoryPart(fake_host.uuid_of(1), 'g', START_NS, place, place)
         for number in (1, 2):
@@ -462,7 +462,7 @@ class StatusTest(OperatingCase):
         absent = [override['uuid'] for override in self.run_json('status')[1]['not_running']]
         self.assertEqual([fake_host.uuid_of(number) for number in (2, 9)], absent)
 
-    def test_status_tells_why_a_running_agent_has_published_nothing(self):
+    def test_status_shows_why_a_running_agent_has_published_nothing(self):
         self.host.write('proc/77/cmdline', 'nova-numa-agent\0')
         for conf, text in (
             ('', 'measures it): the agent has published nothing yet\n'),
@@ -472,7 +472,7 @@ class StatusTest(OperatingCase):
                 self.host.configure(conf)
                 self.assertIn(text, self.run_command('status')[1])
 
-    def test_status_tells_where_it_has_read_whether_the_agent_moves_guests(self):
+    def test_status_names_where_it_has_read_whether_the_agent_moves_guests(self):
         self.host.write('proc/77/cmdline', 'nova-numa-agent\0')
         self.host.configure('[agent]\nrebalance = dry-run\n')
         self.assertIn(
@@ -480,7 +480,7 @@ class StatusTest(OperatingCase):
             self.run_command('status')[1],
         )
 
-    def test_status_tells_what_the_operator_said_of_guests(self):
+    def test_status_shows_what_the_operator_said_of_guests(self):
         self.run_command('pin', fake_host.name_of(1))
         self.assertIn('pinned by the operator', self.run_command('status')[1])
 

@@ -51,7 +51,7 @@ class ExplainTest(unittest.TestCase):
         )
         return self.host.path('flavor.json')
 
-    def test_explain_of_a_size_tells_decision_nodes_and_places(self):
+    def test_explain_of_a_size_shows_decision_nodes_and_places(self):
         code, answer = self.call('--vcpus', '2', '--memory', '1G')
         self.assertEqual(0, code)
         self.assertEqual([0], answer['decision']['cpu_nodes'])
@@ -84,7 +84,7 @@ class ExplainTest(unittest.TestCase):
         _, answer = self.call('--flavor', path, '--vcpus', '6', '--spec', 'numa_pmc:policy=spread')
         self.assertEqual([0, 1], answer['decision']['cpu_nodes'])
 
-    def test_explain_tells_of_flavors_that_nova_pins(self):
+    def test_explain_reports_flavors_that_nova_pins(self):
         _, answer = self.call('--vcpus', '2', '--memory', '512', '--spec', 'hw:numa_nodes=2')
         self.assertEqual(['hw:numa_nodes'], answer['guest']['placed_by'])
         self.assertIn('placed by others', answer['decision']['why'])
@@ -121,7 +121,7 @@ class ExplainTest(unittest.TestCase):
         self.assertIn('node  cores', out)
         self.assertIn('place  CPUs', out)
 
-    def test_explain_tells_of_memory_that_is_not_for_guests(self):
+    def test_explain_reports_memory_that_is_not_for_guests(self):
         sysfs.build_sysfs(
             self.root,
             [sysfs.FakeNode(0, '0-3'), sysfs.FakeNode(1, '4-7'), sysfs.FakeNode(2, '', 96 * GIB)],

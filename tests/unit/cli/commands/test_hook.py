@@ -80,7 +80,7 @@ class HookCommandTest(unittest.TestCase):
         os.chmod(self.ours, 0o644)
         self.assertIn('not executable', self.problems()[1])
 
-    def test_status_tells_of_a_daemon_older_than_the_hook(self):
+    def test_status_reports_a_daemon_older_than_the_hook(self):
         self.daemon()
         self.call('install')
         code, problems = self.problems()
@@ -147,7 +147,7 @@ class HookCommandTest(unittest.TestCase):
         codes = [problem['code'] for problem in self.call('status')[1]['problems']]
         self.assertEqual(['hook-in-container'], codes)
 
-    def test_status_tells_of_a_record_that_cannot_be_read(self):
+    def test_status_reports_a_record_that_cannot_be_read(self):
         self.call('install')
         os.mkdir(self.host.path('run/nova-numa-pmc'))
         self.host.write('run/nova-numa-pmc/promises', 'garbage')

@@ -95,13 +95,13 @@ class TestTop(Viewing):
             [uuid], [g.uuid for g in live.select_guests(samples.sample(), [uuid]).guests]
         )
 
-    def test_top_tells_of_a_guest_that_is_not_running(self):
+    def test_top_reports_a_guest_that_is_not_running(self):
         self.record(samples.sample(BASE_S))
         code, text, err = self.top('--guest', 'instance-00000002', '--guest', 'no-such')
         self.assertEqual((0, "problem: no guest 'no-such' is running\n"), (code, err))
         self.assertIn('instance-00000002', text)
 
-    def test_top_tells_a_problem_once(self):
+    def test_top_reports_a_problem_once(self):
         no_pmu = 'no PMU: load the driver\x1b[2J'
         self.record(*(samples.sample(BASE_S + at, problems=(no_pmu,)) for at in range(3)))
         _code, text, err = self.top()
@@ -344,7 +344,7 @@ class TestReport(Viewing):
             with self.assertRaisesRegex(NumaPmcError, 'contains no samples yet'):
                 self.run_command(report, self.path + '0', *arguments)
 
-    def test_report_tells_of_sources_that_changed(self):
+    def test_report_shows_that_sources_changed(self):
         self.record_more = recording.RecordingWriter(self.path + '2', 1 << 20, 2)
         self.addCleanup(self.record_more.close)
         for at, source in enumerate(('guests by thread', 'page residency')):
@@ -354,7 +354,7 @@ class TestReport(Viewing):
         )
         self.assertIn('cannot be compared', text)
 
-    def test_report_tells_of_damage_and_reports_the_rest(self):
+    def test_report_names_the_damage_and_reports_the_rest(self):
         with open(self.path, 'r+b') as file:
             file.seek(20)
             file.write(b'damage')

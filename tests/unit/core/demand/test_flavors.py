@@ -42,7 +42,7 @@ class FlavorTest(unittest.TestCase):
             self.assertEqual((3, 2.25), subject.of_flavor(histories, flavor)[:2])
         self.assertEqual(model.DemandHistory(3, 2.25), subject.of_all_guests(histories))
 
-    def test_a_booting_guest_tells_nothing_of_its_flavor(self):
+    def test_a_booting_guest_shows_nothing_of_its_flavor(self):
         histories = self.histories_of((4.0, 299.0, {}))
         self.assertEqual(
             model.DemandHistory(),
@@ -50,7 +50,7 @@ class FlavorTest(unittest.TestCase):
         )
         self.assertEqual(model.DemandHistory(), subject.of_all_guests(histories))
 
-    def test_a_guest_on_cpus_of_its_own_tells_nothing_of_those_that_share(self):
+    def test_a_guest_on_cpus_of_its_own_shows_nothing_of_those_that_share(self):
         uuid = samples.guest_sample(1).uuid
         apart = {uuid: model.Promise(uuid, 'g1', (0,), (0,), 0, 1 << 30, started=True)}
         self.assertEqual(
@@ -72,7 +72,7 @@ class FlavorTest(unittest.TestCase):
         histories.flavors.update({'m1': (2.5, 1.0), None: (2.5, 1.0)})
         self.assertEqual((3.5, 1.5), subject.of_flavor(histories, 'm1')[:2])
 
-    def test_one_host_tells_of_a_bounded_number_of_guests(self):
+    def test_one_host_reports_a_bounded_number_of_guests(self):
         histories = Histories()
         histories.flavors[None] = (50, 20.0)
         for number in range(1, 31):

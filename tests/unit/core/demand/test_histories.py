@@ -264,14 +264,14 @@ class FormatTest(unittest.TestCase):
                 self.assertAlmostEqual(2.0, again.demand.day.mean)
                 self.assertEqual(0.5, again.cores_per_vcpu)
 
-    def test_a_guest_without_any_measurement_in_the_file_tells_nothing(self):
+    def test_a_guest_without_any_measurement_in_the_file_shows_nothing(self):
         data = self.whole()
         data['guests'][GUEST]['demand'] = [[], []]
         histories_ = history_format.from_data(data)
         self.assertIsNone(histories_.guests[GUEST].cores_per_vcpu)
         self.assertEqual({'m9': (3, 1.5)}, flavors.sums_by_flavor(histories_))
 
-    def test_a_flavor_that_no_guest_tells_of_is_left_out(self):
+    def test_a_flavor_that_no_guest_has_shown_is_left_out(self):
         data = self.whole()
         data['flavors'] = [['m8', 0, 1.5], ['m9', 3, 1.5]]
         self.assertEqual({'m9': (3, 1.5)}, history_format.from_data(data).flavors)

@@ -413,7 +413,7 @@ HOST = st.tuples(
 
 
 class DemandSumTest(unittest.TestCase):
-    def test_the_day_counts_where_minutes_tell_nothing_of_a_guest(self):
+    def test_the_day_counts_where_minutes_show_nothing_of_a_guest(self):
         series = Series(1.0)
         series.day.add(2.0, 1.0, 1)
         total = subject.DemandSum()

@@ -402,7 +402,7 @@ class PromiseTest(unittest.TestCase):
 
 
 class ExplainTest(unittest.TestCase):
-    def test_explain_tells_the_place_its_pressure_and_the_other_node(self):
+    def test_explain_shows_the_place_its_pressure_and_the_other_node(self):
         placed = place(view_of_nodes(node_view(0, vcpus=4), node_view(1)), memory=2 * GIB)
         self.assertEqual(
             'node 1: fits on one node; pressure 0.12, 25 % of memory promised; '
@@ -410,7 +410,7 @@ class ExplainTest(unittest.TestCase):
             explain.explain(placed),
         )
 
-    def test_explain_tells_why_nothing_fits(self):
+    def test_explain_shows_why_nothing_fits(self):
         text = explain.explain(place(view_of_nodes(node_view(0)), memory=9 * GIB))
         self.assertIn('memory does not fit: only CPUs are placed', text)
         self.assertNotIn('promised', text)
@@ -418,7 +418,7 @@ class ExplainTest(unittest.TestCase):
             'no single node has room for 1 vCPUs and 9216 MiB: at most 4 CPUs and 8192 MiB', text
         )
 
-    def test_explain_tells_that_a_guest_spans_nodes_for_its_bandwidth(self):
+    def test_explain_shows_that_a_guest_spans_nodes_for_its_bandwidth(self):
         nodes = [
             node_view(at, bandwidth_bytes_per_sec=0, bandwidth_max_bytes_per_sec=100 * MB)
             for at in range(2)

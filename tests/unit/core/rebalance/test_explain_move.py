@@ -16,7 +16,7 @@ def explained(host, ticks=20, **options):
 
 
 class ExplainTest(unittest.TestCase):
-    def test_explain_tells_what_a_move_gains_costs_and_lost_so_far(self):
+    def test_explain_shows_what_a_move_gains_costs_and_lost_so_far(self):
         host = ConstantHost(
             (12, 12),
             (64 * GIB,) * 2,

@@ -56,7 +56,7 @@ class KernelTest(unittest.TestCase):
         with self.assertRaises(GuestGone):
             move_pages.locate(self.child.pid, self.pages)
 
-    def test_each_way_to_the_system_call_tells_the_same(self):
+    def test_each_way_to_the_system_call_reports_the_same(self):
         expected = list(self.nodes())
         handle = types.SimpleNamespace()
         try:

@@ -129,7 +129,7 @@ class TestTable(unittest.TestCase):
         [local] = self.of('neoverse-v2', 'local_dram')
         self.assertEqual('remote_dram', local.minus)
 
-    def test_steppings_tell_skylake_from_cascade_lake(self):
+    def test_steppings_tell_skylake_and_cascade_lake_apart(self):
         self.assertEqual('skylake-sp', events.find_row('GenuineIntel-6-55-4').key)
         self.assertEqual('cascadelake-sp', events.find_row('GenuineIntel-6-55-6').key)
 
@@ -193,7 +193,7 @@ class TestAgainstLibpfm(unittest.TestCase):
         for name in ('skx::NONSENSE', '', 'nope::CYCLES', '::', 'skx::MEM_LOAD:\u00e9'):
             self.assertIsNone(self.libpfm.encode(name), name)
 
-    def test_an_event_from_libpfm_tells_its_source(self):
+    def test_an_event_from_libpfm_names_its_source(self):
         [remote] = [
             event
             for event in events.select_events(cpu='skylake-sp', libpfm=self.libpfm).events

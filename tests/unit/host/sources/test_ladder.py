@@ -48,7 +48,7 @@ class LadderTest(unittest.TestCase):
         self.assertEqual(({'a': ratio(0.1), 'b': ratio(0.2)}, (), 'best'), tuple(sampled))
         self.assertEqual(0, other.asked)
 
-    def test_each_guest_has_the_best_source_that_tells_of_it(self):
+    def test_each_guest_has_the_best_source_that_reports_on_it(self):
         best, other = (
             Source('best', {'a': ratio(0.1)}),
             Source('other', {'a': ratio(0.9), 'b': ratio(0.2)}),
@@ -99,7 +99,7 @@ class LadderTest(unittest.TestCase):
             sampled.evidence['a'],
         )
 
-    def test_no_source_is_named_where_none_tells_anything(self):
+    def test_no_source_is_named_where_none_reports_anything(self):
         sampled = ladder.Ladder([Source('best', {}), Source('other', 'broken')]).sample(TICK)
         self.assertEqual(({}, ('other: broken',), ''), tuple(sampled))
 

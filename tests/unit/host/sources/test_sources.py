@@ -123,7 +123,7 @@ class NumaFaultsTest(OnHost):
         self.source = numa_faults.NumaFaults(self.root)
         self.host.write('proc/sys/kernel/numa_balancing', '1\n')
 
-    def test_numa_faults_tell_the_ratio_of_pages_on_other_nodes(self):
+    def test_numa_faults_show_the_ratio_of_pages_on_other_nodes(self):
         self.host.write('proc/4001/task/5001/sched', SCHED % (20, 10, 5, 5))
         self.host.write('proc/4001/task/5002/sched', SCHED % (0, 0, 0, 40))
         evidence = self.source.sample(self.tick(1, guest(1, {0: 1.0}, tids=(5001, 5002, 5003))))[
