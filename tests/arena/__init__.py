@@ -7,27 +7,27 @@ agents; the policy sees these measurements at the next request. ``make arena`` r
 
 The modules, from those that know nothing of the others to those that use them:
 
-``parameters.py``  every figure, each with its source or "assumed"; its hash is in the result
-``hosts.py``       shapes of hosts: cores, memory, distances; no agent, wrong figures
-``recorded.py``    guests of a recorded trace, from a CSV file
-``loads.py``       a trace: when guests arrive and leave, their sizes, and their demand over time
-``losses.py``      what guests lose, by two models that share no code
-``fleet.py``       a region's state in arrays: promises, the agents' figures, what Nova sees
-``inside/``        the nodes of its host that a guest is given: one function for each way
-``policies/``      the choice of a host: one function each, from columns of hosts to scores
-``region.py``      the loop: events, scheduler workers with stale views, claims, measurements
-``cells.py``       shape × load × what load depends on, and swept parameters
-``statistics.py``  paired ratios with their intervals, duels, the figures of the last line
-``sweeps.py``      reports on cells in which one parameter is swept
-``tuning.py``      the policies' own settings, and reports on them
-``ways.py``        reports on ways within hosts, with a fixed choice of hosts
-``large.py``       a region so large that Placement does not offer all of its hosts
-``fits.py``        the figures that parameters.py takes from recorded traces; run by hand
-``replicas.py``    small regions that repeat what was measured: bench-crowded, the stack
-``validity.py``    the replicas' results, compared with measured or published figures
-``sampling.py``    decisions of a run, recorded for the referee
-``referee.py``     the same decisions by Nova's own handler and the real weigher
-``__main__.py``    the command
+``parameters.py``         all figures, each with its source or "assumed"; its hash is in the result
+``hosts.py``              shapes of hosts: cores, memory, distances; no agent, wrong figures
+``recorded.py``           guests of a recorded trace, from a CSV file
+``loads.py``              a trace: arrivals and ends of guests, their sizes, their demand over time
+``losses.py``             what guests lose, by two models that share no code
+``fleet.py``              a region's state in arrays: promises, the agents' figures, what Nova sees
+``inside/``               the nodes of its host that a guest is given: one function for each way
+``policies/``             the choice of a host: one function each, from columns of hosts to scores
+``region.py``             the loop: events, schedulers with stale views, claims, measurements
+``cells.py``              shape × load × what load depends on, and swept parameters
+``statistics.py``         paired ratios with their intervals, duels, the figures of the last line
+``sweeps.py``             reports on cells in which one parameter is swept
+``tuning.py``             the policies' own settings, and reports on them
+``inside_comparison.py``  reports on ways within hosts, with a fixed choice of hosts
+``large_region.py``       a region so large that Placement does not offer all of its hosts
+``fits.py``               the figures that parameters.py takes from recorded traces; run by hand
+``replicas.py``           small regions that repeat what was measured: bench-crowded, the stack
+``validity.py``           the replicas' results, compared with measured or published figures
+``sampling.py``           decisions of a run, recorded for the referee
+``referee.py``            the same decisions by Nova's own handler and the real weigher
+``__main__.py``           the command
 
 To add a policy: a function in ``policies/``, listed in ``policies/__init__.py``. To add a cell:
 ``cells.py``. To add a way to place guests within a host: a function in ``inside/``, listed in

@@ -17,7 +17,8 @@ import time
 
 from tests.arena import (
     cells as conditions,
-    large,
+    inside_comparison,
+    large_region,
     loads,
     parameters as p,
     policies as registry,
@@ -27,7 +28,6 @@ from tests.arena import (
     statistics,
     sweeps,
     tuning,
-    ways,
 )
 
 NOVA_PYTHON = pathlib.Path('.venv-nova-34/bin/python')
@@ -132,7 +132,7 @@ def chosen_cells(options):
     if options.region:
         found = [conditions.region(options.randomize)]
     elif options.inside:
-        found = ways.cells()
+        found = inside_comparison.cells()
     elif options.tune:
         found = tuning.cells()
     else:
@@ -278,18 +278,18 @@ def main(args=None):
     begun_s = time.monotonic()
     if options.region:
         (cell,) = chosen_cells(options)
-        figures = large.compare(cell, seeds(options)[0], options.processes)
-        large.show(figures)
+        figures = large_region.compare(cell, seeds(options)[0], options.processes)
+        large_region.show(figures)
         return finished(figures, out)
     tasks = planned(options)
     if not tasks:
         sys.exit(f'arena: no cell to run has {options.cells!r} in its name')
-    work = ways.run if options.inside else tuning.run if options.tune else run
+    work = inside_comparison.run if options.inside else tuning.run if options.tune else run
     kept = sampling.read(out / RUNS) if options.kept else None
     runs = kept or run_all(tasks, options.processes, out, work)
     table = statistics.Table(runs)
     if options.inside:
-        return finished(ways.figures(table), out)
+        return finished(inside_comparison.figures(table), out)
     if options.tune:
         return finished(tuning.figures(table), out)
     show(table, options.contender)

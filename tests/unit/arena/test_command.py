@@ -17,13 +17,13 @@ from tests.arena import (
     fleet as fleets,
     hosts,
     inside,
+    inside_comparison,
     loads,
     parameters as p,
     policies,
     statistics,
     sweeps,
     tuning,
-    ways,
 )
 
 QUICK = '--quick', '--no-referee', '--policies', 'best-fit', '--processes', '1'
@@ -162,7 +162,9 @@ class InsideTest(unittest.TestCase):
 
     def test_cells_are_chosen_by_parts_of_their_names(self):
         options = subject.arguments(['--inside'])
-        self.assertEqual([*ways.CELLS], [cell.name for cell in subject.chosen_cells(options)])
+        self.assertEqual(
+            [*inside_comparison.CELLS], [cell.name for cell in subject.chosen_cells(options)]
+        )
         options = subject.arguments(['--inside', '--cells', 'hot allocation,generations'])
         self.assertEqual(
             ['equal hot allocation', 'generations mixed other'],
@@ -170,8 +172,8 @@ class InsideTest(unittest.TestCase):
         )
 
     def test_hosts_are_chosen_alike_for_all_ways(self):
-        (cell,) = (cell for cell in ways.cells() if cell.name == 'equal mixed other')
-        summary = ways.run((cell.shortened(6, 900, 900), 1))[2]
+        (cell,) = (cell for cell in inside_comparison.cells() if cell.name == 'equal mixed other')
+        summary = inside_comparison.run((cell.shortened(6, 900, 900), 1))[2]
         chosen = [summary[way]['boots'] for way in inside.WAYS]
         self.assertEqual([chosen[0]] * len(chosen), chosen)
 

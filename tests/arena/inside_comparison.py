@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways within hosts, compared with a fixed choice of hosts, and the whole product with stock."""
+"""Compare ways of placing guests within hosts, on hosts chosen by Nova's defaults; and the whole
+product with stock Nova.
+"""
 
 import time
 
