@@ -127,7 +127,7 @@ class Host:
         return lines
 
     def restart(self):
-        """Install the hook's script and restart, as the documentation requires after an upgrade."""
+        """Install the hook's script again and restart, as documented for an upgrade."""
         self.run('nova-numa-rebalance hook install', timeout=200)
         self.run(f'systemctl restart libvirtd && systemctl restart {UNIT}', timeout=200)
         for name in self.lab.running():
