@@ -2,8 +2,6 @@
 """A base class for tests of the agent, on a host with two nodes."""
 
 import os
-import tempfile
-import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent.agent import Agent
@@ -12,19 +10,18 @@ from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, h
 from nova_numa_pmc.host import files
 from nova_numa_pmc.model import MIB
 from nova_numa_pmc.state import promises_file, publication
+from tests.cases.root import RootCase
 from tests.fixtures import fake_host, measured_host
 
 SECOND = measured_host.SECOND_NS
 START_NS = 10**15
 
 
-class AgentCase(unittest.TestCase):
+class AgentCase(RootCase):
     """A host with two nodes of four CPUs each, without a PMU, and its agent."""
 
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
+        super().setUp()
         self.host = measured_host.MeasuredHost(self.root)
         self.addCleanup(self.host.close)
         self.host.set_idle()

@@ -3,9 +3,7 @@
 
 import os
 import shutil
-import tempfile
 import time
-import unittest
 
 from hypothesis import given, settings as examples, strategies as st
 
@@ -14,6 +12,7 @@ from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import promises_file
+from tests.cases.root import RootCase
 from tests.fixtures import domains, fake_host
 
 GRACE_S = 100
@@ -45,11 +44,9 @@ class Draft(promises_file.HostPromisesDraft):
         return {int(promise.name[-8:], 16) for promise in self.promises.values()}
 
 
-class ReconcileTest(unittest.TestCase):
+class ReconcileTest(RootCase):
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
+        super().setUp()
         self.host = fake_host.FakeHost(self.root)
         self.addCleanup(self.host.close)
         self.host.configure('[hook]\nstart_grace_s = %d\n' % GRACE_S)

@@ -6,9 +6,7 @@ There are two nodes of 64 threads, of which Nova shares 8 and dedicates 56. The 
 one that idles next to polling guests.
 """
 
-import tempfile
 import types
-import unittest
 
 from nova_numa_pmc import host_cpus, model, sampling
 from nova_numa_pmc.compute import metrics_encoder
@@ -16,6 +14,7 @@ from nova_numa_pmc.core import host_view
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.scheduler import host_estimate, request
 from nova_numa_pmc.state import pool_loads, publication
+from tests.cases.root import RootCase
 from tests.fixtures import domains, fake_host, measured_host, sysfs
 
 SECOND = measured_host.SECOND_NS
@@ -31,11 +30,9 @@ SPEC = types.SimpleNamespace(
 )
 
 
-class PoolsCase(unittest.TestCase):
+class PoolsCase(RootCase):
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
+        super().setUp()
         self.host = measured_host.MeasuredHost(self.root, sysfs.equal_nodes(2, THREADS), threads=2)
         self.addCleanup(self.host.close)
         self.host.set_idle()

@@ -4,7 +4,6 @@
 import contextlib
 import os
 import tempfile
-import unittest
 from unittest import mock
 
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -17,18 +16,17 @@ from nova_numa_pmc.host.perf import cpu_model, event_table, events, perf_event
 from nova_numa_pmc.model import MIB
 from nova_numa_pmc.sample_records import COUNTED, INFERRED, DeviceSample, to_data
 from nova_numa_pmc.state import promises_file
-from tests.fixtures import domains, fake_host, measured_host, sysfs
+from tests.cases.root import RootCase
+from tests.fixtures import domains, fake_host, measured_host
 from tests.fixtures.software_events import CYCLES, LOCAL, REMOTE
 from tests.fixtures.working_child import Child, touch
 
 SECOND = measured_host.SECOND_NS
 
 
-class WithoutPmu(unittest.TestCase):
+class WithoutPmu(RootCase):
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
+        super().setUp()
         self.host = measured_host.MeasuredHost(
             self.root, devices={'0000:af:00.0': 1, '0000:3b:02.1': -1}
         )
@@ -348,7 +346,7 @@ class SamplerTest(WithoutPmu):
                 self.assertTrue(guest.remote_ratio is None or 0 <= guest.remote_ratio <= 1)
 
 
-class WithCounters(unittest.TestCase):
+class WithCounters(RootCase):
     """Page faults stand for local accesses, major ones (none) for remote ones."""
 
     OPTIONS = counters_conf.CounterOptions(
@@ -361,13 +359,11 @@ class WithCounters(unittest.TestCase):
     )
 
     def setUp(self):
+        super().setUp()
         try:
             perf_event.EventGroup((CYCLES,), perf_event.on_cpu(0)).close()
         except exceptions.CounterError as error:
             self.skipTest(str(error))
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
         for name in ('proc', 'sys'):
             os.symlink('/' + name, os.path.join(self.root, name))
 
@@ -379,7 +375,7 @@ class WithCounters(unittest.TestCase):
             .replace(b"pid='4711'", b"pid='%d'" % child.pid)
             .replace(b"<vcpu id='1' pid='4712'/>", b'')
         )
-        sysfs.write(self.root, 'run/libvirt/qemu/%s.xml' % fake_host.name_of(number), xml)
+        self.write('run/libvirt/qemu/%s.xml' % fake_host.name_of(number), xml)
         return child
 
     def test_six_guests_at_once_are_each_counted_right(self):

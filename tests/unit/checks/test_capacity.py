@@ -2,11 +2,10 @@
 """Options and CPU sets that do not suit the host, or Nova's own options, are found."""
 
 import os
-import tempfile
-import unittest
 
 from nova_numa_pmc.checks import capacity
 from nova_numa_pmc.host import nova_conf
+from tests.cases.root import RootCase
 from tests.fixtures import sysfs
 
 OURS = 'etc/nova-numa-pmc/nova-numa-pmc.conf'
@@ -16,24 +15,19 @@ def codes(findings):
     return [finding.code for finding in findings]
 
 
-class CapacityTest(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
-
+class CapacityTest(RootCase):
     def conf(self, text=''):
-        sysfs.write(self.root, 'nova.conf', text)
+        self.write('nova.conf', text)
         return nova_conf.NovaConf([os.path.join(self.root, 'nova.conf')])
 
     def test_a_wrong_option_of_ours_is_found(self):
         self.assertEqual([], codes(capacity.check_options(self.root)))
-        sysfs.write(self.root, OURS, '[hook]\ntimeout_s = soon\n')
+        self.write(OURS, '[hook]\ntimeout_s = soon\n')
         (finding,) = capacity.check_options(self.root)
         self.assertIn('timeout_s', finding.message)
 
     def test_a_wrong_option_of_the_agent_is_found_beside_one_of_the_hook(self):
-        sysfs.write(self.root, OURS, '[agent]\nmoves_per_hour = x\n[hook]\ntimeout_s = soon\n')
+        self.write(OURS, '[agent]\nmoves_per_hour = x\n[hook]\ntimeout_s = soon\n')
         agents, hooks = capacity.check_options(self.root)
         self.assertIn('moves_per_hour', agents.message)
         self.assertIn('timeout_s', hooks.message)
@@ -57,7 +51,7 @@ class CapacityTest(unittest.TestCase):
                 self.assertEqual(expected, codes(capacity.check_ram_ratio(self.root, conf)))
 
     def test_the_finding_of_a_ram_ratio_says_what_may_not_fit(self):
-        sysfs.write(self.root, OURS, '[placement]\nram_allocation_ratio = 1\n')
+        self.write(OURS, '[placement]\nram_allocation_ratio = 1\n')
         (finding,) = capacity.check_ram_ratio(
             self.root, self.conf('[DEFAULT]\nram_allocation_ratio = 1.5\n')
         )
@@ -80,7 +74,7 @@ class CapacityTest(unittest.TestCase):
             self.root, self.conf('[DEFAULT]\nreserved_host_memory_mb = 98816\n')
         )
         self.assertEqual('note', finding.severity)
-        sysfs.write(self.root, OURS, '[placement]\nguest_memory_nodes = 2\n')
+        self.write(OURS, '[placement]\nguest_memory_nodes = 2\n')
         self.assertEqual([], codes(capacity.check_withheld_memory(self.root, self.conf())))
 
     def test_a_shared_set_with_isolated_cpus_or_too_few_nodes_is_found(self):
@@ -100,5 +94,5 @@ class CapacityTest(unittest.TestCase):
 
     def test_a_shared_set_is_not_checked_on_an_unreadable_host(self):
         conf = self.conf('[compute]\ncpu_shared_set = 0-3\n')
-        sysfs.write(self.root, 'sys/devices/system/node/online', 'x')
+        self.write('sys/devices/system/node/online', 'x')
         self.assertEqual([], codes(capacity.check_shared_set(self.root, conf)))

@@ -2,21 +2,18 @@
 """A hook that is missing, outdated, or stopped by its confinement is found."""
 
 import os
-import tempfile
 import unittest
 
 from nova_numa_pmc import finding
 from nova_numa_pmc.checks import hook
 from nova_numa_pmc.host import confinement, files, hook_files
-from tests.fixtures import sysfs
+from tests.cases.root import RootCase
 
 
-class StatusTest(unittest.TestCase):
+class StatusTest(RootCase):
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
-        sysfs.write(self.root, 'proc/sys/kernel/random/boot_id', 'x\n')
+        super().setUp()
+        self.write('proc/sys/kernel/random/boot_id', 'x\n')
         self.script = os.path.join(self.root, files.HOOKS, files.OUR_HOOK)
 
     def assert_found(self, *expected):
@@ -41,7 +38,7 @@ class StatusTest(unittest.TestCase):
 
     def test_promises_that_cannot_be_read_are_found(self):
         hook_files.install(self.root, hook.expected_script(self.root))
-        sysfs.write(self.root, 'run/nova-numa-pmc/promises', 'garbage')
+        self.write('run/nova-numa-pmc/promises', 'garbage')
         self.assert_found(('promises-unreadable', finding.WARNING))
 
     def test_a_package_elsewhere_in_a_container_is_not_a_finding(self):

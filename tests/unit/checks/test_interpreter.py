@@ -4,22 +4,17 @@
 import os
 import sys
 import tempfile
-import unittest
 
 from nova_numa_pmc.checks import interpreter, monitor
 from nova_numa_pmc.host import processes
+from tests.cases.root import RootCase
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write
 
 POINT = ('numa_pmc', monitor.TARGET + ':Monitor')
 
 
-class InterpreterTest(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
-
+class InterpreterTest(RootCase):
     def test_the_interpreter_is_the_one_that_runs_nova_compute(self):
         for pid, command, expected in (
             (9, ('/opt/venv/bin/python3', '/opt/venv/bin/nova-compute'), '/opt/venv/bin/python3'),

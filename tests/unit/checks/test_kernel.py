@@ -2,22 +2,14 @@
 """Settings of the kernel, and daemons, that work against placement are found."""
 
 import tempfile
-import unittest
 
 from nova_numa_pmc.checks import kernel
+from tests.cases.root import RootCase
 from tests.fixtures import sysfs
 from tests.fixtures.services import add_process
 
 
-class KernelTest(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
-
-    def write(self, path, text):
-        sysfs.write(self.root, path, text)
-
+class KernelTest(RootCase):
     def assert_codes(self, expected, check):
         self.assertEqual(expected, [finding.code for finding in check(self.root)])
 

@@ -2,11 +2,11 @@
 """A monitor that nova-compute would not load, or whose metrics would not be sent, is found."""
 
 import os
-import tempfile
 import unittest
 
 from nova_numa_pmc.checks import interpreter, monitor
 from nova_numa_pmc.host import nova_conf
+from tests.cases.root import RootCase
 from tests.fixtures.sysfs import write
 
 POINT = ('numa_pmc', monitor.TARGET + ':Monitor')
@@ -25,12 +25,7 @@ def codes(findings):
     return [finding.code for finding in findings]
 
 
-class ConfTest(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
-
+class ConfTest(RootCase):
     def conf(self, text=''):
         write(self.root, 'nova.conf', '[DEFAULT]\n%s\n' % text)
         return nova_conf.NovaConf([os.path.join(self.root, 'nova.conf')])

@@ -2,12 +2,11 @@
 """A publication that is missing, stale or damaged is found, and so is a paused agent."""
 
 import os
-import tempfile
-import unittest
 
 from nova_numa_pmc.checks import publication as publication_checks
 from nova_numa_pmc.host import nova_conf, processes
 from nova_numa_pmc.state import pause, publication
+from tests.cases.root import RootCase
 from tests.fixtures import model_records
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write
@@ -15,11 +14,9 @@ from tests.fixtures.sysfs import write
 NOW_S = 1_800_000_000
 
 
-class PublishedTest(unittest.TestCase):
+class PublishedTest(RootCase):
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
+        super().setUp()
         self.state = os.path.join(self.root, 'run/nova-numa-pmc')
 
     def codes(self):

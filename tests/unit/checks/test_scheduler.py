@@ -2,11 +2,10 @@
 """Options of nova-scheduler with which the weigher or the filter would not count are found."""
 
 import os
-import tempfile
-import unittest
 
 from nova_numa_pmc.checks import interpreter, scheduler
 from nova_numa_pmc.host import nova_conf
+from tests.cases.root import RootCase
 from tests.fixtures.sysfs import write
 
 STOCK = 'nova.scheduler.weights.all_weighers'
@@ -19,12 +18,7 @@ def codes(findings):
     return [finding.code for finding in findings]
 
 
-class SchedulerTest(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
-
+class SchedulerTest(RootCase):
     def conf(self, text, group='filter_scheduler', name='nova.conf'):
         write(self.root, name, '[%s]\n%s\n' % (group, text))
         return nova_conf.NovaConf([os.path.join(self.root, name)])

@@ -2,22 +2,16 @@
 """A Nova service that has no configuration, or has not read its changes, is found."""
 
 import os
-import tempfile
-import unittest
 
 from nova_numa_pmc.checks import service
 from nova_numa_pmc.finding import ERROR, NOTE, WARNING
 from nova_numa_pmc.host import nova_conf, processes
+from tests.cases.root import RootCase
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write
 
 
-class ServiceTest(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
-
+class ServiceTest(RootCase):
     def process(self):
         add_process(self.root, 9, ('/usr/bin/nova-compute',), started_s=2_000)
         return processes.find(self.root, 'nova-compute')

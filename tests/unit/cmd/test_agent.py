@@ -22,17 +22,16 @@ from nova_numa_pmc.cmd import agent
 from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import agent_lock, promises_file, publication
+from tests.cases.root import RootCase
 from tests.fixtures import fake_host, measured_host
 from tests.fixtures.checkout import TOP
 
 UNIT = TOP / 'etc/systemd/nova-numa-agent.service'
 
 
-class CommandTest(unittest.TestCase):
+class CommandTest(RootCase):
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
+        super().setUp()
         self.host = measured_host.MeasuredHost(self.root)
         self.addCleanup(self.host.close)
         self.host.set_idle()

@@ -6,14 +6,13 @@ import tempfile
 import unittest
 
 from nova_numa_pmc.host import confinement
+from tests.cases.root import RootCase
 from tests.fixtures.sysfs import write
 
 
-class FindDaemonTest(unittest.TestCase):
+class FindDaemonTest(RootCase):
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
+        super().setUp()
         write(self.root, 'proc/stat', 'btime 1000\n')
 
     def process(self, pid, name, label=None, stat=None):

@@ -2,20 +2,14 @@
 """Shared L3 caches and sockets are read from sysfs as several kernels present it."""
 
 import os
-import tempfile
-import unittest
 from unittest import mock
 
 from nova_numa_pmc.host import cpu_topology, topology
+from tests.cases.root import RootCase
 from tests.fixtures import sysfs
 
 
-class HierarchyCase(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
-
+class HierarchyCase(RootCase):
     def read(self, nodes, **shape):
         sysfs.build_sysfs(self.root, nodes, **shape)
         return self.again()
@@ -81,17 +75,17 @@ class ReadTest(HierarchyCase):
         ):
             with self.subTest(text=text):
                 self.read(sysfs.equal_nodes(2), l3s=['0-3', '4-7'])
-                sysfs.write(self.root, cpu4 + path, text)
+                self.write(cpu4 + path, text)
                 self.assertEqual((({0, 1, 2, 3},), ()), self.again().l3s)
         for text in ('-1', '', '1' * 20, 'x', '²'):
             with self.subTest(text=text):
                 self.read(sysfs.equal_nodes(3), sockets=(0, 1, 2))
-                sysfs.write(self.root, cpu4 + 'topology/physical_package_id', text)
+                self.write(cpu4 + 'topology/physical_package_id', text)
                 self.assertEqual((0, None, 2), self.again().sockets)
 
     def test_index3_of_another_level_is_not_taken_for_the_third(self):
         self.read(sysfs.equal_nodes(2), l3s=['0-3', '4-7'])
-        sysfs.write(self.root, 'sys/devices/system/cpu/cpu0/cache/index3/level', '2\n')
+        self.write('sys/devices/system/cpu/cpu0/cache/index3/level', '2\n')
         self.assertEqual((), self.again().l3s)
 
     def test_a_directory_in_place_of_a_cache_file_is_not_known(self):

@@ -2,7 +2,6 @@
 """Guests are read from domain XML as Nova and libvirt write it, and hostile XML is refused."""
 
 import os
-import tempfile
 import unittest
 
 from hypothesis import given, strategies as st
@@ -10,6 +9,7 @@ from hypothesis import given, strategies as st
 from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import domain_xml, guests
+from tests.cases.root import RootCase
 from tests.fixtures import domains
 from tests.fixtures.model_records import GIB
 
@@ -618,11 +618,9 @@ class FuzzTest(unittest.TestCase):
         )
 
 
-class RunningTest(unittest.TestCase):
+class RunningTest(RootCase):
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
+        super().setUp()
         self.directory = os.path.join(self.root, 'run/libvirt/qemu')
 
     def path(self, name):

@@ -4,10 +4,9 @@
 import os
 import stat
 import subprocess
-import tempfile
-import unittest
 
 from nova_numa_pmc.host import files, hook_files
+from tests.cases.root import RootCase
 
 FORMER = b'#!/bin/sh\n# a hook of the operator\ncat\nexit 3\n\n'
 
@@ -17,11 +16,9 @@ def read(path):
         return stream.read()
 
 
-class HookFilesTest(unittest.TestCase):
+class HookFilesTest(RootCase):
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
+        super().setUp()
         self.hooks = os.path.join(self.root, files.HOOKS)
         self.ours = os.path.join(self.hooks, files.OUR_HOOK)
         self.main = os.path.join(self.hooks, 'qemu')

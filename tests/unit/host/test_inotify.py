@@ -5,28 +5,21 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
-import unittest
 
 from nova_numa_pmc.host import inotify
+from tests.cases.root import RootCase
 
 ALL = inotify.MODIFY | inotify.CREATE | inotify.DELETE | inotify.MOVED_TO
 
 
-class InotifyTest(unittest.TestCase):
+class InotifyTest(RootCase):
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
+        super().setUp()
         self.inotify = inotify.Inotify()
         self.addCleanup(self.inotify.close)
 
-    def write(self, name, text='x'):
-        with open(os.path.join(self.root, name), 'w', encoding='utf-8') as file:
-            file.write(text)
-
     def test_each_kind_of_change_is_heard(self):
-        self.write('before')
+        self.write('before', 'x')
         watch = self.inotify.add(self.root, ALL)
         self.assertEqual([], self.inotify.read())
         self.write('before', 'y')
@@ -50,7 +43,7 @@ class InotifyTest(unittest.TestCase):
         self.inotify.add(self.root, inotify.CREATE)
         names = ['%s-%d' % ('n' * 200, at) for at in range(400)]
         for name in names:
-            self.write(name)
+            self.write(name, 'x')
         self.assertEqual(names, [event.name for event in self.inotify.read()])
 
     def test_a_directory_that_goes_or_is_removed_is_ignored_from_then_on(self):
@@ -62,11 +55,11 @@ class InotifyTest(unittest.TestCase):
         self.inotify.remove(watch)
         watch = self.inotify.add(self.root, ALL)
         self.inotify.remove(watch)
-        self.write('file')
+        self.write('file', 'x')
         self.assertEqual([(watch, inotify.IGNORED)], [event[:2] for event in self.inotify.read()])
 
     def test_a_file_or_nothing_in_place_of_a_directory_is_an_error(self):
-        self.write('file')
+        self.write('file', 'x')
         for name, number in (('none', errno.ENOENT), ('file', errno.ENOTDIR)):
             with self.assertRaises(OSError) as caught:
                 self.inotify.add(os.path.join(self.root, name), ALL)

@@ -3,12 +3,11 @@
 
 import os
 import shutil
-import tempfile
-import unittest
 from unittest import mock
 
 from nova_numa_pmc.host import files, memory_kinds, topology
 from nova_numa_pmc.model import DEVICE_MEMORY, HOST_MEMORY, SLOW_MEMORY
+from tests.cases.root import RootCase
 from tests.fixtures import sysfs
 from tests.fixtures.sysfs import GIB, FakeNode
 
@@ -17,11 +16,9 @@ NODE = 'sys/devices/system/node'
 NODES = [FakeNode(0, '0-3'), FakeNode(1, '4-7'), FakeNode(2, '', 96 * GIB), FakeNode(3, '', GIB)]
 
 
-class NodeMemoryTest(unittest.TestCase):
+class NodeMemoryTest(RootCase):
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
+        super().setUp()
         sysfs.build_sysfs(self.root, NODES)
 
     def kinds(self):
@@ -56,7 +53,7 @@ class NodeMemoryTest(unittest.TestCase):
 
     def test_memory_behind_dax_is_slow(self):
         sysfs.add_kmem_device(self.root, 'dax0.0', 3)
-        sysfs.write(self.root, 'sys/bus/dax/devices/dax1.0/target_node', '2\n')  # not the kernel's
+        self.write('sys/bus/dax/devices/dax1.0/target_node', '2\n')  # not the kernel's
         self.assertEqual((SLOW_MEMORY, 'dax0.0'), topology.read(self.root).nodes[3].memory)
         self.assertEqual([HOST_MEMORY] * 3, self.kinds()[:3])
 
@@ -112,7 +109,7 @@ class NodeMemoryTest(unittest.TestCase):
             ('sys/devices/virtual/memory_tiering/memory_tier9/nodelist', '2-'),
         ):
             with self.subTest(path):
-                sysfs.write(self.root, path, text)
+                self.write(path, text)
                 self.assertEqual([HOST_MEMORY] * 4, self.kinds())
 
     def test_the_operator_has_the_last_word_on_memory(self):

@@ -3,23 +3,17 @@
 
 import os
 import socket
-import tempfile
-import unittest
 
 from hypothesis import given, settings, strategies
 from oslo_config import cfg
 
 from nova_numa_pmc.host import nova_conf, processes
+from tests.cases.root import RootCase
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write
 
 
-class NovaConfTest(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
-
+class NovaConfTest(RootCase):
     def read(self, *texts):
         paths = []
         for number, text in enumerate(texts):
@@ -138,12 +132,7 @@ class NovaConfTest(unittest.TestCase):
                 self.assertEqual([], conf.get('compute_monitors'))
 
 
-class FilesTest(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
-
+class FilesTest(RootCase):
     def files(self, process=None, service='nova-compute'):
         return [
             os.path.relpath(path, self.root)

@@ -3,28 +3,26 @@
 
 import os
 import shutil
-import tempfile
 import unittest
 
 from hypothesis import given, strategies
 
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import nova_cpu_sets
-from tests.fixtures import services, sysfs
+from tests.cases.root import RootCase
+from tests.fixtures import services
 
 SECOND = 10**9
 CONF = 'etc/nova/nova.conf'
 
 
-class ReaderTest(unittest.TestCase):
+class ReaderTest(RootCase):
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
+        super().setUp()
         self.reader = nova_cpu_sets.NovaCpuSetsReader(self.root)
 
-    def write(self, text, path=CONF):
-        sysfs.write(self.root, path, text)
+    def write_conf(self, text, path=CONF):
+        self.write(path, text)
 
     def read(self, at_s=0):
         sets, problems = self.reader.read(at_s * SECOND)
@@ -34,57 +32,57 @@ class ReaderTest(unittest.TestCase):
         self.assertEqual((None, None, ()), self.read())
 
     def test_the_shared_and_the_dedicated_set_are_read(self):
-        self.write('[compute]\ncpu_shared_set = 0-3,^2\ncpu_dedicated_set = 4-5\n')
+        self.write_conf('[compute]\ncpu_shared_set = 0-3,^2\ncpu_dedicated_set = 4-5\n')
         self.assertEqual(({0, 1, 3}, {4, 5}, ()), self.read())
 
     def test_a_later_file_overrides_an_earlier_one(self):
-        self.write('[compute]\ncpu_shared_set = 0-3\n')
-        self.write('[compute]\ncpu_shared_set = 8-9\n', 'etc/nova/nova.conf.d/pools.conf')
+        self.write_conf('[compute]\ncpu_shared_set = 0-3\n')
+        self.write_conf('[compute]\ncpu_shared_set = 8-9\n', 'etc/nova/nova.conf.d/pools.conf')
         self.assertEqual({8, 9}, self.read()[0])
 
     def test_a_file_that_has_changed_is_read_again_after_a_minute(self):
-        self.write('[compute]\ncpu_shared_set = 0-3\n')
+        self.write_conf('[compute]\ncpu_shared_set = 0-3\n')
         self.read()
-        self.write('[compute]\ncpu_shared_set = 0-1,4\n')
+        self.write_conf('[compute]\ncpu_shared_set = 0-1,4\n')
         self.assertEqual([{0, 1, 2, 3}, {0, 1, 4}], [self.read(30)[0], self.read(61)[0]])
         os.unlink(os.path.join(self.root, CONF))
         self.assertIsNone(self.read(122)[0])
 
     def test_novas_files_in_a_container_are_found_by_its_process(self):
-        self.write('[compute]\ncpu_shared_set = 3\n', 'proc/71/root/etc/nova/other.conf')
-        self.write(
+        self.write_conf('[compute]\ncpu_shared_set = 3\n', 'proc/71/root/etc/nova/other.conf')
+        self.write_conf(
             '/usr/bin/nova-compute\0--config-file\0/etc/nova/other.conf\0', 'proc/71/cmdline'
         )
         self.assertEqual({3}, self.read()[0])
 
     def test_the_sets_stay_known_while_novas_container_is_restarted(self):
-        self.write('[compute]\ncpu_shared_set = 3\n', 'proc/71/root/etc/nova/nova.conf')
-        self.write('/usr/bin/nova-compute\0', 'proc/71/cmdline')
+        self.write_conf('[compute]\ncpu_shared_set = 3\n', 'proc/71/root/etc/nova/nova.conf')
+        self.write_conf('/usr/bin/nova-compute\0', 'proc/71/cmdline')
         self.assertEqual({3}, self.read()[0])
         shutil.rmtree(os.path.join(self.root, 'proc/71'))
         self.assertEqual({3}, self.read(61)[0])
-        self.write('[compute]\ncpu_shared_set = 4\n', 'proc/72/root/etc/nova/nova.conf')
-        self.write('/usr/bin/nova-compute\0', 'proc/72/cmdline')
+        self.write_conf('[compute]\ncpu_shared_set = 4\n', 'proc/72/root/etc/nova/nova.conf')
+        self.write_conf('/usr/bin/nova-compute\0', 'proc/72/cmdline')
         self.assertEqual({4}, self.read(122)[0])
 
     def test_nova_that_starts_later_is_found_after_a_while(self):
         self.read()
-        self.write('[compute]\ncpu_shared_set = 3\n', 'proc/71/root/etc/nova/nova.conf')
-        self.write('/usr/bin/nova-compute\0', 'proc/71/cmdline')
+        self.write_conf('[compute]\ncpu_shared_set = 3\n', 'proc/71/root/etc/nova/nova.conf')
+        self.write_conf('/usr/bin/nova-compute\0', 'proc/71/cmdline')
         self.assertEqual([None, {3}], [self.read(300)[0], self.read(700)[0]])
 
     def test_nova_that_starts_later_with_other_files_is_found_after_a_while(self):
-        self.write('[compute]\ncpu_shared_set = 0-3\n')
+        self.write_conf('[compute]\ncpu_shared_set = 0-3\n')
         self.read()
-        self.write('[compute]\ncpu_shared_set = 8\n', 'etc/nova/other.conf')
+        self.write_conf('[compute]\ncpu_shared_set = 8\n', 'etc/nova/other.conf')
         services.add_process(
             self.root, 71, ('/usr/bin/nova-compute', '--config-file', '/etc/nova/other.conf')
         )
         self.assertEqual([{0, 1, 2, 3}, {8}], [self.read(300)[0], self.read(700)[0]])
 
     def test_nova_that_is_started_again_with_other_files_is_found(self):
-        self.write('[compute]\ncpu_shared_set = 0-3\n')
-        self.write('[compute]\ncpu_shared_set = 8\n', 'etc/nova/other.conf')
+        self.write_conf('[compute]\ncpu_shared_set = 0-3\n')
+        self.write_conf('[compute]\ncpu_shared_set = 8\n', 'etc/nova/other.conf')
         command = ('/usr/bin/nova-compute', '--config-file', '/etc/nova/other.conf')
         services.add_process(self.root, 71, command)
         self.assertEqual({8}, self.read()[0])
@@ -101,7 +99,7 @@ class ReaderTest(unittest.TestCase):
             b'\xff\xfe',
         ):
             with self.subTest(text=text):
-                self.write(text)
+                self.write_conf(text)
                 self.reader = nova_cpu_sets.NovaCpuSetsReader(self.root)
                 shared, dedicated, problems = self.read()
                 self.assertEqual((None, None), (shared, dedicated))

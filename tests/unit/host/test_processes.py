@@ -2,20 +2,15 @@
 """Services are found by program, script or title, in containers too, and nothing else is."""
 
 import tempfile
-import unittest
 
 from nova_numa_pmc.checks import deployment, service
 from nova_numa_pmc.host import processes
+from tests.cases.root import RootCase
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write
 
 
-class ProcessesTest(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
-
+class ProcessesTest(RootCase):
     def test_a_process_is_found_by_its_program_or_script(self):
         add_process(self.root, 20, ('/usr/bin/numad', '-i', '15'))
         add_process(
@@ -94,12 +89,7 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual('kolla (podman)', deployment.deployment_tool(self.root, 30))
 
 
-class LayoutTest(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
-
+class LayoutTest(RootCase):
     def codes(self):
         return [finding.code for finding in deployment.check_libvirt(self.root)]
 

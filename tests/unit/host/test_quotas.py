@@ -3,18 +3,13 @@
 
 import os
 import tempfile
-import unittest
 
 from nova_numa_pmc.host import quotas
+from tests.cases.root import RootCase
 from tests.fixtures import cgroups
 
 
-class QuotasTest(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
-
+class QuotasTest(RootCase):
     def tree(self, layout=cgroups.NESTED):
         tree = cgroups.GuestCgroups(self.root, layout=layout)
         for at, child in enumerate(tree.children):

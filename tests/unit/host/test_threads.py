@@ -3,25 +3,22 @@
 
 import os
 import resource
-import tempfile
 import threading
-import unittest
 
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.evidence import ThreadTimes
 from nova_numa_pmc.host import threads
+from tests.cases.root import RootCase
 from tests.fixtures import measured_host
 
 GUEST = model.Guest('u', 'g', 2, 1, pid=50)
 
 
-class ThreadsTest(unittest.TestCase):
+class ThreadsTest(RootCase):
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
+        super().setUp()
         self.host = measured_host.MeasuredHost(self.root)
         self.addCleanup(self.host.close)
 

@@ -3,7 +3,6 @@
 
 import os
 import shutil
-import tempfile
 import unittest
 
 from hypothesis import given, strategies as st
@@ -13,6 +12,7 @@ from nova_numa_pmc.core import host_view
 from nova_numa_pmc.cpulist import CPUS_MAX, format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, TopologyError
 from nova_numa_pmc.host import topology
+from tests.cases.root import RootCase
 from tests.fixtures.sysfs import GIB, FakeNode, build_sysfs, equal_nodes, write
 
 NODE = 'sys/devices/system/node'
@@ -85,12 +85,7 @@ class CpuListTest(unittest.TestCase):
         self.assertLess(max(numbers, default=0), CPUS_MAX)
 
 
-class TreeTest(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
-
+class TreeTest(RootCase):
     def remove(self, path):
         path = os.path.join(self.root, path)
         (shutil.rmtree if os.path.isdir(path) else os.remove)(path)

@@ -5,7 +5,6 @@ import errno
 import json
 import os
 import random
-import tempfile
 import unittest
 from unittest import mock
 
@@ -14,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import history, state_files
+from tests.cases.root import RootCase
 from tests.fixtures import fake_host
 
 NODES = st.lists(st.integers(0, 1023), max_size=4).map(tuple)
@@ -136,11 +136,9 @@ class LineTest(unittest.TestCase):
                 pass
 
 
-class FileTest(unittest.TestCase):
+class FileTest(RootCase):
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
+        super().setUp()
         os.makedirs(os.path.join(self.root, 'var/lib'))
         self.path = os.path.join(self.root, history.DIRECTORY, history.FILE)
 

@@ -2,29 +2,26 @@
 """Test the file of the operator's instructions about single guests, and what obeys it."""
 
 import os
-import tempfile
-import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import overrides
+from tests.cases.root import RootCase
 from tests.fixtures import fake_host
 
 UUIDS = [fake_host.uuid_of(number) for number in range(4)]
 
 
-class OverridesTest(unittest.TestCase):
+class OverridesTest(RootCase):
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
+        super().setUp()
         os.makedirs(os.path.join(self.root, 'var/lib'))
         self.path = os.path.join(self.root, overrides.DIRECTORY, overrides.FILE)
 
     def put(self, number, what, name='g'):
         overrides.put(overrides.Override(UUIDS[number], what, name), self.root)
 
-    def write(self, text):
+    def write_overrides(self, text):
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
         with open(self.path, 'wb') as file:
             file.write(text)
@@ -64,7 +61,7 @@ class OverridesTest(unittest.TestCase):
         ):
             with self.subTest(line):
                 text = ('# by hand\n\n%s\n%s' % (line, good)).encode('utf-8', 'surrogateescape')
-                self.write(text)
+                self.write_overrides(text)
                 overrides_, [problem] = overrides.read(self.root)
                 self.assertEqual([UUIDS[0]], list(overrides_))
                 self.assertIn('line 3', problem)

@@ -3,7 +3,6 @@
 
 import contextlib
 import os
-import tempfile
 import unittest
 
 from hypothesis import given, strategies as st
@@ -12,6 +11,7 @@ from nova_numa_pmc.core.pressure import LINE_BYTES
 from nova_numa_pmc.exceptions import CalibrationError
 from nova_numa_pmc.host.calibration import caches, memory_probe
 from nova_numa_pmc.model import MIB
+from tests.cases.root import RootCase
 
 CPU = min(os.sched_getaffinity(0))
 
@@ -80,12 +80,7 @@ class TestChain(unittest.TestCase):
         self.assertEqual(2048 * MIB, large.total_bytes(8))
 
 
-class TestCaches(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
-
+class TestCaches(RootCase):
     def cache(self, cpu, index, level, size, shared):
         path = os.path.join(self.root, 'sys/devices/system/cpu/cpu%d/cache/index%d' % (cpu, index))
         os.makedirs(path)

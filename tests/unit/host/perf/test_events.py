@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each CPU gets the events that its documents, libpfm, the kernel or the operator name."""
 
-import os
 import tempfile
 import unittest
 
@@ -10,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core import counter_roles
 from nova_numa_pmc.host.perf import event_table, events, pfm
+from tests.cases.root import RootCase
 
 DEVICES = 'sys/bus/event_source/devices/'
 INTEL = (
@@ -50,19 +50,8 @@ LAB_IMC = {
 }
 
 
-class Machine(unittest.TestCase):
-    """A root file system in a temporary directory."""
-
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
-
-    def write(self, path, text):
-        path = os.path.join(self.root, path)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, 'w', encoding='utf-8') as file:
-            file.write(text)
+class PmuCase(RootCase):
+    """PMUs that are described in sysfs."""
 
     def add_pmu(self, name, files):
         for path, text in files.items():
@@ -208,7 +197,7 @@ class TestAgainstLibpfm(unittest.TestCase):
         self.assertIsNone(pfm.load('libpfm-is-not-here.so.4'))
 
 
-class TestThisMachine(Machine):
+class TestThisMachine(PmuCase):
     def test_without_a_pmu_every_role_is_missing(self):
         selection = events.select_events(self.root)
         self.assertEqual((), selection.events)
