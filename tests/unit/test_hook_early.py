@@ -10,9 +10,12 @@ from nova_numa_pmc import hook, hook_early, promises
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import cgroups, guests, holding, journal
 from tests.fixtures import fake_host
+from tests.fixtures.cgroups import FLAT, NESTED, WITHOUT_SYSTEMD
 
 
 class EarlyCase(unittest.TestCase):
+    version, layout = 2, NESTED
+
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='early-')
         self.addCleanup(shutil.rmtree, self.root)
@@ -46,9 +49,9 @@ class EarlyCase(unittest.TestCase):
             stream.seek(0)
             hook.run(fake_host.name_of(1), 'started', stream.fileno(), self.root)
 
-    def launch(self, vcpus=0, executed=True, version=2):
+    def launch(self, vcpus=0, executed=True):
         """Fork QEMU; by then, libvirt has created all groups except those of the vCPUs."""
-        tree = self.host.launch(1, version=version, status=False)
+        tree = self.host.launch(1, version=self.version, status=False, layout=self.layout)
         for vcpu in tree.vcpus[vcpus:]:
             shutil.rmtree(vcpu)
         if not executed:
@@ -85,53 +88,6 @@ class Version2Test(EarlyCase):
         self.assertFalse(hold.step(0.0))
         self.assertEqual([], self.written)
 
-    def test_started_hands_the_narrow_set_over_to_the_children(self):
-        tree = self.launch()
-        self.assertFalse(self.start().step(0.0))
-        for vcpu in tree.vcpus:
-            tree.add_group(vcpu)
-        self.run_started()
-        self.assertEqual(('0-3', '0-7'), (tree.held(), tree.read(tree.parent, 'cpuset.cpus')))
-
-    def test_what_was_narrowed_is_handed_over_though_the_pool_has_changed_since(self):
-        tree = self.launch()
-        self.assertFalse(self.start().step(0.0))
-        self.host.write('sys/devices/system/cpu/isolated', '0\n')
-        for vcpu in tree.vcpus:
-            tree.add_group(vcpu)
-        self.run_started()
-        self.assertEqual(('1-3', '0-7'), (tree.held(), tree.read(tree.parent, 'cpuset.cpus')))
-
-    def test_narrowing_is_undone_where_the_guest_is_not_held(self):
-        tree = self.launch()
-        self.assertFalse(self.start().step(0.0))
-        for vcpu in tree.vcpus:
-            tree.add_group(vcpu)
-        tree.write_file(
-            os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n'
-        )  # written by another hook
-        tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus.effective'), '3\n')
-        self.run_started()
-        self.assertIn('which nova-numa-pmc did not write', self.host.logged()[-1])
-        self.assertEqual(('- 3-4 -', '0-7'), (tree.held(), tree.read(tree.parent, 'cpuset.cpus')))
-
-    def test_narrowing_is_undone_where_the_guest_cannot_be_decided_on_again(self):
-        self.host.configure('[hook]\ntimeout_s = 0.1\n')
-        locked = '  <memoryBacking><locked/></memoryBacking>\n'
-        tree = self.launch()
-        self.assertFalse(self.start(extra=locked).step(0.0))
-        for vcpu in tree.vcpus:
-            tree.add_group(vcpu)
-        tree.set_bytes({0: 0, 1: 40 << 20})
-        call = hook.HookCall(
-            fake_host.name_of(1), 'started', self.root, None, journal.JournalLines(self.root)
-        )
-        with promises.locked(self.options, self.root, 1.0):
-            answer = call.perform(fake_host.domain_xml(1, extra=locked))
-        self.assertIn(b'not placed: ', answer)
-        self.assertIn('the guest is left as it is', self.host.logged()[-1])
-        self.assertEqual(('', '0-7'), (tree.held(), tree.read(tree.parent, 'cpuset.cpus')))
-
     def test_nothing_is_written_for_a_guest_that_ends(self):
         hold = self.start()
         tree = self.launch()
@@ -143,16 +99,22 @@ class Version2Test(EarlyCase):
 
 
 class Version1Test(EarlyCase):
+    version = 1
+
     def launch_and_narrow_qemu(self, hold):
-        tree = self.launch(version=1)
+        tree = self.launch()
         self.assertTrue(hold.step(0.0))
         self.assertEqual([('emulator', '0-3')], self.written)
         return tree
 
     def add_vcpu(self, tree, number, cpus='0-7'):
-        tree.add_group(tree.vcpus[number])
-        tree.write_file(os.path.join(tree.vcpus[number], 'cpuset.cpus'), cpus)
-        tree.write_file(os.path.join(tree.vcpus[number], 'tasks'), '5000\n')
+        self.add_thread(tree, 'vcpu%d' % number, cpus)
+
+    def add_thread(self, tree, name, cpus='0-7'):
+        group = os.path.join(tree.parent, name)
+        tree.add_group(group)
+        tree.write_file(os.path.join(group, 'cpuset.cpus'), cpus)
+        tree.write_file(os.path.join(group, 'tasks'), '5000\n')
 
     def test_vcpus_are_narrowed_once_libvirt_is_done_with_all(self):
         hold = self.start()
@@ -167,7 +129,19 @@ class Version1Test(EarlyCase):
         self.assertEqual(1, len(self.written))
         self.assertFalse(hold.step(1.2))
         self.assertEqual([('vcpu0', '0-3'), ('vcpu1', '0-3')], self.written[1:])
-        self.assertEqual('0-7', tree.read(tree.parent, 'cpuset.cpus'))
+        self.assertIn(tree.read(tree.parent, 'cpuset.cpus'), ('', '0-7'))
+
+    def test_vcpus_are_narrowed_once_libvirt_is_done_with_all_io_threads_too(self):
+        hold = self.start(extra='  <iothreads>2</iothreads>\n')
+        tree = self.launch_and_narrow_qemu(hold)
+        names = ('vcpu0', 'vcpu1', 'iothread1', 'iothread2')
+        for at_s, name in enumerate(names):
+            self.assertTrue(hold.step(at_s + 0.8))
+            self.add_thread(tree, name)
+            self.assertTrue(hold.step(at_s + 0.9))
+        self.assertEqual(1, len(self.written))
+        self.assertFalse(hold.step(5.0))
+        self.assertEqual({(name, '0-3') for name in names}, set(self.written[1:]))
 
     def test_what_was_narrowed_is_widened_for_a_guest_that_is_not_held(self):
         hold = self.start()
@@ -182,7 +156,7 @@ class Version1Test(EarlyCase):
 
     def test_started_finds_what_was_narrowed_for_a_guest_on_all_nodes(self):
         hold = self.start(vcpus=6)
-        tree = self.launch(version=1)
+        tree = self.launch()
         hold.step(0.0)
         for number in (0, 1):
             self.add_vcpu(tree, number)
@@ -219,6 +193,84 @@ class Version1Test(EarlyCase):
         hold.step(0.1)
         hold.step(0.2)
         self.assertEqual([('vcpu0', '0-3')], self.written[1:])
+
+
+class FlatTest(Version1Test):
+    """Version 2 without ``libvirt/``: each group is narrowed separately, as with version 1."""
+
+    version, layout = 2, FLAT
+
+
+class WithoutSystemdTest(FlatTest):
+    layout = WITHOUT_SYSTEMD
+
+
+class StartedTest(EarlyCase):
+    """``started`` takes over what was narrowed, or widens it again."""
+
+    def narrow(self, **xml):
+        """Narrow the groups that exist before the vCPUs run, and add those of the vCPUs."""
+        tree = self.launch()
+        self.start(**xml).step(0.0)
+        self.assertEqual(['0-3'], [cpus for _, cpus in self.written])
+        for vcpu in tree.vcpus:
+            tree.add_group(vcpu)
+        return tree
+
+    def cpus(self, tree):
+        """Return the CPUs of the group above the threads, and of those of the threads.
+
+        A group without a set has all that the group above has.
+        """
+        return [
+            tree.read(group, 'cpuset.cpus') or '0-7' for group in (tree.parent, *tree.children)
+        ]
+
+    def test_started_hands_the_narrow_set_over_to_the_children(self):
+        tree = self.narrow()
+        self.run_started()
+        self.assertEqual(['0-7', '0-3', '0-3', '0-3'], self.cpus(tree))
+
+    def test_what_was_narrowed_is_handed_over_though_the_pool_has_changed_since(self):
+        tree = self.narrow()
+        self.host.write('sys/devices/system/cpu/isolated', '0\n')
+        self.run_started()
+        self.assertEqual(['0-7', '1-3', '1-3', '1-3'], self.cpus(tree))
+
+    def test_narrowing_is_undone_where_the_guest_is_not_held(self):
+        tree = self.narrow()
+        # Another hook has written this set, and the kernel has narrowed it.
+        tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n')
+        tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus.effective'), '3\n')
+        self.run_started()
+        self.assertIn('which nova-numa-pmc did not write', self.host.logged()[-1])
+        self.assertEqual(['0-7', '0-7', '3-4', '0-7'], self.cpus(tree))
+
+    def test_narrowing_is_undone_where_the_guest_cannot_be_decided_on_again(self):
+        self.host.configure('[hook]\ntimeout_s = 0.1\n')
+        locked = '  <memoryBacking><locked/></memoryBacking>\n'
+        tree = self.narrow(extra=locked)
+        tree.set_bytes({0: 0, 1: 40 << 20})
+        call = hook.HookCall(
+            fake_host.name_of(1), 'started', self.root, None, journal.JournalLines(self.root)
+        )
+        with promises.locked(self.options, self.root, 1.0):
+            answer = call.perform(fake_host.domain_xml(1, extra=locked))
+        self.assertIn(b'not placed: ', answer)
+        self.assertIn('the guest is left as it is', self.host.logged()[-1])
+        self.assertEqual(['0-7'] * 4, self.cpus(tree))
+
+
+class Version1StartedTest(StartedTest):
+    version = 1
+
+
+class FlatStartedTest(StartedTest):
+    layout = FLAT
+
+
+class WithoutSystemdStartedTest(StartedTest):
+    layout = WITHOUT_SYSTEMD
 
 
 class OverTest(EarlyCase):
