@@ -186,6 +186,51 @@ class HoldTest(TreeTestCase):
                         {text for path, text in self.mems(tree).items() if path != tree.parent},
                     )
 
+    def refusing_a_second_pass(self, tree, left_bytes, refuse):
+        """Return a write whose first pass leaves some memory; the second one calls ``refuse``."""
+        passes = []
+
+        def write(path, text):
+            if path == tree.emulator + '/cpuset.mems' and text == '1':
+                passes.append(text)
+                tree.set_bytes({0: left_bytes, 1: 8 * MIB - left_bytes})
+                if len(passes) == 2:
+                    refuse()
+            tree.write(path, text)
+
+        return write
+
+    def test_a_refused_second_pass_keeps_the_first_and_reports_what_it_left(self):
+        def refuse():
+            raise OSError(errno.EBUSY, 'busy')
+
+        for version, layout in LAYOUTS:
+            for bound in (False, True):
+                with self.subTest(version=version, layout=layout, bound=bound):
+                    tree, groups = self.tree(version, layout, bytes_by_node={0: 8 * MIB, 1: 0})
+                    hold_result = holding.hold(
+                        groups,
+                        NODE1,
+                        TO_NODE1,
+                        stay_bound=bound,
+                        write=self.refusing_a_second_pass(tree, MIB, refuse),
+                    )
+                    self.assertEqual(
+                        (holding.BOUND if bound else holding.MOVED, MIB),
+                        (hold_result.memory_outcome, hold_result.left_bytes),
+                    )
+                    self.assertEqual('2-3', tree.held())
+                    mems = self.mems(tree)
+                    self.assertEqual(
+                        {'1' if bound else '0-1'}, {mems[child] for child in tree.children}
+                    )
+
+    def test_a_guest_that_ends_in_a_second_pass_raises_guest_gone(self):
+        tree, groups = self.tree(bytes_by_node={0: 8 * MIB, 1: 0})
+        write = self.refusing_a_second_pass(tree, MIB, lambda: shutil.rmtree(tree.scope))
+        with self.assertRaises(GuestGone):
+            holding.hold(groups, NODE1, TO_NODE1, write=write)
+
     def test_confining_a_second_time_writes_nothing(self):
         for version, layout in LAYOUTS:
             with self.subTest(version=version, layout=layout):
