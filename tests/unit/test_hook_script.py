@@ -115,6 +115,20 @@ class HookScriptTest(unittest.TestCase):
         site = self.package('import select\nselect.select((), (), ())\n')
         self.assert_lives(self.script((b'\nlimit=3\n', b'\nlimit=0.2\n'), site=site))
 
+    def test_operations_succeed_without_another_process_or_pipe(self):
+        fault = b'def fail(): raise OSError(11, "Resource temporarily unavailable")'
+        for name in (b'fork', b'pipe'):
+            path = self.script(
+                (b'\nmain(', b'\n%s\nimport os; os.%s = fail\nmain(' % (fault, name))
+            )
+            self.assert_lives(path)
+            self.assertIn(
+                'hook %s started: [Errno 11] Resource temporarily unavailable; the guest is left'
+                % fake_host.name_of(1),
+                ' '.join(self.host.logged()),
+            )
+            self.assertEqual('', self.cpus())
+
     def test_operations_succeed_without_commands_in_the_path(self):
         self.assert_lives(self.script(), environment={'PATH': '/nonexistent'})
 
