@@ -504,10 +504,38 @@ class StartedTest(HookTest):
         self.call('start', 1)
         self.assertEqual(0, self.call('started', 1))
         self.assertEqual('', self.cpus(tree))
+        promise = self.promise(1)
         self.assertEqual(
-            ('floating', (), True),
-            (self.promise(1).origin, self.promise(1).cpu_nodes, self.promise(1).started),
+            ('floating', (), True, False),
+            (promise.origin, promise.cpu_nodes, promise.started, promise.missed),
         )
+
+    def test_a_guest_that_ends_before_its_memory_is_bound_has_not_been_missed(self):
+        self.host.configure('[hook]\nbind = true\n')
+        tree = self.host.launch(1)
+        self.call('start', 1)
+        replace = promises.replace_running
+
+        def replace_at_its_end(*args, **options):  # in a child process
+            shutil.rmtree(tree.scope, ignore_errors=True)
+            return replace(*args, **options)
+
+        with mock.patch.object(promises, 'replace_running', replace_at_its_end):
+            self.call('started', 1)
+        self.assertIn('the guest has ended; the guest is left', self.host.logged()[-1])
+        promise = self.promise(1)
+        self.assertEqual(
+            ('floating', True, False), (promise.origin, promise.started, promise.missed)
+        )
+
+    def test_cpus_that_the_kernel_withholds_are_logged(self):
+        tree = self.host.launch(1)
+        for child in tree.children:
+            tree.write_file(os.path.join(child, 'cpuset.cpus.effective'), '0-2\n')
+        self.call('start', 1)
+        self.call('started', 1)
+        self.assertEqual('0-3', tree.held())
+        self.assertIn('; the kernel allows only CPUs 0-2;', self.host.logged()[-1])
 
     def test_a_host_that_cannot_be_read_leaves_a_guest_floating(self):
         tree = self.host.launch(1)
