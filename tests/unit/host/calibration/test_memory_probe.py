@@ -16,7 +16,7 @@ from tests.cases.root import RootCase
 CPU = min(os.sched_getaffinity(0))
 
 
-class TestChain(unittest.TestCase):
+class ChainTest(unittest.TestCase):
     @given(st.integers(1, 3000), st.sampled_from([64, 128, 1024, 2048]))
     def test_each_line_of_the_memory_is_visited_once(self, lines, stride):
         offsets = memory_probe.chain_offsets(lines * stride, lines)
@@ -28,15 +28,21 @@ class TestChain(unittest.TestCase):
         near = sum(abs(a - b) < 8192 for a, b in zip(offsets, offsets[1:]))
         self.assertLess(near, len(offsets) / 100)
 
-    def test_the_whole_chain_is_followed(self):
-        # Each line is one step, so a chain of ten times the lines takes longer than a tenth would;
-        # the test checks that the end is reached and that the time is plausible.
+    def test_the_chain_leads_through_all_of_its_lines_in_random_order(self):
         with contextlib.closing(
             memory_probe.PointerChain(None, 4 * MIB, 2 * MIB, lines=2048)
         ) as chain:
+            visited, address = [], chain._first
+            with chain._memory.words() as words:
+                while address:
+                    visited.append(address - chain._memory.address)
+                    address = words[visited[-1] // 8 + 2]
+            self.assertEqual(memory_probe.chain_offsets(4 * MIB, 2048), visited)
             self.assertEqual(2048, chain.lines)
-            self.assertGreater(chain.latency_ns(CPU, passes=3), 0.2)
+            self.assertGreater(chain.latency_ns(CPU, passes=3), 0)
 
+
+class MemoryTest(unittest.TestCase):
     def test_memory_is_on_the_node_asked_for_or_refused(self):
         try:
             memory_probe.Memory(2 * MIB, 0).close()
@@ -47,8 +53,10 @@ class TestChain(unittest.TestCase):
 
     def test_read_bandwidth_of_this_machine_is_measured(self):
         rate = memory_probe.read_bytes_per_sec([CPU], None, 2 * MIB, runs=1, run_s=0.001)
-        self.assertGreater(rate, 1e6)
+        self.assertGreater(rate, 0)
 
+
+class CpusTest(unittest.TestCase):
     def test_a_cpu_out_of_reach_is_refused(self):
         with self.assertRaisesRegex(CalibrationError, 'CPU 9999'):
             memory_probe.read_bytes_per_sec([CPU, 9999], None, 2 * MIB, runs=1, run_s=0.001)
@@ -71,6 +79,8 @@ class TestChain(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, 'here'):
             memory_probe.run_on_cpus([CPU], [fail])
 
+
+class SizesTest(unittest.TestCase):
     def test_sizes_of_the_probe_follow_the_caches(self):
         small = memory_probe.probe_sizes(8 * MIB, 8 * MIB, 4)
         self.assertEqual((256 * MIB, 16 * MIB, 8 * MIB), small)
@@ -80,7 +90,7 @@ class TestChain(unittest.TestCase):
         self.assertEqual(2048 * MIB, large.total_bytes(8))
 
 
-class TestCaches(RootCase):
+class CachesTest(RootCase):
     def cache(self, cpu, index, level, size, shared):
         path = os.path.join(self.root, 'sys/devices/system/cpu/cpu%d/cache/index%d' % (cpu, index))
         os.makedirs(path)
