@@ -213,17 +213,20 @@ class TestCgroup(Counting):
         child.end()
 
     def test_a_cgroup_created_again_under_its_name_is_counted_anew(self):
-        counting, _ = self.counters({'g': (perf_event.cgroup(self.path, 0), (CLOCK,))})
         old = perf_event.cgroup(self.path, 0)
+        counting, _ = self.counters({'g': (old, (CLOCK, FAULTS))})
+        [before] = counting._open['g'][2]
+        opened = len(os.listdir('/proc/self/fd'))
         os.rmdir(self.path)
         self.assertIsNone(perf_event.cgroup(self.path, 0))
         os.mkdir(self.path)
         with self.assertRaises(exceptions.CounterTargetGone):
             perf_event.EventGroup((CLOCK,), old)
-        before = counting._open['g'][2][0].fds
-        counting.update({'g': (perf_event.cgroup(self.path, 0), (CLOCK,))})
-        self.assertNotEqual(before, [])
-        self.assertEqual(perf_event.cgroup(self.path, 0), counting._open['g'][0])
+        new = perf_event.cgroup(self.path, 0)
+        counting.update({'g': (new, (CLOCK, FAULTS))})
+        [after] = counting._open['g'][2]
+        self.assertEqual((new, []), (after.target, before.fds))
+        self.assertEqual(opened, len(os.listdir('/proc/self/fd')))
 
 
 class TestRefusals(Counting):
