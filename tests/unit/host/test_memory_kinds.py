@@ -74,24 +74,27 @@ class NodeMemoryTest(RootCase):
         sysfs.mark_device_memory(self.root, [2, 3])
         self.assertEqual([HOST_MEMORY] * 2 + [SLOW_MEMORY, DEVICE_MEMORY], self.kinds())
 
+    def assert_kinds(self, kinds, gpus_asked):
+        """Check the kinds and how many GPUs' files are read, which waits for the GPU's lock."""
+        wrapped = files.read_fields
+        with mock.patch.object(memory_kinds, 'read_fields', wraps=wrapped) as read:
+            self.assertEqual(kinds, self.kinds())
+        paths = [call.args[1] for call in read.call_args_list]
+        self.assertEqual(gpus_asked, sum(path.endswith('/numa_status') for path in paths), paths)
+
     def test_the_driver_is_not_asked_where_dax_or_tiers_show_the_kind(self):
         sysfs.mark_device_memory(self.root, [2, 3])
+        self.assert_kinds([HOST_MEMORY] * 2 + [DEVICE_MEMORY] * 2, gpus_asked=2)
         sysfs.add_kmem_device(self.root, 'dax0.0', 2)
         sysfs.write_memory_tier(self.root, 4, '0-1')
         sysfs.write_memory_tier(self.root, 22, '3')
-        wrapped = files.read_optional
-        with mock.patch.object(memory_kinds, 'read_optional', wraps=wrapped) as read:
-            self.assertEqual([HOST_MEMORY] * 2 + [SLOW_MEMORY] * 2, self.kinds())
-        # Reading it would wait for the GPU's lock.
-        self.assertEqual(
-            [], [call.args[1] for call in read.call_args_list if 'numa_status' in call.args[1]]
-        )
+        self.assert_kinds([HOST_MEMORY] * 2 + [SLOW_MEMORY] * 2, gpus_asked=0)
 
     def test_the_driver_is_not_asked_where_acpi_shows_the_kind(self):
         sysfs.write_initiators(self.root, 2, (2,), '2-3')
         sysfs.write_initiators(self.root, 3, (3,), '2-3')
         sysfs.mark_device_memory(self.root, [2, 3])
-        self.assertEqual([HOST_MEMORY] * 2 + [DEVICE_MEMORY] * 2, self.kinds())
+        self.assert_kinds([HOST_MEMORY] * 2 + [DEVICE_MEMORY] * 2, gpus_asked=0)
         self.assertEqual({'ACPI: nearest to a device'}, set(self.sources()[2:]))
 
     def test_a_node_with_cpus_has_the_hosts_own(self):
