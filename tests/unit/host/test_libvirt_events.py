@@ -125,6 +125,7 @@ class Fake(types.SimpleNamespace):
     """libvirt's binding, with a daemon that a test stops, kills and lets send events.
 
     :ivar runs: an event; while it is not set, the daemon is stopped
+    :ivar asked: an event that is set once the daemon is asked for a domain
     :ivar rounds: each allows one round of the event loop
     """
 
@@ -136,6 +137,7 @@ class Fake(types.SimpleNamespace):
     def __init__(self):
         super().__init__(
             runs=threading.Event(),
+            asked=threading.Event(),
             rounds=threading.Semaphore(0),
             opened=0,
             domains=[],
@@ -193,6 +195,7 @@ class Connection:
         return self._fake.domains
 
     def lookupByName(self, name):
+        self._fake.asked.set()
         self._fake.runs.wait()
         for domain in self._fake.domains:
             if domain.name() == name:
@@ -228,18 +231,14 @@ class HangingTest(ListenerCase):
         self.fake.heard.append(lambda: self.fake.callbacks[17](None, Domain('g', ''), {}, None))
         self.fake.rounds.release()
         self.assertEqual([libvirt_events.GuestEvent('g')], self.until(lambda changes: changes))
+        self.assertTrue(self.fake.asked.wait(TIMEOUT_S))
         self.clock.now_s += libvirt_events.CALL_TIMEOUT_S + 1
-        self.until_why(libvirt_events.UNRESPONSIVE)
+        self.assertEqual(libvirt_events.UNRESPONSIVE, listener.problem)
         self.fake.domains.append(Domain('g', fake_host.domain_xml(1).decode()))
         self.fake.runs.set()
         changes = self.until(lambda changes: changes)
         self.assertEqual([fake_host.name_of(1)], [change.guest.name for change in changes])
         self.fake.rounds.release()
-
-    def until_why(self, why):
-        """Wait until the thread has reached the point where it hangs, between event and query."""
-        while self.listener.problem != why:
-            self.clock.now_s += 1
 
     def test_a_connection_that_is_lost_is_made_again(self):
         with mock.patch.object(libvirt_events, 'RETRY_S', 0.01):
