@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever fails in hooks/qemu, the guest lives and libvirt is not kept waiting."""
 
-import contextlib
 import fcntl
 import os
+import select
+import shlex
 import shutil
 import tempfile
-import time
 import unittest
 
 from nova_numa_pmc.host import hook_files
@@ -25,23 +25,29 @@ OPERATIONS = (
     'an-operation-of-tomorrow',
 )
 XML = fake_host.domain_xml(1)
+TIMEOUT_S = 20
 
 
 class HookScriptTest(unittest.TestCase):
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='hook-')
-        self.addCleanup(self.remove)
+        self.addCleanup(shutil.rmtree, self.root)
+        self.left_behind, self.open = os.pipe()
+        self.addCleanup(self.wait_for_children)
         self.host = fake_host.FakeHost(self.root)
         self.addCleanup(self.host.close)
         self.tree = self.host.launch(1)
 
-    def remove(self):
-        """Remove the host, once no child process that was left behind writes to it any more."""
-        for _ in range(200):
-            with contextlib.suppress(OSError):  # a file there appeared or disappeared
-                return shutil.rmtree(self.root)
-            time.sleep(0.05)
-        return shutil.rmtree(self.root)
+    def wait_for_children(self):
+        """Wait for child processes that were left behind, and still write to the host.
+
+        They have inherited a pipe. The process that ``start`` leaves behind has closed it; here,
+        that process writes nothing, because QEMU runs before ``start``.
+        """
+        os.close(self.open)
+        ended = select.select([self.left_behind], (), (), TIMEOUT_S)[0]
+        os.close(self.left_behind)
+        self.assertTrue(ended, 'a child process still runs')
 
     def script(self, *replace, **options):
         return hook_script.write_script(
@@ -53,7 +59,7 @@ class HookScriptTest(unittest.TestCase):
         for operation in operations:
             with self.subTest(operation=operation):
                 done = hook_script.run_script(
-                    path, fake_host.name_of(1), operation, xml, environment
+                    path, fake_host.name_of(1), operation, xml, environment, [self.open]
                 )
                 self.assertEqual((0, b''), (done.returncode, done.stdout), done.stderr)
 
@@ -206,7 +212,7 @@ class HookScriptTest(unittest.TestCase):
         self.assert_lives(path, operations=('started',))
         self.assertIn('libvirt continues, and a child', self.host.logged()[-1])
         self.wake(control)
-        self.host.log.settimeout(20)
+        self.host.log.settimeout(TIMEOUT_S)
         self.assertIn('started: node 0', self.host.log.recv(65536).decode())
         self.assertEqual('0-3', self.cpus())
 
@@ -244,9 +250,16 @@ class HookScriptTest(unittest.TestCase):
         self.assertFalse(os.path.exists(self.host.path('run/nova-numa-pmc')))
 
     def test_the_script_works_from_a_checkout(self):
-        path = os.path.join(hook_files.package_site(), 'hooks/qemu')
+        site = hook_files.package_site()
+        os.makedirs(self.host.path('checkout/hooks'))
+        os.symlink(site + '/nova_numa_pmc', self.host.path('checkout/nova_numa_pmc'))
+        path = hook_script.write_script(
+            self.host.path('checkout/hooks/qemu'),
+            self.root,
+            replace=[(b'\nsite=%s\n' % os.fsencode(shlex.quote(site)), b'\nsite=\n')],
+        )
         done = hook_script.run_script(path, '-', 'selftest', b'')
-        self.assertIn(b'selftest: ', done.stderr)
+        self.assertIn(b'selftest: ok, ', done.stderr)
 
     def test_names_that_look_like_options_are_names(self):
         path = self.script()
