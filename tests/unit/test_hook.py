@@ -121,12 +121,13 @@ class StartTest(HookTest):
         )
         for number in range(10):
             self.call('start', number)
-        promises = [self.promise(number) for number in range(10)]
+        promised = [self.promise(number) for number in range(10)]
+        sockets = ((0, 1, 2, 3, 4), (5, 6, 7, 8, 9))
         self.assertEqual(
-            {(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)}, {promise.cpu_nodes for promise in promises}
+            {(socket, socket) for socket in sockets},
+            {(promise.cpu_nodes, promise.mem_nodes) for promise in promised},
         )
-        self.assertEqual(10, len({promise.l3_cpus for promise in promises}))
-        self.assertEqual([5], [len(promise.mem_nodes) for promise in promises[:1]])
+        self.assertEqual(10, len({promise.l3_cpus for promise in promised}))
 
     def test_a_guest_that_the_operator_ignores_floats(self):
         overrides.put(
@@ -347,7 +348,9 @@ class SimultaneousStartsTest(HookTest):
         self.assertEqual([0] * 16, [os.waitpid(pid, 0)[1] for pid in children])
         # The socket holds about ten lines (net.unix.max_dgram_qlen); the hook does not wait for a
         # reader.
-        for line in self.host.logged():
+        lines = self.host.logged()
+        self.assertTrue(lines)
+        for line in lines:
             self.assertIn('fits on one node', line)
         self.assertEqual([(0,)] * 8 + [(1,)] * 8, self.homes())
 
@@ -857,6 +860,7 @@ class PoolTest(HookTest):
         self.call('start', 2, fake_host.domain_xml(2, cpuset='2-3,6-7,99'))
         self.call('start', 3, fake_host.domain_xml(3, cpuset='3,7'))
         messages = self.host.logged()
+        self.assertEqual(3, len(messages), messages)
         for line, cpus, evidence in zip(
             messages,
             ('0-1', '6-7', '3,7'),

@@ -5,10 +5,12 @@ import os
 import shutil
 import tempfile
 import unittest
+from unittest import mock
 
 from nova_numa_pmc import hook, hook_early, promises
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import cgroups, guests, holding, journal
+from nova_numa_pmc.state import promises_file
 from tests.fixtures import fake_host
 from tests.fixtures.cgroups import FLAT, NESTED, WITHOUT_SYSTEMD
 
@@ -308,10 +310,16 @@ class OverTest(EarlyCase):
         self.assertLess(len(looked), 10 / 0.005 + 890 / 0.1 + 10)
 
     def test_others_starts_cost_no_parsing_of_all_promises(self):
-        hold = self.start()
+        hold, read_one = self.start(), promises_file.read_one
         for number in range(2, 5):
             self.start(number)
-            self.assertFalse(hold.has_start_ended())
+            with (
+                mock.patch.object(promises_file, 'decode', side_effect=AssertionError),
+                mock.patch.object(promises_file, 'read_one', wraps=read_one) as read,
+            ):
+                self.assertFalse(hold.has_start_ended())
+                self.assertFalse(hold.has_start_ended())  # the file is unchanged: not read again
+            read.assert_called_once()
 
 
 class HookTest(EarlyCase):
