@@ -13,43 +13,22 @@ from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import files, holding, journal
 from nova_numa_pmc.model import MIB
 from nova_numa_pmc.state import overrides, pool_loads, promises_file
+from tests.cases.hook import HookCase
 from tests.fixtures import domains, fake_host, sysfs
 
 LOCKED = '  <memoryBacking><locked/></memoryBacking>\n'
 HUGE = "  <memoryBacking><hugepages><page size='2048' unit='KiB'/></hugepages></memoryBacking>\n"
 
 
-class HookTest(unittest.TestCase):
-    def setUp(self):
-        self.root = tempfile.mkdtemp(prefix='hook-')
-        self.addCleanup(shutil.rmtree, self.root)
-        self.host = fake_host.FakeHost(self.root)
-        self.addCleanup(self.host.close)
-
-    def call(self, operation, number, xml=None):
-        """Run one operation; return its exit status."""
-        with tempfile.TemporaryFile() as stream:
-            stream.write(fake_host.domain_xml(number) if xml is None else xml)
-            stream.seek(0)
-            return hook.run(fake_host.name_of(number), operation, stream.fileno(), self.root)
-
-    def promises(self):
-        record = promises_file.read(
-            self.host.path('run/nova-numa-pmc'), files.read_boot_id(self.root)
-        )
-        return record.promises if record else {}
-
+class PlacedCase(HookCase):
     def promise(self, number):
         return self.promises()[fake_host.uuid_of(number)]
 
     def homes(self):
         return sorted(promise.cpu_nodes for promise in self.promises().values())
 
-    def cpus(self, tree):
-        return tree.held()
 
-
-class StartTest(HookTest):
+class StartTest(PlacedCase):
     def test_six_equal_guests_land_three_and_three(self):
         for number in range(6):
             self.assertEqual(0, self.call('start', number))
@@ -138,7 +117,7 @@ class StartTest(HookTest):
             tree = self.host.launch(number)
             for operation in ('start', 'started'):
                 self.assertEqual(0, self.call(operation, number))
-            self.assertEqual(number == 1, not self.cpus(tree))
+            self.assertEqual(number == 1, not tree.held())
         self.assertEqual(('floating', True), (self.promise(1).origin, self.promise(1).started))
         self.assertIn('left alone: ignored by the operator', ' '.join(self.host.logged()))
 
@@ -158,7 +137,7 @@ class StartTest(HookTest):
         xml = fake_host.domain_xml(1, cpuset='2-5')
         self.call('start', 1, xml)
         self.call('started', 1, xml)
-        self.assertIn(self.cpus(tree), ('2-3', '4-5'))
+        self.assertIn(tree.held(), ('2-3', '4-5'))
 
     def test_the_partition_limits_the_cpus(self):
         self.host.write('sys/fs/cgroup/machine.slice/cpuset.cpus.effective', '0,4-7\n')
@@ -282,7 +261,7 @@ class StartTest(HookTest):
         self.assertEqual('0-3', tree.held())
 
 
-class LogTest(HookTest):
+class LogTest(PlacedCase):
     def setUp(self):
         super().setUp()
         self.host.write('var/lib/nova-numa-pmc/guests', 'no override\n' * 30)
@@ -294,16 +273,7 @@ class LogTest(HookTest):
         return limit_s
 
     def start(self):
-        with tempfile.TemporaryFile() as stream:
-            stream.write(fake_host.domain_xml(1))
-            stream.seek(0)
-            return hook.run(
-                fake_host.name_of(1),
-                'start',
-                stream.fileno(),
-                self.root,
-                lines=journal.JournalLines(self.root, self.wait),
-            )
+        return self.call('start', lines=journal.JournalLines(self.root, self.wait))
 
     def test_the_decision_is_logged_first(self):
         self.host.fill_log(room=1)
@@ -333,7 +303,7 @@ class LogTest(HookTest):
         self.assertIn('lines not logged: 10', read[-1])
 
 
-class SimultaneousStartsTest(HookTest):
+class SimultaneousStartsTest(PlacedCase):
     def test_sixteen_simultaneous_starts_never_share_a_view(self):
         children = []
         for number in range(16):
@@ -355,7 +325,7 @@ class SimultaneousStartsTest(HookTest):
         self.assertEqual([(0,)] * 8 + [(1,)] * 8, self.homes())
 
 
-class DeviceMemoryTest(HookTest):
+class DeviceMemoryTest(PlacedCase):
     """Two nodes with CPUs, and one that is a GPU's memory."""
 
     def setUp(self):
@@ -384,18 +354,18 @@ class DeviceMemoryTest(HookTest):
                 self.assertEqual(followed, 'with its memory' in self.host.logged()[-1])
                 self.assertNotIn(2, self.promise(1).mem_nodes)
                 if followed:
-                    self.assertEqual('4-7', self.cpus(tree))
+                    self.assertEqual('4-7', tree.held())
                 self.call('stopped', 1)
                 self.host.write('run/nova-numa-pmc/promises', '')
 
 
-class StartedTest(HookTest):
+class StartedTest(PlacedCase):
     def test_started_narrows_cpus_and_leaves_memory_wide(self):
         tree = self.host.launch(1)
         self.call('start', 1)
-        self.assertEqual('', self.cpus(tree))
+        self.assertEqual('', tree.held())
         self.assertEqual(0, self.call('started', 1))
-        self.assertEqual(('0-3', ''), (self.cpus(tree), tree.held('mems')))
+        self.assertEqual(('0-3', ''), (tree.held(), tree.held('mems')))
         self.assertTrue(self.promise(1).started)
         self.assertFalse(self.promise(1).bound)
 
@@ -471,7 +441,7 @@ class StartedTest(HookTest):
         self.call('start', 1)
         with mock.patch.object(promises, 'replace_running', return_value=False):
             self.call('started', 1)
-        self.assertEqual(('0-3', ''), (self.cpus(tree), tree.held('mems')))
+        self.assertEqual(('0-3', ''), (tree.held(), tree.held('mems')))
 
     def test_started_binds_no_memory_if_that_cannot_be_recorded(self):
         self.host.configure('[hook]\nbind = true\n')
@@ -479,12 +449,12 @@ class StartedTest(HookTest):
         self.call('start', 1)
         with mock.patch.object(promises, 'replace_running', side_effect=StateError('full')):
             self.call('started', 1)
-        self.assertEqual(('0-3', ''), (self.cpus(tree), tree.held('mems')))
+        self.assertEqual(('0-3', ''), (tree.held(), tree.held('mems')))
 
     def test_started_decides_where_start_reserved_nothing(self):
         tree = self.host.launch(1)
         self.call('started', 1)
-        self.assertEqual('0-3', self.cpus(tree))
+        self.assertEqual('0-3', tree.held())
         self.assertTrue(self.promise(1).started)
 
     def test_started_decides_again_when_the_record_is_spoilt(self):
@@ -492,21 +462,21 @@ class StartedTest(HookTest):
         self.call('start', 1)
         self.host.write('run/nova-numa-pmc/promises', 'garbage')
         self.call('started', 1)
-        self.assertEqual('0-3', self.cpus(tree))
+        self.assertEqual('0-3', tree.held())
         self.assertTrue(self.promise(1).started)
 
     def test_started_works_before_the_status_file_is_there(self):
         tree = self.host.launch(1, status=False)
         self.call('start', 1)
         self.call('started', 1)
-        self.assertEqual('0-3', self.cpus(tree))
+        self.assertEqual('0-3', tree.held())
 
     def test_started_does_not_touch_another_process_under_the_pid(self):
         tree = self.host.launch(1)
         self.host.write('proc/4001/cmdline', 'qemu\0-uuid\0%s\0' % fake_host.uuid_of(2))
         self.call('start', 1)
         self.assertEqual(0, self.call('started', 1))
-        self.assertEqual('', self.cpus(tree))
+        self.assertEqual('', tree.held())
         promise = self.promise(1)
         self.assertEqual(
             ('floating', (), True, False),
@@ -545,7 +515,7 @@ class StartedTest(HookTest):
         self.call('start', 1)
         self.host.write('sys/devices/system/node/node1/distance', 'far\n')
         self.assertEqual(0, self.call('started', 1))
-        self.assertEqual('', self.cpus(tree))
+        self.assertEqual('', tree.held())
         self.assertEqual(
             ('floating', (), (), True),
             (
@@ -573,7 +543,7 @@ class StartedTest(HookTest):
         self.call('start', 1)
         tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n')
         self.call('started', 1)
-        self.assertEqual('- 3-4 -', self.cpus(tree))
+        self.assertEqual('- 3-4 -', tree.held())
         self.assertEqual(('floating', False), (self.promise(1).origin, self.promise(1).missed))
 
     def test_a_guest_that_could_not_be_held_no_longer_counts_on_its_l3_cache(self):
@@ -615,7 +585,7 @@ class StartedTest(HookTest):
         )
 
 
-class MemoryLiesTest(HookTest):
+class MemoryLiesTest(PlacedCase):
     """At ``started``, some of a guest's memory already exists; its promise is for node 0."""
 
     def cpus_after_start(self, lying, extra=''):
@@ -624,7 +594,7 @@ class MemoryLiesTest(HookTest):
         self.call('start', 1, xml)
         self.assertEqual((0,), self.promise(1).cpu_nodes)
         self.call('started', 1, xml)
-        return self.cpus(tree)
+        return tree.held()
 
     def test_cpus_stay_with_what_the_agent_can_fetch(self):
         for size in (40 * MIB, 4096 * MIB):
@@ -653,7 +623,7 @@ class MemoryLiesTest(HookTest):
             overrides.Override(fake_host.uuid_of(1), 'ignore', fake_host.name_of(1)), self.root
         )
         self.call('started', 1, xml)
-        self.assertEqual('', self.cpus(tree))
+        self.assertEqual('', tree.held())
         promise = self.promise(1)
         self.assertEqual(
             ('floating', True, False), (promise.origin, promise.started, promise.missed)
@@ -689,7 +659,7 @@ class MemoryLiesTest(HookTest):
         xml = fake_host.domain_xml(1, extra=HUGE)
         self.call('start', 1, xml)
         self.call('started', 1, xml)
-        return self.cpus(tree)
+        return tree.held()
 
     def test_cpus_follow_huge_pages(self):
         self.assertEqual('4-7', self.cpus_with_huge_pages(1))
@@ -707,7 +677,7 @@ class MemoryLiesTest(HookTest):
         self.assertIn('(unbound, 1024 of 525312 KiB were elsewhere', self.host.logged()[-1])
 
 
-class EndTest(HookTest):
+class EndTest(PlacedCase):
     def test_stopped_and_release_drop_the_promise(self):
         for operation in ('stopped', 'release'):
             self.call('start', 1)
@@ -735,7 +705,7 @@ class EndTest(HookTest):
         self.assertEqual({fake_host.uuid_of(3), fake_host.uuid_of(9)}, set(self.promises()))
 
 
-class BootstrapTest(HookTest):
+class BootstrapTest(PlacedCase):
     def test_running_guests_are_counted(self):
         for number in range(3):
             self.host.launch(number)
@@ -800,7 +770,7 @@ class BootstrapTest(HookTest):
         self.assertEqual([fake_host.uuid_of(1)], list(self.promises()))
 
 
-class PoolTest(HookTest):
+class PoolTest(PlacedCase):
     """Two nodes of four CPUs; the floating pool has the first two CPUs of each."""
 
     SHARED = '0-1,4-5'

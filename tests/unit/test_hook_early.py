@@ -3,26 +3,22 @@
 
 import os
 import shutil
-import tempfile
-import unittest
 from unittest import mock
 
 from nova_numa_pmc import hook, hook_early, promises
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import cgroups, guests, holding, journal
 from nova_numa_pmc.state import promises_file
+from tests.cases.hook import HookCase
 from tests.fixtures import fake_host
 from tests.fixtures.cgroups import FLAT, NESTED, WITHOUT_SYSTEMD
 
 
-class EarlyCase(unittest.TestCase):
+class EarlyCase(HookCase):
     version, layout = 2, NESTED
 
     def setUp(self):
-        self.root = tempfile.mkdtemp(prefix='early-')
-        self.addCleanup(shutil.rmtree, self.root)
-        self.host = fake_host.FakeHost(self.root)
-        self.addCleanup(self.host.close)
+        super().setUp()
         self.options = host_options.read(self.host.path('none'))
         self.written = []
 
@@ -44,12 +40,6 @@ class EarlyCase(unittest.TestCase):
         self.written.append((os.path.basename(os.path.dirname(path)), text))
         with open(path, 'w') as file:
             file.write(text)
-
-    def run_started(self, **xml):
-        with tempfile.TemporaryFile() as stream:
-            stream.write(fake_host.domain_xml(1, **xml))
-            stream.seek(0)
-            hook.run(fake_host.name_of(1), 'started', stream.fileno(), self.root)
 
     def launch(self, vcpus=0, executed=True):
         """Fork QEMU; by then, libvirt has created all groups except those of the vCPUs."""
@@ -164,7 +154,7 @@ class Version1Test(EarlyCase):
             self.add_vcpu(tree, number)
         tree.write_file(os.path.join(tree.emulator, 'cpuset.cpus'), '2-6\n')
         self.host.write('sys/devices/system/cpu/isolated', '2\n')
-        self.run_started(vcpus=6)
+        self.call('started', xml=fake_host.domain_xml(1, vcpus=6))
         self.assertNotIn('did not write', self.host.logged()[-1])
 
     def test_no_group_is_widened_beyond_what_the_guest_may_use_or_its_pin(self):
@@ -230,13 +220,13 @@ class StartedTest(EarlyCase):
 
     def test_started_hands_the_narrow_set_over_to_the_children(self):
         tree = self.narrow()
-        self.run_started()
+        self.call('started')
         self.assertEqual(['0-7', '0-3', '0-3', '0-3'], self.cpus(tree))
 
     def test_what_was_narrowed_is_handed_over_though_the_pool_has_changed_since(self):
         tree = self.narrow()
         self.host.write('sys/devices/system/cpu/isolated', '0\n')
-        self.run_started()
+        self.call('started')
         self.assertEqual(['0-7', '1-3', '1-3', '1-3'], self.cpus(tree))
 
     def test_narrowing_is_undone_where_the_guest_is_not_held(self):
@@ -244,7 +234,7 @@ class StartedTest(EarlyCase):
         # Another hook has written this set, and the kernel has narrowed it.
         tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n')
         tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus.effective'), '3\n')
-        self.run_started()
+        self.call('started')
         self.assertIn('which nova-numa-pmc did not write', self.host.logged()[-1])
         self.assertEqual(['0-7', '0-7', '3-4', '0-7'], self.cpus(tree))
 
@@ -322,32 +312,18 @@ class OverTest(EarlyCase):
             read.assert_called_once()
 
 
-class HookTest(EarlyCase):
-    def call(self, operation, run_detached, **xml):
-        with tempfile.TemporaryFile() as stream:
-            stream.write(fake_host.domain_xml(1, **xml))
-            stream.seek(0)
-            return hook.run(
-                fake_host.name_of(1), operation, stream.fileno(), self.root, run_detached
-            )
-
+class HookTest(HookCase):
     def test_only_a_start_that_has_a_place_leaves_a_process(self):
-        for operation, vcpus, left in (('start', 2, True), ('start', 99, False)):
-            with self.subTest(operation, vcpus=vcpus):
-                works = []
-                self.assertEqual(
-                    0,
-                    self.call(
-                        operation,
-                        lambda work, report, works=works: works.append(work),
-                        vcpus=vcpus,
-                    ),
-                )
-                self.assertEqual(left, bool(works))
+        for vcpus, left in ((2, True), (99, False)):
+            with self.subTest(vcpus=vcpus):
+                left_behind = mock.Mock()
+                xml = fake_host.domain_xml(1, vcpus=vcpus)
+                self.assertEqual(0, self.call('start', xml=xml, run_detached=left_behind))
+                self.assertEqual(left, left_behind.called)
 
     def test_without_a_process_the_start_goes_on(self):
         def none(_work, _report):
             raise OSError(11, 'Resource temporarily unavailable')
 
-        self.assertEqual(0, self.call('start', none))
+        self.assertEqual(0, self.call('start', run_detached=none))
         self.assertIn('CPUs are held once they run', self.host.logged()[-1])

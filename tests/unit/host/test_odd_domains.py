@@ -6,16 +6,14 @@ The figures come from a reader based on ``xml.etree`` that shares no code with t
 
 import os
 import shutil
-import tempfile
 import unittest
 from xml.etree import ElementTree
 
 from hypothesis import HealthCheck, given, settings
 
-from nova_numa_pmc import hook
 from nova_numa_pmc.exceptions import DomainError
-from nova_numa_pmc.host import files, guests, journal
-from nova_numa_pmc.state import promises_file
+from nova_numa_pmc.host import guests, journal
+from tests.cases.hook import HookCase
 from tests.fixtures import fake_host, odd_domains
 
 #: `NUMA_PMC_CASES=20000` for the long run.
@@ -143,25 +141,14 @@ class ReaderTest(unittest.TestCase):
             self.assertEqual(figures(xml), guest)
 
 
-class HookTest(unittest.TestCase):
+class HookTest(HookCase):
     def setUp(self):
-        self.root = tempfile.mkdtemp(prefix='odd-')
-        self.addCleanup(shutil.rmtree, self.root)
-        self.host = fake_host.FakeHost(self.root)
-        self.addCleanup(self.host.close)
+        super().setUp()
         self.logged = []
 
-    def call(self, operation, name, xml):
-        with tempfile.TemporaryFile() as stream:
-            stream.write(xml)
-            stream.seek(0)
-            return hook.run(
-                name,
-                operation,
-                stream.fileno(),
-                self.root,
-                lines=journal.JournalLines(self.root, self.drain),
-            )
+    def run_hook(self, operation, name, xml):
+        lines = journal.JournalLines(self.root, self.drain)
+        return self.call(operation, xml=xml, name=name, lines=lines)
 
     def drain(self, sender, limit_s):
         self.logged += self.host.logged()
@@ -170,11 +157,8 @@ class HookTest(unittest.TestCase):
     def forget(self):
         shutil.rmtree(self.host.path('run/nova-numa-pmc'), ignore_errors=True)
 
-    def promises(self):
-        record = promises_file.read(
-            self.host.path('run/nova-numa-pmc'), files.read_boot_id(self.root)
-        )
-        return {promise.name: promise for promise in record.promises.values()} if record else {}
+    def promises_by_name(self):
+        return {promise.name: promise for promise in self.promises().values()}
 
     @MANY
     @given(odd_domains.mutated())
@@ -182,13 +166,13 @@ class HookTest(unittest.TestCase):
         self.forget()
         self.drain(None, 0)
         self.logged.clear()
-        self.assertEqual(0, self.call('start', 'odd', xml))
+        self.assertEqual(0, self.run_hook('start', 'odd', xml))
         self.drain(None, 0)
         self.assertTrue(self.logged)
-        for name, promise in self.promises().items():
+        for name, promise in self.promises_by_name().items():
             self.assertEqual(figures(xml)[0], name)
             self.assertLessEqual(promise.memory_bytes, figures(xml)[4])
-            self.assertEqual(0, self.call('stopped', name, b''))
+            self.assertEqual(0, self.run_hook('stopped', name, b''))
         self.assertEqual({}, self.promises())
 
     @MANY
@@ -201,5 +185,5 @@ class HookTest(unittest.TestCase):
             b"<domstatus state='running' pid='77'>" + xml + b'</domstatus>',
         )
         name = fake_host.name_of(1)
-        self.assertEqual(0, self.call('start', name, fake_host.domain_xml(1)))
-        self.assertEqual(1, len(self.promises()[name].cpu_nodes))
+        self.assertEqual(0, self.run_hook('start', name, fake_host.domain_xml(1)))
+        self.assertEqual(1, len(self.promises_by_name()[name].cpu_nodes))
