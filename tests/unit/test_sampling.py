@@ -8,7 +8,7 @@ from unittest import mock
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from nova_numa_pmc import exceptions, model, sampling
+from nova_numa_pmc import model, sampling
 from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.core import pressure
 from nova_numa_pmc.host import files
@@ -16,15 +16,16 @@ from nova_numa_pmc.host.perf import cpu_model, event_table, events, perf_event
 from nova_numa_pmc.model import MIB
 from nova_numa_pmc.sample_records import COUNTED, INFERRED, DeviceSample, to_data
 from nova_numa_pmc.state import promises_file
+from tests.cases.counting import CountingCase
 from tests.cases.root import RootCase
 from tests.fixtures import domains, fake_host, measured_host
-from tests.fixtures.software_events import CYCLES, LOCAL, REMOTE
-from tests.fixtures.working_child import Child, touch
+from tests.fixtures.software_events import LOCAL, REMOTE
+from tests.fixtures.working_child import touch
 
 SECOND = measured_host.SECOND_NS
 
 
-class WithoutPmu(RootCase):
+class SamplingCase(RootCase):
     def setUp(self):
         super().setUp()
         self.host = measured_host.MeasuredHost(
@@ -51,7 +52,7 @@ class WithoutPmu(RootCase):
         self.host.set_thread_times(4000 + number, 5000 + number, run_s, wait_s, cpu)
 
 
-class SamplerTest(WithoutPmu):
+class SamplerTest(SamplingCase):
     def test_the_first_sample_has_no_rates(self):
         self.launch(1, {0: MIB, 1: MIB})
         first = self.sample(5)
@@ -346,7 +347,7 @@ class SamplerTest(WithoutPmu):
                 self.assertTrue(guest.remote_ratio is None or 0 <= guest.remote_ratio <= 1)
 
 
-class WithCounters(RootCase):
+class CountersTest(CountingCase, RootCase):
     """Page faults stand for local accesses, major ones (none) for remote ones."""
 
     OPTIONS = counters_conf.CounterOptions(
@@ -360,16 +361,11 @@ class WithCounters(RootCase):
 
     def setUp(self):
         super().setUp()
-        try:
-            perf_event.EventGroup((CYCLES,), perf_event.on_cpu(0)).close()
-        except exceptions.CounterError as error:
-            self.skipTest(str(error))
         for name in ('proc', 'sys'):
             os.symlink('/' + name, os.path.join(self.root, name))
 
     def launch(self, number):
-        child = Child(lambda: touch(1000 * number))
-        self.addCleanup(child.end)
+        child = self.start_child(lambda: touch(1000 * number))
         xml = (
             domains.status(fake_host.domain_xml(number), child.pid)
             .replace(b"pid='4711'", b"pid='%d'" % child.pid)

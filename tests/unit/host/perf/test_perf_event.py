@@ -16,7 +16,8 @@ from nova_numa_pmc.core.rates import CounterReading, difference
 from nova_numa_pmc.host import system_calls
 from nova_numa_pmc.host.perf import counters, events, perf_event
 from tests.bench import rotation
-from tests.fixtures.working_child import Child, touch
+from tests.cases.counting import CountingCase
+from tests.fixtures.working_child import touch
 
 FAULTS = events.Event('faults', 'page-faults', 'software', 1, 2)
 SWITCHES = events.Event('switches', 'context-switches', 'software', 1, 3)
@@ -36,18 +37,7 @@ def is_private(path):
     return True
 
 
-class Counting(unittest.TestCase):
-    def setUp(self):
-        try:
-            perf_event.EventGroup((CLOCK,), perf_event.on_cpu(0)).close()
-        except exceptions.CounterError as error:
-            self.skipTest(str(error))
-
-    def child(self, work):
-        child = Child(work)
-        self.addCleanup(child.end)
-        return child
-
+class CountersCase(CountingCase):
     def counters(self, wanted):
         counting = counters.Counters()
         self.addCleanup(counting.close)
@@ -71,9 +61,9 @@ class RequestTest(unittest.TestCase):
                 self.assertEqual(request, ioctl.call_args[0][1])
 
 
-class TestThread(Counting):
+class TestThread(CountersCase):
     def test_page_faults_are_those_that_the_kernel_accounts(self):
-        child = self.child(lambda: touch(3000))
+        child = self.start_child(lambda: touch(3000))
         group = perf_event.EventGroup((FAULTS, SWITCHES), perf_event.thread(child.pid))
         self.addCleanup(group.close)
         faults, switches, before = int(child.field(7)), child.switches(), group.read()
@@ -84,21 +74,21 @@ class TestThread(Counting):
         self.assertGreaterEqual(difference(before[0], after[0]).value, 3000)
 
     def test_events_of_a_group_share_one_time(self):
-        child = self.child(lambda: touch(10))
+        child = self.start_child(lambda: touch(10))
         group = perf_event.EventGroup((FAULTS, SWITCHES, CLOCK), perf_event.thread(child.pid))
         self.addCleanup(group.close)
         child.run()
         self.assertEqual(1, len({count[1:] for count in group.read()}))
 
     def test_a_thread_that_slept_did_nothing(self):
-        child = self.child(lambda: None)
+        child = self.start_child(lambda: None)
         group = perf_event.EventGroup((FAULTS,), perf_event.thread(child.pid))
         self.addCleanup(group.close)
         [before], [after] = group.read(), group.read()
         self.assertEqual((0.0, 1.0), difference(before, after, idle_is_zero=True))
 
     def test_an_ended_thread_cannot_be_a_target(self):
-        child = self.child(lambda: None)
+        child = self.start_child(lambda: None)
         target = perf_event.thread(child.pid)
         child.end()
         self.assertIsNone(perf_event.thread(child.pid))
@@ -108,13 +98,13 @@ class TestThread(Counting):
         self.assertEqual(((), {}), (problems, counting.read()))
 
     def test_a_thread_id_used_again_is_not_counted_as_the_old_one(self):
-        child = self.child(lambda: None)
+        child = self.start_child(lambda: None)
         imposter = perf_event.thread(child.pid)._replace(incarnation=1)
         counting, problems = self.counters({'old': (imposter, (FAULTS,))})
         self.assertEqual(((), {}), (problems, counting.read()))
 
 
-class TestCpu(Counting):
+class TestCpu(CountersCase):
     def test_what_cannot_be_counted_is_none_beside_what_can(self):
         counting, problems = self.counters({0: (perf_event.on_cpu(0), (CLOCK, ABSENT, FAULTS))})
         [clock, absent, faults] = counting.read()[0]
@@ -170,7 +160,7 @@ class TestCpu(Counting):
         )
 
 
-class TestCgroup(Counting):
+class TestCgroup(CountersCase):
     def setUp(self):
         super().setUp()
         with open('/proc/self/mounts', encoding='utf-8') as file:
@@ -198,7 +188,7 @@ class TestCgroup(Counting):
             os.rmdir(self.path)
 
     def test_a_cgroup_counter_counts_what_runs_in_it(self):
-        child = self.child(lambda: touch(2000))
+        child = self.start_child(lambda: touch(2000))
         with open(os.path.join(self.path, 'cgroup.procs'), 'w', encoding='ascii') as file:
             file.write(str(child.pid))
         cpus = sorted(os.sched_getaffinity(0))
@@ -229,7 +219,7 @@ class TestCgroup(Counting):
         self.assertEqual(opened, len(os.listdir('/proc/self/fd')))
 
 
-class TestRefusals(Counting):
+class TestRefusals(CountingCase):
     def run_python(self, code, **kwargs):
         code = (
             'import sys; sys.path.insert(0, %r)\n'
@@ -288,54 +278,6 @@ class TestRefusals(Counting):
         self.assertIn('CounterRefused', output)
         self.assertIn('CAP_PERFMON', output)
         self.assertIn('{}', output)
-
-
-class TestRotation(Counting):
-    def test_sets_of_events_take_turns(self):
-        child = self.child(lambda: touch(500))
-        rotating = rotation.Rotation(
-            ((FAULTS, CLOCK), (SWITCHES, CLOCK)), perf_event.thread(child.pid)
-        )
-        self.addCleanup(rotating.close)
-        faults = int(child.field(7))
-        rotating.step()
-        child.run()
-        seen = int(child.field(7)) - faults
-        rotating.step()
-        child.run()
-        rotating.stop()
-        child.run()
-        counts = rotating.read(10**9)
-        self.assertEqual(seen, counts[FAULTS].value)
-        self.assertEqual(10**9, counts[CLOCK].enabled_ns)
-        self.assertEqual(
-            counts[FAULTS].running_ns + counts[SWITCHES].running_ns, counts[CLOCK].running_ns
-        )
-
-    def test_an_absent_event_leaves_nothing_open(self):
-        before = len(os.listdir('/proc/self/fd'))
-        with self.assertRaises(exceptions.CounterUnsupported):
-            rotation.Rotation(((CLOCK,), (ABSENT,)), perf_event.on_cpu(0))
-        self.assertEqual(before, len(os.listdir('/proc/self/fd')))
-
-
-class TestPlanSets(unittest.TestCase):
-    def sets(self, events, room, in_each=()):
-        """Plan sets, with letters for events."""
-        return rotation.plan_sets(events, room, in_each)
-
-    def test_events_that_fit_at_once_are_one_set(self):
-        self.assertEqual((('a', 'b'),), self.sets('ab', 4))
-
-    def test_the_common_events_are_in_each_set(self):
-        self.assertEqual((('i', 'a', 'b'), ('i', 'c')), self.sets('iabc', 3, 'i'))
-
-    def test_sets_without_room_beside_the_common_events_are_an_error(self):
-        with self.assertRaises(ValueError):
-            self.sets('iabc', 1, 'i')
-
-    def test_nothing_to_count_gives_no_set(self):
-        self.assertEqual((), self.sets('', 4))
 
 
 class TestAttr(unittest.TestCase):

@@ -21,6 +21,8 @@ from nova_numa_pmc.host.sources import (
     uncore,
 )
 from nova_numa_pmc.sample_records import COUNTED
+from tests.cases.counting import CountingCase
+from tests.cases.root import RootCase
 from tests.fixtures import measured_host, sysfs
 from tests.fixtures.software_events import (
     ABSENT,
@@ -32,7 +34,7 @@ from tests.fixtures.software_events import (
     STALLED,
     software_event,
 )
-from tests.fixtures.working_child import Child, touch
+from tests.fixtures.working_child import touch
 
 SECOND = 10**9
 
@@ -41,18 +43,11 @@ def selecting(*chosen, missing=()):
     return lambda: events.EventSelection(cpu_model.CpuModel('', ''), None, chosen, missing)
 
 
-class Counting(unittest.TestCase):
+class GuestsCase(CountingCase, RootCase):
     def setUp(self):
-        try:
-            perf_event.EventGroup((CYCLES,), perf_event.on_cpu(0)).close()
-        except exceptions.CounterError as error:
-            self.skipTest(str(error))
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
+        super().setUp()
         os.symlink('/proc', os.path.join(self.root, 'proc'))
-        self.child = Child(lambda: touch(2000))
-        self.addCleanup(self.child.end)
+        self.child = self.start_child(lambda: touch(2000))
 
     def tick(self, at_s, *pids):
         guests = []
@@ -88,10 +83,10 @@ class Counting(unittest.TestCase):
         return os.path.join(self.root, path)
 
 
-class GuestCountersTest(Counting):
+class GuestCountersTest(GuestsCase):
     def test_each_guest_is_counted_by_its_threads(self):
-        source, idle = self.source(LOCAL, REMOTE, INSTRUCTIONS, CYCLES), Child(lambda: None)
-        self.addCleanup(idle.end)
+        source = self.source(LOCAL, REMOTE, INSTRUCTIONS, CYCLES)
+        idle = self.start_child(lambda: None)
         self.assertEqual({}, source.sample(self.tick(0, self.child.pid, idle.pid)))
         before = int(self.child.field(7))
         self.child.run()
@@ -109,8 +104,8 @@ class GuestCountersTest(Counting):
         )
         self.assertEqual(int(self.child.field(7)) - before, evidence.local_per_sec)
         self.assertLess(0, evidence.cycles_per_sec)
-        idle_told = sampled['u%d' % idle.pid]
-        self.assertEqual((0.0, 0.0, None), idle_told[2:5])
+        of_idle = sampled['u%d' % idle.pid]
+        self.assertEqual((0.0, 0.0, None), of_idle[2:5])
 
     def test_threads_that_come_or_go_make_a_guest_unknown_for_a_tick(self):
         source = self.source(LOCAL, REMOTE)
@@ -194,7 +189,7 @@ class GuestCountersTest(Counting):
             self.assertEqual({}, source.sample(self.tick(at_s, self.child.pid)))
 
 
-class CpuCountersTest(Counting):
+class CpuCountersTest(GuestsCase):
     def test_the_count_of_a_node_is_the_sum_of_its_cpus(self):
         counters = cpu_counters.CpuCounters(selecting(LOCAL, REMOTE), self.root)
         self.addCleanup(counters.close)
@@ -419,7 +414,7 @@ class UncoreTest(unittest.TestCase):
         self.assertIsNone(self.use(io_hit=0.0, io_miss=0.0).io_miss_ratio)
 
 
-class ControlGroupTest(Counting):
+class ControlGroupTest(GuestsCase):
     """A real control group with the layout that libvirt creates."""
 
     def setUp(self):
@@ -477,7 +472,7 @@ class ControlGroupTest(Counting):
         self.assertEqual(0.0, self.sample(3).local_per_sec)
 
 
-class CrowdedTest(Counting):
+class CrowdedTest(GuestsCase):
     """Hardware with too few counters for threads and CPUs."""
 
     def test_the_roles_that_fit_are_known_before_counting(self):
