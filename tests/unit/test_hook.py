@@ -16,9 +16,6 @@ from nova_numa_pmc.state import overrides, pool_loads, promises_file
 from tests.cases.hook import HookCase
 from tests.fixtures import domains, fake_host, sysfs
 
-LOCKED = '  <memoryBacking><locked/></memoryBacking>\n'
-HUGE = "  <memoryBacking><hugepages><page size='2048' unit='KiB'/></hugepages></memoryBacking>\n"
-
 
 class PlacedCase(HookCase):
     def promise(self, number):
@@ -167,8 +164,7 @@ class StartTest(PlacedCase):
         self.assertEqual([(0,)] * 4 + [(1,)] * 4, self.homes())
 
     def test_more_than_the_host_could_give_is_not_promised(self):
-        most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"
-        self.call('start', 0, fake_host.domain_xml(0, extra=most))
+        self.call('start', 0, fake_host.domain_xml(0, extra=domains.MAX_MEMORY_1_PIB))
         self.assertEqual(512 * MIB, self.promise(0).memory_bytes)
         self.assertIn('may grow to 1073741824 MiB', self.host.logged()[1])
         for number in range(1, 8):
@@ -181,8 +177,7 @@ class StartTest(PlacedCase):
         self.assertIn('all that the host has', self.host.logged()[1])
 
     def test_a_guest_that_was_not_promised_counts_by_what_the_host_could_give(self):
-        most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"
-        self.host.launch(2, xml=fake_host.domain_xml(2, extra=most))
+        self.host.launch(2, xml=fake_host.domain_xml(2, extra=domains.MAX_MEMORY_1_PIB))
         self.call('start', 1)
         self.assertEqual(512 * MIB, self.promise(2).memory_bytes)
         self.assertIn('%s: it may grow' % fake_host.name_of(2), self.host.logged()[1])
@@ -613,11 +608,11 @@ class MemoryLiesTest(PlacedCase):
         self.assertEqual('0-3', self.cpus_after_start({0: 400 * MIB, 1: 100 * MIB}))
 
     def test_cpus_follow_locked_memory_however_little(self):
-        self.assertEqual('4-7', self.cpus_after_start({0: 0, 1: 40 * MIB}, LOCKED))
+        self.assertEqual('4-7', self.cpus_after_start({0: 0, 1: 40 * MIB}, domains.LOCKED))
 
     def test_a_guest_that_the_operator_ignores_meanwhile_is_left_alone(self):
         tree = self.host.launch(1, bytes_by_node={0: 0, 1: 40 * MIB})
-        xml = fake_host.domain_xml(1, extra=LOCKED)
+        xml = fake_host.domain_xml(1, extra=domains.LOCKED)
         self.call('start', 1, xml)
         overrides.put(
             overrides.Override(fake_host.uuid_of(1), 'ignore', fake_host.name_of(1)), self.root
@@ -631,7 +626,9 @@ class MemoryLiesTest(PlacedCase):
         self.assertIn('left alone: ignored by the operator', self.host.logged()[-1])
 
     def test_both_nodes_are_promised_where_both_hold_locked_memory(self):
-        self.assertEqual('4-7', self.cpus_after_start({0: 200 * MIB, 1: 300 * MIB}, LOCKED))
+        self.assertEqual(
+            '4-7', self.cpus_after_start({0: 200 * MIB, 1: 300 * MIB}, domains.LOCKED)
+        )
         promise = self.promise(1)
         self.assertEqual(((1,), (0, 1)), (promise.cpu_nodes, promise.mem_nodes))
         self.assertEqual(
@@ -656,7 +653,7 @@ class MemoryLiesTest(PlacedCase):
                 'proc/4001/numa_maps', '7f00 default huge N%d=256 kernelpagesize_kB=2048\n' % node
             )
         tree.write_file('proc/4001/status', 'VmRSS:\t 9 kB\nHugetlbPages:\t 524288 kB\n')
-        xml = fake_host.domain_xml(1, extra=HUGE)
+        xml = fake_host.domain_xml(1, extra=domains.HUGE_PAGES_2M)
         self.call('start', 1, xml)
         self.call('started', 1, xml)
         return tree.held()

@@ -10,7 +10,7 @@ from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import cgroups, guests, holding, journal
 from nova_numa_pmc.state import promises_file
 from tests.cases.hook import HookCase
-from tests.fixtures import fake_host
+from tests.fixtures import domains, fake_host
 from tests.fixtures.cgroups import FLAT, NESTED, WITHOUT_SYSTEMD
 
 
@@ -240,14 +240,13 @@ class StartedTest(EarlyCase):
 
     def test_narrowing_is_undone_where_the_guest_cannot_be_decided_on_again(self):
         self.host.configure('[hook]\ntimeout_s = 0.1\n')
-        locked = '  <memoryBacking><locked/></memoryBacking>\n'
-        tree = self.narrow(extra=locked)
+        tree = self.narrow(extra=domains.LOCKED)
         tree.set_bytes({0: 0, 1: 40 << 20})
         call = hook.HookCall(
             fake_host.name_of(1), 'started', self.root, None, journal.JournalLines(self.root)
         )
         with promises.locked(self.options, self.root, 1.0):
-            answer = call.perform(fake_host.domain_xml(1, extra=locked))
+            answer = call.perform(fake_host.domain_xml(1, extra=domains.LOCKED))
         self.assertIn(b'not placed: ', answer)
         self.assertIn('the guest is left as it is', self.host.logged()[-1])
         self.assertEqual(['0-7'] * 4, self.cpus(tree))

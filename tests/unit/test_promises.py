@@ -13,7 +13,7 @@ from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import promises_file
 from tests.cases.root import RootCase
-from tests.fixtures import domains, fake_host
+from tests.fixtures import domains, fake_host, services
 
 GRACE_S = 100
 NOW_NS = 10**15
@@ -111,8 +111,7 @@ class ReconcileTest(RootCase):
         self.host.launch(2, xml=fake_host.domain_xml(2, extra=domains.OPTED_OUT))
         ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) + 60) * os.sysconf('SC_CLK_TCK')
         for pid in (began_after.pid, began_after.pid + 1):
-            stat = '%d (qemu) S %s %d' % (pid, ' '.join('0' * 18), ticks)
-            self.host.write('proc/%d/stat' % pid, stat)
+            services.write_stat(self.root, pid, ticks)
         for hook, missed in ((False, {1: False, 2: False}), (True, {1: True, 2: False})):
             if hook:
                 self.host.write(files.HOOKS + '/' + files.OUR_HOOK, '')
@@ -126,7 +125,7 @@ class ReconcileTest(RootCase):
     def test_a_hook_in_the_container_of_libvirt_was_there_too(self):
         pid = self.host.launch(1).pid
         ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) + 60) * os.sysconf('SC_CLK_TCK')
-        self.host.write('proc/%d/stat' % pid, '%d (q) S %s %d' % (pid, '0 ' * 17 + '0', ticks))
+        services.write_stat(self.root, pid, ticks)
         self.host.write('proc/%d/root/%s/%s' % (pid, files.HOOKS, files.OUR_HOOK), '')
         draft = Draft()
         self.reconcile(draft)
@@ -134,7 +133,7 @@ class ReconcileTest(RootCase):
 
     def test_a_promise_of_a_guest_that_ran_without_one_is_as_old_as_the_guest(self):
         pid = self.host.launch(1).pid
-        self.host.write('proc/%d/stat' % pid, '%d (q) S %s 100' % (pid, '0 ' * 17 + '0'))
+        services.write_stat(self.root, pid, 100)
         draft = Draft()
         self.reconcile(draft)
         since_ns = 100 * 10**9 // os.sysconf('SC_CLK_TCK')

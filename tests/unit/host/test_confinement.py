@@ -7,6 +7,7 @@ import unittest
 
 from nova_numa_pmc.host import confinement
 from tests.cases.root import RootCase
+from tests.fixtures import services
 from tests.fixtures.sysfs import write
 
 
@@ -15,12 +16,10 @@ class FindDaemonTest(RootCase):
         super().setUp()
         write(self.root, 'proc/stat', 'btime 1000\n')
 
-    def process(self, pid, name, label=None, stat=None):
+    def process(self, pid, name, label=None):
         write(self.root, 'proc/%d/cmdline' % pid, '/usr/sbin/%s\0' % name)
         if label is not None:
             write(self.root, 'proc/%d/attr/current' % pid, label)
-        if stat is not None:
-            write(self.root, 'proc/%d/stat' % pid, stat)
 
     def test_no_daemon_is_found_where_none_runs(self):
         self.assertIsNone(confinement.find_daemon(self.root))
@@ -48,10 +47,8 @@ class FindDaemonTest(RootCase):
                 self.assertEqual(label, confinement.find_daemon(self.root).label)
 
     def test_the_start_time_of_the_daemon_is_read(self):
-        ticks = os.sysconf('SC_CLK_TCK')
-        self.process(
-            7, 'libvirtd', stat='7 (lib) virtd) S %s %d 0' % (' '.join(['1'] * 18), 50 * ticks)
-        )
+        self.process(7, 'libvirtd')
+        services.write_stat(self.root, 7, 50 * os.sysconf('SC_CLK_TCK'), 'lib) virtd')
         self.assertEqual(1050, confinement.find_daemon(self.root).started_s)
 
     def test_the_label_is_known_from_apparmor_without_a_daemon(self):

@@ -7,7 +7,7 @@ import unittest
 
 from nova_numa_pmc.core.evidence import ThreadTimes
 from nova_numa_pmc.host import guest_use, topology
-from tests.fixtures import fake_host, measured_host
+from tests.fixtures import domains, fake_host, measured_host
 
 SECOND = measured_host.SECOND_NS
 HOME = {0: 0, 1: 0, 2: 1, 3: 1}
@@ -109,10 +109,8 @@ class GuestsTest(unittest.TestCase):
         self.assertEqual({0: 7, 1: 8}, self.read(20)[0][0].bytes_by_node)
 
     def test_huge_pages_count_and_without_them_nothing_is_known(self):
-        backing = (
-            "<memoryBacking><hugepages><page size='2048' unit='KiB'/></hugepages></memoryBacking>"
-        )
-        self.host.launch(1, {0: 5, 1: 0}, xml=fake_host.domain_xml(1, extra=backing))
+        xml = fake_host.domain_xml(1, extra=domains.HUGE_PAGES_2M)
+        self.host.launch(1, {0: 5, 1: 0}, xml=xml)
         self.assertEqual({}, self.read(0)[0][0].bytes_by_node)
         self.host.write(
             'proc/4001/numa_maps',
