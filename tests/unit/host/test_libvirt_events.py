@@ -16,6 +16,7 @@ from unittest import mock
 
 from nova_numa_pmc.host import libvirt_events
 from tests.fixtures import fake_host
+from tests.fixtures.clock import Clock
 
 try:
     import libvirt
@@ -24,14 +25,6 @@ except ImportError:
 
 #: For a thread that can act at once; only a failure takes this long.
 TIMEOUT_S = 20
-
-
-class Clock:
-    def __init__(self):
-        self.now_s = 0.0
-
-    def __call__(self):
-        return self.now_s
 
 
 class ListenerCase(unittest.TestCase):

@@ -25,6 +25,7 @@ from nova_numa_pmc.host.page_moves import guest_move, move_pages
 from nova_numa_pmc.host.page_moves.kernel_calls import KernelCalls
 from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
 from tests.fixtures.cgroups import GuestCgroups
+from tests.fixtures.clock import Clock
 from tests.fixtures.guest_memory import START_TICKS, GuestMemory
 from tests.fixtures.paged_child import PagedChild, can_locate_pages
 
@@ -33,20 +34,6 @@ LIMITS = guest_move.PageMoveLimits(
 )
 HOME, AWAY = 0, 1
 CPUS = frozenset({0, 1})
-
-
-class Clock:
-    """Time that passes only while a caller waits."""
-
-    def __init__(self):
-        self.now, self.slept = 100.0, []
-
-    def __call__(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.slept.append(seconds)
-        self.now += seconds
 
 
 class GuestMoveTest(unittest.TestCase):
@@ -76,7 +63,7 @@ class GuestMoveTest(unittest.TestCase):
         while mover.progress.state == guest_move.MOVING:
             wait_s = mover.step().wait_s
             if wait_s:
-                self.clock.sleep(wait_s)
+                self.clock.wait(wait_s)
         return mover.progress
 
     def test_a_move_takes_cpus_first_and_then_all_memory(self):
@@ -100,21 +87,22 @@ class GuestMoveTest(unittest.TestCase):
 
     def test_a_move_holds_its_rate_by_waiting(self):
         self.guest([AWAY] * 400)
+        began_s = self.clock()
         end = self.run_to_end(self.mover())
         # 100 pages a second, after one batch of 16 in advance and another one on credit
-        self.assertAlmostEqual((400 - 32) / 100, sum(self.clock.slept), delta=0.2)
+        self.assertAlmostEqual((400 - 32) / 100, self.clock() - began_s, delta=0.2)
         self.assertEqual(400 * PAGE_BYTES, end.moved_bytes)
         self.assertLessEqual(max(pages for pages, _, _ in self.memory.calls), 16)
 
     def test_a_wait_is_not_repeated_for_windows_without_memory(self):
         waited_s = []
         for gap in (0, 160):
-            before_s = sum(self.clock.slept)
+            began_s = self.clock()
             # NUMA balancing has marked a page, so that a pagemap is used to skip the gap.
             self.guest([AWAY] * 48 + [None] * gap + [AWAY] * 16, hinted=(0,))
             end = self.run_to_end(self.mover())
             self.assertEqual((guest_move.DONE, 64 * PAGE_BYTES), (end.state, end.moved_bytes))
-            waited_s.append(sum(self.clock.slept) - before_s)
+            waited_s.append(self.clock() - began_s)
         self.assertGreater(waited_s[0], 0)
         self.assertAlmostEqual(*waited_s)
 
@@ -237,10 +225,10 @@ class GuestMoveTest(unittest.TestCase):
                 self.guest([AWAY] * 100, room={HOME: 40})
                 mover = self.mover(limits=limits)
                 while mover.progress.moved_bytes < 32 * PAGE_BYTES:
-                    self.clock.sleep(mover.step().wait_s)
-                full_s = self.clock.now
-                while self.clock.now < full_s + 5.0:
-                    self.clock.sleep(mover.step().wait_s)
+                    self.clock.wait(mover.step().wait_s)
+                full_s = self.clock()
+                while self.clock() < full_s + 5.0:
+                    self.clock.wait(mover.step().wait_s)
                 if room_comes:
                     self.memory.room[HOME] = 200
                     self.memory.write_files()
@@ -275,7 +263,7 @@ class GuestMoveTest(unittest.TestCase):
                     self.guest([AWAY] * 100, version)
                     mover = self.mover()
                     for _ in range(steps):
-                        self.clock.sleep(mover.step().wait_s)
+                        self.clock.wait(mover.step().wait_s)
                     mover.cancel()
                     ended = mover.step()
                     self.assertEqual(guest_move.CANCELLED, ended.state)
@@ -317,7 +305,7 @@ class GuestMoveTest(unittest.TestCase):
         mover = self.mover()
         for _ in range(killed_after):
             if mover.progress.state == guest_move.MOVING:
-                self.clock.sleep(mover.step().wait_s)
+                self.clock.wait(mover.step().wait_s)
         del mover
         end = self.run_to_end(self.mover(written_cpus=CPUS))
         left = [at for at, node in enumerate(self.memory.nodes) if node not in (HOME, None)]
@@ -383,7 +371,7 @@ class GuestMoveTest(unittest.TestCase):
                 self.guest([AWAY] * 100)
                 mover = self.mover()
                 for _ in range(3):
-                    self.clock.sleep(mover.step().wait_s)
+                    self.clock.wait(mover.step().wait_s)
                 end()
                 with self.assertRaises(GuestGone):
                     self.run_to_end(mover)
@@ -429,7 +417,7 @@ class GuestMoveTest(unittest.TestCase):
         self.assertEqual((guest_move.DONE, None), (end.state, end.left_bytes))
         self.assertEqual(10 * PAGE_BYTES, end.moved_bytes)
 
-    @unittest.skipUnless(can_locate_pages(), 'move_pages(2) is not to be had here')
+    @unittest.skipUnless(can_locate_pages(), 'move_pages(2) is not available here')
     def test_a_real_process_is_read_with_the_kernels_own_answers(self):
         """Read with the kernel's own answers, all memory is where it belongs."""
         root = tempfile.mkdtemp()

@@ -19,7 +19,7 @@ from tests.fixtures.paged_child import PAGES, PagedChild, can_locate_pages
 ABSENT_NODE = 1021
 
 
-@unittest.skipUnless(can_locate_pages(), 'move_pages(2) is not to be had here')
+@unittest.skipUnless(can_locate_pages(), 'move_pages(2) is not available here')
 class KernelTest(unittest.TestCase):
     def setUp(self):
         self.child = PagedChild()
