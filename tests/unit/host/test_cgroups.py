@@ -9,7 +9,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
-from nova_numa_pmc.host import cgroups, files
+from nova_numa_pmc.host import cgroups
 from tests.fixtures.cgroups import FLAT, NESTED, WITHOUT_SYSTEMD, GuestCgroups
 
 MACHINE = 'machine.slice/machine-qemu\\x2d7\\x2dinstance\\x2d0000002a.scope'
@@ -232,27 +232,3 @@ class MemoryTest(GroupsTestCase):
             with self.subTest(text=text):
                 tree.write_file('proc/%d/status' % tree.pid, text)
                 self.assertIsNone(cgroups.read_resident_bytes(groups, 'VmRSS'))
-
-
-class ReadTextTest(GroupsTestCase):
-    def test_a_file_is_read_to_its_end_within_bounds(self):
-        tree = self.tree(2)
-        path = os.path.join(tree.root, 'long')
-        tree.write_file(path, 'x' * 200000)
-        self.assertEqual(200000, len(files.read_kernel_file(path)))
-        tree.write_file(path, 'x' * (2 << 20))
-        with self.assertRaises(OSError):
-            files.read_kernel_file(path)
-
-    def test_parts_of_a_pipe_are_joined(self):
-        tree = self.tree(2)
-        path = os.path.join(tree.root, 'fifo')
-        os.mkfifo(path)
-        pid = os.fork()
-        if not pid:
-            with open(path, 'wb', buffering=0) as f:
-                for part in (b'0-', b'3,', b'6\n'):
-                    f.write(part)
-            os._exit(0)
-        self.assertEqual('0-3,6\n', files.read_kernel_file(path))
-        os.waitpid(pid, 0)

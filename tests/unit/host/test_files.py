@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file is replaced as a whole or not at all."""
+"""A file is replaced as a whole or not at all, and one of the kernel is read to its end."""
 
 import os
 import shutil
@@ -9,6 +9,7 @@ import unittest
 
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
+from tests.cases.root import RootCase
 
 
 class ReplaceTest(unittest.TestCase):
@@ -51,6 +52,28 @@ class ReplaceTest(unittest.TestCase):
         self.addCleanup(os.close, fd)
         files.replace_file('file', b'new', 'file.tmp', durable=False, directory_fd=fd)
         self.assertEqual(['file'], os.listdir(self.directory))
+
+
+class ReadTest(RootCase):
+    def test_a_file_is_read_to_its_end_within_bounds(self):
+        path = os.path.join(self.root, 'long')
+        self.write('long', 'x' * 200000)
+        self.assertEqual(200000, len(files.read_kernel_file(path)))
+        self.write('long', 'x' * (2 << 20))
+        with self.assertRaises(OSError):
+            files.read_kernel_file(path)
+
+    def test_parts_of_a_pipe_are_joined(self):
+        path = os.path.join(self.root, 'fifo')
+        os.mkfifo(path)
+        pid = os.fork()
+        if not pid:
+            with open(path, 'wb', buffering=0) as f:
+                for part in (b'0-', b'3,', b'6\n'):
+                    f.write(part)
+            os._exit(0)
+        self.assertEqual('0-3,6\n', files.read_kernel_file(path))
+        os.waitpid(pid, 0)
 
 
 class ListTest(unittest.TestCase):

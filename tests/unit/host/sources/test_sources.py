@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test the sources that do not read counters."""
 
-import tempfile
 import unittest
 
 from hypothesis import given, strategies as st
@@ -13,6 +12,7 @@ from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import topology
 from nova_numa_pmc.host.sources import SourceTick, cpu_counters, numa_faults, pages, resctrl
 from nova_numa_pmc.sample_records import ATTRIBUTED, COUNTED, INFERRED
+from tests.cases.root import RootCase
 from tests.fixtures import measured_host
 
 SECOND = measured_host.SECOND_NS
@@ -102,13 +102,11 @@ class CpuAttributionTest(unittest.TestCase):
             self.sample((guest(1, {0: 1.0}),), {0: 1.0}, unknown)
 
 
-class OnHost(unittest.TestCase):
+class HostCase(RootCase):
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.host = measured_host.MeasuredHost(directory.name)
+        super().setUp()
+        self.host = measured_host.MeasuredHost(self.root)
         self.addCleanup(self.host.close)
-        self.root = directory.name
         self.topology = topology.read(self.root)
 
     def tick(self, at_s, *guests):
@@ -117,7 +115,7 @@ class OnHost(unittest.TestCase):
         )
 
 
-class NumaFaultsTest(OnHost):
+class NumaFaultsTest(HostCase):
     def setUp(self):
         super().setUp()
         self.source = numa_faults.NumaFaults(self.root)
@@ -165,7 +163,7 @@ class NumaFaultsTest(OnHost):
         self.assertEqual({}, numa_faults.parse('numa_faults node=0 task_private=-1 task_shared=2'))
 
 
-class ResctrlTest(OnHost):
+class ResctrlTest(HostCase):
     """Lines of 64 bytes; two domains, each of them a node."""
 
     def setUp(self):
