@@ -430,7 +430,7 @@ class StartedTest(PlacedCase):
             )
             self.assertIn(tree.held(), ('0-3', '4-7'))
 
-    def test_started_binds_no_memory_of_a_guest_whose_promise_is_another_ones(self):
+    def test_started_binds_no_memory_where_a_newer_start_has_replaced_the_promise(self):
         self.host.configure('[hook]\nbind = true\n')
         tree = self.host.launch(1)
         self.call('start', 1)
@@ -914,13 +914,13 @@ class BoundedTest(unittest.TestCase):
 
     def test_a_fault_of_a_process_left_behind_is_reported(self):
         with tempfile.TemporaryDirectory() as directory:
-            os.mkfifo(directory + '/told')
+            os.mkfifo(directory + '/reported')
 
             def report(error):
-                with open(directory + '/told', 'w') as stream:
+                with open(directory + '/reported', 'w') as stream:
                     stream.write(repr(error))
 
             hook_child.run_detached(lambda: {'found': 0}['lost'], report)
-            with open(directory + '/told') as stream:
+            with open(directory + '/reported') as stream:
                 self.assertEqual("KeyError('lost')", stream.read())
             os.wait()

@@ -231,7 +231,7 @@ class HoldTest(TreeTestCase):
         with self.assertRaises(GuestGone):
             holding.hold(groups, NODE1, TO_NODE1, write=write)
 
-    def test_confining_a_second_time_writes_nothing(self):
+    def test_holding_a_second_time_writes_nothing(self):
         for version, layout in LAYOUTS:
             with self.subTest(version=version, layout=layout):
                 tree, groups = self.tree(version, layout, bytes_by_node={0: 0, 1: MIB})

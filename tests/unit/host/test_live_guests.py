@@ -31,7 +31,7 @@ class LiveGuestsTest(unittest.TestCase):
         self.host.launch(1)
         self.live_guests = live_guests.LiveGuests(self.root, self.asked)  # type: ignore[arg-type]
 
-    def tell(self, identity=None, **more):
+    def answer(self, identity=None, **more):
         """Let libvirt answer for the status file as it is, or for ``identity``."""
         self.live_guests.update(
             GuestEvent(
@@ -52,8 +52,8 @@ class LiveGuestsTest(unittest.TestCase):
         os.rename(path + '.new', path)
 
     def read(self):
-        guests, self.problems = self.live_guests.read()
-        return guests[0] if guests else None
+        found, self.problems = self.live_guests.read()
+        return found[0] if found else None
 
     def test_the_status_file_counts_until_libvirt_answers_its_one_request(self):
         for _ in range(3):
@@ -61,7 +61,7 @@ class LiveGuestsTest(unittest.TestCase):
         self.assertEqual([NAME], self.asked)
 
     def test_libvirt_reports_the_guest_and_the_file_its_process_and_state(self):
-        self.tell(vcpus=4, extra=PIN)
+        self.answer(vcpus=4, extra=PIN)
         guest = self.read()
         self.assertEqual(
             (4, ('vcpupin',), frozenset({2})), (guest.vcpus, guest.placed_by, guest.pinned_cpus)
@@ -70,12 +70,12 @@ class LiveGuestsTest(unittest.TestCase):
         self.assertEqual([], self.asked)
 
     def test_a_file_newer_than_libvirts_answer_counts(self):
-        self.tell(vcpus=4)
+        self.answer(vcpus=4)
         self.read()
         self.rewrite(vcpus=3)
         self.assertEqual((3, 'paused'), (self.read().vcpus, self.read().state))
         self.assertEqual([NAME], self.asked)
-        self.tell(vcpus=3, extra=PIN)
+        self.answer(vcpus=3, extra=PIN)
         self.assertEqual(('vcpupin',), self.read().placed_by)
 
     def test_advice_of_numad_is_taken_from_the_file(self):
@@ -83,7 +83,7 @@ class LiveGuestsTest(unittest.TestCase):
             b"<domstatus state='running' pid='4001'><numad nodeset='1' cpuset='4-7'/>\n"
             b'%s</domstatus>\n' % fake_host.domain_xml(1)
         )
-        self.tell()
+        self.answer()
         guest = self.read()
         self.assertEqual(
             (('numad',), (1,), True), (guest.placed_by, guest.numatune_nodes, guest.mem_bound)
@@ -93,7 +93,7 @@ class LiveGuestsTest(unittest.TestCase):
         self.rewrite(b'<another/>')
         self.assertIsNone(self.read())
         self.assertIn(NAME, self.problems[0])
-        self.tell(vcpus=4)
+        self.answer(vcpus=4)
         guest = self.read()
         self.assertEqual(
             (4, 4001, 'unknown', []), (guest.vcpus, guest.pid, guest.state, self.problems)
@@ -102,7 +102,7 @@ class LiveGuestsTest(unittest.TestCase):
         self.assertIsNone(self.read())
 
     def test_a_guest_that_has_gone_is_forgotten(self):
-        self.tell(vcpus=4)
+        self.answer(vcpus=4)
         self.host.end(1)
         self.assertIsNone(self.read())
         self.host.launch(1)

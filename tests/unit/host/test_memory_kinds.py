@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose memory a node has is told by drivers, DAX, tiers and ACPI, and last by the operator."""
+"""Whose memory a node has follows from ACPI, DAX, tiers and drivers; the operator decides."""
 
 import os
 import shutil

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""systemd is told of the service's state if it listens, and its watchdog's time is read."""
+"""systemd is notified of the service's state if it listens, and its watchdog's time is read."""
 
 import os
 import socket

@@ -146,9 +146,9 @@ class MappingsTest(unittest.TestCase):
             [False, False], there.are_present([7 * page, 8 * page]), 'the file ends there'
         )
         there.close()
-        self.assertTrue(there.any_present(0, page), 'what cannot be told may be there')
+        self.assertTrue(there.any_present(0, page), 'what is not known may be there')
         self.assertEqual(
-            [False], there.are_present([3 * page]), 'what cannot be told is not touched'
+            [False], there.are_present([3 * page]), 'what is not known is not touched'
         )
 
     def test_mappings_presence_and_start_of_this_process_are_read(self):

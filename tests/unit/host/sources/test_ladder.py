@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each guest is measured by the best source that works and tells of it."""
+"""Each guest is measured by the best source that works and reports on it."""
 
 import unittest
 
