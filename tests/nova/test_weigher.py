@@ -10,9 +10,11 @@ import random
 import time
 import uuid
 
+import fixtures
 import nova.conf
 from nova import objects, test
 from nova.scheduler import weights
+from oslo_config import fixture as config_fixture
 
 from nova_numa_pmc import model
 from nova_numa_pmc.compute import metrics_decoder
@@ -455,6 +457,20 @@ class FilterTest(SchedulerTest):
         self.assertEqual(['a'], self.passing(host_state('a', 0.2, 0.2), spec=spec))
         spec.flavor.extra_specs['numa_pmc:policy'] = 'one_node'
         self.assertEqual([], self.passing(host_state('a', 0.2, 0.2), spec=spec))
+
+    def test_all_hosts_pass_while_an_option_cannot_be_read_and_one_error_is_logged(self):
+        CONF.clear_override('max_pressure', group='numa_pmc')
+        path = self.useFixture(fixtures.TempDir()).join('nova.conf')
+        with open(path, 'w') as file:
+            file.write('[numa_pmc]\nmax_pressure = x\n')
+        self.useFixture(config_fixture.Config(CONF)).set_config_files([path])
+        hosts = [host_state('a', 0.2, 1.5), host_state('b', 1.0, 1.1)]
+        with self.assertLogs(pressure_filter.LOG.logger, 'ERROR') as log:
+            for _ in range(2):
+                self.assertEqual(['a', 'b'], self.passing(*hosts))
+        (record,) = log.records
+        self.assertIn('Every host passes until this is fixed', record.getMessage())
+        self.assertIn('max_pressure', record.getMessage())
 
     def test_a_rebuild_passes_anywhere(self):
         self.spec.scheduler_hints = {'_nova_check_type': ['rebuild']}
