@@ -3,6 +3,7 @@
 
 import logging
 import os
+from unittest import mock
 
 from nova_numa_pmc import model
 from nova_numa_pmc.conf import agent as agent_conf, host_options
@@ -178,6 +179,32 @@ class MovingTest(RebalancingCase):
         self.assertEqual(
             executor.MoveTotals({('swap', 'taken_back'): 1}, PAGES * 4096), self.moving.totals
         )
+
+    def assert_undone_with_a_traceback(self):
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            moved = self.swap()
+        self.assertEqual((self.HOME[:2], self.AWAY[:2]), (moved[1][:2], moved[2][:2]))
+        [record] = logs.records
+        self.assertIs(KeyError, record.exc_info[0])
+        (entry,), _ = history.read(self.root)
+        self.assertEqual((plan_records.SWAP, history.TAKEN_BACK), (entry.kind, entry.result))
+
+    def test_a_swap_is_undone_after_a_bug_while_its_second_half_is_moved(self):
+        self.kernel.memories[4002].before_move = mock.Mock(side_effect=KeyError)
+        self.assert_undone_with_a_traceback()
+
+    def test_a_swap_is_undone_after_a_bug_while_its_second_half_is_begun(self):
+        write, scope = self.kernel.write, self.kernel.memories[4002].tree.scope
+        faults = [KeyError()]
+
+        def write_or_fail(path, text):
+            if path.startswith(scope + '/') and faults:
+                raise faults.pop()
+            write(path, text)
+
+        self.kernel.write = write_or_fail
+        self.assert_undone_with_a_traceback()
+        self.assertEqual([], faults)
 
     def test_a_swap_ends_as_soon_as_one_half_has_failed(self):
         many_pages = 3 * page_choice.BATCH_BYTES // 4096
