@@ -311,15 +311,33 @@ class BoundTest(AgentCase):
     def mems(self):
         return self.tree.held('mems')
 
+    def unbind_all(self):
+        options = host_options.read(os.path.join(self.root, host_options.PATH[1:]))
+        reassertion.unbind_all(options, self.root, logging.getLogger(LOG), 'ended')
+
     def test_guests_unbound_at_an_agents_end_are_bound_by_the_next(self):
         self.tick(self.open_agent(), 0)
         self.assertEqual('1', self.mems())
-        options = host_options.read(os.path.join(self.root, host_options.PATH[1:]))
-        reassertion.unbind_all(options, self.root, logging.getLogger(LOG), 'ended')
+        self.unbind_all()
         self.assertEqual('0-1', self.mems())
         self.assertTrue(self.promises()[fake_host.uuid_of(1)].bound)
         self.tick(self.open_agent(), 5)
         self.assertEqual('1', self.mems())
+
+    def test_a_guest_that_stays_bound_or_has_ended_leaves_no_other_bound(self):
+        trees = [self.tree]
+        for number in (2, 3):
+            self.promise(number, 1, bound=True)
+            trees.append(self.host.launch(number, {0: 0, 1: MIB}))
+            self.set_guest_times(number, 0)
+        self.tick(self.open_agent(), 0)
+        self.host.write('proc/4001/cgroup', '0::/system.slice/other.service\n')
+        os.unlink(self.host.path('proc/4002/cgroup'))
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            self.unbind_all()
+        self.assertEqual(['1', '1', '0-1'], [tree.held('mems') for tree in trees])
+        [message] = logs.output
+        self.assertIn('guest %s: stays bound: ' % fake_host.name_of(1), message)
 
     def test_guests_are_unbound_while_the_overrides_cannot_be_trusted(self):
         path = os.path.join(self.root, overrides.DIRECTORY, overrides.FILE)
