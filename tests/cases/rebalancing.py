@@ -7,7 +7,7 @@ import shutil
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.host.page_moves.kernel_calls import KernelCalls
 from tests.cases.agent import AgentCase
-from tests.fixtures import fake_host
+from tests.fixtures import domains, fake_host
 from tests.fixtures.guest_memory import GuestMemory
 
 LOG = 'nova_numa_pmc.agent'
@@ -72,6 +72,16 @@ class RebalancingCase(AgentCase):
         agent = type(agent)(agent.options, self.root, kernel=self.kernel)
         self.addCleanup(agent.close)
         return agent
+
+    def begin_job(self, number, job='migration out'):
+        """Begin a job of libvirt on a guest; '' ends it."""
+        domains.write_status(
+            self.root,
+            fake_host.name_of(number),
+            self.xml(number),
+            4000 + number,
+            before="<job type='none' async='%s'/>\n" % job if job else '',
+        )
 
     def load_node_0(self, at_s):
         """Keep node 0 fully busy, with guests that wait, up to this time."""

@@ -14,7 +14,7 @@ from nova_numa_pmc.moves import executor
 from nova_numa_pmc.state import history, promises_file
 from tests.cases.agent import START_NS
 from tests.cases.rebalancing import PAGES, RebalancingCase, TwoNodes
-from tests.fixtures import domains, fake_host, sysfs
+from tests.fixtures import fake_host, sysfs
 
 LOG = logging.getLogger('nova_numa_pmc.moves.executor')
 
@@ -284,17 +284,11 @@ class MovingTest(RebalancingCase):
 
     def test_a_guest_with_a_job_of_libvirt_is_not_moved_or_goes_back(self):
         for steps in (0, 1):
-            domains.write_status(self.root, fake_host.name_of(1), self.xml(1), 4001)
+            self.begin_job(1, '')
             self.enqueue(plan_records.MOVE, self.part_of(1, (0,), (1,)))
             for _ in range(steps):
                 self.moving.step()
-            domains.write_status(
-                self.root,
-                fake_host.name_of(1),
-                self.xml(1),
-                4001,
-                before="<job type='none' async='migration out'/>\n",
-            )
+            self.begin_job(1)
             self.moving.cancel_unmovable(guests.read_running(self.root)[0], self.promises())
             with self.assertLogs(LOG, 'WARNING'):
                 while self.moving.step() is not None:
@@ -306,13 +300,7 @@ class MovingTest(RebalancingCase):
             fake_host.uuid_of(1), fake_host.name_of(1), (0,), (0,), (0,), 0
         )
         self.enqueue(plan_records.FETCH, part)
-        domains.write_status(
-            self.root,
-            fake_host.name_of(1),
-            self.xml(1),
-            4001,
-            before="<job type='none' async='snapshot'/>\n",
-        )
+        self.begin_job(1, 'snapshot')
         with self.assertLogs(LOG, 'WARNING'):
             self.end()
         self.assertEqual({fake_host.uuid_of(1)}, self.moving.pop_interrupted())

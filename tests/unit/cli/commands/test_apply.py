@@ -3,11 +3,13 @@
 
 import contextlib
 import io
+import itertools
 import os
 import shutil
 import signal
 import threading
-import unittest.mock
+import types
+from unittest import mock
 
 from nova_numa_pmc.cli import exits, run_moves
 from nova_numa_pmc.cli.guest_lookup import UnknownGuest
@@ -165,6 +167,30 @@ class ApplyTest(OperatingCase):
         self.assertIn('ended by signal 15', out)
         self.assertEqual(['taken_back'], [entry.result for entry in self.history_entries()])
 
+    def apply_while(self, change):
+        """Run apply, calling ``change`` in each step, which takes a second."""
+        self.step = change
+        seconds = types.SimpleNamespace(monotonic=itertools.count().__next__)
+        with mock.patch.object(run_moves, 'time', seconds):
+            return self.run_command('apply', '--yes')
+
+    def test_a_guest_on_which_a_job_of_libvirt_begins_meanwhile_goes_back(self):
+        def begin_jobs():
+            for number in self.NUMBERS:
+                self.begin_job(number)
+
+        before = self.places()
+        code, _, err = self.apply_while(begin_jobs)
+        self.assertEqual((exits.PROBLEM, before), (code, self.places()))
+        self.assertIn('undone: ', err)
+        self.assertEqual(['taken_back'], [entry.result for entry in self.history_entries()])
+
+    def test_promises_that_cannot_be_read_meanwhile_cost_a_warning(self):
+        code, _, err = self.apply_while(lambda: os.chmod(self.directory, 0o777))
+        os.chmod(self.directory, 0o755)
+        self.assertEqual((exits.OK, 1), (code, len(self.moved())))
+        self.assertIn('%s: ' % self.directory, err)
+
     def test_a_history_that_cannot_be_written_costs_a_warning(self):
         os.makedirs(os.path.join(self.root, history.DIRECTORY, history.FILE))
         code, _, err = self.run_command('apply', '--yes')
@@ -302,9 +328,7 @@ class OverviewTest(OperatingCase):
 
     def test_overview_is_what_runs_without_a_command(self):
         for argv in ([], ['--interval', '3']):
-            with unittest.mock.patch(
-                'nova_numa_pmc.cli.commands.overview.run', return_value=7
-            ) as ran:
+            with mock.patch('nova_numa_pmc.cli.commands.overview.run', return_value=7) as ran:
                 self.assertEqual(7, rebalance.main(argv))
             self.assertEqual(3.0 if argv else 5.0, ran.call_args[0][0].interval)
 
