@@ -14,7 +14,7 @@ from nova_numa_pmc.moves import executor
 from nova_numa_pmc.state import history, promises_file
 from tests.cases.agent import START_NS
 from tests.cases.rebalancing import PAGES, RebalancingCase, TwoNodes
-from tests.fixtures import fake_host, sysfs
+from tests.fixtures import domains, fake_host, sysfs
 
 LOG = logging.getLogger('nova_numa_pmc.moves.executor')
 
@@ -244,6 +244,34 @@ class MovingTest(RebalancingCase):
         self.assertIn('no room left', logs.output[0])
         self.assertEqual(executor.MoveTotals({('move', 'refused'): 1}), self.moving.totals)
         self.assertEqual(self.HOME, moved[1])
+
+    def assert_refused(self, level, why):
+        """Assert that guest 1 is not moved, for a reason that its log message contains."""
+        tree = self.kernel.memories[4001].tree
+        before = self.promises(), tree.contents()
+        self.enqueue(plan_records.MOVE, self.part_of(1, (0,), (1,)))
+        with self.assertLogs(LOG, level) as logs:
+            self.moving.step()
+        [message] = logs.output
+        self.assertTrue(message.startswith('%s:%s:not moved: ' % (level, LOG.name)), message)
+        self.assertIn('guest %s: %s' % (fake_host.name_of(1), why), message)
+        self.assertEqual(before, (self.promises(), tree.contents()))
+        (entry,), _ = history.read(self.root)
+        self.assertEqual(history.REFUSED, entry.result)
+
+    def test_a_guest_that_has_ended_before_its_move_is_not_moved(self):
+        self.host.end(1)
+        self.assert_refused('INFO', 'ended before it was moved')
+
+    def test_a_guest_without_a_promise_is_not_moved(self):
+        with self.lock() as draft:
+            draft.drop(fake_host.uuid_of(1))
+        self.assert_refused('WARNING', 'it has no promise')
+
+    def test_a_guest_that_may_use_no_cpu_of_the_other_node_is_not_moved(self):
+        xml = fake_host.domain_xml(1, cpuset='0-3')
+        domains.write_status(self.root, fake_host.name_of(1), xml, 4001)
+        self.assert_refused('WARNING', 'none of the CPUs that it may use is on these nodes')
 
     def test_a_widened_guest_is_held_to_its_wider_place_until_it_goes_home(self):
         moved = self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
