@@ -178,6 +178,17 @@ class FileTest(RootCase):
             history.append(entry(2), self.root)
         self.assertEqual(([1, 2, 2, 2, 2], 4), self.ids())
 
+    def test_a_full_file_system_is_reported_and_costs_one_line(self):
+        history.append(entry(1), self.root)
+        write = os.write
+        with (
+            mock.patch.object(os, 'write', lambda fd, line: write(fd, line[:40])),
+            self.assertRaisesRegex(StateError, '%s: its file system is full' % self.path),
+        ):
+            history.append(entry(9), self.root)
+        history.append(entry(2), self.root)
+        self.assertEqual(([1, 2], 1), self.ids())
+
     def test_the_last_line_of_a_move_counts(self):
         for number, result in (
             (1, history.BEGUN),
