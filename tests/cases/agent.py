@@ -63,9 +63,13 @@ class AgentCase(RootCase):
             since_ns=since_ns,
             started=started,
         )._replace(**more)
-        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
+        with self.locked() as draft:
             draft.put(promised)
         return promised
+
+    def locked(self, timeout_s=1.0):
+        """Return a context in which the promises are locked, and can be changed."""
+        return promises_file.locked(self.directory, timeout_s, files.read_boot_id(self.root))
 
     def promises(self):
         record = promises_file.read(self.directory, files.read_boot_id(self.root))

@@ -9,7 +9,7 @@ import shutil
 from nova_numa_pmc import model
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf
 from nova_numa_pmc.host import files
-from nova_numa_pmc.state import pool_loads, promises_file
+from nova_numa_pmc.state import pool_loads
 from tests.cases.agent import MIB, SECOND, START_NS, AgentCase
 from tests.fixtures import domains, fake_host
 
@@ -178,7 +178,7 @@ class ProblemTest(AgentCase):
         self.launch(1)
         self.tick(agent, 0)
         self.host.end(1)
-        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)):
+        with self.locked():
             with self.assertLogs('nova_numa_pmc.agent', 'WARNING'):
                 self.tick(agent, 5)
             self.assertEqual(1005.0, self.read_publication().taken_s)
@@ -219,13 +219,17 @@ class PromisesTest(AgentCase):
         self.tick(agent, 901)
         self.assertEqual({}, self.promises())
 
-    def test_a_guest_that_cannot_be_read_is_not_looked_at_in_each_tick(self):
+    def test_a_guest_that_cannot_be_read_is_tried_again_after_a_minute_and_not_in_each_tick(self):
         agent = self.open_agent()
         self.launch(1, xml=b'<domain/>')
         self.tick(agent, 0)
-        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)):
+        with self.locked(), self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
             self.tick(agent, 5)
-        self.assertEqual(1005.0, self.read_publication().taken_s)
+            self.tick(agent, 59)
+            self.assertNotIn('locked by another process', ' '.join(logs.output))
+            self.tick(agent, 61)
+        self.assertIn('locked by another process', logs.output[-1])
+        self.assertEqual(1061.0, self.read_publication().taken_s)
 
     def test_without_libvirt_no_guests_are_published(self):
         os.rmdir(os.path.join(self.root, 'run/libvirt/qemu'))

@@ -4,8 +4,6 @@
 import os
 
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.host import files
-from nova_numa_pmc.state import promises_file
 from tests.cases.agent import MIB, AgentCase
 from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import domains, fake_host
@@ -89,7 +87,7 @@ class PluggingTest(AgentCase):
         self.promise(1, 0)
         self.tick(agent, 0)
         self.describe(vcpus=4)
-        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)):
+        with self.locked():
             self.tick(agent, 5)
         self.assertEqual((2, 512), self.promised())
         self.tick(agent, 10)

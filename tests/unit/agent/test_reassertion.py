@@ -9,8 +9,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.agent import reassertion
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import CpusetError
-from nova_numa_pmc.host import files
-from nova_numa_pmc.state import move_lock, overrides, promises_file
+from nova_numa_pmc.state import move_lock, overrides
 from tests.cases.agent import MIB, START_NS, AgentCase
 from tests.fixtures import domains, fake_host, sysfs
 
@@ -358,7 +357,7 @@ class BoundTest(AgentCase):
         self.tick(agent, 0)
         self.promise(2, 1, started=False, since_ns=START_NS)
         promised = self.promises()[fake_host.uuid_of(2)]._replace(memory_bytes=1 << 50)
-        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
+        with self.locked() as draft:
             draft.put(promised)
         self.tick(agent, 5)
         self.assertEqual('0-1', self.mems())
@@ -425,7 +424,7 @@ class BoundTest(AgentCase):
     def test_the_promise_of_a_guest_that_was_bound_before_the_promises_were_lost_is_bound(self):
         self.tree.set_all('4-7')
         self.tree.set_all('1', 'mems')
-        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
+        with self.locked() as draft:
             draft.drop(fake_host.uuid_of(1))
         self.leave(256 + 510)
         agent = self.open_agent()

@@ -302,7 +302,7 @@ class FetchTest(RebalancingCase):
         self.put_memory_elsewhere()
         agent = self.open_agent(agent_conf.OFF)
         self.tick(agent, 0)
-        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)):
+        with self.locked():
             with self.assertLogs(level='WARNING') as logs:
                 self.finish_move(agent)
         self.assertIn('locked by another process', ' '.join(logs.output))
@@ -328,7 +328,7 @@ class FetchTest(RebalancingCase):
         promise = self.promises()[fake_host.uuid_of(1)]._replace(
             **{'since_ns': START_NS, **promised}
         )
-        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
+        with self.locked() as draft:
             draft.put(promise)
 
     def test_memory_of_a_guest_that_ran_before_its_promise_is_not_fetched(self):
@@ -337,7 +337,7 @@ class FetchTest(RebalancingCase):
         memory.write_files()
         memory.tree.set_all('0-3')
         self.host.write('proc/4001/stat', '4001 (q) S %s 1' % ('0 ' * 17 + '0'))
-        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
+        with self.locked() as draft:
             draft.drop(fake_host.uuid_of(1))
         agent = self.open_agent(agent_conf.OFF)
         with mock.patch.object(files, 'boottime_ns', return_value=START_NS):

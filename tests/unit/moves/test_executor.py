@@ -9,9 +9,9 @@ from nova_numa_pmc import model
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.host import files, guests
+from nova_numa_pmc.host import guests
 from nova_numa_pmc.moves import executor
-from nova_numa_pmc.state import history, promises_file
+from nova_numa_pmc.state import history
 from tests.cases.agent import START_NS
 from tests.cases.rebalancing import PAGES, RebalancingCase, TwoNodes
 from tests.fixtures import domains, fake_host, sysfs
@@ -58,9 +58,6 @@ class MovingTest(RebalancingCase):
             if self.moving.step() is None:
                 return self.places()
         raise AssertionError('it does not end')
-
-    def lock(self, timeout_s=1.0):
-        return promises_file.locked(self.directory, timeout_s, files.read_boot_id(self.root))
 
     def swap(self):
         return self.make(
@@ -117,7 +114,7 @@ class MovingTest(RebalancingCase):
         kept = []
 
         def record(entry):
-            with self.lock(0.0):
+            with self.locked(0.0):
                 kept.append((entry.id, entry.result))
 
         self.moving = executor.MoveExecutor(
@@ -147,7 +144,7 @@ class MovingTest(RebalancingCase):
         self.kernel.memories[4001].pinned = set(range(PAGES))
         self.enqueue(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.moving.step()
-        with self.lock(), self.assertLogs(LOG, 'WARNING') as logs:
+        with self.locked(), self.assertLogs(LOG, 'WARNING') as logs:
             moved = self.end()
         self.assertIn('locked by another process', logs.output[0])
         self.assertIn('not fully undone: %s: ' % fake_host.name_of(1), logs.output[-1])
@@ -233,7 +230,7 @@ class MovingTest(RebalancingCase):
         self.assertEqual((self.HOME, ((1,), '4-7 6 4-7', {1})), (moved[1], moved[2]))
 
     def fill(self, node):
-        with self.lock() as draft:
+        with self.locked() as draft:
             draft.put(model.Promise('new', 'new', (node,), (node,), 1, 1 << 50, since_ns=START_NS))
 
     def test_a_move_without_room_left_by_a_start_is_refused(self):
@@ -264,7 +261,7 @@ class MovingTest(RebalancingCase):
         self.assert_refused('INFO', 'ended before it was moved')
 
     def test_a_guest_without_a_promise_is_not_moved(self):
-        with self.lock() as draft:
+        with self.locked() as draft:
             draft.drop(fake_host.uuid_of(1))
         self.assert_refused('WARNING', 'it has no promise')
 
@@ -368,7 +365,7 @@ class MovingTest(RebalancingCase):
         self.assertEqual({fake_host.uuid_of(1)}, self.moving.failed)
 
     def test_a_start_that_holds_the_lock_goes_first(self):
-        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)):
+        with self.locked():
             with self.assertLogs(LOG, 'WARNING'):
                 moved = self.swap()
         self.assertEqual((self.HOME, self.AWAY), (moved[1], moved[2]))

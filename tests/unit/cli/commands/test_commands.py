@@ -13,7 +13,7 @@ from nova_numa_pmc.cli.guest_lookup import UnknownGuest
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, OptionsError, PageMoveError
-from nova_numa_pmc.host import files, guests
+from nova_numa_pmc.host import guests
 from nova_numa_pmc.state import history, overrides, pause, promises_file, publication
 from tests.cases.agent import START_NS
 from tests.cases.operating import OperatingCase
@@ -115,7 +115,7 @@ class PinTest(OperatingCase):
 
     def test_a_pinned_guest_stays_where_it_is_though_the_hook_had_missed_it(self):
         uuid = fake_host.uuid_of(2)
-        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
+        with self.locked() as draft:
             draft.put(promises.as_floating(draft.promises[uuid])._replace(missed=True))
         self.run_command('pin', uuid, '--node', '1')
         self.assertEqual(
@@ -226,7 +226,7 @@ class PinTest(OperatingCase):
         taken, write_file = [], self.kernel.write
 
         def write(path, text):
-            with promises_file.locked(self.directory, 0.1, files.read_boot_id(self.root)):
+            with self.locked(0.1):
                 taken.append(path)
             write_file(path, text)
 
@@ -255,7 +255,7 @@ class PinTest(OperatingCase):
         self.assertEqual(0, self.run_command('status')[0])
 
     def test_a_guest_that_spans_all_nodes_is_not_widened(self):
-        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
+        with self.locked() as draft:
             promise = draft.promises[fake_host.uuid_of(1)]
             draft.put(promise._replace(cpu_nodes=(0, 1), mem_nodes=(0, 1)))
         self.kernel.memories[4001].tree.set_all('0-7')
