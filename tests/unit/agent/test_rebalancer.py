@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guests are moved when the load has changed, and are always where the record says."""
 
+import json
 import os
 import shutil
 
 from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.core.rebalance.planner_state import PlannerState
+from nova_numa_pmc.host import files
 from nova_numa_pmc.moves import situations
 from tests.cases.agent import SECOND, START_NS
 from tests.cases.rebalancing import LOG, PAGES, RebalancingCase
@@ -58,17 +61,33 @@ class RebalancingTest(RebalancingCase):
         [message] = [text for text in logs.output if ': move: from node 0 to node 1' in text]
         self.assertIn('waiting for CPUs', message)
 
+    def planner_state(self, at_s):
+        """Return the planner's state after a first tick of another agent."""
+        agent = self.open_agent()
+        self.tick(agent, at_s)
+        return agent._rebalancer._planner_state
+
     def test_another_agent_goes_on_with_the_regret_of_the_last(self):
         agent = self.open_agent()
-        self.load_node_0(5)
-        self.tick(agent, 0)
-        self.tick(agent, 5)
-        self.assertTrue(os.path.exists(os.path.join(self.directory, 'rebalance-memory')))
-        for damage in (None, b'{', b'[]', b'{"boot_id": "x"}'):
-            if damage:
-                with open(os.path.join(self.directory, 'rebalance-memory'), 'wb') as file:
-                    file.write(damage)
-            self.tick(self.open_agent(), 10)
+        at_s = self.tick_until_moving(agent)
+        self.finish_move(agent)
+        before = agent._rebalancer._planner_state
+        self.assertNotEqual((), before.regrets)
+        self.assertEqual(before, self.planner_state(at_s + 5))
+
+    def test_regret_from_a_damaged_file_starts_from_zero_with_a_warning(self):
+        boot_id = files.read_boot_id(self.root)
+        for damage in ('{', '[]', json.dumps({'boot_id': boot_id, 'memory': {}})):
+            self.host.write('run/nova-numa-pmc/rebalance-memory', damage)
+            with self.subTest(damage), self.assertLogs(LOG, 'WARNING') as logs:
+                self.assertEqual(PlannerState(), self.planner_state(0))
+                self.assertIn('regret of moves starts from zero again', ' '.join(logs.output))
+
+    def test_regret_of_another_boot_starts_from_zero_without_a_warning(self):
+        self.host.write('run/nova-numa-pmc/rebalance-memory', '{"boot_id": "x"}')
+        with self.assertLogs(LOG, 'WARNING') as logs:  # of counters that this host lacks
+            self.assertEqual(PlannerState(), self.planner_state(0))
+        self.assertNotIn('regret of moves', ' '.join(logs.output))
 
     def test_a_move_that_cannot_be_recorded_is_neither_made_nor_counted(self):
         agent, path = self.open_agent(), os.path.join(self.directory, 'rebalance-memory')
