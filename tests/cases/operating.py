@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import io
 import json
-import os
 import shutil
 
 from nova_numa_pmc.cli import context
@@ -15,7 +14,7 @@ from tests.cases.rebalancing import RebalancingCase
 
 
 class OperatingCase(RebalancingCase):
-    """Three guests that want two cores more than their node has, next to an idle node."""
+    """The same guests, and an operator who runs commands."""
 
     def setUp(self):
         super().setUp()
@@ -23,12 +22,6 @@ class OperatingCase(RebalancingCase):
         self.steps = 0
         for number in self.NUMBERS:
             self.hold(number, '0-3')
-
-    def hold(self, number, cpus):
-        """Set a guest's cpuset, as if another process had written it."""
-        tree = self.kernel.memories[4000 + number].tree
-        for directory in tree.children:
-            tree.write(os.path.join(directory, 'cpuset.cpus'), cpus)
 
     def command_context(self, on_terminal=False):
         @contextlib.contextmanager

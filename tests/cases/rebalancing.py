@@ -73,6 +73,18 @@ class RebalancingCase(AgentCase):
         self.addCleanup(agent.close)
         return agent
 
+    def memory(self, number):
+        """Return a guest's emulated memory."""
+        return self.kernel.memories[4000 + number]
+
+    def tree(self, number):
+        """Return a guest's control groups."""
+        return self.memory(number).tree
+
+    def hold(self, number, cpus):
+        """Set a guest's cpusets, as if another process had written them."""
+        self.tree(number).set_all(cpus)
+
     def begin_job(self, number, job='migration out'):
         """Begin a job of libvirt on a guest; '' ends it."""
         domains.write_status(
@@ -112,7 +124,7 @@ class RebalancingCase(AgentCase):
         places = {}
         for number in self.NUMBERS:
             promise = self.promises()[fake_host.uuid_of(number)]
-            memory = self.kernel.memories[4000 + number]
+            memory = self.memory(number)
             places[number] = (promise.cpu_nodes, memory.tree.held(), set(memory.nodes))
         return places
 

@@ -28,9 +28,8 @@ class CommandedCase(RebalancingCase):
 
     def reset(self, number):
         """Reset a guest's cpuset, as a restart of libvirt may; return a function that reads it."""
-        tree = self.kernel.memories[4000 + number].tree
-        tree.set_all('0-7')
-        return tree.held
+        self.hold(number, '0-7')
+        return self.tree(number).held
 
 
 class PauseTest(CommandedCase):
@@ -68,10 +67,7 @@ class MoveLockTest(CommandedCase):
             command.take()
             self.ticks(agent)
             self.assertEqual('0-7', cpus())
-            self.assertEqual(
-                {'0-7', ''},
-                {self.kernel.memories[4000 + number].tree.held() for number in self.NUMBERS},
-            )
+            self.assertEqual({'0-7', ''}, {self.tree(number).held() for number in self.NUMBERS})
         self.assertIn(self.AWAY, self.ticks(agent).values())
 
     def test_a_command_waits_while_the_agent_moves(self):

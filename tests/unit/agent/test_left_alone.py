@@ -70,10 +70,6 @@ class LeftAloneTest(RebalancingCase):
             self.promise(number, 0, **promise)
             self.hold(number, '0-3')
 
-    def hold(self, number, cpus):
-        tree = self.kernel.memories[4000 + number].tree
-        tree.set_all(cpus)
-
     def moved(self, ticks=8):
         """Return whether anything was moved while a move would have paid."""
         written = []
@@ -106,7 +102,7 @@ class LeftAloneTest(RebalancingCase):
                 self.hold(1, '0-7')
                 before = self.files()
                 self.tick(self.open_agent(agent_conf.OFF), 0)
-                tree = self.kernel.memories[4001].tree
+                tree = self.tree(1)
                 paths = {os.path.join(child, 'cpuset.cpus') for child in tree.children}
                 held = why in MEMORY_STAYS or why in PAUSED
                 self.assertEqual('0-3' if held else '0-7', tree.held())
@@ -115,4 +111,4 @@ class LeftAloneTest(RebalancingCase):
 
     def files(self):
         """Return all control files, because memory must not be touched either."""
-        return self.kernel.memories[4001].tree.contents()
+        return self.tree(1).contents()

@@ -169,7 +169,7 @@ class RebalancingTest(RebalancingCase):
         self.tick_until_moving(agent)
         for number in self.NUMBERS:
             shutil.rmtree(self.host.path('proc/%d' % (4000 + number)))
-            shutil.rmtree(self.kernel.memories[4000 + number].tree.scope)
+            shutil.rmtree(self.tree(number).scope)
             self.host.end(number)
         self.finish_move(agent)
         self.tick(agent, 60)

@@ -188,12 +188,12 @@ class FetchTest(RebalancingCase):
         agent = self.open_agent(agent_conf.OFF)
         self.tick(agent, 0)
         self.finish_move(agent)
-        self.assertEqual({0}, set(self.kernel.memories[4001].nodes))
+        self.assertEqual({0}, set(self.memory(1).nodes))
         self.assertEqual(1, agent._executor.totals.ended['fetch', 'made'])
         self.put_memory_elsewhere()
         self.tick(agent, 5)
         self.finish_move(agent)
-        self.assertEqual({1}, set(self.kernel.memories[4001].nodes))
+        self.assertEqual({1}, set(self.memory(1).nodes))
 
     def test_memory_of_a_guest_that_the_hook_has_missed_is_fetched_once_it_is_placed(self):
         self.put_memory_elsewhere()
@@ -211,7 +211,7 @@ class FetchTest(RebalancingCase):
         self.assertEqual({('fetch', 'made'): 1}, agent._executor.totals.ended)
 
     def nodes(self):
-        return set(self.kernel.memories[4001].nodes)
+        return set(self.memory(1).nodes)
 
     def test_a_reload_that_does_not_end_moves_leaves_fetches_alone(self):
         for rebalance in (agent_conf.OFF, agent_conf.DRY_RUN, agent_conf.ON):
@@ -282,14 +282,14 @@ class FetchTest(RebalancingCase):
 
     def test_memory_whose_place_could_not_be_read_is_fetched_later(self):
         self.put_memory_elsewhere()
-        tree = self.kernel.memories[4001].tree
+        tree = self.tree(1)
         groups = self.host.path('proc/4001/cgroup')
         with open(groups) as file:
             right = file.read()
         agent = self.open_agent(agent_conf.OFF)
         tree.write_file(os.path.join(tree.memory, 'memory.numa_stat'), '')
         self.tick(agent, 0)
-        self.kernel.memories[4001].write_files()
+        self.memory(1).write_files()
         self.host.write(groups, '0::/elsewhere\n')
         self.tick(agent, 5)
         self.host.write(groups, right)
@@ -313,7 +313,7 @@ class FetchTest(RebalancingCase):
 
     def test_a_fetch_that_failed_is_not_tried_again(self):
         self.put_memory_elsewhere()
-        memory = self.kernel.memories[4001]
+        memory = self.memory(1)
         memory.pinned = set(range(len(memory.nodes)))
         agent = self.open_agent(agent_conf.OFF)
         for at_s in (0, 5):
@@ -322,7 +322,7 @@ class FetchTest(RebalancingCase):
         self.assertEqual({('fetch', 'taken_back'): 1}, agent._executor.totals.ended)
 
     def put_memory_elsewhere(self, **promised):
-        memory = self.kernel.memories[4001]
+        memory = self.memory(1)
         memory.nodes[:] = [1] * len(memory.nodes)
         memory.write_files()
         promise = self.promises()[fake_host.uuid_of(1)]._replace(
@@ -332,7 +332,7 @@ class FetchTest(RebalancingCase):
             draft.put(promise)
 
     def test_memory_of_a_guest_that_ran_before_its_promise_is_not_fetched(self):
-        memory = self.kernel.memories[4001]
+        memory = self.memory(1)
         memory.nodes[:] = [1] * len(memory.nodes)
         memory.write_files()
         memory.tree.set_all('0-3')

@@ -23,8 +23,8 @@ class MovingTest(RebalancingCase):
     def setUp(self):
         super().setUp()
         self.promise(2, 1)
-        self.kernel.memories[4002].nodes = [1] * PAGES
-        self.kernel.memories[4002].write_files()
+        self.memory(2).nodes = [1] * PAGES
+        self.memory(2).write_files()
         self.moving = executor.MoveExecutor(
             agent_conf.AgentOptions(host_options.read('/dev/null')),
             self.root,
@@ -141,7 +141,7 @@ class MovingTest(RebalancingCase):
         self.assertEqual([refused], history.read(self.root)[0])
 
     def test_cpus_stay_with_a_promise_that_cannot_be_undone(self):
-        self.kernel.memories[4001].pinned = set(range(PAGES))
+        self.memory(1).pinned = set(range(PAGES))
         self.enqueue(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.moving.step()
         with self.locked(), self.assertLogs(LOG, 'WARNING') as logs:
@@ -166,7 +166,7 @@ class MovingTest(RebalancingCase):
         self.assertEqual((self.AWAY, self.HOME), (moved[1], moved[3]))
 
     def test_a_swap_of_which_one_half_fails_is_undone(self):
-        self.kernel.memories[4002].pinned = set(range(PAGES))
+        self.memory(2).pinned = set(range(PAGES))
         with self.assertLogs(LOG, 'WARNING') as logs:
             moved = self.swap()
         names = fake_host.name_of(1), fake_host.name_of(2)
@@ -187,11 +187,11 @@ class MovingTest(RebalancingCase):
         self.assertEqual((plan_records.SWAP, history.TAKEN_BACK), (entry.kind, entry.result))
 
     def test_a_swap_is_undone_after_a_bug_while_its_second_half_is_moved(self):
-        self.kernel.memories[4002].before_move = mock.Mock(side_effect=KeyError)
+        self.memory(2).before_move = mock.Mock(side_effect=KeyError)
         self.assert_undone_with_a_traceback()
 
     def test_a_swap_is_undone_after_a_bug_while_its_second_half_is_begun(self):
-        write, scope = self.kernel.write, self.kernel.memories[4002].tree.scope
+        write, scope = self.kernel.write, self.tree(2).scope
         faults = [KeyError()]
 
         def write_or_fail(path, text):
@@ -205,24 +205,24 @@ class MovingTest(RebalancingCase):
 
     def test_a_swap_ends_as_soon_as_one_half_has_failed(self):
         many_pages = 3 * page_choice.BATCH_BYTES // 4096
-        self.kernel.memories[4001] = TwoNodes(self.kernel.memories[4001].tree, [0] * many_pages)
-        self.kernel.memories[4002].pinned = set(range(PAGES))
+        self.kernel.memories[4001] = TwoNodes(self.tree(1), [0] * many_pages)
+        self.memory(2).pinned = set(range(PAGES))
         with self.assertLogs(LOG, 'WARNING'):
             self.swap()
-        moved_pages = self.kernel.memories[4001].nodes.count(1)
+        moved_pages = self.memory(1).nodes.count(1)
         self.assertTrue(0 < moved_pages < many_pages, moved_pages)
 
     def test_a_half_of_a_swap_waits_for_the_room_that_the_other_makes(self):
         self.enqueue(plan_records.SWAP, self.part_of(1, (0,), (1,)), self.part_of(2, (1,), (0,)))
         self.moving.step()
-        memory = self.kernel.memories[4001]
+        memory = self.memory(1)
         memory.room = {1: 0}
         memory.write_files()
         memory.room = {}  # the files say so when the next pages are moved, those of guest 2
         self.assertEqual((self.AWAY, self.HOME), (self.end()[1], self.places()[2]))
 
     def test_a_guest_with_a_group_that_others_pinned_is_not_moved(self):
-        tree = self.kernel.memories[4002].tree
+        tree = self.tree(2)
         tree.write_file(tree.vcpus[0] + '/cpuset.cpus', '6\n')
         with self.assertLogs(LOG, 'WARNING') as logs:
             moved = self.swap()
@@ -244,7 +244,7 @@ class MovingTest(RebalancingCase):
 
     def assert_refused(self, level, why):
         """Assert that guest 1 is not moved, for a reason that its log message contains."""
-        tree = self.kernel.memories[4001].tree
+        tree = self.tree(1)
         before = self.promises(), tree.contents()
         self.enqueue(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         with self.assertLogs(LOG, level) as logs:
@@ -279,7 +279,7 @@ class MovingTest(RebalancingCase):
 
     def test_a_widened_guest_whose_move_is_undone_is_wide_again(self):
         self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
-        self.kernel.memories[4001].pinned = set(range(PAGES))
+        self.memory(1).pinned = set(range(PAGES))
         self.enqueue(plan_records.MOVE, self.part_of(1, (0, 1), (1,)))
         self.moving.step()
         self.assertEqual({}, self.moving.widened.nodes)
@@ -292,7 +292,7 @@ class MovingTest(RebalancingCase):
     def test_a_guest_that_went_home_stays_when_its_next_move_cannot_begin(self):
         self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
         self.make(plan_records.NARROW, self.part_of(1, (0, 1), (0,), memory=False))
-        tree = self.kernel.memories[4001].tree
+        tree = self.tree(1)
         tree.write_file(tree.vcpus[0] + '/cpuset.cpus', '2\n')
         with self.assertLogs(LOG, 'WARNING') as logs:
             self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
@@ -332,8 +332,8 @@ class MovingTest(RebalancingCase):
         self.assertEqual(executor.MoveTotals({('fetch', 'refused'): 1}), self.moving.totals)
 
     def test_a_fetch_moves_memory_alone(self):
-        self.kernel.memories[4001].nodes = [1] * PAGES
-        self.kernel.memories[4001].write_files()
+        self.memory(1).nodes = [1] * PAGES
+        self.memory(1).write_files()
         part = plan_records.PlanPart(
             fake_host.uuid_of(1), fake_host.name_of(1), (0,), (0,), (0,), 0
         )
@@ -344,8 +344,8 @@ class MovingTest(RebalancingCase):
 
     def test_a_full_node_may_take_back_what_is_promised_there(self):
         self.fill(0)
-        self.kernel.memories[4001].nodes = [1] * PAGES
-        self.kernel.memories[4001].write_files()
+        self.memory(1).nodes = [1] * PAGES
+        self.memory(1).write_files()
         moved = self.make(
             plan_records.FETCH,
             plan_records.PlanPart(fake_host.uuid_of(1), fake_host.name_of(1), (0,), (0,), (0,), 0),
@@ -372,9 +372,9 @@ class MovingTest(RebalancingCase):
 
     def test_a_move_is_kept_where_half_of_the_memory_followed(self):
         for pinned, kept in ((PAGES // 3, True), (2 * PAGES // 3, False)):
-            self.kernel.memories[4001].nodes = [0] * PAGES
-            self.kernel.memories[4001].pinned = set(range(pinned))
-            self.kernel.memories[4001].write_files()
+            self.memory(1).nodes = [0] * PAGES
+            self.memory(1).pinned = set(range(pinned))
+            self.memory(1).write_files()
             with self.assertLogs(LOG, 'INFO'):
                 moved = self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
             self.assertEqual(kept, moved[1][:2] == self.AWAY[:2])

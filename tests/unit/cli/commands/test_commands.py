@@ -43,7 +43,7 @@ class UnpinTest(OperatingCase):
         """Pin as virsh vcpupin and emulatorpin do, and the other vCPU by hand."""
         self.host.launch(1, xml=fake_host.domain_xml(1, cpuset=cpuset, extra=self.PIN))
         self.hold(1, '0-3')
-        tree = self.kernel.memories[4001].tree
+        tree = self.tree(1)
         for directory, cpus in zip(tree.children, '562'):
             tree.write(os.path.join(directory, 'cpuset.cpus'), cpus)
 
@@ -128,7 +128,7 @@ class PinTest(OperatingCase):
         )
 
     def test_a_guest_with_a_new_vcpu_that_is_not_held_yet_is_moved(self):
-        tree = self.kernel.memories[4002].tree
+        tree = self.tree(2)
         tree.write(os.path.join(tree.vcpus[1], 'cpuset.cpus'), '0-7')
         self.run_command('pin', fake_host.name_of(2), '--node', '1')
         self.assertEqual({'4-7'}, {tree.read(each, 'cpuset.cpus') for each in tree.children})
@@ -136,11 +136,11 @@ class PinTest(OperatingCase):
     def test_without_an_agent_a_guest_is_moved_to_the_cpus_that_were_planned_with(self):
         self.host.launch(9, xml=fake_host.domain_xml(9, extra=domains.DEDICATED))
         self.run_command('pin', fake_host.name_of(2), '--node', '1')
-        self.assertEqual('4-5,7', self.kernel.memories[4002].tree.held())
+        self.assertEqual('4-5,7', self.tree(2).held())
 
     def test_pin_fetches_memory_that_lies_elsewhere(self):
         """A move was ended, or memory has spilled; the promise already names the node."""
-        tree = self.kernel.memories[4001].tree
+        tree = self.tree(1)
         for mib, expected in ((4, []), (24, [('pin', 'done', 24 << 20)])):
             with self.subTest(mib=mib):
                 pages = mib << 20 >> 12
@@ -161,7 +161,7 @@ class PinTest(OperatingCase):
                 self.assertEqual(((0,), '0-3'), self.places()[1][:2])
 
     def test_pin_to_a_node_without_memory_moves_no_memory(self):
-        tree = self.kernel.memories[4001].tree
+        tree = self.tree(1)
         self.promise(1, 1)
         self.hold(1, '4-7')
         TwoNodes(tree, [0] * (24 << 8))
@@ -175,7 +175,7 @@ class PinTest(OperatingCase):
     def test_pin_where_the_guest_cannot_be_is_refused(self):
         with self.assertRaisesRegex(PageMoveError, 'nodes that have some: 0, 1'):
             self.run_command('pin', fake_host.name_of(1), '--node', '7')
-        self.kernel.memories[4001].pinned = set(range(PAGES))
+        self.memory(1).pinned = set(range(PAGES))
         with self.assertRaisesRegex(PageMoveError, 'not pinned: most of its memory stays'):
             self.run_command('pin', fake_host.name_of(1), '--node', '1')
         self.assertEqual({}, self.whats())
@@ -235,7 +235,7 @@ class PinTest(OperatingCase):
         self.assertTrue(taken)
 
     def test_a_guest_whose_promise_was_lost_is_released_too(self):
-        tree = self.kernel.memories[4001].tree
+        tree = self.tree(1)
         tree.set_all('0-3')
         os.unlink(os.path.join(self.directory, promises_file.FILE))
         self.run_command('ignore', fake_host.name_of(1), '--release')
@@ -258,7 +258,7 @@ class PinTest(OperatingCase):
         with self.locked() as draft:
             promise = draft.promises[fake_host.uuid_of(1)]
             draft.put(promise._replace(cpu_nodes=(0, 1), mem_nodes=(0, 1)))
-        self.kernel.memories[4001].tree.set_all('0-7')
+        self.tree(1).set_all('0-7')
         _, answer = self.run_json('status')
         [why] = [each['why'] for each in answer['guests'] if each['uuid'] == fake_host.uuid_of(1)]
         self.assertNotIn('widened', why)
@@ -485,7 +485,7 @@ class StatusTest(OperatingCase):
         self.assertIn('pinned by the operator', self.run_command('status')[1])
 
     def test_status_says_that_a_guest_with_a_reset_cpuset_is_elsewhere(self):
-        tree = self.kernel.memories[4001].tree
+        tree = self.tree(1)
         tree.set_all('4-7')
         self.assertIn('not on node 0', self.run_command('status')[1])
 
