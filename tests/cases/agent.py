@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A base class for tests of the agent, on a host with two nodes."""
 
+import contextlib
+import logging
 import os
 
 from nova_numa_pmc import model
@@ -13,6 +15,7 @@ from nova_numa_pmc.state import promises_file, publication
 from tests.cases.root import RootCase
 from tests.fixtures import fake_host, measured_host
 
+LOG = 'nova_numa_pmc.agent'
 SECOND = measured_host.SECOND_NS
 START_NS = 10**15
 
@@ -75,12 +78,23 @@ class AgentCase(RootCase):
         record = promises_file.read(self.directory, files.read_boot_id(self.root))
         return record.promises if record else {}
 
-    def set_busy(self, at_s, node0, node1):
+    def set_busy(self, node0, node1):
         """Set the total time in seconds for which the CPUs of each node have been busy."""
         self.host.set_cpu_times(
             {cpu: (node0 if cpu < 4 else node1) / 4 for cpu in range(8)},
             dict.fromkeys(range(8), 0),
         )
+
+    @contextlib.contextmanager
+    def foreseen(self):
+        """Fail if the block logs an unexpected error; yield a list that then has the messages."""
+        texts = []
+        with self.assertLogs(LOG, 'INFO') as logs:
+            logging.getLogger(LOG).info('begins')  # assertLogs requires one
+            yield texts
+        texts += [record.getMessage() for record in logs.records]
+        surprises = [record.getMessage() for record in logs.records if record.exc_info]
+        self.assertEqual([], surprises)
 
     def read_publication(self):
         return publication.read(self.directory)

@@ -6,11 +6,11 @@ import shutil
 
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.host.page_moves.kernel_calls import KernelCalls
-from tests.cases.agent import AgentCase
+from tests.cases import agent as agent_case
 from tests.fixtures import domains, fake_host
 from tests.fixtures.guest_memory import GuestMemory
 
-LOG = 'nova_numa_pmc.agent'
+LOG = agent_case.LOG
 PAGES = 300
 
 
@@ -49,7 +49,7 @@ class Kernel(KernelCalls):
         self.before()
 
 
-class RebalancingCase(AgentCase):
+class RebalancingCase(agent_case.AgentCase):
     """Three guests that want two cores more than their node has, next to an idle node."""
 
     NUMBERS: tuple[int, ...] = (1, 2, 3)

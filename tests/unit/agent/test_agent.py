@@ -10,7 +10,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import pool_loads
-from tests.cases.agent import MIB, SECOND, START_NS, AgentCase
+from tests.cases.agent import LOG, MIB, SECOND, START_NS, AgentCase
 from tests.fixtures import domains, fake_host
 
 
@@ -24,7 +24,7 @@ class PublishTest(AgentCase):
         self.assertFalse(os.path.exists(os.path.join(self.directory, 'host')))
         for number in (1, 2):
             self.set_guest_times(number, 5)
-        self.set_busy(5, 10, 0)
+        self.set_busy(10, 0)
         self.tick(agent, 5)
         publication = self.read_publication()
         self.assertEqual(
@@ -51,7 +51,7 @@ class PublishTest(AgentCase):
         self.tick(agent, 0)
         for at_s in (200, 400):
             self.set_guest_times(1, at_s)
-            self.set_busy(at_s, at_s, 0)
+            self.set_busy(at_s, 0)
             self.tick(agent, at_s)
         history = self.read_publication().history
         self.assertEqual(1, history.guests)
@@ -84,7 +84,7 @@ class PublishTest(AgentCase):
     def test_a_clock_that_is_set_does_not_change_rates(self):
         agent = self.open_agent()
         self.tick(agent, 0)
-        self.set_busy(5, 5, 0)
+        self.set_busy(5, 0)
         self.tick(agent, 5, realtime_s=5.0)
         self.assertEqual(
             (5.0, 5.0, 1.0),
@@ -137,7 +137,7 @@ class PublishTest(AgentCase):
             host_options=before.host_options._replace(state_dir='/run/elsewhere'),
             counter_options=before.counter_options._replace(state_dir='/run/elsewhere'),
         )
-        with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
+        with self.assertLogs(LOG, 'WARNING') as logs:
             agent.reload(elsewhere)
         self.assertIn('restarted', ' '.join(logs.output))
         self.assertEqual(before, agent.options)
@@ -150,7 +150,7 @@ class ProblemTest(AgentCase):
         agent = self.open_agent()
         self.tick(agent, 0)
         cpulist = 'sys/devices/system/node/node0/cpulist'
-        with self.assertLogs('nova_numa_pmc.agent', 'INFO') as logs:
+        with self.assertLogs(LOG, 'INFO') as logs:
             for at_s, text in ((5, 'x'), (10, 'x'), (15, '0-3'), (20, '0-3')):
                 self.host.write(cpulist, text + '\n')
                 self.tick(agent, at_s)
@@ -164,7 +164,7 @@ class ProblemTest(AgentCase):
         self.tick(agent, 0)
         os.makedirs(self.directory, exist_ok=True)
         os.chmod(self.directory, 0o777)
-        with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
+        with self.assertLogs(LOG, 'WARNING') as logs:
             for at_s in (5, 10):
                 self.assertIsNotNone(self.tick(agent, at_s).sample)
         self.assertEqual(1, sum(' failed: ' in text for text in logs.output))
@@ -179,7 +179,7 @@ class ProblemTest(AgentCase):
         self.tick(agent, 0)
         self.host.end(1)
         with self.locked():
-            with self.assertLogs('nova_numa_pmc.agent', 'WARNING'):
+            with self.assertLogs(LOG, 'WARNING'):
                 self.tick(agent, 5)
             self.assertEqual(1005.0, self.read_publication().taken_s)
             self.assertEqual(1, len(self.promises()))
@@ -193,7 +193,7 @@ class PromisesTest(AgentCase):
         self.promise(1, 0)
         self.promise(2, 1, started=False, since_ns=START_NS)
         self.launch(3)
-        with self.assertLogs('nova_numa_pmc.agent', 'INFO') as logs:
+        with self.assertLogs(LOG, 'INFO') as logs:
             self.tick(agent, 0)
             self.tick(agent, 5)
         self.assertEqual({fake_host.uuid_of(2), fake_host.uuid_of(3)}, self.promises().keys())
@@ -207,7 +207,7 @@ class PromisesTest(AgentCase):
     def test_a_guest_without_a_promise_that_others_placed_is_said_to_be_placed_by_others(self):
         agent = self.open_agent()
         self.launch(1, xml=fake_host.domain_xml(1, extra=domains.NUMA_NODES_1))
-        with self.assertLogs('nova_numa_pmc.agent', 'INFO') as logs:
+        with self.assertLogs(LOG, 'INFO') as logs:
             self.tick(agent, 0)
         self.assertIn('counted as placed by others on node 1', ' '.join(logs.output))
 
@@ -223,7 +223,7 @@ class PromisesTest(AgentCase):
         agent = self.open_agent()
         self.launch(1, xml=b'<domain/>')
         self.tick(agent, 0)
-        with self.locked(), self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
+        with self.locked(), self.assertLogs(LOG, 'WARNING') as logs:
             self.tick(agent, 5)
             self.tick(agent, 59)
             self.assertNotIn('locked by another process', ' '.join(logs.output))

@@ -7,7 +7,7 @@ import stat
 
 from nova_numa_pmc.cli import host_status
 from nova_numa_pmc.cmd import agent
-from tests.cases.agent import START_NS, AgentCase
+from tests.cases.agent import LOG, START_NS, AgentCase
 
 MINUTE = 60
 
@@ -41,7 +41,7 @@ class RememberingCase(AgentCase):
                 sum(self.ran_s[number] for number, (_, node) in wanted.items() if node == at)
                 for at in (0, 1)
             ]
-            self.set_busy(self.at_s, *ran)
+            self.set_busy(*ran)
             tick = self.tick(self.agent, self.at_s)
         return tick
 
@@ -103,7 +103,7 @@ class PublishTest(RememberingCase):
         self.start(1)
         self.minutes(1, {1: (2.0, 0)})
         self.agent._demand_file.histories = object()
-        with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
+        with self.assertLogs(LOG, 'WARNING') as logs:
             self.minutes(2, {1: (1.0, 0)})
         self.assertEqual(1, sum('recording guest demand' in text for text in logs.output))
         self.assertDemand((1.0, 0.0), (1.0, 0.0))
@@ -152,7 +152,7 @@ class FileTest(RememberingCase):
                 with open(self.file, 'wb') as file:
                     file.write(content)
                 self.agent = self.open_agent()
-                with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
+                with self.assertLogs(LOG, 'WARNING') as logs:
                     self.minutes(6, {})
                 (message,) = (
                     text for text in logs.output if 'guest demand is measured again' in text
@@ -166,7 +166,7 @@ class FileTest(RememberingCase):
         self.minutes(5, {1: (2.0, 0)})
         os.chmod(self.file, 0o666)
         self.agent = self.open_agent()
-        with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
+        with self.assertLogs(LOG, 'WARNING') as logs:
             self.minutes(1, {1: (0.0, 0)})
         self.assertEqual(1, sum('users other than root' in text for text in logs.output))
         self.assertDemand((0.0, 0.0), (0.0, 0.0))
@@ -176,7 +176,7 @@ class FileTest(RememberingCase):
         self.minutes(1, {1: (2.0, 0)})
         os.makedirs(os.path.dirname(self.file), exist_ok=True)
         os.chmod(os.path.dirname(self.file), 0o777)
-        with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
+        with self.assertLogs(LOG, 'WARNING') as logs:
             self.minutes(15, {1: (2.0, 0)})
         self.assertEqual(1, sum('saving guest demand failed' in text for text in logs.output))
         os.chmod(os.path.dirname(self.file), 0o755)

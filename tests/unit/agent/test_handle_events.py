@@ -9,11 +9,9 @@ from nova_numa_pmc import model
 from nova_numa_pmc.agent import read_schedule
 from nova_numa_pmc.agent.tick import Moment
 from nova_numa_pmc.state import overrides
-from tests.cases.agent import SECOND, START_NS, AgentCase
+from tests.cases.agent import LOG, SECOND, START_NS, AgentCase
 from tests.fixtures import fake_host
 from tests.fixtures.clock import Clock
-
-LOG = 'nova_numa_pmc.agent'
 
 
 class HandleEventsCase(AgentCase):

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent follows changes of the floating pool while guests run."""
 
-from tests.cases.agent import AgentCase
+from tests.cases.agent import LOG, AgentCase
 from tests.fixtures import domains, fake_host
 
-LOG = 'nova_numa_pmc.agent'
 NOVA_CONF = '[compute]\ncpu_dedicated_set = %s\n'
 
 

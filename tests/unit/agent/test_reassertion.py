@@ -10,16 +10,11 @@ from nova_numa_pmc.agent import reassertion
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import CpusetError
 from nova_numa_pmc.state import move_lock, overrides
-from tests.cases.agent import MIB, START_NS, AgentCase
+from tests.cases.agent import LOG, MIB, START_NS, AgentCase
 from tests.fixtures import domains, fake_host, sysfs
-
-LOG = 'nova_numa_pmc.agent'
 
 
 class ReassertionTest(AgentCase):
-    def cpus(self, tree):
-        return tree.held()
-
     def test_a_reset_cpuset_is_written_in_the_next_tick_and_logged_once(self):
         agent = self.open_agent()
         self.promise(1, 1)
@@ -29,7 +24,7 @@ class ReassertionTest(AgentCase):
                 if reset:
                     tree.set_all(reset)
                 self.tick(agent, at_s)
-                self.assertEqual('4-7', self.cpus(tree))
+                self.assertEqual('4-7', tree.held())
         held = [text for text in logs.output if 'held to node 1 again' in text]
         self.assertEqual(2, len(held))
         self.assertIn('CPUs 0-7 to 4-7', held[1])
@@ -41,7 +36,7 @@ class ReassertionTest(AgentCase):
         tree.set_all('0-3')
         self.promise(1, 1)
         self.tick(agent, 0)
-        self.assertEqual('4-7', self.cpus(tree))
+        self.assertEqual('4-7', tree.held())
 
     def test_a_guest_whose_hook_never_came_to_started_is_held(self):
         agent = self.open_agent()
@@ -49,7 +44,7 @@ class ReassertionTest(AgentCase):
         self.promise(1, 1, started=False, since_ns=START_NS)
         for at_s, cpus in ((100, ''), (901, '4-7')):
             self.tick(agent, at_s)
-            self.assertEqual(cpus, self.cpus(tree))
+            self.assertEqual(cpus, tree.held())
         self.assertTrue(self.promises()[fake_host.uuid_of(1)].started)
 
     def test_a_held_guest_gets_cpus_of_its_node_that_come_online(self):
@@ -60,7 +55,7 @@ class ReassertionTest(AgentCase):
             self.host.write('sys/devices/system/cpu/online', online + '\n')
             self.host.write('sys/devices/system/node/node1/cpulist', '4-%s\n' % online[-1])
             self.tick(agent, at_s)
-            self.assertEqual(cpus, self.cpus(tree))
+            self.assertEqual(cpus, tree.held())
 
     def test_a_guest_promised_one_cache_is_held_to_its_cpus(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
@@ -71,22 +66,22 @@ class ReassertionTest(AgentCase):
             if reset:
                 tree.set_all(reset)
             self.tick(agent, at_s)
-            self.assertEqual('6-7', self.cpus(tree))
+            self.assertEqual('6-7', tree.held())
         with self.subTest('moved, by a process that was killed'):
             self.promise(1, 0)
             self.tick(self.open_agent(), 0)
-            self.assertEqual('0-3', self.cpus(tree))
+            self.assertEqual('0-3', tree.held())
 
     def test_where_a_cache_has_too_few_cpus_left_those_of_its_node_are_written(self):
         agent = self.open_agent()
         self.promise(1, 1, l3_cpus=(6, 7))
         tree = self.launch(1)
         self.tick(agent, 0)
-        self.assertEqual('6-7', self.cpus(tree))
+        self.assertEqual('6-7', tree.held())
         self.host.write('sys/devices/system/cpu/online', '0-6\n')
         self.host.write('sys/devices/system/node/node1/cpulist', '4-6\n')
         self.tick(agent, 5)
-        self.assertEqual('4-6', self.cpus(tree))
+        self.assertEqual('4-6', tree.held())
 
     def test_each_group_is_held_where_there_is_no_common_one(self):
         agent = self.open_agent()
@@ -134,23 +129,23 @@ class ReassertionTest(AgentCase):
                 self.promise(1, 1, **promised)
                 tree = self.launch(1, **more)
                 self.tick(agent, 0)
-                self.assertEqual('', self.cpus(tree))
+                self.assertEqual('', tree.held())
         agent = self.open_agent(reassert=False)
         self.promise(1, 1)
         self.tick(agent, 0)
-        self.assertEqual('', self.cpus(tree))
+        self.assertEqual('', tree.held())
 
     def test_a_guest_that_is_gone_and_one_that_fails_do_not_hinder_the_others(self):
         agent = self.open_agent()
         for number in (1, 2, 3):
             self.promise(number, 1)
-        first, second, third = (self.launch(number) for number in (1, 2, 3))
+        trees = [self.launch(number) for number in (1, 2, 3)]
         self.host.write('proc/4001/cgroup', '0::/system.slice/other.service\n')
         os.unlink(self.host.path('proc/4002/cgroup'))
         with self.assertLogs(LOG, 'WARNING') as logs:
             self.tick(agent, 0)
             self.tick(agent, 5)
-        self.assertEqual(('', '', '4-7'), tuple(map(self.cpus, (first, second, third))))
+        self.assertEqual(('', '', '4-7'), tuple(tree.held() for tree in trees))
         self.assertEqual(1, sum('holding guest' in text for text in logs.output))
 
     def test_a_cpuset_reset_again_and_again_is_given_up_for_a_while(self):
@@ -161,10 +156,10 @@ class ReassertionTest(AgentCase):
             for tick_number in range(9):
                 tree.set_all('0-7')
                 self.tick(agent, 5 * tick_number)
-        self.assertEqual('0-7', self.cpus(tree))
+        self.assertEqual('0-7', tree.held())
         self.assertEqual(1, sum('find the process that writes it' in text for text in logs.output))
         self.tick(agent, 700)
-        self.assertEqual('4-7', self.cpus(tree))
+        self.assertEqual('4-7', tree.held())
 
 
 PIN = "  <cputune><vcpupin vcpu='%d' cpuset='%s'/></cputune>\n"
@@ -287,16 +282,6 @@ class OperatorsWordTest(AgentCase):
             )
             self.assertEqual(cpus, self.held(tree, agent, at_s))
             self.assertEqual((), self.promises()[fake_host.uuid_of(1)].l3_cpus)
-
-    def test_a_vcpu_that_is_plugged_is_held(self):
-        agent = self.open_agent()
-        self.promise(1, 1)
-        tree = self.launch(1)
-        self.tick(agent, 0)
-        plugged = os.path.join(tree.parent, 'vcpu2')
-        tree.add_group(plugged)
-        self.tick(agent, 5)
-        self.assertEqual('4-7', tree.read(plugged, 'cpuset.cpus'))
 
 
 class BoundTest(AgentCase):

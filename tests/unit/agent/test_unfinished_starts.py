@@ -8,12 +8,11 @@ from nova_numa_pmc import hook, model, promises
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import overrides, pause, promises_file
-from tests.cases.agent import MIB, START_NS, AgentCase
+from tests.cases.agent import LOG, MIB, START_NS, AgentCase
 from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import domains, fake_host
 from tests.fixtures.clock import Clock
 
-LOG = 'nova_numa_pmc.agent'
 JOB = "  <job type='none' async='start' phase='none'/>\n"
 
 

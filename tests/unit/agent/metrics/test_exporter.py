@@ -304,7 +304,7 @@ class AgentTest(AgentCase):
         self.promise(1, 0)
         with contextlib.closing(Exporter(LOG, metrics_conf.MetricsOptions(ANY_PORT))) as exporter:
             for at_s in (0, 5):
-                self.set_busy(at_s, at_s, 0)
+                self.set_busy(at_s, 0)
                 exporter.update(self.tick(agent, at_s), 0.01)
             exported = values(get(exporter.address)[1])
         self.assertEqual(
