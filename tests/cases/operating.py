@@ -11,6 +11,7 @@ import shutil
 from nova_numa_pmc.cli import context
 from nova_numa_pmc.state import history
 from tests.cases.rebalancing import RebalancingCase
+from tests.fixtures import fake_host
 
 
 class OperatingCase(RebalancingCase):
@@ -69,6 +70,14 @@ class OperatingCase(RebalancingCase):
     def run_json(self, *argv):
         code, out, _ = self.run_command(*argv, '--json')
         return code, json.loads(out, parse_constant=self.fail)
+
+    def shown(self, number):
+        """Return what status shows of a guest in JSON."""
+        uuid = fake_host.uuid_of(number)
+        [guest] = (
+            guest for guest in self.run_json('status')[1]['guests'] if guest['uuid'] == uuid
+        )
+        return guest
 
     def end(self, number):
         shutil.rmtree(self.host.path('proc/%d' % (4000 + number)))
