@@ -443,9 +443,9 @@ class PenaltyTest(unittest.TestCase):
 
     def test_what_cannot_be_wanted_is_not_believed(self):
         odd = host_state(0.4, 0.4, cores=20.0, vcpus=32)  # 16 cores are wanted
-        for total, known in ((8, True), (0, True), (-1, True)):
+        for total in (8, 0, -1):
             odd.vcpus_total = total
-            self.assertEqual(known, ask(odd).outcome is not None)
+            self.assertIsNotNone(ask(odd).outcome)
         odd = host_state(10.0, 0.4, cores=20.0, vcpus=32)
         odd.vcpus_total = 64
         self.assertIn('can cause', ask(odd).why_unknown)

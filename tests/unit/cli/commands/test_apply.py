@@ -7,7 +7,6 @@ import itertools
 import os
 import shutil
 import signal
-import threading
 import types
 from unittest import mock
 
@@ -207,18 +206,20 @@ class ApplyTest(OperatingCase):
         self.assertEqual([], self.moved())
         self.assertEqual(exits.OK, self.run_command('apply', '--yes', '--wait', '0.1')[0])
 
-    def test_apply_waits_for_the_lock_of_moves(self):
-        other, mine = move_lock.MoveLock(self.directory, 'nova-numa-rebalance undo'), []
+    def test_apply_waits_for_the_lock_of_moves_and_says_so(self):
+        other, texts = move_lock.MoveLock(self.directory, 'nova-numa-rebalance undo'), []
         other.take()
-        waiting = threading.Thread(
-            target=lambda: mine.append(
-                run_moves.take_move_lock(self.command_context(), 'apply', 30)
-            )
-        )
-        waiting.start()
-        other.release()
-        waiting.join(60)
-        with mine[0], self.assertRaises(StateLocked):
+
+        def write(text):
+            texts.append(text)
+            other.release()
+
+        stderr = types.SimpleNamespace(write=write, flush=lambda: None)
+        with mock.patch.object(run_moves, '_QUIET_WAIT_S', 0), contextlib.redirect_stderr(stderr):
+            mine = run_moves.take_move_lock(self.command_context(), 'apply', 30)
+        self.addCleanup(mine.release)
+        self.assertIn(' is moving guests: waiting for up to 30 s', texts[0])
+        with self.assertRaises(StateLocked):
             other.take()
 
     def test_apply_beside_a_moving_agent_moves_nothing(self):

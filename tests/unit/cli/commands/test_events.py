@@ -20,7 +20,7 @@ def run(*arguments):
     return code, output.getvalue()
 
 
-class TestEvents(unittest.TestCase):
+class EventsTest(unittest.TestCase):
     def test_events_shows_the_register_code_of_the_deck_and_caveats(self):
         code, text = run('--cpu', 'westmere-dp')
         self.assertEqual(0, code)
@@ -47,5 +47,8 @@ class TestEvents(unittest.TestCase):
         self.assertIn('not in the table', text)
         self.assertIn('skylake-sp', text)
 
-    def test_events_of_this_machine_are_shown(self):
-        self.assertEqual(0, run()[0])
+    def test_each_role_of_this_machine_is_shown_with_an_event_or_as_missing(self):
+        code, text = run()
+        self.assertEqual(0, code)
+        for role in counter_roles.ROLES:
+            self.assertIn(role, text)
