@@ -5,8 +5,10 @@ import contextlib
 import io
 import json
 import os
+import sys
 import tempfile
 import unittest
+from unittest import mock
 
 from nova_numa_pmc.cmd import rebalance
 from tests.fixtures.compute_nodes import compute_node_row
@@ -127,11 +129,12 @@ class ExplainHostsTest(unittest.TestCase):
         self.assertIn('and 10 more', self.text(rows, *SIZE)[1])
         self.assertEqual(40, len(self.call(rows, *SIZE)[1]['hosts']))
 
+    @mock.patch.dict(sys.modules, {'nova': None})
     def test_without_nova_the_other_weighers_are_left_out_and_it_says_so(self):
         rows = [compute_node_row('a', 2.0, 2.0), compute_node_row('b', 1.0, 1.0)]
         code, out = self.text(rows, *SIZE)
         self.assertEqual(0, code)
-        self.assertIn("left out: No module named 'nova': run with Nova's", out)
+        self.assertRegex(out, "left out: .*nova.*: run with Nova's")
         hosts = self.write('hosts.json', json.dumps(rows))
         with contextlib.redirect_stdout(io.StringIO()) as out:
             self.assertEqual(0, rebalance.main(['explain', '--hosts', hosts, *SIZE]))

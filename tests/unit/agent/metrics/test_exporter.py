@@ -455,8 +455,12 @@ class ReloadTest(ExporterCase):
         self.assertEqual([], os.listdir(self.directory))
 
     def test_a_port_that_is_taken_is_tried_again(self):
-        with socket.create_server(('127.0.0.1', 0)) as other:
-            address = ANY_PORT._replace(port=other.getsockname()[1])
+        reserved = socket.socket()  # keeps the port from being taken meanwhile
+        self.addCleanup(reserved.close)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(('127.0.0.1', 0))
+        address = ANY_PORT._replace(port=reserved.getsockname()[1])
+        with socket.create_server(reserved.getsockname()):
             with self.assertLogs(LOG, 'WARNING') as logs:
                 agent = self.open_exporter(metrics_conf.MetricsOptions(address))
                 agent.update(FULL, 0.1)
@@ -480,21 +484,33 @@ class ReloadTest(ExporterCase):
                 agent.reload(metrics_conf.MetricsOptions())
         self.assertIsNone(agent.address)
 
+
+class LinkLocalTest(ExporterCase):
+    def link_local_host(self):
+        """Return an address of this machine with its interface; skip the test if there is none."""
+        for line in (files.read_optional('/', 'proc/net/if_inet6') or '').splitlines():
+            number, *_, interface = line.split()
+            host = '%s%%%s' % (ipaddress.ip_address(int(number, 16)), interface)
+            if host.startswith('fe80'):
+                family, *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+                # An address that is still tentative cannot be bound.
+                with contextlib.suppress(OSError), socket.create_server(address, family=family):
+                    return host
+        self.skipTest('no interface has a link-local address')
+
     def test_metrics_are_served_at_a_link_local_address(self):
-        addresses = files.read_optional('/', 'proc/net/if_inet6') or ''
-        found = [line.split() for line in addresses.splitlines() if line.startswith('fe80')]
-        if not found:
-            self.skipTest('no interface has a link-local address')
-        host = '%s%%%s' % (ipaddress.ip_address(int(found[0][0], 16)), found[0][-1])
+        host = self.link_local_host()
         exporter = self.open_exporter(
             metrics_conf.MetricsOptions(metrics_conf.Address('', host, 0))
         )
         self.assertEqual(host, exporter.address.host)
-        with socket.create_connection((host, exporter.address.port)) as client:
+        with socket.create_connection((host, exporter.address.port), timeout=60) as client:
             client.sendall(b'GET /metrics HTTP/1.0\r\n\r\n')
             with client.makefile('rb') as answer:
                 self.assertIn(b'nova_numa_agent_info{version=', answer.read())
 
+
+class WithoutPrometheusClientTest(unittest.TestCase):
     def test_without_prometheus_client_it_is_said_once(self):
         script = (
             'import logging, sys\n'

@@ -21,6 +21,7 @@ from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.recordings import recording
 from tests.fixtures import samples
+from tests.fixtures.checkout import TOP
 from tests.fixtures.clock import Clock
 
 try:
@@ -144,6 +145,7 @@ class TestTop(Viewing):
                 '--interval',
                 '600',
             ],
+            cwd=TOP,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -219,7 +221,7 @@ class TestRecord(Viewing):
             '    print(at, flush=True)\n'
         )
         process = subprocess.Popen(
-            [sys.executable, '-c', script, self.path], stdout=subprocess.PIPE, text=True
+            [sys.executable, '-c', script, self.path], cwd=TOP, stdout=subprocess.PIPE, text=True
         )
         for _ in range(40):
             process.stdout.readline()
