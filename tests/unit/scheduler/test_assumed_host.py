@@ -8,16 +8,17 @@ from nova_numa_pmc.core.scheduling.added_loss import LINES_PER_CORE_SEC, added_l
 from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome
 from nova_numa_pmc.model import PlacementOptions
 from nova_numa_pmc.scheduler import assumed_host as subject
+from tests.fixtures.nova_stand_ins import host_state_of
 
 
 def host_state(vcpus_used=0, used_mb=0, vcpus=64, memory_mb=262144, pinned_cpus=()):
     cells = [types.SimpleNamespace(pinned_cpus=set(cpus)) for cpus in pinned_cpus]
-    return types.SimpleNamespace(
+    return host_state_of(
+        None,
         vcpus_total=vcpus,
         vcpus_used=vcpus_used,
         total_usable_ram_mb=memory_mb,
         free_ram_mb=memory_mb - used_mb,
-        ram_allocation_ratio=None,
         numa_topology=types.SimpleNamespace(cells=cells) if cells else None,
     )
 

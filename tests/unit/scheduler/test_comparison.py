@@ -4,7 +4,6 @@
 import math
 import os
 import random
-import types
 import unittest
 
 from nova_numa_pmc import model
@@ -14,6 +13,7 @@ from nova_numa_pmc.model import MB
 from nova_numa_pmc.scheduler import comparison, host_estimate, request
 from tests.fixtures.expected_losses import queueing_loss, waiting_cores
 from tests.fixtures.metrics import GIB, build_publication, metric_list
+from tests.fixtures.nova_stand_ins import host_state_of, request_spec
 
 NOW_S = 1700000000
 #: `NUMA_PMC_CASES=20000` for the long run.
@@ -54,38 +54,19 @@ def node(at, cpu=0.0, bandwidth=None, maximum=100, link=None, cores=10.0, rate=N
 
 def nova_host(*nodes, history=None):
     """Build a stand-in for Nova's HostState."""
-    return types.SimpleNamespace(
-        metrics=metric_list(
-            build_publication(nodes=nodes, taken_s=NOW_S, history=history or model.DemandHistory())
-        ),
-        vcpus_total=0,
-        vcpus_used=16,
-        instances={},
-        total_usable_ram_mb=131072,
-        free_ram_mb=131072 - 16384,
-        ram_allocation_ratio=None,
-        numa_topology=None,
+    published = build_publication(
+        nodes=nodes, taken_s=NOW_S, history=history or model.DemandHistory()
     )
+    return host_state_of(metric_list(published))
 
 
 def unknown_host(**fields):
     """Build a host without metrics that, according to Nova, has 16 vCPUs and as many cores."""
-    host = nova_host(node(0))
-    host.metrics = []
-    vars(host).update(fields)
-    return host
+    return host_state_of([], **fields)
 
 
 def guest_request(vcpus=2, extra_specs=None):
-    return request.read(
-        types.SimpleNamespace(
-            instance_uuid=None,
-            numa_topology=None,
-            flavor=types.SimpleNamespace(
-                vcpus=vcpus, memory_mb=2048, extra_specs=extra_specs or {}
-            ),
-        )
-    )
+    return request.read(request_spec(vcpus, **extra_specs or {}))
 
 
 def compared(*nova_hosts, vcpus=2, extra_specs=None):

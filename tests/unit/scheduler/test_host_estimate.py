@@ -21,7 +21,7 @@ from nova_numa_pmc.scheduler import (
 )
 from tests.fixtures.expected_losses import cpu_loss
 from tests.fixtures.metrics import build_publication, metric_list, mutate
-from tests.fixtures.nova_stand_ins import host_state, request_spec
+from tests.fixtures.nova_stand_ins import host_state, host_state_of, request_spec
 
 NOW_S = 1700000000
 RULES = subject.EstimateOptions()
@@ -170,8 +170,8 @@ class EstimateTest(unittest.TestCase):
 class NovaHost:
     """A host as Nova's audits, claims and messages present it to the scheduler.
 
-    :param told: instances are known from nova-compute's messages, which are sent when an instance
-        is built; otherwise they are read from the database
+    :param is_told: instances are known from nova-compute's messages, which are sent when an
+        instance is built; otherwise they are read from the database
     """
 
     #: What Nova counts as used by the host itself.
@@ -213,9 +213,8 @@ class NovaHost:
         )
         used = sum(self.size.values())
         cell = types.SimpleNamespace(pinned_cpus=set(range(sum(self.pins.values()))))
-        return types.SimpleNamespace(
-            metrics=published,
-            vcpus_total=0,
+        return host_state_of(
+            published,
             vcpus_used=self.RESERVED_CPUS + used,
             total_usable_ram_mb=1 << 20,
             free_ram_mb=(1 << 20) - self.RESERVED_MB - 1024 * used,

@@ -3,21 +3,16 @@
 
 import json
 import math
-import types
 import unittest
 
 from hypothesis import given, strategies
 
 from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
 from nova_numa_pmc.scheduler import request, shadow as subject
+from tests.fixtures.nova_stand_ins import request_spec
 from tests.fixtures.shadow_log_lines import BLIND, KNOWN
 
-REQUEST = request.read(
-    types.SimpleNamespace(
-        instance_uuid='7f1e9a52-8b2f-4c66-9a0a-0d4f3c2b1a00',
-        flavor=types.SimpleNamespace(vcpus=4, memory_mb=8192, extra_specs={}),
-    )
-)
+REQUEST = request.read(request_spec(4, 8192, '7f1e9a52-8b2f-4c66-9a0a-0d4f3c2b1a00'))
 NOW_S = 1_800_000_000.4
 
 
@@ -44,7 +39,7 @@ def logged(*candidates):
 
 
 class LineTest(unittest.TestCase):
-    def test_what_is_chosen_and_what_would_be(self):
+    def test_a_line_names_the_host_that_is_chosen_and_the_one_that_would_be(self):
         record = logged(
             candidate('roomy', 3.0, -5.5, 0.9),
             candidate('calm', 2.5, 0.0, 0.2),
