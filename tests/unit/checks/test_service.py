@@ -31,6 +31,13 @@ class ServiceTest(RootCase):
                     expected, [(finding.code, finding.severity) for finding in findings]
                 )
 
+    def test_a_service_in_a_container_is_found(self):
+        process = self.process()
+        for same_root, expected in ((True, []), (False, ['service-in-container'])):
+            with self.subTest(same_root=same_root):
+                findings = service.check_container(process._replace(same_root=same_root))
+                self.assertEqual(expected, [finding.code for finding in findings])
+
     def test_a_nova_compute_older_than_its_configuration_is_found(self):
         write(self.root, 'nova.conf', '[DEFAULT]\n')
         conf = nova_conf.NovaConf([os.path.join(self.root, 'nova.conf')])

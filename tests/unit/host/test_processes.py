@@ -3,7 +3,6 @@
 
 import tempfile
 
-from nova_numa_pmc.checks import deployment, service
 from nova_numa_pmc.host import processes
 from tests.cases.root import RootCase
 from tests.fixtures.services import add_process
@@ -83,35 +82,3 @@ class ProcessesTest(RootCase):
         process = processes.find(self.root, 'nova-compute')
         self.assertFalse(process.same_root)
         self.assertEqual(self.root + '/proc/30/root', process.root)
-        self.assertEqual(
-            ['service-in-container'], [f.code for f in service.check_container(process)]
-        )
-        self.assertEqual('kolla (podman)', deployment.deployment_tool(self.root, 30))
-
-
-class LayoutTest(RootCase):
-    def codes(self):
-        return [finding.code for finding in deployment.check_libvirt(self.root)]
-
-    def test_without_a_libvirt_daemon_there_is_a_finding(self):
-        self.assertEqual(['libvirt-not-running'], self.codes())
-
-    def test_a_modular_daemon_beside_a_monolithic_one_is_found(self):
-        add_process(self.root, 40, ('/usr/sbin/libvirtd',))
-        self.assertEqual([], self.codes())
-        add_process(self.root, 41, ('/usr/sbin/virtqemud', '--timeout', '120'))
-        self.assertEqual(['libvirt-modular'], self.codes())
-
-    def test_a_libvirt_in_a_container_without_the_hook_is_found(self):
-        for cgroup, deployed_by in (
-            ('0::/kubepods.slice/kubepods-burstable.slice/cri-1.scope\n', 'openstack-helm'),
-            ('12:cpuset:/docker/0123\n', 'kolla (docker)'),
-            ('0::/system.slice\n', 'unknown deployment tool'),
-        ):
-            with self.subTest(deployed_by), tempfile.TemporaryDirectory() as root:
-                add_process(root, 40, ('/usr/sbin/libvirtd',), inside='image', cgroup=cgroup)
-                (finding,) = deployment.check_libvirt(root)
-                self.assertEqual('hook-not-in-container', finding.code)
-                self.assertIn(deployed_by, finding.message)
-                write(root, 'image/etc/libvirt/hooks/qemu.d/50-nova-numa-pmc', '#!/bin/sh\n')
-                self.assertEqual([], list(deployment.check_libvirt(root)))
