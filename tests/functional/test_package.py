@@ -10,7 +10,7 @@ import tempfile
 import unittest
 import zipfile
 
-TOP = pathlib.Path(__file__).resolve().parents[2]
+from tests.fixtures.checkout import TOP
 
 
 def run(*command):

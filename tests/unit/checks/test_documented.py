@@ -2,10 +2,10 @@
 """The guide describes each finding that the checks can make, and no other."""
 
 import ast
-import pathlib
 import unittest
 
-TOP = pathlib.Path(__file__).resolve().parents[3]
+from tests.fixtures.checkout import TOP
+
 SOURCES = [
     *TOP.glob('nova_numa_pmc/checks/*.py'),
     TOP / 'nova_numa_pmc/host/nova_conf.py',

@@ -2,14 +2,14 @@
 """Compute two tables of "KVM Tuning @ eBay" (2013), as in doc/source/reference/counters.rst."""
 
 import json
-import pathlib
 import unittest
 
 from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.rates import CounterReading
 from nova_numa_pmc.host.perf import events
+from tests.fixtures.checkout import TOP
 
-DECK = pathlib.Path(__file__).resolve().parents[2] / 'fixtures' / 'deck'
+DECK = TOP / 'tests/fixtures/deck'
 LOCAL_NS, REMOTE_NS, HZ = 60.0, 100.0, 3.07e9
 
 

@@ -7,11 +7,11 @@ examples:
 
 import ast
 import functools
-import pathlib
 import re
 import typing
 
-TOP = pathlib.Path(__file__).resolve().parents[3]
+from tests.fixtures.checkout import TOP
+
 PAGE = TOP / 'doc/source/reference/glossary.rst'
 PACKAGE, TESTS = TOP / 'nova_numa_pmc', TOP / 'tests'
 #: Not checked: the arena models other projects' schedulers and keeps words of theirs, such as

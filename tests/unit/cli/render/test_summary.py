@@ -3,7 +3,6 @@
 
 import json
 import math
-import pathlib
 import statistics
 import unittest
 
@@ -11,8 +10,9 @@ from hypothesis import given, strategies as st
 
 from nova_numa_pmc.cli.render import report, summary
 from tests.fixtures import samples
+from tests.fixtures.checkout import TOP
 
-DECK = pathlib.Path(__file__).resolve().parents[3] / 'fixtures' / 'deck'
+DECK = TOP / 'tests/fixtures/deck'
 FLOATS = st.floats(0, 1e6, width=32)
 
 
