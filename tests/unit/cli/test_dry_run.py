@@ -2,23 +2,19 @@
 """A preview of a start is what the hook then does, and changes nothing."""
 
 import os
-import shutil
-import tempfile
-import unittest
 
 from nova_numa_pmc import model, promises
 from nova_numa_pmc.cli import dry_run, guest_lookup
-from nova_numa_pmc.cli.guest_lookup import UnknownGuest
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import guests
+from tests.cases.root import RootCase
 from tests.fixtures import fake_host, sysfs
 from tests.fixtures.model_records import two_level_distances
 
 
-class HostTest(unittest.TestCase):
+class DryRunCase(RootCase):
     def setUp(self):
-        self.root = tempfile.mkdtemp(prefix='preview-')
-        self.addCleanup(shutil.rmtree, self.root)
+        super().setUp()
         self.host = fake_host.FakeHost(self.root)
         self.addCleanup(self.host.close)
         self.options = host_options.read(self.host.path('absent'))
@@ -37,7 +33,7 @@ class HostTest(unittest.TestCase):
             return stream.read()
 
 
-class PreviewTest(HostTest):
+class PreviewTest(DryRunCase):
     def test_a_preview_is_what_the_start_then_does(self):
         for number in range(6):
             guest = guests.parse(fake_host.domain_xml(number))
@@ -85,17 +81,8 @@ class PreviewTest(HostTest):
         self.assertIn('promises', preview.problems[0])
         self.assertEqual(b'x', self.record())
 
-    def test_running_guests_are_found_by_name_uuid_and_id(self):
-        self.host.launch(1)
-        for name in (fake_host.name_of(1), fake_host.uuid_of(1), '7'):
-            self.assertEqual(
-                fake_host.uuid_of(1), guest_lookup.find(name, *guests.read_running(self.root)).uuid
-            )
-        with self.assertRaisesRegex(UnknownGuest, 'no guest .* guests here: instance-00000001'):
-            guest_lookup.find('other', *guests.read_running(self.root))
 
-
-class PlacesTest(HostTest):
+class PlacesTest(DryRunCase):
     def places(self, guest):
         preview, _ = dry_run.decide_unrecorded(guest, self.options, self.root)
         return preview, dry_run.possible_places(preview, self.options.placement_options)
