@@ -16,6 +16,6 @@ os.chdir(sys.prefix)
 
 from nova import monkey_patch  # noqa: E402
 
-# Up to Nova 29, importing it is enough; later releases have to be told.
+# Up to Nova 29, importing it is enough; later releases need the call.
 if hasattr(monkey_patch, 'patch'):
     monkey_patch.patch()

@@ -57,7 +57,7 @@ class RememberingCase(AgentCase):
         self.agent.close()
         self.agent = self.open_agent()
 
-    def assertDemand(self, longer, now):
+    def assert_demand(self, longer, now):
         for wanted, demand in zip((longer, now), self.demand()):
             for expected, other in zip(wanted, demand):
                 self.assertAlmostEqual(expected, other, places=1)
@@ -76,7 +76,7 @@ class PublishTest(RememberingCase):
         self.start(1)
         self.start(2)
         self.minutes(10, {1: (2.0, 0), 2: (1.0, 0)})
-        self.assertDemand((3.0, 0.0), (3.0, 0.0))
+        self.assert_demand((3.0, 0.0), (3.0, 0.0))
         self.promise(1, 1)
         self.tick(self.agent, self.at_s + 1)
         longer, _ = self.demand()
@@ -106,7 +106,7 @@ class PublishTest(RememberingCase):
         with self.assertLogs(LOG, 'WARNING') as logs:
             self.minutes(2, {1: (1.0, 0)})
         self.assertEqual(1, sum('recording guest demand' in text for text in logs.output))
-        self.assertDemand((1.0, 0.0), (1.0, 0.0))
+        self.assert_demand((1.0, 0.0), (1.0, 0.0))
 
 
 class FileTest(RememberingCase):
@@ -169,7 +169,7 @@ class FileTest(RememberingCase):
         with self.assertLogs(LOG, 'WARNING') as logs:
             self.minutes(1, {1: (0.0, 0)})
         self.assertEqual(1, sum('users other than root' in text for text in logs.output))
-        self.assertDemand((0.0, 0.0), (0.0, 0.0))
+        self.assert_demand((0.0, 0.0), (0.0, 0.0))
 
     def test_a_demand_file_that_cannot_be_written_costs_one_warning(self):
         self.start(1)

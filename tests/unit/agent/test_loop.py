@@ -127,9 +127,7 @@ class ServiceTest(unittest.TestCase):
 
         with mock.patch.object(Agent, 'handle_events', lambda agent: handle_events()):
             self.serve([(7, signal.SIGTERM)])
-        self.assertEqual(
-            [0, 1, 1.2, 6], [descriptor for descriptor in attended if descriptor != 7]
-        )
+        self.assertEqual([0, 1, 1.2, 6], [at_s for at_s in attended if at_s != 7])
 
     def test_reload_reads_the_options_again_and_takes_the_new_interval_at_once(self):
         for interval_s in (5.0, 3600.0):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operator is told which host a guest would get, and why not the others."""
+"""An operator sees which host a guest would get, and why not the others."""
 
 import contextlib
 import io

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Caches and sockets tell which nodes share memory channels, and which are near each other."""
+"""Caches and sockets show which nodes share memory channels, and which are near each other."""
 
 import unittest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operator is told where a guest of some size, flavor or name would be placed, and why."""
+"""An operator sees where a guest of some size, flavor or name would be placed, and why."""
 
 import argparse
 import contextlib

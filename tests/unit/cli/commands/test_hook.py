@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hook is installed, inspected and removed, and its state is told with the remedy."""
+"""The hook is installed, inspected and removed, and its state is shown with the remedy."""
 
 import contextlib
 import io

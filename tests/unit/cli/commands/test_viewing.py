@@ -46,7 +46,7 @@ class Sampler:
         self.closed = True
 
 
-class Viewing(unittest.TestCase):
+class ViewingCase(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -70,7 +70,7 @@ class Viewing(unittest.TestCase):
         return code, out.getvalue(), err.getvalue()
 
 
-class TestTop(Viewing):
+class TopTest(ViewingCase):
     def top(self, *arguments):
         return self.run_command(top, '--replay', self.path, '--interval', '0.1', *arguments)
 
@@ -158,7 +158,7 @@ class TestTop(Viewing):
         self.assertEqual((0, ''), (process.returncode, err))
 
 
-class TestRecord(Viewing):
+class RecordTest(ViewingCase):
     def record_it(self, sampler, clock, *arguments, wait=None):
         return self.run_command(
             record,
@@ -239,7 +239,7 @@ class TestRecord(Viewing):
         self.assertFalse(os.path.exists(self.path))
 
 
-class TestReport(Viewing):
+class ReportTest(ViewingCase):
     def setUp(self):
         super().setUp()
         before = dict(local_per_sec=5e6, remote_per_sec=5e6, remote_ratio=0.5, cpi=2.5)

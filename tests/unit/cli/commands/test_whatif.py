@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operator is told which instances would get another host with the weigher."""
+"""An operator sees which instances would get another host with the weigher."""
 
 import contextlib
 import io

@@ -116,7 +116,7 @@ class Here:
 
 
 class TestCase(unittest.TestCase):
-    def assertDemand(self, wanted, here, places=6):
+    def assert_demand(self, wanted, here, places=6):
         for expected, demand in zip(wanted, here.demand()):
             self.assertAlmostEqual(expected, demand, places=places)
 
@@ -152,7 +152,7 @@ class ComposeTest(TestCase):
         here.run(*HALF_HOUR)
         del here.guests['a'], here.promises['a']
         here.run(5.0)
-        self.assertDemand((1.0, 0.0), here)
+        self.assert_demand((1.0, 0.0), here)
 
     def test_a_guest_that_comes_back_brings_its_past(self):
         here = Here()
@@ -163,7 +163,7 @@ class ComposeTest(TestCase):
         here.run(60.0)
         here.promises['a'] = gone._replace(cpu_nodes=(1,), started=False, since_ns=NOW_NS)
         here.run(5.0)
-        self.assertDemand((0.0, 3.0), here)
+        self.assert_demand((0.0, 3.0), here)
 
     def test_a_floating_guest_counts_where_it_has_run(self):
         here = Here()
@@ -171,13 +171,13 @@ class ComposeTest(TestCase):
         for share in (0.9, 0.1) * 30:
             here.guests['a'][1] = {0: share, 1: 1 - share}
             here.run(60.0)
-        self.assertDemand((2.0, 2.0), here, places=0)
+        self.assert_demand((2.0, 2.0), here, places=0)
 
     def test_a_floating_guest_that_has_not_run_counts_by_cores(self):
         here = Here((12, 4))
         here.add('a', 0.0, vcpus=4, cpu_nodes=(), mem_nodes=(), since_ns=NOW_NS)
         here.run(5.0)
-        self.assertDemand((1.5, 0.5), here)
+        self.assert_demand((1.5, 0.5), here)
 
     def test_a_paused_guest_is_expected_back(self):
         here = Here()
@@ -186,7 +186,7 @@ class ComposeTest(TestCase):
         here.known['a'] = here.known['a']._replace(state='paused')
         here.guests['a'][0] = 0.0
         here.run(*HALF_HOUR)
-        self.assertDemand((4.0, 0.0), here)
+        self.assert_demand((4.0, 0.0), here)
 
     def test_traffic_follows_the_memory(self):
         here = Here()
@@ -218,7 +218,7 @@ class ComposeTest(TestCase):
         here = Here(others=(1.0, 0.0))
         here.add('a', 4.0, vcpus=0)
         here.run(*HALF_HOUR)
-        self.assertDemand((5.0, 0.0), here)  # what the node's CPUs ran, and nothing else
+        self.assert_demand((5.0, 0.0), here)  # what the node's CPUs ran, and nothing else
 
 
 class PoolTest(TestCase):
@@ -287,7 +287,7 @@ class YoungTest(TestCase):
         here.add('calm', 0.5, vcpus=4, since_ns=NOW_NS - 119 * 10**9)
         here.add('busy', 4.0, node=1, vcpus=4, since_ns=NOW_NS - 119 * 10**9)
         here.run(5.0)
-        self.assertDemand((2.0, 4.0), here)
+        self.assert_demand((2.0, 4.0), here)
 
     def test_a_young_guest_is_expected_to_want_what_its_flavor_has(self):
         here = Here()
@@ -328,7 +328,7 @@ class YoungTest(TestCase):
         here.add('a', None, vcpus=4, started=False)
         del here.guests['a'], here.known['a']
         here.run(5.0)
-        self.assertDemand((2.0, 0.0), here)
+        self.assert_demand((2.0, 0.0), here)
 
     def test_a_young_guest_counts_beside_the_interval_without_a_history(self):
         here = Here()
@@ -337,7 +337,7 @@ class YoungTest(TestCase):
         here.add('young', None, vcpus=4, since_ns=NOW_NS)
         here.others = [3.0, 0.0]
         here.run(5.0)
-        self.assertDemand((5.0, 0.0), here)
+        self.assert_demand((5.0, 0.0), here)
 
 
 class HorizonTest(TestCase):
@@ -359,7 +359,7 @@ class HorizonTest(TestCase):
         here.run(*(5.0,) * 23)
         self.assertLess(here.demand()[0], 4.0)
         here.run(5.0)
-        self.assertDemand((6.5, 0.0), here)
+        self.assert_demand((6.5, 0.0), here)
         here.others = [0.0, 0.0]
         here.run(5.0)
         self.assertLess(here.demand()[0], 4.0)

@@ -108,7 +108,7 @@ def placed(view, new, *, just_placed=False):
 
 
 class JustPlacedTest(unittest.TestCase):
-    def assertStays(self, situation):
+    def assert_stays(self, situation):
         assume(situation is not None)
         options = plan_records.RebalanceOptions(widen=False)
         for plan in (
@@ -121,17 +121,17 @@ class JustPlacedTest(unittest.TestCase):
     @settings(max_examples=200, deadline=None)
     @given(hosts(equal=True, bandwidth=False))
     def test_a_just_placed_guest_stays_where_cpu_alone_decides(self, drawn):
-        self.assertStays(placed(*drawn))
+        self.assert_stays(placed(*drawn))
 
     @settings(max_examples=300, deadline=None)
     @given(st.booleans().flatmap(lambda equal: hosts(equal, bandwidth=True)))
     def test_a_young_guest_stays_where_bandwidth_decides(self, drawn):
-        self.assertStays(placed(*drawn, just_placed=True))
+        self.assert_stays(placed(*drawn, just_placed=True))
 
     @settings(max_examples=200, deadline=None)
     @given(hosts(equal=False, bandwidth=False))
     def test_a_just_placed_guest_stays_among_nodes_of_several_sizes(self, drawn):
-        self.assertStays(placed(*drawn, just_placed=True))
+        self.assert_stays(placed(*drawn, just_placed=True))
 
     def of_two(self, just_placed):
         """Return a situation in which queueing losses favour node 1, and pressure node 0."""
