@@ -16,13 +16,7 @@ from nova_numa_pmc import host_cpus
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.core.rebalance.explain_move import explain_why
 from nova_numa_pmc.cpulist import name_nodes
-from nova_numa_pmc.exceptions import (
-    GuestGone,
-    NumaPmcError,
-    PageMoveError,
-    StateLocked,
-    is_expected,
-)
+from nova_numa_pmc.exceptions import GuestGone, PageMoveError, StateLocked, describe, is_expected
 from nova_numa_pmc.host.page_moves import guest_move
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves.move_promises import MovePostponed, MovePromises, PendingMove
@@ -301,22 +295,22 @@ class MoveExecutor:
                 self.widened.undo(part.plan_part.uuid)
             except GuestGone:
                 pass
-            except NumaPmcError as error:
-                self._log.warning('guest %s: %s', part.plan_part.name, error)
+            except Exception as error:  # the other parts are undone all the same
+                self._warn('guest %s' % part.plan_part.name, error)
                 result = history.PARTLY
         self._count(MADE if result == history.PARTLY else result, parts)
         outcome = _GIVEN_UP[result]
         if isinstance(cause, GuestGone):
             self._log.info('%s: %s', outcome, cause)
         else:
-            self._log.warning(
-                '%s: %s: %s',
-                outcome,
-                ', '.join(part.name for part in self._move.parts),
-                cause,
-                exc_info=None if is_expected(cause) else cause,
-            )
-        self._write_history(parts, result, str(cause))
+            names = ', '.join(part.name for part in self._move.parts)
+            self._warn('%s: %s' % (outcome, names), cause)
+        self._write_history(parts, result, describe(cause))
+
+    def _warn(self, subject: str, error: Exception) -> None:
+        """Log an error, with a traceback if it is a bug."""
+        traceback = None if is_expected(error) else error
+        self._log.warning('%s: %s', subject, describe(error), exc_info=traceback)
 
     def _write_history(self, parts: Sequence[MovePart], result: str, why: str) -> None:
         """Append the beginning or the result of a move to the history; never raise."""

@@ -203,6 +203,25 @@ class MovingTest(RebalancingCase):
         self.assert_undone_with_a_traceback()
         self.assertEqual([], faults)
 
+    def test_the_second_half_is_undone_after_a_bug_while_the_first_is_undone(self):
+        undo, faults = self.moving.move_promises.undo, [KeyError('x')]
+
+        def undo_or_fail(part):
+            if faults:
+                raise faults.pop()
+            undo(part)
+
+        self.moving.move_promises.undo = undo_or_fail
+        self.kernel.memories[4002].before_move = mock.Mock(side_effect=ZeroDivisionError)
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            moved = self.swap()
+        self.assertEqual((self.AWAY[:2], self.AWAY[:2]), (moved[1][:2], moved[2][:2]))
+        self.assertEqual(
+            [KeyError, ZeroDivisionError], [record.exc_info[0] for record in logs.records]
+        )
+        (entry,), _ = history.read(self.root)
+        self.assertEqual((history.PARTLY, 'ZeroDivisionError: '), (entry.result, entry.why))
+
     def test_a_swap_ends_as_soon_as_one_half_has_failed(self):
         many_pages = 3 * page_choice.BATCH_BYTES // 4096
         self.kernel.memories[4001] = TwoNodes(self.tree(1), [0] * many_pages)
