@@ -6,11 +6,14 @@ from unittest import mock
 
 from nova_numa_pmc import hook, model, promises
 from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.core.rebalance.plan_records import RebalanceOptions
+from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
+from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
 from nova_numa_pmc.state import overrides, pause, promises_file
 from tests.cases.agent import LOG, MIB, START_NS, AgentCase
-from tests.cases.rebalancing import RebalancingCase
-from tests.fixtures import domains, fake_host
+from tests.cases.rebalancing import PAGES, RebalancingCase
+from tests.fixtures import domains, fake_host, services
 from tests.fixtures.clock import Clock
 
 JOB = "  <job type='none' async='start' phase='none'/>\n"
@@ -24,10 +27,7 @@ class PlaceTest(AgentCase):
         """Set whether QEMU was executed after the hook was installed or long before."""
         now_s = files.boottime_ns() / 1e9
         began = (now_s + 5 if after_hook else now_s - 5) * os.sysconf('SC_CLK_TCK')
-        self.host.write(
-            'proc/%d/stat' % (4000 + number),
-            '%d (qemu) S %s %d 0\n' % (4000 + number, ' '.join('0' * 18), began),
-        )
+        services.write_stat(self.root, 4000 + number, began)
 
     def placed(self, number):
         promise = self.promises()[fake_host.uuid_of(number)]
@@ -141,13 +141,29 @@ class PlaceTest(AgentCase):
         hook.run(fake_host.name_of(1), operation, reader, self.root)
         os.close(reader)
 
+    def test_a_start_that_cannot_be_finished_is_logged_and_finished_later(self):
+        agent = self.open_agent()
+        tree = self.launch(1)
+        self.promise(1, 1, started=False, since_ns=START_NS)
+        self.tick(agent, 0)
+        with (
+            mock.patch.object(promises, 'replace_running', side_effect=StateError('full')),
+            self.assertLogs(LOG, 'WARNING') as logs,
+        ):
+            self.assertEqual(0, self.tick(agent, 5).starts_taken_over)
+        self.assertIn(
+            'guest %s: its start could not be finished: full' % fake_host.name_of(1),
+            ' '.join(logs.output),
+        )
+        self.assertEqual(('', False), (tree.held(), self.promises()[fake_host.uuid_of(1)].started))
+        self.assertEqual(1, self.tick(agent, 10).starts_taken_over)
+        self.assertEqual('4-7', tree.held())
+
     def test_cpus_follow_memory_that_cannot_be_moved(self):
         self.install_hook()
         agent = self.open_agent()
         tree = self.host.launch(
-            1,
-            {0: 10 * MIB, 1: 400 * MIB},
-            xml=fake_host.domain_xml(1, extra='  <memoryBacking><locked/></memoryBacking>\n'),
+            1, {0: 10 * MIB, 1: 400 * MIB}, xml=fake_host.domain_xml(1, extra=domains.LOCKED)
         )
         self.set_guest_times(1, 0)
         self.began(1)
@@ -158,9 +174,7 @@ class PlaceTest(AgentCase):
     def test_cpus_of_a_start_that_was_not_finished_follow_memory_that_cannot_be_moved(self):
         agent = self.open_agent()
         tree = self.host.launch(
-            1,
-            {0: 10 * MIB, 1: 400 * MIB},
-            xml=fake_host.domain_xml(1, extra='  <memoryBacking><locked/></memoryBacking>\n'),
+            1, {0: 10 * MIB, 1: 400 * MIB}, xml=fake_host.domain_xml(1, extra=domains.LOCKED)
         )
         self.set_guest_times(1, 0)
         self.promise(1, 0, started=False, since_ns=START_NS)
@@ -335,7 +349,7 @@ class FetchTest(RebalancingCase):
         memory.nodes[:] = [1] * len(memory.nodes)
         memory.write_files()
         memory.tree.set_all('0-3')
-        self.host.write('proc/4001/stat', '4001 (q) S %s 1' % ('0 ' * 17 + '0'))
+        services.write_stat(self.root, 4001, 1)
         with self.locked() as draft:
             draft.drop(fake_host.uuid_of(1))
         agent = self.open_agent(agent_conf.OFF)
@@ -357,3 +371,26 @@ class FetchTest(RebalancingCase):
                 agent = self.open_agent(agent_conf.OFF)
                 self.tick(agent, 0)
                 self.assertIsNone(agent.step())
+
+
+class FetchLimitTest(RebalancingCase):
+    def test_memory_of_several_guests_is_fetched_within_the_limit_of_each_tick(self):
+        guest_bytes = PAGES * PAGE_BYTES
+        for limit_bytes, guests_fetched in (
+            (1, [1, 2, 3]),  # more than the limit is fetched alone
+            (2 * guest_bytes, [2, 3]),
+            (3 * guest_bytes, [3]),
+        ):
+            with self.subTest(limit_bytes=limit_bytes):
+                for number in self.NUMBERS:
+                    memory = self.memory(number)
+                    memory.nodes[:] = [1] * PAGES
+                    memory.write_files()
+                    self.promise(number, 0, since_ns=START_NS)
+                agent = self.open_agent(
+                    agent_conf.OFF, rebalance_options=RebalanceOptions(bytes_per_tick=limit_bytes)
+                )
+                for tick_number, count in enumerate(guests_fetched):
+                    self.tick(agent, 5 * tick_number)
+                    self.finish_move(agent)
+                    self.assertEqual({('fetch', 'made'): count}, agent._executor.totals.ended)

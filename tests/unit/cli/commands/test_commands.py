@@ -289,8 +289,7 @@ class StatusTest(OperatingCase):
         self.assertEqual([1.0] * 3, [guest['home_ratio'] for guest in answer['guests']])
 
     def test_status_shows_how_much_of_a_guests_memory_is_promised(self):
-        most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"
-        self.host.launch(1, xml=fake_host.domain_xml(1, extra=most))
+        self.host.launch(1, xml=fake_host.domain_xml(1, extra=domains.MAX_MEMORY_1_PIB))
         self.promise(1, 0)
         why = self.shown(1)['why']
         self.assertIn('promised 512M of the 1024T that it may grow to', why)
@@ -314,10 +313,8 @@ class StatusTest(OperatingCase):
         self.assertIn('floating pool: CPUs 0-1,4-5, from nova.conf', self.run_command('status')[1])
 
     def test_status_shows_the_memory_of_a_guest_on_huge_pages(self):
-        backing = (
-            "<memoryBacking><hugepages><page size='2048' unit='KiB'/></hugepages></memoryBacking>"
-        )
-        self.host.launch(1, {0: 5 << 20, 1: 0}, xml=fake_host.domain_xml(1, extra=backing))
+        xml = fake_host.domain_xml(1, extra=domains.HUGE_PAGES_2M)
+        self.host.launch(1, {0: 5 << 20, 1: 0}, xml=xml)
         self.promise(1, 0)
 
         def shown():

@@ -98,8 +98,7 @@ class ExplainTest(unittest.TestCase):
         self.assertIn('\nrecorded: placed by others, CPUs on 1, memory on 1, ', out)
 
     def test_explain_says_that_a_guest_may_grow_beyond_the_host(self):
-        most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"
-        self.host.launch(1, xml=fake_host.domain_xml(1, extra=most))
+        self.host.launch(1, xml=fake_host.domain_xml(1, extra=domains.MAX_MEMORY_1_PIB))
         _, answer = self.call('--guest', fake_host.name_of(1))
         self.assertEqual([0], answer['decision']['cpu_nodes'])
         self.assertIn('may grow to 1073741824 MiB', ' '.join(answer['problems']))

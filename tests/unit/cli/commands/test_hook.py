@@ -16,7 +16,7 @@ from nova_numa_pmc.cli.commands import hook
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.host import confinement, files, hook_files
 from nova_numa_pmc.state import promises_file
-from tests.fixtures import fake_host
+from tests.fixtures import fake_host, services
 
 
 class HookCommandTest(unittest.TestCase):
@@ -44,9 +44,7 @@ class HookCommandTest(unittest.TestCase):
         ticks = (started_s - 1700000000) * os.sysconf('SC_CLK_TCK')
         self.host.write('proc/%d/cmdline' % pid, '/usr/sbin/%s\0' % name)
         self.host.write('proc/%d/attr/current' % pid, label)
-        self.host.write(
-            'proc/%d/stat' % pid, '%d (a) b) S %s %d 0' % (pid, ' '.join(['0'] * 18), ticks)
-        )
+        services.write_stat(self.root, pid, ticks, name='a) b')
         os.symlink(self.root, self.host.path('proc/%d/root' % pid))
 
     def test_install_status_and_remove_of_the_hook_work(self):
@@ -97,7 +95,7 @@ class HookCommandTest(unittest.TestCase):
         since_s = int(os.stat(self.ours).st_ctime) - 1700000000 + 60
         self.host.launch(1)
         ticks = (since_s + before_start_s) * os.sysconf('SC_CLK_TCK')
-        self.host.write('proc/4001/stat', '4001 (a) S %s %d 0' % (' '.join(['0'] * 18), ticks))
+        services.write_stat(self.root, 4001, ticks)
         with promises_file.locked(
             self.host.path('run/nova-numa-pmc'), 1, files.read_boot_id(self.root)
         ) as draft:
