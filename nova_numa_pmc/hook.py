@@ -196,7 +196,8 @@ class HookCall:
         """Return how long to wait for the promises file's lock [s]."""
         if self.operation == 'started':
             return self.options.timeout_s
-        return max(0.1, _LOCK_RATIO * self.options.timeout_s - self.age_s())
+        left_s = _LOCK_RATIO * self.options.timeout_s - self.age_s()
+        return max(0.1, min(left_s, self.time_left_s()))
 
     def log_decision(self, decision: promises.Decision, before: str = '', after: str = '') -> None:
         """Log the decision, its reasons and its outcome.

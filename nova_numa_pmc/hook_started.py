@@ -36,17 +36,22 @@ def hold(call: HookCall, xml: bytes) -> None:
         promise that could not be read or written
     """
     guest = guests.parse_live(xml, call.root)
-    decision = promises.recorded_decision(guest, call.options, call.root)
-    if decision is None:
-        decision = promises.decide_promise(guest, call.options, call.root, call.lock_timeout_s())
+    recorded = promises.recorded_decision(guest, call.options, call.root)
+    decision = recorded or promises.decide_promise(
+        guest, call.options, call.root, call.lock_timeout_s()
+    )
     if decision.promise.origin != model.PLACED:
+        if not recorded:
+            _undo_unrecorded(guest, call.root)
         _record_left_alone(call, decision, logged=bool(decision.problems))
         return
-    groups, early_cpus = None, decision.cpus
+    groups, early_cpus = None, frozenset[int]()
     try:
         groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
-        if early_cpus is None:
+        if recorded:
             decision, early_cpus = _with_cpus(decision, guest, groups, call.root)
+        else:
+            early_cpus = _unrecorded_cpus(groups, guest)
         decision, bytes_by_node, huge_bytes_by_node = follow_memory.decide_again_if_memory_stays(
             guest, groups, decision, call.options, call.root, call.lock_timeout_s()
         )
@@ -106,6 +111,28 @@ def _narrowed_cpus(
     return frozenset()
 
 
+def _unrecorded_cpus(groups: cgroups.GuestGroups, guest: model.Guest) -> frozenset[int]:
+    """Return the CPUs to which a start whose record is lost has narrowed a guest without pins."""
+    cpus_by_group = cpusets.read_own_cpus(groups)
+    if groups.version == 2 and groups.parent != groups.scope:
+        return cpus_by_group[groups.parent]
+    cpus = cpus_by_group.get(groups.main, frozenset())
+    return frozenset() if cpus == (guest.allowed_cpus or cpus_by_group[groups.parent]) else cpus
+
+
+def _undo_unrecorded(guest: model.Guest, root: str) -> None:
+    """Widen ``libvirt/`` (v2) of a guest that is not placed, if a start had narrowed it.
+
+    Nothing else sets its CPUs before ``started``. In other groups, libvirt does.
+    """
+    try:
+        groups = cgroups.find(guests.qemu_pid(guest, root), root)
+        if groups.version == 2 and groups.parent != groups.scope:
+            _undo_early(groups, _unrecorded_cpus(groups, guest), guest)
+    except NumaPmcError:
+        pass
+
+
 def _record_left_alone(call: HookCall, decision: promises.Decision, logged: bool) -> None:
     """Record that a guest has started and that its CPUs are left alone."""
     promises.replace_running(decision.promise, call.options, call.root, call.lock_timeout_s())
@@ -114,7 +141,7 @@ def _record_left_alone(call: HookCall, decision: promises.Decision, logged: bool
 
 
 def _undo_early(
-    groups: cgroups.GuestGroups | None, cpus: frozenset[int] | None, guest: model.Guest
+    groups: cgroups.GuestGroups | None, cpus: frozenset[int], guest: model.Guest
 ) -> None:
     """Widen the groups that were narrowed at the start; if that fails, the agent does it later."""
     if groups and cpus:

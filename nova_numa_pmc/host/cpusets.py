@@ -86,12 +86,13 @@ def is_held(
     :raises GuestGone, CpusetError: as :func:`read_own_cpus`
     """
     cpus_by_group = read_own_cpus(groups)
-    parent_cpus = cpus_by_group.pop(groups.parent)
     if groups.writes_parent:
-        return parent_cpus & online == cpus
-    is_narrowed = parent_cpus and parent_cpus & online <= cpus and cpus != online
-    if groups.version == 2 and is_narrowed:
-        return False  # still as at the guest's start: libvirt's commands would fail
+        cpus_by_group = {groups.parent: cpus_by_group[groups.parent]}
+    else:
+        parent_cpus = cpus_by_group.pop(groups.parent)
+        is_narrowed = parent_cpus and parent_cpus & online <= cpus and cpus != online
+        if groups.version == 2 and is_narrowed:
+            return False  # still as at the guest's start: libvirt's commands would fail
     # A newly plugged vCPU has all CPUs, and has yet to be held.
     return all(
         group_cpus

@@ -296,9 +296,11 @@ def _cpu_steps(
     set_by_others: Container[str],
 ) -> Steps:
     text = format_cpulist(cpus)
-    if groups.writes_parent:
-        return [(cpuset_path(groups.parent, 'cpus'), text)]
     # A pin within the requested set is not changed.
+    if groups.writes_parent:
+        parent_cpus = cpusets[groups.parent].cpus
+        is_pinned = parent_cpus and parent_cpus < cpus and parent_cpus != written_cpus
+        return [] if is_pinned else [(cpuset_path(groups.parent, 'cpus'), text)]
     steps = _upper_steps(groups, cpus) + [
         (cpuset_path(directory, 'cpus'), text)
         for directory, cpuset in cpusets.items()

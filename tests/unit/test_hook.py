@@ -15,6 +15,7 @@ from nova_numa_pmc.model import MIB
 from nova_numa_pmc.state import overrides, pool_loads, promises_file
 from tests.cases.hook import HookCase
 from tests.fixtures import domains, fake_host, sysfs
+from tests.fixtures.cgroups import LAYOUTS
 
 
 class PlacedCase(HookCase):
@@ -135,6 +136,13 @@ class StartTest(PlacedCase):
         self.call('start', 1, xml)
         self.call('started', 1, xml)
         self.assertIn(tree.held(), ('2-3', '4-5'))
+
+    def test_the_wait_for_the_lock_ends_before_the_scripts_alarm(self):
+        self.host.configure('[hook]\ntimeout_s = 60\n')
+        call = hook.HookCall('guest', 'start', self.root, None, journal.JournalLines(self.root))
+        self.assertGreater(call.lock_timeout_s(), 30)
+        with mock.patch('nova_numa_pmc.hook._signal.getitimer', return_value=(3.0, 0.0)):
+            self.assertEqual(2.5, call.lock_timeout_s())
 
     def test_the_partition_limits_the_cpus(self):
         self.host.write('sys/fs/cgroup/machine.slice/cpuset.cpus.effective', '0,4-7\n')
@@ -459,6 +467,30 @@ class StartedTest(PlacedCase):
         self.call('started', 1)
         self.assertEqual('0-3', tree.held())
         self.assertTrue(self.promise(1).started)
+
+    def test_started_moves_a_guest_whose_record_was_lost_after_it_was_narrowed(self):
+        for version, layout in LAYOUTS:
+            with self.subTest(version=version, layout=layout):
+                self.setUp()
+                self.call('start', 2)
+                tree = self.host.launch(1, version=version, layout=layout)
+                is_nested = version == 2 and tree.parent != tree.scope
+                for directory in [tree.parent] if is_nested else tree.children:
+                    tree.write(os.path.join(directory, 'cpuset.cpus'), '0-3')
+                self.call('started', 1)
+                self.assertEqual('4-7', tree.held())
+                if is_nested:
+                    self.assertEqual('0-7', tree.read(tree.parent, 'cpuset.cpus'))
+
+    def test_started_widens_a_guest_that_floats_because_its_record_was_lost(self):
+        self.call('start', 1)
+        tree = self.host.launch(1)
+        tree.write(os.path.join(tree.parent, 'cpuset.cpus'), '0-3')
+        os.unlink(self.host.path('run/nova-numa-pmc/promises'))
+        overrides.put(overrides.Override(fake_host.uuid_of(1), 'ignore', 'guest'), self.root)
+        self.call('started', 1)
+        self.assertEqual('floating', self.promise(1).origin)
+        self.assertEqual('0-7', tree.read(tree.parent, 'cpuset.cpus'))
 
     def test_started_works_before_the_status_file_is_there(self):
         tree = self.host.launch(1, status=False)

@@ -9,12 +9,11 @@ import unittest
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import cgroups, holding
-from nova_numa_pmc.host.cpusets import read_cpusets
+from nova_numa_pmc.host.cpusets import is_held, read_cpusets
 from nova_numa_pmc.model import MIB
 from tests.fixtures import sysfs
-from tests.fixtures.cgroups import FLAT, NESTED, WITHOUT_SYSTEMD, GuestCgroups
+from tests.fixtures.cgroups import FLAT, LAYOUTS, NESTED, WITHOUT_SYSTEMD, GuestCgroups
 
-LAYOUTS = [(version, layout) for version in (1, 2) for layout in (NESTED, FLAT, WITHOUT_SYSTEMD)]
 NODE0, NODE1 = frozenset({0, 1}), frozenset({2, 3})
 TO_NODE1 = frozenset({1})
 #: Many small trees are created, on a tmpfs if there is one.
@@ -241,6 +240,18 @@ class HoldTest(TreeTestCase):
                         groups, NODE1, TO_NODE1, stay_bound=bound, write=self.logged(tree)
                     )
                     self.assertEqual(((), []), (again.changes, self.log))
+
+    def test_a_narrower_set_of_the_only_group_is_kept_unless_it_is_ours(self):
+        tree, _ = self.tree()
+        for directory in [tree.parent, *tree.children]:
+            os.unlink(os.path.join(directory, 'cpuset.cpus'))
+        groups = cgroups.find(tree.pid, tree.root)
+        self.assertTrue(groups.writes_parent)
+        tree.write(os.path.join(tree.scope, 'cpuset.cpus'), '2')
+        for written_cpus, cpus in ((frozenset(), '2'), (frozenset({2}), '2-3')):
+            holding.hold(groups, NODE1, written_cpus=written_cpus, write=tree.write)
+            self.assertEqual(cpus, tree.read(tree.scope, 'cpuset.cpus'))
+            self.assertTrue(is_held(groups, NODE1, NODE0 | NODE1))
 
     def test_undo_restores_the_tree_unless_another_process_wrote(self):
         for version, layout in LAYOUTS:
