@@ -34,6 +34,10 @@ class StateLocked(StateError):
     """Another process held the state's lock for longer than we may wait."""
 
 
+class StateUnavailable(StateError):
+    """A state file cannot be used at the moment, for a reason that is not in the file itself."""
+
+
 class CpuListError(NumaPmcError):
     """A list of CPUs or nodes ('0-3,8') is malformed or out of bounds."""
 

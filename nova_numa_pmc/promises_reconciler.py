@@ -153,7 +153,7 @@ class PromisesReconciler:
         try:
             host_promises = promises.read(self.host_options, self._root)
         except StateError:
-            return None  # the file is set aside, and reported, under the lock
+            return None  # reported under the lock, where a damaged file is set aside
         self._cached = identity, host_promises  # a file that replaces it has another identity
         return host_promises
 

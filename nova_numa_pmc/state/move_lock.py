@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.exceptions import StateError, StateLocked
+from nova_numa_pmc.exceptions import StateError, StateLocked, StateUnavailable
 from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class MoveLock:
 
         :raises StateLocked: another process has held the lock for longer than ``timeout_s``; the
             message names it
+        :raises StateUnavailable: the lock cannot be opened at the moment
         :raises StateError: the state directory cannot be trusted or created
         """
         if self._lock is not None:
@@ -78,7 +79,7 @@ class MoveLock:
 class AgentMoveLock:
     """The agent's move lock.
 
-    It is taken without waiting. When another process takes it or releases it, this is logged.
+    It is taken without waiting. A line is logged when it is not available, and when it is again.
 
     :param directory: path of the state directory
     """
@@ -91,12 +92,12 @@ class AgentMoveLock:
     def take(self) -> bool:
         """Take the lock, and return whether guests may be held and moved in this tick.
 
-        They may also be held and moved if the state directory cannot be used, because no command
-        can hold the lock then either. The reader of the promises reports that problem.
+        They may also be held and moved if the state directory cannot be trusted, because no
+        command can hold the lock then either. The reader of the promises reports that problem.
         """
         try:
             self._move_lock.take()
-        except StateLocked as error:
+        except (StateLocked, StateUnavailable) as error:
             if not self._is_locked_out:
                 self._log.info('%s: the agent neither holds nor moves guests meanwhile', error)
             self._is_locked_out = True

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 
-from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.exceptions import StateError, StateUnavailable
 from nova_numa_pmc.state import state_files
 from nova_numa_pmc.state.promises_format import HostPromises, decode, decode_one, encode
 
@@ -77,6 +77,7 @@ class locked(HostPromisesDraft):  # a context manager, used like a function
     :ivar problem: why the existing file was renamed to ``promises.bad``, or None
 
     :raises StateLocked: another process has held the lock for longer than ``timeout_s``
+    :raises StateUnavailable: the file cannot be read at the moment; it is left as it is
     :raises StateError: the directory cannot be trusted, or the file cannot be written
     """
 
@@ -120,6 +121,8 @@ class locked(HostPromisesDraft):  # a context manager, used like a function
         try:
             data = directory.read(FILE, _SIZE_MAX_BYTES)
             host_promises = _parse(data, self.directory, self.boot_id)
+        except StateUnavailable:
+            raise
         except StateError as error:
             self.problem = str(error)
             host_promises = None

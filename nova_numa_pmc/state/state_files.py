@@ -9,7 +9,7 @@ import os
 import stat
 import time
 
-from nova_numa_pmc.exceptions import StateError, StateLocked
+from nova_numa_pmc.exceptions import StateError, StateLocked, StateUnavailable
 from nova_numa_pmc.host import files
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Directory of files that survive a reboot, relative to the root.
 PERSISTENT = 'var/lib/nova-numa-pmc'
+#: Errors of a process, a host or a device, which say nothing about the file.
+_UNAVAILABLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EINTR))
 
 
 class OpenFile:
@@ -56,6 +58,7 @@ class StateDirectory(OpenFile):
 
         :param create: create it if it does not exist
         :raises FileNotFoundError: it does not exist, and is not to be created
+        :raises StateUnavailable: it cannot be opened at the moment
         :raises StateError: it cannot be trusted or created
         """
         super().__init__(_open_directory(path, create))
@@ -69,6 +72,7 @@ class StateDirectory(OpenFile):
 
         :returns: the file; closing it releases the lock
         :raises StateLocked: another process has held the lock for longer than ``timeout_s``
+        :raises StateUnavailable: the file cannot be opened at the moment
         :raises StateError: the file cannot be trusted or created
         """
         path = os.path.join(self.path, name)
@@ -107,6 +111,7 @@ class StateDirectory(OpenFile):
         """Open a file of the directory for reading if only root or this user can write it.
 
         :returns: (file, its size [bytes]), or None if there is no such file
+        :raises StateUnavailable: the file cannot be opened at the moment
         :raises StateError: the file cannot be trusted or opened, or is too large
         """
         path = os.path.join(self.path, name)
@@ -135,6 +140,7 @@ class StateDirectory(OpenFile):
         """Read a file of the directory, as opened by :meth:`open`.
 
         :returns: the file's bytes, or None if there is no such file
+        :raises StateUnavailable: the file cannot be read at the moment
         :raises StateError: the file cannot be trusted or read, or is too large
         """
         opened = self.open(name, size_max_bytes)
@@ -191,6 +197,7 @@ def _open_directory(path: str, create: bool) -> int:
     :param create: create it if it does not exist
     :returns: a file descriptor
     :raises FileNotFoundError: it does not exist, and is not to be created
+    :raises StateUnavailable: it cannot be opened at the moment
     :raises StateError: it cannot be trusted or created
     """
     try:
@@ -204,9 +211,8 @@ def _open_directory(path: str, create: bool) -> int:
     except OSError as error:
         if error.errno == errno.ENOENT and not create:
             raise
-        raise StateError(
-            '%s: %s: make it a directory owned by root, mode 0755' % (path, error.strerror)
-        ) from None
+        remedy = 'make it a directory owned by root, mode 0755'
+        raise _unusable(path, error, remedy) from None
     try:
         _check_owner(fd, path, '0755')
     except BaseException:
@@ -215,8 +221,11 @@ def _open_directory(path: str, create: bool) -> int:
     return fd
 
 
-def _unusable(path: str, error: OSError) -> StateError:
-    remedy = 'run as root' if error.errno == errno.EACCES else 'remove it'
+def _unusable(path: str, error: OSError, remedy: str | None = None) -> StateError:
+    if error.errno in _UNAVAILABLE:
+        return StateUnavailable('%s: cannot be used at the moment: %s' % (path, error.strerror))
+    if remedy is None:
+        remedy = 'run as root' if error.errno == errno.EACCES else 'remove it'
     return StateError('%s: %s: %s' % (path, error.strerror, remedy))
 
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Only one process at a time moves guests; the agent reports when it does not have the lock."""
 
+import errno
 import logging
 import os
 import tempfile
 import unittest
+from unittest import mock
 
 from nova_numa_pmc.exceptions import StateError, StateLocked
 from nova_numa_pmc.state import move_lock
@@ -58,6 +60,19 @@ class MoveLockTest(unittest.TestCase):
         self.assertEqual(2, len(logs.output), logs.output)
         with self.assertRaisesRegex(StateLocked, '^nova-numa-agent '):
             command.take()
+
+    def test_the_agent_waits_while_it_cannot_open_the_lock(self):
+        command = self.lock()
+        command.take()
+        ours = move_lock.AgentMoveLock(self.directory, LOG)
+        self.addCleanup(ours.release)
+        full = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        with self.assertLogs(LOG, 'INFO') as logs:
+            with mock.patch.object(os, 'open', side_effect=full):
+                self.assertEqual([False, False], [ours.take() for _ in range(2)])
+            command.release()
+            self.assertTrue(ours.take())
+        self.assertEqual(2, len(logs.output), logs.output)
 
     def test_an_agent_goes_on_without_a_lock_and_a_command_does_not(self):
         os.mkdir(self.directory)

@@ -2,6 +2,7 @@
 """Promises survive contention, crashes and hostile files, or an error names the remedy."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import random
@@ -9,10 +10,11 @@ import shutil
 import signal
 import tempfile
 import unittest
+from unittest import mock
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc.exceptions import StateError, StateLocked
+from nova_numa_pmc.exceptions import StateError, StateLocked, StateUnavailable
 from nova_numa_pmc.model import Promise
 from nova_numa_pmc.state import promises_file, promises_format
 
@@ -182,6 +184,21 @@ class PruneTest(unittest.TestCase):
         self.assertEqual(waiting, promises_file.prune(waiting, (), GUEST.since_ns - 10**9, 900))
 
 
+def failing_open(name, code):
+    """Return a context in which files with this name cannot be opened.
+
+    :param code: the errno
+    """
+    real_open = os.open
+
+    def open_or_fail(path, *args, **options):
+        if path == name:
+            raise OSError(code, os.strerror(code), path)
+        return real_open(path, *args, **options)
+
+    return mock.patch.object(os, 'open', open_or_fail)
+
+
 class StateTestCase(unittest.TestCase):
     def setUp(self):
         super().setUp()
@@ -316,6 +333,16 @@ class HostileTest(StateTestCase):
                 self.assertEqual({GUEST.uuid: GUEST}, self.read().promises)
                 self.assertEqual(spoiled, os.lstat(self.file + '.bad').st_ino)
                 shutil.rmtree(self.directory)
+
+    def test_a_file_that_cannot_be_read_at_the_moment_is_kept(self):
+        self.record()
+        for code in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EINTR):
+            for name in (self.directory, promises_file.LOCK, promises_file.FILE):
+                with self.subTest(code=errno.errorcode[code], name=name):
+                    with failing_open(name, code):
+                        with self.assertRaisesRegex(StateUnavailable, os.strerror(code)):
+                            self.record(GUEST._replace(uuid='b'))
+                    self.assertEqual({GUEST.uuid: GUEST}, self.read().promises)
 
     def test_a_file_that_cannot_be_set_aside_is_an_error(self):
         self.record()
