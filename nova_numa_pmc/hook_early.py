@@ -161,8 +161,8 @@ def run(
 
     This is the whole work of a child process of the hook.
 
-    :raises OSError, CpuListError: a cpuset cannot be read or written; ``started`` then holds the
-        guest
+    :raises OSError, CpuListError, CpusetError: a cpuset cannot be read or written, or a group
+        cannot be listed; ``started`` then holds the guest
     """
     began_s = now_s = checked_s = clock()
     while hold.step(now_s) and now_s - began_s < grace_s:

@@ -29,6 +29,9 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
 
+#: Errors of listing a group that no longer exists.
+_GONE = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENOTDIR)
+
 
 class GuestGroups(Record):
     """A guest's own control groups, as absolute directories.
@@ -316,12 +319,14 @@ def find_thread_cgroups(base: str) -> tuple[str, ...]:
     """Return the groups of the emulator, the vCPUs and the I/O threads that have a cpuset.
 
     :raises GuestGone: the group above them no longer exists
+    :raises CpusetError: it cannot be listed
     """
     groups = []
     try:
         names = sorted(os.listdir(base))
     except OSError as error:
-        raise GuestGone('%s: %s' % (base, error.strerror)) from None
+        error_class = GuestGone if error.errno in _GONE else CpusetError
+        raise error_class('%s: %s' % (base, error.strerror)) from None
     for name in names:
         if _is_thread_cgroup(name) and _has_cpuset(os.path.join(base, name)):
             groups.append(os.path.join(base, name))

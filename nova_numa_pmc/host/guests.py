@@ -13,11 +13,12 @@ for the metadata, in Nova's nova/virt/libvirt/config.py.
 
 from __future__ import annotations
 
+import errno
 import os
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import is_label, is_number
-from nova_numa_pmc.exceptions import DomainError, GuestGone, StateError
+from nova_numa_pmc.exceptions import CpusetError, DomainError, GuestGone, StateError
 from nova_numa_pmc.host import domain_ram, domain_values as values, domain_xml, files
 from nova_numa_pmc.host.domain_xml import attribute_values
 
@@ -125,12 +126,15 @@ def qemu_pid(guest: model.Guest, root: str = '/') -> int:
     """Return the pid of a guest's QEMU from libvirt's pid file, checked against the guest's uuid.
 
     :raises GuestGone: there is no such process, or it is not (yet) the guest's QEMU
+    :raises CpusetError: a file cannot be read for another reason
     """
     path = os.path.join(root, STATUS_DIRECTORY, guest.name + '.pid')
     try:
         pid = int(_read_bytes(path))
         command = _read_bytes(os.path.join(root, 'proc/%d/cmdline' % pid))
     except (OSError, ValueError) as error:
+        if getattr(error, 'errno', None) not in (None, errno.ENOENT, errno.ESRCH):
+            raise CpusetError('%s: %s' % (path, error)) from None
         raise GuestGone('%s: %s: QEMU is not running' % (path, error)) from None
     # Names of guests may be reused; libvirt has passed the uuid since 0.4.6.
     if guest.uuid.encode() not in command.split(b'\0'):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.exceptions import GuestGone
+from nova_numa_pmc.exceptions import CpusetError, GuestGone
 from nova_numa_pmc.host import guests, libvirt_events
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class LiveGuests:
                 guest = guest if live is None else _merge(guest, live)
             elif problem is not None and live is not None:
                 # The status file cannot be understood.
-                guest, problem = self._from_live_xml(live), None
+                guest, problem = self._from_live_xml(live)
             if guest is not None:
                 running.append(guest)
             if problem is not None:
@@ -101,12 +101,18 @@ class LiveGuests:
             self._listener.request_xml(name)
         return None
 
-    def _from_live_xml(self, live: model.Guest) -> model.Guest | None:
-        """Return a guest from libvirt's XML and its pid file, or None if it has no process."""
+    def _from_live_xml(self, live: model.Guest) -> tuple[model.Guest | None, str | None]:
+        """Return (guest, None) from libvirt's XML and its pid file, or (None, problem).
+
+        Both are None if the guest has no process.
+        """
         try:
-            return live._replace(pid=guests.qemu_pid(live, self._root), state=_STATE_UNKNOWN)
+            pid = guests.qemu_pid(live, self._root)
         except GuestGone:
-            return None
+            return None, None
+        except CpusetError as error:
+            return None, str(error)
+        return live._replace(pid=pid, state=_STATE_UNKNOWN), None
 
 
 def _merge(guest: model.Guest, live: model.Guest) -> model.Guest:

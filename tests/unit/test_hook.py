@@ -510,6 +510,15 @@ class StartedTest(PlacedCase):
             (promise.origin, promise.cpu_nodes, promise.started, promise.missed),
         )
 
+    def test_a_guest_whose_pid_file_cannot_be_read_has_been_missed(self):
+        self.host.launch(1)
+        self.call('start', 1)
+        path = self.host.path('run/libvirt/qemu/%s.pid' % fake_host.name_of(1))
+        os.unlink(path)
+        os.symlink(path, path)
+        self.call('started', 1)
+        self.assertEqual(('floating', True), (self.promise(1).origin, self.promise(1).missed))
+
     def test_a_guest_that_ends_before_its_memory_is_bound_has_not_been_missed(self):
         self.host.configure('[hook]\nbind = true\n')
         tree = self.host.launch(1)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent survives changes of clocks, files, guests and directories that it does not expect."""
 
+import errno
 import os
 import shutil
+from unittest import mock
 
 from nova_numa_pmc.agent.tick import Moment
 from nova_numa_pmc.conf import agent as agent_conf
@@ -164,6 +166,38 @@ class VanishingTest(AgentCase):
                 self.tick(agent, at_s)
                 self.tick(agent, at_s + 5)
                 self.assertEqual('4-7', trees[-1].held())
+
+
+class UnlistedTest(AgentCase):
+    def test_a_guest_whose_groups_cannot_be_listed_is_held_once_they_can(self):
+        agent = self.open_agent()
+        self.promise(1, 1)
+        tree = self.launch(1)
+        self.tick(agent, 0)
+        tree.set_all('0-7')
+        full = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        real_list = os.listdir
+
+        def list_or_fail(path='.'):
+            if path == tree.parent:
+                raise full
+            return real_list(path)
+
+        with self.foreseen() as texts:
+            with mock.patch.object(os, 'listdir', list_or_fail):
+                self.tick(agent, 5)
+                self.tick(agent, 10)
+            self.assertEqual('0-7', tree.held())
+            self.tick(agent, 15)
+        self.assertEqual('4-7', tree.held())
+        self.assertEqual(
+            ['failed: %s: %s' % (tree.parent, full.strerror), 'succeeded again'],
+            [
+                text.partition('holding guest %s ' % fake_host.name_of(1))[2]
+                for text in texts
+                if 'holding guest' in text
+            ],
+        )
 
 
 class LibvirtTest(AgentCase):

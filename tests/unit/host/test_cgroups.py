@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A guest's groups are found in the layouts that libvirt creates, and nowhere else."""
 
+import errno
 import os
 import shutil
 import tempfile
 import unittest
+from unittest import mock
 
 from hypothesis import given, strategies as st
 
@@ -139,6 +141,21 @@ class FindTest(GroupsTestCase):
         shutil.rmtree(tree.scope)
         with self.assertRaises(GuestGone):
             self.find(tree)
+
+    def test_a_group_that_cannot_be_listed_may_still_exist(self):
+        for code, error_class in (
+            (errno.ENOENT, GuestGone),
+            (errno.ENODEV, GuestGone),
+            (errno.ENOTDIR, GuestGone),
+            (errno.ESRCH, GuestGone),
+            (errno.EMFILE, CpusetError),
+            (errno.EACCES, CpusetError),
+        ):
+            failed = OSError(code, os.strerror(code))
+            with self.subTest(failed), mock.patch.object(os, 'listdir', side_effect=failed):
+                with self.assertRaises(CpusetError) as caught:
+                    cgroups.find_thread_cgroups('group')
+                self.assertIs(error_class, type(caught.exception))
 
     def test_without_a_process_a_guest_has_gone(self):
         tree = self.tree(2)

@@ -101,6 +101,17 @@ class LiveGuestsTest(unittest.TestCase):
         self.host.write('proc/4001/cmdline', 'another\0')  # the pid has been reused
         self.assertIsNone(self.read())
 
+    def test_a_pid_file_that_cannot_be_read_is_a_problem(self):
+        self.rewrite(b'<another/>')
+        self.answer()
+        path = self.host.path('run/libvirt/qemu/%s.pid' % NAME)
+        os.unlink(path)
+        self.assertIsNone(self.read())
+        self.assertEqual([], self.problems)  # QEMU is not running
+        os.symlink(path, path)
+        self.assertIsNone(self.read())
+        self.assertRegex(self.problems[0], '^%s: .*symbolic links' % path)
+
     def test_a_guest_that_has_gone_is_forgotten(self):
         self.answer(vcpus=4)
         self.host.end(1)
