@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 import sysconfig
 
 import nova_numa_pmc
@@ -87,19 +88,24 @@ def render(limit_s: int, site: str | None = None) -> bytes:
 
 
 def find_writable_by_others(site: str) -> str | None:
-    """Return the first directory on the package's path that not only root can change, or None.
+    """Return the first part of the package's path that not only root can change, or None.
 
-    The hook imports the package as root.
+    The hook imports the package as root. The targets of symbolic links are part of the path.
+
+    :param site: the absolute path of the package's directory
     """
-    path = os.path.join(site, 'nova_numa_pmc')
-    while True:
-        status = os.stat(path)
-        is_open_to_others = status.st_mode & 0o022 and not status.st_mode & 0o1000
-        if status.st_uid != 0 or is_open_to_others:
+    paths = [os.path.join(site, 'nova_numa_pmc')]
+    for path in paths:  # to which more are appended
+        status = os.lstat(path)
+        is_link = stat.S_ISLNK(status.st_mode)
+        is_open_to_others = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+        if status.st_uid != 0 or (is_open_to_others and not is_link):
             return path
-        if path == '/':
-            return None
-        path = os.path.dirname(path)
+        parts = [os.path.dirname(path)]
+        if is_link:
+            parts.append(os.path.join(parts[0], os.readlink(path)))
+        paths += [part for part in parts if part not in paths]
+    return None
 
 
 def inspect(root: str, expected: bytes) -> InstalledFiles:

@@ -116,3 +116,21 @@ class HookFilesTest(RootCase):
             self.assertIsNone(hook_files.find_writable_by_others(self.root))
         os.chmod(package, 0o777)
         self.assertEqual(package, hook_files.find_writable_by_others(self.root))
+
+    def test_a_package_that_links_lead_to_through_a_home_is_found(self):
+        if os.geteuid() != 0:
+            self.skipTest('only root can make what only root can change')
+        os.chmod(self.root, 0o755)
+        home, package = (os.path.join(self.root, name) for name in ('home', 'nova_numa_pmc'))
+        os.makedirs(os.path.join(home, 'package'))
+        os.symlink('home/package', package)
+        self.assertIsNone(hook_files.find_writable_by_others(self.root))
+        os.chmod(home, 0o775)
+        self.assertEqual(home, hook_files.find_writable_by_others(self.root))
+        os.mkdir(os.path.join(self.root, 'elsewhere'))
+        os.rmdir(os.path.join(home, 'package'))
+        os.symlink(os.path.join(self.root, 'elsewhere'), os.path.join(home, 'package'))
+        self.assertEqual(home, hook_files.find_writable_by_others(self.root))
+        os.chmod(home, 0o755)
+        os.lchown(package, 4321, -1)
+        self.assertEqual(package, hook_files.find_writable_by_others(self.root))
