@@ -254,7 +254,7 @@ def replace_file(
     :param mode: mode of the file, whatever the umask
     :param durable: make the file survive a crash of the host, which nothing on a tmpfs does
     :param directory_fd: descriptor of the directory that both paths are relative to
-    :raises OSError: the file could not be replaced
+    :raises OSError: the file could not be replaced, or may not survive a crash
     """
     try:
         os.unlink(temporary, dir_fd=directory_fd)
@@ -272,9 +272,23 @@ def replace_file(
         finally:
             os.close(fd)
         os.rename(temporary, path, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+        if durable:
+            _sync_directory(os.path.dirname(path) or '.', directory_fd)
     except BaseException:
         try:
             os.unlink(temporary, dir_fd=directory_fd)
         except OSError:
             pass  # the original error says more
         raise
+
+
+def _sync_directory(path: str, directory_fd: int | None) -> None:
+    """Write a directory's entries to disk, if its file system can do so."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory_fd)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(fd)
