@@ -30,6 +30,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core.pressure import LINE_BYTES
+from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import CalibrationError
 from nova_numa_pmc.host import system_calls
 from nova_numa_pmc.record import Record
@@ -54,6 +55,8 @@ _CHAIN_BYTES = 256 << 20
 _CACHE_MAX_BYTES = 1 << 30
 _SLICE_MIN_BYTES = 8 << 20
 _PAGES_CHECKED = 16
+#: Time in which each thread must have started on its CPU [s].
+_START_TIMEOUT_S = 10.0
 
 _libc = ctypes.CDLL(None)
 _pointer = ctypes.c_void_p
@@ -198,12 +201,10 @@ def read_bytes_per_sec(
 
 
 def _run_readers(cpus: Sequence[int], memories: Sequence[Memory], run_s: float) -> float:
-    start = threading.Barrier(len(cpus))
     rates = [0.0] * len(cpus)
 
     def read(index: int, memory: Memory) -> None:
         read_bytes = 0
-        start.wait()
         started_s = time.perf_counter()
         elapsed_s = 0.0
         while elapsed_s < run_s:
@@ -219,34 +220,55 @@ def _run_readers(cpus: Sequence[int], memories: Sequence[Memory], run_s: float) 
 
 
 def run_on_cpus(cpus: Collection[int], functions: Collection[Callable[[], object]]) -> None:
-    """Run each function in a thread on its CPU; if one raises an exception, raise it here.
+    """Run each function in a thread on its CPU, all at once; raise an exception of one here.
 
-    :raises CalibrationError: this process may not use one of the CPUs
+    If a thread cannot be started on its CPU, no function is run.
+
+    :raises CalibrationError: this process may not use one of the CPUs, or a thread has not started
+        on its CPU in time
     """
     errors: list[BaseException] = []
+    start = threading.Barrier(len(functions), timeout=_START_TIMEOUT_S)
 
     def run(cpu: int, function: Callable[[], object]) -> None:
         try:
             os.sched_setaffinity(0, {cpu})  # 0 is the calling thread
+            start.wait()
             function()
         except BaseException as error:
             errors.append(error)
+            start.abort()
 
-    # Checked beforehand, because a thread that failed would leave the others at their barrier.
     _refuse_denied(cpus)
-    threads = [
-        threading.Thread(target=run, args=pair, daemon=True) for pair in zip(cpus, functions)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            thread.join()
-    finally:  # if interrupted, wait for them: they must not read memory after it is freed
-        for thread in threads:
-            thread.join()
+    _run_threads(
+        [threading.Thread(target=run, args=pair, daemon=True) for pair in zip(cpus, functions)],
+        start,
+    )
+    if errors and isinstance(errors[0], threading.BrokenBarrierError):
+        raise CalibrationError(
+            'a thread on one of the CPUs %s did not start within %g s: another program occupies it'
+            % (format_cpulist(cpus), _START_TIMEOUT_S)
+        )
     if errors:
         raise errors[0]
+
+
+def _run_threads(threads: Iterable[threading.Thread], start: threading.Barrier) -> None:
+    """Run threads that begin together, and wait for them even if interrupted.
+
+    They must not read memory after it is freed.
+    """
+    running: list[threading.Thread] = []
+    try:
+        for thread in threads:
+            thread.start()
+            running.append(thread)
+        for thread in running:
+            thread.join()
+    finally:
+        start.abort()  # only matters to those that still wait for others
+        for thread in running:
+            thread.join()
 
 
 def _refuse_denied(cpus: Iterable[int]) -> None:

@@ -2,8 +2,11 @@
 """The memory probes do what they claim; the speed of this machine's memory is not tested."""
 
 import contextlib
+import errno
 import os
+import threading
 import unittest
+from unittest import mock
 
 from hypothesis import given, strategies as st
 
@@ -78,6 +81,72 @@ class CpusTest(unittest.TestCase):
 
         with self.assertRaisesRegex(ValueError, 'here'):
             memory_probe.run_on_cpus([CPU], [fail])
+
+
+class TogetherTest(unittest.TestCase):
+    """Two threads begin to measure at the same time."""
+
+    def setUp(self):
+        super().setUp()
+        self.begun = []
+
+    def assert_raised_in_time(self, error_class, text):
+        raised = []
+
+        def measure():
+            try:
+                memory_probe.read_bytes_per_sec([CPU, CPU], None, 2 * MIB, runs=1, run_s=0.001)
+            except Exception as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=measure, name='measure', daemon=True)
+        thread.start()
+        thread.join(8)
+        self.begun[0].join(1)
+        self.assertEqual([False, False], [thread.is_alive(), self.begun[0].is_alive()])
+        with self.assertRaisesRegex(error_class, text):
+            raise raised[0]
+
+    def is_second(self, thread):
+        """Return whether a thread is the second of the two to begin."""
+        if thread.name == 'measure' or thread in self.begun:
+            return False
+        self.begun.append(thread)
+        return len(self.begun) == 2
+
+    def patch_affinity(self, act):
+        """Call ``act`` in the second thread before it goes to its CPU."""
+        real_set = os.sched_setaffinity
+
+        def set_affinity(pid, cpus):
+            if self.is_second(threading.current_thread()):
+                act()
+            real_set(pid, cpus)
+
+        return mock.patch.object(os, 'sched_setaffinity', set_affinity)
+
+    def test_a_thread_does_not_wait_for_one_that_cannot_use_its_cpu(self):
+        def fail():
+            raise OSError(errno.EINVAL, 'offline')
+
+        with self.patch_affinity(fail):
+            self.assert_raised_in_time(OSError, 'offline')
+
+    def test_a_thread_does_not_wait_for_one_that_cannot_be_started(self):
+        real_start = threading.Thread.start
+
+        def start(thread):
+            if self.is_second(thread):
+                raise RuntimeError("can't start new thread")
+            real_start(thread)
+
+        with mock.patch.object(threading.Thread, 'start', start):
+            self.assert_raised_in_time(RuntimeError, 'new thread')
+
+    def test_a_thread_waits_for_the_other_for_a_limited_time(self):
+        with mock.patch.object(memory_probe, '_START_TIMEOUT_S', 0.01):
+            with self.patch_affinity(lambda: self.begun[0].join()):
+                self.assert_raised_in_time(CalibrationError, 'another program occupies it')
 
 
 class SizesTest(unittest.TestCase):
