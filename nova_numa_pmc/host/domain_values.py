@@ -14,7 +14,7 @@ from nova_numa_pmc.exceptions import DomainError
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 NAME_MAX_BYTES = 255
 MEMORY_MAX_BYTES = 1 << 60
@@ -75,11 +75,19 @@ def parse_size_bytes(what: str, digits: str, unit: str | None) -> int:
 
 
 def parse_cpuset(what: str, texts: Iterable[str]) -> frozenset[int]:
-    """Return the union of sets in libvirt's syntax, such as '0-3,8' or '0-3,^2'.
-
-    An exclusion applies to the items before it in its own text (virBitmapParse).
-    """
+    """Return the union of sets that :func:`parse_cpusets` parses."""
     union: set[int] = set()
+    for _, numbers in parse_cpusets(what, texts):
+        union |= numbers
+    return frozenset(union)
+
+
+def parse_cpusets(what: str, texts: Iterable[str]) -> Iterator[tuple[str, frozenset[int]]]:
+    """Yield (text, its set) of sets in libvirt's syntax, such as '0-3,8' or '0-3,^2'.
+
+    Each distinct text is parsed once. An exclusion applies to the items before it in its own text
+    (virBitmapParse).
+    """
     cost = 0
     for text in set(texts):
         numbers: set[int] = set()
@@ -92,8 +100,7 @@ def parse_cpuset(what: str, texts: Iterable[str]) -> frozenset[int]:
                 numbers.difference_update(item_numbers)
             else:
                 numbers.update(item_numbers)
-        union |= numbers
-    return frozenset(union)
+        yield text, frozenset(numbers)
 
 
 def _cpu_range(what: str, item: str) -> tuple[range, bool]:

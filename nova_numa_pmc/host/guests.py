@@ -339,9 +339,11 @@ def _pinned_cpus(elements: Elements) -> frozenset[int] | None:
 def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
     """Return (name of the thread's control group, CPUs) of each pin, sorted."""
     pins, listed_count = [], 0
+    texts = [text for path, *_ in _PINS for text in attribute_values(elements, path, 'cpuset')]
+    cpus_by_text = dict(values.parse_cpusets('cputune', texts))
     for path, kind, number in _PINS:
         for element in elements.get(path, ()):
-            cpus = values.parse_cpuset(path, [element.attributes.get('cpuset', '')])
+            cpus = cpus_by_text.get(element.attributes.get('cpuset', ''), frozenset())
             name = kind
             if number is not None:
                 text = element.attributes.get(number, '')

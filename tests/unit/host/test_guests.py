@@ -3,12 +3,13 @@
 
 import os
 import unittest
+from unittest import mock
 
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.exceptions import DomainError
-from nova_numa_pmc.host import domain_xml, guests
+from nova_numa_pmc.host import domain_values, domain_xml, guests
 from tests.cases.root import RootCase
 from tests.fixtures import domains
 from tests.fixtures.model_records import GIB
@@ -462,6 +463,22 @@ class HostileTest(unittest.TestCase):
         self.refused(domains.domain(placement=f'<cputune>{pins}</cputune>'), 'more than')
         single = ','.join(['1'] * 300_000)
         self.refused(domains.domain(vcpu=f"<vcpu cpuset='{single}'>1</vcpu>"), 'more than')
+
+    def test_pins_that_take_long_to_parse_together_are_refused(self):
+        pins = ''.join(
+            "<iothreadpin iothread='%d' cpuset='%s,%d'/>" % (n, ','.join(['0-16383'] * 50), n)
+            for n in range(6)
+        )
+        self.refused(domains.domain(placement=f'<cputune>{pins}</cputune>'), 'more than')
+
+    def test_pins_to_the_same_cpus_are_parsed_once(self):
+        pins = ''.join(f"<iothreadpin iothread='{n}' cpuset='0-3'/>" for n in range(9))
+        with mock.patch.object(
+            domain_values, '_cpu_range', side_effect=domain_values._cpu_range
+        ) as parse_item:
+            guest = parse(f'<cputune>{pins}</cputune>')
+        self.assertEqual(1, parse_item.call_count)
+        self.assertEqual(9, len(guest.pins))
 
     def test_wrong_values_are_refused(self):
         for elements in (
