@@ -13,7 +13,7 @@ from nova_numa_pmc import host_cpus
 from nova_numa_pmc.conf import counters as counters_conf, host_options
 from nova_numa_pmc.core import build_sample, cache_hierarchy, host_view, pools, pressure
 from nova_numa_pmc.exceptions import StateError, TopologyError
-from nova_numa_pmc.host import cpu_times, files, guest_use, nova_cpu_sets, topology
+from nova_numa_pmc.host import cpu_times, device_nodes, files, guest_use, nova_cpu_sets
 from nova_numa_pmc.host.perf import events, pfm
 from nova_numa_pmc.host.sources import (
     SourceTick,
@@ -86,7 +86,7 @@ class Sampler:
         self._libpfm: pfm.Libpfm | None = None
         self._before_ns: int | None = None
         self._times = cpu_times.CpuTimes()
-        self._devices: dict[str, int | None] = {}  # PCI address or name → node id
+        self._devices = device_nodes.DeviceNodeReader(root)
         self.mlp: float = pressure.MLP_DEMAND
 
     def sample(self, monotonic_ns: int | None = None, taken_s: float | None = None) -> Sample:
@@ -256,31 +256,24 @@ class Sampler:
             return {}, uses
         return self._retries.sample(self._cpu_counters, problems, host, elapsed_ns) or {}, uses
 
-    def _device_nodes(
-        self, guest: model.Guest, problems: list[str]
-    ) -> list[tuple[str, int | None]]:
-        device_nodes = []
-        for read, names in (
-            (topology.pci_device_node, guest.pci_devices),
-            (topology.host_device_node, guest.host_devices),
-        ):
-            for name in names:
-                if name not in self._devices:
-                    try:
-                        self._devices[name] = read(name, self._root)
-                    except TopologyError as error:
-                        problems.append(str(error))
-                device_nodes.append((name.removeprefix('/dev/'), self._devices.get(name)))
-        return device_nodes
-
     def _guest_samples(
-        self, guests: Iterable[RunningGuest], evidence: Mapping[str, Evidence], problems: list[str]
+        self, guests: Sequence[RunningGuest], evidence: Mapping[str, Evidence], problems: list[str]
     ) -> tuple[GuestSample, ...]:
+        nodes, device_problems = self._devices.read(
+            running_guest.guest for running_guest in guests
+        )
+        problems += device_problems
         return tuple(
             build_sample.guest_sample(
                 running_guest,
                 evidence.get(running_guest.guest.uuid),
-                self._device_nodes(running_guest.guest, problems),
+                [
+                    (name.removeprefix('/dev/'), nodes[name])
+                    for name in (
+                        *running_guest.guest.pci_devices,
+                        *running_guest.guest.host_devices,
+                    )
+                ],
             )
             for running_guest in guests
         )

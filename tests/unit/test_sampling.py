@@ -234,6 +234,25 @@ class SamplerTest(SamplingCase):
                     guest.devices,
                 )
 
+    def test_a_device_that_comes_again_under_its_name_has_its_new_node(self):
+        without = domains.domain(fake_host.name_of(1), fake_host.uuid_of(1))
+        with_device = domains.domain(
+            fake_host.name_of(1), fake_host.uuid_of(1), devices=domains.HOST_DEVICES
+        )
+        for at_s, xml, read_node, nodes in (
+            (0, with_device, -1, [None]),
+            (5, with_device, 0, [0]),  # it was unknown at first
+            (10, without, 0, []),
+            (15, with_device, 1, [1]),
+        ):
+            self.host.write('sys/class/net/eth0/device/numa_node', '%d\n' % read_node)
+            self.launch(1, {0: MIB}, xml=xml)
+            [guest] = self.sample(at_s).guests
+            with self.subTest(at_s=at_s):
+                self.assertEqual(
+                    nodes, [one.node for one in guest.devices if one.address == 'eth0']
+                )
+
     def test_a_sample_has_what_nodes_have_promised(self):
         self.assertEqual([0, 0], [node.promised_bytes for node in self.sample(0).nodes])
         self.launch(1, {0: MIB})  # the promises may have been lost
