@@ -2,8 +2,8 @@
 """Keep the demand of each guest, and of everything else on each node, over minutes and a day.
 
 The clock of these histories counts only time that was measured: while the agent is stopped,
-nothing ages. The history of a guest that is paused, or whose demand is unknown in an interval,
-stays as it is.
+nothing ages. The history of a guest that does not run (it is paused, suspended or has crashed), or
+whose demand is unknown in an interval, stays as it is.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class Histories:
             history.flavor = guest.flavor
         moved = history.record_place(promise)
         demand_cores = sample.demand_cores
-        if demand_cores is None or (guest and guest.state == 'paused'):
+        if demand_cores is None or (guest and guest.state not in (None, 'running')):
             return
         if uses_floating_pool(promise):
             history.measured_s += elapsed_s

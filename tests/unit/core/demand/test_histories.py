@@ -79,12 +79,23 @@ class AddSampleTest(unittest.TestCase):
         self.assertEqual(1200.0, self.histories.clock_s)
         self.assertAlmostEqual(2.0, self.histories.guests[GUEST].demand.day.mean, places=2)
 
-    def test_a_paused_guest_keeps_what_is_known_of_it(self):
+    def test_a_guest_that_does_not_run_keeps_what_is_known_of_it(self):
         self.add(one(2.0))
-        for _ in range(100):
-            history = self.add(one(0.0), known=running(state='paused'), elapsed_s=600.0)
-        self.assertEqual((2.0, 2.0), (history.demand.minutes.mean, history.demand.day.mean))
-        self.assertEqual(self.histories.clock_s, history.seen_s)
+        for state in ('paused', 'pmsuspended', 'crashed', 'shutdown'):
+            for _ in range(100):
+                history = self.add(one(0.0), known=running(state=state), elapsed_s=600.0)
+            with self.subTest(state=state):
+                self.assertEqual(
+                    (2.0, 2.0), (history.demand.minutes.mean, history.demand.day.mean)
+                )
+                self.assertEqual(self.histories.clock_s, history.seen_s)
+
+    def test_a_running_guest_that_is_idle_counts_as_idle(self):
+        self.add(one(2.0))
+        for state in (None, 'running'):
+            history = self.add(one(0.0), known=running(state=state), elapsed_s=600.0)
+            with self.subTest(state=state):
+                self.assertLess(history.demand.minutes.mean, 0.1)
 
     def test_unknown_is_not_idle(self):
         self.add(one(2.0))
