@@ -14,7 +14,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.host import cgroups, cpusets, pins
+from nova_numa_pmc.host import cgroups, cpusets, files, pins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -56,17 +56,17 @@ def find(
 def unpin(
     guest: model.Guest,
     names: Iterable[str],
-    online: frozenset[int],
+    root: str = '/',
     run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
 ) -> None:
     """Have libvirt unpin threads, so that the agent holds them with the others again.
 
     :param names: names of the threads' groups, such as 'vcpu0'
-    :param online: the online CPUs of the host
     :param run: replaces :func:`subprocess.run`
+    :raises CpusetError: the guest's control groups cannot be read
     :raises NumaPmcError: libvirt refuses or does not answer
     """
-    cpus = format_cpulist(online if guest.allowed_cpus is None else guest.allowed_cpus)
+    cpus = format_cpulist(_widest_cpus(guest, root))
     for name in names:
         element = pins.pin_element(name)
         number = name[len(element) - len('pin') :]
@@ -84,3 +84,14 @@ def unpin(
             raise NumaPmcError('%s: %s: run it by hand' % (' '.join(command), error)) from None
         if completed.returncode:
             raise NumaPmcError('%s: %s' % (' '.join(command), ' '.join(completed.stderr.split())))
+
+
+def _widest_cpus(guest: model.Guest, root: str) -> frozenset[int]:
+    """Return the most CPUs to which libvirt can pin a thread of a guest.
+
+    On v2, offline CPUs are included, so that the threads may use them, and the pin still counts as
+    none, once they are online. A cpuset of v1 cannot contain them.
+    """
+    offline_too = cgroups.find(guest.pid, root).version == 2
+    cpus = files.optional_cpus(root, files.CPUS + ('/present' if offline_too else '/online'))
+    return cpus if guest.allowed_cpus is None else guest.allowed_cpus & cpus

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import arguments, context, exits, pinned_threads
-from nova_numa_pmc.host import topology
 from nova_numa_pmc.state import overrides
 
 if TYPE_CHECKING:
@@ -75,6 +74,7 @@ def _unpin_threads(command: context.CommandContext, uuid: str) -> list[str]:
                     guest, observed.host_promises.promises.get(uuid), observed.host, command.root
                 )
             )
-            pinned_threads.unpin(guest, names, topology.read_online(command.root), command.run)
+            if names:
+                pinned_threads.unpin(guest, names, command.root, command.run)
             return names
     return []

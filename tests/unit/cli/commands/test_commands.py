@@ -39,9 +39,11 @@ class UnpinTest(OperatingCase):
         self.commands.append(' '.join(command[4:]))
         return subprocess.CompletedProcess(command, int(self.fails), '', 'error: no\n')
 
-    def pin(self, cpuset=None):
+    def pin(self, cpuset=None, version=2):
         """Pin as virsh vcpupin and emulatorpin do, and the other vCPU by hand."""
-        self.host.launch(1, xml=fake_host.domain_xml(1, cpuset=cpuset, extra=self.PIN))
+        self.host.launch(
+            1, version=version, xml=fake_host.domain_xml(1, cpuset=cpuset, extra=self.PIN)
+        )
         self.hold(1, '0-3')
         tree = self.tree(1)
         for directory, cpus in zip(tree.children, '562'):
@@ -67,6 +69,21 @@ class UnpinTest(OperatingCase):
                     ],
                     self.commands,
                 )
+
+    def test_unpin_includes_offline_cpus_if_the_groups_accept_them(self):
+        """The threads may use them once they are online, and are not pinned then."""
+        self.host.write('sys/devices/system/cpu/online', '0-6\n')
+        for version, cpuset, wide in (
+            (1, None, '0-6'),
+            (1, '4-7', '4-6'),
+            (2, None, '0-7'),
+            (2, '4-7', '4-7'),
+        ):
+            with self.subTest(version=version, cpuset=cpuset):
+                self.commands.clear()
+                self.pin(cpuset, version)
+                self.run_command('unpin', fake_host.name_of(1))
+                self.assertEqual({wide}, {command.split()[-2] for command in self.commands})
 
     def test_unpin_reports_libvirts_refusal(self):
         self.pin()
