@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -103,24 +104,23 @@ def run(
     command = command or context.CommandContext()
     if not args.dry_run and not confirm.may_proceed(args, command):
         return exits.USAGE
-    host = read_host()
-    withheld = node_memory.list_withheld(
-        host.nodes, host_options.read_under_root('/').placement_options
-    )
-    plans = plan(host, withheld)
+    if not args.dry_run:
+        refuse_unwritable(args.out)
+    host, withheld, plans = _read_plans(read_host)
     for line in plan_lines(plans, args.out, withheld):
         print(line, file=sys.stderr)
     if args.dry_run:
         if args.json:
             print(json.dumps({'nodes': [_plan_data(node_plan) for node_plan in plans]}, indent=2))
         return exits.OK
-    refuse_without_room(plans)
-    if not args.force:
-        busy_cpus.refuse_if_busy(busy_cpus.read_ratios(), host)
+    _refuse_to_disturb(host, plans, args.force)
     try:
-        if not args.yes and not confirm.ask_operator(command, 'measure now?'):
-            _print_line('not measured: nothing was changed')
-            return exits.NOT_MADE
+        if not args.yes:
+            if not confirm.ask_operator(command, 'measure now?'):
+                _print_line('not measured: nothing was changed')
+                return exits.NOT_MADE
+            host, _withheld, plans = _read_plans(read_host)  # guests may have started meanwhile
+            _refuse_to_disturb(host, plans, args.force)
         measured, problems = measure(host, plans, _print_line)
     except KeyboardInterrupt:
         _print_line('interrupted by the operator: nothing was saved')
@@ -133,6 +133,17 @@ def run(
     else:
         print('\n'.join(to_lines(measured, args.out)))
     return exits.OK
+
+
+def _read_plans(
+    read_host: Callable[[], model.Topology],
+) -> tuple[model.Topology, _Withheld, tuple[NodePlan, ...]]:
+    """Return the host, its nodes whose memory is not for guests, and how to measure the others."""
+    host = read_host()
+    withheld = node_memory.list_withheld(
+        host.nodes, host_options.read_under_root('/').placement_options
+    )
+    return host, withheld, plan(host, withheld)
 
 
 def _print_line(line: str) -> None:
@@ -226,6 +237,32 @@ def _plan_data(node_plan: NodePlan) -> dict[str, object]:
         'needed_bytes': node_plan.needed_bytes(),
         'free_bytes': node_plan.free_bytes,
     }
+
+
+def refuse_unwritable(path: str) -> None:
+    """Raise an error if a file could not be saved after the measurement.
+
+    :raises CalibrationError: its directory, or the nearest one that exists, is not writable
+    """
+    directory = os.path.dirname(os.path.abspath(path))
+    while not os.path.exists(directory):
+        directory = os.path.dirname(directory)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise CalibrationError(
+            '%s is not writable, so the result could not be saved: calibrate as root, or save it '
+            'elsewhere with --out' % directory
+        )
+
+
+def _refuse_to_disturb(host: model.Topology, plans: Iterable[NodePlan], force: bool) -> None:
+    """Raise an error if measuring would disturb others too much.
+
+    :raises CalibrationError: see :func:`refuse_without_room` and, unless ``force``,
+        :func:`busy_cpus.refuse_if_busy`
+    """
+    refuse_without_room(plans)
+    if not force:
+        busy_cpus.refuse_if_busy(busy_cpus.read_ratios(), host)
 
 
 def refuse_without_room(plans: Iterable[NodePlan]) -> None:

@@ -198,7 +198,7 @@ class TestCommand(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.path = os.path.join(directory.name, 'calibration.json')
 
-    def run_it(self, *arguments, ask=None):
+    def run_it(self, *arguments, ask=None, read_host=host):
         """Run the command, on a terminal if ``ask`` is given."""
         command = context.CommandContext(os.path.dirname(self.path))
         command.ask, command.on_terminal = ask, bool(ask)
@@ -207,7 +207,7 @@ class TestCommand(unittest.TestCase):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), Probe().in_place():
             args = parser.parse_args(['--out', self.path, *arguments])
-            code = calibrate.run(args, command, host)
+            code = calibrate.run(args, command, read_host)
         return code, out.getvalue(), err.getvalue()
 
     def test_a_dry_run_of_calibrate_measures_nothing(self):
@@ -231,6 +231,35 @@ class TestCommand(unittest.TestCase):
         self.assertEqual(0, code)
         self.assertIn('node_bandwidth_max = 0:1000,1:2000', out)
         self.assertEqual((1e9, 2e9), calibration.read(self.path).read_bytes_per_sec)
+
+    def test_a_guest_that_starts_while_the_prompt_is_open_makes_calibrate_refuse(self):
+        for changed_host, ratio, message in (
+            (host(), 1.0, 'the host is 100 % busy'),
+            (host(free_bytes=GIB // 2), 0.0, 'drop the page cache'),
+        ):
+            ratios = [dict.fromkeys(range(8), 0.0), dict.fromkeys(range(8), ratio)]
+            with (
+                self.subTest(message),
+                mock.patch.object(busy_cpus, 'read_ratios', side_effect=ratios),
+                mock.patch.object(calibrate, 'measure') as measure,
+            ):
+                read_host = mock.Mock(side_effect=[host(), changed_host])
+                with self.assertRaisesRegex(CalibrationError, message):
+                    self.run_it(ask=lambda _prompt: 'y', read_host=read_host)
+                measure.assert_not_called()
+
+    def test_calibrate_measures_nothing_that_it_could_not_save(self):
+        """The directory of the file is still to be made, below one that is read-only."""
+        directory = os.path.dirname(self.path)
+        self.path = os.path.join(directory, 'new/calibration.json')
+        with (
+            mock.patch.object(os, 'access', lambda path, _mode: path != directory),
+            mock.patch.object(calibrate, 'measure') as measure,
+        ):
+            with self.assertRaisesRegex(CalibrationError, '%s is not writable' % directory):
+                self.run_it('--yes', '--force')
+            measure.assert_not_called()
+            self.assertEqual(0, self.run_it('--dry-run')[0])
 
     def test_calibrate_keeps_nothing_after_ctrl_c(self):
         def ask(_prompt):
