@@ -75,6 +75,8 @@ class Reassertion:
     ) -> set[str]:
         """Rewrite cpusets that differ from the promise; a failure with one guest is only logged.
 
+        Bound guests that are not held, as during a libvirt job, are unbound if need be.
+
         :param tick: a tick with the host and its promises
         :param widened_nodes: {uuid: node ids} of widened guests, which are held to the CPUs of
             these nodes instead of those of their promises
@@ -92,14 +94,15 @@ class Reassertion:
             promise = tick.host_promises.promises.get(guest.uuid)
             if due is not None and guest.uuid not in due:
                 continue
-            if promise is None or not self._is_ours(guest, promise, tick.now):
+            is_ours = promise is not None and self._is_ours(guest, promise, tick.now)
+            if promise is None or not (is_ours or promise.bound):
                 self._problem_log.forget(_STAGE % guest.name)
                 continue
-            if guest.job:  # it is checked again once the job has ended
+            if guest.job and not promise.bound:  # it is held again once the job has ended
                 continue
             nodes = (widened_nodes or {}).get(guest.uuid) or promise.cpu_nodes
             cpus = pools.cpus_of_promise_on(nodes, promise, tick.host, guest)
-            may_hold, succeeded = bool(cpus) and not only_unbind, False
+            may_hold, succeeded = is_ours and bool(cpus) and not (guest.job or only_unbind), False
             failed.add(guest.uuid)
             with self._problem_log.stage(_STAGE % guest.name):
                 try:

@@ -450,6 +450,43 @@ class BoundTest(AgentCase):
         self.tick(agent, 5)
         self.assertEqual(['0-1', '1'], sorted((self.mems(), second.held('mems'))))
 
+    def set_status(self, xml):
+        """Replace the status file of the guest."""
+        self.host.write(
+            'run/libvirt/qemu/%s.xml' % fake_host.name_of(1),
+            b"<domstatus state='running' pid='4001'>\n%s</domstatus>\n" % xml,
+        )
+
+    def test_a_bound_guest_that_may_not_be_held_is_only_unbound(self):
+        xml = fake_host.domain_xml(1)
+        memory_device = b"<memory model='dimm'><source><nodemask>1</nodemask></source></memory>"
+        starting = {'started': False, 'since_ns': START_NS}
+        for why, status, promised in (
+            ('incoming migration', b"<job async='migration in'/>\n" + xml, {}),
+            ('memory device', xml.replace(b'<devices>', b'<devices>' + memory_device), {}),
+            ('start', b"<job async='start'/>\n" + xml, starting),
+            ('ignored', xml, {}),
+        ):
+            with self.subTest(why):
+                self.set_status(status)
+                self.promise(1, 1, bound=True, **promised)
+                if why == 'ignored':
+                    overrides.put(
+                        overrides.Override(fake_host.uuid_of(1), model.IGNORE, 'g'), self.root
+                    )
+                agent = self.open_agent()
+                self.tree.set_all('0-7')
+                for at_s, before, free_mib, after in (
+                    (0, '0-1', 256 + 511, '0-1'),
+                    (5, '1', 256 + 511, '1'),
+                    (10, '1', 256 + 510, '0-1'),
+                ):
+                    self.tree.set_all(before, 'mems')
+                    self.leave(free_mib)
+                    self.tick(agent, at_s)
+                    self.assertEqual(('0-7', after), (self.tree.held(), self.mems()))
+                self.assertFalse(self.promises()[fake_host.uuid_of(1)].bound)
+
     def test_guests_are_unbound_once_the_option_is_off(self):
         self.tick(self.open_agent(), 0)
         self.host.configure('')
