@@ -183,8 +183,9 @@ def _record_bound(call: HookCall, guest: model.Guest, promise: model.Promise) ->
     It is recorded first, because the agent watches the nodes of bound guests only, and the kernel
     kills a bound guest whose node is full.
     """
-    # The kernel would try in vain to move each page of locked memory.
-    if not call.options.bind or guest.locked or not promise.mem_nodes:
+    # The kernel would try in vain to move each page of locked memory, and huge pages stay where
+    # they are.
+    if not call.options.bind or guest.locked or guest.page_bytes or not promise.mem_nodes:
         return False
     try:
         return promises.replace_running(

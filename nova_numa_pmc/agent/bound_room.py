@@ -33,8 +33,6 @@ class BoundRoom:
         :param present_bytes: {node id: bytes} that the guest has
         :returns: why the memory does not fit; empty if it does
         """
-        if promise.page_bytes:
-            return ''  # its huge pages were taken from their pool at its start
         wanted_bytes = page_choice.wanted_bytes_by_node(
             promise.mem_nodes, promise.mem_node_bytes, promise.memory_bytes
         )

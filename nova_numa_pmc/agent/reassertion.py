@@ -30,7 +30,6 @@ from nova_numa_pmc.host.cpusets import (
     is_held,
     read_cpusets,
 )
-from nova_numa_pmc.host.page_moves import hugetlb
 
 if TYPE_CHECKING:
     import logging
@@ -284,6 +283,8 @@ class Reassertion:
         groups, mems = self._find(guest), frozenset(promise.mem_nodes)
         if not self.host_options.bind:
             why = 'the option bind is off'
+        elif guest.page_bytes:
+            why = 'its huge pages stay where they are'
         elif covered_nodes is not None and not mems <= covered_nodes:
             why = 'more memory is promised there than fits'
         else:
@@ -302,9 +303,7 @@ class Reassertion:
                 1 << 62 if any(bound) else self.host_options.fetch_limit_mib << 20,
                 stay_bound=True,
                 written_cpus=common_cpus(groups) or frozenset(),
-                huge_bytes_by_node=hugetlb.read_bytes_by_node(groups.pid, self._root) or None
-                if guest.page_bytes
-                else {},
+                huge_bytes_by_node={},
             )
             if hold_result.memory_outcome == holding.BOUND:
                 if hold_result.changes:

@@ -703,6 +703,11 @@ class MemoryLiesTest(PlacedCase):
         self.assertEqual('4-7', self.cpus_with_huge_pages(1))
         self.assertIn('(local)', self.host.logged()[-1])
 
+    def test_memory_beside_huge_pages_is_not_bound(self):
+        self.host.configure('[hook]\nbind = true\n')
+        self.assertEqual('0-3', self.cpus_with_huge_pages(0, MIB))
+        self.assertFalse(self.promise(1).bound)
+
     def test_cpus_do_not_follow_the_memory_of_qemu_if_the_huge_pages_are_unknown(self):
         self.assertEqual('0-3', self.cpus_with_huge_pages(None, MIB))
 

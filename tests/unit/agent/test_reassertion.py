@@ -487,6 +487,15 @@ class BoundTest(AgentCase):
                     self.assertEqual(('0-7', after), (self.tree.held(), self.mems()))
                 self.assertFalse(self.promises()[fake_host.uuid_of(1)].bound)
 
+    def test_a_bound_guest_with_huge_pages_is_unbound(self):
+        """Only the memory of QEMU itself could spill."""
+        self.set_status(fake_host.domain_xml(1, extra=domains.HUGE_PAGES_2M))
+        self.promise(1, 1, bound=True, page_bytes=2 * MIB)
+        self.tree.set_all('1', 'mems')
+        self.tick(self.open_agent(), 0)
+        self.assertEqual('0-1', self.mems())
+        self.assertFalse(self.promises()[fake_host.uuid_of(1)].bound)
+
     def test_guests_are_unbound_once_the_option_is_off(self):
         self.tick(self.open_agent(), 0)
         self.host.configure('')
