@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from nova_numa_pmc import follow_memory, host_cpus, model, promises
 from nova_numa_pmc.core import pools
-from nova_numa_pmc.cpulist import format_cpulist
+from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import (
     CpusetError,
     GuestGone,
     NumaPmcError,
+    PageMoveError,
     PinnedByOthers,
     StateError,
 )
@@ -181,13 +182,24 @@ def _record_bound(call: HookCall, guest: model.Guest, promise: model.Promise) ->
     """Record that a guest's memory is bound, if it is to be; return whether to bind it.
 
     It is recorded first, because the agent watches the nodes of bound guests only, and the kernel
-    kills a bound guest whose node is full.
+    kills a bound guest whose node is full. A node that is too full already is not bound to.
     """
     # The kernel would try in vain to move each page of locked memory, and huge pages stay where
     # they are.
     if not call.options.bind or guest.locked or guest.page_bytes or not promise.mem_nodes:
         return False
+    from nova_numa_pmc.host.page_moves import bound_room  # only needed with the option
+
+    groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
+    room = bound_room.BoundRoom(call.options.placement_options.reserve_bytes, call.root)
     try:
+        shortage = room.take(promise, cgroups.read_memory_by_node(groups) or {})
+        if shortage:
+            call.log(
+                journal.WARNING,
+                'its memory is not bound to %s: %s' % (name_nodes(promise.mem_nodes), shortage),
+            )
+            return False
         return promises.replace_running(
             promise._replace(bound=True),
             call.options,
@@ -195,7 +207,7 @@ def _record_bound(call: HookCall, guest: model.Guest, promise: model.Promise) ->
             call.lock_timeout_s(),
             started=False,
         )
-    except StateError as error:
+    except (PageMoveError, StateError) as error:
         call.log(journal.WARNING, '%s; the memory of the guest is not bound' % error)
         return False
 

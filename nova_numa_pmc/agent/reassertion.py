@@ -16,7 +16,6 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.agent import bound_room
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
@@ -30,6 +29,7 @@ from nova_numa_pmc.host.cpusets import (
     is_held,
     read_cpusets,
 )
+from nova_numa_pmc.host.page_moves import bound_room
 
 if TYPE_CHECKING:
     import logging

@@ -9,8 +9,9 @@ from unittest import mock
 
 from nova_numa_pmc import hook, hook_child, model, promises
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.exceptions import CpusetError, StateError
+from nova_numa_pmc.exceptions import CpusetError, PageMoveError, StateError
 from nova_numa_pmc.host import files, holding, journal
+from nova_numa_pmc.host.page_moves import node_room
 from nova_numa_pmc.model import MIB
 from nova_numa_pmc.state import overrides, pool_loads, promises_file
 from tests.cases.hook import HookCase
@@ -387,6 +388,33 @@ class StartedTest(PlacedCase):
         self.call('started', 1)
         self.assertEqual('0', tree.held('mems'))
         self.assertTrue(self.promise(1).bound)
+
+    def test_started_binds_no_memory_to_a_node_that_has_no_room_for_it(self):
+        self.host.configure('[hook]\nbind = true\n')
+        nodes, xml = sysfs.equal_nodes(2), fake_host.domain_xml(1, cpuset='0-3')
+        # 512 MiB are promised, of which the guest has 1; 256 MiB of each node are the host's.
+        for free_mib, mems in ((100, ''), (256 + 510, ''), (256 + 511, '0')):
+            with self.subTest(free_mib=free_mib):
+                nodes[0].free_bytes = free_mib * MIB
+                sysfs.build_sysfs(self.root, nodes)
+                tree = self.host.launch(1)
+                self.call('start', 1, xml)
+                self.call('started', 1, xml)
+                self.assertEqual(('0-3', mems), (tree.held(), tree.held('mems')))
+                self.assertEqual(bool(mems), self.promise(1).bound)
+                self.assertEqual(
+                    not mems, 'its memory is not bound to node 0: ' in ' '.join(self.host.logged())
+                )
+                self.call('stopped', 1)
+
+    def test_started_binds_no_memory_if_the_room_is_unknown(self):
+        self.host.configure('[hook]\nbind = true\n')
+        tree = self.host.launch(1)
+        self.call('start', 1)
+        with mock.patch.object(node_room, 'available_bytes', side_effect=PageMoveError('node0')):
+            self.call('started', 1)
+        self.assertEqual(('0-3', ''), (tree.held(), tree.held('mems')))
+        self.assertFalse(self.promise(1).bound)
 
     def test_started_records_that_it_binds_memory_before_it_does(self):
         self.host.configure('[hook]\nbind = true\n')

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory the nodes of bound guests have left in one tick."""
+"""Check whether the nodes of bound guests have room for the memory that these have yet to touch.
+
+The libvirt hook imports this module if it binds memory, so it imports only light modules.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.host.page_moves import node_room
+
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class BoundRoom:
-    """The available memory that the nodes have for bound guests in one tick.
+    """The available memory that the nodes have for the bound guests that are checked together.
 
     It excludes the reserve: below that, the kernel may kill guests that cannot use another node.
 
@@ -32,6 +35,7 @@ class BoundRoom:
 
         :param present_bytes: {node id: bytes} that the guest has
         :returns: why the memory does not fit; empty if it does
+        :raises PageMoveError: the available memory of a node cannot be read
         """
         wanted_bytes = page_choice.wanted_bytes_by_node(
             promise.mem_nodes, promise.mem_node_bytes, promise.memory_bytes
