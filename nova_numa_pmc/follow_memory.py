@@ -22,20 +22,25 @@ def decide_again_if_memory_stays(
     host_options: HostOptions,
     root: str,
     lock_timeout_s: float,
-) -> tuple[promises.Decision, dict[int, int], dict[int, int] | None]:
+) -> tuple[promises.Decision, dict[int, int]]:
     """Decide again if most of the guest's memory is elsewhere and has to stay there.
 
     It has to stay if it cannot be moved, if the operator has pinned the guest, or if it exceeds
     the option ``follow_memory_over_mib``.
 
     :returns: the new decision, or ``decision`` itself if the memory can follow it or is unknown;
-        and where the memory is, {node id: bytes}: all of it, and its huge pages alone (None if it
-        has none, or if they are not reported)
+        and where the memory is, {node id: bytes}
     :raises NumaPmcError: as :func:`promises.decide_promise`
     """
-    bytes_by_node, huge_bytes_by_node = _read_memory_by_node(guest, groups, root)
-    if guest.page_bytes and huge_bytes_by_node is None:  # the rest is QEMU's own memory
-        return decision, bytes_by_node, None
+    bytes_by_node = dict(cgroups.read_memory_by_node(groups) or {})
+    if guest.page_bytes:
+        from nova_numa_pmc.host.page_moves import hugetlb  # few guests have such pages
+
+        huge_bytes_by_node = hugetlb.read_bytes_by_node(groups.pid, root)
+        if not huge_bytes_by_node:  # the rest is QEMU's own memory
+            return decision, bytes_by_node
+        for node, size in huge_bytes_by_node.items():
+            bytes_by_node[node] = bytes_by_node.get(node, 0) + size
     homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
     elsewhere_bytes = cgroups.bytes_elsewhere(bytes_by_node, homes)
     must_stay = (
@@ -49,18 +54,4 @@ def decide_again_if_memory_stays(
         decision = promises.decide_promise(
             guest, host_options, root, lock_timeout_s, bytes_by_node
         )
-    return decision, bytes_by_node, huge_bytes_by_node
-
-
-def _read_memory_by_node(
-    guest: model.Guest, groups: cgroups.GuestGroups, root: str
-) -> tuple[dict[int, int], dict[int, int] | None]:
-    huge_bytes_by_node = None
-    if guest.page_bytes:
-        from nova_numa_pmc.host.page_moves import hugetlb  # few guests have such pages
-
-        huge_bytes_by_node = hugetlb.read_bytes_by_node(groups.pid, root) or None
-    bytes_by_node = dict(cgroups.read_memory_by_node(groups) or {})
-    for node, size in (huge_bytes_by_node or {}).items():
-        bytes_by_node[node] = bytes_by_node.get(node, 0) + size
-    return bytes_by_node, huge_bytes_by_node
+    return decision, bytes_by_node

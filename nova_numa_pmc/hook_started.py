@@ -53,7 +53,7 @@ def hold(call: HookCall, xml: bytes) -> None:
             decision, early_cpus = _with_cpus(decision, guest, groups, call.root)
         else:
             early_cpus = _unrecorded_cpus(groups, guest)
-        decision, bytes_by_node, huge_bytes_by_node = follow_memory.decide_again_if_memory_stays(
+        decision, bytes_by_node = follow_memory.decide_again_if_memory_stays(
             guest, groups, decision, call.options, call.root, call.lock_timeout_s()
         )
         if decision.cpus is None:  # since the start, an override was set or its CPUs were taken
@@ -61,8 +61,8 @@ def hold(call: HookCall, xml: bytes) -> None:
             _record_left_alone(call, decision, logged=True)
             return
         hold_result = holding.hold(groups, decision.cpus, written_cpus=early_cpus)
-        if _record_bound(call, guest, decision.promise):
-            hold_result = _bind(call, groups, decision, hold_result, huge_bytes_by_node)
+        if _record_bound(call, guest, decision.promise, bytes_by_node):
+            hold_result = _bind(call, groups, decision, hold_result)
     except NumaPmcError as error:
         _undo_early(groups, early_cpus, guest)
         if not isinstance(error, StateError):  # after which nothing can be recorded
@@ -157,7 +157,6 @@ def _bind(
     groups: cgroups.GuestGroups,
     decision: promises.Decision,
     hold_result: holding.HoldResult,
-    huge_bytes_by_node: Mapping[int, int] | None,
 ) -> holding.HoldResult:
     """Bind the memory of a guest whose CPUs are held; return the result of both."""
     try:
@@ -167,7 +166,7 @@ def _bind(
             frozenset(decision.promise.mem_nodes),
             call.options.fetch_limit_mib << 20,
             stay_bound=True,
-            huge_bytes_by_node=huge_bytes_by_node,
+            huge_bytes_by_node={},
             written_cpus=hold_result.cpus,
         )
     except GuestGone:
@@ -178,7 +177,9 @@ def _bind(
     return bind_result._replace(changes=hold_result.changes + bind_result.changes)
 
 
-def _record_bound(call: HookCall, guest: model.Guest, promise: model.Promise) -> bool:
+def _record_bound(
+    call: HookCall, guest: model.Guest, promise: model.Promise, bytes_by_node: Mapping[int, int]
+) -> bool:
     """Record that a guest's memory is bound, if it is to be; return whether to bind it.
 
     It is recorded first, because the agent watches the nodes of bound guests only, and the kernel
@@ -190,10 +191,9 @@ def _record_bound(call: HookCall, guest: model.Guest, promise: model.Promise) ->
         return False
     from nova_numa_pmc.host.page_moves import bound_room  # only needed with the option
 
-    groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
     room = bound_room.BoundRoom(call.options.placement_options.reserve_bytes, call.root)
     try:
-        shortage = room.take(promise, cgroups.read_memory_by_node(groups) or {})
+        shortage = room.take(promise, bytes_by_node)
         if shortage:
             call.log(
                 journal.WARNING,
