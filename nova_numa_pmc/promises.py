@@ -25,6 +25,7 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from typing import Any
 
     from nova_numa_pmc.conf.host_options import HostOptions
 
@@ -235,21 +236,40 @@ def replace_running(
     timeout_s: float = LOCK_TIMEOUT_S,
     started: bool = True,
 ) -> bool:
-    """Replace the promise of a running guest, and record that the guest has started.
+    """Replace the whole promise of a running guest, as :func:`update_running` does some fields.
 
-    Nothing is recorded if the guest has ended or been started again meanwhile, which a late child
-    process would not have noticed.
-
-    :param timeout_s: how long to wait for the promises file's lock [s]
     :param started: False: its start is still in progress
     :returns: whether it was recorded
+    """
+    changes = promise._replace(started=started)._asdict()
+    return update_running(promise, host_options, root, timeout_s, **changes) is not None
+
+
+def update_running(
+    promise: model.Promise,
+    host_options: HostOptions,
+    root: str,
+    timeout_s: float = LOCK_TIMEOUT_S,
+    **changes: Any,
+) -> model.Promise | None:
+    """Change some fields of a running guest's promise, and keep what others have recorded.
+
+    Nothing is recorded if the guest has ended or been started again since ``promise`` was read,
+    which a late child process would not have noticed.
+
+    :param promise: as it was read
+    :param timeout_s: how long to wait for the promises file's lock [s]
+    :param changes: the new values of the fields
+    :returns: the current promise; None: nothing was recorded
+    :raises StateError: the promise cannot be written
     """
     with locked(host_options, root, timeout_s) as draft:
         current = draft.promises.get(promise.uuid)
         if current is None or current.since_ns != promise.since_ns:
-            return False
-        draft.put(promise._replace(started=started))
-        return True
+            return None
+        current = current._replace(**changes)
+        draft.put(current)
+    return current
 
 
 def as_floating(promise: model.Promise) -> model.Promise:

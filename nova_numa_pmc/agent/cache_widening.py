@@ -75,8 +75,11 @@ class CacheWidening:
                 self._waited_core_sec[cache] = waited_core_sec
                 continue
             waiting_cores, promise = max(waiters, key=lambda waiter: (waiter[0], waiter[1].uuid))
-            widened_promise = promise._replace(l3_cpus=())
-            promises.replace_running(widened_promise, self.host_options, self._root)
+            widened_promise = promises.update_running(
+                promise, self.host_options, self._root, l3_cpus=()
+            )
+            if widened_promise is None:
+                continue
             widened[promise.uuid] = widened_promise
             self._log.info(
                 'guest %s: given all CPUs of %s: it is short of %.1f cores on its L3 cache '

@@ -90,22 +90,23 @@ class UnfinishedStarts:
                         guest, self.host_options, self._root, promises.LOCK_TIMEOUT_S
                     ),
                 )
-            started_promise = promise._replace(started=True, missed=False)
             if not promise.started and promise.origin == model.PLACED:
                 why = 'as promised at its start'
-                return self._place(guest, promises.Decision(started_promise, None, why, ()))
-            promises.replace_running(started_promise, self.host_options, self._root)
-            return started_promise
+                return self._place(guest, promises.Decision(promise, None, why, ()))
+            return promises.update_running(
+                promise, self.host_options, self._root, started=True, missed=False
+            )
         except GuestGone:
             return None
         except NumaPmcError as error:
             self._log.warning('guest %s: its start could not be finished: %s', guest.name, error)
             return None
 
-    def _place(self, guest: model.Guest, decision: promises.Decision) -> model.Promise:
-        """Record the place of a guest that the hook has not held; return its promise.
+    def _place(self, guest: model.Guest, decision: promises.Decision) -> model.Promise | None:
+        """Record the place of a guest that the hook has not held.
 
         :param decision: the place, unless the guest's memory has to stay elsewhere
+        :returns: the guest's promise; None: the guest has ended or been started again
         """
         if decision.promise.origin == model.PLACED:
             decision, _, _ = follow_memory.decide_again_if_memory_stays(
@@ -118,8 +119,11 @@ class UnfinishedStarts:
             )
         for problem in decision.problems:
             self._log.warning('guest %s: %s', guest.name, problem)
-        started_promise = decision.promise._replace(started=True)
-        promises.replace_running(started_promise, self.host_options, self._root)
+        started_promise = promises.update_running(
+            decision.promise, self.host_options, self._root, started=True
+        )
+        if started_promise is None:
+            return None
         if started_promise.origin == model.PLACED:
             self._log_start(guest, started_promise, decision.why)
         else:

@@ -2,8 +2,9 @@
 """Guests that wait on their L3 cache next to idle CPUs get all CPUs of their node."""
 
 import logging
+from unittest import mock
 
-from nova_numa_pmc import host_cpus, model, sample_records
+from nova_numa_pmc import host_cpus, model, promises, sample_records
 from nova_numa_pmc.agent import cache_widening
 from nova_numa_pmc.agent.tick import Tick
 from nova_numa_pmc.conf import host_options
@@ -24,10 +25,11 @@ class CacheWideningTest(AgentCase):
         for number, cpus in ((1, CACHE), (2, CACHE), (3, ())):
             self.promise(number, 1, l3_cpus=cpus)
 
-    def look(self, waits, demand=2.0, elapsed_s=5.0, vcpus=2, first=None):
+    def look(self, waits, demand=2.0, elapsed_s=5.0, vcpus=2, first=None, meanwhile=None):
         """Let guests 1 to 3 wait for these cores; return which are then held to their cache.
 
         :param first: fields of guest 1
+        :param meanwhile: fields of the promise of guest 1 that change after it was read
         """
         guests = tuple(
             model.Guest(
@@ -57,6 +59,8 @@ class CacheWideningTest(AgentCase):
             host_promises=promises_file.read(self.directory, files.read_boot_id(self.root)),
             guests=guests,
         )
+        if meanwhile:
+            self.promise(1, 1, l3_cpus=CACHE, **meanwhile)
         after = self.subject.widen(tick)
         self.assertEqual(self.promises(), after.host_promises.promises)
         return {at for at in (1, 2, 3) if self.promises()[fake_host.uuid_of(at)].l3_cpus}
@@ -98,3 +102,11 @@ class CacheWideningTest(AgentCase):
         for _ in range(9):
             self.look((9.0, 0.0, 0.0))
         self.assertEqual(CACHE, self.promises()[fake_host.uuid_of(1)].l3_cpus)
+
+    def test_a_guest_that_was_bound_since_the_tick_began_stays_bound(self):
+        self.assertEqual({2}, self.look((9.0, 0.0, 0.0), meanwhile={'bound': True}))
+        self.assertTrue(self.promises()[fake_host.uuid_of(1)].bound)
+
+    def test_a_guest_that_was_started_again_since_the_tick_began_is_not_widened(self):
+        with mock.patch.object(promises, 'update_running', return_value=None):
+            self.assertEqual({1, 2}, self.look((9.0, 0.0, 0.0)))

@@ -11,7 +11,7 @@ from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
 from nova_numa_pmc.state import overrides, pause, promises_file
-from tests.cases.agent import LOG, MIB, START_NS, AgentCase
+from tests.cases.agent import LOG, MIB, SECOND, START_NS, AgentCase
 from tests.cases.rebalancing import PAGES, RebalancingCase
 from tests.fixtures import domains, fake_host, services
 from tests.fixtures.clock import Clock
@@ -147,7 +147,7 @@ class PlaceTest(AgentCase):
         self.promise(1, 1, started=False, since_ns=START_NS)
         self.tick(agent, 0)
         with (
-            mock.patch.object(promises, 'replace_running', side_effect=StateError('full')),
+            mock.patch.object(promises, 'update_running', side_effect=StateError('full')),
             self.assertLogs(LOG, 'WARNING') as logs,
         ):
             self.assertEqual(0, self.tick(agent, 5).starts_taken_over)
@@ -158,6 +158,28 @@ class PlaceTest(AgentCase):
         self.assertEqual(('', False), (tree.held(), self.promises()[fake_host.uuid_of(1)].started))
         self.assertEqual(1, self.tick(agent, 10).starts_taken_over)
         self.assertEqual('4-7', tree.held())
+
+    def test_a_guest_that_a_late_hook_has_bound_stays_bound_when_its_start_is_finished(self):
+        agent = self.open_agent()
+        self.launch(1)
+        self.promise(1, 1, started=False, since_ns=START_NS)
+        tick = self.tick(agent, 0)
+        bound = self.promise(1, 1, bound=True, since_ns=START_NS)
+        later = tick._replace(now=tick.now._replace(monotonic_ns=5 * SECOND))
+        after = agent._unfinished_starts.finish(later)
+        self.assertEqual({bound.uuid: bound}, self.promises())
+        self.assertEqual(self.promises(), after.host_promises.promises)
+
+    def test_a_guest_that_was_started_again_since_the_tick_began_is_left_to_its_hook(self):
+        agent = self.open_agent()
+        self.launch(1)
+        self.promise(1, 1, started=False, since_ns=START_NS)
+        tick = self.tick(agent, 0)
+        newer = self.promise(1, 0, started=False, since_ns=START_NS + 1)
+        later = tick._replace(now=tick.now._replace(monotonic_ns=5 * SECOND))
+        agent._unfinished_starts.finish(later)
+        self.assertEqual({newer.uuid: newer}, self.promises())
+        self.assertEqual(0, agent._unfinished_starts.starts_taken_over)
 
     def test_cpus_follow_memory_that_cannot_be_moved(self):
         self.install_hook()
