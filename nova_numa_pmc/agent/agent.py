@@ -72,7 +72,7 @@ class Agent:
             options.host_options, root, LOG, self._problem_log
         )
         self._unfinished_starts = unfinished_starts.UnfinishedStarts(
-            options.host_options, root, LOG
+            options.host_options, root, LOG, self._problem_log
         )
         self._cache_widening = cache_widening.CacheWidening(options.host_options, root, LOG)
         self._executor = executor.MoveExecutor(

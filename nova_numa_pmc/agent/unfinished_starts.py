@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.conf.host_options import HostOptions
+    from nova_numa_pmc.problem_log import ProblemLog
 
 #: If no more than this of a guest's memory is on other nodes, its memory is not walked through:
 #: pages that QEMU and libvirt share stay there anyway. The amount is so small that even guests of
@@ -39,10 +40,13 @@ class UnfinishedStarts:
     :ivar starts_taken_over: number of starts finished since the agent was started
     """
 
-    def __init__(self, host_options: HostOptions, root: str, log: logging.Logger) -> None:
+    def __init__(
+        self, host_options: HostOptions, root: str, log: logging.Logger, problem_log: ProblemLog
+    ) -> None:
         self.host_options = host_options
         self._root = root
         self._log = log
+        self._problem_log = problem_log
         #: When the start of each guest was first seen unfinished.
         self._first_seen_ns: dict[model.RunId, int] = {}
         #: Guests whose memory was fetched or is being fetched, or needed no fetching.
@@ -83,39 +87,36 @@ class UnfinishedStarts:
     def _finish(self, guest: model.Guest, promise: model.Promise) -> model.Promise | None:
         """Finish one start; return the guest's promise, or None if the start stays unfinished."""
         try:
-            if promise.missed and not guest.placed_by:
-                return self._place(
-                    guest,
-                    promises.decide_promise(
-                        guest, self.host_options, self._root, promises.LOCK_TIMEOUT_S
-                    ),
-                )
-            if not promise.started and promise.origin == model.PLACED:
-                why = 'as promised at its start'
-                return self._place(guest, promises.Decision(promise, None, why, ()))
+            if (promise.missed and not guest.placed_by) or (
+                not promise.started and promise.origin == model.PLACED
+            ):
+                return self._place(guest, promise)
             return promises.update_running(
                 promise, self.host_options, self._root, started=True, missed=False
             )
         except GuestGone:
             return None
         except NumaPmcError as error:
-            self._log.warning('guest %s: its start could not be finished: %s', guest.name, error)
+            self._problem_log.log_problems(
+                ['guest %s: its start could not be finished: %s' % (guest.name, error)]
+            )
             return None
 
-    def _place(self, guest: model.Guest, decision: promises.Decision) -> model.Promise | None:
-        """Record the place of a guest that the hook has not held.
+    def _place(self, guest: model.Guest, promise: model.Promise) -> model.Promise | None:
+        """Record the place of a guest that the hook has not held: a new one if it was missed.
 
-        :param decision: the place, unless the guest's memory has to stay elsewhere
         :returns: the guest's promise; None: the guest has ended or been started again
         """
+        groups = self._find_groups(guest, promise)
+        if promise.missed:
+            decision = promises.decide_promise(
+                guest, self.host_options, self._root, promises.LOCK_TIMEOUT_S
+            )
+        else:
+            decision = promises.Decision(promise, None, 'as promised at its start', ())
         if decision.promise.origin == model.PLACED:
             decision, _, _ = follow_memory.decide_again_if_memory_stays(
-                guest,
-                cgroups.find(guest.pid, self._root),
-                decision,
-                self.host_options,
-                self._root,
-                promises.LOCK_TIMEOUT_S,
+                guest, groups, decision, self.host_options, self._root, promises.LOCK_TIMEOUT_S
             )
         for problem in decision.problems:
             self._log.warning('guest %s: %s', guest.name, problem)
@@ -133,6 +134,23 @@ class UnfinishedStarts:
                 decision.why,
             )
         return started_promise
+
+    def _find_groups(self, guest: model.Guest, promise: model.Promise) -> cgroups.GuestGroups:
+        """Return the groups to hold a guest with; without them, it is promised no place.
+
+        :raises CpusetError: the guest cannot be held; the next tick tries again
+        """
+        try:
+            return cgroups.find(guest.pid, self._root)
+        except GuestGone:
+            raise
+        except CpusetError:
+            if not (promise.missed or promise.bound):  # the nodes of a bound guest stay watched
+                with promises.locked(self.host_options, self._root) as draft:
+                    if draft.promises.get(guest.uuid) == promise:  # else the hook has gone on
+                        floating = promises.as_floating(promise)
+                        draft.put(floating._replace(started=True, missed=True))
+            raise
 
     def _log_start(self, guest: model.Guest, promise: model.Promise, why: str) -> None:
         self.starts_taken_over += 1

@@ -134,6 +134,43 @@ class PlaceTest(AgentCase):
         self.assertEqual(('placed', (1,), True, False), self.placed(1))
         self.assertEqual('4-7', tree.held())
 
+    def test_a_guest_that_cannot_be_held_floats_and_is_logged_once(self):
+        agent = self.open_agent()
+        self.launch(1)
+        self.host.write('proc/4001/cgroup', '0::/elsewhere\n')
+        self.call('start')
+        self.call('started')
+        self.assert_floats_and_is_logged_once(agent)
+
+    def test_a_guest_whose_hook_was_killed_floats_while_it_cannot_be_held(self):
+        agent = self.open_agent()
+        self.launch(1)
+        self.host.write('proc/4001/cgroup', '0::/elsewhere\n')
+        self.promise(1, 1, started=False, since_ns=START_NS)
+        self.assert_floats_and_is_logged_once(agent)
+
+    def assert_floats_and_is_logged_once(self, agent):
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            for at_s in range(0, 61, 5):
+                self.tick(agent, at_s)
+        [message] = [text for text in logs.output if fake_host.name_of(1) in text]
+        self.assertIn(
+            'guest %s: its start could not be finished: /elsewhere is not a libvirt guest'
+            % fake_host.name_of(1),
+            message,
+        )
+        self.assertEqual(('floating', (), True, True), self.placed(1))
+
+    def test_a_promise_of_a_bound_guest_that_cannot_be_held_is_kept(self):
+        agent = self.open_agent()
+        self.launch(1)
+        self.host.write('proc/4001/cgroup', '0::/elsewhere\n')
+        bound = self.promise(1, 1, bound=True, started=False, since_ns=START_NS)
+        with self.assertLogs(LOG, 'WARNING'):
+            for at_s in (0, 5, 10):
+                self.tick(agent, at_s)
+        self.assertEqual({bound.uuid: bound}, self.promises())
+
     def call(self, operation):
         reader, writer = os.pipe()
         os.write(writer, fake_host.domain_xml(1))
