@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 #: How long one guest of a swap waits for the room that the other is to make [s] (assumed: some
 #: batches at a low rate, or a walk over memory that is not present).
 _ROOM_WAIT_MAX_S = 10.0
+#: How long undoing a move waits for the promises file's lock [s], for each of its guests; longer
+#: than other changes, because it is not tried again, but below the timeouts of the service.
+_UNDO_LOCK_TIMEOUT_S = 5.0
 
 
 class MoveRefused(PageMoveError):
@@ -134,8 +137,11 @@ class MovePromises:
             self._check_room(parts, draft, host)
 
     def undo(self, part: MovePart) -> None:
-        """Promise a guest its former place again, unless its promise has changed again."""
-        with promises.locked(self.options.host_options, self._root) as draft:
+        """Promise a guest its former place again, unless its promise has changed again.
+
+        :raises StateError: the promise cannot be written
+        """
+        with promises.locked(self.options.host_options, self._root, _UNDO_LOCK_TIMEOUT_S) as draft:
             if draft.promises.get(part.plan_part.uuid) == part.after:
                 draft.put(part.before)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test single moves: swaps, CPUs alone, memory alone, and obstacles."""
 
+import contextlib
 import logging
 import os
 from unittest import mock
@@ -10,11 +11,12 @@ from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.host import guests
-from nova_numa_pmc.moves import executor
-from nova_numa_pmc.state import history
+from nova_numa_pmc.moves import executor, move_promises
+from nova_numa_pmc.state import history, state_files
 from tests.cases.agent import START_NS
 from tests.cases.rebalancing import PAGES, RebalancingCase, TwoNodes
 from tests.fixtures import domains, fake_host, sysfs
+from tests.fixtures.clock import Clock
 
 LOG = logging.getLogger('nova_numa_pmc.moves.executor')
 
@@ -144,7 +146,11 @@ class MovingTest(RebalancingCase):
         self.memory(1).pinned = set(range(PAGES))
         self.enqueue(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.moving.step()
-        with self.locked(), self.assertLogs(LOG, 'WARNING') as logs:
+        with (
+            mock.patch.object(move_promises, '_UNDO_LOCK_TIMEOUT_S', 0.0),
+            self.locked(),
+            self.assertLogs(LOG, 'WARNING') as logs,
+        ):
             moved = self.end()
         self.assertIn('locked by another process', logs.output[0])
         self.assertIn('not fully undone: %s: ' % fake_host.name_of(1), logs.output[-1])
@@ -155,6 +161,28 @@ class MovingTest(RebalancingCase):
         self.assertEqual({fake_host.uuid_of(1)}, self.moving.failed)
         self.tick(self.open_agent(agent_conf.OFF), 5)
         self.assertEqual('4-7', self.places()[1][1])
+
+    def test_a_move_is_undone_after_a_burst_of_starts_has_released_the_promises(self):
+        self.memory(1).pinned = set(range(PAGES))
+        self.enqueue(plan_records.MOVE, self.part_of(1, (0,), (1,)))
+        self.moving.step()
+        clock, starts = Clock(), contextlib.ExitStack()
+        begun_s = clock.now_s
+
+        def sleep(seconds):
+            clock.wait(seconds)
+            if clock.now_s > begun_s + 4:
+                starts.close()
+
+        times = mock.Mock(monotonic=clock, sleep=sleep)
+        with starts, mock.patch.object(state_files, 'time', times):
+            starts.enter_context(self.locked())
+            with self.assertLogs(LOG, 'WARNING') as logs:
+                moved = self.end()
+        self.assertIn(':undone: %s: ' % fake_host.name_of(1), logs.output[-1])
+        self.assertEqual(self.HOME, moved[1])
+        (entry,), _ = history.read(self.root)
+        self.assertEqual(history.TAKEN_BACK, entry.result)
 
     def test_pending_moves_can_be_given_up_while_the_current_one_goes_on(self):
         self.enqueue(plan_records.MOVE, self.part_of(1, (0,), (1,)))
