@@ -194,7 +194,7 @@ class Reassertion:
             self._log_held(guest, nodes, cpus, changes)
         self._held[run_id] = cpus
         if not promise.started:
-            promises.replace_running(promise, self.host_options, self._root)
+            promises.update_running(promise, self.host_options, self._root, started=True)
         return True
 
     def _written_sets(
@@ -304,6 +304,7 @@ class Reassertion:
                 stay_bound=True,
                 written_cpus=common_cpus(groups) or frozenset(),
                 huge_bytes_by_node={},
+                set_by_others=self._set_by_others.get(guest.run_id, frozenset()),
             )
             if hold_result.memory_outcome == holding.BOUND:
                 if hold_result.changes:
@@ -313,7 +314,7 @@ class Reassertion:
                 return
             why = holding.TEXTS[hold_result.memory_outcome]
         holding.unbind_memory(groups, mems)
-        promises.replace_running(promise._replace(bound=False), self.host_options, self._root)
+        promises.update_running(promise, self.host_options, self._root, bound=False)
         self._log.info(
             'guest %s: no longer bound to the memory of %s: %s', guest.name, name_nodes(mems), why
         )

@@ -308,6 +308,17 @@ class BoundTest(AgentCase):
         self.tick(self.open_agent(), 5)
         self.assertEqual('1', self.mems())
 
+    def test_a_pinned_vcpu_keeps_its_cpus_when_its_guest_is_bound_again(self):
+        for cpus in ('2-7', '0'):
+            with self.subTest(cpus=cpus):
+                self.promise(1, 1, bound=True)
+                xml = fake_host.domain_xml(1, extra=PIN % (0, cpus))
+                self.tree = self.host.launch(1, {0: 0, 1: MIB}, xml=xml)
+                self.tree.set_all('4-7')
+                self.tree.write_file(os.path.join(self.tree.vcpus[0], 'cpuset.cpus'), cpus + '\n')
+                self.tick(self.open_agent(), 0)
+                self.assertEqual(('4-7 %s 4-7' % cpus, '1'), (self.tree.held(), self.mems()))
+
     def test_a_guest_that_stays_bound_or_has_ended_leaves_no_other_bound(self):
         trees = [self.tree]
         for number in (2, 3):
