@@ -108,6 +108,10 @@ class Sampler:
             return Sample(taken_s, elapsed_ns / 1e9, '', problems=(str(error),))
         return self._measure(host, taken_s, before_ns, monotonic_ns, elapsed_ns)
 
+    def forget_memory(self) -> None:
+        """Read the memory of all guests in the next sample, because guests were moved."""
+        self._guest_use.forget_memory()
+
     def _measure(
         self,
         host: model.Topology,
@@ -165,20 +169,18 @@ class Sampler:
             counters_conf.NUMA_FAULTS: lambda: numa_faults.NumaFaults(self._root),
             counters_conf.PAGES: pages.Pages,
         }
-        names = [
-            name
+        return [
+            factories[name]()
             for name in self._options.sources
             if self._options.enabled or name not in (counters_conf.GUESTS, counters_conf.CPUS)
         ]
-        return [factories[name]() for name in names]
 
     def _select(self) -> events.EventSelection:
         """Choose the events to count on this host."""
         if self._libpfm is None:
             self._libpfm = pfm.load()
-        return events.select_events(
-            self._root, overrides=dict(self._options.events), libpfm=self._libpfm
-        )
+        overrides = dict(self._options.events)
+        return events.select_events(self._root, overrides=overrides, libpfm=self._libpfm)
 
     def _find_floating_pool(
         self,
@@ -211,11 +213,9 @@ class Sampler:
 
         def demand(cpus: frozenset[int]) -> float | None:
             busy_cores = cpu_times.sum_over(busy, cpus)
-            return (
-                None
-                if busy_cores is None or not elapsed_ns
-                else busy_cores + sum(waiting.get(cpu, 0.0) for cpu in cpus)
-            )
+            if busy_cores is None or not elapsed_ns:
+                return None
+            return busy_cores + sum(waiting.get(cpu, 0.0) for cpu in cpus)
 
         other_pools = tuple(
             PoolSample(

@@ -116,10 +116,12 @@ class Agent:
         """
         self._collect_events()
         self._queue_changed_guests()
-        tick = self._measure_and_read(now or Moment.read())
-        # Taken before the promises are read, so that they include the moves of a finished command.
+        tick = Tick(now or Moment.read(), paused=self._pause_watch.refresh())
+        if tick.paused:
+            self.end_move()
+        # Taken first, so that the sample and the promises include the moves of a finished command.
         may_move = self._move_lock.take()
-        tick = self._with_promises(tick)
+        tick = self._with_promises(self._measure_and_read(tick))
         with self._problem_log.stage('publishing'):
             tick = self._with_publication(tick)
             if self.options.publish and tick.publication:
@@ -248,12 +250,13 @@ class Agent:
         if not self._executor.busy:
             self._move_lock.release()
 
-    def _measure_and_read(self, now: Moment) -> Tick:
-        tick = Tick(now, paused=self._pause_watch.refresh())
-        if tick.paused:
-            self.end_move()
+    def _measure_and_read(self, tick: Tick) -> Tick:
+        others_moved = self._move_lock.pop_others_moved()
+        tick = tick._replace(guests_moved=self._executor.pop_moved() or others_moved)
+        if tick.guests_moved:
+            self._sampler.forget_memory()
         with self._problem_log.stage('measuring'):
-            sample = self._sampler.sample(now.monotonic_ns, now.realtime_s)
+            sample = self._sampler.sample(tick.now.monotonic_ns, tick.now.realtime_s)
             tick = tick._replace(sample=sample)
             self._problem_log.log_problems(sample.problems)
         with self._problem_log.stage('reading the host'):

@@ -54,7 +54,8 @@ class Rebalancer:
     def plan_and_enqueue(self, tick: Tick, sampler: Sampler) -> None:
         """Make a plan, and enqueue or log its moves.
 
-        Nothing is planned while moves are in progress, because the sample would measure the moves.
+        Nothing is planned while moves are in progress, nor if guests were moved in the interval of
+        the sample, because it would measure the moves, and the guests at their former places.
 
         :param tick: a tick with a sample, the host and its promises
         :param sampler: the sampler that took the sample
@@ -65,7 +66,7 @@ class Rebalancer:
         if self._executor.failed:
             self._planner_state = without_guests(self._planner_state, self._executor.failed)
             self._executor.failed.clear()
-        if self._executor.busy or not tick.sample.elapsed_s:
+        if self._executor.busy or tick.guests_moved or not tick.sample.elapsed_s:
             return
         plan, state = planner.plan(
             self._situation(tick, sampler),

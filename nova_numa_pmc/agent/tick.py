@@ -50,6 +50,7 @@ class Tick(Record):
     :param events_source: the source of guests' changes, as :attr:`guest_events.GuestEvents.source`
     :param starts_taken_over: number of starts that the agent has finished for the hook
     :param pools: the loads of the pools of CPUs, which are written with the publication
+    :param guests_moved: whether guests were moved during the interval of the sample
     """
 
     now: Moment
@@ -64,6 +65,7 @@ class Tick(Record):
     events_source: str = ''
     starts_taken_over: int = 0
     pools: tuple[model.PoolLoad, ...] = ()
+    guests_moved: bool = False
 
     def with_promises(self, promises: Mapping[str, model.Promise]) -> Tick:
         """Return the tick with {uuid: promise} in place of these guests' earlier promises."""

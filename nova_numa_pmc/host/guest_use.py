@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     #: {thread id: its times}
     _TimesByTid = Mapping[int, ThreadTimes]
 
-#: The nodes of a guest's memory change slowly, and each reading makes the kernel sum up a tree of
-#: groups.
+#: The nodes of a guest's memory change slowly unless it is moved, and each reading makes the
+#: kernel sum up a tree of groups.
 MEMORY_AGE_MAX_NS = 15 * 10**9
 #: Quotas and threads outside of QEMU also change slowly. A change of a quota by libvirt is noticed
 #: at once, because libvirt writes the status file; so are new threads of QEMU, because they are
@@ -193,6 +193,10 @@ class GuestUseReader:
         for cache in (self._cached, self._memory_groups, self._memory_readings):
             for run_id in cache.keys() - run_ids:
                 del cache[run_id]
+
+    def forget_memory(self) -> None:
+        """Forget where the guests' memory is, so that the next call of :meth:`read` reads it."""
+        self._memory_readings.clear()
 
     def _bytes_by_node(self, guest: Guest, monotonic_ns: int) -> dict[int, int]:
         run_id = guest.run_id

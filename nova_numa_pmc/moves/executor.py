@@ -101,6 +101,7 @@ class MoveExecutor:
         self._parts: tuple[MovePart, ...] = ()
         self.failed: set[str] = set()
         self._interrupted: set[str] = set()
+        self._has_moved = False
         self._ended: dict[tuple[str, str], int] = {}
         self._moved_bytes = 0
 
@@ -159,9 +160,10 @@ class MoveExecutor:
 
         :returns: time to wait before the next step [s]; None if there are no more moves
         """
+        if not self.busy:
+            return None
+        self._has_moved = True
         if not self._parts:
-            if not self._queue:
-                return None
             self._begin(self._queue.popleft())
             return 0.0
         try:
@@ -208,6 +210,11 @@ class MoveExecutor:
         """Return the uuids of guests with moves postponed or cancelled since the last call."""
         interrupted, self._interrupted = self._interrupted, set()
         return interrupted
+
+    def pop_moved(self) -> bool:
+        """Return whether a move was begun, continued or ended since the last call."""
+        has_moved, self._has_moved = self._has_moved, False
+        return has_moved
 
     def _cancel(self) -> None:
         for part in self._parts:

@@ -26,11 +26,14 @@ class MoveLock:
 
     :param directory: path of the state directory
     :param name: name of the holder, such as 'nova-numa-agent' or 'nova-numa-rebalance apply'
+    :ivar had_other_holder: whether it was found, when it was taken, that another process had held
+        it in the meantime; only the caller clears this
     """
 
     def __init__(self, directory: str, name: str) -> None:
         self._directory = directory
-        self._name = name
+        self._text = '%s (process %d)' % (name, os.getpid())
+        self.had_other_holder = False
         self._lock: state_files.OpenFile | None = None
 
     def take(self, timeout_s: float = 0.0) -> None:
@@ -48,9 +51,12 @@ class MoveLock:
                 self._lock = directory.lock(LOCK, timeout_s)
         except StateLocked:
             raise StateLocked('%s is moving guests' % self._holder()) from None
+        if self._holder() == self._text:
+            return
+        self.had_other_holder = True
         try:
             os.ftruncate(self._lock.fd, 0)
-            os.pwrite(self._lock.fd, ('%s (process %d)' % (self._name, os.getpid())).encode(), 0)
+            os.pwrite(self._lock.fd, self._text.encode(), 0)
         except OSError:
             pass  # the file system is full, so others cannot read which process holds the lock
 
@@ -108,6 +114,11 @@ class AgentMoveLock:
             self._log.info('the agent holds and moves guests again')
         self._is_locked_out = False
         return True
+
+    def pop_others_moved(self) -> bool:
+        """Return whether another process may have moved guests since the last call."""
+        others_moved, self._move_lock.had_other_holder = self._move_lock.had_other_holder, False
+        return others_moved
 
     def release(self) -> None:
         """Release the lock."""

@@ -4,9 +4,11 @@
 import os
 
 from nova_numa_pmc import model
+from nova_numa_pmc.cli import exits
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.exceptions import StateLocked
 from nova_numa_pmc.state import move_lock, overrides, pause
+from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import LOG, RebalancingCase
 from tests.fixtures import fake_host
 
@@ -85,6 +87,22 @@ class MoveLockTest(CommandedCase):
         agent.end_move()
         with command:
             command.take()
+
+
+class AfterCommandTest(OperatingCase):
+    def test_no_move_is_planned_from_measurements_before_the_moves_of_a_command(self):
+        agent = self.open_agent()
+        self.tick(agent, 0)
+        code, _, _ = self.run_command('apply', '--yes', fake_host.name_of(3))
+        self.assertEqual((exits.OK, [3]), (code, self.moved()))
+        self.now_s += 1
+        self.load_node_0(self.now_s)
+        [*_, guest] = self.tick(agent, self.now_s).sample.guests
+        self.assertEqual((fake_host.name_of(3), 0), (guest.name, dict(guest.bytes_by_node)[0]))
+        self.assertIsNone(agent.step())
+        self.wait(5)
+        self.tick(agent, self.now_s)
+        self.assertIsNotNone(agent.step())
 
 
 class OverridesTest(CommandedCase):

@@ -8,6 +8,7 @@ import shutil
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core.rebalance.planner_state import PlannerState
 from nova_numa_pmc.host import files
+from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
 from nova_numa_pmc.moves import situations
 from tests.cases.agent import SECOND, START_NS
 from tests.cases.rebalancing import LOG, PAGES, RebalancingCase
@@ -185,6 +186,38 @@ class RebalancingTest(RebalancingCase):
         agent = case.open_agent()
         case.tick_until_moving(agent)
         case.finish_move(agent)
+
+
+class AfterMovesTest(RebalancingCase):
+    def tick_later(self, agent, at_s):
+        """Tick; return (the tick, {name: bytes by node} of its sample)."""
+        self.load_node_0(at_s)
+        tick = self.tick(agent, at_s)
+        return tick, {guest.name: dict(guest.bytes_by_node) for guest in tick.sample.guests}
+
+    def test_no_move_is_planned_from_the_measurements_of_an_interval_with_a_move(self):
+        agent = self.open_agent()
+        at_s = self.tick_until_moving(agent)
+        self.finish_move(agent)
+        tick, bytes_by_node = self.tick_later(agent, at_s + 5)
+        self.assertTrue(tick.guests_moved)
+        [moved] = [number for number, place in self.places().items() if place == self.AWAY]
+        self.assertEqual(
+            {0: 0, 1: PAGES * PAGE_BYTES, 2: 0}, bytes_by_node[fake_host.name_of(moved)]
+        )
+        self.assertIsNone(agent.step())
+        tick, _ = self.tick_later(agent, at_s + 10)
+        self.assertFalse(tick.guests_moved)
+        self.assertIsNotNone(agent.step())
+
+    def test_no_move_is_planned_from_the_measurements_of_the_end_of_a_longer_move(self):
+        agent = self.open_agent()
+        at_s = self.tick_until_moving(agent)
+        self.tick_later(agent, at_s + 5)
+        self.finish_move(agent)
+        tick, _ = self.tick_later(agent, at_s + 10)
+        self.assertTrue(tick.guests_moved)
+        self.assertIsNone(agent.step())
 
 
 class JustPlacedTest(RebalancingCase):

@@ -101,6 +101,13 @@ class GuestsTest(unittest.TestCase):
         self.assertEqual({0: 3 << 20, 1: 1 << 20}, self.read(5)[0][0].bytes_by_node)
         self.assertEqual({0: 1 << 20, 1: 3 << 20}, self.read(15)[0][0].bytes_by_node)
 
+    def test_memory_that_was_forgotten_is_read_at_once(self):
+        tree = self.host.launch(1, {0: 3 << 20, 1: 1 << 20})
+        self.read(0)
+        tree.set_bytes({0: 1 << 20, 1: 3 << 20})
+        self.guests.forget_memory()
+        self.assertEqual({0: 1 << 20, 1: 3 << 20}, self.read(5)[0][0].bytes_by_node)
+
     def test_memory_that_is_unknown_is_read_again_later(self):
         tree = self.host.launch(1)
         os.unlink(os.path.join(tree.memory, 'memory.numa_stat'))

@@ -74,6 +74,22 @@ class MoveLockTest(unittest.TestCase):
             self.assertTrue(ours.take())
         self.assertEqual(2, len(logs.output), logs.output)
 
+    def test_the_agent_learns_once_that_another_process_had_the_lock(self):
+        ours, command = move_lock.AgentMoveLock(self.directory, LOG), self.lock()
+        self.addCleanup(ours.release)
+
+        def take_and_release(*locks):
+            for lock in locks:
+                lock.take()
+                lock.release()
+            return ours.pop_others_moved()
+
+        self.assertTrue(take_and_release(ours))  # who had it before is unknown
+        self.assertFalse(take_and_release(ours, ours))
+        self.assertFalse(take_and_release(command))  # the agent has yet to take it
+        self.assertTrue(take_and_release(ours, ours))
+        self.assertFalse(take_and_release(ours))
+
     def test_an_agent_goes_on_without_a_lock_and_a_command_does_not(self):
         os.mkdir(self.directory)
         os.chmod(self.directory, 0o777)
