@@ -109,7 +109,8 @@ class RebalanceOptions(Record):
 
     :param bytes_per_tick: memory that one plan may move. A larger guest is moved alone, and the
         next plans move no memory until their bytes have covered the excess
-    :param moves_per_hour: the most guests whose memory is moved in an hour
+    :param moves_per_hour: the most guests that are moved with their memory in an hour, even if it
+        appears to be on the target already
     :param changes_per_hour: the most guests of which only the CPUs are changed (widened or
         narrowed) in an hour
     :param bytes_per_sec: the highest rate of a move

@@ -316,7 +316,7 @@ def _is_superfluous(candidate: MoveCandidate, gains_soon: Mapping[tuple[int, ...
 def _exceeded_budget(host_model: HostModel, candidate: MoveCandidate, state: PlannerState) -> str:
     """Return the name of the budget that a candidate would exceed; empty if there is none."""
     rebalance_options, count = host_model.rebalance_options, len(candidate.proposal)
-    if not candidate.to_move_bytes:
+    if all(place.mem_position is None for _, place in candidate.proposal):
         is_exceeded = len(state.changed_s) + count > rebalance_options.changes_per_hour
         return plan_records.CHANGES_PER_HOUR if is_exceeded else ''
     if len(state.moved_s) + count > rebalance_options.moves_per_hour:

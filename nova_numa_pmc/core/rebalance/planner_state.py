@@ -73,7 +73,7 @@ class Caution(Record):
 class PlannerState(Record):
     """What the planner remembers between ticks.
 
-    :param moved_s: times within the last hour at which a guest's memory was moved
+    :param moved_s: times within the last hour at which a guest was moved with its memory
     :param changed_s: times within the last hour at which only a guest's CPUs were changed
     :param owed_bytes: moved bytes that the bytes allowed per tick have yet to cover
     """
@@ -144,12 +144,13 @@ def with_move_recorded(
         previous_factor = cautions[uuid].factor if uuid in cautions else 1.0
         cautions[uuid] = Caution(uuid, min(FACTOR_MAX, 2 * previous_factor), now_s)
     times_s = (now_s,) * len(move.parts)
+    moves_memory = any(part.mem_nodes for part in move.parts)
     state = without_guests(state, uuids)
     return state._replace(
         trials=(*state.trials, trial),
         cautions=tuple(cautions.values()),
-        moved_s=state.moved_s + (times_s if move.to_move_bytes else ()),
-        changed_s=state.changed_s + (() if move.to_move_bytes else times_s),
+        moved_s=state.moved_s + (times_s if moves_memory else ()),
+        changed_s=state.changed_s + (() if moves_memory else times_s),
         owed_bytes=state.owed_bytes + move.to_move_bytes,
     )
 

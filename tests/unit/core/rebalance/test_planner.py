@@ -387,6 +387,14 @@ class BudgetTest(unittest.TestCase):
         plans, _ = host.run(options, 130, elapsed_s=60.0)
         self.assertEqual([3, 3], count(host))
 
+    def test_moves_of_an_hour_bound_moves_to_where_the_memory_is(self):
+        guests = [guest_load('g', 2, 0, 1.0, lines=5e6, memory_at=((1, GIB),))]
+        for moves_per_hour, expected in ((0, []), (1, ['move'])):
+            with self.subTest(moves_per_hour=moves_per_hour):
+                host = ConstantHost((4, 4), (8 * GIB,) * 2, guests)
+                plans, _ = host.run(OPTIONS._replace(moves_per_hour=moves_per_hour), 20)
+                self.assertEqual(expected, kinds(plans))
+
     def test_a_late_tick_does_not_multiply_one_sample(self):
         host = skewed()
         host.guests = [

@@ -38,8 +38,8 @@ def after_interval(known, laid_out=None, elapsed_s=5.0, now_s=NOW_S):
     return planner_state.after_interval(known, laid_out or host_of(), elapsed_s, now_s)
 
 
-def move(*uuids, size=0):
-    parts = tuple(plan_records.PlanPart(uuid, uuid, (0,), (1,), (), size) for uuid in uuids)
+def move(*uuids, size=0, mems=()):
+    parts = tuple(plan_records.PlanPart(uuid, uuid, (0,), (1,), mems, size) for uuid in uuids)
     return plan_records.Move(plan_records.MOVE, parts, 1.0, 0.5, 0.6, size * len(uuids))
 
 
@@ -175,11 +175,17 @@ class BookedTest(unittest.TestCase):
 
     def test_each_guest_of_a_swap_counts_in_the_budget(self):
         after = planner_state.with_move_recorded(
-            PlannerState(), move('a', 'b', size=GIB), trial('a', 'b'), NOW_S
+            PlannerState(), move('a', 'b', size=GIB, mems=(1,)), trial('a', 'b'), NOW_S
         )
         self.assertEqual(((NOW_S, NOW_S), ()), (after.moved_s, after.changed_s))
         self.assertEqual({'a': 2.0, 'b': 2.0}, planner_state.caution_factors(after))
         self.assertEqual(2 * GIB, after.owed_bytes)
+
+    def test_a_guest_that_goes_to_its_memory_counts_as_moved(self):
+        after = planner_state.with_move_recorded(
+            PlannerState(), move('a', mems=(1,)), trial('a'), NOW_S
+        )
+        self.assertEqual(((NOW_S,), (), 0), (after.moved_s, after.changed_s, after.owed_bytes))
 
     def test_a_change_of_cpus_alone_has_a_budget_of_its_own(self):
         after = planner_state.with_move_recorded(
