@@ -115,7 +115,7 @@ class UnfinishedStarts:
         else:
             decision = promises.Decision(promise, None, 'as promised at its start', ())
         if decision.promise.origin == model.PLACED:
-            decision, _, _ = follow_memory.decide_again_if_memory_stays(
+            decision, _ = follow_memory.decide_again_if_memory_stays(
                 guest, groups, decision, self.host_options, self._root, promises.LOCK_TIMEOUT_S
             )
         for problem in decision.problems:

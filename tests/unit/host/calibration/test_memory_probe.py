@@ -137,11 +137,11 @@ class TogetherTest(unittest.TestCase):
 
         def start(thread):
             if self.is_second(thread):
-                raise RuntimeError("can't start new thread")
+                raise RuntimeError('no thread is available')
             real_start(thread)
 
         with mock.patch.object(threading.Thread, 'start', start):
-            self.assert_raised_in_time(RuntimeError, 'new thread')
+            self.assert_raised_in_time(RuntimeError, 'no thread')
 
     def test_a_thread_waits_for_the_other_for_a_limited_time(self):
         with mock.patch.object(memory_probe, '_START_TIMEOUT_S', 0.01):
