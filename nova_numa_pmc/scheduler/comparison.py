@@ -6,7 +6,7 @@ compare hosts, a single estimate of the guest is used for all of them: its deman
 median demand per vCPU, and its cache lines from the median traffic per core. With medians, an
 outlier cannot skew the estimate as long as most hosts report sound values. If a host does not
 report a utilisation, the upper quartile of the request's hosts that report it is assumed
-(:mod:`nova_numa_pmc.core.missing`), unless only few do.
+(:mod:`nova_numa_pmc.core.missing`), unless only few do, or one that cannot be true.
 """
 
 from __future__ import annotations
@@ -33,8 +33,13 @@ if TYPE_CHECKING:
 
     _Place = tuple[HostColumns, Outcome]
 
-#: A utilisation is assumed for other hosts only if at least this share of the hosts reports it.
-_REPORTED_MIN_RATIO = 1 / 8
+#: A utilisation is assumed for other hosts only if at least this share of all hosts of the request
+#: reports it.
+REPORTED_MIN_RATIO = 1 / 8
+#: A host with a node whose memory or link serves more than this multiple of its maximum does not
+#: count as reporting that part. Nothing serves more than its maximum, but a maximum that was
+#: measured while guests used half of it is half as high as the true one.
+SERVED_MAX_RATIO = 2.0
 _NO_HISTORY = 0, 0.0
 #: Whether an assumed host counts as reporting CPU (from Nova's counts), bandwidth and link.
 _ASSUMED_HOST_REPORTS = True, False, False
@@ -62,7 +67,7 @@ def compare(
     ]
     known_parts = [place and _parts_known(place[0]) for place in known_places]
     if len(set(known_parts)) > 1:
-        quartiles = _quartiles(known_parts, losses)
+        quartiles = _quartiles(places, known_parts, losses)
         for position, (place, host_parts) in enumerate(zip(places, known_parts)):
             assumed = [
                 0.0 if is_known else quartile
@@ -182,22 +187,43 @@ def _any_known(column: Sequence[float | None] | None) -> bool:
     return column is not None and column.count(None) < len(column)
 
 
+def _parts_reported(
+    host: HostColumns, host_parts: tuple[bool, bool, bool]
+) -> tuple[bool, bool, bool]:
+    """Return which of the known parts a host reports with figures that can be true.
+
+    CPU demand has been checked before the host was estimated.
+    """
+    bandwidths, maxima = host.bandwidth_bytes_per_sec or (), host.bandwidth_max_bytes_per_sec or ()
+    cpu_known, bandwidth_known, link_known = host_parts
+    return (
+        cpu_known,
+        bandwidth_known
+        and all(
+            bandwidth <= SERVED_MAX_RATIO * maximum
+            for bandwidth, maximum in zip(bandwidths, maxima)
+            if bandwidth is not None and maximum
+        ),
+        link_known and max(filter(None, host.link_ratio or ()), default=0.0) <= SERVED_MAX_RATIO,
+    )
+
+
 def _quartiles(
-    known_parts: Sequence[tuple[bool, bool, bool] | None], losses: Sequence[AddedLoss]
+    places: Sequence[_Place | None],
+    known_parts: Sequence[tuple[bool, bool, bool] | None],
+    losses: Sequence[AddedLoss],
 ) -> list[float]:
     """Return each utilisation's upper quartile over hosts that report it; 0.0 if too few do."""
     values: tuple[list[float], ...] = ([], [], [])
-    hosts = 0
-    for host_parts, loss in zip(known_parts, losses):
-        if host_parts is None:
+    for place, host_parts, loss in zip(places, known_parts, losses):
+        if place is None or host_parts is None:
             continue
-        hosts += 1
-        for part, is_known in enumerate(host_parts):
-            if is_known:
+        for part, is_reported in enumerate(_parts_reported(place[0], host_parts)):
+            if is_reported:
                 values[part].append(loss[part])
     return [
         missing.upper_quartile(utilisations)
-        if utilisations and len(utilisations) >= _REPORTED_MIN_RATIO * hosts
+        if utilisations and len(utilisations) >= REPORTED_MIN_RATIO * len(losses)
         else 0.0
         for utilisations in values
     ]

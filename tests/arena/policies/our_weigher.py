@@ -8,7 +8,7 @@ import numpy as np
 
 from nova_numa_pmc.core import missing, pressure
 from nova_numa_pmc.core.scheduling import added_loss
-from nova_numa_pmc.scheduler import assumed_host, saved_hosts
+from nova_numa_pmc.scheduler import assumed_host, comparison, saved_hosts
 from tests.arena import losses as losses_model, parameters as p
 from tests.arena.hosts import some
 from tests.arena.policies import nova_weights, places
@@ -104,7 +104,10 @@ def losses(view, asked):
             losses.rate[hosts], view.known_guests[at], view.known_sum[at], asked
         )
         found[at], used = losses.with_guest(hosts, cores, lines, asked)
-        bandwidth_ratio = missing.upper_quartile(used.tolist())
+        bounds = comparison.SERVED_MAX_RATIO * some(losses.hosts.bandwidth, hosts)
+        reported = used[(some(losses.traffic, hosts) <= bounds).all(1)].tolist()
+        if reported and len(reported) >= comparison.REPORTED_MIN_RATIO * len(view.at):
+            bandwidth_ratio = missing.upper_quartile(reported)
     others = np.flatnonzero(~known)
     if len(others):
         found[others] = _on_assumed(view.only(others), cores, lines, asked, bandwidth_ratio)

@@ -236,6 +236,10 @@ class OursTest(unittest.TestCase):
             ('none blind', {'taken_s': np.full(3, 990.0)}),
             ('absurd', {'demand': np.array([[1000.0, 2000.0], [20.0, 12.0], [0.0, 0.0]])}),
             ('bandwidth', {'traffic': np.array([[99e9, 99e9], [20e9, 30e9], [0.0, 0.0]])}),
+            (
+                'more bandwidth than there is',
+                {'traffic': np.array([[1e9, 2e9], [3e11, 0.0], [0, 0]])},
+            ),
             ('equal', {'demand': np.full((3, 2), 3.0), 'traffic': np.full((3, 2), 1e9)}),
         ):
             for asked in (ASKED, DEDICATED):

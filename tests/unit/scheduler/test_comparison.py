@@ -253,6 +253,30 @@ class ComparingTest(unittest.TestCase):
             _, added = compared(*hosts)
             self.assertEqual(expected, added[:at] + added[at + 1 :])
 
+    def test_one_busy_host_of_few_known_ones_does_not_decide_for_all_unknown_ones(self):
+        calm = [nova_host(node(0, 0.3, 0.1), node(1, 0.3, 0.1)) for _ in range(2)]
+        unknown_hosts = [unknown_host() for _ in range(97)]
+        _, expected = compared(*unknown_hosts, *calm)
+        for ratio in (0.97, 9.0):
+            with self.subTest(ratio):
+                busy = nova_host(node(0, 0.3, ratio), node(1, 0.3, ratio))
+                _, added = compared(*unknown_hosts, *calm, busy)
+                self.assertEqual(expected[:97], added[:97])
+
+    def test_a_host_that_serves_more_than_it_can_decides_for_no_other(self):
+        for part in ('bandwidth', 'link'):
+            with self.subTest(part):
+                # Each of these guests is on both nodes, and its lines cross the link.
+                *calm, odd = (
+                    nova_host(*(node(at, 0.3, **{part: ratio}) for at in range(2)))
+                    for ratio in (0.1, 0.1, 2.1)
+                )
+                unknown_hosts = [unknown_host() for _ in range(5)]
+                _, expected = compared(*unknown_hosts, *calm, vcpus=12)
+                _, added = compared(*unknown_hosts, *calm, odd, vcpus=12)
+                self.assertEqual(expected[:5], added[:5])
+                self.assertGreater(getattr(added[-1], part + '_ratio'), 2.0)
+
     def test_an_unknown_host_is_not_preferred_by_a_pinned_guest_where_memory_is_busy(self):
         # It uses no shared core, so only what is assumed of memory matters.
         pinned = {'hw:cpu_policy': 'dedicated'}
