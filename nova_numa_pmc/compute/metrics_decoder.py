@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 _UUIDS_START = len(UUIDS)
 _INTERVAL_MAX_S = 86400
+#: Mean demand above this is implausible [cores per vCPU]: a vCPU wants at most one core, and the
+#: other threads of its guest hardly more than that again.
+HISTORY_MAX_CORES_PER_VCPU = 2.0
 _INT_ONLY = {int}
 
 
@@ -115,11 +118,17 @@ class HostMetrics:
 
     @property
     def history(self) -> tuple[int, float] | None:
-        """Return (number of guests, sum of their cores per vCPU); None: unknown."""
+        """Return (number of guests, sum of their cores per vCPU).
+
+        :returns: None if they are unknown or implausible
+        """
         packed = self._current.get('pmc.k')
         if type(packed) is not int or not 0 < packed <= METRIC_VALUE_MAX:
             return None
-        return packed & (1 << GUESTS_BITS) - 1, (packed >> GUESTS_BITS) / 100
+        guests, cores_per_vcpu_sum = packed & (1 << GUESTS_BITS) - 1, (packed >> GUESTS_BITS) / 100
+        if cores_per_vcpu_sum > HISTORY_MAX_CORES_PER_VCPU * guests:
+            return None
+        return guests, cores_per_vcpu_sum
 
     @property
     def pinned_cpus(self) -> int:

@@ -40,6 +40,9 @@ REPORTED_MIN_RATIO = 1 / 8
 #: count as reporting that part. Nothing serves more than its maximum, but a maximum that was
 #: measured while guests used half of it is half as high as the true one.
 SERVED_MAX_RATIO = 2.0
+#: Lines per core-second above this are implausible: 64 GB/s. At 80 ns for each line, a core would
+#: wait for 80 lines at a time; the second-level cache of Intel's Golden Cove waits for 48.
+LINES_PER_CORE_SEC_MAX = 1e9
 _NO_HISTORY = 0, 0.0
 #: Whether an assumed host counts as reporting CPU (from Nova's counts), bandwidth and link.
 _ASSUMED_HOST_REPORTS = True, False, False
@@ -103,12 +106,13 @@ def _expected_lines(guest: ExpectedGuest, known_places: Sequence[_Place | None])
     """Return the cache lines that the guest is expected to transfer per core-second.
 
     Hosts without traffic do not count: their guests have not begun to work, which says nothing
-    about other guests.
+    about other guests. Nor do hosts with more traffic than their cores can cause.
     """
+    bytes_max = LINES_PER_CORE_SEC_MAX * LINE_BYTES
     rates = [
         place[0].bytes_per_core_sec
         for place in known_places
-        if place and place[0].bytes_per_core_sec
+        if place and place[0].bytes_per_core_sec and place[0].bytes_per_core_sec <= bytes_max
     ]
     return guest.intensity * (median_low(rates) / LINE_BYTES if rates else LINES_PER_CORE_SEC)
 

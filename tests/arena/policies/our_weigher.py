@@ -220,7 +220,8 @@ def _added_queueing(used):
 
 def estimate(rates, guests, sums, asked):
     """Return the guest's expected demand and its lines, as medians over all hosts."""
-    rates = rates[rates > 0]
+    rate_max = comparison.LINES_PER_CORE_SEC_MAX * losses_model.LINE_BYTES
+    rates = rates[(rates > 0) & (rates <= rate_max)]
     lines = added_loss.LINES_PER_CORE_SEC
     if len(rates):
         lines = _median(rates) / losses_model.LINE_BYTES

@@ -240,6 +240,14 @@ class OursTest(unittest.TestCase):
                 'more bandwidth than there is',
                 {'traffic': np.array([[1e9, 2e9], [3e11, 0.0], [0, 0]])},
             ),
+            (
+                'more traffic than its cores can cause',
+                {
+                    'bandwidth': np.full((3, 2), 1e13),
+                    'traffic': np.array([[1e11, 2e11], [2e12, 3e12], [0.0, 0.0]]),
+                },
+            ),
+            ('few known', {'half_full': 10, 'taken_s': np.array([990.0, -np.inf, -np.inf])}),
             ('equal', {'demand': np.full((3, 2), 3.0), 'traffic': np.full((3, 2), 1e9)}),
         ):
             for asked in (ASKED, DEDICATED):

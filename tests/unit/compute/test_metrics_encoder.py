@@ -107,6 +107,15 @@ class RoundTripTest(unittest.TestCase):
             values[-2]['numa_membw_values']['pmc.k'] = odd
             self.assertIsNone(metrics_decoder.decode(values).history)
 
+    def test_demand_that_no_vcpus_can_want_is_decoded_as_unknown(self):
+        for cores_per_vcpu_sum, expected in ((8.0, (4, 8.0)), (8.01, None), (1e9, None)):
+            with self.subTest(cores_per_vcpu_sum):
+                history = model.DemandHistory(4, cores_per_vcpu_sum)
+                decoded = metrics_decoder.decode(
+                    metric_list(self.published._replace(history=history))
+                )
+                self.assertEqual(expected, decoded.history)
+
     def test_links_are_decoded_as_encoded(self):
         for links in ((0.25, None), (None, 0.25), (0.5, 1.5)):
             linked = build_publication(

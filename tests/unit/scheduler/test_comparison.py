@@ -170,12 +170,12 @@ class ComparingTest(unittest.TestCase):
             self.assertEqual(1, len(set(added)))
 
     def test_a_guest_that_spans_is_compared_likewise(self):
-        hosts = [nova_host(node(0, cpu, 0.5), node(1, cpu, 0.5)) for cpu in (0.05, 0.25, 1.0)]
+        hosts = [nova_host(node(0, cpu, 0.5), node(1, cpu, 0.5)) for cpu in (0.1, 0.25, 1.0)]
         own, added = compared(*hosts, vcpus=12)
         self.assertEqual(['span'] * 3, [one.outcome.code for one in own])
         # 6 cores at 20 GB/s each, half of them on each node.
         self.assertEqual([1.1] * 3, [round(one.bandwidth_ratio, 6) for one in added])
-        self.assertEqual([0.35, 0.55, 1.3], [round(one.cpu_ratio, 6) for one in added])
+        self.assertEqual([0.4, 0.55, 1.3], [round(one.cpu_ratio, 6) for one in added])
 
     def test_a_guest_rather_fits_on_one_node_than_spans_two(self):
         roomy, full = (
@@ -223,6 +223,25 @@ class ComparingTest(unittest.TestCase):
         )
         self.assertAlmostEqual(unmeasured.loss_ratio, among_idle.loss_ratio, delta=0.01)
         self.assertGreater(measured.loss_ratio, 2 * among_idle.loss_ratio)
+
+    def test_a_host_of_impossible_traffic_shows_nothing_of_a_guests_lines(self):
+        spread = unknown_host(free_ram_mb=1024)
+        (_, (expected, *_)), (_, (plausible, *_)), (_, (added_loss, *_)) = (
+            compared(
+                spread, nova_host(*(node(at, 0.3, rate=rate, maximum=10000) for at in range(2)))
+            )
+            for rate in (0, 63, 65)
+        )
+        self.assertGreater(plausible.loss_ratio, 2 * expected.loss_ratio)
+        self.assertAlmostEqual(expected.loss_ratio, added_loss.loss_ratio, delta=0.01)
+
+    def test_the_only_known_host_does_not_make_up_what_a_guest_wants(self):
+        histories = (None, model.DemandHistory(1, 1e9))
+        (_, expected), (_, added) = (
+            compared(unknown_host(), nova_host(node(0, 0.3), node(1, 0.3), history=history))
+            for history in histories
+        )
+        self.assertEqual(expected, added)
 
     def test_an_unknown_host_counts_by_novas_counts_as_neither_the_best_nor_the_worst(self):
         # A core corresponds to 2 GB/s on both.
