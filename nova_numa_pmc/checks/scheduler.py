@@ -115,7 +115,7 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
             'set it above 0; 500 is the default',
             file,
         )
-    elif multiplier * (_SATURATED_PENALTY - floor) <= stock:
+    elif not multiplier * (_SATURATED_PENALTY - floor) > stock:  # NaN as well
         yield Finding(
             'weigher-weak',
             finding.WARNING,

@@ -41,10 +41,12 @@ def penalty(
     floor, jitter = options
     if loss.cpu_ratio == math.inf:
         return 1.0
-    excess = min(1.0, loss.loss_ratio) - floor  # NaN counts as 1.0
-    if excess < 0.0:
+    # oslo.config accepts NaN as an option, and one NaN among the penalties would spoil the weights
+    # of all hosts. A loss of NaN counts as 1.0 and a floor of NaN as above any loss.
+    excess = min(1.0, loss.loss_ratio) - floor
+    if not excess >= 0.0:
         return 0.0
-    if not jitter:
+    if not 0.0 < jitter <= 1.0:
         return excess
     return excess * (1.0 - jitter) + jitter * random_part(instance_uuid, host)
 

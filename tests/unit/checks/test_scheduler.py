@@ -54,6 +54,7 @@ class SchedulerTest(RootCase):
             ('20\npenalty_floor = 0.4', ['weigher-weak']),
             ('500\npenalty_floor = 0.4', []),
             ('500\npenalty_floor = 0.5', ['weigher-weak']),
+            ('500\npenalty_floor = nan', ['weigher-weak']),
             ('11' + PACKING, ['floor-not-for-packing']),
             ('500\npenalty_floor = 0.39' + PACKING, ['floor-not-for-packing']),
             ('500\npenalty_floor = 0.4' + PACKING, []),

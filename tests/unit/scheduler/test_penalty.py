@@ -34,6 +34,17 @@ class PenaltyTest(unittest.TestCase):
             with self.subTest(ratio):
                 self.assertAlmostEqual(expected, penalty(ratio))
 
+    def test_a_penalty_is_a_number_even_if_an_option_is_none(self):
+        for floor, jitter, expected in (
+            (math.nan, 0.0, 0.0),
+            (math.nan, 0.02, 0.0),
+            (0.1, math.nan, 0.3),
+            (math.nan, math.nan, 0.0),
+        ):
+            with self.subTest(floor=floor, jitter=jitter):
+                options = subject.PenaltyOptions(floor, jitter)
+                self.assertAlmostEqual(expected, penalty(0.4, options))
+
     def test_of_a_loss_only_what_is_above_the_floor_counts(self):
         options = subject.PenaltyOptions(0.05, 0.0)
         for ratio, expected in ((0.0, 0.0), (0.0499, 0.0), (0.05, 0.0), (0.3, 0.25), (1.0, 0.95)):
