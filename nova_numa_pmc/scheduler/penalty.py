@@ -32,11 +32,11 @@ class PenaltyOptions(Record):
 
 
 def penalty(
-    loss: AddedLoss, options: PenaltyOptions, host: str, instance_uuid: str | None = None
+    loss: AddedLoss, options: PenaltyOptions, nodename: str, instance_uuid: str | None = None
 ) -> float:
     """Return the penalty of a host, from 0 to 1.
 
-    :param host, instance_uuid: names that determine the jitter
+    :param nodename, instance_uuid: names that determine the jitter
     """
     floor, jitter = options
     if loss.cpu_ratio == math.inf:
@@ -48,7 +48,7 @@ def penalty(
         return 0.0
     if not 0.0 < jitter <= 1.0:
         return excess
-    return excess * (1.0 - jitter) + jitter * random_part(instance_uuid, host)
+    return excess * (1.0 - jitter) + jitter * random_part(instance_uuid, nodename)
 
 
 def valid_multiplier(multiplier: float) -> float:
@@ -56,11 +56,13 @@ def valid_multiplier(multiplier: float) -> float:
     return multiplier if 0.0 < multiplier < math.inf else 0.0
 
 
-def random_part(instance_uuid: str | None, host: str) -> float:
-    """Return a random number from 0 to 1 that is always the same for an instance and a host.
+def random_part(instance_uuid: str | None, nodename: str) -> float:
+    """Return a random number from 0 to 1 that is always the same for an instance and a node.
 
     Concurrent requests see the same figures for the same hosts. If all of them ordered the hosts
     in the same way, the first host would get all guests before any of them is counted.
+
+    :param nodename: the name of the host's compute node (Nova's hypervisor_hostname)
     """
-    key = ('%s/%s' % (instance_uuid, host)).encode(errors='replace')
+    key = ('%s/%s' % (instance_uuid, nodename)).encode(errors='replace')
     return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), 'big') / 0xFFFFFFFF

@@ -101,7 +101,7 @@ def _penalties(
         penalty.penalty(
             loss,
             _with_own_floor(options, host_state) if host_state.aggregates else options,
-            host_state.host,
+            host_state.nodename,  # all nodes of an ironic nova-compute have the same host
             guest_request.instance_uuid,
         )
         for host_state, loss in zip(host_states, losses)

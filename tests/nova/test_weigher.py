@@ -316,6 +316,16 @@ class JitterTest(SchedulerTest):
         self.assertEqual(10, len(counts))
         self.assertLessEqual(max(counts.values()), 40)
 
+    def test_the_nodes_of_one_nova_compute_are_varied_singly(self):
+        nodes = [unknown(f'node{at}') for at in range(10)]
+        for node in nodes:
+            node.host = 'ironic'
+        self.flags(penalty_jitter=DEFAULTS['penalty_jitter'], group='numa_pmc')
+        weighed_hosts = weights.HostWeightHandler().get_weighed_objects(
+            [self.weigher], nodes, self.spec
+        )
+        self.assertEqual(10, len({one.weight for one in weighed_hosts}))
+
     def test_guests_of_soft_server_groups_are_weighed_without_jitter(self):
         hosts = [host_state(f'host{at}', 0.2, 0.2) for at in range(10)]
         self.spec.instance_group = objects.InstanceGroup(policy='soft-anti-affinity')
