@@ -39,6 +39,9 @@ _PACKING_FLOOR = 0.4
 #: Lowest penalty, without a floor, of a host whose cores are all wanted: half of the demand that a
 #: guest adds there waits.
 _SATURATED_PENALTY = 0.5
+#: Lowest ``pci_weight_multiplier`` with which Nova keeps plain guests off hosts with PCI devices,
+#: relative to our multiplier: it outweighs the jitter and eight percent of loss.
+_PCI_MIN_RATIO = 0.1
 #: {option that is no longer read: reason}.
 _FORMER_OPTIONS = {
     'unknown_weight': 'a host whose pressure is unknown is weighed by the vCPUs that Nova has '
@@ -77,6 +80,7 @@ def check_weigher(conf: NovaConf) -> Iterator[Finding]:
     if WEIGHER in classes:
         yield from _check_mode(conf)
         yield from _check_penalty(conf)
+        yield from _check_pci_weight(conf)
         yield from _check_former_options(conf)
 
 
@@ -136,6 +140,26 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
             'wants' % floor,
             '[numa_pmc] penalty_floor = %g' % _PACKING_FLOOR,
             conf.file_of('penalty_floor', 'numa_pmc'),
+        )
+
+
+def _check_pci_weight(conf: NovaConf) -> Iterator[Finding]:
+    """Check that Nova still keeps hosts with PCI devices free for guests that need these."""
+    if not conf.get('device_spec', 'pci') and not conf.get('alias', 'pci'):
+        return
+    pci_multiplier = conf.get('pci_weight_multiplier', _GROUP)
+    multiplier = conf.get('weight_multiplier', 'numa_pmc')
+    recommended = _PCI_MIN_RATIO * multiplier
+    if conf.get('mode', 'numa_pmc') != scheduler_conf.OFF and pci_multiplier < recommended:
+        yield Finding(
+            'pci-weight-low',
+            finding.NOTE,
+            'pci_weight_multiplier = %g: guests that need no PCI device get hosts that have some '
+            'as soon as the penalty of the other hosts is higher by %g percent of loss'
+            % (pci_multiplier, 100 * pci_multiplier / multiplier),
+            '[filter_scheduler] pci_weight_multiplier = %g, or what a free device is worth'
+            % recommended,
+            conf.file_of('pci_weight_multiplier', _GROUP),
         )
 
 
