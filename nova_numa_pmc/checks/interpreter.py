@@ -12,6 +12,7 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc import json_values
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.record import Record
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.processes import Process
 
 _SHEBANG_MAX_BYTES = 4096
+_LIST_MAX, _TEXT_MAX = 1000, 4096
 
 # The script finds packages without importing them: importing Nova runs its code and takes seconds.
 _SCRIPT = """
@@ -111,21 +113,34 @@ def query(
             env={'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C'},
             **identity,
         )
-        report = json.loads(process.stdout)
-        return InterpreterModules(
-            python,
-            tuple(report['nova']),
-            tuple(report['monitors']),
-            report['shim'],
-            report['package'],
-            tuple((name, target) for name, target in report['points']),
-        )
+        return _parse(python, process.stdout)
     except subprocess.TimeoutExpired:
         return InterpreterModules(python, problem='no answer within %d s' % timeout_s)
     except (OSError, subprocess.SubprocessError) as error:
         return InterpreterModules(python, problem=str(error))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, RecursionError):
         last_line = process.stderr.decode('utf-8', 'replace').strip().splitlines()[-1:]
         return InterpreterModules(
             python, problem='\n'.join(last_line) or 'exit status %d' % process.returncode
         )
+
+
+def _parse(python: str, report: bytes) -> InterpreterModules:
+    """Return what an interpreter has printed.
+
+    :raises ValueError, RecursionError: it is not what :data:`_SCRIPT` prints
+    """
+    members = json_values.Members(json.loads(report))
+    nova, monitors = (
+        tuple(json_values.text(path, _TEXT_MAX) for path in members.sequence(name, _LIST_MAX))
+        for name in ('nova', 'monitors')
+    )
+    shim, package = (
+        None if members.get(name) is None else members.text(name, _TEXT_MAX)
+        for name in ('shim', 'package')
+    )
+    points = []
+    for point in members.sequence('points', _LIST_MAX):
+        name, target = json_values.sequence(point, 2, 2)
+        points.append((json_values.text(name, _TEXT_MAX), json_values.text(target, _TEXT_MAX)))
+    return InterpreterModules(python, nova, monitors, shim, package, tuple(points))

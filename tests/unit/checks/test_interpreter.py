@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python that runs nova-compute is found, and asked whether it can load the monitor."""
 
+import json
 import os
 import sys
 import tempfile
@@ -103,11 +104,31 @@ class InterpreterTest(RootCase):
             (answer.problem, answer.nova, answer.monitors, answer.shim, answer.package),
         )
 
+    def test_an_interpreter_that_answers_with_other_types_is_a_problem(self):
+        sound = {'nova': ['/n'], 'monitors': ['/n/m'], 'shim': '/s', 'package': '/p', 'points': []}
+        for member, value, expected in (
+            ('shim', None, ''),
+            ('points', [list(POINT)], ''),
+            ('nova', [1], 'exit status 0'),
+            ('nova', '/n', 'exit status 0'),
+            ('monitors', [None], 'exit status 0'),
+            ('shim', 1, 'exit status 0'),
+            ('package', ['/p'], 'exit status 0'),
+            ('points', [['numa_pmc', 1]], 'exit status 0'),
+            ('points', [['numa_pmc']], 'exit status 0'),
+            ('points', ['ab'], 'exit status 0'),
+        ):
+            with self.subTest(member=member, value=value):
+                answer = json.dumps({**sound, member: value})
+                python = self.fake_python("echo '%s'\n" % answer)
+                self.assertEqual(expected, interpreter.query(python).problem)
+
     def test_an_interpreter_that_does_not_answer_is_a_problem(self):
         for lines, expected in (
             ('echo nonsense', 'exit status 0'),
             ('echo {}', 'exit status 0'),
             ('echo "[1]"', 'exit status 0'),
+            ('head -c 100000 /dev/zero | tr "\\0" "["', 'exit status 0'),
             ('echo why >&2; exit 4', 'why'),
             ('exec sleep 60', 'no answer within 0 s'),
         ):
