@@ -14,6 +14,7 @@ changed are therefore sent again exactly as before.
 from __future__ import annotations
 
 import datetime
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -103,7 +104,8 @@ class Monitor(virt_driver.Monitor):
                 )
             numa_metrics = self._metrics(published, realtime_s)
         except StateError as error:
-            return self._leave_out('unreadable', '%s', error)
+            # Numbers in the message may change with each publication of the agent.
+            return self._leave_out(re.sub(r'\d+', '', str(error)), '%s', error)
         except cfg.ConfigFileValueError as error:
             return self._leave_out('options', '[numa_pmc] %s', error)
         except Exception as error:  # a fault of ours must not cost the host its audit
@@ -157,7 +159,10 @@ class Monitor(virt_driver.Monitor):
     def _leave_out(
         self, problem: str, message: str, *values: object
     ) -> list[objects.MonitorMetric]:
-        """Log a warning when a problem begins, and return no metrics."""
+        """Log a warning when a problem begins, and return no metrics.
+
+        :param problem: identifies the problem; as long as it stays the same, nothing is logged
+        """
         self._sent = None
         if problem != self._problem:
             self._problem = problem

@@ -248,6 +248,18 @@ class MonitorTest(base.NovaTest):
         self._run_periodics()
         self.assertEqual(2, self.warnings())
 
+    def test_another_reason_why_a_publication_is_unreadable_causes_another_warning(self):
+        path = os.path.join(self.state_dir('one'), publication.FILE)
+        with open(path, encoding='utf-8') as file:
+            good = json.load(file)
+        os.unlink(path)
+        self._run_periodics()
+        for interval_s, expected in ((-1.5, 2), (-2.75, 2), ('soon', 3), ('soon', 3)):
+            with open(path, 'w', encoding='utf-8') as file:
+                json.dump({**good, 'interval_s': interval_s}, file)
+            self._run_periodics()
+            self.assertEqual(expected, self.warnings())
+
     def test_reading_blocks_nothing_and_looks_up_no_compute_node(self):
         tracker = self.computes['one'].manager.rt
         with context.target_cell(
