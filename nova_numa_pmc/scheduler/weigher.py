@@ -166,9 +166,12 @@ def _mode(host_state: HostState, default: str) -> str:
     return next((mode for mode in modes if mode in host_modes), default)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=100)
 def _warn_of_mode(value: str) -> None:
-    """Log an unknown mode once; it is the same for all hosts of an aggregate and all requests."""
+    """Log an unknown mode once; it is the same for all hosts of an aggregate and all requests.
+
+    Only this many modes are remembered, because any text may be set on an aggregate.
+    """
     LOG.warning(
         'numa_pmc_mode of a host aggregate is %.40r: not on, shadow or off; ignored', value
     )

@@ -413,6 +413,13 @@ class ModeTest(SchedulerTest):
         self.assertIn("'of'", record.getMessage())
         self.assert_near([share(0.5, 0.5)] * 2, [penalties[name] for name in 'ab'])
 
+    def test_unknown_modes_of_aggregates_take_limited_memory(self):
+        aggregates = [{'numa_pmc_mode': f'unknown{at}'} for at in range(200)]
+        with self.assertLogs(weigher.LOG.logger, 'WARNING') as log:
+            self.weigh(host_state('a', 0.5, 0.5), host_state('b', 0.5, 0.5, aggregates=aggregates))
+        self.assertEqual(200, len(log.records))
+        self.assertLess(weigher._warn_of_mode.cache_info().currsize, 200)
+
     def test_shadow_mode_changes_no_weight_and_logs_the_decision(self):
         on, _ = self.weighed()
         self.flags(mode='shadow', group='numa_pmc')
