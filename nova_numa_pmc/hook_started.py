@@ -66,10 +66,7 @@ def hold(call: HookCall, xml: bytes) -> None:
     except NumaPmcError as error:
         _undo_early(groups, early_cpus, guest)
         if not isinstance(error, StateError):  # after which nothing can be recorded
-            # A pinned guest is not ours to place, and one that has ended needs no place.
-            missed = not isinstance(error, (PinnedByOthers, GuestGone))
-            promise = promises.as_floating(decision.promise)._replace(missed=missed)
-            promises.replace_running(promise, call.options, call.root, call.lock_timeout_s())
+            _record_floating(call, decision.promise, error)
         raise
     call.log_decision(
         decision,
@@ -132,6 +129,13 @@ def _undo_unrecorded(guest: model.Guest, root: str) -> None:
             _undo_early(groups, _unrecorded_cpus(groups, guest), guest)
     except NumaPmcError:
         pass
+
+
+def _record_floating(call: HookCall, promise: model.Promise, error: NumaPmcError) -> None:
+    """Record that a guest could not be held; the agent places it later, if it is ours to place."""
+    missed = not isinstance(error, (PinnedByOthers, GuestGone))
+    floating_promise = promises.as_floating(promise)._replace(missed=missed)
+    promises.replace_running(floating_promise, call.options, call.root, call.lock_timeout_s())
 
 
 def _record_left_alone(call: HookCall, decision: promises.Decision, logged: bool) -> None:
