@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nova_numa_pmc import extra_specs
 from nova_numa_pmc.compute import metrics_decoder
-from nova_numa_pmc.compute.metrics_encoder import count_pinned_cpus
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu
 from nova_numa_pmc.core.placement import reasons
 from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX
@@ -24,6 +23,7 @@ from nova_numa_pmc.core.scheduling.outcome import (
 )
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.record import Record
+from nova_numa_pmc.scheduler.arrivals import arrived_amounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -99,6 +99,10 @@ class HostStateLike(Protocol):
     @property
     def stats(self) -> Mapping[str, Any]:
         """Return Nova's counts of its instances by state."""
+
+    @property
+    def num_instances(self) -> int:
+        """Return the number of its instances, with those that the same request has put there."""
 
     @property
     def numa_topology(self) -> Any:
@@ -200,7 +204,7 @@ def _estimate_cached(
     vcpus: float = 0
     memory_mb: float = 0
     if options.charge_new_guests:
-        vcpus, memory_mb = _arrivals(decoded, host_state)
+        vcpus, memory_mb = arrived_amounts(decoded, host_state)
     key = (vcpus, memory_mb, _present_size(host_state, guest_request.instance_uuid, guest), guest)
     host_estimate = cached.estimate
     if host_estimate is None or cached.key != key:
@@ -217,57 +221,6 @@ def age_s(host_state: HostStateLike, realtime_s: float) -> float | None:
         if cached is not None and cached.decoded is not None
         else None
     )
-
-
-def _arrivals(
-    decoded: metrics_decoder.HostMetrics, host_state: HostStateLike
-) -> tuple[float, float]:
-    """Return the vCPUs and MiB of the guests that have arrived since the metrics were sent.
-
-    Nova's counts have grown by the arrivals minus the departures. Departed guests are still part
-    of the measurement, so they are added back, each with the mean size of the counted guests. CPUs
-    that are dedicated to a guest do not count, because they are not among the shared ones.
-
-    :returns: 0 or negative amounts if none have arrived
-    """
-    vcpus = host_state.vcpus_used - decoded.vcpus_used
-    # Nova's own sum: HostState has no memory_mb_used (nova/scheduler/host_manager.py).
-    memory_mb_used = host_state.total_usable_ram_mb - host_state.free_ram_mb
-    memory_mb = memory_mb_used - decoded.memory_mb_used
-    if decoded.sent_s is None:  # metrics of an older release
-        return vcpus, memory_mb
-    departed_share = 0.0  # of the counted guests
-    saved_at = host_state.updated
-    if saved_at is not None and saved_at.timestamp() > decoded.sent_s:
-        departed, counted = decoded.count_departed(host_state.instances)
-        departed_share = max(0, departed - _count_unlisted(host_state)) / max(1, counted)
-    if vcpus <= 0 and not departed_share:
-        return vcpus, memory_mb
-    reserved_cpus, reserved_mb = decoded.reserved
-    shared_vcpus = decoded.vcpus_used - reserved_cpus
-    if host_state.numa_topology is not None:
-        vcpus -= count_pinned_cpus(host_state.numa_topology) - decoded.pinned_cpus
-        shared_vcpus -= decoded.pinned_cpus
-    return (
-        vcpus + departed_share * max(0, shared_vcpus),
-        memory_mb + departed_share * max(0, decoded.memory_mb_used - reserved_mb),
-    )
-
-
-def _count_unlisted(host_state: HostStateLike) -> int:
-    """Return the number of instances that Nova counts on the host but does not list.
-
-    Instances that are being built or unshelved may be missing from the list, so they are left out.
-    The list is sent by nova-compute or read from the cell's database, whereas the counts belong to
-    the compute node. They differ after a lost message and while an instance leaves. Neither
-    includes what the same request has put on the host.
-    """
-    building = sum(
-        int(host_state.stats.get(key) or 0)
-        for key in ('num_vm_building', 'num_vm_shelved_offloaded')
-    )
-    counted = int(host_state.stats.get('num_instances') or 0)
-    return max(0, counted - building - len(host_state.instances))
 
 
 def _is_plausible(host: HostColumns, host_state: HostStateLike) -> bool:

@@ -68,7 +68,7 @@ class SavedHost:
         self.instances: Mapping[str, Any] = {}
         # Rows do not list the host's instances, so departures are not added back.
         self.updated, self.numa_topology = None, None
-        self.stats = dict[str, Any]()
+        self.stats, self.num_instances = dict[str, Any](), 0
 
     def consume(self, flavor: SavedFlavor) -> None:
         """Count a guest, as Nova's ``consume_from_request()`` does for each instance."""

@@ -13,6 +13,7 @@ from hypothesis import given, strategies
 from nova_numa_pmc import model
 from nova_numa_pmc.compute import metrics_decoder, metrics_encoder
 from nova_numa_pmc.scheduler import (
+    arrivals,
     comparison,
     host_estimate as subject,
     penalty,
@@ -224,6 +225,7 @@ class NovaHost:
                 'num_instances': str(len(self.size)),
                 'num_vm_building': str(len(self.building)),
             },
+            num_instances=len(self.size),
             numa_topology=types.SimpleNamespace(cells=[cell]),
         )
 
@@ -271,9 +273,9 @@ class ArrivalTest(unittest.TestCase):
         if nova_host.counted <= set(nova_host.size):
             self.assertAlmostEqual(nova_host.uncounted, charged)
 
-    def filled(self, is_told=False, guests=4):
+    def filled(self, is_told=False, guests=4, sizes=(4,)):
         nova_host = NovaHost(is_told)
-        first = [nova_host.arrive() for _ in range(guests)]
+        first = [nova_host.arrive(size) for size in sizes for _ in range(guests)]
         nova_host.building.clear()
         nova_host.audit()
         return nova_host, first
@@ -291,9 +293,43 @@ class ArrivalTest(unittest.TestCase):
         nova_host, first = self.filled()
         for uuid in first:
             nova_host.leave(uuid)
+        nova_host.arrive()
         host_state = nova_host.host_state()
         decoded = metrics_decoder.decode(host_state.metrics)
-        self.assertEqual((0, 0), subject._arrivals(decoded, host_state))
+        self.assertEqual((4, 4096), arrivals.arrived_amounts(decoded, host_state))
+
+    def test_guests_smaller_than_the_mean_do_not_look_like_arrivals_when_they_leave(self):
+        for is_told in (True, False):
+            nova_host, first = self.filled(is_told, sizes=(16, 1))
+            calm = ask(nova_host.host_state())
+            for uuid in first[4:]:
+                nova_host.leave(uuid)
+            estimate = ask(nova_host.host_state())
+            self.assertEqual((0, calm.outcome), (estimate.arrived_vcpus, estimate.outcome))
+
+    def test_smaller_guests_that_leave_hide_no_arrival(self):
+        for is_building, is_listed in ((True, False), (False, True), (False, False)):
+            nova_host, first = self.filled(is_told=True, sizes=(16, 4))
+            for uuid in first[6:]:
+                nova_host.leave(uuid)
+            newcomer = nova_host.arrive(2)
+            if not is_building:
+                nova_host.building.clear()
+            host_state = nova_host.host_state()
+            if not is_listed:
+                host_state.instances.pop(newcomer, None)
+            self.assertGreaterEqual(ask(host_state).arrived_vcpus, 2)
+
+    def test_smaller_guests_that_leave_hide_nothing_that_nova_does_not_list(self):
+        # One more of the same request, and two that are on their way from another host.
+        for vcpus, instances in ((2, 1), (8, 0)):
+            nova_host, first = self.filled(sizes=(16, 4))
+            for uuid in first[6:]:
+                nova_host.leave(uuid)
+            host_state = nova_host.host_state()
+            host_state.vcpus_used += vcpus
+            host_state.num_instances += instances
+            self.assertGreaterEqual(ask(host_state).arrived_vcpus, vcpus)
 
     def test_what_is_saved_with_the_metrics_is_of_their_time(self):
         nova_host, first = self.filled()
