@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compute what has arrived on a host since its metrics were sent, from Nova's HostState.
+"""Compute what has arrived on a host, or left it, since its metrics were sent.
 
-This module imports nothing from Nova.
+The figures come from Nova's HostState. This module imports nothing from Nova.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ def arrived_amounts(decoded: HostMetrics, host_state: HostStateLike) -> tuple[fl
     :returns: 0 or negative amounts if none have arrived
     """
     vcpus = host_state.vcpus_used - decoded.vcpus_used
-    # Nova's own sum: HostState has no memory_mb_used (nova/scheduler/host_manager.py).
-    memory_mb_used = host_state.total_usable_ram_mb - host_state.free_ram_mb
-    memory_mb = memory_mb_used - decoded.memory_mb_used
+    memory_mb = _memory_growth_mb(decoded, host_state)
     if decoded.sent_s is None:  # metrics of an older release
         return vcpus, memory_mb
     departed_share = 0.0  # of the counted guests
@@ -45,6 +43,21 @@ def arrived_amounts(decoded: HostMetrics, host_state: HostStateLike) -> tuple[fl
         vcpus + departed_share * max(0, shared_vcpus),
         memory_mb + departed_share * max(0, decoded.memory_mb_used - reserved_mb),
     )
+
+
+def freed_memory_mib(decoded: HostMetrics, host_state: HostStateLike, arrived_mib: float) -> float:
+    """Return the memory of the guests that have left since the metrics were sent [MiB].
+
+    :param arrived_mib: what has arrived since; a negative amount counts as 0
+    """
+    return max(0, max(0, arrived_mib) - _memory_growth_mb(decoded, host_state))
+
+
+def _memory_growth_mb(decoded: HostMetrics, host_state: HostStateLike) -> float:
+    """Return by how much Nova's count of used memory has grown since the metrics were sent."""
+    # Nova's own sum: HostState has no memory_mb_used (nova/scheduler/host_manager.py).
+    memory_mb_used = host_state.total_usable_ram_mb - host_state.free_ram_mb
+    return memory_mb_used - decoded.memory_mb_used
 
 
 def _departed_share(decoded: HostMetrics, host_state: HostStateLike, vcpus: float) -> float:

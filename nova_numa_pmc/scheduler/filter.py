@@ -87,7 +87,7 @@ class _RequestFilter:
         estimate = host_estimate.estimate(
             host_state, self.guest_request, self.estimate_options, self.realtime_s
         )
-        why_refused = refusals.why_refused(estimate, self.filter_options)
+        why_refused = refusals.why_refused(estimate, self.guest_request, self.filter_options)
         if why_refused:
             LOG.debug(
                 '(%s, %s) fails: %s: %s',

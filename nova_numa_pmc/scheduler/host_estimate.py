@@ -23,7 +23,7 @@ from nova_numa_pmc.core.scheduling.outcome import (
 )
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.scheduler.arrivals import arrived_amounts
+from nova_numa_pmc.scheduler.arrivals import arrived_amounts, freed_memory_mib
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     #: vCPUs and memory [MiB].
     _Size = tuple[float, int]
     #: What an estimate depends on besides the metrics: vCPUs and MiB of guests that have arrived
-    #: since, the guest's size if it is on the host already, and the guest.
-    _Key = tuple[float, float, _Size | None, ExpectedGuest]
+    #: since, the guest's size if it is on the host already, the guest, and MiB of guests that have
+    #: left.
+    _Key = tuple[float, float, _Size | None, ExpectedGuest, float]
 
 #: Demand above this multiple of the sum of a host's CPUs and its guests' vCPUs is implausible.
 PLAUSIBLE_MAX_RATIO = 2.0
@@ -130,6 +131,8 @@ class HostEstimate(Record):
     :param measured: whether the CPU demand on the host's nodes is measured, not assumed
     :param history: (number of guests, sum of their cores per vCPU), by which the host expects the
         demand of new guests; None if it is unknown
+    :param freed_mib: memory of guests that have left since the metrics were recorded, which
+        ``host`` still includes, on unknown nodes [MiB]
     :param host: the columns on which the outcome is based, and whose positions it has; None if it
         is unknown
     """
@@ -139,6 +142,7 @@ class HostEstimate(Record):
     arrived_vcpus: float = 0
     measured: bool = False
     history: tuple[int, float] | None = None
+    freed_mib: float = 0
     host: HostColumns | None = None
 
 
@@ -205,7 +209,9 @@ def _estimate_cached(
     memory_mb: float = 0
     if options.charge_new_guests:
         vcpus, memory_mb = arrived_amounts(decoded, host_state)
-    key = (vcpus, memory_mb, _present_size(host_state, guest_request.instance_uuid, guest), guest)
+    present_size = _present_size(host_state, guest_request.instance_uuid, guest)
+    freed_mib = freed_memory_mib(decoded, host_state, memory_mb)
+    key = (vcpus, memory_mb, present_size, guest, freed_mib)
     host_estimate = cached.estimate
     if host_estimate is None or cached.key != key:
         host_estimate = cached.estimate = _estimate(decoded, *key)
@@ -287,6 +293,7 @@ def _estimate(
     memory_mb: float,
     present_size: _Size | None,
     guest: ExpectedGuest,
+    freed_mib: float,
 ) -> HostEstimate:
     host, placement_options = decoded.columns, decoded.placement_options
     history, cores_per_vcpu = decoded.history, PRIOR_CORES_PER_VCPU
@@ -308,6 +315,7 @@ def _estimate(
             max(0, vcpus),
             host.demand_cores is not None,
             history,
+            freed_mib,
             host,
         )
     )

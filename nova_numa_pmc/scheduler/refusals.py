@@ -9,13 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.placement import reasons
+from nova_numa_pmc.core.placement import candidates, reasons
+from nova_numa_pmc.core.scheduling import outcome
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from nova_numa_pmc.core.scheduling.host_columns import HostColumns
+    from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest
     from nova_numa_pmc.scheduler.host_estimate import HostEstimate
     from nova_numa_pmc.scheduler.request import GuestRequest
 
@@ -51,17 +54,38 @@ def filter_options(guest_request: GuestRequest, conf: Mapping[str, Any]) -> Filt
     )
 
 
-def why_refused(estimate: HostEstimate, options: FilterOptions) -> str:
+def why_refused(
+    estimate: HostEstimate, guest_request: GuestRequest, options: FilterOptions
+) -> str:
     """Return why a host is refused; empty if it passes.
 
-    A host whose pressure is unknown passes unless ``refuse_unknown`` is set.
+    A host whose pressure is unknown passes unless ``refuse_unknown`` is set. Every host passes for
+    a guest that is not weighed or that Nova pins.
     """
-    if estimate.outcome is None:
+    guest = guest_request.guest
+    if guest is None or guest_request.why_not_weighed or guest_request.why_pinned:
+        return ''
+    host, host_outcome = estimate.host, estimate.outcome
+    if host is None or host_outcome is None:
         return 'its pressure is unknown' if options.refuse_unknown else ''
-    if options.one_node and estimate.outcome.code != reasons.ON_ONE_NODE:
+    if (
+        options.one_node
+        and host_outcome.code != reasons.ON_ONE_NODE
+        and not _may_fit_on_one_node(host, guest, estimate.freed_mib)
+    ):
         return 'the guest does not fit on one node'
     # An estimate without measurements is no reason to refuse a host.
     max_pressure = options.max_pressure
-    if max_pressure and estimate.measured and estimate.outcome.pressures[0] > max_pressure:
+    if max_pressure and estimate.measured and host_outcome.pressures[0] > max_pressure:
         return 'above max_pressure %g' % max_pressure
     return ''
+
+
+def _may_fit_on_one_node(host: HostColumns, guest: ExpectedGuest, freed_mib: float) -> bool:
+    """Return whether one node would have the guest's CPUs and memory if memory was freed there.
+
+    :param freed_mib: memory that has been freed on unknown nodes [MiB]
+    """
+    remaining_guest = guest._replace(memory_mib=int(guest.memory_mib - freed_mib))
+    inputs = candidates.PlacementInput(host.view(), outcome.request(host, remaining_guest))
+    return bool(candidates.single_node_candidates(inputs))

@@ -200,10 +200,9 @@ def decide(
     """
     filter_options = refusals.filter_options(guest_request, conf)
     estimates = host_estimate.estimates(hosts, guest_request, conf, realtime_s)
-    all_pass = guest_request.why_not_weighed or guest_request.why_pinned
     decisions = [
         HostDecision(
-            host.host, estimate, '' if all_pass else refusals.why_refused(estimate, filter_options)
+            host.host, estimate, refusals.why_refused(estimate, guest_request, filter_options)
         )
         for host, estimate in zip(hosts, estimates)
     ]

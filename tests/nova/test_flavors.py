@@ -39,6 +39,16 @@ class FlavorTest(base.NovaTest):
         )
         self.boot(self.flavor(memory_mb=6144, numa_pmc__policy='one_node'), expected_state='ERROR')
 
+    def test_a_deleted_guest_of_one_node_is_created_again_before_the_next_audit(self):
+        self.start_hosts('one')
+        flavor = self.flavor(memory_mb=6144, numa_pmc__policy='one_node')
+        server = self.boot(flavor)
+        self.publish('one', 0.1, 0.1, promised_mb=(6144, 6144))
+        self._run_periodics()
+        self.boot(flavor, expected_state='ERROR')
+        self._delete_server(server)
+        self.boot(flavor)
+
     def test_a_flavor_without_policy_is_left_to_nova(self):
         self.flags(max_pressure=1.0, group='numa_pmc')
         self.start_hosts('one')

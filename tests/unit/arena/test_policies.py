@@ -177,7 +177,7 @@ class OursTest(unittest.TestCase):
                 placement_options=places.PLACEMENT_OPTIONS,
                 history=(guests, total) if guests else None,
             )
-            answers[host] = host_estimate._estimate(one_host, *came, None, question)
+            answers[host] = host_estimate._estimate(one_host, *came, None, question, 0)
         ram_mib = seen.ram_mib - p.RESERVED_MIB
         host_states: list[typing.Any] = [
             types.SimpleNamespace(

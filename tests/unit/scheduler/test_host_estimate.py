@@ -155,6 +155,12 @@ class EstimateTest(unittest.TestCase):
         one.metrics = host_state(0.1, 0.1).metrics
         self.assertAlmostEqual(0.2, ask(one).outcome.pressures[0])
 
+    def test_a_host_whose_memory_was_freed_is_estimated_again(self):
+        one, options = host_state(0.5, 0.25), subject.EstimateOptions(charge_new_guests=False)
+        self.assertEqual(0, ask(one, options=options).freed_mib)
+        one.free_ram_mb += 4096
+        self.assertEqual(4096, ask(one, options=options).freed_mib)
+
     def test_words_are_one_line(self):
         for estimate in (
             ask(host_state(0.5, 0.25)),
@@ -264,6 +270,12 @@ class ArrivalTest(unittest.TestCase):
     def test_the_charge_is_what_is_there_and_was_not_counted(self, is_told, events):
         nova_host = self.after(is_told, events)
         self.assertAlmostEqual(nova_host.uncounted, ask(nova_host.host_state()).arrived_vcpus)
+
+    @given(strategies.booleans(), EVENTS)
+    def test_the_memory_of_guests_that_left_is_freed_whatever_has_arrived(self, is_told, events):
+        nova_host = self.after(is_told, events)
+        departed = len(nova_host.counted - set(nova_host.size))
+        self.assertAlmostEqual(4096 * departed, ask(nova_host.host_state()).freed_mib)
 
     @given(strategies.booleans(), EVENTS)
     def test_different_sizes_are_charged_no_less_than_by_novas_counts(self, is_told, events):
@@ -509,5 +521,5 @@ class FuzzTest(unittest.TestCase):
                 self.assertAlmostEqual(expected, one, delta=BANDWIDTH_LOSS, msg=at)
             if estimates[0].outcome is None:
                 unknown += 1
-                self.assertEqual('', refusals.why_refused(estimates[0], options))
+                self.assertEqual('', refusals.why_refused(estimates[0], guest_request, options))
         self.assertGreater(unknown, MUTATIONS / 3)

@@ -18,6 +18,7 @@ class RefusalTest(unittest.TestCase):
             host_estimate.estimate(
                 host_state, guest_request, host_estimate.EstimateOptions(), NOW_S
             ),
+            guest_request,
             subject.filter_options(guest_request, conf),
         )
 
@@ -47,6 +48,34 @@ class RefusalTest(unittest.TestCase):
             self.why_refused(
                 host_state(0, 0), request_spec(vcpus=20, numa_pmc__policy='one_node')
             ),
+        )
+
+    def test_estimated_traffic_keeps_no_guest_off_a_node_with_room(self):
+        nodes = [model.NodeView(at, 10.0, 16, 1 << 36, 0, 4, 8, 1.0, 8e8, 1e9) for at in range(2)]
+        host, request = host_state(nodes=nodes), request_spec(8, numa_pmc__memory_intensity='high')
+        estimate = host_estimate.estimate(
+            host, requests.read(request), host_estimate.EstimateOptions(), NOW_S
+        )
+        self.assertEqual('span', estimate.outcome.code)
+        self.assertEqual(
+            '', self.why_refused(host, request, require_one_node=True, max_pressure=0)
+        )
+
+    def test_memory_that_was_freed_since_may_be_on_any_node(self):
+        # 4 of 64 GiB are left on each node.
+        nodes = [model.NodeView(at, 10.0, 16, 1 << 36, 60 << 30, 4, 8, 1.0) for at in range(2)]
+        for request in (
+            request_spec(memory_mb=16384, numa_pmc__policy='one_node'),
+            request_spec(memory_mb=16384),
+        ):
+            for memory_mb, refused in ((16384, True), (6144, True), (4096, False), (0, False)):
+                why_refused = self.why_refused(
+                    host_state(nodes=nodes, memory_mb=memory_mb), request, require_one_node=True
+                )
+                self.assertEqual(refused, bool(why_refused), memory_mb)
+        many_vcpus = request_spec(vcpus=20, numa_pmc__policy='one_node')
+        self.assertIn(
+            'one node', self.why_refused(host_state(nodes=nodes, memory_mb=0), many_vcpus)
         )
 
     def test_an_unknown_host_passes_unless_the_options_refuse_it(self):
