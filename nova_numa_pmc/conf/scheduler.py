@@ -124,8 +124,9 @@ OPTIONS: Sequence[cfg.Opt] = [
         default=False,
         mutable=True,
         help=(
-            'NUMAPressureFilter refuses hosts where the guest does not fit on one node. A '
-            'flavor asks for the same with the extra spec numa_pmc:policy=one_node.'
+            'NUMAPressureFilter refuses hosts where the guest does not fit on one node, by its '
+            'vCPUs and memory. This does not apply to flavors with the extra spec '
+            'numa_pmc:policy=spread. A flavor asks for the same with numa_pmc:policy=one_node.'
         ),
     ),
     cfg.BoolOpt(

@@ -39,7 +39,7 @@ def filter_options(guest_request: GuestRequest, conf: Mapping[str, Any]) -> Filt
     """Return the operator's options, as changed by the flavor's extra specs.
 
     ``max_pressure`` does not apply to a guest that has to leave its host: a saturated host is
-    better than none.
+    better than none. ``require_one_node`` does not apply to a flavor that asks for all nodes.
 
     :param conf: {option: value} of the group ``[numa_pmc]``
     """
@@ -47,8 +47,9 @@ def filter_options(guest_request: GuestRequest, conf: Mapping[str, Any]) -> Filt
     max_pressure = flavor_specs.max_pressure
     if max_pressure is None:
         max_pressure = conf['max_pressure']
+    policy = flavor_specs.policy
     return FilterOptions(
-        conf['require_one_node'] or flavor_specs.policy == model.ONE_NODE,
+        policy == model.ONE_NODE or (conf['require_one_node'] and policy != model.SPREAD),
         0.0 if guest_request.is_move else max_pressure,
         conf['refuse_unknown'],
     )

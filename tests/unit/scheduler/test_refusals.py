@@ -50,6 +50,12 @@ class RefusalTest(unittest.TestCase):
             ),
         )
 
+    def test_a_guest_that_asks_for_all_nodes_is_not_required_to_be_on_one(self):
+        request = request_spec(vcpus=20, numa_pmc__policy='spread')
+        self.assertEqual(
+            '', self.why_refused(host_state(0, 0), request, require_one_node=True, max_pressure=0)
+        )
+
     def test_estimated_traffic_keeps_no_guest_off_a_node_with_room(self):
         nodes = [model.NodeView(at, 10.0, 16, 1 << 36, 0, 4, 8, 1.0, 8e8, 1e9) for at in range(2)]
         host, request = host_state(nodes=nodes), request_spec(8, numa_pmc__memory_intensity='high')
