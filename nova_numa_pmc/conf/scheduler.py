@@ -126,14 +126,18 @@ OPTIONS: Sequence[cfg.Opt] = [
         help=(
             'NUMAPressureFilter refuses hosts where the guest does not fit on one node, by its '
             'vCPUs and memory. This does not apply to flavors with the extra spec '
-            'numa_pmc:policy=spread. A flavor asks for the same with numa_pmc:policy=one_node.'
+            'numa_pmc:policy=spread, nor to guests that leave a host (evacuation, migration). A '
+            'flavor asks for the same with numa_pmc:policy=one_node, which applies to them too.'
         ),
     ),
     cfg.BoolOpt(
         'refuse_unknown',
         default=False,
         mutable=True,
-        help='NUMAPressureFilter refuses hosts of unknown pressure. By default they pass.',
+        help=(
+            'NUMAPressureFilter refuses hosts of unknown pressure. By default they pass, and they '
+            'always pass for guests that leave a host (evacuation, migration).'
+        ),
     ),
 ]
 

@@ -38,19 +38,21 @@ class FilterOptions(Record):
 def filter_options(guest_request: GuestRequest, conf: Mapping[str, Any]) -> FilterOptions:
     """Return the operator's options, as changed by the flavor's extra specs.
 
-    ``max_pressure`` does not apply to a guest that has to leave its host: a saturated host is
-    better than none. ``require_one_node`` does not apply to a flavor that asks for all nodes.
+    Of a guest that has to leave its host, only the flavor's demand for one node counts: any other
+    host is better than none. ``require_one_node`` does not apply to a flavor that asks for all
+    nodes.
 
     :param conf: {option: value} of the group ``[numa_pmc]``
     """
     flavor_specs = guest_request.flavor_specs
-    max_pressure = flavor_specs.max_pressure
+    policy, max_pressure = flavor_specs.policy, flavor_specs.max_pressure
+    if guest_request.is_move:
+        return FilterOptions(policy == model.ONE_NODE)
     if max_pressure is None:
         max_pressure = conf['max_pressure']
-    policy = flavor_specs.policy
     return FilterOptions(
         policy == model.ONE_NODE or (conf['require_one_node'] and policy != model.SPREAD),
-        0.0 if guest_request.is_move else max_pressure,
+        max_pressure,
         conf['refuse_unknown'],
     )
 

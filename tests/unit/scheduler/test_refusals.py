@@ -39,6 +39,24 @@ class RefusalTest(unittest.TestCase):
                 request.ignore_hosts = ignored
                 self.assertEqual(refused, bool(self.why_refused(host_state(0.95, 0.95), request)))
 
+    def test_no_option_keeps_a_guest_on_a_host_that_it_has_to_leave(self):
+        blank, small = host_state(0, 0), host_state(0, 0)
+        blank.metrics = []
+        for ignored, refused in ((None, True), (['home'], False)):
+            for host, options in (
+                (blank, {'refuse_unknown': True}),
+                (small, {'require_one_node': True}),
+            ):
+                request = request_spec(vcpus=20)
+                request.ignore_hosts = ignored
+                why_refused = self.why_refused(host, request, **options, max_pressure=0)
+                self.assertEqual(refused, bool(why_refused), options)
+
+    def test_a_flavor_asks_for_one_node_wherever_its_guest_goes(self):
+        request = request_spec(vcpus=20, numa_pmc__policy='one_node')
+        request.ignore_hosts = ['home']
+        self.assertIn('one node', self.why_refused(host_state(0, 0), request))
+
     def test_one_node_is_required_only_if_asked_for(self):
         large = request_spec(vcpus=20)
         self.assertEqual('', self.why_refused(host_state(0, 0), large, max_pressure=0))
