@@ -88,7 +88,7 @@ class _RequestFilter:
             host_state, self.guest_request, self.estimate_options, self.realtime_s
         )
         why_refused = refusals.why_refused(estimate, self.guest_request, self.filter_options)
-        if why_refused:
+        if why_refused and LOG.isEnabledFor(logging.DEBUG):
             LOG.debug(
                 '(%s, %s) fails: %s: %s',
                 host_state.host,

@@ -9,6 +9,7 @@ import os
 import random
 import time
 import uuid
+from unittest import mock
 
 import fixtures
 import nova.conf
@@ -459,6 +460,16 @@ class FilterTest(SchedulerTest):
 
     def test_a_saturated_host_fails(self):
         self.assertEqual(['a'], self.passing(host_state('a', 0.2, 1.5), host_state('b', 1.0, 1.1)))
+
+    def test_a_refused_host_is_described_only_for_the_debug_log(self):
+        for level, is_described in (('DEBUG', True), ('INFO', False)):
+            with (
+                mock.patch.object(pressure_filter.host_estimate, 'describe') as describe,
+                self.assertLogs(pressure_filter.LOG.logger, level),
+            ):
+                pressure_filter.LOG.info('that there is something')
+                self.assertEqual([], self.passing(host_state('b', 1.0, 1.1)))
+            self.assertEqual(is_described, describe.called, level)
 
     def test_hosts_pass_singly_as_they_pass_together(self):
         self.assertTrue(self.filter.host_passes(host_state('a', 0.2, 1.5), self.spec))
