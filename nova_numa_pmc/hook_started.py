@@ -68,16 +68,7 @@ def hold(call: HookCall, xml: bytes) -> None:
         if not isinstance(error, StateError):  # after which nothing can be recorded
             _record_floating(call, decision.promise, error)
         raise
-    call.log_decision(
-        decision,
-        _cpus_before_text(hold_result),
-        _memory_text(hold_result, decision.promise, bytes_by_node),
-    )
-    promise = decision.promise._replace(bound=hold_result.memory_outcome == holding.BOUND)
-    try:
-        promises.replace_running(promise, call.options, call.root, call.lock_timeout_s())
-    except StateError as error:
-        call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
+    _record_held(call, decision, hold_result, bytes_by_node)
 
 
 def _with_cpus(
@@ -129,6 +120,25 @@ def _undo_unrecorded(guest: model.Guest, root: str) -> None:
             _undo_early(groups, _unrecorded_cpus(groups, guest), guest)
     except NumaPmcError:
         pass
+
+
+def _record_held(
+    call: HookCall,
+    decision: promises.Decision,
+    hold_result: holding.HoldResult,
+    bytes_by_node: Mapping[int, int],
+) -> None:
+    """Log and record that a guest is held to its place."""
+    call.log_decision(
+        decision,
+        _cpus_before_text(hold_result),
+        _memory_text(hold_result, decision.promise, bytes_by_node),
+    )
+    promise = decision.promise._replace(bound=hold_result.memory_outcome == holding.BOUND)
+    try:
+        promises.replace_running(promise, call.options, call.root, call.lock_timeout_s())
+    except StateError as error:
+        call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
 
 
 def _record_floating(call: HookCall, promise: model.Promise, error: NumaPmcError) -> None:

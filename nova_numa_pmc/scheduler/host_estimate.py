@@ -200,7 +200,7 @@ def _estimate_cached(
         return HostEstimate(None, guest_request.why_not_weighed)
     metrics_age_s = realtime_s - decoded.taken_s
     # A clock that is ahead is as wrong as a clock that is behind.
-    if abs(metrics_age_s) > options.stale_after * decoded.interval_s:
+    if not abs(metrics_age_s) <= options.stale_after * decoded.interval_s:  # NaN counts as 0
         age_text = 'dated %.0f s in the future' if metrics_age_s < 0 else '%.0f s old'
         return HostEstimate(None, 'metrics are ' + age_text % abs(metrics_age_s))
     if not _is_plausible(decoded.columns, host_state):

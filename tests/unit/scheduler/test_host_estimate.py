@@ -161,6 +161,11 @@ class EstimateTest(unittest.TestCase):
         one.free_ram_mb += 4096
         self.assertEqual(4096, ask(one, options=options).freed_mib)
 
+    def test_old_metrics_are_not_used_if_stale_after_is_nan(self):
+        options = subject.EstimateOptions(stale_after=float('nan'))
+        estimate = ask(host_state(0.5, 0.25), options=options, realtime_s=NOW_S + 3600)
+        self.assertEqual((None, 'metrics are 3600 s old'), estimate[:2])
+
     def test_words_are_one_line(self):
         for estimate in (
             ask(host_state(0.5, 0.25)),
