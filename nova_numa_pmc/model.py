@@ -372,7 +372,7 @@ class Reason(Record):
 
 
 class Placement(Record):
-    """Where a guest belongs.
+    """The place where a guest belongs, or the reasons to leave it alone.
 
     :param cpu_nodes: node ids, ascending; empty: leave the guest alone, for the given ``reasons``
     :param cpus: CPUs for its ``cpuset.cpus``; None if it is left alone, or not on the host itself

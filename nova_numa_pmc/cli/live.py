@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Frame(Record):
-    """What is shown of one interval.
+    """The display of one interval.
 
     :param problems: what could not be measured
     :param to_data, to_lines, to_parts: return it as plain data, as lines of text without the

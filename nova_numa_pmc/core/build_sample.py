@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class NodeUse(Record):
-    """What was measured of one node, from which its :class:`NodeSample` is built.
+    """The measurements of one node, from which its :class:`NodeSample` is built.
 
     :param demand_cores: demand on the CPUs that guests may use
     :param busy_cores: time for which the node's CPUs were busy, including CPUs that guests may

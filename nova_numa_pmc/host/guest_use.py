@@ -31,7 +31,7 @@ GROUPS_AGE_MAX_NS = 60 * 10**9
 
 
 class ThreadUse(Record):
-    """How long a guest's threads ran and waited; the fields are those of :class:`RunningGuest`."""
+    """The time that a guest's threads ran and waited, in fields of :class:`RunningGuest`."""
 
     cores: float | None = None
     waiting_cores: float | None = None

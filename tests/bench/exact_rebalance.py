@@ -44,7 +44,7 @@ class Search:
 
     @property
     def proven(self):
-        """Whether the search was finished."""
+        """Return whether the search was finished."""
         return self.steps < self.budget
 
     def _options(self, guest):

@@ -105,7 +105,7 @@ class Situation(Record):
 
 
 class RebalanceOptions(Record):
-    """What moves cost and how many may be made: the operator's options, and what is assumed.
+    """The costs and limits of moves: the operator's options, and the planner's assumptions.
 
     :param bytes_per_tick: memory that one plan may move. A larger guest is moved alone, and the
         next plans move no memory until their bytes have covered the excess

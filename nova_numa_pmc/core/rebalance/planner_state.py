@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rebalancer remembers between ticks: regrets, trials of moves, cautions and budgets.
+"""The memory of the rebalancer between ticks: regrets, trials of moves, cautions and budgets.
 
 The records are immutable: each plan takes a state and returns the next one. All fields are
 numbers, strings, and tuples of these, so that a state can be kept over a restart. Times are
@@ -27,7 +27,7 @@ FACTOR_MAX = 64.0
 
 
 class Regret(Record):
-    """What not having made a move has cost so far.
+    """The cost so far of a move that was not made.
 
     :param key: for each guest, (uuid, node ids for its CPUs, node ids for its memory)
     :param core_sec: the regret R [core-seconds]
@@ -38,7 +38,7 @@ class Regret(Record):
 
 
 class TrialPart(Record):
-    """What a move on trial did to one guest.
+    """The part of a move on trial that concerns one guest.
 
     :param mem_shares: (node id, share of its accesses) before the move
     """
@@ -71,7 +71,7 @@ class Caution(Record):
 
 
 class PlannerState(Record):
-    """What the planner remembers between ticks.
+    """The memory of the planner between ticks.
 
     :param moved_s: times within the last hour at which a guest was moved with its memory
     :param changed_s: times within the last hour at which only a guest's CPUs were changed

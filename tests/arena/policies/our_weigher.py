@@ -115,7 +115,7 @@ def losses(view, asked):
 
 
 class Losses(places.Places):
-    """What guests would lose on hosts with one more guest of a flavor."""
+    """The loss of guests on hosts with one more guest of a flavor."""
 
     def __init__(self, hosts):
         """Know nothing of hosts yet."""

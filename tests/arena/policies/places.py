@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the hosts' hooks would place a guest, from what hosts have published, vectorised.
+"""The places that hosts' hooks would choose, from what hosts have published, vectorised.
 
 Hosts on which the guest fits on one node, or on both of two, are computed in arrays, all others by
 the package's own functions.
@@ -41,7 +41,7 @@ KEPT_MAX = 5000
 
 
 class Places:
-    """Where guests of one flavor would go on each host, as far as they have asked.
+    """The places of guests of one flavor on each host, as far as they have asked.
 
     That depends on what the host has published and on what arrived since, and is kept with both.
 
