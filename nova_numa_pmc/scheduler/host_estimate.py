@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     #: left.
     _Key = tuple[float, float, _Size | None, ExpectedGuest, float]
 
-#: Demand above this multiple of the sum of a host's CPUs and its guests' vCPUs is implausible.
+#: Demand above this multiple of the sum of a host's CPUs and its guests' vCPUs is implausible, and
+#: so is memory above this multiple of what Nova knows.
 PLAUSIBLE_MAX_RATIO = 2.0
 #: {code of an outcome: its text for operators}; with any other code, the guest would be left
 #: floating.
@@ -203,8 +204,9 @@ def _estimate_cached(
     if not abs(metrics_age_s) <= options.stale_after * decoded.interval_s:  # NaN counts as 0
         age_text = 'dated %.0f s in the future' if metrics_age_s < 0 else '%.0f s old'
         return HostEstimate(None, 'metrics are ' + age_text % abs(metrics_age_s))
-    if not _is_plausible(decoded.columns, host_state):
-        return HostEstimate(None, 'implausible: more CPU demand than its CPUs and vCPUs can cause')
+    why_implausible = _why_implausible(decoded.columns, host_state)
+    if why_implausible is not None:
+        return HostEstimate(None, 'implausible: ' + why_implausible)
     vcpus: float = 0
     memory_mb: float = 0
     if options.charge_new_guests:
@@ -229,17 +231,22 @@ def age_s(host_state: HostStateLike, realtime_s: float) -> float | None:
     )
 
 
-def _is_plausible(host: HostColumns, host_state: HostStateLike) -> bool:
-    """Return whether the reported demand on a host is plausible.
+def _why_implausible(host: HostColumns, host_state: HostStateLike) -> str | None:
+    """Return why the reported figures of a host cannot be right; None if they can be.
 
     A vCPU wants at most one CPU, and the other threads of its guest hardly more than that again.
-    The demand of everything else is the CPU time that it used.
+    The demand of everything else is the CPU time that it used. The number of nodes is not compared
+    with Nova's: libvirt without NUMA support reports one cell for any host.
     """
     demand, cpus = host.demand_cores, host_state.vcpus_total
-    if not demand or cpus <= 0:
-        return True
-    demand_cores = sum(filter(None, demand))
-    return demand_cores <= PLAUSIBLE_MAX_RATIO * (cpus + max(0, host_state.vcpus_used))
+    if demand and cpus > 0:
+        demand_max_cores = PLAUSIBLE_MAX_RATIO * (cpus + max(0, host_state.vcpus_used))
+        if not sum(filter(None, demand)) <= demand_max_cores:  # NaN counts as too much
+            return 'more CPU demand than its CPUs and vCPUs can cause'
+    memory_mib = host_state.total_usable_ram_mb
+    if 0 < PLAUSIBLE_MAX_RATIO * memory_mib < sum(host.capacity_mib):
+        return 'more memory than Nova knows of'
+    return None
 
 
 def _present_size(

@@ -55,6 +55,19 @@ class EstimateTest(unittest.TestCase):
         for blank.metrics in (None, [], [{'name': 'cpu.percent', 'value': 1}]):
             self.assertIsNone(ask(blank).outcome)
 
+    def test_figures_above_what_the_hardware_can_have_are_unknown(self):
+        published = metric_list(build_publication(0.5, 0.25))  # 2 x 64 GiB, 5 + 2.5 cores
+        for fields, why in (
+            ({'vcpus_total': 1, 'vcpus_used': 1}, 'implausible: more CPU demand'),
+            ({'total_usable_ram_mb': 60000}, 'implausible: more memory'),
+            ({'vcpus_total': 40, 'total_usable_ram_mb': 131072}, None),
+            ({'vcpus_total': 0, 'total_usable_ram_mb': 0}, None),
+        ):
+            with self.subTest(fields):
+                estimate = ask(host_state_of(published, **fields))
+                self.assertEqual(why is None, estimate.outcome is not None)
+                self.assertIn(why or '', estimate.why_unknown or '')
+
     def test_guests_that_came_since_are_charged_where_they_went(self):
         since = ask(host_state(0.5, 0.25, vcpus=20, memory_mb=20480))
         # Both went to node 1, 0.25 + 0.1 + 0.1; this one would too, which makes 0.55.
