@@ -14,7 +14,8 @@ bitbrains
 Azure
     Cortez et al.: Resource Central (SOSP 2017), its public trace (CC-BY) as sizes, batches and
     lifetimes of 1.2 million guests in https://github.com/huaweicloud/trace_generation_rnn
-    (fa856db); by ``tests.arena.fits``. The packing trace of 2020 is not fitted yet.
+    (fa856db); by ``tests.arena.fits``. The packing trace of 2020 is not fitted: its
+    sizes are parts of machines that are not described, and it has no use. ``--trace`` reads it.
 SURF
     a week of the Lisa cluster's jobs, surf_week of OpenDC; by ``tests.arena.fits``.
 pressure.md

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests of a recorded trace, from a CSV file in this project's format or Azure's table of VMs."""
+"""Guests of a recorded trace: a CSV file of this project's format, or one of Azure's traces."""
 
+import contextlib
 import csv
 import functools
 import math
+import pathlib
+import sqlite3
 
 import numpy as np
+
+from tests.arena import parameters as p
 
 #: Columns of the project's own format, named by its first line in any order; the last is optional.
 OWN = 'arrive_s', 'leave_s', 'vcpus', 'memory_mib', 'cores_per_vcpu'
@@ -16,6 +21,11 @@ AZURE = (
 ).split()
 #: Azure's times are those of whole intervals.
 INTERVAL_S = 300
+#: Columns of the two tables of Azure's packing trace of 2020, AzureTracesForPacking2020.md of the
+#: same repository. Times are in days, sizes are parts of machines that are not described.
+REQUESTS, TYPES = ('vmTypeId', 'starttime', 'endtime'), ('vmTypeId', 'core', 'memory')
+SQLITE_MAGIC = b'SQLite format 3\0'
+DAY_S = 86400
 
 
 class BadTraceError(ValueError):
@@ -47,6 +57,9 @@ def read(path):
     """
     found, names = [], None
     try:
+        with open(path, 'rb') as binary:
+            if binary.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC:
+                return Recorded(_packing_trace(path))
         with open(path, encoding='utf-8', newline='') as file:
             lines = csv.reader(file)
             for cells in lines:
@@ -59,6 +72,8 @@ def read(path):
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         told = getattr(error, 'strerror', None) or error
         raise BadTraceError(f'{path}: {told}: it has to be a CSV file of guests') from error
+    except sqlite3.Error as error:
+        raise BadTraceError(f"{path}: {error}: it has to be Azure's packing trace") from error
     if not found:
         raise BadTraceError(f'{path}: no guests in it: give it a line for each')
     return Recorded(found)
@@ -111,6 +126,51 @@ def _guest(where, names, cells):
         if wrong:
             raise BadTraceError(f'{where}: {remedy}')
     return guest
+
+
+def _packing_trace(path):
+    """Return the guests of Azure's packing trace.
+
+    A type is given its part of our equal hosts, by the machine of which it takes most. Guests that
+    were there before arrive at second 0; those that stay have no end. What they used is not known.
+    """
+    ((nodes, cores, node_mib, _),) = p.EQUAL
+    threads, memory_mib = nodes * cores * p.THREADS_PER_CORE, nodes * node_mib
+    with contextlib.closing(
+        sqlite3.connect(f'{pathlib.Path(path).resolve().as_uri()}?mode=ro', uri=True)
+    ) as base:
+        requests, types = (_table(path, base, columns) for columns in (REQUESTS, TYPES))
+        sizes = {
+            kind: (max(1, round(threads * core)), max(1, round(memory_mib * memory)))
+            for kind, core, memory in base.execute(
+                f'SELECT vmTypeId, MAX(core), memory FROM "{types}" GROUP BY vmTypeId'
+            )
+        }
+        found = [
+            (
+                DAY_S * max(0.0, began),
+                math.inf if ended is None else DAY_S * ended,
+                *sizes[kind],
+                math.nan,
+            )
+            for kind, began, ended in base.execute(
+                f'SELECT vmTypeId, starttime, endtime FROM "{requests}" ORDER BY starttime'
+            )
+            if kind in sizes and (ended is None or ended > max(0.0, began))
+        ]
+    if not found:
+        raise BadTraceError(f'{path}: no guests in its table {requests}')
+    return found
+
+
+def _table(path, base, columns):
+    """Return the name of the table that has these columns."""
+    names = base.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    for (name,) in names:
+        cursor = base.execute(f'SELECT * FROM "{name}" LIMIT 0')
+        if set(columns) <= {column for column, *_ in cursor.description}:
+            return name
+    raise BadTraceError(f'{path}: no table with the columns {", ".join(columns)}')
 
 
 def _number(where, row, name):

@@ -5,6 +5,7 @@ import contextlib
 import io
 import math
 import pathlib
+import sqlite3
 import tempfile
 import unittest
 
@@ -51,6 +52,50 @@ class RecordedTest(unittest.TestCase):
         self.assertEqual([2, 24], trace.vcpus.tolist())
         self.assertEqual([4096, 65536], trace.memory_mib.tolist())
         self.assertEqual([0.25, 0.5], trace.cores_per_vcpu.tolist())
+
+    def packing_trace(self, requests):
+        """Return the guests of a database like Azure's packing trace."""
+        with contextlib.closing(sqlite3.connect(self.path)) as base:
+            base.executescript(
+                'CREATE TABLE vmType (id, vmTypeId, machineId, core, memory, hdd, ssd, nic);'
+                'CREATE TABLE vm (vmId, tenantId, vmTypeId, priority, starttime, endtime);'
+                'INSERT INTO vmType VALUES (1, 7, 1, 0.25, 0.125, 0, 0, 0);'
+                'INSERT INTO vmType VALUES (2, 7, 2, 0.125, 0.0625, 0, 0, 0);'
+                'INSERT INTO vmType VALUES (3, 8, 1, 0.0001, 0.0000001, 0, 0, 0);'
+            )
+            base.executemany('INSERT INTO vm VALUES (1, 1, ?, 0, ?, ?)', requests)
+            base.commit()
+        subject.read.cache_clear()
+        return subject.read(self.path)
+
+    def test_azures_packing_trace_is_read(self):
+        trace = self.packing_trace(
+            [(8, 0.5, 1.0), (7, -3.0, None), (7, -2.0, -1.0), (9, 0.0, 1.0)]
+        )
+        self.assertEqual([0, 43200], trace.arrive_s.tolist())
+        self.assertEqual([math.inf, 86400], trace.leave_s.tolist())
+        self.assertEqual([24, 1], trace.vcpus.tolist())
+        self.assertEqual([65536, 1], trace.memory_mib.tolist())
+        self.assertTrue(np.isnan(trace.cores_per_vcpu).all())
+
+    def test_a_database_without_guests_is_refused_with_the_reason(self):
+        with self.assertRaisesRegex(subject.BadTraceError, 'no guests in its table vm'):
+            self.packing_trace([])
+        for script, message in (
+            ('DROP TABLE vmType', 'vmTypeId, core, memory'),
+            ('DROP TABLE vm', 'vmTypeId, starttime, endtime'),
+        ):
+            with contextlib.closing(sqlite3.connect(self.path)) as base:
+                base.executescript(script)
+            subject.read.cache_clear()
+            with self.assertRaisesRegex(subject.BadTraceError, message):
+                subject.read(self.path)
+
+    def test_a_damaged_database_is_reported(self):
+        pathlib.Path(self.path).write_bytes(subject.SQLITE_MAGIC + b'x' * 200)
+        subject.read.cache_clear()
+        with self.assertRaisesRegex(subject.BadTraceError, 'packing trace'):
+            subject.read(self.path)
 
     def test_errors_in_a_recording_name_file_line_and_remedy(self):
         head = OWN.splitlines()[0] + '\n'
