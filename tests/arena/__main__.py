@@ -21,6 +21,7 @@ from tests.arena import (
     large_region,
     loads,
     parameters as p,
+    plots,
     policies as registry,
     recorded,
     region,
@@ -49,7 +50,9 @@ def arguments(args):
     parser.add_argument(
         '--tuning', action='store_true', help="use seeds 1 … 100 instead of the table's"
     )
-    parser.add_argument('--trace', metavar='FILE', help='take guests from a recorded trace (CSV)')
+    parser.add_argument(
+        '--trace', metavar='FILE', help='take guests from a recorded trace (CSV or SQLite)'
+    )
     parser.add_argument('--sweep', choices=['known'], help='vary how many hosts have an agent')
     parser.add_argument(
         '--sensitivity',
@@ -99,6 +102,9 @@ def arguments(args):
         '--no-referee', action='store_true', help="do not compare with Nova's own code"
     )
     parser.add_argument('--processes', type=int, default=os.cpu_count())
+    parser.add_argument(
+        '--plot', metavar='DIRECTORY', type=pathlib.Path, help='draw the result there (PNG)'
+    )
     parser.add_argument('--kept', action='store_true', help='report on the runs in OUT again')
     parser.add_argument('--out', default='build/arena', help='directory for the results')
     options = parser.parse_args(args)
@@ -170,8 +176,7 @@ def planned(options):
     pairs = [(cell, seed) for seed in seeds(options) for cell in found]
     every = 40
     if not options.quick:
-        # At least 3,000 decisions a run; each is examined with several sets of weighers.
-        every = max(1, int(3000 * len(pairs) * len(sampling.HELD) / p.REFEREED))
+        every = max(1, int(3000 * len(pairs) / p.REFEREED))  # at least 3,000 decisions a run
     return [(cell, seed, names, 0 if options.no_referee else every) for cell, seed in pairs]
 
 
@@ -252,10 +257,11 @@ def show(table, contender):
             f'{table.total(name, "emptied") / count:9.2f}'
             f'{max(table.column(name, "most_new")):14}'
         )
-    print(f'\n{contender} loses to:')
-    for (cell, rival), outcome in table.duels(contender).items():
-        if outcome == 'lost':
-            print(f'  {cell}: {rival}, {table.ratio(contender, rival, cell=cell)}')
+    for figure, title in (('loss', 'mean loss'), ('p99', 'p99 of the loss')):
+        print(f'\n{contender} loses by {title} to:')
+        for (cell, rival), outcome in table.duels(contender, figure).items():
+            if outcome == 'lost':
+                print(f'  {cell}: {rival}, {table.ratio(contender, rival, figure, cell)}')
     print(f'\n{"cell":34}{"stock-1":>9}{"stock-10":>9}{"oracle":>9}{"ours":>9}{"gap":>7}')
     gaps = table.gaps(contender)
     for cell in table.cells:
@@ -300,9 +306,24 @@ def main(args=None):
     figures['twin_disagreements'] = referee and referee['twin_disagreements']
     figures['twin_decisions'] = referee and referee['decisions']
     figures['deadband'] = p.DEADBAND
-    figures['parameters'] = p.digest()
+    figures['parameters'], figures['commit'] = p.digest(), commit()
+    if options.plot:
+        for path in plots.draw(table, options.contender, options.plot):
+            print('arena: drew', path)
     print(f'\narena: {time.monotonic() - begun_s:.0f} s')
     return finished(figures, out)
+
+
+def commit():
+    """Return the commit of this checkout, with "-dirty" if files differ from it; None without."""
+    done = subprocess.run(
+        ['git', 'describe', '--always', '--dirty', '--exclude=*'],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or None
 
 
 def finished(figures, out):

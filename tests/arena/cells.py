@@ -9,6 +9,8 @@ class Cell:
 
     :ivar number: seeds its random draws
     :ivar follows: what load depends on: 'allocation', or 'other'
+    :ivar visible_factor: of the time until Nova's counts include a claim
+    :ivar audits_at_once: all hosts' audits run at the same time
     :ivar randomized: Placement's ``randomize_allocation_candidates``
     :ivar without_agent: fraction of hosts without an agent
     :ivar short_per_hour: arriving short-lived guests, as a fraction of those present
@@ -25,6 +27,8 @@ class Cell:
         swept='',
         workers=p.WORKERS,
         build_factor=1.0,
+        visible_factor=1.0,
+        audits_at_once=False,
         storm=False,
         multi_create=p.MULTI_CREATE,
         randomized=False,
@@ -33,6 +37,7 @@ class Cell:
         self.number, self.shape, self.load, self.follows = number, shape, load, follows
         self.swept, self.workers, self.storm = swept, workers, storm
         self.build_factor, self.multi_create = build_factor, multi_create
+        self.visible_factor, self.audits_at_once = visible_factor, audits_at_once
         self.randomized = randomized
         self.want_factor = self.burst_factor = 1.0
         self.without_agent, self.trace = p.WITHOUT_AGENT, None
@@ -65,6 +70,8 @@ def cells():
         'one worker': {'workers': 1},
         'sixteen workers': {'workers': 16},
         'many at once': {'multi_create': 0.3},
+        'late claims': {'visible_factor': 4.0},
+        'audits at once': {'audits_at_once': True},
     }
     found += [('equal', 'mixed', 'other', dict(more, swept=name)) for name, more in swept.items()]
     return [

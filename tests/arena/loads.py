@@ -64,7 +64,7 @@ class Trace:
         low, high = (cell.build_factor * bound for bound in p.BUILD_S)
         # Uniform in its logarithm: most builds are short.
         self.build_s = low * (high / low) ** rng.random(count)
-        self.visible_s = rng.uniform(*p.VISIBLE_S, size=count)
+        self.visible_s = cell.visible_factor * rng.uniform(*p.VISIBLE_S, size=count)
         self.lines = p.LINES * np.exp(rng.normal(0, p.LINES_SIGMA, count))
         self._demand(rng, cell, mean, end_s)
 

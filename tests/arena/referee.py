@@ -187,7 +187,7 @@ def main(path):
         clock.now_s = record['now_s']
         states, spec = host_states(record), request(record['asked'])
         spec.instance_uuid = record['instance_uuid']
-        for name in sampling.HELD:
+        for name in record['scores']:
             reason = disagrees(record, name, handlers.weigh(name, states, spec))
             if reason:
                 reasons.append(reason)
@@ -196,7 +196,7 @@ def main(path):
     print(
         json.dumps(
             {
-                'decisions': len(records) * len(sampling.HELD),
+                'decisions': len(records),
                 'twin_disagreements': len(reasons),
                 'seconds': round(time.monotonic() - begun_s, 1),
             }

@@ -79,9 +79,10 @@ class Region:
     def run(self):
         """Run to the end; return the result."""
         end_s = self.cell.fill_s + self.cell.judged_s
-        seconds = p.AUDIT_S / p.PHASES
-        for at in range(int(end_s / seconds)):
-            self._push((at + 1) * seconds, AUDIT, at % p.PHASES)
+        for at in range(int(end_s / p.AUDIT_S)):
+            for phase in range(p.PHASES):
+                part = 1.0 if self.cell.audits_at_once else (phase + 1) / p.PHASES
+                self._push((at + part) * p.AUDIT_S, AUDIT, phase)
         for at in range(int(end_s / p.TICK_S)):
             self._push((at + 1) * p.TICK_S, TICK, None)
         firsts = np.flatnonzero(np.diff(self.trace.request, prepend=-1))

@@ -113,9 +113,9 @@ class Table:
     def duel(self, cell, contender, rival, figure='loss'):
         """Return 'won', 'undecided', 'excused' or 'lost'.
 
-        Lost: the rival's mean loss is below the contender's by more than the margin, with 95 %
-        confidence. Excused: likewise, but the rival places fewer large guests or empties fewer
-        hosts, by the margin. Undecided: the interval contains the margin.
+        Lost: the rival's mean loss (or another figure) is below the contender's by more than the
+        margin, with 95 % confidence. Excused: likewise, but the rival places fewer large guests or
+        empties fewer hosts, by the margin. Undecided: the interval contains the margin.
         """
         ratio = self.ratio(contender, rival, figure, cell)
         if ratio.high <= 1 + p.MARGIN:
@@ -167,6 +167,7 @@ class Table:
         duels = list(self.duels(contender).values())
         gaps = self.gaps(contender)
         seconds = list(self.duels(contender, 'loss_second').values())
+        tails = list(self.duels(contender, 'p99').values())
         emptied = self.total(registry.PACK, 'emptied')
         large = self.total(registry.SPREAD, 'large_placed')
         audits = self.total(contender, 'audits')
@@ -177,6 +178,8 @@ class Table:
             'duels_not_lost': len(duels) - duels.count('lost'),
             'duels_undecided': duels.count('undecided'),
             'duels_not_lost_second': len(seconds) - seconds.count('lost'),
+            'duels_not_lost_p99': len(tails) - tails.count('lost'),
+            'duels_undecided_p99': tails.count('undecided'),
             'gap_closed': _rounded(sum(gaps.values()) / len(gaps)) if gaps else None,
             'gap_closed_worst': _rounded(min(gaps.values())) if gaps else None,
             'gap_cells': len(gaps),

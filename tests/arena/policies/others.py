@@ -37,7 +37,7 @@ def target_load_packing(view, asked, target=p.TARGET_PERCENT):
     """Pack up to a target CPU utilisation, then spread.
 
     Source: kubernetes-sigs/scheduler-plugins 0404cc6,
-    https://github.com/kubernetes-sigs/scheduler-plugins/blob/master/pkg/trimaran/targetloadpacking/targetloadpacking.go.
+    https://github.com/kubernetes-sigs/scheduler-plugins/blob/0404cc6/pkg/trimaran/targetloadpacking/targetloadpacking.go.
     Formula: u = CPU % + 100 · (guest's + missing ones' vCPUs) / CPUs; up to T = 20
     round((100 − T)·u/T + T), above round(T·(100 − u)/(100 − T)), above 100 and without
     metrics 0. Equals at random, as kube-scheduler. Trimaran's default of T is 40; tuning found
@@ -57,7 +57,7 @@ def load_variation_risk_balancing(view, asked, margin=1.0):
     """Balance the mean and the deviation of load.
 
     Source: kubernetes-sigs/scheduler-plugins 17c958c,
-    https://github.com/kubernetes-sigs/scheduler-plugins/blob/master/pkg/trimaran/loadvariationriskbalancing/analysis.go.
+    https://github.com/kubernetes-sigs/scheduler-plugins/blob/17c958c/pkg/trimaran/loadvariationriskbalancing/analysis.go.
     Formula: 100·(1 − (μ + √σ)/2), rounded, of CPU and of memory, the lower of both; μ with the
     guest's request, both within 0 … 1; without metrics 0. Equals at random.
     Deviations: memory is what is promised, with a deviation of 0.
@@ -77,7 +77,7 @@ def ovirt_evenly_distributed(view, asked, most=1000, consumption=20.0):
     """Take the host with the lowest CPU use: oVirt's evenly_distributed, its CPU part.
 
     Source: oVirt/ovirt-engine 078256e, EvenDistributionCPUWeightPolicyUnit.java below
-    https://github.com/oVirt/ovirt-engine/tree/master/backend/manager/modules/bll/src/main/java/org/ovirt/engine/core/bll/scheduling/policyunits.
+    https://github.com/oVirt/ovirt-engine/tree/078256e/backend/manager/modules/bll/src/main/java/org/ovirt/engine/core/bll/scheduling/policyunits.
     Formula: load = (CPU % · cores + 20 · (vCPUs + pending vCPUs)) / cores, the weight
     min(round(load · 998 / 110) + 1, 999), the lowest best; without figures 999.
     Deviations ("-like"): its unit for memory and the ranks that combine units are left out;

@@ -20,6 +20,7 @@ from tests.arena import (
     inside_comparison,
     loads,
     parameters as p,
+    plots,
     policies,
     statistics,
     sweeps,
@@ -28,8 +29,8 @@ from tests.arena import (
 
 QUICK = '--quick', '--no-referee', '--policies', 'best-fit', '--processes', '1'
 MEMBERS = (
-    'cells duels duels_not_lost gap_closed gap_closed_worst loss_to_spread large_to_stock '
-    'emptied_to_pack saves_to_audits twin_disagreements parameters'
+    'cells duels duels_not_lost duels_not_lost_p99 gap_closed gap_closed_worst loss_to_spread '
+    'large_to_stock emptied_to_pack saves_to_audits twin_disagreements parameters commit'
 ).split()
 
 
@@ -52,6 +53,17 @@ class CommandTest(unittest.TestCase):
         self.assertEqual([], [name for name in MEMBERS if name not in results])
         self.assertEqual(p.digest(), results['parameters'])
         self.assertIsNone(results['twin_disagreements'])
+
+    def test_the_result_is_drawn_on_request(self):
+        with (
+            unittest.mock.patch.object(subject, 'QUICK', (10, 900, 900)),
+            tempfile.TemporaryDirectory() as directory,
+        ):
+            last_line('--seeds', '2', '--plot', f'{directory}/new')
+            drawn = {
+                path.name: path.read_bytes()[:4] for path in pathlib.Path(directory).rglob('*.png')
+            }
+        self.assertEqual({plots.POLICIES: b'\x89PNG', plots.CELLS: b'\x89PNG'}, drawn)
 
     def test_policies_that_the_figures_need_always_run(self):
         options = subject.arguments(['--policies', 'best-fit', '--contender', 'numa-pressure-5'])

@@ -90,6 +90,26 @@ class ConservationTest(unittest.TestCase):
         np.testing.assert_allclose(vcpus, fleet.node_vcpus, atol=1e-6)
 
 
+class DelaysTest(unittest.TestCase):
+    def test_claims_are_visible_later_where_that_is_swept(self):
+        (late,) = (cell for cell in cells.cells() if cell.swept == 'late claims')
+        shape = hosts.Hosts(late.shape, 16, np.random.default_rng(1))
+        visible_s = loads.Trace(late.shortened(16, 1800, 1800), shape, 1).visible_s
+        self.assertLess(p.VISIBLE_S[1], np.median(visible_s))
+        self.assertGreater(4 * p.VISIBLE_S[1], visible_s.max())
+
+    def test_audits_run_in_phases_or_where_that_is_swept_at_once(self):
+        for swept, seconds in (('', {15.0, 30.0, 45.0, 60.0}), ('audits at once', {60.0})):
+            number = next(cell.number for cell in cells.cells() if cell.swept == swept)
+            cell, shape, trace = prepared(number, seconds=60)
+            ran = region.Region(cell, shape, trace, policies.POLICIES['stock-1'], 1)
+            with mock.patch.object(ran.fleet, 'publish', return_value=(0, 0)) as publish:
+                ran.run()
+            calls = [call.args for call in publish.call_args_list if call.args[1] <= 60]
+            self.assertEqual([*range(p.PHASES)], [phase for phase, _, _ in calls])
+            self.assertEqual(seconds, {now_s for _, now_s, _ in calls})
+
+
 class FaultsTest(unittest.TestCase):
     def test_a_share_of_the_hosts_has_no_agent_and_some_are_broken(self):
         hosts_ = hosts.Hosts('equal', 200, np.random.default_rng(1))

@@ -9,11 +9,12 @@ import numpy as np
 from tests.arena import statistics as subject
 
 
-def figures(loss, large=10, emptied=0.0):
+def figures(loss, large=10, emptied=0.0, p99=None):
     """Return a policy's figures of one run."""
     return {
         'loss': loss,
         'loss_second': loss,
+        'p99': loss if p99 is None else p99,
         'large_placed': large,
         'emptied': emptied,
         'audits': 10,
@@ -71,6 +72,13 @@ class DuelTest(unittest.TestCase):
                 results = table({'numa-pressure': (1.0,) * 3, 'pack': (worse,) * 3})
                 expected = 'excused' if name == 'large' else 'lost'
                 self.assertEqual(expected, results.duel('c', 'numa-pressure', 'pack'))
+
+    def test_duels_are_counted_by_the_mean_and_by_p99(self):
+        ours, rival = figures(1.0, p99=2.0), figures(1.0, p99=1.0)
+        names = 'oracle', 'stock-1', 'stock-10', 'pack'
+        results = table({'x': (ours,) * 3, **dict.fromkeys(names, (rival,) * 3)})
+        found = results.figures('x')
+        self.assertEqual([3, 0], [found['duels_not_lost'], found['duels_not_lost_p99']])
 
     def test_variants_of_ours_and_the_oracle_are_not_rivals(self):
         results = table(
