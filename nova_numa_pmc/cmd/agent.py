@@ -271,11 +271,12 @@ def set_up_logging(config_file: str, level: int) -> None:
         conf.set_default('use_stderr', True)  # without a destination it would use stdout
     try:
         log.setup(conf, 'nova-numa-agent')
-    except OSError as error:
+    except Exception as error:  # also what its handlers raise, such as without systemd-python
         log_plainly(level)
         LOG.warning(
-            '[DEFAULT] log_file or log_dir: %s: logging to standard error instead; with the unit, '
-            'use /var/log/nova-numa-pmc',
+            "oslo.log's options in [DEFAULT]: %s: logging to standard error instead; with the "
+            'unit, a log file has to be in /var/log/nova-numa-pmc, and use_journal needs '
+            'systemd-python',
             error,
         )
 

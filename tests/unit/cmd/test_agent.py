@@ -219,13 +219,25 @@ class OsloLogTest(unittest.TestCase):
                 self.assertEqual(1, agent.main(['--config-file', file.name, '--check']))
         self.assertIn('use_stderr', err.getvalue())
 
-    def test_a_log_file_that_cannot_be_opened_does_not_stop_the_agent(self):
+    def test_options_that_oslo_log_cannot_follow_do_not_stop_the_agent(self):
+        for error in (
+            PermissionError(13, 'Permission denied', '/var/log/x'),
+            RuntimeError('Systemd bindings do not exist'),
+            TypeError('invalid syslog facility'),
+        ):
+            with self.subTest(error):
+                first, second = self.logged_after(error)
+                self.assertIn(str(error), first)
+                self.assertIn('started', second)
+
+    def logged_after(self, error):
+        """Return the lines that are logged if oslo.log raises this error."""
         logger = logging.getLogger('nova_numa_pmc')
         self.addCleanup(logger.setLevel, logger.level)
         self.addCleanup(setattr, logger, 'propagate', logger.propagate)
         self.addCleanup(logger.handlers.clear)
         refusing = mock.Mock()
-        refusing.log.setup.side_effect = PermissionError(13, 'Permission denied', '/var/log/x')
+        refusing.log.setup.side_effect = error
         options = mock.Mock(log_file='/var/log/x')
         err = io.StringIO()
         with (
@@ -235,9 +247,7 @@ class OsloLogTest(unittest.TestCase):
         ):
             agent.set_up_logging('options.conf', logging.INFO)
             agent.LOG.info('started')
-        first, second = err.getvalue().splitlines()
-        self.assertIn('/var/log/x', first)
-        self.assertIn('started', second)
+        return err.getvalue().splitlines()
 
     def test_a_journal_line_has_its_priority_and_nothing_else(self):
         done = subprocess.run(
