@@ -44,7 +44,8 @@ function configure_numa_pmc_scheduler {
 }
 
 function configure_numa_pmc_compute {
-    iniset "$NOVA_CPU_CONF" DEFAULT compute_monitors cpu.numa_pmc
+    # devstack copies this file to $NOVA_CPU_CONF when it starts nova-compute.
+    iniset "$NOVA_CONF" DEFAULT compute_monitors cpu.numa_pmc
 }
 
 function start_numa_pmc {

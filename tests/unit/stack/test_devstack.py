@@ -61,6 +61,10 @@ class PluginTest(unittest.TestCase):
                     self.assertIn(key, words)
                     self.assertIn(value, words)
 
+    def test_options_are_written_to_the_file_that_devstack_copies_for_nova_compute(self):
+        files = set(re.findall(r'iniset "([^"]*)"', PLUGIN))
+        self.assertEqual({'$NOVA_CONF'}, files)
+
     def test_our_filter_comes_before_novas(self):
         (listed,) = re.findall(r'^enabled_filters = (.*)$', guide.controller_ini(), re.M)
         self.assertTrue(listed.endswith('NUMAPressureFilter,NUMATopologyFilter'))
