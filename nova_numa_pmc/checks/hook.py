@@ -161,7 +161,8 @@ def check_trial(trial: confinement.LabelTrial) -> Iterator[Finding]:
             'hook-not-tried',
             NOTE,
             'the hook could not be tried: %s' % trial.message,
-            'start the daemon and install as root, or install with --force',
+            'start the daemon and install as root; SELinux: load the module in '
+            'share/nova-numa-pmc/selinux first; or install with --force',
         )
     elif not trial.ok and (
         trial.label == confinement.UNCONFINED
@@ -183,8 +184,9 @@ def check_trial(trial: confinement.LabelTrial) -> Iterator[Finding]:
             ERROR,
             "the daemon's confinement (%s) does not let the hook run: %s"
             % (trial.label, trial.message),
-            'AppArmor: allow it in /etc/apparmor.d/local/usr.sbin.libvirtd; SELinux: load the '
-            'module in share/nova-numa-pmc/selinux; then install again',
+            'AppArmor: allow it in /etc/apparmor.d/local/usr.sbin.%s; SELinux: load the '
+            'module in share/nova-numa-pmc/selinux; then install again'
+            % ('virtqemud' if 'virtqemud' in (trial.label or '') else 'libvirtd'),
         )
 
 
