@@ -25,7 +25,7 @@ class Process(Record):
 
     :param command: the program and its arguments
     :param uid, gid: ids that own the process's directory in procfs: its effective ids
-    :param started_s: start time [s since the epoch], or None if not reported
+    :param started_s: start time [s since the epoch], up to a second too late; None if not reported
     :param root: the process's root directory, as a path that we can open
     :param same_root: whether this is the host's own root directory (False in a container)
     """
@@ -109,13 +109,17 @@ def _is_of_user_session(process: str) -> bool:
 
 
 def _started_s(root: str, pid: int) -> float | None:
-    """Return a process's start time [s since the epoch], or None if not reported."""
+    """Return a process's start time [s since the epoch], or None if not reported.
+
+    The kernel rounds the boot time down to a whole second. A second is added, so that a service
+    which was restarted right after a file had changed does not look older than the change.
+    """
     start_ns, boot = files.process_start_ns(pid, root), boot_s(root)
-    return None if start_ns is None or boot is None else boot + start_ns / 1e9
+    return None if start_ns is None or boot is None else boot + 1 + start_ns / 1e9
 
 
 def boot_s(root: str) -> int | None:
-    """Return the host's boot time [s since the epoch], or None if not reported."""
+    """Return the host's boot time, in whole seconds since the epoch; None if not reported."""
     text = files.read_fields(root, 'proc/stat', ' ').get('btime')
     return None if text is None else int(text)
 

@@ -23,7 +23,7 @@ class ProcessesTest(RootCase):
         )
         self.assertEqual(20, processes.find(self.root, 'numad').pid)
         process = processes.find(self.root, 'nova-compute')
-        self.assertEqual((30, 2_000, True), (process.pid, process.started_s, process.same_root))
+        self.assertEqual((30, 2_001, True), (process.pid, process.started_s, process.same_root))
         self.assertEqual(self.root, process.root)
         self.assertIsNone(processes.find(self.root, 'nova-scheduler'))
 
