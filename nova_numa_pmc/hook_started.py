@@ -180,7 +180,6 @@ def _bind(
             frozenset(decision.promise.mem_nodes),
             call.options.fetch_limit_mib << 20,
             stay_bound=True,
-            huge_bytes_by_node={},
             written_cpus=hold_result.cpus,
         )
     except GuestGone:

@@ -303,7 +303,6 @@ class Reassertion:
                 1 << 62 if any(bound) else self.host_options.fetch_limit_mib << 20,
                 stay_bound=True,
                 written_cpus=common_cpus(groups) or frozenset(),
-                huge_bytes_by_node={},
                 set_by_others=self._set_by_others.get(guest.run_id, frozenset()),
             )
             if hold_result.memory_outcome == holding.BOUND:

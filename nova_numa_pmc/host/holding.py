@@ -101,7 +101,6 @@ def hold(
     stay_bound: bool = False,
     written_cpus: frozenset[int] = frozenset(),
     write: Writer = writes.write_file,
-    huge_bytes_by_node: Mapping[int, int] | None = None,
     set_by_others: Container[str] = frozenset(),
 ) -> HoldResult:
     """Hold a guest to ``cpus`` and, unless ``mems`` is None, fetch its memory to those nodes.
@@ -109,12 +108,11 @@ def hold(
     :param cpus: not empty
     :param mems: node ids, not empty, or None to leave memory alone. Nodes without memory are left
         out, because the kernel refuses them on v1 and, in older releases, on v2 (EINVAL)
-    :param fetch_max_bytes: leave memory alone if more than this is on other nodes
+    :param fetch_max_bytes: leave memory alone if more than this is on other nodes. Huge pages
+        count only if it is not known where the guest's memory is
     :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of unbinding it again
     :param written_cpus: the CPUs that an earlier call left. A group with exactly these CPUs may be
         changed; any other set that does not contain the requested one is a pin by others
-    :param huge_bytes_by_node: {node id: bytes} of the guest's huge pages, which its groups do not
-        count; if None, where they are is not known, and any of them may have to move
     :param set_by_others: names of groups ('vcpu0') whose CPUs others have set; these groups are
         left alone
     :raises PinnedByOthers: others have pinned the guest; nothing was written
@@ -144,12 +142,12 @@ def hold(
         )
     steps = _cpu_steps(groups, cpusets, cpus, written_cpus, set_by_others)
     memory_outcome, elsewhere_bytes, memory_steps = _memory_steps(
-        groups, cpusets, mems, fetch_max_bytes, stay_bound, huge_bytes_by_node
+        groups, cpusets, mems, fetch_max_bytes, stay_bound
     )
     changes = writes.write_or_undo(groups.scope, steps + memory_steps, write)
     left_bytes = None
     if mems is not None and elsewhere_bytes and memory_outcome in (MOVED, BOUND):
-        left_bytes = _guest_bytes_elsewhere(groups, mems, known_only=True)
+        left_bytes = _bytes_elsewhere(groups, mems)
         if left_bytes and _LEFT_RATIO * elsewhere_bytes < left_bytes < elsewhere_bytes:
             left_bytes = _fetch_the_rest(
                 groups, cpusets, mems, memory_outcome, memory_steps, write
@@ -361,7 +359,6 @@ def _memory_steps(
     mems: frozenset[int] | None,
     fetch_max_bytes: int,
     stay_bound: bool,
-    huge_bytes_by_node: Mapping[int, int] | None,
 ) -> tuple[str, int | None, Steps]:
     """Plan the steps for a guest's memory.
 
@@ -375,7 +372,9 @@ def _memory_steps(
         if groups.writes_parent or directory != groups.parent
     ):
         return SET_BY_OTHERS, None, []
-    elsewhere_bytes = _guest_bytes_elsewhere(groups, mems, huge_bytes_by_node=huge_bytes_by_node)
+    elsewhere_bytes = _bytes_elsewhere(groups, mems)
+    if elsewhere_bytes is None:  # all of it may be
+        elsewhere_bytes = read_resident_bytes(groups, 'VmRSS', 'HugetlbPages')
     if elsewhere_bytes is None or elsewhere_bytes > fetch_max_bytes:
         return UNKNOWN if elsewhere_bytes is None else TOO_MUCH, elsewhere_bytes, []
     if groups.main not in cpusets:
@@ -436,29 +435,13 @@ def _fetch_the_rest(
         raise
     except CpusetError:
         pass  # the first pass remains valid, and the bytes left behind are reported
-    return _guest_bytes_elsewhere(groups, mems, known_only=True)
+    return _bytes_elsewhere(groups, mems)
 
 
-def _guest_bytes_elsewhere(
-    groups: GuestGroups,
-    mems: frozenset[int],
-    known_only: bool = False,
-    huge_bytes_by_node: Mapping[int, int] | None = None,
-) -> int | None:
-    """Return the bytes that a write of ``mems`` may have to move, or None if unknown.
-
-    :param known_only: count only those that are known to be off ``mems``
-    """
+def _bytes_elsewhere(groups: GuestGroups, mems: frozenset[int]) -> int | None:
+    """Return the guest's bytes off ``mems`` without huge pages, or None if unknown."""
     bytes_by_node = read_memory_by_node(groups)
-    if bytes_by_node is None:
-        return None if known_only else read_resident_bytes(groups, 'VmRSS', 'HugetlbPages')
-    elsewhere_bytes = bytes_elsewhere(bytes_by_node, mems)
-    if known_only:
-        return elsewhere_bytes
-    if huge_bytes_by_node is not None:
-        return elsewhere_bytes + bytes_elsewhere(huge_bytes_by_node, mems)
-    # The groups do not report on which nodes huge pages are: any of them may have to move.
-    return elsewhere_bytes + (read_resident_bytes(groups, 'HugetlbPages') or 0)
+    return None if bytes_by_node is None else bytes_elsewhere(bytes_by_node, mems)
 
 
 def _unbound_text(groups: GuestGroups, cpusets: Mapping[str, Cpuset]) -> str:

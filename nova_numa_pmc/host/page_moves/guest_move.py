@@ -347,7 +347,6 @@ class GuestMove:
             self._written_cpus,
             frozenset(self._mems),
             written_cpus=self._written_cpus,
-            huge_bytes_by_node={},
             write=self._kernel.write,
         )
         left_bytes = hold_result.left_bytes or 0
