@@ -21,7 +21,7 @@ from nova_numa_pmc.scheduler import host_estimate, saved_hosts
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from nova_numa_pmc.cli.flavor import Flavor
@@ -199,6 +199,14 @@ def read_content(path: str) -> str:
 def options(paths: list[str]) -> dict[str, Any]:
     """Return the options of the group ``[numa_pmc]`` in nova.conf; without a file, the defaults.
 
+    :raises OptionsError: a file cannot be read
+    """
+    return options_of_group(paths, scheduler_conf.GROUP.name, saved_hosts.defaults())
+
+
+def options_of_group(paths: list[str], group: str, names: Iterable[str]) -> dict[str, Any]:
+    """Return options of a group in nova.conf, by name; without a file, Nova's defaults.
+
     A value that cannot be used is printed to stderr.
 
     :param paths: nova.conf and others; later files override earlier ones
@@ -207,7 +215,7 @@ def options(paths: list[str]) -> dict[str, Any]:
     conf = nova_conf.NovaConf(paths)
     if conf.findings:
         raise OptionsError('; '.join(finding.message for finding in conf.findings))
-    values = {name: conf.get(name, 'numa_pmc') for name in saved_hosts.defaults()}
+    values = {name: conf.get(name, group) for name in names}
     problems = ['%s: its default is assumed' % finding.message for finding in conf.findings]
     for line in output.problem_lines(problems):
         print(line, file=sys.stderr)

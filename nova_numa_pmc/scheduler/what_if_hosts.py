@@ -2,9 +2,8 @@
 """Replay an operator's own requests on saved rows of compute_nodes, with and without the weigher.
 
 Each of the two runs fills its own copy of the hosts. Of Nova's filters, only the check for room is
-simulated; of its weighers, only the four that distinguish hosts without server groups and PCI
-devices: free vCPUs, RAM and disk, and instances being built
-(nova/scheduler/weights/{cpu,ram,disk,io_ops}.py).
+simulated; of its weighers, only those for free vCPUs, RAM and disk, and for instances being built
+(nova/scheduler/weights/{cpu,ram,disk,io_ops}.py), without the multipliers of aggregates.
 """
 
 from __future__ import annotations
@@ -18,6 +17,13 @@ from nova_numa_pmc.scheduler import penalty, request, saved_hosts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+#: Options of ``[filter_scheduler]`` with the multipliers of the weighers that are simulated.
+MULTIPLIERS = (
+    'cpu_weight_multiplier',
+    'ram_weight_multiplier',
+    'disk_weight_multiplier',
+    'io_ops_weight_multiplier',
+)
 _MEMORY_MAX_MB, _REQUESTS_MAX = 1 << 50, 1_000_000
 
 
@@ -122,12 +128,17 @@ def _parse_request(row: Any) -> WhatIfRequest:
 
 
 def choices(
-    text: str, create_requests: Sequence[WhatIfRequest], conf: Mapping[str, Any], realtime_s: float
+    text: str,
+    create_requests: Sequence[WhatIfRequest],
+    conf: Mapping[str, Any],
+    multipliers: Mapping[str, float],
+    realtime_s: float,
 ) -> list[WhatIfChoice]:
     """Return the hosts that each instance would get.
 
     :param text: rows, as :func:`saved_hosts.read` takes them
     :param conf: {option: value} of the group ``[numa_pmc]``
+    :param multipliers: {option: value} for each of :data:`MULTIPLIERS`
     :param realtime_s: the time of the decisions [s since the epoch]
     :raises RowsError: a row cannot be used; the message says which one and why
     """
@@ -137,8 +148,10 @@ def choices(
     return [
         WhatIfChoice(
             request_number,
-            _place_instance(weighed_hosts, create_request, conf, realtime_s),
-            _place_instance(unweighed_hosts, create_request, unweighed_conf, realtime_s),
+            _place_instance(weighed_hosts, create_request, conf, multipliers, realtime_s),
+            _place_instance(
+                unweighed_hosts, create_request, unweighed_conf, multipliers, realtime_s
+            ),
         )
         for request_number, create_request in enumerate(create_requests, 1)
         for _ in range(create_request.instances)
@@ -149,6 +162,7 @@ def _place_instance(
     hosts: Sequence[WhatIfHost],
     create_request: WhatIfRequest,
     conf: Mapping[str, Any],
+    multipliers: Mapping[str, float],
     realtime_s: float,
 ) -> ChosenHost:
     """Place an instance, and return its host."""
@@ -163,26 +177,27 @@ def _place_instance(
     hosts_with_room = [hosts_with_room[position] for position in passing]
     decisions = [decisions[position] for position in passing]
     multiplier = penalty.valid_multiplier(conf['weight_multiplier'])
+    nova_weights = _nova_weights(hosts_with_room, multipliers)
     weights = [
         nova_weight - multiplier * decision.penalty
-        for nova_weight, decision in zip(_nova_weights(hosts_with_room), decisions)
+        for nova_weight, decision in zip(nova_weights, decisions)
     ]
     best = max(range(len(hosts_with_room)), key=weights.__getitem__)
     hosts_with_room[best].consume(create_request)
     return ChosenHost(decisions[best].host, decisions[best].pressure, decisions[best].loss)
 
 
-def _nova_weights(hosts: Sequence[WhatIfHost]) -> list[float]:
-    """Return the sum of each host's weights by Nova's weighers, with default multipliers."""
+def _nova_weights(hosts: Sequence[WhatIfHost], multipliers: Mapping[str, float]) -> list[float]:
+    """Return the sum of each host's weights by the weighers that :data:`MULTIPLIERS` names."""
     columns = (
-        (1.0, [max(0.0, host.vcpus - host.saved.vcpus_used) for host in hosts]),
-        (1.0, [max(0.0, host.saved.free_ram_mb) for host in hosts]),
-        (1.0, [max(0.0, host.disk_gb - host.disk_used_gb) for host in hosts]),
-        (-1.0, [host.io_ops for host in hosts]),
+        [max(0.0, host.vcpus - host.saved.vcpus_used) for host in hosts],
+        [max(0.0, host.saved.free_ram_mb) for host in hosts],
+        [max(0.0, host.disk_gb - host.disk_used_gb) for host in hosts],
+        [host.io_ops for host in hosts],
     )
     weights = [0.0] * len(hosts)
-    for multiplier, column in columns:
-        maximum = max(column)
+    for name, column in zip(MULTIPLIERS, columns):
+        multiplier, maximum = multipliers[name], max(column)
         if maximum:
             weights = [
                 weight + multiplier * value / maximum for weight, value in zip(weights, column)

@@ -4,9 +4,11 @@
 It takes saved rows of compute_nodes and a list of create requests, fills the hosts once with the
 weigher and once without it, and shows which choices differ, what pressure the new guests would
 leave on their hosts, and how much would be lost because of them. It simulates Nova's weighers for
-free vCPUs, RAM, disk and instances being built, and of Nova's filters only the check for room; the
-package's own filter is applied as well. It runs on any machine, and neither queries nor changes
-anything there.
+free vCPUs, RAM, disk and instances being built, with the multipliers of --nova-conf but not those
+of aggregates, and of Nova's filters only the check for room; the package's own filter is applied
+as well. Nova's other weighers (build failures, server groups, PCI devices, versions, numbers of
+instances, metrics) are left out. It runs on any machine, and neither queries nor changes anything
+there.
 
 examples:
   nova-numa-rebalance whatif --hosts hosts.json --requests requests.json
@@ -89,6 +91,9 @@ def run(args: argparse.Namespace) -> int:
     :raises OptionsError: a file of ``--nova-conf`` cannot be read
     """
     conf = explain_hosts.options(args.nova_conf)
+    multipliers = explain_hosts.options_of_group(
+        args.nova_conf, 'filter_scheduler', what_if_hosts.MULTIPLIERS
+    )
     for name, value in (('weight_multiplier', args.multiplier), ('penalty_floor', args.floor)):
         if value is not None:
             conf[name] = value
@@ -97,21 +102,24 @@ def run(args: argparse.Namespace) -> int:
     with explain_hosts.name_file_in_errors(args.hosts):
         content = explain_hosts.read_content(args.hosts)
         _, saved_s = saved_hosts.read(content)
-        choices = what_if_hosts.choices(content, create_requests, conf, saved_s)
+        choices = what_if_hosts.choices(content, create_requests, conf, multipliers, saved_s)
     if args.json:
-        print(json.dumps(to_data(choices, conf), indent=2, sort_keys=True))
+        print(json.dumps(to_data(choices, conf, multipliers), indent=2, sort_keys=True))
     else:
         print('\n'.join(to_lines(choices)))
     return exits.OK
 
 
 def to_data(
-    choices: list[what_if_hosts.WhatIfChoice], conf: dict[str, object]
+    choices: list[what_if_hosts.WhatIfChoice],
+    conf: dict[str, object],
+    multipliers: dict[str, object],
 ) -> dict[str, object]:
     """Return the comparison as plain data."""
     weighed, unweighed = _both_totals(choices)
     return {
         'options': conf,
+        'filter_scheduler': multipliers,
         'instances': len(choices),
         'changed': sum(choice.changed for choice in choices),
         'without_room': weighed.without_room,

@@ -16,9 +16,8 @@ from tests.fixtures.expected_losses import cpu_loss
 
 def host(name, *demand, memory_mb=32768, **fields):
     """Return a row including what Placement counts; 16 vCPUs, nodes of 4 cores."""
-    return compute_node_row(
-        name, *demand, memory_mb=memory_mb, local_gb=200, local_gb_used=10, **fields
-    )
+    disk = {'local_gb': 200, 'local_gb_used': 10}
+    return compute_node_row(name, *demand, memory_mb=memory_mb, **{**disk, **fields})
 
 
 #: The roomiest host is under pressure; the others have less free memory.
@@ -164,6 +163,41 @@ class WhatIfTest(unittest.TestCase):
             path.write_text('[numa_pmc]\nweight_multiplier = %s\n' % multiplier)
             answer = json.loads(self.call('--json', '--nova-conf', str(path))[1])
             self.assertEqual(0, answer['changed'], multiplier)
+
+    def test_novas_weighers_have_the_multipliers_of_nova_conf(self):
+        rows = [
+            host('large', 0.4, 0.4, memory_mb=65536, vcpus_used=40),
+            host('small', 0.4, 0.4, memory_mb=16384, vcpus_used=40),
+            host('vacant', 0.4, 0.4, vcpus_used=0),
+            host('empty', 0.4, 0.4, vcpus_used=40, local_gb_used=0),
+            host('active', 0.4, 0.4, vcpus_used=40, stats='{"io_workload": 3}'),
+        ]
+        path = self.directory / 'nova.conf'
+        for option, value, chosen in (
+            ('ram_weight_multiplier', 1000.0, 'large'),
+            ('ram_weight_multiplier', -1000.0, 'small'),
+            ('cpu_weight_multiplier', 1000.0, 'vacant'),
+            ('disk_weight_multiplier', 1000.0, 'empty'),
+            ('io_ops_weight_multiplier', 1000.0, 'active'),
+        ):
+            with self.subTest(option, value=value):
+                path.write_text(f'[filter_scheduler]\n{option} = {value}\n')
+                _, out, _ = self.call(
+                    *('--json', '--nova-conf', str(path)), hosts=rows, requests=REQUESTS[:1]
+                )
+                answer = json.loads(out)
+                self.assertEqual(chosen, answer['choices'][0]['host_without'])
+                self.assertEqual(value, answer['filter_scheduler'][option])
+
+    def test_a_cloud_that_fills_hosts_is_replayed_as_one(self):
+        rows = [host('vacant', 0.4, 0.4), host('filled', 0.4, 0.4, memory_mb_used=16384)]
+        path = self.directory / 'nova.conf'
+        for multiplier, chosen in ((1.0, 'vacant'), (-5.0, 'filled')):
+            path.write_text(f'[filter_scheduler]\nram_weight_multiplier = {multiplier}\n')
+            _, out, _ = self.call(
+                *('--json', '--nova-conf', str(path)), hosts=rows, requests=REQUESTS[:1]
+            )
+            self.assertEqual(chosen, json.loads(out)['choices'][0]['host_without'], multiplier)
 
     def test_a_file_that_cannot_be_used_is_refused(self):
         for rows, word in (
