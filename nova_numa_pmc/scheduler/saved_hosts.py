@@ -11,7 +11,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nova_numa_pmc import json_values
+from nova_numa_pmc import extra_specs, json_values
 from nova_numa_pmc.compute import metrics_decoder
 from nova_numa_pmc.conf import scheduler as scheduler_conf
 from nova_numa_pmc.core import rates
@@ -44,6 +44,7 @@ class SavedHost:
     :ivar host: the host's name
     :ivar metrics: a list of dicts, as in the column; anything else is refused only when it is
         decoded
+    :ivar vcpus_used: what the row shows, and the shared vCPUs of :meth:`consume`
     """
 
     def __init__(self, row: Any) -> None:
@@ -71,8 +72,12 @@ class SavedHost:
         self.stats, self.num_instances = dict[str, Any](), 0
 
     def consume(self, flavor: SavedFlavor) -> None:
-        """Count a guest, as Nova's ``consume_from_request()`` does for each instance."""
-        self.vcpus_used += flavor.vcpus
+        """Count a guest, as Nova's ``consume_from_request()`` does for each instance.
+
+        Nova counts dedicated CPUs as used and as pinned, and the latter are subtracted from the
+        former wherever demand is derived. Rows have no NUMATopology, so neither is counted here.
+        """
+        self.vcpus_used += extra_specs.shared_vcpus(flavor.vcpus, flavor.extra_specs, None)
         self.free_ram_mb -= flavor.memory_mb
 
 

@@ -39,6 +39,7 @@ class WhatIfHost:
     """A host that is filled by replayed requests.
 
     :ivar saved: the host as the weigher reads it
+    :ivar vcpus_used: vCPUs of all guests, including those with CPUs of their own
     :ivar vcpus, memory_mb, disk_gb: amounts that may be allocated, by Nova's allocation ratios
     """
 
@@ -48,6 +49,7 @@ class WhatIfHost:
         :raises ValueError, TypeError, KeyError: the row cannot be used
         """
         self.saved = saved_hosts.SavedHost(row)
+        self.vcpus_used = self.saved.vcpus_used
         self.vcpus = self.saved.vcpus_total * saved_hosts.allocation_ratio(row, 'cpu')
         self.memory_mb = self.saved.total_usable_ram_mb * self.saved.ram_allocation_ratio
         self.disk_gb = saved_hosts.amount(row, 'local_gb', 0) * saved_hosts.allocation_ratio(
@@ -60,7 +62,7 @@ class WhatIfHost:
         """Return whether Placement would allow one more instance on the host."""
         memory_mb_used = self.saved.total_usable_ram_mb - self.saved.free_ram_mb
         return (
-            self.saved.vcpus_used + create_request.flavor.vcpus <= self.vcpus
+            self.vcpus_used + create_request.flavor.vcpus <= self.vcpus
             and memory_mb_used + create_request.flavor.memory_mb <= self.memory_mb
             and self.disk_used_gb + create_request.disk_gb <= self.disk_gb
         )
@@ -68,6 +70,7 @@ class WhatIfHost:
     def consume(self, create_request: WhatIfRequest) -> None:
         """Count one instance of a request."""
         self.saved.consume(create_request.flavor)
+        self.vcpus_used += create_request.flavor.vcpus
         self.disk_used_gb += create_request.disk_gb
 
 
@@ -190,7 +193,7 @@ def _place_instance(
 def _nova_weights(hosts: Sequence[WhatIfHost], multipliers: Mapping[str, float]) -> list[float]:
     """Return the sum of each host's weights by the weighers that :data:`MULTIPLIERS` names."""
     columns = (
-        [max(0.0, host.vcpus - host.saved.vcpus_used) for host in hosts],
+        [max(0.0, host.vcpus - host.vcpus_used) for host in hosts],
         [max(0.0, host.saved.free_ram_mb) for host in hosts],
         [max(0.0, host.disk_gb - host.disk_used_gb) for host in hosts],
         [host.io_ops for host in hosts],

@@ -146,6 +146,25 @@ class JudgeTest(unittest.TestCase):
             next(host for host in hosts if host.host == best.host).consume(FLAVOR)
         self.assertEqual({2}, set(counts.values()))
 
+    def test_placed_guests_are_charged_for_shared_cpus_only(self):
+        for specs, charged in (
+            ({}, 2),
+            ({'hw:cpu_policy': 'shared'}, 2),
+            ({'hw:cpu_policy': 'dedicated'}, 0),
+            ({'resources:PCPU': '2'}, 0),
+            ({'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '0'}, 2),
+        ):
+            for changes in ({}, {'metrics': '[]'}):
+                with self.subTest(specs, known=not changes):
+                    row = compute_node_row('a', 2.0, 2.0, **changes)
+                    (host,), now_s = saved_hosts.read(json.dumps([row]))
+                    (before,) = saved_hosts.rank([host], FLAVOR, DEFAULTS, now_s)
+                    host.consume(saved_hosts.SavedFlavor(2, 0, specs))
+                    (after,) = saved_hosts.rank([host], FLAVOR, DEFAULTS, now_s)
+                    if not changes:
+                        self.assertEqual(charged, after.estimate.arrived_vcpus)
+                    self.assertEqual(charged > 0, after.loss > before.loss)
+
     def test_flavors_that_nova_pins_pass_and_are_weighed_by_all_nodes(self):
         decisions = judge(
             [compute_node_row('full', 4.2, 4.1)],

@@ -199,6 +199,21 @@ class WhatIfTest(unittest.TestCase):
             )
             self.assertEqual(chosen, json.loads(out)['choices'][0]['host_without'], multiplier)
 
+    def test_a_guest_with_dedicated_cpus_does_not_divert_plain_ones(self):
+        rows = [host('calm', 2.0, 2.0, memory_mb=65536), host('busy', 2.1, 2.1)]
+        pinned = {'vcpus': 8, 'memory_mb': 512, 'extra_specs': {'hw:cpu_policy': 'dedicated'}}
+        plain = {'vcpus': 8, 'memory_mb': 512}
+        for first, second_host in ((pinned, 'calm'), (plain, 'busy')):
+            _, out, _ = self.call('--json', hosts=rows, requests=[first, plain])
+            self.assertEqual(
+                ['calm', second_host], [choice['host'] for choice in json.loads(out)['choices']]
+            )
+
+    def test_dedicated_cpus_take_vcpus_of_the_host(self):
+        pinned = {'vcpus': 32, 'memory_mb': 512, 'extra_specs': {'hw:cpu_policy': 'dedicated'}}
+        _, out, _ = self.call('--json', hosts=HOSTS[1:2], requests=[{**pinned, 'count': 2}])
+        self.assertEqual(1, json.loads(out)['without_room'])
+
     def test_a_file_that_cannot_be_used_is_refused(self):
         for rows, word in (
             ({'hosts': '[]'}, 'no rows'),
