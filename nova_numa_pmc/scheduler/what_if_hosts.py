@@ -15,7 +15,7 @@ from nova_numa_pmc.record import Record
 from nova_numa_pmc.scheduler import penalty, request, saved_hosts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 #: Options of ``[filter_scheduler]`` with the multipliers of the weighers that are simulated.
 MULTIPLIERS = (
@@ -41,6 +41,8 @@ class WhatIfHost:
     :ivar saved: the host as the weigher reads it
     :ivar vcpus_used: vCPUs of all guests, including those with CPUs of their own
     :ivar vcpus, memory_mb, disk_gb: amounts that may be allocated, by Nova's allocation ratios
+    :ivar io_ops: number of instances that are built or moved there, with those of the present
+        request
     """
 
     def __init__(self, row: Any) -> None:
@@ -56,7 +58,8 @@ class WhatIfHost:
             row, 'disk'
         )
         self.disk_used_gb: float = saved_hosts.amount(row, 'local_gb_used', 0)
-        self.io_ops = max(0.0, float(saved_hosts.stats_of(row).get('io_workload') or 0))
+        self._saved_io_ops = max(0.0, float(saved_hosts.stats_of(row).get('io_workload') or 0))
+        self.io_ops = self._saved_io_ops
 
     def has_room(self, create_request: WhatIfRequest) -> bool:
         """Return whether Placement would allow one more instance on the host."""
@@ -68,10 +71,15 @@ class WhatIfHost:
         )
 
     def consume(self, create_request: WhatIfRequest) -> None:
-        """Count one instance of a request."""
+        """Count one instance of a request, as one that is being built as well."""
         self.saved.consume(create_request.flavor)
         self.vcpus_used += create_request.flavor.vcpus
         self.disk_used_gb += create_request.disk_gb
+        self.io_ops += 1
+
+    def end_builds(self) -> None:
+        """Count the instances of the present request as built."""
+        self.io_ops = self._saved_io_ops
 
 
 class ChosenHost(Record):
@@ -148,17 +156,38 @@ def choices(
     copies = saved_hosts.parse_each(text, 'row', lambda row: (WhatIfHost(row), WhatIfHost(row)))
     weighed_hosts, unweighed_hosts = zip(*copies)
     unweighed_conf = {**conf, 'weight_multiplier': 0.0}
-    return [
-        WhatIfChoice(
-            request_number,
-            _place_instance(weighed_hosts, create_request, conf, multipliers, realtime_s),
-            _place_instance(
-                unweighed_hosts, create_request, unweighed_conf, multipliers, realtime_s
-            ),
-        )
-        for request_number, create_request in enumerate(create_requests, 1)
+    numbers = (
+        number
+        for number, create_request in enumerate(create_requests, 1)
         for _ in range(create_request.instances)
+    )
+    return [
+        WhatIfChoice(number, weighed, unweighed)
+        for number, weighed, unweighed in zip(
+            numbers,
+            _replay(weighed_hosts, create_requests, conf, multipliers, realtime_s),
+            _replay(unweighed_hosts, create_requests, unweighed_conf, multipliers, realtime_s),
+        )
     ]
+
+
+def _replay(
+    hosts: Sequence[WhatIfHost],
+    create_requests: Sequence[WhatIfRequest],
+    conf: Mapping[str, Any],
+    multipliers: Mapping[str, float],
+    realtime_s: float,
+) -> Iterator[ChosenHost]:
+    """Place the instances, and yield the host of each.
+
+    Requests have no times. The instances of one request are built at the same time, and all of
+    them are taken to be built before the next request.
+    """
+    for create_request in create_requests:
+        for _ in range(create_request.instances):
+            yield _place_instance(hosts, create_request, conf, multipliers, realtime_s)
+        for host in hosts:
+            host.end_builds()
 
 
 def _place_instance(

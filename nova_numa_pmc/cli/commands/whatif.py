@@ -7,8 +7,8 @@ leave on their hosts, and how much would be lost because of them. It simulates N
 free vCPUs, RAM, disk and instances being built, with the multipliers of --nova-conf but not those
 of aggregates, and of Nova's filters only the check for room; the package's own filter is applied
 as well. Nova's other weighers (build failures, server groups, PCI devices, versions, numbers of
-instances, metrics) are left out. It runs on any machine, and neither queries nor changes anything
-there.
+instances, metrics) are left out. The instances of one request count as being built until the next
+request. It runs on any machine, and neither queries nor changes anything there.
 
 examples:
   nova-numa-rebalance whatif --hosts hosts.json --requests requests.json
