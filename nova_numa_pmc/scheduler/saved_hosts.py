@@ -7,6 +7,7 @@ Nova's other filters and weighers are left out.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,7 +29,7 @@ _Parsed = TypeVar('_Parsed')
 
 #: Limits on the input. Ten thousand hosts have rows with a few kilobytes of metrics each.
 SIZE_MAX_BYTES, _HOSTS_MAX = 256 << 20, 100_000
-_ROW_AMOUNT_MAX = 1 << 50
+AMOUNT_MAX = 1 << 50
 #: Nova's defaults of ``initial_…_allocation_ratio``, for rows without a ratio.
 INITIAL_RATIOS = {'cpu': 4.0, 'ram': 1.0, 'disk': 1.0}
 
@@ -291,17 +292,15 @@ def _rows(text: str) -> Iterator[Any]:
         raise RowsError('not JSON: %s' % error) from None
 
 
-def amount(row: Any, name: str, default: _Default) -> float | _Default:
+def amount(row: Any, name: str, default: _Default, minimum: float = 0) -> float | _Default:
     """Return an amount from a row, or the default if the row does not have it.
 
+    :param minimum: below 0 for a free amount, because more than there is may be allocated
     :raises ValueError: it is not a number, or out of range
     """
     value = row.get(name, default)
-    return (
-        default
-        if value is None
-        else json_values.member(name, json_values.number, value, _ROW_AMOUNT_MAX)
-    )
+    check = functools.partial(json_values.number, minimum=minimum)
+    return default if value is None else json_values.member(name, check, value, AMOUNT_MAX)
 
 
 def allocation_ratio(row: Any, kind: str) -> float:

@@ -41,6 +41,7 @@ class WhatIfHost:
     :ivar saved: the host as the weigher reads it
     :ivar vcpus_used: vCPUs of all guests, including those with CPUs of their own
     :ivar vcpus, memory_mb, disk_gb: amounts that may be allocated, by Nova's allocation ratios
+    :ivar free_disk_gb: disk that Nova weighs, without the allocation ratio
     :ivar io_ops: number of instances that are built or moved there, with those of the present
         request
     """
@@ -58,6 +59,7 @@ class WhatIfHost:
             row, 'disk'
         )
         self.disk_used_gb: float = saved_hosts.amount(row, 'local_gb_used', 0)
+        self.free_disk_gb = _free_disk_gb(row)
         self._saved_io_ops = max(0.0, float(saved_hosts.stats_of(row).get('io_workload') or 0))
         self.io_ops = self._saved_io_ops
 
@@ -75,6 +77,7 @@ class WhatIfHost:
         self.saved.consume(create_request.flavor)
         self.vcpus_used += create_request.flavor.vcpus
         self.disk_used_gb += create_request.disk_gb
+        self.free_disk_gb -= create_request.disk_gb
         self.io_ops += 1
 
     def end_builds(self) -> None:
@@ -224,7 +227,7 @@ def _nova_weights(hosts: Sequence[WhatIfHost], multipliers: Mapping[str, float])
     columns = (
         [max(0.0, host.vcpus - host.vcpus_used) for host in hosts],
         [max(0.0, host.saved.free_ram_mb) for host in hosts],
-        [max(0.0, host.disk_gb - host.disk_used_gb) for host in hosts],
+        [max(0.0, host.free_disk_gb) for host in hosts],
         [host.io_ops for host in hosts],
     )
     weights = [0.0] * len(hosts)
@@ -232,6 +235,25 @@ def _nova_weights(hosts: Sequence[WhatIfHost], multipliers: Mapping[str, float])
         multiplier, maximum = multipliers[name], max(column)
         if maximum:
             weights = [
-                weight + multiplier * value / maximum for weight, value in zip(weights, column)
+                weight + multiplier * (value / maximum) for weight, value in zip(weights, column)
             ]
     return weights
+
+
+def _free_disk_gb(row: Any) -> float:
+    """Return the disk that HostState would have as free (nova/scheduler/host_manager.py) [GiB].
+
+    What would be free if all disk images had their full size is in ``disk_available_least``, which
+    some drivers do not report. Both it and ``free_disk_gb`` may be below 0.
+    """
+
+    def read(name: str) -> float | None:
+        return saved_hosts.amount(row, name, None, -saved_hosts.AMOUNT_MAX)
+
+    free_gb, least_gb = read('free_disk_gb'), read('disk_available_least')
+    if free_gb is None:  # as nova-compute computes it (nova/compute/resource_tracker.py)
+        total_gb, used_gb = (
+            saved_hosts.amount(row, name, 0) for name in ('local_gb', 'local_gb_used')
+        )
+        free_gb = total_gb - used_gb
+    return free_gb if least_gb is None else min(free_gb, least_gb)

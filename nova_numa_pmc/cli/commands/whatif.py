@@ -19,7 +19,7 @@ requests.json: {"vcpus": 4, "memory_mb": 8192, "disk_gb": 40, "count": 2, "extra
 object per line or an array; disk_gb, count and extra_specs may be left out. hosts.json: see the
 guide's "How a decision was made", with the columns cpu_allocation_ratio, ram_allocation_ratio and
 disk_allocation_ratio (without them, 4, 1 and 1 are assumed, which are Nova's defaults), and the
-additional columns stats, local_gb and local_gb_used.
+additional columns stats, local_gb, local_gb_used, free_disk_gb and disk_available_least.
 
 exit codes: 0 shown; 1 a problem; 64 usage error
 """

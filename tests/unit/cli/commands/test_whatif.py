@@ -200,6 +200,39 @@ class WhatIfTest(unittest.TestCase):
             )
             self.assertEqual(chosen, json.loads(out)['choices'][0]['host_without'], multiplier)
 
+    def test_free_disk_is_weighed_without_the_allocation_ratio(self):
+        # Beside the other host, of which 140 of 200 GiB are free.
+        for fields, chosen in (
+            ({'local_gb_used': 50}, 'a'),  # 150
+            ({'local_gb_used': 80, 'disk_allocation_ratio': 2.0}, 'b'),  # 120
+            ({'local_gb_used': 50, 'free_disk_gb': 150, 'disk_available_least': None}, 'a'),
+            ({'local_gb_used': 50, 'free_disk_gb': 150, 'disk_available_least': 130}, 'b'),
+            ({'local_gb_used': 50, 'disk_available_least': 130}, 'b'),
+            ({'local_gb_used': 50, 'free_disk_gb': 150, 'disk_available_least': 190}, 'a'),
+            ({'local_gb_used': 50, 'free_disk_gb': 150, 'disk_available_least': -3}, 'b'),
+            ({'free_disk_gb': 130}, 'b'),
+            ({'free_disk_gb': -10, 'disk_available_least': -10}, 'b'),
+        ):
+            with self.subTest(fields):
+                rows = [host('a', 0.4, 0.4, **fields), host('b', 0.4, 0.4, local_gb_used=60)]
+                _, out, _ = self.call('--json', hosts=rows, requests=REQUESTS[:1])
+                self.assertEqual(chosen, json.loads(out)['choices'][0]['host_without'])
+
+    def test_a_placed_instance_takes_free_disk(self):
+        columns = {'free_disk_gb': 150, 'disk_available_least': 140}
+        rows = [host(name, 0.4, 0.4, **columns) for name in 'ab']
+        path = self.directory / 'nova.conf'
+        path.write_text(
+            '[filter_scheduler]\n'
+            + ''.join(f'{name}_weight_multiplier = 0\n' for name in ('cpu', 'ram', 'io_ops'))
+        )
+        _, out, _ = self.call(
+            '--json', '--nova-conf', str(path), hosts=rows, requests=REQUESTS[:1]
+        )
+        self.assertEqual(
+            ['a', 'b'], [choice['host_without'] for choice in json.loads(out)['choices']]
+        )
+
     def test_the_builds_of_a_request_count_until_the_next_request(self):
         # RAM attracts guests to the fullest host, but by less than a build keeps them away.
         path = self.directory / 'nova.conf'
@@ -240,6 +273,7 @@ class WhatIfTest(unittest.TestCase):
         for rows, word in (
             ({'hosts': '[]'}, 'no rows'),
             ({'hosts': [{'host': 'a'}]}, 'row 1'),
+            ({'hosts': [host('a', 0.4, free_disk_gb='1')]}, 'row 1: free_disk_gb'),
             ({'requests': '[]'}, 'no requests'),
             ({'requests': [{'vcpus': 'x', 'memory_mb': 1}]}, 'request 1'),
             ({'requests': [{'vcpus': 2}]}, 'request 1'),
