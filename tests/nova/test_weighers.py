@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``explain --hosts`` calls Nova's own weighers if Nova is installed."""
+"""Nova's own weighers: ``explain --hosts`` calls them, and ``whatif`` agrees with them."""
 
 import json
 import os
+import random
 import subprocess
 import sys
 
 import fixtures
 import testtools
+from nova import objects
+from nova.scheduler import weights
+from nova.scheduler.weights import cpu, disk, io_ops, ram
 
-from nova_numa_pmc.scheduler import saved_hosts
+from nova_numa_pmc.scheduler import nova_weighers, saved_hosts, what_if_hosts
 from tests.fixtures.compute_nodes import compute_node_row
 from tests.fixtures.expected_losses import cpu_loss
 
@@ -30,6 +34,8 @@ class Odd(weights.BaseHostWeigher):
     def _weigh_object(self, host_state, weight_properties):
         return host_state.no_such_thing
 """
+#: Nova's weighers in the order of what_if_hosts.MULTIPLIERS.
+SIMULATED = cpu.CPUWeigher, ram.RAMWeigher, disk.DiskWeigher, io_ops.IoOpsWeigher
 
 
 class WeighersTest(testtools.TestCase):
@@ -111,3 +117,85 @@ class WeighersTest(testtools.TestCase):
         self.assertRegex(text, r'(?m)^calm +1\.400 ')
         self.assertIn('the same for all hosts: ', text)
         self.assertIn('chosen by all weighers: roomy', text)
+
+
+class WhatIfTest(testtools.TestCase):
+    def choose_with_nova(self, rows, requests, multipliers):
+        """Return the hosts that Nova's weighers choose for the instances of the requests."""
+        objects.register_all()
+        weighers = []
+        for weigher_class, name in zip(SIMULATED, what_if_hosts.MULTIPLIERS):
+            weigher = weigher_class()
+            weigher.weight_multiplier = lambda _, name=name: multipliers[name]
+            weighers.append(weigher)
+        states, chosen = [nova_weighers._host_state(row) for row in rows], []
+        for request in requests:
+            spec = nova_weighers._spec(
+                saved_hosts.SavedFlavor(request['vcpus'], request['memory_mb'])
+            )
+            spec.flavor.root_gb = request['disk_gb']
+            saved_io_ops = [state.num_io_ops for state in states]
+            for _ in range(request['count']):
+                best = weights.HostWeightHandler().get_weighed_objects(weighers, states, spec)[0]
+                best.obj.consume_from_request(spec)
+                chosen.append(best.obj.host)
+            for state, count in zip(states, saved_io_ops):
+                state.num_io_ops = count
+        return chosen
+
+    def choose_with_whatif(self, rows, requests, multipliers):
+        choices = what_if_hosts.choices(
+            json.dumps(rows),
+            what_if_hosts.read_requests(json.dumps(requests)),
+            saved_hosts.defaults(),
+            multipliers,
+            0.0,
+        )
+        return [choice.unweighed.host for choice in choices]
+
+    def test_whatif_chooses_the_hosts_that_novas_weighers_choose(self):
+        rng = random.Random(1)
+        for _ in range(50):
+            rows = [
+                compute_node_row(
+                    'host%d' % number,
+                    vcpus=64,
+                    vcpus_used=rng.randrange(0, 100, 20),
+                    memory_mb=1 << 20,
+                    memory_mb_used=rng.randrange(0, 1 << 19, 1 << 16),
+                    local_gb=10_000,
+                    local_gb_used=rng.randrange(0, 5000, 1000),
+                    disk_allocation_ratio=rng.choice([1.0, 2.0]),
+                    disk_available_least=rng.choice([None, -100, 2000, 7000]),
+                    stats={'io_workload': rng.choice(['0', '0', '2'])},
+                    metrics='[]',
+                )
+                for number in range(5)
+            ]
+            requests = [
+                {
+                    'vcpus': rng.choice([1, 4]),
+                    'memory_mb': rng.choice([512, 8192]),
+                    'disk_gb': rng.choice([0, 40]),
+                    'count': rng.randint(1, 5),
+                }
+                for _ in range(4)
+            ]
+            multipliers = {
+                name: rng.choice([-5.0, -1.0, 0.0, 1.0]) for name in what_if_hosts.MULTIPLIERS
+            }
+            self.assertEqual(
+                self.choose_with_nova(rows, requests, multipliers),
+                self.choose_with_whatif(rows, requests, multipliers),
+                multipliers,
+            )
+
+    def test_whatif_and_nova_alternate_between_idle_hosts_that_are_to_be_filled(self):
+        rows = [
+            compute_node_row(name, memory_mb=32768, metrics='[]', local_gb=200) for name in 'ab'
+        ]
+        requests = [{'vcpus': 2, 'memory_mb': 512, 'disk_gb': 0, 'count': 4}]
+        multipliers = {name: 1.0 for name in what_if_hosts.MULTIPLIERS}
+        multipliers.update(ram_weight_multiplier=-5.0, io_ops_weight_multiplier=-1.0)
+        for choose in (self.choose_with_nova, self.choose_with_whatif):
+            self.assertEqual(['a', 'b', 'a', 'b'], choose(rows, requests, multipliers))
