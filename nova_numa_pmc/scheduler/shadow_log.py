@@ -23,6 +23,7 @@ _LATER_TOLERANCE_RATIO = 0.5
 #: A line about the same instance is no decision of its own within this time [s].
 _REPEAT_MAX_S = 10
 _LINE_MAX, _SECONDS_MAX = 65536, 1e11
+_JSON = json.JSONDecoder()
 
 
 class ShadowDecision(Record):
@@ -86,7 +87,8 @@ def decisions(lines: Iterable[str]) -> Iterator[ShadowDecision | None]:
         if shadow.MARK in line:
             text = _message(line).partition(shadow.MARK)[2]
             try:
-                yield _decision(json.loads(text[:_LINE_MAX]))
+                # Formats with colours, such as DevStack's, append an escape sequence.
+                yield _decision(_JSON.raw_decode(text[:_LINE_MAX])[0])
             except (ValueError, TypeError, KeyError, IndexError, RecursionError):
                 yield None
 

@@ -59,6 +59,22 @@ class SummedTest(unittest.TestCase):
                 totals = summed(line)
                 self.assertEqual((1, 1, 0), (*totals[:2], totals.unreadable))
 
+    def test_a_decision_is_read_although_the_log_has_colours(self):
+        plain = log_line(0.0, a=0.9, b=0.1)
+        # The message of DevStack's format, and of oslo.log's ColorHandler, ends with a reset.
+        coloured = '\x1b[00;36m' + plain.rstrip('\n') + '\x1b[00m\n'
+        for line in (coloured, json.dumps({'log': coloured}) + '\n'):
+            with self.subTest(line):
+                totals = summed(line)
+                self.assertEqual((1, 1, 0), (*totals[:2], totals.unreadable))
+
+    def test_a_decision_that_is_cut_is_unreadable(self):
+        cut = log_line(0.0, a=0.9, b=0.1).rstrip('\n')[:-1]
+        for line in (cut + '\n', cut + '\x1b[00m\n'):
+            with self.subTest(line):
+                totals = summed(line)
+                self.assertEqual((0, 1), (totals.decisions, totals.unreadable))
+
     def test_decisions_in_other_json_are_unreadable(self):
         line = json.dumps({'text': log_line(0.0, a=0.9, b=0.1)})
         self.assertEqual((0, 1), (summed(line).decisions, summed(line).unreadable))
