@@ -28,6 +28,8 @@ _TOP, _NAME_MAX = 3, 64
 class ShadowHost(Record):
     """A host of a decision.
 
+    :param nodename: the name of the host's compute node (Nova's hypervisor_hostname), as all nodes
+        of an ironic nova-compute have the same host
     :param other_weight: weight that the weighers before ours have given to the host
     :param added_weight: weight that our weigher would add, at most 0
     :param counted_weight: weight that our weigher does add
@@ -35,7 +37,7 @@ class ShadowHost(Record):
     :param age_s: age of the host's metrics; None if it has none
     """
 
-    host: str
+    nodename: str
     other_weight: float
     added_weight: float
     counted_weight: float
@@ -61,7 +63,7 @@ def line(guest_request: GuestRequest, hosts: Sequence[ShadowHost], realtime_s: f
         'memory_mb': guest and guest.memory_mib,
         'hosts': len(hosts),
         'unknown': sum(host.estimate.outcome is None for host in hosts),
-        'changed': by_preference[0].host != chosen.host,
+        'changed': by_preference[0].nodename != chosen.nodename,
         'chosen': _host_data(chosen),
         'top': [_host_data(host) for host in by_preference[:_TOP]],
     }
@@ -71,13 +73,14 @@ def line(guest_request: GuestRequest, hosts: Sequence[ShadowHost], realtime_s: f
 def _host_data(host: ShadowHost) -> dict[str, Any]:
     """Return what a line says about a host.
 
-    ``others`` is the weight that the weighers before ours have given to the host, and ``share``
-    the weight that our weigher would add, at most 0; neither is a share of anything.
+    ``host`` is the name of its compute node, by which :mod:`shadow_log` finds the host in later
+    lines. ``others`` is the weight that the weighers before ours have given to the host, and
+    ``share`` the weight that our weigher would add, at most 0; neither is a share of anything.
     """
     outcome = host.estimate.outcome
     loss, age_s = host.loss, host.age_s
     return {
-        'host': host.host[:_NAME_MAX],
+        'host': host.nodename[:_NAME_MAX],
         'others': round(host.other_weight, 3),
         'share': round(host.added_weight, 3),
         # It is infinite if guests may use none of the host's CPUs; JSON has no infinity.

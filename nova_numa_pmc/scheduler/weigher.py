@@ -146,7 +146,7 @@ def _shadow_host(
     host_state = weighed.obj
     multiplier = _multiplier(host_state, default)
     return shadow.ShadowHost(
-        host_state.host,
+        host_state.nodename,
         weighed.weight,
         0.0 if mode == scheduler_conf.OFF else -multiplier * own_penalty,
         -multiplier * counted_penalty,

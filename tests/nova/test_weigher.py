@@ -20,7 +20,13 @@ from oslo_config import fixture as config_fixture
 from nova_numa_pmc import model
 from nova_numa_pmc.compute import metrics_decoder
 from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
-from nova_numa_pmc.scheduler import filter as pressure_filter, saved_hosts, shadow, weigher
+from nova_numa_pmc.scheduler import (
+    filter as pressure_filter,
+    saved_hosts,
+    shadow,
+    shadow_log,
+    weigher,
+)
 from tests.bench import nova_hosts
 from tests.fixtures.expected_losses import cpu_loss
 from tests.fixtures.metrics import build_publication, metric_list, mutate
@@ -436,6 +442,20 @@ class ModeTest(SchedulerTest):
             [one['loss'] for one in choice['top']],
         )
         self.assertIn(choice['chosen']['age_s'], range(60))
+
+    def test_shadow_mode_tells_the_nodes_of_one_nova_compute_apart(self):
+        self.flags(mode='shadow', group='numa_pmc')
+        hosts = host_state('busy', 0.9, 0.9), host_state('idle', 0.2, 0.2)
+        for host in hosts:
+            host.host = 'ironic'
+        with self.assertLogs(weigher.LOG.logger, 'INFO') as log:
+            self.weigh(*hosts)
+        (line,) = [record.getMessage() for record in log.records]
+        choice = json.loads(line[len(shadow.MARK) :])
+        self.assertTrue(choice['changed'])
+        self.assertEqual(('busy', 'idle'), (choice['chosen']['host'], choice['top'][0]['host']))
+        (decision,) = shadow_log.decisions([line])
+        self.assertTrue(decision.changed)
 
     def test_an_aggregates_mode_applies_to_its_hosts(self):
         on, _ = self.weighed()
