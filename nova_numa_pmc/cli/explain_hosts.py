@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import importlib
 import json
@@ -48,14 +49,13 @@ def run(args: argparse.Namespace, requested: Flavor) -> int:
         requested.vcpus, -(-requested.memory_bytes >> 20), requested.specs
     )
     host_by_name = {host.host: host for host in hosts}
-    rounds: list[list[saved_hosts.HostDecision]] = []
-    for _ in range(args.count):
-        rounds.append(saved_hosts.rank(hosts, flavor, conf, saved_s))
-        best_decision = rounds[-1][0]
-        if not best_decision.passes:
-            break
-        host_by_name[best_decision.host].consume(flavor)
-    passing_hosts = [decision.host for decision in rounds[0] if decision.passes]
+    decisions = saved_hosts.rank(hosts, flavor, conf, saved_s)
+    chosen = [chosen_host(decisions)]
+    # The decisions of later rounds are not kept: there may be many hosts and many rounds.
+    while chosen[-1] is not None and len(chosen) < args.count:
+        host_by_name[chosen[-1]].consume(flavor)
+        chosen.append(chosen_host(saved_hosts.rank(hosts, flavor, conf, saved_s)))
+    passing_hosts = [decision.host for decision in decisions if decision.passes]
     nova_weights, why_none = weigh_with_nova(
         [host_by_name[name].row for name in passing_hosts], flavor, args.nova_conf, saved_s
     )
@@ -66,9 +66,9 @@ def run(args: argparse.Namespace, requested: Flavor) -> int:
                     'flavor': flavor._asdict(),
                     'options': conf,
                     'saved_at': saved_s,
-                    'chosen': [chosen_host(decisions) for decisions in rounds],
+                    'chosen': chosen,
                     'hosts': [
-                        to_data(decision, host_by_name[decision.host]) for decision in rounds[0]
+                        to_data(decision, host_by_name[decision.host]) for decision in decisions
                     ],
                     'weighers': nova_weights and weights_to_data(nova_weights, passing_hosts),
                 },
@@ -80,8 +80,9 @@ def run(args: argparse.Namespace, requested: Flavor) -> int:
         weigher_lines = (
             weights_to_lines(nova_weights, passing_hosts) if nova_weights else [why_none]
         )
-        print('\n'.join([*to_lines(rounds, host_by_name, conf['mode']), '', *weigher_lines]))
-    return exits.OK if rounds[-1][0].passes else exits.PROBLEM
+        lines = to_lines(decisions, chosen, host_by_name, conf['mode'])
+        print('\n'.join([*lines, '', *weigher_lines]))
+    return exits.PROBLEM if chosen[-1] is None else exits.OK
 
 
 def weigh_with_nova(
@@ -246,15 +247,18 @@ def to_data(decision: saved_hosts.HostDecision, host: saved_hosts.SavedHost) -> 
 
 
 def to_lines(
-    rounds: list[list[saved_hosts.HostDecision]],
+    first_decisions: list[saved_hosts.HostDecision],
+    chosen: list[str | None],
     by_name: dict[str, saved_hosts.SavedHost],
     mode: str,
 ) -> list[str]:
     """Return the decision as lines: the hosts in order, their nodes, and the chosen hosts.
 
+    :param first_decisions: the decisions of the first round
+    :param chosen: the host of each round; the last one is None if no host passes any more
     :param mode: the option ``mode``
     """
-    decisions = rounds[0][:_HOSTS_SHOWN]
+    decisions = first_decisions[:_HOSTS_SHOWN]
     rows: list[tuple[str, ...]] = [
         (
             '%d.' % number,
@@ -266,8 +270,8 @@ def to_lines(
         for number, decision in enumerate(decisions, 1)
     ]
     lines = tables.to_lines(tables.text_table('order host added filter outcome', rows, (1, 3, 4)))
-    if len(rounds[0]) > _HOSTS_SHOWN:
-        lines.append('and %d more' % (len(rounds[0]) - _HOSTS_SHOWN))
+    if len(first_decisions) > _HOSTS_SHOWN:
+        lines.append('and %d more' % (len(first_decisions) - _HOSTS_SHOWN))
     rows = []
     for decision in decisions:
         for node in saved_hosts.node_metrics(by_name[decision.host]):
@@ -292,19 +296,20 @@ def to_lines(
         ),
         '',
         *([] if mode == scheduler_conf.ON else [_MODE_TEXT % mode]),
-        'chosen: ' + _chosen_text(rounds),
+        'chosen: ' + _chosen_text(chosen),
     ]
 
 
-def _chosen_text(rounds: list[list[saved_hosts.HostDecision]]) -> str:
-    names = [chosen_host(decisions) for decisions in rounds]
-    counts = {name: names.count(name) for name in names if name}
+def _chosen_text(chosen: list[str | None]) -> str:
+    """Return the names of the chosen hosts, with the number of guests if there are several."""
+    are_several = len(chosen) > 1
+    counts = collections.Counter(name for name in chosen if name is not None)
     chosen_texts = [
-        printable(name) + (' %d' % count if len(rounds) > 1 else '')
+        printable(name) + (' %d' % count if are_several else '')
         for name, count in sorted(counts.items())
     ]
-    if names[-1] is None:
+    if chosen[-1] is None:
         chosen_texts.append(
-            'no host passes' + (' for guest number %d' % len(rounds) if len(rounds) > 1 else '')
+            'no host passes' + (' for guest number %d' % len(chosen) if are_several else '')
         )
     return ', '.join(chosen_texts)

@@ -8,12 +8,18 @@ import os
 import sys
 import tempfile
 import unittest
+import weakref
 from unittest import mock
 
 from nova_numa_pmc.cmd import rebalance
+from nova_numa_pmc.scheduler import saved_hosts
 from tests.fixtures.compute_nodes import compute_node_row
 
 SIZE = ('--vcpus', '2', '--memory', '1G')
+
+
+class Round(list):
+    """The decisions of a round, to which weak references are possible."""
 
 
 class ExplainHostsTest(unittest.TestCase):
@@ -72,6 +78,23 @@ class ExplainHostsTest(unittest.TestCase):
         )
         self.assertEqual(0, code)
         self.assertIn('chosen: a 2, b 2, c 2', out)
+
+    def test_the_decisions_of_earlier_rounds_are_not_kept(self):
+        rounds, alive, rank = [], [], saved_hosts.rank
+
+        def counted_rank(*arguments):
+            alive.append(sum(round_() is not None for round_ in rounds))
+            decisions = Round(rank(*arguments))
+            rounds.append(weakref.ref(decisions))
+            return decisions
+
+        rows = [compute_node_row(name, 0.5, 0.5) for name in 'abc']
+        with mock.patch.object(saved_hosts, 'rank', counted_rank):
+            _, answer = self.call(rows, *SIZE, '--count', '6')
+        self.assertEqual(list('abcabc'), answer['chosen'])
+        self.assertEqual(6, len(alive))
+        # The first round is shown; the previous one may last until the next one is computed.
+        self.assertLessEqual(max(alive), 2)
 
     def test_guests_are_counted_until_no_host_passes(self):
         code, out = self.text([compute_node_row('a', 3.0, 3.0)], *SIZE, '--count', '6')
