@@ -16,21 +16,47 @@ exit codes: 0 shown; 1 a problem, or no shadow mode lines; 64 usage error
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import gzip
+import importlib
 import io
 import json
 import sys
-import zlib
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import arguments, exits
 from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.record import Record
 from nova_numa_pmc.scheduler import shadow_log
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
+
+
+class _Compression(Record):
+    """A form of compressed logs.
+
+    :param suffix: the end of their names
+    :param magic: their first bytes
+    :param program: prints them decompressed
+    :param module: reads them, with a function ``open``; None if the standard library cannot
+    """
+
+    suffix: str
+    magic: bytes
+    program: str
+    module: str | None = None
+
+
+#: The forms that are known, of which logrotate may use any (``compresscmd``).
+_COMPRESSIONS = (
+    _Compression('.gz', b'\x1f\x8b', 'zcat', 'gzip'),
+    _Compression('.xz', b'\xfd7zXZ\x00', 'xzcat', 'lzma'),
+    _Compression('.bz2', b'BZh', 'bzcat', 'bz2'),
+    _Compression('.zst', b'\x28\xb5\x2f\xfd', 'zstdcat'),
+)
+_MAGIC_MAX_BYTES = max(len(compression.magic) for compression in _COMPRESSIONS)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         'logs',
         nargs='+',
         metavar='LOG',
-        help='log of nova-scheduler, also compressed (.gz); - reads standard input',
+        help='log of nova-scheduler, also compressed (.gz, .xz, .bz2); - reads standard input',
     )
     arguments.add_json(parser)
 
@@ -68,15 +94,54 @@ def _lines(paths: list[str]) -> Iterator[str]:
             if isinstance(sys.stdin, io.TextIOWrapper):
                 sys.stdin.reconfigure(encoding='utf-8', errors='replace')
             yield from sys.stdin or ()  # None: it was closed
-        elif path.endswith('.gz'):
-            with gzip.open(path, 'rt', encoding='utf-8', errors='replace') as stream:
-                try:
-                    yield from stream
-                except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                    raise OSError(errno.EIO, 'damaged: %s' % error, path) from error
         else:
-            with open(path, encoding='utf-8', errors='replace') as stream:
-                yield from stream
+            try:
+                with open(path, 'rb') as stream:
+                    yield from _text(stream, path)
+            except OSError as error:
+                error.filename = path  # only the errors of open() have it
+                raise
+
+
+def _text(stream: io.BufferedReader, path: str) -> Iterator[str]:
+    """Yield the lines of a log, decompressed.
+
+    :raises OSError: it cannot be read, or not be decompressed here, or is damaged
+    """
+    # The bytes are not taken from the file, which may be a pipe. They count before the suffix, as
+    # logrotate appends .gz for any compresscmd unless compressext is set.
+    magic = stream.peek(_MAGIC_MAX_BYTES)
+    compression = next(
+        (known for known in _COMPRESSIONS if magic.startswith(known.magic)),
+        next((known for known in _COMPRESSIONS if path.endswith(known.suffix)), None),
+    )
+    if compression is None:
+        yield from io.TextIOWrapper(stream, encoding='utf-8', errors='replace')
+    else:
+        yield from _decompressed(stream, compression)
+
+
+def _decompressed(stream: io.BufferedReader, compression: _Compression) -> Iterator[str]:
+    """Yield the lines of a compressed log.
+
+    :raises OSError: it cannot be read, or not be decompressed here, or is damaged
+    """
+    module = None
+    if compression.module:
+        with contextlib.suppress(ImportError):  # a Python may have been built without bz2 or lzma
+            module = importlib.import_module(compression.module)
+    if module is None:
+        raise OSError(
+            errno.ENOTSUP,
+            'compressed in a form that cannot be read here: specify - in its place, and pipe the '
+            'output of %s into this command' % compression.program,
+        )
+    try:
+        yield from module.open(stream, 'rt', encoding='utf-8', errors='replace')
+    except Exception as error:  # each of the modules has exceptions of its own
+        if isinstance(error, OSError) and error.errno:
+            raise
+        raise OSError(errno.EIO, 'damaged: %s' % error) from error
 
 
 def to_data(summary: shadow_log.ShadowSummary) -> dict[str, object]:

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decisions in logs of shadow mode are summed up, and a log that cannot be used is named."""
 
+import bz2
 import contextlib
 import gzip
 import io
 import json
+import lzma
+import os
 import pathlib
+import sys
 import tempfile
+import threading
 import unittest
 from unittest import mock
 
@@ -14,6 +19,7 @@ from nova_numa_pmc.cmd import rebalance
 from tests.fixtures.shadow_log_lines import log_line
 
 LOG = log_line(0.0, a=0.9, b=0.1) + log_line(3700.0, b=0.2, a=0.8)
+MODULES = {'.gz': gzip, '.xz': lzma, '.bz2': bz2}
 
 
 class DecisionsTest(unittest.TestCase):
@@ -40,6 +46,52 @@ class DecisionsTest(unittest.TestCase):
         self.assertRegex(out, r'(?m)^pressure 24 h later +1 +0\.70 +0\.30$')
         self.assertRegex(out, r'(?m)^loss then +2 +0\.0400 +0\.0100$')
 
+    def test_decisions_are_read_from_each_common_form_of_compressed_log(self):
+        for suffix, module in MODULES.items():
+            data = module.compress(LOG.encode())
+            # By default, logrotate appends .gz even if it has another program compress.
+            for name in ('log.1' + suffix, 'log.1', 'log.1.gz'):
+                with self.subTest(suffix, name=name):
+                    packed = self.directory / name
+                    packed.write_bytes(data)
+                    code, out, err = self.call('--json', packed)
+                    self.assertEqual((0, ''), (code, err))
+                    self.assertEqual(2, json.loads(out)['decisions'])
+
+    def test_a_compressed_log_may_be_a_pipe(self):
+        pipe = self.directory / 'pipe'
+        os.mkfifo(pipe)
+        writer = threading.Thread(
+            target=pipe.write_bytes, args=(gzip.compress(LOG.encode()),), daemon=True
+        )
+        writer.start()
+        code, out, _ = self.call('--json', pipe)
+        writer.join()
+        self.assertEqual((0, 2), (code, json.loads(out)['decisions']))
+
+    def test_a_log_compressed_in_another_form_is_named_with_the_remedy(self):
+        plain = self.directory / 'log'
+        plain.write_text(LOG)
+        for name, data, program in (
+            ('log.1.zst', b'\x28\xb5\x2f\xfd\x04\x00', 'zstdcat'),
+            ('log.1', b'\x28\xb5\x2f\xfd\x04\x00', 'zstdcat'),
+        ):
+            with self.subTest(name):
+                packed = self.directory / name
+                packed.write_bytes(data + b'\xff' * 99)
+                code, out, err = self.call(plain, packed)
+                self.assertEqual((1, ''), (code, out))
+                self.assertIn('%s: ' % packed, err)
+                self.assertIn(program, err)
+
+    def test_a_form_that_this_python_cannot_read_is_named_with_the_remedy(self):
+        packed = self.directory / 'log.1.xz'
+        packed.write_bytes(lzma.compress(LOG.encode()))
+        with mock.patch.dict(sys.modules, {'lzma': None}):
+            code, _, err = self.call(packed)
+        self.assertEqual(1, code)
+        self.assertRegex(err, 'log.1.xz: .*xzcat')
+
     def test_decisions_from_the_input_are_json(self):
         with mock.patch('sys.stdin', io.StringIO(LOG + 'numa_pmc decision: {\n')):
             code, out, err = self.call('--json', '-')
@@ -58,13 +110,19 @@ class DecisionsTest(unittest.TestCase):
         self.assertIn('unreadable lines, left out: 1', err)
 
     def test_a_damaged_compressed_log_is_named(self):
-        packed = self.directory / 'log.1.gz'
-        whole = gzip.compress(LOG.encode())
-        for data in (whole[:30] + b'\xff' * 30 + whole[60:], whole[:-12], b'plain'):
-            packed.write_bytes(data)
-            code, _, err = self.call(packed)
-            self.assertEqual(1, code)
-            self.assertIn('log.1.gz: damaged', err)
+        for suffix, module in MODULES.items():
+            packed = self.directory / ('log.1' + suffix)
+            whole = module.compress(LOG.encode())
+            for data in (whole[:30] + b'\xff' * 30 + whole[60:], whole[:-12], b'plain'):
+                with self.subTest(packed.name, data=data[:6]):
+                    packed.write_bytes(data)
+                    code, _, err = self.call(packed)
+                    self.assertEqual(1, code)
+                    self.assertIn('%s: damaged' % packed, err)
+
+    def test_a_log_that_can_be_opened_but_not_read_is_named(self):
+        code, _, err = self.call('/proc/self/mem')
+        self.assertEqual((1, '/proc/self/mem: Input/output error\n'), (code, err))
 
     def test_the_mode_is_not_blamed_for_unreadable_lines(self):
         odd = self.directory / 'log'
