@@ -51,7 +51,8 @@ class SavedHost:
     def __init__(self, row: Any) -> None:
         """Read a row.
 
-        :raises ValueError, TypeError, KeyError, AttributeError: the row cannot be used
+        :raises ValueError, TypeError, KeyError, AttributeError, RecursionError: the row cannot be
+            used
         """
         name = row.get('host') or row.get('hypervisor_hostname')
         if type(name) is not str or not name.isprintable():
@@ -164,7 +165,7 @@ def parse_each(text: str, noun: str, parse: Callable[[Any], _Parsed]) -> list[_P
     for number, row in enumerate(_rows(text), 1):
         try:
             parsed.append(parse(row))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise RowsError('%s %d: %s' % (noun, number, error)) from None
     if not parsed:
         raise RowsError('no %ss' % noun)
@@ -315,7 +316,7 @@ def allocation_ratio(row: Any, kind: str) -> float:
 def stats_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row's ``stats``, which Nova keeps as JSON.
 
-    :raises ValueError: they are not JSON
+    :raises ValueError, RecursionError: they are not JSON, or nested too deeply
     """
     stats = row.get('stats') or {}
     return (json.loads(stats) if type(stats) is str else stats) or {}

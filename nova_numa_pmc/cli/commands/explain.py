@@ -186,7 +186,14 @@ def read_flavor(path: str) -> Flavor:
             _memory_bytes('%sM' % flavor['ram']),
             {str(key): str(value) for key, value in specs.items()},
         )
-    except (OSError, ValueError, KeyError, AttributeError, argparse.ArgumentTypeError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+        argparse.ArgumentTypeError,
+    ) as error:
         raise FlavorError(
             '%s: not a flavor with vcpus, ram and properties (%s): create the file with '
             '"openstack flavor show NAME -f json"' % (path, error)

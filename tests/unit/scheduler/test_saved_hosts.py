@@ -207,6 +207,11 @@ class ReadTest(unittest.TestCase):
             with self.subTest(text[:40]), self.assertRaises(saved_hosts.RowsError):
                 saved_hosts.read(text)
 
+    def test_a_row_with_metrics_that_are_nested_too_deeply_is_named(self):
+        rows = [compute_node_row('a', 1.0), compute_node_row('b', metrics='[' * 100_000)]
+        with self.assertRaisesRegex(saved_hosts.RowsError, '^row 2: '):
+            saved_hosts.read(json.dumps(rows))
+
     @settings(max_examples=200, deadline=None)
     @given(
         strategies.recursive(

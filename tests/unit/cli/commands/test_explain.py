@@ -186,6 +186,7 @@ class ExplainTest(unittest.TestCase):
             '{"vcpus": "x", "ram": 1}',
             '{"vcpus": 1}',
             'null',
+            '[' * 50_000,
             dict(FLAVOR, ram=-1),
             dict(FLAVOR, ram='1G'),
             dict(FLAVOR, properties=3),

@@ -274,6 +274,8 @@ class WhatIfTest(unittest.TestCase):
             ({'hosts': '[]'}, 'no rows'),
             ({'hosts': [{'host': 'a'}]}, 'row 1'),
             ({'hosts': [host('a', 0.4, free_disk_gb='1')]}, 'row 1: free_disk_gb'),
+            ({'hosts': [host('a', 0.4, stats='[' * 100_000)]}, 'row 1'),
+            ({'hosts': [host('a', metrics='[' * 100_000)]}, 'row 1'),
             ({'requests': '[]'}, 'no requests'),
             ({'requests': [{'vcpus': 'x', 'memory_mb': 1}]}, 'request 1'),
             ({'requests': [{'vcpus': 2}]}, 'request 1'),
