@@ -234,7 +234,10 @@ def check_host_subset(conf: NovaConf) -> Iterator[Finding]:
         and conf.get('weight_multiplier', 'numa_pmc') > 0
         and conf.get('penalty_jitter', 'numa_pmc') > 0
     )
-    if conf.get('host_subset_size', _GROUP) <= 1 and not has_jitter:
+    if conf.get('host_subset_size', _GROUP) > 1:
+        return
+    file, floor = conf.file_of('host_subset_size', _GROUP), conf.get('penalty_floor', 'numa_pmc')
+    if not has_jitter:
         yield Finding(
             'subset-herd',
             finding.WARNING,
@@ -242,7 +245,17 @@ def check_host_subset(conf: NovaConf) -> Iterator[Finding]:
             'same host, as none of them is counted yet',
             '[numa_pmc] penalty_jitter = 0.02 (the default) with NUMAPressureWeigher in effect, '
             'or [filter_scheduler] host_subset_size = 5',
-            conf.file_of('host_subset_size', _GROUP),
+            file,
+        )
+    elif not floor <= 0:  # NaN as well
+        yield Finding(
+            'floor-herd',
+            finding.NOTE,
+            '[numa_pmc] penalty_floor = %g: hosts where less than that would be lost have no '
+            'jitter, so with host_subset_size = 1 requests that arrive within seconds of each '
+            'other all get the same one of them' % floor,
+            '[filter_scheduler] host_subset_size = 5',
+            file,
         )
 
 

@@ -4,6 +4,7 @@
 import os
 
 from nova_numa_pmc.checks import interpreter, scheduler
+from nova_numa_pmc.finding import NOTE
 from nova_numa_pmc.host import nova_conf
 from tests.cases.root import RootCase
 from tests.fixtures.sysfs import write
@@ -11,6 +12,7 @@ from tests.fixtures.sysfs import write
 STOCK = 'nova.scheduler.weights.all_weighers'
 ALL_FILTERS = 'available_filters = nova.scheduler.filters.all_filters\n'
 PACKING = '\n[filter_scheduler]\nram_weight_multiplier = -1'
+PACKED = PACKING + '\n[numa_pmc]\npenalty_floor = 0.4'
 OUR_FILTER = 'available_filters = %s\n' % scheduler.FILTER
 
 
@@ -154,9 +156,28 @@ class SchedulerTest(RootCase):
                 )
                 for option in ('mode = shadow', 'mode = off', 'weight_multiplier = 0')
             ),
+            *(
+                ('weight_classes = %s\n%s' % (scheduler.WEIGHER, text), expected)
+                for text, expected in (
+                    ('[numa_pmc]\npenalty_floor = 0.4', ['floor-herd']),
+                    ('[numa_pmc]\npenalty_floor = 0.01', ['floor-herd']),
+                    ('[numa_pmc]\npenalty_floor = nan', ['floor-herd']),
+                    ('[numa_pmc]\npenalty_floor = 0', []),
+                    ('host_subset_size = 5\n[numa_pmc]\npenalty_floor = 0.4', []),
+                    ('[numa_pmc]\npenalty_floor = 0.4\npenalty_jitter = 0', ['subset-herd']),
+                    ('[numa_pmc]\npenalty_floor = 0.4\nmode = off', ['subset-herd']),
+                )
+            ),
         ):
             with self.subTest(text=text):
                 self.assertEqual(expected, codes(scheduler.check_host_subset(self.conf(text))))
+
+    def test_simultaneous_requests_below_the_floor_are_a_note_with_the_remedy(self):
+        conf = self.conf('weight_classes = %s%s' % (scheduler.WEIGHER, PACKED))
+        (found,) = scheduler.check_host_subset(conf)
+        self.assertEqual(NOTE, found.severity)
+        self.assertIn('penalty_floor = 0.4', found.message)
+        self.assertEqual('[filter_scheduler] host_subset_size = 5', found.remedy)
 
     def test_candidates_that_placement_does_not_randomise_are_found(self):
         conf = self.conf('max_placement_results = 500', 'scheduler')
