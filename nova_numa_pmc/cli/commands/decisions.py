@@ -16,7 +16,6 @@ exit codes: 0 shown; 1 a problem, or no shadow mode lines; 64 usage error
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import importlib
 import io
@@ -40,13 +39,13 @@ class _Compression(Record):
     :param suffix: the end of their names
     :param magic: their first bytes
     :param program: prints them decompressed
-    :param module: reads them, with a function ``open``; None if the standard library cannot
+    :param module: reads them, with a function ``open``; not every Python has all of them
     """
 
     suffix: str
     magic: bytes
     program: str
-    module: str | None = None
+    module: str
 
 
 #: The forms that are known, of which logrotate may use any (``compresscmd``).
@@ -54,7 +53,7 @@ _COMPRESSIONS = (
     _Compression('.gz', b'\x1f\x8b', 'zcat', 'gzip'),
     _Compression('.xz', b'\xfd7zXZ\x00', 'xzcat', 'lzma'),
     _Compression('.bz2', b'BZh', 'bzcat', 'bz2'),
-    _Compression('.zst', b'\x28\xb5\x2f\xfd', 'zstdcat'),
+    _Compression('.zst', b'\x28\xb5\x2f\xfd', 'zstdcat', 'compression.zstd'),
 )
 _MAGIC_MAX_BYTES = max(len(compression.magic) for compression in _COMPRESSIONS)
 
@@ -126,16 +125,14 @@ def _decompressed(stream: io.BufferedReader, compression: _Compression) -> Itera
 
     :raises OSError: it cannot be read, or not be decompressed here, or is damaged
     """
-    module = None
-    if compression.module:
-        with contextlib.suppress(ImportError):  # a Python may have been built without bz2 or lzma
-            module = importlib.import_module(compression.module)
-    if module is None:
+    try:
+        module = importlib.import_module(compression.module)
+    except ImportError:  # Python before 3.14, or built without bz2 or lzma
         raise OSError(
             errno.ENOTSUP,
             'compressed in a form that cannot be read here: specify - in its place, and pipe the '
             'output of %s into this command' % compression.program,
-        )
+        ) from None
     try:
         yield from module.open(stream, 'rt', encoding='utf-8', errors='replace')
     except Exception as error:  # each of the modules has exceptions of its own

@@ -76,7 +76,7 @@ class DecisionsTest(unittest.TestCase):
             ('log.1.zst', b'\x28\xb5\x2f\xfd\x04\x00', 'zstdcat'),
             ('log.1', b'\x28\xb5\x2f\xfd\x04\x00', 'zstdcat'),
         ):
-            with self.subTest(name):
+            with self.subTest(name), mock.patch.dict(sys.modules, {'compression.zstd': None}):
                 packed = self.directory / name
                 packed.write_bytes(data + b'\xff' * 99)
                 code, out, err = self.call(plain, packed)
