@@ -138,7 +138,8 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
             'ram_weight_multiplier is below 0, so that hosts are filled one after another, but '
             'the weigher avoids hosts where guests would lose more than %g of what a new guest '
             'wants' % floor,
-            '[numa_pmc] penalty_floor = %g' % _PACKING_FLOOR,
+            '[numa_pmc] penalty_floor = %g, and [filter_scheduler] host_subset_size = 5'
+            % _PACKING_FLOOR,
             conf.file_of('penalty_floor', 'numa_pmc'),
         )
 

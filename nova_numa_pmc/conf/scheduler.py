@@ -62,9 +62,11 @@ OPTIONS: Sequence[cfg.Opt] = [
         help=(
             'Loss below which a host has no penalty, so that the other weighers choose among '
             'these hosts. Set it to 0.4 for clouds that fill one host after another '
-            '(ram_weight_multiplier below 0): with 0, smaller losses would spread the guests. The '
-            'metadata key numa_pmc_penalty_floor of a host aggregate overrides it; if a host is '
-            'in several aggregates, the lowest value applies.'
+            '(ram_weight_multiplier below 0): with 0, smaller losses would spread the guests. '
+            'These hosts have no jitter, so that requests at the same time would get the same '
+            'one: set [filter_scheduler] host_subset_size to 5 as well. The metadata key '
+            'numa_pmc_penalty_floor of a host aggregate overrides it; if a host is in several '
+            'aggregates, the lowest value applies.'
         ),
     ),
     cfg.FloatOpt(
