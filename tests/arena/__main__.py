@@ -292,6 +292,7 @@ def main(args=None):
         sys.exit(f'arena: no cell to run has {options.cells!r} in its name')
     work = inside_comparison.run if options.inside else tuning.run if options.tune else run
     kept = sampling.read(out / RUNS) if options.kept else None
+    examined = None if options.kept else commit()  # now: files may change while it runs
     runs = kept or run_all(tasks, options.processes, out, work)
     table = statistics.Table(runs)
     if options.inside:
@@ -306,7 +307,7 @@ def main(args=None):
     figures['twin_disagreements'] = referee and referee['twin_disagreements']
     figures['twin_decisions'] = referee and referee['decisions']
     figures['deadband'] = p.DEADBAND
-    figures['parameters'], figures['commit'] = p.digest(), commit()
+    figures['parameters'], figures['commit'] = p.digest(), examined
     if options.plot:
         for path in plots.draw(table, options.contender, options.plot):
             print('arena: drew', path)
@@ -316,13 +317,16 @@ def main(args=None):
 
 def commit():
     """Return the commit of this checkout, with "-dirty" if files differ from it; None without."""
-    done = subprocess.run(
-        ['git', 'describe', '--always', '--dirty', '--exclude=*'],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            ['git', 'describe', '--always', '--dirty', '--exclude=*'],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return None
     return done.stdout.strip() or None
 
 
