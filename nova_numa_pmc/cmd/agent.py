@@ -253,7 +253,7 @@ def set_up_logging(config_file: str, level: int) -> None:
 
     Plain logging is also used if standard error is systemd's journal and no log destination is
     configured: oslo.log would add timestamps there and, before 5.1, colours. And it is used if
-    the log file cannot be opened, because guests matter more than where the log is.
+    oslo.log cannot be set up, because guests matter more than where the log is.
 
     :param level: the lowest level that plain logging shows
     :raises OptionsError: an option of oslo.log is wrong
