@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class _Compression(Record):
-    """A form of compressed logs.
+    """A compression format of logs.
 
     :param suffix: the end of their names
     :param magic: their first bytes
@@ -48,7 +48,7 @@ class _Compression(Record):
     module: str
 
 
-#: The forms that are known, of which logrotate may use any (``compresscmd``).
+#: The formats that are known, of which logrotate may use any (``compresscmd``).
 _COMPRESSIONS = (
     _Compression('.gz', b'\x1f\x8b', 'zcat', 'gzip'),
     _Compression('.xz', b'\xfd7zXZ\x00', 'xzcat', 'lzma'),
@@ -130,8 +130,8 @@ def _decompressed(stream: io.BufferedReader, compression: _Compression) -> Itera
     except ImportError:  # Python before 3.14, or built without bz2 or lzma
         raise OSError(
             errno.ENOTSUP,
-            'compressed in a form that cannot be read here: specify - in its place, and pipe the '
-            'output of %s into this command' % compression.program,
+            'compressed in a format that cannot be read here: specify - in its place, and pipe '
+            'the output of %s into this command' % compression.program,
         ) from None
     try:
         yield from module.open(stream, 'rt', encoding='utf-8', errors='replace')

@@ -46,7 +46,7 @@ class DecisionsTest(unittest.TestCase):
         self.assertRegex(out, r'(?m)^pressure 24 h later +1 +0\.70 +0\.30$')
         self.assertRegex(out, r'(?m)^loss then +2 +0\.0400 +0\.0100$')
 
-    def test_decisions_are_read_from_each_common_form_of_compressed_log(self):
+    def test_decisions_are_read_from_logs_in_each_common_compression_format(self):
         for suffix, module in MODULES.items():
             data = module.compress(LOG.encode())
             # By default, logrotate appends .gz even if it has another program compress.
@@ -69,7 +69,7 @@ class DecisionsTest(unittest.TestCase):
         writer.join()
         self.assertEqual((0, 2), (code, json.loads(out)['decisions']))
 
-    def test_a_log_compressed_in_another_form_is_named_with_the_remedy(self):
+    def test_a_log_compressed_in_another_format_is_named_with_the_remedy(self):
         plain = self.directory / 'log'
         plain.write_text(LOG)
         for name, data, program in (
@@ -84,7 +84,7 @@ class DecisionsTest(unittest.TestCase):
                 self.assertIn('%s: ' % packed, err)
                 self.assertIn(program, err)
 
-    def test_a_form_that_this_python_cannot_read_is_named_with_the_remedy(self):
+    def test_a_format_that_this_python_cannot_read_is_named_with_the_remedy(self):
         packed = self.directory / 'log.1.xz'
         packed.write_bytes(lzma.compress(LOG.encode()))
         with mock.patch.dict(sys.modules, {'lzma': None}):
