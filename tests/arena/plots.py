@@ -42,8 +42,8 @@ def _policies(table, contender):
     figure, axes = _figure(len(ratios))
     for row, (ratio, name) in enumerate(ratios):
         colour = 'tab:red' if name == contender else 'tab:blue'
-        low, high = max(0.0, ratio.low), min(ratio.high, 2.0 * ratio.mean)
-        axes.plot((low, high), (row, row), color=colour, linewidth=2)
+        high = min(ratio.high, 2.0 * ratio.mean)  # that of a single run is infinite
+        axes.plot((ratio.low, high), (row, row), color=colour, linewidth=2)
         axes.plot(ratio.mean, row, 'o', color=colour)
         second = table.ratio(name, registry.SPREAD, 'loss_second').mean
         axes.plot(second, row, 'x', color='black', markersize=5)
