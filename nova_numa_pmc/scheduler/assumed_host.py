@@ -29,13 +29,17 @@ _RAM_MIB = 1 << 40  # if it is not known, so that any guest fits
 
 def columns(host_state: HostStateLike) -> HostColumns:
     """Return the assumed columns of a host."""
-    # Nova's vcpus_total has only the shared CPUs, but its vcpus_used the vCPUs of all guests.
+    # Nova's vcpus_used counts the vCPUs of all guests. Its vcpus_total does not count the CPUs of
+    # cpu_dedicated_set; without that, guests are pinned to CPUs that it counts.
     topology = host_state.numa_topology
     pinned_cpus = 0 if topology is None else count_pinned_cpus(topology)
     vcpus = max(0.0, host_state.vcpus_used - pinned_cpus)
     cpus = host_state.vcpus_total
     if not cpus > 0:
-        cpus = max(2.0, vcpus / _VCPUS_PER_CPU)
+        cpus = vcpus / _VCPUS_PER_CPU
+    elif pinned_cpus:
+        cpus -= sum(len(cell.pinned_cpus & cell.cpuset) for cell in topology.cells)
+    cpus = max(2.0, cpus)  # each node has one, so that its pressure is finite
     used_mib = max(0.0, host_state.total_usable_ram_mb - host_state.free_ram_mb)
     # Nova allocates up to the RAM multiplied by this ratio.
     ram_mib = max(0.0, host_state.total_usable_ram_mb * (host_state.ram_allocation_ratio or 1.0))

@@ -109,8 +109,10 @@ def host_states(record):
         used_mib = int(record['ram_used_mib'][at])
         state.vcpus_total = int(record['vcpus'][at])
         state.vcpus_used = int(record['vcpus_used'][at])
-        pinned = types.SimpleNamespace(pinned_cpus=range(int(record['pinned_vcpus'][at])))
-        state.numa_topology = types.SimpleNamespace(cells=[pinned])
+        # Guests are pinned to none of the shared CPUs, as with cpu_dedicated_set.
+        pinned_cpus = set(range(int(record['pinned_vcpus'][at])))
+        cell = types.SimpleNamespace(cpuset=set(), pinned_cpus=pinned_cpus)
+        state.numa_topology = types.SimpleNamespace(cells=[cell])
         state.cpu_allocation_ratio = p.CPU_RATIO
         state.total_usable_ram_mb = int(record['ram_mib'][at]) - p.RESERVED_MIB
         state.free_ram_mb = state.total_usable_ram_mb - used_mib

@@ -187,7 +187,11 @@ class OursTest(unittest.TestCase):
                 free_ram_mb=int(ram_mib[host] - seen.ram_used_mib[host]),
                 ram_allocation_ratio=None,
                 numa_topology=types.SimpleNamespace(
-                    cells=[types.SimpleNamespace(pinned_cpus=range(seen.pinned_vcpus[host]))]
+                    cells=[
+                        types.SimpleNamespace(
+                            cpuset=set(), pinned_cpus=set(range(seen.pinned_vcpus[host]))
+                        )
+                    ]
                 ),
             )
             for host in range(len(seen.at))

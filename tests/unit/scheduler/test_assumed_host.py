@@ -11,8 +11,10 @@ from nova_numa_pmc.scheduler import assumed_host as subject
 from tests.fixtures.nova_stand_ins import host_state_of
 
 
-def host_state(vcpus_used=0, used_mb=0, vcpus=64, memory_mb=262144, pinned_cpus=()):
-    cells = [types.SimpleNamespace(pinned_cpus=set(cpus)) for cpus in pinned_cpus]
+def host_state(vcpus_used=0, used_mb=0, vcpus=64, memory_mb=262144, pinned_cpus=(), cpuset=()):
+    cells = [
+        types.SimpleNamespace(pinned_cpus=set(cpus), cpuset=set(cpuset)) for cpus in pinned_cpus
+    ]
     return host_state_of(
         None,
         vcpus_total=vcpus,
@@ -52,6 +54,20 @@ class AssumedHostTest(unittest.TestCase):
         # Nova counts the shared CPUs in vcpus, but the vCPUs of all guests in vcpus_used.
         mixed = host_state(40 + 48, vcpus=32, pinned_cpus=(range(32, 56), range(96, 120)))
         self.assertEqual(loss(host_state(40, vcpus=32)), loss(mixed))
+
+    def test_pinned_cpus_are_subtracted_if_nova_counts_them_as_shared(self):
+        # Without cpu_dedicated_set, as by default, vcpus counts them.
+        pinned_cpus = range(28), range(32, 60)
+        host = subject.columns(host_state(16 + 56, pinned_cpus=pinned_cpus, cpuset=range(64)))
+        self.assertEqual([0.3 * 8] * 2, host.demand_cores)
+        self.assertEqual(([0.625 * 4] * 2, [4, 4]), (host.cores, host.cpu_counts))
+
+    def test_a_host_whose_cpus_are_all_pinned_is_the_worst(self):
+        for plain_vcpus in (0, 16):
+            full = host_state(
+                64 + plain_vcpus, pinned_cpus=(range(32), range(32, 64)), cpuset=range(64)
+            )
+            self.assertGreater(loss(full).loss_ratio, loss(host_state(120)).loss_ratio)
 
     def test_a_guest_that_fits_on_no_half_loses_to_distance(self):
         large = loss(host_state(used_mb=131072), memory_mb=100_000)
