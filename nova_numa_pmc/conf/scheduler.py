@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oslo_config import cfg
+from oslo_config import cfg, types
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,21 +16,32 @@ GROUP = cfg.OptGroup(
 #: Values of the option ``mode``.
 ON, SHADOW, OFF = 'on', 'shadow', 'off'
 
+
+class _LowerCase(types.String):
+    """One of some words in lower case, which may be written in any case."""
+
+    def __call__(self, value: object) -> str:
+        return super().__call__(value).lower()
+
+
 #: The options of the group.
 OPTIONS: Sequence[cfg.Opt] = [
-    cfg.StrOpt(
+    cfg.Opt(
         'mode',
+        _LowerCase(
+            choices=[
+                (ON, "the penalty is subtracted from the host's weight"),
+                (
+                    SHADOW,
+                    'nothing is subtracted; each decision logs a line of JSON with what the '
+                    'penalty would have changed',
+                ),
+                (OFF, 'nothing is computed'),
+            ],
+            ignore_case=True,
+        ),
         default=ON,
         mutable=True,
-        choices=[
-            (ON, "the penalty is subtracted from the host's weight"),
-            (
-                SHADOW,
-                'nothing is subtracted; each decision logs a line of JSON with what the penalty '
-                'would have changed',
-            ),
-            (OFF, 'nothing is computed'),
-        ],
         help=(
             'What NUMAPressureWeigher does. The metadata key numa_pmc_mode of a host aggregate '
             'overrides it for its hosts; if a host is in several aggregates, the most cautious '

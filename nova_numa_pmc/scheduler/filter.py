@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,10 @@ from oslo_log import log as logging
 
 from nova_numa_pmc.conf import scheduler as scheduler_conf
 from nova_numa_pmc.scheduler import host_estimate, refusals, request
+from nova_numa_pmc.scheduler.log_once import log_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from nova.objects.request_spec import RequestSpec
     from nova.scheduler.host_manager import HostState
@@ -56,14 +56,8 @@ def _passing_hosts(host_states: list[HostState], spec: RequestSpec) -> list[Host
         request_filter = _RequestFilter(spec)
         return [host_state for host_state in host_states if request_filter.passes(host_state)]
     except Exception as error:
-        _warn_once(LOG.error, 'Every host passes until this is fixed: [numa_pmc] %s', repr(error))
+        log_once(LOG.error, 'Every host passes until this is fixed: [numa_pmc] %s', repr(error))
         return host_states
-
-
-@functools.lru_cache(maxsize=1000)
-def _warn_once(log: Callable[..., None], message: str, problem: str) -> None:
-    """Log a problem once, as the same flavor is requested repeatedly."""
-    log(message, problem)
 
 
 class _RequestFilter:
@@ -75,7 +69,7 @@ class _RequestFilter:
         if self.why_all_pass:
             LOG.debug('Every host passes: %s', self.why_all_pass)
         for problem in self.guest_request.flavor_specs.problems:
-            _warn_once(LOG.warning, 'Ignoring an extra spec: %s', problem)
+            log_once(LOG.warning, 'Ignoring an extra spec: %s', problem)
         self.filter_options = refusals.filter_options(self.guest_request, CONF.numa_pmc)
         self.estimate_options = host_estimate.estimate_options(CONF.numa_pmc)
         self.realtime_s = time.time()

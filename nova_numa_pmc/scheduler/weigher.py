@@ -15,6 +15,7 @@ from oslo_log import log as logging
 
 from nova_numa_pmc.conf import scheduler as scheduler_conf
 from nova_numa_pmc.scheduler import comparison, host_estimate, penalty, request, shadow
+from nova_numa_pmc.scheduler.log_once import log_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,8 +59,10 @@ class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
         """Return the hosts' penalties, from 0 to 1; never raise, as that would fail the boot."""
         try:
             return _penalties(weighed_obj_list, weight_properties, self.clock())
-        except Exception:
-            LOG.exception('Hosts are not weighed by their NUMA pressure')
+        except Exception as error:
+            log_once(
+                LOG.exception, 'Hosts are not weighed by their NUMA pressure: %s', repr(error)
+            )
             return [0.0] * len(weighed_obj_list)
 
     def _weigh_object(self, host_state: HostState, weight_properties: RequestSpec) -> float:
@@ -79,7 +82,7 @@ def _penalties(
 ) -> list[float]:
     """Return the hosts' penalties, 0.0 for a host whose penalty does not count."""
     host_states = [weighed_host.obj for weighed_host in weighed]
-    default_mode = str(CONF.numa_pmc.mode)
+    default_mode = CONF.numa_pmc.mode
     modes = [
         _mode(host_state, default_mode) if host_state.aggregates else default_mode
         for host_state in host_states

@@ -97,6 +97,13 @@ class SchedulerTest(test.NoDBTestCase):
             one.obj.host: one.weight for one in weighed_hosts
         }
 
+    def configure(self, text):
+        """Read this text as the group [numa_pmc] of nova.conf."""
+        path = self.useFixture(fixtures.TempDir()).join('nova.conf')
+        with open(path, 'w') as file:
+            file.write('[numa_pmc]\n%s\n' % text)
+        self.useFixture(config_fixture.Config(CONF)).set_config_files([path])
+
     def assert_near(self, expected, values):
         """Assert that weights are as expected, except for the effect of memory bandwidth."""
         self.assertEqual(len(expected), len(values))
@@ -190,6 +197,15 @@ class WeigherTest(SchedulerTest):
                 host_state('b', 0.2, 0.2, aggregates=[{'numa_pmc_weight_multiplier': odd}]),
             )
             self.assertTrue(all(map(math.isfinite, penalties.values())))
+
+    def test_an_option_that_cannot_be_read_is_logged_once(self):
+        self.configure('weight_multiplier = much')
+        hosts = [host_state('a', 0.2, 1.5), host_state('b', 1.0, 1.1)]
+        with self.assertLogs(weigher.LOG.logger, 'ERROR') as log:
+            for _ in range(2):
+                self.assertEqual({'a': 0.0, 'b': 0.0}, self.weigh(*hosts)[1])
+        (record,) = log.records
+        self.assertIn('weight_multiplier', record.getMessage())
 
     def test_usage_by_one_instance_counts_for_the_next(self):
         hosts = [host_state(name, 0.4, 0.4) for name in 'abcd']
@@ -407,6 +423,11 @@ class ModeTest(SchedulerTest):
         self.flags(mode='off', group='numa_pmc')
         self.assertEqual(([0.0, 0.0, 0.0], []), self.weighed())
 
+    def test_the_mode_may_be_in_any_case(self):
+        self.configure('mode = Shadow')
+        penalties, lines = self.weighed()
+        self.assertEqual(([0.0, 0.0, 0.0], 1), (penalties, len(lines)))
+
     def test_the_mode_of_an_aggregate_may_be_in_any_case(self):
         self.assertEqual(self.weighed('off'), self.weighed('Off '))
         self.assertEqual(1, len(self.weighed('SHADOW')[1]))
@@ -508,10 +529,7 @@ class FilterTest(SchedulerTest):
 
     def test_all_hosts_pass_while_an_option_cannot_be_read_and_one_error_is_logged(self):
         CONF.clear_override('max_pressure', group='numa_pmc')
-        path = self.useFixture(fixtures.TempDir()).join('nova.conf')
-        with open(path, 'w') as file:
-            file.write('[numa_pmc]\nmax_pressure = x\n')
-        self.useFixture(config_fixture.Config(CONF)).set_config_files([path])
+        self.configure('max_pressure = x')
         hosts = [host_state('a', 0.2, 1.5), host_state('b', 1.0, 1.1)]
         with self.assertLogs(pressure_filter.LOG.logger, 'ERROR') as log:
             for _ in range(2):

@@ -65,7 +65,7 @@ class SchedulerTest(RootCase):
             ('11\nweight_step = 0.05\nunknown_weight = mean', ['former-option'] * 2),
             ('500\nmode = on', []),
             ('500\nmode = shadow', ['weigher-shadow']),
-            ('500\nmode = off', ['weigher-off']),
+            ('500\nmode = Off', ['weigher-off']),
             ('0', ['weigher-off']),
             ('-1', ['weigher-off']),
             ('nan', ['weigher-off']),
@@ -98,7 +98,7 @@ class SchedulerTest(RootCase):
 
     def test_values_of_the_schedulers_options_that_cannot_be_used_are_found(self):
         for option in (
-            'mode = Shadow',
+            'mode = shadows',
             'stale_after = 0.5',
             'max_pressure = 100',
             'charge_new_guests = maybe',
@@ -108,7 +108,7 @@ class SchedulerTest(RootCase):
                 conf = self.conf(option, 'numa_pmc')
                 scheduler.read_options(conf)
                 self.assertEqual(['nova-conf-value'], codes(conf.findings))
-        conf = self.conf('mode = shadow\nmax_pressure = 2', 'numa_pmc')
+        conf = self.conf('mode = Shadow\nmax_pressure = 2', 'numa_pmc')
         scheduler.read_options(conf)
         self.assertEqual([], conf.findings)
 
