@@ -131,12 +131,13 @@ def _withheld_text(withheld: Iterable[tuple[model.Node, model.NodeMemory]]) -> s
 
 
 def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:
-    """Check that ``cpu_shared_set`` has CPUs of each node, and none that are isolated."""
-    text, file = conf.get('cpu_shared_set', 'compute'), conf.file_of('cpu_shared_set', 'compute')
+    """Check that the set of shared CPUs has CPUs of each node, and none that are isolated."""
+    name, group = nova_cpu_sets.shared_set(conf)
+    text, file = conf.get(name, group), conf.file_of(name, group)
     if not text:
         return
     try:
-        shared = nova_cpu_sets.parse_set('cpu_shared_set', text)
+        shared = nova_cpu_sets.parse_set(name, text)
         nodes = [node for node in topology.read(root).nodes if node.online_cpus]
     except DomainError as error:
         yield Finding(
@@ -150,9 +151,9 @@ def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'cpu-shared-set-isolated',
             finding.WARNING,
-            'cpu_shared_set contains CPUs %s, which are isolated or nohz_full: unpinned guests '
-            'are kept off them' % format_cpulist(isolated),
-            'remove them from cpu_shared_set, or boot without isolating them',
+            '%s contains CPUs %s, which are isolated or nohz_full: unpinned guests are kept off '
+            'them' % (name, format_cpulist(isolated)),
+            'remove them from %s, or boot without isolating them' % name,
             file,
         )
     ids_without = [node.id for node in nodes if not node.cpus & shared]
@@ -160,8 +161,8 @@ def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'cpu-shared-set-nodes',
             finding.WARNING,
-            'cpu_shared_set has no CPU on %s: no guest is placed there, but Nova offers its '
-            'memory' % name_nodes(ids_without),
-            'add CPUs of each node to cpu_shared_set',
+            '%s has no CPU on %s: no guest is placed there, but Nova offers its memory'
+            % (name, name_nodes(ids_without)),
+            'add CPUs of each node to %s' % name,
             file,
         )

@@ -13,6 +13,7 @@ from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.finding import Finding
+from nova_numa_pmc.host import nova_cpu_sets
 from nova_numa_pmc.state import pause, publication
 
 if TYPE_CHECKING:
@@ -86,26 +87,33 @@ def _check_fresh(
 
 
 def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
-    """Check that the agent knows Nova's ``cpu_shared_set`` and ``cpu_dedicated_set``, if set.
+    """Check that the agent knows the CPUs that Nova's configuration names, if it does.
 
     :param directory: the state directory, as this process sees it
     :param conf: configuration of nova-compute
     """
-    if not (conf.get('cpu_shared_set', 'compute') or conf.get('cpu_dedicated_set', 'compute')):
+    options = [
+        option
+        for option in (nova_cpu_sets.shared_set(conf), nova_cpu_sets.DEDICATED_SET)
+        if conf.get(*option)
+    ]
+    if not options:
         return
     try:
         published = publication.read(directory)
     except StateError:
         return  # check_publication reports this
     if published.pool_source in (pools.GUESTS, pools.KERNEL):
-        file = conf.file_of('cpu_shared_set', 'compute')
+        file = conf.file_of(*options[0])
         yield Finding(
             'cpu-sets-not-read',
             finding.WARNING,
-            "the agent's list of the CPUs that guests share comes from %s, not from "
-            "cpu_shared_set and cpu_dedicated_set: it cannot read nova-compute's configuration, "
-            'or neither option is usable there'
-            % ("the guests' XML" if published.pool_source == pools.GUESTS else 'all usable CPUs'),
+            "the agent's list of the CPUs that guests share comes from %s, not from %s: it cannot "
+            "read nova-compute's configuration, or cannot use the value there"
+            % (
+                "the guests' XML" if published.pool_source == pools.GUESTS else 'all usable CPUs',
+                ' and '.join(name for name, _ in options),
+            ),
             'journalctl -u nova-numa-agent; let the agent read %s' % file,
             file,
         )

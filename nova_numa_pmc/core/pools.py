@@ -62,7 +62,8 @@ def floating_pool(
 
     :param host: a host with the usable CPUs of its nodes
     :param guests: the running guests
-    :param shared, dedicated: ``cpu_shared_set`` and ``cpu_dedicated_set``; None if not set
+    :param shared: ``cpu_shared_set``, or ``vcpu_pin_set`` in its place; None if not set
+    :param dedicated: ``cpu_dedicated_set``; None if not set
     """
     host_cpus = _cpus_in_any_set(usable_cpus_of(node) for node in host.nodes)
     if shared and shared & host_cpus:

@@ -40,6 +40,7 @@ OPTIONS: dict[str, Sequence[cfg.Opt]] = {
         cfg.IntOpt('reserved_host_memory_mb', default=512),
         cfg.FloatOpt('ram_allocation_ratio'),
         cfg.FloatOpt('initial_ram_allocation_ratio', default=1.0),
+        cfg.StrOpt('vcpu_pin_set'),
     ],
     'compute': [cfg.StrOpt('cpu_shared_set'), cfg.StrOpt('cpu_dedicated_set')],
     'scheduler': [cfg.IntOpt('max_placement_results', default=1000)],

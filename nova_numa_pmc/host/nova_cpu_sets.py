@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the host's CPUs from Nova's configuration: ``cpu_shared_set`` and ``cpu_dedicated_set``.
 
+As in Nova, ``vcpu_pin_set`` takes precedence over the former (``_get_vcpu_available`` in
+nova/virt/libvirt/driver.py). Guests may also be pinned to its CPUs.
+
 This module is for the agent and the commands. The libvirt hook cannot afford to import
 oslo.config, and reads what the agent has published.
 """
@@ -19,6 +22,8 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from nova_numa_pmc.host.files import Identity
 
+#: The option of the dedicated CPUs, and its group.
+DEDICATED_SET = 'cpu_dedicated_set', 'compute'
 #: How often to check whether nova-compute's files have changed.
 _AGE_MAX_NS = 60 * 10**9
 #: How often to search for nova-compute's process while none is known that is running; a search
@@ -29,7 +34,9 @@ _SEARCH_AGE_MAX_NS = 600 * 10**9
 class NovaCpuSets(Record):
     """Nova's two sets of CPUs.
 
-    :param shared, dedicated: each option's CPUs, or None if it is not set or cannot be read
+    :param shared: the CPUs of ``vcpu_pin_set`` or, if that is not set, of ``cpu_shared_set``
+    :param dedicated: the CPUs of ``cpu_dedicated_set``; each is None if the option is not set or
+        cannot be read
     """
 
     shared: frozenset[int] | None = None
@@ -84,17 +91,26 @@ class NovaCpuSetsReader:
         ]
 
 
+def shared_set(conf: nova_conf.NovaConf) -> tuple[str, str]:
+    """Return the option from which Nova takes the shared CPUs, and its group."""
+    if conf.get('vcpu_pin_set'):
+        return 'vcpu_pin_set', 'DEFAULT'
+    return 'cpu_shared_set', 'compute'
+
+
 def parse(files: list[str]) -> tuple[NovaCpuSets, tuple[str, ...]]:
     """Return (:class:`NovaCpuSets`, problems) from nova-compute's configuration files."""
     conf = nova_conf.NovaConf(files)
     problems: list[str] = []
     sets: list[frozenset[int] | None] = []
-    for name in ('cpu_shared_set', 'cpu_dedicated_set'):
+    for name, group in (shared_set(conf), DEDICATED_SET):
         try:
-            text = conf.get(name, 'compute')
+            text = conf.get(name, group)
             sets.append(parse_set(name, text) if text else None)
         except DomainError as error:
-            problems.append('%s: [compute] %s: write it as 4-12,^8,15' % (conf.first_file, error))
+            problems.append(
+                '%s: [%s] %s: write it as 4-12,^8,15' % (conf.first_file, group, error)
+            )
             sets.append(None)
     problems += ['%s: %s' % (finding.message, finding.remedy) for finding in conf.findings]
     shared, dedicated = sets

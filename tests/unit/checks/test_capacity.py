@@ -92,6 +92,12 @@ class CapacityTest(RootCase):
                 conf = self.conf('[compute]\ncpu_shared_set = %s\n' % value)
                 self.assertEqual(expected, codes(capacity.check_shared_set(self.root, conf)))
 
+    def test_the_set_of_older_releases_is_checked_in_place_of_the_shared_one(self):
+        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2))
+        conf = self.conf('[DEFAULT]\nvcpu_pin_set = 0-3\n[compute]\ncpu_shared_set = 0-7\n')
+        (found,) = capacity.check_shared_set(self.root, conf)
+        self.assertIn('vcpu_pin_set has no CPU on node 1', found.message)
+
     def test_a_shared_set_is_not_checked_on_an_unreadable_host(self):
         conf = self.conf('[compute]\ncpu_shared_set = 0-3\n')
         self.write('sys/devices/system/node/online', 'x')

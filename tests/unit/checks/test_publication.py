@@ -78,6 +78,8 @@ class PublishedTest(RootCase):
             ('[compute]\ncpu_shared_set = 0\n', '', []),
             ('[compute]\ncpu_shared_set = 0\n', 'kernel', ['cpu-sets-not-read']),
             ('[compute]\ncpu_dedicated_set = 1\n', 'guests', ['cpu-sets-not-read']),
+            ('[DEFAULT]\nvcpu_pin_set = 0\n', 'nova.conf', []),
+            ('[DEFAULT]\nvcpu_pin_set = 0\n', 'guests', ['cpu-sets-not-read']),
         ):
             with self.subTest(text=text, source=source):
                 self.publish(0, pool_source=source)

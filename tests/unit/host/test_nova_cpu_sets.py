@@ -35,6 +35,12 @@ class ReaderTest(RootCase):
         self.write_conf('[compute]\ncpu_shared_set = 0-3,^2\ncpu_dedicated_set = 4-5\n')
         self.assertEqual(({0, 1, 3}, {4, 5}, ()), self.read())
 
+    def test_the_set_of_older_releases_takes_precedence_over_the_shared_one(self):
+        self.write_conf('[DEFAULT]\nvcpu_pin_set = 4-6,^5\n')
+        self.assertEqual(({4, 6}, None, ()), self.read())
+        self.write_conf('[DEFAULT]\nvcpu_pin_set = 4-6\n[compute]\ncpu_shared_set = 0-3\n')
+        self.assertEqual(({4, 5, 6}, None, ()), self.read(61))
+
     def test_a_later_file_overrides_an_earlier_one(self):
         self.write_conf('[compute]\ncpu_shared_set = 0-3\n')
         self.write_conf('[compute]\ncpu_shared_set = 8-9\n', 'etc/nova/nova.conf.d/pools.conf')
@@ -95,6 +101,7 @@ class ReaderTest(RootCase):
         for text in (
             '[compute]\ncpu_shared_set = a-b\n',
             '[compute]\ncpu_shared_set = ^3\n',
+            '[DEFAULT]\nvcpu_pin_set = x\n[compute]\ncpu_shared_set = 3\n',
             '[compute\n',
             b'\xff\xfe',
         ):
