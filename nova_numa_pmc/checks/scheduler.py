@@ -78,10 +78,33 @@ def check_weigher(conf: NovaConf) -> Iterator[Finding]:
             file,
         )
     if WEIGHER in classes:
+        yield from _check_order(conf, classes)
         yield from _check_mode(conf)
         yield from _check_penalty(conf)
         yield from _check_pci_weight(conf)
         yield from _check_former_options(conf)
+
+
+def _check_order(conf: NovaConf, classes: Sequence[str]) -> Iterator[Finding]:
+    """Check that the weigher, which logs decisions in shadow mode, knows all other weights."""
+    if classes[-1] == WEIGHER:
+        return
+    is_shadow = conf.get('mode', 'numa_pmc') == scheduler_conf.SHADOW
+    others = [name for name in classes if name != WEIGHER]
+    yield Finding(
+        'weigher-not-last',
+        finding.WARNING if is_shadow else finding.NOTE,
+        'NUMAPressureWeigher is not the last of weight_classes, so it does not know the weights '
+        'that follow: '
+        + (
+            'the decisions that it logs are not those of Nova'
+            if is_shadow
+            else 'if the aggregate of a host sets numa_pmc_mode to shadow, the decisions that it '
+            'logs are not those of Nova'
+        ),
+        '[filter_scheduler] weight_classes = %s' % ','.join([*others, WEIGHER]),
+        conf.file_of('weight_classes', _GROUP),
+    )
 
 
 def _check_mode(conf: NovaConf) -> Iterator[Finding]:

@@ -4,7 +4,7 @@
 import os
 
 from nova_numa_pmc.checks import interpreter, scheduler
-from nova_numa_pmc.finding import NOTE
+from nova_numa_pmc.finding import NOTE, WARNING
 from nova_numa_pmc.host import nova_conf
 from tests.cases.root import RootCase
 from tests.fixtures.sysfs import write
@@ -43,6 +43,15 @@ class SchedulerTest(RootCase):
                 conf = self.conf('weight_classes = ' + value)
                 self.assertEqual(expected, codes(scheduler.check_weigher(conf)))
         self.assertEqual(['weigher-not-enabled'], codes(scheduler.check_weigher(self.conf(''))))
+
+    def test_a_weigher_that_does_not_know_all_other_weights_is_found(self):
+        first = 'weight_classes = %s,%s\n[numa_pmc]\nmode = ' % (scheduler.WEIGHER, STOCK)
+        (found, other) = scheduler.check_weigher(self.conf(first + 'shadow'))
+        self.assertEqual(('weigher-not-last', WARNING), (found.code, found.severity))
+        self.assertIn('weight_classes = %s,%s' % (STOCK, scheduler.WEIGHER), found.remedy)
+        self.assertEqual('weigher-shadow', other.code)
+        (found,) = scheduler.check_weigher(self.conf(first + 'on'))
+        self.assertEqual(('weigher-not-last', NOTE), (found.code, found.severity))
 
     def test_a_multiplier_too_weak_for_the_other_weighers_is_found(self):
         classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (STOCK, scheduler.WEIGHER)
