@@ -36,7 +36,8 @@ SPECS = (
     (
         extra_specs.MAX_PRESSURE_KEY,
         'The highest pressure that the guest may leave on the nodes that it would use; hosts '
-        'where it would leave more are filtered out. ``1`` is saturated.',
+        'where it would leave more are filtered out, except for a guest that leaves its host. '
+        '``1`` is saturated.',
         {'type': str, 'description': 'A number above 0, at most 64', 'pattern': PRESSURE_PATTERN},
     ),
     (

@@ -15,6 +15,12 @@ GROUP = cfg.OptGroup(
 )
 #: Values of the option ``mode``.
 ON, SHADOW, OFF = 'on', 'shadow', 'off'
+#: To whom the filter's options do not apply: Nova names the host to leave, as it does for a resize
+#: by default (nova/compute/api.py).
+_LEAVING = (
+    "guests that leave a host (evacuation, migration, and a resize unless Nova's "
+    'allow_resize_to_same_host is true)'
+)
 
 
 class _LowerCase(types.String):
@@ -127,9 +133,8 @@ OPTIONS: Sequence[cfg.Opt] = [
             'where the second hardware thread of a core counts as a quarter: all CPUs of the node '
             'without SMT, 62 percent of them with SMT (1.6 then means all of them). 0 (default): '
             'no limit, because the demand of guests that have not been measured yet is only '
-            'estimated, and a server for which no host is left ends in ERROR. The limit does '
-            'not apply to guests that leave a host (evacuation, migration). The extra spec '
-            'numa_pmc:max_pressure of a flavor overrides it.'
+            'estimated, and a server for which no host is left ends in ERROR. The extra spec '
+            'numa_pmc:max_pressure of a flavor overrides it. Neither applies to %s.' % _LEAVING
         ),
     ),
     cfg.BoolOpt(
@@ -139,8 +144,8 @@ OPTIONS: Sequence[cfg.Opt] = [
         help=(
             'NUMAPressureFilter refuses hosts where the guest does not fit on one node, by its '
             'vCPUs and memory. This does not apply to flavors with the extra spec '
-            'numa_pmc:policy=spread, nor to guests that leave a host (evacuation, migration). A '
-            'flavor asks for the same with numa_pmc:policy=one_node, which applies to them too.'
+            'numa_pmc:policy=spread, nor to %s. A flavor asks for the same with '
+            'numa_pmc:policy=one_node, which applies to them too.' % _LEAVING
         ),
     ),
     cfg.BoolOpt(
@@ -149,7 +154,7 @@ OPTIONS: Sequence[cfg.Opt] = [
         mutable=True,
         help=(
             'NUMAPressureFilter refuses hosts of unknown pressure. By default they pass, and they '
-            'always pass for guests that leave a host (evacuation, migration).'
+            'always pass for %s.' % _LEAVING
         ),
     ),
 ]

@@ -45,7 +45,8 @@ class GuestRequest(Record):
         None if it does not. The nodes that Nova will choose are unknown here, so the guest is
         assumed to use all of them, and refusing hosts is left to NUMATopologyFilter
     :param is_move: whether the guest has to leave a host and find another one, as in an evacuation
-        or for the maintenance of its host
+        or for the maintenance of its host, or in a resize unless Nova's
+        ``allow_resize_to_same_host`` is true
     :param is_soft: whether it belongs to a server group with soft affinity or soft anti-affinity
     """
 

@@ -66,6 +66,12 @@ class MoveTest(base.NovaTest):
         self.assertEqual('calm', self.host_of(self.server))
         self.boot(self.flavor(), expected_state='ERROR')
 
+    def test_a_resize_that_may_not_stay_has_no_limit(self):
+        self.flags(allow_resize_to_same_host=False)
+        self.flags(max_pressure=0.1, group='numa_pmc')
+        self._resize_server(self.server, self.flavor(vcpus=2, memory_mb=2048))
+        self.assertEqual('calm', self.confirmed(self.server))
+
     def test_an_unshelved_server_goes_to_the_calm_host(self):
         self._shelve_server(self.server)
         self._unshelve_server(self.server)
