@@ -335,7 +335,9 @@ class Agent:
         )
         return tick._replace(
             publication=publication.from_sample(view, sample, placement_options)._replace(
-                events_source=tick.events_source, history=history
+                events_source=tick.events_source,
+                history=history,
+                uuids=tuple(sorted(tick.host_promises.promises)),
             ),
             pools=publication.pool_loads_of(view, sample),
         )

@@ -87,7 +87,7 @@ class HostMetrics:
     :ivar taken_s: time of the measurement [s since the epoch]
     :ivar interval_s: how often the metrics are renewed [s]
     :ivar vcpus_used, memory_mb_used: Nova's own counts when the metrics were sent, without
-        instances that were being built, which the agent had not seen
+        instances that the agent had not seen
     :ivar sent_s: end of the second in which the metrics were sent [s since the epoch]; at a later
         save, Nova may have counted other instances. None: the counted instances are not reported
     """

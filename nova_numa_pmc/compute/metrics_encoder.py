@@ -13,8 +13,8 @@ ascending id:
 ``pmc``                 schema, 100 · major + minor; a reader accepts only its own major
 ``pmc.at``              time of the measurement [s since the epoch]
 ``pmc.every``           how often the metrics are renewed [s]; absent: 60
-``pmc.vcpus``           Nova's vcpus_used when sent, without instances being built
-``pmc.mb``              Nova's memory_mb_used when sent, without instances being built
+``pmc.vcpus``           Nova's vcpus_used when sent, without instances that the agent has not seen
+``pmc.mb``              Nova's memory_mb_used, likewise
 ``pmc.hcpu``            the part of ``pmc.vcpus`` that is the host's own, Nova's
                         reserved_host_cpus; absent: 0
 ``pmc.hmb``             the part of ``pmc.mb`` that is the host's own, Nova's
@@ -22,8 +22,9 @@ ascending id:
 ``pmc.pin``             how many of ``pmc.vcpus`` have a CPU of their own; absent: 0, or
                         unknown if ``pmc.uU`` is absent
 ``pmc.uU``              always the first key: U has the first four digits of the uuid of each
-                        counted instance, ascending; the value is the end of the second in which
-                        the metrics were sent [s since the epoch]; absent: unknown
+                        counted instance that is not being built or unshelved, ascending; the
+                        value is the end of the second in which the metrics were sent
+                        [s since the epoch]; absent: unknown
 ``pmc.turn``            number of earlier placements, modulo the number of memory
                         domains, which breaks ties as on the host; absent: 0
 ``pmc.k``               history from which the demand of new guests is estimated: the number
@@ -101,7 +102,8 @@ DEFAULT_PLACEMENT_OPTIONS = model.PlacementOptions()
 class NovaCounts(Record):
     """Nova's counts on the host when metrics are sent, other than vCPUs and memory.
 
-    :param uuids: uuids of the instances that the agent can have seen
+    :param uuids: uuids of the instances that the agent has seen, without those that are being
+        built or unshelved
     :param pinned_cpus: number of their vCPUs that have a CPU of their own
     :param reserved_cpus, reserved_mb: what Nova counts as used by the host itself
     """
@@ -127,8 +129,8 @@ def to_values(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Turn a publication into the values of Nova's two metrics.
 
-    :param vcpus_used, memory_mb_used: Nova's own counts now, without instances that are being
-        built, from which the scheduler derives what the publication does not show yet
+    :param vcpus_used, memory_mb_used: Nova's own counts now, without instances that the agent has
+        not seen, from which the scheduler derives what the publication does not show yet
     :param interval_s: time between nova-compute's metrics, if longer than the agent's interval [s]
     :param nova_counts: Nova's other counts; None: not reported
     :param sent_s: when the metrics are sent [s since the epoch], which is reported with

@@ -42,6 +42,10 @@ LOG = logging.getLogger(__name__)
 compute_conf.register_opts(CONF)
 
 SOURCE = 'nova_numa_pmc'
+#: Nova's states of instances that get a domain here when their task ends (of shelved instances,
+#: Nova counts only those that are being unshelved), and of those that have one.
+_STARTING = vm_states.BUILDING, vm_states.SHELVED_OFFLOADED
+_RUNNING = vm_states.ACTIVE, vm_states.PAUSED, vm_states.RESCUED, vm_states.RESIZED
 #: Warnings about a publication that is not fresh.
 _NOT_FRESH = {
     publication.STALE: 'the publication in %s was taken %.0f s ago: is nova-numa-agent running?',
@@ -53,7 +57,7 @@ _NOT_FRESH = {
 class _Inputs(Record):
     """The inputs of the metrics: the agent's publication, and Nova's own counts.
 
-    :param vcpus, memory_mb: usage without that of instances that the agent cannot have seen
+    :param vcpus, memory_mb: usage without that of instances that the agent has not seen
     :param interval_s: time after which the scheduler may expect new metrics [s]
     """
 
@@ -121,7 +125,7 @@ class Monitor(virt_driver.Monitor):
         # Nova passes its resource tracker, whatever the base class calls it. With libvirt, it has
         # one compute node, whose usage has just been summed up over the instances and is saved
         # together with these metrics. If the scheduler later finds a higher usage, the difference
-        # is due to instances that came afterwards, or that had no domain for the agent to measure.
+        # is due to instances that came afterwards, or that the publication did not include yet.
         nodes = list(self.compute_manager.compute_nodes.values())
         if len(nodes) != 1:
             raise StateError(
@@ -129,7 +133,7 @@ class Monitor(virt_driver.Monitor):
                 'remove cpu.numa_pmc from [DEFAULT] compute_monitors' % len(nodes)
             )
         (node,) = nodes
-        seen_ratio = 1 - _unseen_ratio(node, self.compute_manager)
+        seen_ratio, uuids = _seen_instances(node, self.compute_manager, published.uuids)
         reserved_cpus, reserved_mb = CONF.reserved_host_cpus, CONF.reserved_host_memory_mb
         inputs = _Inputs(
             published,
@@ -137,10 +141,7 @@ class Monitor(virt_driver.Monitor):
             reserved_mb + round(seen_ratio * max(0, node.memory_mb_used - reserved_mb)),
             _interval_s(),
             metrics_encoder.NovaCounts(
-                _seen_uuids(node, self.compute_manager),
-                round(seen_ratio * _pinned_cpus(node)),
-                reserved_cpus,
-                reserved_mb,
+                uuids, round(seen_ratio * _pinned_cpus(node)), reserved_cpus, reserved_mb
             ),
         )
         if self._sent is None or not _may_resend(self._sent[0], inputs):
@@ -170,46 +171,37 @@ class Monitor(virt_driver.Monitor):
         return []
 
 
-def _unseen_ratio(node: objects.ComputeNode, tracker: ResourceTracker) -> float:
-    """Return the share of the instances counted by Nova that may have no domain here yet, 0 to 1.
+def _seen_instances(
+    node: objects.ComputeNode, tracker: ResourceTracker, published: tuple[str, ...] | None
+) -> tuple[float, tuple[str, ...]]:
+    """Return the share of the instances counted by Nova that the agent has seen, and their uuids.
 
-    Nova counts an instance from its claim on (nova/compute/stats.py,
-    nova/compute/resource_tracker.py). Instances without a domain are those being built or
-    unshelved, and those that arrive by a migration or a resize until their host has changed; but
-    while a live migration runs, its domain and its promise are here already. The sizes of these
-    instances are not available here, so they are assumed to be as large as the others. A domain
-    that has started while Nova still builds the instance is in the publication as well, so it
-    counts twice until the next audit, which is better than not at all.
-    """
-    stats = node.stats or {} if node.obj_attr_is_set('stats') else {}
-    incoming = sum(
-        migration.dest_compute == tracker.host
-        and uuid not in tracker.tracked_instances
-        and not (migration.is_live_migration and (migration.status or '').startswith('running'))
-        for uuid, migration in tracker.tracked_migrations.items()
-    )
-    # Of the shelved instances, Nova counts only those that are being unshelved.
-    unseen = incoming + sum(
-        max(0, int(stats.get('num_vm_' + state) or 0))
-        for state in (vm_states.BUILDING, vm_states.SHELVED_OFFLOADED)
-    )
-    instances = int(stats.get('num_instances') or 0) + incoming
-    return min(1.0, unseen / instances) if instances > 0 else 0.0
+    Nova counts an instance from its claim on (nova/compute/resource_tracker.py). It counts as
+    seen if the publication includes it, or if it has no domain, such as a stopped one. The sizes
+    of the others are not available here, so they are assumed to be as large as the seen ones.
 
-
-def _seen_uuids(node: objects.ComputeNode, tracker: ResourceTracker) -> tuple[str, ...]:
-    """Return the uuids of the instances on the host, ascending, without those that have no domain.
-
-    These are being built or unshelved.
+    :param published: uuids of the publication, as those of its domains are the instances'; None:
+        those here count as seen, unless they are being built or unshelved
+    :returns: (0 to 1; uuids, ascending, without those that the scheduler may not list for this
+        host yet, because they are being built, being unshelved or on their way here)
     """
     stats = tracker.stats.get(node.hypervisor_hostname)
-    states = stats.states if stats is not None else {}
-    return tuple(
+    known_states = stats.states if stats is not None else {}
+    states = {
+        uuid: known_states.get(uuid, {}).get('vm_state') for uuid in tracker.tracked_instances
+    }
+    incoming = {
+        uuid
+        for uuid, migration in tracker.tracked_migrations.items()
+        if migration.dest_compute == tracker.host and uuid not in states
+    }
+    awaited = _STARTING if published is None else _STARTING + _RUNNING
+    unseen = incoming.union(uuid for uuid, state in states.items() if state in awaited)
+    unseen.difference_update(published or ())
+    total = len(states) + len(incoming)
+    return 1 - len(unseen) / total if total else 1.0, tuple(
         sorted(
-            uuid
-            for uuid in tracker.tracked_instances
-            if states.get(uuid, {}).get('vm_state')
-            not in (vm_states.BUILDING, vm_states.SHELVED_OFFLOADED)
+            uuid for uuid, state in states.items() if uuid not in unseen and state not in _STARTING
         )
     )
 

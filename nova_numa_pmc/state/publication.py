@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 
 FILE = 'host'
 FRESH, STALE, FUTURE = 'fresh', 'stale', 'future'
-_MAJOR, _MINOR = 1, 4
+_MAJOR, _MINOR = 1, 5
 #: Enough for a host with that many nodes and their distances.
 _SIZE_MAX_BYTES = 8 << 20
 _NAME_MAX = 64
 _REASON_MAX = 256
 _GUESTS_MAX = 1023
+#: More guests than a host can have, and the length of a uuid with hyphens.
+_UUIDS_MAX, _UUID_LENGTH = 1 << 16, 36
 
 _PUBLISHED_OPTIONS = ('pressure_floor', 'pressure_step')
 #: Member of ``limits``: before 1.3, nodes nearer than this were one domain.
@@ -71,6 +73,8 @@ class Publication(Record):
     :param events_source: how the agent learns of its guests: 'libvirt', or 'status files' with the
         reason; '' if not reported
     :param history: demand of the host's guests, from which that of new guests is estimated
+    :param uuids: uuids, ascending, of the guests whose promised memory and demand the view
+        includes: those with a promise, from the start of their domain on; None: not reported
     """
 
     taken_s: float
@@ -83,6 +87,7 @@ class Publication(Record):
     pool_source: str = ''
     events_source: str = ''
     history: model.DemandHistory = model.DemandHistory()
+    uuids: tuple[str, ...] | None = None
 
     def by_node(self) -> Iterator[tuple[model.NodeView, float | None, float | None]]:
         """Yield (node, its remote ratio, its demand in the interval), with None where unknown."""
@@ -204,6 +209,7 @@ def encode(publication: Publication) -> bytes:
                 'nodes': nodes,
                 'pool_source': publication.pool_source,
                 'history': {name: getattr(publication.history, name) for name in _HISTORY},
+                'uuids': publication.uuids,
             },
             allow_nan=False,
         ).encode()
@@ -237,6 +243,7 @@ def decode(data: bytes) -> Publication:
             pool_source=members.text('pool_source', _NAME_MAX, ''),
             events_source=members.text('guests_by', _REASON_MAX, ''),
             history=_history(json_values.Members(members.get('history', {}))),
+            uuids=_uuids(members),
         )
     except (ValueError, RecursionError) as error:  # JSON's and Unicode's errors are ValueErrors
         raise StateError(str(error)[:200]) from None
@@ -314,6 +321,19 @@ def _history(members: json_values.Members) -> model.DemandHistory:
         for name, maximum in zip(_HISTORY, (_GUESTS_MAX, json_values.MEMBER_MAX))
     )
     return model.DemandHistory(json_values.integer(guests), total)
+
+
+def _uuids(members: json_values.Members) -> tuple[str, ...] | None:
+    """Return the uuids of the guests that are included; None before 1.5."""
+    if members.get('uuids', None) is None:
+        return None
+    uuids = tuple(
+        json_values.member('uuids', json_values.text, uuid, _UUID_LENGTH)
+        for uuid in members.sequence('uuids', _UUIDS_MAX)
+    )
+    if any(len(uuid) != _UUID_LENGTH for uuid in uuids):
+        raise ValueError('uuids: expected %d characters each' % _UUID_LENGTH)
+    return uuids
 
 
 def _integers(

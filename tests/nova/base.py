@@ -124,8 +124,20 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
             view=model.HostView(nodes, distances),
             remote_ratios=(None,) * len(nodes),
             source='test',
+            uuids=self._active_uuids(name),
         )
         publication.write(self.state_dir(name), state._replace(**changes))
+
+    def _active_uuids(self, name):
+        """Return the uuids of the domains that run on a host, which has none before its start."""
+        if name not in self.computes:
+            return ()
+        domains = (
+            self.computes[name]
+            .driver._host.get_connection()
+            .listAllDomains(fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+        )
+        return tuple(sorted(domain.UUIDString() for domain in domains))
 
     def send(self, **pressures):
         """Publish each ``host=(p0, p1)``, and let every compute report once."""

@@ -73,6 +73,7 @@ class MonitorTest(base.NovaTest):
             (2, 1024),
             (node.vcpus_used - before.vcpus_used, node.memory_mb_used - before.memory_mb_used),
         )
+        self.publish('one', 0.1, 0.1)
         self._run_periodics()
         node = self.compute_node('one')
         after = metrics_decoder.decode(json.loads(node.metrics))
@@ -80,66 +81,64 @@ class MonitorTest(base.NovaTest):
             (node.vcpus_used, node.memory_mb_used), (after.vcpus_used, after.memory_mb_used)
         )
 
-    def test_usage_by_instances_in_build_is_not_recorded(self):
-        self.boot(self.flavor(vcpus=3, memory_mb=1024))
-        self.boot(self.flavor(vcpus=1, memory_mb=1024))
-        tracked = self.computes['one'].manager.rt.compute_nodes['one']
-        monitor = self.monitor('one')
-        for building, expected in ((0, 4), (1, 2), (2, 0), (3, 0), (-1, 4)):
-            with self.subTest(building):
-                tracked.stats = {'num_instances': '2', 'num_vm_building': str(building)}
-                decoded = metrics_decoder.decode(monitor._numa_metrics())
-                self.assertEqual(expected, decoded.vcpus_used)
+    def test_usage_by_instances_that_the_agent_has_not_seen_is_not_recorded(self):
+        first, second = (self.boot(self.flavor(vcpus=vcpus))['id'] for vcpus in (3, 1))
+        self._run_periodics()  # the audit reads the states
+        known = self.computes['one'].manager.rt.stats['one'].states[second]
+        for state, published, expected in (
+            ('active', (first, second), (4, 2)),
+            ('active', (first,), (2, 1)),
+            ('active', (), (0, 0)),
+            ('active', None, (4, 2)),
+            ('paused', (first,), (2, 1)),
+            ('rescued', (first,), (2, 1)),
+            ('resized', (first,), (2, 1)),
+            ('stopped', (first,), (4, 2)),
+            ('shelved', (first,), (4, 2)),
+            ('error', (first,), (4, 2)),
+            ('building', (first,), (2, 1)),
+            ('building', None, (2, 1)),
+            # The scheduler may not list it yet, so it would look as if it had left.
+            ('building', (first, second), (4, 1)),
+            ('shelved_offloaded', (first,), (2, 1)),
+            ('shelved_offloaded', (first, second), (4, 1)),
+        ):
+            with self.subTest(state=state, published=published):
+                known['vm_state'] = state
+                self.publish('one', 0.1, 0.1, uuids=published)
+                decoded = metrics_decoder.decode(self.monitor('one')._numa_metrics())
+                self.assertEqual(expected, (decoded.vcpus_used, decoded.count_departed(())[1]))
 
     def test_what_the_host_reserves_is_recorded_while_instances_are_built(self):
         self.flags(reserved_host_memory_mb=4096, reserved_host_cpus=1)
-        self.boot(self.flavor(vcpus=3, memory_mb=1024))
+        server = self.boot(self.flavor(vcpus=3, memory_mb=1024))
         node = self.computes['one'].manager.rt.compute_nodes['one']
         node.vcpus_used, node.memory_mb_used = 4, 5120
-        for building, expected in ((0, (4, 5120)), (1, (1, 4096))):
-            node.stats = {'num_instances': '1', 'num_vm_building': str(building)}
+        for published, expected in (((server['id'],), (4, 5120)), ((), (1, 4096))):
+            self.publish('one', 0.1, 0.1, uuids=published)
             decoded = metrics_decoder.decode(self.monitor('one')._numa_metrics())
             self.assertEqual(expected, (decoded.vcpus_used, decoded.memory_mb_used))
             self.assertEqual((1, 4096), decoded.reserved)
 
-    def test_an_instance_whose_image_is_copied_at_an_unshelve_is_not_recorded(self):
-        first, second = (self.boot(self.flavor(vcpus=2, memory_mb=1024))['id'] for _ in range(2))
+    def test_usage_by_an_incoming_migration_is_recorded_once_its_domain_is_published(self):
+        here, other = self.boot(self.flavor(vcpus=4, memory_mb=1024))['id'], 36 * '0'
         self._run_periodics()
         tracker = self.computes['one'].manager.rt
-        tracker.stats['one'].states[first].update(
-            vm_state='shelved_offloaded', task_state='spawning'
-        )
-        tracker.compute_nodes['one'].stats = {
-            'num_instances': '2',
-            'num_vm_building': '0',
-            'num_vm_shelved_offloaded': '1',
-        }
-        decoded = metrics_decoder.decode(self.monitor('one')._numa_metrics())
-        self.assertEqual(2, decoded.vcpus_used)
-        self.assertEqual((0, 1), decoded.count_departed([second]))
-
-    def test_usage_by_an_incoming_migration_is_recorded_once_it_is_there(self):
-        server = self.boot(self.flavor(vcpus=4, memory_mb=1024))
-        tracker = self.computes['one'].manager.rt
-        tracker.compute_nodes['one'].stats = {'num_instances': '1', 'num_vm_building': '0'}
         tracker.compute_nodes['one'].vcpus_used = 8
-        cold, live = 'migration', 'live-migration'
-        for uuid, destination, kind, status, expected in (
-            ('elsewhere', 'one', cold, 'migrating', 4),
-            ('elsewhere', 'one', live, 'preparing', 4),
-            ('elsewhere', 'one', live, 'running', 8),
-            ('elsewhere', 'one', live, 'running (post-copy)', 8),
-            ('elsewhere', 'two', cold, 'migrating', 8),
-            (server['id'], 'one', cold, 'finished', 8),
+        for uuid, destination, published, expected in (
+            (other, 'one', (here,), 4),
+            (other, 'one', (here, other), 8),
+            (other, 'one', None, 4),
+            (other, 'two', (here,), 8),
+            (here, 'one', (here,), 8),
         ):
-            with self.subTest(uuid=uuid, destination=destination, status=status):
-                tracker.tracked_migrations = {
-                    uuid: objects.Migration(
-                        dest_compute=destination, migration_type=kind, status=status
-                    )
-                }
+            with self.subTest(uuid=uuid, destination=destination, published=published):
+                self.publish('one', 0.1, 0.1, uuids=published)
+                tracker.tracked_migrations = {uuid: objects.Migration(dest_compute=destination)}
                 decoded = metrics_decoder.decode(self.monitor('one')._numa_metrics())
-                self.assertEqual(expected, decoded.vcpus_used)
+                self.assertEqual(
+                    (expected, 1), (decoded.vcpus_used, decoded.count_departed(())[1])
+                )
 
     def test_notifications_of_both_kinds_carry_the_values(self):
         self.flags(cpu_metrics=True, group='numa_pmc')

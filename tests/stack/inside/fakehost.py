@@ -105,9 +105,7 @@ class Driver(fake.FakeDriver):
     def publish(self):
         """Write what the agent would now write about the host."""
         with self._lock:
-            publication.write(
-                self._directory, published(self._guests.values(), self._placed, time.time())
-            )
+            publication.write(self._directory, published(self._guests, self._placed, time.time()))
 
     def _publish_on(self):
         while True:
@@ -127,10 +125,10 @@ def build_s(name):
 def published(guests, placed, now_s):
     """Return the host's publication.
 
-    :param guests: (node, vCPUs, MiB) of each
+    :param guests: {guest's id: (node, vCPUs, MiB)}
     :param placed: number of guests so far, which breaks ties
     """
-    there = [[guest for guest in guests if guest[0] == at] for at in range(NODES)]
+    there = [[guest for guest in guests.values() if guest[0] == at] for at in range(NODES)]
     return publication.Publication(
         taken_s=now_s,
         interval_s=INTERVAL_S,
@@ -154,6 +152,7 @@ def published(guests, placed, now_s):
         ),
         remote_ratios=(None,) * NODES,
         source='fakehost',
+        uuids=tuple(sorted(guests)),
     )
 
 

@@ -44,6 +44,20 @@ class PublishTest(AgentCase):
         self.assertEqual(model.DemandHistory(), for_hook.history)  # it is too young to be known
         self.assertEqual(frozenset(range(8)), for_hook.pools[0].cpus)
 
+    def test_the_publication_names_the_guests_that_it_includes(self):
+        agent = self.open_agent()
+        self.launch(1)
+        self.promise(1, 0)
+        self.promise(2, 1, started=False, since_ns=START_NS)  # by the hook, at its start
+        self.launch(3)  # without the hook
+        self.launch(4, xml=b'<domain>')  # neither, and its status file is cut short
+        self.tick(agent, 0)
+        with self.foreseen():
+            self.tick(agent, 5)
+        published = self.read_publication()
+        self.assertEqual(tuple(map(fake_host.uuid_of, (1, 2, 3))), published.uuids)
+        self.assertEqual(3, round(sum(node.guests for node in published.view.nodes)))
+
     def test_what_guests_wanted_is_published_to_the_scheduler_and_the_hook(self):
         agent = self.open_agent()
         self.launch(1)

@@ -30,7 +30,7 @@ class WithinTest(unittest.TestCase):
 
     def test_a_later_measurement_of_the_same_load_is_not_sent(self):
         later = self.sent._replace(
-            taken_s=self.sent.taken_s + 60, interval_s=61.2, remote_ratios=(0.9, None)
+            taken_s=self.sent.taken_s + 60, interval_s=61.2, remote_ratios=(0.9, None), uuids=()
         )
         self.assertTrue(self.may_reuse(later))
 

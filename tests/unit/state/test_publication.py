@@ -32,6 +32,7 @@ STATE = Publication(
     'nova.conf',
     'libvirt',
     model.DemandHistory(7, 2.5),
+    ('0b0b1b8e-3a4c-4a0e-9d55-0c2f6f0a7d11', 'f3d1c1a2-5b6e-4f7a-8c9d-1e2f3a4b5c6d'),
 )
 
 
@@ -83,6 +84,14 @@ class CodecTest(unittest.TestCase):
         self.assertEqual(
             STATE._replace(events_source=''), publication.decode(json.dumps(members).encode())
         )
+
+    def test_before_1_5_the_guests_that_are_included_are_unknown(self):
+        members = json.loads(publication.encode(STATE))
+        del members['uuids']
+        for older in (members, {**members, 'uuids': None}):
+            self.assertEqual(
+                STATE._replace(uuids=None), publication.decode(json.dumps(older).encode())
+            )
 
     def test_members_of_a_newer_writer_are_ignored(self):
         self.assertEqual(STATE, publication.decode(changed(schema='1.9', new=[1])))
@@ -153,6 +162,11 @@ class CodecTest(unittest.TestCase):
             'a newline': changed(source='a\nb'),
             'limits of text': changed(limits='a'),
             'too many guests': changed(history={'guests': 1024}),
+            'uuids of text': changed(uuids='ab'),
+            'a short uuid': changed(uuids=['f3d1c1a2']),
+            'a long uuid': changed(uuids=['f' * 37]),
+            'a number as a uuid': changed(uuids=[1]),
+            'too many uuids': changed(uuids=['f' * 36] * 65537),
             'half a guest': changed(history={'guests': 0.5}),
         }.items():
             with self.subTest(name), self.assertRaises(StateError):

@@ -1,3 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+ACTIVE: str
 BUILDING: str
+PAUSED: str
+RESCUED: str
+RESIZED: str
 SHELVED_OFFLOADED: str
