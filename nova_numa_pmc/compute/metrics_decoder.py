@@ -136,6 +136,12 @@ class HostMetrics:
         return integer(self._current.get('pmc.pin', 0), METRIC_VALUE_MAX)
 
     @property
+    def huge_page_mb(self) -> int | None:
+        """Return how much of ``memory_mb_used`` is in huge pages; None: no pools, or unknown."""
+        used_mb = self._current.get('pmc.huge')
+        return None if used_mb is None else integer(used_mb, METRIC_VALUE_MAX)
+
+    @property
     def reserved(self) -> tuple[int, int]:
         """Return how many of ``vcpus_used`` and ``memory_mb_used`` are the host's own."""
         cpus, memory_mb = (self._current.get(key, 0) for key in ('pmc.hcpu', 'pmc.hmb'))

@@ -19,6 +19,8 @@ ascending id:
                         reserved_host_cpus; absent: 0
 ``pmc.hmb``             the part of ``pmc.mb`` that is the host's own, Nova's
                         reserved_host_memory_mb; absent: 0
+``pmc.huge``            the part of ``pmc.mb`` that is in huge pages; absent: the host has none,
+                        or unknown
 ``pmc.pin``             how many of ``pmc.vcpus`` have a CPU of their own; absent: 0, or
                         unknown if ``pmc.uU`` is absent
 ``pmc.uU``              always the first key: U has the first four digits of the uuid of each
@@ -80,7 +82,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.state.publication import Publication
 
 CURRENT, MAXIMUM = 'numa.membw.current', 'numa.membw.max'
-SCHEMA, MAJOR = 102, 1
+SCHEMA, MAJOR = 103, 1
 #: Digits of an instance's uuid that are sent, and the most instances that are reported. With four
 #: digits, one of 50 instances is mistaken for another one in one of a thousand cases.
 UUID_DIGITS, _UUIDS_MAX = 4, 1000
@@ -106,17 +108,34 @@ class NovaCounts(Record):
         built or unshelved
     :param pinned_cpus: number of their vCPUs that have a CPU of their own
     :param reserved_cpus, reserved_mb: what Nova counts as used by the host itself
+    :param huge_page_mb: the memory of these instances that is in huge pages [MiB]; None: the host
+        has no huge pages
     """
 
     uuids: tuple[str, ...]
     pinned_cpus: int = 0
     reserved_cpus: int = 0
     reserved_mb: int = 0
+    huge_page_mb: int | None = None
 
 
 def count_pinned_cpus(topology: Any) -> int:
     """Return how many CPUs Nova's NUMATopology of a host dedicates to one vCPU each."""
     return sum(len(cell.pinned_cpus) for cell in topology.cells)
+
+
+def used_huge_page_mb(topology: Any) -> int | None:
+    """Return the memory of guests that is in huge pages, by Nova's NUMATopology of a host [MiB].
+
+    :returns: None if the host has no huge pages
+    """
+    pools = [
+        pages
+        for cell in topology.cells
+        for pages in cell.mempages
+        if pages.total and pages.size_kb > min(other.size_kb for other in cell.mempages)
+    ]
+    return sum(pages.used * pages.size_kb for pages in pools) >> 10 if pools else None
 
 
 def to_values(
@@ -194,6 +213,8 @@ def _add_counts(current: dict[str, int], nova_counts: NovaCounts, sent_s: float)
     ):
         if count:
             current[key] = count
+    if nova_counts.huge_page_mb is not None:
+        current['pmc.huge'] = nova_counts.huge_page_mb
 
 
 def _add_node(

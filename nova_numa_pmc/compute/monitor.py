@@ -140,9 +140,7 @@ class Monitor(virt_driver.Monitor):
             reserved_cpus + round(seen_ratio * max(0, node.vcpus_used - reserved_cpus)),
             reserved_mb + round(seen_ratio * max(0, node.memory_mb_used - reserved_mb)),
             _interval_s(),
-            metrics_encoder.NovaCounts(
-                uuids, round(seen_ratio * _pinned_cpus(node)), reserved_cpus, reserved_mb
-            ),
+            _nova_counts(node, seen_ratio, uuids),
         )
         if self._sent is None or not _may_resend(self._sent[0], inputs):
             self._sent = inputs, _make_metrics(inputs, realtime_s)
@@ -206,12 +204,25 @@ def _seen_instances(
     )
 
 
-def _pinned_cpus(node: objects.ComputeNode) -> int:
-    """Return the number of CPUs of the host that Nova has dedicated to one vCPU each."""
-    if not node.obj_attr_is_set('numa_topology') or not node.numa_topology:
-        return 0
-    topology = objects.NUMATopology.obj_from_db_obj(node.numa_topology)
-    return metrics_encoder.count_pinned_cpus(topology)
+def _nova_counts(
+    node: objects.ComputeNode, seen_ratio: float, uuids: tuple[str, ...]
+) -> metrics_encoder.NovaCounts:
+    """Return Nova's counts of the instances that the agent has seen.
+
+    :param seen_ratio, uuids: as :func:`_seen_instances` returns them
+    """
+    pinned_cpus, huge_page_mb = 0, None
+    if node.obj_attr_is_set('numa_topology') and node.numa_topology:
+        topology = objects.NUMATopology.obj_from_db_obj(node.numa_topology)
+        pinned_cpus = round(seen_ratio * metrics_encoder.count_pinned_cpus(topology))
+        huge_page_mb = metrics_encoder.used_huge_page_mb(topology)
+    return metrics_encoder.NovaCounts(
+        uuids,
+        pinned_cpus,
+        CONF.reserved_host_cpus,
+        CONF.reserved_host_memory_mb,
+        None if huge_page_mb is None else round(seen_ratio * huge_page_mb),
+    )
 
 
 def _interval_s() -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.compute.metrics_encoder import count_pinned_cpus
+from nova_numa_pmc.compute.metrics_encoder import count_pinned_cpus, used_huge_page_mb
 
 if TYPE_CHECKING:
     from nova_numa_pmc.compute.metrics_decoder import HostMetrics
@@ -20,7 +20,8 @@ def arrived_amounts(decoded: HostMetrics, host_state: HostStateLike) -> tuple[fl
 
     Nova's counts have grown by the arrivals minus the departures. Departed guests are still part
     of the measurement, so they are added back, each with the mean size of the counted guests. CPUs
-    that are dedicated to a guest do not count, because they are not among the shared ones.
+    that are dedicated to a guest do not count, because they are not among the shared ones, and
+    neither do huge pages, because the metrics' capacity is that of normal memory.
 
     :returns: 0 or negative amounts if none have arrived
     """
@@ -39,14 +40,15 @@ def arrived_amounts(decoded: HostMetrics, host_state: HostStateLike) -> tuple[fl
     if host_state.numa_topology is not None:
         vcpus -= count_pinned_cpus(host_state.numa_topology) - decoded.pinned_cpus
         shared_vcpus -= decoded.pinned_cpus
+    normal_mb = decoded.memory_mb_used - reserved_mb - (decoded.huge_page_mb or 0)
     return (
         vcpus + departed_share * max(0, shared_vcpus),
-        memory_mb + departed_share * max(0, decoded.memory_mb_used - reserved_mb),
+        memory_mb + departed_share * max(0, normal_mb),
     )
 
 
 def freed_memory_mib(decoded: HostMetrics, host_state: HostStateLike, arrived_mib: float) -> float:
-    """Return the memory of the guests that have left since the metrics were sent [MiB].
+    """Return the normal memory of the guests that have left since the metrics were sent [MiB].
 
     :param arrived_mib: what has arrived since; a negative amount counts as 0
     """
@@ -54,10 +56,17 @@ def freed_memory_mib(decoded: HostMetrics, host_state: HostStateLike, arrived_mi
 
 
 def _memory_growth_mb(decoded: HostMetrics, host_state: HostStateLike) -> float:
-    """Return by how much Nova's count of used memory has grown since the metrics were sent."""
+    """Return by how much Nova's count of used memory has grown since the metrics were sent.
+
+    Huge pages are not included, unless an older release sent the metrics.
+    """
     # Nova's own sum: HostState has no memory_mb_used (nova/scheduler/host_manager.py).
     memory_mb_used = host_state.total_usable_ram_mb - host_state.free_ram_mb
-    return memory_mb_used - decoded.memory_mb_used
+    growth_mb = memory_mb_used - decoded.memory_mb_used
+    sent_huge_mb = decoded.huge_page_mb
+    if sent_huge_mb is not None and host_state.numa_topology is not None:
+        growth_mb -= (used_huge_page_mb(host_state.numa_topology) or 0) - sent_huge_mb
+    return growth_mb
 
 
 def _departed_share(decoded: HostMetrics, host_state: HostStateLike, vcpus: float) -> float:

@@ -109,6 +109,20 @@ class MonitorTest(base.NovaTest):
                 decoded = metrics_decoder.decode(self.monitor('one')._numa_metrics())
                 self.assertEqual(expected, (decoded.vcpus_used, decoded.count_departed(())[1]))
 
+    def test_the_part_of_usage_that_is_in_huge_pages_is_recorded(self):
+        servers = [self.boot(self.flavor())['id'] for _ in range(2)]
+        node = self.computes['one'].manager.rt.compute_nodes['one']
+        topology = objects.NUMATopology.obj_from_db_obj(node.numa_topology)
+        topology.cells[0].mempages = [
+            objects.NUMAPagesTopology(size_kb=4, total=1 << 20, used=1024),
+            objects.NUMAPagesTopology(size_kb=2048, total=1024, used=512),
+        ]
+        node.numa_topology = topology._to_json()
+        for published, expected in ((servers, 1024), (servers[:1], 512)):
+            self.publish('one', 0.1, 0.1, uuids=tuple(published))
+            decoded = metrics_decoder.decode(self.monitor('one')._numa_metrics())
+            self.assertEqual(expected, decoded.huge_page_mb)
+
     def test_what_the_host_reserves_is_recorded_while_instances_are_built(self):
         self.flags(reserved_host_memory_mb=4096, reserved_host_cpus=1)
         server = self.boot(self.flavor(vcpus=3, memory_mb=1024))

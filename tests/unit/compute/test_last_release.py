@@ -73,7 +73,13 @@ class MetricsTest(unittest.TestCase):
             ),
         )
         self.assertEqual(
-            (None, 0, (0, 0)), (decoded.sent_s, decoded.pinned_cpus, decoded.count_departed(()))
+            (None, 0, None, (0, 0)),
+            (
+                decoded.sent_s,
+                decoded.pinned_cpus,
+                decoded.huge_page_mb,
+                decoded.count_departed(()),
+            ),
         )
 
     def test_an_older_scheduler_finds_all_that_it_knows_in_newer_metrics(self):

@@ -161,6 +161,34 @@ class RoundTripTest(unittest.TestCase):
         self.assertIsNone(self.decoded.sent_s)
         self.assertEqual((0, 0), self.decoded.count_departed(['a']))
 
+    def test_the_metrics_show_the_huge_pages_in_use_on_hosts_that_have_any(self):
+        def topology(*pools):
+            return types.SimpleNamespace(
+                cells=[
+                    types.SimpleNamespace(
+                        mempages=[
+                            types.SimpleNamespace(size_kb=size_kb, used=used, total=total)
+                            for size_kb, used, total in pools
+                        ]
+                    )
+                ]
+                * 2
+            )
+
+        for pools, expected in (
+            ((), None),
+            (((4, 512, 1024),), None),
+            (((4, 512, 1024), (2048, 0, 0)), None),
+            (((4, 512, 1024), (2048, 0, 8)), 0),
+            (((4, 512, 1024), (2048, 3, 8), (1 << 20, 1, 1)), 2 * (6 + 1024)),
+        ):
+            with self.subTest(pools):
+                huge_mb = metrics_encoder.used_huge_page_mb(topology(*pools))
+                counted = metrics_encoder.NovaCounts((), huge_page_mb=huge_mb)
+                decoded = metrics_decoder.decode(metric_list(self.published, counted=counted))
+                self.assertEqual((expected, expected), (huge_mb, decoded.huge_page_mb))
+        self.assertIsNone(self.decoded.huge_page_mb)
+
     def test_placement_options_are_decoded_as_encoded(self):
         placement_options = model.PlacementOptions(pressure_floor=0.5, pressure_step=0.1)
         decoded = metrics_decoder.decode(

@@ -192,6 +192,11 @@ class EstimateTest(unittest.TestCase):
         )
 
 
+def pages(size_kb, used, total):
+    """Return the pages of one size, as Nova counts them in a cell."""
+    return types.SimpleNamespace(size_kb=size_kb, used=used, total=total)
+
+
 class NovaHost:
     """A host as Nova's audits, claims and messages present it to the scheduler.
 
@@ -203,27 +208,29 @@ class NovaHost:
     RESERVED_CPUS, RESERVED_MB = 2, 65536
 
     def __init__(self, is_told):
-        self.is_told, self.size, self.pins = is_told, {}, {}
+        self.is_told, self.size, self.pins, self.huge_mb = is_told, {}, {}, {}
         self.building, self.counted, self.number = set(), set(), 0
         self.audit()
 
-    def arrive(self, vcpus=4, pinned=False):
+    def arrive(self, vcpus=4, pinned=False, huge=False):
         self.number += 1
         uuid = f'{self.number:04x}-0000'
         self.size[uuid], self.pins[uuid] = vcpus, vcpus if pinned else 0
+        self.huge_mb[uuid] = 1024 * vcpus if huge else 0
         self.building.add(uuid)
         return uuid
 
     def leave(self, uuid):
-        del self.size[uuid], self.pins[uuid]
+        del self.size[uuid], self.pins[uuid], self.huge_mb[uuid]
         self.building.discard(uuid)
 
     def audit(self):
         self.counted = set(self.size) - self.building
         self.at_audit = sum(self.size[uuid] for uuid in self.counted)
         self.pinned_at_audit = sum(self.pins[uuid] for uuid in self.counted)
+        self.huge_mb_at_audit = sum(self.huge_mb[uuid] for uuid in self.counted)
 
-    def host_state(self, saved_s=NOW_S + 30):
+    def host_state(self, saved_s=NOW_S + 30, is_older=False):
         published = metric_list(
             build_publication(0.1, 0.1, cores=400.0),
             self.RESERVED_CPUS + self.at_audit,
@@ -233,11 +240,19 @@ class NovaHost:
                 self.pinned_at_audit,
                 self.RESERVED_CPUS,
                 self.RESERVED_MB,
+                None if is_older else self.huge_mb_at_audit,
             ),
             NOW_S,
         )
         used = sum(self.size.values())
-        cell = types.SimpleNamespace(pinned_cpus=set(range(sum(self.pins.values()))))
+        cell = types.SimpleNamespace(
+            pinned_cpus=set(range(sum(self.pins.values()))),
+            mempages=[
+                pages(4, used * 256, 1 << 28),
+                pages(2048, sum(self.huge_mb.values()) // 2, 1 << 19),
+                pages(1 << 20, 0, 0),
+            ],
+        )
         return host_state_of(
             published,
             vcpus_used=self.RESERVED_CPUS + used,
@@ -404,6 +419,42 @@ class ArrivalTest(unittest.TestCase):
         self.assertEqual(0, ask(nova_host.host_state()).arrived_vcpus)
         nova_host.leave(first[0])
         self.assertEqual(0, ask(nova_host.host_state()).arrived_vcpus)
+
+    def test_newcomers_in_huge_pages_take_no_normal_memory(self):
+        nova_host, _ = self.filled()
+        nova_host.arrive(64, pinned=True, huge=True)
+        decoded = metrics_decoder.decode(nova_host.host_state().metrics)
+        for vcpus, memory_mb in ((0, 0), (2, 2048)):
+            host_state = nova_host.host_state()
+            amounts = arrivals.arrived_amounts(decoded, host_state)
+            self.assertEqual((vcpus, memory_mb), amounts)
+            self.assertEqual(0, arrivals.freed_memory_mib(decoded, host_state, memory_mb))
+            nova_host.arrive(2)
+        nova_host.building.clear()
+        nova_host.audit()
+        self.assertEqual(0, ask(nova_host.host_state()).arrived_vcpus)
+
+    def test_guests_in_huge_pages_that_leave_free_no_normal_memory(self):
+        nova_host, _ = self.filled()
+        huge = nova_host.arrive(64, pinned=True, huge=True)
+        nova_host.building.clear()
+        nova_host.audit()
+        nova_host.leave(huge)
+        host_state = nova_host.host_state()
+        decoded = metrics_decoder.decode(host_state.metrics)
+        self.assertEqual((-64, 0), arrivals.arrived_amounts(decoded, host_state))
+        self.assertEqual(0, ask(host_state).freed_mib)
+        nova_host.arrive()
+        _, arrived_mb = arrivals.arrived_amounts(decoded, nova_host.host_state())
+        # A fifth of the counted guests has left; the others have 16 GiB of normal memory.
+        self.assertAlmostEqual(4096 + 16384 / 5, arrived_mb)
+
+    def test_an_older_monitor_is_charged_for_huge_pages_as_for_normal_memory(self):
+        nova_host, _ = self.filled()
+        nova_host.arrive(64, pinned=True, huge=True)
+        host_state = nova_host.host_state(is_older=True)
+        decoded = metrics_decoder.decode(host_state.metrics)
+        self.assertEqual((0, 65536), arrivals.arrived_amounts(decoded, host_state))
 
 
 class PenaltyTest(unittest.TestCase):
