@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     _Key = tuple[float, float, _Size | None, ExpectedGuest, float]
 
 #: Demand above this multiple of the sum of a host's CPUs and its guests' vCPUs is implausible, and
-#: so is memory above this multiple of what Nova knows.
+#: so is memory above this multiple of what Nova may allocate.
 PLAUSIBLE_MAX_RATIO = 2.0
 #: {code of an outcome: its text for operators}; with any other code, the guest would be left
 #: floating.
@@ -243,7 +243,8 @@ def _why_implausible(host: HostColumns, host_state: HostStateLike) -> str | None
         demand_max_cores = PLAUSIBLE_MAX_RATIO * (cpus + max(0, host_state.vcpus_used))
         if not sum(filter(None, demand)) <= demand_max_cores:  # NaN counts as too much
             return 'more CPU demand than its CPUs and vCPUs can cause'
-    memory_mib = host_state.total_usable_ram_mb
+    # The agent multiplies capacity by the same ratio, but Nova does not.
+    memory_mib = host_state.total_usable_ram_mb * max(1.0, host_state.ram_allocation_ratio or 1.0)
     if 0 < PLAUSIBLE_MAX_RATIO * memory_mib < sum(host.capacity_mib):
         return 'more memory than Nova knows of'
     return None

@@ -90,6 +90,7 @@ class PoolsCase(RootCase):
                 instances={},
                 total_usable_ram_mb=0,
                 free_ram_mb=0,
+                ram_allocation_ratio=None,
             ),
             request.read(SPEC),
             host_estimate.EstimateOptions(),

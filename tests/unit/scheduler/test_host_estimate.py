@@ -60,6 +60,12 @@ class EstimateTest(unittest.TestCase):
         for fields, why in (
             ({'vcpus_total': 1, 'vcpus_used': 1}, 'implausible: more CPU demand'),
             ({'total_usable_ram_mb': 60000}, 'implausible: more memory'),
+            # The agent has multiplied the capacity by the RAM allocation ratio.
+            ({'total_usable_ram_mb': 60000, 'ram_allocation_ratio': 1.5}, None),
+            ({'total_usable_ram_mb': 20000, 'ram_allocation_ratio': 4.0}, None),
+            ({'total_usable_ram_mb': 15000, 'ram_allocation_ratio': 4.0}, 'more memory'),
+            ({'total_usable_ram_mb': 70000, 'ram_allocation_ratio': 0.5}, None),
+            ({'total_usable_ram_mb': 60000, 'ram_allocation_ratio': 0.0}, 'more memory'),
             ({'vcpus_total': 40, 'total_usable_ram_mb': 131072}, None),
             ({'vcpus_total': 0, 'total_usable_ram_mb': 0}, None),
         ):
