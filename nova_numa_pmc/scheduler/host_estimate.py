@@ -128,12 +128,15 @@ class HostEstimate(Record):
 
     :param outcome: the pressures and the guest's place; None if they are unknown
     :param why_unknown: why the outcome is unknown; None if it is known
-    :param arrived_vcpus: vCPUs of the guests that have arrived since the metrics were recorded
+    :param arrived_vcpus, arrived_mib: vCPUs and memory [MiB] of the guests that have arrived since
+        the metrics were recorded
     :param measured: whether the CPU demand on the host's nodes is measured, not assumed
     :param history: (number of guests, sum of their cores per vCPU), by which the host expects the
         demand of new guests; None if it is unknown
     :param freed_mib: memory of guests that have left since the metrics were recorded, which
         ``host`` still includes, on unknown nodes [MiB]
+    :param host_before_arrivals: the host's columns without the guests that have arrived since;
+        None if the outcome is unknown
     :param host: the columns on which the outcome is based, and whose positions it has; None if it
         is unknown
     """
@@ -141,9 +144,11 @@ class HostEstimate(Record):
     outcome: Outcome | None
     why_unknown: str | None
     arrived_vcpus: float = 0
+    arrived_mib: float = 0
     measured: bool = False
     history: tuple[int, float] | None = None
     freed_mib: float = 0
+    host_before_arrivals: HostColumns | None = None
     host: HostColumns | None = None
 
 
@@ -313,6 +318,7 @@ def _estimate(
             *present_size, guest.policy, guest.intensity, cores_per_vcpu
         )
         host = subtract_guest(host, present_guest)
+    host_before_arrivals = host
     if vcpus > 0 or memory_mb > 0:
         host = add_arrivals(host, vcpus, memory_mb, guest, placement_options, cores_per_vcpu)
     # As in outcome(), the record's check of its arguments would take too long.
@@ -321,9 +327,11 @@ def _estimate(
             outcome(host, guest, placement_options),
             None,
             max(0, vcpus),
+            max(0, memory_mb),
             host.demand_cores is not None,
             history,
             freed_mib,
+            host_before_arrivals,
             host,
         )
     )

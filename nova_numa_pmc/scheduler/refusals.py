@@ -6,6 +6,7 @@ This module imports nothing from Nova, so that commands can decide as the filter
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
@@ -68,14 +69,12 @@ def why_refused(
     guest = guest_request.guest
     if guest is None or guest_request.why_not_weighed or guest_request.why_pinned:
         return ''
-    host, host_outcome = estimate.host, estimate.outcome
+    host, host_outcome = estimate.host_before_arrivals, estimate.outcome
     if host is None or host_outcome is None:
         return 'its pressure is unknown' if options.refuse_unknown else ''
-    if (
-        options.one_node
-        and host_outcome.code != reasons.ON_ONE_NODE
-        and not _may_fit_on_one_node(host, guest, estimate.freed_mib)
-    ):
+    # Without arrivals, the outcome is no guess, and testing the nodes again would take longer.
+    is_certain = host_outcome.code == reasons.ON_ONE_NODE and not estimate.arrived_mib
+    if options.one_node and not is_certain and not _may_fit_on_one_node(host, estimate, guest):
         return 'the guest does not fit on one node'
     # An estimate without measurements is no reason to refuse a host.
     max_pressure = options.max_pressure
@@ -84,11 +83,31 @@ def why_refused(
     return ''
 
 
-def _may_fit_on_one_node(host: HostColumns, guest: ExpectedGuest, freed_mib: float) -> bool:
-    """Return whether one node would have the guest's CPUs and memory if memory was freed there.
+def _may_fit_on_one_node(host: HostColumns, estimate: HostEstimate, guest: ExpectedGuest) -> bool:
+    """Return whether one node may have the CPUs and the memory that a guest needs.
 
-    :param freed_mib: memory that has been freed on unknown nodes [MiB]
+    On which nodes guests have arrived or freed memory since the metrics were recorded is not
+    known. Freed memory may be on any node. If the vCPUs and memory of the arrivals are those of
+    ``count`` guests of the requested size, each of these is on one node as well, so the nodes must
+    have had room for more than ``count``. Otherwise it is certain only that as much memory is no
+    longer free.
+
+    :param host: the columns without the arrivals
     """
-    remaining_guest = guest._replace(memory_mib=int(guest.memory_mib - freed_mib))
+    memory_mib, freed_mib = max(1, guest.memory_mib), math.ceil(estimate.freed_mib)
+    remaining_guest = guest._replace(memory_mib=memory_mib - freed_mib)
     inputs = candidates.PlacementInput(host.view(), outcome.request(host, remaining_guest))
-    return bool(candidates.single_node_candidates(inputs))
+    free_mib = [
+        max(0, capacity - promised)
+        for capacity, promised in zip(host.capacity_mib, host.promised_mib)
+    ]
+    fitting = sum(
+        (free_mib[position] + freed_mib) // memory_mib
+        for position in {
+            candidate.mem_positions[0] for candidate in candidates.single_node_candidates(inputs)
+        }
+    )
+    count, rest_mib = divmod(estimate.arrived_mib, memory_mib)
+    if rest_mib or estimate.arrived_vcpus != count * guest.vcpus:
+        count = 0
+    return fitting > count and sum(free_mib) + freed_mib >= estimate.arrived_mib + memory_mib

@@ -49,6 +49,14 @@ class FlavorTest(base.NovaTest):
         self._delete_server(server)
         self.boot(flavor)
 
+    def test_one_request_creates_as_many_guests_of_one_node_as_fit(self):
+        self.flags(cpu_allocation_ratio=16.0)
+        self.start_hosts('one')
+        # Five fit on each of the nodes, of 8192 MiB.
+        flavor = self.flavor(memory_mb=1500, numa_pmc__policy='one_node')
+        self.boot_many(flavor, 10)
+        self.boot(flavor, expected_state='ERROR')
+
     def test_a_flavor_without_policy_is_left_to_nova(self):
         self.flags(max_pressure=1.0, group='numa_pmc')
         self.start_hosts('one')

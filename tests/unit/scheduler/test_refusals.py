@@ -3,11 +3,30 @@
 
 import unittest
 
+from hypothesis import given, strategies
+
 from nova_numa_pmc import model
 from nova_numa_pmc.scheduler import host_estimate, refusals as subject, request as requests
 from tests.fixtures.nova_stand_ins import host_state, request_spec
 
 NOW_S = 1700000000
+#: Free memory of each of a host's nodes [MiB].
+FREE_MIB = strategies.lists(strategies.integers(0, 9), min_size=2, max_size=3)
+
+
+def host_after(free_mib, vcpus=0, memory_mb=0):
+    """Build a host that had this memory free on each of its nodes, and then got more guests.
+
+    :param vcpus, memory_mb: sums over these guests
+    """
+    return host_state(
+        nodes=[
+            model.NodeView(at, 10.0, 16, 1 << 36, (1 << 36) - (free << 20), 4, 8, 1.0)
+            for at, free in enumerate(free_mib)
+        ],
+        vcpus=16 + vcpus,
+        memory_mb=16384 + memory_mb,
+    )
 
 
 class RefusalTest(unittest.TestCase):
@@ -101,6 +120,61 @@ class RefusalTest(unittest.TestCase):
         self.assertIn(
             'one node', self.why_refused(host_state(nodes=nodes, memory_mb=0), many_vcpus)
         )
+
+    def passes(self, host, vcpus, memory_mb):
+        request = request_spec(vcpus, memory_mb, numa_pmc__policy='one_node')
+        return not self.why_refused(host, request, max_pressure=0)
+
+    def test_as_many_guests_of_one_size_pass_as_fit_on_the_nodes(self):
+        for free_mib in ((8192, 8192), (65536, 23000), (15000,) * 4, (30000, 8000), (2000,)):
+            for memory_mb, vcpus in ((1500, 1), (8192, 2), (6000, 4), (12000, 8)):
+                count = sum(free // memory_mb for free in free_mib)
+                passing = [
+                    self.passes(host_after(free_mib, at * vcpus, at * memory_mb), vcpus, memory_mb)
+                    for at in range(count + 2)
+                ]
+                self.assertEqual([True] * count + [False] * 2, passing, (free_mib, memory_mb))
+
+    @given(
+        FREE_MIB,
+        strategies.lists(
+            strategies.tuples(
+                strategies.integers(0, 2), strategies.integers(1, 4), strategies.integers(1, 6)
+            ),
+            max_size=9,
+        ),
+        strategies.integers(5, 8),
+        strategies.integers(1, 8),
+    )
+    def test_a_host_passes_if_a_node_has_room_wherever_its_guests_went(
+        self, free_mib, arrivals, vcpus, memory_mb
+    ):
+        left_mib, arrived_vcpus, arrived_mib = list(free_mib), 0, 0
+        for at, guest_vcpus, guest_mib in arrivals:
+            at %= len(left_mib)
+            if left_mib[at] >= guest_mib:
+                left_mib[at] -= guest_mib
+                arrived_vcpus += guest_vcpus
+                arrived_mib += guest_mib
+        has_room = max(left_mib) >= memory_mb
+        # Together, they may look like guests of the requested size.
+        if has_room and arrived_vcpus * memory_mb != arrived_mib * vcpus:
+            host = host_after(free_mib, arrived_vcpus, arrived_mib)
+            self.assertTrue(self.passes(host, vcpus, memory_mb))
+
+    def test_a_host_is_refused_only_if_new_guests_leave_room_on_none_of_its_nodes(self):
+        for free_mib, arrived, requested, passes in (
+            # One guest on the other node.
+            ((65536, 65536), (16, 65536), (2, 40960), True),
+            # It may be on the only node that had room for the requested one.
+            ((65536, 40000), (4, 30000), (2, 40960), True),
+            # Without it, no node had room.
+            ((40000, 40000), (4, 1000), (2, 40960), False),
+            # With it, the nodes have less than that together.
+            ((65536, 65536), (4, 98304), (2, 40960), False),
+        ):
+            with self.subTest(free_mib=free_mib, arrived=arrived):
+                self.assertEqual(passes, self.passes(host_after(free_mib, *arrived), *requested))
 
     def test_an_unknown_host_passes_unless_the_options_refuse_it(self):
         blank = host_state(0.5, 0.5)

@@ -6,6 +6,7 @@ import unittest
 
 from hypothesis import given, settings, strategies
 
+from nova_numa_pmc.compute import metrics_decoder
 from nova_numa_pmc.scheduler import saved_hosts
 from tests.fixtures.compute_nodes import NOW_S, compute_node_row
 from tests.fixtures.expected_losses import cpu_loss
@@ -86,6 +87,20 @@ class JudgeTest(unittest.TestCase):
         one = large._replace(extra_specs={'numa_pmc:policy': 'one_node'})
         for decisions in (judge(rows, one), judge(rows, large, require_one_node=True)):
             self.assertEqual([], order(decisions))
+
+    def test_as_many_guests_of_one_node_pass_as_fit(self):
+        flavor = saved_hosts.SavedFlavor(1, 1000, {'numa_pmc:policy': 'one_node'})
+        (host,), saved_s = saved_hosts.read(json.dumps([compute_node_row('a', 0.0, 0.0)]))
+        decoded = metrics_decoder.decode(host.metrics).columns
+        count = sum(
+            (capacity - promised) // 1000
+            for capacity, promised in zip(decoded.capacity_mib, decoded.promised_mib)
+        )
+        self.assertGreater(count, 8)
+        for at in range(count + 1):
+            (decision,) = saved_hosts.rank([host], flavor, DEFAULTS, saved_s)
+            self.assertEqual(at < count, decision.passes, at)
+            host.consume(flavor)
 
     def test_unknown_and_stale_hosts_are_weighed_by_novas_counts(self):
         rows = [
