@@ -133,9 +133,10 @@ class HostEstimate(Record):
     :param measured: whether the CPU demand on the host's nodes is measured, not assumed
     :param history: (number of guests, sum of their cores per vCPU), by which the host expects the
         demand of new guests; None if it is unknown
-    :param freed_mib: memory of guests that have left since the metrics were recorded, which
-        ``host`` still includes, on unknown nodes [MiB]
-    :param host_before_arrivals: the host's columns without the guests that have arrived since;
+    :param freed_mib: memory that ``reported_host`` includes on unknown nodes, although the guest
+        may have it: that of guests that have left since the metrics were recorded, and its own if
+        it is on the host already [MiB]
+    :param reported_host: the columns of the metrics, without the guests that have arrived since;
         None if the outcome is unknown
     :param host: the columns on which the outcome is based, and whose positions it has; None if it
         is unknown
@@ -148,7 +149,7 @@ class HostEstimate(Record):
     measured: bool = False
     history: tuple[int, float] | None = None
     freed_mib: float = 0
-    host_before_arrivals: HostColumns | None = None
+    reported_host: HostColumns | None = None
     host: HostColumns | None = None
 
 
@@ -318,7 +319,7 @@ def _estimate(
             *present_size, guest.policy, guest.intensity, cores_per_vcpu
         )
         host = subtract_guest(host, present_guest)
-    host_before_arrivals = host
+        freed_mib += present_guest.memory_mib
     if vcpus > 0 or memory_mb > 0:
         host = add_arrivals(host, vcpus, memory_mb, guest, placement_options, cores_per_vcpu)
     # As in outcome(), the record's check of its arguments would take too long.
@@ -331,7 +332,7 @@ def _estimate(
             host.demand_cores is not None,
             history,
             freed_mib,
-            host_before_arrivals,
+            decoded.columns,
             host,
         )
     )

@@ -69,7 +69,7 @@ def why_refused(
     guest = guest_request.guest
     if guest is None or guest_request.why_not_weighed or guest_request.why_pinned:
         return ''
-    host, host_outcome = estimate.host_before_arrivals, estimate.outcome
+    host, host_outcome = estimate.reported_host, estimate.outcome
     if host is None or host_outcome is None:
         return 'its pressure is unknown' if options.refuse_unknown else ''
     # Without arrivals, the outcome is no guess, and testing the nodes again would take longer.
@@ -87,12 +87,12 @@ def _may_fit_on_one_node(host: HostColumns, estimate: HostEstimate, guest: Expec
     """Return whether one node may have the CPUs and the memory that a guest needs.
 
     On which nodes guests have arrived or freed memory since the metrics were recorded is not
-    known. Freed memory may be on any node. If the vCPUs and memory of the arrivals are those of
-    ``count`` guests of the requested size, each of these is on one node as well, so the nodes must
-    have had room for more than ``count``. Otherwise it is certain only that as much memory is no
-    longer free.
+    known, nor where the guest itself is. Freed memory may be on any node, and so may the guest's.
+    If the vCPUs and memory of the arrivals are those of ``count`` guests of the requested size,
+    each of these is on one node as well, so the nodes must have had room for more than ``count``.
+    Otherwise it is certain only that as much memory is no longer free.
 
-    :param host: the columns without the arrivals
+    :param host: the host as reported, without the arrivals and with the guest if it is there
     """
     memory_mib, freed_mib = max(1, guest.memory_mib), math.ceil(estimate.freed_mib)
     remaining_guest = guest._replace(memory_mib=memory_mib - freed_mib)

@@ -39,6 +39,18 @@ class MoveTest(base.NovaTest):
         self._resize_server(self.server, self.flavor(vcpus=2, memory_mb=2048))
         self.assertEqual({(1, 1024)}, set(relieved))
 
+    def test_a_guest_of_one_node_grows_where_its_own_memory_makes_room(self):
+        self.start_hosts('own')
+        one_node = {'numa_pmc__policy': 'one_node'}
+        server = self.boot(self.flavor(memory_mb=5000, **one_node), host='own')
+        self.publish('own', *CALM, promised_mb=(5000, 5000))
+        for name in ('home', 'busy', 'calm'):
+            self.publish(name, *CALM, promised_mb=(5000, 5000))
+        self._run_periodics()
+        # Without the guest, one node has 8192 MiB.
+        self._resize_server(server, self.flavor(memory_mb=7000, **one_node))
+        self.assertEqual('own', self.confirmed(server))
+
     def test_a_reverted_resize_returns_to_the_former_host(self):
         self._resize_server(self.server, self.flavor(vcpus=2, memory_mb=2048))
         self._revert_resize(self.server)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host is refused only for what the flavor or an option demands, and never for a guess."""
 
+import types
 import unittest
 
 from hypothesis import given, strategies
@@ -175,6 +176,20 @@ class RefusalTest(unittest.TestCase):
         ):
             with self.subTest(free_mib=free_mib, arrived=arrived):
                 self.assertEqual(passes, self.passes(host_after(free_mib, *arrived), *requested))
+
+    def test_the_memory_of_a_guest_that_is_resized_in_place_may_be_on_any_node(self):
+        for free_mib, present_mib, memory_mb, passes in (
+            ((4096, 4096), 40960, 45056, True),
+            ((4096, 4096), 40960, 45057, False),
+            ((4096, 0), 40960, 45057, False),
+            ((4096, 4096), 0, 4097, False),  # it is stopped or has dedicated CPUs
+        ):
+            host = host_after(free_mib)
+            flavor = types.SimpleNamespace(vcpus=4, memory_mb=present_mib, extra_specs={})
+            if present_mib:
+                host.instances['u'] = types.SimpleNamespace(flavor=flavor, vm_state='active')
+            with self.subTest(free_mib=free_mib, present_mib=present_mib, memory_mb=memory_mb):
+                self.assertEqual(passes, self.passes(host, 8, memory_mb))
 
     def test_an_unknown_host_passes_unless_the_options_refuse_it(self):
         blank = host_state(0.5, 0.5)
