@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 #: Demand above this multiple of the sum of a host's CPUs and its guests' vCPUs is implausible, and
 #: so is memory above this multiple of what Nova may allocate.
 PLAUSIBLE_MAX_RATIO = 2.0
+#: CPUs or cores above this multiple of Nova's CPUs are implausible. Nova counts only those of
+#: cpu_shared_set; an agent that could not read nova.conf reports all that are online. 8 leaves the
+#: shared set an eighth of them.
+_CPUS_MAX_RATIO = 8
 #: {code of an outcome: its text for operators}; with any other code, the guest would be left
 #: floating.
 TEXTS = {
@@ -249,6 +253,8 @@ def _why_implausible(host: HostColumns, host_state: HostStateLike) -> str | None
         demand_max_cores = PLAUSIBLE_MAX_RATIO * (cpus + max(0, host_state.vcpus_used))
         if not sum(filter(None, demand)) <= demand_max_cores:  # NaN counts as too much
             return 'more CPU demand than its CPUs and vCPUs can cause'
+    if 0 < _CPUS_MAX_RATIO * cpus < max(sum(host.cpu_counts), sum(host.cores)):
+        return 'more CPUs than Nova knows of'
     # The agent multiplies capacity by the same ratio, but Nova does not.
     memory_mib = host_state.total_usable_ram_mb * max(1.0, host_state.ram_allocation_ratio or 1.0)
     if 0 < PLAUSIBLE_MAX_RATIO * memory_mib < sum(host.capacity_mib):

@@ -56,9 +56,12 @@ class EstimateTest(unittest.TestCase):
             self.assertIsNone(ask(blank).outcome)
 
     def test_figures_above_what_the_hardware_can_have_are_unknown(self):
-        published = metric_list(build_publication(0.5, 0.25))  # 2 x 64 GiB, 5 + 2.5 cores
+        # 2 x 64 GiB, 2 x 16 CPUs, demand of 5 + 2.5 cores
+        published = metric_list(build_publication(0.5, 0.25))
         for fields, why in (
             ({'vcpus_total': 1, 'vcpus_used': 1}, 'implausible: more CPU demand'),
+            ({'vcpus_total': 4}, None),
+            ({'vcpus_total': 3}, 'implausible: more CPUs'),
             ({'total_usable_ram_mb': 60000}, 'implausible: more memory'),
             # The agent has multiplied the capacity by the RAM allocation ratio.
             ({'total_usable_ram_mb': 60000, 'ram_allocation_ratio': 1.5}, None),
@@ -73,6 +76,12 @@ class EstimateTest(unittest.TestCase):
                 estimate = ask(host_state_of(published, **fields))
                 self.assertEqual(why is None, estimate.outcome is not None)
                 self.assertIn(why or '', estimate.why_unknown or '')
+
+    def test_more_cores_than_a_host_has_cpus_are_unknown(self):
+        for cores, known in ((32.0, True), (33.0, False), (1e12, False)):
+            published = metric_list(build_publication(0.0, 0.0, cores=cores))
+            estimate = ask(host_state_of(published, vcpus_total=8))
+            self.assertEqual(known, estimate.outcome is not None, cores)
 
     def test_guests_that_came_since_are_charged_where_they_went(self):
         since = ask(host_state(0.5, 0.25, vcpus=20, memory_mb=20480))
