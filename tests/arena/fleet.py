@@ -23,6 +23,9 @@ MEASURED = (
     'turn',
     'known_guests',
     'known_sum',
+    'loads_taken',
+    'loads_vcpus',
+    'loads_mib',
     'busy_ratio',
     'busy_deviation',
 )
@@ -70,6 +73,7 @@ class Fleet:
         ).swapaxes(1, 2)
         self.placements = np.zeros(count, np.int64)
         self.moves = 0
+        self._interval_demand = np.zeros((count, nodes), order='F')  # in the last tick
         self.busy_mean, self.busy_variance = np.zeros((2, count))
         self.known_guests, self.known_sum = np.zeros((2, count))
         # What the oracle knows, for all guests that are claimed; true_nodes for those that run.
@@ -201,20 +205,30 @@ class Fleet:
         young = (age_s < p.SETTLING_S) & running.waits
         excess = young * np.maximum(0.0, running.vcpus * self._expected(slice(None))[at] - usual)
         # As agents do: the day's demand, and what minutes exceed it by more than chance.
-        day, minutes, variance = (
-            running.on_nodes(amounts, running.cpus, hosts.count)
-            for amounts in (usual, minutes, variance)
+        interval = np.where(running.waits, running.want, 0.0)
+        day, minutes, interval, variance = (
+            running.on_nodes(amounts, parts, hosts.count)
+            for amounts, parts in (
+                (usual, running.cpus),
+                (minutes, running.cpus),
+                (interval, running.cpus),
+                (variance, running.cpus**2),
+            )
         )
         chance = lasting_demand.SIGNIFICANT_STANDARD_ERRORS * np.sqrt(
             variance * lasting_demand._MEAN_VARIANCE_RATIO
         )
-        self.node_demand = day + np.maximum(0, minutes - day - chance)
         self.node_young = running.on_nodes(excess, running.cpus, hosts.count)
+        # At least what was sustained for two minutes.
+        sustained = np.minimum(interval, self._interval_demand)
+        self._interval_demand = interval
+        lasting = day + np.maximum(0, minutes - day - chance)
+        self.node_demand = np.maximum(lasting, sustained - self.node_young)
         self.node_traffic = traffic
-        known = running.waits & (age_s >= p.SETTLING_S)
+        known = running.waits & (age_s >= p.REPRESENTATIVE_S)
         self.known_guests = np.bincount(at, known, hosts.count)
         self.known_sum = np.bincount(at, known * usual / running.vcpus, hosts.count)
-        busy = np.bincount(at, running.want, hosts.count) / hosts.vcpus
+        busy = np.bincount(at, running.want, hosts.count) / hosts.cpus
         change = busy - self.busy_mean
         self.busy_mean += change * p.TICK_S / 900.0
         self.busy_variance += p.TICK_S / 900.0 * (change**2 - self.busy_variance)
@@ -241,11 +255,8 @@ class Fleet:
         hosts, columns = self.hosts, self.columns
         # All draw, even those that do not publish, so that the draws are the same for each policy.
         noise = 1 + p.NOISE * np.asfortranarray(rng.standard_normal(hosts.cores.shape))
-        at = np.flatnonzero(
-            (hosts.phase == phase)
-            & hosts.agent
-            & ((hosts.broken != shapes.STALE) | (columns['taken_s'] == -np.inf))
-        )
+        audited, stale = hosts.phase == phase, hosts.broken == shapes.STALE
+        at = np.flatnonzero(audited & hosts.agent & ~(stale & (columns['taken_s'] > -np.inf)))
         audits = len(at)
         demand = np.maximum(0, self.node_demand * noise) + self.node_young
         # Without what is being built, assuming the mean size of an instance, as the monitor does.
@@ -254,7 +265,8 @@ class Fleet:
             np.rint(built * columns[name])
             for name in ('vcpus_used', 'pinned_vcpus', 'ram_used_mib')
         )
-        self._publish_loads(at, hosts.broken[at])
+        loaded = columns['loads_taken'] > 0
+        self._publish_loads(np.flatnonzero(audited & ~(stale & loaded)), vcpus)
         at = at[self._changed(demand, vcpus, mib, now_s)[at]]
         broken = hosts.broken[at]
         factor = _factor(broken)
@@ -273,11 +285,14 @@ class Fleet:
         columns['known_sum'][at] = np.rint(100 * self.known_sum[at]) / 100
         return audits, len(at)
 
-    def _publish_loads(self, at, broken):
-        """Publish what rivals read, measured by their own agents, at each audit."""
-        factor = _factor(broken)
-        self.columns['busy_ratio'][at] = np.minimum(1, self.busy_mean[at]) * factor
-        self.columns['busy_deviation'][at] = np.sqrt(self.busy_variance[at]) * factor
+    def _publish_loads(self, at, vcpus):
+        """Publish what rivals read, measured by agents of their own that every host has."""
+        columns, factor = self.columns, _factor(self.hosts.broken[at])
+        columns['loads_taken'][at] = 1
+        columns['loads_vcpus'][at] = vcpus[at]
+        columns['loads_mib'][at] = self.promised_mib[at].sum(1)
+        columns['busy_ratio'][at] = np.minimum(1, self.busy_mean[at]) * factor
+        columns['busy_deviation'][at] = np.sqrt(self.busy_variance[at]) * factor
 
     def _changed(self, demand, vcpus, mib, now_s):
         """Return which hosts have changed by more than the deadband (compute/deadband.py)."""
@@ -309,11 +324,13 @@ class View:
     """The candidates of a request as a scheduler sees them; all columns contain only these.
 
     Attributes are Nova's counts and the agents' figures (``COUNTED``, ``MEASURED``), and the
-    hosts' own: ``cores``, ``threads``, ``memory_mib``, ``bandwidth``, ``vcpus``, ``ram_mib``.
+    hosts' own: ``cores``, ``threads``, ``memory_mib``, ``bandwidth``, ``vcpus``, ``cpus``,
+    ``ram_mib``.
 
     :ivar at: the candidates
     :ivar now_s: when it was read
-    :ivar known: which hosts have published figures
+    :ivar known: which hosts' agents have published figures
+    :ivar loaded: of which hosts the load is known, as rivals read it
     :ivar all_weights: a policy is to work out each host's weight, not only the best
     """
 
@@ -340,5 +357,10 @@ class View:
 
     @property
     def known(self):
-        """Return which hosts have published figures."""
+        """Return which hosts' agents have published figures."""
         return self.taken_s > -np.inf
+
+    @property
+    def loaded(self):
+        """Return of which hosts the load is known."""
+        return self.loads_taken > 0

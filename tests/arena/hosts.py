@@ -30,9 +30,11 @@ class Hosts:
     :ivar dedicated: CPUs for dedicated guests
     :ivar memory_mib: memory
     :ivar bandwidth: of its memory [bytes/s]
-    :ivar vcpus: all threads, of each host, as are
+    :ivar vcpus: ``threads`` of all nodes of each host, which is Nova's ``vcpus_total``; also of
+        each host are
+    :ivar cpus: all threads, the dedicated ones included
     :ivar ram_mib: memory
-    :ivar agent: whether an agent publishes figures
+    :ivar agent: whether our agent publishes figures
     :ivar broken: in which way these figures are wrong
     :ivar phase: of its audits
     :ivar distances: SLIT, nodes × nodes: one for all
@@ -59,7 +61,8 @@ class Hosts:
         self.cores = np.round(whole * (1 + p.SMT_RATIO * (p.THREADS_PER_CORE - 1)), 2)
         self.memory_mib = (ones * np.array([row[2] for row in rows])[:, None]).astype(np.int64)
         self.bandwidth = ones * np.array([row[3] for row in rows])[:, None]
-        self.vcpus = (cores.sum(1) * p.THREADS_PER_CORE).astype(np.int64)
+        self.vcpus = self.threads.sum(1)
+        self.cpus = self.vcpus + self.dedicated.sum(1)
         self.ram_mib = self.memory_mib.sum(1)
         self.distances = _distances(nodes)
         self.far_ns = (self.distances - p.DISTANCES[0]) * p.NS_PER_DISTANCE
@@ -68,7 +71,9 @@ class Hosts:
     def _draw_agents(self, rng, without_agent):
         order = rng.permutation(self.count)
         blind = round(without_agent * self.count)
-        wrong = max(1, round(p.BROKEN * self.count))
+        wrong = min(
+            max(1, round(p.BROKEN * self.count)), int(p.BROKEN_OF_KNOWN * (self.count - blind))
+        )
         self.agent = np.ones(self.count, bool)
         self.agent[order[:blind]] = False
         self.broken = np.zeros(self.count, np.int64)

@@ -78,6 +78,8 @@ WITHOUT_AGENT = 0.05
 #: Parts of the hosts that have one, where that is swept.
 KNOWN = 0.0, 0.01, 0.1, 0.5, 0.9, 0.99
 BROKEN = 0.01
+#: Where few hosts have an agent, at most this part of these is broken.
+BROKEN_OF_KNOWN = 0.1
 BROKEN_KINDS = ('absurd', 'stale', 'zero', 'skewed')
 ABSURD_FACTOR, SKEW_S = 1000.0, 600.0
 AUDIT_S = 60  # Nova's update_resources_interval
@@ -90,6 +92,9 @@ MINUTES_S, DAY_S = 900.0, 86400.0
 #: Younger guests are charged what is expected of a new one, if that is more: half a core a
 #: vCPU, and what the host's guests want, of which these five count as much (pressure.md).
 SETTLING_S, PRIOR_CORES_PER_VCPU, PRIOR_GUESTS = 120.0, 0.5, 5
+#: From this age on, a guest counts in what is expected of others
+#: (nova_numa_pmc/core/demand/histories.py).
+REPRESENTATIVE_S = 300.0
 #: Standard deviation of a published demand, as a part of it. Assumed.
 NOISE = 0.03
 
@@ -132,9 +137,10 @@ MULTI_CREATE, MULTI_COUNT = 0.02, 5
 BUILD_S, VISIBLE_S = (5.0, 180.0), (1.0, 10.0)
 STORM_GUESTS_PER_HOST = 0.67  # assumed: a hundred on 150 hosts, within a minute
 
-#: Of a region's RAM, what is promised at the end of filling (assumed), and the mean cores per
-#: vCPU before they are cut at 1: 0.086 (bitbrains); two and three times as much are assumed, so
-#: that, as SAP tells, most guests use little, while some hosts are saturated.
+#: Of a region's RAM, what long-lived guests are promised at the end of filling (assumed; with the
+#: others it is 0.65, 0.78 and 0.86), and the mean cores per vCPU before they are cut at 1: 0.086
+#: (bitbrains); two and three times as much are assumed, so that, as SAP tells, most guests use
+#: little, while some hosts are saturated.
 LOADS = {'calm': (0.60, 0.09), 'mixed': (0.72, 0.24), 'hot': (0.80, 0.32)}
 #: Spread of a guest's mean cores per vCPU (of its logarithm): where load follows allocation
 #: (assumed), and where it does not: 1.53 among guests that are not idle (bitbrains). All but a few

@@ -74,9 +74,18 @@ def published(record, at):
 
 
 def metric_list(record, at):
-    """Return the host's metrics as Nova decodes them; empty if it has no agent."""
-    if record['taken_s'][at] == -np.inf:
-        return objects.MonitorMetricList(objects=[])
+    """Return the host's metrics as Nova decodes them."""
+    listed = [] if record['taken_s'][at] == -np.inf else numa_metrics(record, at)
+    if record['loads_taken'][at]:
+        value = round(100 * float(record['busy_ratio'][at])) / 100
+        listed.append(
+            {'name': 'cpu.percent', 'timestamp': STAMP, 'source': 'libvirt', 'value': value}
+        )
+    return objects.MonitorMetricList.from_json(json.dumps(listed))
+
+
+def numa_metrics(record, at):
+    """Return the metrics of our monitor as in the column's JSON."""
     sides = metrics_encoder.to_values(
         published(record, at),
         int(record['recorded_vcpus'][at]),
@@ -84,7 +93,7 @@ def metric_list(record, at):
         nova_counts=metrics_encoder.NovaCounts((), int(record['recorded_pinned'][at])),
         sent_s=EPOCH_S + record['taken_s'][at],
     )
-    listed = [
+    return [
         {
             'name': name,
             'timestamp': STAMP,
@@ -94,11 +103,6 @@ def metric_list(record, at):
         }
         for name, values in zip((metrics_encoder.CURRENT, metrics_encoder.MAXIMUM), sides)
     ]
-    percent = round(100 * float(record['busy_ratio'][at]))
-    listed.append(
-        {'name': 'cpu.percent', 'timestamp': STAMP, 'source': 'libvirt', 'value': percent / 100}
-    )
-    return objects.MonitorMetricList.from_json(json.dumps(listed))
 
 
 def host_states(record):

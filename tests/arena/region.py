@@ -24,7 +24,8 @@ class Result:
     :ivar placed, refused: guests; ``large`` and ``large_placed`` of the large flavors
     :ivar emptied: hosts without a guest, the mean over the evaluated time
     :ivar audits, sent: audits of hosts with agents, and those after which metrics were sent
-    :ivar most_new: the largest number of guests that one host was given within ten seconds
+    :ivar most_new: the largest number of guests that one host was given within ten seconds of the
+        evaluated time
     :ivar agent: which hosts have an agent
     :ivar given: how many guests each host was given in the evaluated time
     :ivar below: how many hosts (without, with an agent) had no pressed node, summed over that
@@ -175,17 +176,18 @@ class Region:
         for guest in guests:
             host = fleet.host[guest]
             result.given[host] += judged
-            self._herd(now_s, host)
+            self._herd(now_s, host, judged)
             self._push(now_s + trace.visible_s[guest], VISIBLE, guest)
             self._push(now_s + trace.visible_s[guest] + trace.build_s[guest], START, guest)
 
-    def _herd(self, now_s, host):
+    def _herd(self, now_s, host, judged):
         recent, new = self._recent, self._new
         while recent and recent[0][0] <= now_s - 10:
             new[recent.popleft()[1]] -= 1
         recent.append((now_s, host))
         new[host] += 1
-        self.result.most_new = max(self.result.most_new, int(new[host]))
+        if judged:
+            self.result.most_new = max(self.result.most_new, int(new[host]))
 
     def _visible(self, now_s, guest):
         del now_s

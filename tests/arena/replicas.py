@@ -34,7 +34,8 @@ def equal_hosts(count, cores, threads, memory_mib):
     made = shapes.Hosts('equal', count, np.random.default_rng(SEED), without_agent=0.0)
     made.broken[:] = shapes.SOUND
     made.cores[:], made.threads[:], made.memory_mib[:] = cores, threads, memory_mib
-    made.vcpus, made.ram_mib = made.threads.sum(1), made.memory_mib.sum(1)
+    made.vcpus = made.cpus = made.threads.sum(1)
+    made.ram_mib = made.memory_mib.sum(1)
     return made
 
 

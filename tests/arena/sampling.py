@@ -17,7 +17,8 @@ HOSTS_MAX = 24
 COLUMNS = (
     'at vcpus_used pinned_vcpus ram_used_mib disk_used_gb io_ops instances vcpus ram_mib taken_s '
     'recorded_vcpus recorded_pinned recorded_mib demand traffic promised_mib node_guests '
-    'node_vcpus turn known_guests known_sum busy_ratio cores threads memory_mib bandwidth'
+    'node_vcpus turn known_guests known_sum busy_ratio loads_taken cores threads memory_mib '
+    'bandwidth'
 ).split()
 #: Policies whose weights Nova can compute, with the referee's names for its sets of weighers. Ours
 #: is examined in each decision, the others in turn.

@@ -34,7 +34,13 @@ class Ratio:
 
 def paired(ones, others):
     """Return the :class:`Ratio` of pairs, using Student's t of their logarithms."""
-    logs = [math.log(max(one, 1e-9) / max(other, 1e-9)) for one, other in zip(ones, others)]
+    return of_logs(
+        [math.log(max(one, 1e-9) / max(other, 1e-9)) for one, other in zip(ones, others)]
+    )
+
+
+def of_logs(logs):
+    """Return the :class:`Ratio` of ratios, given their logarithms."""
     count, mean = len(logs), sum(logs) / len(logs)
     if count < 2:
         return Ratio(math.exp(mean), 0.0, math.inf)
@@ -96,7 +102,15 @@ class Table:
         ]
 
     def ratio(self, one, other, figure='loss', cell=None):
-        """Return the paired ratio of two policies."""
+        """Return the paired ratio of two policies.
+
+        Seeds of one cell are no independent cells. So the interval over all cells is that of the
+        cells' means, and says what to expect of another cell.
+        """
+        if cell is None and len(self.cells) > 1:
+            return of_logs(
+                [math.log(self.ratio(one, other, figure, each).mean) for each in self.cells]
+            )
         return paired(self.column(one, figure, cell), self.column(other, figure, cell))
 
     def total(self, policy, figure, cell=None):

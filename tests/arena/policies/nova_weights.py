@@ -64,5 +64,5 @@ def metrics(view, asked, multiplier=1.0):
     whole percentages, some of them one too low, because 0.29 · 100 is below 29.
     """
     percent = np.floor(np.rint(100 * view.busy_ratio) / 100 * 100)
-    raw = np.where(view.known, -percent, UNAVAILABLE)
+    raw = np.where(view.loaded, -percent, UNAVAILABLE)
     return stock(view, asked) + multiplier * normalized(raw)

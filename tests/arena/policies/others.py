@@ -22,8 +22,8 @@ def least_pressed(view, asked):
 
     Source: Mitzenmacher (2001), The Power of Two Choices, with 20; no vendor's. Tuning found 20
     better than 10.
-    Formula: − the highest of a host's demand / cores, traffic / maximum over nodes; a host that
-    has published nothing has the mean.
+    Formula: − the highest of a host's demand / cores, traffic / maximum over nodes; a host without
+    our agent, which measures these, has the mean.
     Deviations: none.
     """
     del asked
@@ -45,32 +45,33 @@ def target_load_packing(view, asked, target=p.TARGET_PERCENT):
     Deviations: a vCPU counts as a CPU of a container's limit; missing guests are those counted
     since the metrics, not a cache of pods; the mean is over 15 minutes, as load-watcher's.
     """
-    missing = np.maximum(0, view.vcpus_used - view.recorded_vcpus)
-    used = 100 * (view.busy_ratio + (asked.vcpus + missing) / view.vcpus)
+    missing = np.maximum(0, view.vcpus_used - view.loads_vcpus)
+    used = 100 * (view.busy_ratio + (asked.vcpus + missing) / view.cpus)
     below = np.rint((100 - target) * used / target + target)
     above = np.rint(target * (100 - used) / (100 - target))
     score = np.where(used > target, np.where(used > 100, 0, above), below)
-    return np.where(view.known, score, 0)
+    return np.where(view.loaded, score, 0)
 
 
 def load_variation_risk_balancing(view, asked, margin=1.0):
     """Balance the mean and the deviation of load.
 
-    Source: kubernetes-sigs/scheduler-plugins 17c958c,
-    https://github.com/kubernetes-sigs/scheduler-plugins/blob/17c958c/pkg/trimaran/loadvariationriskbalancing/analysis.go.
-    Formula: 100·(1 − (μ + √σ)/2), rounded, of CPU and of memory, the lower of both; μ with the
-    guest's request, both within 0 … 1; without metrics 0. Equals at random.
+    Source: kubernetes-sigs/scheduler-plugins 13e2ae7,
+    https://github.com/kubernetes-sigs/scheduler-plugins/blob/13e2ae7/pkg/trimaran/loadvariationriskbalancing/README.md.
+    Formula: 100·(1 − (μ + σ^(1/s))/2), rounded, of CPU and of memory, the lower of both; μ with
+    the guest's request, both within 0 … 1; without metrics 0. Equals at random. The sensitivity s
+    is 2, as recommended there; with its default of 1, guests lose no less.
     Deviations: memory is what is promised, with a deviation of 0.
     """
-    cpu = np.clip(view.busy_ratio, 0, 1) + asked.vcpus / view.vcpus
-    memory = np.minimum(1, view.promised_mib.sum(1) / view.ram_mib)
+    cpu = np.clip(view.busy_ratio, 0, 1) + asked.vcpus / view.cpus
+    memory = np.minimum(1, view.loads_mib / view.ram_mib)
     memory = memory + asked.memory_mib / view.ram_mib
     sigma = np.clip(margin * np.clip(view.busy_deviation, 0, 1), 0, 1)
     scores = [
         np.floor(100 * (1 - (np.clip(mean, 0, 1) + np.sqrt(deviation)) / 2) + 0.5)
         for mean, deviation in ((cpu, sigma), (memory, 0.0))
     ]
-    return np.where(view.known, np.minimum(*scores), 0)
+    return np.where(view.loaded, np.minimum(*scores), 0)
 
 
 def ovirt_evenly_distributed(view, asked, most=1000, consumption=20.0):
@@ -80,13 +81,14 @@ def ovirt_evenly_distributed(view, asked, most=1000, consumption=20.0):
     https://github.com/oVirt/ovirt-engine/tree/078256e/backend/manager/modules/bll/src/main/java/org/ovirt/engine/core/bll/scheduling/policyunits.
     Formula: load = (CPU % · cores + 20 · (vCPUs + pending vCPUs)) / cores, the weight
     min(round(load · 998 / 110) + 1, 999), the lowest best; without figures 999.
-    Deviations ("-like"): its unit for memory and the ranks that combine units are left out;
-    VcpuConsumptionPercentage 20 is assumed; pending vCPUs are of guests counted since the figures.
+    Deviations ("-like"): its unit for memory and the ranks that combine units are left out; cores
+    are threads here, so its VcpuConsumptionPercentage of 10 is 20; pending vCPUs are of guests
+    counted since the figures. The commit is of April 2019; later ones count differently.
     """
-    pending = np.maximum(0, view.vcpus_used - view.recorded_vcpus)
-    load = 100 * view.busy_ratio + consumption * (asked.vcpus + pending) / view.vcpus
+    pending = np.maximum(0, view.vcpus_used - view.loads_vcpus)
+    load = 100 * view.busy_ratio + consumption * (asked.vcpus + pending) / view.cpus
     weight = np.minimum(np.rint(load * (most - 2) / 110.0) + 1, most - 1)
-    return -np.where(view.known, weight, most - 1)
+    return -np.where(view.loaded, weight, most - 1)
 
 
 def oracle(view, asked):

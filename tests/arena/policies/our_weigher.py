@@ -34,7 +34,9 @@ def numa_pressure(
     Source: this checkout, nova_numa_pmc/scheduler/weigher.py, doc/source/reference/weigher.rst.
     Formula: stock − m · p, p = what guests would lose because of the new one, as a share of what
     it wants, part of which is jitter.
-    Deviations: none on hosts for which the same parts of pressure are known.
+    Deviations: none on hosts for which the same parts of pressure are known, and of which no guest
+    has left since their metrics; the real weigher adds those that left back to what has arrived,
+    here they cancel until the next audit.
     """
     ratios = losses(view, asked)
     stock = nova_weights.stock(view, asked, ram_multiplier)

@@ -31,6 +31,7 @@ def view(half_full=1, **columns):
     count = 3
     fields: dict = {
         'vcpus': np.full(count, 96),
+        'cpus': np.full(count, 96),
         'ram_mib': np.full(count, 512 << 10),
         'vcpus_used': np.array([8, 64, 32]),
         'ram_used_mib': np.array([16, 256, 64]) << 10,
@@ -53,6 +54,9 @@ def view(half_full=1, **columns):
         'turn': np.array([0, 1, 0]),
         'known_guests': np.array([2, 16, 0]),
         'known_sum': np.array([0.75, 8.0, 0.0]),
+        'loads_taken': np.array([1, 1, 0]),
+        'loads_vcpus': np.array([8, 64, 0]),
+        'loads_mib': np.array([16, 256, 0]) << 10,
         'busy_ratio': np.array([0.03, 0.33, 0.0]),
         'busy_deviation': np.array([0.04, 0.01, 0.0]),
     }
@@ -113,6 +117,19 @@ class OthersTest(unittest.TestCase):
                 ]
                 scores = others.target_load_packing(view(), ASKED, target)
                 self.assertEqual(expected, scores.tolist())
+
+    def test_rivals_know_hosts_without_our_agent(self):
+        ours = {'loads_taken': np.ones(3), 'loads_vcpus': np.array([8, 64, 32])}
+        for policy in (
+            nova_weights.metrics,
+            others.target_load_packing,
+            others.load_variation_risk_balancing,
+            others.ovirt_evenly_distributed,
+        ):
+            with self.subTest(policy.__name__):
+                blind, seen = policy(view(), ASKED), policy(view(**ours), ASKED)
+                self.assertEqual(2, blind.argmin())
+                self.assertGreater(seen[2], seen[1])
 
     def test_load_variation_risk_balancing_scores_by_its_formula(self):
         one = 100 * (1 - (0.03 + 8 / 96 + 0.04**0.5) / 2)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A region's run is repeatable, loses no guest, and has the faults and delays that it is given."""
 
+import types
 import unittest
 from unittest import mock
 
@@ -117,6 +118,41 @@ class FaultsTest(unittest.TestCase):
         self.assertEqual(2, (hosts_.broken > 0).sum())
         self.assertTrue(hosts_.agent[hosts_.broken > 0].all())
 
+    def test_at_most_a_tenth_of_the_few_hosts_with_an_agent_is_broken(self):
+        for agents, expected in ((2, 0), (15, 1), (75, 2)):
+            with self.subTest(agents):
+                found = hosts.Hosts('equal', 150, np.random.default_rng(1), 1 - agents / 150)
+                self.assertEqual((agents, expected), (found.agent.sum(), (found.broken > 0).sum()))
+
+    def test_nova_counts_the_shared_cpus_and_other_monitors_all(self):
+        shape = hosts.Hosts('pools', 4, np.random.default_rng(1))
+        self.assertEqual(shape.threads.sum(1).tolist(), shape.vcpus.tolist())
+        self.assertEqual((shape.threads + shape.dedicated).sum(1).tolist(), shape.cpus.tolist())
+        self.assertTrue((shape.cpus > shape.vcpus).all())
+
+    def test_a_demand_that_lasts_for_two_minutes_is_published_in_full(self):
+        _, shape, trace = prepared(3)
+        fleet = fleets.Fleet(shape, trace, inside.placed)
+        fleet.started_s[:] = -p.DAY_S  # so that the day's mean hardly follows
+        demands = []
+        for want in (0.0, 4.0, 4.0):
+            running = types.SimpleNamespace(
+                guests=np.array([0]),
+                hosts=np.array([0]),
+                want=np.array([want]),
+                vcpus=np.array([8]),
+                waits=np.array([True]),
+                cpus=np.array([[1.0, 0.0]]),
+                on_nodes=lambda amounts, parts, count: np.pad(
+                    amounts[:, None] * parts, ((0, count - 1), (0, 0))
+                ),
+            )
+            fleet.measure(running, np.zeros((shape.count, 2)), 0.0)
+            demands.append(float((fleet.node_demand + fleet.node_young)[0, 0]))
+        self.assertEqual(0.0, demands[0])
+        self.assertLess(demands[1], 1.0)
+        self.assertEqual(4.0, demands[2])
+
     def test_broken_hosts_publish_old_future_zero_or_absurd_figures(self):
         _, shape, trace = prepared(3)
         shape.agent[:] = True
@@ -149,9 +185,12 @@ class FaultsTest(unittest.TestCase):
                 sent = fleet.publish(0, now_s, np.random.default_rng(1))
                 self.assertEqual((shape.count, expected), sent)
 
-    def test_a_host_that_has_no_agent_stays_unknown(self):
+    def test_a_host_that_has_no_agent_stays_unknown_but_not_to_rivals(self):
         ran = run(3, 'stock-1')
-        self.assertFalse((ran.fleet.columns['taken_s'][~ran.hosts.agent] > 0).any())
+        columns, blind = ran.fleet.columns, ~ran.hosts.agent
+        self.assertFalse((columns['taken_s'][blind] > 0).any())
+        self.assertTrue(columns['loads_taken'].all())
+        self.assertTrue((columns['busy_ratio'][blind] > 0).all())
 
 
 class SchedulerTest(unittest.TestCase):

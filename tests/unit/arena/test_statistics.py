@@ -54,6 +54,16 @@ class PairedTest(unittest.TestCase):
         self.assertEqual(math.inf, subject.paired((1.0,), (2.0,)).high)
 
 
+class CellsTest(unittest.TestCase):
+    def test_the_interval_over_all_cells_is_that_of_their_means(self):
+        runs = {}
+        for cell, ratio in (('a', 1.0), ('b', math.e)):
+            runs |= table({'x': (ratio,) * 5, 'y': (1.0,) * 5}, cell).runs
+        ratio = subject.Table(runs).ratio('x', 'y')
+        self.assertAlmostEqual(math.exp(0.5), ratio.mean)
+        self.assertAlmostEqual(math.exp(0.5 + 12.706 * 0.5), ratio.high, places=3)
+
+
 class DuelTest(unittest.TestCase):
     def test_a_duel_is_won_lost_or_undecided(self):
         for expected, ours, rival in (
