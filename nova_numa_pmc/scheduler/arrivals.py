@@ -15,44 +15,41 @@ if TYPE_CHECKING:
     from nova_numa_pmc.scheduler.host_estimate import HostStateLike
 
 
-def arrived_amounts(decoded: HostMetrics, host_state: HostStateLike) -> tuple[float, float]:
-    """Return the vCPUs and MiB of the guests that have arrived since the metrics were sent.
+def arrived_and_freed(
+    decoded: HostMetrics, host_state: HostStateLike
+) -> tuple[float, float, float]:
+    """Return what has arrived since the metrics were sent [vCPUs, MiB], and what has left [MiB].
 
     Nova's counts have grown by the arrivals minus the departures. Departed guests are still part
     of the measurement, so they are added back, each with the mean size of the counted guests. CPUs
     that are dedicated to a guest do not count, because they are not among the shared ones, and
     neither do huge pages, because the metrics' capacity is that of normal memory.
 
-    :returns: 0 or negative amounts if none have arrived
+    :returns: 0 or negative amounts if none have arrived; of what has left, the normal memory
     """
     vcpus = host_state.vcpus_used - decoded.vcpus_used
-    memory_mb = _memory_growth_mb(decoded, host_state)
+    growth_mb = _memory_growth_mb(decoded, host_state)
+    fallen_mb = -growth_mb if growth_mb < 0 else 0.0
     if decoded.sent_s is None:  # metrics of an older release
-        return vcpus, memory_mb
+        return vcpus, growth_mb, fallen_mb
     departed_share = 0.0  # of the counted guests
     saved_at = host_state.updated
     if saved_at is not None and saved_at.timestamp() > decoded.sent_s:
         departed_share = _departed_share(decoded, host_state, vcpus)
     if vcpus <= 0 and not departed_share:
-        return vcpus, memory_mb
+        return vcpus, growth_mb, fallen_mb
     reserved_cpus, reserved_mb = decoded.reserved
     shared_vcpus = decoded.vcpus_used - reserved_cpus
     if host_state.numa_topology is not None:
         vcpus -= count_pinned_cpus(host_state.numa_topology) - decoded.pinned_cpus
         shared_vcpus -= decoded.pinned_cpus
     normal_mb = decoded.memory_mb_used - reserved_mb - (decoded.huge_page_mb or 0)
+    memory_mb = growth_mb + departed_share * max(0, normal_mb)
     return (
         vcpus + departed_share * max(0, shared_vcpus),
-        memory_mb + departed_share * max(0, normal_mb),
+        memory_mb,
+        max(0, memory_mb) - growth_mb,
     )
-
-
-def freed_memory_mib(decoded: HostMetrics, host_state: HostStateLike, arrived_mib: float) -> float:
-    """Return the normal memory of the guests that have left since the metrics were sent [MiB].
-
-    :param arrived_mib: what has arrived since; a negative amount counts as 0
-    """
-    return max(0, max(0, arrived_mib) - _memory_growth_mb(decoded, host_state))
 
 
 def _memory_growth_mb(decoded: HostMetrics, host_state: HostStateLike) -> float:

@@ -23,7 +23,7 @@ from nova_numa_pmc.core.scheduling.outcome import (
 )
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.scheduler.arrivals import arrived_amounts, freed_memory_mib
+from nova_numa_pmc.scheduler.arrivals import arrived_and_freed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -217,12 +217,10 @@ def _estimate_cached(
     why_implausible = _why_implausible(decoded.columns, host_state)
     if why_implausible is not None:
         return HostEstimate(None, 'implausible: ' + why_implausible)
-    vcpus: float = 0
-    memory_mb: float = 0
-    if options.charge_new_guests:
-        vcpus, memory_mb = arrived_amounts(decoded, host_state)
+    vcpus, memory_mb, freed_mib = arrived_and_freed(decoded, host_state)
+    if not options.charge_new_guests:
+        vcpus = memory_mb = 0
     present_size = _present_size(host_state, guest_request.instance_uuid, guest)
-    freed_mib = freed_memory_mib(decoded, host_state, memory_mb)
     key = (vcpus, memory_mb, present_size, guest, freed_mib)
     host_estimate = cached.estimate
     if host_estimate is None or cached.key != key:

@@ -356,7 +356,7 @@ class ArrivalTest(unittest.TestCase):
         nova_host.arrive()
         host_state = nova_host.host_state()
         decoded = metrics_decoder.decode(host_state.metrics)
-        self.assertEqual((4, 4096), arrivals.arrived_amounts(decoded, host_state))
+        self.assertEqual((4, 4096), arrivals.arrived_and_freed(decoded, host_state)[:2])
 
     def test_guests_smaller_than_the_mean_do_not_look_like_arrivals_when_they_leave(self):
         for is_told in (True, False):
@@ -441,9 +441,8 @@ class ArrivalTest(unittest.TestCase):
         decoded = metrics_decoder.decode(nova_host.host_state().metrics)
         for vcpus, memory_mb in ((0, 0), (2, 2048)):
             host_state = nova_host.host_state()
-            amounts = arrivals.arrived_amounts(decoded, host_state)
-            self.assertEqual((vcpus, memory_mb), amounts)
-            self.assertEqual(0, arrivals.freed_memory_mib(decoded, host_state, memory_mb))
+            amounts = arrivals.arrived_and_freed(decoded, host_state)
+            self.assertEqual((vcpus, memory_mb, 0), amounts)
             nova_host.arrive(2)
         nova_host.building.clear()
         nova_host.audit()
@@ -457,10 +456,10 @@ class ArrivalTest(unittest.TestCase):
         nova_host.leave(huge)
         host_state = nova_host.host_state()
         decoded = metrics_decoder.decode(host_state.metrics)
-        self.assertEqual((-64, 0), arrivals.arrived_amounts(decoded, host_state))
+        self.assertEqual((-64, 0, 0), arrivals.arrived_and_freed(decoded, host_state))
         self.assertEqual(0, ask(host_state).freed_mib)
         nova_host.arrive()
-        _, arrived_mb = arrivals.arrived_amounts(decoded, nova_host.host_state())
+        _, arrived_mb, _ = arrivals.arrived_and_freed(decoded, nova_host.host_state())
         # A fifth of the counted guests has left; the others have 16 GiB of normal memory.
         self.assertAlmostEqual(4096 + 16384 / 5, arrived_mb)
 
@@ -469,7 +468,7 @@ class ArrivalTest(unittest.TestCase):
         nova_host.arrive(64, pinned=True, huge=True)
         host_state = nova_host.host_state(is_older=True)
         decoded = metrics_decoder.decode(host_state.metrics)
-        self.assertEqual((0, 65536), arrivals.arrived_amounts(decoded, host_state))
+        self.assertEqual((0, 65536, 0), arrivals.arrived_and_freed(decoded, host_state))
 
 
 class PenaltyTest(unittest.TestCase):
