@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from typing import TYPE_CHECKING
@@ -165,19 +164,12 @@ def _mode(host_state: HostState, default: str) -> str:
     values = filters_utils.aggregate_values_from_key(host_state, 'numa_pmc_mode')
     host_modes = {value.strip().lower() for value in values}
     for unknown in host_modes.difference(modes):
-        _warn_of_mode(unknown)
+        log_once(
+            LOG.warning,
+            'numa_pmc_mode of a host aggregate is %s: not on, shadow or off; ignored',
+            '%.40r' % unknown,
+        )
     return next((mode for mode in modes if mode in host_modes), default)
-
-
-@functools.lru_cache(maxsize=100)
-def _warn_of_mode(value: str) -> None:
-    """Log an unknown mode once; it is the same for all hosts of an aggregate and all requests.
-
-    Only this many modes are remembered, because any text may be set on an aggregate.
-    """
-    LOG.warning(
-        'numa_pmc_mode of a host aggregate is %.40r: not on, shadow or off; ignored', value
-    )
 
 
 def _with_own_floor(

@@ -22,6 +22,7 @@ from nova_numa_pmc.compute import metrics_decoder
 from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
 from nova_numa_pmc.scheduler import (
     filter as pressure_filter,
+    log_once,
     saved_hosts,
     shadow,
     shadow_log,
@@ -442,11 +443,11 @@ class ModeTest(SchedulerTest):
         self.assert_near([share(0.5, 0.5)] * 2, [penalties[name] for name in 'ab'])
 
     def test_unknown_modes_of_aggregates_take_limited_memory(self):
-        aggregates = [{'numa_pmc_mode': f'unknown{at}'} for at in range(200)]
+        aggregates = [{'numa_pmc_mode': f'unknown{at}'} for at in range(1200)]
         with self.assertLogs(weigher.LOG.logger, 'WARNING') as log:
             self.weigh(host_state('a', 0.5, 0.5), host_state('b', 0.5, 0.5, aggregates=aggregates))
-        self.assertEqual(200, len(log.records))
-        self.assertLess(weigher._warn_of_mode.cache_info().currsize, 200)
+        self.assertEqual(1200, len(log.records))
+        self.assertLess(log_once.log_once.cache_info().currsize, 1200)
 
     def test_shadow_mode_changes_no_weight_and_logs_the_decision(self):
         on, _ = self.weighed()
