@@ -59,7 +59,7 @@ ADDED_RATIO_MAX = 2.0
 #: Bounds that a regression would exceed. The weigher alone takes 2.4 to 2.7 times as long as
 #: MetricsWeigher. Some 40 % of its time is waiting for memory, which depends on what else the
 #: machine does.
-RATIO_MAX, FILTER_RATIO_MAX = 3.0, 0.11
+RATIO_MAX, FILTER_RATIO_MAX = 2.5, 0.1
 SHADOW_HOSTS, SHADOW_PAIRS, SHADOW_SHARE_MAX = 1000, 15, 0.01
 #: Those of Nova's default filters that need no database, and ours where the guide puts it.
 FILTERS = (
