@@ -28,7 +28,7 @@ OPTIONS: Sequence[cfg.Opt] = [
     ),
     cfg.FloatOpt(
         'metrics_deadband',
-        default=0.025,
+        default=0.03,
         mutable=True,
         min=0.0,
         max=0.5,

@@ -84,7 +84,7 @@ BROKEN_KINDS = ('absurd', 'stale', 'zero', 'skewed')
 ABSURD_FACTOR, SKEW_S = 1000.0, 600.0
 AUDIT_S = 60  # Nova's update_resources_interval
 #: The compute monitor's defaults (nova_numa_pmc/conf/compute.py); 0: send at each audit.
-DEADBAND, HEARTBEAT_S = 0.025, 600
+DEADBAND, HEARTBEAT_S = 0.03, 600
 #: Phases of audits within AUDIT_S.
 PHASES = 4
 #: Horizons of guests' histories (nova_numa_pmc/core/demand/histories.py) [s].

@@ -335,7 +335,7 @@ class DeadbandTest(base.NovaTest):
         self.assertEqual(1, self.saved(0.5, 0.5, taken_s=now_s - 10))
 
     def test_metrics_include_the_time_until_the_next_ones(self):
-        for resend_s, deadband, expected in ((600, 0.025, 660), (30, 0.025, 90), (600, 0.0, 60)):
+        for resend_s, deadband, expected in ((600, 0.03, 660), (30, 0.03, 90), (600, 0.0, 60)):
             with self.subTest(resend_s=resend_s, deadband=deadband):
                 self.flags(metrics_heartbeat=resend_s, metrics_deadband=deadband, group='numa_pmc')
                 self.saved(0.5, 0.5)

@@ -94,7 +94,12 @@ class MetricsTest(unittest.TestCase):
 
 
 #: Changed defaults that are described in a release note.
-CHANGED = {'weight_multiplier': 500.0, 'penalty_floor': 0.0, 'penalty_jitter': 0.02}
+CHANGED = {
+    'weight_multiplier': 500.0,
+    'penalty_floor': 0.0,
+    'penalty_jitter': 0.02,
+    'metrics_deadband': 0.03,
+}
 #: Options that are no longer read, which a release note and ``nova-numa-check`` mention.
 GONE = {'weight_step'}
 
