@@ -11,7 +11,7 @@ The modules, from those that know nothing of the others to those that use them:
 ``hosts.py``              shapes of hosts: cores, memory, distances; no agent, wrong figures
 ``recorded.py``           guests of a recorded trace, from a CSV file
 ``loads.py``              a trace: arrivals and ends of guests, their sizes, their demand over time
-``losses.py``             what guests lose, by two models that share no code
+``losses.py``             what guests lose, by two models that share no formula
 ``fleet.py``              a region's state in arrays: promises, the agents' figures, what Nova sees
 ``inside/``               the nodes of its host that a guest is given: one function for each way
 ``policies/``             the choice of a host: one function each, from columns of hosts to scores

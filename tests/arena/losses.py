@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss of guests to waiting and to distance, according to two models that share no code.
+"""The loss of guests to waiting and to distance, according to two models that share no formula.
 
 Both take the running guests with their parts on the nodes of their hosts, and return what each
 guest wanted and could not use [cores].

@@ -23,7 +23,9 @@ less than other load adds or takes away; each mode is first in every other pair.
 formatted and written to /dev/null. The rest of a request, reading its hosts from the database, is
 left out, so the share of a complete request is smaller.
 
-The last line of output is one JSON object; its ratios are the highest with up to 1,000 hosts. Usage: bench_weigher.py [ROUNDS]
+The last line of output is one JSON object, whose ratios are the highest with up to 1,000 hosts.
+
+Usage: bench_weigher.py [ROUNDS]
 """
 
 import datetime
@@ -54,7 +56,7 @@ from nova_numa_pmc.scheduler import filter as pressure_filter, weigher  # noqa: 
 from tests.bench import nova_hosts  # noqa: E402
 
 SIZES = (100, 1000, 10000)
-#: Placement offers no more by default ([placement] max_placement_results), so the bounds hold for
+#: Placement offers no more by default ([scheduler] max_placement_results), so the bounds hold for
 #: sizes up to this one. With more hosts, the ratios depend on how far the machine's memory is.
 CANDIDATES_MAX = 1000
 #: What the package may add to a request, relative to what MetricsWeigher adds.
@@ -291,7 +293,9 @@ def main(rounds=9):
             or measured['added_ratio'] > ADDED_RATIO_MAX
         )
     for name in ('ratio_to_metrics_weigher', 'filter_ratio', 'added_ratio'):
-        figures[name] = max(figures[str(count)][name] for count in SIZES if count <= CANDIDATES_MAX)
+        figures[name] = max(
+            figures[str(count)][name] for count in SIZES if count <= CANDIDATES_MAX
+        )
     line_cost = shadow_line()
     print('shadow mode: ' + ', '.join(f'{name} {value}' for name, value in line_cost.items()))
     missed |= line_cost['shadow_line_share'] > SHADOW_SHARE_MAX

@@ -42,6 +42,8 @@ class ReloadTest(base.NovaTest):
     def sighup(self, **options):
         """Change nova.conf and do what nova-scheduler does on SIGHUP if it uses eventlet.
 
+        test_sighup.py sends the signal to a real one.
+
         ``nova.service.serve`` launches with ``restart_method='mutate'``, whose ``restart()`` is
         called by a worker's signal handler. With native threads, the main process changes its
         options in the same way, but forks new workers, with the aggregates of its own start.

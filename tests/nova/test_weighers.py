@@ -33,6 +33,10 @@ from nova.scheduler import weights
 class Odd(weights.BaseHostWeigher):
     def _weigh_object(self, host_state, weight_properties):
         return host_state.no_such_thing
+
+class Cell(weights.BaseHostWeigher):
+    def _weigh_object(self, host_state, weight_properties):
+        return float(host_state.cell_uuid == 'cell2')
 """
 #: Nova's weighers in the order of what_if_hosts.MULTIPLIERS.
 SIMULATED = cpu.CPUWeigher, ram.RAMWeigher, disk.DiskWeigher, io_ops.IoOpsWeigher
@@ -117,6 +121,21 @@ class WeighersTest(testtools.TestCase):
         self.assertRegex(text, r'(?m)^calm +1\.400 ')
         self.assertIn('the same for all hosts: ', text)
         self.assertIn('chosen by all weighers: roomy', text)
+
+    def test_weighers_know_the_cell_of_each_host(self):
+        rows = [
+            compute_node_row('first', 0.1, 0.1, cell='cell1', memory_mb=65536),
+            compute_node_row('second', 0.1, 0.1, cell='cell2', memory_mb=16384),
+        ]
+        conf = NOVA_CONF.replace('odd_weigher.Odd', 'odd_weigher.Cell')
+        weighers = json.loads(
+            self.explain(rows, conf + '[numa_pmc]\npenalty_floor = 1\n', '--json')
+        )['weighers']
+        self.assertEqual(
+            {'first': 0.0, 'second': 1.0},
+            {name: host['added_weights']['Cell'] for name, host in weighers['hosts'].items()},
+        )
+        self.assertEqual({}, weighers['failed'])
 
 
 class WhatIfTest(testtools.TestCase):

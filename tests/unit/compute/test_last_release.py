@@ -100,7 +100,7 @@ CHANGED = {
     'penalty_jitter': 0.02,
     'metrics_deadband': 0.03,
 }
-#: Options that are no longer read, which a release note and ``nova-numa-check`` mention.
+#: Options that are no longer read, which a release note and ``check`` mention.
 GONE = {'weight_step'}
 
 
