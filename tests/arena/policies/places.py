@@ -36,6 +36,8 @@ CHARGED = {
     'node_vcpus': 'vcpus',
     'turn': 'rotation',
 }
+#: Of scaled values: where they may be a half, of which Python rounds some up and others down.
+ROUNDING_ERROR = 1e-6
 #: How many charged hosts are kept.
 KEPT_MAX = 5000
 
@@ -229,20 +231,29 @@ def best_nodes(known, vcpus, memory_mib):
     return _least(
         fits,
         (
-            lambda: _steps(charged),
-            lambda: np.round((known.node_vcpus + vcpus) / known.cores, 9),
-            lambda: np.round((known.promised_mib + memory_mib) / known.memory_mib, 6),
-            lambda: np.round(known.node_guests, 9),
+            lambda: steps(charged),
+            lambda: rounded((known.node_vcpus + vcpus) / known.cores, 9),
+            lambda: rounded((known.promised_mib + memory_mib) / known.memory_mib, 6),
+            lambda: rounded(known.node_guests, 9),
             lambda: ((np.arange(known.nodes)[:, None] - known.turn) % known.nodes).T,
         ),
     ), usual
 
 
-def _steps(pressures):
+def steps(pressures):
     """Compute ranking.in_steps() for arrays."""
-    steps = np.floor(pressures / STEP + 1e-9)
+    whole = np.floor(pressures / STEP + 1e-9)
     above = pressures > 1
-    return np.where(above, np.round(pressures, 3) / STEP, steps) if above.any() else steps
+    return np.where(above, rounded(pressures, 3) / STEP, whole) if above.any() else whole
+
+
+def rounded(values, digits):
+    """Compute Python's round() for arrays; numpy's rounds 1.1385 down."""
+    found, scaled = np.round(values, digits), values * 10**digits
+    halves = np.abs(scaled - np.floor(scaled) - 0.5) < ROUNDING_ERROR
+    for at in np.argwhere(halves):
+        found[tuple(at)] = round(float(values[tuple(at)]), digits)
+    return found
 
 
 def _least(fits, columns):

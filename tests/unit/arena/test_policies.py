@@ -9,6 +9,7 @@ import unittest
 import numpy as np
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core.placement import ranking
 from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome
 from nova_numa_pmc.scheduler import comparison, host_estimate, penalty
 from tests.arena import fleet as fleets, parameters as p, policies as subject
@@ -285,6 +286,13 @@ class OursTest(unittest.TestCase):
         np.testing.assert_allclose(self.losses(seen, large), losses_)
         # On each host, half of its lines come from the other node.
         self.assertGreater(losses_.min(), 0.01)
+
+    def test_pressures_are_rounded_as_by_the_package(self):
+        pressures = [0.7499999999, 0.75, 1.0, 1.0005, 1.1384, 1.1385, 1.1395, 2.0475, 30.0005]
+        self.assertEqual(
+            [ranking.in_steps(pressure, places.PLACEMENT_OPTIONS) for pressure in pressures],
+            places.steps(np.array(pressures)).tolist(),
+        )
 
     def test_the_node_expected_on_a_host_is_the_hooks(self):
         known = places.Known(view().only(np.arange(2)))
