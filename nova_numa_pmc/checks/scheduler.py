@@ -34,8 +34,9 @@ _STOCK_MULTIPLIERS = (
     'num_instances_weight_multiplier',
     'io_ops_weight_multiplier',
 )
-#: ``penalty_floor`` for clouds that fill one host after another.
-_PACKING_FLOOR = 0.4
+#: ``penalty_floor`` for clouds that fill one host after another. It has to be below
+#: :data:`_SATURATED_PENALTY`, or saturated hosts have no penalty.
+_PACKING_FLOOR = 0.48
 #: Lowest penalty, without a floor, of a host whose cores are all wanted: half of the demand that a
 #: guest adds there waits.
 _SATURATED_PENALTY = 0.5

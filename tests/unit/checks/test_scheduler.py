@@ -12,7 +12,7 @@ from tests.fixtures.sysfs import write
 STOCK = 'nova.scheduler.weights.all_weighers'
 ALL_FILTERS = 'available_filters = nova.scheduler.filters.all_filters\n'
 PACKING = '\n[filter_scheduler]\nram_weight_multiplier = -1'
-PACKED = PACKING + '\n[numa_pmc]\npenalty_floor = 0.4'
+PACKED = PACKING + '\n[numa_pmc]\npenalty_floor = 0.48'
 OUR_FILTER = 'available_filters = %s\n' % scheduler.FILTER
 
 
@@ -67,8 +67,8 @@ class SchedulerTest(RootCase):
             ('500\npenalty_floor = 0.5', ['weigher-weak']),
             ('500\npenalty_floor = nan', ['weigher-weak']),
             ('11' + PACKING, ['floor-not-for-packing']),
-            ('500\npenalty_floor = 0.39' + PACKING, ['floor-not-for-packing']),
-            ('500\npenalty_floor = 0.4' + PACKING, []),
+            ('500\npenalty_floor = 0.47' + PACKING, ['floor-not-for-packing']),
+            ('500\npenalty_floor = 0.48' + PACKING, []),
             ('11\nunknown_weight = mean', ['former-option']),
             ('11\nweight_step = 0.05', ['former-option']),
             ('11\nweight_step = 0.05\nunknown_weight = mean', ['former-option'] * 2),
