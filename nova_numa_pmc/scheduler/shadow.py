@@ -6,6 +6,7 @@ A line is shorter than 1 KB. :mod:`shadow_log` summarises a log of such lines.
 
 from __future__ import annotations
 
+import heapq
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,9 @@ def line(guest_request: GuestRequest, hosts: Sequence[ShadowHost], realtime_s: f
     Nova draws one of the first few.
     """
     guest = guest_request.guest
-    by_preference = sorted(hosts, key=lambda host: -(host.other_weight + host.added_weight))
+    by_preference = heapq.nsmallest(
+        _TOP, hosts, key=lambda host: -(host.other_weight + host.added_weight)
+    )
     chosen = max(hosts, key=lambda host: host.other_weight + host.counted_weight)
     data = {
         'version': VERSION,
@@ -65,7 +68,7 @@ def line(guest_request: GuestRequest, hosts: Sequence[ShadowHost], realtime_s: f
         'unknown': sum(host.estimate.outcome is None for host in hosts),
         'changed': by_preference[0].nodename != chosen.nodename,
         'chosen': _host_data(chosen),
-        'top': [_host_data(host) for host in by_preference[:_TOP]],
+        'top': [_host_data(host) for host in by_preference],
     }
     return MARK + json.dumps(data, separators=(',', ':'))
 

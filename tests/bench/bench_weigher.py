@@ -61,7 +61,7 @@ SIZES = (100, 1000, 10000)
 CANDIDATES_MAX = 1000
 #: What the package may add to a request, relative to what MetricsWeigher adds.
 ADDED_RATIO_MAX = 2.0
-#: Bounds that a regression would exceed. The weigher alone takes 2.2 to 2.4 times as long as
+#: Bounds that a regression would exceed. The weigher alone takes 2.2 to 2.5 times as long as
 #: MetricsWeigher. Some 40 % of its time is waiting for memory, which depends on what else the
 #: machine does.
 RATIO_MAX, FILTER_RATIO_MAX = 2.5, 0.1
