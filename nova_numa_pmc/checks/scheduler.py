@@ -36,7 +36,7 @@ _STOCK_MULTIPLIERS = (
 )
 #: ``penalty_floor`` for clouds that fill one host after another. It has to be below
 #: :data:`_SATURATED_PENALTY`, or saturated hosts have no penalty.
-_PACKING_FLOOR = 0.48
+PACKING_FLOOR = 0.48
 #: Lowest penalty, without a floor, of a host whose cores are all wanted: half of the demand that a
 #: guest adds there waits.
 _SATURATED_PENALTY = 0.5
@@ -155,7 +155,7 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
             else 'set penalty_floor below %g' % _SATURATED_PENALTY,
             file,
         )
-    if conf.get('ram_weight_multiplier', _GROUP) < 0 and floor < _PACKING_FLOOR:
+    if conf.get('ram_weight_multiplier', _GROUP) < 0 and floor < PACKING_FLOOR:
         yield Finding(
             'floor-not-for-packing',
             finding.NOTE,
@@ -163,7 +163,7 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
             'the weigher avoids hosts where guests would lose more than %g of what a new guest '
             'wants' % floor,
             '[numa_pmc] penalty_floor = %g, and [filter_scheduler] host_subset_size = 5'
-            % _PACKING_FLOOR,
+            % PACKING_FLOOR,
             conf.file_of('penalty_floor', 'numa_pmc'),
         )
 

@@ -83,9 +83,16 @@ class SighupTest(unittest.TestCase):
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        self.addCleanup(process.wait)
-        self.addCleanup(process.terminate)
+        self.addCleanup(self.stop, process)
         return process
+
+    def stop(self, process):
+        process.terminate()
+        try:
+            process.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
     def workers(self, process, mode=None, besides=()):
         """Wait for as many workers as configured; return their process ids.
@@ -93,7 +100,7 @@ class SighupTest(unittest.TestCase):
         :param mode: the mode that each of them has to have logged; None: any or none
         :param besides: process ids of workers that no longer count
         """
-        end_s = time.monotonic() + WAIT_S
+        workers, modes, end_s = set(), {}, time.monotonic() + WAIT_S
         while process.poll() is None and time.monotonic() < end_s:
             with open(self.log, encoding='utf-8') as file:
                 text = file.read()

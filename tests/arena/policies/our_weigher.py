@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from nova_numa_pmc.checks.scheduler import PACKING_FLOOR
 from nova_numa_pmc.core import missing, pressure
 from nova_numa_pmc.core.scheduling import added_loss
 from nova_numa_pmc.scheduler import assumed_host, comparison, saved_hosts
@@ -14,8 +15,6 @@ from tests.arena.hosts import some
 from tests.arena.policies import nova_weights, places
 
 DEFAULTS = saved_hosts.defaults()
-#: ``penalty_floor`` for an operator who packs.
-PACKING_FLOOR = 0.48
 QUEUEING_NS = pressure.QUEUEING_FACTOR * pressure.LOCAL_LATENCY_NS
 #: Jitter is drawn for this many hosts at a time; the order of at least this many is then right.
 DRAWN, FIRST = 64, 8
@@ -86,7 +85,7 @@ def packing(view, asked):
     """Weigh likewise if an operator packs by RAM, with the floor that is meant for that.
 
     Source: this checkout, likewise, and :func:`nova_weights.pack`.
-    Formula: those of the two, with a floor of 0.48.
+    Formula: those of the two, with the floor that ``check`` recommends.
     Deviations: none.
     """
     return numa_pressure(view, asked, floor=PACKING_FLOOR, ram_multiplier=-1.0)

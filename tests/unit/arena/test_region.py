@@ -7,6 +7,7 @@ from unittest import mock
 
 import numpy as np
 
+from nova_numa_pmc.conf import compute as compute_conf
 from tests.arena import (
     cells,
     fleet as fleets,
@@ -32,6 +33,15 @@ def run(number, policy, seed=1, way=inside.placed):
     ran = region.Region(cell, shape, trace, policies.POLICIES[policy], seed, way)
     ran.run()
     return ran
+
+
+class DefaultsTest(unittest.TestCase):
+    def test_metrics_are_sent_as_by_the_monitor_by_default(self):
+        defaults = {option.name: option.default for option in compute_conf.OPTIONS}
+        self.assertEqual(
+            (defaults['metrics_deadband'], defaults['metrics_heartbeat']),
+            (p.DEADBAND, p.HEARTBEAT_S),
+        )
 
 
 class DeterminismTest(unittest.TestCase):
