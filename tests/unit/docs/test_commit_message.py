@@ -7,7 +7,7 @@ import sys
 import tempfile
 import unittest
 
-from tests.unit.docs.glossary import TOP
+from tests.fixtures.checkout import TOP
 
 BODY = '\n\nWhy.\n'
 

@@ -4,7 +4,7 @@
 import re
 import unittest
 
-from tests.unit.docs.glossary import TOP
+from tests.fixtures.checkout import TOP
 
 TEXT = (TOP / 'CONTRIBUTING.rst').read_text(encoding='utf-8')
 RECIPES = (

@@ -5,7 +5,7 @@ import datetime
 import re
 import unittest
 
-from tests.unit.docs.glossary import TOP
+from tests.fixtures.checkout import TOP
 
 INDEX = TOP / 'doc/source/contributor/decisions/index.rst'
 PAGES = sorted((TOP / 'doc/source/contributor/decisions').glob('[0-9]*.rst'))

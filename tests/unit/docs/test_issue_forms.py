@@ -8,7 +8,7 @@ import unittest
 import yaml
 
 from nova_numa_pmc.cmd import rebalance
-from tests.unit.docs.glossary import TOP
+from tests.fixtures.checkout import TOP
 
 FORMS = TOP / '.github/ISSUE_TEMPLATE'
 COMMAND = re.compile(r'`(?:nova-numa-rebalance )?((?:%s) [^`]+)`' % '|'.join(rebalance.COMMANDS))

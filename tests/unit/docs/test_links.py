@@ -7,7 +7,7 @@ Those below doc/source are checked by `make docs`, which treats warnings as erro
 import re
 import unittest
 
-from tests.unit.docs.glossary import TOP
+from tests.fixtures.checkout import TOP
 
 LINK = re.compile(r'`[^`<]+<([^`<>]+)>`_|^\.\. (?:image|figure):: (\S+)', re.M)
 

@@ -7,7 +7,7 @@ import unittest
 
 import yaml
 
-from tests.unit.docs.glossary import TOP
+from tests.fixtures.checkout import TOP
 
 LINT = TOP / 'tools/lint'
 CONFIG = TOP / '.pre-commit-config.yaml'
