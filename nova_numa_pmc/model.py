@@ -68,8 +68,8 @@ class Node(Record):
     :param free_bytes: MemFree now
     :param unreclaimable_bytes: memory that the kernel cannot reclaim (slab, page tables, stacks)
     :param online_cpus: ``cpus`` and the CPUs that are withheld from unpinned guests
-    :param usable_cpus: CPUs that a ``<vcpu cpuset>`` may give to a guest: online, neither
-        isolated nor nohz_full, and in the guests' partition
+    :param usable_cpus: CPUs that a ``<vcpu cpuset>`` may give to a guest: online, not
+        isolated, and in the guests' partition
     :param memory: the kind of its memory, as the kernel reports it
     """
 

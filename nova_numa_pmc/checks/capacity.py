@@ -146,14 +146,17 @@ def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:
         return
     except NumaPmcError:
         return  # check_nodes reports this
-    isolated = shared & frozenset().union(*(node.online_cpus - node.cpus for node in nodes))
-    if isolated:
+    isolated_by = {
+        why: shared & cpus for why, cpus in topology.isolated_cpus(root).items() if shared & cpus
+    }
+    if isolated_by:
+        isolated = frozenset[int]().union(*isolated_by.values())
         yield Finding(
             'cpu-shared-set-isolated',
             finding.WARNING,
-            '%s contains CPUs %s, which are isolated or nohz_full: unpinned guests are kept off '
-            'them' % (name, format_cpulist(isolated)),
-            'remove them from %s, or boot without isolating them' % name,
+            '%s contains CPUs %s, which are isolated by %s: unpinned guests are kept off them'
+            % (name, format_cpulist(isolated), ' and '.join(isolated_by)),
+            'remove them from %s, or do not isolate them' % name,
             file,
         )
     ids_without = [node.id for node in nodes if not node.cpus & shared]

@@ -6,7 +6,7 @@ The *floating pool* is that of unpinned guests whose XML names no CPUs: Nova's
 those of the floating pool. The pool of a guest with a ``<vcpu cpuset>`` consists of the usable
 CPUs of that set; with Nova's ``cpu_shared_set``, this is the floating pool.
 
-A CPU is *usable* if it is online, neither isolated nor nohz_full, and in the guests' partition.
+A CPU is *usable* if it is online, not isolated, and in the guests' partition.
 
 The libvirt hook imports this module at every guest start, so it imports only light modules.
 """

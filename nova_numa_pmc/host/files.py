@@ -43,8 +43,6 @@ def read_cpus(root: str, path: str) -> frozenset[int] | None:
     text = read_text(root, path)
     if text is None:
         return None
-    if text == '(null)':  # as kernels print for nohz_full that have it built in but do not use it
-        return frozenset()
     try:
         return parse_cpulist(text)
     except CpuListError as error:

@@ -43,6 +43,12 @@ if TYPE_CHECKING:
 UNRECLAIMABLE_FIELDS = ('SUnreclaim', 'KernelStack', 'PageTables', 'SecPageTables')
 
 _ONLINE = CPUS + '/online'
+#: {property that isolates CPUs: the kernel's list of them}. The scheduler does not balance over
+#: these CPUs. It does over those of nohz_full, or of isolcpus without its flag ``domain``.
+ISOLATED = {
+    'isolcpus= on the kernel command line': CPUS + '/isolated',
+    'an isolated partition (cpuset.cpus.partition)': 'sys/fs/cgroup/cpuset.cpus.isolated',  # 6.7
+}
 _CPULIST = NODES + '/node%d/cpulist'
 _HUGE_PAGES = 'sys/kernel/mm/hugepages'
 
@@ -51,14 +57,12 @@ def read(root: str = '/') -> model.Topology:
     """Read the host's topology as it is now.
 
     With a kernel without NUMA, there is one node, 0, with all CPUs. A node's ``cpus`` are those
-    that guests may use: online and neither isolated nor nohz_full. ``cores`` contains every online
-    CPU.
+    that guests may use: online and not isolated (:func:`isolated_cpus`). ``cores`` contains every
+    online CPU.
 
     :raises TopologyError: a file is malformed; the message names it
     """
     online = read_cpus(root, _ONLINE)
-    isolated = read_cpus(root, CPUS + '/isolated') or frozenset()
-    nohz_full = read_cpus(root, CPUS + '/nohz_full') or frozenset()
     node_ids = _node_ids(root)
     cpus_by_node = {node_id: cpus_of_node(node_id, root) for node_id in node_ids}
     meminfo = NODES + '/node%d/meminfo'
@@ -68,7 +72,7 @@ def read(root: str = '/') -> model.Topology:
         online = frozenset[int]().union(*cpus_by_node.values())
     if not online:
         raise TopologyError('%s/online: no CPU is online' % os.path.join(root, CPUS))
-    usable = online - isolated - nohz_full
+    usable = online.difference(*isolated_cpus(root).values())
     cpus_by_node, problems = _keep_on_one_node(root, cpus_by_node, online)
     nodes = tuple(
         _read_node(
@@ -140,6 +144,15 @@ def _keep_on_one_node(
 def read_online(root: str = '/') -> frozenset[int]:
     """Return the host's online CPUs; empty if they cannot be read."""
     return optional_cpus(root, _ONLINE)
+
+
+def isolated_cpus(root: str = '/') -> dict[str, frozenset[int]]:
+    """Return {property: the CPUs that it isolates}, for the properties that isolate any.
+
+    :raises TopologyError: a file cannot be read or understood
+    """
+    cpus_by_property = {name: read_cpus(root, path) for name, path in ISOLATED.items()}
+    return {name: cpus for name, cpus in cpus_by_property.items() if cpus}
 
 
 def cpus_of_node(node_id: int, root: str = '/') -> frozenset[int]:

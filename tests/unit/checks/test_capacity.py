@@ -78,7 +78,7 @@ class CapacityTest(RootCase):
         self.assertEqual([], codes(capacity.check_withheld_memory(self.root, self.conf())))
 
     def test_a_shared_set_with_isolated_cpus_or_too_few_nodes_is_found(self):
-        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), isolated='3')
+        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), isolated='3', nohz_full='1-7')
         for value, expected in (
             ('', []),
             ('0-2,4-7', []),
@@ -91,6 +91,16 @@ class CapacityTest(RootCase):
             with self.subTest(value):
                 conf = self.conf('[compute]\ncpu_shared_set = %s\n' % value)
                 self.assertEqual(expected, codes(capacity.check_shared_set(self.root, conf)))
+
+    def test_the_finding_of_isolated_cpus_names_the_property_that_isolates_them(self):
+        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), isolated='3')
+        conf = self.conf('[compute]\ncpu_shared_set = 0-7\n')
+        (finding,) = capacity.check_shared_set(self.root, conf)
+        self.assertIn('CPUs 3, which are isolated by isolcpus= ', finding.message)
+        self.write('sys/fs/cgroup/cpuset.cpus.isolated', '5\n')
+        (finding,) = capacity.check_shared_set(self.root, conf)
+        self.assertIn('CPUs 3,5, which are isolated by isolcpus= ', finding.message)
+        self.assertIn('and an isolated partition', finding.message)
 
     def test_the_set_of_older_releases_is_checked_in_place_of_the_shared_one(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2))

@@ -137,19 +137,16 @@ class ReadTest(TreeTest):
         self.assertEqual((0, {0, 1}), (cpu_only.memory_bytes, cpu_only.cpus))
         self.assertEqual((GIB, frozenset()), (memory_only.memory_bytes, memory_only.cpus))
 
-    def test_offline_isolated_and_nohz_full_cpus_are_not_usable(self):
-        build_sysfs(self.root, equal_nodes(2), offline='7', isolated='0-1', nohz_full='4')
+    def test_offline_and_isolated_cpus_are_not_usable_but_those_of_nohz_full_are(self):
+        build_sysfs(self.root, equal_nodes(2), offline='7', isolated='0', nohz_full='1-6')
+        write(self.root, 'sys/fs/cgroup/cpuset.cpus.isolated', '1\n')
         host = topology.read(self.root)
-        self.assertEqual([{2, 3}, {5, 6}], [node.cpus for node in host.nodes])
+        self.assertEqual([{2, 3}, {4, 5, 6}], [node.cpus for node in host.nodes])
         self.assertEqual([{0, 1, 2, 3}, {4, 5, 6}], [node.online_cpus for node in host.nodes])
         self.assertEqual(7, len(host.cores), 'isolated CPUs are still on their cores')
 
-    def test_the_null_mask_of_an_unused_nohz_full_isolates_no_cpu(self):
-        build_sysfs(self.root, equal_nodes(1), nohz_full='  (null)')
-        self.assertEqual({0, 1, 2, 3}, topology.read(self.root).nodes[0].cpus)
-
     def test_a_nul_ends_lists_of_some_kernels(self):
-        build_sysfs(self.root, equal_nodes(2), isolated='3\0', nohz_full='\0')
+        build_sysfs(self.root, equal_nodes(2), isolated='3\0')
         write(self.root, f'{NODE}/node1/cpulist', '4-7\0')
         write(self.root, f'{NODE}/node1/distance', '21 10\n\0')
         host = topology.read(self.root)
@@ -306,7 +303,7 @@ class MalformedFilesTest(TreeTest):
             (f'{CPU}/online', '0-x\n'),
             (f'{CPU}/online', '\n'),
             (f'{CPU}/isolated', '99999\n'),
-            (f'{CPU}/nohz_full', '3-1\n'),
+            ('sys/fs/cgroup/cpuset.cpus.isolated', '3-1\n'),
             (f'{CPU}/cpu0/topology/thread_siblings_list', '?\n'),
             (f'{NODE}/node1/cpulist', b'\xff\xfe\n'),
             (f'{NODE}/node1/distance', '21\n'),

@@ -142,15 +142,7 @@ class TreesTest(unittest.TestCase):
         self.assertEqual(tree.online, frozenset().union(*host.cores))
         self.assertEqual(len(tree.online), sum(map(len, host.cores)))
         self.assertEqual(bool(tree.twice), bool(host.problems))
-        usable = (
-            tree.online
-            - sysfs.parse_cpulist(tree.isolated)
-            - (
-                frozenset()
-                if tree.nohz_full in (None, '  (null)')
-                else sysfs.parse_cpulist(tree.nohz_full)
-            )
-        )
+        usable = tree.online - sysfs.parse_cpulist(tree.isolated)
         self.assertEqual(usable, frozenset().union(*(node.cpus for node in host.nodes)))
         for node, drawn in zip(
             host.nodes, sorted(tree.nodes, key=lambda drawn_node: drawn_node.id)
