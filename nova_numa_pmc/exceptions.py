@@ -90,10 +90,6 @@ class RecordingError(NumaPmcError):
     """A recording of samples cannot be read or written; its intact samples are kept."""
 
 
-class CalibrationError(NumaPmcError):
-    """Memory cannot be measured here, or the calibration file cannot be trusted."""
-
-
 class PageMoveError(NumaPmcError):
     """A guest's memory cannot be moved; pages that were already moved stay where they are."""
 

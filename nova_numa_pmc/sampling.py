@@ -13,7 +13,7 @@ from nova_numa_pmc import host_cpus
 from nova_numa_pmc.conf import counters as counters_conf, host_options
 from nova_numa_pmc.core import build_sample, cache_hierarchy, host_view, pools, pressure
 from nova_numa_pmc.exceptions import StateError, TopologyError
-from nova_numa_pmc.host import cpu_times, device_nodes, files, guest_use, nova_cpu_sets
+from nova_numa_pmc.host import cpu_times, device_nodes, files, guest_use, hmat, nova_cpu_sets
 from nova_numa_pmc.host.perf import events, pfm
 from nova_numa_pmc.host.sources import (
     SourceTick,
@@ -88,6 +88,12 @@ class Sampler:
         self._times = cpu_times.CpuTimes()
         self._devices = device_nodes.DeviceNodeReader(root)
         self.mlp: float = pressure.MLP_DEMAND
+        self._firmware_ns: dict[tuple[int, int], float] = {}
+        self._firmware_problems: list[str] = []
+        try:
+            self._firmware_ns = hmat.read_latencies_ns(root)
+        except TopologyError as error:
+            self._firmware_problems = [str(error)]
 
     def sample(self, monotonic_ns: int | None = None, taken_s: float | None = None) -> Sample:
         """Return a sample of the time since the last call; the first sample has no rates.
@@ -121,7 +127,7 @@ class Sampler:
         elapsed_ns: int,
     ) -> Sample:
         guests, guest_problems = self._guest_use.read(host, monotonic_ns, elapsed_ns)
-        problems = [*guest_problems, *host.problems]
+        problems = [*self._firmware_problems, *guest_problems, *host.problems]
         self.pool = self._find_floating_pool(host, guests, monotonic_ns, problems)
         host = pools.with_floating_pool(host, self.pool)
         cpu_use = self._cpu_use(host, guests, elapsed_ns)
@@ -325,17 +331,21 @@ class Sampler:
     def latencies_ns(self, host: model.Topology) -> tuple[tuple[float, ...], ...]:
         """Return unloaded latencies by position, one row for the CPUs of each node [ns].
 
-        Latencies that were not measured are estimated from the distances used for placement.
+        A row is that of the firmware's HMAT if that is complete, and otherwise estimated from the
+        distances that are used for placement.
         """
-        rows = tuple(
-            row
-            for row in _by_position(host, self._options.latencies_ns)
-            if row is not None and len(row) == len(host.nodes)
+        ids = [node.id for node in host.nodes]
+        estimates = pressure.slit_latencies_ns(
+            cache_hierarchy.distances(host), pressure.LOCAL_LATENCY_NS
         )
-        if len(rows) == len(host.nodes):
-            return rows
-        return pressure.slit_latencies_ns(
-            cache_hierarchy.distances(host), self._options.local_latency_ns
+        rated = {domain for pair in self._firmware_ns for domain in pair}
+        if not rated <= set(ids):  # the domains are not numbered like the nodes
+            return estimates
+        return tuple(
+            tuple(self._firmware_ns[n, m] for m in ids)
+            if all((n, m) in self._firmware_ns for m in ids)
+            else estimate
+            for n, estimate in zip(ids, estimates)
         )
 
     def close(self) -> None:

@@ -28,8 +28,7 @@ FIRST_INTERVAL_S = 1.0
 class AgentLoop:
     """Runs the ticks of an agent.
 
-    :param read_options: returns the options after a reload, and problems for which defaults are
-        used
+    :param read_options: returns the options after a reload
     :param wait: the :class:`signals.Waiter` that :func:`signals.blocked` yields
     :param clock: monotonic clock [s]
     :param notify_manager: notifies systemd, as :func:`notify.notify` does
@@ -40,7 +39,7 @@ class AgentLoop:
     def __init__(
         self,
         agent: Agent,
-        read_options: Callable[[], tuple[AgentOptions, list[str]]],
+        read_options: Callable[[], AgentOptions],
         log: logging.Logger,
         wait: Callable[[float], int | None],
         clock: Callable[[], float] = time.monotonic,
@@ -114,11 +113,11 @@ class AgentLoop:
     def _reload(self) -> None:
         self._notify_manager('RELOADING=1', 'MONOTONIC_USEC=%d' % (time.monotonic_ns() // 1000))
         try:
-            options, problems = self._read_options()
+            options = self._read_options()
         except NumaPmcError as error:
             self._log.error('options not reloaded; the previous ones stay in effect: %s', error)
         else:
-            for problem in problems:
+            for problem in options.host_options.problems:
                 self._log.warning('%s', problem)
             former_options = self._agent.options
             self._agent.reload(options)

@@ -12,7 +12,6 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import host_cpus, model, promises, sampling
-from nova_numa_pmc.agent import calibrated_options
 from nova_numa_pmc.cli import dry_run, guest_lookup, sampling_loop
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import pools
@@ -31,7 +30,7 @@ from nova_numa_pmc.host import (
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves import situations
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import calibration, overrides
+from nova_numa_pmc.state import overrides
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator
@@ -114,10 +113,8 @@ class CommandContext:
 
         :raises OptionsError: a value is wrong
         """
-        options, self.problems = calibrated_options.read(
-            host_options.path_under_root(self.root, host_options.PATH),
-            host_options.path_under_root(self.root, calibration.PATH),
-        )
+        options = agent_conf.read(host_options.path_under_root(self.root, host_options.PATH))
+        self.problems = list(options.host_options.problems)
         return options
 
     @property

@@ -54,15 +54,11 @@ def until_interrupted() -> Iterator[None]:
 
 
 def open_sampler() -> Sampler:
-    """Return a sampler of this host; print a problem with its calibration to stderr."""
+    """Return a sampler of this host."""
     from nova_numa_pmc import sampling
     from nova_numa_pmc.conf import counters as counters_conf  # not needed for a replay
-    from nova_numa_pmc.state import calibration
 
-    options, problem = calibration.with_host_calibration(counters_conf.read())
-    if problem:
-        print(*output.problem_lines([problem]), file=sys.stderr)
-    return sampling.Sampler(options)
+    return sampling.Sampler(counters_conf.read())
 
 
 def select_guests(sample: Sample, names: Collection[str] | None) -> Sample:

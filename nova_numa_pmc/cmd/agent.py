@@ -28,7 +28,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.agent import calibrated_options, loop, reassertion
+from nova_numa_pmc.agent import loop, reassertion
 from nova_numa_pmc.agent.agent import Agent
 from nova_numa_pmc.agent.metrics.exporter import Exporter
 from nova_numa_pmc.cli import exits
@@ -125,7 +125,8 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
                 LOG.warning('%s', problem)
             reassertion.unbind_all(hook_options, args.root, LOG, 'the agent has ended')
             return 0
-        options, problems = calibrated_options.read(args.config_file)
+        options = agent_conf.read(args.config_file)
+        problems = options.host_options.problems
         if args.check:
             for problem in problems:
                 print(problem)
@@ -161,7 +162,7 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
         )
         loop.AgentLoop(
             agent,
-            lambda: calibrated_options.read(args.config_file),
+            lambda: agent_conf.read(args.config_file),
             LOG,
             wait,
             watchdog_s=notify.watchdog_s(),

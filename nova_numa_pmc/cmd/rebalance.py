@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 #: ``args.parser.error()`` for wrong usage that argparse does not detect.
 COMMANDS = {
     'apply': 'show which moves of guests would pay, ask, and make them',
-    'calibrate': "measure the bandwidth of each node's memory and its latency from each node",
     'check': 'find the common reasons why guests are not placed or hosts not weighed',
     'decisions': 'summarise which choices of hosts shadow mode would have changed',
     'events': 'show which hardware events would be counted here or on another CPU',

@@ -175,7 +175,6 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 def read(path: str = host_options.PATH) -> AgentOptions:
     """Read the operator's file; if there is none, options have their defaults.
 
-    :returns: the options; ``counter_options`` is not yet completed from the host's calibration
     :raises OptionsError: the file cannot be read, or a value is invalid
     """
     try:

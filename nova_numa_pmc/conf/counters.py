@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 from nova_numa_pmc import model
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.core import counter_roles, pressure
+from nova_numa_pmc.core import counter_roles
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.record import Record
@@ -37,7 +37,6 @@ class CounterOptions(Record):
     :param sources: members of :data:`SOURCES`, in the order in which they are tried
     :param events: (role, event) pairs that override the events chosen
     :param bandwidth_max_bytes_per_sec, link_max_bytes_per_sec: (node id, bytes per second) pairs
-    :param latencies_ns: pairs of a node id and the latencies to all nodes, by ascending id [ns]
     :param write_weight: cost of writing a byte, relative to reading one
     :param placement_options: the group ``[placement]``
     :param state_dir: ``dir`` of the group ``[state]``
@@ -51,8 +50,6 @@ class CounterOptions(Record):
     resctrl_path: str = '/sys/fs/resctrl'
     bandwidth_max_bytes_per_sec: tuple[tuple[int, float], ...] = ()
     link_max_bytes_per_sec: tuple[tuple[int, float], ...] = ()
-    latencies_ns: tuple[tuple[int, tuple[float, ...]], ...] = ()
-    local_latency_ns: float = pressure.LOCAL_LATENCY_NS
     write_weight: float = 1.0
     placement_options: model.PlacementOptions = model.PlacementOptions()
     state_dir: str = '/run/nova-numa-pmc'
@@ -118,9 +115,8 @@ OPTIONS: Sequence[cfg.Opt] = [
         'node_bandwidth_max',
         default={},
         help=(
-            "Maximum bandwidth of each node's memory, NODE:MB/s,... Without it (and without "
-            'a calibration) the utilisation of bandwidth is unknown and is left out of the '
-            'pressure.'
+            "Maximum bandwidth of each node's memory, NODE:MB/s,... Without it the "
+            'utilisation of bandwidth is unknown and is left out of the pressure.'
         ),
     ),
     cfg.DictOpt(
@@ -130,22 +126,6 @@ OPTIONS: Sequence[cfg.Opt] = [
             'Maximum bandwidth at which each node can send over its socket links, '
             'NODE:MB/s,... Without it, the utilisation of the links is unknown.'
         ),
-    ),
-    cfg.DictOpt(
-        'latency_ns',
-        default={},
-        help=(
-            'Unloaded latency from each node to every node, NODE:NS NS ...,... in ascending '
-            'order of nodes. Without it (and without a calibration) it is estimated from '
-            'the distances in the firmware (SLIT) and local_latency_ns.'
-        ),
-    ),
-    cfg.FloatOpt(
-        'local_latency_ns',
-        default=_DEFAULT.local_latency_ns,
-        min=1.0,
-        max=10000.0,
-        help="Unloaded latency of a node's own memory [ns].",
     ),
     cfg.FloatOpt(
         'write_weight',
@@ -189,8 +169,6 @@ def from_conf(
             'node_bandwidth_max', group.node_bandwidth_max, _bytes_per_sec
         ),
         link_max_bytes_per_sec=_per_node('node_link_max', group.node_link_max, _bytes_per_sec),
-        latencies_ns=_per_node('latency_ns', group.latency_ns, _row),
-        local_latency_ns=group.local_latency_ns,
         write_weight=group.write_weight,
         placement_options=options.placement_options,
         state_dir=options.state_dir,
@@ -256,15 +234,7 @@ def _per_node(
 
 
 def _bytes_per_sec(text: str) -> float:
-    return 1e6 * _positive(text)
-
-
-def _row(text: str) -> tuple[float, ...]:
-    return tuple(_positive(word) for word in text.split())
-
-
-def _positive(text: str) -> float:
     value = float(text)
     if not 0 < value < math.inf:
         raise ValueError(text)
-    return value
+    return 1e6 * value

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our own files on a host, such as promises, publication, overrides, history and calibration."""
+"""Our own files on a host, such as promises, publication, overrides and history."""

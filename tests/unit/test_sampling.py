@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from nova_numa_pmc import model, sampling
 from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.core import pressure
-from nova_numa_pmc.host import files
+from nova_numa_pmc.host import files, hmat
 from nova_numa_pmc.host.perf import cpu_model, event_table, events, perf_event
 from nova_numa_pmc.model import MIB
 from nova_numa_pmc.sample_records import COUNTED, INFERRED, DeviceSample, to_data
@@ -121,6 +121,30 @@ class SamplerTest(SamplingCase):
                 )
                 self.assertLess(latencies[0][1], latencies[0][2])
                 self.assertEqual(latencies[0][2], latencies[3][1])
+
+    def test_latencies_are_those_of_the_firmware_where_it_has_a_whole_row(self):
+        two = model.Topology(
+            tuple(model.Node(at, frozenset((at,)), MIB) for at in range(2)),
+            ((10, 20), (20, 10)),
+            (),
+        )
+        for rated, expected in (
+            ({(0, 0): 60.0, (0, 1): 100.0, (1, 1): 70.0}, ((60.0, 100.0), (160.0, 80.0))),
+            ({(0, 0): 60.0, (0, 7): 100.0}, ((80.0, 160.0), (160.0, 80.0))),  # other numbers
+        ):
+            with (
+                self.subTest(rated=rated),
+                mock.patch.object(hmat, 'read_latencies_ns', return_value=rated),
+            ):
+                self.assertEqual(expected, sampling.Sampler(root=self.root).latencies_ns(two))
+
+    def test_a_damaged_hmat_is_a_problem_and_the_distances_are_used(self):
+        directory = os.path.join(self.root, 'sys/firmware/acpi/tables')
+        os.makedirs(directory)
+        with open(os.path.join(directory, 'HMAT'), 'wb') as file:
+            file.write(b'garbage')
+        problems = sampling.Sampler(root=self.root).sample(1).problems
+        self.assertTrue(any('tables/HMAT: too short' in text for text in problems), problems)
 
     def test_waiting_of_others_than_guests_does_not_count_as_demand(self):
         self.launch(1, {0: MIB})

@@ -22,7 +22,6 @@ from typing import Any
 import labforce
 import labguests
 
-from nova_numa_pmc.agent import calibrated_options
 from nova_numa_pmc.agent.agent import Agent
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core.rebalance import plan_records
@@ -35,7 +34,7 @@ MIB_PER_SEC = 64  # slow enough for kills in the middle
 
 def options():
     """Return the host's options with a slow rate of moves."""
-    defaults, _ = calibrated_options.read()
+    defaults = agent_conf.read()
     return defaults._replace(
         publish=False,
         rebalance=agent_conf.OFF,

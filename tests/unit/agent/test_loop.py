@@ -59,6 +59,9 @@ class Agent:
         self.steps.clear()
 
 
+HOST_OPTIONS = agent_conf.read('/nonexistent').host_options
+
+
 class Clock:
     """Time that passes while a caller waits; signals arrive at their times."""
 
@@ -132,10 +135,12 @@ class ServiceTest(unittest.TestCase):
     def test_reload_reads_the_options_again_and_takes_the_new_interval_at_once(self):
         for interval_s in (5.0, 3600.0):
             with self.subTest(interval_s):
-                new = agent_conf.AgentOptions(None, counters_conf.CounterOptions(interval_s=2.0))
+                new = agent_conf.AgentOptions(
+                    HOST_OPTIONS, counters_conf.CounterOptions(interval_s=2.0)
+                )
                 self.serve(
                     [(3, signal.SIGHUP), (9, signal.SIGTERM)],
-                    lambda: (new, ['a problem']),  # noqa: B023 -- called in this iteration
+                    lambda: new,  # noqa: B023 -- called in this iteration
                     interval_s=interval_s,
                 )
                 self.assertEqual([new], self.agent.reloaded)
@@ -144,14 +149,14 @@ class ServiceTest(unittest.TestCase):
                 self.assertEqual([1, 3], self.when('READY=1'))
 
     def test_reload_without_new_counter_options_leaves_the_next_tick_at_its_time(self):
-        new = agent_conf.AgentOptions(None, counters_conf.CounterOptions(), publish=False)
-        self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], lambda: (new, []))
+        new = agent_conf.AgentOptions(HOST_OPTIONS, counters_conf.CounterOptions(), publish=False)
+        self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], lambda: new)
         self.assertEqual([new], self.agent.reloaded)
         self.assertEqual([0, 1, 6], self.agent.ticks)
 
     def test_each_tick_is_shown_to_the_exporter_with_its_seconds(self):
         new = agent_conf.AgentOptions(
-            None, metrics_options=metrics_conf.MetricsOptions(with_guests=True)
+            HOST_OPTIONS, metrics_options=metrics_conf.MetricsOptions(with_guests=True)
         )
         shown, reloaded = [], []
 
@@ -160,10 +165,7 @@ class ServiceTest(unittest.TestCase):
             reload = reloaded.append
 
         self.serve(
-            [(3, signal.SIGHUP), (9, signal.SIGTERM)],
-            lambda: (new, []),
-            tick_s=0.25,
-            exporter=Exporter,
+            [(3, signal.SIGHUP), (9, signal.SIGTERM)], lambda: new, tick_s=0.25, exporter=Exporter
         )
         self.assertEqual([(0.25, 0.25), (1.5, 0.25), (6.5, 0.25)], shown)
         self.assertEqual([new.metrics_options], reloaded)

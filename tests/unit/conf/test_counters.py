@@ -26,8 +26,6 @@ event = llc_misses = r41
 resctrl_path = /mnt/resctrl
 node_bandwidth_max = 0:76000,1:38.5
 node_link_max = 1:20000
-latency_ns = 0:60 100, 1:100 60
-local_latency_ns = 95
 write_weight = 1.5
 
 [state]
@@ -57,11 +55,9 @@ class ReadTest(unittest.TestCase):
                 '/mnt/resctrl',
                 ((0, 76e9), (1, 38.5e6)),
                 ((1, 2e10),),
-                ((0, (60.0, 100.0)), (1, (100.0, 60.0))),
-                95.0,
                 1.5,
             ),
-            options[:11],
+            options[:9],
         )
         self.assertEqual(
             (0.5, '/run/elsewhere'), (options.placement_options.smt_ratio, options.state_dir)
@@ -85,7 +81,6 @@ class ReadTest(unittest.TestCase):
             'node_bandwidth_max = 0:-1',
             'node_bandwidth_max = 0:nan',
             'node_link_max = 0:x',
-            'latency_ns = 0:60 y',
         ):
             with self.subTest(line=line), self.assertRaisesRegex(OptionsError, line.split(' ')[0]):
                 self.read('[counters]\n%s\n' % line)

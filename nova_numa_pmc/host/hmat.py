@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import struct
 
-from nova_numa_pmc.exceptions import CalibrationError
+from nova_numa_pmc.exceptions import TopologyError
 
 _PATH = 'sys/firmware/acpi/tables/HMAT'
 _SIZE_MAX_BYTES = 1 << 20
@@ -36,7 +36,7 @@ def read_latencies_ns(root: str = '/') -> dict[tuple[int, int], float]:
 
     This is the read latency if the table has it, and the access latency otherwise.
 
-    :raises CalibrationError: the table cannot be read or understood
+    :raises TopologyError: the table cannot be read or understood
     """
     path = os.path.join(root, _PATH)
     try:
@@ -45,11 +45,11 @@ def read_latencies_ns(root: str = '/') -> dict[tuple[int, int], float]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise CalibrationError('%s: %s: run as root' % (path, error.strerror)) from None
+        raise TopologyError('%s: %s: run as root' % (path, error.strerror)) from None
     try:
         return parse(data)
     except ValueError as error:
-        raise CalibrationError('%s: %s' % (path, error)) from None
+        raise TopologyError('%s: %s' % (path, error)) from None
 
 
 def parse(data: bytes) -> dict[tuple[int, int], float]:

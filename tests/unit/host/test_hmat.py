@@ -8,8 +8,8 @@ import unittest
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc.exceptions import CalibrationError
-from nova_numa_pmc.host.calibration import hmat
+from nova_numa_pmc.exceptions import TopologyError
+from nova_numa_pmc.host import hmat
 
 
 def locality(entries, data_type=1, flags=0, base=1000, initiators=(0, 1), targets=(0, 1)):
@@ -96,5 +96,5 @@ class TestHmat(unittest.TestCase):
             os.makedirs(directory)
             with open(os.path.join(directory, 'HMAT'), 'wb') as file:
                 file.write(b'garbage')
-            with self.assertRaisesRegex(CalibrationError, 'tables/HMAT: too short'):
+            with self.assertRaisesRegex(TopologyError, 'tables/HMAT: too short'):
                 hmat.read_latencies_ns(root)
