@@ -82,10 +82,6 @@ class OptionsError(NumaPmcError):
     """The operator's configuration file cannot be read, or an option has an invalid value."""
 
 
-class ExportError(NumaPmcError):
-    """Metrics cannot be served at the operator's address; the agent continues without them."""
-
-
 class RecordingError(NumaPmcError):
     """A recording of samples cannot be read or written; its intact samples are kept."""
 

@@ -7,7 +7,6 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.agent.metrics.exporter import Exporter
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import notify
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nova_numa_pmc.agent.agent import Agent
+    from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.conf.agent import AgentOptions
     from nova_numa_pmc.state.pause import Paused
     from nova_numa_pmc.state.publication import Publication
@@ -33,7 +33,7 @@ class AgentLoop:
     :param clock: monotonic clock [s]
     :param notify_manager: notifies systemd, as :func:`notify.notify` does
     :param watchdog_s: systemd's watchdog timeout; None: no watchdog
-    :param exporter: serves each tick; None: no metrics are served
+    :param write_metrics: is called after each tick, with it and its duration [s]
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class AgentLoop:
         clock: Callable[[], float] = time.monotonic,
         notify_manager: Callable[..., object] = notify.notify,
         watchdog_s: float | None = None,
-        exporter: Exporter | None = None,
+        write_metrics: Callable[[Tick, float], object] | None = None,
     ) -> None:
         self._agent = agent
         self._read_options = read_options
@@ -53,7 +53,7 @@ class AgentLoop:
         self._wait = wait
         self._clock = clock
         self._notify_manager = notify_manager
-        self._exporter = exporter or Exporter(log)
+        self._write_metrics = write_metrics
         self._due_s = 0.0  # of the next tick, by the clock
         # Half of systemd's timeout, as sd_watchdog_enabled(3) recommends.
         self._watchdog_interval_s = watchdog_s / 2 if watchdog_s else float('inf')
@@ -82,7 +82,8 @@ class AgentLoop:
     def _tick(self) -> None:
         began_s = self._clock()
         tick = self._agent.tick()
-        self._exporter.update(tick, self._clock() - began_s)
+        if self._write_metrics:
+            self._write_metrics(tick, self._clock() - began_s)
         self._notify_manager('STATUS=' + status_line(tick.publication, tick.paused))
 
     def _interval_s(self) -> float:
@@ -121,7 +122,6 @@ class AgentLoop:
                 self._log.warning('%s', problem)
             former_options = self._agent.options
             self._agent.reload(options)
-            self._exporter.reload(options.metrics_options)
             self._log.info('options reloaded')
             if self._agent.options.counter_options != former_options.counter_options:
                 self._first_tick()

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.agent import loop, reassertion
 from nova_numa_pmc.agent.agent import Agent
-from nova_numa_pmc.agent.metrics.exporter import Exporter
+from nova_numa_pmc.agent.metrics_file import MetricsFile
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 from nova_numa_pmc.exceptions import NumaPmcError, OptionsError, StateLocked
@@ -146,12 +146,11 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
 
 
 def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
-    # Signals are blocked before libvirt and the exporter start threads, which inherit the mask and
-    # therefore receive no signals.
+    # Signals are blocked before libvirt starts threads, which inherit the mask and therefore
+    # receive no signals.
     with (
         signals.blocked() as wait,
         contextlib.closing(Agent(options, args.root, _listener(args.root))) as agent,
-        contextlib.closing(Exporter(LOG, options.metrics_options)) as exporter,
     ):
         wait.watch(*agent.descriptors)
         LOG.info(
@@ -166,7 +165,7 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
             LOG,
             wait,
             watchdog_s=notify.watchdog_s(),
-            exporter=exporter,
+            write_metrics=MetricsFile(LOG, options.host_options.state_path(args.root)).write,
         ).run()
         LOG.info('stopped')
     return 0

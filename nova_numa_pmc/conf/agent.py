@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
-from nova_numa_pmc.conf import counters as counters_conf, host_options, metrics as metrics_conf
+from nova_numa_pmc.conf import counters as counters_conf, host_options
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.record import Record
@@ -42,7 +42,6 @@ class AgentOptions(Record):
     rebalance: str = OFF
     rebalance_options: plan_records.RebalanceOptions = _REBALANCE_OPTIONS
     stop_timeout_s: float = 10.0
-    metrics_options: metrics_conf.MetricsOptions = metrics_conf.MetricsOptions()
 
 
 _DEFAULT = AgentOptions(None)  # type: ignore[arg-type]  # ``host_options`` is not read
@@ -139,29 +138,6 @@ OPTIONS: Sequence[cfg.Opt] = [
             "moved. TimeoutStopSec= of the agent's unit (60) has to be longer."
         ),
     ),
-    cfg.StrOpt(
-        'metrics',
-        default='',
-        help=(
-            'Where to serve metrics for Prometheus: an IP address (or localhost) and a port, '
-            'such as 127.0.0.1:19877, or a Unix socket, unix:/run/nova-numa-pmc/metrics.sock. '
-            'Empty: nowhere. Needs prometheus_client (the extra "metrics").'
-        ),
-    ),
-    cfg.BoolOpt(
-        'metrics_remote',
-        default=False,
-        help=(
-            'Allow the option metrics to name an address that other hosts can reach. Any '
-            "client that connects can read the metrics. The agent's unit must allow the "
-            'connections as well (IPAddressAllow=).'
-        ),
-    ),
-    cfg.BoolOpt(
-        'metrics_guests',
-        default=_DEFAULT.metrics_options.with_guests,
-        help='Also serve metrics of each guest, with its name and uuid.',
-    ),
 ]
 
 
@@ -197,9 +173,6 @@ def read(path: str = host_options.PATH) -> AgentOptions:
             rebalance=group.rebalance,
             rebalance_options=rebalance_options,
             stop_timeout_s=group.stop_timeout_s,
-            metrics_options=metrics_conf.MetricsOptions(
-                metrics_conf.parse(group.metrics, group.metrics_remote), group.metrics_guests
-            ),
         )
     except (cfg.Error, OSError, ValueError) as error:
         raise OptionsError('%s: %s' % (path, error)) from error

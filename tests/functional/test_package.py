@@ -87,6 +87,7 @@ class WheelTest(unittest.TestCase):
         for path in (
             'share/nova-numa-pmc/hooks/qemu',
             'share/nova-numa-pmc/systemd/nova-numa-agent.service',
+            'share/nova-numa-pmc/systemd/nova-numa-metrics.service',
             'share/nova-numa-pmc/grafana/nova-numa-pmc.json',
             'etc/nova-numa-pmc/nova-numa-pmc.conf.sample',
         ):

@@ -10,11 +10,7 @@ from unittest import mock
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import loop
 from nova_numa_pmc.agent.tick import Tick
-from nova_numa_pmc.conf import (
-    agent as agent_conf,
-    counters as counters_conf,
-    metrics as metrics_conf,
-)
+from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.state import history, pause, publication
@@ -84,7 +80,9 @@ class Clock:
 
 
 class ServiceTest(unittest.TestCase):
-    def serve(self, signals, read_options=None, watchdog_s=None, exporter=None, early=1.0, **more):
+    def serve(
+        self, signals, read_options=None, watchdog_s=None, write_metrics=None, early=1.0, **more
+    ):
         self.clock, self.messages = Clock(signals, early), []
         self.agent = Agent(self.clock, **more)
         loop.AgentLoop(
@@ -95,7 +93,7 @@ class ServiceTest(unittest.TestCase):
             self.clock,
             lambda *texts: self.messages.append((self.clock.now_s, *texts)),
             watchdog_s,
-            exporter,
+            write_metrics,
         ).run()
 
     def when(self, text):
@@ -154,21 +152,14 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual([new], self.agent.reloaded)
         self.assertEqual([0, 1, 6], self.agent.ticks)
 
-    def test_each_tick_is_shown_to_the_exporter_with_its_seconds(self):
-        new = agent_conf.AgentOptions(
-            HOST_OPTIONS, metrics_options=metrics_conf.MetricsOptions(with_guests=True)
-        )
-        shown, reloaded = [], []
-
-        class Exporter:
-            update = staticmethod(lambda tick, seconds: shown.append((self.clock(), seconds)))
-            reload = reloaded.append
-
+    def test_each_tick_is_handed_to_the_writer_of_metrics_with_its_seconds(self):
+        written = []
         self.serve(
-            [(3, signal.SIGHUP), (9, signal.SIGTERM)], lambda: new, tick_s=0.25, exporter=Exporter
+            [(9, signal.SIGTERM)],
+            tick_s=0.25,
+            write_metrics=lambda tick, seconds: written.append((self.clock(), seconds)),
         )
-        self.assertEqual([(0.25, 0.25), (1.5, 0.25), (6.5, 0.25)], shown)
-        self.assertEqual([new.metrics_options], reloaded)
+        self.assertEqual([(0.25, 0.25), (1.5, 0.25), (6.5, 0.25)], written)
 
     def test_a_wait_that_ends_early_brings_no_tick_forward(self):
         """A wait ends early if the agent is stopped for a while or traced."""

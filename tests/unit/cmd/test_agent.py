@@ -3,6 +3,7 @@
 
 import ast
 import contextlib
+import importlib.util
 import io
 import json
 import logging
@@ -10,7 +11,6 @@ import os
 import pathlib
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -175,30 +175,8 @@ class CommandTest(RootCase):
                 process.send_signal(signal.SIGTERM)
                 said_until(process, b'stopped')
                 self.assertEqual(0, process.wait(120))
-            finally:
-                process.kill()
-
-    def test_metrics_are_served_until_a_reload_turns_them_off(self):
-        try:
-            import prometheus_client  # noqa: F401 -- an extra
-        except ImportError:
-            self.skipTest('prometheus_client is not installed')
-        path = os.path.join(self.root, 'metrics.sock')
-        self.configure('[counters]\ninterval_s = 0.5\n[agent]\nmetrics = unix:%s\n' % path)
-        with self.begun() as process:
-            try:
-                said_until(process, b'metrics are served at unix:')
-                with socket.socket(socket.AF_UNIX) as client:
-                    client.connect(path)
-                    client.sendall(b'GET /metrics HTTP/1.0\r\n\r\n')
-                    with client.makefile('rb') as answer:
-                        self.assertIn(b'nova_numa_agent_info{version=', answer.read())
-                self.configure('')
-                process.send_signal(signal.SIGHUP)
-                said_until(process, b'options reloaded')
-                self.assertFalse(os.path.exists(path))
-                process.send_signal(signal.SIGTERM)
-                self.assertEqual(0, process.wait(120))
+                if importlib.util.find_spec('prometheus_client'):  # an extra
+                    self.assertEqual(2, len(os.listdir(os.path.join(self.directory, 'metrics'))))
             finally:
                 process.kill()
 
@@ -310,13 +288,10 @@ class UnitTest(unittest.TestCase):
             },
         )
 
-    def test_the_unit_may_reach_this_host_only(self):
-        for line in (
-            'RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6',
-            'IPAddressDeny=any',
-            'IPAddressAllow=localhost',
-        ):
+    def test_the_unit_allows_no_network_socket(self):
+        for line in ('RestrictAddressFamilies=AF_UNIX', 'IPAddressDeny=any'):
             self.assertIn(line, self.lines)
+        self.assertFalse([line for line in self.lines if line.startswith('IPAddressAllow=')])
 
     def test_the_commands_of_the_unit_are_understood(self):
         for line in self.lines:

@@ -5,7 +5,7 @@ import os
 import re
 import unittest
 
-from nova_numa_pmc.conf import agent as agent_conf, host_options, metrics as metrics_conf
+from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import OptionsError
 from tests.fixtures import option_file
@@ -23,9 +23,6 @@ move_mib_per_s = 50
 min_gain_cores = 0.5
 widen = no
 stop_timeout_s = 2
-metrics = 192.0.2.7:19877
-metrics_remote = yes
-metrics_guests = yes
 [counters]
 interval_s = 7
 [hook]
@@ -72,7 +69,6 @@ class ReadTest(unittest.TestCase):
                     widen=False,
                 ),
                 2.0,
-                metrics_conf.MetricsOptions(metrics_conf.Address('', '192.0.2.7', 19877), True),
             ),
             options[2:],
         )
@@ -89,11 +85,6 @@ class ReadTest(unittest.TestCase):
         self.assertEqual(self.read(''), self.read(text))
 
     def test_a_wrong_value_is_refused_with_its_option(self):
-        for line in (
-            'rebalance = maybe',
-            'moves_per_hour = -1',
-            'min_gain_cores = x',
-            'metrics = 0.0.0.0:19877',
-        ):
+        for line in ('rebalance = maybe', 'moves_per_hour = -1', 'min_gain_cores = x'):
             with self.subTest(line), self.assertRaisesRegex(OptionsError, line.split(' ')[0]):
                 self.read('[agent]\n%s\n' % line)

@@ -9,26 +9,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client import core
+from prometheus_client import CollectorRegistry, ProcessCollector, core, write_to_textfile
 
-from nova_numa_pmc import installed_version, model
-from nova_numa_pmc.agent.metrics.scrape import Scrape
-from nova_numa_pmc.agent.tick import Moment, Tick
+from nova_numa_pmc import installed_version
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.moves.executor import COUNTED_RESULTS
-from nova_numa_pmc.sample_records import Sample
-from nova_numa_pmc.state.publication import Publication
 
 if TYPE_CHECKING:
-    import logging
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
+    from nova_numa_pmc import model
+    from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.moves.executor import MoveTotals
-    from nova_numa_pmc.sample_records import GuestSample, NodeSample
+    from nova_numa_pmc.sample_records import NodeSample
 
     _Row = tuple[str, str, str | None, tuple[tuple[str | None, str], ...]]
 
 PREFIX = 'nova_numa_'
+_VERSION = installed_version()  # slow to find out
 #: Node metrics: (name, help, second label, (value of that label, field of NodeSample)…).
 NODE_METRICS: tuple[_Row, ...] = (
     (
@@ -131,42 +129,24 @@ GUEST_METRICS = (
 )
 
 
-class Collector:
-    """The collector that a registry calls at each scrape.
+def write(path: str, families: Iterable[core.Metric]) -> None:
+    """Replace a file by one with these metrics, in one step."""
 
-    :param latest: function that returns the values of the last tick, as an immutable object
+    class _Registry(CollectorRegistry):
+        def collect(self) -> Iterable[core.Metric]:
+            return families
+
+    write_to_textfile(path, _Registry())
+
+
+def of_host(tick: Tick, ticks: int, duration_s: float) -> Iterator[core.Metric]:
+    """Yield the metrics of a tick, without those of guests.
+
+    :param ticks, duration_s: number of ticks so far, and their total duration [s]
     """
-
-    def __init__(self, latest: Callable[[], Scrape], log: logging.Logger) -> None:
-        self._latest = latest
-        self._log = log
-        self._failed = False
-        self._version = installed_version()
-
-    def describe(self) -> tuple[core.Metric, ...]:
-        """Return all families without values; a scrape may select some of them (``name[]``)."""
-        tick = Tick(
-            Moment(0, 0, 0.0),
-            Sample(0.0, 0.0, ''),
-            publication=Publication(0.0, 0.0, model.HostView((), ()), ()),
-        )
-        return tuple(families(Scrape(tick, True, 0, 0.0), self._version))
-
-    def collect(self) -> tuple[core.Metric, ...]:
-        """Return the families of the last tick."""
-        try:
-            return tuple(families(self._latest(), self._version))
-        except Exception:
-            if not self._failed:
-                self._failed = True
-                self._log.exception('metrics could not be built from the last tick')
-            raise
-
-
-def families(scrape: Scrape, version: str) -> Iterator[core.Metric]:
-    """Yield the metrics of a tick."""
-    tick = scrape.tick
-    yield from _agent(scrape, version)
+    yield from _agent(tick, ticks, duration_s)
+    # node_exporter has process_* of its own.
+    yield from ProcessCollector(namespace=PREFIX + 'agent', registry=None).collect()
     yield from _ended_moves(tick.totals)
     sample = tick.sample
     if sample is not None:
@@ -197,16 +177,13 @@ def families(scrape: Scrape, version: str) -> Iterator[core.Metric]:
     if tick.publication is not None:
         for row in VIEW_METRICS:
             yield _node_family(row, tick.publication.view.nodes)
-    if scrape.with_guests and sample is not None:
-        yield from _guests(sample.guests)
 
 
-def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
+def _agent(tick: Tick, ticks: int, duration_s: float) -> Iterator[core.Metric]:
     """Yield the metrics of the agent itself."""
-    tick = scrape.tick
-    yield _info('agent', 'Version of the running agent', {'version': version})
+    yield _info('agent', 'Version of the running agent', {'version': _VERSION})
     yield core.SummaryMetricFamily(
-        PREFIX + 'agent_tick_seconds', 'Duration of ticks', scrape.ticks, scrape.duration_s
+        PREFIX + 'agent_tick_seconds', 'Duration of ticks', ticks, duration_s
     )
     yield _gauge(
         'agent_last_tick_timestamp_seconds',
@@ -256,7 +233,9 @@ def _ended_moves(totals: MoveTotals) -> Iterator[core.Metric]:
     )
 
 
-def _guests(samples: Collection[GuestSample]) -> Iterator[core.Metric]:
+def of_guests(tick: Tick) -> Iterator[core.Metric]:
+    """Yield the metrics of the guests of a tick."""
+    samples = tick.sample.guests if tick.sample else ()
     for name, text, field in GUEST_METRICS:
         family = core.GaugeMetricFamily(PREFIX + 'guest_' + name, text, labels=('uuid', 'name'))
         for guest in samples:

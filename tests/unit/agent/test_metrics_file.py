@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics are written for node_exporter, and served by an unprivileged unit where it is absent."""
+
+import json
+import logging
+import os
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+import urllib.request
+
+from nova_numa_pmc import model, sample_records
+from nova_numa_pmc.agent import metrics_file
+from nova_numa_pmc.agent.tick import Moment, Tick
+from nova_numa_pmc.moves import executor
+from nova_numa_pmc.state import publication
+from tests.cases.agent import AgentCase
+from tests.fixtures.checkout import TOP
+
+try:
+    import prometheus_client  # noqa: F401 -- an extra
+except ImportError:
+    raise unittest.SkipTest('prometheus_client is not installed')
+
+LOG = logging.getLogger('nova_numa_pmc.agent')
+DASHBOARD = TOP / 'etc/grafana/nova-numa-pmc.json'
+GUIDE = TOP / 'doc/source/admin/metrics.rst'
+NOW = Moment(5 * 10**9, 6 * 10**9, 1700000000.0)
+GUEST = sample_records.GuestSample(
+    'e4a1',
+    'instance-1',
+    'guests',
+    'counted',
+    1.5,
+    0.25,
+    ((0, 1.5),),
+    ((0, 4096), (1, 8192)),
+    1e6,
+    1e5,
+    0.1,
+    7e7,
+)
+NODES = tuple(
+    sample_records.NodeSample(
+        node,
+        4.5,
+        3.25,
+        0.72,
+        2e9,
+        2e10,
+        0.1,
+        0.05,
+        0.72,
+        1e6,
+        2e5,
+        0.17,
+        1.5,
+        True,
+        0.5,
+        0.25,
+        0.3,
+        1 << 33,
+        1 << 32,
+        1 << 31,
+    )
+    for node in (0, 1)
+)
+FULL = Tick(
+    NOW,
+    sample_records.Sample(1700000000.0, 5.0, 'guests', NODES, (GUEST,), ('no uncore',)),
+    model.Topology((), (), ()),
+    None,
+    (model.Guest('e4a1', 'instance-1', 2, 1 << 30),),
+    publication.Publication(
+        1.0,
+        5.0,
+        model.HostView(
+            tuple(model.NodeView(node, 4.5, 6, 1 << 34, 1 << 31, 1.5, 3) for node in (0, 1)), ()
+        ),
+        (0.17, 0.17),
+        'guests',
+    ),
+    executor.MoveTotals({('move', 'made'): 3, ('swap', 'taken_back'): 1}, 1 << 30, 1),
+    2,
+    events_source='libvirt',
+)
+EMPTY = Tick(NOW)
+
+
+def values(text):
+    """Parse Prometheus' text format into {name with labels: value}."""
+    return {
+        line.rpartition(' ')[0]: float(line.rpartition(' ')[2])
+        for line in text.splitlines()
+        if not line.startswith('#')
+    }
+
+
+def names(text):
+    """List the metrics that have values."""
+    return {name.partition('{')[0] for name in values(text)}
+
+
+class MetricsCase(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = directory.name
+
+    def open_metrics(self, tick=FULL):
+        metrics = metrics_file.MetricsFile(LOG, self.directory)
+        metrics.write(tick, 0.25)
+        return metrics
+
+    def path(self, name=metrics_file.HOST_FILE):
+        return os.path.join(self.directory, 'metrics', name)
+
+    def text(self, name=metrics_file.HOST_FILE):
+        with open(self.path(name), encoding='utf-8') as file:
+            return file.read()
+
+    def all_text(self):
+        self.open_metrics()
+        return self.text() + self.text(metrics_file.GUESTS_FILE)
+
+
+class ContentTest(MetricsCase):
+    def test_the_file_shows_what_the_tick_has_found(self):
+        self.open_metrics().write(FULL, 0.5)
+        exported = values(self.text())
+        for name, value in (
+            ('node_capacity_cores{node="0"}', 4.5),
+            ('node_demand_cores{node="1"}', 3.25),
+            ('node_pressure_ratio{node="0",part="cpu"}', 0.72),
+            ('node_pressure_ratio{node="0",part="bandwidth"}', 0.1),
+            ('node_loss_cores{node="1",part="waiting"}', 0.5),
+            ('node_dram_accesses_per_second{node="1",target="remote"}', 2e5),
+            ('node_promised_bytes{node="0"}', 1 << 31),
+            ('node_promisable_bytes{node="0"}', 1 << 34),
+            ('node_guests{node="0"}', 1.5),
+            ('source_info{source="guests"}', 1),
+            ('sample_interval_seconds', 5),
+            ('guests', 1),
+            ('moving_guests', 1),
+            ('agent_failing', 2),
+            ('agent_problems', 1),
+            ('agent_tick_seconds_count', 2),
+            ('agent_tick_seconds_sum', 0.75),
+            ('agent_last_tick_timestamp_seconds', 1700000000),
+            ('moves_total{kind="move",result="made"}', 3),
+            ('moves_total{kind="swap",result="made"}', 0),
+            ('agent_libvirt_connected', 1),
+            ('moved_bytes_total', 1 << 30),
+        ):
+            with self.subTest(name):
+                self.assertEqual(value, exported['nova_numa_' + name])
+        self.assertIn('nova_numa_agent_process_resident_memory_bytes', exported)
+
+    def test_guests_that_the_last_tick_could_not_read_are_not_counted(self):
+        """The host was read, but not the operator's overrides."""
+        self.open_metrics(FULL._replace(guests=(), events_source=''))
+        self.assertNotIn('nova_numa_guests', values(self.text()))
+
+    def test_a_figure_that_is_unknown_is_absent(self):
+        self.open_metrics(EMPTY)
+        exported = names(self.text())
+        self.assertEqual(
+            {
+                'agent_info',
+                'agent_tick_seconds_count',
+                'agent_tick_seconds_sum',
+                'agent_failing',
+                'agent_paused',
+                'agent_last_tick_timestamp_seconds',
+                'moving_guests',
+                'moves_total',
+                'moved_bytes_total',
+                'starts_taken_over_total',
+            },
+            {name[len('nova_numa_') :] for name in exported if 'agent_process_' not in name},
+        )
+        unknown = FULL._replace(
+            sample=FULL.sample._replace(
+                nodes=(sample_records.NodeSample(0, capacity_cores=4.0, cpi=1.5), NODES[1])
+            )
+        )
+        self.open_metrics(unknown)
+        exported = values(self.text())
+        self.assertEqual(
+            ['nova_numa_node_capacity_cores{node="0"}'],
+            [
+                name
+                for name in exported
+                if 'node="0"' in name
+                and re.search('cores|ratio|per_second|instruction|node_memory', name)
+            ],
+        )
+
+    def test_guests_are_named_in_a_file_of_their_own(self):
+        self.open_metrics()
+        self.assertNotRegex(self.text(), 'e4a1|instance-1|guest_')
+        exported = values(self.text(metrics_file.GUESTS_FILE))
+        self.assertEqual(
+            {'nova_numa_guest_'}, {re.match('nova_numa_guest_', n).group() for n in exported}
+        )
+        labels = '{name="instance-1",uuid="e4a1"}'
+        self.assertEqual(
+            (1.5, 0.25),
+            (
+                exported['nova_numa_guest_cores' + labels],
+                exported['nova_numa_guest_waiting_cores' + labels],
+            ),
+        )
+        self.assertEqual(
+            8192, exported['nova_numa_guest_memory_bytes{name="instance-1",node="1",uuid="e4a1"}']
+        )
+
+    def test_files_are_replaced_whole_and_all_users_may_read_them(self):
+        metrics = self.open_metrics()
+        with open(self.path(), encoding='utf-8') as former:
+            metrics.write(EMPTY, 0.1)
+            self.assertIn('nova_numa_node_demand_cores{', former.read())
+        self.assertNotIn('nova_numa_node_demand_cores{', self.text())
+        self.assertEqual(
+            sorted((metrics_file.HOST_FILE, metrics_file.GUESTS_FILE)),
+            sorted(os.listdir(os.path.dirname(self.path()))),
+        )
+        self.assertEqual(0o644, stat.S_IMODE(os.stat(self.path()).st_mode) | 0o044)
+
+    def test_a_tick_that_cannot_be_written_is_logged_once_and_keeps_the_file(self):
+        metrics = self.open_metrics()
+        before = self.text()
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            for _ in range(2):
+                metrics.write(FULL._replace(sample='nonsense'), 0.1)  # type: ignore[arg-type]
+        self.assertEqual((1, before), (len(logs.records), self.text()))
+        with self.assertLogs(LOG, 'INFO') as logs:
+            metrics.write(FULL, 0.1)
+        self.assertIn('succeeded again', logs.output[0])
+
+
+class AgentTest(AgentCase):
+    def test_the_agent_writes_what_it_measures_of_a_host(self):
+        agent = self.open_agent()
+        self.launch(1)
+        self.promise(1, 0)
+        metrics = metrics_file.MetricsFile(LOG, self.directory)
+        for at_s in (0, 5):
+            self.set_busy(at_s, 0)
+            metrics.write(self.tick(agent, at_s), 0.01)
+        with open(os.path.join(self.directory, 'metrics/nova-numa-pmc.prom')) as file:
+            exported = values(file.read())
+        self.assertEqual(
+            (1.0, 0.0, 1.0, 512 << 20, 1.0),
+            tuple(
+                exported['nova_numa_' + name]
+                for name in (
+                    'node_demand_cores{node="0"}',
+                    'node_lasting_demand_cores{node="1"}',
+                    'node_guests{node="0"}',
+                    'node_promised_bytes{node="0"}',
+                    'guests',
+                )
+            ),
+        )
+
+
+class WithoutPrometheusClientTest(unittest.TestCase):
+    def test_without_prometheus_client_it_is_said_once(self):
+        script = (
+            'import logging, sys\n'
+            'logging.basicConfig(level="INFO")\n'
+            'sys.modules["prometheus_client"] = None\n'
+            'from nova_numa_pmc.agent import metrics_file\n'
+            'metrics = metrics_file.MetricsFile(logging.getLogger(), "/nonexistent")\n'
+            'metrics.write(None, 0.1); metrics.write(None, 0.1)\n'
+        )
+        done = subprocess.run(
+            [sys.executable, '-c', script], cwd=TOP, capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual((0, 1), (done.returncode, done.stderr.count('\n')), done.stderr)
+        self.assertIn(sys.executable + ' -m pip install nova-numa-pmc[metrics]', done.stderr)
+
+
+class UnitTest(MetricsCase):
+    def test_the_unprivileged_unit_serves_the_file_of_the_host_as_prometheus_wants_it(self):
+        unit = (TOP / 'etc/systemd/nova-numa-metrics.service').read_text(encoding='utf-8')
+        self.assertIn('DynamicUser=yes', unit)
+        self.open_metrics()
+        served = os.path.join(self.directory, 'served')
+        os.mkdir(served)
+
+        def command(name):
+            [line] = re.findall(r'(?m)^%s=(.*)$' % name, unit)
+            return (
+                line.replace('%t/nova-numa-pmc', self.directory)
+                .replace('%t/nova-numa-metrics', served)
+                .replace('19877', '0')
+                .split()
+            )
+
+        subprocess.run(command('ExecStartPre'), check=True, timeout=60)
+        with subprocess.Popen(
+            command('ExecStart'), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as server:
+            try:
+                port = re.search(r'port (\d+)', server.stdout.readline()).group(1)
+                with urllib.request.urlopen(
+                    'http://127.0.0.1:%s/metrics.txt' % port, timeout=60
+                ) as answer:
+                    self.assertEqual('text/plain', answer.headers.get_content_type())
+                    self.assertEqual(self.text(), answer.read().decode())
+            finally:
+                server.terminate()
+
+
+class DashboardTest(MetricsCase):
+    """The dashboard in etc/ shows what is served, and nothing else."""
+
+    #: Served but not on the dashboard, because the interval is an option.
+    ABSENT = {'nova_numa_sample_interval_seconds'}
+
+    def test_the_dashboard_shows_only_metrics_that_are_served(self):
+        served = names(self.all_text())
+        shown = set()
+        for panel in self.dashboard()['panels']:
+            for target in panel.get('targets', ()):
+                metrics = set(re.findall(r'\bnova_numa_\w+', target['expr']))
+                self.assertTrue(metrics, target)
+                shown |= metrics
+        self.assertEqual(set(), shown - served)
+        self.assertEqual(
+            self.ABSENT, {name for name in served - shown if 'agent_process_' not in name}
+        )
+
+    def test_the_operators_guide_names_each_metric(self):
+        metrics = set(re.findall('``([a-z_]+)``', GUIDE.read_text(encoding='utf-8')))
+        for name in names(self.all_text()):
+            if 'agent_process_' not in name:
+                self.assertIn(re.sub('^nova_numa_|_(?:sum|count)$', '', name), metrics)
+
+    def test_labels_in_the_dashboards_expressions_and_legends_exist(self):
+        labels = {'instance', 'job'} | set(re.findall(r'[{,](\w+)="', self.all_text()))
+        for panel in self.dashboard()['panels']:
+            for target in panel.get('targets', ()):
+                used = set(re.findall(r'{{(\w+)}}', target['legendFormat']))
+                for group in re.findall(r'\b(?:by|on) \(([^)]*)\)', target['expr']):
+                    used |= set(group.split(', '))
+                self.assertEqual(set(), used - labels, target)
+
+    def test_the_dashboard_shows_the_last_tick_of_an_agent_that_has_been_stopped(self):
+        """Prometheus drops its series after a few minutes."""
+        [panel] = (
+            panel
+            for panel in self.dashboard()['panels']
+            if panel['title'] == 'Since the last tick'
+        )
+        [target] = panel['targets']
+        self.assertRegex(
+            target['expr'],
+            r'^time\(\) - max_over_time\(nova_numa_agent_last_tick_timestamp_seconds'
+            r'\{[^}]+\}\[\$__range\]\)$',
+        )
+
+    def test_panels_of_the_dashboard_do_not_overlap(self):
+        taken = set()
+        for panel in self.dashboard()['panels']:
+            at = panel['gridPos']
+            cells = {
+                (x, y)
+                for x in range(at['x'], at['x'] + at['w'])
+                for y in range(at['y'], at['y'] + at['h'])
+            }
+            self.assertEqual(set(), taken & cells, panel['title'])
+            self.assertLessEqual(at['x'] + at['w'], 24)
+            taken |= cells
+        ids = [panel['id'] for panel in self.dashboard()['panels']]
+        self.assertEqual(sorted(set(ids)), sorted(ids))
+
+    @staticmethod
+    def dashboard():
+        return json.loads(DASHBOARD.read_text(encoding='utf-8'))
