@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.finding import ERROR, NOTE, WARNING, Finding
-from nova_numa_pmc.host import confinement, files, guests, hook_files, processes
+from nova_numa_pmc.host import confinement, files, guests, hook_files, services
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import promises_file
 
@@ -144,7 +144,7 @@ def _was_called(root: str, since_s: float, promises: Iterable[model.Promise]) ->
     The hook does so before the guest's process begins, the agent for a guest that the hook has
     missed afterwards. If a guest cannot be read, assume that the hook has been called.
     """
-    boot_s = processes.boot_s(root) or 0
+    boot_s = services.boot_s(root) or 0
     running, problems = guests.read_running(root)
     start_ns = {guest.uuid: files.process_start_ns(guest.pid, root) for guest in running}
     return bool(problems) or any(

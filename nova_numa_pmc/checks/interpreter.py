@@ -1,63 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask the Python that runs one of Nova's services which modules of Nova and of ours it finds.
+"""Read which modules of Nova and of ours the Python of one of Nova's services would find.
 
-It may not be the Python that runs this command. With a distribution's Nova, pip installs to
-another prefix, and a virtual environment has a Nova of its own or none.
+It may not be the Python that runs this command: a distribution's Nova is in another prefix than
+what pip installs, and a virtual environment has a Nova of its own or none. Nothing is run, because
+the service's account may be able to change what would run. Only files are read: those on the
+interpreter's path as site.py determines it (docs.python.org/3/library/site.html), in a container
+with links followed inside its root.
 """
 
 from __future__ import annotations
 
-import json
+import ast
+import configparser
 import os
-import subprocess
-from typing import TYPE_CHECKING
+import re
+import stat
 
-from nova_numa_pmc import json_values
-from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.host import files, ownership
 from nova_numa_pmc.record import Record
 
+TYPE_CHECKING = False
+
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Iterator
 
-    from nova_numa_pmc.host.processes import Process
+    from nova_numa_pmc.host.services import Process
 
-_SHEBANG_MAX_BYTES = 4096
-_LIST_MAX, _TEXT_MAX = 1000, 4096
-
-# The script finds packages without importing them: importing Nova runs its code and takes seconds.
-_SCRIPT = """
-import importlib.machinery, importlib.metadata, importlib.util, json, sys
-sys.path[:] = [path for path in sys.path if path]  # not the directory we happen to be in
-def paths(*names):
-    searched = None
-    for depth in range(len(names)):
-        spec = importlib.machinery.PathFinder.find_spec(".".join(names[:depth + 1]), searched)
-        searched = spec and spec.submodule_search_locations
-        if not searched:
-            return []
-    return list(searched)
-points = importlib.metadata.entry_points()
-group = "nova.compute.monitors.cpu"
-points = points.select(group=group) if hasattr(points, "select") else points.get(group, ())
-monitors = paths("nova", "compute", "monitors", "cpu")
-shim = importlib.machinery.PathFinder.find_spec(group + ".numa_pmc", monitors or ["/nonexistent"])
-ours = importlib.util.find_spec("nova_numa_pmc")
-print(json.dumps({"nova": paths("nova"), "monitors": monitors, "shim": shim and shim.origin,
-                  "package": ours and ours.origin,
-                  "points": sorted([point.name, point.value] for point in points)}))
-"""
+_LINE_MAX_BYTES, _TEXT_MAX_BYTES, _ENTRIES_MAX = 4096, 1 << 18, 10_000
+_MONITORS = 'nova/compute/monitors/cpu'
+_GROUP = 'nova.compute.monitors.cpu'
+#: What an editable installation by setuptools maps: {top-level package: directory}.
+_MAPPING = re.compile(r'^MAPPING\b[^=\n]*= *(\{[^\n]*\})', re.M)
 
 
 class InterpreterModules(Record):
     """The modules and entry points that an interpreter finds.
 
-    :param python: path of the interpreter
+    :param python: path of the interpreter, as the service sees it
     :param nova: directories of the package ``nova``; empty: it cannot be imported
     :param monitors: ``nova.compute.monitors.cpu.__path__``
     :param shim: path of the module ``numa_pmc`` in that package; None: there is none
     :param package: path of ``nova_numa_pmc``; None: it cannot be imported
     :param points: (name, target) of each entry point for CPU monitors
-    :param problem: why the interpreter could not be queried; empty if it could
     """
 
     python: str
@@ -66,7 +50,6 @@ class InterpreterModules(Record):
     shim: str | None = None
     package: str | None = None
     points: tuple[tuple[str, str], ...] = ()
-    problem: str = ''
 
 
 def python_of(process: Process | None, script: str = '', root: str = '/') -> str | None:
@@ -78,69 +61,143 @@ def python_of(process: Process | None, script: str = '', root: str = '/') -> str
     if process is not None:
         # Not /proc/PID/exe: in a virtual environment, that is the Python that it was made from.
         program = process.command[0]
-        if os.path.basename(program).startswith('python') and os.path.isabs(program):
+        if _is_python(program):
             return program
-        script = program
+        script, root = program, process.root
+    line = _read(script, root).partition('\n')[0][:_LINE_MAX_BYTES]
+    words = line[2:].split() if line.startswith('#!') else []
+    return words[0] if words and _is_python(words[0]) else None
+
+
+def _is_python(path: str) -> bool:
+    return os.path.basename(path).startswith('python') and os.path.isabs(path)
+
+
+def read(python: str, base: str = '/') -> InterpreterModules:
+    """Return what an interpreter would find.
+
+    :param python: its path, as a process whose root is ``base`` names it
+    """
+    sites = list(dict.fromkeys(_sites(python, base)))
+    mapped = {}
+    for site in sites:
+        for name in _names(site, base):
+            if name.endswith('_finder.py'):
+                mapped.update(_mapping(_read(os.path.join(site, name), base)))
+    nova = _find('nova', sites, mapped, base)
+    monitors = nova and _existing(os.path.join(os.path.dirname(nova), _MONITORS), base)
+    package = _find('nova_numa_pmc', sites, mapped, base)
+    shim = monitors and _existing(os.path.join(monitors, 'numa_pmc.py'), base)
+    return InterpreterModules(
+        python,
+        (nova,) if nova else (),
+        (monitors,) if monitors else (),
+        shim or None,
+        package and os.path.join(package, '__init__.py'),
+        tuple(sorted({point for site in sites for point in _points(site, base)})),
+    )
+
+
+def _sites(python: str, base: str) -> Iterator[str]:
+    """Yield the directories of an interpreter's path that packages are installed in."""
+    directory = os.path.dirname(python)
+    prefix = os.path.dirname(directory)
+    # Python first looks for pyvenv.cfg beside the path it was started by, which may be a link.
+    for each in (directory, prefix):
+        text = _read(os.path.join(each, 'pyvenv.cfg'), base)
+        if text:
+            pairs = (line.partition('=') for line in text.splitlines())
+            keys = {key.strip().lower(): value.strip() for key, _, value in pairs}
+            match = re.match(r'\d+\.\d+', keys.get('version', keys.get('version_info', '')))
+            yield from _with_links(_packages(each, match[0] if match else '', base), base)
+            if keys.get('include-system-site-packages', '').lower() != 'true':
+                return
+            python = os.path.join(keys.get('home', '/usr/bin'), 'python3')
+            break
+    real_path = ownership.real_path(python, base) or os.path.join(base, python.lstrip('/'))
+    python = '/' + os.path.relpath(real_path, base)
+    version = os.path.basename(python).removeprefix('python')
+    prefix = os.path.dirname(os.path.dirname(python))
+    prefixes = ('/usr/local', '/usr') if prefix == '/usr' else (prefix,)
+    for each in prefixes:
+        yield from _with_links(_packages(each, version, base), base)
+
+
+def _packages(prefix: str, version: str, base: str) -> Iterator[str]:
+    """Yield the directories of packages below a prefix; Debian has some of its own."""
+    for library in ('lib', 'lib64'):
+        for name in (f'python{version}', 'python3'):
+            for kind in ('site-packages', 'dist-packages'):
+                path = os.path.join(prefix, library, name, kind)
+                if _existing(path, base):
+                    yield path
+
+
+def _with_links(sites: Iterator[str], base: str) -> Iterator[str]:
+    """Yield each directory, and the directories that its .pth files add."""
+    for site in sites:
+        yield site
+        for name in _names(site, base):
+            if name.endswith('.pth'):
+                for line in _read(os.path.join(site, name), base).splitlines():
+                    path = os.path.normpath(os.path.join(site, line.strip()))
+                    is_path = line.strip() and not line.startswith(('#', 'import'))
+                    if is_path and _existing(path, base):
+                        yield path
+
+
+def _mapping(text: str) -> dict[str, str]:
+    match = _MAPPING.search(text)
     try:
-        with open(host_options.path_under_root(root, script), 'rb') as stream:
-            line = stream.readline(_SHEBANG_MAX_BYTES)
+        mapping = ast.literal_eval(match[1]) if match else {}
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        mapping = {}
+    return {str(name): str(path) for name, path in mapping.items()}
+
+
+def _find(package: str, sites: list[str], mapped: dict[str, str], base: str) -> str | None:
+    """Return the directory of a package, or None if it is not found."""
+    paths = [os.path.join(site, package) for site in sites] + [mapped.get(package, '')]
+    return next(
+        (path for path in paths if _existing(os.path.join(path, '__init__.py'), base)), None
+    )
+
+
+def _points(site: str, base: str) -> Iterator[tuple[str, str]]:
+    """Yield (name, target) of each entry point for CPU monitors that a directory declares."""
+    for name in _names(site, base):
+        if not name.endswith(('.dist-info', '.egg-info')):
+            continue
+        parser = configparser.ConfigParser(
+            delimiters=('=',), interpolation=None, strict=False, default_section='\0'
+        )
+        try:
+            parser.read_string(_read(os.path.join(site, name, 'entry_points.txt'), base))
+        except configparser.Error:
+            continue
+        if parser.has_section(_GROUP):
+            yield from ((key, value.strip()) for key, value in parser.items(_GROUP))
+
+
+def _names(path: str, base: str) -> list[str]:
+    return files.list_names(ownership.real_path(path, base) or '')[:_ENTRIES_MAX]
+
+
+def _existing(path: str, base: str) -> str:
+    """Return the path if there is such a file below ``base``, else ''."""
+    return path if path.startswith('/') and ownership.real_path(path, base) else ''
+
+
+def _read(path: str, base: str) -> str:
+    """Return the beginning of a regular file below ``base``; '' if it cannot be read."""
+    real_path = ownership.real_path(path, base)
+    if real_path is None:
+        return ''
+    try:
+        descriptor = os.open(real_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(descriptor, 'rb') as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return ''
+            return stream.read(_TEXT_MAX_BYTES).decode('utf-8', 'replace')
     except OSError:
-        return None
-    words = line[2:].decode('utf-8', 'replace').split() if line.startswith(b'#!') else []
-    if words and os.path.basename(words[0]).startswith('python') and os.path.isabs(words[0]):
-        return words[0]
-    return None
-
-
-def query(
-    python: str, owner: tuple[int, int] | None = None, timeout_s: float = 20
-) -> InterpreterModules:
-    """Query a Python as the user that the service runs as, and return what it found.
-
-    :param owner: (uid, gid) to run the interpreter as, if this process is root, because that user
-        may be able to change the interpreter
-    """
-    identity: dict[str, Any] = {}
-    if owner is not None and os.geteuid() == 0:
-        identity = {'user': owner[0], 'group': owner[1], 'extra_groups': []}
-    try:
-        process = subprocess.run(
-            [python, '-c', _SCRIPT],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            cwd='/',
-            timeout=timeout_s,
-            env={'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C'},
-            **identity,
-        )
-        return _parse(python, process.stdout)
-    except subprocess.TimeoutExpired:
-        return InterpreterModules(python, problem='no answer within %d s' % timeout_s)
-    except (OSError, subprocess.SubprocessError) as error:
-        return InterpreterModules(python, problem=str(error))
-    except (ValueError, RecursionError):
-        last_line = process.stderr.decode('utf-8', 'replace').strip().splitlines()[-1:]
-        return InterpreterModules(
-            python, problem='\n'.join(last_line) or 'exit status %d' % process.returncode
-        )
-
-
-def _parse(python: str, report: bytes) -> InterpreterModules:
-    """Return what an interpreter has printed.
-
-    :raises ValueError, RecursionError: it is not what :data:`_SCRIPT` prints
-    """
-    members = json_values.Members(json.loads(report))
-    nova, monitors = (
-        tuple(json_values.text(path, _TEXT_MAX) for path in members.sequence(name, _LIST_MAX))
-        for name in ('nova', 'monitors')
-    )
-    shim, package = (
-        None if members.get(name) is None else members.text(name, _TEXT_MAX)
-        for name in ('shim', 'package')
-    )
-    points = []
-    for point in members.sequence('points', _LIST_MAX):
-        name, target = json_values.sequence(point, 2, 2)
-        points.append((json_values.text(name, _TEXT_MAX), json_values.text(target, _TEXT_MAX)))
-    return InterpreterModules(python, nova, monitors, shim, package, tuple(points))
+        return ''

@@ -13,7 +13,7 @@ from nova_numa_pmc import finding
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.finding import Finding
-from nova_numa_pmc.host import files, processes, topology
+from nova_numa_pmc.host import files, services, topology
 from nova_numa_pmc.host.perf import perf_event
 from nova_numa_pmc.host.sources import numa_faults
 
@@ -58,7 +58,7 @@ def check_nodes(root: str) -> Iterator[Finding]:
 
 def check_numad(root: str) -> Iterator[Finding]:
     """Check that numad does not move the same guests."""
-    process = processes.find(root, processes.NUMAD)
+    process = services.find(root, services.NUMAD)
     if process is not None:
         yield Finding(
             'numad-running',
@@ -145,7 +145,7 @@ def check_counting(root: str) -> Iterator[Finding]:
     such a value, Debian's and Ubuntu's kernels require CAP_SYS_ADMIN even of a process that has
     CAP_PERFMON.
     """
-    level, agent = perf_event.read_paranoid(root), processes.find(root, processes.AGENT)
+    level, agent = perf_event.read_paranoid(root), services.find(root, services.AGENT)
     if agent is None or level is None or level <= 2:
         return
     if files.has_capability(root, str(agent.pid), _SYS_ADMIN) is False:

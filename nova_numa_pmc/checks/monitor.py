@@ -135,14 +135,6 @@ def check_loadable(modules: InterpreterModules, installed: str | None = None) ->
     :param installed: path to which the shim was installed; None: nowhere
     """
     pip = 'install the nova-numa-pmc wheel with %s -m pip' % modules.python
-    if modules.problem:
-        yield Finding(
-            'monitor-not-asked',
-            finding.NOTE,
-            'cannot determine what %s can import: %s' % (modules.python, modules.problem),
-            'run this as root where nova-compute runs',
-        )
-        return
     if not modules.nova:
         yield Finding(
             'monitor-not-asked',

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nova_numa_pmc.host.nova_conf import NovaConf
-    from nova_numa_pmc.host.processes import Process
+    from nova_numa_pmc.host.services import Process
 
 
 def check_publication(directory: str, realtime_s: float) -> Iterator[Finding]:

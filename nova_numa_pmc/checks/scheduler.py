@@ -322,12 +322,11 @@ def check_candidates(conf: NovaConf, placement_conf: NovaConf | None) -> Iterato
 
 def check_importable(modules: InterpreterModules) -> Iterator[Finding]:
     """Check that nova-scheduler's Python can import the package."""
-    if modules.problem or not modules.nova:
+    if not modules.nova:
         yield Finding(
             'scheduler-not-asked',
             finding.NOTE,
-            'cannot determine what %s can import: %s'
-            % (modules.python, modules.problem or 'it cannot import Nova'),
+            '%s cannot import Nova' % modules.python,
             'run this as root where nova-scheduler runs',
         )
     elif not modules.package:

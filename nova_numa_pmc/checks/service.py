@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that a service of Nova runs, not in a container, and with its current configuration."""
+"""Check that a service of Nova runs, and with its current configuration."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from nova_numa_pmc.host.nova_conf import NovaConf
-    from nova_numa_pmc.host.processes import Process
+    from nova_numa_pmc.host.services import Process
 
 
 def check_service(
-    name: str, process: Process | None, conf: NovaConf, required: bool
+    name: str, process: Process | None, conf: NovaConf, required: bool, refusal: str = ''
 ) -> Iterator[Finding]:
     """Check a service.
 
@@ -25,14 +25,16 @@ def check_service(
     :param process: the service; None: it is not running
     :param conf: its configuration
     :param required: whether it has to be configured even if it is not running
+    :param refusal: why a process of its unit is not believed
     """
-    yield from check_container(process)
     if process is None:
         yield Finding(
             '%s-not-running' % name,
-            finding.NOTE,
-            '%s is not running here' % name,
-            'start it, or use --role to say what to check',
+            finding.WARNING if refusal else finding.NOTE,
+            refusal or '%s is not running here' % name,
+            'let root own the file and its directories, and nobody else write to them'
+            if refusal
+            else 'start it, or use --role to say what to check',
         )
     if not conf.files:
         yield from conf.findings or [
@@ -46,21 +48,6 @@ def check_service(
     yield from check_restarted(
         process, conf, {path: os.stat(path).st_mtime for path in conf.files}
     )
-
-
-def check_container(process: Process | None) -> Iterator[Finding]:
-    """Check that this command sees the files of a containerised service.
-
-    :param process: the service; None: it is not running
-    """
-    if process is not None and not process.same_root:
-        yield Finding(
-            'service-in-container',
-            finding.NOTE,
-            '%s (pid %d) runs in a container: its configuration is read through %s, but its '
-            'Python is not queried' % (process.name, process.pid, process.root),
-            'run "nova-numa-rebalance check" in the container as well',
-        )
 
 
 def check_restarted(

@@ -24,7 +24,7 @@ from nova_numa_pmc.host import (
     files,
     guests,
     nova_cpu_sets,
-    processes,
+    services,
     signals,
 )
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
@@ -290,7 +290,7 @@ class CommandContext:
                 )
             )
         options = self.options.rebalance_options._replace(
-            widen=False, go_home=processes.find(self.root, processes.AGENT) is None
+            widen=False, go_home=services.find(self.root, services.AGENT) is None
         )
         return planner.propose(situation, options, payback_s), situation
 

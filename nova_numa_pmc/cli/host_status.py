@@ -13,7 +13,7 @@ from nova_numa_pmc.cli import context, pinned_threads
 from nova_numa_pmc.core import host_view, node_memory, pools, pressure, rates
 from nova_numa_pmc.core.rebalance import eligibility
 from nova_numa_pmc.exceptions import CpusetError, StateError
-from nova_numa_pmc.host import cgroups, guests, processes
+from nova_numa_pmc.host import cgroups, guests, services
 from nova_numa_pmc.host.page_moves import hugetlb
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, overrides, pause, publication
@@ -174,8 +174,8 @@ def _read_agent(command: context.CommandContext) -> tuple[AgentStatus, Publicati
 
     :returns: (the agent's status, its last publication or None if that cannot be read)
     """
-    process = processes.find(command.root, processes.AGENT)
-    published, age_s, problem = None, None, ''
+    process, problem = services.search(command.root, services.AGENT)
+    published, age_s = None, None
     realtime_s = time.time()
     try:
         published = publication.read(command.directory)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from nova_numa_pmc.host import files, processes
+from nova_numa_pmc.host import files, services
 from nova_numa_pmc.record import Record
 
 #: Daemons that run qemu hooks, the modular one first.
@@ -50,7 +50,7 @@ class LabelTrial(Record):
 def find_daemon(root: str = '/') -> Daemon | None:
     """Return the daemon that runs on the host at ``root``, or None if none does."""
     for name in DAEMONS:
-        process = processes.find(root, name)
+        process = services.find(root, name)
         if process is not None:
             label = _label(root, process.pid)
             return Daemon(name, process.pid, process.started_s, label, process.same_root)

@@ -122,6 +122,17 @@ def runtime_file_identity(root: str, name: str, suffix: str) -> Identity | None:
         return None
 
 
+def uids(root: str = '/') -> frozenset[int]:
+    """Return the uids that the QEMUs of running guests have, except root's."""
+    found: set[int] = set()
+    for name in files.list_names(os.path.join(root, STATUS_DIRECTORY)):
+        if name.endswith('.pid'):
+            pid = files.read_optional(os.path.join(root, STATUS_DIRECTORY), name) or ''
+            status = files.read_fields(root, 'proc/%s/status' % pid) if pid.isdigit() else {}
+            found |= {int(uid) for uid in status.get('Uid', '').split() if uid.isdigit()}
+    return frozenset(found) - {0}
+
+
 def qemu_pid(guest: model.Guest, root: str = '/') -> int:
     """Return the pid of a guest's QEMU from libvirt's pid file, checked against the guest's uuid.
 

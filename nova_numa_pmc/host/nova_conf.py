@@ -18,12 +18,14 @@ from oslo_config import cfg
 from nova_numa_pmc import finding
 from nova_numa_pmc.conf import compute as compute_conf, host_options, scheduler as scheduler_conf
 from nova_numa_pmc.finding import Finding
+from nova_numa_pmc.host import files, guests, ownership
+from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
-    from nova_numa_pmc.host.processes import Process
+    from nova_numa_pmc.host.services import Process
 
 SIZE_MAX_BYTES = 1 << 20
 _DIRECTORY_FILES_MAX = 100
@@ -92,6 +94,34 @@ OPTIONS: dict[str, Sequence[cfg.Opt]] = {
 }
 
 
+class Trust(Record):
+    """Who may change the configuration files that were found.
+
+    :param base: the root directory below which they are
+    :param root: the host's root directory
+    :param accounts: uids of Nova's accounts, besides root
+    :param groups: the groups of these accounts
+    """
+
+    base: str
+    root: str
+    accounts: frozenset[int]
+    groups: frozenset[int]
+
+    def find_changeable(self, path: str) -> str | None:
+        """Return the first component of a path below ``base`` that others can change, or None."""
+        root_uid = ownership.root_uid(self.root)
+        exposed = ownership.find_changeable(path, self.base, {root_uid})
+        if exposed is None or not self.accounts:
+            return exposed
+        # A guest that has taken over its QEMU has the uid of QEMU, which kolla also gives to Nova.
+        accounts = self.accounts - guests.uids(self.root)
+        owners = {root_uid, *accounts}
+        return ownership.find_changeable(
+            path, self.base, owners, self.groups if accounts else frozenset()
+        )
+
+
 class _FilesOnly(cfg.ConfigOpts):
     """ConfigOpts that only reads files: ``config_source`` in a file could name a URI to fetch."""
 
@@ -106,9 +136,15 @@ class NovaConf:
     :ivar findings: findings about files and values that could not be used
     """
 
-    def __init__(self, files: Iterable[str]) -> None:
+    def __init__(self, files: Iterable[str], trust: Trust | None = None) -> None:
+        """Read files.
+
+        :param trust: who may change them; None: anybody, because the operator has named them. If
+            others can change one of them, none is used
+        """
         self.findings: list[Finding] = []
-        self.files = [path for path in files if self._is_usable(path)]
+        paths = [path if trust is None else self._believed(path, trust) for path in files]
+        self.files = [path for path in paths if self._is_usable(path)] if all(paths) else []
         try:
             self._conf = _parse(self.files)
         except (cfg.Error, ValueError, RecursionError) as error:
@@ -154,6 +190,22 @@ class NovaConf:
         """Return the first file that was read, or '' if none was."""
         return self.files[0] if self.files else ''
 
+    def _believed(self, path: str, trust: Trust) -> str:
+        """Return a file's path without links; '' if it is not trusted, which is a finding."""
+        name = path[len(trust.base) :]
+        real_path = ownership.real_path(name, trust.base)
+        exposed = trust.find_changeable(name) if real_path else None
+        if exposed is None:
+            return real_path or path
+        self._add(
+            'nova-conf-exposed',
+            "%s is not used, because users other than root and Nova's can change %s"
+            % (path, exposed),
+            'chown root:nova %s; chmod g-w,o-w %s' % (exposed, exposed),
+            path,
+        )
+        return ''
+
     def _is_usable(self, path: str) -> bool:
         try:
             status = os.stat(path)
@@ -192,6 +244,31 @@ def _parse(files: list[str]) -> cfg.ConfigOpts:
     return conf
 
 
+def trust_in(process: Process | None, root: str) -> Trust:
+    """Return who may change the files of a service.
+
+    :param process: the service's process, or None if it is not running
+    """
+    base = process.root if process else root
+    accounts = set(process.accounts if process else ())
+    groups = {process.gid} if process and accounts else set()
+    passwd = ownership.real_path('etc/passwd', base)
+    for line in (files.read_optional('/', passwd) or '').splitlines() if passwd else ():
+        name, _, uid, gid, *_ = (*line.split(':'), '', '', '', '')
+        if name == 'nova' and uid.isdigit() and gid.isdigit():
+            accounts.add(int(uid))
+            groups.add(int(gid))
+    return Trust(base, root, frozenset(accounts), frozenset(groups))
+
+
+def find(process: Process | None, service: str, root: str) -> NovaConf:
+    """Return what a service reads, as far as it can be trusted.
+
+    :param process, service: as for :func:`files_of`
+    """
+    return NovaConf(files_of(process, service, root), trust_in(process, root))
+
+
 def files_of(process: Process | None, service: str, root: str) -> list[str]:
     """Return the files that a service reads; later ones override earlier ones.
 
@@ -213,10 +290,10 @@ def files_of(process: Process | None, service: str, root: str) -> list[str]:
             for name in ('nova', service):
                 default = '/etc/nova/%s%s' % (name, _SUFFIXES[option])
                 path = host_options.path_under_root(base, default)
-                if os.path.exists(path):
-                    paths += _files_of_argument(option, path)
+                if ownership.real_path(default, base):
+                    paths += _files_of_argument(option, path, base)
     for option, path in named:
-        paths += _files_of_argument(option, path)
+        paths += _files_of_argument(option, path, base)
     return paths
 
 
@@ -229,13 +306,9 @@ def _arguments(command: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield option, path
 
 
-def _files_of_argument(option: str, path: str) -> list[str]:
-    return [path] if option == _FILE else _files_in(path)
-
-
-def _files_in(directory: str) -> list[str]:
-    try:
-        names = sorted(name for name in os.listdir(directory) if name.endswith('.conf'))
-    except OSError:
-        return []
-    return [os.path.join(directory, name) for name in names[:_DIRECTORY_FILES_MAX]]
+def _files_of_argument(option: str, path: str, base: str) -> list[str]:
+    if option == _FILE:
+        return [path]
+    directory = ownership.real_path(path[len(base) :], base)
+    names = [name for name in files.list_names(directory or '') if name.endswith('.conf')]
+    return [os.path.join(path, name) for name in names[:_DIRECTORY_FILES_MAX]]

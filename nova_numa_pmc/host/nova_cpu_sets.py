@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cpulist import CPUS_MAX
 from nova_numa_pmc.exceptions import DomainError
-from nova_numa_pmc.host import domain_values, nova_conf, processes
+from nova_numa_pmc.host import domain_values, nova_conf, services
 from nova_numa_pmc.host.files import identity
 from nova_numa_pmc.record import Record
 
@@ -53,7 +53,7 @@ class NovaCpuSetsReader:
         self._root = root
         self._sets = NovaCpuSets()
         self._problems: tuple[str, ...] = ()
-        self._process: processes.Process | None = None
+        self._process: services.Process | None = None
         self._searched_ns: int | None = None
         self._read_ns: int | None = None
         self._identities: tuple[object, ...] = ()
@@ -66,29 +66,32 @@ class NovaCpuSetsReader:
         if self._read_ns is not None and 0 <= monotonic_ns - self._read_ns < _AGE_MAX_NS:
             return self._sets, self._problems
         self._read_ns = monotonic_ns
-        files = self._files(monotonic_ns)
-        if not files and self._process:  # its container is being restarted
-            self._searched_ns = None
+        is_running = self._search(monotonic_ns)
+        if self._process and not (is_running or self._process.same_root):
+            self._searched_ns = None  # its container is being restarted; its pid may be another's
             return self._sets, self._problems
-        identities = tuple(_identity(path) for path in files)
+        files = nova_conf.files_of(self._process, services.NOVA_COMPUTE, self._root)
+        trust = nova_conf.trust_in(self._process, self._root)
+        files = [path for path in files if os.path.lexists(path)]
+        identities = tuple(
+            (_identity(path), trust.find_changeable(path[len(trust.base) :])) for path in files
+        )
         if identities != self._identities:
             self._identities = identities
-            self._sets, self._problems = parse(files)
+            self._sets, self._problems = parse(nova_conf.NovaConf(files, trust))
         return self._sets, self._problems
 
-    def _files(self, monotonic_ns: int) -> list[str]:
-        is_known = self._process is not None and processes.is_running(self._root, self._process)
-        if not is_known and (
-            self._searched_ns is None or monotonic_ns - self._searched_ns >= _SEARCH_AGE_MAX_NS
-        ):
-            self._searched_ns = monotonic_ns
-            # While it is stopped, its last command line is the best guess.
-            self._process = processes.find(self._root, processes.NOVA_COMPUTE) or self._process
-        return [
-            path
-            for path in nova_conf.files_of(self._process, processes.NOVA_COMPUTE, self._root)
-            if os.path.exists(path)
-        ]
+    def _search(self, monotonic_ns: int) -> bool:
+        """Search for nova-compute from time to time; return whether it is running."""
+        if self._process is not None and services.is_running(self._root, self._process):
+            return True
+        if self._searched_ns is not None and monotonic_ns - self._searched_ns < _SEARCH_AGE_MAX_NS:
+            return False
+        self._searched_ns = monotonic_ns
+        process = services.find(self._root, services.NOVA_COMPUTE)
+        # While it is stopped, its last command line is the best guess.
+        self._process = process or self._process
+        return process is not None
 
 
 def shared_set(conf: nova_conf.NovaConf) -> tuple[str, str]:
@@ -98,9 +101,8 @@ def shared_set(conf: nova_conf.NovaConf) -> tuple[str, str]:
     return 'cpu_shared_set', 'compute'
 
 
-def parse(files: list[str]) -> tuple[NovaCpuSets, tuple[str, ...]]:
-    """Return (:class:`NovaCpuSets`, problems) from nova-compute's configuration files."""
-    conf = nova_conf.NovaConf(files)
+def parse(conf: nova_conf.NovaConf) -> tuple[NovaCpuSets, tuple[str, ...]]:
+    """Return (:class:`NovaCpuSets`, problems) from nova-compute's configuration."""
     problems: list[str] = []
     sets: list[frozenset[int] | None] = []
     for name, group in (shared_set(conf), DEDICATED_SET):

@@ -37,21 +37,18 @@ from nova_numa_pmc.cli import arguments, exits
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.finding import ERROR, SEVERITIES, WARNING, Finding
-from nova_numa_pmc.host import confinement, nova_conf, processes
+from nova_numa_pmc.host import confinement, nova_conf, services
 from nova_numa_pmc.json_values import printable
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-    from typing import Optional
 
-    #: Queries an interpreter as the user (uid, gid); None: as the user of this process.
-    Query = Callable[[str, Optional[tuple[int, int]]], interpreter.InterpreterModules]
     #: Runs one check and returns its findings.
     Check = Callable[[], Iterable[Finding]]
 
 COMPUTE, CONTROLLER = 'compute', 'controller'
-_SERVICES = {COMPUTE: processes.NOVA_COMPUTE, CONTROLLER: processes.NOVA_SCHEDULER}
+_SERVICES = {COMPUTE: services.NOVA_COMPUTE, CONTROLLER: services.NOVA_SCHEDULER}
 _PLACEMENT_CONF = '/etc/placement/placement.conf'
 
 
@@ -81,9 +78,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the checks, print the findings, and return the exit code."""
     roles = (args.role,) if args.role else roles_here(args.root)
-    # Interpreters below another root are not run on this host.
-    is_this_host = hook_checks.is_own_root(args.root)
-    findings = collect(args, roles, interpreter.query if is_this_host else None)
+    findings = collect(args, roles)
     if args.json:
         print(
             json.dumps(
@@ -102,24 +97,20 @@ def roles_here(root: str) -> tuple[str, ...]:
     """Return the host's roles, determined from what runs or is installed on it; may be empty."""
     roles: tuple[str, ...] = ()
     if (
-        processes.find(root, processes.NOVA_COMPUTE)
+        services.find(root, services.NOVA_COMPUTE)
         or confinement.find_daemon(root)
         or os.path.isdir(os.path.join(root, 'etc/libvirt'))
     ):
         roles += (COMPUTE,)
-    if processes.find(root, processes.NOVA_SCHEDULER):
+    if services.find(root, services.NOVA_SCHEDULER):
         roles += (CONTROLLER,)
     return roles
 
 
-def collect(
-    args: argparse.Namespace, roles: Collection[str], query: Query | None = interpreter.query
-) -> list[Finding]:
+def collect(args: argparse.Namespace, roles: Collection[str]) -> list[Finding]:
     """Run the checks of the given roles and return the findings, errors first.
 
     :param args: the options that :func:`configure` adds
-    :param query: queries a service's interpreter, as :func:`interpreter.query` does; None: the
-        interpreters are not queried
     """
     findings: list[Finding] = []
     if not roles:
@@ -132,7 +123,7 @@ def collect(
             )
         )
     for role in roles:
-        for check in {COMPUTE: compute_checks, CONTROLLER: controller_checks}[role](args, query):
+        for check in {COMPUTE: compute_checks, CONTROLLER: controller_checks}[role](args):
             findings += _run_check(check)
     return sorted(dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity))
 
@@ -162,7 +153,7 @@ def to_lines(roles: Sequence[str], findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def compute_checks(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:
+def compute_checks(args: argparse.Namespace) -> Iterator[Check]:
     """Yield the checks of a compute host."""
     root = args.root
     for check in (
@@ -178,7 +169,7 @@ def compute_checks(args: argparse.Namespace, query: Query | None) -> Iterator[Ch
     ):
         yield functools.partial(check, root)
     yield lambda: _check_hook(root)
-    process = processes.find(root, processes.NOVA_COMPUTE)
+    process, refusal = services.search(root, services.NOVA_COMPUTE)
     options = host_options.read_under_root(root)
     directory = options.state_path(root)
     yield lambda: publication.check_publication(directory, time.time())
@@ -186,7 +177,9 @@ def compute_checks(args: argparse.Namespace, query: Query | None) -> Iterator[Ch
     yield lambda: publication.check_visible(options.state_dir, process)
     conf = _conf(args, COMPUTE, process)
     # A host that runs libvirt but no Nova service needs no configuration of nova-compute.
-    yield lambda: service.check_service(processes.NOVA_COMPUTE, process, conf, required=False)
+    yield lambda: service.check_service(
+        services.NOVA_COMPUTE, process, conf, required=False, refusal=refusal
+    )
     yield lambda: capacity.check_withheld_memory(root, conf)
     if conf.files:
         monitor.read_options(conf)
@@ -198,7 +191,7 @@ def compute_checks(args: argparse.Namespace, query: Query | None) -> Iterator[Ch
         yield lambda: capacity.check_shared_set(root, conf)
         yield lambda: publication.check_pool(directory, conf)
         yield lambda: conf.findings
-    modules = _query(args, COMPUTE, process, query)
+    modules = _modules(args, COMPUTE, process)
     if modules:
         yield lambda: monitor.check_loadable(modules, installed_shim())
 
@@ -212,11 +205,13 @@ def _check_hook(root: str) -> Iterable[Finding]:
     return hook_checks.check_status(hook_checks.read_status(root), in_container)
 
 
-def controller_checks(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:
+def controller_checks(args: argparse.Namespace) -> Iterator[Check]:
     """Yield the checks of a controller."""
-    process = processes.find(args.root, processes.NOVA_SCHEDULER)
+    process, refusal = services.search(args.root, services.NOVA_SCHEDULER)
     conf = _conf(args, CONTROLLER, process)
-    yield lambda: service.check_service(processes.NOVA_SCHEDULER, process, conf, required=True)
+    yield lambda: service.check_service(
+        services.NOVA_SCHEDULER, process, conf, required=True, refusal=refusal
+    )
     if conf.files:
         scheduler.read_options(conf)
         placement = _placement_conf(args)
@@ -226,7 +221,7 @@ def controller_checks(args: argparse.Namespace, query: Query | None) -> Iterator
         yield lambda: scheduler.check_cpu_metrics(conf)
         yield lambda: scheduler.check_candidates(conf, placement)
         yield lambda: conf.findings + (placement.findings if placement else [])
-    modules = _query(args, CONTROLLER, process, query)
+    modules = _modules(args, CONTROLLER, process)
     if modules:
         yield lambda: scheduler.check_importable(modules)
 
@@ -240,11 +235,11 @@ def _run_check(check: Check) -> list[Finding]:
 
 
 def _conf(
-    args: argparse.Namespace, role: str, process: processes.Process | None
+    args: argparse.Namespace, role: str, process: services.Process | None
 ) -> nova_conf.NovaConf:
-    return nova_conf.NovaConf(
-        args.nova_conf or nova_conf.files_of(process, _SERVICES[role], args.root)
-    )
+    if args.nova_conf:
+        return nova_conf.NovaConf(args.nova_conf)
+    return nova_conf.find(process, _SERVICES[role], args.root)
 
 
 def _placement_conf(args: argparse.Namespace) -> nova_conf.NovaConf | None:
@@ -254,16 +249,14 @@ def _placement_conf(args: argparse.Namespace) -> nova_conf.NovaConf | None:
     return nova_conf.NovaConf([path])
 
 
-def _query(
-    args: argparse.Namespace, role: str, process: processes.Process | None, query: Query | None
+def _modules(
+    args: argparse.Namespace, role: str, process: services.Process | None
 ) -> interpreter.InterpreterModules | None:
-    """Query the service's interpreter; None if it is not found or in a container."""
-    if query is None or (process is not None and not process.same_root):
-        return None
+    """Read what the service's interpreter would find; None if the interpreter is not found."""
     python = interpreter.python_of(process, '/usr/bin/' + _SERVICES[role], args.root)
     if python is None:
         return None
-    return query(python, (process.uid, process.gid) if process else None)
+    return interpreter.read(python, process.root if process else args.root)
 
 
 def installed_shim() -> str | None:

@@ -24,12 +24,13 @@ class DeploymentTest(RootCase):
 
     def test_a_libvirt_in_a_container_without_the_hook_is_found(self):
         for cgroup, deployed_by in (
-            ('0::/kubepods.slice/kubepods-burstable.slice/cri-1.scope\n', 'openstack-helm'),
-            ('12:cpuset:/docker/0123\n', 'kolla (docker)'),
-            ('0::/machine.slice/libpod-123.scope/container\n', 'kolla (podman)'),
-            ('0::/system.slice\n', 'unknown deployment tool'),
+            ('0::/kubepods.slice/kubepods-burstable.slice/crio-%s.scope\n', 'openstack-helm'),
+            ('12:cpuset:/docker/%s\n', 'kolla (docker)'),
+            ('0::/machine.slice/libpod-%s.scope/container\n', 'kolla (podman)'),
+            ('0::/system.slice/nerdctl-%s.scope\n', 'unknown deployment tool'),
         ):
             with self.subTest(deployed_by), tempfile.TemporaryDirectory() as root:
+                cgroup %= '0123456789abcdef' * 4
                 add_process(root, 40, ('/usr/sbin/libvirtd',), inside='image', cgroup=cgroup)
                 (finding,) = deployment.check_libvirt(root)
                 self.assertEqual('hook-not-in-container', finding.code)

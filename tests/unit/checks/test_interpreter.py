@@ -1,31 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python that runs nova-compute is found, and asked whether it can load the monitor."""
+"""What nova-compute's Python can load is read from files, and nothing that is found is run."""
 
-import json
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
+import venv
 
 from nova_numa_pmc.checks import interpreter, monitor
-from nova_numa_pmc.host import processes
+from nova_numa_pmc.host import services
 from tests.cases.root import RootCase
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write
 
 POINT = ('numa_pmc', monitor.TARGET + ':Monitor')
+NOVA = ('nova', 'nova/compute', 'nova/compute/monitors', 'nova/compute/monitors/cpu')
+SHIM = 'nova/compute/monitors/cpu/numa_pmc.py'
+
+
+def install(root, site, names=(*NOVA, 'nova_numa_pmc'), shim=True, kind='dist-info'):
+    """Write packages with our entry point into a directory below ``root``."""
+    for name in names:
+        write(root, '%s/%s/__init__.py' % (site, name), 'raise SystemExit(3)\n')
+    if shim:
+        write(root, '%s/%s' % (site, SHIM), '')
+    write(
+        root,
+        '%s/nova_numa_pmc-1.%s/entry_points.txt' % (site, kind),
+        '[console_scripts]\nx = y:z\n[nova.compute.monitors.cpu]\nnuma_pmc = %s\n' % POINT[1],
+    )
 
 
 class InterpreterTest(RootCase):
+    def read(self, python, base=None):
+        return interpreter.read(python, base or self.root)
+
+    def seen(self, site):
+        return interpreter.InterpreterModules(
+            '/usr/bin/python3',
+            (site + '/nova',),
+            (site + '/nova/compute/monitors/cpu',),
+            site + '/' + SHIM,
+            site + '/nova_numa_pmc/__init__.py',
+            (POINT,),
+        )
+
     def test_the_interpreter_is_the_one_that_runs_nova_compute(self):
-        for pid, command, expected in (
-            (9, ('/opt/venv/bin/python3', '/opt/venv/bin/nova-compute'), '/opt/venv/bin/python3'),
-            (10, ('python3', '/opt/venv/bin/nova-compute'), None),
-            (11, ('/usr/bin/nova-compute',), '/usr/bin/python3.11'),
+        for command, expected in (
+            (('/opt/venv/bin/python3', '/opt/venv/bin/nova-compute'), '/opt/venv/bin/python3'),
+            (('python3', '/opt/venv/bin/nova-compute'), None),
+            (('/usr/bin/nova-compute',), '/usr/bin/python3.11'),
         ):
             with self.subTest(command=command), tempfile.TemporaryDirectory() as root:
                 write(root, 'usr/bin/nova-compute', '#!/usr/bin/python3.11 -I\nimport nova\n')
-                add_process(root, pid, command)
-                process = processes.find(root, 'nova-compute')
+                add_process(root, 9, command)
+                process = services.find(root, 'nova-compute')
                 self.assertEqual(expected, interpreter.python_of(process, root=root))
 
     def test_the_interpreter_is_read_from_the_scripts_first_line(self):
@@ -44,96 +74,99 @@ class InterpreterTest(RootCase):
                 )
         self.assertIsNone(interpreter.python_of(None, '/usr/bin/absent', self.root))
 
-    def fake_python(self, lines):
-        path = os.path.join(self.root, 'python3')
-        write(self.root, 'python3', '#!/bin/sh\n' + lines)
-        os.chmod(path, 0o755)
-        return path
-
-    def test_the_interpreter_reports_whether_its_nova_has_the_shim(self):
-        site = os.path.join(self.root, 'site')
-        for name in (
-            'nova/__init__',
-            'nova/compute/__init__',
-            'nova/compute/monitors/__init__',
-            'nova/compute/monitors/cpu/__init__',
-            'nova_numa_pmc/__init__',
-        ):
-            # Nothing of Nova is run: these would end it.
-            write(site, name + '.py', 'raise SystemExit(3)\n')
-        write(
-            site,
-            'ours-1.dist-info/entry_points.txt',
-            '[nova.compute.monitors.cpu]\nnuma_pmc = %s\n' % POINT[1],
-        )
-        write(site, 'ours-1.dist-info/METADATA', 'Metadata-Version: 2.1\nName: ours\n')
-        python = self.fake_python('PYTHONPATH=%s exec %s -S "$@"\n' % (site, sys.executable))
-        answer = interpreter.query(python)
-        self.assertEqual(('', None, (POINT,)), (answer.problem, answer.shim, answer.points))
-        self.assertEqual((site + '/nova/compute/monitors/cpu',), answer.monitors)
-        self.assertEqual(site + '/nova_numa_pmc/__init__.py', answer.package)
-        write(site, 'nova/compute/monitors/cpu/numa_pmc.py', '')
+    def test_packages_are_found_where_each_system_installs_them(self):
+        os.makedirs(self.root + '/usr/bin')
+        write(self.root, 'usr/bin/python3.11', '')
+        os.symlink('python3.11', self.root + '/usr/bin/python3')
+        for site in ('/usr/lib/python3/dist-packages', '/usr/lib64/python3.11/site-packages'):
+            for kind in ('dist-info', 'egg-info'):
+                with self.subTest(site=site, kind=kind):
+                    install(self.root, site.lstrip('/'), kind=kind)
+                    self.assertEqual(self.seen(site), self.read('/usr/bin/python3'))
+                    shutil.rmtree(self.root + site)
+        # pip installs beside Debian's Nova, which does not find the shim there.
+        install(self.root, 'usr/lib/python3/dist-packages', NOVA, shim=False)
+        install(self.root, 'usr/local/lib/python3.11/dist-packages', ('nova_numa_pmc',))
+        modules = self.read('/usr/bin/python3')
+        local = '/usr/local/lib/python3.11/dist-packages'
         self.assertEqual(
-            site + '/nova/compute/monitors/cpu/numa_pmc.py', interpreter.query(python).shim
+            (None, local + '/nova_numa_pmc/__init__.py', (POINT,)),
+            (modules.shim, modules.package, modules.points),
         )
 
-    def test_a_shim_beside_a_distributions_nova_is_not_found(self):
-        for name in (
-            'dist/nova/__init__.py',
-            'dist/nova/compute/__init__.py',
-            'dist/nova/compute/monitors/__init__.py',
-            'dist/nova/compute/monitors/cpu/__init__.py',
-            'local/nova/compute/monitors/cpu/numa_pmc.py',
-        ):
-            write(self.root, name, '')
-        answer = interpreter.query(
-            self.fake_python(
-                'PYTHONPATH=%s/local:%s/dist exec %s -S "$@"\n'
-                % (self.root, self.root, sys.executable)
+    def test_a_virtual_environment_has_only_its_own_packages_or_the_systems_too(self):
+        install(self.root, 'usr/lib/python3/dist-packages')
+        site = '/opt/venv/lib/python3.11/site-packages'
+        install(self.root, site.lstrip('/'), ('nova_numa_pmc',), shim=False)
+        for text, nova in (('false', ()), ('true', ('/usr/lib/python3/dist-packages/nova',))):
+            write(
+                self.root,
+                'opt/venv/pyvenv.cfg',
+                'home = /usr/bin\ninclude-system-site-packages = %s\nversion = 3.11.2\n' % text,
             )
-        )
+            modules = self.read('/opt/venv/bin/python3')
+            self.assertEqual(nova, modules.nova)
+            self.assertEqual(site + '/nova_numa_pmc/__init__.py', modules.package)
+
+    def test_editable_installations_are_found(self):
+        site = 'opt/venv/lib/python3.11/site-packages'
+        write(self.root, 'opt/venv/pyvenv.cfg', 'home = /usr/bin\nversion_info = 3.11.2.final.0\n')
+        install(self.root, 'opt/stack/nova')
+        write(self.root, site + '/a.pth', '# no\nimport os; os._exit(3)\n/opt/stack/nova\n/no\n')
+        modules = self.read('/opt/venv/bin/python3')
+        self.assertEqual('/opt/stack/nova/' + SHIM, modules.shim)
+        write(self.root, site + '/a.pth', 'import __editable___nova_1_finder\n')
+        mapping = "MAPPING: dict[str, str] = {'nova': '/opt/stack/nova/nova'}\nX = f()\n"
+        write(self.root, site + '/__editable___nova_1_finder.py', mapping)
+        self.assertEqual('/opt/stack/nova/' + SHIM, self.read('/opt/venv/bin/python3').shim)
+
+    def test_what_is_read_is_what_an_interpreter_of_this_system_finds(self):
+        directory = os.path.join(self.root, 'venv')
+        venv.create(directory, symlinks=True)
+        python = directory + '/bin/python3'
+        install('/', self.own_site(python).lstrip('/'))
+        modules = self.read(python, '/')
+        self.assertEqual((self.own_site(python) + '/nova',), modules.nova)
+        self.assertEqual((POINT,), modules.points)
+
+    def own_site(self, python):
+        command = [python, '-c', 'import sysconfig; print(sysconfig.get_path("purelib"))']
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    def test_links_of_a_container_do_not_lead_out_of_it(self):
+        image, outside = self.root + '/image', self.root + '/outside'
+        install(outside, 'site')
+        os.makedirs(image + '/usr/lib/python3')
+        for target in (outside + '/site', '../' * 20 + outside[1:] + '/site'):
+            os.symlink(target, image + '/usr/lib/python3/dist-packages')
+            self.assertEqual((), self.read('/usr/bin/python3', image).nova)
+            os.unlink(image + '/usr/lib/python3/dist-packages')
+        install(image, 'opt/site')
+        os.symlink('/opt/site', image + '/usr/lib/python3/dist-packages')
         self.assertEqual(
-            ((self.root + '/dist/nova/compute/monitors/cpu',), None),
-            (answer.monitors, answer.shim),
+            ('/usr/lib/python3/dist-packages/nova',), self.read('/usr/bin/python3', image).nova
         )
 
-    def test_an_interpreter_without_nova_reports_nothing_and_no_problem(self):
-        answer = interpreter.query(self.fake_python('exec %s -I -S "$@"\n' % sys.executable))
-        self.assertEqual(
-            ('', (), (), None, None),
-            (answer.problem, answer.nova, answer.monitors, answer.shim, answer.package),
-        )
+    def test_nothing_that_is_found_is_run(self):
+        trap = '#!/bin/sh\ntouch %s/ran\n' % self.root
+        for path in ('usr/bin/python3', 'usr/bin/nova-compute'):
+            write(self.root, path, trap)
+            os.chmod(os.path.join(self.root, path), 0o755)
+        site = 'usr/lib/python3/dist-packages'
+        install(self.root, site)
+        for name in ('a.pth', 'x_finder.py', 'sitecustomize.py'):
+            write(self.root, site + '/' + name, 'import os; os.mkdir("%s/ran")\n' % self.root)
+        os.mkfifo(os.path.join(self.root, site, 'b.pth'))
+        self.assertTrue(self.read('/usr/bin/python3').nova)
+        self.assertFalse(os.path.exists(self.root + '/ran'))
+        self.assertNotIn('subprocess', vars(interpreter))
 
-    def test_an_interpreter_that_answers_with_other_types_is_a_problem(self):
-        sound = {'nova': ['/n'], 'monitors': ['/n/m'], 'shim': '/s', 'package': '/p', 'points': []}
-        for member, value, expected in (
-            ('shim', None, ''),
-            ('points', [list(POINT)], ''),
-            ('nova', [1], 'exit status 0'),
-            ('nova', '/n', 'exit status 0'),
-            ('monitors', [None], 'exit status 0'),
-            ('shim', 1, 'exit status 0'),
-            ('package', ['/p'], 'exit status 0'),
-            ('points', [['numa_pmc', 1]], 'exit status 0'),
-            ('points', [['numa_pmc']], 'exit status 0'),
-            ('points', ['ab'], 'exit status 0'),
-        ):
-            with self.subTest(member=member, value=value):
-                answer = json.dumps({**sound, member: value})
-                python = self.fake_python("echo '%s'\n" % answer)
-                self.assertEqual(expected, interpreter.query(python).problem)
-
-    def test_an_interpreter_that_does_not_answer_is_a_problem(self):
-        for lines, expected in (
-            ('echo nonsense', 'exit status 0'),
-            ('echo {}', 'exit status 0'),
-            ('echo "[1]"', 'exit status 0'),
-            ('head -c 100000 /dev/zero | tr "\\0" "["', 'exit status 0'),
-            ('echo why >&2; exit 4', 'why'),
-            ('exec sleep 60', 'no answer within 0 s'),
-        ):
-            with self.subTest(lines=lines):
-                timeout_s = 0 if 'sleep' in lines else 20
-                answer = interpreter.query(self.fake_python(lines + '\n'), timeout_s=timeout_s)
-                self.assertEqual(expected, answer.problem)
-        self.assertIn('No such file', interpreter.query(self.root + '/absent').problem)
+    def test_an_odd_installation_is_read_without_an_error(self):
+        site = 'usr/lib/python3/dist-packages'
+        for text in (b'\xff\xfe[', b'[nova.compute.monitors.cpu\n', b'x = y\n', b'[' * 9999, b''):
+            with self.subTest(text[:9]):
+                write(self.root, site + '/a-1.dist-info/entry_points.txt', text)
+                write(self.root, site + '/x_finder.py', b'MAPPING = {' + text + b'}\n')
+                write(self.root, site + '/a.pth', text)
+                self.assertEqual((), self.read('/usr/bin/python3').points)
+        self.assertEqual((), self.read(sys.executable).nova)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of the kernel, and daemons, that work against placement are found."""
 
+import os
 import tempfile
 
 from nova_numa_pmc.checks import kernel
@@ -65,6 +66,7 @@ class KernelTest(RootCase):
         self.assert_codes([], kernel.check_counting)
         add_process(self.root, 8, ('/usr/bin/python3', '/usr/local/bin/nova-numa-agent'))
         perfmon, sys_admin = 1 << 38, 1 << 21
+        uid = f'\t{os.geteuid()}'
         for level, held, expected in (
             (3, perfmon, ['counters-refused']),
             (3, perfmon | sys_admin, []),
@@ -74,7 +76,8 @@ class KernelTest(RootCase):
         ):
             with self.subTest(level=level, held=held):
                 self.write('proc/sys/kernel/perf_event_paranoid', f'{level}\n')
-                self.write('proc/8/status', f'Name:\tx\nCapEff:\t{held:016x}\n')
+                status = f'Uid:{4 * uid}\nGid:\t0\nCapEff:\t{held:016x}\n'
+                self.write('proc/8/status', status)
                 self.assert_codes(expected, kernel.check_counting)
 
     def test_transparent_huge_pages_that_are_off_are_found(self):

@@ -4,7 +4,7 @@
 import os
 
 from nova_numa_pmc.checks import publication as publication_checks
-from nova_numa_pmc.host import nova_conf, processes
+from nova_numa_pmc.host import nova_conf, services
 from nova_numa_pmc.state import pause, publication
 from tests.cases.root import RootCase
 from tests.fixtures import model_records
@@ -100,7 +100,7 @@ class PublishedTest(RootCase):
 
     def test_a_state_directory_missing_in_novas_container_is_found(self):
         add_process(self.root, 9, ('/usr/bin/python3', '/usr/bin/nova-compute'), inside='image')
-        process = processes.find(self.root, 'nova-compute')
+        process = services.find(self.root, 'nova-compute')
         (finding,) = publication_checks.check_visible('/run/nova-numa-pmc', process)
         self.assertEqual('publication-not-in-container', finding.code)
         write(self.root, 'image/run/nova-numa-pmc/host', '{}')

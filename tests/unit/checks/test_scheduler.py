@@ -203,7 +203,6 @@ class SchedulerTest(RootCase):
             (interpreter.InterpreterModules('p', ('/n',), package='/x'), []),
             (interpreter.InterpreterModules('p', ('/n',)), ['scheduler-package-missing']),
             (interpreter.InterpreterModules('p'), ['scheduler-not-asked']),
-            (interpreter.InterpreterModules('p', problem='late'), ['scheduler-not-asked']),
         ):
             with self.subTest(modules):
                 self.assertEqual(expected, codes(scheduler.check_importable(modules)))

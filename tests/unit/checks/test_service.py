@@ -5,7 +5,7 @@ import os
 
 from nova_numa_pmc.checks import service
 from nova_numa_pmc.finding import ERROR, NOTE, WARNING
-from nova_numa_pmc.host import nova_conf, processes
+from nova_numa_pmc.host import nova_conf, services
 from tests.cases.root import RootCase
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write
@@ -14,7 +14,7 @@ from tests.fixtures.sysfs import write
 class ServiceTest(RootCase):
     def process(self):
         add_process(self.root, 9, ('/usr/bin/nova-compute',), started_s=2_000)
-        return processes.find(self.root, 'nova-compute')
+        return services.find(self.root, 'nova-compute')
 
     def test_a_service_without_configuration_is_an_error_only_where_it_is_needed(self):
         stopped = ('nova-compute-not-running', NOTE)
@@ -31,12 +31,13 @@ class ServiceTest(RootCase):
                     expected, [(finding.code, finding.severity) for finding in findings]
                 )
 
-    def test_a_service_in_a_container_is_found(self):
-        process = self.process()
-        for same_root, expected in ((True, []), (False, ['service-in-container'])):
-            with self.subTest(same_root=same_root):
-                findings = service.check_container(process._replace(same_root=same_root))
-                self.assertEqual(expected, [finding.code for finding in findings])
+    def test_a_service_whose_program_others_can_change_is_a_warning(self):
+        findings = service.check_service(
+            'nova-compute', None, nova_conf.NovaConf([]), False, 'others can change it'
+        )
+        self.assertEqual(
+            ('nova-compute-not-running', WARNING, 'others can change it'), next(findings)[:3]
+        )
 
     def test_a_nova_compute_older_than_its_configuration_is_found(self):
         write(self.root, 'nova.conf', '[DEFAULT]\n')

@@ -2,6 +2,7 @@
 """The daemon that runs the hook is found, and a script is tried under its label."""
 
 import os
+import shutil
 import tempfile
 import unittest
 
@@ -17,7 +18,8 @@ class FindDaemonTest(RootCase):
         write(self.root, 'proc/stat', 'btime 1000\n')
 
     def process(self, pid, name, label=None):
-        write(self.root, 'proc/%d/cmdline' % pid, '/usr/sbin/%s\0' % name)
+        shutil.rmtree(self.root + '/proc/%d' % pid, ignore_errors=True)
+        services.add_process(self.root, pid, ('/usr/sbin/' + name,))
         if label is not None:
             write(self.root, 'proc/%d/attr/current' % pid, label)
 

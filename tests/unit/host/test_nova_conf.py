@@ -7,7 +7,7 @@ import socket
 from hypothesis import given, settings, strategies
 from oslo_config import cfg
 
-from nova_numa_pmc.host import nova_conf, processes
+from nova_numa_pmc.host import nova_conf, services
 from tests.cases.root import RootCase
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write
@@ -171,7 +171,7 @@ class FilesTest(RootCase):
                 '--config-dir=/etc/nova/d',
             ),
         )
-        process = processes.find(self.root, 'nova-compute')
+        process = services.find(self.root, 'nova-compute')
         self.assertEqual(
             ['etc/nova/nova-cpu.conf', 'etc/other.conf', 'etc/nova/d/x.conf'], self.files(process)
         )
@@ -199,7 +199,7 @@ class FilesTest(RootCase):
                 )
                 root = os.path.join(self.root, str(number))
                 add_process(root, 9, ('/usr/bin/nova-compute', *arguments), inside='..')
-                process = processes.find(root, 'nova-compute')
+                process = services.find(root, 'nova-compute')
                 conf = nova_conf.NovaConf(nova_conf.files_of(process, 'nova-compute', root))
                 self.assertEqual(
                     oslo.compute.cpu_shared_set, conf.get('cpu_shared_set', 'compute')
@@ -208,5 +208,62 @@ class FilesTest(RootCase):
     def test_configuration_files_are_those_in_the_services_container(self):
         write(self.root, 'image/etc/nova/nova.conf', '')
         add_process(self.root, 9, ('/usr/bin/python3', '/usr/bin/nova-compute'), inside='image')
-        process = processes.find(self.root, 'nova-compute')
+        process = services.find(self.root, 'nova-compute')
         self.assertEqual(['proc/9/root/etc/nova/nova.conf'], self.files(process))
+
+    def found(self, process=None):
+        conf = nova_conf.find(process, 'nova-compute', self.root)
+        names = [os.path.relpath(path, self.root) for path in conf.files]
+        return names, [finding.code for finding in conf.findings]
+
+    def test_a_file_that_others_can_change_is_not_believed_and_is_a_finding(self):
+        write(self.root, 'etc/nova/nova.conf', '')
+        write(self.root, 'etc/nova/nova.conf.d/a.conf', '')
+        good = ['etc/nova/nova.conf', 'etc/nova/nova.conf.d/a.conf'], []
+        self.assertEqual(good, self.found())
+        for path in ('etc/nova/nova.conf', 'etc/nova/nova.conf.d', 'etc/nova', 'etc'):
+            for mode in (0o777, 0o775):
+                with self.subTest(path=path, mode=oct(mode)):
+                    full = os.path.join(self.root, path)
+                    before = os.stat(full).st_mode
+                    os.chmod(full, mode)
+                    self.assertEqual(
+                        ([], {'nova-conf-exposed'}), (self.found()[0], {*self.found()[1]})
+                    )
+                    os.chmod(full, before)
+        self.assertEqual(good, self.found())
+
+    def test_a_link_of_others_to_a_file_of_root_is_not_believed(self):
+        write(self.root, 'etc/motd', '[compute]\n')
+        os.makedirs(self.root + '/home/eve')
+        os.symlink('/etc/motd', self.root + '/home/eve/nova.conf')
+        add_process(self.root, 9, ('/usr/bin/nova-compute', '--config-file=/home/eve/nova.conf'))
+        process = services.find(self.root, 'nova-compute')
+        self.assertEqual((['etc/motd'], []), self.found(process))
+        os.chmod(self.root + '/home/eve', 0o777)
+        self.assertEqual(([], ['nova-conf-exposed']), self.found(process))
+
+    def test_a_link_in_a_container_does_not_lead_out_of_it(self):
+        write(self.root, 'etc/nova/nova.conf', '[compute]\ncpu_shared_set = 1\n')
+        write(self.root, 'image/etc/nova/other.conf', '')
+        os.symlink('/etc/nova/other.conf', self.root + '/image/etc/nova/nova.conf')
+        add_process(self.root, 9, ('/usr/bin/nova-compute',), inside='image')
+        process = services.find(self.root, 'nova-compute')
+        self.assertEqual((['proc/9/root/etc/nova/other.conf'], []), self.found(process))
+
+    def test_files_of_novas_account_are_believed_unless_guests_run_as_it(self):
+        if os.geteuid() != 0:
+            self.skipTest('only root can give a file to another user')
+        write(self.root, 'etc/nova/nova.conf', '')
+        os.chmod(self.root, 0o755)
+        os.chown(self.root + '/etc/nova/nova.conf', 4321, -1)
+        self.assertEqual(([], ['nova-conf-exposed']), self.found())
+        add_process(self.root, 9, ('/usr/bin/python3', '/usr/bin/nova-compute'), uid=4321)
+        process = services.find(self.root, 'nova-compute')  # its unit's own account
+        self.assertEqual((['etc/nova/nova.conf'], []), self.found(process))
+        write(self.root, 'etc/passwd', 'x:x:1:1::/:/\nnova:x:4321:4321::/var/lib/nova:/bin/sh\n')
+        self.assertEqual((['etc/nova/nova.conf'], []), self.found())
+        write(self.root, 'run/libvirt/qemu/a.pid', '77\n')
+        write(self.root, 'proc/77/status', 'Uid:\t4321\t4321\t4321\t4321\n')
+        self.assertEqual(([], ['nova-conf-exposed']), self.found())
+        self.assertEqual(([], ['nova-conf-exposed']), self.found(process))

@@ -24,6 +24,10 @@ class ReaderTest(RootCase):
     def write_conf(self, text, path=CONF):
         self.write(path, text)
 
+    def start_in_container(self, pid, *arguments):
+        command = ('/usr/bin/nova-compute', *arguments)
+        services.add_process(self.root, pid, command, inside='image')
+
     def read(self, at_s=0):
         sets, problems = self.reader.read(at_s * SECOND)
         return sets.shared, sets.dedicated, problems
@@ -55,26 +59,24 @@ class ReaderTest(RootCase):
         self.assertIsNone(self.read(122)[0])
 
     def test_novas_files_in_a_container_are_found_by_its_process(self):
-        self.write_conf('[compute]\ncpu_shared_set = 3\n', 'proc/71/root/etc/nova/other.conf')
-        self.write_conf(
-            '/usr/bin/nova-compute\0--config-file\0/etc/nova/other.conf\0', 'proc/71/cmdline'
-        )
+        self.write_conf('[compute]\ncpu_shared_set = 3\n', 'image/etc/nova/other.conf')
+        self.start_in_container(71, '--config-file', '/etc/nova/other.conf')
         self.assertEqual({3}, self.read()[0])
 
     def test_the_sets_stay_known_while_novas_container_is_restarted(self):
-        self.write_conf('[compute]\ncpu_shared_set = 3\n', 'proc/71/root/etc/nova/nova.conf')
-        self.write_conf('/usr/bin/nova-compute\0', 'proc/71/cmdline')
+        self.write_conf('[compute]\ncpu_shared_set = 3\n', 'image/etc/nova/nova.conf')
+        self.start_in_container(71)
         self.assertEqual({3}, self.read()[0])
         shutil.rmtree(os.path.join(self.root, 'proc/71'))
         self.assertEqual({3}, self.read(61)[0])
-        self.write_conf('[compute]\ncpu_shared_set = 4\n', 'proc/72/root/etc/nova/nova.conf')
-        self.write_conf('/usr/bin/nova-compute\0', 'proc/72/cmdline')
+        self.write_conf('[compute]\ncpu_shared_set = 4\n', 'image/etc/nova/nova.conf')
+        self.start_in_container(72)
         self.assertEqual({4}, self.read(122)[0])
 
     def test_nova_that_starts_later_is_found_after_a_while(self):
         self.read()
-        self.write_conf('[compute]\ncpu_shared_set = 3\n', 'proc/71/root/etc/nova/nova.conf')
-        self.write_conf('/usr/bin/nova-compute\0', 'proc/71/cmdline')
+        self.write_conf('[compute]\ncpu_shared_set = 3\n', 'image/etc/nova/nova.conf')
+        self.start_in_container(71)
         self.assertEqual([None, {3}], [self.read(300)[0], self.read(700)[0]])
 
     def test_nova_that_starts_later_with_other_files_is_found_after_a_while(self):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host that is set up well has no finding, and each thing broken has one with its remedy."""
 
-import argparse
 import contextlib
 import io
 import json
@@ -11,7 +10,7 @@ import tempfile
 import time
 import unittest
 
-from nova_numa_pmc.checks import interpreter, monitor, scheduler
+from nova_numa_pmc.checks import monitor, scheduler
 from nova_numa_pmc.cli.commands import check
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.finding import NOTE, Finding
@@ -28,14 +27,7 @@ available_filters = %s
 enabled_filters = ComputeFilter,NUMAPressureFilter
 weight_classes = nova.scheduler.weights.all_weighers,%s
 """ % (scheduler.FILTER, scheduler.WEIGHER)
-SEEN = interpreter.InterpreterModules(
-    '/usr/bin/python3',
-    ('/n',),
-    ('/n/m',),
-    '/n/m/numa_pmc.py',
-    '/p',
-    (('numa_pmc', monitor.TARGET + ':Monitor'),),
-)
+SITE = 'usr/lib/python3/dist-packages/'
 
 
 class CheckCommandTest(unittest.TestCase):
@@ -54,14 +46,26 @@ class CheckCommandTest(unittest.TestCase):
         answer = json.loads(out.getvalue())
         return code, answer['roles'], {finding['code']: finding for finding in answer['findings']}
 
-    def good_host(self):
-        add_process(self.root, 900, ('/usr/sbin/libvirtd',), started_s=time.time() + 60)
+    def add_nova(self, service):
+        """Add one of Nova's services, with the packages that its Python finds."""
+        for name in ('', 'compute/', 'compute/monitors/', 'compute/monitors/cpu/'):
+            self.host.write(SITE + 'nova/%s__init__.py' % name, '')
+        self.host.write(SITE + 'nova/compute/monitors/cpu/numa_pmc.py', '')
+        self.host.write(SITE + 'nova_numa_pmc/__init__.py', '')
+        self.host.write(
+            SITE + 'nova_numa_pmc-1.dist-info/entry_points.txt',
+            '[nova.compute.monitors.cpu]\nnuma_pmc = %s:Monitor\n' % monitor.TARGET,
+        )
         add_process(
             self.root,
             901,
-            ('/usr/bin/python3', '/usr/bin/nova-compute'),
+            ('/usr/bin/python3', '/usr/bin/' + service),
             started_s=int(time.time()) + 60,
         )
+
+    def good_host(self):
+        add_process(self.root, 900, ('/usr/sbin/libvirtd',), started_s=time.time() + 60)
+        self.add_nova('nova-compute')
         with contextlib.redirect_stdout(io.StringIO()):
             rebalance.main(['hook', 'install', '--root', self.root])
         self.host.configure('[placement]\nram_allocation_ratio = 1.5\n')
@@ -94,12 +98,7 @@ class CheckCommandTest(unittest.TestCase):
         )
 
     def test_a_good_controller_has_no_finding(self):
-        add_process(
-            self.root,
-            902,
-            ('/usr/bin/python3', '/usr/bin/nova-scheduler'),
-            started_s=int(time.time()) + 60,
-        )
+        self.add_nova('nova-scheduler')
         self.host.write('etc/nova/nova.conf', GOOD_NOVA)
         self.assertEqual((0, ['controller'], {}), self.call())
 
@@ -153,9 +152,7 @@ class CheckCommandTest(unittest.TestCase):
         self.assertIn('hook-not-executable', self.call()[2])
 
     def test_libvirt_in_a_container_is_checked_there(self):
-        add_process(
-            self.root, 900, ('/usr/sbin/libvirtd',), inside='image', cgroup='0::/kubepods/x\n'
-        )
+        add_process(self.root, 900, ('/usr/sbin/libvirtd',), inside='image')
         findings = self.call()[2]
         self.assertIn('hook-not-in-container', findings)
         self.assertNotIn('hook-not-installed', findings)
@@ -178,17 +175,8 @@ class CheckCommandTest(unittest.TestCase):
 
     def test_what_novas_python_can_load_is_checked(self):
         self.good_host()
-        args = argparse.Namespace(root=self.root, nova_conf=[], placement_conf=None)
-        asked = []
-
-        def ask(python, owner):
-            asked.append((python, owner[0]))
-            return SEEN._replace(shim=None)
-
-        self.assertEqual(
-            ['monitor-shim-missing'], [f.code for f in check.collect(args, ('compute',), ask)]
-        )
-        self.assertEqual([('/usr/bin/python3', os.geteuid())], asked)
+        os.unlink(self.host.path(SITE + 'nova/compute/monitors/cpu/numa_pmc.py'))
+        self.assertEqual(['monitor-shim-missing'], list(self.call()[2]))
 
     def test_text_of_a_finding_cannot_control_the_terminal(self):
         odd = Finding('code', NOTE, 'a\x1b[2J', 'b\x9b', '/etc/\udc80\n')

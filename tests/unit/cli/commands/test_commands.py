@@ -18,7 +18,7 @@ from nova_numa_pmc.state import history, overrides, pause, promises_file, public
 from tests.cases.agent import START_NS
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES, TwoNodes
-from tests.fixtures import domains, fake_host, sysfs
+from tests.fixtures import domains, fake_host, services, sysfs
 
 
 class UnpinTest(OperatingCase):
@@ -469,7 +469,7 @@ class StatusTest(OperatingCase):
         self.assertEqual([fake_host.uuid_of(number) for number in (2, 9)], absent)
 
     def test_status_shows_why_a_running_agent_has_published_nothing(self):
-        self.host.write('proc/77/cmdline', 'nova-numa-agent\0')
+        services.add_process(self.root, 77, ('/usr/bin/nova-numa-agent',))
         for conf, text in (
             ('', 'measures it): the agent has published nothing yet\n'),
             ('[agent]\npublish = false\n', 'measures it): [agent] publish is false\n'),
@@ -479,7 +479,7 @@ class StatusTest(OperatingCase):
                 self.assertIn(text, self.run_command('status')[1])
 
     def test_status_names_where_it_has_read_whether_the_agent_moves_guests(self):
-        self.host.write('proc/77/cmdline', 'nova-numa-agent\0')
+        services.add_process(self.root, 77, ('/usr/bin/nova-numa-agent',))
         self.host.configure('[agent]\nrebalance = dry-run\n')
         self.assertIn(
             'agent: running (process 77), rebalance = dry-run in nova-numa-pmc.conf\n',

@@ -42,10 +42,10 @@ class HookCommandTest(unittest.TestCase):
 
     def daemon(self, pid=900, started_s=1700000000, name='libvirtd', label='libvirtd (enforce)\n'):
         ticks = (started_s - 1700000000) * os.sysconf('SC_CLK_TCK')
-        self.host.write('proc/%d/cmdline' % pid, '/usr/sbin/%s\0' % name)
+        services.add_process(self.root, pid, ('/usr/sbin/' + name,))
+        self.host.write('proc/stat', 'cpu  1 2 3\nbtime 1700000000\n')
         self.host.write('proc/%d/attr/current' % pid, label)
         services.write_stat(self.root, pid, ticks, name='a) b')
-        os.symlink(self.root, self.host.path('proc/%d/root' % pid))
 
     def test_install_status_and_remove_of_the_hook_work(self):
         code, report = self.call('install')
@@ -133,7 +133,8 @@ class HookCommandTest(unittest.TestCase):
     def test_a_daemon_in_a_container_is_reported_with_or_without_a_hook_on_the_host(self):
         self.daemon()
         os.unlink(self.host.path('proc/900/root'))
-        os.symlink(self.host.path('proc'), self.host.path('proc/900/root'))
+        self.host.write('image/usr/sbin/libvirtd', '')
+        os.symlink(self.host.path('image'), self.host.path('proc/900/root'))
         codes = [problem['code'] for problem in self.call('status')[1]['problems']]
         self.assertEqual(['hook-in-container'], codes)
         code, report = self.call('install')

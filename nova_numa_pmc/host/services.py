@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the services that run on a host, and the root directory that each of them sees.
+
+Any process chooses its own command line, so a service is recognised by what it cannot choose:
+
+- its control group, which systemd or a container's runtime has put it into. On a host with systemd
+  this is a unit of the service's name outside of user.slice and machine.slice, or a container. A
+  process of a container counts only if the container could load a kernel module, which makes it
+  the host's root anyway (kolla and openstack-helm run nova-compute and libvirt so);
+- its user namespace, which has to be ours;
+- its executable, which only root can change, and, if that is Python, the script that it runs.
+
+What a service's own account starts in the service's own group can still look like the service,
+unless the service is root's. It gains no more than what that account could have told us anyway
+through the service's configuration. A program that such an account starts set-uid has another
+executable. Nothing that is found is ever executed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from nova_numa_pmc.host import files, ownership
+from nova_numa_pmc.record import Record
+
+TYPE_CHECKING = False  # not typing's, which is slow to import
+
+if TYPE_CHECKING:
+    from typing import Union
+
+    _Answer = Union['Process', str, None]
+
+NOVA_COMPUTE, NOVA_SCHEDULER, NUMAD = 'nova-compute', 'nova-scheduler', 'numad'
+AGENT = 'nova-numa-agent'
+#: Services that are only believed if they run as root.
+_OF_ROOT = frozenset({'libvirtd', 'virtqemud', NUMAD, AGENT})
+#: Services that may run in a container without privileges: nothing but `check` looks for them.
+_UNPRIVILEGED = frozenset({NOVA_SCHEDULER})
+#: Units whose names do not contain the service's.
+_UNITS = {
+    NOVA_COMPUTE: r'devstack@n-cpu(?:-\d+)?\.service',
+    NOVA_SCHEDULER: r'devstack@n-sch\.service',
+}
+#: A container's control group: 64 hexadecimal digits, after the runtime's name or alone. Docker:
+#: docker-ID.scope, docker/ID; podman: libpod-ID.scope; Kubernetes: cri-containerd-ID.scope,
+#: crio-ID.scope, kubepods…:cri-containerd:ID.
+_CONTAINER = re.compile(r'(?:[\w.:-]*[-:])?[0-9a-f]{64}(?:\.scope)?')
+#: Control groups of guests (libvirt's src/util/vircgroup.c), with and without systemd.
+_GUEST = re.compile(r'machine-(?:qemu|lxc)\b.*\.scope|.*\.libvirt-(?:qemu|lxc)')
+_COMMAND_MAX_BYTES = 1 << 16
+#: Capability with which a container's processes can become the host's root (linux/capability.h).
+_SYS_MODULE = 16
+# Process title that oslo.service and cotyledon set if setproctitle is installed.
+_TITLE = re.compile(r'\S+: master process \[(?P<command>[^\0]*)\][ \0]*')
+
+UNIT, CONTAINER, WHOLE_SYSTEM = 'unit', 'container', 'whole system'
+
+
+class Process(Record):
+    """A running service.
+
+    :param command: the program and its arguments
+    :param uid, gid: its ids, of which it has no others (it is not set-uid)
+    :param accounts: uids other than root's that may own its program and its files: that for which
+        systemd runs the unit
+    :param started_s: start time [s since the epoch], up to a second too late; None if not reported
+    :param root: the process's root directory, as a path that we can open
+    :param same_root: whether this is the host's own root directory (False in a container)
+    """
+
+    name: str
+    pid: int
+    command: tuple[str, ...]
+    uid: int
+    gid: int
+    accounts: frozenset[int]
+    started_s: float | None
+    root: str
+    same_root: bool
+
+
+def find(root: str, name: str) -> Process | None:
+    """Return the main process of a service, or None if the service is not running."""
+    return search(root, name)[0]
+
+
+def search(root: str, name: str) -> tuple[Process | None, str]:
+    """Return (the main process of a service or None, why a process of its unit is not believed).
+
+    The main process is a child of systemd or of the container's init, if there is one, and the
+    oldest one of several.
+    """
+    found: list[Process] = []
+    refusal = ''
+    for pid in files.list_pids(root):
+        answer = _identify(root, pid, name)
+        if isinstance(answer, str):
+            refusal = refusal or answer
+        elif answer is not None:
+            found.append(answer)
+    found.sort(key=lambda each: (_is_child(root, each.pid), each.started_s or 0, each.pid))
+    return (found[0] if found else None), refusal
+
+
+def is_running(root: str, process: Process) -> bool:
+    """Return whether a process that was found is still running, with the same command line."""
+    return _identify(root, process.pid, process.name) == process
+
+
+def group_kind(cgroup: str, name: str) -> str | None:
+    """Return what the control group of a process says: whether it can be the service's.
+
+    :param cgroup: text of the process's ``cgroup``
+    :param name: the service's name
+    :returns: :data:`UNIT` for the service's own unit; :data:`CONTAINER` for a container of any
+        name; :data:`WHOLE_SYSTEM` for no group, which only means something where there is no
+        systemd; None: the process is not the service
+    """
+    paths: dict[str, list[str]] = {}
+    for line in cgroup.splitlines():
+        _, _, rest = line.partition(':')
+        controllers, _, path = rest.partition(':')
+        # In another control group namespace than ours, it begins with '/../..'.
+        parts = [part for part in path.split('/') if part not in ('', '..')]
+        if 'user.slice' in parts or any(map(_GUEST.fullmatch, parts)):
+            return None
+        paths[controllers] = parts
+    if not paths:
+        return None
+    # systemd's own hierarchy, else the unified one, else (v1 without systemd) any.
+    parts = paths.get('name=systemd', paths.get('', next(iter(paths.values()))))
+    if not parts:
+        return WHOLE_SYSTEM
+    if any(map(_CONTAINER.fullmatch, parts)):
+        return CONTAINER
+    # Only root names a unit directly below slices; what is below a unit is named by its processes.
+    unit = next((part for part in parts if not part.endswith('.slice')), '')
+    pattern = r'[\w.-]*%s[\w.-]*\.service' % name.replace('-', '[-_]')
+    if parts[0] != 'machine.slice' and (
+        re.fullmatch(pattern, unit) or re.fullmatch(_UNITS.get(name, pattern), unit)
+    ):
+        return UNIT
+    return None
+
+
+def _identify(root: str, pid: int, name: str) -> _Answer:
+    """Return the service, None for another process, or why its executable is not believed."""
+    directory = os.path.join(root, 'proc', str(pid))
+    kind = group_kind(files.read_optional(directory, 'cgroup') or '', name)
+    if kind is None or (kind == WHOLE_SYSTEM and _has_systemd(root)):
+        return None
+    try:
+        executable = os.readlink(os.path.join(directory, 'exe')).removesuffix(' (deleted)')
+        with open(os.path.join(directory, 'cmdline'), 'rb') as stream:
+            command = _command(stream.read(_COMMAND_MAX_BYTES))
+        status = files.read_fields(directory, 'status')
+        uids, gids = ({int(each) for each in status[key].split()} for key in ('Uid', 'Gid'))
+    except PermissionError:
+        text = '%s (pid %d): not recognised without privileges: run as root' % (name, pid)
+        return text if kind == UNIT else None
+    except (OSError, KeyError, ValueError):
+        return None  # ended meanwhile, or a thread of the kernel
+    programs = _programs(os.path.basename(executable), command, name)
+    root_uid = ownership.root_uid(root)
+    is_same = _same_root(root, directory)
+    if (
+        programs is None
+        or len(uids) != 1
+        or (name in _OF_ROOT and uids != {root_uid})
+        or not _shares_user_namespace(root, directory)
+        or (kind == CONTAINER and not _may_be_root(root, directory, status, name))
+    ):
+        return None
+    base = root if is_same else os.path.join(directory, 'root')
+    # An account's own unit may run the account's own programs (devstack), but not its own Python.
+    accounts = frozenset(uids if kind == UNIT else ()) - {root_uid}
+    exposed = ownership.find_changeable(executable, base, {root_uid})
+    for program in programs:
+        exposed = exposed or ownership.find_changeable(program, base, {root_uid, *accounts})
+    if exposed:
+        return '%s (pid %d): not believed, because users other than root can change %s' % (
+            name,
+            pid,
+            exposed,
+        )
+    started_s = _started_s(root, pid)
+    return Process(name, pid, command, min(uids), min(gids), accounts, started_s, base, is_same)
+
+
+def _command(raw: bytes) -> tuple[str, ...]:
+    text = raw.decode('utf-8', 'replace')
+    title = _TITLE.fullmatch(text)
+    parts = title['command'].split(' ') if title else text.split('\0')
+    return tuple(part for part in parts if part)
+
+
+def _programs(executable: str, command: tuple[str, ...], name: str) -> list[str] | None:
+    """Return the files besides its executable that determine what a process runs.
+
+    :param executable: the name of the executable
+    :returns: the paths; None: the process does not run the service
+    """
+    if executable == name:
+        return []
+    if not executable.startswith('python') or not command:
+        return None
+    programs = [command[0]]
+    if os.path.basename(command[0]).startswith('python'):
+        programs += [part for part in command[1:] if not part.startswith('-')][:1]
+    if os.path.basename(programs[-1]) != name:
+        return None
+    # With '#!/usr/bin/env python3', the interpreter is only named; the executable shows which.
+    return [path for path in programs[:-1] if os.path.isabs(path)] + programs[-1:]
+
+
+def _may_be_root(root: str, directory: str, status: dict[str, str], name: str) -> bool:
+    """Return whether a process is in a container that is trusted, or in our own.
+
+    :param directory: the process's directory in procfs
+    """
+    if name in _UNPRIVILEGED:
+        return True
+    own = files.read_optional(root, 'proc/self/cgroup')
+    try:
+        is_privileged = bool(int(status['CapBnd'], 16) >> _SYS_MODULE & 1)
+    except (KeyError, ValueError):
+        is_privileged = False
+    return is_privileged or (own is not None and own == files.read_optional(directory, 'cgroup'))
+
+
+def _shares_user_namespace(root: str, directory: str) -> bool:
+    own = files.read_optional(root, 'proc/self/uid_map')
+    return files.read_optional(directory, 'uid_map') == own
+
+
+def _has_systemd(root: str) -> bool:
+    return os.path.isdir(os.path.join(root, 'run/systemd/system'))  # as sd_booted(3)
+
+
+def _is_child(root: str, pid: int) -> bool:
+    """Return whether a process was started by another one than systemd or a container's init."""
+    parent = files.read_fields(root, 'proc/%d/status' % pid).get('PPid', '').strip()
+    return pid != 1 and parent != '1'
+
+
+def _started_s(root: str, pid: int) -> float | None:
+    """Return a process's start time [s since the epoch], or None if not reported.
+
+    The kernel rounds the boot time down to a whole second. A second is added, so that a service
+    which was restarted right after a file had changed does not look older than the change.
+    """
+    start_ns, boot = files.process_start_ns(pid, root), boot_s(root)
+    return None if start_ns is None or boot is None else boot + 1 + start_ns / 1e9
+
+
+def boot_s(root: str) -> int | None:
+    """Return the host's boot time, in whole seconds since the epoch; None if not reported."""
+    text = files.read_fields(root, 'proc/stat', ' ').get('btime')
+    return None if text is None else int(text)
+
+
+def _same_root(root: str, process: str) -> bool:
+    """Return whether a process sees the root directory ``root`` (False in a container).
+
+    :param process: the process's directory in procfs
+    """
+    try:
+        return os.path.samefile(os.path.join(process, 'root'), root)
+    except OSError:
+        return False
