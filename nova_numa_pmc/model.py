@@ -116,9 +116,9 @@ class Guest(Record):
     """A libvirt domain, as its XML describes it.
 
     :param vcpus: vCPUs online at start
-    :param vcpus_max: maximum in the XML; None: equal to ``vcpus``; see :attr:`vcpus_limit`
-    :param memory_bytes: RAM that it may grow to (maxMemory, else memory) and that it is
-        *promised*; persistent memory does not count
+    :param vcpus_max: the number that it may grow to; None: ``vcpus``
+    :param memory_bytes: RAM that it has now (``<memory>``) and that it is *promised*; persistent
+        memory does not count
     :param allowed_cpus: ``<vcpu cpuset>``; None if the XML sets none
     :param placed_by: the elements of its XML and the extra specs by which others place it
         ('numatune', 'vcpupin', 'hw:numa_nodes'), and 'numad' or 'dedicated'; empty: it is ours to
@@ -147,7 +147,7 @@ class Guest(Record):
         empty: none
     :param pins: the pins of ``<cputune>``, as (name of the control group, frozenset of CPUs),
         sorted by the names: 'vcpu0', 'emulator', 'iothread1'
-    :param plugged_bytes: RAM that is plugged in now; None: all of ``memory_bytes``
+    :param memory_max_bytes: RAM that it may grow to (``<maxMemory>``); None: ``memory_bytes``
     :param mem_bound: whether all of its memory is restricted to ``numatune_nodes``; if not, these
         nodes are only preferred, or apply to a part of it
     """
@@ -177,7 +177,7 @@ class Guest(Record):
     id: int | None = None
     override: str = ''
     pins: tuple[tuple[str, frozenset[int]], ...] = ()
-    plugged_bytes: int | None = None
+    memory_max_bytes: int | None = None
     mem_bound: bool = False
 
     @property
@@ -190,20 +190,15 @@ class Guest(Record):
         """Return the names of the control groups of the threads that the guest's XML pins."""
         return frozenset(name for name, _ in self.pins)
 
-    @property
-    def vcpus_limit(self) -> int:
-        """Return the number of vCPUs that the guest has once all are plugged in."""
-        return max(self.vcpus, self.vcpus_max or 0)
-
 
 class Promise(Record):
     """Nodes, vCPUs and memory promised to one guest, whether or not it uses them yet.
 
     :param cpu_nodes: ids of the nodes that its vCPUs are held to; empty: floating over all
     :param mem_nodes: ids of the nodes on which its memory is expected; empty: spread over all
-    :param vcpus: vCPUs online at its start, which load its nodes; 0 if it may use none of the
-        floating pool's CPUs
-    :param memory_bytes: memory that it may grow to
+    :param vcpus: vCPUs online now, which load its nodes; 0 if it may use none of the floating
+        pool's CPUs
+    :param memory_bytes: memory that it has now
     :param bound: whether its memory may come only from ``mem_nodes``, and not from any node
     :param origin: :data:`PLACED` by us, :data:`BY_OTHERS`, or :data:`FLOATING`
     :param since_ns: CLOCK_BOOTTIME at which it was promised; if the guest ran without a promise,
@@ -331,8 +326,8 @@ class HostView(Record):
 class Request(Record):
     """A guest that is to be placed.
 
-    :param vcpus: the most vCPUs that it may have; each needs a thread to run on
-    :param memory_bytes: memory that it may grow to
+    :param vcpus: vCPUs that it has now; each needs a thread to run on
+    :param memory_bytes: memory that it has now
     :param page_bytes: size of its huge pages; None: normal pages
     :param allowed_cpus: CPUs on which it may run; None: any
     :param device_nodes: ids of the nodes of its devices
@@ -341,6 +336,7 @@ class Request(Record):
     :param bandwidth_bytes_per_sec: expected traffic; None: unknown
     :param placed_by: elements and extra specs by which others place it
     :param ignored: whether the operator has told the package to ignore it
+    :param vcpus_max, memory_max_bytes: what it may grow to; None: what it has
     """
 
     vcpus: int
@@ -353,6 +349,8 @@ class Request(Record):
     bandwidth_bytes_per_sec: float | None = None
     placed_by: tuple[str, ...] = ()
     ignored: bool = False
+    vcpus_max: int | None = None
+    memory_max_bytes: int | None = None
 
     @property
     def excluded(self) -> bool:

@@ -110,16 +110,15 @@ def decide_promise(
     :raises NumaPmcError: there is no decision, and nothing was recorded
     """
     # Not needed for a recorded decision.
-    from nova_numa_pmc.core.placement import explain, placement, promise_limit
+    from nova_numa_pmc.core.placement import explain, placement
 
     host = host_with_pool_cpus(root)
     device_nodes, problems = _device_nodes(guest, root)
     problems += (*host.problems, *_extra_spec_problems(guest.extra_specs))
     guest, override_problems = _with_override(guest, root)
     placement_options = host_options.placement_options
-    guest, limit_problems = promise_limit.limit_memory(guest, host, placement_options)
     guest_in_pool, pool_host = _with_topology(guest, host), pools.with_guest_pool(guest, host)
-    problems += (*override_problems, *limit_problems)
+    problems += override_problems
     with given_draft or locked(host_options, root, timeout_s) as draft:
         problems += reconcile(draft, host, host_options, root, guest)
         _drop(draft, guest.name, guest.uuid)
@@ -285,18 +284,13 @@ def as_floating(promise: model.Promise) -> model.Promise:
 
 
 def updated_promise(
-    promise: model.Promise,
-    guest: model.Guest,
-    host: model.Topology,
-    placement_options: model.PlacementOptions,
+    promise: model.Promise, guest: model.Guest, host: model.Topology
 ) -> model.Promise:
     """Return a running guest's promise with its current vCPUs, memory and nodes.
 
     :param guest: the guest as it is after vCPUs or memory were plugged in or unplugged
     """
-    from nova_numa_pmc.core.placement import promise_limit
-
-    guest = _with_topology(promise_limit.limit_memory(guest, host, placement_options)[0], host)
+    guest = _with_topology(guest, host)
     if promise.memory_bytes != guest.memory_bytes:
         promise = promise._replace(memory_bytes=guest.memory_bytes, mem_node_bytes=())
     if promise.vcpus != guest.vcpus:
@@ -363,16 +357,10 @@ def reconcile(
         unknown_names -= {starting.name}
     if not unknown_names:
         return problems
-    from nova_numa_pmc.core.placement import promise_limit
-
     running, read_problems = guests.read_running(root)
     problems += read_problems
     for guest in running:
         if guest.name in unknown_names:
-            guest, limit_problems = promise_limit.limit_memory(
-                guest, host, host_options.placement_options
-            )
-            problems += ['guest %s: %s' % (guest.name, problem) for problem in limit_problems]
             draft.put(_implied_promise(_with_topology(guest, host), host, host_options, root))
     return problems
 

@@ -86,12 +86,12 @@ class PromisesReconciler:
 
         :returns: the current promises
         """
-        changed, placement_options = [], self.host_options.placement_options
+        changed = []
         self._log_placed(running)
         for guest in running:
             before = host_promises.promises.get(guest.uuid)
             if before and before.started:
-                after = promises.updated_promise(before, guest, host, placement_options)
+                after = promises.updated_promise(before, guest, host)
                 if after != before:
                     changed.append((before, after))
         if not changed:

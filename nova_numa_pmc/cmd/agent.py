@@ -53,7 +53,6 @@ LATE_MODULES = (
     'core.placement.explain',
     'core.placement.l3',
     'core.placement.placement',
-    'core.placement.promise_limit',
     'extra_specs',
     'host.allowed_mems',
     'host.cpusets',

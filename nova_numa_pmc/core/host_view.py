@@ -256,7 +256,7 @@ def request(
     """
     demand_cores = expected_cores(guest.vcpus, history)
     return model.Request(
-        guest.vcpus_limit,
+        guest.vcpus,
         guest.memory_bytes,
         guest.page_bytes,
         guest.allowed_cpus,
@@ -266,6 +266,8 @@ def request(
         expected_bandwidth(demand_cores, intensity_of(guest), history.bytes_per_core_sec),
         guest.placed_by,
         guest.override == model.IGNORE,
+        guest.vcpus_max,
+        guest.memory_max_bytes,
     )
 
 

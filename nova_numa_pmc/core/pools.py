@@ -148,7 +148,7 @@ def cpus_of_promise(
     """
     node_cpus = cpus_on(promise.cpu_nodes, host, guest)
     l3_cpus = node_cpus.intersection(promise.l3_cpus)
-    return l3_cpus if l3_cpus and len(l3_cpus) >= guest.vcpus_limit else node_cpus
+    return l3_cpus if l3_cpus and len(l3_cpus) >= guest.vcpus else node_cpus
 
 
 def cpus_of_promise_on(

@@ -41,7 +41,7 @@ _DMA_TYPES = (
 
 
 def ram_sizes_bytes(elements: Elements) -> tuple[int, int | None]:
-    """Return the RAM that a guest may grow to and the RAM that is plugged now [bytes].
+    """Return the RAM that is plugged now and the RAM that a guest may grow to [bytes].
 
     The second is None if it equals the first. ``<currentMemory>``, the balloon's current size, is
     not considered, because the guest may take back the rest at any time.
@@ -57,9 +57,10 @@ def ram_sizes_bytes(elements: Elements) -> tuple[int, int | None]:
     not_ram_bytes = _not_ram_bytes(elements)
     if not_ram_bytes >= plugged_bytes:
         raise DomainError('memory: memory devices account for all of it, which leaves no RAM')
-    if total_max_bytes == plugged_bytes:
-        return plugged_bytes - not_ram_bytes, None
-    return total_max_bytes - not_ram_bytes, plugged_bytes - not_ram_bytes
+    return (
+        plugged_bytes - not_ram_bytes,
+        None if total_max_bytes == plugged_bytes else total_max_bytes - not_ram_bytes,
+    )
 
 
 def _size_bytes(elements: Elements, path: str) -> int:

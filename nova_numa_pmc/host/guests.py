@@ -288,7 +288,7 @@ def _tids(elements: Elements) -> tuple[int, ...]:
 
 def _guest(elements: Elements) -> model.Guest:
     vcpus, vcpus_max, allowed_cpus = _vcpus(elements)
-    memory_bytes, plugged_bytes = domain_ram.ram_sizes_bytes(elements)
+    memory_bytes, memory_max_bytes = domain_ram.ram_sizes_bytes(elements)
     specs = _extra_specs(elements)
     return model.Guest(
         uuid=values.parse_uuid(_text(elements, 'uuid')),
@@ -313,7 +313,7 @@ def _guest(elements: Elements) -> model.Guest:
         flavor=_flavor(elements),
         preallocated='immediate' in attribute_values(elements, 'memoryBacking/allocation', 'mode'),
         host_devices=_host_devices(elements),
-        plugged_bytes=plugged_bytes,
+        memory_max_bytes=memory_max_bytes,
     )
 
 

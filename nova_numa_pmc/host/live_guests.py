@@ -34,7 +34,7 @@ _DEFINITION = (
     'flavor',
     'preallocated',
     'host_devices',
-    'plugged_bytes',
+    'memory_max_bytes',
 )
 #: Fields that are taken from the live XML if they are set there, because numad's advice is only in
 #: the status file.

@@ -100,10 +100,10 @@ def _move_to_node(
             'guest %s cannot be moved: %s' % (guest.name, eligibility.TEXTS[reason_code])
         )
     cpu_count = len(pools.cpus_on((node_id,), observed.host, guest))
-    if promise.cpu_nodes != (node_id,) and cpu_count < guest.vcpus_limit:
+    if promise.cpu_nodes != (node_id,) and cpu_count < guest.vcpus:
         raise PageMoveError(
-            'guest %s: not pinned: it has up to %d vCPUs, but may use only %d CPUs of node %d'
-            % (guest.name, guest.vcpus_limit, cpu_count, node_id)
+            'guest %s: not pinned: it has %d vCPUs, but may use only %d CPUs of node %d'
+            % (guest.name, guest.vcpus, cpu_count, node_id)
         )
     part = plan_records.PlanPart(
         guest.uuid, guest.name, promise.cpu_nodes, (node_id,), mem_nodes, 0

@@ -189,12 +189,15 @@ def why(status: GuestStatus, realtime_s: float, boottime_s: float) -> str:
         reasons.append(
             ('widened from ' if is_widened else 'not on ') + name_nodes(promise.cpu_nodes)
         )
-    if promise.memory_bytes < status.guest.memory_bytes:
+    guest = status.guest
+    if guest.vcpus_max or guest.memory_max_bytes:
         reasons.append(
-            'promised %s of the %s that it may grow to'
+            'may grow to %d vCPUs and %s, of which %d and %s are promised'
             % (
+                guest.vcpus_max or guest.vcpus,
+                tables.short_number(guest.memory_max_bytes or guest.memory_bytes, 1024),
+                promise.vcpus,
                 tables.short_number(promise.memory_bytes, 1024),
-                tables.short_number(status.guest.memory_bytes, 1024),
             )
         )
     if status.why_fixed and status.why_fixed not in (PLACED_BY_OTHERS, eligibility.UNKNOWN):

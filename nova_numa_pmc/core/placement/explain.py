@@ -38,6 +38,8 @@ TEXTS = {
     reasons.ONE_L3: 'on the CPUs of one of its {caches} L3 caches (pressure {pressure})',
     reasons.L3_CROWDED: 'on the CPUs of all {caches} L3 caches: one alone would be more crowded '
     '(pressure {pressure})',
+    reasons.MAY_GROW: 'placed for the {vcpus} vCPUs and {memory_bytes} that it has: '
+    'it may grow to {vcpus_max} and {memory_max_bytes}',
     reasons.BANDWIDTH_DROPPED: 'bandwidth left out: its maximum is unknown',
     missing.BANDWIDTH_ASSUMED: 'bandwidth unknown on some nodes: '
     'assumed to be the upper quartile of the others',

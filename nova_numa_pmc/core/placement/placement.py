@@ -55,10 +55,11 @@ def place(
     2. The distance of memory and devices from the CPUs, in SLIT units beyond local.
     3. The same pressures without the floor, in the same steps, so that measurement noise does not
        send all of several equal guests to one node.
-    4. vCPUs per core
-    5. Promised memory per capacity
-    6. Guests
-    7. Rotation
+    4. Of how many resources there is not enough for what the guest may grow to
+    5. vCPUs per core
+    6. Promised memory per capacity
+    7. Guests
+    8. Rotation
 
     Pressure is the highest of CPU demand per capacity, bandwidth per maximum and link utilisation.
     A part that is unknown for some nodes is assumed to be the upper quartile of the others
@@ -261,6 +262,19 @@ def _remarks(
                     ('cpu_count', max(inputs.cpu_counts)),
                     ('memory_bytes', inputs.request.memory_bytes),
                     ('unpromised_bytes', max(0, *inputs.unpromised_bytes)),
+                ),
+            ),
+        )
+    request = inputs.request
+    if request.vcpus_max or request.memory_max_bytes:
+        remarks += (
+            model.Reason(
+                reasons.MAY_GROW,
+                (
+                    ('vcpus', request.vcpus),
+                    ('memory_bytes', request.memory_bytes),
+                    ('vcpus_max', request.vcpus_max or request.vcpus),
+                    ('memory_max_bytes', request.memory_max_bytes or request.memory_bytes),
                 ),
             ),
         )

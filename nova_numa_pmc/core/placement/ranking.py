@@ -29,6 +29,7 @@ KEY_FIELDS = (
     'pressure above the floor',
     'distance',
     'pressure',
+    'room to grow',
     'vCPUs per core',
     'promised memory',
     'guests',
@@ -117,6 +118,7 @@ def _rank_single(
             in_steps(max(pressure, placement_options.pressure_floor), placement_options),
             distance,
             in_steps(pressure, placement_options),
+            _lacks_room_to_grow(inputs, candidate),
             round((node.vcpus + request.vcpus) / cores, 9),
             promised_ratio,
             round(node.guests, 9),
@@ -190,6 +192,7 @@ def _rank_set(
             ],
             distance,
             [in_steps(pressure, placement_options) for pressure in pressures_left],
+            _lacks_room_to_grow(inputs, candidate),
             _vcpus_per_core(inputs, candidate),
             promised_ratio,
             round(sum(nodes[position].guests for position in candidate.cpu_positions), 9),
@@ -267,6 +270,16 @@ def _distance(inputs: PlacementInput, candidate: Candidate) -> float:
                 for target in targets
             ) / (len(targets) * len(candidate.cpu_positions))
     return round(total, 6)
+
+
+def _lacks_room_to_grow(inputs: PlacementInput, candidate: Candidate) -> int:
+    """Return of how many resources, CPUs and memory, a place lacks what the guest may grow to."""
+    request = inputs.request
+    if request.vcpus_max is None and request.memory_max_bytes is None:
+        return 0
+    cpu_count = sum(inputs.cpu_counts[position] for position in candidate.cpu_positions)
+    node_bytes = sum(inputs.unpromised_bytes[position] for position in candidate.mem_positions)
+    return (cpu_count < (request.vcpus_max or 0)) + (node_bytes < (request.memory_max_bytes or 0))
 
 
 def _promised_ratio(inputs: PlacementInput, positions: tuple[int, ...]) -> float:

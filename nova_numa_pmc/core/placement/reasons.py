@@ -14,5 +14,5 @@ PLACED_BY_OTHERS, IGNORED, POLICY_NONE = 'placed_by_others', 'ignored', 'policy_
 TOO_FEW_CPUS, NO_SINGLE_NODE = 'too_few_cpus', 'no_single_node'
 #: Codes of remarks on a place.
 NO_NODE_FITS, NO_NODE_SERVES = 'no_node_fits', 'no_node_serves'
-BANDWIDTH_DROPPED = 'bandwidth_dropped'
+BANDWIDTH_DROPPED, MAY_GROW = 'bandwidth_dropped', 'may_grow'
 ONE_L3, L3_CROWDED = 'one_l3', 'l3_crowded'

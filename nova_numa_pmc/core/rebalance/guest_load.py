@@ -89,7 +89,7 @@ def _guest_load(
     return plan_records.GuestLoad(
         uuid=sample.uuid,
         name=sample.name,
-        vcpus=known_promise.vcpus if guest is None else guest.vcpus_limit,
+        vcpus=known_promise.vcpus if guest is None else guest.vcpus,
         memory_bytes=known_promise.memory_bytes,
         held_nodes=known_promise.cpu_nodes if held is None else tuple(held),
         home_nodes=known_promise.cpu_nodes,

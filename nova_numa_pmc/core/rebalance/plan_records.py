@@ -38,7 +38,7 @@ class GuestLoad(Record):
     """The place and the load of one guest, and whether it may be moved.
 
     :param vcpus: the most vCPUs that it may have; its nodes need a CPU for each
-    :param memory_bytes: promised memory, which is what it may grow to
+    :param memory_bytes: promised memory
     :param held_nodes: ids of the nodes that its CPUs are held to now; empty if it floats
     :param home_nodes: ids of the nodes that it was promised, which are fewer than ``held_nodes``
         while it is widened

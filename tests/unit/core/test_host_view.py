@@ -212,6 +212,10 @@ class RequestTest(unittest.TestCase):
                     policy, subject.request(guest(extra_specs=specs), PLACEMENT_OPTIONS).policy
                 )
 
-    def test_a_guest_asks_for_vcpus_it_may_plug_and_is_charged_those_online(self):
-        request = subject.request(guest(vcpus=2, vcpus_max=8), PLACEMENT_OPTIONS)
-        self.assertEqual((8, 1.0), (request.vcpus, request.demand_cores))
+    def test_a_guest_asks_for_what_it_has_and_says_what_it_may_grow_to(self):
+        growing = guest(vcpus=2, vcpus_max=8, memory=GIB, memory_max_bytes=4 * GIB)
+        request = subject.request(growing, PLACEMENT_OPTIONS)
+        self.assertEqual(
+            (2, 1.0, GIB), (request.vcpus, request.demand_cores, request.memory_bytes)
+        )
+        self.assertEqual((8, 4 * GIB), (request.vcpus_max, request.memory_max_bytes))

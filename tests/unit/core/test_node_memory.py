@@ -6,7 +6,7 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.core.host_view import view
-from nova_numa_pmc.core.placement import placement, promise_limit
+from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import plan_records
 from tests.fixtures import model_records
 from tests.fixtures.model_records import GIB, PLACEMENT_OPTIONS
@@ -93,15 +93,6 @@ class KeptMemoryTest(unittest.TestCase):
         )
         placed = placement.place(seen, model.Request(2, 12 * GIB, GIB), PLACEMENT_OPTIONS)
         self.assertEqual((0, 1), placed.mem_nodes)
-
-    def test_a_promise_is_at_most_what_guests_may_have(self):
-        topology = host(DEVICE, SLOW)
-        self.assertEqual(32 * GIB, promise_limit.promisable_bytes(topology, PLACEMENT_OPTIONS))
-        self.assertEqual(
-            96 * GIB, promise_limit.promisable_bytes(topology, PLACEMENT_OPTIONS, node_ids=(2,))
-        )
-        asked = PLACEMENT_OPTIONS._replace(guest_memory_nodes=frozenset({3}))
-        self.assertEqual(128 * GIB, promise_limit.promisable_bytes(topology, asked))
 
     def test_a_guest_that_numatune_binds_to_kept_memory_is_counted_there(self):
         bound = model.Promise('p', 'p', (0,), (2,), 2, 4 * GIB, None, False, model.BY_OTHERS, 0)

@@ -139,13 +139,12 @@ class ElementsTest(unittest.TestCase):
                 self.assertEqual(expected, parse(memory=memory).memory_bytes)
         self.assertEqual(3 << 10, parse(memory='<memory>3</memory>').memory_bytes)
 
-    def test_memory_of_a_guest_is_the_most_it_may_grow_to(self):
+    def test_memory_of_a_guest_is_what_it_has_beside_what_it_may_grow_to(self):
         guest = parse(
             "<maxMemory slots='16' unit='GiB'>4</maxMemory>"
             "<currentMemory unit='KiB'>4</currentMemory>"
         )
-        self.assertEqual(4 * GIB, guest.memory_bytes)
-        self.assertEqual(GIB, guest.plugged_bytes)
+        self.assertEqual((GIB, 4 * GIB), (guest.memory_bytes, guest.memory_max_bytes))
         self.assertEqual(GIB, parse("<currentMemory unit='KiB'>4</currentMemory>").memory_bytes)
 
     def test_persistent_memory_does_not_count_as_ram(self):
@@ -164,9 +163,10 @@ class ElementsTest(unittest.TestCase):
                         devices=domains.memory_device(kind, 512 << 20),
                     )
                 )
-                wanted = (16 + 512, 8 + 512) if own else (16, 8)
+                wanted = (8 + 512, 16 + 512) if own else (8, 16)
                 self.assertEqual(
-                    tuple(gib << 30 for gib in wanted), (guest.memory_bytes, guest.plugged_bytes)
+                    tuple(gib << 30 for gib in wanted),
+                    (guest.memory_bytes, guest.memory_max_bytes),
                 )
 
     def test_persistent_memory_from_nova_does_not_count_as_ram(self):
@@ -177,7 +177,7 @@ class ElementsTest(unittest.TestCase):
                 devices=2 * domains.memory_device('nvdimm', 256 << 20),
             )
         )
-        self.assertEqual((8 * GIB, None), (guest.memory_bytes, guest.plugged_bytes))
+        self.assertEqual((8 * GIB, None), (guest.memory_bytes, guest.memory_max_bytes))
 
     def test_vcpus_online_at_most_and_allowed_are_read(self):
         for element, vcpus, most, allowed in (

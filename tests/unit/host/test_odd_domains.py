@@ -81,7 +81,7 @@ def page_bytes(root):
 
 
 def figures(xml):
-    """Return the figures of a document: name, vCPUs, RAM it may grow to, RAM it has…"""
+    """Return the figures of a document: name, vCPUs, RAM it has, RAM it may grow to…"""
     root = ElementTree.fromstring(xml, ElementTree.XMLParser(encoding='utf-8'))
     sizes = {
         tag: size_bytes(whole_text(element), element.get('unit'))
@@ -101,8 +101,8 @@ def figures(xml):
         whole_text(root.find('uuid')).strip().lower(),
         most if vcpu is None else int(vcpu.get('current', most)),
         most,
-        max(sizes.values()) - other,
         sizes['memory'] - other,
+        max(sizes.values()) - other,
         page_bytes(root),
         is_locked(root),
     )
@@ -117,7 +117,7 @@ def read(xml):
         guest.vcpus,
         guest.vcpus_max or guest.vcpus,
         guest.memory_bytes,
-        guest.plugged_bytes or guest.memory_bytes,
+        guest.memory_max_bytes or guest.memory_bytes,
         guest.page_bytes,
         guest.locked,
     )

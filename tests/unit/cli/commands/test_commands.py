@@ -188,7 +188,7 @@ class PinTest(OperatingCase):
 
     def test_pin_to_a_node_with_too_few_cpus_is_refused(self):
         self.host.launch(1, xml=fake_host.domain_xml(1, vcpus=6))
-        with self.assertRaisesRegex(PageMoveError, 'up to 6 vCPUs, but may use only 4'):
+        with self.assertRaisesRegex(PageMoveError, 'has 6 vCPUs, but may use only 4'):
             self.run_command('pin', fake_host.name_of(1), '--node', '1')
         self.assertEqual({}, self.whats())
 
@@ -309,7 +309,7 @@ class StatusTest(OperatingCase):
         self.host.launch(1, xml=fake_host.domain_xml(1, extra=domains.MAX_MEMORY_1_PIB))
         self.promise(1, 0)
         why = self.shown(1)['why']
-        self.assertIn('promised 512M of the 1024T that it may grow to', why)
+        self.assertIn('may grow to 2 vCPUs and 1024T, of which 2 and 512M are promised', why)
 
     def test_status_is_shown_whatever_time_a_pause_is_of(self):
         self.host.write('run/nova-numa-pmc/paused', '20261121140000\n')

@@ -66,8 +66,8 @@ class WhyTest(unittest.TestCase):
 
     def test_why_says_that_a_guest_may_grow_beyond_its_promise(self):
         self.assertEqual(
-            'placed 5 min ago; promised 1.0G of the 4.0G that it may grow to',
-            why(PROMISE, guest('g', 2, 4 * GIB)),
+            'placed 5 min ago; may grow to 2 vCPUs and 4.0G, of which 2 and 1.0G are promised',
+            why(PROMISE, guest('g', 2, GIB, memory_max_bytes=4 * GIB)),
         )
 
 

@@ -401,6 +401,62 @@ class PromiseTest(unittest.TestCase):
         self.assertEqual('floating', placement.new_promise(guest(), model.Placement(()), 7).origin)
 
 
+class CeilingTest(unittest.TestCase):
+    """What a guest may grow to is not what it needs."""
+
+    def test_a_guest_is_placed_for_the_vcpus_that_it_has(self):
+        host = topology((16, 16), (128 * GIB, 128 * GIB))
+        for vcpus_max in (None, 24, 64, 255):
+            view = host_view.view(host, [], PLACEMENT_OPTIONS)
+            request = host_view.request(
+                guest(vcpus=4, vcpus_max=vcpus_max, memory=8 * GIB), PLACEMENT_OPTIONS
+            )
+            placed = placement.place(view, request, PLACEMENT_OPTIONS)
+            self.assertEqual(('one_node', 1), (code(placed), len(placed.cpu_nodes)))
+
+    def test_all_of_forty_guests_with_memory_to_grow_get_one_node(self):
+        host = topology((16, 16), (256 * GIB, 256 * GIB))
+        for memory_max in (None, 32 * GIB, 130 * GIB, 300 * GIB, 1 << 60):
+            promises = []
+            for number in range(40):
+                growing = guest(str(number), 2, 8 * GIB, memory_max_bytes=memory_max)
+                view = host_view.view(host, promises, PLACEMENT_OPTIONS, rotation=number)
+                placed = placement.place(
+                    view, host_view.request(growing, PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
+                )
+                self.assertEqual('one_node', code(placed))
+                promises.append(placement.new_promise(growing, placed, 0))
+            self.assertEqual({8 * GIB}, {promise.memory_bytes for promise in promises})
+            self.assertEqual(20, sum(promise.mem_nodes == (0,) for promise in promises))
+
+    def test_of_equal_nodes_the_one_with_room_to_grow_is_taken(self):
+        for fields in ({'memory_max_bytes': 12 * GIB}, {'vcpus_max': 6}):
+            for roomy in (0, 1):
+                nodes = [
+                    node_view(
+                        at,
+                        cpu_count=8 if at == roomy else 4,
+                        capacity=16 * GIB if at == roomy else 8 * GIB,
+                        promised=8 * GIB if at == roomy and 'vcpus_max' in fields else 0,
+                    )
+                    for at in (0, 1)
+                ]
+                placed = place(view_of_nodes(*nodes), 2, **fields)
+                self.assertEqual((roomy,), placed.cpu_nodes)
+                # Pressure still comes first.
+                nodes[roomy] = nodes[roomy]._replace(vcpus=1)
+                self.assertNotEqual((roomy,), place(view_of_nodes(*nodes), 2, **fields).cpu_nodes)
+
+    def test_explain_says_what_a_guest_may_grow_to(self):
+        placed = place(
+            view_of_nodes(node_view(0), node_view(1)), 2, vcpus_max=8, memory_max_bytes=4 * GIB
+        )
+        self.assertIn(
+            'placed for the 2 vCPUs and 1024 MiB that it has: it may grow to 8 and 4096 MiB',
+            explain.explain(placed),
+        )
+
+
 class ExplainTest(unittest.TestCase):
     def test_explain_shows_the_place_its_pressure_and_the_other_node(self):
         placed = place(view_of_nodes(node_view(0, vcpus=4), node_view(1)), memory=2 * GIB)

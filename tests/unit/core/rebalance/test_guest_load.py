@@ -121,8 +121,8 @@ class GuestLoadTest(unittest.TestCase):
         self.assertEqual('', load_of(sample(cores=1.0)).why_fixed)
         self.assertEqual('paused', load_of(sample(), guest('g', 2, GIB, state='paused')).why_fixed)
 
-    def test_vcpus_that_may_be_plugged_need_a_thread_too(self):
-        self.assertEqual(4, load_of(sample(), guest('g', 2, GIB, vcpus_max=4)).vcpus)
+    def test_only_vcpus_that_are_plugged_need_a_thread(self):
+        self.assertEqual(2, load_of(sample(), guest('g', 2, GIB, vcpus_max=4)).vcpus)
 
 
 class WaitingTest(unittest.TestCase):
