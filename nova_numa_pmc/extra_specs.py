@@ -8,7 +8,7 @@ Nova writes into a domain's metadata.
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.host_view import DEFAULT_INTENSITY, INTENSITY, INTENSITY_KEY, POLICY_KEY
+from nova_numa_pmc.core.host_view import DEFAULT_INTENSITY, INTENSITY, INTENSITY_KEY
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_PRESSURE_KEY = model.EXTRA_SPEC_PREFIX + 'max_pressure'
-KEYS = (POLICY_KEY, MAX_PRESSURE_KEY, INTENSITY_KEY)
+KEYS = (model.POLICY_KEY, MAX_PRESSURE_KEY, INTENSITY_KEY)
 #: Highest value of ``numa_pmc:max_pressure``; 1 is saturated.
 MAX_PRESSURE_MAX = 64.0
 
@@ -66,7 +66,7 @@ def check(key: str, value: str) -> str | float:
     :param key: one of :data:`KEYS`
     :raises ValueError: the key is unknown or the value is invalid; the message lists what is valid
     """
-    if key == POLICY_KEY:
+    if key == model.POLICY_KEY:
         return _choice(key, value, model.POLICIES)
     if key == INTENSITY_KEY:
         return _choice(key, value, tuple(INTENSITY))

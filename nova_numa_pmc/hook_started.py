@@ -51,6 +51,10 @@ def hold(call: HookCall, xml: bytes) -> None:
         groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
         if recorded:
             decision, early_cpus = _with_cpus(decision, guest, groups, call.root)
+            if promises.is_left_alone(guest, call.root):  # since it was decided
+                decision = promises.decide_promise(
+                    guest, call.options, call.root, call.lock_timeout_s()
+                )
         else:
             early_cpus = _unrecorded_cpus(groups, guest)
         decision, bytes_by_node = follow_memory.decide_again_if_memory_stays(

@@ -28,6 +28,8 @@ DEDICATED_POLICIES = ('dedicated', 'mixed')
 #: How a flavor or an operator wants a guest placed (``numa_pmc:policy``).
 AUTO, SPREAD, ONE_NODE, NONE = 'auto', 'spread', 'one_node', 'none'
 POLICIES = (AUTO, SPREAD, ONE_NODE, NONE)
+#: The extra spec that has it.
+POLICY_KEY = EXTRA_SPEC_PREFIX + 'policy'
 #: Origin of a guest's place: this package, others, or nothing (it floats).
 PLACED, BY_OTHERS, FLOATING = 'placed', 'pinned', 'floating'
 #: {origin: its text for operators}
@@ -186,6 +188,12 @@ class Guest(Record):
         return self.uuid, self.pid
 
     @property
+    def policy(self) -> str:
+        """Return the placement policy of its flavor; an invalid one counts as :data:`AUTO`."""
+        policy = dict(self.extra_specs).get(POLICY_KEY)
+        return policy if policy in POLICIES else AUTO
+
+    @property
     def pinned_groups(self) -> frozenset[str]:
         """Return the names of the control groups of the threads that the guest's XML pins."""
         return frozenset(name for name, _ in self.pins)
@@ -334,8 +342,8 @@ class Request(Record):
     :param policy: one of :data:`POLICIES`
     :param demand_cores: expected demand [cores]; None: derived from its vCPUs
     :param bandwidth_bytes_per_sec: expected traffic; None: unknown
+    :param why_alone: code of the reason to leave it alone (:mod:`eligibility`); empty: none
     :param placed_by: elements and extra specs by which others place it
-    :param ignored: whether the operator has told the package to ignore it
     :param vcpus_max, memory_max_bytes: what it may grow to; None: what it has
     """
 
@@ -347,15 +355,10 @@ class Request(Record):
     policy: str = AUTO
     demand_cores: float | None = None
     bandwidth_bytes_per_sec: float | None = None
+    why_alone: str = ''
     placed_by: tuple[str, ...] = ()
-    ignored: bool = False
     vcpus_max: int | None = None
     memory_max_bytes: int | None = None
-
-    @property
-    def excluded(self) -> bool:
-        """Return whether its flavor or the operator excludes it from placement."""
-        return self.ignored or self.policy == NONE
 
     def allowed_among(self, cpus: frozenset[int]) -> frozenset[int]:
         """Return those of some CPUs on which the guest may run."""

@@ -12,7 +12,7 @@ import os
 import time
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import pools
+from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError, TopologyError
 from nova_numa_pmc.host import files, guests, topology
@@ -137,14 +137,14 @@ def decide_promise(
             placed.cpus,
             explain.explain(placed),
             problems=(),
-            has_no_place=promise.origin == model.FLOATING and not request.excluded,
+            has_no_place=promise.origin == model.FLOATING and not request.why_alone,
         )
         if bytes_by_node and placed.cpu_nodes:
             followable = _followable_bytes(bytes_by_node, host, placement_options)
             decision = _follow(request, decision, pool_host, followable)
         draft.put(decision.promise)
         draft.rotation += 1
-    if promise.origin != model.BY_OTHERS and not request.excluded:
+    if not request.why_alone:
         decision = decision._replace(why='%s; based on %s' % (decision.why, evidence.summary))
     return decision._replace(
         problems=(*problems, *evidence.problems), view=view, request=request, evidence=evidence
@@ -153,14 +153,7 @@ def decide_promise(
 
 def is_left_alone(guest: model.Guest, root: str) -> bool:
     """Return whether a guest is left alone, whatever its host and the promises look like."""
-    from nova_numa_pmc.core import host_view  # only needed if there is no decision
-
-    guest, _ = _with_override(guest, root)
-    return bool(
-        guest.placed_by
-        or guest.override == model.IGNORE
-        or host_view.policy_of(guest) == model.NONE
-    )
+    return bool(eligibility.why_not(eligibility.PLACE, _with_override(guest, root)[0]))
 
 
 def _view_and_request(
@@ -472,7 +465,6 @@ def _implied_promise(
     guest: model.Guest, host: model.Topology, host_options: HostOptions, root: str
 ) -> model.Promise:
     """Return a promise for a running guest without one, by the CPUs that it is held to."""
-    from nova_numa_pmc.core import host_view
     from nova_numa_pmc.core.placement import placement
 
     cpus, mems = (None, frozenset[int]()) if guest.placed_by else _held_sets(guest.pid, root)
@@ -494,9 +486,8 @@ def _implied_promise(
         bound=is_bound,
         missed=(
             promise.origin == model.FLOATING
-            and not guest.placed_by
+            and not eligibility.why_not(eligibility.PLACE, guest)
             and host_options.enabled
-            and host_view.policy_of(guest) != model.NONE
             and start_ns is not None
             and _began_after_hook_installation(
                 time.time() - (boottime_ns - start_ns) / 1e9, guest.pid, root

@@ -16,11 +16,11 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.core import pools
+from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError
-from nova_numa_pmc.host import cgroups, guests, holding, pins
+from nova_numa_pmc.host import cgroups, guests, holding
 from nova_numa_pmc.host.cpusets import (
     Cpuset,
     common_cpus,
@@ -97,11 +97,9 @@ class Reassertion:
             if promise is None or not (is_ours or promise.bound):
                 self._problem_log.forget(_STAGE % guest.name)
                 continue
-            if guest.job and not promise.bound:  # it is held again once the job has ended
-                continue
             nodes = (widened_nodes or {}).get(guest.uuid) or promise.cpu_nodes
             cpus = pools.cpus_of_promise_on(nodes, promise, tick.host, guest)
-            may_hold, succeeded = is_ours and bool(cpus) and not (guest.job or only_unbind), False
+            may_hold, succeeded = is_ours and bool(cpus) and not only_unbind, False
             failed.add(guest.uuid)
             with self._problem_log.stage(_STAGE % guest.name):
                 try:
@@ -135,11 +133,7 @@ class Reassertion:
         self._running_names = running_names
 
     def _is_ours(self, guest: model.Guest, promise: model.Promise, now: Moment) -> bool:
-        if (
-            promise.origin != model.PLACED
-            or not pins.may_hold(guest)
-            or guest.override == model.IGNORE
-        ):
+        if promise.origin != model.PLACED or eligibility.why_not(eligibility.HOLD, guest):
             return False
         # The hook writes at `started`; if that never happens, the agent takes over.
         age_ns = now.boottime_ns - promise.since_ns

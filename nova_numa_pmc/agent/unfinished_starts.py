@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import follow_memory, model, promises
-from nova_numa_pmc.core import page_choice
-from nova_numa_pmc.core.rebalance import eligibility, plan_records
+from nova_numa_pmc.core import eligibility, page_choice
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups
@@ -71,8 +71,8 @@ class UnfinishedStarts:
             promise = tick.host_promises.promises.get(guest.uuid)
             if (
                 promise is None
-                or guest.job
-                or guest.override == model.IGNORE
+                or eligibility.why_not(eligibility.HOLD, guest)
+                not in ('', eligibility.HELD_BY_OTHERS)  # whose start is only recorded
                 or (promise.started and not promise.missed)
             ):
                 continue
@@ -185,7 +185,7 @@ class UnfinishedStarts:
                 or promise is None
                 or not promise.started
                 or promise.missed  # it has yet to be placed
-                or eligibility.why_not_now(guest)
+                or eligibility.why_not(eligibility.PROCEED, guest)
             ):
                 continue
             elsewhere_bytes = self._bytes_elsewhere(guest, promise, tick.now.boottime_ns)
@@ -212,11 +212,7 @@ class UnfinishedStarts:
         if (
             promise.origin != model.PLACED
             or not promise.mem_nodes
-            or promise.bound
-            or guest.placed_by
-            or guest.locked
-            or guest.pci_devices
-            or guest.page_bytes
+            or eligibility.why_not(eligibility.FETCH, guest, promise)
             or age_ns > self.host_options.start_grace_s * 10**9
         ):
             return 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import extra_specs, model
-from nova_numa_pmc.core.host_view import INTENSITY, INTENSITY_KEY, POLICY_KEY
+from nova_numa_pmc.core.host_view import INTENSITY, INTENSITY_KEY
 
 if TYPE_CHECKING:
     from nova.api.validation.extra_specs import base
@@ -26,7 +26,7 @@ PRESSURE_PATTERN = (
 #: Name, description and value of each extra spec, as Nova's ExtraSpecValidator takes them.
 SPECS = (
     (
-        POLICY_KEY,
+        model.POLICY_KEY,
         'How the guest is placed on NUMA nodes of its host if Nova does not pin it. ``auto``: '
         'on one node if it fits, else on the smallest and closest set of nodes; ``one_node``: on '
         'one node, and only on hosts where it fits on one; ``spread``: over all nodes, for '

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import host_cpus, model, promises, sampling
 from nova_numa_pmc.cli import dry_run, guest_lookup, sampling_loop
 from nova_numa_pmc.conf import agent as agent_conf, host_options
-from nova_numa_pmc.core import pools
-from nova_numa_pmc.core.rebalance import eligibility, planner
+from nova_numa_pmc.core import eligibility, pools
+from nova_numa_pmc.core.rebalance import planner
 from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError
 from nova_numa_pmc.host import (
     cgroups,

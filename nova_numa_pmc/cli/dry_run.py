@@ -66,7 +66,7 @@ def possible_places(
     :param decision: a decision with its view and request, which a recorded one does not have
     """
     assert decision.request is not None and decision.view is not None
-    if decision.request.placed_by or decision.request.excluded:
+    if decision.request.why_alone:
         return []
     inputs = candidates.PlacementInput(decision.view, decision.request)
     return [

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import demand_file
 from nova_numa_pmc.cli import context, pinned_threads
-from nova_numa_pmc.core import host_view, node_memory, pools, pressure, rates
-from nova_numa_pmc.core.rebalance import eligibility
+from nova_numa_pmc.core import eligibility, host_view, node_memory, pools, pressure, rates
 from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import cgroups, guests, services
 from nova_numa_pmc.host.page_moves import hugetlb
@@ -336,7 +335,7 @@ def _guest_status(
         held_nodes=held_nodes,
         bytes_by_node=bytes_by_node,
         home_ratio=home_ratio,
-        why_fixed=eligibility.why_fixed(guest, promise, observed.host),
+        why_fixed=eligibility.why_not(eligibility.MOVE, guest, promise, observed.host),
         moved=promise
         and entry_by_place.get((guest.uuid, promise.since_ns, history.place_of(promise))),
         problem=problem,

@@ -11,7 +11,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import pools
+from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import cgroups, cpusets, files, pins
@@ -32,7 +32,8 @@ def find(
     :param promise: the guest's promise, or None if it has none and we do not hold it
     :raises CpusetError: the guest's control groups cannot be read
     """
-    if promise is None or promise.origin != model.PLACED or not pins.may_hold(guest):
+    is_ours = promise is not None and promise.origin == model.PLACED
+    if promise is None or not is_ours or eligibility.is_placed_as_a_whole(guest):
         return {}
     promised_cpus = pools.cpus_of_promise(promise, host, guest)
     online = host.online_cpus

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core.rebalance import eligibility, plan_records
+from nova_numa_pmc.core import eligibility
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.record import Record
@@ -112,7 +113,10 @@ def _why_left(
     if part.before == part.after:
         return 'the move did not change its place'
     if guest.override:
-        return '%s: unpin it first' % eligibility.TEXTS[eligibility.why_not_now(guest)]
+        return (
+            '%s: unpin it first'
+            % eligibility.TEXTS[eligibility.why_not(eligibility.PROCEED, guest)]
+        )
     return ''
 
 

@@ -7,7 +7,7 @@ The libvirt hook imports this module at every guest start, so it imports only li
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import cache_hierarchy
+from nova_numa_pmc.core import cache_hierarchy, eligibility
 from nova_numa_pmc.core.missing import all_known, reports_memory
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -24,7 +24,6 @@ PRIOR_CORES_PER_VCPU, PRIOR_GUESTS = 0.5, 5
 #: of estimates do not depend on the order in which guests are charged.
 _STEPS_PER_CORE = 64
 #: Extra specs of a flavor that influence the placement of its guests.
-POLICY_KEY = model.EXTRA_SPEC_PREFIX + 'policy'
 INTENSITY_KEY = model.EXTRA_SPEC_PREFIX + 'memory_intensity'
 #: Values of ``numa_pmc:memory_intensity``: bandwidth per core relative to the host's mean.
 INTENSITY = {'low': 0.3, 'medium': 1.0, 'high': 3.0}
@@ -261,20 +260,14 @@ def request(
         guest.page_bytes,
         guest.allowed_cpus,
         tuple(device_nodes),
-        policy_of(guest),
+        guest.policy,
         demand_cores,
         expected_bandwidth(demand_cores, intensity_of(guest), history.bytes_per_core_sec),
+        eligibility.why_not(eligibility.PLACE, guest),
         guest.placed_by,
-        guest.override == model.IGNORE,
         guest.vcpus_max,
         guest.memory_max_bytes,
     )
-
-
-def policy_of(guest: model.Guest) -> str:
-    """Return the placement policy of a guest's flavor; an invalid one is ignored."""
-    policy = dict(guest.extra_specs).get(POLICY_KEY)
-    return policy if policy in model.POLICIES else model.AUTO
 
 
 def intensity_of(guest: model.Guest) -> float:

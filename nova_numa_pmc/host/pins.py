@@ -41,11 +41,3 @@ def without_full_pins(guest: Guest, online: frozenset[int]) -> Guest:
             code for code in guest.placed_by if code in elements or code not in ELEMENTS.values()
         ),
     )
-
-
-def may_hold(guest: Guest) -> bool:
-    """Return whether a guest that we placed is still ours to hold, disregarding overrides.
-
-    Pins of single threads leave the other threads to us, and numatune leaves the CPUs to us.
-    """
-    return set(guest.placed_by) <= {*ELEMENTS.values(), 'numatune'}

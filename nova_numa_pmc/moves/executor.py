@@ -13,7 +13,8 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import host_cpus
-from nova_numa_pmc.core.rebalance import eligibility, plan_records
+from nova_numa_pmc.core import eligibility
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.core.rebalance.explain_move import explain_why
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError, StateLocked, describe, is_expected
@@ -149,7 +150,9 @@ class MoveExecutor:
 
         Widened guests that were overridden or promised another place no longer count as widened.
         """
-        unmovable_uuids = {guest.uuid for guest in running if eligibility.why_not_now(guest)}
+        unmovable_uuids = {
+            guest.uuid for guest in running if eligibility.why_not(eligibility.PROCEED, guest)
+        }
         if any(part.plan_part.uuid in unmovable_uuids for part in self._parts):
             self._cancel()
         self.failed &= {guest.uuid for guest in running}

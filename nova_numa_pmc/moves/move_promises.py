@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import promises
-from nova_numa_pmc.core import host_view, pools
-from nova_numa_pmc.core.rebalance import eligibility, plan_records
+from nova_numa_pmc.core import eligibility, host_view, pools
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError
 from nova_numa_pmc.host import cgroups, guests
 from nova_numa_pmc.host.cpusets import common_cpus
@@ -92,7 +92,7 @@ class MovePromises:
             guest = by_uuid.get(plan_part.uuid)
             if guest is None:
                 raise GuestGone('guest %s: ended before it was moved' % plan_part.name)
-            reason_code = eligibility.why_not_now(guest)
+            reason_code = eligibility.why_not(eligibility.PROCEED, guest)
             if reason_code:
                 detail = '' if guest.override else ' (%s)' % (guest.job or guest.state)
                 raise MovePostponed(

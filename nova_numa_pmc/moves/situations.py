@@ -6,8 +6,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core import host_view, pools
-from nova_numa_pmc.core.rebalance import eligibility, guest_load, plan_records
+from nova_numa_pmc.core import eligibility, host_view, pools
+from nova_numa_pmc.core.rebalance import guest_load, plan_records
 from nova_numa_pmc.exceptions import PageMoveError
 from nova_numa_pmc.host.page_moves import node_room
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from nova_numa_pmc import extra_specs, model
-from nova_numa_pmc.core.host_view import INTENSITY, POLICY_KEY
+from nova_numa_pmc.core import eligibility
+from nova_numa_pmc.core.host_view import INTENSITY
 from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, expected_guest
 from nova_numa_pmc.record import Record
 
@@ -65,19 +66,29 @@ def read(spec: RequestSpecLike) -> GuestRequest:
         flavor = spec.flavor
         specs = _read_optional(flavor, 'extra_specs') or {}
         flavor_specs = extra_specs.parse(specs)
-        why_not_weighed = why_pinned = None
-        if flavor_specs.policy == model.NONE:
-            why_not_weighed = '%s=%s' % (POLICY_KEY, model.NONE)
+        why_pinned = None
         topology = _read_optional(spec, 'numa_topology')
         if topology is not None:
             why_pinned = 'image properties'
         pinning_specs = extra_specs.pinning_specs(specs)
         why_pinned = ', '.join('%s=%s' % item for item in pinning_specs.items()) or why_pinned
+        vcpus, memory_mb = int(flavor.vcpus), int(flavor.memory_mb)
+        why_alone = eligibility.why_not(
+            eligibility.PLACE,
+            model.Guest(
+                '',
+                '',
+                vcpus,
+                memory_mb << 20,
+                extra_specs=((model.POLICY_KEY, flavor_specs.policy),),
+                placed_by=tuple(pinning_specs),
+            ),
+        )
+        # For a guest that Nova pins, hosts are compared by what it would load.
+        is_weighed = why_alone in ('', eligibility.PLACED_BY_OTHERS)
+        why_not_weighed = None if is_weighed else eligibility.TEXTS[why_alone]
         guest = expected_guest(
-            int(flavor.vcpus),
-            int(flavor.memory_mb),
-            flavor_specs.policy,
-            INTENSITY[flavor_specs.memory_intensity],
+            vcpus, memory_mb, flavor_specs.policy, INTENSITY[flavor_specs.memory_intensity]
         )
         if why_pinned:
             # Its memory may be huge pages, which promised memory does not include.

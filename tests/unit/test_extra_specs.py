@@ -6,7 +6,6 @@ import unittest
 from hypothesis import given, strategies
 
 from nova_numa_pmc import extra_specs, model
-from nova_numa_pmc.core import host_view
 
 
 class ParseTest(unittest.TestCase):
@@ -51,7 +50,7 @@ class ParseTest(unittest.TestCase):
 
     @given(strategies.text(), strategies.text())
     def test_any_text_gives_printable_problems_of_bounded_length(self, name, text):
-        for key in (host_view.POLICY_KEY, extra_specs.MAX_PRESSURE_KEY, 'numa_pmc:' + name):
+        for key in (model.POLICY_KEY, extra_specs.MAX_PRESSURE_KEY, 'numa_pmc:' + name):
             flavor_specs = extra_specs.parse({key: text})
             for problem in flavor_specs.problems:
                 self.assertTrue(problem.isprintable())

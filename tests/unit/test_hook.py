@@ -678,19 +678,24 @@ class MemoryLiesTest(PlacedCase):
         self.assertEqual('4-7', self.cpus_after_start({0: 0, 1: 40 * MIB}, domains.LOCKED))
 
     def test_a_guest_that_the_operator_ignores_meanwhile_is_left_alone(self):
-        tree = self.host.launch(1, bytes_by_node={0: 0, 1: 40 * MIB})
-        xml = fake_host.domain_xml(1, extra=domains.LOCKED)
-        self.call('start', 1, xml)
-        overrides.put(
-            overrides.Override(fake_host.uuid_of(1), 'ignore', fake_host.name_of(1)), self.root
-        )
-        self.call('started', 1, xml)
-        self.assertEqual('', tree.held())
-        promise = self.promise(1)
-        self.assertEqual(
-            ('floating', True, False), (promise.origin, promise.started, promise.missed)
-        )
-        self.assertIn('left alone: ignored by the operator', self.host.logged()[-1])
+        for number, extra in ((1, domains.LOCKED), (2, '')):
+            with self.subTest(extra):
+                tree = self.host.launch(number, bytes_by_node={0: 0, 1: 40 * MIB})
+                xml = fake_host.domain_xml(number, extra=extra)
+                self.call('start', number, xml)
+                overrides.put(
+                    overrides.Override(
+                        fake_host.uuid_of(number), 'ignore', fake_host.name_of(number)
+                    ),
+                    self.root,
+                )
+                self.call('started', number, xml)
+                self.assertEqual('', tree.held())
+                promise = self.promise(number)
+                self.assertEqual(
+                    ('floating', True, False), (promise.origin, promise.started, promise.missed)
+                )
+                self.assertIn('left alone: ignored by the operator', self.host.logged()[-1])
 
     def test_both_nodes_are_promised_where_both_hold_locked_memory(self):
         self.assertEqual(

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import arguments, context, exits, output, run_moves
-from nova_numa_pmc.core import page_choice, pools
-from nova_numa_pmc.core.rebalance import eligibility, plan_records
+from nova_numa_pmc.core import eligibility, page_choice, pools
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import CpusetError, PageMoveError
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.state import history, overrides
@@ -94,7 +94,7 @@ def _move_to_node(
     ):
         return None
     # An earlier override does not matter, as this one will replace it.
-    reason_code = eligibility.why_fixed(guest._replace(override=''), promise)
+    reason_code = eligibility.why_not(eligibility.MOVE, guest._replace(override=''), promise)
     if promise is None or reason_code:
         raise PageMoveError(
             'guest %s cannot be moved: %s' % (guest.name, eligibility.TEXTS[reason_code])

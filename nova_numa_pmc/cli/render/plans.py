@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc.cli.render import tables
-from nova_numa_pmc.core.rebalance import eligibility
+from nova_numa_pmc.core import eligibility
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
 from nova_numa_pmc.json_values import printable
 

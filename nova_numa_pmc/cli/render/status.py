@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nova_numa_pmc import model
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.cli.render.tables import memory_text, number, percent, short_number
-from nova_numa_pmc.core import node_memory, pools
-from nova_numa_pmc.core.placement.reasons import PLACED_BY_OTHERS
-from nova_numa_pmc.core.rebalance import eligibility
+from nova_numa_pmc.core import eligibility, node_memory, pools
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.state import promises_format
@@ -200,7 +198,10 @@ def why(status: GuestStatus, realtime_s: float, boottime_s: float) -> str:
                 tables.short_number(promise.memory_bytes, 1024),
             )
         )
-    if status.why_fixed and status.why_fixed not in (PLACED_BY_OTHERS, eligibility.UNKNOWN):
+    if status.why_fixed and status.why_fixed not in (
+        eligibility.PLACED_BY_OTHERS,
+        eligibility.UNKNOWN,
+    ):
         reasons.append(eligibility.TEXTS[status.why_fixed])
     return '; '.join(reasons)
 

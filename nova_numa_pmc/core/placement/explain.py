@@ -6,7 +6,7 @@ The libvirt hook imports this module at every guest start, so it imports only li
 
 from __future__ import annotations
 
-from nova_numa_pmc.core import missing
+from nova_numa_pmc.core import eligibility, missing
 from nova_numa_pmc.core.placement import reasons
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.model import MIB
@@ -25,9 +25,8 @@ TEXTS = {
     reasons.ON_SPAN: 'spans the smallest and closest set of nodes that holds it',
     reasons.ON_ALL_NODES: 'spread over all nodes, as its policy requires',
     reasons.CPUS_ONLY: 'memory does not fit: only CPUs are placed, memory stays unbound',
-    reasons.PLACED_BY_OTHERS: 'left alone: placed by others ({by})',
-    reasons.IGNORED: 'left alone: ignored by the operator',
-    reasons.POLICY_NONE: 'left alone, as its policy requires',
+    **{code: 'left alone: ' + text for code, text in eligibility.TEXTS.items()},
+    eligibility.PLACED_BY_OTHERS: 'left alone: placed by others ({by})',
     reasons.TOO_FEW_CPUS: 'left alone: {vcpus} vCPUs, but only {cpu_count} CPUs allowed',
     reasons.NO_SINGLE_NODE: 'left alone: its policy requires one node, but '
     '{vcpus} vCPUs exceed the {cpu_count} CPUs of the largest node',

@@ -69,12 +69,8 @@ def place(
     :param host_view: a view from :func:`host_view.view` or from Nova's metrics
     :returns: a placement, which has no nodes if the guest is left alone
     """
-    if request.placed_by:
-        return _leave_alone(model.Reason(reasons.PLACED_BY_OTHERS, (('by', request.placed_by),)))
-    if request.ignored:
-        return _leave_alone(model.Reason(reasons.IGNORED))
-    if request.policy == model.NONE:
-        return _leave_alone(model.Reason(reasons.POLICY_NONE))
+    if request.why_alone:
+        return _leave_alone(model.Reason(request.why_alone, (('by', request.placed_by),)))
     inputs = candidates.PlacementInput(host_view, request)
     decision = decide_place(inputs, placement_options)
     if not decision.ranks:

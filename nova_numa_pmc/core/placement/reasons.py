@@ -9,8 +9,8 @@ from __future__ import annotations
 #: Kinds of a place for a guest, which are the codes of a placement's first reason: on one node; on
 #: a few; on all, as its policy requires; for its CPUs only, because its memory does not fit.
 ON_ONE_NODE, ON_SPAN, ON_ALL_NODES, CPUS_ONLY = 'one_node', 'span', 'spread', 'cpus_only'
-#: Codes of reasons for which a guest is left alone.
-PLACED_BY_OTHERS, IGNORED, POLICY_NONE = 'placed_by_others', 'ignored', 'policy_none'
+#: Codes of reasons for which a guest that may be placed is left alone (:mod:`eligibility` has
+#: those for which it may not).
 TOO_FEW_CPUS, NO_SINGLE_NODE = 'too_few_cpus', 'no_single_node'
 #: Codes of remarks on a place.
 NO_NODE_FITS, NO_NODE_SERVES = 'no_node_fits', 'no_node_serves'

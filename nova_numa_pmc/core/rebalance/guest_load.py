@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import rates, traffic
-from nova_numa_pmc.core.rebalance import eligibility, placement_order, plan_records
+from nova_numa_pmc.core import eligibility, rates, traffic
+from nova_numa_pmc.core.rebalance import placement_order, plan_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -103,7 +103,7 @@ def _guest_load(
         remote_ratio=sample.remote_ratio,
         bandwidth_bytes_per_sec=bytes_per_sec,
         allowed_cpu_counts=None if guest is None else _allowed_cpu_counts(guest, view),
-        why_fixed=eligibility.why_fixed(guest, promise, host, measured_since_ns),
+        why_fixed=eligibility.why_not(eligibility.MOVE, guest, promise, host, measured_since_ns),
         just_placed=_is_just_placed(promise, boottime_ns),
     )
 

@@ -332,14 +332,8 @@ class PolicyTest(unittest.TestCase):
         self.assertEqual((1, ()), (len(placed.cpu_nodes), placed.mem_nodes))
         self.assertEqual('no_single_node', code(place(self.VIEW, vcpus=6, policy=model.ONE_NODE)))
 
-    def test_policy_none_leaves_a_guest_alone(self):
-        self.assertEqual('policy_none', code(place(self.VIEW, policy=model.NONE)))
-
-    def test_a_guest_that_the_operator_ignores_is_left_alone(self):
-        self.assertEqual('ignored', code(place(self.VIEW, policy=model.SPREAD, ignored=True)))
-
-    def test_a_guest_that_others_placed_is_left_alone(self):
-        placed = place(self.VIEW, placed_by=('numatune', 'vcpupin'))
+    def test_a_guest_that_must_not_be_placed_is_left_alone_with_the_reason(self):
+        placed = place(self.VIEW, why_alone='placed_by_others', placed_by=('numatune', 'vcpupin'))
         self.assertEqual(
             ((), 'left alone: placed by others (numatune, vcpupin)'),
             (placed.cpu_nodes, explain.explain(placed)),

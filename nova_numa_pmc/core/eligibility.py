@@ -1,29 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide whether a guest may be held or moved; each reason not to has a code and a text."""
+"""Decide what may be done to a guest; each reason not to has a code and a text.
+
+This is the only table of its kind: the hook, the agent, the commands and the scheduler ask
+:func:`why_not` before they place, hold, fetch or move.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nova_numa_pmc import model
 from nova_numa_pmc.core import pools
-from nova_numa_pmc.core.host_view import policy_of
-from nova_numa_pmc.core.placement import reasons
 from nova_numa_pmc.record import Record
+
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Code of a rule that other modules refer to.
-UNKNOWN = 'unknown'
+#: What may be done to a guest: choose a place for it; keep its CPUs where they were promised;
+#: bring its memory there; plan to give it another place; carry out what was planned or requested,
+#: or go on with it.
+PLACE, HOLD, FETCH, MOVE, PROCEED = 'place', 'hold', 'fetch', 'move', 'proceed'
+_ALL = (PLACE, HOLD, FETCH, MOVE, PROCEED)
+
+#: Codes of rules that other modules refer to.
+UNKNOWN, PLACED_BY_OTHERS, HELD_BY_OTHERS = 'unknown', 'placed_by_others', 'held_by_others'
 #: Code for a guest that the command did not name, which says nothing about the guest itself.
 NOT_NAMED = 'not_named'
+
+#: Pins of single threads leave the other threads to us, and numatune leaves the CPUs to us.
+_HOLDABLE = {'vcpupin', 'emulatorpin', 'iothreadpin', 'numatune'}
 
 _NO_PROMISE = model.Promise('', '', (), (), 1, 0)
 
 
 class _Case(Record):
-    """A guest to which rules are applied, with the arguments of :func:`why_fixed`."""
+    """A guest to which rules are applied, with the arguments of :func:`why_not`."""
 
     guest: model.Guest
     promise: model.Promise = _NO_PROMISE
@@ -36,79 +47,109 @@ class Rule(Record):
 
     :param applies: a function that returns whether the rule applies to a case
     :param text: the reason as text
+    :param actions: what the rule forbids
     """
 
     code: str
     applies: Callable[[_Case], object]
     text: str
+    actions: tuple[str, ...]
 
 
-#: Rules that apply even to a planned or requested move: there is an override for the guest, or
-#: libvirt is working on it, or it does not run.
-RULES_ALWAYS = (
+#: The first rule that applies is reported.
+RULES = (
     Rule(
         'pinned_by_operator',
         lambda case: case.guest.override == model.PIN,
         'pinned by the operator',
+        (FETCH, MOVE, PROCEED),
     ),
-    Rule('ignored', lambda case: case.guest.override == model.IGNORE, 'ignored by the operator'),
-    Rule('active_job', lambda case: case.guest.job, 'a libvirt job is running'),
-    Rule('paused', lambda case: case.guest.state not in (None, 'running'), 'not running'),
-)
-#: All rules. The first one that applies is reported.
-RULES = (
-    *RULES_ALWAYS,
+    Rule(
+        'ignored',
+        lambda case: case.guest.override == model.IGNORE,
+        'ignored by the operator',
+        _ALL,
+    ),
+    Rule(
+        'active_job',
+        lambda case: case.guest.job,
+        'a libvirt job is running',
+        (HOLD, FETCH, MOVE, PROCEED),
+    ),
+    Rule(
+        'paused',
+        lambda case: case.guest.state not in (None, 'running'),
+        'not running',
+        (FETCH, MOVE, PROCEED),
+    ),
     Rule(
         'other_pool',
         lambda case: case.host is not None and not is_in_pool(case.guest, case.host),
         'its CPUs are outside the floating pool',
+        (MOVE,),
     ),
     Rule(
         UNKNOWN,
         lambda case: case.promise is _NO_PROMISE,
         'not known to libvirt on this host, or without a promise',
+        (MOVE,),
     ),
-    Rule('starting', lambda case: not case.promise.started or _is_new(case), 'starting'),
+    Rule('starting', lambda case: not case.promise.started or _is_new(case), 'starting', (MOVE,)),
     Rule(
-        reasons.PLACED_BY_OTHERS,
+        PLACED_BY_OTHERS,
         lambda case: case.guest.placed_by or case.promise.origin == model.BY_OTHERS,
         model.ORIGIN_TEXTS[model.BY_OTHERS],
+        (PLACE, FETCH, MOVE),
+    ),
+    Rule(
+        HELD_BY_OTHERS,
+        lambda case: is_placed_as_a_whole(case.guest),
+        'placed by others as a whole',
+        (HOLD,),
     ),
     Rule(
         'policy_none',
-        lambda case: policy_of(case.guest) == model.NONE,
+        lambda case: case.guest.policy == model.NONE,
         'its flavor excludes it from placement',
+        (PLACE, MOVE),
     ),
     Rule(
         'spread',
-        lambda case: policy_of(case.guest) == model.SPREAD,
+        lambda case: case.guest.policy == model.SPREAD,
         'its flavor requires spreading',
+        (MOVE,),
     ),
     # Because of VFIO, SEV or mlock.
     Rule(
         'locked',
         lambda case: case.guest.locked or case.guest.pci_devices,
         'its memory cannot be moved',
+        (FETCH, MOVE),
     ),
     Rule(
-        'huge_pages', lambda case: case.guest.page_bytes or case.promise.page_bytes, 'huge pages'
+        'huge_pages',
+        lambda case: case.guest.page_bytes or case.promise.page_bytes,
+        'huge pages',
+        (FETCH, MOVE),
     ),
-    Rule('bound', lambda case: case.promise.bound, 'bound to its nodes'),
+    Rule('bound', lambda case: case.promise.bound, 'bound to its nodes', (FETCH, MOVE)),
 )
 
 #: {code: its text for operators}
 TEXTS = {**{rule.code: rule.text for rule in RULES}, NOT_NAMED: ''}
 
 
-def why_fixed(
+def why_not(
+    action: str,
     guest: model.Guest | None,
-    promise: model.Promise | None,
+    promise: model.Promise | None = None,
     host: model.Topology | None = None,
     measured_since_ns: int | None = None,
 ) -> str:
-    """Return the code of the reason not to touch a guest; empty if there is none.
+    """Return the code of the reason not to do something to a guest; empty if there is none.
 
-    :param guest: the guest as its XML defines it; None if that is not known
+    :param action: what is to be done: :data:`PLACE` and those beside it
+    :param guest: the guest as its XML defines it, with its override; None if that is not known
     :param promise: its promise; None if it has none
     :param host: a host whose nodes' ``cpus`` are those of the floating pool; None if the guest's
         pool does not matter
@@ -117,13 +158,13 @@ def why_fixed(
     """
     if guest is None:
         return UNKNOWN
-    known_promise = _NO_PROMISE if promise is None else promise
-    return _first_reason(RULES, _Case(guest, known_promise, host, measured_since_ns))
+    case = _Case(guest, _NO_PROMISE if promise is None else promise, host, measured_since_ns)
+    return next((rule.code for rule in RULES if action in rule.actions and rule.applies(case)), '')
 
 
-def why_not_now(guest: model.Guest) -> str:
-    """Return the code of the reason not to make a planned move of a guest; empty if none."""
-    return _first_reason(RULES_ALWAYS, _Case(guest))
+def is_placed_as_a_whole(guest: model.Guest) -> bool:
+    """Return whether others place a guest so that none of its threads is left to us."""
+    return not set(guest.placed_by) <= _HOLDABLE
 
 
 def is_in_pool(guest: model.Guest, host: model.Topology) -> bool:
@@ -136,10 +177,6 @@ def is_in_pool(guest: model.Guest, host: model.Topology) -> bool:
     if guest.placed_by or allowed_cpus is None:
         return True
     return not any(pools.usable_cpus_of(node) & allowed_cpus - node.cpus for node in host.nodes)
-
-
-def _first_reason(rules: tuple[Rule, ...], case: _Case) -> str:
-    return next((rule.code for rule in rules if rule.applies(case)), '')
 
 
 def _is_new(case: _Case) -> bool:
