@@ -22,6 +22,7 @@ PURE = {
     'heapq',
     'itertools',
     'math',
+    'operator',
     'typing',  # for types only
 }
 #: Modules of the package that the core may import; the same rule applies to them.

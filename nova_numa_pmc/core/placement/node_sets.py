@@ -6,8 +6,9 @@ The libvirt hook imports this module at every guest start, so it imports only li
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import accumulate, combinations
 from math import comb
+from operator import add, ge
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -30,6 +31,11 @@ RETURNED_MAX = 72
 _NEIGHBOURHOODS_MAX = 32
 #: Weights of the first of two resources by which the roomiest nodes are searched for.
 _BLENDS = (0.5, 0.0, 1.0, 0.25, 0.75)
+#: Neighbourhoods of up to this many positions are searched exactly; the whole host always is.
+_EXACT_MAX = 12
+#: Maximum number of incomplete sets of one size that an exact search keeps. Real hosts need some
+#: ten of them: nodes are of few sizes, and of two sets the one with less of everything is dropped.
+_INCOMPLETE_MAX = 100
 
 
 def smallest_sets(
@@ -40,11 +46,12 @@ def smallest_sets(
 ) -> list[NodeSet]:
     """List the smallest sets of positions whose room together covers the need.
 
-    The list is complete if there are at most 300 sets of that size, as on any host of up to 10
-    nodes, or for pairs of 25 nodes. On larger hosts, one set is searched for in each
-    neighbourhood, such as a socket or the whole host. The search takes the nodes up to the lowest
-    pressure that suffices, chooses the roomiest of these by a blend of resources, and exchanges
-    them for better ones as long as the set still holds the guest.
+    No smaller set suffices, however many nodes there are. The list is complete if there are at
+    most 300 sets of that size, as on any host of up to 10 nodes, or for pairs of 25 nodes. On
+    larger hosts, one set is searched for in each neighbourhood, such as a socket or the whole
+    host. The search takes the nodes up to the lowest pressure that suffices, chooses a set of
+    these, the roomiest by a blend of resources if that suffices, and exchanges its nodes for
+    better ones as long as the set still holds the guest.
 
     :param room: by position, the available amount of each resource
     :param need: the required amount of each resource, at least 0
@@ -58,12 +65,13 @@ def smallest_sets(
         return []
     for size in range(_least_size(room, need), len(room) + 1):
         if comb(len(room), size) > ENUMERATED_MAX:
-            return _find_sets(_Search(room, need, pressure_keys), distance, size)
-        sets = [
-            positions
-            for positions in combinations(all_positions, size)
-            if _covers(room, need, positions)
-        ]
+            sets = _find_sets(_Search(room, need, pressure_keys), distance, size)
+        else:
+            sets = [
+                positions
+                for positions in combinations(all_positions, size)
+                if _covers(room, need, positions)
+            ]
         if sets:
             return sets if len(sets) <= RETURNED_MAX else _best_sets(sets, pressure_keys, distance)
     return []
@@ -110,19 +118,14 @@ def _least_size(room: Sequence[tuple[float, ...]], need: tuple[float, ...]) -> i
     return size_min
 
 
-def _find_sets(search: _Search, distance: DistanceFunction, size_min: int) -> list[NodeSet]:
-    """Search neighbourhoods for sets of the fewest positions that suffice."""
-    all_positions = list(range(len(search.room)))
-    for size in range(size_min, len(all_positions) + 1):
-        sets = set()
-        if search.roomiest(all_positions, size):
-            for positions in _neighbourhoods(len(all_positions), distance):
-                node_set = search.best(positions, size)
-                if node_set:
-                    sets.add(node_set)
-        if sets:
-            return sorted(sets)
-    return [tuple(all_positions)]
+def _find_sets(search: _Search, distance: DistanceFunction, size: int) -> list[NodeSet]:
+    """Search neighbourhoods for sets of some size; there are none of fewer positions."""
+    count = len(search.room)
+    selection = search.find(range(count), size) or search.find_exactly(range(count), size)
+    if not selection:
+        return []
+    sets = [search.best(positions, size) for positions in _neighbourhoods(count, distance)]
+    return sorted({node_set for node_set in sets if node_set} or {tuple(sorted(selection))})
 
 
 def _neighbourhoods(count: int, distance: DistanceFunction) -> Iterable[frozenset[int]]:
@@ -139,6 +142,15 @@ def _neighbourhoods(count: int, distance: DistanceFunction) -> Iterable[frozense
         if len(neighbourhoods) >= _NEIGHBOURHOODS_MAX:
             break
     return neighbourhoods
+
+
+def _roomiest(sets: dict[tuple[float, ...], NodeSet]) -> dict[tuple[float, ...], NodeSet]:
+    """Return those of some sets of equal size that no other set has as much of everything as."""
+    kept: list[tuple[float, ...]] = []
+    for amounts in sorted(sets, reverse=True):
+        if not any(all(map(ge, other, amounts)) for other in reversed(kept)):
+            kept.append(amounts)
+    return {amounts: sets[amounts] for amounts in kept[:_INCOMPLETE_MAX]}
 
 
 class _Search:
@@ -168,13 +180,49 @@ class _Search:
                 [node_ratios[index] for node_ratios in ratios] for index in range(len(resources))
             ]
 
-    def roomiest(self, positions: Collection[int], size: int) -> list[int] | None:
+    def find(self, positions: Collection[int], size: int) -> Sequence[int] | None:
         """Return a set of ``size`` positions that holds the guest; None if none is found."""
         for values in self.values:
             selection = sorted(positions, key=values.__getitem__, reverse=True)[:size]
             if _covers(self.room, self.need, selection):
                 return selection
+        return self.find_exactly(positions, size) if len(positions) <= _EXACT_MAX else None
+
+    def find_exactly(self, positions: Collection[int], size: int) -> NodeSet | None:
+        """Search all sets of up to ``size`` positions.
+
+        The positions are added one by one to the sets found so far. A set is dropped if another of
+        its size has at least as much of everything, and if even the roomiest of the remaining
+        positions would not complete it.
+        """
+        order = sorted(positions, key=self.values[0].__getitem__, reverse=True)
+        #: By number of positions: {amount of each resource, at most the need: positions}.
+        incomplete: list[dict[tuple[float, ...], NodeSet]] = [{} for _ in range(size)]
+        incomplete[0][(0.0,) * len(self.need)] = ()
+        for index, position in enumerate(order):
+            most_left = self._largest_sums(order[index + 1 :], size)
+            for count in range(min(index, size - 1), -1, -1):
+                for amounts, chosen in incomplete[count].items():
+                    total = tuple(map(min, self.need, map(add, amounts, self.room[position])))
+                    if total == self.need:
+                        return (*chosen, position)
+                    if count + 1 < size and all(
+                        amount + sums[size - count - 1] >= required
+                        for amount, sums, required in zip(total, most_left, self.need)
+                    ):
+                        incomplete[count + 1].setdefault(total, (*chosen, position))
+                if count + 1 < size:
+                    incomplete[count + 1] = _roomiest(incomplete[count + 1])
         return None
+
+    def _largest_sums(self, positions: Sequence[int], count_max: int) -> list[list[float]]:
+        """Return by resource and number of positions the most that so many positions have."""
+        columns = zip(*(self.room[position] for position in positions))
+        sums = [
+            list(accumulate(sorted(column, reverse=True)[:count_max], initial=0.0))
+            for column in columns
+        ] or [[0.0] for _ in self.need]
+        return [column + column[-1:] * (count_max + 1 - len(column)) for column in sums]
 
     def best(self, positions: Iterable[int], size: int) -> NodeSet | None:
         """Return the best set of ``size`` positions that is found; None if none suffices."""
@@ -187,19 +235,19 @@ class _Search:
             or pressure_keys[by_pressure[count]][0] != pressure_keys[by_pressure[count - 1]][0]
         ]
         low, high = 0, len(level_sizes) - 1
-        fallback = None if high < 0 else self.roomiest(by_pressure, size)
+        fallback = None if high < 0 else self.find(by_pressure, size)
         if not fallback:
             return None
         while low < high:
             middle = (low + high) // 2
-            if self.roomiest(by_pressure[: level_sizes[middle]], size):
+            if self.find(by_pressure[: level_sizes[middle]], size):
                 high = middle
             else:
                 low = middle + 1
         allowed = by_pressure[: level_sizes[low]]
-        return self._exchange(self.roomiest(allowed, size) or fallback, allowed)
+        return self._exchange(self.find(allowed, size) or fallback, allowed)
 
-    def _exchange(self, selection: list[int], allowed: list[int]) -> NodeSet:
+    def _exchange(self, selection: Sequence[int], allowed: list[int]) -> NodeSet:
         """Exchange each position, worst first, for the best one that still suffices."""
         kept_positions = set(selection)
         for worse_position in sorted(selection, key=self.pressure_keys.__getitem__, reverse=True):

@@ -2,17 +2,23 @@
 """A guest that spans nodes gets the smallest sets that hold it, the nearest or best first."""
 
 import unittest
+from itertools import combinations
 from unittest import mock
 
 from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc.core.placement import node_sets
 
-ROOM = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=9)
-
 
 def apart(a, b):
     return 10 if a == b else 20
+
+
+def holds(room, need, positions):
+    return all(
+        sum(room[position][kind] for position in positions) >= required
+        for kind, required in enumerate(need)
+    )
 
 
 def smallest_sets(room, need, distance=apart, pressure_keys=None):
@@ -29,18 +35,53 @@ class SmallestTest(unittest.TestCase):
         self.assertEqual([], smallest_sets([(1, 1)] * 3, (1, 4)))
         self.assertEqual([], smallest_sets([], (1, 1)))
 
-    @settings(max_examples=100)
-    @given(ROOM, st.tuples(st.integers(1, 30), st.integers(0, 30)))
-    def test_growing_finds_a_set_wherever_one_exists(self, room, need):
-        exact = smallest_sets(room, need)
-        with mock.patch.object(node_sets, 'ENUMERATED_MAX', 0):
-            grown = smallest_sets(room, need)
-        self.assertEqual(bool(exact), bool(grown))
-        for chosen in grown:
-            self.assertTrue(
-                all(sum(room[at][kind] for at in chosen) >= need[kind] for kind in (0, 1))
+    @settings(max_examples=200)
+    @given(
+        st.integers(2, 3).flatmap(
+            lambda resources: st.tuples(
+                st.lists(st.tuples(*[st.integers(0, 9)] * resources), min_size=1, max_size=9),
+                st.tuples(st.integers(1, 30), *[st.integers(0, 30)] * (resources - 1)),
             )
-            self.assertLessEqual(len(exact[0]), len(chosen))
+        )
+    )
+    def test_the_search_finds_no_larger_sets_than_an_enumeration(self, drawn):
+        room, need = drawn
+        size = next(
+            (
+                size
+                for size in range(1, len(room) + 1)
+                for positions in combinations(range(len(room)), size)
+                if holds(room, need, positions)
+            ),
+            None,
+        )
+        for enumerated_max in (0, 300):
+            with mock.patch.object(node_sets, 'ENUMERATED_MAX', enumerated_max):
+                sets = smallest_sets(room, need)
+            self.assertEqual(size is not None, bool(sets))
+            for chosen in sets:
+                self.assertEqual(size, len(chosen))
+                self.assertTrue(holds(room, need, chosen))
+
+    def test_four_of_eleven_nodes_are_found_where_four_hold_the_guest(self):
+        # No blend of CPUs and memory selects these four: five were taken.
+        room = [(5, 5), (9, 0), (8, 3), (1, 2), (2, 5), (8, 3)]
+        room += [(7, 8), (2, 9), (4, 0), (4, 6), (5, 2)]
+        sets = smallest_sets(room, (26, 19))
+        self.assertTrue(sets)
+        for chosen in sets:
+            self.assertEqual(4, len(chosen))
+            self.assertTrue(holds(room, (26, 19), chosen))
+
+    def test_the_smallest_set_of_sixteen_and_more_nodes_is_found(self):
+        for count in (16, 24, 32, 64):
+            # Only the last two together hold the guest, and each looks worse than the others.
+            room = [(9, 5), (5, 9)] * (count // 2 - 1) + [(14, 0), (1, 15)]
+            for need in ((15, 15), (43, 43)):
+                sets = smallest_sets(room, need)
+                self.assertEqual({2 if need == (15, 15) else 6}, {len(chosen) for chosen in sets})
+                for chosen in sets:
+                    self.assertTrue(holds(room, need, chosen))
 
     def test_growing_keeps_near_and_starts_anywhere(self):
         room = [(1, 1)] * 32
