@@ -10,15 +10,20 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import finding
-from nova_numa_pmc.cpulist import format_cpulist
+from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.core import cache_hierarchy, node_memory
+from nova_numa_pmc.core.memory_domains import NEAR_DEFAULT
+from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.finding import Finding
-from nova_numa_pmc.host import files, services, topology
+from nova_numa_pmc.host import cpu_topology, files, services, topology
 from nova_numa_pmc.host.perf import perf_event
 from nova_numa_pmc.host.sources import numa_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from nova_numa_pmc import model
 
 _KSM = 'sys/kernel/mm/ksm'
 _THP = 'sys/kernel/mm/transparent_hugepage/enabled'
@@ -27,7 +32,7 @@ _SYS_ADMIN = 21
 
 
 def check_nodes(root: str) -> Iterator[Finding]:
-    """Check that there are nodes to choose between."""
+    """Check that there are nodes to choose between, and that they are what they seem to be."""
     try:
         host = topology.read(root)
     except NumaPmcError as error:
@@ -54,6 +59,55 @@ def check_nodes(root: str) -> Iterator[Finding]:
             'if it has several sockets, enable NUMA (and disable node interleaving) in the '
             'firmware',
         )
+    placement_options = host_options.read_under_root(root).placement_options
+    yield from _memory_domains(cpu_topology.read(host, root), placement_options)
+    for node in node_memory.list_unexplained(host.nodes, placement_options):
+        yield Finding(
+            'memory-unexplained',
+            finding.WARNING,
+            'node %d has %d MiB of memory but no online CPUs, and no driver, memory tier or ACPI '
+            'table says what that memory is: it may be CXL memory that the firmware has made '
+            'ordinary memory. Guests are placed there' % (node.id, node.memory_bytes >> 20),
+            'find out what it is ("cxl list", the firmware\'s settings); then set, in %s, '
+            '[placement] guest_memory_nodes = %d if guests may use it, else device_memory_nodes '
+            '= %d' % (host_options.PATH, node.id, node.id),
+        )
+
+
+def _memory_domains(
+    host: model.Topology, placement_options: model.PlacementOptions
+) -> Iterator[Finding]:
+    """Say which nodes are taken for one place because they share their memory channels."""
+    domains = cache_hierarchy.domains(host, placement_options)
+    groups = [
+        [position for position, other in enumerate(domains) if other == label]
+        for label in sorted(set(domains))
+    ]
+    shared_groups = [group for group in groups if len(group) > 1]
+    if not shared_groups:
+        return
+    farthest = max(host.distances[a][b] for group in shared_groups for a in group for b in group)
+    if placement_options.domain_distance:
+        why = 'their distance is below [placement] domain_distance'
+    elif farthest < NEAR_DEFAULT:
+        why = 'each is one L3 cache, and the firmware reports distances of up to %d' % farthest
+    else:
+        why = (
+            "each is one L3 cache, a socket has more than four of them, and the firmware's "
+            'distances do not divide it further'
+        )
+    yield Finding(
+        'memory-domains',
+        finding.NOTE,
+        '%s are taken to share their memory channels, and count as one place: %s'
+        % (
+            '; '.join(name_nodes([host.nodes[at].id for at in group]) for group in shared_groups),
+            why,
+        ),
+        'compare with the firmware\'s setting "NUMA nodes per socket" (NPS); if it divides the '
+        'memory otherwise, set [placement] domain_distance in %s (10 keeps all nodes apart)'
+        % host_options.PATH,
+    )
 
 
 def check_numad(root: str) -> Iterator[Finding]:

@@ -138,9 +138,9 @@ OPTIONS = (
         254,
         'Nodes whose distance is below this value share their memory channels and are one place '
         "for a guest [SLIT units, local is 10]. 0 (default): derived from the host's L3 caches: "
-        'on an AMD host that presents each L3 cache as a node, the nodes of a socket share their '
-        'channels; on other hosts no nodes do. Set this option only if that is wrong; 10 keeps '
-        'all nodes apart.',
+        'on an AMD host that presents each L3 cache as a node, nodes of a socket at a distance of '
+        '11 share their channels; on other hosts no nodes do. "nova-numa-rebalance check" lists '
+        'them. Set this option only if that is wrong; 10 keeps all nodes apart.',
     ),
     Option(
         'placement',

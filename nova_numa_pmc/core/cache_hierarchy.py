@@ -2,9 +2,9 @@
 """Derive from caches and sockets which nodes share memory channels, and which are near.
 
 From the inside out, CPUs share an L3 cache, nodes share memory channels (as a memory domain), and
-memory domains share a socket. SLIT distances do not show which nodes share memory channels: they
-are 11 both between sub-NUMA clusters, which have memory controllers of their own, and between the
-nodes of AMD's L3-as-NUMA, which have none.
+memory domains share a socket. SLIT distances alone do not show which nodes share memory channels:
+they are 11 both between sub-NUMA clusters, which have memory controllers of their own, and between
+the nodes of AMD's L3-as-NUMA that share theirs. Among nodes that are one L3 cache each, they do.
 
 The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from nova_numa_pmc.core.memory_domains import (
     DISTANCE_MAX,
+    NEAR_DEFAULT,
     domains_from_distances,
     domains_from_labels,
 )
@@ -31,13 +32,10 @@ _NPS_MAX = 4
 def domains(host: model.Topology, placement_options: model.PlacementOptions) -> tuple[int, ...]:
     """Return the memory domains of a host's nodes, as in :class:`model.HostView`.
 
-    * If an L3 cache spans several nodes, they are sub-NUMA clusters, and each node has memory
-      channels of its own.
-    * If a node spans several L3 caches (AMD's NPS, or one node per socket), it has memory channels
-      of its own.
-    * If more than four nodes of an AMD socket are one L3 cache each, they are L3-as-NUMA and share
-      the memory channels of the socket.
-    * Otherwise, and if caches or sockets are unknown, each node has memory channels of its own.
+    Each node has memory channels of its own, except for AMD's L3-as-NUMA: nodes of a socket that
+    are one L3 cache each, divided by :func:`_channel_groups`. If an L3 cache spans several nodes
+    (sub-NUMA clusters) or a node several L3 caches (AMD's NPS, or one node per socket), or if
+    caches or sockets are unknown, none is assumed to share its channels.
 
     :param placement_options: their ``domain_distance`` takes precedence unless it is 0
     """
@@ -45,16 +43,44 @@ def domains(host: model.Topology, placement_options: model.PlacementOptions) -> 
         return domains_from_distances(host.distances, placement_options.domain_distance)
     if host.vendor not in _L3_AS_NUMA_VENDORS:
         return ()
-    sockets = [
-        socket if _is_one_l3(node, l3s) else None
-        for node, l3s, socket in zip(host.nodes, host.l3s, host.sockets)
+    labels = list(range(len(host.nodes)))
+    for positions in one_l3_positions(host):
+        for group in _channel_groups(host.distances, positions):
+            for position in group:
+                labels[position] = group[0]
+    return domains_from_labels(labels)
+
+
+def one_l3_positions(host: model.Topology) -> list[tuple[int, ...]]:
+    """List for each socket the positions of its nodes that are one L3 cache each, if several."""
+    by_socket: dict[int, list[int]] = {}
+    for position, (node, l3s, socket) in enumerate(zip(host.nodes, host.l3s, host.sockets)):
+        if socket is not None and _is_one_l3(node, l3s):
+            by_socket.setdefault(socket, []).append(position)
+    return [tuple(positions) for positions in by_socket.values() if len(positions) > 1]
+
+
+def _channel_groups(
+    slit: tuple[tuple[int, ...], ...], positions: tuple[int, ...]
+) -> list[tuple[int, ...]]:
+    """Divide nodes of an AMD socket that are one L3 cache each into those that share channels.
+
+    AMD's firmware reports 11 between nodes behind the same memory controllers, 12 between the up
+    to four groups of controllers of a socket (NPS) and 32 between sockets; NPS4 without
+    L3-as-NUMA therefore shows four nodes at 12. If the nodes nearer than 12 to each other form
+    more than four groups, the firmware has other distances, and the nearest groups are joined
+    until there are four or fewer: with a SLIT that says nothing, all nodes of the socket.
+    """
+    within = tuple(tuple(slit[a][b] for b in positions) for a in positions)
+    limits = sorted({distance + 1 for row in within for distance in row})
+    for limit in (NEAR_DEFAULT, *(limit for limit in limits if limit > NEAR_DEFAULT)):
+        labels = domains_from_distances(within, limit) or tuple(range(len(positions)))
+        if len(set(labels)) <= _NPS_MAX:
+            break
+    return [
+        tuple(position for position, other in zip(positions, labels) if other == label)
+        for label in sorted(set(labels))
     ]
-    return domains_from_labels(
-        [
-            position if socket is None or sockets.count(socket) <= _NPS_MAX else ('socket', socket)
-            for position, socket in enumerate(sockets)
-        ]
-    )
 
 
 def _is_one_l3(node: model.Node, l3s: tuple[frozenset[int], ...]) -> bool:

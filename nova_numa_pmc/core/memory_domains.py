@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 #: The kernel's defaults, and the highest value: a distance is a byte of ACPI's SLIT.
 LOCAL_DISTANCE, REMOTE_DISTANCE, DISTANCE_MAX = 10, 20, 255
-#: Nodes nearer than this were one domain in releases that knew only distances [SLIT units].
+#: Nodes of AMD's L3-as-NUMA nearer than this share memory channels; other nodes did so, too, in
+#: releases that knew only distances [SLIT units].
 NEAR_DEFAULT = 12
 
 

@@ -55,3 +55,16 @@ def list_withheld(
         for node in nodes
         if node.memory_bytes and not is_for_guests(node, placement_options)
     )
+
+
+def list_unexplained(
+    nodes: tuple[model.Node, ...], placement_options: model.PlacementOptions
+) -> tuple[model.Node, ...]:
+    """List the nodes without CPUs whose memory is used for guests for want of information."""
+    return tuple(
+        node
+        for node in nodes
+        if not node.online_cpus
+        and is_for_guests(node, placement_options)
+        and node.id not in placement_options.guest_memory_nodes
+    )

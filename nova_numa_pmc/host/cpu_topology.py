@@ -2,7 +2,7 @@
 """Read the L3 caches and sockets of CPUs, from sysfs.
 
 The libvirt hook reads these at every guest start: one file for each L3 cache and, on a host with
-more than two nodes, one more for each node. A value that is not reported, or not in a form that
+several nodes, one more for each node. A value that is not reported, or not in a form that
 is understood, is unknown and never prevents a guest from starting.
 
 Formats: the kernel's Documentation/ABI/testing/sysfs-devices-system-cpu (``cache/indexN``) and
@@ -11,6 +11,7 @@ Documentation/ABI/stable/sysfs-devices-system-cpu (``topology``).
 
 from __future__ import annotations
 
+from nova_numa_pmc.core.cache_hierarchy import one_l3_positions
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host import files
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 _CPU = CPUS + '/cpu%d/'
 _L3 = 'cache/index3/'
-#: AMD divides a socket into at most four nodes by its memory controllers, so the vendor does not
-#: matter on hosts with no more nodes than that.
-_VENDOR_IRRELEVANT_NODES_MAX = 4
 #: Enough for every file read here: /proc/cpuinfo has the vendor within its first 100 bytes.
 _READ_MAX_BYTES = 4096
 
@@ -46,17 +44,18 @@ def read(host: model.Topology, root: str = '/') -> model.Topology:
         online = host.online_cpus
         known_l3s: list[frozenset[int]] = []
         l3s = tuple(_l3s_of(node.online_cpus, online, known_l3s, root) for node in host.nodes)
-    needs_vendor = len(with_cpus) > _VENDOR_IRRELEVANT_NODES_MAX and bool(l3s)
-    return host._replace(
+    host = host._replace(
         l3s=l3s,
         sockets=tuple(
             socket(min(node.online_cpus), root) if node.online_cpus else None
             for node in host.nodes
         )
-        if len(with_cpus) > 2
+        if len(with_cpus) > 1
         else (),
-        vendor=_vendor(root) if needs_vendor else '',
     )
+    # Reading /proc/cpuinfo may wait 10 ms for the CPUs' frequencies (arch_freq_prepare_all() of
+    # 4.14 to 5.16), so the vendor is read only where it matters.
+    return host._replace(vendor=_vendor(root)) if one_l3_positions(host) else host
 
 
 def _l3s_of(

@@ -7,6 +7,7 @@ import tempfile
 from nova_numa_pmc.checks import kernel
 from tests.cases.root import RootCase
 from tests.fixtures import sysfs
+from tests.fixtures.model_records import two_level_distances
 from tests.fixtures.services import add_process
 
 
@@ -29,6 +30,47 @@ class KernelTest(RootCase):
         (finding,) = kernel.check_nodes(self.root)
         self.assertEqual('node-cpus', finding.code)
         self.assertIn('CPUs 3 are also on another node', finding.message)
+
+    def test_nodes_that_are_taken_for_one_place_are_named_with_the_reason(self):
+        def findings(distances):
+            sysfs.build_sysfs(
+                self.root,
+                sysfs.equal_nodes(8, 1),
+                distances=distances,
+                l3s=[f'{at}' for at in range(8)],
+                sockets=(0,) * 8,
+                vendor='AuthenticAMD',
+            )
+            return list(kernel.check_nodes(self.root))
+
+        (finding,) = findings(two_level_distances(8, 2, 11, 12))
+        self.assertEqual('memory-domains', finding.code)
+        self.assertIn('nodes 0,1; nodes 2,3; nodes 4,5; nodes 6,7 are taken', finding.message)
+        self.assertIn('distances of up to 11', finding.message)
+        (finding,) = findings(two_level_distances(8, 8, 20, 20))
+        self.assertIn('nodes 0,1,2,3,4,5,6,7 are taken', finding.message)
+        self.assertIn('do not divide it', finding.message)
+        self.write('etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\ndomain_distance = 12\n')
+        (finding,) = findings(two_level_distances(8, 4, 11, 12))
+        self.assertIn('below [placement] domain_distance', finding.message)
+        self.write('etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\ndomain_distance = 10\n')
+        self.assert_codes([], kernel.check_nodes)
+
+    def test_memory_without_cpus_that_nothing_explains_is_found(self):
+        sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2)])
+        tiers = 'sys/devices/virtual/memory_tiering/memory_tier%d/nodelist'
+        # With neither an HMAT nor a driver, CXL memory is in the tier of all other memory.
+        self.write(tiers % 4, '0-2\n')
+        (finding,) = kernel.check_nodes(self.root)
+        self.assertEqual('memory-unexplained', finding.code)
+        self.assertIn('node 2 has 4096 MiB of memory but no online CPUs', finding.message)
+        for option in ('guest_memory_nodes', 'device_memory_nodes'):
+            self.write('etc/nova-numa-pmc/nova-numa-pmc.conf', f'[placement]\n{option} = 2\n')
+            self.assert_codes([], kernel.check_nodes)
+        self.write('etc/nova-numa-pmc/nova-numa-pmc.conf', '')
+        self.write(tiers % 4, '0-1\n')
+        self.write(tiers % 22, '2\n')
+        self.assert_codes([], kernel.check_nodes)
 
     def test_a_running_numad_is_found(self):
         self.assert_codes([], kernel.check_numad)

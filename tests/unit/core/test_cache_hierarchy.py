@@ -2,10 +2,12 @@
 """Caches and sockets show which nodes share memory channels, and which are near each other."""
 
 import unittest
+from itertools import product
 
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
+from nova_numa_pmc.compute import distances
 from nova_numa_pmc.core import cache_hierarchy, host_view, memory_domains
 from nova_numa_pmc.core.placement import placement
 from tests.fixtures.model_records import (
@@ -45,7 +47,8 @@ SHAPES = {
     'cluster-on-die of many nodes': (machine(16, 2, 16, 8, INTEL), ()),
     'NPS1, many caches': (machine(2, 16, 4, 1, AMD), ()),
     'NPS4, three caches a node': (machine(8, 12, 4, 4, AMD), ()),
-    'NPS4, a cache a node': (machine(8, 8, 8, 4, AMD), ()),
+    # numactl -H of a host with two EPYC 7413.
+    'NPS4, a cache a node': (machine(8, 6, 6, 4, AMD, near=12, far=32), ()),
     'L3 as NUMA, eight a socket': (machine(16, 4, 4, 8, AMD), (0,) * 8 + (8,) * 8),
     'L3 as NUMA, twelve a socket': (machine(24, 8, 8, 12, AMD), (0,) * 12 + (12,) * 12),
     'L3 as NUMA, one socket': (machine(8, 4, 4, 8, HYGON, far=11), (0,) * 8),
@@ -55,7 +58,91 @@ SHAPES = {
 }
 
 
+#: Distances of AMD's firmware: between L3 caches behind the same memory controllers, between the
+#: controllers of a socket, and between sockets. FLAT: a SLIT that says nothing.
+FIRMWARE, FLAT = (11, 12, 32), (20, 20, 20)
+
+
+def epyc(sockets, nps, l3s_per_socket, l3_as_numa, slit=FIRMWARE):
+    """Build a host of EPYCs, and the part of a socket (by memory controllers) of each node."""
+    l3s_per_node = 1 if l3_as_numa else l3s_per_socket // nps
+    nodes_per_socket = l3s_per_socket // l3s_per_node
+    parts = [
+        (socket, node * nps // nodes_per_socket)
+        for socket in range(sockets)
+        for node in range(nodes_per_socket)
+    ]
+    host = machine(len(parts), 2 * l3s_per_node, 2, nodes_per_socket, AMD)
+    near, far, remote = slit
+    return host._replace(
+        distances=tuple(
+            tuple(
+                10 if a == b else near if part == other else far if part[0] == other[0] else remote
+                for b, other in enumerate(parts)
+            )
+            for a, part in enumerate(parts)
+        )
+    ), parts
+
+
 class DomainsTest(unittest.TestCase):
+    def test_nodes_of_an_epyc_share_channels_where_its_firmware_says_so(self):
+        for sockets, nps, l3s, l3_as_numa in product(
+            (1, 2), (1, 2, 4), (2, 4, 6, 8, 12, 16), (False, True)
+        ):
+            if l3s < nps or (l3s % nps and not l3_as_numa):
+                continue
+            with self.subTest(sockets=sockets, nps=nps, l3s=l3s, l3_as_numa=l3_as_numa):
+                host, parts = epyc(sockets, nps, l3s, l3_as_numa)
+                domains = cache_hierarchy.domains(host, PLACEMENT_OPTIONS)
+                self.assertEqual(memory_domains.domains_from_labels(parts), domains)
+                # nova-scheduler learns the same.
+                metrics = {}
+                view = model.HostView(
+                    tuple(model.NodeView(node.id, 1, 1, 1, 0) for node in host.nodes),
+                    host.distances,
+                    domains=domains,
+                )
+                distances.add_distances(metrics, view)
+                distances.add_domains(metrics, view)
+                read, _ = distances.read_distances(len(host.nodes), metrics)
+                self.assertEqual(domains, distances.read_domains(metrics, read))
+
+    def test_a_slit_that_says_nothing_leaves_more_than_four_caches_of_a_socket_together(self):
+        for sockets, nps, l3s in product((1, 2), (1, 2, 4), (2, 4, 8, 12, 16)):
+            if l3s < nps:
+                continue
+            with self.subTest(sockets=sockets, nps=nps, l3s=l3s):
+                host, parts = epyc(sockets, nps, l3s, True, FLAT)
+                together = [socket for socket, _ in parts] if l3s > 4 else range(len(parts))
+                self.assertEqual(
+                    memory_domains.domains_from_labels(together),
+                    cache_hierarchy.domains(host, PLACEMENT_OPTIONS),
+                )
+
+    def test_more_than_four_groups_of_a_socket_are_joined_by_the_next_distance(self):
+        host, _ = epyc(2, 4, 16, True, slit=(13, 16, 32))
+        self.assertEqual(4 * 2, len(set(cache_hierarchy.domains(host, PLACEMENT_OPTIONS))))
+        pairs = tuple(
+            tuple(
+                10 if a == b else 11 if a // 2 == b // 2 else 13 if a // 4 == b // 4 else other
+                for b, other in enumerate(row)
+            )
+            for a, row in enumerate(host.distances)
+        )
+        self.assertEqual(
+            cache_hierarchy.domains(host, PLACEMENT_OPTIONS),
+            cache_hierarchy.domains(host._replace(distances=pairs), PLACEMENT_OPTIONS),
+        )
+
+    def test_sub_numa_clusters_have_controllers_of_their_own_whatever_their_distances(self):
+        for sockets, clusters, vendor, near in product(
+            (1, 2), (2, 3, 4), (INTEL, AMD), (11, 12, 20)
+        ):
+            host = machine(sockets * clusters, 4, 4 * clusters, clusters, vendor, near=near)
+            with self.subTest(sockets=sockets, clusters=clusters, vendor=vendor, near=near):
+                self.assertEqual((), cache_hierarchy.domains(host, PLACEMENT_OPTIONS))
+
     def test_domains_follow_from_each_shape_of_machine(self):
         for name, (host, expected) in SHAPES.items():
             with self.subTest(name):
@@ -167,26 +254,24 @@ class LabelTest(unittest.TestCase):
         )
 
     @given(squares, st.integers(9, 26))
-    def test_near_nodes_and_those_between_are_one_domain(self, distances, threshold):
-        domains = memory_domains.domains_from_distances(distances, threshold) or tuple(
-            range(len(distances))
+    def test_near_nodes_and_those_between_are_one_domain(self, square, threshold):
+        domains = memory_domains.domains_from_distances(square, threshold) or tuple(
+            range(len(square))
         )
-        for a, row in enumerate(distances):
+        for a, row in enumerate(square):
             for b, distance in enumerate(row):
                 if a != b and distance < threshold:
                     self.assertEqual(domains[a], domains[b])
         if threshold <= 10:
-            self.assertEqual(tuple(range(len(distances))), domains)
+            self.assertEqual(tuple(range(len(square))), domains)
 
     @given(squares, st.data())
-    def test_a_threshold_shows_all_domains_or_none(self, distances, data):
+    def test_a_threshold_shows_all_domains_or_none(self, square, data):
         drawn = memory_domains.domains_from_labels(
-            data.draw(
-                st.lists(st.integers(0, 3), min_size=len(distances), max_size=len(distances))
-            )
+            data.draw(st.lists(st.integers(0, 3), min_size=len(square), max_size=len(square)))
         )
-        view = model.HostView((), distances, domains=drawn)
+        view = model.HostView((), square, domains=drawn)
         threshold, whole = memory_domains.threshold(view)
         self.assertEqual(
-            drawn if whole else (), memory_domains.domains_from_distances(distances, threshold)
+            drawn if whole else (), memory_domains.domains_from_distances(square, threshold)
         )

@@ -27,10 +27,12 @@ class HierarchyCase(RootCase):
 
 class ReadTest(HierarchyCase):
     def test_two_sockets_of_one_cache_each_are_read(self):
-        host = self.read(sysfs.equal_nodes(2), l3s=['0-3', '4-7'])
+        shape = dict(l3s=['0-3', '4-7'], sockets=(0, 1), vendor='AuthenticAMD')
+        host = self.read(sysfs.equal_nodes(2), **shape)
         self.assertEqual((({0, 1, 2, 3},), ({4, 5, 6, 7},)), host.l3s)
-        self.assertEqual(((), ''), (host.sockets, host.vendor))
-        self.assertEqual(3, self.opened())
+        # The vendor does not matter, and reading it may take long.
+        self.assertEqual(((0, 1), ''), (host.sockets, host.vendor))
+        self.assertEqual(1 + 2 + 2, self.opened())
 
     def test_a_cache_of_several_nodes_is_read_once(self):
         host = self.read(sysfs.equal_nodes(4, 2), l3s=['0-3', '4-7'], sockets=(0, 0, 1, 1))
@@ -47,9 +49,12 @@ class ReadTest(HierarchyCase):
         self.assertIn(103, host.l3s[0][0])
         self.assertEqual(1 + 12, self.opened())
 
-    def test_the_vendor_is_read_where_there_are_many_nodes(self):
-        shape = dict(l3s=[f'{at}' for at in range(8)], sockets=(0,) * 8, vendor='AuthenticAMD')
-        self.assertEqual('AuthenticAMD', self.read(sysfs.equal_nodes(8, 1), **shape).vendor)
+    def test_the_vendor_is_read_where_a_socket_has_several_nodes_of_one_cache_each(self):
+        for count in (2, 8):
+            l3s = [f'{at}' for at in range(count)]
+            shape = dict(l3s=l3s, sockets=(0,) * count, vendor='AuthenticAMD')
+            host = self.read(sysfs.equal_nodes(count, 1), **shape)
+            self.assertEqual('AuthenticAMD', host.vendor)
 
     def test_offline_cpus_are_in_no_cache(self):
         host = self.read(sysfs.equal_nodes(2), l3s=['0-3', '4-7'], offline='0,5')
