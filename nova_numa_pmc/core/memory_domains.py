@@ -35,6 +35,49 @@ def distance(view: model.HostView, a: int, b: int) -> float:
         return LOCAL_DISTANCE if a == b else REMOTE_DISTANCE
 
 
+def is_memoryless(node: model.NodeView) -> bool:
+    """Return whether a node has no memory that guests may be promised."""
+    return not node.capacity_bytes and not node.huge_free_bytes
+
+
+def first_touch_positions(view: model.HostView) -> list[int | None]:
+    """Return by position from which node the kernel takes what the node's CPUs touch first.
+
+    It is the node itself or, if that has no memory, the first of its fallback list. As
+    build_zonelists() and find_next_best_node() in the kernel's mm/page_alloc.c do at boot, nodes
+    are sorted by their distance, plus 1 if they precede the node, then by how often they were the
+    first at their distance in the lists of nodes with lower ids, which has been accumulated since
+    5.16. Nodes with CPUs are not put behind others, because the lists are built before any CPU is
+    on its node. The kernel's log has the result ("Fallback order for Node N").
+
+    Where firmware has no distances, those of :func:`cache_hierarchy.distances` are used instead,
+    and the lists that the kernel builds when memory is plugged in are not known.
+
+    :returns: for each position a position, or None if no node has memory
+    """
+    positions = range(len(view.nodes))
+    with_memory = [n for n in positions if not is_memoryless(view.nodes[n])]
+    if len(with_memory) == len(positions):
+        return list(positions)
+    lists_with_it_first = [0] * len(positions)
+    first_positions: list[int | None] = []
+    for local in positions:
+        order, remaining = [local], set(with_memory) - {local}
+        while remaining:
+            nearest = min(
+                remaining,
+                key=lambda n: (distance(view, local, n) + (n < local), lists_with_it_first[n], n),
+            )
+            if distance(view, local, nearest) != distance(view, local, order[-1]):
+                lists_with_it_first[nearest] += 1
+            order.append(nearest)
+            remaining.remove(nearest)
+        if is_memoryless(view.nodes[local]):
+            del order[0]
+        first_positions.append(order[0] if order else None)
+    return first_positions
+
+
 def merge(view: model.HostView) -> tuple[model.HostView, tuple[tuple[int, ...], ...]]:
     """Merge the nodes of each memory domain of a view into one.
 

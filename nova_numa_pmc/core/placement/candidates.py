@@ -185,43 +185,19 @@ def single_node_candidates(
     """
     vcpus, memory_bytes = max(1, inputs.request.vcpus), inputs.request.memory_bytes
     found = []
-    for position, node in enumerate(inputs.view_by_domain.nodes):
-        if inputs.cpu_counts[position] < vcpus:
-            continue
-        memory_position: int | None = position
-        if inputs.unpromised_bytes[position] < memory_bytes:
-            # If a node has no memory, first touch falls back to the nearest node that has some.
-            memory_position = _nearest_memory(inputs, position) if is_memoryless(node) else None
-        if memory_position is not None and not (
+    first_touch_positions = memory_domains.first_touch_positions(inputs.view_by_domain)
+    for position, memory_position in enumerate(first_touch_positions):
+        if (
+            inputs.cpu_counts[position] >= vcpus
+            and memory_position is not None
+            and inputs.unpromised_bytes[memory_position] >= memory_bytes
+        ) and not (
             bandwidth_min_bytes_per_sec
             and (inputs.view_by_domain.nodes[memory_position].bandwidth_max_bytes_per_sec or 0.0)
             < bandwidth_min_bytes_per_sec
         ):
             found.append(Candidate((position,), (memory_position,), memory_position == position))
     return found
-
-
-def is_memoryless(node: model.NodeView) -> bool:
-    """Return whether a node has no memory that guests may be promised."""
-    return not node.capacity_bytes and not node.huge_free_bytes
-
-
-def _nearest_memory(inputs: PlacementInput, position: int) -> int | None:
-    """Find the position where a guest on a node without memory would have its memory.
-
-    :returns: None if the memory does not fit there
-    """
-    memory_positions = [
-        other for other, node in enumerate(inputs.view_by_domain.nodes) if not is_memoryless(node)
-    ]
-    nearest = min(
-        memory_positions,
-        default=None,
-        key=lambda other: (inputs.distance(position, other), -inputs.unpromised_bytes[other]),
-    )
-    if nearest is None or inputs.unpromised_bytes[nearest] < inputs.request.memory_bytes:
-        return None
-    return nearest
 
 
 def _span_candidates(
@@ -244,7 +220,7 @@ def _span_candidates(
     for positions in node_sets.smallest_sets(room, need, inputs.distance, pressure_keys):
         cpu_positions = tuple(position for position in positions if inputs.cpu_counts[position])
         mem_positions = tuple(
-            position for position in positions if not is_memoryless(nodes[position])
+            position for position in positions if not memory_domains.is_memoryless(nodes[position])
         )
         # Sets that differ only in nodes with neither CPUs nor memory for the guest are one place.
         found.setdefault(
@@ -252,7 +228,7 @@ def _span_candidates(
             Candidate(
                 cpu_positions,
                 mem_positions,
-                not any(is_memoryless(nodes[position]) for position in positions),
+                not any(memory_domains.is_memoryless(nodes[position]) for position in positions),
             ),
         )
     return list(found.values())

@@ -163,7 +163,7 @@ def _placement(inputs: PlacementInput, decision: PlaceDecision) -> model.Placeme
     )
     # cgroup v1 and older v2 refuse to bind memory to a node that has none.
     memoryless_ids = {
-        node.id for node in inputs.view_by_node.nodes if candidates.is_memoryless(node)
+        node.id for node in inputs.view_by_node.nodes if memory_domains.is_memoryless(node)
     }
     mem_nodes = tuple(
         node for node in inputs.node_ids(candidate.mem_positions) if node not in memoryless_ids

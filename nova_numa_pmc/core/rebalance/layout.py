@@ -204,7 +204,10 @@ class Layout:
         self.promised_bytes = [node.promised_bytes for node in merged.nodes]
         self.available_bytes = self.sum_by_position(situation.available_bytes)
         self.cpu_known = [node.demand_cores is not None for node in merged.nodes]
-        self.memory_at = [self._nearest_memory(n) for n in self.all_positions]
+        self.memory_at = [
+            n if at is None else at
+            for n, at in enumerate(memory_domains.first_touch_positions(merged))
+        ]
         self.guests: dict[str, GuestModel] = {}
         self.unmeasured_uuids = frozenset(
             load.uuid for load in situation.guests if load.demand_cores is None
@@ -279,12 +282,6 @@ class Layout:
                     0.0, bandwidths[m] - share * (guest.load.bandwidth_bytes_per_sec or 0.0)
                 )
         return losses.HostLoss([node.cores for node in nodes], maxima, demand, bandwidths, bursts)
-
-    def _nearest_memory(self, n: int) -> int:
-        if self.capacity_bytes[n]:
-            return n
-        memory_positions = [m for m in self.all_positions if self.capacity_bytes[m]]
-        return min(memory_positions, default=n, key=lambda m: self.latencies_ns[n][m])
 
     def sum_by_position(self, pairs: Iterable[tuple[int, _Amount]]) -> dict[int, _Amount]:
         """Add up (node id, amount) pairs by position."""

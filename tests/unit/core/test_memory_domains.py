@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
 from tests.fixtures.host_views import hosts
-from tests.fixtures.model_records import GIB, node_view, view_of_nodes
+from tests.fixtures.model_records import GIB, node_view, two_level_distances, view_of_nodes
 
 PAIRS = ((10, 11, 20, 22), (11, 10, 20, 22), (20, 20, 10, 11), (22, 22, 11, 10))
 LABELS = st.lists(st.integers(0, 3), max_size=6)
@@ -17,6 +17,45 @@ LABELS = st.lists(st.integers(0, 3), max_size=6)
 def paired(*nodes):
     """Return a view of four nodes; the first two and the last two are a domain each."""
     return view_of_nodes(*nodes, distances=PAIRS)._replace(domains=(0, 0, 2, 2))
+
+
+class FirstTouchTest(unittest.TestCase):
+    def test_memory_comes_from_the_first_node_of_the_kernels_fallback_list(self):
+        # "Fallback order for Node N" in the log of Debian's kernel 6.1.192: (distances between
+        # nodes, ids of those with memory, the first node of each list other than itself).
+        for distances, with_memory, first in (
+            (two_level_distances(6, 6, near=20), (0, 2, 5), (2, 5, 5, 5, 5, 0)),
+            (two_level_distances(4, 4, near=20), (1, 2), (1, 2, 1, 2)),
+            (two_level_distances(4, 2, near=12), (0, 2), (2, 0, 0, 2)),
+        ):
+            view = view_of_nodes(
+                *(
+                    node_view(node, capacity=GIB if node in with_memory else 0)
+                    for node in range(len(first))
+                ),
+                distances=distances,
+            )
+            expected = [node if node in with_memory else other for node, other in enumerate(first)]
+            self.assertEqual(expected, memory_domains.first_touch_positions(view))
+
+    @given(hosts())
+    def test_memory_comes_from_a_nearest_node_that_has_some(self, view):
+        has_memory = [not memory_domains.is_memoryless(node) for node in view.nodes]
+        for position, other in enumerate(memory_domains.first_touch_positions(view)):
+            if has_memory[position]:
+                self.assertEqual(position, other)
+            elif other is None:
+                self.assertFalse(any(has_memory))
+            else:
+                self.assertTrue(has_memory[other])
+                distances = [
+                    memory_domains.distance(view, position, at)
+                    for at in range(len(view.nodes))
+                    if has_memory[at]
+                ]
+                self.assertLessEqual(
+                    memory_domains.distance(view, position, other), min(distances) + 1
+                )
 
 
 class MergedTest(unittest.TestCase):

@@ -232,6 +232,21 @@ class ShapeTest(unittest.TestCase):
         placed = place(view)
         self.assertEqual(((1,), (0,)), (placed.cpu_nodes, placed.mem_nodes))
 
+    def test_of_equally_distant_memory_a_cpu_only_node_has_that_which_the_kernel_takes(self):
+        # It alternated by what was promised, while the kernel always takes the same node.
+        flat = tuple(tuple(10 if a == b else 20 for b in range(4)) for a in range(4))
+        for promised in ((0, GIB), (GIB, 0), (0, 0)):
+            for rotation in range(4):
+                view = view_of_nodes(
+                    node_view(0, capacity=0),
+                    node_view(1, vcpus=8, promised=promised[0]),
+                    node_view(2, vcpus=8, promised=promised[1]),
+                    node_view(3, vcpus=8, capacity=0),
+                    distances=flat,
+                )._replace(rotation=rotation)
+                placed = place(view)
+                self.assertEqual(((0,), (1,)), (placed.cpu_nodes, placed.mem_nodes))
+
     def test_nodes_that_share_channels_are_one_place(self):
         nodes = [node_view(at, cpus=frozenset(range(4 * at, 4 * at + 4))) for at in range(4)]
         view = view_of_nodes(*nodes, distances=two_level_distances(4, 2, near=11))

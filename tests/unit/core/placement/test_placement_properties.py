@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view, memory_domains
-from nova_numa_pmc.core.placement import candidates, explain, placement
+from nova_numa_pmc.core.placement import explain, placement
 from tests.fixtures.host_views import hosts
 from tests.fixtures.model_records import MIB, PLACEMENT_OPTIONS, guest, node_view, topology
 
@@ -135,7 +135,7 @@ class PropertyTest(unittest.TestCase):
             PLACEMENT_OPTIONS,
         )
         # On a node without memory, the guest would use that of another node.
-        has_memory = not any(candidates.is_memoryless(view.nodes[n]) for n in before.cpu_nodes)
+        has_memory = not any(memory_domains.is_memoryless(view.nodes[n]) for n in before.cpu_nodes)
         if at not in before.cpu_nodes and has_memory:
             self.assertEqual(before.cpu_nodes, after.cpu_nodes)
 
