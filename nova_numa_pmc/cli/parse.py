@@ -100,17 +100,3 @@ def integer(maximum: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
-
-
-def non_negative_number(text: str) -> float:
-    """Parse a number of at least 0.
-
-    :raises argparse.ArgumentTypeError: it is not such a number
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError('%.40r is not a number of at least 0' % text)
-    return value

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 COMMANDS = {
     'apply': 'show which moves of guests would pay, ask, and make them',
     'check': 'find the common reasons why guests are not placed or hosts not weighed',
-    'decisions': 'summarise which choices of hosts shadow mode would have changed',
     'events': 'show which hardware events would be counted here or on another CPU',
-    'explain': 'show where a guest would go and why, on this host or among several',
+    'explain': 'show where a guest would go on this host, and why',
     'history': 'show which guests were moved, by what, why, and with what result',
     'hook': 'install, remove or check the libvirt hook that places guests at their start',
     'ignore': 'leave a guest alone: neither held nor moved',
@@ -39,7 +38,7 @@ COMMANDS = {
     'undo': 'undo the moves of the last command, or one move from the history',
     'unpin': 'undo "pin" or "ignore" for a guest',
     'watch': 'show the plan repeatedly',
-    'whatif': 'replay requests on saved hosts, with the weigher and without',
+    'whatif': 'show which hosts Nova would choose, with our weigher and without',
 }
 #: The command that runs if none is given.
 NO_COMMAND = 'overview'

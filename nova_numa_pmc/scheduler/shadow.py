@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Describe each decision in shadow mode in a line of JSON: what the weigher would have changed.
 
-A line is shorter than 1 KB. :mod:`shadow_log` summarises a log of such lines.
+A line is shorter than 1 KB. doc/source/admin/nova.rst summarises a log of such lines with jq.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def line(guest_request: GuestRequest, hosts: Sequence[ShadowHost], realtime_s: f
 def _host_data(host: ShadowHost) -> dict[str, Any]:
     """Return what a line says about a host.
 
-    ``host`` is the name of its compute node, by which :mod:`shadow_log` finds the host in later
-    lines. ``others`` is the weight that the weighers before ours have given to the host, and
-    ``share`` the weight that our weigher would add, at most 0; neither is a share of anything.
+    ``host`` is the name of its compute node. ``others`` is the weight that the weighers before
+    ours have given to the host, and ``share`` the weight that our weigher would add, at most 0;
+    neither is a share of anything.
     """
     outcome = host.estimate.outcome
     loss, age_s = host.loss, host.age_s

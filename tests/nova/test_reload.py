@@ -6,11 +6,11 @@ import nova.conf
 from oslo_config import fixture as config_fixture
 from oslo_service import service
 
-from nova_numa_pmc.scheduler import saved_hosts
+from tests.fixtures.scheduler_options import DEFAULTS
 from tests.nova import base
 
 CONF = nova.conf.CONF
-MULTIPLIER = saved_hosts.defaults()['weight_multiplier']
+MULTIPLIER = DEFAULTS['weight_multiplier']
 
 
 class ReloadTest(base.NovaTest):

@@ -3,18 +3,13 @@
 
 On a compute host, it shows on which nodes a new guest of a given size would be placed
 now, or where a running guest was placed and where it would be placed now. Nothing is
-recorded or written.
-
-With --hosts, it shows which host the scheduler's filter and weigher would choose. This
-takes saved rows of Nova's compute_nodes table and works without Nova. If --nova-conf is
-given and Nova can be imported, the weight from each configured weigher is shown too.
+recorded or written. On a controller, "whatif" shows which host Nova would choose.
 
 examples:
   nova-numa-rebalance explain --vcpus 4 --memory 8G
   nova-numa-rebalance explain --vcpus 4 --memory 8G --spec numa_pmc:policy=one_node
   nova-numa-rebalance explain --guest instance-0000002a --json
-  nova-numa-rebalance explain --hosts hosts.json --flavor flavor.json
-  nova-numa-rebalance explain --hosts hosts.json --vcpus 4 --memory 8192M --count 3
+  nova-numa-rebalance explain --flavor flavor.json
 
 exit codes: 0 there is a place; 1 there is none, or something cannot be read;
 64 usage error
@@ -22,34 +17,27 @@ exit codes: 0 there is a place; 1 there is none, or something cannot be read;
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import extra_specs, host_cpus, model
-from nova_numa_pmc.cli import arguments, dry_run, exits, guest_lookup, output, parse
-from nova_numa_pmc.cli.flavor import Flavor
+from nova_numa_pmc.cli import arguments, dry_run, exits, flavor, guest_lookup, output
 from nova_numa_pmc.cli.render import status, tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
-from nova_numa_pmc.cpulist import format_nodes, is_number
-from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.host import domain_values, files, guests
+from nova_numa_pmc.cpulist import format_nodes
+from nova_numa_pmc.host import files, guests
 from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.state import promises_format
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable, Sequence
     from typing import Any
 
+    from nova_numa_pmc.cli.flavor import Flavor
     from nova_numa_pmc.promises import Decision
 
-_UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
-_MEMORY_MAX_BYTES = 1 << 50
-#: The parser of a number of vCPUs.
-_vcpus = parse.integer(domain_values.VCPUS_MAX)
-#: Maximum number of guests that are placed one after another.
-_COUNT_MAX = 1 << 16
 #: Number of places that the text shows; the JSON has all of them.
 _PLACES_SHOWN = 12
 #: Uuid of a guest that does not exist yet; no libvirt guest has this uuid.
@@ -57,68 +45,21 @@ _NEW_UUID = ''
 _NEW_NAME = 'new guest'
 
 
-class FlavorError(NumaPmcError):
-    """The file of a flavor cannot be used."""
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    size = parser.add_argument_group('guest')
-    size.add_argument('--vcpus', type=_vcpus, metavar='N', help='vCPUs of the guest')
-    size.add_argument(
-        '--memory',
-        type=_memory_bytes,
-        metavar='SIZE',
-        help='memory of the guest: 8G, 512M; a plain number is MiB, as in a flavor',
-    )
-    size.add_argument(
-        '--spec',
-        action='append',
-        default=[],
-        type=_spec,
-        metavar='KEY=VALUE',
-        help='extra spec of the flavor (may be repeated)',
-    )
-    size.add_argument(
-        '--flavor',
-        metavar='FILE',
-        help='file with the flavor, as "openstack flavor show NAME -f json" prints it',
-    )
-    subject = parser.add_mutually_exclusive_group()
-    subject.add_argument(
+    flavor.add_arguments(parser)
+    parser.add_argument(
         '--guest', metavar='GUEST', help='running guest of this host: name, uuid or libvirt id'
-    )
-    subject.add_argument(
-        '--hosts', metavar='FILE', help='file with rows of compute_nodes as JSON: choose a host'
-    )
-    parser.add_argument(
-        '--nova-conf',
-        metavar='PATH',
-        action='append',
-        default=[],
-        help="with --hosts: the scheduler's configuration file (default: none, all options at "
-        'their defaults)',
-    )
-    parser.add_argument(
-        '--count',
-        type=parse.integer(_COUNT_MAX),
-        default=1,
-        metavar='N',
-        help='with --hosts: place this many such guests, one after another',
     )
     arguments.add_common(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the explanation; return the exit code."""
-    if args.hosts:
-        from nova_numa_pmc.cli import explain_hosts
-
-        return explain_hosts.run(args, requested_flavor(args))
     guest = (
         guest_lookup.find(args.guest, *guests.read_running(args.root))
         if args.guest
-        else new_guest(requested_flavor(args))
+        else new_guest(flavor.requested(args))
     )
     hook_options = host_options.read_under_root(args.root)
     decision, recorded = dry_run.decide_unrecorded(guest, hook_options, args.root)
@@ -137,67 +78,21 @@ def run(args: argparse.Namespace) -> int:
     return exits.OK if has_place else exits.PROBLEM
 
 
-def requested_flavor(args: argparse.Namespace) -> Flavor:
-    """Return the flavor that the options describe; exit if they do not include its size.
-
-    :raises FlavorError: the flavor's file cannot be used
-    """
-    flavor = read_flavor(args.flavor) if args.flavor else None
-    vcpus = args.vcpus or (flavor and flavor.vcpus)
-    memory_bytes = args.memory or (flavor and flavor.memory_bytes)
-    if not vcpus or not memory_bytes:
-        parser: argparse.ArgumentParser = args.parser
-        parser.error(
-            'the size of the guest is missing: give --vcpus and --memory, --flavor or --guest'
-        )
-    return Flavor(vcpus, memory_bytes, {**(flavor.specs if flavor else {}), **dict(args.spec)})
-
-
-def new_guest(flavor: Flavor) -> model.Guest:
+def new_guest(requested: Flavor) -> model.Guest:
     """Return a guest of this flavor that does not exist yet."""
     our_specs = tuple(
         sorted(
-            pair for pair in flavor.specs.items() if pair[0].startswith(model.EXTRA_SPEC_PREFIX)
+            pair for pair in requested.specs.items() if pair[0].startswith(model.EXTRA_SPEC_PREFIX)
         )
     )
     return model.Guest(
         _NEW_UUID,
         _NEW_NAME,
-        flavor.vcpus,
-        flavor.memory_bytes,
+        requested.vcpus,
+        requested.memory_bytes,
         extra_specs=our_specs,
-        placed_by=tuple(extra_specs.pinning_specs(flavor.specs)),
+        placed_by=tuple(extra_specs.pinning_specs(requested.specs)),
     )
-
-
-def read_flavor(path: str) -> Flavor:
-    """Read a flavor from a file that openstackclient printed.
-
-    :raises FlavorError: the file cannot be read or has no such flavor
-    """
-    try:
-        with open(path, encoding='utf-8') as stream:
-            flavor = json.loads(stream.read(host_options.SIZE_MAX_BYTES))
-        specs = flavor.get('properties') or {}
-        if isinstance(specs, str):  # openstackclient before 5.0 printed "a='1', b='2'"
-            specs = dict(_spec(part.strip().replace("'", '')) for part in specs.split(','))
-        return Flavor(
-            _vcpus(str(flavor['vcpus'])),
-            _memory_bytes('%sM' % flavor['ram']),
-            {str(key): str(value) for key, value in specs.items()},
-        )
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        AttributeError,
-        RecursionError,
-        argparse.ArgumentTypeError,
-    ) as error:
-        raise FlavorError(
-            '%s: not a flavor with vcpus, ram and properties (%s): create the file with '
-            '"openstack flavor show NAME -f json"' % (path, error)
-        ) from None
 
 
 def to_data(
@@ -334,21 +229,3 @@ def _place_table(places: Sequence[dry_run.PossiblePlace]) -> tables.Table:
 
 def _maximum_text(value: float | list[float]) -> str:
     return tables.number(max(value) if isinstance(value, list) else value)
-
-
-def _memory_bytes(text: str) -> int:
-    digits, unit = (text, 'M') if text[-1:].isdigit() else (text[:-1], text[-1:].upper())
-    if not (
-        is_number(digits, 15)
-        and unit in _UNITS
-        and 0 < int(digits) * _UNITS[unit] <= _MEMORY_MAX_BYTES
-    ):
-        raise argparse.ArgumentTypeError('%.40r is not a size like 8G or 512M' % text)
-    return int(digits) * _UNITS[unit]
-
-
-def _spec(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition('=')
-    if not equals or not key:
-        raise argparse.ArgumentTypeError('%.40r is not KEY=VALUE' % text)
-    return key, value

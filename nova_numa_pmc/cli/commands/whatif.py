@@ -1,219 +1,129 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay your own requests on your own hosts: what would the weigher change?
+"""Show which hosts Nova would choose for guests, with our weigher and without.
 
-It takes saved rows of compute_nodes and a list of create requests, fills the hosts once with the
-weigher and once without it, and shows which choices differ, what pressure the new guests would
-leave on their hosts, and how much would be lost because of them. It simulates Nova's weighers for
-free vCPUs, RAM, disk and instances being built, with the multipliers of --nova-conf but not those
-of aggregates, and of Nova's filters only the check for room; the package's own filter is applied
-as well. Nova's other weighers (build failures, server groups, PCI devices, versions, numbers of
-instances, metrics) are left out. The instances of one request count as being built until the next
-request. It runs on any machine, and neither queries nor changes anything there.
+It runs on a controller, with the Python that runs nova-scheduler and as a user that may read
+nova.conf. It reads the hosts from Nova's databases and chooses among them with the filters and
+weighers of nova.conf, twice: with our weigher (even if nova.conf does not name it or its mode is
+not "on") and without. The guests have no disks, devices, server group or image properties, and
+Placement is not asked: a host has room if its vCPUs and memory allow the guest. Nothing is
+changed.
 
 examples:
-  nova-numa-rebalance whatif --hosts hosts.json --requests requests.json
-  nova-numa-rebalance whatif --hosts hosts.json --requests requests.json --floor 0.05
-  nova-numa-rebalance whatif --hosts hosts.json --requests requests.json --json | jq .changed
+  nova-numa-rebalance whatif --vcpus 4 --memory 8G --count 20
+  nova-numa-rebalance whatif --flavor flavor.json --nova-conf /etc/nova/nova.conf \\
+      --nova-conf trial.conf
+  nova-numa-rebalance whatif --flavor flavor.json --count 100 --json | jq .changed
 
-requests.json: {"vcpus": 4, "memory_mb": 8192, "disk_gb": 40, "count": 2, "extra_specs": {}}, one
-object per line or an array; disk_gb, count and extra_specs may be left out. hosts.json: see the
-guide's "How a decision was made", with the columns cpu_allocation_ratio, ram_allocation_ratio and
-disk_allocation_ratio (without them, 4, 1 and 1 are assumed, which are Nova's defaults), and the
-additional columns stats, local_gb, local_gb_used, free_disk_gb and disk_available_least.
-
-exit codes: 0 shown; 1 a problem; 64 usage error
+exit codes: 0 shown; 1 a problem, or there is no host for a guest; 64 usage error
 """
 
 from __future__ import annotations
 
+import importlib
 import json
-import math
+import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import arguments, exits, explain_hosts, parse
+from nova_numa_pmc.checks import interpreter
+from nova_numa_pmc.cli import arguments, exits, flavor, parse
 from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import printable
-from nova_numa_pmc.record import Record
-from nova_numa_pmc.scheduler import saved_hosts, what_if_hosts
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
 
-#: Number of changed choices in the text; the JSON has all choices.
-_CHOICES_SHOWN = 20
+_COUNT_MAX = 1 << 16
+#: Number of hosts in the text; the JSON has all of them.
+_HOSTS_SHOWN = 30
+_SCHEDULER = '/usr/bin/nova-scheduler'
 
 
-class _Totals(Record):
-    """Numbers of instances without a host, and means of the others, with or without the weigher.
-
-    :param without_room: number of instances for which no host has room
-    :param refused: number of instances for which our filter refuses every host that has room
-    """
-
-    without_room: int
-    refused: int
-    pressure: float | None
-    loss: float | None
+class NovaError(NumaPmcError):
+    """Nova cannot be used by this process."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
+    flavor.add_arguments(parser)
     parser.add_argument(
-        '--hosts', required=True, metavar='FILE', help='file with rows of compute_nodes as JSON'
-    )
-    parser.add_argument(
-        '--requests', required=True, metavar='FILE', help='file with create requests as JSON'
-    )
-    parser.add_argument(
-        '--multiplier',
-        type=parse.non_negative_number,
-        metavar='M',
-        help='override weight_multiplier',
-    )
-    parser.add_argument(
-        '--floor', type=parse.non_negative_number, metavar='P', help='override penalty_floor'
+        '--count',
+        type=parse.integer(_COUNT_MAX),
+        default=1,
+        metavar='N',
+        help='place this many such guests, one after another',
     )
     parser.add_argument(
         '--nova-conf',
+        metavar='PATH',
         action='append',
-        default=[],
-        metavar='FILE',
-        help="the scheduler's configuration file (default: none, all options at their defaults)",
+        help='configuration file of nova-scheduler; a later one overrides earlier ones '
+        '(default: /etc/nova/nova.conf)',
     )
     arguments.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the comparison; return the exit code.
+    """Print the choices; return the exit code.
 
-    :raises RowsError: a file of rows or requests cannot be used
-    :raises OptionsError: a file of ``--nova-conf`` cannot be read
+    :raises NovaError: Nova cannot be imported, or its configuration or databases not be used
     """
-    conf = explain_hosts.options(args.nova_conf)
-    multipliers = explain_hosts.options_of_group(
-        args.nova_conf, 'filter_scheduler', what_if_hosts.MULTIPLIERS
-    )
-    for name, value in (('weight_multiplier', args.multiplier), ('penalty_floor', args.floor)):
-        if value is not None:
-            conf[name] = value
-    with explain_hosts.name_file_in_errors(args.requests):
-        create_requests = what_if_hosts.read_requests(explain_hosts.read_content(args.requests))
-    with explain_hosts.name_file_in_errors(args.hosts):
-        content = explain_hosts.read_content(args.hosts)
-        _, saved_s = saved_hosts.read(content)
-        choices = what_if_hosts.choices(content, create_requests, conf, multipliers, saved_s)
+    requested = flavor.requested(args)
+    size = requested.vcpus, -(-requested.memory_bytes >> 20), requested.specs, args.count
+    try:
+        # Imported by name: the other commands have to work without Nova.
+        what_if = importlib.import_module('nova_numa_pmc.scheduler.what_if')
+    except ImportError as error:
+        raise NovaError(
+            '%s cannot import Nova (%s): run this on a controller with the Python of '
+            'nova-scheduler: %s -m nova_numa_pmc.cmd.rebalance whatif ...'
+            % (
+                sys.executable,
+                error,
+                interpreter.python_of(None, _SCHEDULER) or '(the first line of nova-scheduler)',
+            )
+        ) from None
+    try:
+        what_if.configure(args.nova_conf or ['/etc/nova/nova.conf'])
+        ours, others = (list(what_if.choices(*size, with_ours)) for with_ours in (True, False))
+    except Exception as error:  # of Nova, its libraries, its drivers and its database
+        raise NovaError('Nova: %s: %s' % (type(error).__name__, error)) from None
+    hosts = [(with_us.host, without.host) for with_us, without in zip(ours, others)]
+    changed = sum(with_us != without for with_us, without in hosts)
+    weights = ours[-1].weights
     if args.json:
-        print(json.dumps(to_data(choices, conf, multipliers), indent=2, sort_keys=True))
+        pairs = [{'with': with_us, 'without': without} for with_us, without in hosts]
+        print(json.dumps({'changed': changed, 'choices': pairs, 'weights': weights}, indent=2))
     else:
-        print('\n'.join(to_lines(choices)))
-    return exits.OK
+        print('\n'.join(to_lines(hosts, weights)))
+        print('\n%d of %d guests get another host with our weigher' % (changed, len(hosts)))
+    return exits.OK if hosts[-1][0] is not None else exits.PROBLEM
 
 
-def to_data(
-    choices: list[what_if_hosts.WhatIfChoice],
-    conf: dict[str, object],
-    multipliers: dict[str, object],
-) -> dict[str, object]:
-    """Return the comparison as plain data."""
-    weighed, unweighed = _both_totals(choices)
-    return {
-        'options': conf,
-        'filter_scheduler': multipliers,
-        'instances': len(choices),
-        'changed': sum(choice.changed for choice in choices),
-        'without_room': weighed.without_room,
-        'without_room_otherwise': unweighed.without_room,
-        'refused': weighed.refused,
-        'refused_otherwise': unweighed.refused,
-        'pressure': weighed.pressure,
-        'pressure_without': unweighed.pressure,
-        'loss': weighed.loss,
-        'loss_without': unweighed.loss,
-        'choices': [
-            {
-                'request': choice.request,
-                'changed': choice.changed,
-                **choice.weighed._asdict(),
-                **{
-                    '%s_without' % name: value
-                    for name, value in choice.unweighed._asdict().items()
-                },
-            }
-            for choice in choices
-        ],
-    }
+def to_lines(
+    hosts: list[tuple[str | None, str | None]], weights: dict[str, dict[str, float]]
+) -> list[str]:
+    """Return the choices, and the weights of the last one with our weigher, as lines.
 
-
-def to_lines(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
-    """Return the comparison as lines of text."""
-    changed = [choice for choice in choices if choice.changed]
-    weighed, unweighed = _both_totals(choices)
-    lines = [
-        '%d instances; %d would get another host (%.1f %%)'
-        % (len(choices), len(changed), 100 * len(changed) / max(1, len(choices))),
-        'mean pressure left on their hosts: %s with the weigher, %s without'
-        % (tables.number(weighed.pressure), tables.number(unweighed.pressure)),
-        'mean loss that they cause, as a share of the CPU time that they want: '
-        '%s with the weigher, %s without'
-        % (tables.number(weighed.loss, 4), tables.number(unweighed.loss, 4)),
+    Weighers that give the same weight to all hosts have no column.
+    """
+    rows = [
+        (str(number), *(printable(host or '-') for host in pair))
+        for number, pair in enumerate(hosts, 1)
     ]
-    lines += [
-        text % counts
-        for text, counts in (
-            (
-                'no host had room for %d instances (without the weigher: %d)',
-                (weighed.without_room, unweighed.without_room),
-            ),
-            (
-                'for %d instances, the filter refused every host that had room '
-                '(without the weigher: %d)',
-                (weighed.refused, unweighed.refused),
-            ),
-        )
-        if any(counts)
+    lines = [*tables.to_lines(tables.text_table('guest with without', rows, (1, 2))), '']
+    weighers = [
+        name
+        for name in next(iter(weights.values()), ())
+        if len({added[name] for added in weights.values()}) > 1
     ]
-    lines += _changed_lines(changed)
-    return lines
-
-
-def _both_totals(choices: list[what_if_hosts.WhatIfChoice]) -> tuple[_Totals, _Totals]:
-    """Return the totals with and without the weigher."""
-    return (
-        _totals([choice.weighed for choice in choices]),
-        _totals([choice.unweighed for choice in choices]),
-    )
-
-
-def _totals(chosen_hosts: list[what_if_hosts.ChosenHost]) -> _Totals:
-    return _Totals(
-        sum(chosen.host is None and not chosen.refused for chosen in chosen_hosts),
-        sum(chosen.refused for chosen in chosen_hosts),
-        _mean(chosen.pressure for chosen in chosen_hosts),
-        _mean(chosen.loss for chosen in chosen_hosts),
-    )
-
-
-def _changed_lines(changed: list[what_if_hosts.WhatIfChoice]) -> list[str]:
-    lines = []
+    best = sorted(weights.items(), key=lambda item: -sum(item[1].values()))[:_HOSTS_SHOWN]
     rows = [
         (
-            str(choice.request),
-            printable(choice.unweighed.host or '-'),
-            tables.number(choice.unweighed.pressure),
-            printable(choice.weighed.host or '-'),
-            tables.number(choice.weighed.pressure),
+            printable(host),
+            tables.number(sum(added.values()), 3),
+            *(tables.number(added[name], 3) for name in weighers),
         )
-        for choice in changed[:_CHOICES_SHOWN]
+        for host, added in best
     ]
-    if rows:
-        headings = 'request without pressure with pressure'
-        lines += ['', *tables.to_lines(tables.text_table(headings, rows, (1, 3)))]
-    if len(changed) > _CHOICES_SHOWN:
-        lines.append('and %d more' % (len(changed) - _CHOICES_SHOWN))
-    return lines
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return sum(known) / len(known) if known else None
+    return lines + tables.to_lines(tables.text_table(('host', 'weight', *weighers), rows, (0,)))

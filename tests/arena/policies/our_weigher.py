@@ -9,12 +9,12 @@ import numpy as np
 from nova_numa_pmc.checks.scheduler import PACKING_FLOOR
 from nova_numa_pmc.core import missing, pressure
 from nova_numa_pmc.core.scheduling import added_loss
-from nova_numa_pmc.scheduler import assumed_host, comparison, saved_hosts
+from nova_numa_pmc.scheduler import assumed_host, comparison
 from tests.arena import losses as losses_model, parameters as p
 from tests.arena.hosts import some
 from tests.arena.policies import nova_weights, places
+from tests.fixtures.scheduler_options import DEFAULTS
 
-DEFAULTS = saved_hosts.defaults()
 QUEUEING_NS = pressure.QUEUEING_FACTOR * pressure.LOCAL_LATENCY_NS
 #: Jitter is drawn for this many hosts at a time; the order of at least this many is then right.
 DRAWN, FIRST = 64, 8

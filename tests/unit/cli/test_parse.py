@@ -67,10 +67,3 @@ class NumbersTest(unittest.TestCase):
                 self.assertRaisesRegex(argparse.ArgumentTypeError, 'from 1 to 20'),
             ):
                 parse.integer(20)(text)
-
-    def test_a_number_of_at_least_0_is_parsed_and_other_text_refused(self):
-        for text, expected in (('0', 0.0), ('2.5', 2.5), ('1e3', 1000.0)):
-            self.assertEqual(expected, parse.non_negative_number(text))
-        for text in ('-1', 'nan', 'inf', '1e999', 'x', ''):
-            with self.subTest(text), self.assertRaises(argparse.ArgumentTypeError):
-                parse.non_negative_number(text)

@@ -7,9 +7,9 @@ import unittest
 from hypothesis import given, strategies
 
 from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
-from nova_numa_pmc.scheduler import penalty as subject, saved_hosts
+from nova_numa_pmc.scheduler import penalty as subject
+from tests.fixtures.scheduler_options import DEFAULTS
 
-DEFAULTS = saved_hosts.defaults()
 EXACT = subject.PenaltyOptions(0.0, 0.0)
 RATIOS = strategies.floats(0, 1) | strategies.floats(0, 1e6) | strategies.just(math.inf)
 SHARES = strategies.floats(0, 1)

@@ -8,11 +8,13 @@ import unittest
 from hypothesis import given, strategies
 
 from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
-from nova_numa_pmc.scheduler import request, shadow as subject
+from nova_numa_pmc.core.scheduling.outcome import Outcome
+from nova_numa_pmc.scheduler import host_estimate, request, shadow as subject
 from tests.fixtures.nova_stand_ins import request_spec
-from tests.fixtures.shadow_log_lines import BLIND, KNOWN
 
 REQUEST = request.read(request_spec(4, 8192, '7f1e9a52-8b2f-4c66-9a0a-0d4f3c2b1a00'))
+KNOWN = host_estimate.HostEstimate(Outcome('one_node', (0.9,), (0,), (0,), (0,)), None)
+BLIND = host_estimate.HostEstimate(None, 'no metrics from nova-numa-pmc')
 NOW_S = 1_800_000_000.4
 
 

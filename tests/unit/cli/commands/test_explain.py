@@ -11,6 +11,7 @@ import tempfile
 import unittest
 
 from nova_numa_pmc import promises
+from nova_numa_pmc.cli import flavor
 from nova_numa_pmc.cli.commands import explain
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.conf import host_options
@@ -146,7 +147,6 @@ class ExplainTest(unittest.TestCase):
         for arguments in (
             (),
             ('--vcpus', '2'),
-            ('--guest', 'a', '--hosts', 'b'),
             ('--vcpus', '0'),
             ('--vcpus', '٣'),
             ('--memory', '8X'),
@@ -170,15 +170,15 @@ class ExplainTest(unittest.TestCase):
             ('64k', 64 << 10),
         ):
             with self.subTest(text):
-                self.assertEqual(size, explain._memory_bytes(text))
+                self.assertEqual(size, flavor._memory_bytes(text))
 
     def test_flavor_files_of_either_form_are_read_and_others_refused(self):
         old = dict(FLAVOR, properties="numa_pmc:policy='spread', hw:x='1'")
         self.assertEqual(
-            {'numa_pmc:policy': 'spread', 'hw:x': '1'}, explain.read_flavor(self.flavor(old)).specs
+            {'numa_pmc:policy': 'spread', 'hw:x': '1'}, flavor.read_flavor(self.flavor(old)).specs
         )
         none = dict(FLAVOR, properties=None)
-        self.assertEqual({}, explain.read_flavor(self.flavor(none)).specs)
+        self.assertEqual({}, flavor.read_flavor(self.flavor(none)).specs)
         for content in (
             '',
             '[]',
@@ -192,14 +192,14 @@ class ExplainTest(unittest.TestCase):
             dict(FLAVOR, properties=3),
             dict(FLAVOR, properties='x'),
         ):
-            with self.subTest(content), self.assertRaises(explain.FlavorError):
-                explain.read_flavor(self.flavor(content))
-        with self.assertRaises(explain.FlavorError):
-            explain.read_flavor(self.host.path('absent'))
+            with self.subTest(content), self.assertRaises(flavor.FlavorError):
+                flavor.read_flavor(self.flavor(content))
+        with self.assertRaises(flavor.FlavorError):
+            flavor.read_flavor(self.host.path('absent'))
 
     def test_the_guest_has_the_size_of_the_options(self):
         args = argparse.Namespace(
             flavor=None, vcpus=2, memory=GIB, spec=[('numa_pmc:policy', 'none'), ('a', 'b')]
         )
-        guest = explain.new_guest(explain.requested_flavor(args))
+        guest = explain.new_guest(flavor.requested(args))
         self.assertEqual((('numa_pmc:policy', 'none'),), guest.extra_specs)
