@@ -176,8 +176,8 @@ class Reassertion:
             self._problem_log.log_problems(
                 [
                     'guest %s: its cpuset was reset %d times in %.0f minutes and is now left as '
-                    'it is: find the process that writes it, or run nova-numa-rebalance ignore'
-                    % (guest.name, len(recent_times_s), _RESETS_WINDOW_S / 60)
+                    'it is: find the process that writes it, or run nova-numa-rebalance pin '
+                    '--ignore' % (guest.name, len(recent_times_s), _RESETS_WINDOW_S / 60)
                 ]
             )
             return False

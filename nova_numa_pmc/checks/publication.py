@@ -130,7 +130,7 @@ def check_paused(directory: str) -> Iterator[Finding]:
             'agent-paused',
             finding.WARNING,
             'the agent moves no guest: %s' % str(paused),
-            'nova-numa-rebalance resume',
+            'nova-numa-rebalance pause --off',
             os.path.join(directory, pause.FILE),
         )
 

@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import parse
+
+if TYPE_CHECKING:
+    import argparse
+
+#: How long a command measures unless it is told otherwise [s].
+INTERVAL_S = 5.0
 
 
 def add_common(
@@ -47,16 +53,21 @@ def add_guests(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_measuring(parser: argparse.ArgumentParser) -> None:
-    """Add ``--interval`` and ``--payback``."""
+def add_measuring(
+    parser: argparse.ArgumentParser, default_s: float | None = INTERVAL_S, default: str = '5'
+) -> None:
+    """Add ``--interval`` and ``--payback``.
+
+    :param default: what the help text says about the default
+    """
     from nova_numa_pmc.core.rebalance import planner  # not needed by most commands
 
     parser.add_argument(
         '--interval',
         type=parse.option_duration_s,
-        default=5.0,
+        default=default_s,
         metavar='DURATION',
-        help='how long to measure (default: 5)',
+        help='how long to measure (default: %s)' % default,
     )
     parser.add_argument(
         '--payback',
@@ -64,14 +75,6 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
         default=planner.PAYBACK_S,
         metavar='DURATION',
         help='time within which a move has to pay, if the load stays as it is (default: 10m)',
-    )
-    # Its former name; not listed in --help.
-    parser.add_argument(
-        '--horizon',
-        dest='payback',
-        type=parse.option_duration_s,
-        default=argparse.SUPPRESS,
-        help=argparse.SUPPRESS,
     )
 
 

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc.cli import output
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -53,12 +54,13 @@ def until_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous_handler)
 
 
-def open_sampler() -> Sampler:
+def open_sampler(root: str = '/') -> Sampler:
     """Return a sampler of this host."""
     from nova_numa_pmc import sampling
     from nova_numa_pmc.conf import counters as counters_conf  # not needed for a replay
 
-    return sampling.Sampler(counters_conf.read())
+    path = host_options.path_under_root(root, host_options.PATH)
+    return sampling.Sampler(counters_conf.read(path), root)
 
 
 def select_guests(sample: Sample, names: Collection[str] | None) -> Sample:

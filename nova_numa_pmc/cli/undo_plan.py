@@ -114,7 +114,7 @@ def _why_left(
         return 'the move did not change its place'
     if guest.override:
         return (
-            '%s: unpin it first'
+            '%s: "pin --off" ends that'
             % eligibility.TEXTS[eligibility.why_not(eligibility.PROCEED, guest)]
         )
     return ''

@@ -26,22 +26,18 @@ COMMANDS = {
     'explain': 'show where a guest would go on this host, and why',
     'history': 'show which guests were moved, by what, why, and with what result',
     'hook': 'install, remove or check the libvirt hook that places guests at their start',
-    'ignore': 'leave a guest alone: neither held nor moved',
-    'pause': 'keep the agent from moving guests',
-    'pin': 'keep a guest where it is, or move it to a node and keep it there',
+    'pause': 'keep the agent from moving guests, or end that',
+    'pin': 'keep a guest where it is or on a node, leave it alone, or end either',
     'plan': 'show which moves of guests would pay, and why',
     'record': 'record samples of this host to files of bounded size',
     'report': 'summarise a recording, plot it, and compare two windows of it',
-    'resume': 'let the agent move guests again',
     'status': 'show nodes and guests: where each is, and why',
     'top': 'show a live view of node pressure and of where guests run and access memory',
     'undo': 'undo the moves of the last command, or one move from the history',
-    'unpin': 'undo "pin" or "ignore" for a guest',
-    'watch': 'show the plan repeatedly',
     'whatif': 'show which hosts Nova would choose, with our weigher and without',
 }
-#: The command that runs if none is given.
-NO_COMMAND = 'overview'
+#: What runs if no command is given.
+_NO_COMMAND = 'status', '--plan'
 
 
 class _CommandParser(exits.Parser):
@@ -70,7 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog='nova-numa-rebalance',
         description='NUMA placement of libvirt guests on this host. Without a command, it shows '
         'the status and the plan and, on a terminal, asks whether to make the moves '
-        '(--interval, --payback, --wait and --json as for "apply").',
+        '(as "status --plan", whose options may be given).',
         epilog='Guests are given by name, uuid or libvirt id (top and report: name or uuid). '
         + exits.EXIT_CODES_HELP,
     )
@@ -81,12 +77,6 @@ def build_parser() -> argparse.ArgumentParser:
         subparsers.add_parser(
             name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
         ).module = 'nova_numa_pmc.cli.commands.' + name
-    # Not listed in --help, as it has no help text.
-    subparsers.add_parser(
-        NO_COMMAND,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        prog='nova-numa-rebalance',
-    ).module = 'nova_numa_pmc.cli.commands.' + NO_COMMAND
     return parser
 
 
@@ -94,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
     if not argv or (argv[0].startswith('-') and argv[0] not in ('-h', '--help')):
-        argv.insert(0, NO_COMMAND)
+        argv[:0] = _NO_COMMAND
     # Python has None for what was closed.
     sys.stdout = sys.stdout or open(os.devnull, 'w')  # noqa: SIM115 -- open until the end
     sys.stderr = sys.stderr or open(os.devnull, 'w')  # noqa: SIM115

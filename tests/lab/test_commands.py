@@ -109,7 +109,7 @@ def test_the_agent_moves_no_guest_that_is_pinned_and_none_while_paused(operator,
     assert operator.per_node() == [4, 0]
     assert agent.show('StatusText').startswith('paused: a test; ')
     assert operator.run_json('status')['agent']['paused']['reason'] == 'a test'
-    operator.run('resume')
+    operator.run('pause --off')
     agent.until(operator.per_node, lambda per_node: per_node == [2, 2], 60 * INTERVAL_S)
     agent.until(
         lambda: operator.run('history --json').count('"mover": "agent"'), lambda count: count == 2
@@ -118,7 +118,7 @@ def test_the_agent_moves_no_guest_that_is_pinned_and_none_while_paused(operator,
     operator.run(f'pin {names[0]} --node 1')
     agent.after(2)
     assert home(lab.guests.report()[names[0]]) == 1
-    operator.run(f'ignore {names[1]} --release')
+    operator.run(f'pin --ignore {names[1]} --release')
     agent.after(2)
     assert lab.guests.report()[names[1]]['cpus'] != [CPUS[0]]
     assert agent.failures() == []

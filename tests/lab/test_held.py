@@ -129,7 +129,7 @@ def test_libvirts_commands_work_on_a_held_guest(lab_of, cgroup, commands):
         # The plugged vCPU is held as the first one is.
         assert lab.guests.report()['sv']['cpus'] == before['sv']['cpus']
         for command in pinned:
-            print(lab.run(f'nova-numa-rebalance unpin {names[command]}').stdout)
+            print(lab.run(f'nova-numa-rebalance pin --off {names[command]}').stdout)
         agent.after(2)
         after = lab.guests.report()
         print(lab.journal()[-3:], agent.journal()[-12:])

@@ -1,70 +1,166 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep a guest where it is: the agent holds it to its place and never moves it.
+"""Overrule the agent for one guest: keep it where it is, leave it alone, or neither.
 
-The commands apply and undo do not move it either. With --node, the guest is first moved
-to that node. The override is kept across reboots, in /var/lib/nova-numa-pmc/guests: at
-its next start, the guest is placed like any other and then stays there.
+Without an option, the agent holds the guest to its place and never moves it; nor do
+"apply" and "undo". With --node, the guest is first moved to that node. With --ignore,
+the guest is neither held nor moved: its CPUs stay as they are until something else
+changes them, and at its next start the hook leaves it floating; --release lets it at
+once use all CPUs and nodes that guests may use on this host. The override is kept
+across reboots, in /var/lib/nova-numa-pmc/guests, until --off removes it: at its next
+start, a pinned guest is placed like any other and then stays there.
+
+With --off, threads that were pinned after the guest's start, with virsh vcpupin,
+emulatorpin or iothreadpin or by hand, are unpinned through virsh, and the agent holds
+them like the other threads. A guest that was released floats until it is restarted.
 
 examples:
   nova-numa-rebalance pin instance-0000002a
   nova-numa-rebalance pin instance-0000002a --node 1
-  nova-numa-rebalance unpin instance-0000002a
+  nova-numa-rebalance pin instance-0000002a --ignore --release
+  nova-numa-rebalance pin --off instance-0000002a
+  nova-numa-rebalance pin --off 6ba7b810-9dad-11d1-80b4-00c04fd430c8   # not on this host
 
-exit codes: 0 done; 1 a problem, the guest is not pinned; 3 pinned, but only part of
-its memory has followed; 64 usage error
+exit codes: 0 done, or with --off, there was no override; 1 a problem, nothing was
+overruled; 3 pinned, but only part of its memory has followed; 64 usage error
 """
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model
-from nova_numa_pmc.cli import arguments, context, exits, output, run_moves
+from nova_numa_pmc import host_cpus, model, promises
+from nova_numa_pmc.cli import arguments, context, exits, pinned_threads, run_moves
 from nova_numa_pmc.core import eligibility, page_choice, pools
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import CpusetError, PageMoveError
-from nova_numa_pmc.host import cgroups
+from nova_numa_pmc.host import cgroups, holding
 from nova_numa_pmc.state import history, overrides
 
 if TYPE_CHECKING:
     import argparse
 
+_EFFECTS = {
+    model.PIN: 'pinned: it is held where it is and not moved',
+    model.IGNORE: 'ignored: it is neither held nor moved, and left floating at its next start',
+}
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     arguments.add_guest(parser)
-    parser.add_argument('--node', type=int, metavar='N', help='move the guest to this node first')
-    arguments.add_wait(parser, 'with --node: ')
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument('--node', type=int, metavar='N', help='move the guest to this node first')
+    kind.add_argument('--ignore', action='store_true', help='leave the guest alone')
+    kind.add_argument('--off', action='store_true', help='end what this command overruled')
+    parser.add_argument(
+        '--release', action='store_true', help='with --ignore: release its CPUs and memory now'
+    )
+    arguments.add_wait(parser, 'with --node or --release: ')
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
-    """Pin the guest; return the exit code."""
+    """Record or remove the guest's override; return the exit code."""
+    if args.release and not args.ignore:
+        args.parser.error('--release needs --ignore')
     command = command or context.CommandContext(args.root)
     command.require_root()
+    uuid, name = command.find_overridden(args.guest)
+    if args.off:
+        return _end_override(args, command, uuid, name)
     result = None
-    if args.node is None:
-        uuid, name = command.find_overridden(args.guest)
-    else:
+    override = overrides.Override(uuid, model.IGNORE if args.ignore else model.PIN, name)
+    if args.release:
         guest = command.find(args.guest)
-        uuid, name = guest.uuid, guest.name
-        result = _move_to_node(command, guest, args.node, args.wait)
-        if result and result.exit_code == exits.PROBLEM:
-            raise PageMoveError(
-                'guest %s: not pinned: %s'
-                % (
-                    name,
-                    ''.join(entry.why for entry in result.entries) or 'interrupted by a signal',
+        # The lock keeps an agent in the middle of a tick from writing back what is released here.
+        with run_moves.take_move_lock(command, 'ignore', args.wait):
+            overrides.put(override, command.root)
+            _release(command, guest)
+    else:
+        if args.node is not None:
+            guest = command.find(args.guest)
+            result = _move_to_node(command, guest, args.node, args.wait)
+            if result and result.exit_code == exits.PROBLEM:
+                raise PageMoveError(
+                    'guest %s: not pinned: %s'
+                    % (
+                        name,
+                        ''.join(entry.why for entry in result.entries)
+                        or 'interrupted by a signal',
+                    )
+                )
+        overrides.put(override, command.root)
+    if args.json:
+        outcome = result and run_moves.to_data(result)
+        print(json.dumps(dict(override._asdict(), outcome=outcome)))
+    else:
+        print('%s %s: %s' % (name, uuid, _EFFECTS[override.kind]))
+    return result.exit_code if result else exits.OK
+
+
+def _end_override(
+    args: argparse.Namespace, command: context.CommandContext, uuid: str, name: str
+) -> int:
+    """Remove a guest's override and unpin its threads; return the exit code."""
+    dropped_override = overrides.drop(uuid, command.root)
+    thread_names = _unpin_threads(command, uuid)
+    if args.json:
+        was = dropped_override and dropped_override.kind
+        answer = {'uuid': uuid, 'name': name, 'was': was, 'restored': thread_names}
+        print(json.dumps(answer))
+        return exits.OK
+    if dropped_override:
+        kinds = {model.PIN: 'pinned', model.IGNORE: 'ignored'}
+        print('%s %s: no longer %s' % (name, uuid, kinds[dropped_override.kind]))
+    elif not thread_names:
+        print('%s %s: neither pinned nor ignored' % (name, uuid))
+    if thread_names:
+        print('%s %s: threads unpinned: %s' % (name, uuid, ', '.join(thread_names)))
+    return exits.OK
+
+
+def _release(command: context.CommandContext, guest: model.Guest) -> None:
+    """Release a guest that we have placed from its promise, its CPUs and its nodes."""
+    host = host_cpus.host_with_pool_cpus(command.root)
+    with promises.locked(command.host_options, command.root) as draft:
+        # Without a promise, it is released from what its groups hold it to.
+        promises.reconcile(draft, host, command.host_options, command.root)
+    promise = draft.promises.get(guest.uuid)
+    if promise is None or promise.origin != model.PLACED:
+        return
+    # The promise is changed last, so that a release that fails can be repeated, and without the
+    # lock of the promises until then, for which starts of guests would have to wait.
+    groups = cgroups.find(guest.pid, command.root)
+    holding.release_cpus(
+        groups,
+        pools.cpus_of_promise(promise, host, guest),
+        guest.allowed_cpus,
+        guest.pinned_groups,
+        command.kernel.write,
+    )
+    holding.unbind_memory(groups, frozenset(promise.mem_nodes), write=command.kernel.write)
+    promises.replace_running(
+        promises.as_floating(promise), command.host_options, command.root, started=promise.started
+    )
+
+
+def _unpin_threads(command: context.CommandContext, uuid: str) -> list[str]:
+    """Unpin the threads that others have pinned since the guest was placed.
+
+    :returns: names of the threads' groups, such as 'vcpu0'
+    """
+    for guest in command.guests()[0]:
+        if guest.uuid == uuid:
+            observed = command.read_host()
+            names = list(
+                pinned_threads.find(
+                    guest, observed.host_promises.promises.get(uuid), observed.host, command.root
                 )
             )
-    override = overrides.Override(uuid, model.PIN, name)
-    overrides.put(override, command.root)
-    output.print_override(
-        override,
-        'pinned: it is held where it is and not moved',
-        args.json,
-        result and run_moves.to_data(result),
-    )
-    return result.exit_code if result else exits.OK
+            if names:
+                pinned_threads.unpin(guest, names, command.root, command.run)
+            return names
+    return []
 
 
 def _move_to_node(

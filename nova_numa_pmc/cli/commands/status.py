@@ -6,12 +6,20 @@ load is measured instead. The row of a guest shows the nodes that its CPUs are h
 the nodes that its memory is on, and what brought it there: its start, or a move and
 the reason for it. The agent need not be running.
 
+With --plan, which is what nova-numa-rebalance does without a command, the load is
+measured, the moves that would pay are shown, and root on a terminal is asked whether to
+make them.
+
 examples:
+  nova-numa-rebalance
+  nova-numa-rebalance --interval 20
   nova-numa-rebalance status
   nova-numa-rebalance status --interval 5
   nova-numa-rebalance status --json | jq '.guests[] | {name, held_nodes, why}'
 
-exit codes: 0 shown; 1 a problem; 64 usage error
+exit codes: 0 shown; with --plan, no move would pay, or all were made; 2 moves would pay
+but were not made; 3 some moves were made and others were not; 1 a problem; 64 usage
+error
 """
 
 from __future__ import annotations
@@ -19,8 +27,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import arguments, context, exits, host_status, output, parse
-from nova_numa_pmc.cli.render import status
+from nova_numa_pmc.cli import arguments, confirm, context, exits, host_status, output, run_moves
+from nova_numa_pmc.cli.render import plans, status
+from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
     import argparse
@@ -29,18 +38,18 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        '--interval',
-        type=parse.option_duration_s,
-        default=None,
-        metavar='DURATION',
-        help='measure for this long (default: show the published load)',
+        '--plan', action='store_true', help='also show which moves would pay, and ask'
     )
+    arguments.add_measuring(parser, None, 'show the published load; with --plan, 5')
+    arguments.add_wait(parser, 'with --plan: ')
     arguments.add_common(parser)
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show the host's status; return the exit code."""
     command = command or context.CommandContext(args.root)
+    if args.plan:
+        return _show_plan(args, command)
     observed = command.measure(args.interval) if args.interval else command.read_host()
     host = host_status.read(command, observed)
     if args.json:
@@ -48,3 +57,28 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     else:
         output.print_lines(status.to_lines(host), host.problems)
     return exits.OK
+
+
+def _show_plan(args: argparse.Namespace, command: context.CommandContext) -> int:
+    """Show status and plan, ask, make the moves, and return the exit code."""
+    can_ask = command.on_terminal and command.may_write and not args.json
+    observed = command.measure(args.interval or arguments.INTERVAL_S, write_promises=can_ask)
+    plan, situation = command.propose(observed, args.payback)
+    host = host_status.read(command, observed)
+    if args.json:
+        print(
+            json.dumps(
+                {'status': status.to_data(host), 'plan': plans.to_data(plan, situation, observed)}
+            )
+        )
+    else:
+        output.print_lines(status.to_lines(host), host.problems)
+        print()
+        print('\n'.join(plans.to_lines(plan, situation, args.payback, observed)), flush=True)
+    if not plan.moves:
+        return exits.OK
+    if not can_ask or not confirm.ask_operator(command, 'make these moves?'):
+        return exits.NOT_MADE
+    result = run_moves.make_moves(command, plan, observed, history.APPLY, args.wait)
+    run_moves.print_result(result)
+    return result.exit_code

@@ -3,13 +3,15 @@
 
 On a terminal, the tables are redrawn after each interval; the key s sorts by the
 next column, and q or Ctrl-C ends the command. Otherwise, and with --once, the tables
-are printed one after another.
+are printed one after another. With --plan, they are the nodes and the moves of guests
+that would pay now; nothing is moved.
 
 examples:
   nova-numa-rebalance top
   nova-numa-rebalance top --once --interval 2
   nova-numa-rebalance top --guest instance-0000002a --sort remote
   nova-numa-rebalance top --json | jq '.nodes[] | {id, pressure, remote_ratio}'
+  nova-numa-rebalance top --plan --json | jq --unbuffered '.moves | length'
   nova-numa-rebalance top --replay /var/log/nova-numa-pmc/samples
 
 exit codes: 0 ended by the operator, or shown once; 1 a problem; 64 usage error
@@ -26,8 +28,9 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import sample_records
-from nova_numa_pmc.cli import arguments, exits, live, output, parse, sampling_loop
-from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.cli import arguments, context, exits, live, output, parse, sampling_loop
+from nova_numa_pmc.cli.render import plans, tables
+from nova_numa_pmc.core.rebalance import planner
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.recordings import replay
@@ -55,12 +58,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action='store_true',
         help='show one interval and exit; with --replay, the last sample',
     )
-    arguments.add_json(parser, 'print one JSON object per sample, each on its own line')
+    arguments.add_common(parser, 'print one JSON object per sample, each on its own line')
     parser.add_argument(
         '--guest',
         action='append',
         metavar='NAME|UUID',
         help='show this guest only (may be repeated)',
+    )
+    parser.add_argument(
+        '--plan', action='store_true', help='show which moves would pay instead of guests'
     )
     parser.add_argument(
         '--sort',
@@ -83,26 +89,56 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Show samples until the operator ends the command; return the exit code."""
+def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
+    """Show samples until the operator ends the command; return the exit code.
+
+    :param command: what --plan uses; tests replace it
+    """
     if not (args.json or args.once) and sys.stdout.isatty():
         live.redraw(
-            lambda wait: _frames(args, wait), args.interval, lambda key: _sort_by_next(args, key)
+            lambda wait: _frames(args, wait, command),
+            args.interval,
+            lambda key: _sort_by_next(args, key),
         )
         return exits.OK
     if not args.replay and sys.stderr.isatty():
         print('measuring for %g s …' % args.interval, file=sys.stderr)
-    live.print_each(_frames(args, time.sleep), args.json)
+    wait = command.wait if command else time.sleep
+    live.print_each(_frames(args, wait, command), args.json)
     return exits.OK
 
 
-def _frames(args: argparse.Namespace, wait: Callable[[float], None]) -> Iterator[live.Frame]:
+def _frames(
+    args: argparse.Namespace, wait: Callable[[float], None], command: context.CommandContext | None
+) -> Iterator[live.Frame]:
     """Yield a frame at each interval.
 
     :param wait: waits for the given number of seconds
     """
+    if args.plan:
+        command = command or context.CommandContext(args.root)
+        for observed in itertools.islice(
+            command.samples(args.interval, wait), 1 if args.once else None
+        ):
+            yield _plan_frame(args, command, observed)
+        return
     for sample in _samples(args, wait):
         yield _frame(_select_guests(sample, args.guest or ()), args)
+
+
+def _plan_frame(
+    args: argparse.Namespace, command: context.CommandContext, observed: context.ObservedHost
+) -> live.Frame:
+    assert observed.sample is not None
+    plan, situation = command.propose(observed, planner.PAYBACK_S, args.guest or ())
+    nodes = tables.node_table(observed.sample)
+    lines = plans.to_lines(plan, situation, planner.PAYBACK_S, observed)
+    return live.Frame(
+        observed.problems,
+        lambda: plans.to_data(plan, situation, observed),
+        lambda: lines,
+        lambda: [nodes, '', *lines, '', *output.problem_lines(observed.problems)],
+    )
 
 
 def _select_guests(sample: Sample, names: Collection[str]) -> Sample:
@@ -141,7 +177,7 @@ def _samples(args: argparse.Namespace, wait: Callable[[float], None]) -> Iterato
             samples = iter(_last_sample(samples, args.replay))
         yield from sampling_loop.replay_every(samples, args.interval, wait)
         return
-    with contextlib.closing(live.open_sampler()) as sampler:
+    with contextlib.closing(live.open_sampler(args.root)) as sampler:
         yield from itertools.islice(
             sampling_loop.sample_every(sampler.sample, args.interval, wait, time.monotonic),
             1 if args.once else None,

@@ -90,7 +90,7 @@ def _agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
     if agent.paused:
         since = agent.paused.since_s
         lines.append(
-            'agent: %s%s: "nova-numa-rebalance resume" ends the pause'
+            'agent: %s%s: "nova-numa-rebalance pause --off" ends the pause'
             % (
                 printable(str(agent.paused)),
                 '' if since is None else ', since ' + tables.clock_time(since),

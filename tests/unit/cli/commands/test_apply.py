@@ -278,7 +278,7 @@ class UndoTest(OperatingCase):
         self.run_command('pin', fake_host.name_of(number))
         code, out, _ = self.run_command('undo', '--yes')
         self.assertEqual(exits.PROBLEM, code)
-        self.assertIn('unpin it first', out)
+        self.assertIn('"pin --off" ends that', out)
 
     def test_undo_takes_a_move_of_the_agent_only_by_its_id(self):
         agent = self.open_agent(agent_conf.ON)
@@ -309,29 +309,31 @@ class UndoTest(OperatingCase):
         self.assertEqual(1, len(self.moved()))
 
 
-class OverviewTest(OperatingCase):
-    def test_overview_without_a_terminal_ends_after_the_plan(self):
-        code, out, _ = self.run_command('overview')
+class StatusPlanTest(OperatingCase):
+    def test_status_with_the_plan_without_a_terminal_ends_after_the_plan(self):
+        code, out, _ = self.run_command('status', '--plan')
         self.assertEqual((exits.NOT_MADE, [], []), (code, self.moved(), self.asked))
         self.assertIn('agent: ', out)
         self.assertIn('moves from node 0', out)
-        code, answer = self.run_json('overview')
+        code, answer = self.run_json('status', '--plan')
         self.assertEqual((exits.NOT_MADE, {'status', 'plan'}), (code, answer.keys()))
 
-    def test_overview_moves_only_after_a_yes(self):
+    def test_status_with_the_plan_moves_only_after_a_yes(self):
         self.assertEqual(
-            exits.NOT_MADE, self.run_command('overview', on_terminal=True, answers=['n'])[0]
+            exits.NOT_MADE,
+            self.run_command('status', '--plan', on_terminal=True, answers=['n'])[0],
         )
         self.assertEqual(
-            exits.OK, self.run_command('overview', on_terminal=True, answers=['yes'])[0]
+            exits.OK, self.run_command('status', '--plan', on_terminal=True, answers=['yes'])[0]
         )
         self.assertEqual(1, len(self.moved()))
 
-    def test_overview_is_what_runs_without_a_command(self):
+    def test_status_with_the_plan_is_what_runs_without_a_command(self):
         for argv in ([], ['--interval', '3']):
-            with mock.patch('nova_numa_pmc.cli.commands.overview.run', return_value=7) as ran:
+            with mock.patch('nova_numa_pmc.cli.commands.status.run', return_value=7) as ran:
                 self.assertEqual(7, rebalance.main(argv))
-            self.assertEqual(3.0 if argv else 5.0, ran.call_args[0][0].interval)
+            self.assertTrue(ran.call_args[0][0].plan)
+            self.assertEqual(3.0 if argv else None, ran.call_args[0][0].interval)
 
     def test_wrong_usage_exits_with_its_code(self):
         for argv in (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test pin, unpin, ignore, pause, status, history and watch on a host with an uneven load."""
+"""Test pin, pause, status, history and top --plan on a host with an uneven load."""
 
 import json
 import os
@@ -57,7 +57,7 @@ class UnpinTest(OperatingCase):
                 self.assertEqual({'emulator': '5', 'vcpu0': '6', 'vcpu1': '2'}, shown['pinned'])
                 self.assertIn('vcpu0 on 6', shown['why'])
                 self.commands.clear()
-                code, unpinned = self.run_json('unpin', fake_host.name_of(1))
+                code, unpinned = self.run_json('pin', '--off', fake_host.name_of(1))
                 self.assertEqual(
                     (exits.OK, ['emulator', 'vcpu0', 'vcpu1']), (code, unpinned['restored'])
                 )
@@ -82,19 +82,19 @@ class UnpinTest(OperatingCase):
             with self.subTest(version=version, cpuset=cpuset):
                 self.commands.clear()
                 self.pin(cpuset, version)
-                self.run_command('unpin', fake_host.name_of(1))
+                self.run_command('pin', '--off', fake_host.name_of(1))
                 self.assertEqual({wide}, {command.split()[-2] for command in self.commands})
 
     def test_unpin_reports_libvirts_refusal(self):
         self.pin()
         self.fails = True
         with self.assertRaisesRegex(NumaPmcError, 'emulatorpin .* --live: error: no'):
-            self.run_command('unpin', fake_host.name_of(1))
+            self.run_command('pin', '--off', fake_host.name_of(1))
 
     def test_unpin_of_a_guest_without_pins_runs_nothing(self):
-        self.assertIn('neither pinned', self.run_command('unpin', fake_host.name_of(1))[1])
+        self.assertIn('neither pinned', self.run_command('pin', '--off', fake_host.name_of(1))[1])
         self.hold(2, '0-7')  # another process has reset or widened it
-        self.assertIn('neither pinned', self.run_command('unpin', fake_host.name_of(2))[1])
+        self.assertIn('neither pinned', self.run_command('pin', '--off', fake_host.name_of(2))[1])
         self.assertEqual([], self.commands)
 
 
@@ -194,23 +194,23 @@ class PinTest(OperatingCase):
 
     def test_a_guest_that_does_not_run_is_pinned_and_unpinned_by_uuid(self):
         self.run_command('pin', fake_host.uuid_of(9))
-        self.run_command('ignore', fake_host.name_of(1))
+        self.run_command('pin', '--ignore', fake_host.name_of(1))
         self.end(1)
         self.assertEqual(
             {fake_host.uuid_of(9): 'pin', fake_host.uuid_of(1): 'ignore'}, self.whats()
         )
         self.assertIn('not running', self.run_command('status')[1])
         for name in (fake_host.uuid_of(9), fake_host.name_of(1)):
-            self.assertIn('no longer', self.run_command('unpin', name)[1])
+            self.assertIn('no longer', self.run_command('pin', '--off', name)[1])
         self.assertEqual({}, self.whats())
-        self.assertIn('neither', self.run_command('unpin', fake_host.name_of(2))[1])
+        self.assertIn('neither', self.run_command('pin', '--off', fake_host.name_of(2))[1])
         with self.assertRaises(UnknownGuest):
             self.run_command('pin', 'no-such')
 
     def test_ignore_with_release_lets_a_guest_float(self):
-        self.run_command('ignore', fake_host.name_of(1))
+        self.run_command('pin', '--ignore', fake_host.name_of(1))
         self.tick(self.open_agent(agent_conf.OFF), 0)
-        self.run_command('ignore', fake_host.name_of(2), '--release')
+        self.run_command('pin', '--ignore', fake_host.name_of(2), '--release')
         places = self.places()
         self.assertEqual(((), '0-7', {0}), places[2])
         self.tick(self.open_agent(agent_conf.OFF), 0)
@@ -222,7 +222,7 @@ class PinTest(OperatingCase):
         self.kernel.memories[tree.pid] = TwoNodes(tree, [0] * PAGES)
         self.hold(1, '0-3')
         tree.write(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '2')
-        self.run_command('ignore', fake_host.name_of(1), '--release')
+        self.run_command('pin', '--ignore', fake_host.name_of(1), '--release')
         self.assertEqual(
             ['0-3,6', '2', '0-3,6'],
             [tree.read(directory, 'cpuset.cpus') for directory in tree.children],
@@ -237,12 +237,12 @@ class PinTest(OperatingCase):
             write_file(path, text)
 
         with mock.patch.object(self.kernel, 'write', write):
-            self.run_command('ignore', fake_host.name_of(1), '--release')
+            self.run_command('pin', '--ignore', fake_host.name_of(1), '--release')
         self.assertTrue(taken)
 
     def test_a_guest_whose_promise_was_lost_is_released_too(self):
         os.unlink(os.path.join(self.directory, promises_file.FILE))
-        self.run_command('ignore', fake_host.name_of(1), '--release')
+        self.run_command('pin', '--ignore', fake_host.name_of(1), '--release')
         self.assertEqual('0-7', self.tree(1).held())
 
     def test_a_release_that_failed_can_be_repeated(self):
@@ -250,15 +250,15 @@ class PinTest(OperatingCase):
             raise CpusetError('read-only')
 
         with mock.patch.object(self.kernel, 'write', fail), self.assertRaises(CpusetError):
-            self.run_command('ignore', fake_host.name_of(1), '--release')
-        self.run_command('ignore', fake_host.name_of(1), '--release')
+            self.run_command('pin', '--ignore', fake_host.name_of(1), '--release')
+        self.run_command('pin', '--ignore', fake_host.name_of(1), '--release')
         self.assertEqual(((), '0-7'), self.places()[1][:2])
 
     def test_a_released_guest_no_longer_counts_on_its_l3_cache(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
         for number, node, cpus in ((1, 1, ()), (2, 0, (0, 1)), (3, 1, ())):
             self.promise(number, node, l3_cpus=cpus)
-        self.run_command('ignore', fake_host.name_of(2), '--release')
+        self.run_command('pin', '--ignore', fake_host.name_of(2), '--release')
         self.assertEqual((), self.promises()[fake_host.uuid_of(2)].l3_cpus)
         decision = promises.decide_promise(
             guests.parse(fake_host.domain_xml(9)),
@@ -275,20 +275,20 @@ class PauseTest(OperatingCase):
         self.assertEqual('firmware', pause.read(self.directory).reason)
         self.assertIn('paused: firmware', self.run_command('status')[1])
         self.assertEqual('firmware', self.run_json('status')[1]['agent']['paused']['reason'])
-        self.assertEqual((0, {'was_paused': True}), self.run_json('resume'))
-        self.assertEqual((0, {'was_paused': False}), self.run_json('resume'))
+        self.assertEqual((0, {'was_paused': True}), self.run_json('pause', '--off'))
+        self.assertEqual((0, {'was_paused': False}), self.run_json('pause', '--off'))
 
     def test_pause_prints_what_it_wrote_in_json(self):
         code, answer = self.run_json('pause', '--reason', 'firmware')
         self.assertEqual(0, code)
         self.assertEqual(pause.read(self.directory)._asdict(), answer)
 
-    def test_pause_and_resume_work_where_an_option_is_wrong(self):
+    def test_pause_works_and_ends_where_an_option_is_wrong(self):
         self.host.configure('[agent]\nrebalance = maybe\n')
         self.assertEqual(exits.OK, self.run_command('pause')[0])
         self.assertTrue(pause.read(self.directory))
-        self.run_command('ignore', fake_host.name_of(1), '--release')
-        self.assertEqual(exits.OK, self.run_command('resume')[0])
+        self.run_command('pin', '--ignore', fake_host.name_of(1), '--release')
+        self.assertEqual(exits.OK, self.run_command('pause', '--off')[0])
         with self.assertRaisesRegex(OptionsError, 'rebalance'):
             self.run_command('status')
 
@@ -462,7 +462,7 @@ class StatusTest(OperatingCase):
 
     def test_status_lists_no_running_guest_as_not_running_though_it_cannot_be_read(self):
         for number in (1, 2, 9):
-            self.run_command('ignore', fake_host.uuid_of(number))
+            self.run_command('pin', '--ignore', fake_host.uuid_of(number))
         os.unlink(self.host.path('run/libvirt/qemu/%s.xml' % fake_host.name_of(2)))
         self.host.write('run/libvirt/qemu/%s.xml' % fake_host.name_of(1), '<damaged')
         absent = [override['uuid'] for override in self.run_json('status')[1]['not_running']]
@@ -545,8 +545,8 @@ class HistoryTest(OperatingCase):
         )
 
 
-class WatchTest(OperatingCase):
-    def test_watch_prints_plans_until_it_is_ended(self):
+class TopPlanTest(OperatingCase):
+    def test_top_prints_plans_until_it_is_ended(self):
         def wait(seconds):
             if self.now_s >= 10:
                 raise KeyboardInterrupt
@@ -554,7 +554,7 @@ class WatchTest(OperatingCase):
             self.load_node_0(self.now_s)
 
         self.wait = wait
-        code, out, _ = self.run_command('watch', '--json')
+        code, out, _ = self.run_command('top', '--plan', '--json')
         self.assertEqual(
             (exits.OK, [1, 1]),
             (code, [len(json.loads(line)['moves']) for line in out.splitlines()]),
