@@ -57,7 +57,7 @@ def until_interrupted() -> Iterator[None]:
 def open_sampler(root: str = '/') -> Sampler:
     """Return a sampler of this host."""
     from nova_numa_pmc import sampling
-    from nova_numa_pmc.conf import counters as counters_conf  # not needed for a replay
+    from nova_numa_pmc.conf import counters as counters_conf
 
     path = host_options.path_under_root(root, host_options.PATH)
     return sampling.Sampler(counters_conf.read(path), root)

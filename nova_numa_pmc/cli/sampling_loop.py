@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take samples, or replay recorded ones, at intervals."""
+"""Take samples at intervals."""
 
 from __future__ import annotations
 
@@ -34,16 +34,3 @@ def sample_every(
         due_s += interval_s
         if due_s <= clock():
             due_s = clock() + interval_s
-
-
-def replay_every(
-    samples: Iterator[_T], interval_s: float, wait: Callable[[float], None]
-) -> Iterator[_T]:
-    """Yield recorded samples, waiting for ``interval_s`` between them.
-
-    :param wait: waits for the given number of seconds
-    """
-    for index, sample in enumerate(samples):
-        if index:
-            wait(interval_s)
-        yield sample

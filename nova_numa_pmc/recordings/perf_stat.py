@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parse the output of ``perf stat -x, -I``, from this host or another.
+"""Read the output of ``perf stat -x, -I`` as samples, from this host or another.
 
 Counts may be of the whole host, by CPU (``-A``) or by node (``--per-node``), and each of these
 also by control group (``--for-each-cgroup``). The format is in "CSV FORMAT" of perf-stat(1)::
@@ -14,61 +14,59 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core import counter_roles, pressure
+from nova_numa_pmc.core import counter_roles, pressure, rates
 from nova_numa_pmc.core.rates import CounterDelta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.host.perf import events
-from nova_numa_pmc.record import Record
+from nova_numa_pmc.sample_records import COUNTED, GuestSample, NodeSample, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-HOST_SCOPE, CPU_SCOPE, NODE_SCOPE = 'host', 'cpu', 'node'
-_NOT_COUNTED, _NOT_SUPPORTED = '<not counted>', '<not supported>'
+    #: {role: deltas of its events}
+    _DeltasByRole = dict[str, list[CounterDelta | None]]
+    #: (end and length of an interval [s], its lines)
+    _Interval = tuple[float, float, list[re.Match[str]]]
+
+SOURCE = 'perf stat'
 _LINE_MAX = 4096
 _UNIT_BYTES = {'B': 1, 'Bytes': 1, 'KiB': 1 << 10, 'MiB': 1 << 20, 'GiB': 1 << 30}
-#: Names of events in perf, in addition to those of the CPU's own events.
+#: Names of events in perf that mean the same on every CPU, in addition to those of the CPU's own
+#: events.
 _NAMES = {
     'cycles': counter_roles.CYCLES,
     'cpu-cycles': counter_roles.CYCLES,
+    'cpu_cycles': counter_roles.CYCLES,
     'instructions': counter_roles.INSTRUCTIONS,
+    'inst_retired': counter_roles.INSTRUCTIONS,
     'local_dram': counter_roles.LOCAL_DRAM,
     'remote_dram': counter_roles.REMOTE_DRAM,
+    'remote_access': counter_roles.REMOTE_DRAM,
     'cas_count_read': counter_roles.MEM_READ,
     'cas_reads': counter_roles.MEM_READ,
     'cas_count_write': counter_roles.MEM_WRITE,
     'cas_writes': counter_roles.MEM_WRITE,
 }
-
-
-class PerfStatLine(Record):
-    """One line of the output.
-
-    :param scope: :data:`HOST_SCOPE`, :data:`CPU_SCOPE` or :data:`NODE_SCOPE`
-    :param id: id of the CPU or node; None for the whole host
-    :param cgroup: path of the control group, or '' if there is none
-    :param delta: what was counted; None if the event was not counted
-    :param supported: whether the CPU supports the event
-    """
-
-    scope: str
-    id: int | None
-    cgroup: str
-    event: str
-    unit: str
-    delta: CounterDelta | None
-    supported: bool = True
-
-
-class IntervalCounts(Record):
-    """Counts of one interval.
-
-    :param at_s: end of the interval, from the start of perf [s]
-    """
-
-    at_s: float
-    elapsed_s: float
-    lines: tuple[PerfStatLine, ...]
+#: perf's own names of retired loads (Intel) and of data cache fills (AMD), by where the data came
+#: from (tools/perf/pmu-events/arch/x86). Those of demand fills are left out, because they are part
+#: of all fills.
+_BY_ORIGIN = re.compile(
+    r'(?:mem_load(?:_uops)?_(?:llc|l3)_miss_retired|mem_uncore_retired'
+    r'|ls_any_fills_from_sys|ls_refills_from_sys)\.(\w+)'
+)
+_ORIGINS = {
+    'local_dram': counter_roles.LOCAL_DRAM,
+    'local_dram_and_remote_cache_hit': counter_roles.LOCAL_DRAM,
+    'mem_io_local': counter_roles.LOCAL_DRAM,
+    'dram_io_near': counter_roles.LOCAL_DRAM,
+    'ls_mabresp_lcl_dram': counter_roles.LOCAL_DRAM,
+    'remote_dram': counter_roles.REMOTE_DRAM,
+    'mem_io_remote': counter_roles.REMOTE_DRAM,
+    'dram_io_far': counter_roles.REMOTE_DRAM,
+    'ls_mabresp_rmt_dram': counter_roles.REMOTE_DRAM,
+    'remote_hitm': counter_roles.REMOTE_CACHE,
+    'remote_fwd': counter_roles.REMOTE_CACHE,
+}
 
 
 def _pattern(separator: str) -> re.Pattern[str]:
@@ -85,17 +83,35 @@ def _pattern(separator: str) -> re.Pattern[str]:
     )
 
 
-def parse(
-    lines: Iterable[str], on_damage: Callable[[int, str], object] | None = None
-) -> Iterator[IntervalCounts]:
-    """Yield an interval for each time that occurs in the lines of a file.
+def read(
+    path: str, lines: Iterable[str], on_damage: Callable[[str], object], cpu: str | None = None
+) -> Iterator[Sample]:
+    """Yield a sample for each interval of perf's.
 
-    :param on_damage: function that is called with the number and text of each malformed line
-    :raises RecordingError: a line has no time (perf was run without ``-I``), so that rates are
-        unknown, or it has counts by something other than CPU, node or host
+    :param path, on_damage, cpu: as for :func:`nova_numa_pmc.recordings.read`
+    :raises RecordingError: the lines give no rates, or no event is one whose meaning is known
     """
+    names, minus = role_names(cpu), subtracted_roles(cpu)
+    any_role = False
+    unknown: dict[str, None] = {}
+    for at_s, elapsed_s, rows in _intervals(path, lines, on_damage):
+        roles = {row['event']: role_of(row['event'], names) for row in rows}
+        any_role = any_role or any(roles.values())
+        unknown.update(dict.fromkeys(name for name, role in roles.items() if role is None))
+        yield _to_sample(at_s, elapsed_s, rows, roles, minus)
+    if unknown and not any_role:
+        raise RecordingError(
+            '%s: the meaning of these events is unknown: %s; count local_dram and remote_dram, or '
+            "perf's own events of the CPU (nova-numa-rebalance events lists them), and name the "
+            'CPU by --cpu if they are raw' % (path, ', '.join(list(unknown)[:4]))
+        )
+
+
+def _intervals(
+    path: str, lines: Iterable[str], on_damage: Callable[[str], object]
+) -> Iterator[_Interval]:
     pattern: re.Pattern[str] | None = None
-    rows: list[PerfStatLine] = []
+    rows: list[re.Match[str]] = []
     before_s = now_s = 0.0
     for number, line in enumerate(lines, 1):
         line = line.rstrip('\r\n')
@@ -104,49 +120,29 @@ def parse(
         pattern = pattern or _pattern(';' if line.count(';') > line.count(',') else ',')
         match = pattern.fullmatch(line) if len(line) <= _LINE_MAX else None
         if match is None:
-            if on_damage and not _is_metric(line):
-                on_damage(number, line[:80])
+            # The second metric of an event is on a line of its own.
+            if not re.fullmatch(r'[^,;]*[,;][^,;]*[,;]{3,}[^,;]*[,;][^,;]*', line):
+                on_damage('%s: line %d is not from perf stat -x: %.80r' % (path, number, line))
             continue
         if match['time'] is None:
-            raise RecordingError('line %d: perf stat wrote no times: run it with -I' % number)
+            raise RecordingError(
+                '%s: line %d: perf stat wrote no times: run it with -I' % (path, number)
+            )
+        if match['kind'] not in ('CPU', 'N', None) or match['parts']:
+            raise RecordingError(
+                '%s: %s%s%s: only counts by node (--per-node), by CPU (-A) or of the whole host '
+                'are supported' % (path, match['kind'], match['id'], match['parts'])
+            )
         at_s = float(match['time'])
         if at_s != now_s:
             if rows and now_s > before_s:
-                yield IntervalCounts(now_s, now_s - before_s, tuple(rows))
+                yield now_s, now_s - before_s, rows
             # If the time is smaller, another run of perf was appended to the file.
             before_s = now_s if now_s < at_s else 0.0
             now_s, rows = at_s, []
-        rows.append(_row(match))
+        rows.append(match)
     if rows and now_s > before_s:
-        yield IntervalCounts(now_s, now_s - before_s, tuple(rows))
-
-
-def _is_metric(line: str) -> bool:
-    """Return whether a line only has a metric, such as the second metric of an event."""
-    return re.fullmatch(r'[^,;]*[,;][^,;]*[,;]{3,}[^,;]*[,;][^,;]*', line) is not None
-
-
-def _row(match: re.Match[str]) -> PerfStatLine:
-    kind, number = match['kind'], match['id']
-    scope = {'CPU': CPU_SCOPE, 'N': NODE_SCOPE, None: HOST_SCOPE}.get(kind)
-    if scope is None or match['parts']:
-        raise RecordingError(
-            '%s%s%s: only counts by node (--per-node), by CPU (-A) or of the whole host are '
-            'supported' % (kind, number, match['parts'])
-        )
-    value, delta = match['value'], None
-    share = min(1.0, float(match['share']) / 100)
-    if value not in (_NOT_COUNTED, _NOT_SUPPORTED) and share > 0:
-        delta = CounterDelta(float(value), share)
-    return PerfStatLine(
-        scope,
-        None if number is None else int(number),
-        match['cgroup'] or '',
-        match['event'],
-        match['unit'],
-        delta,
-        value != _NOT_SUPPORTED,
-    )
+        yield now_s, now_s - before_s, rows
 
 
 def role_names(cpu: str | None = None) -> dict[str, str]:
@@ -187,15 +183,124 @@ def role_of(name: str, names: Mapping[str, str]) -> str | None:
     """
     plain = re.sub(r'(?<=[^:]):[a-zA-Z]{1,8}$', '', name)
     plain = re.sub(r'/[a-zA-Z]+$', '/', plain)
-    for candidate in (plain, plain.rstrip('/').rpartition('/')[2]):
-        if candidate in names:
-            return names[candidate]
-    return None
+    bare = plain.rstrip('/').rpartition('/')[2]
+    by_origin = _BY_ORIGIN.fullmatch(bare)
+    if by_origin:
+        return _ORIGINS.get(by_origin[1])
+    return names.get(plain) or names.get(bare)
 
 
-def amount(row: PerfStatLine, role: str) -> CounterDelta | None:
-    """Return a row's delta, with amounts of data in bytes; None if unknown."""
-    if row.delta is None or role not in counter_roles.UNCORE_ROLES:
-        return row.delta
-    scale = _UNIT_BYTES.get(row.unit, pressure.LINE_BYTES if not row.unit else None)
-    return None if scale is None else row.delta._replace(value=row.delta.value * scale)
+def _delta(row: re.Match[str], role: str) -> CounterDelta | None:
+    """Return what a line counts, with amounts of data in bytes; None: not counted, or unknown."""
+    share = min(1.0, float(row['share']) / 100)
+    scale: float | None = 1
+    if role in counter_roles.UNCORE_ROLES:
+        scale = _UNIT_BYTES.get(row['unit'], pressure.LINE_BYTES if not row['unit'] else None)
+    if row['value'].startswith('<') or not share or scale is None:
+        return None
+    return CounterDelta(float(row['value']) * scale, share)
+
+
+def _to_sample(
+    at_s: float,
+    elapsed_s: float,
+    rows: Iterable[re.Match[str]],
+    roles: Mapping[str, str | None],
+    minus: Mapping[str, str],
+) -> Sample:
+    """Return a sample from an interval of perf's counts.
+
+    Counts without a control group, or of the root group '/', are those of nodes. Counts of the
+    other groups are those of guests, which are named by the paths of their groups. Counts of the
+    whole host or of a CPU are attributed to node 0, and this is reported.
+    """
+    nodes: dict[int, _DeltasByRole] = {}
+    guests: dict[str, _DeltasByRole] = {}
+    problems: dict[str, None] = {}
+    unknown = [event for event, role in roles.items() if role is None]
+    if unknown and not {counter_roles.LOCAL_DRAM, counter_roles.REMOTE_DRAM} & {*roles.values()}:
+        problems['perf stat: the meaning of %s is unknown' % ', '.join(unknown[:4])] = None
+    for row in rows:
+        role = roles[row['event']]
+        if row['value'] == '<not supported>':
+            problems['perf stat: %s is not supported there' % row['event']] = None
+        if role is None:
+            continue
+        if row['cgroup'] not in (None, '', '/'):
+            owner = guests.setdefault(row['cgroup'], {})
+        else:
+            if row['kind'] != 'N':
+                problems[
+                    'perf stat: nodes are not distinguished: everything is attributed to node 0'
+                ] = None
+            owner = nodes.setdefault(int(row['id']) if row['kind'] == 'N' else 0, {})
+        owner.setdefault(role, []).append(_delta(row, role))
+    elapsed_ns = elapsed_s * 1e9
+    return Sample(
+        at_s,
+        elapsed_s,
+        SOURCE,
+        tuple(_node(node, _rates(nodes[node], minus, elapsed_ns)) for node in sorted(nodes)),
+        tuple(_guest(path, guests[path], minus, elapsed_ns) for path in sorted(guests)),
+        tuple(problems),
+    )
+
+
+def _rates(
+    counts: _DeltasByRole, minus: Mapping[str, str], elapsed_ns: float
+) -> dict[str, float | None]:
+    """Return {role: rate per second, or None if unknown}.
+
+    :param minus: the result of :func:`subtracted_roles`
+    """
+    totals = {role: rates.add(deltas) for role, deltas in counts.items()}
+    for role in totals.keys() & minus.keys():
+        totals[role] = rates.subtract(totals[role], totals.get(minus[role]))
+    return {role: rates.per_sec(total, elapsed_ns) for role, total in totals.items()}
+
+
+def _cpi(by_role: Mapping[str, float | None]) -> float | None:
+    return rates.ratio(by_role.get(counter_roles.CYCLES), by_role.get(counter_roles.INSTRUCTIONS))
+
+
+def _node(node_id: int, by_role: Mapping[str, float | None]) -> NodeSample:
+    local, remote = by_role.get(counter_roles.LOCAL_DRAM), by_role.get(counter_roles.REMOTE_DRAM)
+    return NodeSample(
+        node_id,
+        local_per_sec=local,
+        remote_per_sec=remote,
+        remote_ratio=rates.remote_ratio(local, remote),
+        cpi=_cpi(by_role),
+        cpi_reliable=True,
+        bandwidth_bytes_per_sec=pressure.bandwidth_bytes_per_sec(
+            by_role.get(counter_roles.MEM_READ), by_role.get(counter_roles.MEM_WRITE), 10**9
+        ),
+    )
+
+
+def _guest(
+    path: str, counts: _DeltasByRole, minus: Mapping[str, str], elapsed_ns: float
+) -> GuestSample:
+    by_role = _rates(counts, minus, elapsed_ns)
+    local, remote = by_role.get(counter_roles.LOCAL_DRAM), by_role.get(counter_roles.REMOTE_DRAM)
+    has_both = None not in (local, remote)
+    shares = [delta.share for deltas in counts.values() for delta in deltas if delta]
+    return GuestSample(
+        path,
+        path.rpartition('/')[2] or path,
+        SOURCE if has_both else '',
+        COUNTED if has_both else '',
+        local_per_sec=local,
+        remote_per_sec=remote,
+        remote_ratio=rates.remote_ratio(local, remote),
+        cpi=_cpi(by_role),
+        cpi_reliable=True,
+        accesses_per_1000_instructions=rates.accesses_per_1000_instructions(
+            local, remote, by_role.get(counter_roles.INSTRUCTIONS)
+        ),
+        counted_ratio=min(shares, default=None),
+        remote_cache_per_sec=by_role.get(counter_roles.REMOTE_CACHE),
+        stalled_ratio=rates.stalled_ratio(
+            by_role.get(counter_roles.STALLED_CYCLES), by_role.get(counter_roles.CYCLES)
+        ),
+    )

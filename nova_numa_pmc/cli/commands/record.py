@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record samples of this host to files of bounded size, for days if need be.
+"""Record samples of this host to a file: one JSON object a sample, as "top --json" prints.
 
-Each sample is appended as a whole: if the command is killed, at most the sample being
-written is lost, and a later run continues the same file. A full file is renamed to
-FILE.1, FILE.1 to FILE.2 and so on, and the oldest is deleted, so that a recording
-takes at most --max-size times --keep. `report FILE` and `top --replay FILE` read all
-of these files.
+Samples are appended as they are taken. A recorder that is killed may leave an incomplete
+last line, which `report` skips. A sample of 6 guests takes about 8 KB; to record for days,
+compress them: nova-numa-rebalance top --json --interval 10 | gzip > FILE.gz
 
 examples:
-  nova-numa-rebalance record --out /var/log/nova-numa-pmc/samples --duration 7d
-  nova-numa-rebalance record --out /tmp/before --interval 2 --duration 10m
+  nova-numa-rebalance record --out /var/tmp/before --duration 10m
   systemd-run --unit numa-record nova-numa-rebalance record --out /var/log/samples
 
 exit codes: 0 the duration is over, or interrupted by the operator; 1 a problem;
@@ -20,27 +17,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import os
 import sys
 import time
-from array import array
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc import sample_records
 from nova_numa_pmc.cli import exits, live, parse, sampling_loop
-from nova_numa_pmc.cli.render import tables
-from nova_numa_pmc.recordings import recording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable
 
-    from nova_numa_pmc.sample_records import Sample
     from nova_numa_pmc.sampling import Sampler
-
-_FILE_MAX_MIB = recording.FILE_MAX_BYTES >> 20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument('--out', required=True, metavar='FILE', help='file to record to')
+    parser.add_argument('--out', required=True, metavar='FILE', help='file to append to')
     parser.add_argument(
         '--interval',
         type=parse.option_duration_s,
@@ -53,20 +47,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_duration,
         metavar='TIME',
         help='how long to record: 90, 15m, 2h, 7d (default: until interrupted)',
-    )
-    parser.add_argument(
-        '--max-size',
-        type=parse.integer(_FILE_MAX_MIB),
-        default=64,
-        metavar='MIB',
-        help='size at which the file is renamed and a new one started (default: 64)',
-    )
-    parser.add_argument(
-        '--keep',
-        type=parse.integer(recording.FILES_MAX),
-        default=8,
-        metavar='N',
-        help='number of files to keep, including the current one (default: 8)',
     )
 
 
@@ -88,51 +68,24 @@ def run(
     :param wait: waits for the given number of seconds
     :param clock: returns the time of a monotonic clock [s]
     """
-    writer = recording.RecordingWriter(args.out, args.max_size << 20, args.keep)
-    sizes = array('L')
-    try:
-        if writer.cut_bytes:
-            _print_line(
-                'removed %d bytes of an incomplete sample from the end of %s'
-                % (writer.cut_bytes, args.out)
-            )
-        _print_line(
-            'recording to %s every %g s%s'
-            % (args.out, args.interval, '' if args.duration else '; Ctrl-C ends it')
-        )
+    samples = 0
+    end_s = clock() + args.duration if args.duration else float('inf')
+    printed_problems: set[str] = set()
+    with open(
+        args.out, 'a', encoding='utf-8', opener=lambda path, flags: os.open(path, flags, 0o640)
+    ) as file:
+        if file.tell():
+            file.write('\n')  # ends the line of a recorder that was killed
+        _print_line('recording to %s every %g s' % (args.out, args.interval))
         with live.until_interrupted(), contextlib.closing(open_sampler()) as sampler:
-            printed_problems: set[str] = set()
-            for sample in _take_until(
-                args.duration,
-                sampling_loop.sample_every(sampler.sample, args.interval, wait, clock),
-                clock,
-            ):
-                sizes.append(writer.append(sample))
+            for sample in sampling_loop.sample_every(sampler.sample, args.interval, wait, clock):
+                print(json.dumps(sample_records.to_data(sample)), file=file, flush=True)
+                samples += 1
                 live.print_new_problems(sample.problems, printed_problems, _print_line)
-    finally:
-        writer.close()
-    _print_line(
-        '%d samples, %sB; a day of these takes %sB'
-        % (
-            len(sizes),
-            tables.short_number(sum(sizes), 1024),
-            tables.short_number(sum(sizes) / len(sizes) * 86400 / args.interval, 1024),
-        )
-        if sizes
-        else 'no sample was taken'
-    )
+                if clock() >= end_s:
+                    break
+    _print_line('%d samples' % samples)
     return exits.OK
-
-
-def _take_until(
-    duration_s: float | None, samples: Iterable[Sample], clock: Callable[[], float]
-) -> Iterator[Sample]:
-    """Yield samples until the duration is over; None: until there are no more."""
-    end_s = None if duration_s is None else clock() + duration_s
-    for sample in samples:
-        yield sample
-        if end_s is not None and clock() >= end_s:
-            return
 
 
 def _print_line(line: str) -> None:

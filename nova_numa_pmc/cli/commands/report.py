@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Summarise a recording per node and per guest, or compare two windows of it.
+"""Show the means of a recording per node and guest, or compare it with a second one.
 
-Write times as 2026-11-21T14:00 (local time), +2h (after the start of the recording),
--30m (before its end) or @EPOCH, and windows as A..B, either side of which may be left
-out.
+A recording is the output of `record`, of "top --json", or of "perf stat -x, -I 5000"
+with --per-node and --for-each-cgroup if possible.
 
 examples:
-  nova-numa-rebalance report /var/log/nova-numa-pmc/samples
-  nova-numa-rebalance report samples --before ..+1h --after +2h..
-  nova-numa-rebalance report samples --from=-1d --plot /tmp/plots
-  nova-numa-rebalance report samples --guest instance-0000002a --json
+  nova-numa-rebalance report /var/tmp/before
+  nova-numa-rebalance report /var/tmp/before /var/tmp/after
+  nova-numa-rebalance report before after --guest instance-0000002a --json
+  nova-numa-rebalance report unpinned.csv pinned.csv --cpu westmere-dp
 
-exit codes: 0 done; 1 a problem, such as nothing recorded in a window; 64 usage error
+exit codes: 0 done; 1 a problem, such as a file without samples; 64 usage error
 """
 
 from __future__ import annotations
@@ -20,122 +19,173 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import arguments, exits, guest_lookup, live, parse
-from nova_numa_pmc.cli.render import report, summary, tables
+from nova_numa_pmc import recordings
+from nova_numa_pmc.cli import arguments, comparison, exits, live, output
+from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.recordings import replay
+from nova_numa_pmc.json_values import printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from nova_numa_pmc.sample_records import Sample
 
-_EMPTY = 'contains no samples yet'
+#: {metric: (its label, factor, format)}
+_LABELS = {
+    'ipc': ('instructions per cycle', 1, '%.2f'),
+    'local_per_sec': ('local accesses/s', 1, '{:,.0f}'),
+    'remote_per_sec': ('remote accesses/s', 1, '{:,.0f}'),
+    'remote_ratio': ('remote share [%]', 100, '%.2f'),
+    'bandwidth_bytes_per_sec': ('memory traffic [GB/s]', 1e-9, '%.2f'),
+    'cores': ('cores', 1, '%.2f'),
+    'waiting_cores': ('waiting [cores]', 1, '%.2f'),
+    'distance_cores': ('distance [cores]', 1, '%.2f'),
+    'pressure': ('pressure', 1, '%.2f'),
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument('file', metavar='FILE', help='a recording; its rotated files are read too')
-    parser.add_argument(
-        '--from', dest='from_', default='', metavar='TIME', help='leave out earlier samples'
-    )
-    parser.add_argument('--to', default='', metavar='TIME', help='leave out later samples')
-    parser.add_argument('--before', metavar='A..B', help='compare this window …')
-    parser.add_argument('--after', metavar='C..D', help='… with this one')
+    parser.add_argument('before', metavar='A', help='a recording')
+    parser.add_argument('after', metavar='B', nargs='?', help='a recording to compare it with')
     parser.add_argument(
         '--guest', action='append', metavar='NAME|UUID', help='only this guest (may be repeated)'
     )
-    parser.add_argument('--plot', metavar='DIR', help='also draw PNG files into this directory')
+    parser.add_argument(
+        '--cpu',
+        metavar='MODEL',
+        help='CPU on which perf counted, which determines the meaning of raw events (see '
+        '"events --help")',
+    )
     arguments.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the report; return the exit code."""
-    if bool(args.before) != bool(args.after):
-        args.parser.error('--before and --after go together: name two windows')
-    draw = _import_draw() if args.plot else None  # fails before a long recording is read
-    recorded, windows = read(args)
-    comparison = report.compare(recorded, windows[0], windows[1]) if windows else None
-    plot_paths = draw(recorded, args.plot, windows) if draw else []
+    recorded = [_read(path, args) for path in (args.before, args.after) if path]
+    compared = comparison.compare(*recorded)
     if args.json:
-        print(json.dumps(report.to_data(recorded, comparison, plot_paths), indent=2))
-    else:
-        print('\n'.join(report.to_lines(recorded, comparison)))
-        for path in plot_paths:
-            print('wrote %s' % path)
+        print(json.dumps(_to_data(recorded, compared), indent=2))
+        return exits.OK
+    print('\n'.join(_to_lines(recorded, compared)))
     return exits.OK
 
 
-def _import_draw() -> Callable[[summary.RecordedSeries, str, Sequence[report.Window]], list[str]]:
-    """Import and return :func:`plots.draw`.
-
-    :raises NumaPmcError: matplotlib is not installed
-    """
-    try:
-        from nova_numa_pmc.cli.render import plots
-    except ImportError:
-        raise NumaPmcError(
-            '--plot needs matplotlib, which is not installed: pip install '
-            '"nova-numa-pmc[plots]", or run report on a machine that has it'
-        ) from None
-    return plots.draw
-
-
-def read(args: argparse.Namespace) -> tuple[summary.RecordedSeries, list[report.Window]]:
-    """Read the recording.
-
-    :returns: (the series of the chosen guests and times, the two windows to compare or none)
-    :raises NumaPmcError: a time is malformed, or nothing was recorded then or of these guests
-    """
-    span = from_s = to_s = None
-    windows = []
-    if args.from_ or args.to or args.before:
-        span = _span(args.file)
-        from_s, to_s = (parse.time_s(text, *span) for text in (args.from_, args.to))
-        windows = [parse.window_s(text, *span) for text in (args.before, args.after) if text]
-    samples = replay.read(args.file, lambda line: print('report: %s' % line, file=sys.stderr))
-    names_by_uuid: dict[str, str] = {}
-
+def _read(path: str, args: argparse.Namespace) -> comparison.Recorded:
     def selected() -> Iterator[Sample]:
-        for sample in samples:
-            names_by_uuid.update((guest.uuid, guest.name) for guest in sample.guests)
+        damaged: list[str] = []
+        for sample in recordings.read(path, damaged.append, args.cpu):
             yield live.select_guests(sample, args.guest)
+        if damaged:
+            print(
+                'report: %s%s'
+                % (damaged[0], ' (and %d more)' % (len(damaged) - 1) if damaged[1:] else ''),
+                file=sys.stderr,
+            )
 
-    recorded = summary.gather(selected(), from_s, to_s)
-    if not recorded.samples:
-        if span is None:
-            raise NumaPmcError('%s: %s' % (args.file, _EMPTY))
-        raise NumaPmcError(
-            '%s: nothing was recorded at that time; the recording spans %s to %s'
-            % (args.file, *(tables.clock_time(time_s) for time_s in span))
+    recorded = comparison.gather(selected())
+    if args.guest and not any(kind == 'guest' for kind, _ in recorded.means):
+        raise NumaPmcError('%s: no guest %s was recorded' % (path, ', '.join(args.guest)))
+    return recorded
+
+
+def _to_data(
+    recorded: Sequence[comparison.Recorded], compared: dict[comparison.Key, comparison.Compared]
+) -> dict[str, object]:
+    sides = ('before', 'after')[: len(recorded)]
+    return {
+        **{
+            side: {
+                'samples': one.samples,
+                'seconds': one.seconds,
+                'sources': one.sources,
+                'problems': one.problems,
+            }
+            for side, one in zip(sides, recorded)
+        },
+        'means': [
+            {
+                'kind': kind,
+                'id': key or None,
+                'name': one.name,
+                'metrics': {
+                    metric: dict(zip(sides, pair)) for metric, pair in one.metrics.items()
+                },
+            }
+            for (kind, key), one in compared.items()
+        ],
+    }
+
+
+def _to_lines(
+    recorded: Sequence[comparison.Recorded], compared: dict[comparison.Key, comparison.Compared]
+) -> Iterator[str]:
+    for side, one in zip(('before', 'after') if recorded[1:] else ('recorded',), recorded):
+        yield '%s: %d samples of %.4g s, source: %s' % (
+            side,
+            one.samples,
+            one.seconds,
+            ', '.join(printable(source) or 'none' for source in one.sources),
         )
-    _check_names(args.guest or (), names_by_uuid)
-    return recorded, windows
+    problems = [problem for one in recorded for problem in one.problems]
+    yield from output.problem_lines(dict.fromkeys(problems))
+    if len({source for one in recorded for source in one.sources}) > 1:
+        yield 'The sources differ: accesses from different sources cannot be compared.'
+    for kind in ('host', 'node', 'guest'):
+        of_kind = [part for (its_kind, _), part in compared.items() if its_kind == kind]
+        if kind == 'node' and len(of_kind) == 1:
+            continue  # it is the host
+        if recorded[1:] and kind != 'guest':
+            for part in of_kind:
+                yield ''
+                yield from tables.to_lines(_comparison_table(part))
+        elif of_kind:
+            yield ''
+            yield from tables.to_lines(_table(kind, of_kind, len(recorded)))
 
 
-def _check_names(names: Sequence[str], names_by_uuid: Mapping[str, str]) -> None:
-    """Print a line for each named guest that was not recorded.
-
-    :raises guest_lookup.UnknownGuest: none of them was recorded
-    """
-    recorded = {*names_by_uuid, *names_by_uuid.values()}
-    unknown = [name for name in names if name not in recorded]
-    if unknown and len(unknown) == len(names):
-        raise guest_lookup.unknown(
-            unknown[0], names_by_uuid.values(), 'was recorded', 'guests in the recording'
-        )
-    for name in unknown:
-        print('report: no guest %.80r was recorded' % name, file=sys.stderr)
+def _comparison_table(compared: comparison.Compared) -> tables.Table:
+    rows = [
+        (_LABELS[metric][0], _amount(metric, a), _amount(metric, b), _change(a, b), ratio(a, b))
+        for metric, (a, b) in compared.metrics.items()
+    ]
+    return tables.text_table((compared.name, 'before', 'after', 'change', 'ratio'), rows, (0,))
 
 
-def _span(path: str) -> tuple[float, float]:
-    """Return the times of a recording's first and last sample [s since the epoch]."""
-    first_s: float | None = None
-    last_s: float | None = None
-    for sample in replay.read(path):
-        first_s = sample.taken_s if first_s is None else first_s
-        last_s = sample.taken_s
-    if first_s is None or last_s is None:
-        raise NumaPmcError('%s: %s' % (path, _EMPTY))
-    return first_s, last_s
+def _table(kind: str, compared: Sequence[comparison.Compared], count: int) -> tables.Table:
+    """Return a table with a row for each node or guest, and a column for each known metric."""
+    metrics = [m for m in comparison.METRICS if any(m in one.metrics for one in compared)]
+    rows = []
+    for one in compared:
+        cells = [printable(one.name)]
+        for metric in metrics:
+            a, b = one.metrics.get(metric, (None, None))
+            cell = _amount(metric, a)
+            if count > 1:
+                cell += ' → %s (%s)' % (_amount(metric, b), ratio(a, b))
+            cells.append(cell)
+        rows.append(tuple(cells))
+    return tables.text_table((kind, *(_LABELS[m][0] for m in metrics)), rows, (0,))
+
+
+def ratio(before: float | None, after: float | None) -> str:
+    """Return the ratio of before to after as '56 : 1' or '1 : 1.12'; '-' if unknown or 0."""
+    if not before or not after:
+        return tables.UNKNOWN
+    if before >= after:
+        return '%.3g : 1' % (before / after)
+    return '1 : %.3g' % (after / before)
+
+
+def _amount(metric: str, value: float | None) -> str:
+    if value is None:
+        return tables.UNKNOWN
+    _, factor, layout = _LABELS[metric]
+    return layout.format(value) if '{' in layout else layout % (value * factor)
+
+
+def _change(before: float | None, after: float | None) -> str:
+    if not before or after is None:
+        return tables.UNKNOWN
+    return '%+.1f %%' % (100 * (after / before - 1))

@@ -12,14 +12,12 @@ examples:
   nova-numa-rebalance top --guest instance-0000002a --sort remote
   nova-numa-rebalance top --json | jq '.nodes[] | {id, pressure, remote_ratio}'
   nova-numa-rebalance top --plan --json | jq --unbuffered '.moves | length'
-  nova-numa-rebalance top --replay /var/log/nova-numa-pmc/samples
 
 exit codes: 0 ended by the operator, or shown once; 1 a problem; 64 usage error
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import itertools
 import shutil
@@ -31,9 +29,7 @@ from nova_numa_pmc import sample_records
 from nova_numa_pmc.cli import arguments, context, exits, live, output, parse, sampling_loop
 from nova_numa_pmc.cli.render import plans, tables
 from nova_numa_pmc.core.rebalance import planner
-from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import printable
-from nova_numa_pmc.recordings import replay
 
 if TYPE_CHECKING:
     import argparse
@@ -51,13 +47,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=parse.option_duration_s,
         default=5.0,
         metavar='DURATION',
-        help='length of a sample; with --replay, time between two samples (default: 5)',
+        help='length of a sample (default: 5)',
     )
-    parser.add_argument(
-        '--once',
-        action='store_true',
-        help='show one interval and exit; with --replay, the last sample',
-    )
+    parser.add_argument('--once', action='store_true', help='show one interval and exit')
     arguments.add_common(parser, 'print one JSON object per sample, each on its own line')
     parser.add_argument(
         '--guest',
@@ -75,18 +67,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='what guests are sorted by, highest first, or name (default: name); accesses are the '
         'remote ones',
     )
-    parser.add_argument(
-        '--replay',
-        metavar='FILE',
-        help='show a recording, or the output of "top --json" or "perf stat -x, -I", instead of '
-        'this host',
-    )
-    parser.add_argument(
-        '--cpu',
-        metavar='MODEL',
-        help='with --replay: CPU on which perf counted, which determines the meaning of raw '
-        'events (see "events --help")',
-    )
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
@@ -101,7 +81,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
             lambda key: _sort_by_next(args, key),
         )
         return exits.OK
-    if not args.replay and sys.stderr.isatty():
+    if sys.stderr.isatty():
         print('measuring for %g s …' % args.interval, file=sys.stderr)
     wait = command.wait if command else time.sleep
     live.print_each(_frames(args, wait, command), args.json)
@@ -169,30 +149,11 @@ def _sort_by_next(args: argparse.Namespace, key: str) -> None:
 
 def _samples(args: argparse.Namespace, wait: Callable[[float], None]) -> Iterator[Sample]:
     """Yield the samples to show, one for each interval, or only the last with --once."""
-    if args.replay:
-        samples: Iterator[Sample] = replay.read(
-            args.replay, lambda line: print('top: %s' % line, file=sys.stderr), args.cpu
-        )
-        if args.once:
-            samples = iter(_last_sample(samples, args.replay))
-        yield from sampling_loop.replay_every(samples, args.interval, wait)
-        return
     with contextlib.closing(live.open_sampler(args.root)) as sampler:
         yield from itertools.islice(
             sampling_loop.sample_every(sampler.sample, args.interval, wait, time.monotonic),
             1 if args.once else None,
         )
-
-
-def _last_sample(samples: Iterator[Sample], path: str) -> collections.deque[Sample]:
-    """Return the last sample, in a queue of its own.
-
-    :raises NumaPmcError: there is no sample
-    """
-    last_sample = collections.deque(samples, maxlen=1)
-    if not last_sample:
-        raise NumaPmcError('%s: contains no samples yet' % path)
-    return last_sample
 
 
 def to_lines(sample: Sample, sort: str) -> list[str]:

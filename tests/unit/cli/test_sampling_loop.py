@@ -26,10 +26,3 @@ class TestIntervals(unittest.TestCase):
 
     def test_a_whole_interval_passes_after_a_sample_that_took_too_long(self):
         self.assertEqual([100.0, 105.0, 122.0, 127.0], self.taken([0.0, 12.0, 1.0, 0.0]))
-
-    def test_a_replay_waits_between_samples_only(self):
-        waited = []
-        self.assertEqual(
-            [1, 2, 3], list(sampling_loop.replay_every(iter([1, 2, 3]), 2.0, waited.append))
-        )
-        self.assertEqual([2.0, 2.0], waited)

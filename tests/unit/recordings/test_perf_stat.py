@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output of ``perf stat`` is read in each of its forms, and what gives no rates is refused."""
 
+import json
+import pathlib
 import unittest
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc.core.rates import CounterDelta
 from nova_numa_pmc.exceptions import RecordingError
+from nova_numa_pmc.host.perf import event_table
 from nova_numa_pmc.recordings import perf_stat
-from nova_numa_pmc.recordings.perf_stat import CPU_SCOPE, HOST_SCOPE, NODE_SCOPE, PerfStatLine
+from nova_numa_pmc.sample_records import COUNTED
 
+DECK = pathlib.Path(__file__).resolve().parents[2] / 'fixtures' / 'deck'
 # As written by perf 6.1; other machines' hardware counts have the same format.
 ALL = """\
 # started on Sat Nov 21 15:16:09 2026
@@ -37,104 +40,175 @@ BY_GROUP = """\
 """
 
 
-def rows(text):
-    broken = []
-    intervals = list(perf_stat.parse(text.splitlines(), lambda *line: broken.append(line)))
-    return intervals, broken
+GROUP = 'machine.slice/machine-qemu\\x2d1\\x2dx.scope'
+FEED = f"""\
+1.000000001,N0,2,300,,local_dram,/,2000000000,100.00,,
+1.000000001,N0,2,100,,remote_dram,/,2000000000,100.00,,
+1.000000001,N1,2,0,,remote_dram,/,2000000000,100.00,,
+1.000000001,N0,2,30,,local_dram,{GROUP},2000000000,50.00,,
+1.000000001,N1,2,0,,local_dram,{GROUP},2000000000,100.00,,
+1.000000001,N0,2,10,,remote_dram,{GROUP},2000000000,100.00,,
+1.000000001,N0,2,4000,,instructions:GH,{GROUP},2000000000,100.00,,
+1.000000001,N0,2,8000,,cycles:GH,{GROUP},2000000000,100.00,,
+"""
 
 
-class ParseTest(unittest.TestCase):
-    def test_lines_for_the_whole_host_are_read(self):
-        (first, second), broken = rows(ALL)
-        self.assertEqual([], broken)
-        self.assertEqual((0.303063611, 0.303063611), (first.at_s, first.elapsed_s))
-        self.assertEqual(
-            (
-                PerfStatLine(
-                    HOST_SCOPE, None, '', 'context-switches', '', CounterDelta(630.0, 1.0)
-                ),
-                PerfStatLine(HOST_SCOPE, None, '', 'cpu-clock', 'msec', CounterDelta(606.51, 1.0)),
-                PerfStatLine(HOST_SCOPE, None, '', 'cycles', '', None, False),
-                PerfStatLine(HOST_SCOPE, None, '', 'r53100f', '', None),
-                PerfStatLine(
-                    HOST_SCOPE,
-                    None,
-                    '',
-                    'uncore_imc_0/cas_count_read/',
-                    'MiB',
-                    CounterDelta(12.5, 1.0),
-                ),
-            ),
-            first.lines,
-        )
-        self.assertAlmostEqual(0.098800652, second.elapsed_s)
-        self.assertEqual(CounterDelta(185.0, 0.745), second.lines[0].delta)
+class ReadTest(unittest.TestCase):
+    def read(self, text, cpu=None):
+        self.damaged = []
+        return list(perf_stat.read('FILE', text.splitlines(), self.damaged.append, cpu))
 
-    def test_lines_by_node_and_events_with_commas_are_read(self):
-        ([interval], broken) = rows(BY_NODE)
-        self.assertEqual([], broken)
-        self.assertEqual(
-            [
-                (NODE_SCOPE, 0, 'cpu/event=0xd3,umask=0x1/GH', 752.0, 1.0),
-                (NODE_SCOPE, 1, 'instructions:u', 7.0, 0.75),
-            ],
-            [(row.scope, row.id, row.event, *row.delta) for row in interval.lines],
-        )
+    def test_intervals_are_read_in_each_layout(self):
+        for text, ends in (
+            (ALL, [0.303063611, 0.401864263]),
+            (BY_NODE, [0.300361353]),
+            (BY_GROUP, [0.300374733]),
+        ):
+            with self.subTest(text=text[:40]):
+                taken = self.read(text + '0.5,1,,cycles,9,100.00,,\n', 'skylake-sp')
+                self.assertEqual(([*ends, 0.5], []), ([s.taken_s for s in taken], self.damaged))
 
-    def test_lines_by_cpu_are_read(self):
-        ([interval], _) = rows(BY_CPU)
-        self.assertEqual(
-            [(CPU_SCOPE, 0, 549.0), (CPU_SCOPE, 11, 92.0)],
-            [(row.scope, row.id, row.delta.value) for row in interval.lines],
-        )
+    def test_the_modified_separator_and_a_second_run_are_read(self):
+        text = '2.0;8;;cycles;9;100.00;;\n1.5;9;;cycles;9;100.00;;\n'
+        self.assertEqual([(2.0, 2.0), (1.5, 1.5)], [one[:2] for one in self.read(text)])
 
-    def test_lines_by_control_group_are_read(self):
-        ([interval], broken) = rows(BY_GROUP)
-        self.assertEqual([], broken)
-        self.assertEqual(
-            [
-                (CPU_SCOPE, 0, '/'),
-                (NODE_SCOPE, 1, 'machine.slice/machine-qemu\\x2d1\\x2dx.scope'),
-                (HOST_SCOPE, None, 'a/b'),
-            ],
-            [row[:3] for row in interval.lines],
-        )
+    def test_a_line_of_something_else_is_damage(self):
+        self.assertEqual(1, len(self.read('hello, world\n1.0,8,,cycles,9,100.00,,\n')))
+        self.assertEqual(1, len(self.damaged))
+        self.assertIn('FILE: line 1', self.damaged[0])
 
-    def test_lines_with_another_separator_are_read(self):
-        ([interval], broken) = rows(BY_CPU.replace(',', ';'))
-        self.assertEqual(([], 2), (broken, len(interval.lines)))
+    def test_the_tables_of_the_deck_are_read(self):
+        found = []
+        for name in ('unpinned', 'pinned'):
+            table = json.loads((DECK / (name + '.json')).read_text(encoding='utf-8'))
+            lines = ['10.0,%d,,%s,9,100.00,,\n' % (n, e) for e, n in table['counts'].items()]
+            found += self.read(''.join(lines), cpu='westmere-dp')
+        before, after = (one.nodes[0] for one in found)
+        self.assertEqual((0.42, 0.47), (round(1 / before.cpi, 2), round(1 / after.cpi, 2)))
+        self.assertAlmostEqual(56.0, before.remote_per_sec / after.remote_per_sec, delta=0.06)
+        self.assertIn('not distinguished', found[0].problems[0])
 
-    def test_a_second_run_in_one_file_is_read(self):
-        intervals, _ = rows(ALL + BY_CPU)
-        self.assertEqual(
-            [0.303063611, 0.300348384], [intervals[0].elapsed_s, intervals[2].elapsed_s]
-        )
+    def test_events_by_perfs_own_names_are_read_with_or_without_the_cpu(self):
+        for local, remote in (
+            ('mem_load_l3_miss_retired.local_dram', 'mem_load_l3_miss_retired.remote_dram'),
+            ('ls_any_fills_from_sys.dram_io_near', 'ls_any_fills_from_sys.dram_io_far:GH'),
+            ('cpu/mem_uncore_retired.local_dram/', 'cpu/mem_uncore_retired.remote_dram/GH'),
+        ):
+            text = '1.0,30,,%s,9,100.00,,\n1.0,10,,%s,9,100.00,,\n' % (local, remote)
+            for cpu in (None, 'skylake-sp'):
+                with self.subTest(local=local, cpu=cpu):
+                    [sample] = self.read(text, cpu)
+                    self.assertEqual(0.25, sample.nodes[0].remote_ratio)
 
-    def test_other_lines_are_reported_by_their_number(self):
-        intervals, broken = rows('hello\n' + BY_CPU + '0.3,CPU1,12' + '\n' + 'x' * 10000)
-        self.assertEqual((1, [1, 4, 5]), (len(intervals), [number for number, _ in broken]))
+    def test_intels_names_of_the_table_are_found_by_perfs_names_of_them(self):
+        for row in event_table.ROWS:
+            for entry in row.entries:
+                if (
+                    entry.role in ('local_dram', 'remote_dram')
+                    and entry.pfm
+                    and 'RETIRED' in entry.pfm
+                ):
+                    name = entry.pfm.lower().replace(':', '.')
+                    with self.subTest(row=row.key, name=name):
+                        self.assertEqual(entry.role, perf_stat.role_of(name, {}))
 
     def test_output_that_gives_no_rates_is_refused(self):
         with self.assertRaisesRegex(RecordingError, '-I'):
-            rows('447,,context-switches,407942749,100.00,,\n')
+            self.read('447,,context-switches,407942749,100.00,,\n')
         for name in ('S0', 'S0-D0-C1', 'D1'):
             with self.subTest(name=name), self.assertRaisesRegex(RecordingError, 'per-node'):
-                rows(BY_CPU.replace('CPU0', name))
+                self.read(BY_CPU.replace('CPU0', name))
+
+    def test_events_of_unknown_meaning_are_refused_with_the_remedy(self):
+        for cpu in (None, 'skylake-sp'):
+            with self.assertRaisesRegex(RecordingError, 'context-switches.*--cpu'):
+                self.read(BY_CPU, cpu)
+
+    def test_events_of_unknown_meaning_beside_cycles_are_named(self):
+        [sample] = self.read('1.0,9,,cycles,9,100.00,,\n1.0,9,,r53100f,9,100.00,,\n')
+        self.assertIn('the meaning of r53100f is unknown', sample.problems[0])
 
     @given(st.text(max_size=100), st.integers(0, 300), st.integers(0, 60))
     def test_garbage_is_refused_or_gives_valid_rates(self, text, at, length):
         whole = ALL + BY_NODE + BY_GROUP
         for lines in (text, whole[:at] + text + whole[at + length :]):
             try:
-                intervals, _ = rows(lines)
+                taken = self.read(lines)
             except RecordingError:
                 continue
-            for interval in intervals:
-                self.assertLess(0, interval.elapsed_s)
-                for row in interval.lines:
-                    self.assertTrue(
-                        row.delta is None or (row.delta.value >= 0 and 0 < row.delta.share <= 1)
-                    )
+            for sample in taken:
+                self.assertLess(0, sample.elapsed_s)
+
+    def test_perf_stat_by_node_and_group_is_read(self):
+        [sample] = self.read(FEED)
+        self.assertEqual([], self.damaged)
+        first, second = sample.nodes
+        self.assertEqual((0, 0.25, 1), (first.id, first.remote_ratio, second.id))
+        self.assertIsNone(second.remote_ratio)
+        [guest] = sample.guests
+        self.assertEqual((GROUP, GROUP.rpartition('/')[2], 'perf stat', COUNTED), guest[:4])
+        self.assertEqual(
+            (0.25, 2.0, 0.5, 10.0),
+            (
+                guest.remote_ratio,
+                guest.cpi,
+                guest.counted_ratio,
+                guest.accesses_per_1000_instructions,
+            ),
+        )
+        self.assertAlmostEqual(30, guest.local_per_sec, places=3)
+        self.assertEqual((None, None), (guest.remote_cache_per_sec, guest.stalled_ratio))
+
+    def test_perf_stat_of_stalled_cycles_and_remote_hits_is_read(self):
+        text = FEED + ''.join(
+            '1.000000001,N0,2,%s,%s,2000000000,100.00,,\n' % (counted, GROUP)
+            for counted in ('2000,,r53014c', '7,,r53040f', '5,,r5301a2')
+        )
+        [sample] = self.read(text, cpu='westmere-dp')
+        [guest] = sample.guests
+        self.assertEqual(5 / 8000, guest.stalled_ratio)
+        self.assertAlmostEqual(7, guest.remote_cache_per_sec, places=3)
+
+    def test_figures_not_counted_in_a_part_are_unknown(self):
+        text = FEED.replace(',10,,remote_dram', ',<not counted>,,remote_dram')
+        [guest] = self.read(text)[0].guests
+        self.assertEqual(
+            ('', None, None), (guest.source, guest.remote_per_sec, guest.remote_ratio)
+        )
+
+    def test_remote_accesses_that_an_event_includes_are_subtracted(self):
+        lines = (
+            '1.0,N0,2,10,,r37,%s,2000000000,100.00,,',
+            '1.0,N0,2,4,,r31,%s,2000000000,100.00,,',
+        )
+        both = '\n'.join(line % group for group in ('/', GROUP) for line in lines)
+        [sample] = self.read(both, cpu='neoverse-n1')
+        for one in (*sample.nodes, *sample.guests):
+            self.assertEqual(
+                (6.0, 4.0, 0.4), (one.local_per_sec, one.remote_per_sec, one.remote_ratio)
+            )
+        [sample] = self.read(lines[0] % '/', cpu='neoverse-n1')
+        self.assertIsNone(sample.nodes[0].local_per_sec)
+
+    def test_perf_stat_by_cpu_is_read_on_node_0(self):
+        text = ''.join(
+            '2.5,CPU%d,%d,,%s,9,100.00,,\n' % (cpu, cpu, event)
+            for cpu in (0, 5)
+            for event in ('local_dram', 'remote_dram')
+        )
+        [sample] = self.read(text)
+        self.assertEqual(
+            [(0, 2.0, 0.5)],
+            [(node.id, node.remote_per_sec, node.remote_ratio) for node in sample.nodes],
+        )
+        self.assertIn('not distinguished', sample.problems[0])
+
+    def test_bandwidth_by_memory_controllers_is_read(self):
+        [sample] = self.read(
+            '1.0,N1,1,64,MiB,uncore_imc/cas_count_read/,9,100.00,,\n'
+            '1.0,N1,1,16,MiB,uncore_imc/cas_count_write/,9,100.00,,\n'
+        )
+        self.assertEqual(80 << 20, sample.nodes[0].bandwidth_bytes_per_sec)
 
 
 class RoleTest(unittest.TestCase):
@@ -158,10 +232,3 @@ class RoleTest(unittest.TestCase):
 
     def test_raw_codes_mean_nothing_without_the_cpu(self):
         self.assertIsNone(perf_stat.role_of('r53100f', perf_stat.role_names()))
-
-    def test_amounts_are_in_bytes_by_their_unit(self):
-        row = PerfStatLine(HOST_SCOPE, None, '', 'x', 'MiB', CounterDelta(2.0, 1.0))
-        self.assertEqual(2 << 20, perf_stat.amount(row, 'mem_read').value)
-        self.assertEqual(128.0, perf_stat.amount(row._replace(unit=''), 'mem_read').value)
-        self.assertIsNone(perf_stat.amount(row._replace(unit='furlong'), 'mem_read'))
-        self.assertEqual(2.0, perf_stat.amount(row, 'cycles').value)

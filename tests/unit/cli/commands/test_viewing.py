@@ -7,27 +7,18 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
+import stat
 import tempfile
 import unittest
-import unittest.mock
+from unittest import mock
 
-from nova_numa_pmc.cli import exits, live, parse, render
+from nova_numa_pmc import recordings
+from nova_numa_pmc.cli import live, parse
 from nova_numa_pmc.cli.commands import record, report, top
-from nova_numa_pmc.cli.guest_lookup import UnknownGuest
-from nova_numa_pmc.cli.render import report as rendered, tables
-from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.recordings import recording
+from nova_numa_pmc.sample_records import to_data
 from tests.fixtures import samples
-from tests.fixtures.checkout import TOP
 from tests.fixtures.clock import Clock
-
-try:
-    import matplotlib
-except ImportError:
-    matplotlib = None
 
 BASE_S = 1700000000.0
 
@@ -53,11 +44,11 @@ class ViewingCase(unittest.TestCase):
         self.directory = directory.name
         self.path = os.path.join(self.directory, 'samples')
 
-    def record(self, *all_samples):
-        writer = recording.RecordingWriter(self.path, 1 << 20, 4)
-        self.addCleanup(writer.close)
-        for sample in all_samples:
-            writer.append(sample)
+    def write(self, *all_samples, name='samples'):
+        path = os.path.join(self.directory, name)
+        with open(path, 'w', encoding='utf-8') as file:
+            file.writelines(json.dumps(to_data(sample)) + '\n' for sample in all_samples)
+        return path
 
     @staticmethod
     def run_command(module, *arguments, **injected):
@@ -71,24 +62,24 @@ class ViewingCase(unittest.TestCase):
 
 
 class TopTest(ViewingCase):
-    def top(self, *arguments):
-        return self.run_command(top, '--replay', self.path, '--interval', '0.1', *arguments)
+    def top(self, *arguments, **changes):
+        taken = Sampler([samples.sample(BASE_S), samples.sample(BASE_S + 5, **changes)])
+        with mock.patch.object(live, 'open_sampler', lambda *_: taken):
+            return self.run_command(top, '--once', '--interval', '0.1', *arguments)
 
-    def test_top_once_shows_the_last_sample(self):
-        self.record(samples.sample(BASE_S, guests=()), samples.sample(BASE_S + 5))
-        code, text, err = self.top('--once')
+    def test_top_once_shows_one_sample(self):
+        code, text, err = self.top()
         self.assertEqual((0, ''), (code, err))
         self.assertIn('over 5 s   source: guests by thread   guests: 2', text)
         self.assertIn('0000:3b:00.1@1 remote', text)
         self.assertEqual(1, text.count('pressure   '))
 
-    def test_top_prints_one_json_object_for_each_sample(self):
-        self.record(samples.sample(BASE_S), samples.sample(BASE_S + 5))
+    def test_top_prints_a_sample_as_one_json_object(self):
         _code, text, _err = self.top('--json', '--guest', 'instance-00000002')
-        first, second = map(json.loads, text.splitlines())
-        self.assertEqual((BASE_S, BASE_S + 5), (first['taken_s'], second['taken_s']))
-        self.assertEqual(['instance-00000002'], [g['name'] for g in first['guests']])
-        self.assertEqual(2, len(first['nodes']))
+        [data] = map(json.loads, text.splitlines())
+        self.assertEqual(BASE_S + 5, data['taken_s'])
+        self.assertEqual(['instance-00000002'], [g['name'] for g in data['guests']])
+        self.assertEqual(2, len(data['nodes']))
 
     def test_top_shows_one_guest_by_its_uuid(self):
         uuid = samples.guest_sample(2).uuid
@@ -97,15 +88,12 @@ class TopTest(ViewingCase):
         )
 
     def test_top_reports_a_guest_that_is_not_running(self):
-        self.record(samples.sample(BASE_S))
         code, text, err = self.top('--guest', 'instance-00000002', '--guest', 'no-such')
         self.assertEqual((0, "problem: no guest 'no-such' is running\n"), (code, err))
         self.assertIn('instance-00000002', text)
 
-    def test_top_reports_a_problem_once(self):
-        no_pmu = 'no PMU: load the driver\x1b[2J'
-        self.record(*(samples.sample(BASE_S + at, problems=(no_pmu,)) for at in range(3)))
-        _code, text, err = self.top()
+    def test_top_reports_problems_apart_from_the_sample(self):
+        _code, text, err = self.top(problems=('no PMU: load the driver\x1b[2J',))
         self.assertEqual('problem: no PMU: load the driver?[2J\n', err)
         self.assertNotIn('no PMU', text)
 
@@ -120,42 +108,11 @@ class TopTest(ViewingCase):
             )
             self.assertLessEqual(lines, max(height, 14))
 
-    def test_top_of_an_empty_recording_is_an_error(self):
-        self.record()
-        with self.assertRaisesRegex(NumaPmcError, 'contains no samples yet'):
-            self.top('--once')
-
     def test_intervals_are_above_0_and_at_most_a_day(self):
         self.assertEqual(120.0, parse.option_duration_s('2m'))
         for text in ('0', '-1', 'x', '2d', 'nan'):
             with self.assertRaises(argparse.ArgumentTypeError):
                 parse.option_duration_s(text)
-
-    def test_top_ends_cleanly_when_interrupted(self):
-        self.record(samples.sample(BASE_S), samples.sample(BASE_S + 5))
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                '-c',
-                'import sys; from nova_numa_pmc.cmd import rebalance\n'
-                'sys.exit(rebalance.main(sys.argv[1:]))',
-                'top',
-                '--replay',
-                self.path,
-                '--interval',
-                '600',
-            ],
-            cwd=TOP,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            # A shell makes commands that it runs in the background ignore it.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-        process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        _out, err = process.communicate(timeout=60)
-        self.assertEqual((0, ''), (process.returncode, err))
 
 
 class RecordTest(ViewingCase):
@@ -181,7 +138,7 @@ class RecordTest(ViewingCase):
         self.assertEqual((0, '', True), (code, out, sampler.closed))
         self.assertEqual(
             [BASE_S + 10 * at for at in range(1, 7)],
-            [sample.taken_s for sample in recording.read(self.path)],
+            [sample.taken_s for sample in recordings.read(self.path, self.fail)],
         )
         self.assertIn('6 samples', err)
 
@@ -197,84 +154,71 @@ class RecordTest(ViewingCase):
         code, _out, err = self.record_it(Sampler(self.prepared(100)), clock, wait=wait)
         self.assertEqual(0, code)
         self.assertIn('5 samples', err)
-        self.assertEqual(5, len(list(recording.read(self.path))))
+        self.assertEqual(5, len(list(recordings.read(self.path, self.fail))))
         self.assertEqual(former, signal.getsignal(signal.SIGTERM))
 
-    def test_record_says_what_it_cut_and_each_problem_once(self):
-        with open(self.path, 'wb') as file:
-            file.write(recording.encode(samples.sample(BASE_S - 10)) + recording.MARKER)
+    def test_record_continues_a_file_whose_last_line_is_torn(self):
+        with open(self.path, 'w', encoding='utf-8') as file:
+            file.write(json.dumps(to_data(samples.sample(BASE_S - 10)))[:-40])
         clock = Clock()
         _code, _out, err = self.record_it(
             Sampler(self.prepared(100, problems=('no PMU',))), clock, '--duration', '30s'
         )
-        self.assertIn('removed 3 bytes', err)
         self.assertEqual(1, err.count('no PMU'))
+        damaged = []
+        taken = [sample.taken_s for sample in recordings.read(self.path, damaged.append)]
+        self.assertEqual([BASE_S + 10 * at for at in (1, 2, 3)], taken)
+        self.assertEqual(1, len(damaged))
 
-    def test_record_loses_the_last_sample_at_most_when_killed(self):
-        script = (
-            'import itertools, sys\n'
-            'from nova_numa_pmc.recordings import recording\n'
-            'from tests.fixtures import samples\n'
-            'writer = recording.RecordingWriter(sys.argv[1], 1 << 20, 3)\n'
-            'for at in itertools.count():\n'
-            '    writer.append(samples.sample(float(at)))\n'
-            '    print(at, flush=True)\n'
-        )
-        process = subprocess.Popen(
-            [sys.executable, '-c', script, self.path], cwd=TOP, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(40):
-            process.stdout.readline()
-        process.kill()
-        bytes_read = 39 + len(process.communicate(timeout=60)[0].split())
-        read = [sample.taken_s for sample in recording.read(self.path)]
-        self.assertEqual([float(at) for at in range(len(read))], read)
-        self.assertGreaterEqual(len(read), bytes_read)
-        recording.RecordingWriter(self.path, 1 << 20, 3).close()
+    def test_a_recording_is_not_for_all_users(self):
+        self.record_it(Sampler(self.prepared(100)), Clock(), '--duration', '10s')
+        self.assertEqual(0, stat.S_IMODE(os.stat(self.path).st_mode) & 0o007)
 
-    def test_record_refuses_wrong_options_and_writes_nothing(self):
-        for arguments in (('--duration', '0'), ('--max-size', '0'), ('--keep', 'x')):
-            with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
-                self.run_command(record, '--out', self.path, *arguments)
+    def test_record_refuses_a_wrong_duration_and_writes_nothing(self):
+        with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+            self.run_command(record, '--out', self.path, '--duration', '0')
         self.assertFalse(os.path.exists(self.path))
 
 
 class ReportTest(ViewingCase):
     def setUp(self):
         super().setUp()
-        before = dict(local_per_sec=5e6, remote_per_sec=5e6, remote_ratio=0.5, cpi=2.5)
-        after = dict(local_per_sec=9.9e6, remote_per_sec=1e5, remote_ratio=0.01, cpi=2.0)
-        self.record(
-            *(
-                samples.sample(
-                    BASE_S + 10 * at,
-                    10.0,
-                    nodes=tuple(
-                        samples.node_sample(n, **(before if at < 10 else after)) for n in (0, 1)
-                    ),
-                    guests=(
-                        samples.guest_sample(1, **(before if at < 10 else after)),
-                        samples.guest_sample(2, remote_ratio=None, local_per_sec=None),
-                    ),
-                )
-                for at in range(20)
+        for name, rates in (
+            ('before', dict(local_per_sec=5e6, remote_per_sec=5e6, remote_ratio=0.5, cpi=2.5)),
+            ('after', dict(local_per_sec=9.9e6, remote_per_sec=1e5, remote_ratio=0.01, cpi=2.0)),
+        ):
+            self.write(
+                *(
+                    samples.sample(
+                        BASE_S + 10 * at,
+                        10.0,
+                        nodes=tuple(samples.node_sample(n, **rates) for n in (0, 1)),
+                        guests=(
+                            samples.guest_sample(1, **rates),
+                            samples.guest_sample(2, remote_ratio=None, local_per_sec=None),
+                        ),
+                    )
+                    for at in range(10)
+                ),
+                name=name,
             )
-        )
-        self.windows = ('--before', '..+95s', '--after', '+95s..')
+        self.both = tuple(os.path.join(self.directory, name) for name in ('before', 'after'))
 
     def report(self, *arguments):
-        return self.run_command(report, self.path, *arguments)
+        return self.run_command(report, *arguments)
 
-    def test_report_shows_medians_and_percentiles(self):
-        code, text, err = self.report()
+    def test_report_shows_the_means_of_a_recording(self):
+        code, text, err = self.report(self.both[0])
         self.assertEqual((0, ''), (code, err))
-        self.assertIn('20 samples, source: guests by thread (20)', text)
-        self.assertIn('25.50 / 50.00', text)
+        self.assertIn('recorded: 10 samples of 100 s, source: guests by thread', text)
+        [host] = [
+            line for line in text.splitlines() if line.startswith('host  ') and '0.40' in line
+        ]
+        self.assertIn('10,000,000', host)  # a sum over the nodes
         self.assertIn('instance-00000001', text)
-        self.assertNotIn('link', text)
 
-    def test_report_compares_before_and_after(self):
-        _code, text, _err = self.report(*self.windows)
+    def test_report_compares_two_recordings_by_host_node_and_guest(self):
+        _code, text, _err = self.report(*self.both)
         rows = {
             tuple(line.split('  ')[0].split()): line.split()
             for line in text.splitlines()
@@ -282,125 +226,46 @@ class ReportTest(ViewingCase):
         }
         self.assertEqual(['50', ':', '1'], rows['remote', 'accesses/s'][-3:])
         self.assertIn('+25.0', rows['instructions', 'per', 'cycle'])
-        self.assertIn('50.00 → 1.00', text)
+        self.assertIn('50.00 → 1.00 (50 : 1)', text)
 
-    def test_report_in_json_has_samples_nodes_and_comparison(self):
-        _code, text, _err = self.report('--json', *self.windows)
+    def test_report_in_json_has_the_means_of_both(self):
+        _code, text, _err = self.report('--json', *self.both)
         data = json.loads(text)
+        self.assertEqual((10, 10), (data['before']['samples'], data['after']['samples']))
+        host = data['means'][0]
+        self.assertAlmostEqual(0.4, host['metrics']['ipc']['before'])
         self.assertEqual(
-            (20, BASE_S, BASE_S + 190), (data['samples'], data['from_s'], data['to_s'])
+            ['host', 'node', 'node', 'guest', 'guest'], [part['kind'] for part in data['means']]
         )
-        self.assertEqual(20, data['nodes'][0]['pressure']['samples'])
-        self.assertEqual(20, data['guests'][0]['intensity']['samples'])
-        host = data['comparison'][0]
-        self.assertEqual('host', host['kind'])
-        self.assertAlmostEqual(0.4, host['metrics']['ipc']['before'], places=6)
-        self.assertEqual(
-            ['host', 'node', 'node', 'guest', 'guest'],
-            [compared['kind'] for compared in data['comparison']],
-        )
+        self.assertNotIn('local_per_sec', data['means'][-1]['metrics'])
 
-    def test_report_takes_a_part_of_the_recording_and_one_guest(self):
-        _code, text, _err = self.report(
-            '--from',
-            '+100s',
-            '--to',
-            '@%f' % (BASE_S + 140),
-            '--guest',
-            'instance-00000002',
-            '--json',
-        )
-        data = json.loads(text)
-        self.assertEqual(5, data['samples'])
-        self.assertEqual(['instance-00000002'], [guest['name'] for guest in data['guests']])
-
-    def test_report_of_guests_that_were_not_recorded_is_an_error(self):
-        with self.assertRaisesRegex(
-            UnknownGuest, "no guest 'instance-0000001' was recorded; similar names: instance-0"
-        ):
-            self.report('--guest', 'instance-0000001')
-        code, text, err = self.report('--guest', samples.guest_sample(2).uuid, '--guest', 'zz')
-        self.assertEqual((0, "report: no guest 'zz' was recorded\n"), (code, err))
+    def test_report_of_one_guest_leaves_out_the_others(self):
+        _code, text, _err = self.report(*self.both, '--guest', 'instance-00000002')
         self.assertIn('instance-00000002', text)
+        self.assertNotIn('instance-00000001', text)
+        with self.assertRaisesRegex(NumaPmcError, 'no guest no-such was recorded'):
+            self.report(*self.both, '--guest', 'no-such')
 
-    def test_report_of_a_window_without_samples_says_what_there_is(self):
-        with self.assertRaisesRegex(NumaPmcError, 'the window .* contains no samples'):
-            self.report('--before', '@0..@5', '--after', '..')
-        with self.assertRaisesRegex(
-            NumaPmcError, 'the recording spans %s' % tables.clock_time(BASE_S)
-        ):
-            self.report('--to', '@5')
+    def test_a_guest_of_one_recording_only_is_shown_with_what_is_known(self):
+        path = self.write(samples.sample(guests=()), name='empty')
+        _code, text, _err = self.report(self.both[0], path)
+        self.assertIn('50.00 → - (-)', text)
 
-    def test_report_of_one_window_only_is_a_usage_error(self):
-        for option in ('--before', '--after'):
-            err = io.StringIO()
-            with self.subTest(option), contextlib.redirect_stderr(err):
-                with self.assertRaises(SystemExit) as ended:
-                    rebalance.main(['report', self.path, option, '..'])
-                self.assertEqual(exits.USAGE, ended.exception.code)
-                self.assertIn('go together', err.getvalue())
+    def test_report_says_that_the_sources_differ(self):
+        path = self.write(samples.sample(source='pages'), name='other')
+        self.assertIn('sources differ', self.report(self.both[0], path)[1])
+        self.assertNotIn('sources differ', self.report(*self.both)[1])
 
-    def test_report_of_an_empty_recording_is_an_error(self):
-        open(self.path + '0', 'wb').close()
-        for arguments in ((), self.windows):
-            with self.assertRaisesRegex(NumaPmcError, 'contains no samples yet'):
-                self.run_command(report, self.path + '0', *arguments)
+    def test_report_says_once_that_lines_are_damaged(self):
+        with open(self.both[0], 'a', encoding='utf-8') as file:
+            file.write('{"taken_s"\n{"taken_s"')
+        code, _text, err = self.report(self.both[0])
+        self.assertEqual((0, 1), (code, err.count('\n')))
+        self.assertIn('sample 11 is left out', err)
+        self.assertIn('(and 1 more)', err)
 
-    def test_report_shows_that_sources_changed(self):
-        self.record_more = recording.RecordingWriter(self.path + '2', 1 << 20, 2)
-        self.addCleanup(self.record_more.close)
-        for at, source in enumerate(('guests by thread', 'page residency')):
-            self.record_more.append(samples.sample(BASE_S + at, source=source))
-        _code, text, _err = self.run_command(
-            report, self.path + '2', '--before', '..+0.5s', '--after', '+0.5s..'
+    def test_names_of_guests_cannot_control_the_terminal(self):
+        path = self.write(
+            samples.sample(guests=(samples.guest_sample(1)._replace(name='\x1b[2J'),)), name='bad'
         )
-        self.assertIn('cannot be compared', text)
-
-    def test_report_names_the_damage_and_reports_the_rest(self):
-        with open(self.path, 'r+b') as file:
-            file.seek(20)
-            file.write(b'damage')
-        code, text, err = self.report()
-        self.assertEqual(0, code)
-        self.assertIn('19 samples', text)
-        self.assertIn('contain no complete sample', err)
-
-    def test_a_ratio_has_1_on_its_smaller_side_or_is_a_dash(self):
-        self.assertEqual(
-            ('56 : 1', '1 : 1.12', '-', '-', '1 : 1'),
-            (
-                rendered.ratio_text(56, 1),
-                rendered.ratio_text(1, 1.12),
-                rendered.ratio_text(None, 1),
-                rendered.ratio_text(1, 0),
-                rendered.ratio_text(3, 3),
-            ),
-        )
-
-    @unittest.skipUnless(matplotlib, 'matplotlib is not installed')
-    def test_report_plots_nodes_and_guests_into_files(self):
-        target = os.path.join(self.directory, 'plots')
-        _code, text, _err = self.report('--plot', target, *self.windows)
-        for name in ('nodes.png', 'guests.png'):
-            self.assertIn(name, text)
-            with open(os.path.join(target, name), 'rb') as file:
-                self.assertEqual(b'\x89PNG', file.read(4))
-
-    @unittest.skipUnless(matplotlib, 'matplotlib is not installed')
-    def test_a_plot_has_few_points_and_keeps_gaps(self):
-        from nova_numa_pmc.cli.render import plots
-
-        times = [*range(0, 50000, 10), *range(80000, 100000, 10)]
-        points, values = plots.thin(times, [2.0] * len(times), [10.0], 0, 100000)
-        self.assertLessEqual(len(points), 1001)
-        gap = [value for moment, value in zip(points, values) if 51000 < moment < 79000]
-        self.assertTrue(gap and all(value != value for value in gap))
-        self.assertEqual({2.0}, {value for value in values if value == value})
-
-    def test_report_without_matplotlib_says_what_to_install(self):
-        hidden = {'matplotlib': None, 'matplotlib.backends.backend_agg': None}
-        with unittest.mock.patch.dict(sys.modules, hidden), unittest.mock.patch.dict(vars(render)):
-            sys.modules.pop('nova_numa_pmc.cli.render.plots', None)
-            vars(render).pop('plots', None)
-            with self.assertRaisesRegex(NumaPmcError, r'pip install "nova-numa-pmc\[plots\]"'):
-                self.report('--plot', self.directory)
+        self.assertNotIn('\x1b', self.report(path)[1])
