@@ -21,7 +21,7 @@ import time
 
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError
-from nova_numa_pmc.host import cgroups, files, guests, holding, writes
+from nova_numa_pmc.host import allowed, cgroups, files, guests, holding, writes
 from nova_numa_pmc.state import promises_file
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -80,6 +80,13 @@ class EarlyHold:
                 self._groups = self._find()
                 if self._groups is None:
                     return True
+                (guest,) = allowed.Grants(self._root).apply(
+                    [self._guest._replace(pid=self._groups.pid)]
+                )
+                if guest.granted_cpus is not None:
+                    self._cpus &= guest.granted_cpus
+                if not self._cpus:
+                    return False  # `started` decides again
                 if self._groups.version == 2 and self._groups.parent != self._groups.scope:
                     holding.narrow_early(self._groups, self._cpus, self._write)
                     return False

@@ -19,7 +19,7 @@ from nova_numa_pmc.exceptions import (
     PinnedByOthers,
     StateError,
 )
-from nova_numa_pmc.host import cgroups, cpusets, guests, holding, journal
+from nova_numa_pmc.host import allowed, cgroups, cpusets, guests, holding, journal
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -49,8 +49,10 @@ def hold(call: HookCall, xml: bytes) -> None:
     groups, early_cpus = None, frozenset[int]()
     try:
         groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
+        # The group of its own, or a slice that it was the first to need, may limit it further.
+        (guest,) = allowed.Grants(call.root).apply([guest._replace(pid=groups.pid)])
         if recorded:
-            decision, early_cpus = _with_cpus(decision, guest, groups, call.root)
+            decision, early_cpus = _with_cpus(decision, guest, groups, call)
             if promises.is_left_alone(guest, call.root):  # since it was decided
                 decision = promises.decide_promise(
                     guest, call.options, call.root, call.lock_timeout_s()
@@ -76,13 +78,22 @@ def hold(call: HookCall, xml: bytes) -> None:
 
 
 def _with_cpus(
-    decision: promises.Decision, guest: model.Guest, groups: cgroups.GuestGroups, root: str
+    decision: promises.Decision, guest: model.Guest, groups: cgroups.GuestGroups, call: HookCall
 ) -> tuple[promises.Decision, frozenset[int]]:
-    """Return a recorded decision with its CPUs, and the CPUs that were written at the start."""
-    host = host_cpus.host_with_pool_cpus(root)
-    cpus = pools.cpus_of_promise(decision.promise, host, guest)
+    """Return a recorded decision with its CPUs, and the CPUs that were written at the start.
+
+    If the guest may not use enough of them, it is decided on again.
+    """
+    host = host_cpus.host_with_pool_cpus(call.root)
+    promise = promises.as_granted(decision.promise, guest, host)
+    cpus = pools.cpus_of_promise(promise, host, guest)
     narrowed_cpus = _narrowed_cpus(groups, decision.promise, host)
-    return decision._replace(cpus=cpus), narrowed_cpus or cpus
+    if not pools.is_large_enough(cpus, host, guest):
+        return (
+            promises.decide_promise(guest, call.options, call.root, call.lock_timeout_s()),
+            narrowed_cpus,
+        )
+    return decision._replace(promise=promise, cpus=cpus), narrowed_cpus or cpus
 
 
 def _narrowed_cpus(

@@ -9,21 +9,13 @@ from __future__ import annotations
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.host import cpu_topology, files, topology
+from nova_numa_pmc.host import allowed, cpu_topology, files, topology
 from nova_numa_pmc.state import pool_loads
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from nova_numa_pmc import model
-
-#: CPUs of the guests' partition, with and without systemd; operators may withhold CPUs from it.
-_PARTITION_CPUS = (
-    'sys/fs/cgroup/machine.slice/cpuset.cpus.effective',
-    'sys/fs/cgroup/machine/cpuset.cpus.effective',
-    'sys/fs/cgroup/cpuset/machine.slice/cpuset.effective_cpus',
-    'sys/fs/cgroup/cpuset/machine/cpuset.effective_cpus',
-)
 
 
 def host_with_pool_cpus(root: str, pool: pools.Pool | None = None) -> model.Topology:
@@ -36,18 +28,20 @@ def host_with_pool_cpus(root: str, pool: pools.Pool | None = None) -> model.Topo
 
 
 def host_with_usable_cpus(root: str) -> model.Topology:
-    """Read the topology, with all usable CPUs as its nodes' ``cpus``.
-
-    A CPU is usable if it is neither isolated nor withheld from the guests' partition.
+    """Read the topology, with the usable CPUs of libvirt's default partition as nodes' ``cpus``.
 
     :raises TopologyError: the host cannot be read
     """
     host = cpu_topology.read(topology.read(root), root)
-    partition_cpus = (files.optional_cpus(root, path) for path in _PARTITION_CPUS)
-    allowed = next(filter(None, partition_cpus), host.online_cpus)
-    nodes = [(node, node.cpus & allowed) for node in host.nodes]
+    granted_cpus = allowed.partition_cpus(allowed.DEFAULT_PARTITION, root)
     return host._replace(
-        nodes=tuple(node._replace(cpus=cpus, usable_cpus=cpus) for node, cpus in nodes)
+        nodes=tuple(
+            node._replace(
+                cpus=node.cpus if granted_cpus is None else node.cpus & granted_cpus,
+                usable_cpus=node.cpus,
+            )
+            for node in host.nodes
+        )
     )
 
 

@@ -70,8 +70,8 @@ class Node(Record):
     :param free_bytes: MemFree now
     :param unreclaimable_bytes: memory that the kernel cannot reclaim (slab, page tables, stacks)
     :param online_cpus: ``cpus`` and the CPUs that are withheld from unpinned guests
-    :param usable_cpus: CPUs that a ``<vcpu cpuset>`` may give to a guest: online, not
-        isolated, and in the guests' partition
+    :param usable_cpus: CPUs that a ``<vcpu cpuset>`` or a partition may give to a guest: online
+        and not isolated
     :param memory: the kind of its memory, as the kernel reports it
     """
 
@@ -152,6 +152,9 @@ class Guest(Record):
     :param memory_max_bytes: RAM that it may grow to (``<maxMemory>``); None: ``memory_bytes``
     :param mem_bound: whether all of its memory is restricted to ``numatune_nodes``; if not, these
         nodes are only preferred, or apply to a part of it
+    :param partition: its ``<resource><partition>``, which determines the groups above it
+    :param granted_cpus, granted_mems: CPUs, and ids of the nodes whose memory, the groups above it
+        let it use (:mod:`nova_numa_pmc.host.allowed`); None: all, or not read
     """
 
     uuid: str
@@ -181,6 +184,24 @@ class Guest(Record):
     pins: tuple[tuple[str, frozenset[int]], ...] = ()
     memory_max_bytes: int | None = None
     mem_bound: bool = False
+    partition: str = '/machine'
+    granted_cpus: frozenset[int] | None = None
+    granted_mems: frozenset[int] | None = None
+
+    @property
+    def limit_cpus(self) -> frozenset[int] | None:
+        """Return the CPUs that its XML and the groups above it both allow; None: any."""
+        if self.allowed_cpus is None or self.granted_cpus is None:
+            return self.granted_cpus if self.allowed_cpus is None else self.allowed_cpus
+        return self.allowed_cpus & self.granted_cpus
+
+    @property
+    def limit_mems(self) -> frozenset[int] | None:
+        """Return the nodes whose memory its XML and the groups above it both allow; None: any."""
+        bound_nodes = frozenset(self.numatune_nodes) if self.mem_bound else None
+        if bound_nodes is None or self.granted_mems is None:
+            return self.granted_mems if bound_nodes is None else bound_nodes
+        return bound_nodes & self.granted_mems
 
     @property
     def run_id(self) -> RunId:

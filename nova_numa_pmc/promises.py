@@ -15,7 +15,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError, TopologyError
-from nova_numa_pmc.host import files, guests, topology
+from nova_numa_pmc.host import allowed, files, guests, topology
 from nova_numa_pmc.host_cpus import host_with_pool_cpus
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import pool_loads, promises_file
@@ -117,6 +117,7 @@ def decide_promise(
     problems += (*host.problems, *_extra_spec_problems(guest.extra_specs))
     guest, override_problems = _with_override(guest, root)
     placement_options = host_options.placement_options
+    guest = _with_cpus_near_bound_memory(guest, host)
     guest_in_pool, pool_host = _with_topology(guest, host), pools.with_guest_pool(guest, host)
     problems += override_problems
     with given_draft or locked(host_options, root, timeout_s) as draft:
@@ -145,15 +146,49 @@ def decide_promise(
         draft.put(decision.promise)
         draft.rotation += 1
     if not request.why_alone:
-        decision = decision._replace(why='%s; based on %s' % (decision.why, evidence.summary))
+        decision = decision._replace(
+            why='; '.join(
+                (decision.why, *_limits(guest, host, root), 'based on %s' % evidence.summary)
+            )
+        )
     return decision._replace(
         problems=(*problems, *evidence.problems), view=view, request=request, evidence=evidence
     )
 
 
+def _limits(guest: model.Guest, host: model.Topology, root: str) -> list[str]:
+    """Return, as text, which groups take CPUs or memory from a guest that it would have else."""
+    if guest.granted_mems is None and pools.all_cpus(
+        pools.with_guest_pool(guest, host)
+    ) == pools.all_cpus(pools.with_guest_pool(guest._replace(granted_cpus=None), host)):
+        return []
+    return allowed.limits(guest, root)
+
+
+def _with_cpus_near_bound_memory(guest: model.Guest, host: model.Topology) -> model.Guest:
+    """Return a guest that is ours to place on the nodes to which numatune alone binds its memory.
+
+    If these nodes do not have a CPU for each of its vCPUs, it stays placed by others.
+    """
+    if not _is_only_bound(guest):
+        return guest
+    cpus = pools.cpus_on(tuple(guest.limit_mems or ()), host, guest)
+    if len(cpus) < guest.vcpus:
+        return guest
+    return guest._replace(placed_by=(), allowed_cpus=cpus)
+
+
+def _is_only_bound(guest: model.Guest) -> bool:
+    """Return whether others have bound a guest's memory to nodes and done nothing else to it."""
+    return guest.mem_bound and guest.placed_by == ('numatune',)
+
+
 def is_left_alone(guest: model.Guest, root: str) -> bool:
     """Return whether a guest is left alone, whatever its host and the promises look like."""
-    return bool(eligibility.why_not(eligibility.PLACE, _with_override(guest, root)[0]))
+    guest, _ = _with_override(guest, root)
+    if _is_only_bound(guest):
+        guest = guest._replace(placed_by=())
+    return bool(eligibility.why_not(eligibility.PLACE, guest))
 
 
 def _view_and_request(
@@ -174,6 +209,7 @@ def _view_and_request(
 
     pool_host = pools.with_guest_pool(guest, host)
     view = host_view.view(pool_host, others, placement_options, dict(evidence.loads), rotation)
+    view = host_view.with_memory_on(view, guest.limit_mems)
     # The agent spreads the vCPUs of guests on several nodes by the floating pool's cores.
     is_same = not evidence.vcpus or pool_host == host
     floating_view = view if is_same else host_view.view(host, others, placement_options)
@@ -303,6 +339,36 @@ def updated_promise(
                 bound=False,
                 l3_cpus=(),
             )
+    return as_granted(promise, guest, host) if promise.origin == model.PLACED else promise
+
+
+def as_granted(promise: model.Promise, guest: model.Guest, host: model.Topology) -> model.Promise:
+    """Return a promise without the nodes on which its groups grant the guest no CPU or no memory.
+
+    If they grant it no CPU of the promised nodes, it runs on those of which they do.
+    """
+    granted_cpus = guest.granted_cpus
+    if granted_cpus is not None:
+        own_nodes = pools.nodes_of(granted_cpus, host)
+        cpu_nodes = tuple(node for node in promise.cpu_nodes if node in own_nodes) or (
+            pools.nodes_of(pools.all_cpus(pools.with_guest_pool(guest, host)), host) or own_nodes
+        )
+        if cpu_nodes != promise.cpu_nodes:
+            promise = promise._replace(
+                cpu_nodes=cpu_nodes,
+                mem_nodes=tuple(
+                    node.id for node in host.nodes if node.id in cpu_nodes and node.memory_bytes
+                ),
+                mem_node_bytes=(),
+                bound=False,
+                l3_cpus=(),
+            )
+    mems = guest.granted_mems
+    if mems is not None and not mems >= set(promise.mem_nodes):
+        mem_nodes = tuple(node for node in promise.mem_nodes if node in mems)
+        promise = promise._replace(
+            mem_nodes=mem_nodes or tuple(sorted(mems)), mem_node_bytes=(), bound=False
+        )
     return promise
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import promises
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.host import files, guests
+from nova_numa_pmc.host import allowed, files, guests
 from nova_numa_pmc.state import promises_file
 
 if TYPE_CHECKING:
@@ -108,12 +108,7 @@ class PromisesReconciler:
         except StateError:
             return host_promises  # the next tick tries again
         for before, after in changed:
-            if before.cpu_nodes != after.cpu_nodes:
-                self._log.info(
-                    'guest %s: numatune has bound its memory to %s, so its CPUs follow',
-                    after.name,
-                    name_nodes(after.mem_nodes),
-                )
+            self._log_place(before, after, running)
             if (before.vcpus, before.memory_bytes) == (after.vcpus, after.memory_bytes):
                 continue
             self._log.info(
@@ -125,6 +120,29 @@ class PromisesReconciler:
                 before.memory_bytes >> 20,
             )
         return draft.with_promises({})
+
+    def _log_place(
+        self, before: model.Promise, after: model.Promise, running: Iterable[model.Guest]
+    ) -> None:
+        """Log why a guest is promised other nodes than before, if it is."""
+        if (before.cpu_nodes, before.mem_nodes) == (after.cpu_nodes, after.mem_nodes):
+            return
+        guest = next(guest for guest in running if guest.uuid == after.uuid)
+        limits = allowed.limits(guest, self._root)
+        if limits:
+            self._log.warning(
+                'guest %s: promised %s instead of %s: %s',
+                after.name,
+                name_nodes(after.cpu_nodes),
+                name_nodes(before.cpu_nodes),
+                '; '.join(limits),
+            )
+        else:
+            self._log.info(
+                'guest %s: numatune has bound its memory to %s, so its CPUs follow',
+                after.name,
+                name_nodes(after.mem_nodes),
+            )
 
     def _log_placed(self, running: Iterable[model.Guest]) -> None:
         """Log each change in how others have placed a guest."""

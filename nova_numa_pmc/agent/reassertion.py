@@ -336,7 +336,7 @@ def _may_be_ours(cpus: frozenset[int], host: model.Topology, guest: model.Guest)
     We write all CPUs of some nodes that a guest may use, or all usable CPUs of these nodes (before
     the floating pool was known), or the CPUs of an L3 cache.
     """
-    wide_host = pools.with_floating_pool(host, None)
+    wide_host = pools.with_usable_cpus(host)
     nodes = tuple(node.id for node in wide_host.nodes if node.cpus & cpus)
     guest_cpus = pools.cpus_on(nodes, host, guest)
     return cpus in (guest_cpus, pools.cpus_on(nodes, wide_host, guest)) or (

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import follow_memory, model, promises
-from nova_numa_pmc.core import eligibility, page_choice
+from nova_numa_pmc.core import eligibility, page_choice, pools
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, NumaPmcError
@@ -188,7 +188,9 @@ class UnfinishedStarts:
                 or eligibility.why_not(eligibility.PROCEED, guest)
             ):
                 continue
-            elsewhere_bytes = self._bytes_elsewhere(guest, promise, tick.now.boottime_ns)
+            elsewhere_bytes = self._bytes_elsewhere(
+                guest, promise, tick.host, tick.now.boottime_ns
+            )
             if elsewhere_bytes is None or (
                 elsewhere_bytes
                 and planned
@@ -202,7 +204,11 @@ class UnfinishedStarts:
         return plan_records.Plan(tuple(planned))
 
     def _bytes_elsewhere(
-        self, guest: model.Guest, promise: model.Promise, boottime_ns: int
+        self,
+        guest: model.Guest,
+        promise: model.Promise,
+        host: model.Topology | None,
+        boottime_ns: int,
     ) -> int | None:
         """Return how much memory to fetch for a guest that was started recently [bytes].
 
@@ -216,6 +222,8 @@ class UnfinishedStarts:
             or age_ns > self.host_options.start_grace_s * 10**9
         ):
             return 0
+        if host is None or not pools.may_have_memory_on(promise.mem_nodes, host, guest):
+            return None
         try:
             bytes_by_node = cgroups.read_memory_by_node(cgroups.find(guest.pid, self._root))
         except CpusetError:

@@ -5,22 +5,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import finding
+from nova_numa_pmc import finding, model
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import DomainError, NumaPmcError, OptionsError
 from nova_numa_pmc.finding import Finding
-from nova_numa_pmc.host import nova_cpu_sets, topology
+from nova_numa_pmc.host import allowed, guests, nova_cpu_sets, topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from nova_numa_pmc import model
     from nova_numa_pmc.host.nova_conf import NovaConf
 
 #: Ratios that differ by less than this count as equal.
 _RATIO_STEP = 0.01
+#: A finding names at most this many guests.
+_NAMES_MAX = 5
 
 
 def check_options(root: str) -> Iterator[Finding]:
@@ -128,6 +129,38 @@ def _withheld_text(withheld: Iterable[tuple[model.Node, model.NodeMemory]]) -> s
         for node, memory in withheld
     ]
     return '%s: no guest is placed there' % '; '.join(texts)
+
+
+def check_limits(root: str) -> Iterator[Finding]:
+    """Report which control groups take CPUs or memory nodes from guests.
+
+    A limit on a guest's own group is a warning: it was set by hand or left behind, and ends with
+    the guest.
+    """
+    running, _ = guests.read_running(root)
+    names_by_limits: dict[tuple[str, ...], list[str]] = {}
+    for guest in running:
+        if guest.granted_cpus is not None or guest.granted_mems is not None:
+            names_by_limits.setdefault(tuple(allowed.limits(guest, root)), []).append(guest.name)
+    future = tuple(allowed.limits(model.Guest('', '', 1, 0), root))
+    if future:
+        names_by_limits.setdefault(future, []).append('those that have yet to start')
+    for limits, names in names_by_limits.items():
+        of_own_group = [text for text in limits if '.scope ' in text]
+        yield Finding(
+            'cpus-limited',
+            finding.WARNING if of_own_group else finding.NOTE,
+            '%s; this applies to %s%s'
+            % (
+                '; '.join(limits),
+                ', '.join(names[:_NAMES_MAX]),
+                ' and %d more guests' % (len(names) - _NAMES_MAX)
+                if len(names) > _NAMES_MAX
+                else '',
+            ),
+            'none if this is intended: guests are placed within it; otherwise systemctl '
+            'set-property UNIT AllowedCPUs= (or AllowedMemoryNodes=) with an empty value ends it',
+        )
 
 
 def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:

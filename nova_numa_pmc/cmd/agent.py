@@ -54,7 +54,6 @@ LATE_MODULES = (
     'core.placement.l3',
     'core.placement.placement',
     'extra_specs',
-    'host.allowed_mems',
     'host.cpusets',
     'host.huge_pages',
     'host.memory_kinds',

@@ -133,6 +133,12 @@ RULES = (
         (FETCH, MOVE),
     ),
     Rule('bound', lambda case: case.promise.bound, 'bound to its nodes', (FETCH, MOVE)),
+    Rule(
+        'memory_limited',
+        lambda case: case.host is not None and _has_limited_memory(case.guest, case.host),
+        'it may not use the memory of all nodes',
+        (MOVE,),
+    ),
 )
 
 #: {code: its text for operators}
@@ -168,15 +174,22 @@ def is_placed_as_a_whole(guest: model.Guest) -> bool:
 
 
 def is_in_pool(guest: model.Guest, host: model.Topology) -> bool:
-    """Return whether the CPUs of an unpinned guest are all in the floating pool.
+    """Return whether the CPUs that an unpinned guest may use are all in the floating pool.
 
     The rebalancer considers only the floating pool, and leaves other guests where they are. A
     guest that others have placed counts as being in the pool.
     """
-    allowed_cpus = guest.allowed_cpus
-    if guest.placed_by or allowed_cpus is None:
-        return True
-    return not any(pools.usable_cpus_of(node) & allowed_cpus - node.cpus for node in host.nodes)
+    own_cpus = None if guest.placed_by else pools.own_cpus(guest, host)
+    return own_cpus is None or own_cpus <= pools.all_cpus(host)
+
+
+def _has_limited_memory(guest: model.Guest, host: model.Topology) -> bool:
+    """Return whether a guest may not use the memory of some node on which it may run."""
+    mems = guest.limit_mems
+    return mems is not None and any(
+        node.cpus and node.memory_bytes and node.id not in mems
+        for node in pools.with_guest_pool(guest, host).nodes
+    )
 
 
 def _is_new(case: _Case) -> bool:

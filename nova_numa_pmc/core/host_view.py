@@ -119,6 +119,23 @@ def with_guest_memory_only(
     return nodes
 
 
+def with_memory_on(host_view: model.HostView, mems: frozenset[int] | None) -> model.HostView:
+    """Return a host's view in which only some nodes have memory that may be promised.
+
+    :param mems: ids of the nodes whose memory a guest may use; None: all
+    """
+    if mems is None:
+        return host_view
+    return host_view._replace(
+        nodes=tuple(
+            node
+            if node.id in mems
+            else node._replace(capacity_bytes=0, promised_bytes=0, huge_free_bytes=())
+            for node in host_view.nodes
+        )
+    )
+
+
 def quantise(host_view: model.HostView) -> model.HostView:
     """Round a host's view to the units of Nova's metrics, so that all readers decide alike.
 
@@ -258,7 +275,7 @@ def request(
         guest.vcpus,
         guest.memory_bytes,
         guest.page_bytes,
-        guest.allowed_cpus,
+        guest.limit_cpus,
         tuple(device_nodes),
         guest.policy,
         demand_cores,

@@ -2,11 +2,13 @@
 """Determine pools of CPUs. A pool is the set of CPUs that the same guests may use.
 
 The *floating pool* is that of unpinned guests whose XML names no CPUs: Nova's
-``cpu_shared_set``, or the usable CPUs without those of dedicated guests. A node's ``cpus`` are
-those of the floating pool. The pool of a guest with a ``<vcpu cpuset>`` consists of the usable
-CPUs of that set; with Nova's ``cpu_shared_set``, this is the floating pool.
+``cpu_shared_set``, or the usable CPUs without those of dedicated guests, as far as libvirt's
+default partition has them. A node's ``cpus`` are those of the floating pool. The pool of a guest
+with a ``<vcpu cpuset>`` consists of the usable CPUs of that set; with Nova's ``cpu_shared_set``,
+this is the floating pool. If the control groups above a guest do not let it use all of these CPUs
+(:mod:`nova_numa_pmc.host.allowed`), its pool consists of those that they do: :func:`own_cpus`.
 
-A CPU is *usable* if it is online, not isolated, and in the guests' partition.
+A CPU is *usable* if it is online and not isolated.
 
 The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
@@ -60,12 +62,13 @@ def floating_pool(
     guests of Nova have in common. If they have none, or different ones, it consists of the usable
     CPUs without those that dedicated guests are pinned to.
 
-    :param host: a host with the usable CPUs of its nodes
+    :param host: a host whose nodes' ``cpus`` are all that the default partition has of the usable
+        ones
     :param guests: the running guests
     :param shared: ``cpu_shared_set``, or ``vcpu_pin_set`` in its place; None if not set
     :param dedicated: ``cpu_dedicated_set``; None if not set
     """
-    host_cpus = _cpus_in_any_set(usable_cpus_of(node) for node in host.nodes)
+    host_cpus = all_cpus(host)
     if shared and shared & host_cpus:
         return Pool(shared & host_cpus, NOVA)
     if dedicated and host_cpus - dedicated:
@@ -107,19 +110,40 @@ def with_floating_pool(host: model.Topology, pool: Pool | None) -> model.Topolog
 
     A pool without usable CPUs is ignored: its CPUs may have gone offline since it was determined.
 
-    :param pool: the floating pool; None for all usable CPUs
+    :param host: as for :func:`floating_pool`
+    :param pool: the floating pool; None for all CPUs of the nodes
     """
-    if pool is None or not any(usable_cpus_of(node) & pool.cpus for node in host.nodes):
-        return _with_cpus(host, usable_cpus_of)
-    return _with_cpus(host, lambda node: usable_cpus_of(node) & pool.cpus)
+    if pool is None or not any(node.cpus & pool.cpus for node in host.nodes):
+        return host
+    return _with_cpus(host, lambda node: node.cpus & pool.cpus)
+
+
+def with_usable_cpus(host: model.Topology) -> model.Topology:
+    """Return a host whose nodes' ``cpus`` are all usable ones, whatever pool they are in."""
+    return _with_cpus(host, usable_cpus_of)
+
+
+def own_cpus(guest: model.Guest, host: model.Topology) -> frozenset[int] | None:
+    """Return the CPUs that a guest may use: what its XML, its groups and the pools all allow.
+
+    This is the only place where these are combined. Without a ``<vcpu cpuset>``, a guest is given
+    the CPUs of the floating pool, or, if its groups grant it none of these, all usable ones that
+    they do grant: it is in a partition of its own.
+
+    :param host: the host with the floating pool
+    :returns: None: those of the floating pool
+    """
+    limit_cpus = guest.limit_cpus
+    if limit_cpus is None:
+        return None
+    usable = limit_cpus & _cpus_in_any_set(map(usable_cpus_of, host.nodes))
+    return usable if guest.allowed_cpus is not None else usable & all_cpus(host) or usable
 
 
 def with_guest_pool(guest: model.Guest, host: model.Topology) -> model.Topology:
     """Return a host whose nodes' ``cpus`` are those of a guest's pool."""
-    allowed_cpus = guest.allowed_cpus
-    if allowed_cpus is None:
-        return host
-    return _with_cpus(host, lambda node: usable_cpus_of(node) & allowed_cpus)
+    cpus = own_cpus(guest, host)
+    return host if cpus is None else _with_cpus(host, lambda node: usable_cpus_of(node) & cpus)
 
 
 def cpus_on(nodes: tuple[int, ...], host: model.Topology, guest: model.Guest) -> frozenset[int]:
@@ -129,6 +153,34 @@ def cpus_on(nodes: tuple[int, ...], host: model.Topology, guest: model.Guest) ->
     """
     return _cpus_in_any_set(
         node.cpus for node in with_guest_pool(guest, host).nodes if node.id in nodes
+    )
+
+
+def is_large_enough(cpus: frozenset[int], host: model.Topology, guest: model.Guest) -> bool:
+    """Return whether a guest can be held to some CPUs: one for each vCPU, or all that it may use.
+
+    :param host: the host with the floating pool
+    """
+    pool_cpus = all_cpus(with_guest_pool(guest, host))
+    return bool(cpus) and len(cpus) >= min(guest.vcpus, len(pool_cpus))
+
+
+def may_have_memory_on(nodes: Iterable[int], host: model.Topology, guest: model.Guest) -> bool:
+    """Return whether a guest's memory may be brought to some nodes.
+
+    Its groups must grant it the memory of each, and a CPU of each that has any: its memory would
+    otherwise be remote for good.
+
+    :param nodes: node ids
+    """
+    nodes = frozenset(nodes)
+    return (guest.limit_mems is None or nodes <= guest.limit_mems) and (
+        guest.granted_cpus is None
+        or all(
+            not node.online_cpus or node.online_cpus & guest.granted_cpus
+            for node in host.nodes
+            if node.id in nodes
+        )
     )
 
 
@@ -181,7 +233,7 @@ def avoids_floating_pool(guest: model.Guest, host: model.Topology) -> bool:
         guest.pins and sum(name.startswith('vcpu') for name, _ in guest.pins) < guest.vcpus
     )
     guest_cpus = (
-        guest.allowed_cpus if is_partly_pinned or not guest.pinned_cpus else guest.pinned_cpus
+        own_cpus(guest, host) if is_partly_pinned or not guest.pinned_cpus else guest.pinned_cpus
     )
     if not guest_cpus:
         return False
@@ -216,13 +268,11 @@ def other_pools(
     If there are more than :data:`_OTHER_POOLS_MAX`, those with the most guests are returned.
     """
     floating_cpus = all_cpus(host)
-    host_cpus = _cpus_in_any_set(usable_cpus_of(node) for node in host.nodes)
     counts: dict[frozenset[int], int] = {}
     for guest in guests:
-        if guest.allowed_cpus is not None and not guest.placed_by:
-            pool_cpus = guest.allowed_cpus & host_cpus
-            if pool_cpus and pool_cpus != floating_cpus:
-                counts[pool_cpus] = counts.get(pool_cpus, 0) + 1
+        pool_cpus = None if guest.placed_by else own_cpus(guest, host)
+        if pool_cpus and pool_cpus != floating_cpus:
+            counts[pool_cpus] = counts.get(pool_cpus, 0) + 1
     pools = sorted(counts, key=lambda pool_cpus: (-counts[pool_cpus], sorted(pool_cpus)))[
         :_OTHER_POOLS_MAX
     ]

@@ -19,7 +19,7 @@ import os
 from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import is_label, is_number
 from nova_numa_pmc.exceptions import CpusetError, DomainError, GuestGone, StateError
-from nova_numa_pmc.host import domain_ram, domain_values as values, domain_xml, files
+from nova_numa_pmc.host import allowed, domain_ram, domain_values as values, domain_xml, files
 from nova_numa_pmc.host.domain_xml import attribute_values
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -72,13 +72,13 @@ def parse(xml: bytes) -> model.Guest:
 
 
 def parse_live(xml: bytes, root: str = '/') -> model.Guest:
-    """Return the guest that :func:`parse` returns, without pins that restrict nothing.
+    """Return the guest that :func:`parse` returns, with its grant and without full pins.
 
     The XML that the hook gets is that of a running guest if its memory is restored or migrated.
 
     :raises DomainError: as for :func:`parse`
     """
-    return without_full_pins([parse(xml)], root)[0]
+    return without_full_pins(allowed.Grants(root).apply([parse(xml)]), root)[0]
 
 
 def read_running(root: str = '/') -> tuple[list[model.Guest], list[str]]:
@@ -161,6 +161,7 @@ class StatusFiles:
 
     def __init__(self, root: str = '/') -> None:
         self._root = root
+        self._grants = allowed.Grants(root)
         #: {path: (identity, guest, problem)} as last parsed.
         self._parsed: dict[str, tuple[Identity, model.Guest | None, str | None]] = {}
 
@@ -168,7 +169,9 @@ class StatusFiles:
         """Return the running guests and problems, as :func:`read_running` does."""
         entries, problems = self.entries()
         return (
-            without_full_pins([guest for _, _, guest, _ in entries if guest], self._root),
+            without_full_pins(
+                self._grants.apply(guest for _, _, guest, _ in entries if guest), self._root
+            ),
             problems + [problem for *_, problem in entries if problem is not None],
         )
 
@@ -216,13 +219,21 @@ class StatusFiles:
 
 
 def without_full_pins(running: Sequence[model.Guest], root: str = '/') -> list[model.Guest]:
-    """Return the guests without pins to every CPU that a guest may use, which restrict nothing."""
-    if not any(guest.pins for guest in running):
-        return list(running)
-    from nova_numa_pmc.host import pins, topology  # few guests that start have pins
+    """Return the guests without what restricts nothing.
 
-    online = topology.read_online(root)
-    return [pins.without_full_pins(guest, online) if guest.pins else guest for guest in running]
+    That is a pin to every CPU that a guest may use, and memory that is bound to all nodes.
+    """
+    if not any(guest.pins or guest.mem_bound for guest in running):
+        return list(running)
+    from nova_numa_pmc.host import memory_kinds, pins, topology  # few guests that start have any
+
+    online, with_memory = topology.read_online(root), memory_kinds.nodes_with_memory(root)
+    return [
+        pins.without_full_pins(pins.without_full_binding(guest, with_memory), online)
+        if guest.pins or guest.mem_bound
+        else guest
+        for guest in running
+    ]
 
 
 def _read_bytes(path: str) -> bytes:
@@ -314,6 +325,7 @@ def _guest(elements: Elements) -> model.Guest:
         preallocated='immediate' in attribute_values(elements, 'memoryBacking/allocation', 'mode'),
         host_devices=_host_devices(elements),
         memory_max_bytes=memory_max_bytes,
+        partition=_partition(elements),
     )
 
 
@@ -338,6 +350,12 @@ def _vcpus(elements: Elements) -> tuple[int, int | None, frozenset[int] | None]:
     # For libvirt an empty set is the same as none.
     allowed = values.parse_cpuset('vcpu cpuset', [element.attributes.get('cpuset', '')]) or None
     return current, maximum if maximum != current else None, allowed
+
+
+def _partition(elements: Elements) -> str:
+    text = elements['resource/partition'][0].text if 'resource/partition' in elements else ''
+    # A name that libvirt could not use is no reason to leave the guest alone: it would not start.
+    return text if text.startswith('/') and is_label(text) else allowed.DEFAULT_PARTITION
 
 
 def _pinned_cpus(elements: Elements) -> frozenset[int] | None:
@@ -390,6 +408,9 @@ def _placed_by(elements: Elements, specs: Mapping[str, str]) -> tuple[str, ...]:
     codes = []
     if 'numatune/memory' in elements or 'numatune/memnode' in elements:
         codes.append('numatune')
+    # Each of its own nodes is bound; pins of vCPUs, as Nova adds them, say so as well.
+    if 'numatune/memnode' in elements and 'cputune/vcpupin' not in elements:
+        codes.append('memnode')
     if 'auto' in (
         attribute_values(elements, 'vcpu', 'placement')
         + attribute_values(elements, 'numatune/memory', 'placement')

@@ -22,7 +22,7 @@ import os
 
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone, PinnedByOthers
-from nova_numa_pmc.host import writes
+from nova_numa_pmc.host import allowed, writes
 from nova_numa_pmc.host.cgroups import bytes_elsewhere, read_memory_by_node, read_resident_bytes
 from nova_numa_pmc.host.cpusets import (
     Cpuset,
@@ -123,9 +123,7 @@ def hold(
     if not cpus or (mems is not None and not mems):
         raise CpusetError('%s: an empty set was requested' % groups.parent)
     if mems is not None:
-        from nova_numa_pmc.host import allowed_mems  # seldom needed at a guest's start
-
-        mems = allowed_mems.only_with_memory(groups, mems)
+        mems = allowed.only_with_memory(groups, mems)
     cpusets = read_cpusets(groups)
     conflicting = [
         name
@@ -333,15 +331,8 @@ def _widen_parent_steps(
         or current not in sets
     ):
         return []
-    text = _possible_cpus(groups) if kind == 'cpus' else _unbound_mems(groups)
+    text = _possible_cpus(groups) if kind == 'cpus' else allowed.unbound_mems(groups)
     return [(cpuset_path(groups.parent, kind), text)]
-
-
-def _unbound_mems(groups: GuestGroups) -> str:
-    """Return the result of :func:`allowed_mems.unbound_mems`."""
-    from nova_numa_pmc.host import allowed_mems  # seldom needed at a guest's start
-
-    return allowed_mems.unbound_mems(groups)
 
 
 def _possible_cpus(groups: GuestGroups) -> str:
@@ -406,7 +397,7 @@ def _memory_steps(
 def _main_unbound_text(groups: GuestGroups, cpusets: Mapping[str, Cpuset]) -> str:
     """Return the mems to give to the main thread's group once memory has been fetched."""
     current_text = format_cpulist(cpusets[groups.main].mems)
-    return current_text or (groups.version == 2 and _unbound_mems(groups)) or ''
+    return current_text or (groups.version == 2 and allowed.unbound_mems(groups)) or ''
 
 
 def _fetch_the_rest(
@@ -447,7 +438,7 @@ def _bytes_elsewhere(groups: GuestGroups, mems: frozenset[int]) -> int | None:
 def _unbound_text(groups: GuestGroups, cpusets: Mapping[str, Cpuset]) -> str:
     """Return the text that unbinds the memory of a group to which the guest's sets are written."""
     return (
-        _unbound_mems(groups)
+        allowed.unbound_mems(groups)
         if groups.version == 2
         else format_cpulist(cpusets[groups.parent].mems)
     )

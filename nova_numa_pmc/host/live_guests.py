@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
-from nova_numa_pmc.host import guests, libvirt_events
+from nova_numa_pmc.host import allowed, guests, libvirt_events
 
 if TYPE_CHECKING:
     from nova_numa_pmc import model
@@ -35,6 +35,7 @@ _DEFINITION = (
     'preallocated',
     'host_devices',
     'memory_max_bytes',
+    'partition',
 )
 #: Fields that are taken from the live XML if they are set there, because numad's advice is only in
 #: the status file.
@@ -53,6 +54,7 @@ class LiveGuests:
         self._root = root
         self._listener = listener
         self._status_files = guests.StatusFiles(root)
+        self._grants = allowed.Grants(root)
         self._live: dict[str, libvirt_events.GuestEvent] = {}  # by name
         #: {name: identity of the status file for which the XML was last requested}
         self._requested: dict[str, Identity | None] = {}
@@ -81,7 +83,7 @@ class LiveGuests:
         for cache in (self._live, self._requested):
             for name in cache.keys() - names:
                 del cache[name]
-        return guests.without_full_pins(running, self._root), problems
+        return guests.without_full_pins(self._grants.apply(running), self._root), problems
 
     def _live_guest(self, name: str, identity: Identity | None) -> model.Guest | None:
         """Return the guest in libvirt's XML for this version of the status file.

@@ -28,7 +28,7 @@ def without_full_pins(guest: Guest, online: frozenset[int]) -> Guest:
 
     :param online: the host's online CPUs; if empty, they are not known, and every pin counts
     """
-    wide = online if guest.allowed_cpus is None else guest.allowed_cpus & online
+    wide = online if guest.limit_cpus is None else guest.limit_cpus & online
     remaining = tuple(pin for pin in guest.pins if not pin[1] >= wide)
     if not wide or remaining == guest.pins:
         return guest
@@ -40,4 +40,23 @@ def without_full_pins(guest: Guest, online: frozenset[int]) -> Guest:
         placed_by=tuple(
             code for code in guest.placed_by if code in elements or code not in ELEMENTS.values()
         ),
+    )
+
+
+def without_full_binding(guest: Guest, with_memory: frozenset[int] | None) -> Guest:
+    """Return the guest without a ``<numatune>`` that binds its memory to all nodes.
+
+    :param with_memory: ids of the nodes that have memory; None: unknown, and every binding counts
+    """
+    if (
+        not guest.mem_bound
+        or not with_memory
+        or not with_memory <= set(guest.numatune_nodes)
+        or {'memnode', 'numad'} & set(guest.placed_by)
+    ):
+        return guest
+    return guest._replace(
+        placed_by=tuple(code for code in guest.placed_by if code != 'numatune'),
+        numatune_nodes=(),
+        mem_bound=False,
     )

@@ -9,7 +9,7 @@ from nova_numa_pmc import promises
 from nova_numa_pmc.core import eligibility, host_view, pools
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError
-from nova_numa_pmc.host import cgroups, guests
+from nova_numa_pmc.host import allowed, cgroups, guests
 from nova_numa_pmc.host.cpusets import common_cpus
 from nova_numa_pmc.host.page_moves import guest_move
 from nova_numa_pmc.moves.parts import CpuMove, MovePart, narrow_to_l3, promise_after
@@ -156,8 +156,18 @@ class MovePromises:
     ) -> guest_move.GuestMove | CpuMove:
         """Return the move of a guest's CPUs and memory, or of its CPUs only.
 
-        :raises MoveRefused: the nodes have no CPU left that the guest may use
+        :raises MoveRefused: the nodes have no CPU left that the guest may use, or its memory may
+            not be brought there
         """
+        if not pools.may_have_memory_on(plan_part.mem_nodes, host, guest):
+            raise MoveRefused(
+                'guest %s: %s'
+                % (
+                    plan_part.name,
+                    '; '.join(allowed.limits(guest, self._root))
+                    or 'its memory may not be on these nodes',
+                )
+            )
         groups = cgroups.find(guest.pid, self._root)
         written_cpus = common_cpus(groups)
         if written_cpus is None:  # a vCPU that was plugged in has not been held yet

@@ -126,7 +126,7 @@ def narrow_to_l3(
         for position, node in enumerate(view.nodes)
         if node.id in after.cpu_nodes
     }
-    request = model.Request(guest.vcpus, guest.memory_bytes, allowed_cpus=guest.allowed_cpus)
+    request = model.Request(guest.vcpus, guest.memory_bytes, allowed_cpus=guest.limit_cpus)
     cpus: tuple[int, ...] = ()
     if len(domains) == 1:
         cpus, _ = l3.choose(

@@ -173,6 +173,44 @@ def test_the_agent_holds_a_guest_whose_hook_was_killed(lab):
         agent.stop()
 
 
+def test_guests_are_placed_within_their_slice_and_follow_a_limit_of_their_scope(lab, agent):
+    """Guests of a slice get its CPUs only, and a guest's promise follows its scope's limit."""
+    lab.run(
+        'cat >/run/systemd/system/machine-nort.slice && systemctl daemon-reload',
+        stdin='[Slice]\nAllowedCPUs=2-3\n',
+    )
+    partition = '<resource><partition>/machine/nort</partition></resource>'
+    try:
+        agent.start(rebalance='off')
+        lab.guests.start([{'name': f'n{at}', 'more': partition} for at in range(3)])
+        lab.guests.start([{'name': 'free'}])
+        guests = lab.guests_after_hooks()
+        assert [guests[f'n{at}']['cpus'] for at in range(3)] == [['2-3']] * 3
+        home_before = home(guests['free'])
+        other = [('0-1', 0), ('2-3', 1)][1 - home_before]
+        lab.run(
+            r"scope=$(sed 's,.*/\(machine-qemu[^/]*[.]scope\).*,\1,' "
+            '/proc/$(cat /run/libvirt/qemu/free.pid)/cgroup); '
+            f'systemctl set-property --runtime "$scope" AllowedCPUs={other[0]}'
+        )
+        agent.after(2)
+        guests = lab.guests.report()
+        promised = {promise['name']: promise['cpu_nodes'] for promise in lab.promised()}
+        print(guests, promised, agent.journal()[-8:])
+        assert promised == {**{f'n{at}': [1] for at in range(3)}, 'free': [other[1]]}
+        assert guests['free']['cpus'] == [other[0]]
+        assert {home(guests[f'n{at}']) for at in range(3)} == {1}, 'memory left its guests'
+        findings = json.loads(
+            lab.run('nova-numa-rebalance check --role compute --json', check=False).stdout
+        )['findings']
+        messages = [one['message'] for one in findings if one['code'] == 'cpus-limited']
+        assert any('machine-nort.slice (AllowedCPUs)' in message for message in messages)
+        assert any('free.scope (AllowedCPUs)' in message for message in messages), messages
+    finally:
+        lab.guests.stop()
+        lab.run('rm /run/systemd/system/machine-nort.slice; systemctl daemon-reload')
+
+
 @pytest.mark.full
 def test_the_agent_places_a_guest_that_started_without_the_lock(lab, agent):
     """If another process holds the promises' lock, the guest starts, and the agent places it."""

@@ -165,6 +165,7 @@ def compute_checks(args: argparse.Namespace) -> Iterator[Check]:
         kernel.check_governor,
         kernel.check_counting,
         capacity.check_options,
+        capacity.check_limits,
         deployment.check_libvirt,
     ):
         yield functools.partial(check, root)

@@ -239,15 +239,13 @@ class LastingDemand:
         """
         if not self._sample.pools:
             return ()
-        usable_cpus = frozenset[int]().union(*map(pools.usable_cpus_of, self._host.nodes))
         pool_samples = []
         for pool in self._sample.pools:
             member_uuids = [
                 uuid
                 for uuid, guest in self._guests.items()
-                if guest.allowed_cpus is not None
-                and not guest.placed_by
-                and guest.allowed_cpus & usable_cpus == frozenset(pool.cpus)
+                if not guest.placed_by
+                and pools.own_cpus(guest, self._host) == frozenset(pool.cpus)
             ]
             excess_by_node = self._excess_over_interval(member_uuids)
             pool_samples.append(

@@ -121,11 +121,10 @@ def _allowed_cpu_counts(
     guest: model.Guest, view: model.HostView
 ) -> tuple[tuple[int, int], ...] | None:
     """Return (node id, number of its CPUs that a guest may use); None if it may use all."""
-    if guest.allowed_cpus is None:
+    limit_cpus = guest.limit_cpus
+    if limit_cpus is None:
         return None
     counts = (
-        (node.id, len(guest.allowed_cpus & node.cpus))
-        for node in view.nodes
-        if node.cpus is not None
+        (node.id, len(limit_cpus & node.cpus)) for node in view.nodes if node.cpus is not None
     )
     return tuple((node, count) for node, count in counts if count)

@@ -36,6 +36,7 @@ CASES = (
     ('locked', guest('g', locked=True), PROMISE),
     ('huge_pages', guest('g', page_bytes=2 << 20), PROMISE),
     ('bound', guest('g'), PROMISE._replace(bound=True)),
+    ('memory_limited', guest('g', granted_mems=frozenset({0})), PROMISE),
 )
 
 #: {code: (fields of a guest, fields of its promise)} for reasons that occur together.
@@ -50,6 +51,7 @@ REASONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     'locked': ({'locked': True}, {}),
     'huge_pages': ({}, {'page_bytes': 2 << 20}),
     'bound': ({}, {'bound': True}),
+    'memory_limited': ({'granted_mems': frozenset({0})}, {}),
 }
 
 

@@ -210,7 +210,7 @@ class ElementsTest(unittest.TestCase):
             (
                 "<numatune><memnode cellid='0' nodeset='0'/><memnode cellid='1' nodeset='2'/>"
                 '</numatune>',
-                ('numatune',),
+                ('numatune', 'memnode'),
                 (0, 2),
             ),
             ("<vcpu placement='auto'>2</vcpu>", ('numad',), ()),

@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Determine which CPUs and memory nodes the control groups above a guest let it use: its grant.
+
+A group's *effective* sets are what its own sets and those of all groups above it leave, without
+CPUs that are offline or that another group has taken for a partition of its own. The grant of a
+running guest is that of its machine's scope. Below the scope, the sets are libvirt's and ours. On
+v1, it is that of the slice: libvirt copies the slice's sets into the scope, where CPUs that were
+offline once stay missing, and we add them again.
+
+A guest that has yet to start gets the sets of the slice to which its ``<resource><partition>``
+maps (virSystemdMakeSliceName() in libvirt's src/util/virsystemd.c). If the first guest of a boot
+is yet to create that slice, they are those of the slices above it and of the unit's files
+(systemd.resource-control(5), systemd.unit(5)).
+
+What else limits a guest (its XML, Nova's sets, isolation) is combined with its grant in
+:mod:`pools`. The libvirt hook imports this module, so it imports only light modules.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
+from nova_numa_pmc.exceptions import CpuListError, CpusetError
+from nova_numa_pmc.host import memory_kinds, topology, writes
+from nova_numa_pmc.host.files import list_names, optional_cpus, read_kernel_file, read_optional
+from nova_numa_pmc.record import Record
+
+TYPE_CHECKING = False  # not typing's, which is slow to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from nova_numa_pmc import model
+    from nova_numa_pmc.host.cgroups import GuestGroups
+
+#: The partition of guests whose XML names none.
+DEFAULT_PARTITION = '/machine'
+
+_V1, _V2 = 'sys/fs/cgroup/cpuset', 'sys/fs/cgroup'
+#: Files of a group's effective CPUs and memory nodes, on v2 and on v1.
+_EFFECTIVE = (
+    ('cpuset.cpus.effective', 'cpuset.mems.effective'),
+    ('cpuset.effective_cpus', 'cpuset.effective_mems'),
+)
+#: Properties of a unit that limit its CPUs and its memory nodes.
+_PROPERTIES = ('AllowedCPUs', 'AllowedMemoryNodes')
+#: systemd's directories of units, the last one first that decides.
+_UNITS = (
+    'usr/lib/systemd/system',
+    'usr/local/lib/systemd/system',
+    'run/systemd/system',
+    'etc/systemd/system',
+    'run/systemd/transient',
+    'run/systemd/system.control',
+    'etc/systemd/system.control',
+)
+#: Characters that libvirt leaves as they are in the name of a slice, apart from the dash.
+_PLAIN = frozenset('0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ:_.')
+#: The longest name of a partition that is looked up; systemd's names of units are shorter.
+_NAME_MAX = 255
+
+
+class Level(Record):
+    """The sets that one group leaves to the groups below it.
+
+    :param source: the group and the property that sets them, as text for operators
+    :param cpus, mems: empty if they are unknown
+    """
+
+    source: str
+    cpus: frozenset[int]
+    mems: frozenset[int]
+
+
+class Grants:
+    """Reads the grants of guests, and remembers the groups of those that run.
+
+    :param root: root of the host's file system
+    """
+
+    def __init__(self, root: str = '/') -> None:
+        self._root = root
+        self._scopes: dict[model.RunId, str] = {}
+        #: {run id: (guest as it was passed, the same guest with its grant)}.
+        self._guests: dict[model.RunId, tuple[model.Guest, model.Guest]] = {}
+
+    def apply(self, guests: Iterable[model.Guest]) -> list[model.Guest]:
+        """Return the guests with their grants; None in place of a set that limits nothing."""
+        online = topology.read_online(self._root)
+        with_memory = memory_kinds.nodes_with_memory(self._root) or frozenset()
+        scopes, self._scopes = self._scopes, {}
+        known: dict[str, tuple[frozenset[int], frozenset[int]]] = {}
+        granted = []
+        for guest in guests:
+            directory = scopes.get(guest.run_id) or _machine_directory(guest, self._root)
+            sets = known.get(directory or guest.partition)
+            if sets is None and directory:
+                sets = _effective_above(directory, self._root)
+            if sets is None:
+                sets = _last_sets(partition_levels(guest.partition, self._root))
+            known[directory or guest.partition] = sets
+            if directory:
+                self._scopes[guest.run_id] = directory
+            cpus, mems = sets
+            granted.append(self._granted(guest, _limit(cpus, online), _limit(mems, with_memory)))
+        self._guests = {run_id: self._guests[run_id] for run_id in self._scopes}
+        return granted
+
+    def _granted(
+        self, guest: model.Guest, cpus: frozenset[int] | None, mems: frozenset[int] | None
+    ) -> model.Guest:
+        """Return a guest with its grant; the same object as long as neither changes."""
+        before, granted = self._guests.get(guest.run_id, (None, guest))
+        if before is not guest or (cpus, mems) != (granted.granted_cpus, granted.granted_mems):
+            granted = guest._replace(granted_cpus=cpus, granted_mems=mems)
+            granted = guest if granted == guest else granted
+        self._guests[guest.run_id] = guest, granted
+        return granted
+
+
+def partition_cpus(partition: str, root: str = '/') -> frozenset[int] | None:
+    """Return the CPUs that the groups of a partition grant to its guests; None: unknown."""
+    cpus, _ = _last_sets(partition_levels(partition, root))
+    return cpus or None
+
+
+def limits(guest: model.Guest, root: str = '/') -> list[str]:
+    """Return, as text, which groups take CPUs or memory nodes from a guest."""
+    directory = _machine_directory(guest, root)
+    levels = (
+        list(_running_levels(directory, root))
+        if directory
+        else partition_levels(guest.partition, root)
+    )
+    cpus = topology.read_online(root)
+    mems = memory_kinds.nodes_with_memory(root) or frozenset()
+    texts = []
+    for level in levels:
+        lost = []
+        if level.cpus and level.cpus & cpus < cpus:
+            cpus &= level.cpus
+            lost.append('CPUs %s' % (format_cpulist(cpus) or 'none'))
+        if level.mems and level.mems & mems < mems:
+            mems &= level.mems
+            lost.append('the memory of nodes %s' % (format_cpulist(mems) or 'none'))
+        if lost:
+            texts.append('%s allows only %s' % (level.source, ' and '.join(lost)))
+    return texts
+
+
+def partition_levels(partition: str, root: str = '/') -> list[Level]:
+    """Return the levels from the root group to a partition's own group, which need not exist."""
+    hierarchy = _V1 if os.path.isdir(os.path.join(root, _V1)) else _V2
+    levels = [_level(os.path.join(root, hierarchy), 'the root group')]
+    plain = _plain_groups(partition)
+    exists = bool(plain) and os.path.isdir(os.path.join(root, hierarchy, plain[0]))
+    directory = os.path.join(root, hierarchy)
+    for name in plain if exists else slice_names(partition):
+        directory = os.path.join(directory, name)
+        if os.path.isdir(directory):
+            levels.append(_level(directory, _source(directory, root)))
+        elif name.endswith('.slice') and hierarchy == _V2:
+            cpus, mems = unit_sets(name, root)
+            # A group whose set is disjoint from those above it has theirs.
+            above_cpus, above_mems = _last_sets(levels)
+            levels.append(
+                Level(
+                    '%s (AllowedCPUs, AllowedMemoryNodes of the unit)' % name,
+                    (cpus & above_cpus if above_cpus else cpus) or above_cpus,
+                    (mems & above_mems if above_mems else mems) or above_mems,
+                )
+            )
+    return levels
+
+
+def slice_names(partition: str) -> list[str]:
+    """Return the slice of a partition and those above it, the outermost one first.
+
+    '/machine/nort' → ['machine.slice', 'machine-nort.slice']; empty if it can have no slice.
+    """
+    name = _escape(partition.lstrip('/'))
+    if not name or len(name) > _NAME_MAX:
+        return []
+    parts = name.split('-')
+    if not all(parts):  # systemd refuses such a name
+        return []
+    return ['%s.slice' % '-'.join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def unit_sets(name: str, root: str = '/') -> tuple[frozenset[int], frozenset[int]]:
+    """Return the CPUs and memory nodes that the files of a slice's unit allow; empty: any.
+
+    In a file and in the drop-ins after it, settings add up, and an empty one resets them.
+    """
+    paths: dict[str, str] = {}
+    unit = ''
+    stem = name.removesuffix('.slice')
+    prefixes = [
+        stem[: position + 1] for position, character in enumerate(stem) if character == '-'
+    ]
+    for drop_in_of in ('slice', *('%s.slice' % prefix for prefix in prefixes), name):
+        for base in _UNITS:
+            directory = os.path.join(root, base, drop_in_of + '.d')
+            for file_name in list_names(directory):
+                if file_name.endswith('.conf'):
+                    paths[file_name] = os.path.join(directory, file_name)
+    for base in _UNITS:
+        if os.path.exists(os.path.join(root, base, name)):
+            unit = os.path.join(root, base, name)
+    sets: dict[str, frozenset[int]] = dict.fromkeys(_PROPERTIES, frozenset())
+    for path in filter(None, (unit, *(paths[file_name] for file_name in sorted(paths)))):
+        for line in (read_optional('', path) or '').splitlines():
+            key, equals, value = line.partition('=')
+            if equals and key.strip() in sets:
+                numbers = _parse_unit_list(value)
+                sets[key.strip()] = sets[key.strip()] | numbers if numbers else frozenset()
+    cpus, mems = (sets[key] for key in _PROPERTIES)
+    return cpus, mems
+
+
+def only_with_memory(groups: GuestGroups, mems: frozenset[int]) -> frozenset[int] | None:
+    """Return the requested nodes except for those without memory; None if none of them has any.
+
+    The kernel refuses nodes without memory (EINVAL) on v1 and, in older releases, on v2. Nodes
+    that the groups above do not grant are left out as well.
+    """
+    for node_ids in (memory_kinds.nodes_with_memory(_root(groups)), _effective(groups.scope)[1]):
+        mems = mems & node_ids if node_ids else mems
+    return mems or None
+
+
+def unbound_mems(groups: GuestGroups) -> str:
+    """Return the nodes that memory may come from when it is unbound (v2).
+
+    These are the nodes that the guest's own group inherits, all of which have memory, except for
+    those whose memory is not for guests. If a group above names such a node, an operator has
+    granted it, and it is included.
+
+    :returns: text in the kernel's list format, or '' if the inherited nodes need no change or
+        cannot be read
+    """
+    withheld = memory_kinds.withheld_nodes(_root(groups))
+    try:
+        inherited = parse_cpulist(writes.read_inherited(_own_path(groups.parent, 'mems')))
+        if not withheld & inherited:
+            return ''
+        directory = groups.scope
+        while os.path.exists(_own_path(directory, 'mems')):
+            withheld -= parse_cpulist(read_kernel_file(_own_path(directory, 'mems')))
+            directory = os.path.dirname(directory)
+    except (OSError, CpuListError):
+        return ''
+    return format_cpulist(inherited - withheld)
+
+
+def _limit(found: frozenset[int], every: frozenset[int]) -> frozenset[int] | None:
+    """Return those of all CPUs or nodes that were found; None if that is unknown or no limit."""
+    return found & every if found and not found >= every else None
+
+
+def _machine_directory(guest: model.Guest, root: str) -> str | None:
+    """Return the group whose effective sets are a running guest's grant; None if not found."""
+    if guest.pid is None:
+        return None
+    from nova_numa_pmc.host import cgroups  # not needed for a guest that has yet to start
+
+    try:
+        machine = cgroups.find_machine_group(guest.pid, 'cpuset', root)
+    except CpusetError:
+        return None  # it has yet to be put there, or has ended
+    return machine.scope if machine.version == 2 else os.path.dirname(machine.scope)
+
+
+def _running_levels(directory: str, root: str) -> Iterator[Level]:
+    """Yield the levels from the root group to that of a running guest."""
+    hierarchies = [os.path.join(root, path) for path in (_V1, _V2)]
+    base = next((path for path in hierarchies if directory.startswith(path + '/')), directory)
+    yield _level(base, 'the root group')
+    for name in os.path.relpath(directory, base).split('/'):
+        base = os.path.join(base, name)
+        yield _level(base, _source(base, root))
+
+
+def _level(directory: str, source: str) -> Level:
+    return Level(source, *_effective(directory))
+
+
+def _source(directory: str, root: str) -> str:
+    """Return a group, and the property that sets its CPUs and memory nodes, as text."""
+    name = os.path.basename(directory)
+    own = [read_optional(directory, 'cpuset.' + kind) for kind in ('cpus', 'mems')]
+    if name.endswith(('.slice', '.scope')):
+        properties = [text for text, value in zip(_PROPERTIES, own) if value]
+    else:
+        name = '/' + os.path.relpath(directory, os.path.join(root, _V2))
+        properties = [text for text, value in zip(('cpuset.cpus', 'cpuset.mems'), own) if value]
+    return '%s (%s)' % (name, ', '.join(properties) or 'cpuset.cpus.partition of another group')
+
+
+def _effective(directory: str) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the effective CPUs and memory nodes of a group; empty if it has no cpuset."""
+    for names in _EFFECTIVE:
+        cpus, mems = (optional_cpus(directory, name) for name in names)
+        if cpus:
+            return cpus, mems
+    return frozenset(), frozenset()
+
+
+def _effective_above(directory: str, root: str) -> tuple[frozenset[int], frozenset[int]] | None:
+    """Return the effective sets of a group or of the nearest one above it that has any."""
+    while len(directory) > len(root):
+        cpus, mems = _effective(directory)
+        if cpus:
+            return cpus, mems
+        directory = os.path.dirname(directory)
+    return None
+
+
+def _last_sets(levels: Sequence[Level]) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the CPUs and memory nodes of the innermost levels that have any."""
+    cpus = next((level.cpus for level in reversed(levels) if level.cpus), frozenset[int]())
+    mems = next((level.mems for level in reversed(levels) if level.mems), frozenset[int]())
+    return cpus, mems
+
+
+def _plain_groups(partition: str) -> list[str]:
+    """Return the groups of a partition without systemd (virCgroupSetPartitionSuffix())."""
+    names = [name for name in partition.split('/') if name]
+    if '..' in names or '.' in names or len(partition) > _NAME_MAX:
+        return []
+    return [
+        name
+        if '.' in name or (not position and name in ('machine', 'system', 'user'))
+        else name + '.partition'
+        for position, name in enumerate(names)
+    ]
+
+
+def _escape(path: str) -> str:
+    """Escape a partition as virSystemdEscapeName() does: '/' as '-', others as '\\xNN'."""
+    return ''.join(
+        '-'
+        if character == '/'
+        else character
+        if character in _PLAIN and (position or character != '.')
+        else ''.join('\\x%02x' % byte for byte in character.encode('utf-8', 'surrogateescape'))
+        for position, character in enumerate(path)
+    )
+
+
+def _parse_unit_list(value: str) -> frozenset[int]:
+    """Parse a list in systemd's syntax, which may have spaces and any order; empty if invalid."""
+    numbers: set[int] = set()
+    for item in value.replace(',', ' ').split():
+        try:
+            numbers |= parse_cpulist(item)
+        except CpuListError:
+            return frozenset()
+    return frozenset(numbers)
+
+
+def _own_path(directory: str, kind: str) -> str:
+    return os.path.join(directory, 'cpuset.' + kind)
+
+
+def _root(groups: GuestGroups) -> str:
+    return os.path.join(groups.proc, '../..')

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CPUs and memory nodes that the groups above a guest grant it are known."""
+
+import os
+
+from nova_numa_pmc import model
+from nova_numa_pmc.host import allowed, guests
+from tests.cases.root import RootCase
+from tests.fixtures import fake_host
+
+SLICES = 'sys/fs/cgroup/machine.slice'
+NORT = SLICES + '/machine-nort.slice'
+GUEST = model.Guest('u', 'g', 2, 1 << 29)
+
+
+def partition(path):
+    """Return the XML of a partition."""
+    return '<resource><partition>%s</partition></resource>' % path
+
+
+class GrantCase(RootCase):
+    def setUp(self):
+        super().setUp()
+        self.host = fake_host.FakeHost(self.root)
+        self.addCleanup(self.host.close)
+
+    def allow(self, group, cpus, mems='0-1', own='cpus'):
+        """Create a group with these effective sets; ``own`` is the kind that it sets itself."""
+        self.write(group + '/cpuset.cpus.effective', cpus + '\n')
+        self.write(group + '/cpuset.mems.effective', mems + '\n')
+        self.write(group + '/cpuset.cpus', (cpus if own == 'cpus' else '') + '\n')
+        self.write(group + '/cpuset.mems', (mems if own == 'mems' else '') + '\n')
+
+    def grant(self, guest=GUEST):
+        (granted,) = allowed.Grants(self.root).apply([guest])
+        return granted.granted_cpus, granted.granted_mems
+
+
+class PartitionTest(GrantCase):
+    def test_a_partition_maps_to_the_slice_that_libvirt_makes_of_it(self):
+        for path, expected in (
+            ('/machine', ['machine.slice']),
+            ('/machine/nort', ['machine.slice', 'machine-nort.slice']),
+            ('/rt', ['rt.slice']),
+            (
+                '/machine/a-b/c',
+                ['machine.slice', 'machine-a\\x2db.slice', 'machine-a\\x2db-c.slice'],
+            ),
+            ('/.hidden', ['\\x2ehidden.slice']),
+            ('/é', ['\\xc3\\xa9.slice']),
+            ('/', []),
+            ('/machine//nort', []),
+            ('/' + 'x' * 300, []),
+        ):
+            with self.subTest(path):
+                self.assertEqual(expected, allowed.slice_names(path))
+
+    def test_a_guest_gets_what_the_innermost_slice_of_its_partition_has(self):
+        self.allow(SLICES, '2-7')
+        self.allow(NORT, '2-3')
+        self.assertEqual(({2, 3, 4, 5, 6, 7}, None), self.grant())
+        self.assertEqual(({2, 3}, None), self.grant(GUEST._replace(partition='/machine/nort')))
+        self.assertEqual(
+            ({2, 3, 4, 5, 6, 7}, None), self.grant(GUEST._replace(partition='/machine/other'))
+        )
+
+    def test_a_host_without_cgroups_limits_nothing(self):
+        self.assertEqual((None, None), self.grant())
+        self.assertEqual([], allowed.limits(GUEST, self.root))
+
+    def test_a_slice_that_does_not_exist_yet_gets_what_its_unit_allows(self):
+        guest = GUEST._replace(partition='/machine/nort')
+        self.allow('sys/fs/cgroup', '0-7')
+        unit = 'etc/systemd/system/machine-nort.slice'
+        self.write(unit, '[Slice]\nAllowedCPUs=2-3 6\nAllowedMemoryNodes=0\n')
+        self.assertEqual(({2, 3, 6}, {0}), self.grant(guest))
+        self.write('usr/lib/systemd/system/machine.slice', '[Slice]\nAllowedCPUs=1,2,3\n')
+        self.assertEqual(({2, 3}, {0}), self.grant(guest))
+        self.assertEqual(({1, 2, 3}, None), self.grant())
+        self.assertIn(
+            '(AllowedCPUs, AllowedMemoryNodes of the unit) allows only CPUs 2-3',
+            ' '.join(allowed.limits(guest, self.root)),
+        )
+
+    def test_drop_ins_add_to_a_unit_and_an_empty_setting_resets_it(self):
+        self.allow('sys/fs/cgroup', '0-7')
+        self.write('etc/systemd/system/machine.slice', '[Slice]\nAllowedCPUs=1\n')
+        self.write('run/systemd/system/machine.slice.d/10-a.conf', '[Slice]\nAllowedCPUs=2\n')
+        self.assertEqual(({1, 2}, None), self.grant())
+        self.write(
+            'etc/systemd/system.control/machine.slice.d/50-AllowedCPUs.conf',
+            '[Slice]\nAllowedCPUs=\nAllowedCPUs=4-5\n',
+        )
+        self.assertEqual(({4, 5}, None), self.grant())
+
+    def test_a_set_of_a_unit_that_is_disjoint_from_those_above_has_no_effect(self):
+        self.allow('sys/fs/cgroup', '0-3')
+        self.write('etc/systemd/system/machine.slice', '[Slice]\nAllowedCPUs=6\n')
+        self.assertEqual(({0, 1, 2, 3}, None), self.grant())
+
+    def test_partitions_without_systemd_are_found(self):
+        self.allow('sys/fs/cgroup/machine', '2-7')
+        self.allow('sys/fs/cgroup/machine/nort.partition', '2-3')
+        self.assertEqual(({2, 3}, None), self.grant(GUEST._replace(partition='/machine/nort')))
+
+    def test_the_xml_names_the_partition(self):
+        for extra, expected in (
+            ('', '/machine'),
+            (partition('/machine/nort'), '/machine/nort'),
+            (partition('nowhere'), '/machine'),
+        ):
+            guest = guests.parse(fake_host.domain_xml(1, extra=extra))
+            self.assertEqual(expected, guest.partition)
+
+
+class RunningTest(GrantCase):
+    def grants(self):
+        (guest,), _ = guests.read_running(self.root)
+        return guest.granted_cpus, guest.granted_mems, allowed.limits(guest, self.root)
+
+    def test_a_running_guest_gets_what_its_scope_has(self):
+        tree = self.host.launch(1)
+        self.assertEqual((None, None, []), self.grants())
+        scope = os.path.relpath(tree.scope, self.root)
+        self.allow(scope, '4-5', '1')
+        cpus, mems, (text,) = self.grants()
+        self.assertEqual(({4, 5}, {1}), (cpus, mems))
+        self.assertRegex(
+            text, r'1\.scope \(AllowedCPUs\) allows only CPUs 4-5 and the memory of nodes 1'
+        )
+
+    def test_each_group_that_takes_cpus_is_named_with_its_property(self):
+        tree = self.host.launch(1)
+        self.allow(SLICES, '2-7')
+        self.allow(os.path.relpath(tree.scope, self.root), '2-3')
+        _, _, (above, own) = self.grants()
+        self.assertEqual('machine.slice (AllowedCPUs) allows only CPUs 2-7', above)
+        self.assertIn('.scope (AllowedCPUs) allows only CPUs 2-3', own)
+
+    def test_cpus_that_a_partition_of_another_group_has_taken_are_said_to_be(self):
+        self.host.launch(1)
+        self.allow(SLICES, '2-7', own='')
+        self.assertIn('cpuset.cpus.partition of another group', self.grants()[2][0])
+
+    def test_our_own_sets_below_the_scope_limit_nothing(self):
+        tree = self.host.launch(1)
+        for directory in (tree.parent, *tree.children):
+            tree.write(os.path.join(directory, 'cpuset.cpus'), '4-7')
+        self.assertEqual((None, None, []), self.grants())
+
+    def test_on_v1_a_scope_that_has_lost_cpus_limits_nothing_but_its_slice_does(self):
+        tree = self.host.launch(1, version=1)
+        self.write(os.path.relpath(tree.scope, self.root) + '/cpuset.effective_cpus', '0-6\n')
+        self.assertIsNone(self.grants()[0])
+        self.write('sys/fs/cgroup/cpuset/machine.slice/cpuset.effective_cpus', '2-7\n')
+        self.assertEqual({2, 3, 4, 5, 6, 7}, self.grants()[0])
+
+    def test_guests_are_the_same_objects_until_something_changes(self):
+        self.host.launch(1)
+        self.allow(SLICES, '2-7')
+        reader = guests.StatusFiles(self.root)
+        first, second = reader.read()[0][0], reader.read()[0][0]
+        self.assertIs(first, second)
