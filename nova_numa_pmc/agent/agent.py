@@ -33,7 +33,7 @@ from nova_numa_pmc.problem_log import ProblemLog
 from nova_numa_pmc.state import move_lock, overrides, pause, pool_loads, publication
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from nova_numa_pmc.host.libvirt_events import Listener
     from nova_numa_pmc.sample_records import NodeSample
@@ -75,14 +75,14 @@ class Agent:
             options.host_options, root, LOG, self._problem_log
         )
         self._cache_widening = cache_widening.CacheWidening(options.host_options, root, LOG)
+        self._directory = options.host_options.state_path(root)
+        self._move_lock = move_lock.AgentMoveLock(self._directory, LOG)
         self._executor = executor.MoveExecutor(
-            options, root, LOG, problem_log=self._problem_log, kernel=kernel
+            options, root, LOG, problem_log=self._problem_log, kernel=kernel, turn=self._move_lock
         )
         self._rebalancer = rebalancer.Rebalancer(
             options, self._executor, root, LOG, self._problem_log
         )
-        self._directory = options.host_options.state_path(root)
-        self._move_lock = move_lock.AgentMoveLock(self._directory, LOG)
         self._pause_watch = pause.PauseWatch(self._directory, LOG)
         self._demand_file = demand_file.DemandFile(root, LOG, self._problem_log)
 
@@ -120,7 +120,7 @@ class Agent:
         if tick.paused:
             self.end_move()
         # Taken first, so that the sample and the promises include the moves of a finished command.
-        may_move = self._move_lock.take()
+        may_move = self._take_turn()
         tick = self._with_promises(self._measure_and_read(tick))
         with self._problem_log.stage('publishing'):
             tick = self._with_publication(tick)
@@ -166,7 +166,7 @@ class Agent:
         tick = last_tick._replace(now=now or Moment.read(), host_promises=None, guests=())
         with self._problem_log.stage('reading the host'):
             tick = tick._replace(guests=self._guests())
-            may_move = self._move_lock.take()
+            may_move = self._take_turn()
             self._last_tick = self._record_and_hold(self._with_promises(tick), may_move)
         self._release_move_lock()
         return None
@@ -189,28 +189,30 @@ class Agent:
     def _record_and_hold(self, tick: Tick, may_move: bool) -> Tick:
         """Bring the promises up to date and hold the guests to their places.
 
-        :param may_move: whether the agent has the move lock, so that no command is moving guests
+        :param may_move: whether it is the agent's turn, so that no command is moving guests
         :returns: the tick with the updated promises
         """
         if tick.host is None or tick.host_promises is None:
             return tick
         self._executor.cancel_unmovable(tick.guests, tick.host_promises.promises)
-        if may_move and not self._executor.busy:
+        # Read after the promises: a guest that is not in it has the promise that was read.
+        moving = frozenset() if may_move else self._move_lock.guests_of_others()
+        not_moving = tuple(guest for guest in tick.guests if guest.uuid not in moving)
+        if not self._executor.busy:
             with self._problem_log.stage('updating changed guests'):
                 tick = tick._replace(
                     host_promises=self._promises_reconciler.update_changed_guests(
-                        tick.host_promises, tick.guests, tick.host
+                        tick.host_promises, not_moving, tick.host
                     )
                 )
         if self.options.reassert:
-            if may_move:
-                with self._problem_log.stage('finishing starts'):
-                    tick = self._unfinished_starts.finish(tick)
-                if tick.sample and not (self._executor.busy or tick.paused):
-                    with self._problem_log.stage('widening guests'):
-                        tick = self._cache_widening.widen(tick)
+            with self._problem_log.stage('finishing starts'):
+                tick = self._unfinished_starts.finish(tick, moving)
+            if may_move and tick.sample and not (self._executor.busy or tick.paused):
+                with self._problem_log.stage('widening guests'):
+                    tick = self._cache_widening.widen(tick)
             with self._problem_log.stage('holding guests'):
-                self._hold(tick, may_move)
+                self._hold(tick, moving)
         else:  # once guests are held again, all of them are due
             self._read_schedule = read_schedule.ReadSchedule()
             self._reassertion.forget_failures()
@@ -227,10 +229,8 @@ class Agent:
                 )
         return tick
 
-    def _hold(self, tick: Tick, may_move: bool) -> None:
-        if not may_move:
-            self._reassertion.hold(tick, covered_nodes=self._covered_nodes(tick), only_unbind=True)
-            return
+    def _hold(self, tick: Tick, moving: Collection[str]) -> None:
+        """Hold guests, but not those that a command is moving, given by their uuids."""
         assert tick.host_promises is not None
         # Only the groups of guests that we have placed are read or written.
         placed = {
@@ -242,9 +242,15 @@ class Agent:
         due = self._read_schedule.due(tick, self._executor.widened.nodes, watched)
         self._read_schedule.retry(
             self._reassertion.hold(
-                tick, self._executor.widened.nodes, self._covered_nodes(tick), due=due
+                tick, self._executor.widened.nodes, self._covered_nodes(tick), moving, due
             )
         )
+
+    def _take_turn(self) -> bool:
+        """Take the turn at moving guests, or keep it; return whether guests may be moved."""
+        with self._problem_log.stage('moving'):
+            self._executor.keep_turn()
+        return self._move_lock.try_take()
 
     def _release_move_lock(self) -> None:
         if not self._executor.busy:

@@ -69,7 +69,7 @@ class Reassertion:
         tick: Tick,
         widened_nodes: Mapping[str, tuple[int, ...]] | None = None,
         covered_nodes: Set[int] | None = None,
-        only_unbind: bool = False,
+        moving: Container[str] = (),
         due: Container[str] | None = None,
     ) -> set[str]:
         """Rewrite cpusets that differ from the promise; a failure with one guest is only logged.
@@ -80,8 +80,8 @@ class Reassertion:
         :param widened_nodes: {uuid: node ids} of widened guests, which are held to the CPUs of
             these nodes instead of those of their promises
         :param covered_nodes: ids of the nodes whose memory covers its promises; None: all
-        :param only_unbind: only unbind guests whose nodes become too small, and hold no guest,
-            because a command is moving guests
+        :param moving: uuids of the guests that a command is moving: they are not held, and only
+            unbound if their nodes become too small
         :param due: uuids of the guests whose groups are read; None: all
         :returns: uuids of the guests that could not be held, or are left alone for a while
         """
@@ -99,7 +99,8 @@ class Reassertion:
                 continue
             nodes = (widened_nodes or {}).get(guest.uuid) or promise.cpu_nodes
             cpus = pools.cpus_of_promise_on(nodes, promise, tick.host, guest)
-            may_hold, succeeded = is_ours and bool(cpus) and not only_unbind, False
+            is_moving = guest.uuid in moving
+            may_hold, succeeded = is_ours and bool(cpus) and not is_moving, False
             failed.add(guest.uuid)
             with self._problem_log.stage(_STAGE % guest.name):
                 try:
@@ -111,7 +112,7 @@ class Reassertion:
                         self._check_bound_memory(
                             guest, promise, cpus, covered_nodes, room, not succeeded
                         )
-                    if succeeded or not may_hold:
+                    if succeeded or not (may_hold or is_moving):
                         failed.discard(guest.uuid)
                 except GuestGone:
                     self._groups.pop(guest.run_id, None)  # its groups may have been made elsewhere

@@ -19,7 +19,7 @@ from nova_numa_pmc.host import cgroups
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Collection
+    from collections.abc import Collection, Container
 
     from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.conf.host_options import HostOptions
@@ -53,13 +53,14 @@ class UnfinishedStarts:
         self._fetched: set[model.RunId] = set()
         self.starts_taken_over = 0
 
-    def finish(self, tick: Tick) -> Tick:
+    def finish(self, tick: Tick, moving: Container[str] = ()) -> Tick:
         """Finish the starts that the hook could not finish.
 
         A start is finished once its guest has been seen running without a libvirt job for
         :data:`HOOK_GRACE_NS`; until then, the hook may still finish it.
 
         :param tick: with host and promises
+        :param moving: uuids of the guests that a command is moving, which are left for later
         :returns: the tick with the current promises
         """
         assert tick.host_promises is not None
@@ -71,6 +72,7 @@ class UnfinishedStarts:
             promise = tick.host_promises.promises.get(guest.uuid)
             if (
                 promise is None
+                or guest.uuid in moving
                 or eligibility.why_not(eligibility.HOLD, guest)
                 not in ('', eligibility.HELD_BY_OTHERS)  # whose start is only recorded
                 or (promise.started and not promise.missed)

@@ -14,7 +14,7 @@ from nova_numa_pmc.core import pools
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.finding import Finding
 from nova_numa_pmc.host import nova_cpu_sets
-from nova_numa_pmc.state import pause, publication
+from nova_numa_pmc.state import move_lock, pause, publication
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,6 +132,22 @@ def check_paused(directory: str) -> Iterator[Finding]:
             'the agent moves no guest: %s' % str(paused),
             'nova-numa-rebalance pause --off',
             os.path.join(directory, pause.FILE),
+        )
+
+
+def check_turns(directory: str) -> Iterator[Finding]:
+    """Check that no process that moves guests is suspended or hangs.
+
+    :param directory: the state directory, as this process sees it
+    """
+    for turn in move_lock.read_lapsed(directory):
+        yield Finding(
+            'mover-suspended',
+            finding.WARNING,
+            '%s; the guest that it was moving is held to its new place'
+            % move_lock.lapsed_text(turn),
+            'let it end its move (kill -CONT %d), or kill it' % turn.pid,
+            os.path.join(directory, move_lock.FILE),
         )
 
 

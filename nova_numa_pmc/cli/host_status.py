@@ -15,7 +15,7 @@ from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import cgroups, guests, services
 from nova_numa_pmc.host.page_moves import hugetlb
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import history, overrides, pause, publication
+from nova_numa_pmc.state import history, move_lock, overrides, pause, publication
 
 if TYPE_CHECKING:
     from nova_numa_pmc.core.demand.histories import GuestHistory
@@ -160,7 +160,11 @@ def read(command: context.CommandContext, observed: context.ObservedHost) -> Hos
             for override in overrides.read(command.root)[0].values()
             if override.uuid not in running and override.name not in unread_names
         ),
-        problems=(*observed.problems, *problems),
+        problems=(
+            *observed.problems,
+            *problems,
+            *map(move_lock.lapsed_text, move_lock.read_lapsed(command.directory)),
+        ),
         pool=pool,
         measured=observed.sample is not None,
         realtime_s=time.time(),

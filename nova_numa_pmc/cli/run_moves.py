@@ -115,7 +115,7 @@ def make_moves(
             entries.append(entry)
 
     with (
-        take_move_lock(command, mover, wait_s),
+        take_move_lock(command, mover, wait_s) as turn,
         command.block_signals() as wait,
         progress.open_progress() as display,
     ):
@@ -132,18 +132,18 @@ def make_moves(
                 batch=batch,
                 on_history_entry=record,
                 kernel=command.kernel,
+                turn=turn,
             )
             move_executor.pool = observed.pool
             move_executor.enqueue(plan, observed.host_promises.promises, targets)
             try:
                 signal = _run(command, move_executor, wait, display)
             finally:
-                not_begun = move_executor.pending_count
                 move_executor.end_move()
         finally:
             LOG.setLevel(previous_level)
             LOG.removeHandler(printer)
-    return MovesResult(batch, tuple(entries), not_begun, signal)
+    return MovesResult(batch, tuple(entries), len(plan.moves) - len(entries), signal)
 
 
 def _run(

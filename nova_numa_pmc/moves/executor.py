@@ -25,7 +25,7 @@ from nova_numa_pmc.moves.parts import MovePart, has_followed, progress_text
 from nova_numa_pmc.moves.widened import WidenedGuests
 from nova_numa_pmc.problem_log import ProblemLog
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import history
+from nova_numa_pmc.state import history, move_lock
 
 if TYPE_CHECKING:
     import logging
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.conf.agent import AgentOptions
     from nova_numa_pmc.core import pools
+    from nova_numa_pmc.state.move_lock import MoveLock
 
 MADE = 'made'
 #: Results by which moves are counted; a move that was made in part counts as made.
@@ -68,6 +69,8 @@ class MoveExecutor:
     :param on_history_entry: function that is called with an entry of the history when a move
         begins and when it ends
     :param problem_log: logs when the history cannot be written; None: one of its own
+    :param turn: the turn at moving guests, which is renewed before each step; None: nobody else
+        moves guests
     :ivar move_promises: records the promises, and has the options in force
     :ivar widened: the widened guests
     :ivar pool: the floating pool; None for the pool as it is published
@@ -85,10 +88,12 @@ class MoveExecutor:
         on_history_entry: Callable[[history.HistoryEntry], object] = lambda entry: None,
         problem_log: ProblemLog | None = None,
         kernel: KernelCalls = KERNEL_CALLS,
+        turn: MoveLock | None = None,
     ) -> None:
         self._root = root
         self._log = log
         self._clock = clock
+        self._turn = turn
         self._mover = mover
         self._batch = batch
         self._on_history_entry = on_history_entry
@@ -166,7 +171,10 @@ class MoveExecutor:
         if not self.busy:
             return None
         self._has_moved = True
+        self.keep_turn()
         if not self._parts:
+            if not self._queue:
+                return None
             self._begin(self._queue.popleft())
             return 0.0
         try:
@@ -190,7 +198,22 @@ class MoveExecutor:
             for part in self._parts:  # which will be undone as well
                 part.guest_move.cancel()
             return 0.0
-        return min(waits_s)
+        return min(*waits_s, move_lock.RENEW_S)
+
+    def keep_turn(self) -> None:
+        """Renew the turn, if moves are in progress or pending; end them if it was lost.
+
+        Memory that has moved by then is treated as when a move is cancelled.
+        """
+        if self._turn is None or not self.busy:
+            return
+        move = self._move if self._parts else self._queue[0].move
+        try:
+            self._turn.renew([part.uuid for part in move.parts])
+        except move_lock.TurnLost as error:
+            self._log.warning('%s: its moves end', error)
+            self.clear_queue()
+            self._cancel()
 
     def clear_queue(self) -> None:
         """Drop the pending moves."""
@@ -300,8 +323,10 @@ class MoveExecutor:
         result = history.TAKEN_BACK if parts else history.REFUSED
         for part in parts:
             try:
-                self.move_promises.undo(part)
-                part.guest_move.undo_cpus()
+                if self.move_promises.undo(part):
+                    part.guest_move.undo_cpus()
+                else:  # it has been promised another place, which holds
+                    result = history.PARTLY
                 self.widened.undo(part.plan_part.uuid)
             except GuestGone:
                 pass

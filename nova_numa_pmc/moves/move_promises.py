@@ -136,14 +136,16 @@ class MovePromises:
                 draft.put(part.after)
             self._check_room(parts, draft, host)
 
-    def undo(self, part: MovePart) -> None:
+    def undo(self, part: MovePart) -> bool:
         """Promise a guest its former place again, unless its promise has changed again.
 
+        :returns: whether the guest is promised its former place
         :raises StateError: the promise cannot be written
         """
         with promises.locked(self.options.host_options, self._root, _UNDO_LOCK_TIMEOUT_S) as draft:
             if draft.promises.get(part.plan_part.uuid) == part.after:
                 draft.put(part.before)
+            return draft.promises.get(part.plan_part.uuid) == part.before
 
     def _guest_move(
         self,

@@ -85,7 +85,7 @@ def test_a_signal_ends_apply_and_leaves_guests_as_promised(operator):
     # It writes its name to that file when it starts to move; the signal is sent then.
     done = lab.run(
         'nova-numa-rebalance apply --interval 5 --yes >/run/apply.log 2>&1 & p=$!; '
-        'for i in $(seq 300); do grep -q apply /run/nova-numa-pmc/moves && break; sleep 0.5; done;'
+        'for i in $(seq 300); do grep -q apply /run/nova-numa-pmc/turns && break; sleep 0.5; done;'
         ' sleep 1; kill -TERM $p; wait $p; echo $?; cat /run/apply.log; rm /run/apply.log',
         timeout=400,
     )
@@ -95,6 +95,46 @@ def test_a_signal_ends_apply_and_leaves_guests_as_promised(operator):
     for name, guest in lab.guests.report().items():
         assert [CPUS[node] for node in promised[name]] == guest['cpus'], (name, guest)
     operator.run('plan --interval 10', MOVES_WOULD_PAY)  # nothing remains locked
+
+
+def test_a_suspended_apply_keeps_no_guest_from_being_held(operator, agent):
+    """Guests are held while apply is stopped; it is named, and ends once it is continued."""
+    lab = operator.lab
+    agent.start(rebalance='off')
+    agent.after(1)
+    lab.run("printf 'move_mib_per_s = 1\n' >>/etc/nova-numa-pmc/nova-numa-pmc.conf")
+    lab.run(
+        'nova-numa-rebalance apply --interval 5 --yes >/run/apply.log 2>&1 & '
+        'echo $! >/run/apply.pid; for i in $(seq 300); do '
+        'grep -q \'apply.*"guests": \\["\' /run/nova-numa-pmc/turns && break; sleep 0.5; done; '
+        'sleep 2; kill -STOP $(cat /run/apply.pid)',
+        timeout=400,
+    )
+    [moving] = json.loads(lab.run('cat /run/nova-numa-pmc/turns').stdout)['last']['guests']
+    resting = [one['name'] for one in lab.promised() if one['uuid'] != moving]
+    lab.run(
+        'for f in /sys/fs/cgroup/machine.slice/machine-qemu*/libvirt/{vcpu*,emulator}/cpuset.cpus;'
+        ' do echo 0-3 >$f; done'
+    )
+
+    def held():
+        report = lab.guests.report()
+        return [report[name]['cpus'] for name in resting]
+
+    agent.until(held, lambda cpus: cpus == [[CPUS[0]]] * len(resting), 60)
+    problems = agent.until(lambda: operator.run_json('status')['problems'], bool, 90)
+    assert any('apply' in text and 'suspended or hangs' in text for text in problems), problems
+    assert '[mover-suspended]' in lab.run('nova-numa-rebalance check', check=False).stdout
+    lab.run(
+        'kill -CONT $(cat /run/apply.pid); while kill -0 $(cat /run/apply.pid); do sleep 0.5; done'
+    )
+    log = lab.run('cat /run/apply.log; rm /run/apply.log /run/apply.pid').stdout
+    assert 'expired while it did not go on' in log, log
+    agent.after(1)
+    promised = {one['name']: one['cpu_nodes'] for one in lab.promised()}
+    for name, guest in lab.guests.report().items():
+        assert [CPUS[node] for node in promised[name]] == guest['cpus'], (name, guest)
+    assert agent.failures() == [] and not operator.run_json('status')['problems']
 
 
 def test_the_agent_moves_no_guest_that_is_pinned_and_none_while_paused(operator, agent):

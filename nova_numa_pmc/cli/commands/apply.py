@@ -4,9 +4,9 @@
 A move promises the new place, writes the CPUs, and lets the memory follow at the rate
 of the option move_mib_per_s. A move whose memory does not follow is undone.
 Ctrl-C and SIGTERM end the move in progress: it is kept if most of the memory has
-moved, and undone otherwise. While this command moves guests, the agent neither
-moves nor holds any. If another command is moving guests, this one waits for at most
-the time given by --wait.
+moved, and undone otherwise. While this command moves guests, the agent moves none.
+If another command is moving guests, this one waits for at most the time given by
+--wait. If this command is suspended for longer than 30 seconds, its moves end so too.
 
 examples:
   nova-numa-rebalance apply

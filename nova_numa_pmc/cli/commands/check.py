@@ -175,6 +175,7 @@ def compute_checks(args: argparse.Namespace) -> Iterator[Check]:
     directory = options.state_path(root)
     yield lambda: publication.check_publication(directory, time.time())
     yield lambda: publication.check_paused(directory)
+    yield lambda: publication.check_turns(directory)
     yield lambda: publication.check_visible(options.state_dir, process)
     conf = _conf(args, COMPUTE, process)
     # A host that runs libvirt but no Nova service needs no configuration of nova-compute.

@@ -2,11 +2,13 @@
 """The agent obeys the operator: it pauses, shares the move lock, and leaves guests alone."""
 
 import os
+from unittest import mock
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.exceptions import StateLocked
+from nova_numa_pmc.host import files
 from nova_numa_pmc.state import move_lock, overrides, pause
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import LOG, RebalancingCase
@@ -62,15 +64,51 @@ class PauseTest(CommandedCase):
 
 
 class MoveLockTest(CommandedCase):
-    def test_no_guest_is_held_or_planned_for_while_a_command_moves_guests(self):
+    def test_guests_are_held_but_none_is_planned_for_while_a_command_has_the_turn(self):
         agent, command = self.open_agent(), move_lock.MoveLock(self.directory, 'apply')
-        cpus = self.reset(2)
         with command:
-            command.take()
+            cpus = self.reset(2)
             self.ticks(agent)
-            self.assertEqual('0-7', cpus())
-            self.assertEqual({'0-7', ''}, {self.tree(number).held() for number in self.NUMBERS})
+            self.assertEqual('0-3', cpus())
+            self.assertEqual([self.HOME] * 3, list(self.places().values()))
         self.assertIn(self.AWAY, self.ticks(agent).values())
+
+    def test_only_the_guest_that_a_command_is_moving_is_not_held(self):
+        agent, command = self.open_agent(), move_lock.MoveLock(self.directory, 'apply')
+        with command:
+            command.renew([fake_host.uuid_of(2)])
+            cpus = [self.reset(number) for number in self.NUMBERS]
+            self.ticks(agent, 2)
+            self.assertEqual(['0-3', '0-7', '0-3'], [held() for held in cpus])
+        self.tick(agent, 10)
+        self.assertEqual(['0-3'] * 3, [held() for held in cpus])
+
+    def test_a_suspended_command_keeps_no_guest_from_being_held_and_later_none_from_moving(self):
+        now_ns = files.boottime_ns()
+        agent = self.open_agent()
+        command = move_lock.MoveLock(self.directory, 'apply', clock=lambda: now_ns)
+        now_ns -= int(1e9 * move_lock.LEASE_S)
+        command.take()
+        command.renew([fake_host.uuid_of(2)])
+        cpus = self.reset(2)
+        self.assertIn(self.AWAY, self.ticks(agent).values())
+        self.assertNotEqual('0-7', cpus())
+        now_ns = files.boottime_ns()
+        with self.assertRaisesRegex(move_lock.TurnLost, 'apply .* expired'):
+            command.renew()
+
+    def test_an_agent_that_was_suspended_in_a_move_ends_it(self):
+        agent = self.open_agent()
+        at_s = self.tick_until_moving(agent)
+        lapsed = files.boottime_ns() + int(2e9 * move_lock.LEASE_S)
+        with (
+            mock.patch.object(agent._move_lock, '_clock', lambda: lapsed),
+            self.assertLogs(LOG, 'WARNING') as logs,
+        ):
+            self.tick(agent, at_s + 5)
+            self.finish_move(agent)
+        self.assertIn('expired while it did not go on: its moves end', ' '.join(logs.output))
+        self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
     def test_a_command_waits_while_the_agent_moves(self):
         agent, command = self.open_agent(), move_lock.MoveLock(self.directory, 'apply')

@@ -428,21 +428,21 @@ class BoundTest(AgentCase):
         self.tick(agent, 5)
         self.assertEqual('0-1', self.mems())
 
-    def test_bound_guests_are_not_written_while_a_command_moves_guests(self):
+    def test_bound_guests_are_not_written_while_a_command_moves_them(self):
         agent = self.open_agent()
         self.tick(agent, 0)
         for kind, text in (('cpus', '0-7'), ('mems', '0-1')):
             self.tree.set_all(text, kind)
         before = self.tree.contents()
         with move_lock.MoveLock(self.directory, 'apply') as command:
-            command.take()
+            command.renew([fake_host.uuid_of(1)])
             self.tick(agent, 5)
             self.assertEqual(before, self.tree.contents())
         self.tick(agent, 10)
         self.assertEqual(('4-7', '1'), (self.tree.held(), self.mems()))
         self.tree.set_all('0-7')
         with move_lock.MoveLock(self.directory, 'apply') as command:
-            command.take()
+            command.renew([fake_host.uuid_of(1)])
             self.leave(256 + 510)
             self.tick(agent, 15)
         self.assertEqual(('0-7', '0-1'), (self.tree.held(), self.mems()))

@@ -4,8 +4,8 @@
 import os
 
 from nova_numa_pmc.checks import publication as publication_checks
-from nova_numa_pmc.host import nova_conf, services
-from nova_numa_pmc.state import pause, publication
+from nova_numa_pmc.host import files, nova_conf, services
+from nova_numa_pmc.state import move_lock, pause, publication
 from tests.cases.root import RootCase
 from tests.fixtures import model_records
 from tests.fixtures.services import add_process
@@ -70,6 +70,15 @@ class PublishedTest(RootCase):
         [finding] = publication_checks.check_paused(self.state)
         self.assertEqual('agent-paused', finding.code)
         self.assertIn('firmware', finding.message)
+
+    def test_a_process_that_does_not_go_on_with_its_moves_is_found(self):
+        os.makedirs(os.path.dirname(self.state))
+        long_ago_ns = files.boottime_ns() - int(2e9 * move_lock.LEASE_S)
+        with move_lock.MoveLock(self.state, 'apply', lambda: long_ago_ns):
+            [finding] = publication_checks.check_turns(self.state)
+            self.assertEqual('mover-suspended', finding.code)
+            self.assertIn('apply (process %d) has not gone on' % os.getpid(), finding.message)
+        self.assertEqual([], list(publication_checks.check_turns(self.state)))
 
     def test_cpu_sets_that_the_agent_does_not_know_are_found(self):
         for text, source, codes in (

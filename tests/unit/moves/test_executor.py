@@ -237,7 +237,7 @@ class MovingTest(RebalancingCase):
         def undo_or_fail(part):
             if faults:
                 raise faults.pop()
-            undo(part)
+            return undo(part)
 
         self.moving.move_promises.undo = undo_or_fail
         self.kernel.memories[4002].before_move = mock.Mock(side_effect=ZeroDivisionError)

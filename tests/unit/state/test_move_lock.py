@@ -1,31 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Only one process at a time moves guests; the agent reports when it does not have the lock."""
+"""Moving takes turns with a lease; the agent reports when it is another process's turn."""
 
 import errno
 import logging
 import os
+import signal
+import subprocess
+import sys
 import tempfile
 import unittest
 from unittest import mock
 
 from nova_numa_pmc.exceptions import StateError, StateLocked
+from nova_numa_pmc.host import files
 from nova_numa_pmc.state import move_lock
 
 LOG = logging.getLogger('nova_numa_pmc.state.move_lock')
+LEASE_NS = int(move_lock.LEASE_S * 1e9)
+#: A process that takes the turn, says so, and takes the next step of its moves when told how much
+#: time has passed [ns].
+HOLDER = """
+import sys
+from nova_numa_pmc.host import files
+from nova_numa_pmc.state import move_lock
+
+passed_ns = 0
+turn = move_lock.MoveLock(sys.argv[1], 'apply', lambda: files.boottime_ns() + passed_ns)
+turn.take()
+print('taken', flush=True)
+passed_ns = int(sys.stdin.readline())
+try:
+    turn.renew()
+    print('goes on', flush=True)
+except move_lock.TurnLost as error:
+    print(error, flush=True)
+turn.release()
+"""
 
 
-class MoveLockTest(unittest.TestCase):
+class MoveLockCase(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.directory = os.path.join(directory.name, 'state')
+        self.now_ns = files.boottime_ns()
 
     def lock(self, holder='apply'):
-        lock = move_lock.MoveLock(self.directory, holder)
+        lock = move_lock.MoveLock(self.directory, holder, clock=lambda: self.now_ns)
         self.addCleanup(lock.release)
         return lock
 
-    def test_one_process_has_the_lock_until_it_ends(self):
+    def holders_lapsed(self):
+        with mock.patch.object(files, 'boottime_ns', lambda: self.now_ns):
+            return [turn.holder for turn in move_lock.read_lapsed(self.directory)]
+
+
+class MoveLockTest(MoveLockCase):
+    def test_one_process_has_the_turn_until_it_ends_it(self):
         first, second = self.lock(), self.lock('undo')
         first.take()
         first.take()  # still held
@@ -39,44 +70,156 @@ class MoveLockTest(unittest.TestCase):
         with self.assertRaisesRegex(StateLocked, '^undo '):
             first.take()
 
-    def test_a_holder_that_did_not_say_its_name_is_another_process(self):
-        for text in (b'', b'\xff', b'a\x1b[2J'):
-            first = self.lock()
-            first.take()
-            with open(os.path.join(self.directory, move_lock.LOCK), 'wb') as file:
-                file.write(text)
-            with self.assertRaisesRegex(StateLocked, '^another process is moving guests'):
-                self.lock().take()
-            first.release()
+    def test_turns_that_cannot_be_read_are_nobody_s(self):
+        for content in (
+            b'',
+            b'\xff',
+            b'{"last": 1}',
+            b'{"last": {"holder": "a\\u001b[2J"}}',
+            b'[',
+        ):
+            self.lock().take()
+            with open(os.path.join(self.directory, move_lock.FILE), 'wb') as file:
+                file.write(content)
+            self.assertEqual((), move_lock.read_lapsed(self.directory))
+            with self.lock('undo'):
+                pass
+
+    def test_a_turn_is_over_once_its_lease_has_expired(self):
+        suspended, other = self.lock(), self.lock('undo')
+        suspended.take()
+        suspended.renew(['a'])
+        self.assertEqual({'a'}, other.guests_of_others())
+        self.assertEqual(set(), suspended.guests_of_others())
+        self.now_ns += LEASE_NS
+        self.assertEqual(set(), other.guests_of_others())
+        other.take()
+        for _ in range(2):
+            with self.assertRaisesRegex(move_lock.TurnLost, '^the turn of apply .* expired'):
+                suspended.renew(['a'])
+        suspended.release()
+        with self.assertRaisesRegex(StateLocked, '^undo '):
+            self.lock().take()
+
+    def test_a_turn_goes_on_for_as_long_as_it_is_renewed(self):
+        mover, other = self.lock(), self.lock('undo')
+        mover.take()
+        for _ in range(10):
+            self.now_ns += LEASE_NS - 1
+            mover.renew()
+            with self.assertRaises(StateLocked):
+                other.take()
+
+    def test_a_turn_that_cannot_be_renewed_goes_on_until_its_lease_expires(self):
+        mover = self.lock()
+        mover.take()
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.now_ns += LEASE_NS // 2
+        with mock.patch.object(files, 'replace_file', side_effect=full):
+            mover.renew()
+        self.now_ns += LEASE_NS // 2
+        with self.assertRaises(move_lock.TurnLost):
+            mover.renew()
+
+    def test_a_lease_of_an_earlier_boot_stops_nobody(self):
+        self.lock().take()
+        self.now_ns -= 3600 * 10**9
+        self.lock('undo').take()
+
+    def test_holders_whose_leases_expired_are_named_until_they_end(self):
+        first, second, third = self.lock('first'), self.lock('second'), self.lock('third')
+        first.take()
+        self.assertEqual([], self.holders_lapsed())
+        self.now_ns += LEASE_NS
+        self.assertRegex(self.holders_lapsed()[0], '^first ')
+        second.take()
+        self.now_ns += LEASE_NS
+        third.take()
+        self.assertEqual(['first', 'second'], [name.split()[0] for name in self.holders_lapsed()])
+        first.release()
+        self.assertEqual(['second'], [name.split()[0] for name in self.holders_lapsed()])
+        third.release()
+        second.release()
+        self.assertEqual([], self.holders_lapsed())
+
+
+class ProcessesTest(MoveLockCase):
+    def start(self):
+        holder = subprocess.Popen(
+            [sys.executable, '-c', HOLDER, self.directory],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.addCleanup(holder.__exit__, None, None, None)
+        self.addCleanup(holder.kill)
+        self.assertEqual('taken\n', holder.stdout.readline())
+        self.now_ns = files.boottime_ns()
+        return holder
+
+    def test_the_turn_of_a_process_that_was_killed_is_over_at_once(self):
+        holder = self.start()
+        with self.assertRaisesRegex(StateLocked, 'apply .process %d. is moving' % holder.pid):
+            self.lock().take()
+        holder.kill()
+        holder.wait()
+        self.lock().take()
+        self.assertEqual([], self.holders_lapsed())
+
+    def test_a_process_that_is_stopped_for_longer_than_its_lease_does_not_go_on(self):
+        holder, other = self.start(), self.lock('undo')
+        holder.send_signal(signal.SIGSTOP)
+        with self.assertRaises(StateLocked):
+            other.take()
+        self.now_ns = files.boottime_ns() + LEASE_NS
+        for _ in range(2):  # also once another has the turn
+            self.assertEqual(['apply (process %d)' % holder.pid], self.holders_lapsed())
+            other.take()
+        holder.send_signal(signal.SIGCONT)
+        output, _ = holder.communicate('%d\n' % LEASE_NS)
+        self.assertIn('expired while it did not go on', output)
+        self.assertEqual([], self.holders_lapsed())
+        with self.assertRaisesRegex(StateLocked, '^undo '):
+            self.lock().take()
+
+    def test_a_process_goes_on_after_a_short_stop(self):
+        holder = self.start()
+        holder.send_signal(signal.SIGSTOP)
+        holder.send_signal(signal.SIGCONT)
+        self.assertEqual('goes on\n', holder.communicate('%d\n' % (LEASE_NS // 2))[0])
+        self.lock().take()
+
+
+class AgentMoveLockTest(MoveLockCase):
+    def agent_lock(self):
+        lock = move_lock.AgentMoveLock(self.directory, LOG, clock=lambda: self.now_ns)
+        self.addCleanup(lock.release)
+        return lock
 
     def test_the_agent_logs_once_that_it_waits_and_once_that_it_goes_on(self):
-        ours, command = move_lock.AgentMoveLock(self.directory, LOG), self.lock()
-        self.addCleanup(ours.release)
+        ours, command = self.agent_lock(), self.lock()
         command.take()
         with self.assertLogs(LOG, 'INFO') as logs:
-            self.assertEqual([False, False], [ours.take() for _ in range(2)])
+            self.assertEqual([False, False], [ours.try_take() for _ in range(2)])
             command.release()
-            self.assertEqual([True, True], [ours.take() for _ in range(2)])
+            self.assertEqual([True, True], [ours.try_take() for _ in range(2)])
         self.assertEqual(2, len(logs.output), logs.output)
         with self.assertRaisesRegex(StateLocked, '^nova-numa-agent '):
             command.take()
 
     def test_the_agent_waits_while_it_cannot_open_the_lock(self):
-        command = self.lock()
-        command.take()
-        ours = move_lock.AgentMoveLock(self.directory, LOG)
-        self.addCleanup(ours.release)
+        self.lock().take()
+        ours = self.agent_lock()
         full = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         with self.assertLogs(LOG, 'INFO') as logs:
             with mock.patch.object(os, 'open', side_effect=full):
-                self.assertEqual([False, False], [ours.take() for _ in range(2)])
-            command.release()
-            self.assertTrue(ours.take())
+                self.assertEqual([False, False], [ours.try_take() for _ in range(2)])
+            self.now_ns += LEASE_NS
+            self.assertTrue(ours.try_take())
         self.assertEqual(2, len(logs.output), logs.output)
 
-    def test_the_agent_learns_once_that_another_process_had_the_lock(self):
-        ours, command = move_lock.AgentMoveLock(self.directory, LOG), self.lock()
-        self.addCleanup(ours.release)
+    def test_the_agent_learns_once_that_another_process_had_the_turn(self):
+        ours, command = self.agent_lock(), self.lock()
 
         def take_and_release(*locks):
             for lock in locks:
@@ -90,9 +233,11 @@ class MoveLockTest(unittest.TestCase):
         self.assertTrue(take_and_release(ours, ours))
         self.assertFalse(take_and_release(ours))
 
-    def test_an_agent_goes_on_without_a_lock_and_a_command_does_not(self):
+    def test_an_agent_goes_on_without_turns_and_a_command_does_not(self):
         os.mkdir(self.directory)
         os.chmod(self.directory, 0o777)
-        self.assertTrue(move_lock.AgentMoveLock(self.directory, LOG).take())
+        ours = self.agent_lock()
+        self.assertTrue(ours.try_take())
+        ours.renew(['a'])
         with self.assertRaises(StateError):
             self.lock().take()

@@ -13,8 +13,8 @@ from nova_numa_pmc.cli.guest_lookup import UnknownGuest
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, OptionsError, PageMoveError
-from nova_numa_pmc.host import guests
-from nova_numa_pmc.state import history, overrides, pause, promises_file, publication
+from nova_numa_pmc.host import files, guests
+from nova_numa_pmc.state import history, move_lock, overrides, pause, promises_file, publication
 from tests.cases.agent import START_NS
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES, TwoNodes
@@ -310,6 +310,11 @@ class StatusTest(OperatingCase):
         self.promise(1, 0)
         why = self.shown(1)['why']
         self.assertIn('may grow to 2 vCPUs and 1024T, of which 2 and 512M are promised', why)
+
+    def test_status_names_a_command_that_does_not_go_on_with_its_moves(self):
+        long_ago_ns = files.boottime_ns() - int(2e9 * move_lock.LEASE_S)
+        with move_lock.MoveLock(self.directory, 'apply', lambda: long_ago_ns):
+            self.assertIn('suspended or hangs', ' '.join(self.run_command('status')[1:]))
 
     def test_status_is_shown_whatever_time_a_pause_is_of(self):
         self.host.write('run/nova-numa-pmc/paused', '20261121140000\n')
