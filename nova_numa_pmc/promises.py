@@ -9,7 +9,6 @@ node that was best before the first of them.
 from __future__ import annotations
 
 import os
-import time
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import eligibility, pools
@@ -555,24 +554,22 @@ def _implied_promise(
             and not eligibility.why_not(eligibility.PLACE, guest)
             and host_options.enabled
             and start_ns is not None
-            and _began_after_hook_installation(
-                time.time() - (boottime_ns - start_ns) / 1e9, guest.pid, root
-            )
+            and _began_after_hook_installation(start_ns, guest.pid, root)
         ),
     )
 
 
-def _began_after_hook_installation(realtime_s: float, pid: int | None, root: str) -> bool:
+def _began_after_hook_installation(start_ns: int, pid: int | None, root: str) -> bool:
     """Return whether a guest began after the hook was installed; False if there is no hook.
 
     The hook may be in the container of libvirt and QEMU.
     """
     for base in ('proc/%d/root' % (pid or 0), ''):
         try:
-            hook = os.stat(os.path.join(root, base, files.HOOKS, files.OUR_HOOK))
+            hook_ns = files.changed_ns(os.path.join(root, base, files.HOOKS, files.OUR_HOOK))
         except OSError:
             continue
-        return realtime_s > hook.st_ctime
+        return start_ns > hook_ns
     return False
 
 

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.finding import ERROR, NOTE, WARNING, Finding
-from nova_numa_pmc.host import confinement, files, guests, hook_files, services
+from nova_numa_pmc.host import confinement, files, hook_files
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import promises_file
+from nova_numa_pmc.state import promises_file, state_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from nova_numa_pmc import model
 
-_INSTALL = 'nova-numa-rebalance hook install'
+_INSTALL = 'nova-numa-rebalance hook install --reload'
+#: File in the state directory that names the daemon that was last made to look for hooks.
+_RELOADED = 'daemon-reloaded'
 #: Codes that are not reported for a container's root: the package is elsewhere in a container,
 #: and :mod:`deployment` reports a missing hook.
 _NOT_IN_CONTAINERS = ('hook-outdated', 'hook-not-installed')
@@ -77,7 +79,7 @@ def read_status(root: str) -> HookStatus:
         if is_own_root(root) and os.geteuid() == 0:
             trial = try_as_daemon(root, daemon, installed.path)
             findings += check_trial(trial)
-        findings += _check_daemon(root, installed, daemon, promises)
+        findings += _check_daemon(root, installed, daemon)
     return HookStatus(
         installed,
         daemon,
@@ -119,39 +121,47 @@ def check_root(daemon: confinement.Daemon | None) -> Iterator[Finding]:
 
 
 def _check_daemon(
-    root: str,
-    installed: hook_files.InstalledFiles,
-    daemon: confinement.Daemon | None,
-    promises: Iterable[model.Promise],
+    root: str, installed: hook_files.InstalledFiles, daemon: confinement.Daemon | None
 ) -> Iterator[Finding]:
-    if daemon is None or daemon.started_s is None:
-        return
-    changed_s = os.stat(installed.path).st_ctime
-    if daemon.started_s < changed_s and not _was_called(root, changed_s, promises):
+    if daemon is not None and not knows_hook(root, installed, daemon):
         yield Finding(
             'hook-not-seen',
             ERROR,
-            '%s (pid %d) has been running since before the hook was installed, and no guest has '
-            'passed through the hook yet; a daemon that started without any qemu hook runs none'
-            % (daemon.name, daemon.pid),
-            "systemctl reload %s (the next guest's start then clears this finding)" % daemon.name,
+            '%s (pid %d) has been running since before the hook was installed, and a daemon that '
+            'started without any qemu hook runs none' % (daemon.name, daemon.pid),
+            _INSTALL,
         )
 
 
-def _was_called(root: str, since_s: float, promises: Iterable[model.Promise]) -> bool:
-    """Return whether the hook has recorded a promise since a time [s since the epoch].
+def knows_hook(
+    root: str, installed: hook_files.InstalledFiles, daemon: confinement.Daemon
+) -> bool:
+    """Return whether a daemon has looked for hooks since the hook was installed.
 
-    The hook does so before the guest's process begins, the agent for a guest that the hook has
-    missed afterwards. If a guest cannot be read, assume that the hook has been called.
+    It does so when it starts and at SIGHUP (``virHookInitialize`` in libvirt's
+    src/util/virhook.c). The content of the script is read at each call.
     """
-    boot_s = services.boot_s(root) or 0
-    running, problems = guests.read_running(root)
-    start_ns = {guest.uuid: files.process_start_ns(guest.pid, root) for guest in running}
-    return bool(problems) or any(
-        not promise.started or promise.since_ns < (start_ns.get(promise.uuid) or 0)
-        for promise in promises
-        if boot_s + promise.since_ns / 1e9 > since_s
-    )
+    if not installed.executable:
+        return False
+    if daemon.start_ns is None or daemon.start_ns >= files.changed_ns(installed.path):
+        return True
+    try:
+        text = state_files.read(_state_path(root), _RELOADED, 64)
+    except StateError:
+        return False
+    return text == _identity(daemon)
+
+
+def record_knows_hook(root: str, daemon: confinement.Daemon | None) -> None:
+    """Record that a daemon has looked for hooks since the hook was installed; None: none has.
+
+    :raises StateError: this cannot be recorded
+    """
+    state_files.write(_state_path(root), _RELOADED, _identity(daemon) if daemon else b'')
+
+
+def _identity(daemon: confinement.Daemon) -> bytes:
+    return b'%d %d' % (daemon.pid, daemon.start_ns or 0)
 
 
 def check_trial(trial: confinement.LabelTrial) -> Iterator[Finding]:
@@ -209,15 +219,17 @@ def expected_script(root: str) -> bytes:
 
 def _promises(root: str) -> tuple[model.Promise, ...]:
     """Return the promises recorded since the host's boot, the latest first."""
-    host_promises = promises_file.read(
-        host_options.read_under_root(root).state_path(root), files.read_boot_id(root)
-    )
+    host_promises = promises_file.read(_state_path(root), files.read_boot_id(root))
     return tuple(
         sorted(
             host_promises.promises.values() if host_promises else (),
             key=lambda promise: -promise.since_ns,
         )
     )
+
+
+def _state_path(root: str) -> str:
+    return host_options.read_under_root(root).state_path(root)
 
 
 def is_own_root(root: str) -> bool:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 
 from nova_numa_pmc.checks import hook as hook_checks
+from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.finding import ERROR, Finding
 from nova_numa_pmc.host import confinement, hook_files
 from nova_numa_pmc.record import Record
@@ -69,10 +71,14 @@ def install(root: str, reload: bool = False, force: bool = False) -> InstallResu
         notes.append("not tried under the daemon's confinement: --root names another system")
     if findings and not force:
         return InstallResult(notes=tuple(notes), findings=tuple(findings))
+    # A daemon that has found a hook does not have to look for its new version.
+    knew_hook = daemon is not None and hook_checks.knows_hook(
+        root, hook_files.inspect(root, expected), daemon
+    )
     changes = hook_files.install(root, expected)
     if hook_checks.is_own_root(root):
         notes += _relabel()
-        notes += _reload(daemon, reload)
+        notes += reload_daemon(root, daemon, reload, knew_hook)
     return InstallResult(tuple(changes) or ('nothing to change',), tuple(notes))
 
 
@@ -82,7 +88,11 @@ def remove(root: str) -> InstallResult:
     :raises hook_files.HookError: this process is not root
     """
     _require_root(root)
-    return InstallResult(tuple(hook_files.remove(root)) or ('nothing to remove',))
+    changes = tuple(hook_files.remove(root))
+    if changes and hook_checks.is_own_root(root):
+        with contextlib.suppress(StateError):
+            hook_checks.record_knows_hook(root, None)
+    return InstallResult(changes or ('nothing to remove',))
 
 
 def _compile(site: str) -> list[str]:
@@ -119,15 +129,33 @@ def _relabel() -> list[str]:
     return ['restored the SELinux labels of /etc/libvirt/hooks']
 
 
-def _reload(daemon: confinement.Daemon | None, wanted: bool) -> list[str]:
+def reload_daemon(
+    root: str, daemon: confinement.Daemon | None, wanted: bool, knew_hook: bool
+) -> list[str]:
+    """Make the daemon look for hooks if this is wanted; return notes about whether it has.
+
+    :param knew_hook: whether it has already found the hook's earlier version
+    """
     if daemon is None:
-        return []
-    if not wanted:
+        if confinement.is_installed(root):
+            return ['no libvirt daemon was found running: it looks for hooks when it is started']
+        return ['no libvirt daemon was found on this host: there is none to run the hook']
+    if wanted:
+        try:
+            os.kill(daemon.pid, signal.SIGHUP)
+        except ProcessLookupError:
+            return ['%s has just ended: it looks for hooks when it is started' % daemon.name]
+    elif not knew_hook:
         return [
-            '%s is running: systemctl reload %s makes it look for hooks again'
-            % (daemon.name, daemon.name)
+            '%s is running: "nova-numa-rebalance hook install --reload" makes it look for hooks '
+            'again' % daemon.name
         ]
-    os.kill(daemon.pid, signal.SIGHUP)
+    try:
+        hook_checks.record_knows_hook(root, daemon)
+    except StateError as error:
+        return ['%s knows the hook, but this cannot be recorded: %s' % (daemon.name, error)]
+    if not wanted:
+        return []
     return ['signalled %s (pid %d) to look for hooks again' % (daemon.name, daemon.pid)]
 
 

@@ -27,14 +27,14 @@ UNCONFINED = 'unconfined'
 class Daemon(Record):
     """A running libvirt daemon.
 
-    :param started_s: start time [s since the epoch], or None if not reported
+    :param start_ns: CLOCK_BOOTTIME at which it was started, or None if not reported
     :param label: AppArmor profile or SELinux context, or 'unconfined' if there is none
     :param same_root: whether it sees the host's own root directory (False in a container)
     """
 
     name: str
     pid: int
-    started_s: float | None
+    start_ns: int | None
     label: str
     same_root: bool
 
@@ -53,8 +53,18 @@ def find_daemon(root: str = '/') -> Daemon | None:
         process = services.find(root, name)
         if process is not None:
             label = _label(root, process.pid)
-            return Daemon(name, process.pid, process.started_s, label, process.same_root)
+            start_ns = files.process_start_ns(process.pid, root)
+            return Daemon(name, process.pid, start_ns, label, process.same_root)
     return None
+
+
+def is_installed(root: str) -> bool:
+    """Return whether a daemon is installed on the host at ``root``, running or not."""
+    return any(
+        os.path.exists(os.path.join(root, directory, name))
+        for directory in ('usr/sbin', 'usr/bin')
+        for name in DAEMONS
+    )
 
 
 def label_of_daemon(root: str = '/', daemon: Daemon | None = None) -> str | None:

@@ -155,6 +155,17 @@ def process_start_ns(pid: int | None, root: str) -> int | None:
         return None
 
 
+def changed_ns(path: str) -> int:
+    """Return when a file's inode last changed, by CLOCK_BOOTTIME as the clocks are now [ns].
+
+    Processes' start times are by the same clock, where ``btime`` of /proc/stat is rounded down to
+    a second.
+
+    :raises OSError: the file's status cannot be read
+    """
+    return boottime_ns() - (time.time_ns() - os.stat(path).st_ctime_ns)
+
+
 def has_capability(root: str, process: str, number: int) -> bool | None:
     """Return whether a process has a capability, or None if not reported.
 

@@ -39,11 +39,7 @@ class Lab:
             'mkdir -p /etc/nova-numa-pmc && cat >/etc/nova-numa-pmc/nova-numa-pmc.conf',
             stdin='\n'.join(lines) + '\n',
         )
-        # libvirtd ends if it has had nothing to do for two minutes.
-        self.run(
-            'nova-numa-rebalance hook install && systemctl start libvirtd && '
-            'systemctl reload libvirtd'
-        )
+        self.run('nova-numa-rebalance hook install --reload')
 
     def skew(self, node, mib):
         """Take memory of a node that is promised to no guest, until ``unskew``."""

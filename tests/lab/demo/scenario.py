@@ -190,7 +190,7 @@ def _prepare(machine, arrangement, skew_mib):
     """Set up balancing, skew and hook; return the free memory of each node [MiB]."""
     if arrangement.hook is not None:
         machine.run(f'mkdir -p {os.path.dirname(CONF)} && cat >{CONF}', stdin=arrangement.hook)
-        machine.run('nova-numa-rebalance hook install && systemctl reload libvirtd')
+        machine.run('nova-numa-rebalance hook install --reload')
     if skew_mib:
         skew.take(machine, 0, skew_mib)
     done = machine.run(

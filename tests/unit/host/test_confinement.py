@@ -51,7 +51,7 @@ class FindDaemonTest(RootCase):
     def test_the_start_time_of_the_daemon_is_read(self):
         self.process(7, 'libvirtd')
         services.write_stat(self.root, 7, 50 * os.sysconf('SC_CLK_TCK'), 'lib) virtd')
-        self.assertEqual(1051, confinement.find_daemon(self.root).started_s)
+        self.assertEqual(50 * 10**9, confinement.find_daemon(self.root).start_ns)
 
     def test_the_label_is_known_from_apparmor_without_a_daemon(self):
         self.assertEqual('unconfined', confinement.label_of_daemon(self.root))

@@ -91,7 +91,7 @@ class CheckCommandTest(unittest.TestCase):
                 'code': 'hook-not-installed',
                 'severity': 'error',
                 'message': 'the hook is not installed',
-                'remedy': 'nova-numa-rebalance hook install',
+                'remedy': 'nova-numa-rebalance hook install --reload',
                 'file': self.host.path('etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'),
             },
             finding,

@@ -6,6 +6,9 @@ import io
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -15,7 +18,6 @@ from nova_numa_pmc.cli import hook_install
 from nova_numa_pmc.cli.commands import hook
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.host import confinement, files, hook_files
-from nova_numa_pmc.state import promises_file
 from tests.fixtures import fake_host, services
 
 
@@ -25,7 +27,6 @@ class HookCommandTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.root)
         self.host = fake_host.FakeHost(self.root)
         self.addCleanup(self.host.close)
-        self.host.write('proc/stat', 'cpu  1 2 3\nbtime 1700000000\n')
         self.ours = self.host.path(os.path.join(files.HOOKS, files.OUR_HOOK))
 
     def call(self, *arguments):
@@ -40,10 +41,9 @@ class HookCommandTest(unittest.TestCase):
         code, report = self.call('status')
         return code, '\n'.join(problem['problem'] for problem in report['problems'])
 
-    def daemon(self, pid=900, started_s=1700000000, name='libvirtd', label='libvirtd (enforce)\n'):
-        ticks = (started_s - 1700000000) * os.sysconf('SC_CLK_TCK')
+    def daemon(self, pid=900, ago_s=60, name='libvirtd', label='libvirtd (enforce)\n'):
+        ticks = (files.boottime_ns() // 10**9 - ago_s) * os.sysconf('SC_CLK_TCK')
         services.add_process(self.root, pid, ('/usr/sbin/' + name,))
-        self.host.write('proc/stat', 'cpu  1 2 3\nbtime 1700000000\n')
         self.host.write('proc/%d/attr/current' % pid, label)
         services.write_stat(self.root, pid, ticks, name='a) b')
 
@@ -87,48 +87,68 @@ class HookCommandTest(unittest.TestCase):
 
     def test_status_is_content_with_a_daemon_younger_than_the_hook(self):
         self.call('install')
-        self.daemon(started_s=int(os.stat(self.ours).st_ctime) + 5)
+        self.daemon(ago_s=-1)
         self.assertEqual((0, ''), self.problems())
 
-    def promise(self, before_start_s, **fields):
-        """Record a promise made after the installation, and start its guest after that time."""
-        since_s = int(os.stat(self.ours).st_ctime) - 1700000000 + 60
-        self.host.launch(1)
-        ticks = (since_s + before_start_s) * os.sysconf('SC_CLK_TCK')
-        services.write_stat(self.root, 4001, ticks)
-        with promises_file.locked(
-            self.host.path('run/nova-numa-pmc'), 1, files.read_boot_id(self.root)
-        ) as draft:
-            draft.put(
-                model.Promise(
-                    fake_host.uuid_of(1),
-                    'one',
-                    (0,),
-                    (0,),
-                    2,
-                    1 << 20,
-                    since_ns=since_s * 10**9,
-                    **fields,
-                )
-            )
-
-    def test_a_guest_that_came_through_shows_that_the_daemon_sees_it(self):
+    def test_a_daemon_that_was_signalled_is_known_to_have_looked_for_the_hook(self):
         self.daemon()
         self.call('install')
-        for before_start_s, is_started in ((1, True), (0, False)):
-            with self.subTest(is_started=is_started):
-                self.promise(before_start_s, started=is_started)
-                code, report = self.call('status')
-                self.assertEqual((0, []), (code, report['problems']))
-                self.assertEqual(['one'], [row['name'] for row in report['decisions']])
+        self.assertIn('has been running since before', self.problems()[1])
+        hook_checks.record_knows_hook(self.root, confinement.find_daemon(self.root))
+        self.assertEqual((0, ''), self.problems())
+        # Another process with its id is not known to have done so.
+        services.write_stat(self.root, 900, 1)
+        self.assertIn('has been running since before', self.problems()[1])
 
-    def test_a_guest_that_the_agent_took_over_does_not_show_that_the_daemon_sees_the_hook(self):
+    def test_a_daemon_that_has_found_the_hook_finds_its_next_version(self):
         self.daemon()
         self.call('install')
-        for before_start_s, is_missed in ((0, True), (0, False), (-30, False)):
-            with self.subTest(before_start_s=before_start_s, is_missed=is_missed):
-                self.promise(before_start_s, started=True, missed=is_missed)
-                self.assertIn('has been running since before', self.problems()[1])
+        daemon = confinement.find_daemon(self.root)
+        hook_checks.record_knows_hook(self.root, daemon)
+        with open(self.ours, 'ab') as stream:
+            stream.write(b'# an older version\n')
+        self.call('install')
+        self.assertEqual((0, ''), self.problems())
+        hook_checks.record_knows_hook(self.root, None)
+        self.assertIn('has been running since before', self.problems()[1])
+
+    def test_a_reload_signals_the_daemon_and_is_known(self):
+        self.call('install')
+        signalled = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)
+        self.addCleanup(signalled.__exit__, None, None, None)
+        self.addCleanup(signalled.kill)
+        self.daemon(pid=signalled.pid)
+        daemon = confinement.find_daemon(self.root)
+        [note] = hook_install.reload_daemon(self.root, daemon, wanted=False, knew_hook=False)
+        self.assertIn('hook install --reload" makes it look', note)
+        self.assertIn('has been running since before', self.problems()[1])
+        [note] = hook_install.reload_daemon(self.root, daemon, wanted=True, knew_hook=False)
+        self.assertIn('signalled libvirtd (pid %d)' % signalled.pid, note)
+        self.assertEqual(-signal.SIGHUP, signalled.wait())
+        self.assertEqual((0, ''), self.problems())
+        self.assertIn(
+            'has just ended',
+            hook_install.reload_daemon(self.root, daemon, wanted=True, knew_hook=False)[0],
+        )
+
+    def test_a_daemon_that_knew_the_hook_needs_no_reload(self):
+        self.call('install')
+        self.daemon()
+        daemon = confinement.find_daemon(self.root)
+        self.assertEqual(
+            [], hook_install.reload_daemon(self.root, daemon, wanted=False, knew_hook=True)
+        )
+        self.assertEqual((0, ''), self.problems())
+
+    def test_a_reload_without_a_daemon_is_said_to_have_none(self):
+        for files_of_libvirt, text in (
+            ((), 'no libvirt daemon was found on this host'),
+            (('usr/sbin/libvirtd',), 'no libvirt daemon was found running'),
+        ):
+            for path in files_of_libvirt:
+                self.host.write(path, '')
+            [note] = hook_install.reload_daemon(self.root, None, wanted=True, knew_hook=False)
+            self.assertIn(text, note)
 
     def test_a_daemon_in_a_container_is_reported_with_or_without_a_hook_on_the_host(self):
         self.daemon()
@@ -158,7 +178,7 @@ class HookCommandTest(unittest.TestCase):
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             self.assertEqual(1, rebalance.main(['hook', 'status', '--root', self.root]))
-        self.assertIn('remedy: nova-numa-rebalance hook install', out.getvalue())
+        self.assertIn('remedy: nova-numa-rebalance hook install --reload', out.getvalue())
 
     def test_status_as_text_cannot_control_the_terminal(self):
         self.daemon(label='\x1b[2J (enforce)\n')
@@ -230,7 +250,7 @@ class MembersTest(unittest.TestCase):
                 'daemon': {
                     'name': 'libvirtd',
                     'pid': 9,
-                    'started_s': 1.5,
+                    'start_ns': 1,
                     'label': 'unconfined',
                     'same_root': True,
                 },
@@ -260,7 +280,7 @@ class MembersTest(unittest.TestCase):
             self.to_json(
                 hook_checks.HookStatus(
                     files,
-                    confinement.Daemon('libvirtd', 9, 1.5, 'unconfined', True),
+                    confinement.Daemon('libvirtd', 9, 1, 'unconfined', True),
                     confinement.LabelTrial(None, 'unconfined', 'said'),
                     (promise,),
                     (self.FINDING,),
