@@ -72,8 +72,9 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     override = overrides.Override(uuid, model.IGNORE if args.ignore else model.PIN, name)
     if args.release:
         guest = command.find(args.guest)
-        # The lock keeps an agent in the middle of a tick from writing back what is released here.
-        with run_moves.take_move_lock(command, 'ignore', args.wait):
+        # In this turn, the agent does not hold the guest, and so does not undo the release.
+        with run_moves.take_move_lock(command, 'ignore', args.wait) as turn:
+            turn.renew([guest.uuid])
             overrides.put(override, command.root)
             _release(command, guest)
     else:
