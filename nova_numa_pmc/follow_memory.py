@@ -7,6 +7,7 @@ The libvirt hook imports this module at ``started``, so it imports only light mo
 from __future__ import annotations
 
 from nova_numa_pmc import model, promises
+from nova_numa_pmc.conf.host_options import FOLLOW_MEMORY_OVER_BYTES
 from nova_numa_pmc.host import cgroups
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -26,7 +27,7 @@ def decide_again_if_memory_stays(
     """Decide again if most of the guest's memory is elsewhere and has to stay there.
 
     It has to stay if it cannot be moved, if the operator has pinned the guest, or if it exceeds
-    the option ``follow_memory_over_mib``.
+    :data:`host_options.FOLLOW_MEMORY_OVER_BYTES`.
 
     :returns: the new decision, or ``decision`` itself if the memory can follow it or is unknown;
         and where the memory is, {node id: bytes}
@@ -48,7 +49,7 @@ def decide_again_if_memory_stays(
         or guest.page_bytes
         or guest.preallocated
         or guest.override == model.PIN  # nothing fetches it
-        or elsewhere_bytes > host_options.follow_memory_over_mib << 20
+        or elsewhere_bytes > FOLLOW_MEMORY_OVER_BYTES
     )
     if must_stay and 2 * elsewhere_bytes > sum(bytes_by_node.values()):
         decision = promises.decide_promise(

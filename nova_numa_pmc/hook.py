@@ -258,7 +258,7 @@ def _hold_early(
         from nova_numa_pmc import hook_early  # only in the child process
 
         hold = hook_early.EarlyHold(promise, guest, cpus, call.options, call.root, old_pid_file)
-        hook_early.run(hold, call.options.start_grace_s)
+        hook_early.run(hold, host_options.START_GRACE_S)
 
     try:
         run_detached(work, call.report_early)

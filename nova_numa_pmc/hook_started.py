@@ -9,6 +9,7 @@ there is too much of it to move, the CPUs follow the memory.
 from __future__ import annotations
 
 from nova_numa_pmc import follow_memory, host_cpus, model, promises
+from nova_numa_pmc.conf.host_options import FETCH_LIMIT_BYTES
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import (
@@ -193,7 +194,7 @@ def _bind(
             groups,
             hold_result.cpus,
             frozenset(decision.promise.mem_nodes),
-            call.options.fetch_limit_mib << 20,
+            FETCH_LIMIT_BYTES,
             stay_bound=True,
             written_cpus=hold_result.cpus,
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
+from nova_numa_pmc.conf.host_options import START_GRACE_S
 from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError, TopologyError
@@ -433,9 +434,7 @@ def without_gone_guests(
     """
     names = guests.active_names(root)
     running = [uuid for uuid, promise in promises.items() if promise.name in names]
-    remaining = promises_file.prune(
-        promises, running, boottime_ns, host_options.start_grace_s * 10**9
-    )
+    remaining = promises_file.prune(promises, running, boottime_ns, START_GRACE_S * 10**9)
     return remaining, names - {promise.name for promise in remaining.values()}
 
 

@@ -76,11 +76,9 @@ class Sampler:
         self._cpu_sets = nova_cpu_sets.NovaCpuSetsReader(root)
         self.pool: pools.Pool | None = None
         self._cpu_counters = cpu_counters.CpuCounters(self._select, root)
-        self._guest_counters = guest_counters.GuestCounters(
-            self._select, self._options.scope, root
-        )
-        self._uncore = uncore.Uncore(self._select, self._options.write_weight, root)
-        self._resctrl = resctrl.Resctrl(self._options.resctrl_path, root)
+        self._guest_counters = guest_counters.GuestCounters(self._select, root=root)
+        self._uncore = uncore.Uncore(self._select, root)
+        self._resctrl = resctrl.Resctrl(root=root)
         self._retries = ladder.MeasurementRetries()
         self._ladder = ladder.Ladder(self._sources())
         self._libpfm: pfm.Libpfm | None = None
@@ -323,7 +321,7 @@ class Sampler:
                 )
             ],
             _by_position(host, options.bandwidth_max_bytes_per_sec),
-            _by_position(host, options.link_max_bytes_per_sec),
+            [None] * len(host.nodes),  # no hardware reports the maximum of its links
             self.latencies_ns(host),
             pressure.MLP_WITH_PREFETCH if with_prefetch else pressure.MLP_DEMAND,
         )

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 #: Time from a tick with new counters to the next one, which follows soon because the first has no
 #: rates [s].
 FIRST_INTERVAL_S = 1.0
+#: How long a move in progress may continue when the agent is stopped [s]; after that, it is undone
+#: if less than half of its memory has moved. TimeoutStopSec= of the unit (60) leaves room for it.
+_STOP_TIMEOUT_S = 10.0
 
 
 class AgentLoop:
@@ -128,9 +131,9 @@ class AgentLoop:
         self._notify_manager(notify.READY)
 
     def _finish(self) -> None:
-        """Continue the move in progress for up to ``stop_timeout_s``, then end it."""
+        """Continue the move in progress for a while, then end it."""
         self._agent.stop_beginning_moves()
-        end_s = self._clock() + self._agent.options.stop_timeout_s
+        end_s = self._clock() + _STOP_TIMEOUT_S
         while self._clock() < end_s:
             self._notify_manager(notify.WATCHDOG)
             wait_s = self._agent.step()

@@ -16,6 +16,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises
+from nova_numa_pmc.conf.host_options import FETCH_LIMIT_BYTES, START_GRACE_S
 from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
@@ -138,9 +139,7 @@ class Reassertion:
             return False
         # The hook writes at `started`; if that never happens, the agent takes over.
         age_ns = now.boottime_ns - promise.since_ns
-        return bool(promise.cpu_nodes) and (
-            promise.started or age_ns >= self.host_options.start_grace_s * 10**9
-        )
+        return bool(promise.cpu_nodes) and (promise.started or age_ns >= START_GRACE_S * 10**9)
 
     def _hold(
         self,
@@ -295,7 +294,7 @@ class Reassertion:
                 cpus,
                 mems,
                 # If only a new vCPU is not bound, no memory is elsewhere.
-                1 << 62 if any(bound) else self.host_options.fetch_limit_mib << 20,
+                1 << 62 if any(bound) else FETCH_LIMIT_BYTES,
                 stay_bound=True,
                 written_cpus=common_cpus(groups) or frozenset(),
                 set_by_others=self._set_by_others.get(guest.run_id, frozenset()),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import follow_memory, model, promises
+from nova_numa_pmc.conf.host_options import START_GRACE_S
 from nova_numa_pmc.core import eligibility, page_choice, pools
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.cpulist import name_nodes
@@ -221,7 +222,7 @@ class UnfinishedStarts:
             promise.origin != model.PLACED
             or not promise.mem_nodes
             or eligibility.why_not(eligibility.FETCH, guest, promise)
-            or age_ns > self.host_options.start_grace_s * 10**9
+            or age_ns > START_GRACE_S * 10**9
         ):
             return 0
         if host is None or not pools.may_have_memory_on(promise.mem_nodes, host, guest):

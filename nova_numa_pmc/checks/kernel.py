@@ -87,9 +87,7 @@ def _memory_domains(
     if not shared_groups:
         return
     farthest = max(host.distances[a][b] for group in shared_groups for a in group for b in group)
-    if placement_options.domain_distance:
-        why = 'their distance is below [placement] domain_distance'
-    elif farthest < NEAR_DEFAULT:
+    if farthest < NEAR_DEFAULT:
         why = 'each is one L3 cache, and the firmware reports distances of up to %d' % farthest
     else:
         why = (
@@ -105,8 +103,7 @@ def _memory_domains(
             why,
         ),
         'compare with the firmware\'s setting "NUMA nodes per socket" (NPS); if it divides the '
-        'memory otherwise, set [placement] domain_distance in %s (10 keeps all nodes apart)'
-        % host_options.PATH,
+        'memory otherwise, report the CPU model as a bug',
     )
 
 

@@ -43,12 +43,6 @@ _SATURATED_PENALTY = 0.5
 #: Lowest ``pci_weight_multiplier`` with which Nova keeps plain guests off hosts with PCI devices,
 #: relative to our multiplier: it outweighs the jitter and eight percent of loss.
 _PCI_MIN_RATIO = 0.1
-#: {option that is no longer read: reason}.
-_FORMER_OPTIONS = {
-    'unknown_weight': 'a host whose pressure is unknown is weighed by the vCPUs that Nova has '
-    'allocated there',
-    'weight_step': 'a penalty is computed from what guests would lose, without steps',
-}
 
 
 def read_options(conf: NovaConf) -> None:
@@ -83,7 +77,6 @@ def check_weigher(conf: NovaConf) -> Iterator[Finding]:
         yield from _check_mode(conf)
         yield from _check_penalty(conf)
         yield from _check_pci_weight(conf)
-        yield from _check_former_options(conf)
 
 
 def _check_order(conf: NovaConf, classes: Sequence[str]) -> Iterator[Finding]:
@@ -188,19 +181,6 @@ def _check_pci_weight(conf: NovaConf) -> Iterator[Finding]:
         )
 
 
-def _check_former_options(conf: NovaConf) -> Iterator[Finding]:
-    for option, why in _FORMER_OPTIONS.items():
-        file = conf.file_that_sets(option, 'numa_pmc')
-        if file:
-            yield Finding(
-                'former-option',
-                finding.NOTE,
-                '[numa_pmc] %s is no longer read: %s' % (option, why),
-                'remove it',
-                file,
-            )
-
-
 def check_filter(conf: NovaConf) -> Iterator[Finding]:
     """Check ``enabled_filters`` against ``available_filters``."""
     available = conf.get('available_filters', _GROUP)
@@ -257,7 +237,6 @@ def check_host_subset(conf: NovaConf) -> Iterator[Finding]:
         WEIGHER in conf.get('weight_classes', _GROUP)
         and conf.get('mode', 'numa_pmc') == scheduler_conf.ON
         and conf.get('weight_multiplier', 'numa_pmc') > 0
-        and conf.get('penalty_jitter', 'numa_pmc') > 0
     )
     if conf.get('host_subset_size', _GROUP) > 1:
         return
@@ -268,8 +247,8 @@ def check_host_subset(conf: NovaConf) -> Iterator[Finding]:
             finding.WARNING,
             'host_subset_size = 1: requests that arrive within seconds of each other all get the '
             'same host, as none of them is counted yet',
-            '[numa_pmc] penalty_jitter = 0.02 (the default) with NUMAPressureWeigher in effect, '
-            'or [filter_scheduler] host_subset_size = 5',
+            '[numa_pmc] mode = on with NUMAPressureWeigher in effect, or [filter_scheduler] '
+            'host_subset_size = 5',
             file,
         )
     elif not floor <= 0:  # NaN as well

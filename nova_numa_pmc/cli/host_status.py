@@ -186,10 +186,7 @@ def _read_agent(command: context.CommandContext) -> tuple[AgentStatus, Publicati
     except StateError as error:
         problem = str(error)
         if process and not os.path.exists(os.path.join(command.directory, publication.FILE)):
-            publishes = command.options.publish
-            problem = (
-                'the agent has published nothing yet' if publishes else '[agent] publish is false'
-            )
+            problem = 'the agent has published nothing yet'
     fresh = (
         published is not None and publication.freshness(published, realtime_s) == publication.FRESH
     )

@@ -2,7 +2,7 @@
 """Measure this host, publish the results, and keep guests where they belong.
 
 The agent needs root and runs until it is stopped, usually as a systemd service. On SIGHUP it
-reads the options again. On SIGTERM, a move in progress continues for at most stop_timeout_s;
+reads the options again. On SIGTERM, a move in progress continues for at most 10 s;
 the move is then kept if most of the memory has moved, and undone otherwise.
 
 examples:

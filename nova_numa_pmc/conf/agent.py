@@ -32,6 +32,8 @@ class AgentOptions(Record):
 
     :param host_options: the groups that the hook reads as well
     :param counter_options: the group ``[counters]``
+    :param publish: whether what is measured is published; only an agent that runs beside another
+        one does not
     :param rebalance: :data:`OFF`, :data:`DRY_RUN` or :data:`ON`
     """
 
@@ -41,21 +43,12 @@ class AgentOptions(Record):
     reassert: bool = True
     rebalance: str = OFF
     rebalance_options: plan_records.RebalanceOptions = _REBALANCE_OPTIONS
-    stop_timeout_s: float = 10.0
 
 
 _DEFAULT = AgentOptions(None)  # type: ignore[arg-type]  # ``host_options`` is not read
 
 #: The options of the group.
 OPTIONS: Sequence[cfg.Opt] = [
-    cfg.BoolOpt(
-        'publish',
-        default=_DEFAULT.publish,
-        help=(
-            "Publish the measurements in the state directory, for Nova's scheduler and for "
-            'the hook.'
-        ),
-    ),
     cfg.BoolOpt(
         'reassert',
         default=_DEFAULT.reassert,
@@ -77,30 +70,11 @@ OPTIONS: Sequence[cfg.Opt] = [
         help='Whether running guests are moved when the load changes.',
     ),
     cfg.IntOpt(
-        'move_mib_per_tick',
-        deprecated_name='bytes_per_tick_mib',
-        default=_REBALANCE_OPTIONS.bytes_per_tick >> 20,
-        min=1,
-        max=1 << 30,
-        help=(
-            'Maximum amount of memory that one plan may move [MiB]. A guest with more memory '
-            'is moved on its own; further moves then wait until later plans have made up '
-            'for the excess.'
-        ),
-    ),
-    cfg.IntOpt(
         'moves_per_hour',
         default=_REBALANCE_OPTIONS.moves_per_hour,
         min=0,
         max=100000,
         help='Maximum number of guests whose memory is moved per hour.',
-    ),
-    cfg.IntOpt(
-        'changes_per_hour',
-        default=_REBALANCE_OPTIONS.changes_per_hour,
-        min=0,
-        max=100000,
-        help='Maximum number of guests per hour for which only the CPUs are changed.',
     ),
     cfg.IntOpt(
         'move_mib_per_s',
@@ -109,33 +83,12 @@ OPTIONS: Sequence[cfg.Opt] = [
         max=1 << 20,
         help='Maximum rate at which memory is moved [MiB/s].',
     ),
-    cfg.FloatOpt(
-        'min_gain_cores',
-        default=_REBALANCE_OPTIONS.min_gain_cores,
-        min=0.0,
-        max=1000.0,
-        help=(
-            'Gain below which a move is treated as noise [cores]: this value, or 0.4 percent '
-            "of the host's cores if that is less."
-        ),
-    ),
     cfg.BoolOpt(
         'widen',
         default=_REBALANCE_OPTIONS.widen,
         help=(
             "Let a guest also use another node's CPUs while its own node has too few CPUs "
             'for all its guests and the other node has CPUs to spare.'
-        ),
-    ),
-    cfg.FloatOpt(
-        'stop_timeout_s',
-        default=_DEFAULT.stop_timeout_s,
-        min=0.0,
-        max=600.0,
-        help=(
-            'How long a move in progress may continue when the agent is stopped [seconds]. '
-            'After this time, the move is undone if less than half of its memory has '
-            "moved. TimeoutStopSec= of the agent's unit (60) has to be longer."
         ),
     ),
 ]
@@ -157,22 +110,17 @@ def read(path: str = host_options.PATH) -> AgentOptions:
         conf, options = counters_conf.parse_file(path, register_opts), host_options.read(path)
         group = conf.agent
         rebalance_options = plan_records.RebalanceOptions(
-            bytes_per_tick=group.move_mib_per_tick << 20,
             moves_per_hour=group.moves_per_hour,
-            changes_per_hour=group.changes_per_hour,
             bytes_per_sec=group.move_mib_per_s << 20,
             reserve_bytes=options.placement_options.reserve_bytes,
-            min_gain_cores=group.min_gain_cores,
             widen=group.widen,
         )
         return AgentOptions(
             host_options=options,
             counter_options=counters_conf.from_conf(conf.counters, options),
-            publish=group.publish,
             reassert=group.reassert,
             rebalance=group.rebalance,
             rebalance_options=rebalance_options,
-            stop_timeout_s=group.stop_timeout_s,
         )
     except (cfg.Error, OSError, ValueError) as error:
         raise OptionsError('%s: %s' % (path, error)) from error

@@ -28,7 +28,6 @@ GROUP = cfg.OptGroup('counters', help='How a host is measured.')
 #: The sources of the ladder of evidence, best first.
 GUESTS, CPUS, RESCTRL, NUMA_FAULTS, PAGES = 'guests', 'cpus', 'resctrl', 'numa_faults', 'pages'
 SOURCES = (GUESTS, CPUS, RESCTRL, NUMA_FAULTS, PAGES)
-THREAD, CGROUP = 'thread', 'cgroup'
 
 
 class CounterOptions(Record):
@@ -36,21 +35,16 @@ class CounterOptions(Record):
 
     :param sources: members of :data:`SOURCES`, in the order in which they are tried
     :param events: (role, event) pairs that override the events chosen
-    :param bandwidth_max_bytes_per_sec, link_max_bytes_per_sec: (node id, bytes per second) pairs
-    :param write_weight: cost of writing a byte, relative to reading one
+    :param bandwidth_max_bytes_per_sec: (node id, bytes per second) pairs
     :param placement_options: the group ``[placement]``
     :param state_dir: ``dir`` of the group ``[state]``
     """
 
     enabled: bool = True
     interval_s: float = 5.0
-    scope: str = THREAD
     sources: tuple[str, ...] = SOURCES
     events: tuple[tuple[str, str], ...] = ()
-    resctrl_path: str = '/sys/fs/resctrl'
     bandwidth_max_bytes_per_sec: tuple[tuple[int, float], ...] = ()
-    link_max_bytes_per_sec: tuple[tuple[int, float], ...] = ()
-    write_weight: float = 1.0
     placement_options: model.PlacementOptions = model.PlacementOptions()
     state_dir: str = '/run/nova-numa-pmc'
 
@@ -74,20 +68,6 @@ OPTIONS: Sequence[cfg.Opt] = [
         max=3600.0,
         help='Time between two samples [seconds].',
     ),
-    cfg.StrOpt(
-        'scope',
-        default=_DEFAULT.scope,
-        choices=[
-            (THREAD, "a guest's vCPU threads: each event takes a descriptor per vCPU"),
-            (
-                CGROUP,
-                'its control group, with its emulator and vhost threads: each event takes a '
-                'descriptor per CPU of the host, and counters are switched whenever the '
-                'group on a CPU changes',
-            ),
-        ],
-        help='What is counted for a guest.',
-    ),
     cfg.ListOpt(
         'sources',
         default=list(_DEFAULT.sources),
@@ -110,7 +90,6 @@ OPTIONS: Sequence[cfg.Opt] = [
             'event with another scale.'
         ),
     ),
-    cfg.StrOpt('resctrl_path', default=_DEFAULT.resctrl_path, help='Where resctrl is mounted.'),
     cfg.DictOpt(
         'node_bandwidth_max',
         default={},
@@ -118,21 +97,6 @@ OPTIONS: Sequence[cfg.Opt] = [
             "Maximum bandwidth of each node's memory, NODE:MB/s,... Without it the "
             'utilisation of bandwidth is unknown and is left out of the pressure.'
         ),
-    ),
-    cfg.DictOpt(
-        'node_link_max',
-        default={},
-        help=(
-            'Maximum bandwidth at which each node can send over its socket links, '
-            'NODE:MB/s,... Without it, the utilisation of the links is unknown.'
-        ),
-    ),
-    cfg.FloatOpt(
-        'write_weight',
-        default=_DEFAULT.write_weight,
-        min=0.0,
-        max=10.0,
-        help='Bandwidth cost of writing a byte to memory, relative to reading one.',
     ),
 ]
 
@@ -161,15 +125,11 @@ def from_conf(
     return CounterOptions(
         enabled=group.enabled,
         interval_s=group.interval_s,
-        scope=group.scope,
         sources=tuple(dict.fromkeys(group.sources)),
         events=_events(group.event),
-        resctrl_path=group.resctrl_path,
         bandwidth_max_bytes_per_sec=_per_node(
             'node_bandwidth_max', group.node_bandwidth_max, _bytes_per_sec
         ),
-        link_max_bytes_per_sec=_per_node('node_link_max', group.node_link_max, _bytes_per_sec),
-        write_weight=group.write_weight,
         placement_options=options.placement_options,
         state_dir=options.state_dir,
     )

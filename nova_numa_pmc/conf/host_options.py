@@ -26,6 +26,17 @@ PATH = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
 #: A configuration file is a few kilobytes; a longer file is refused.
 SIZE_MAX_BYTES = 1 << 20
 
+#: The most memory that a write of ``cpuset.mems`` may move [bytes]. The kernel has one ordered
+#: queue for these moves, for which every write to a cgroup on the host waits.
+FETCH_LIMIT_BYTES = 64 << 20
+#: If a guest starts with more memory than this on other nodes (after a restore or a migration),
+#: and that is the larger part of it, its CPUs follow its memory [bytes]. The agent fetches less:
+#: 4 GiB take it some ten seconds.
+FOLLOW_MEMORY_OVER_BYTES = 4 << 30
+#: Time after which the promise of a guest that was never seen running is dropped [s]. Restores
+#: from slow storage, during which QEMU exists but no status file does, take minutes.
+START_GRACE_S = 900
+
 _DEFAULT_PLACEMENT_OPTIONS = model.PlacementOptions()
 _BOOLEANS = {
     'true': True,
@@ -54,7 +65,6 @@ class Option(Record):
     :param kind: bool, int, float, str for an absolute path, or :class:`NodeList`
     :param minimum, maximum: inclusive bounds of a number, which needs both; None: the option is
         not a number
-    :param former_name: its name in earlier commits, which is still read; None: it had no other
     """
 
     group: str
@@ -64,7 +74,6 @@ class Option(Record):
     minimum: float | None = None
     maximum: float | None = None
     help: str = ''
-    former_name: str | None = None
 
 
 class HostOptions(Record):
@@ -79,10 +88,7 @@ class HostOptions(Record):
     enabled: bool
     timeout_s: float
     bind: bool
-    fetch_limit_mib: int
-    follow_memory_over_mib: int
     strict: bool
-    start_grace_s: int
     state_dir: str
     problems: tuple[str, ...] = ()
 
@@ -92,7 +98,7 @@ class HostOptions(Record):
 
 
 GROUPS = (
-    ('placement', 'What a node may promise, and when nodes count as equally loaded.'),
+    ('placement', 'What a node may promise.'),
     ('hook', 'What the libvirt hook does when a guest starts.'),
     ('state', 'Where promises and publications are kept.'),
 )
@@ -118,47 +124,6 @@ OPTIONS = (
         1 << 20,
         'Memory of each node that is kept for the host itself. Moves and fetches leave it free as '
         'well [MiB].',
-        former_name='reserve_mb',
-    ),
-    Option(
-        'placement',
-        'smt_ratio',
-        float,
-        _DEFAULT_PLACEMENT_OPTIONS.smt_ratio,
-        0.0,
-        1.0,
-        'Capacity that the second hardware thread of a core adds [cores].',
-    ),
-    Option(
-        'placement',
-        'domain_distance',
-        int,
-        _DEFAULT_PLACEMENT_OPTIONS.domain_distance,
-        0,
-        254,
-        'Nodes whose distance is below this value share their memory channels and are one place '
-        "for a guest [SLIT units, local is 10]. 0 (default): derived from the host's L3 caches: "
-        'on an AMD host that presents each L3 cache as a node, nodes of a socket at a distance of '
-        '11 share their channels; on other hosts no nodes do. "nova-numa-rebalance check" lists '
-        'them. Set this option only if that is wrong; 10 keeps all nodes apart.',
-    ),
-    Option(
-        'placement',
-        'pressure_floor',
-        float,
-        _DEFAULT_PLACEMENT_OPTIONS.pressure_floor,
-        0.0,
-        1.0,
-        'Pressure below which all nodes are equally good, so that locality decides.',
-    ),
-    Option(
-        'placement',
-        'pressure_step',
-        float,
-        _DEFAULT_PLACEMENT_OPTIONS.pressure_step,
-        0.001,
-        1.0,
-        'Pressures that differ by less than this count as equal.',
     ),
     Option(
         'placement',
@@ -214,30 +179,6 @@ OPTIONS = (
     ),
     Option(
         'hook',
-        'fetch_limit_mib',
-        int,
-        64,
-        0,
-        64,
-        'Maximum amount of memory that the hook fetches when it binds a guest to its nodes (see '
-        'bind) [MiB]. The kernel has one queue for these moves, and every cgroup write on the '
-        'host waits for it, so larger moves are not made.',
-        former_name='bring_over_limit_mib',
-    ),
-    Option(
-        'hook',
-        'follow_memory_over_mib',
-        int,
-        4096,
-        0,
-        1 << 30,
-        'If a guest starts with more memory than this on other nodes, as after a restore or a '
-        'migration, and that is the larger part of its memory, its CPUs are placed there [MiB]. '
-        'The agent fetches a smaller amount. The CPUs always follow the larger part of memory '
-        'that cannot be moved (huge pages, locked, preallocated).',
-    ),
-    Option(
-        'hook',
         'strict',
         bool,
         False,
@@ -245,16 +186,6 @@ OPTIONS = (
         None,
         'Make the start of a guest fail if it cannot be placed. By default, the hook never '
         'stops a guest from starting.',
-    ),
-    Option(
-        'hook',
-        'start_grace_s',
-        int,
-        900,
-        1,
-        86400,
-        'Time after which the promise of a guest that was never seen running is dropped '
-        '[seconds].',
     ),
     Option(
         'state',
@@ -315,8 +246,6 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
     )
     for option in OPTIONS:
         key = (option.group, option.name)
-        if key not in texts:
-            key = (option.group, option.former_name or option.name)
         if key not in texts:
             continue
         try:
@@ -415,10 +344,6 @@ def _record(values: dict[tuple[str, str], Any], problems: tuple[str, ...]) -> Ho
     placement_options = model.PlacementOptions(
         ram_ratio=values['placement', 'ram_allocation_ratio'],
         reserve_bytes=values['placement', 'reserve_mib'] << 20,
-        smt_ratio=values['placement', 'smt_ratio'],
-        domain_distance=values['placement', 'domain_distance'],
-        pressure_floor=values['placement', 'pressure_floor'],
-        pressure_step=values['placement', 'pressure_step'],
         device_memory_nodes=parse_cpulist(values['placement', 'device_memory_nodes']),
         guest_memory_nodes=parse_cpulist(values['placement', 'guest_memory_nodes']),
     )

@@ -43,10 +43,4 @@ def _opt(option: host_options.Option) -> cfg.Opt:
     bounds: dict[str, Any] = {}
     if option.minimum is not None:
         bounds = {'min': option.minimum, 'max': option.maximum}
-    return _KINDS[option.kind](
-        option.name,
-        default=option.default,
-        help=option.help,
-        deprecated_name=option.former_name,
-        **bounds,
-    )
+    return _KINDS[option.kind](option.name, default=option.default, help=option.help, **bounds)

@@ -65,7 +65,7 @@ OPTIONS: Sequence[cfg.Opt] = [
             'the host, as a share of the CPU time that the new guest wants: with 500, a loss of '
             "one percent counts 5, while Nova's own weighers together make a difference of at "
             'most five by default. These therefore matter only among hosts where next to nothing '
-            'would be lost, and so does the random part of the penalty (penalty_jitter). 0 turns '
+            'would be lost, and so does the random part of the penalty. 0 turns '
             'the weigher off. The metadata key numa_pmc_weight_multiplier of a host aggregate '
             'overrides it; if a host is in several aggregates, the lowest value applies.'
         ),
@@ -84,41 +84,6 @@ OPTIONS: Sequence[cfg.Opt] = [
             'one: set [filter_scheduler] host_subset_size to 5 as well. The metadata key '
             'numa_pmc_penalty_floor of a host aggregate overrides it; if a host is in several '
             'aggregates, the lowest value applies.'
-        ),
-    ),
-    cfg.FloatOpt(
-        'penalty_jitter',
-        default=0.02,
-        mutable=True,
-        min=0.0,
-        max=1.0,
-        help=(
-            'Weight of the random part of the penalty of a host whose loss is at least '
-            'penalty_floor: with 0.02, 98 percent of the penalty counts, plus a random number '
-            'from 0 to 0.02 for each instance and host. Requests that arrive together, before any '
-            'of them is counted, are thus spread over nearly equal hosts. With 0, they all go to '
-            'the same host.'
-        ),
-    ),
-    cfg.FloatOpt(
-        'stale_after',
-        default=5.0,
-        mutable=True,
-        min=1.0,
-        max=10000.0,
-        help=(
-            'Number of update intervals after which metrics are treated as unknown. An update '
-            'interval is the sum of metrics_heartbeat and the audit interval of nova-compute, 11 '
-            'minutes by default.'
-        ),
-    ),
-    cfg.BoolOpt(
-        'charge_new_guests',
-        default=True,
-        mutable=True,
-        help=(
-            'Charge hosts for guests that have arrived since their metrics were recorded (Nova '
-            'counts them at once). If false, all guests of one request may go to the same host.'
         ),
     ),
     cfg.FloatOpt(
@@ -146,15 +111,6 @@ OPTIONS: Sequence[cfg.Opt] = [
             'vCPUs and memory. This does not apply to flavors with the extra spec '
             'numa_pmc:policy=spread, nor to %s. A flavor asks for the same with '
             'numa_pmc:policy=one_node, which applies to them too.' % _LEAVING
-        ),
-    ),
-    cfg.BoolOpt(
-        'refuse_unknown',
-        default=False,
-        mutable=True,
-        help=(
-            'NUMAPressureFilter refuses hosts of unknown pressure. By default they pass, and they '
-            'always pass for %s.' % _LEAVING
         ),
     ),
 ]

@@ -57,15 +57,12 @@ class Loss(Record):
 
 
 def bandwidth_bytes_per_sec(
-    read_bytes: float | None, write_bytes: float | None, elapsed_ns: int, write_weight: float = 1.0
+    read_bytes: float | None, write_bytes: float | None, elapsed_ns: int
 ) -> float | None:
-    """Return a memory controller's traffic, (read + ω·write) / Δt; None if it is unknown.
-
-    :param write_weight: ω, the cost of writing a byte relative to that of reading one
-    """
+    """Return a memory controller's traffic, (read + write) / Δt; None if it is unknown."""
     if read_bytes is None or write_bytes is None or elapsed_ns <= 0:
         return None
-    return (read_bytes + write_weight * write_bytes) * 1e9 / elapsed_ns
+    return (read_bytes + write_bytes) * 1e9 / elapsed_ns
 
 
 def node_pressure(

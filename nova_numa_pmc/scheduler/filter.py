@@ -71,7 +71,7 @@ class _RequestFilter:
         for problem in self.guest_request.flavor_specs.problems:
             log_once(LOG.warning, 'Ignoring an extra spec: %s', problem)
         self.filter_options = refusals.filter_options(self.guest_request, CONF.numa_pmc)
-        self.estimate_options = host_estimate.estimate_options(CONF.numa_pmc)
+        self.estimate_options = host_estimate.EstimateOptions()
         self.realtime_s = time.time()
 
     def passes(self, host_state: HostState) -> bool:

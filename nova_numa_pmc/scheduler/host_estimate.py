@@ -116,15 +116,16 @@ class HostStateLike(Protocol):
 
 
 class EstimateOptions(Record):
-    """Options that determine how metrics are used for an estimate; see ``conf/scheduler.py``."""
+    """How metrics are used for an estimate; no operator has to vary it.
+
+    :param stale_after: number of update intervals (an audit and a heartbeat: 11 minutes) after
+        which metrics are unknown. Five are missed only if the agent or nova-compute has stopped
+    :param charge_new_guests: whether guests that have arrived since are charged; without it, all
+        guests of one request go to the same host
+    """
 
     stale_after: float = 5.0
     charge_new_guests: bool = True
-
-
-def estimate_options(conf: Mapping[str, Any]) -> EstimateOptions:
-    """Return the options for estimates from the group ``[numa_pmc]``."""
-    return EstimateOptions(conf['stale_after'], conf['charge_new_guests'])
 
 
 class HostEstimate(Record):
@@ -177,17 +178,13 @@ def estimate(
 
 
 def estimates(
-    host_states: Sequence[HostStateLike],
-    guest_request: GuestRequest,
-    conf: Mapping[str, Any],
-    realtime_s: float,
+    host_states: Sequence[HostStateLike], guest_request: GuestRequest, realtime_s: float
 ) -> list[HostEstimate]:
     """Return the estimate of each host.
 
-    :param conf: {option: value} of the group ``[numa_pmc]``
     :param realtime_s: CLOCK_REALTIME [s since the epoch]
     """
-    options = estimate_options(conf)
+    options = EstimateOptions()
     return [estimate(host_state, guest_request, options, realtime_s) for host_state in host_states]
 
 

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
 
 
+#: Weight of the random part of a penalty that is not below the floor. Requests that arrive
+#: together, before any of them is counted, see the same figures: it spreads them over hosts whose
+#: losses differ by less than 2 percent. From 0.005 to 0.05, the arena shows no difference.
+JITTER = 0.02
+
+
 class PenaltyOptions(Record):
     """Options that determine how a loss counts; see ``conf/scheduler.py``.
 
@@ -28,7 +34,7 @@ class PenaltyOptions(Record):
     """
 
     floor: float = 0.0
-    jitter: float = 0.02
+    jitter: float = JITTER
 
 
 def penalty(

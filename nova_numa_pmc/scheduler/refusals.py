@@ -33,7 +33,6 @@ class FilterOptions(Record):
 
     one_node: bool = False
     max_pressure: float = 0.0
-    refuse_unknown: bool = False
 
 
 def filter_options(guest_request: GuestRequest, conf: Mapping[str, Any]) -> FilterOptions:
@@ -54,7 +53,6 @@ def filter_options(guest_request: GuestRequest, conf: Mapping[str, Any]) -> Filt
     return FilterOptions(
         policy == model.ONE_NODE or (conf['require_one_node'] and policy != model.SPREAD),
         max_pressure,
-        conf['refuse_unknown'],
     )
 
 
@@ -63,15 +61,15 @@ def why_refused(
 ) -> str:
     """Return why a host is refused; empty if it passes.
 
-    A host whose pressure is unknown passes unless ``refuse_unknown`` is set. Every host passes for
-    a guest that is not weighed or that Nova pins.
+    A host whose pressure is unknown passes: that is no reason to end a server in ERROR. Every host
+    passes for a guest that is not weighed or that Nova pins.
     """
     guest = guest_request.guest
     if guest is None or guest_request.why_not_weighed or guest_request.why_pinned:
         return ''
     host, host_outcome = estimate.reported_host, estimate.outcome
     if host is None or host_outcome is None:
-        return 'its pressure is unknown' if options.refuse_unknown else ''
+        return ''
     # Without arrivals, the outcome is no guess, and testing the nodes again would take longer.
     is_certain = host_outcome.code == reasons.ON_ONE_NODE and not estimate.arrived_mib
     if options.one_node and not is_certain and not _may_fit_on_one_node(host, estimate, guest):

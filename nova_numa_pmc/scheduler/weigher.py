@@ -94,10 +94,10 @@ def _penalties(
     conf = CONF.numa_pmc
     # Read here so that a bad value is logged: weight_multiplier() swallows the error.
     default_multiplier = conf.weight_multiplier
-    estimates = host_estimate.estimates(host_states, guest_request, conf, realtime_s)
+    estimates = host_estimate.estimates(host_states, guest_request, realtime_s)
     losses = comparison.compare(host_states, estimates, guest_request.guest)
     # Jitter would outweigh Nova's weighers for soft server groups.
-    jitter = 0.0 if guest_request.is_soft else conf.penalty_jitter
+    jitter = 0.0 if guest_request.is_soft else penalty.JITTER
     options = penalty.PenaltyOptions(conf.penalty_floor, jitter)
     penalties = [
         penalty.penalty(

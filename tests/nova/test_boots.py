@@ -86,18 +86,6 @@ class HerdTest(HerdBase):
         self.assertLessEqual(max(counts) - min(counts), 1, counts)
 
 
-class UnchargedHerdTest(HerdBase):
-    """The package's weigher without the charge for new guests."""
-
-    def start_hosts(self, *names):
-        super().start_hosts(*names)
-        self.publish(names[1], 0.4, 0.4)
-
-    def test_all_servers_go_to_the_host_that_was_best_before_the_first(self):
-        self.flags(charge_new_guests=False, weight_multiplier=10.0, group='numa_pmc')
-        self.assertEqual({'one': COUNT, 'two': 0}, self.boots('one', 'two'))
-
-
 class StockHerdTest(HerdBase):
     """Nova's own weighers, with its MetricsWeigher reading the package's metrics."""
 

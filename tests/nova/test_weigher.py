@@ -20,13 +20,14 @@ from oslo_config import fixture as config_fixture
 from nova_numa_pmc import model
 from nova_numa_pmc.compute import metrics_decoder
 from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
-from nova_numa_pmc.scheduler import filter as pressure_filter, log_once, shadow, weigher
+from nova_numa_pmc.scheduler import filter as pressure_filter, log_once, penalty, shadow, weigher
 from tests.bench import nova_hosts
 from tests.fixtures.expected_losses import cpu_loss
 from tests.fixtures.metrics import build_publication, metric_list, mutate
 from tests.fixtures.scheduler_options import DEFAULTS
 
 CONF = nova.conf.CONF
+JITTER = penalty.JITTER
 MULTIPLIER = DEFAULTS['weight_multiplier']
 #: Least significant difference of weights; the hosts' bandwidth of 0.01 causes less.
 BANDWIDTH_WEIGHT = 0.001 * MULTIPLIER
@@ -80,7 +81,7 @@ class SchedulerTest(test.NoDBTestCase):
             pressure_filter.NUMAPressureFilter(),
         )
         self.spec = nova_hosts.request_spec(vcpus=2, memory_mb=2048)
-        self.flags(penalty_jitter=0.0, group='numa_pmc')
+        self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', 0.0))
 
     def weigh(self, *host_states, spec=None):
         """Return the hosts' names, best first, as Nova sorts them, and their weights."""
@@ -288,9 +289,8 @@ class AbsoluteTest(SchedulerTest):
         roomy = host_state('roomy', 0.9, 0.9, vcpus_used=0, memory_mb_used=0)
         calm = host_state('calm', 0.2, 0.2, vcpus_used=60, memory_mb_used=200000)
         # Its metrics include the 16 vCPUs, so none are charged.
-        self.flags(charge_new_guests=False, group='numa_pmc')
-        for jitter in (0.0, DEFAULTS['penalty_jitter']):
-            self.flags(penalty_jitter=jitter, group='numa_pmc')
+        for jitter in (0.0, JITTER):
+            self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', jitter))
             for number in range(20):
                 self.spec.instance_uuid = str(uuid.UUID(int=number))
                 weighed_hosts = weights.HostWeightHandler().get_weighed_objects(
@@ -310,7 +310,7 @@ class AbsoluteTest(SchedulerTest):
 class JitterTest(SchedulerTest):
     def chosen(self, hosts, jitter):
         """Return {host: number of 200 requests that chose it}; none of them is counted yet."""
-        self.flags(penalty_jitter=jitter, group='numa_pmc')
+        self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', jitter))
         chosen_hosts = []
         for number in range(200):
             self.spec.instance_uuid = str(uuid.UUID(int=number))
@@ -321,15 +321,15 @@ class JitterTest(SchedulerTest):
         hosts = [host_state(f'host{at}', 0.2, 0.2) for at in range(10)]
         counts = {}
         self.assertEqual(1, len(self.chosen(hosts, 0.0)))
-        counts = self.chosen(hosts, DEFAULTS['penalty_jitter'])
+        counts = self.chosen(hosts, JITTER)
         self.assertEqual(10, len(counts))
         self.assertLessEqual(max(counts.values()), 40)
 
     def test_requests_go_to_different_hosts_even_if_all_are_saturated(self):
         hosts = [host_state(f'host{at}', 8.0, 8.0) for at in range(10)]
-        self.flags(penalty_jitter=0.0, group='numa_pmc')
+        self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', 0.0))
         self.assertEqual({-MULTIPLIER}, set(self.weigh(*hosts)[1].values()))
-        counts = self.chosen(hosts, DEFAULTS['penalty_jitter'])
+        counts = self.chosen(hosts, JITTER)
         self.assertEqual(10, len(counts))
         self.assertLessEqual(max(counts.values()), 40)
 
@@ -337,7 +337,7 @@ class JitterTest(SchedulerTest):
         nodes = [unknown(f'node{at}') for at in range(10)]
         for node in nodes:
             node.host = 'ironic'
-        self.flags(penalty_jitter=DEFAULTS['penalty_jitter'], group='numa_pmc')
+        self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', JITTER))
         weighed_hosts = weights.HostWeightHandler().get_weighed_objects(
             [self.weigher], nodes, self.spec
         )
@@ -346,10 +346,10 @@ class JitterTest(SchedulerTest):
     def test_guests_of_soft_server_groups_are_weighed_without_jitter(self):
         hosts = [host_state(f'host{at}', 0.2, 0.2) for at in range(10)]
         self.spec.instance_group = objects.InstanceGroup(policy='soft-anti-affinity')
-        self.assertEqual(1, len(self.chosen(hosts, DEFAULTS['penalty_jitter'])))
+        self.assertEqual(1, len(self.chosen(hosts, JITTER)))
 
     def test_a_repeated_request_has_the_same_weights(self):
-        self.flags(penalty_jitter=0.5, group='numa_pmc')
+        self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', 0.5))
         hosts = [host_state(f'host{at}', 0.2, 0.2) for at in range(10)]
         self.assertEqual(self.weigh(*hosts)[1], self.weigh(*reversed(hosts))[1])
 
@@ -387,7 +387,7 @@ class UnderWayTest(SchedulerTest):
         self.spec = nova_hosts.request_spec(vcpus=4, memory_mb=8192)
         self.assertGreater(self.most_on_a_host(until_counted=True), 30)
         self.assertLess(self.most_on_a_host(until_counted=False), 20)
-        self.flags(penalty_jitter=DEFAULTS['penalty_jitter'], group='numa_pmc')
+        self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', JITTER))
         self.assertLess(self.most_on_a_host(until_counted=False), 15)
 
 
@@ -508,10 +508,8 @@ class FilterTest(SchedulerTest):
         self.assertTrue(self.filter.host_passes(host_state('a', 0.2, 1.5), self.spec))
         self.assertFalse(self.filter.host_passes(host_state('b', 1.0, 1.1), self.spec))
 
-    def test_an_unknown_host_passes_unless_configured_otherwise(self):
+    def test_an_unknown_host_passes(self):
         self.assertEqual(['x'], self.passing(unknown('x')))
-        self.flags(refuse_unknown=True, group='numa_pmc')
-        self.assertEqual([], self.passing(unknown('x')))
 
     def test_a_host_fails_if_a_guest_of_one_node_does_not_fit(self):
         spec = nova_hosts.request_spec(vcpus=20, **{'numa_pmc:max_pressure': '9'})

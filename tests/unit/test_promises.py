@@ -15,7 +15,7 @@ from nova_numa_pmc.state import promises_file
 from tests.cases.root import RootCase
 from tests.fixtures import domains, fake_host, services
 
-GRACE_S = 100
+GRACE_S = host_options.START_GRACE_S
 NOW_NS = 10**15
 STATUS = 'run/libvirt/qemu'
 
@@ -49,7 +49,6 @@ class ReconcileTest(RootCase):
         super().setUp()
         self.host = fake_host.FakeHost(self.root)
         self.addCleanup(self.host.close)
-        self.host.configure('[hook]\nstart_grace_s = %d\n' % GRACE_S)
 
     def reconcile(self, draft, starting=None, boottime_ns=NOW_NS):
         options = host_options.read(self.host.path(host_options.PATH[1:]))

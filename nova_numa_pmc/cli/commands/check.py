@@ -29,6 +29,7 @@ from nova_numa_pmc.checks import (
     interpreter,
     kernel,
     monitor,
+    options,
     publication,
     scheduler,
     service,
@@ -171,12 +172,12 @@ def compute_checks(args: argparse.Namespace) -> Iterator[Check]:
         yield functools.partial(check, root)
     yield lambda: _check_hook(root)
     process, refusal = services.search(root, services.NOVA_COMPUTE)
-    options = host_options.read_under_root(root)
-    directory = options.state_path(root)
+    ours = host_options.read_under_root(root)
+    directory = ours.state_path(root)
     yield lambda: publication.check_publication(directory, time.time())
     yield lambda: publication.check_paused(directory)
     yield lambda: publication.check_turns(directory)
-    yield lambda: publication.check_visible(options.state_dir, process)
+    yield lambda: publication.check_visible(ours.state_dir, process)
     conf = _conf(args, COMPUTE, process)
     # A host that runs libvirt but no Nova service needs no configuration of nova-compute.
     yield lambda: service.check_service(
@@ -192,6 +193,7 @@ def compute_checks(args: argparse.Namespace) -> Iterator[Check]:
         yield lambda: capacity.check_ram_ratio(root, conf)
         yield lambda: capacity.check_shared_set(root, conf)
         yield lambda: publication.check_pool(directory, conf)
+        yield lambda: options.check_novas(conf.files)
         yield lambda: conf.findings
     modules = _modules(args, COMPUTE, process)
     if modules:
@@ -222,6 +224,7 @@ def controller_checks(args: argparse.Namespace) -> Iterator[Check]:
         yield lambda: scheduler.check_host_subset(conf)
         yield lambda: scheduler.check_cpu_metrics(conf)
         yield lambda: scheduler.check_candidates(conf, placement)
+        yield lambda: options.check_novas(conf.files)
         yield lambda: conf.findings + (placement.findings if placement else [])
     modules = _modules(args, CONTROLLER, process)
     if modules:

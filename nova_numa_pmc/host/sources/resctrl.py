@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     BytesByL3Domain = dict[int, 'MonitoredBytes | None']
 
 #: The hardware counts in fewer than 64 bits; the kernel extends its counts.
+_PATH = '/sys/fs/resctrl'
 _TRAFFIC_MAX_BYTES = 1 << 63
 _GROUPS_MAX = 4096
 _NOT_GROUPS = ('info', 'mon_groups', 'mon_data')
@@ -58,9 +59,9 @@ class Resctrl:
     name = 'resctrl'
     problems: tuple[str, ...] = ()
 
-    def __init__(self, path: str = '/sys/fs/resctrl', root: str = '/') -> None:
+    def __init__(self, root: str = '/') -> None:
         self._root = root
-        self._path = host_options.path_under_root(root, path)
+        self._path = host_options.path_under_root(root, _PATH)
         #: CLOCK_MONOTONIC [ns] of the last sample, and {group's directory: what was read}.
         self._before: tuple[int, dict[str, BytesByL3Domain]] | None = None
         self._ctrl_mon_groups: list[str] | None = None

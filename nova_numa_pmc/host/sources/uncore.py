@@ -45,16 +45,12 @@ class Uncore:
     """Counts uncore events, each once per package; not a source itself.
 
     :param select: function that returns the events that can be counted on this host
-    :param write_weight: ω, the weight of a byte written in the bandwidth
     """
 
     name = 'memory controllers'
 
-    def __init__(
-        self, select: Callable[[], EventSelection], write_weight: float = 1.0, root: str = '/'
-    ) -> None:
+    def __init__(self, select: Callable[[], EventSelection], root: str = '/') -> None:
         self._select = select
-        self._write_weight = write_weight
         self._root = root
         #: The online CPUs of each node for which the targets were chosen.
         self._online: tuple[frozenset[int], ...] | None = None
@@ -138,9 +134,7 @@ class Uncore:
         read, written, traffic = (amounts[role] for role in counter_roles.MEMORY_ROLES)
         bandwidth = rates.per_sec(node_deltas.get(counter_roles.MEM_TRAFFIC), elapsed_ns)
         if traffic is None:
-            bandwidth = pressure.bandwidth_bytes_per_sec(
-                read, written, elapsed_ns, self._write_weight
-            )
+            bandwidth = pressure.bandwidth_bytes_per_sec(read, written, elapsed_ns)
         lines = (
             None
             if read is None or elapsed_ns <= 0

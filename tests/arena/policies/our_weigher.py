@@ -9,7 +9,7 @@ import numpy as np
 from nova_numa_pmc.checks.scheduler import PACKING_FLOOR
 from nova_numa_pmc.core import missing, pressure
 from nova_numa_pmc.core.scheduling import added_loss
-from nova_numa_pmc.scheduler import assumed_host, comparison
+from nova_numa_pmc.scheduler import assumed_host, comparison, penalty
 from tests.arena import losses as losses_model, parameters as p
 from tests.arena.hosts import some
 from tests.arena.policies import nova_weights, places
@@ -26,7 +26,7 @@ def numa_pressure(
     floor=DEFAULTS['penalty_floor'],
     ram_multiplier=1.0,
     multiplier=DEFAULTS['weight_multiplier'],
-    jitter=DEFAULTS['penalty_jitter'],
+    jitter=penalty.JITTER,
 ):
     """Weigh as Nova with NUMAPressureWeigher at its defaults.
 

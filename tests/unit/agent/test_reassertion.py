@@ -386,7 +386,7 @@ class BoundTest(AgentCase):
 
     def test_a_guest_that_cannot_be_bound_is_recorded_as_unbound(self):
         self.tree.set_bytes({0: 400 * MIB, 1: MIB})
-        self.host.configure('[hook]\nbind = true\nfetch_limit_mib = 64\n')
+        self.host.configure('[hook]\nbind = true\n')
         with self.assertLogs(LOG, 'INFO') as logs:
             self.tick(self.open_agent(), 0)
         self.assertIn('too much to move at once', ' '.join(logs.output))

@@ -316,7 +316,7 @@ class OursTest(unittest.TestCase):
             cpu_loss((4.8, 4.8), 0, wanted, 30) + queueing_loss(0.26 + traffic, rate),
         ]
         jitter = [penalty.random_part('7', f'host{at}') for at in range(3)]
-        share = our_weigher.DEFAULTS['penalty_jitter']
+        share = our_weigher.penalty.JITTER
         exact = (1 - share) * np.array(expected) + np.multiply(share, jitter)
         np.testing.assert_allclose(-our_weigher.DEFAULTS['weight_multiplier'] * exact, penalties)
 

@@ -50,11 +50,6 @@ class KernelTest(RootCase):
         (finding,) = findings(two_level_distances(8, 8, 20, 20))
         self.assertIn('nodes 0,1,2,3,4,5,6,7 are taken', finding.message)
         self.assertIn('do not divide it', finding.message)
-        self.write('etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\ndomain_distance = 12\n')
-        (finding,) = findings(two_level_distances(8, 4, 11, 12))
-        self.assertIn('below [placement] domain_distance', finding.message)
-        self.write('etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\ndomain_distance = 10\n')
-        self.assert_codes([], kernel.check_nodes)
 
     def test_memory_without_cpus_that_nothing_explains_is_found(self):
         sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2)])

@@ -69,9 +69,6 @@ class SchedulerTest(RootCase):
             ('11' + PACKING, ['floor-not-for-packing']),
             ('500\npenalty_floor = 0.47' + PACKING, ['floor-not-for-packing']),
             ('500\npenalty_floor = 0.48' + PACKING, []),
-            ('11\nunknown_weight = mean', ['former-option']),
-            ('11\nweight_step = 0.05', ['former-option']),
-            ('11\nweight_step = 0.05\nunknown_weight = mean', ['former-option'] * 2),
             ('500\nmode = on', []),
             ('500\nmode = shadow', ['weigher-shadow']),
             ('500\nmode = Off', ['weigher-off']),
@@ -108,10 +105,9 @@ class SchedulerTest(RootCase):
     def test_values_of_the_schedulers_options_that_cannot_be_used_are_found(self):
         for option in (
             'mode = shadows',
-            'stale_after = 0.5',
             'max_pressure = 100',
-            'charge_new_guests = maybe',
-            'refuse_unknown = 2',
+            'penalty_floor = 2',
+            'require_one_node = maybe',
         ):
             with self.subTest(option):
                 conf = self.conf(option, 'numa_pmc')
@@ -154,10 +150,6 @@ class SchedulerTest(RootCase):
             ('shuffle_best_same_weighed_hosts = true', ['subset-herd']),
             ('host_subset_size = 5', []),
             ('weight_classes = %s' % scheduler.WEIGHER, []),
-            (
-                'weight_classes = %s\n[numa_pmc]\npenalty_jitter = 0' % scheduler.WEIGHER,
-                ['subset-herd'],
-            ),
             *(
                 (
                     'weight_classes = %s\n[numa_pmc]\n%s' % (scheduler.WEIGHER, option),
@@ -173,7 +165,6 @@ class SchedulerTest(RootCase):
                     ('[numa_pmc]\npenalty_floor = nan', ['floor-herd']),
                     ('[numa_pmc]\npenalty_floor = 0', []),
                     ('host_subset_size = 5\n[numa_pmc]\npenalty_floor = 0.4', []),
-                    ('[numa_pmc]\npenalty_floor = 0.4\npenalty_jitter = 0', ['subset-herd']),
                     ('[numa_pmc]\npenalty_floor = 0.4\nmode = off', ['subset-herd']),
                 )
             ),

@@ -8,16 +8,10 @@ the first release, they are those of main on 24 November 2026, which hosts may s
 
 import json
 import os
-import tempfile
 import unittest
 
-from oslo_config import cfg
-
 from nova_numa_pmc import model
-from nova_numa_pmc.checks import scheduler
 from nova_numa_pmc.compute import metrics_decoder, metrics_encoder
-from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
-from nova_numa_pmc.host import nova_conf
 from nova_numa_pmc.state import publication
 from tests import fixtures
 from tests.fixtures.model_records import GIB
@@ -91,48 +85,3 @@ class MetricsTest(unittest.TestCase):
             version = known.pop('pmc', None)
             self.assertEqual(version and version // 100, version and kept.pop('pmc') // 100)
             self.assertEqual(known, kept)
-
-
-#: Changed defaults that are described in a release note.
-CHANGED = {
-    'weight_multiplier': 500.0,
-    'penalty_floor': 0.0,
-    'penalty_jitter': 0.02,
-    'metrics_deadband': 0.03,
-}
-#: Options that are no longer read, which a release note and ``check`` mention.
-GONE = {'weight_step'}
-
-
-class OptionsTest(unittest.TestCase):
-    def test_options_of_the_last_release_are_still_known_and_mean_the_same_by_default(self):
-        for name, module in (('scheduler', scheduler_conf), ('compute', compute_conf)):
-            now = {option.name: option.default for option in module.OPTIONS}
-            before = {**of_last_release('options.json')[name]}
-            before.update({option: CHANGED[option] for option in before if option in CHANGED})
-            for option, default in before.items():
-                if option not in GONE:
-                    self.assertEqual(default, now.get(option, 'gone'), option)
-            self.assertFalse(GONE & set(now))
-
-    def test_a_file_of_the_last_release_is_read_and_options_that_went_are_reported(self):
-        before = of_last_release('options.json')['scheduler']
-        with tempfile.TemporaryDirectory() as directory:
-            path = os.path.join(directory, 'nova.conf')
-            with open(path, 'w', encoding='utf-8') as file:
-                file.write('[filter_scheduler]\nweight_classes = %s\n' % scheduler.WEIGHER)
-                file.write('[numa_pmc]\n')
-                file.writelines('%s = %s\n' % option for option in before.items())
-            conf = cfg.ConfigOpts()
-            scheduler_conf.register_opts(conf)
-            conf([], default_config_files=[path])
-            kept = {name: conf.numa_pmc[name] for name in before if name not in GONE}
-            self.assertEqual({**before, **kept}, before)
-            messages = [
-                finding.message
-                for finding in scheduler.check_weigher(nova_conf.NovaConf([path]))
-                if finding.code == 'former-option'
-            ]
-        self.assertEqual(len(GONE), len(messages))
-        for option, message in zip(sorted(GONE), messages):
-            self.assertIn('[numa_pmc] %s is no longer read' % option, message)

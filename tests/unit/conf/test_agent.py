@@ -13,16 +13,11 @@ from tests.fixtures.checkout import SAMPLE
 
 FILE = """\
 [agent]
-publish = no
 reassert = no
 rebalance = dry-run
-move_mib_per_tick = 100
 moves_per_hour = 3
-changes_per_hour = 4
 move_mib_per_s = 50
-min_gain_cores = 0.5
 widen = no
-stop_timeout_s = 2
 [counters]
 interval_s = 7
 [hook]
@@ -56,19 +51,12 @@ class ReadTest(unittest.TestCase):
         options = self.read(FILE)
         self.assertEqual(
             (
-                False,
+                True,
                 False,
                 'dry-run',
                 plan_records.RebalanceOptions(
-                    bytes_per_tick=100 << 20,
-                    moves_per_hour=3,
-                    changes_per_hour=4,
-                    bytes_per_sec=50 << 20,
-                    reserve_bytes=1 << 30,
-                    min_gain_cores=0.5,
-                    widen=False,
+                    moves_per_hour=3, bytes_per_sec=50 << 20, reserve_bytes=1 << 30, widen=False
                 ),
-                2.0,
             ),
             options[2:],
         )
@@ -85,6 +73,6 @@ class ReadTest(unittest.TestCase):
         self.assertEqual(self.read(''), self.read(text))
 
     def test_a_wrong_value_is_refused_with_its_option(self):
-        for line in ('rebalance = maybe', 'moves_per_hour = -1', 'min_gain_cores = x'):
+        for line in ('rebalance = maybe', 'moves_per_hour = -1', 'move_mib_per_s = x'):
             with self.subTest(line), self.assertRaisesRegex(OptionsError, line.split(' ')[0]):
                 self.read('[agent]\n%s\n' % line)

@@ -12,21 +12,14 @@ from tests.fixtures import option_file
 from tests.fixtures.checkout import SAMPLE
 
 FILE = """\
-[placement]
-smt_ratio = 0.5
-
 [counters]
 enabled = no
 interval_s = 2.5
-scope = cgroup
 sources = resctrl, pages
 event = remote_dram=cpu/event=0xd3,umask=0x2/
 event = local_dram = r53080f
 event = llc_misses = r41
-resctrl_path = /mnt/resctrl
 node_bandwidth_max = 0:76000,1:38.5
-node_link_max = 1:20000
-write_weight = 1.5
 
 [state]
 dir = /run/elsewhere
@@ -49,19 +42,13 @@ class ReadTest(unittest.TestCase):
             (
                 False,
                 2.5,
-                'cgroup',
                 ('resctrl', 'pages'),
                 (('remote_dram', 'cpu/event=0xd3,umask=0x2/'), ('local_dram', 'r53080f')),
-                '/mnt/resctrl',
                 ((0, 76e9), (1, 38.5e6)),
-                ((1, 2e10),),
-                1.5,
             ),
-            options[:9],
+            options[:5],
         )
-        self.assertEqual(
-            (0.5, '/run/elsewhere'), (options.placement_options.smt_ratio, options.state_dir)
-        )
+        self.assertEqual('/run/elsewhere', options.state_dir)
 
     def test_the_sample_with_its_lines_uncommented_sets_the_defaults(self):
         with open(SAMPLE, encoding='utf-8') as file:
@@ -70,7 +57,6 @@ class ReadTest(unittest.TestCase):
 
     def test_a_wrong_value_is_refused_with_its_option(self):
         for line in (
-            'scope = guest',
             'sources = perf',
             'sources =',
             'interval_s = 0',
@@ -80,7 +66,7 @@ class ReadTest(unittest.TestCase):
             'node_bandwidth_max = a:1',
             'node_bandwidth_max = 0:-1',
             'node_bandwidth_max = 0:nan',
-            'node_link_max = 0:x',
+            'node_bandwidth_max = 0:x',
         ):
             with self.subTest(line=line), self.assertRaisesRegex(OptionsError, line.split(' ')[0]):
                 self.read('[counters]\n%s\n' % line)

@@ -78,12 +78,10 @@ class BadValueTest(unittest.TestCase):
             ('hook', 'timeout_s = nan'),
             ('hook', 'timeout_s = inf'),
             ('hook', 'timeout_s = two'),
-            ('hook', 'start_grace_s = 1.5'),
-            ('hook', 'fetch_limit_mib = 65'),
-            ('hook', 'start_grace_s = 900\n  1'),
+            ('hook', 'timeout_s = 3\n  1'),
             ('placement', 'reserve_mib = -1'),
-            ('placement', 'smt_ratio = 1.01'),
-            ('placement', 'domain_distance = 255'),
+            ('placement', 'reserve_mib = 1.5'),
+            ('placement', 'ram_allocation_ratio = 65'),
             ('placement', 'device_memory_nodes = 2-1'),
             ('placement', 'guest_memory_nodes = GPU'),
             ('state', 'dir = run'),
@@ -137,28 +135,16 @@ class ReadTest(unittest.TestCase):
 
     def test_each_field_follows_its_option(self):
         self.write(
-            b'[placement]\nram_allocation_ratio=1.5\nreserve_mib=512\nsmt_ratio=0.5\n'
-            b'domain_distance=15\npressure_floor=0.6\npressure_step=0.1\n'
-            b'[hook]\nenabled=false\ntimeout_s=3\nbind=true\nfetch_limit_mib=32\n'
-            b'follow_memory_over_mib=512\nstrict=true\nstart_grace_s=60\n[state]\ndir=/run/x\n'
+            b'[placement]\nram_allocation_ratio=1.5\nreserve_mib=512\n'
+            b'[hook]\nenabled=false\ntimeout_s=3\nbind=true\nstrict=true\n[state]\ndir=/run/x\n'
         )
         self.assertEqual(
             host_options.HostOptions(
-                placement_options=model.PlacementOptions(
-                    ram_ratio=1.5,
-                    reserve_bytes=512 << 20,
-                    smt_ratio=0.5,
-                    domain_distance=15,
-                    pressure_floor=0.6,
-                    pressure_step=0.1,
-                ),
+                placement_options=model.PlacementOptions(ram_ratio=1.5, reserve_bytes=512 << 20),
                 enabled=False,
                 timeout_s=3.0,
                 bind=True,
-                fetch_limit_mib=32,
-                follow_memory_over_mib=512,
                 strict=True,
-                start_grace_s=60,
                 state_dir='/run/x',
                 problems=(),
             ),

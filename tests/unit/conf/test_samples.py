@@ -24,7 +24,7 @@ class NovasOptionsTest(unittest.TestCase):
 
     def test_the_filters_options_name_the_setting_with_which_they_apply_to_resizes(self):
         by_name = {option.name: option for option in scheduler_conf.OPTIONS}
-        for name in ('max_pressure', 'require_one_node', 'refuse_unknown'):
+        for name in ('max_pressure', 'require_one_node'):
             self.assertIn('allow_resize_to_same_host', by_name[name].help, name)
 
     def test_the_samples_show_every_option_of_nova_with_its_default(self):

@@ -13,7 +13,6 @@ LATENCIES = ((60.0, 100.0), (100.0, 60.0))  # two sockets of the eBay KVM tuning
 class TestUtilisations(unittest.TestCase):
     def test_bandwidth_is_lines_times_their_size_over_time(self):
         self.assertEqual(25.0, pressure.bandwidth_bytes_per_sec(20, 30, 2 * 10**9))
-        self.assertEqual(40.0, pressure.bandwidth_bytes_per_sec(20, 30, 2 * 10**9, 2.0))
         self.assertIsNone(pressure.bandwidth_bytes_per_sec(None, 30, 10**9))
 
     def test_pressure_is_the_highest_known(self):

@@ -96,7 +96,7 @@ class NovaConfTest(RootCase):
                     'cpu_shared_set = ^0-',
                     'update_resources_interval = 1e9',
                     'host_subset_size = -1',
-                    'penalty_jitter = nan',
+                    'penalty_floor = nan',
                     'enabled_filters = $enabled_filters',
                     'weight_classes = ${a.b}',
                     '$',

@@ -585,7 +585,7 @@ class FuzzTest(unittest.TestCase):
     def test_mutated_metrics_cannot_hurt(self):
         rng, guest_request = random.Random(4), requests.read(request_spec())
         neighbours = [host_state(0.2, 0.3), host_state(0.9, 0.8)] * 5
-        options = refusals.FilterOptions(False, 1.0, False)
+        options = refusals.FilterOptions(False, 1.0)
         originals = [metric_list(build_publication(*nodes)) for nodes in ((0.5, 0.25), (0.5,))]
         coreless = copy.deepcopy(originals[1])
         coreless[-1]['numa_membw_values'].update({'pmc.c0': 0, '0': 0})

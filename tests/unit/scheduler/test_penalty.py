@@ -68,7 +68,7 @@ class PenaltyTest(unittest.TestCase):
     def test_by_default_a_loss_of_a_half_outweighs_all_stock_weighers(self):
         # Free vCPUs, RAM and disk at 1.0 each and I/O at −1.0: four between the best and the
         # worst.
-        options = subject.PenaltyOptions(DEFAULTS['penalty_floor'], DEFAULTS['penalty_jitter'])
+        options = subject.PenaltyOptions(DEFAULTS['penalty_floor'], subject.JITTER)
         self.assertGreater(DEFAULTS['weight_multiplier'] * penalty(0.5, options), 4.0)
 
 
@@ -98,7 +98,7 @@ class JitterTest(unittest.TestCase):
             self.assertEqual(9 if varied else 1, len(penalties), ratio)
 
     def test_requests_are_spread_over_saturated_hosts_as_well(self):
-        options = subject.PenaltyOptions(DEFAULTS['penalty_floor'], DEFAULTS['penalty_jitter'])
+        options = subject.PenaltyOptions(DEFAULTS['penalty_floor'], subject.JITTER)
         for ratio in (0.0, 1.0, 7.0, math.inf, math.nan):
             counts = dict.fromkeys(range(5), 0)
             for number in range(500):
@@ -112,7 +112,7 @@ class JitterTest(unittest.TestCase):
         self.assertLess(max(penalties), penalty(1.0, options, cpu=math.inf))
 
     def test_the_default_jitter_outweighs_no_loss_of_more_than_itself(self):
-        jitter = DEFAULTS['penalty_jitter']
+        jitter = subject.JITTER
         options = subject.PenaltyOptions(0.0, jitter)
         for at in range(50):
             for ratio in (0.0, 0.1, 0.5):

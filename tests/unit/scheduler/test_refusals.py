@@ -32,7 +32,7 @@ def host_after(free_mib, vcpus=0, memory_mb=0):
 
 class RefusalTest(unittest.TestCase):
     def why_refused(self, host_state, request=None, **conf):
-        conf = {'require_one_node': False, 'max_pressure': 1.0, 'refuse_unknown': False, **conf}
+        conf = {'require_one_node': False, 'max_pressure': 1.0, **conf}
         guest_request = requests.read(request or request_spec())
         return subject.why_refused(
             host_estimate.estimate(
@@ -63,10 +63,7 @@ class RefusalTest(unittest.TestCase):
         blank, small = host_state(0, 0), host_state(0, 0)
         blank.metrics = []
         for ignored, refused in ((None, True), (['home'], False)):
-            for host, options in (
-                (blank, {'refuse_unknown': True}),
-                (small, {'require_one_node': True}),
-            ):
+            for host, options in ((small, {'require_one_node': True}),):
                 request = request_spec(vcpus=20)
                 request.ignore_hosts = ignored
                 why_refused = self.why_refused(host, request, **options, max_pressure=0)
@@ -191,11 +188,10 @@ class RefusalTest(unittest.TestCase):
             with self.subTest(free_mib=free_mib, present_mib=present_mib, memory_mb=memory_mb):
                 self.assertEqual(passes, self.passes(host, 8, memory_mb))
 
-    def test_an_unknown_host_passes_unless_the_options_refuse_it(self):
+    def test_an_unknown_host_passes(self):
         blank = host_state(0.5, 0.5)
         blank.metrics = []
         self.assertEqual('', self.why_refused(blank))
-        self.assertIn('unknown', self.why_refused(blank, refuse_unknown=True))
 
     def test_a_guessed_demand_is_not_a_reason_to_refuse_a_host(self):
         # 400 vCPUs are promised on 20 cores, but their demand was never measured.

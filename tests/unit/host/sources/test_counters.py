@@ -388,18 +388,17 @@ class UncoreTest(unittest.TestCase):
         with self.assertRaises(exceptions.SourceUnavailable):
             uncore.Uncore(selecting(LOCAL), root=self.root).sample(self.host, 0)
 
-    def use(self, weight=1.0, **deltas):
+    def use(self, **deltas):
         counted = {
             role: value if value is None else CounterDelta(value, 1.0)
             for role, value in deltas.items()
         }
-        return uncore.Uncore(selecting(), weight)._use(counted, 2 * SECOND)
+        return uncore.Uncore(selecting())._use(counted, 2 * SECOND)
 
     def test_uncore_use_follows_from_the_counts_there_are(self):
         self.assertEqual(
-            uncore.UncoreUse(1600.0, 10.0, 50.0, 0.25),
+            uncore.UncoreUse(1200.0, 10.0, 50.0, 0.25),
             self.use(
-                2.0,
                 mem_read=1600.0,
                 mem_write=800.0,
                 io_read=320.0,

@@ -169,7 +169,7 @@ class ResctrlTest(HostCase):
     def setUp(self):
         super().setUp()
         self.host.set_l3_domains({cpu: cpu // 4 for cpu in range(8)})
-        self.source = resctrl.Resctrl('/sys/fs/resctrl', self.root)
+        self.source = resctrl.Resctrl(self.root)
 
     def set(self, group, total_0, local_0, total_1=0, local_1=0, tasks=()):
         self.host.set_resctrl_group(
@@ -217,7 +217,7 @@ class ResctrlTest(HostCase):
 
     def test_resctrl_is_unknown_after_a_gap_a_step_back_or_a_new_group(self):
         def steps(first, second, at_s=2):
-            source = resctrl.Resctrl('/sys/fs/resctrl', self.root)
+            source = resctrl.Resctrl(self.root)
             self.set('', first, 0)
             source.sample(self.tick(1, guest(1, {0: 1.0})))
             second()
