@@ -121,7 +121,7 @@ class EarlyHold:
         ):
             return None
         try:
-            return cgroups.find(guests.qemu_pid(self._guest, self._root), self._root)
+            return cgroups.of_guest(guests.with_process(self._guest, self._root), self._root)
         except CpusetError:
             return None  # the pid file is being written, or QEMU has not been executed yet
 

@@ -49,9 +49,10 @@ def hold(call: HookCall, xml: bytes) -> None:
         return
     groups, early_cpus = None, frozenset[int]()
     try:
-        groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
+        guest = guests.with_process(guest, call.root)
+        groups = cgroups.of_guest(guest, call.root)
         # The group of its own, or a slice that it was the first to need, may limit it further.
-        (guest,) = allowed.Grants(call.root).apply([guest._replace(pid=groups.pid)])
+        (guest,) = allowed.Grants(call.root).apply([guest])
         if recorded:
             decision, early_cpus = _with_cpus(decision, guest, groups, call)
             if promises.is_left_alone(guest, call.root):  # since it was decided
@@ -131,7 +132,7 @@ def _undo_unrecorded(guest: model.Guest, root: str) -> None:
     Nothing else sets its CPUs before ``started``. In other groups, libvirt does.
     """
     try:
-        groups = cgroups.find(guests.qemu_pid(guest, root), root)
+        groups = cgroups.of_guest(guests.with_process(guest, root), root)
         if groups.version == 2 and groups.parent != groups.scope:
             _undo_early(groups, _unrecorded_cpus(groups, guest), guest)
     except NumaPmcError:

@@ -155,6 +155,8 @@ class Guest(Record):
     :param partition: its ``<resource><partition>``, which determines the groups above it
     :param granted_cpus, granted_mems: CPUs, and ids of the nodes whose memory, the groups above it
         let it use (:mod:`nova_numa_pmc.host.allowed`); None: all, or not read
+    :param start_ns: CLOCK_BOOTTIME at which the process with its ``pid`` began [ns]; None: not
+        reported, or no process is known
     """
 
     uuid: str
@@ -187,6 +189,7 @@ class Guest(Record):
     partition: str = '/machine'
     granted_cpus: frozenset[int] | None = None
     granted_mems: frozenset[int] | None = None
+    start_ns: int | None = None
 
     @property
     def limit_cpus(self) -> frozenset[int] | None:

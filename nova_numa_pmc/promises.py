@@ -531,7 +531,7 @@ def _implied_promise(
     """Return a promise for a running guest without one, by the CPUs that it is held to."""
     from nova_numa_pmc.core.placement import placement
 
-    cpus, mems = (None, frozenset[int]()) if guest.placed_by else _held_sets(guest.pid, root)
+    cpus, mems = (None, frozenset[int]()) if guest.placed_by else _held_sets(guest, root)
     nodes = pools.nodes_of(cpus, host)
     if len(nodes) == sum(1 for node in host.nodes if node.cpus):
         nodes = ()
@@ -572,7 +572,7 @@ def _began_after_hook_installation(start_ns: int, pid: int | None, root: str) ->
     return False
 
 
-def _held_sets(pid: int | None, root: str) -> tuple[frozenset[int] | None, frozenset[int]]:
+def _held_sets(guest: model.Guest, root: str) -> tuple[frozenset[int] | None, frozenset[int]]:
     """Return the CPUs and mems that a running guest's groups hold it to.
 
     :returns: CPUs, or None if they are unknown, and mems, empty if they are unknown or differ
@@ -580,7 +580,7 @@ def _held_sets(pid: int | None, root: str) -> tuple[frozenset[int] | None, froze
     from nova_numa_pmc.host import cgroups, cpusets  # seldom needed, and slow to import
 
     try:
-        groups = cgroups.find(pid, root)
+        groups = cgroups.of_guest(guest, root)
         return cpusets.held_cpus(groups), cpusets.common_mems(groups)
     except CpusetError:
         return None, frozenset()

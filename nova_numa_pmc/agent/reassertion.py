@@ -259,7 +259,7 @@ class Reassertion:
         groups = self._groups.get(guest.run_id)
         # vCPUs that were plugged in since have groups of their own.
         if groups is None or cgroups.find_thread_cgroups(groups.parent) != groups.thread_cgroups:
-            groups = self._groups[guest.run_id] = cgroups.find(guest.pid, self._root)
+            groups = self._groups[guest.run_id] = cgroups.of_guest(guest, self._root)
         return groups
 
     def _check_bound_memory(
@@ -360,7 +360,7 @@ def unbind_all(host_options: HostOptions, root: str, log: logging.Logger, why: s
             continue
         try:
             changes = holding.unbind_memory(
-                cgroups.find(guest.pid, root), frozenset(promise.mem_nodes)
+                cgroups.of_guest(guest, root), frozenset(promise.mem_nodes)
             )
         except GuestGone:
             continue

@@ -144,7 +144,7 @@ class UnfinishedStarts:
         :raises CpusetError: the guest cannot be held; the next tick tries again
         """
         try:
-            return cgroups.find(guest.pid, self._root)
+            return cgroups.of_guest(guest, self._root)
         except GuestGone:
             raise
         except CpusetError:
@@ -228,7 +228,7 @@ class UnfinishedStarts:
         if host is None or not pools.may_have_memory_on(promise.mem_nodes, host, guest):
             return None
         try:
-            bytes_by_node = cgroups.read_memory_by_node(cgroups.find(guest.pid, self._root))
+            bytes_by_node = cgroups.read_memory_by_node(cgroups.of_guest(guest, self._root))
         except CpusetError:
             return None
         if bytes_by_node is None:

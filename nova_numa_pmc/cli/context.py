@@ -257,7 +257,7 @@ class CommandContext:
             if promise is None or promise.origin != model.PLACED or not promise.cpu_nodes:
                 continue
             with contextlib.suppress(CpusetError):
-                node_ids = held_nodes(cgroups.find(guest.pid, self.root), observed.host) or tuple(
+                node_ids = held_nodes(cgroups.of_guest(guest, self.root), observed.host) or tuple(
                     node.id for node in observed.host.nodes if node.online_cpus
                 )
                 if set(node_ids) > set(promise.cpu_nodes):

@@ -11,7 +11,7 @@ import subprocess
 from nova_numa_pmc.checks import hook as hook_checks
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.finding import ERROR, Finding
-from nova_numa_pmc.host import confinement, hook_files
+from nova_numa_pmc.host import confinement, hook_files, ownership
 from nova_numa_pmc.record import Record
 
 #: Packages from which the hook imports modules; checked by tests/unit/test_imports.py.
@@ -44,7 +44,7 @@ def install(root: str, reload: bool = False, force: bool = False) -> InstallResu
     daemon = confinement.find_daemon(root)
     findings = list(hook_checks.check_root(daemon))
     site = hook_files.package_site()
-    exposed = hook_files.find_writable_by_others(site)
+    exposed = hook_files.find_writable_by_others(site, ownership.root_uid(root))
     if exposed:
         findings.append(
             Finding(

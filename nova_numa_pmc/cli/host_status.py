@@ -315,7 +315,7 @@ def _guest_status(
     pinned: dict[str, frozenset[int]] = {}
     problem = ''
     try:
-        groups = cgroups.find(guest.pid, command.root)
+        groups = cgroups.of_guest(guest, command.root)
         held_nodes = context.held_nodes(groups, observed.host)
         bytes_by_node = cgroups.read_memory_by_node(groups)
         if guest.page_bytes:

@@ -37,7 +37,7 @@ def find(
         return {}
     promised_cpus = pools.cpus_of_promise(promise, host, guest)
     online = host.online_cpus
-    groups = cgroups.find(guest.pid, root)
+    groups = cgroups.of_guest(guest, root)
     cpus_by_group = cpusets.read_own_cpus(groups)
     cpus_by_group.pop(groups.parent)
     # If all threads have the same CPUs, these are an earlier or widened place and not pins.
@@ -93,6 +93,6 @@ def _widest_cpus(guest: model.Guest, root: str) -> frozenset[int]:
     On v2, offline CPUs are included, so that the threads may use them, and the pin still counts as
     none, once they are online. A cpuset of v1 cannot contain them.
     """
-    offline_too = cgroups.find(guest.pid, root).version == 2
+    offline_too = cgroups.of_guest(guest, root).version == 2
     cpus = files.optional_cpus(root, files.CPUS + ('/present' if offline_too else '/online'))
     return cpus if guest.allowed_cpus is None else guest.allowed_cpus & cpus

@@ -21,7 +21,7 @@ import errno
 import os
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
-from nova_numa_pmc.host.files import read_fields, read_kernel_file
+from nova_numa_pmc.host.files import process_start_ns, read_fields, read_kernel_file
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -29,6 +29,10 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
 
+    from nova_numa_pmc.model import Guest
+
+#: The longest name that libvirt gives to a machine.
+_MACHINE_MAX = 64
 #: Errors of listing a group that no longer exists.
 _GONE = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENOTDIR)
 
@@ -48,6 +52,7 @@ class GuestGroups(Record):
     :param memory_group: the group whose ``memory.numa_stat`` counts the guest's memory, or None
         if there is none
     :param proc: the process's directory in procfs
+    :param start_ns: CLOCK_BOOTTIME at which the process began [ns]; None: not reported
     """
 
     version: int
@@ -59,6 +64,7 @@ class GuestGroups(Record):
     writes_parent: bool
     memory_group: str | None
     proc: str
+    start_ns: int | None = None
 
 
 class MachineGroup(Record):
@@ -80,14 +86,64 @@ class MachineGroup(Record):
     mounts: str
 
 
+def of_guest(guest: Guest, root: str = '/') -> GuestGroups:
+    """Find the groups of a guest, to write to them or to act on their process.
+
+    A status file may outlive its QEMU, whose pid then belongs to another process, even to another
+    guest's QEMU. A guest that has taken over its QEMU can change the command line of the process,
+    but neither its start time nor its group, whose name contains the guest's id and name.
+
+    :param guest: with its ``pid``
+    :raises GuestGone: the process no longer exists, or is not the guest's
+    :raises CpusetError: as :func:`find`
+    """
+    groups = find(guest.pid, root)
+    if guest.start_ns not in (None, groups.start_ns):
+        raise GuestGone('%s: the id of the process has been reused' % groups.proc)
+    if not is_scope_of(os.path.basename(groups.scope), guest.name, guest.id):
+        raise GuestGone('%s: not the control group of guest %s' % (groups.scope, guest.name))
+    return groups
+
+
+def is_scope_of(scope: str, name: str, guest_id: int | None) -> bool:
+    """Return whether a machine's group is that of a guest.
+
+    libvirt names it qemu-ID-NAME, without the characters of the name that no host's name may have,
+    and cuts it off at 64 characters (virDomainDriverGenerateMachineName in
+    src/hypervisor/domain_driver.c). systemd's form of it escapes characters.
+
+    :param scope: the group's own name
+    :param guest_id: libvirt's id of the running guest; None: not reported
+    """
+    first, *escaped = scope.split('\\x')
+    try:
+        name_in_scope = first + ''.join(chr(int(text[:2], 16)) + text[2:] for text in escaped)
+    except ValueError:
+        return False
+    for suffix in ('.scope', '.libvirt-qemu'):
+        name_in_scope = name_in_scope.removesuffix(suffix)
+    machine = name_in_scope.removeprefix('machine-')
+    kind, _, rest = machine.partition('-')
+    digits, _, shown = rest.partition('-')
+    if kind != 'qemu' or not digits.isdigit() or guest_id not in (None, int(digits)):
+        return False
+    shown, wanted = (
+        ''.join(char for char in text if char.isascii() and char.isalnum())
+        for text in (shown, name)
+    )
+    is_cut_off = len(machine) >= _MACHINE_MAX - 1
+    return shown == wanted or (is_cut_off and wanted.startswith(shown))
+
+
 def find(pid: int | None, root: str = '/') -> GuestGroups:
-    """Find the groups of the guest whose QEMU main process is ``pid``.
+    """Find the groups of the guest whose QEMU main process is ``pid``, whichever it is.
 
     :param pid: None if it is not known, which raises :class:`GuestGone`
     :param root: root of the host's file system
     :raises CpusetError: the process's group is not a libvirt guest's, or has no cpuset
     :raises GuestGone: the process no longer exists
     """
+    start_ns = process_start_ns(pid, root)  # before its group, which may be a later process's
     machine = find_machine_group(pid, 'cpuset', root)
     scope, tail = machine.scope, machine.tail
     if not tail:
@@ -122,6 +178,7 @@ def find(pid: int | None, root: str = '/') -> GuestGroups:
         writes_parent,
         _memory_directory(machine, parent, root),
         os.path.join(root, 'proc', '%d' % machine.pid),
+        start_ns,
     )
 
 

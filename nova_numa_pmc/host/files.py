@@ -146,11 +146,16 @@ def start_ticks(stat: str) -> int:
     return int(stat.rpartition(')')[2].split()[19])
 
 
+def ticks_ns(ticks: int) -> int:
+    """Return a number of the kernel's ticks in ns."""
+    return ticks * 10**9 // os.sysconf('SC_CLK_TCK')
+
+
 def process_start_ns(pid: int | None, root: str) -> int | None:
     """Return the CLOCK_BOOTTIME at which a process began, or None if it is unknown."""
     try:
         stat = read_kernel_file(os.path.join(root, 'proc/%d/stat' % (pid or 0)))
-        return start_ticks(stat) * 10**9 // os.sysconf('SC_CLK_TCK')
+        return ticks_ns(start_ticks(stat))
     except (OSError, ValueError, IndexError):
         return None
 

@@ -133,8 +133,8 @@ def uids(root: str = '/') -> frozenset[int]:
     return frozenset(found) - {0}
 
 
-def qemu_pid(guest: model.Guest, root: str = '/') -> int:
-    """Return the pid of a guest's QEMU from libvirt's pid file, checked against the guest's uuid.
+def with_process(guest: model.Guest, root: str = '/') -> model.Guest:
+    """Return the guest with its QEMU from libvirt's pid file, checked against the guest's uuid.
 
     :raises GuestGone: there is no such process, or it is not (yet) the guest's QEMU
     :raises CpusetError: a file cannot be read for another reason
@@ -142,6 +142,7 @@ def qemu_pid(guest: model.Guest, root: str = '/') -> int:
     path = os.path.join(root, STATUS_DIRECTORY, guest.name + '.pid')
     try:
         pid = int(_read_bytes(path))
+        start_ns = files.process_start_ns(pid, root)
         command = _read_bytes(os.path.join(root, 'proc/%d/cmdline' % pid))
     except (OSError, ValueError) as error:
         if getattr(error, 'errno', None) not in (None, errno.ENOENT, errno.ESRCH):
@@ -150,7 +151,7 @@ def qemu_pid(guest: model.Guest, root: str = '/') -> int:
     # Names of guests may be reused; libvirt has passed the uuid since 0.4.6.
     if guest.uuid.encode() not in command.split(b'\0'):
         raise GuestGone('%s: process %d is not QEMU of guest %s' % (path, pid, guest.uuid))
-    return pid
+    return guest._replace(pid=pid, start_ns=start_ns)
 
 
 class StatusFiles:
@@ -205,15 +206,23 @@ class StatusFiles:
                 continue
             except OSError as error:
                 guest, problem = None, '%s: %s' % (ascii(path)[1:-1], error.strerror)
-            if guest and not os.path.exists(os.path.join(self._root, 'proc', str(guest.pid))):
+            if guest and not self._is_running(guest):
                 guest = None
             entries.append((name[:-4], file_identity, guest, problem))
         return entries, []
 
+    def _is_running(self, guest: model.Guest) -> bool:
+        """Return whether the process that began before its file was parsed still runs."""
+        if guest.start_ns is None:
+            return os.path.exists(os.path.join(self._root, 'proc', str(guest.pid)))
+        return guest.start_ns == files.process_start_ns(guest.pid, self._root)
+
     def _parse(self, path: str) -> tuple[model.Guest | None, str | None]:
         """Return (guest, None), (None, problem), or (None, None) if the file names no process."""
         try:
-            return _running_guest(_read_bytes(path)), None
+            guest = _running_guest(_read_bytes(path))
+            start_ns = files.process_start_ns(guest.pid, self._root) if guest else None
+            return guest and guest._replace(start_ns=start_ns), None
         except DomainError as error:
             return None, '%s: %s' % (ascii(path)[1:-1], error)
 
@@ -254,7 +263,6 @@ def _running_guest(xml: bytes) -> model.Guest | None:
         vcpu_tids=_tids(elements),
         state=_word(elements, 'domstatus', 'state'),
         job=_word(elements, 'job', 'async'),
-        id=_id(elements),
     )
     if 'numad' not in elements:
         return guest
@@ -326,6 +334,7 @@ def _guest(elements: Elements) -> model.Guest:
         host_devices=_host_devices(elements),
         memory_max_bytes=memory_max_bytes,
         partition=_partition(elements),
+        id=_id(elements),
     )
 
 

@@ -13,16 +13,18 @@ from __future__ import annotations
 import os
 import shlex
 import stat
+import sys
 import sysconfig
 
 import nova_numa_pmc
 from nova_numa_pmc import exceptions
-from nova_numa_pmc.host import files
+from nova_numa_pmc.host import files, ownership
 from nova_numa_pmc.record import Record
 
 TEMPORARY = '.nova-numa-pmc.new'
 PROBE = '.nova-numa-pmc.probe'
 INTERPRETER = '/usr/bin/python3'
+_FILES_MAX = 100_000
 
 
 class HookError(exceptions.NumaPmcError):
@@ -87,24 +89,33 @@ def render(limit_s: int, site: str | None = None) -> bytes:
     return text.replace(b'\nlimit=3\n', b'\nlimit=%d\n' % limit_s, 1)
 
 
-def find_writable_by_others(site: str) -> str | None:
-    """Return the first part of the package's path that not only root can change, or None.
+def find_writable_by_others(site: str, owner: int = 0) -> str | None:
+    """Return the first file that the hook or the agent runs and not only root can change, or None.
 
-    The hook imports the package as root. The targets of symbolic links are part of the path.
+    These are the interpreters, the package's directory, and all that is in it: any module there
+    may be imported as root. Of very many files, the first :data:`_FILES_MAX` are checked.
 
-    :param site: the absolute path of the package's directory
+    :param site: the absolute path of the directory that contains the package
+    :param owner: the uid that counts as root's
     """
-    paths = [os.path.join(site, 'nova_numa_pmc')]
-    for path in paths:  # to which more are appended
-        status = os.lstat(path)
-        is_link = stat.S_ISLNK(status.st_mode)
-        is_open_to_others = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
-        if status.st_uid != 0 or (is_open_to_others and not is_link):
-            return path
-        parts = [os.path.dirname(path)]
-        if is_link:
-            parts.append(os.path.join(parts[0], os.readlink(path)))
-        paths += [part for part in parts if part not in paths]
+    for path in (INTERPRETER, sys.executable, sys.prefix, os.path.join(site, 'nova_numa_pmc')):
+        found = ownership.find_changeable(path, owners={0, owner})
+        if found is not None:
+            return found
+    count = 0
+    for directory, directories, names in os.walk(site):
+        for name in (*directories, *names):
+            path = os.path.join(directory, name)
+            status = os.lstat(path)
+            if ownership.can_others_change(status, {0, owner}):
+                return path
+            if stat.S_ISLNK(status.st_mode) and os.path.exists(path):
+                found = ownership.find_changeable(path, owners={0, owner})
+                if found is not None:
+                    return found
+            count += 1
+        if count > _FILES_MAX:
+            break
     return None
 
 

@@ -109,12 +109,12 @@ class LiveGuests:
         Both are None if the guest has no process.
         """
         try:
-            pid = guests.qemu_pid(live, self._root)
+            guest = guests.with_process(live, self._root)
         except GuestGone:
             return None, None
         except CpusetError as error:
             return None, str(error)
-        return live._replace(pid=pid, state=_STATE_UNKNOWN), None
+        return guest._replace(state=_STATE_UNKNOWN), None
 
 
 def _merge(guest: model.Guest, live: model.Guest) -> model.Guest:

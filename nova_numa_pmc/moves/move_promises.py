@@ -170,7 +170,7 @@ class MovePromises:
                     or 'its memory may not be on these nodes',
                 )
             )
-        groups = cgroups.find(guest.pid, self._root)
+        groups = cgroups.of_guest(guest, self._root)
         written_cpus = common_cpus(groups)
         if written_cpus is None:  # a vCPU that was plugged in has not been held yet
             written_cpus = pools.cpus_of_promise(before, host, guest)

@@ -131,7 +131,7 @@ def _release(command: context.CommandContext, guest: model.Guest) -> None:
         return
     # The promise is changed last, so that a release that fails can be repeated, and without the
     # lock of the promises until then, for which starts of guests would have to wait.
-    groups = cgroups.find(guest.pid, command.root)
+    groups = cgroups.of_guest(guest, command.root)
     holding.release_cpus(
         groups,
         pools.cpus_of_promise(promise, host, guest),
@@ -215,7 +215,7 @@ def _is_elsewhere(command: context.CommandContext, guest: model.Guest, node_id: 
     That happens if a move was ended early, or if memory spilled.
     """
     try:
-        bytes_by_node = cgroups.read_memory_by_node(cgroups.find(guest.pid, command.root)) or {}
+        bytes_by_node = cgroups.read_memory_by_node(cgroups.of_guest(guest, command.root)) or {}
     except CpusetError:
         return False
     return page_choice.notable_bytes_elsewhere(bytes_by_node, (node_id,)) > 0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.core.token_bucket import TokenBucket
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
-from nova_numa_pmc.host import cgroups, holding
+from nova_numa_pmc.host import cgroups, files, holding
 from nova_numa_pmc.host.page_moves import mappings, node_room
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.host.page_moves.page_mover import PageMover
@@ -148,7 +148,7 @@ class GuestMove:
         self._limits = limits or PageMoveLimits()
         for node in self._mems:
             node_room.available_bytes(node, root)
-        self._start_ticks = mappings.start_ticks(groups.pid, root)
+        self._check_alive()
         self._pages = PageMover(groups.pid, frozenset(self._mems), root, kernel)
         self._cancelled = False
         self._refused: dict[str, int] = {}
@@ -357,7 +357,8 @@ class GuestMove:
         return PARTLY if left_bytes else DONE
 
     def _check_alive(self) -> None:
-        if mappings.start_ticks(self._groups.pid, self._root) != self._start_ticks:
+        ticks = mappings.start_ticks(self._groups.pid, self._root)
+        if files.ticks_ns(ticks) != self._groups.start_ns:
             raise GuestGone(
                 '%s: the process has ended and its id has been reused' % self._groups.proc
             )

@@ -3,6 +3,7 @@
 
 import logging
 import os
+import shutil
 from unittest import mock
 
 from nova_numa_pmc import model
@@ -28,6 +29,19 @@ class ReassertionTest(AgentCase):
         held = [text for text in logs.output if 'held to node 1 again' in text]
         self.assertEqual(2, len(held))
         self.assertIn('CPUs 0-7 to 4-7', held[1])
+
+    def test_a_status_file_that_outlives_its_qemu_does_not_write_to_another_guest(self):
+        agent = self.open_agent()
+        self.promise(1, 1)
+        other = self.launch(2)
+        self.launch(1)
+        with self.assertLogs(LOG) as logs:
+            # The pid of the first guest's QEMU now belongs to the second guest.
+            shutil.copy(self.host.path('proc/4002/cgroup'), self.host.path('proc/4001/cgroup'))
+            self.tick(agent, 0)
+            logging.getLogger(LOG).info('end')
+        self.assertEqual('', other.held())
+        self.assertNotIn('held', ''.join(logs.output))
 
     def test_a_place_whose_writer_was_killed_is_written_by_the_agent(self):
         """The promise is newer than the cpuset, and is authoritative."""

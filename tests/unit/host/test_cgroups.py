@@ -10,9 +10,11 @@ from unittest import mock
 
 from hypothesis import given, strategies as st
 
+from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
-from nova_numa_pmc.host import cgroups
-from tests.fixtures.cgroups import FLAT, NESTED, WITHOUT_SYSTEMD, GuestCgroups
+from nova_numa_pmc.host import cgroups, files
+from tests.fixtures import services
+from tests.fixtures.cgroups import FLAT, LAYOUTS, NESTED, WITHOUT_SYSTEMD, GuestCgroups
 
 MACHINE = 'machine.slice/machine-qemu\\x2d7\\x2dinstance\\x2d0000002a.scope'
 
@@ -201,6 +203,69 @@ class FindTest(GroupsTestCase):
                     f.write(text)
             with self.assertRaises(CpusetError):
                 cgroups.find(7, root)
+
+
+class OfGuestTest(GroupsTestCase):
+    def guest(self, tree, **fields):
+        guest = model.Guest('u', 'instance-0000002a', 2, 1 << 29, pid=tree.pid, id=7)
+        return guest._replace(**fields)
+
+    def test_the_groups_of_another_guest_or_of_a_reused_pid_are_never_returned(self):
+        for version, layout in LAYOUTS:
+            tree = self.tree(version, layout)
+            services.write_stat(tree.root, tree.pid, 500)
+            start_ns = files.process_start_ns(tree.pid, tree.root)
+            for fields, is_found in (
+                ({}, True),
+                ({'start_ns': start_ns}, True),
+                ({'start_ns': start_ns + 1}, False),  # the process ended, and its pid was reused
+                ({'name': 'instance-0000002b'}, False),
+                ({'id': 8}, False),  # a later guest of the same name
+                ({'id': None}, True),
+                ({'id': None, 'name': 'instance-00000'}, False),
+            ):
+                with self.subTest(version=version, layout=layout, fields=fields):
+                    guest = self.guest(tree, **fields)
+                    if is_found:
+                        self.assertEqual(
+                            cgroups.find(tree.pid, tree.root), cgroups.of_guest(guest, tree.root)
+                        )
+                    else:
+                        with self.assertRaises(GuestGone):
+                            cgroups.of_guest(guest, tree.root)
+
+    def test_a_guest_that_rewrites_its_command_line_stays_itself(self):
+        """Its group and start time are not under its control, so neither gains it anything."""
+        tree = self.tree(2)
+        tree.write_file(
+            'proc/%d/cmdline' % tree.pid, 'qemu\0-name\0instance-0000002b\0-uuid\0other\0'
+        )
+        self.assertEqual(tree.scope, cgroups.of_guest(self.guest(tree), tree.root).scope)
+        with self.assertRaises(GuestGone):
+            cgroups.of_guest(self.guest(tree, name='instance-0000002b', uuid='other'), tree.root)
+
+    @given(
+        st.text(st.characters(codec='utf-8', exclude_characters='/\0'), min_size=1, max_size=90),
+        st.text('ab-._1é ', min_size=1, max_size=90),
+        st.integers(1, 10**6),
+    )
+    def test_a_scope_is_recognised_by_the_name_that_libvirt_gives_it(self, name, other, guest_id):
+        scopes = {each: scope_name(each, guest_id) for each in (name, other)}
+        for each, scope in scopes.items():
+            self.assertTrue(cgroups.is_scope_of(scope, each, guest_id), scope)
+            self.assertFalse(cgroups.is_scope_of(scope, each, guest_id + 1))
+        shown = [''.join(c for c in each if c.isascii() and c.isalnum())[:50] for each in scopes]
+        if len(set(shown)) == 2:
+            self.assertFalse(cgroups.is_scope_of(scopes[name], other, guest_id))
+
+
+def scope_name(name, guest_id):
+    """Return the scope of a guest as libvirt and systemd name it."""
+    machine = 'qemu-%d-' % guest_id
+    for char in name:
+        if len(machine) < 64 and char.isascii() and (char.isalnum() or char in '-.'):
+            machine += char
+    return 'machine-%s.scope' % machine.replace('-', '\\x2d')
 
 
 class MemoryTest(GroupsTestCase):

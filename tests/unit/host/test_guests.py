@@ -35,7 +35,9 @@ class NovaShapesTest(unittest.TestCase):
                     domains.domain(metadata=domains.nova_metadata('m1.small', specs, version))
                 )
                 self.assertEqual(
-                    model.Guest(domains.UUID, 'instance-0000002a', 2, 2 * GIB, flavor='m1.small'),
+                    model.Guest(
+                        domains.UUID, 'instance-0000002a', 2, 2 * GIB, flavor='m1.small', id=7
+                    ),
                     guest,
                 )
 

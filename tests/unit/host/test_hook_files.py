@@ -7,6 +7,7 @@ import subprocess
 
 from nova_numa_pmc.host import files, hook_files
 from tests.cases.root import RootCase
+from tests.fixtures import sysfs
 
 FORMER = b'#!/bin/sh\n# a hook of the operator\ncat\nexit 3\n\n'
 
@@ -108,29 +109,42 @@ class HookFilesTest(RootCase):
         self.assertNotIn(b'\r', text)
         self.assertLessEqual(len(text.splitlines()), 20)
 
-    def test_a_package_that_others_may_write_is_found(self):
-        package = os.path.join(self.root, 'nova_numa_pmc')
-        os.mkdir(package)
-        if os.geteuid() == 0:
-            os.chmod(self.root, 0o755)
-            self.assertIsNone(hook_files.find_writable_by_others(self.root))
-        os.chmod(package, 0o777)
-        self.assertEqual(package, hook_files.find_writable_by_others(self.root))
+    def exposed(self):
+        """Return what others can change, below the root, of a package that is installed there."""
+        found = hook_files.find_writable_by_others(self.root, os.geteuid())
+        return found and os.path.relpath(found, self.root)
+
+    def test_whatever_others_may_write_of_what_is_run_as_root_is_found(self):
+        for path in ('nova_numa_pmc/host/files.py', 'oslo/config.py', 'json.py'):
+            sysfs.write(self.root, path, '')
+        os.chmod(self.root, 0o755)
+        self.assertIsNone(self.exposed())
+        for path in ('nova_numa_pmc', 'nova_numa_pmc/host/files.py', 'oslo', 'json.py', '.'):
+            for mode in (0o777, 0o775):
+                with self.subTest(path=path, mode=oct(mode)):
+                    full = os.path.join(self.root, path)
+                    before = os.stat(full).st_mode
+                    os.chmod(full, mode)
+                    self.assertEqual(path, self.exposed())
+                    os.chmod(full, before)
+        self.assertIsNone(self.exposed())
+        with self.subTest('a file of another user'):
+            if os.geteuid() != 0:
+                self.skipTest('only root can give a file to another user')
+            os.chown(self.root + '/nova_numa_pmc/host/files.py', 4321, -1)
+            self.assertEqual('nova_numa_pmc/host/files.py', self.exposed())
 
     def test_a_package_that_links_lead_to_through_a_home_is_found(self):
-        if os.geteuid() != 0:
-            self.skipTest('only root can make what only root can change')
-        os.chmod(self.root, 0o755)
         home, package = (os.path.join(self.root, name) for name in ('home', 'nova_numa_pmc'))
+        os.chmod(self.root, 0o755)
         os.makedirs(os.path.join(home, 'package'))
         os.symlink('home/package', package)
-        self.assertIsNone(hook_files.find_writable_by_others(self.root))
+        self.assertIsNone(self.exposed())
         os.chmod(home, 0o775)
-        self.assertEqual(home, hook_files.find_writable_by_others(self.root))
+        self.assertEqual('home', self.exposed())
         os.mkdir(os.path.join(self.root, 'elsewhere'))
         os.rmdir(os.path.join(home, 'package'))
         os.symlink(os.path.join(self.root, 'elsewhere'), os.path.join(home, 'package'))
-        self.assertEqual(home, hook_files.find_writable_by_others(self.root))
+        self.assertEqual('home', self.exposed())
         os.chmod(home, 0o755)
-        os.lchown(package, 4321, -1)
-        self.assertEqual(package, hook_files.find_writable_by_others(self.root))
+        self.assertIsNone(self.exposed())

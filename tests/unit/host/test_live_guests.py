@@ -66,7 +66,7 @@ class LiveGuestsTest(unittest.TestCase):
         self.assertEqual(
             (4, ('vcpupin',), frozenset({2})), (guest.vcpus, guest.placed_by, guest.pinned_cpus)
         )
-        self.assertEqual((4001, 'running', 7), (guest.pid, guest.state, guest.id))
+        self.assertEqual((4001, 'running', 1), (guest.pid, guest.state, guest.id))
         self.assertEqual([], self.asked)
 
     def test_a_file_newer_than_libvirts_answer_counts(self):
