@@ -37,6 +37,13 @@ def add_json(parser: argparse.ArgumentParser, json_help: str = 'print one JSON o
     parser.add_argument('--json', action='store_true', help=json_help)
 
 
+def add_html(parser: argparse.ArgumentParser) -> None:
+    """Add ``--html``."""
+    parser.add_argument(
+        '--html', metavar='FILE', help='also write a page with a picture of nodes and guests'
+    )
+
+
 def add_guest(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the commands that concern one guest."""
     parser.add_argument('guest', metavar='GUEST', help='a name, uuid or libvirt id')

@@ -17,6 +17,12 @@ def problem_lines(problems: Iterable[str]) -> list[str]:
     return ['problem: ' + printable(problem) for problem in problems]
 
 
+def write_page(path: str, html: str) -> None:
+    """Write a page to a file; an existing one is replaced."""
+    with open(path, 'w', encoding='utf-8', errors='replace') as file:
+        file.write(html)
+
+
 def print_lines(lines: Iterable[str], problems: Iterable[str]) -> None:
     """Print lines of text, and problems to stderr."""
     print('\n'.join(lines), flush=True)

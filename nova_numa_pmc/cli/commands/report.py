@@ -7,6 +7,7 @@ with --per-node and --for-each-cgroup if possible.
 examples:
   nova-numa-rebalance report /var/tmp/before
   nova-numa-rebalance report /var/tmp/before /var/tmp/after
+  nova-numa-rebalance report before after --html /tmp/report.html
   nova-numa-rebalance report before after --guest instance-0000002a --json
   nova-numa-rebalance report unpinned.csv pinned.csv --cpu westmere-dp
 
@@ -15,13 +16,14 @@ exit codes: 0 done; 1 a problem, such as a file without samples; 64 usage error
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import recordings
 from nova_numa_pmc.cli import arguments, comparison, exits, live, output
-from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.cli.render import page, tables
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import printable
 
@@ -58,6 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='CPU on which perf counted, which determines the meaning of raw events (see '
         '"events --help")',
     )
+    arguments.add_html(parser)
     arguments.add_json(parser)
 
 
@@ -65,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the report; return the exit code."""
     recorded = [_read(path, args) for path in (args.before, args.after) if path]
     compared = comparison.compare(*recorded)
+    if args.html:
+        output.write_page(args.html, _to_html(recorded, compared))
     if args.json:
         print(json.dumps(_to_data(recorded, compared), indent=2))
         return exits.OK
@@ -121,7 +126,7 @@ def _to_data(
 def _to_lines(
     recorded: Sequence[comparison.Recorded], compared: dict[comparison.Key, comparison.Compared]
 ) -> Iterator[str]:
-    for side, one in zip(('before', 'after') if recorded[1:] else ('recorded',), recorded):
+    for side, one in zip(_sides(recorded), recorded):
         yield '%s: %d samples of %.4g s, source: %s' % (
             side,
             one.samples,
@@ -132,17 +137,69 @@ def _to_lines(
     yield from output.problem_lines(dict.fromkeys(problems))
     if len({source for one in recorded for source in one.sources}) > 1:
         yield 'The sources differ: accesses from different sources cannot be compared.'
+    for table in _tables(recorded, compared):
+        yield ''
+        yield from tables.to_lines(table)
+
+
+def _tables(
+    recorded: Sequence[comparison.Recorded], compared: dict[comparison.Key, comparison.Compared]
+) -> Iterator[tables.Table]:
     for kind in ('host', 'node', 'guest'):
         of_kind = [part for (its_kind, _), part in compared.items() if its_kind == kind]
         if kind == 'node' and len(of_kind) == 1:
             continue  # it is the host
         if recorded[1:] and kind != 'guest':
-            for part in of_kind:
-                yield ''
-                yield from tables.to_lines(_comparison_table(part))
+            yield from map(_comparison_table, of_kind)
         elif of_kind:
-            yield ''
-            yield from tables.to_lines(_table(kind, of_kind, len(recorded)))
+            yield _table(kind, of_kind, len(recorded))
+
+
+def _sides(recorded: Sequence[comparison.Recorded]) -> tuple[str, ...]:
+    return ('before', 'after') if recorded[1:] else ('recorded',)
+
+
+def _to_html(
+    recorded: Sequence[comparison.Recorded], compared: dict[comparison.Key, comparison.Compared]
+) -> str:
+    """Return a page with the last sample of each recording as a picture, and the tables."""
+    pictures = [
+        _picture('%s, at its end' % side.capitalize(), one.last)
+        for side, one in zip(_sides(recorded), recorded)
+    ]
+    notes = itertools.takewhile(bool, _to_lines(recorded, compared))
+    return page.to_html('Recorded', pictures, _tables(recorded, compared), notes)
+
+
+def _picture(title: str, sample: Sample) -> page.Picture:
+    nodes = [
+        page.NodeBox(
+            node.id,
+            node.pressure,
+            {'cpu': node.cpu_ratio, 'bandwidth': node.bandwidth_ratio, 'link': node.link_ratio},
+            'cores %s/%s, remote %s %%'
+            % (
+                tables.number(node.demand_cores, 1),
+                tables.number(node.capacity_cores, 1),
+                tables.percent(node.remote_ratio),
+            ),
+        )
+        for node in sample.nodes
+    ]
+    guests = [
+        page.GuestBox(
+            guest.name,
+            # The nodes on which it ran for a twentieth of its time.
+            tuple(n for n, cores in guest.cores_by_node if cores > 0.05 * (guest.cores or 0)),
+            guest.demand_cores or 0.0,
+            sum(size for _, size in guest.bytes_by_node),
+            dict(guest.bytes_by_node),
+            'remote %s %%, waiting %s cores'
+            % (tables.percent(guest.remote_ratio), tables.number(guest.waiting_cores)),
+        )
+        for guest in sample.guests
+    ]
+    return page.Picture(title, nodes, guests)
 
 
 def _comparison_table(compared: comparison.Compared) -> tables.Table:

@@ -15,6 +15,7 @@ examples:
   nova-numa-rebalance --interval 20
   nova-numa-rebalance status
   nova-numa-rebalance status --interval 5
+  nova-numa-rebalance status --html /tmp/status.html
   nova-numa-rebalance status --json | jq '.guests[] | {name, held_nodes, why}'
 
 exit codes: 0 shown; with --plan, no move would pay, or all were made; 2 moves would pay
@@ -42,6 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     arguments.add_measuring(parser, None, 'show the published load; with --plan, 5')
     arguments.add_wait(parser, 'with --plan: ')
+    arguments.add_html(parser)
     arguments.add_common(parser)
 
 
@@ -52,6 +54,8 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         return _show_plan(args, command)
     observed = command.measure(args.interval) if args.interval else command.read_host()
     host = host_status.read(command, observed)
+    if args.html:
+        output.write_page(args.html, status.to_html(host))
     if args.json:
         print(json.dumps(status.to_data(host)))
     else:
@@ -65,6 +69,8 @@ def _show_plan(args: argparse.Namespace, command: context.CommandContext) -> int
     observed = command.measure(args.interval or arguments.INTERVAL_S, write_promises=can_ask)
     plan, situation = command.propose(observed, args.payback)
     host = host_status.read(command, observed)
+    if args.html:
+        output.write_page(args.html, status.to_html(host))
     if args.json:
         print(
             json.dumps(

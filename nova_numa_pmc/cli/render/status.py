@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.cli.render import page, tables
 from nova_numa_pmc.cli.render.tables import memory_text, number, percent, short_number
 from nova_numa_pmc.core import eligibility, node_memory, pools
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
@@ -38,6 +38,8 @@ _NODES: tuple[tuple[str, Callable[[NodeStatus], str]], ...] = (
     ('free', lambda node: short_number(node.free_bytes, 1024)),
     ('guests', lambda node: number(node.guests, 0 if node.guests == int(node.guests) else 1)),
 )
+#: Columns that a picture of a node shows as well.
+_ON_NODES = ('cores', 'promised', 'free')
 _LEGEND = (
     'pressure: highest of cpu, bw, link (1 is saturated)   cores: wanted/available   now: '
     'wanted in the last interval   home%: share of memory on the promised nodes   day: cores '
@@ -234,6 +236,36 @@ def _demand_text(history: GuestHistory | None) -> str:
     if history is None or history.demand.day.mean is None:
         return tables.UNKNOWN
     return '%s/%s' % (number(history.demand.day.mean, 1), number(history.demand.p95()[1], 1))
+
+
+def to_html(host: HostStatus) -> str:
+    """Return the status as a page with a picture of the nodes and their guests."""
+    nodes = [
+        page.NodeBox(
+            node.id,
+            node.pressure,
+            {'cpu': node.cpu_ratio, 'bandwidth': node.bandwidth_ratio, 'link': node.link_ratio},
+            ', '.join('%s %s' % (name, text(node)) for name, text in _NODES if name in _ON_NODES),
+        )
+        for node in host.nodes
+    ]
+    boxes = [
+        page.GuestBox(
+            status.guest.name,
+            status.held_nodes or (),
+            status.guest.vcpus,
+            status.guest.memory_bytes,
+            status.bytes_by_node or {},
+            why(status, host.realtime_s, host.boottime_s),
+        )
+        for status in host.guests
+    ]
+    return page.to_html(
+        'Nodes and guests',
+        [page.Picture(tables.clock_time(host.realtime_s), nodes, boxes)],
+        [node_table(host.nodes), guest_table(host.guests, host.realtime_s, host.boottime_s)],
+        _agent_lines(host.agent, host.measured),
+    )
 
 
 def to_data(host: HostStatus) -> dict[str, Any]:

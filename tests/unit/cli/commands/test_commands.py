@@ -303,6 +303,21 @@ class StatusTest(OperatingCase):
         self.assertEqual([[0]] * 3, [guest['held_nodes'] for guest in answer['guests']])
         self.assertEqual([1.0] * 3, [guest['home_ratio'] for guest in answer['guests']])
 
+    def test_status_writes_a_page_with_each_guest_and_why_it_is_there(self):
+        self.tick(self.open_agent(agent_conf.OFF, publish=False), 0)
+        path = self.host.path('status.html')
+        self.assertEqual(exits.OK, self.run_command('status', '--html', path)[0])
+        with open(path, encoding='utf-8') as file:
+            html = file.read()
+        for text in (
+            '>node 0<',
+            '>node 1<',
+            fake_host.name_of(3),
+            'placed ',
+            'agent: not running',
+        ):
+            self.assertIn(text, html)
+
     def test_status_shows_how_much_of_a_guests_memory_is_promised(self):
         self.host.launch(1, xml=fake_host.domain_xml(1, extra=domains.MAX_MEMORY_1_PIB))
         self.promise(1, 0)

@@ -264,6 +264,14 @@ class ReportTest(ViewingCase):
         self.assertIn('sample 11 is left out', err)
         self.assertIn('(and 1 more)', err)
 
+    def test_report_writes_a_page_with_both_recordings_and_the_tables(self):
+        path = os.path.join(self.directory, 'report.html')
+        self.report(*self.both, '--html', path)
+        with open(path, encoding='utf-8') as file:
+            html = file.read()
+        for text in ('Before, at its end', 'After, at its end', 'instance-00000001', '50 : 1'):
+            self.assertIn(text, html)
+
     def test_names_of_guests_cannot_control_the_terminal(self):
         path = self.write(
             samples.sample(guests=(samples.guest_sample(1)._replace(name='\x1b[2J'),)), name='bad'
