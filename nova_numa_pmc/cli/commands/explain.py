@@ -26,7 +26,7 @@ from nova_numa_pmc.cli.render import status, tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.cpulist import format_nodes
-from nova_numa_pmc.host import files, guests
+from nova_numa_pmc.host import allowed, files, guests
 from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.state import promises_format
 
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     guest = (
         guest_lookup.find(args.guest, *guests.read_running(args.root))
         if args.guest
-        else new_guest(flavor.requested(args))
+        else allowed.Grants(args.root).apply([new_guest(flavor.requested(args))])[0]
     )
     hook_options = host_options.read_under_root(args.root)
     decision, recorded = dry_run.decide_unrecorded(guest, hook_options, args.root)

@@ -121,6 +121,16 @@ class ExplainTest(unittest.TestCase):
         self.assertIn('node  cores', out)
         self.assertIn('place  CPUs', out)
 
+    def test_explain_of_a_size_uses_what_the_default_slice_allows(self):
+        self.host.write('sys/fs/cgroup/machine.slice/cpuset.cpus.effective', '5-7\n')
+        self.host.write('sys/fs/cgroup/machine.slice/cpuset.cpus', '5-7\n')
+        self.host.write('sys/fs/cgroup/machine.slice/cpuset.mems.effective', '1\n')
+        _, answer = self.call('--vcpus', '2', '--memory', '1G')
+        self.assertEqual(
+            ([5, 6, 7], [1]), (answer['decision']['cpus'], answer['decision']['mem_nodes'])
+        )
+        self.assertIn('machine.slice (AllowedCPUs) allows only', answer['decision']['why'])
+
     def test_explain_reports_memory_that_is_not_for_guests(self):
         sysfs.build_sysfs(
             self.root,
