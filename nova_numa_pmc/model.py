@@ -37,6 +37,17 @@ ORIGIN_TEXTS = {PLACED: 'placed', BY_OTHERS: 'placed by others', FLOATING: 'floa
 #: An operator's overrides for a guest. PIN: hold it to its place and never move it. IGNORE:
 #: neither hold nor move it, and do not place it at its next start.
 PIN, IGNORE = 'pin', 'ignore'
+#: Kinds of the host's devices: a PCI device given to the guest with VFIO, a mediated one (vGPU), a
+#: vDPA device, an interface below macvtap, a block device, and a process that serves the guest's
+#: device from the guest's memory.
+PCI, MDEV, VDPA, INTERFACE, BLOCK, VHOST_USER = (
+    'pci',
+    'mdev',
+    'vdpa',
+    'interface',
+    'block',
+    'vhost-user',
+)
 #: Kinds of a node's memory: the host's own; a device's, such as a GPU's; that of a slower tier,
 #: such as CXL.
 HOST_MEMORY, DEVICE_MEMORY, SLOW_MEMORY = 'host', 'device', 'slow'
@@ -114,6 +125,28 @@ class Topology(Record):
         return frozenset[int]().union(*(node.online_cpus for node in self.nodes))
 
 
+class HostDevice(Record):
+    """A device of the host that a guest uses.
+
+    :param kind: :data:`PCI`, :data:`MDEV`, :data:`VDPA`, :data:`INTERFACE`, :data:`BLOCK` or
+        :data:`VHOST_USER`
+    :param name: PCI address ('0000:3b:00.1'), uuid of a mediated device, network interface
+        ('eth0'), path ('/dev/nvme0n1', '/dev/vhost-vdpa-0', that of a socket); empty: unknown
+    """
+
+    kind: str
+    name: str
+
+    @property
+    def locks_memory(self) -> bool:
+        """Return whether the kernel pins the memory of a guest that uses it, for DMA.
+
+        libvirt raises the limit on locked memory for these (qemuDomainGetMemLockLimitBytes in its
+        src/qemu/qemu_domain.c).
+        """
+        return self.kind in (PCI, MDEV, VDPA)
+
+
 class Guest(Record):
     """A libvirt domain, as its XML describes it.
 
@@ -130,7 +163,7 @@ class Guest(Record):
     :param numatune_nodes: ids of the nodes that numatune names; empty: none
     :param page_bytes: size of the huge pages that back its memory; None: normal pages
     :param locked: whether its memory cannot be moved (``<locked/>``, SEV, VFIO)
-    :param pci_devices: PCI addresses ('0000:3b:00.1') of its host devices
+    :param devices: the host's devices that it uses, those that lock its memory first
     :param extra_specs: the flavor's ``numa_pmc:*`` extra specs, sorted (key, value) pairs
     :param pid: id of its QEMU process; None if unknown (it is read from status files)
     :param pinned_cpus: the union of the CPUs to which others have pinned its vCPUs;
@@ -139,8 +172,6 @@ class Guest(Record):
     :param preallocated: whether its memory is allocated before its CPUs run (``<allocation
         mode='immediate'/>``), as is that of a guest with ``locked`` or ``page_bytes``
     :param vcpu_tids: thread ids of its vCPUs, ascending; empty if unknown (from status files)
-    :param host_devices: names of other devices of the host that it uses, sorted:
-        network interfaces below macvtap ('eth0') and block devices ('/dev/nvme0n1')
     :param state: libvirt's word for its state ('running', 'paused'); None: not reported
     :param job: libvirt's word for its long job ('migration out', 'migration in', 'save',
         'snapshot', 'backup', 'dump'); None: it has none
@@ -170,7 +201,7 @@ class Guest(Record):
     numatune_nodes: tuple[int, ...] = ()
     page_bytes: int | None = None
     locked: bool = False
-    pci_devices: tuple[str, ...] = ()
+    devices: tuple[HostDevice, ...] = ()
     iothreads: int = 0
     extra_specs: tuple[tuple[str, str], ...] = ()
     pid: int | None = None
@@ -178,7 +209,6 @@ class Guest(Record):
     flavor: str | None = None
     preallocated: bool = False
     vcpu_tids: tuple[int, ...] = ()
-    host_devices: tuple[str, ...] = ()
     state: str | None = None
     job: str | None = None
     id: int | None = None
@@ -362,7 +392,7 @@ class Request(Record):
     :param memory_bytes: memory that it has now
     :param page_bytes: size of its huge pages; None: normal pages
     :param allowed_cpus: CPUs on which it may run; None: any
-    :param device_nodes: ids of the nodes of its devices
+    :param device_nodes: ids of the nodes of its devices that lock its memory
     :param policy: one of :data:`POLICIES`
     :param demand_cores: expected demand [cores]; None: derived from its vCPUs
     :param bandwidth_bytes_per_sec: expected traffic; None: unknown

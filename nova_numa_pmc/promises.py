@@ -14,8 +14,8 @@ from nova_numa_pmc import model
 from nova_numa_pmc.conf.host_options import START_GRACE_S
 from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.cpulist import name_nodes
-from nova_numa_pmc.exceptions import CpusetError, StateError, TopologyError
-from nova_numa_pmc.host import allowed, files, guests, topology
+from nova_numa_pmc.exceptions import CpusetError, StateError
+from nova_numa_pmc.host import allowed, files, guests, host_devices
 from nova_numa_pmc.host_cpus import host_with_pool_cpus
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import pool_loads, promises_file
@@ -113,7 +113,10 @@ def decide_promise(
     from nova_numa_pmc.core.placement import explain, placement
 
     host = host_with_pool_cpus(root)
-    device_nodes, problems = _device_nodes(guest, root)
+    nodes_by_device, problems = host_devices.read_nodes(
+        [device for device in guest.devices if device.locks_memory], root
+    )
+    device_nodes = tuple(sorted({node for node in nodes_by_device.values() if node is not None}))
     problems += (*host.problems, *_extra_spec_problems(guest.extra_specs))
     guest, override_problems = _with_override(guest, root)
     placement_options = host_options.placement_options
@@ -607,19 +610,6 @@ def _with_override(guest: model.Guest, root: str) -> tuple[model.Guest, list[str
     except StateError as error:
         return guest, [str(error)]
     return guest, problems
-
-
-def _device_nodes(guest: model.Guest, root: str) -> tuple[tuple[int, ...], list[str]]:
-    nodes, problems = set(), []
-    for address in guest.pci_devices:
-        try:
-            node = topology.pci_device_node(address, root)
-        except TopologyError as error:
-            problems.append(str(error))
-        else:
-            if node is not None:
-                nodes.add(node)
-    return tuple(sorted(nodes)), problems
 
 
 def _with_topology(guest: model.Guest, host: model.Topology) -> model.Guest:

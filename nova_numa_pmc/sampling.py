@@ -13,7 +13,7 @@ from nova_numa_pmc import host_cpus
 from nova_numa_pmc.conf import counters as counters_conf, host_options
 from nova_numa_pmc.core import build_sample, cache_hierarchy, host_view, pools, pressure
 from nova_numa_pmc.exceptions import StateError, TopologyError
-from nova_numa_pmc.host import cpu_times, device_nodes, files, guest_use, hmat, nova_cpu_sets
+from nova_numa_pmc.host import cpu_times, files, guest_use, hmat, host_devices, nova_cpu_sets
 from nova_numa_pmc.host.perf import events, pfm
 from nova_numa_pmc.host.sources import (
     SourceTick,
@@ -84,7 +84,7 @@ class Sampler:
         self._libpfm: pfm.Libpfm | None = None
         self._before_ns: int | None = None
         self._times = cpu_times.CpuTimes()
-        self._devices = device_nodes.DeviceNodeReader(root)
+        self._devices = host_devices.DeviceNodeReader(root)
         self.mlp: float = pressure.MLP_DEMAND
         self._firmware_ns: dict[tuple[int, int], float] = {}
         self._firmware_problems: list[str] = []
@@ -272,11 +272,9 @@ class Sampler:
                 running_guest,
                 evidence.get(running_guest.guest.uuid),
                 [
-                    (name.removeprefix('/dev/'), nodes[name])
-                    for name in (
-                        *running_guest.guest.pci_devices,
-                        *running_guest.guest.host_devices,
-                    )
+                    (device.name.removeprefix('/dev/'), nodes[device])
+                    for device in running_guest.guest.devices
+                    if device.name
                 ],
             )
             for running_guest in guests

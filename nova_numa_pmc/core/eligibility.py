@@ -120,12 +120,7 @@ RULES = (
         (MOVE,),
     ),
     # Because of VFIO, SEV or mlock.
-    Rule(
-        'locked',
-        lambda case: case.guest.locked or case.guest.pci_devices,
-        'its memory cannot be moved',
-        (FETCH, MOVE),
-    ),
+    Rule('locked', lambda case: case.guest.locked, 'its memory cannot be moved', (FETCH, MOVE)),
     Rule(
         'huge_pages',
         lambda case: case.guest.page_bytes or case.promise.page_bytes,

@@ -7,7 +7,7 @@ import os
 
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import domain_values as values
-from nova_numa_pmc.host.domain_xml import IMAGES, MEMORY_SIZES, attribute_values
+from nova_numa_pmc.host.domain_xml import MEMORY_SIZES
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -27,17 +27,6 @@ _BASE_PAGE_BYTES = os.sysconf('SC_PAGESIZE')
 #: unless it was booted with another, 2 MiB on x86 and on arm64 with base pages of 4 KiB, but 512
 #: MiB on arm64 with base pages of 64 KiB. Nova always names the size.
 _DEFAULT_HUGE_PAGE_BYTES = 2 << 20
-
-# Devices for which the kernel pins all of the guest's memory for DMA. QEMU's own NVMe driver uses
-# VFIO as well. libvirt raises the limit on locked memory for all of these
-# (qemuDomainGetMemLockLimitBytes in its src/qemu/qemu_domain.c).
-_DMA_TYPES = (
-    ('devices/interface', ('hostdev', 'vdpa')),
-    ('devices/interface/actual', ('hostdev', 'vdpa')),
-    ('devices/hostdev', ('pci', 'mdev')),
-    ('devices/disk', ('nvme', 'vhostvdpa')),
-    (IMAGES, ('nvme', 'vhostvdpa')),
-)
 
 
 def ram_sizes_bytes(elements: Elements) -> tuple[int, int | None]:
@@ -96,15 +85,7 @@ def page_bytes(elements: Elements) -> int | None:
 
 
 def is_locked(elements: Elements) -> bool:
-    """Return whether the guest's memory is locked in place."""
+    """Return whether the XML locks the guest's memory in place, other than by devices."""
     # Memory encryption (SEV, TDX, s390-pv) ties a page's contents to its address or leaves the
     # page to the firmware.
-    return (
-        'memoryBacking/locked' in elements
-        or 'launchSecurity' in elements
-        or any(
-            kind in kinds
-            for path, kinds in _DMA_TYPES
-            for kind in attribute_values(elements, path, 'type')
-        )
-    )
+    return 'memoryBacking/locked' in elements or 'launchSecurity' in elements

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Elements = Mapping[str, list['Element']]
     #: The elements that are known below an element, by name.
     _Tree = dict[str, '_Tree']
+    _Open = tuple[_Tree, str, dict[str, str], dict[str, 'Element']]
 
 #: The largest of libvirt's own test documents has 30 KB, that of a guest with 300 disks 400 KB.
 SIZE_MAX_BYTES = 2 << 20
@@ -32,10 +33,11 @@ ELEMENTS_MAX = 200_000
 
 
 class Element(Record):
-    """An element's attributes and text."""
+    """An element's attributes, its text, and the first of its known children of each name."""
 
     attributes: dict[str, str]
     text: str
+    children: Mapping[str, Element]
 
 
 _SOURCE_ADDRESS: _Tree = {'source': {'address': {}}}
@@ -148,17 +150,17 @@ class _Collector:
         self.by_path: dict[str, list[Element]] = {}
         self.elements = 0
         self.unknown_depth = 0
-        # One entry for each known element that is open: (known children, path, attributes).
-        self.open: list[tuple[_Tree, str, dict[str, str]]] = [(tree, '', {})]
+        # For each known element that is open: (known children, path, attributes, children).
+        self.open: list[_Open] = [(tree, '', {}, {})]
         self.texts: list[list[str]] = [[]]
         #: The entry of the memory device whose size was read last.
-        self.sized_device: tuple[_Tree, str, dict[str, str]] | None = None
+        self.sized_device: _Open | None = None
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         self.elements += 1
         if self.elements > ELEMENTS_MAX:
             raise DomainError('more than %d elements' % ELEMENTS_MAX)
-        known_children, path, _ = self.open[-1]
+        known_children, path, *_ = self.open[-1]
         if len(self.open) + self.unknown_depth > DEPTH_MAX:
             raise DomainError('elements nest deeper than %d' % DEPTH_MAX)
         if self.unknown_depth or name not in known_children:
@@ -166,7 +168,7 @@ class _Collector:
                 raise DomainError('<%s> has elements where its text belongs' % path)
             self.unknown_depth += 1
             return
-        self.open.append((known_children[name], _join(path, name), attributes))
+        self.open.append((known_children[name], _join(path, name), attributes, {}))
         self.texts.append([])
 
     def text(self, text: str) -> None:
@@ -177,13 +179,15 @@ class _Collector:
         if self.unknown_depth:
             self.unknown_depth -= 1
             return
-        _, path, attributes = self.open.pop()
+        _, path, attributes, children = self.open.pop()
         if path == MEMORY_SIZES:
             path = self._path_with_model(path)
         elements = self.by_path.setdefault(path, [])
         if elements and path in _ONCE:
             raise DomainError('<%s> occurs twice' % path)
-        elements.append(Element(attributes, ''.join(self.texts.pop())))
+        element = Element(attributes, ''.join(self.texts.pop()), children)
+        elements.append(element)
+        self.open[-1][3].setdefault(name, element)
 
     def _path_with_model(self, path: str) -> str:
         device = self.open[-2]

@@ -19,7 +19,14 @@ import os
 from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import is_label, is_number
 from nova_numa_pmc.exceptions import CpusetError, DomainError, GuestGone, StateError
-from nova_numa_pmc.host import allowed, domain_ram, domain_values as values, domain_xml, files
+from nova_numa_pmc.host import (
+    allowed,
+    domain_ram,
+    domain_values as values,
+    domain_xml,
+    files,
+    host_devices,
+)
 from nova_numa_pmc.host.domain_xml import attribute_values
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -308,7 +315,7 @@ def _tids(elements: Elements) -> tuple[int, ...]:
 def _guest(elements: Elements) -> model.Guest:
     vcpus, vcpus_max, allowed_cpus = _vcpus(elements)
     memory_bytes, memory_max_bytes = domain_ram.ram_sizes_bytes(elements)
-    specs = _extra_specs(elements)
+    specs, devices = _extra_specs(elements), host_devices.list_devices(elements)
     return model.Guest(
         uuid=values.parse_uuid(_text(elements, 'uuid')),
         name=values.parse_name(_text(elements, 'name')),
@@ -321,8 +328,8 @@ def _guest(elements: Elements) -> model.Guest:
         mem_bound=any(attribute_values(elements, 'numatune/memory', 'nodeset'))
         and _is_strict(elements),
         page_bytes=domain_ram.page_bytes(elements),
-        locked=domain_ram.is_locked(elements),
-        pci_devices=_pci_devices(elements),
+        locked=domain_ram.is_locked(elements) or any(device.locks_memory for device in devices),
+        devices=devices,
         iothreads=_iothreads(elements),
         extra_specs=tuple(
             item for item in sorted(specs.items()) if item[0].startswith(model.EXTRA_SPEC_PREFIX)
@@ -331,7 +338,6 @@ def _guest(elements: Elements) -> model.Guest:
         pins=_pins(elements),
         flavor=_flavor(elements),
         preallocated='immediate' in attribute_values(elements, 'memoryBacking/allocation', 'mode'),
-        host_devices=_host_devices(elements),
         memory_max_bytes=memory_max_bytes,
         partition=_partition(elements),
         id=_id(elements),
@@ -430,35 +436,6 @@ def _placed_by(elements: Elements, specs: Mapping[str, str]) -> tuple[str, ...]:
         codes.append('dedicated')
     codes += sorted(key for key in specs if key.startswith('hw:numa_'))
     return tuple(codes)
-
-
-def _pci_devices(elements: Elements) -> tuple[str, ...]:
-    """Return the addresses of the host's PCI devices (those in a <source>), sorted."""
-    addresses = set()
-    for path in (
-        'devices/hostdev',
-        'devices/interface',
-        'devices/interface/actual',
-        'devices/disk',
-        domain_xml.IMAGES,
-    ):
-        for element in elements.get('%s/source/address' % path, ()):
-            attributes = element.attributes
-            # Addresses of USB, SCSI and mediated devices do not have these attributes.
-            if 'slot' in attributes and 'function' in attributes:
-                addresses.add(values.parse_pci_address(attributes))
-    return tuple(sorted(addresses))
-
-
-def _host_devices(elements: Elements) -> tuple[str, ...]:
-    """Return the host's names of the interfaces below macvtap and of the block devices."""
-    names = attribute_values(elements, 'devices/interface/source', 'dev') + [
-        path
-        for path in attribute_values(elements, 'devices/disk/source', 'dev')
-        if path.startswith('/dev/')
-    ]
-    # The names are only displayed, so an odd one is no reason to leave the guest alone.
-    return tuple(sorted({name for name in names if 0 < len(name) < 256 and name.isprintable()}))
 
 
 def _iothreads(elements: Elements) -> int:

@@ -28,12 +28,11 @@ _DEFINITION = (
     'allowed_cpus',
     'page_bytes',
     'locked',
-    'pci_devices',
+    'devices',
     'iothreads',
     'extra_specs',
     'flavor',
     'preallocated',
-    'host_devices',
     'memory_max_bytes',
     'partition',
 )

@@ -17,7 +17,7 @@ import os
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.memory_domains import DISTANCE_MAX, LOCAL_DISTANCE, REMOTE_DISTANCE
-from nova_numa_pmc.cpulist import CPUS_MAX, HEX_DIGITS, format_cpulist, is_number
+from nova_numa_pmc.cpulist import format_cpulist, is_number
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host.files import (
     CPUS,
@@ -161,62 +161,6 @@ def cpus_of_node(node_id: int, root: str = '/') -> frozenset[int]:
     :raises TopologyError: the file cannot be read or understood
     """
     return read_cpus(root, _CPULIST % node_id) or frozenset()
-
-
-def pci_device_node(address: str, root: str = '/') -> int | None:
-    """Return the node that a PCI device is attached to, or None if it is not known.
-
-    The kernel reports -1 if the firmware does not report a node. The node of a device that is gone
-    is not known either.
-
-    :param address: such as '0000:3b:00.1'
-    :raises TopologyError: the address is not a PCI address, or the file is malformed
-    """
-    address = address.lower()
-    if not _is_pci_address(address):
-        raise TopologyError('%a is not a PCI address like 0000:3b:00.1' % address[:40])
-    path = 'sys/bus/pci/devices/%s/numa_node' % address
-    text = read_text(root, path)
-    if text is None or text == '-1':
-        return None
-    return parse_integer(root, path, text, CPUS_MAX - 1)
-
-
-def host_device_node(name: str, root: str = '/') -> int | None:
-    """Return the node of a network interface or a block device, or None if it is not known.
-
-    It is not known for a device that is not attached to a bus (a bridge, a volume on several
-    disks).
-
-    :param name: such as 'eth0' or '/dev/nvme0n1'
-    :raises TopologyError: the file is malformed
-    """
-    kind = 'net'
-    if name.startswith('/dev/'):
-        # A link, such as one in /dev/disk/by-id, is followed.
-        path = os.path.realpath(os.path.join(root, name[1:]))
-        kind, name = 'block', os.path.basename(path)
-    if not name or '/' in name or name in ('.', '..'):
-        return None
-    for link in ('device', 'device/device'):  # an NVMe namespace's first device is its controller
-        path = 'sys/class/%s/%s/%s/numa_node' % (kind, name, link)
-        text = read_text(root, path)
-        if text is not None:
-            return None if text == '-1' else parse_integer(root, path, text, CPUS_MAX - 1)
-    return None
-
-
-def _is_pci_address(address: str) -> bool:
-    parts = address.replace('.', ':').split(':')
-    # The kernel gives Intel VMD's PCI domains numbers of more than four digits.
-    return (
-        len(parts) == 4
-        and address.count('.') == 1
-        and address[-2] == '.'
-        and 4 <= len(parts[0]) <= 8
-        and [len(part) for part in parts[1:]] == [2, 2, 1]
-        and HEX_DIGITS.issuperset(''.join(parts))
-    )
 
 
 def _node_ids(root: str) -> tuple[int, ...]:

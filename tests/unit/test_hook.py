@@ -155,13 +155,29 @@ class StartTest(PlacedCase):
         self.call('start', 1, xml)
         self.assertEqual((0, 1), self.promise(1).cpu_nodes)
 
-    def test_a_device_draws_the_guest(self):
-        sysfs.write(self.root, 'sys/bus/pci/devices/0000:3b:02.1/numa_node', '1\n')
-        xml = fake_host.domain_xml(1).replace(
-            b'</devices>', domains.SRIOV.encode() + b'</devices>'
-        )
-        self.call('start', 1, xml)
-        self.assertEqual((1,), self.promise(1).cpu_nodes)
+    def test_each_device_that_locks_memory_draws_the_guest(self):
+        pci = 'pci0000:3a/0000:3b:02.1'
+        sysfs.add_device(self.root, pci, 'bus/pci/devices/0000:3b:02.1', 1)
+        sysfs.add_device(self.root, f'{pci}/{domains.UUID}', f'bus/mdev/devices/{domains.UUID}')
+        sysfs.add_device(self.root, f'{pci}/vdpa0', 'bus/vdpa/devices/vdpa0')
+        sysfs.add_device(self.root, f'{pci}/vdpa0/vhost-vdpa-0', 'dev/char/511:0')
+        address = "<address domain='0' bus='0x3b' slot='0x02' function='1'/>"
+        for devices in (
+            domains.SRIOV,
+            f"<hostdev type='mdev'><source><address uuid='{domains.UUID}'/></source></hostdev>",
+            "<interface type='vdpa'><source dev='/dev/vhost-vdpa-0'/></interface>",
+            "<disk type='vhostvdpa'><source dev='/dev/vhost-vdpa-0'/></disk>",
+            "<disk type='file'><backingStore type='nvme'><source type='pci'>"
+            f'{address}</source></backingStore></disk>',
+        ):
+            with self.subTest(devices):
+                xml = fake_host.domain_xml(1).replace(
+                    b'</devices>', devices.encode() + b'</devices>'
+                )
+                for _ in range(2):  # whatever the rotation
+                    self.call('start', 1, xml)
+                    self.assertEqual((1,), self.promise(1).cpu_nodes)
+                    self.call('release', 1, xml)
 
     def test_persistent_memory_leaves_the_node_to_others(self):
         device = domains.memory_device('nvdimm', 512 << 20).encode()

@@ -18,7 +18,7 @@ from nova_numa_pmc.sample_records import COUNTED, INFERRED, DeviceSample, to_dat
 from nova_numa_pmc.state import promises_file
 from tests.cases.counting import CountingCase
 from tests.cases.root import RootCase
-from tests.fixtures import domains, fake_host, measured_host
+from tests.fixtures import domains, fake_host, measured_host, sysfs
 from tests.fixtures.software_events import LOCAL, REMOTE
 from tests.fixtures.working_child import touch
 
@@ -241,7 +241,8 @@ class SamplerTest(SamplingCase):
             fake_host.uuid_of(1),
             devices=domains.SRIOV + domains.HOST_DEVICES,
         )
-        self.host.write('sys/class/net/eth0/device/numa_node', '0\n')
+        sysfs.add_device(self.root, 'pci0/0000:3b:00.0/net/eth0', 'class/net/eth0')
+        self.host.write('sys/devices/pci0/0000:3b:00.0/numa_node', '0\n')
         self.launch(1, {0: MIB}, xml=xml)
         self.sample(0)
         for at_s, cpu, local in ((5, 0, False), (10, 4, None), (15, 4, True)):
@@ -269,7 +270,8 @@ class SamplerTest(SamplingCase):
             (10, without, 0, []),
             (15, with_device, 1, [1]),
         ):
-            self.host.write('sys/class/net/eth0/device/numa_node', '%d\n' % read_node)
+            sysfs.add_device(self.root, 'pci0/0000:3b:00.0/net/eth0', 'class/net/eth0')
+            self.host.write('sys/devices/pci0/0000:3b:00.0/numa_node', '%d\n' % read_node)
             self.launch(1, {0: MIB}, xml=xml)
             [guest] = self.sample(at_s).guests
             with self.subTest(at_s=at_s):

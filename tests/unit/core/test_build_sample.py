@@ -13,7 +13,7 @@ NODES = tuple(model.Node(id, frozenset(range(4 * id, 4 * id + 4)), 1000, 600) fo
 ABLE = NodeCapacities((4.0, 4.0), (1e9, None), (None, None), ((60.0, 100.0), (100.0, 60.0)), 1)
 UNABLE = NodeCapacities((4.0, 4.0), (None, None), (None, None), None, 1)
 GUEST = RunningGuest(
-    model.Guest('u', 'g', 2, 1, pci_devices=('0000:3b:00.1',)),
+    model.Guest('u', 'g', 2, 1, devices=(model.HostDevice(model.PCI, '0000:3b:00.1'),)),
     {},
     1.0,
     0.25,

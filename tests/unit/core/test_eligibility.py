@@ -68,7 +68,6 @@ class WhyNotTest(unittest.TestCase):
             ('unknown', None, PROMISE),
             ('unknown', None, None),
             ('placed_by_others', guest('g'), PROMISE._replace(origin=model.BY_OTHERS)),
-            ('locked', guest('g', pci_devices=('0000:3b:00.1',)), PROMISE),
             ('huge_pages', guest('g'), PROMISE._replace(page_bytes=1 << 30)),
         ):
             with self.subTest(code):

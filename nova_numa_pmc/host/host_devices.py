@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""List the devices of the host that a guest uses, and read to which nodes they are attached.
+
+Devices that access a guest's memory by themselves (VFIO, vDPA) make the kernel pin all of it, so
+it stays where it is first touched: for these, both questions have one answer, the same list.
+
+The elements are described in https://libvirt.org/formatdomain.html; sysfs has a ``numa_node`` for
+each device on a bus that knows it (Documentation/ABI/testing/sysfs-bus-pci), and directories of
+devices are below those of their parents.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nova_numa_pmc import model
+from nova_numa_pmc.cpulist import CPUS_MAX
+from nova_numa_pmc.exceptions import TopologyError
+from nova_numa_pmc.host import domain_values as values
+from nova_numa_pmc.host.domain_xml import IMAGES
+from nova_numa_pmc.host.files import list_names, parse_integer, read_text
+
+TYPE_CHECKING = False  # not typing's, which is slow to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nova_numa_pmc.host.domain_xml import Element, Elements
+
+_INTERFACE = {
+    'hostdev': model.PCI,
+    'vdpa': model.VDPA,
+    'direct': model.INTERFACE,
+    'vhostuser': model.VHOST_USER,
+}
+_IMAGE = {
+    # QEMU's own NVMe driver uses VFIO as well.
+    'nvme': model.PCI,
+    'vhostvdpa': model.VDPA,
+    'block': model.BLOCK,
+    'vhostuser': model.VHOST_USER,
+}
+#: {path of an element: {its type: kind of device}}.
+_KINDS = {
+    'devices/hostdev': {'pci': model.PCI, 'mdev': model.MDEV},
+    'devices/interface': _INTERFACE,
+    'devices/interface/actual': _INTERFACE,
+    'devices/disk': _IMAGE,
+    IMAGES: _IMAGE,
+}
+#: {kind of device: attribute of <source> with its name}.
+_NAME_ATTRIBUTES = {model.VHOST_USER: 'path'}
+_VDPA = 'sys/bus/vdpa/devices'
+_DIRECTORIES = {
+    model.PCI: 'sys/bus/pci/devices',
+    model.MDEV: 'sys/bus/mdev/devices',
+    model.INTERFACE: 'sys/class/net',
+    model.BLOCK: 'sys/class/block',
+}
+
+
+def list_devices(elements: Elements) -> tuple[model.HostDevice, ...]:
+    """List the host's devices that a domain uses, those that pin its memory first.
+
+    A device that pins memory is listed even if the XML does not name it.
+
+    :raises DomainError: an address is malformed
+    """
+    devices = {
+        model.HostDevice(kinds[element.attributes['type']], _name(kinds, element))
+        for path, kinds in _KINDS.items()
+        for element in elements.get(path, ())
+        if element.attributes.get('type') in kinds
+    }
+    return tuple(
+        sorted(
+            (device for device in devices if device.name or device.locks_memory),
+            key=lambda device: (not device.locks_memory, device),
+        )
+    )
+
+
+def _name(kinds: dict[str, str], element: Element) -> str:
+    """Return the name of an element's device; empty if it has none, or an odd one."""
+    kind, source = kinds[element.attributes['type']], element.children.get('source')
+    if source is None:
+        return ''
+    if kind in (model.PCI, model.MDEV):
+        address = source.children.get('address')
+        attributes = address.attributes if address else {}
+        if kind == model.MDEV:
+            return values.parse_uuid(attributes['uuid']) if 'uuid' in attributes else ''
+        return values.parse_pci_address(attributes) if 'slot' in attributes else ''
+    name = source.attributes.get(_NAME_ATTRIBUTES.get(kind, 'dev'), '')
+    is_path = name.startswith('/dev/' if kind in (model.BLOCK, model.VDPA) else '/')
+    # libvirt accepts more than this; without its name, a device's node is not known.
+    if not (len(name) < 256 and name.isprintable()) or is_path == (kind == model.INTERFACE):
+        return ''
+    return name
+
+
+def node_of(device: model.HostDevice, root: str = '/') -> int | None:
+    """Return the node that a device is attached to, or None if it is not known.
+
+    The kernel reports -1 if the firmware does not report a node. The node is not known either of
+    a device that is gone, that is not on a bus (a bridge, a volume on several disks), or that is
+    another process at a socket (vhost-user): only that process knows where its memory and its
+    threads are.
+
+    :raises TopologyError: a file cannot be read or understood
+    """
+    name = device.name
+    if name.startswith('/dev/'):
+        # A link, such as one in /dev/disk/by-id, is followed.
+        name = os.path.basename(os.path.realpath(os.path.join(root, name[1:])))
+    if not name or '/' in name or name in ('.', '..'):
+        return None
+    if device.kind == model.VDPA:
+        # vhost_vdpa_probe() in the kernel's drivers/vhost/vdpa.c: a child without class or bus.
+        for vdpa_device in list_names(os.path.join(root, _VDPA)):
+            path = '%s/%s' % (_VDPA, vdpa_device)
+            if name[:11] == 'vhost-vdpa-' and os.path.exists(os.path.join(root, path, name)):
+                return _nearest_node(root, path)
+        return None
+    if device.kind not in _DIRECTORIES:
+        return None
+    return _nearest_node(root, '%s/%s' % (_DIRECTORIES[device.kind], name))
+
+
+def _nearest_node(root: str, path: str) -> int | None:
+    """Return the node of a device or of the nearest of its parents that reports one."""
+    directory, top = os.path.realpath(os.path.join(root, path)), os.path.realpath(root)
+    while directory not in (top, '/'):
+        numa_node = os.path.join(directory, 'numa_node')
+        text = read_text('/', numa_node)
+        if text is not None:
+            return None if text == '-1' else parse_integer('/', numa_node, text, CPUS_MAX - 1)
+        directory = os.path.dirname(directory)
+    return None
+
+
+def read_nodes(
+    devices: Iterable[model.HostDevice], root: str = '/'
+) -> tuple[dict[model.HostDevice, int | None], list[str]]:
+    """Return ({device: its node}, problems); None: not known."""
+    nodes: dict[model.HostDevice, int | None] = {}
+    problems: list[str] = []
+    for device in devices:
+        try:
+            nodes[device] = node_of(device, root)
+        except TopologyError as error:
+            nodes[device] = None
+            problems.append(str(error))
+    return nodes, problems
+
+
+class DeviceNodeReader:
+    """Reads the nodes of guests' devices.
+
+    It caches a known node for as long as a running guest uses the device, because the name may be
+    that of another device afterwards.
+    """
+
+    def __init__(self, root: str = '/') -> None:
+        self._root = root
+        self._nodes: dict[model.HostDevice, int | None] = {}
+
+    def read(
+        self, guests: Iterable[model.Guest]
+    ) -> tuple[dict[model.HostDevice, int | None], list[str]]:
+        """Return :func:`read_nodes` of all devices of these guests."""
+        devices = {device for guest in guests for device in guest.devices}
+        known = {
+            device: node
+            for device, node in self._nodes.items()
+            if device in devices and node is not None
+        }
+        nodes, problems = read_nodes(sorted(devices - known.keys()), self._root)
+        self._nodes = {**known, **nodes}
+        return self._nodes, problems
