@@ -40,7 +40,7 @@ class NodeSample(Record):
     :param remote_ratio: remote share of these accesses, 0 to 1
     :param cpi: cycles per instruction; only reliable if ``cpi_reliable``
     :param waiting_cores, distance_cores: the two parts of the loss [cores]
-    :param io_miss_ratio: share of inbound device writes that missed the cache (DDIO), 0 to 1
+    :param io_miss_ratio: share of requests of devices that missed the cache (DDIO), 0 to 1
     :param memory_bytes, free_bytes: MemTotal and MemFree
     :param promised_bytes: memory promised on the node, as in :class:`model.NodeView`
     :param stolen_cores: CPU time that the host's own hypervisor gave to others, which is not

@@ -79,7 +79,7 @@ NODE_METRICS: tuple[_Row, ...] = (
     ),
     (
         'io_miss_ratio',
-        'Share of inbound device writes that missed the L3 cache',
+        'Share of requests of devices that missed the L3 cache',
         None,
         ((None, 'io_miss_ratio'),),
     ),

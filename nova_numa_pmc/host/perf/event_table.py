@@ -134,10 +134,13 @@ def _imc(read: Iterable[str], write: Iterable[str], document: str) -> tuple[Entr
 
 _IMC_CAS = _imc(('event=0x4,umask=0x3',), ('event=0x4,umask=0xc',),
                 'Intel perfmon, uncore: UNC_M_CAS_COUNT')
+# The names of the driver, drs_data (0x102) and ncb_data (0x103) in snbep_uncore_qpi_events[], are
+# of what is *received*: RxL_FLITS_G1 and G2. The JSON leaves out the bit that extends the event
+# (bit 21 of config, 0x100 here); libpfm4 has 0x200800 and 0x200401 for these two.
 _QPI = (
-    Entry(LINK_TX, 'event=0x102,umask=0x8', 'Intel Xeon E5 uncore manual, QPI TxL G1 DRS_DATA',
+    Entry(LINK_TX, 'event=0x100,umask=0x8', 'Intel perfmon, uncore: UNC_Q_TxL_FLITS_G1.DRS_DATA',
           None, ('data flits of 8 bytes sent',), 'uncore_qpi_[0-9]*', 8),
-    Entry(LINK_TX, 'event=0x103,umask=0x4', 'Intel Xeon E5 uncore manual, QPI TxL G2 NCB_DATA',
+    Entry(LINK_TX, 'event=0x101,umask=0x4', 'Intel perfmon, uncore: UNC_Q_TxL_FLITS_G2.NCB_DATA',
           None, ('data flits of 8 bytes sent',), 'uncore_qpi_[0-9]*', 8))
 _UPI = (
     Entry(LINK_TX, 'event=0x2,umask=0xf', 'Intel perfmon, uncore: UNC_UPI_TxL_FLITS.ALL_DATA',
@@ -145,13 +148,17 @@ _UPI = (
 
 
 def _cha(hit: str, miss: str, document: str) -> tuple[Entry, ...]:
-    entries = ((IO_HIT, hit, 'all requests of devices (DDIO)'),
-               (IO_MISS, miss, 'all requests of devices (DDIO)'))
+    caveat = 'all requests of devices (DDIO), reads included'
     return tuple(Entry(role, terms, document, None, (caveat,), 'uncore_cha_[0-9]*')
-                 for role, terms, caveat in entries)
+                 for role, terms in ((IO_HIT, hit), (IO_MISS, miss)))
 
 
-_CHA_SKX = _cha('event=0x35,umask=0x14', 'event=0x35,umask=0x24',
+# The driver writes the filter register for this event (skx_uncore_cha_extra_regs[]), and with 0
+# nothing matches: both local and remote targets, near memory or not, any opcode (0x3b, bits 32 to
+# 37 of config1), as libpfm4 and Intel's pcm have it by default.
+_CHA_SKX_FILTER = 'filter_rem=1,filter_loc=1,filter_all_op=1,filter_nm=1,filter_not_nm=1'
+_CHA_SKX = _cha('event=0x35,umask=0x14,' + _CHA_SKX_FILTER,
+                'event=0x35,umask=0x24,' + _CHA_SKX_FILTER,
                 'Intel perfmon, Skylake-SP uncore: UNC_CHA_TOR_INSERTS')
 _CHA_ICX = _cha('event=0x35,umask=0xc001fd04', 'event=0x35,umask=0xc001fe04',
                 'Intel perfmon, Ice Lake-SP uncore: UNC_CHA_TOR_INSERTS')
@@ -366,7 +373,6 @@ SYSFS_NAMES: dict[str, tuple[SysfsName, ...]] = {
                 ('uncore_imc_[0-9]*', 'cas_count_write_sch1', 64, (PACKAGE,)),
                 ('uncore', 'qmc_writes_full_any', 64, (PACKAGE, 'partial writes are left out')),
                 ('*_imc_[0-9]*', 'cas_writes', 64, (NODE_IN_NAME,))),
-    LINK_TX: (('uncore_qpi_[0-9]*', 'drs_data', 8, ()), ('uncore_qpi_[0-9]*', 'ncb_data', 8, ())),
 }
 
 #: Layouts of core PMUs that this machine lacks, with which ``--cpu`` encodes the events

@@ -32,7 +32,7 @@ class UncoreUse(Record):
     :param bandwidth_bytes_per_sec: bytes read + ω · bytes written
     :param read_lines_per_sec: lines read for CPUs of any node, without those read for devices
     :param link_bytes_per_sec: bytes sent to other sockets
-    :param io_miss_ratio: share of inbound device writes that missed the cache
+    :param io_miss_ratio: share of requests of devices that missed the cache
     """
 
     bandwidth_bytes_per_sec: float | None = None

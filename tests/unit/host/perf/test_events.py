@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each CPU gets the events that its documents, libpfm, the kernel or the operator name."""
 
+import ctypes
 import tempfile
 import unittest
 
@@ -47,6 +48,29 @@ LAB_IMC = {
     'format/event': 'config:0-7\n',
     'events/cas_reads': 'event=0x0\n',
     'events/cas_writes': 'event=0x1\n',
+}
+
+
+#: As snbep_uncore_qpi_formats_attr[] and skx_uncore_cha_formats_attr[] of the kernel's
+#: arch/x86/events/intel/uncore_snbep.c.
+QPI = {
+    'type': '30\n',
+    'cpumask': '0\n',
+    'format/event': 'config:0-7,21\n',
+    'format/umask': 'config:8-15\n',
+    'events/drs_data': 'event=0x102,umask=0x08\n',
+    'events/ncb_data': 'event=0x103,umask=0x04\n',
+}
+CHA = {
+    'type': '31\n',
+    'cpumask': '0\n',
+    'format/event': 'config:0-7\n',
+    'format/umask': 'config:8-15\n',
+    'format/filter_rem': 'config1:32\n',
+    'format/filter_loc': 'config1:33\n',
+    'format/filter_nm': 'config1:36\n',
+    'format/filter_all_op': 'config1:35\n',
+    'format/filter_not_nm': 'config1:37\n',
 }
 
 
@@ -142,6 +166,26 @@ class TestTable(unittest.TestCase):
             self.assertIn('not in the table', dict(selection.missing)['remote_dram'])
 
 
+class PmuEncoding(ctypes.Structure):
+    """pfm_pmu_encode_arg_t of libpfm4's perfmon/pfmlib.h."""
+
+    _fields_ = (
+        ('codes', ctypes.POINTER(ctypes.c_uint64)),
+        ('fstr', ctypes.POINTER(ctypes.c_char_p)),
+        ('size', ctypes.c_size_t),
+        ('count', ctypes.c_int),
+        ('idx', ctypes.c_int),
+    )
+
+
+def raw_codes(name):
+    """Return the values of the registers of an event, as libpfm4 encodes it without an OS."""
+    encoding = PmuEncoding(size=ctypes.sizeof(PmuEncoding))
+    library = ctypes.CDLL('libpfm.so.4')
+    error = library.pfm_get_os_event_encoding(name.encode(), 3, 0, ctypes.byref(encoding))
+    return [] if error else [encoding.codes[index] for index in range(encoding.count)]
+
+
 class TestAgainstLibpfm(unittest.TestCase):
     def setUp(self):
         self.libpfm = pfm.load()
@@ -177,6 +221,19 @@ class TestAgainstLibpfm(unittest.TestCase):
         self.assertEqual(
             (4, 0x12A, 0x730004477, 0), self.libpfm.encode('spr::OCR:READS_TO_CORE_REMOTE_DRAM')
         )
+
+    def test_codes_of_uncore_events_are_those_of_libpfm(self):
+        for name, codes in (
+            *(
+                ('%s_unc_qpi0::UNC_Q_TXL_FLITS_%s' % (pmu, event), [code])
+                for pmu in ('snbep', 'ivbep', 'hswep', 'bdx')
+                for event, code in (('G1:DRS_DATA', 0x200800), ('G2:NCB_DATA', 0x200401))
+            ),
+            ('skx_unc_cha0::UNC_C_TOR_INSERTS:IO_HIT', [0x1435, 0, 0x3B]),
+            ('skx_unc_cha0::UNC_C_TOR_INSERTS:IO_MISS', [0x2435, 0, 0x3B]),
+        ):
+            with self.subTest(name):
+                self.assertEqual(codes, raw_codes(name))
 
     def test_names_unknown_to_libpfm_are_none(self):
         for name in ('skx::NONSENSE', '', 'nope::CYCLES', '::', 'skx::MEM_LOAD:\u00e9'):
@@ -245,6 +302,36 @@ class TestThisMachine(PmuCase):
             [(e.node, e.bytes_per_count, e.cpus) for e in roles['mem_read']],
         )
         self.assertEqual([1, 1], [e.config for e in roles['mem_write']])
+
+    def test_data_sent_over_qpi_is_counted_not_what_the_kernel_names_which_is_received(self):
+        # libpfm4, snbep_unc_qpi0 and its successors: 0x200800 and 0x200401 are
+        # UNC_Q_TXL_FLITS_G1:DRS_DATA and G2:NCB_DATA; 0x200802 and 0x200403 are RXL.
+        # pmu-events' uncore-interconnect.json of jaketown, ivytown, haswellx and broadwellx has
+        # event 0x0 and 0x1 for TxL, 0x2 and 0x3 for RxL.
+        for model in (0x2D, 0x3E, 0x3F, 0x4F):
+            self.write('proc/cpuinfo', INTEL % (model, 1))
+            self.add_pmu('uncore_qpi_0', QPI)
+            with self.subTest(model):
+                self.assertEqual(
+                    [('table', 30, 0x200800, 8), ('table', 30, 0x200401, 8)],
+                    [
+                        (e.source, e.type, e.config, e.bytes_per_count)
+                        for e in self.roles()['link_tx']
+                    ],
+                )
+
+    def test_requests_of_devices_are_counted_with_a_filter_that_lets_them_pass(self):
+        # libpfm4, skx_unc_cha0::UNC_C_TOR_INSERTS:IO_HIT: 0x1435 and, by default, filter 0x3b in
+        # the upper half; pmu-events' skylakex and cascadelakex have umask 0x14 and 0x24.
+        for stepping in (4, 7):
+            self.write('proc/cpuinfo', INTEL % (0x55, stepping))
+            self.add_pmu('uncore_cha_0', CHA)
+            roles = self.roles()
+            with self.subTest(stepping):
+                self.assertEqual(
+                    [(0x1435, 0x3B << 32), (0x2435, 0x3B << 32)],
+                    [(e.config, e.config1) for role in ('io_hit', 'io_miss') for e in roles[role]],
+                )
 
     def test_events_that_the_kernel_names_on_arm_are_taken(self):
         self.write('proc/cpuinfo', 'processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n')
