@@ -352,7 +352,12 @@ def as_granted(promise: model.Promise, guest: model.Guest, host: model.Topology)
     """
     granted_cpus = guest.granted_cpus
     if granted_cpus is not None:
-        own_nodes = pools.nodes_of(granted_cpus, host)
+        # Of these, its <vcpu cpuset> may exclude some, and some may be isolated.
+        usable_cpus = granted_cpus.intersection(
+            guest.allowed_cpus or granted_cpus,
+            frozenset[int]().union(*map(pools.usable_cpus_of, host.nodes)),
+        )
+        own_nodes = pools.nodes_of(usable_cpus or granted_cpus, host)
         cpu_nodes = tuple(node for node in promise.cpu_nodes if node in own_nodes) or (
             pools.nodes_of(pools.all_cpus(pools.with_guest_pool(guest, host)), host) or own_nodes
         )

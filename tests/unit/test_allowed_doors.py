@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from nova_numa_pmc.agent.agent import Agent
 from nova_numa_pmc.agent.tick import Moment
@@ -178,6 +178,24 @@ class EveryDoorTest(HookCase):
     """A guest on a host whose slices, scope, XML, Nova's set and isolation are drawn."""
 
     @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+    @example(
+        slice_cpus=frozenset(range(6)),
+        scope_cpus=frozenset(range(5)),
+        mems=frozenset({0}),
+        vcpu_set=frozenset({0, 5}),
+        nova_set=None,
+        isolated=set(),
+        memory_node=0,
+    )
+    @example(
+        slice_cpus=frozenset({0, 1, 4}),
+        scope_cpus=frozenset({0, 4}),
+        mems=frozenset({0}),
+        vcpu_set=None,
+        nova_set=None,
+        isolated={0},
+        memory_node=0,
+    )
     @given(
         slice_cpus=CPU_SETS,
         scope_cpus=CPU_SETS,
