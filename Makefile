@@ -9,7 +9,8 @@ ARGS =
 .PHONY: help demo test unit coverage lab lab-full functional test-nova test-nova-all test-nova-29 \
 	test-nova-31 test-nova-33 test-nova-34 test-nova-newest test-nova-upstream lint docs bench bench-agent \
 	bench-hook bench-placement bench-multiplex bench-sampling bench-rebalance bench-skew \
-	bench-orders bench-weigher arena arena-region arena-validity bench-horizons bench-oversubscription \
+	bench-orders bench-weigher bench-promises arena arena-region arena-validity bench-horizons \
+	bench-oversubscription \
 	bench-balance bench-crowded soak fuzz-metrics config setup setup-lab clean distclean
 
 help: ## List the targets
@@ -88,6 +89,10 @@ bench-sampling: setup ## Measure the cost of sampling, compared with perf stat, 
 bench-weigher: ## Compare the speed of weigher and filter with Nova's own, on up to 10,000 hosts
 	@tools/setup nova34
 	@.venv-nova-34/bin/python -m tests.bench.bench_weigher $(ARGS)
+
+bench-promises: ## Count how often the scheduler breaks what Nova's own weighers promise
+	@tools/setup nova34
+	@.venv-nova-34/bin/python -m tests.bench.bench_promises $(ARGS)
 
 arena: setup ## Compare ways of choosing hosts in a simulated region (ARGS='--quick': takes seconds)
 	@tools/setup nova34

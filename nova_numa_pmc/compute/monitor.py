@@ -71,9 +71,11 @@ class _Inputs(Record):
 class Monitor(virt_driver.Monitor):
     """Nova's compute monitor ``numa_pmc``: ``numa.membw.current`` and ``numa.membw.max``.
 
-    If the publication is missing, stale or not to be trusted, one warning is logged and the NUMA
-    metrics are left out, so that the scheduler treats the host's pressure as unknown. Nova
-    instantiates every installed monitor, enabled or not, so the constructor reads nothing.
+    If the publication is missing, stale or not to be trusted, one warning is logged, and the last
+    known figures stay with the time of their measurement. An agent is late just where CPUs are
+    short: without them, the host would look better than when it is measured. The scheduler knows
+    how old is too old (``stale_after``). Nova instantiates every installed monitor, enabled or
+    not, so the constructor reads nothing.
     """
 
     def __init__(self, resource_tracker: ResourceTracker) -> None:
@@ -96,32 +98,32 @@ class Monitor(virt_driver.Monitor):
             metric_list.objects.extend(self._numa_metrics())
 
     def _numa_metrics(self) -> list[objects.MonitorMetric]:
-        """Return the two metrics, or no metrics without a usable publication; never raise."""
+        """Return the two metrics by the last usable publication, if there was one; never raise."""
         try:
             published = publication.read(self._state_dir())
             realtime_s = time.time()
             freshness = publication.freshness(published, realtime_s)
+            if freshness != publication.FUTURE:
+                self._renew(published, realtime_s)
             if freshness != publication.FRESH:
-                age_s = realtime_s - published.taken_s
-                return self._leave_out(
-                    freshness, _NOT_FRESH[freshness], self._directory, abs(age_s)
-                )
-            numa_metrics = self._metrics(published, realtime_s)
+                age_s = abs(realtime_s - published.taken_s)
+                self._warn(freshness, _NOT_FRESH[freshness], self._directory, age_s)
+            elif self._problem:
+                LOG.info('NUMA metrics are renewed again')
+                self._problem = None
         except StateError as error:
             # Numbers in the message may change with each publication of the agent.
-            return self._leave_out(re.sub(r'\d+', '', str(error)), '%s', error)
+            self._warn(re.sub(r'\d+', '', str(error)), '%s', error)
         except cfg.ConfigFileValueError as error:
-            return self._leave_out('options', '[numa_pmc] %s', error)
+            self._warn('options', '[numa_pmc] %s', error)
         except Exception as error:  # a fault of ours must not cost the host its audit
-            return self._leave_out(
+            self._warn(
                 'failed', 'this is a bug in nova-numa-pmc: %s: %s', type(error).__name__, error
             )
-        if self._problem:
-            LOG.info('NUMA metrics are sent again')
-            self._problem = None
-        return numa_metrics
+        return [] if self._sent is None else self._sent[1]
 
-    def _metrics(self, published: Publication, realtime_s: float) -> list[objects.MonitorMetric]:
+    def _renew(self, published: Publication, realtime_s: float) -> None:
+        """Make the metrics of a publication, unless those that were sent last will do."""
         # Nova passes its resource tracker, whatever the base class calls it. With libvirt, it has
         # one compute node, whose usage has just been summed up over the instances and is saved
         # together with these metrics. If the scheduler later finds a higher usage, the difference
@@ -144,7 +146,6 @@ class Monitor(virt_driver.Monitor):
         )
         if self._sent is None or not _may_resend(self._sent[0], inputs):
             self._sent = inputs, _make_metrics(inputs, realtime_s)
-        return self._sent[1]
 
     def _state_dir(self) -> str:
         """Return the state directory, reading the agent's configuration the first time."""
@@ -155,18 +156,18 @@ class Monitor(virt_driver.Monitor):
             self._directory = options.state_dir
         return self._directory
 
-    def _leave_out(
-        self, problem: str, message: str, *values: object
-    ) -> list[objects.MonitorMetric]:
-        """Log a warning when a problem begins, and return no metrics.
+    def _warn(self, problem: str, message: str, *values: object) -> None:
+        """Log a warning when a problem begins.
 
         :param problem: identifies the problem; as long as it stays the same, nothing is logged
         """
-        self._sent = None
         if problem != self._problem:
             self._problem = problem
-            LOG.warning('No NUMA metrics are sent until this is fixed: ' + message, *values)
-        return []
+            LOG.warning(
+                'NUMA metrics are not renewed until this is fixed; the scheduler uses the last '
+                'ones, if any, until they are too old: ' + message,
+                *values,
+            )
 
 
 def _seen_instances(

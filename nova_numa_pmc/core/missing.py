@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Handle values that are missing: find out whether all are known, and fill in parts of pressure.
 
-A node or host must not look better because it reports less. A missing part is therefore assumed
-to be the upper quartile of the values that are reported. A node whose true value is at or below
-that quartile then gains nothing by not reporting it, and one above gains at most the difference.
-If the part were left out for all, or assumed to be the mean, those that report nothing would win.
+A node must not look better because it reports less. A part that is missing on some of a host's
+nodes is therefore assumed to be the upper quartile of the values that are reported. A node whose
+true value is at or below that quartile then gains nothing by not reporting it, and one above gains
+at most the difference. Among hosts, :func:`agreed_upper` keeps one of them from deciding for all.
 
 The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
@@ -27,6 +27,8 @@ CPU_ASSUMED, BANDWIDTH_ASSUMED, LINK_ASSUMED = (
     'bandwidth_assumed',
     'link_assumed',
 )
+#: The least number of hosts whose figures may count for others: of two, none is in the middle.
+VOTES_MIN = 3
 
 
 def all_known(values: Collection[_T | None]) -> list[_T] | None:
@@ -43,6 +45,27 @@ def upper_quartile(values: Sequence[float]) -> float:
     :param values: at least one value
     """
     return sorted(values)[-(-3 * len(values) // 4) - 1]
+
+
+def is_agreed(known_count: int, count: int) -> bool:
+    """Return whether what some of the hosts report may count for those that do not report it."""
+    return known_count >= VOTES_MIN and 3 * known_count >= count
+
+
+def padded(votes: Sequence[float], assumed: float) -> list[float]:
+    """Return hosts' figures, with an assumed one for each that lacks to :data:`VOTES_MIN`."""
+    return [*votes, *[assumed] * (VOTES_MIN - len(votes))]
+
+
+def agreed_upper(votes: Sequence[float]) -> float:
+    """Return the upper quartile of hosts' figures, but never the highest alone.
+
+    Whatever one host reports, the result is thus between two figures of the others, neighbours by
+    size: where these agree, it changes nothing.
+
+    :param votes: at least :data:`VOTES_MIN` values
+    """
+    return sorted(votes)[min(-(-3 * len(votes) // 4), len(votes) - 1) - 1]
 
 
 def fill_in(nodes: tuple[NodeView, ...]) -> tuple[tuple[NodeView, ...], tuple[str, ...]]:

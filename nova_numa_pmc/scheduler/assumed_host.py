@@ -2,7 +2,8 @@
 """Assume figures for a host whose own are unknown, based on Nova's counts.
 
 Such a host counts as two equal nodes whose guests have the usual demand. It is therefore neither
-the best host, which would attract all guests, nor avoided.
+the best host, which would attract all guests, nor avoided. If figures that cannot be right name a
+higher demand, that counts.
 """
 
 from __future__ import annotations
@@ -27,13 +28,21 @@ _DISTANCES = (10.0, 21.0), (21.0, 10.0)  # as most firmware of two-socket hosts 
 _RAM_MIB = 1 << 40  # if it is not known, so that any guest fits
 
 
-def columns(host_state: HostStateLike) -> HostColumns:
-    """Return the assumed columns of a host."""
+def columns(
+    host_state: HostStateLike, demand_cores: float = 0.0, bytes_per_core_sec: float = 0.0
+) -> HostColumns:
+    """Return the assumed columns of a host, whose maximum of bandwidth is unknown.
+
+    :param demand_cores: a lower bound of its demand
+    :param bytes_per_core_sec: traffic of its guests, with those to which Nova pins CPUs
+    """
     # Nova's vcpus_used counts the vCPUs of all guests. Its vcpus_total does not count the CPUs of
     # cpu_dedicated_set; without that, guests are pinned to CPUs that it counts.
     topology = host_state.numa_topology
     pinned_cpus = 0 if topology is None else count_pinned_cpus(topology)
     vcpus = max(0.0, host_state.vcpus_used - pinned_cpus)
+    demand_cores = max(demand_cores, CORES_PER_VCPU * vcpus)
+    traffic_cores = demand_cores + CORES_PER_VCPU * pinned_cpus
     cpus = host_state.vcpus_total
     if not cpus > 0:
         cpus = vcpus / _VCPUS_PER_CPU
@@ -54,8 +63,8 @@ def columns(host_state: HostStateLike) -> HostColumns:
         [int(used_mib // 2)] * 2,
         halve(0.0),
         halve(vcpus),
-        [*halve(CORES_PER_VCPU * vcpus)],  # copied for its type: a column may lack values
-        None,
+        [*halve(demand_cores)],  # copied for its type: a column may lack values
+        [*halve(bytes_per_core_sec * traffic_cores)],
         None,
         None,
         _DISTANCES,

@@ -3,10 +3,12 @@
 
 Each host's own hook decides which of its nodes a guest gets, using only that host's figures. To
 compare hosts, a single estimate of the guest is used for all of them: its demand follows from the
-median demand per vCPU, and its cache lines from the median traffic per core. With medians, an
-outlier cannot skew the estimate as long as most hosts report sound values. If a host does not
-report a utilisation, the upper quartile of the request's hosts that report it is assumed
-(:mod:`nova_numa_pmc.core.missing`), unless only few do, or one that cannot be true.
+median demand per vCPU, and its cache lines from the median traffic per core.
+
+A part of pressure that some hosts do not report is either estimated for them, as what hosts that
+report it have in proportion to their demand, or left out for all: if it were left out only where
+it is missing, hiding it would pay. Either needs several hosts that report it
+(:func:`missing.is_agreed`), so that no single host decides for the others.
 """
 
 from __future__ import annotations
@@ -25,27 +27,24 @@ from nova_numa_pmc.core.scheduling.outcome import outcome, with_cores_per_vcpu
 from nova_numa_pmc.scheduler import assumed_host
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nova_numa_pmc.core.scheduling.host_columns import HostColumns
     from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, Outcome
     from nova_numa_pmc.scheduler.host_estimate import HostEstimate, HostStateLike
 
     _Place = tuple[HostColumns, Outcome]
+    #: Whether CPU, bandwidth and link are reported.
+    _Parts = tuple[bool, bool, bool]
 
-#: A utilisation is assumed for other hosts only if at least this share of all hosts of the request
-#: reports it.
-REPORTED_MIN_RATIO = 1 / 8
-#: A host with a node whose memory or link serves more than this multiple of its maximum does not
-#: count as reporting that part. Nothing serves more than its maximum, but a maximum that was
-#: measured while guests used half of it is half as high as the true one.
-SERVED_MAX_RATIO = 2.0
 #: Lines per core-second above this are implausible: 64 GB/s. At 80 ns for each line, a core would
 #: wait for 80 lines at a time; the second-level cache of Intel's Golden Cove waits for 48.
 LINES_PER_CORE_SEC_MAX = 1e9
 _NO_HISTORY = 0, 0.0
 #: Whether an assumed host counts as reporting CPU (from Nova's counts), bandwidth and link.
 _ASSUMED_HOST_REPORTS = True, False, False
+#: Traffic that is assumed in place of hosts that measure none [bytes per core-second].
+_ASSUMED_RATE = LINES_PER_CORE_SEC * LINE_BYTES
 #: The added loss on a host without a CPU that guests may use.
 _NO_CPU = AddedLoss(math.inf, 0.0, 0.0, 1.0)
 _PLACEMENT_OPTIONS = model.PlacementOptions()
@@ -60,25 +59,20 @@ def compare(
     """
     known_places = [_known_place(estimate) for estimate in estimates]
     guest = _with_expected_demand(guest, estimates, known_places)
-    lines_per_core_sec = _expected_lines(guest, known_places)
+    rates = _traffic_rates(known_places)
+    lines_per_core_sec = guest.intensity * median_low(rates) / LINE_BYTES
     places = [
-        place or _assumed_place(host_state, estimate, guest)
+        place or _assumed_place(host_state, estimate, guest, rates)
         for host_state, estimate, place in zip(host_states, estimates, known_places)
     ]
-    losses = [
+    known_parts = [
+        _parts_known(place[0]) if place else _ASSUMED_HOST_REPORTS for place in known_places
+    ]
+    if len(set(known_parts)) > 1:
+        places = _with_same_parts(places, known_parts, rates)
+    return [
         added_loss(*place, guest, lines_per_core_sec) if place else _NO_CPU for place in places
     ]
-    known_parts = [place and _parts_known(place[0]) for place in known_places]
-    if len(set(known_parts)) > 1:
-        quartiles = _quartiles(places, known_parts, losses)
-        for position, (place, host_parts) in enumerate(zip(places, known_parts)):
-            assumed = [
-                0.0 if is_known else quartile
-                for quartile, is_known in zip(quartiles, host_parts or _ASSUMED_HOST_REPORTS)
-            ]
-            if place and any(assumed):
-                losses[position] = _worst_loss(*place, guest, lines_per_core_sec, assumed)
-    return losses
 
 
 def _known_place(estimate: HostEstimate) -> _Place | None:
@@ -102,19 +96,21 @@ def _with_expected_demand(
     return guest
 
 
-def _expected_lines(guest: ExpectedGuest, known_places: Sequence[_Place | None]) -> float:
-    """Return the cache lines that the guest is expected to transfer per core-second.
+def _traffic_rates(known_places: Sequence[_Place | None]) -> list[float]:
+    """Return hosts' traffic [bytes per core-second of demand], padded with what is assumed.
 
     Hosts without traffic do not count: their guests have not begun to work, which says nothing
     about other guests. Nor do hosts with more traffic than their cores can cause.
     """
     bytes_max = LINES_PER_CORE_SEC_MAX * LINE_BYTES
-    rates = [
-        place[0].bytes_per_core_sec
-        for place in known_places
-        if place and place[0].bytes_per_core_sec and place[0].bytes_per_core_sec <= bytes_max
-    ]
-    return guest.intensity * (median_low(rates) / LINE_BYTES if rates else LINES_PER_CORE_SEC)
+    return missing.padded(
+        [
+            place[0].bytes_per_core_sec
+            for place in known_places
+            if place and place[0].bytes_per_core_sec and place[0].bytes_per_core_sec <= bytes_max
+        ],
+        _ASSUMED_RATE,
+    )
 
 
 def expected_demand(histories: Sequence[tuple[int, float]]) -> float:
@@ -126,60 +122,37 @@ def expected_demand(histories: Sequence[tuple[int, float]]) -> float:
         total / guests if guests else PRIOR_CORES_PER_VCPU for guests, total in histories
     ]
     guests = sum(guests for guests, _ in histories)
-    return expected_per_vcpu(guests, guests * median_low(host_means))
+    median = median_low(missing.padded(host_means, PRIOR_CORES_PER_VCPU))
+    return expected_per_vcpu(guests, guests * median)
 
 
 def _assumed_place(
-    host_state: HostStateLike, estimate: HostEstimate, guest: ExpectedGuest
+    host_state: HostStateLike, estimate: HostEstimate, guest: ExpectedGuest, rates: Sequence[float]
 ) -> _Place | None:
     """Return the assumed columns of an unknown host and where the guest would go; else None."""
     if estimate.outcome is not None:
         return None
-    host = assumed_host.columns(host_state)
+    host = assumed_host.columns(host_state, estimate.demand_cores, missing.agreed_upper(rates))
     return host, outcome(host, guest, _PLACEMENT_OPTIONS)
 
 
-def _worst_loss(
-    host: HostColumns,
-    host_outcome: Outcome,
-    guest: ExpectedGuest,
-    lines_per_core_sec: float,
-    assumed: Sequence[float],
-) -> AddedLoss:
-    """Return the added loss on a host for which some utilisations are assumed.
+def _parts_known(host: HostColumns) -> _Parts:
+    """Return whether a host reports CPU, bandwidth and link, each for at least one domain.
 
-    It is unknown which of its nodes is the worst, so the most loaded one counts.
+    A bandwidth of 0 beside a demand is not believed.
     """
-    outcomes = [host_outcome]
-    if len(host_outcome.positions) == 1:
-        nodes = ((position,) for position, cores in enumerate(host.cores) if cores)
-        outcomes = [
-            host_outcome._replace(
-                positions=positions,
-                cpu_positions=positions,
-                mem_positions=positions if host_outcome.mem_positions else (),
-            )
-            for positions in nodes
-        ]
-    losses = [
-        added_loss(host, node_outcome, guest, lines_per_core_sec, assumed)
-        for node_outcome in outcomes
-    ]
-    return AddedLoss(*map(max, zip(*losses)))
-
-
-def _parts_known(host: HostColumns) -> tuple[bool, bool, bool]:
-    """Return whether a host reports CPU, bandwidth and link, each for at least one domain."""
     bandwidths, maxima = host.bandwidth_bytes_per_sec, host.bandwidth_max_bytes_per_sec
+    has_traffic = host.bytes_per_core_sec != 0
     if host.uniform:
         return (
             host.demand_cores is not None,
-            bandwidths is not None and maxima is not None,
+            has_traffic and bandwidths is not None and maxima is not None,
             host.link_ratio is not None,
         )
     return (
         _any_known(host.demand_cores),
-        any(
+        has_traffic
+        and any(
             bandwidth is not None and maximum
             for bandwidth, maximum in zip(bandwidths or (), maxima or ())
         ),
@@ -191,43 +164,82 @@ def _any_known(column: Sequence[float | None] | None) -> bool:
     return column is not None and column.count(None) < len(column)
 
 
-def _parts_reported(
-    host: HostColumns, host_parts: tuple[bool, bool, bool]
-) -> tuple[bool, bool, bool]:
-    """Return which of the known parts a host reports with figures that can be true.
+def _with_same_parts(
+    places: Sequence[_Place | None], known_parts: Sequence[_Parts], rates: Sequence[float]
+) -> list[_Place | None]:
+    """Return the places with the same parts of pressure on all hosts.
 
-    CPU demand has been checked before the host was estimated.
+    :param known_parts: for each host, which parts it reports
+    :param rates: traffic of the hosts that report it [bytes per core-second]
     """
-    bandwidths, maxima = host.bandwidth_bytes_per_sec or (), host.bandwidth_max_bytes_per_sec or ()
-    cpu_known, bandwidth_known, link_known = host_parts
-    return (
-        cpu_known,
-        bandwidth_known
-        and all(
-            bandwidth <= SERVED_MAX_RATIO * maximum
-            for bandwidth, maximum in zip(bandwidths, maxima)
-            if bandwidth is not None and maximum
-        ),
-        link_known and max(filter(None, host.link_ratio or ()), default=0.0) <= SERVED_MAX_RATIO,
+    cpu, bandwidth, link = (
+        [place[0] for place, parts in zip(places, known_parts) if place and parts[part]]
+        for part in range(3)
     )
+    per_vcpu = PRIOR_CORES_PER_VCPU
+    if missing.is_agreed(len(cpu), len(places)):
+        per_vcpu = max(per_vcpu, _agreed(cpu, _cores_per_vcpu, per_vcpu))
+    has_bandwidth = missing.is_agreed(len(bandwidth), len(places))
+    has_link = missing.is_agreed(len(link), len(places))
+    bytes_per_core_sec = missing.agreed_upper(rates)
+    # A low one, so that traffic weighs no less than on hosts that report their maximum.
+    max_per_core = -_agreed(bandwidth, lambda host: -_max_per_core(host), 0.0)
+    link_per_use = _agreed(link, _link_per_use, 0.0)
+    same_places: list[_Place | None] = []
+    for place, parts in zip(places, known_parts):
+        if place and parts != (True, has_bandwidth, has_link):
+            knows_cpu, knows_bandwidth, knows_link = parts
+            host = place[0].copy()
+            if not knows_cpu:
+                host.demand_cores = [per_vcpu * vcpus for vcpus in host.vcpus]
+            if not has_bandwidth:
+                host.bandwidth_bytes_per_sec = host.bandwidth_max_bytes_per_sec = None
+            elif not knows_bandwidth:
+                _add_bandwidth(host, bytes_per_core_sec, max_per_core)
+            if not has_link:
+                host.link_ratio = None
+            elif not knows_link:
+                host.link_ratio = [link_per_use * _use(host)] * len(host.cores)
+            place = host, place[1]
+        same_places.append(place)
+    return same_places
 
 
-def _quartiles(
-    places: Sequence[_Place | None],
-    known_parts: Sequence[tuple[bool, bool, bool] | None],
-    losses: Sequence[AddedLoss],
-) -> list[float]:
-    """Return each utilisation's upper quartile over hosts that report it; 0.0 if too few do."""
-    values: tuple[list[float], ...] = ([], [], [])
-    for place, host_parts, loss in zip(places, known_parts, losses):
-        if place is None or host_parts is None:
-            continue
-        for part, is_reported in enumerate(_parts_reported(place[0], host_parts)):
-            if is_reported:
-                values[part].append(loss[part])
-    return [
-        missing.upper_quartile(utilisations)
-        if utilisations and len(utilisations) >= REPORTED_MIN_RATIO * len(losses)
-        else 0.0
-        for utilisations in values
-    ]
+def _add_bandwidth(host: HostColumns, bytes_per_core_sec: float, max_per_core: float) -> None:
+    """Add what a host does not report: its traffic, its maximum or both."""
+    traffic, maxima = host.bandwidth_bytes_per_sec, host.bandwidth_max_bytes_per_sec
+    if not traffic or host.bytes_per_core_sec == 0:
+        traffic = [bytes_per_core_sec * (cores or 0.0) for cores in _demand(host)]
+    host.bandwidth_bytes_per_sec = traffic
+    host.bandwidth_max_bytes_per_sec = maxima or [max_per_core * cores for cores in host.cores]
+
+
+def _agreed(
+    hosts: Sequence[HostColumns], figure: Callable[[HostColumns], float | None], assumed: float
+) -> float:
+    """Return the upper quartile of a figure over hosts, of which one alone does not decide."""
+    known_figures = [value for value in map(figure, hosts) if value is not None]
+    return missing.agreed_upper(missing.padded(known_figures, assumed))
+
+
+def _demand(host: HostColumns) -> Sequence[float | None]:
+    return host.demand_cores or [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
+
+
+def _use(host: HostColumns) -> float:
+    """Return the demand on a host, relative to its cores."""
+    return sum(filter(None, _demand(host))) / (sum(host.cores) or 1.0)
+
+
+def _cores_per_vcpu(host: HostColumns) -> float | None:
+    vcpus = sum(host.vcpus)
+    return sum(filter(None, _demand(host))) / vcpus if vcpus else None
+
+
+def _max_per_core(host: HostColumns) -> float:
+    return sum(filter(None, host.bandwidth_max_bytes_per_sec or ())) / (sum(host.cores) or 1.0)
+
+
+def _link_per_use(host: HostColumns) -> float | None:
+    use = _use(host)
+    return max(filter(None, host.link_ratio or ()), default=0.0) / use if use else None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nova_numa_pmc import extra_specs
 from nova_numa_pmc.compute import metrics_decoder
+from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu
 from nova_numa_pmc.core.placement import reasons
 from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX
@@ -40,13 +41,17 @@ if TYPE_CHECKING:
     #: left.
     _Key = tuple[float, float, _Size | None, ExpectedGuest, float]
 
-#: Demand above this multiple of the sum of a host's CPUs and its guests' vCPUs is implausible, and
-#: so is memory above this multiple of what Nova may allocate.
-PLAUSIBLE_MAX_RATIO = 2.0
+#: Memory above this multiple of what Nova may allocate is implausible.
+_MEMORY_MAX_RATIO = 2.0
 #: CPUs or cores above this multiple of Nova's CPUs are implausible. Nova counts only those of
 #: cpu_shared_set; an agent that could not read nova.conf reports all that are online. 8 leaves the
 #: shared set an eighth of them.
 _CPUS_MAX_RATIO = 8
+#: Demand below this is implausible [cores per vCPU of the guests that run]. The timer of an idle
+#: guest alone takes more (assumed; Linux guests take some 0.005).
+IDLE_CORES_PER_VCPU = 0.0005
+#: By how much the metrics round the demand on a node down [cores].
+ROUNDED_CORES = 0.005
 #: {code of an outcome: its text for operators}; with any other code, the guest would be left
 #: floating.
 TEXTS = {
@@ -55,9 +60,10 @@ TEXTS = {
     reasons.ON_ALL_NODES: 'spread over all nodes',
     reasons.CPUS_ONLY: 'its memory does not fit',
 }
-#: Nova's state of an instance that has no domain (nova/compute/vm_states.py), and its count in
-#: ``stats``.
+#: Nova's state of an instance that has no domain (nova/compute/vm_states.py), its count in
+#: ``stats``, and those of all instances whose vCPUs do not run.
 _STOPPED, _STOPPED_KEY = 'stopped', 'num_vm_stopped'
+_ASLEEP_KEYS = _STOPPED_KEY, 'num_vm_paused', 'num_vm_suspended', 'num_vm_shelved', 'num_vm_error'
 #: Attribute of a HostState that keeps its decoded metrics and the last estimate. Nova creates new
 #: HostStates for each request, so the cache does not outlive the request.
 _CACHE_ATTRIBUTE = '_numa_pmc_estimate'
@@ -143,6 +149,8 @@ class HostEstimate(Record):
         it is on the host already [MiB]
     :param reported_host: the columns of the metrics, without the guests that have arrived since;
         None if the outcome is unknown
+    :param demand_cores: the demand that an implausible report names, which a host of unknown
+        pressure has at least; 0.0 if there is none
     :param host: the columns on which the outcome is based, and whose positions it has; None if it
         is unknown
     """
@@ -155,6 +163,7 @@ class HostEstimate(Record):
     history: tuple[int, float] | None = None
     freed_mib: float = 0
     reported_host: HostColumns | None = None
+    demand_cores: float = 0.0
     host: HostColumns | None = None
 
 
@@ -211,9 +220,13 @@ def _estimate_cached(
     if not abs(metrics_age_s) <= options.stale_after * decoded.interval_s:  # NaN counts as 0
         age_text = 'dated %.0f s in the future' if metrics_age_s < 0 else '%.0f s old'
         return HostEstimate(None, 'metrics are ' + age_text % abs(metrics_age_s))
-    why_implausible = _why_implausible(decoded.columns, host_state)
+    why_implausible = _why_implausible(decoded, host_state)
     if why_implausible is not None:
-        return HostEstimate(None, 'implausible: ' + why_implausible)
+        return HostEstimate(
+            None,
+            'implausible: ' + why_implausible,
+            demand_cores=sum(filter(None, decoded.columns.demand_cores or ())),
+        )
     vcpus, memory_mb, freed_mib = arrived_and_freed(decoded, host_state)
     if not options.charge_new_guests:
         vcpus = memory_mb = 0
@@ -236,25 +249,44 @@ def age_s(host_state: HostStateLike, realtime_s: float) -> float | None:
     )
 
 
-def _why_implausible(host: HostColumns, host_state: HostStateLike) -> str | None:
-    """Return why the reported figures of a host cannot be right; None if they can be.
+def _why_implausible(
+    decoded: metrics_decoder.HostMetrics, host_state: HostStateLike
+) -> str | None:
+    """Return why the reported figures of a host make it look better than it can be; else None.
 
-    A vCPU wants at most one CPU, and the other threads of its guest hardly more than that again.
-    The demand of everything else is the CPU time that it used. The number of nodes is not compared
-    with Nova's: libvirt without NUMA support reports one cell for any host.
+    Figures that make it look worse are believed, however high: a host that reports them must not
+    be preferred for that. The number of nodes is not compared with Nova's: libvirt without NUMA
+    support reports one cell for any host.
     """
-    demand, cpus = host.demand_cores, host_state.vcpus_total
-    if demand and cpus > 0:
-        demand_max_cores = PLAUSIBLE_MAX_RATIO * (cpus + max(0, host_state.vcpus_used))
-        if not sum(filter(None, demand)) <= demand_max_cores:  # NaN counts as too much
-            return 'more CPU demand than its CPUs and vCPUs can cause'
+    host, cpus = decoded.columns, host_state.vcpus_total
+    demand = host.demand_cores
+    # Few hosts have so little demand that their instances have to be counted.
+    known_demand = missing.all_known(demand) if demand else None
+    if known_demand:
+        demand_cores = sum(known_demand, ROUNDED_CORES * len(known_demand))
+        if demand_cores < IDLE_CORES_PER_VCPU * decoded.vcpus_used and (
+            demand_cores < IDLE_CORES_PER_VCPU * _running_vcpus(decoded, host_state)
+        ):
+            return 'less CPU demand than its idle guests cause'
     if 0 < _CPUS_MAX_RATIO * cpus < max(sum(host.cpu_counts), sum(host.cores)):
         return 'more CPUs than Nova knows of'
     # The agent multiplies capacity by the same ratio, but Nova does not.
     memory_mib = host_state.total_usable_ram_mb * max(1.0, host_state.ram_allocation_ratio or 1.0)
-    if 0 < PLAUSIBLE_MAX_RATIO * memory_mib < sum(host.capacity_mib):
+    if 0 < _MEMORY_MAX_RATIO * memory_mib < sum(host.capacity_mib):
         return 'more memory than Nova knows of'
     return None
+
+
+def _running_vcpus(decoded: metrics_decoder.HostMetrics, host_state: HostStateLike) -> float:
+    """Return the vCPUs of the counted guests that run on shared CPUs.
+
+    Those of guests that are asleep are not known, and assumed to be as many as others have.
+    """
+    stats = host_state.stats
+    instances = int(stats.get('num_instances') or 0)
+    asleep = sum(int(stats.get(key) or 0) for key in _ASLEEP_KEYS)
+    shared_vcpus = decoded.vcpus_used - decoded.reserved[0] - decoded.pinned_cpus
+    return shared_vcpus * (1 - min(1.0, asleep / instances) if instances else 1.0)
 
 
 def _present_size(
@@ -334,6 +366,7 @@ def _estimate(
             history,
             freed_mib,
             decoded.columns,
+            0.0,
             host,
         )
     )

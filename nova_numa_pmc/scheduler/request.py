@@ -48,7 +48,6 @@ class GuestRequest(Record):
     :param is_move: whether the guest has to leave a host and find another one, as in an evacuation
         or for the maintenance of its host, or in a resize unless Nova's
         ``allow_resize_to_same_host`` is true
-    :param is_soft: whether it belongs to a server group with soft affinity or soft anti-affinity
     """
 
     guest: ExpectedGuest | None = None
@@ -57,7 +56,6 @@ class GuestRequest(Record):
     flavor_specs: extra_specs.FlavorSpecs = extra_specs.FlavorSpecs()
     why_pinned: str | None = None
     is_move: bool = False
-    is_soft: bool = False
 
 
 def read(spec: RequestSpecLike) -> GuestRequest:
@@ -96,9 +94,6 @@ def read(spec: RequestSpecLike) -> GuestRequest:
             guest = expected_guest(shared_vcpus, 0, model.SPREAD, guest.intensity)
         # For each of its moves, Nova names the host to leave; for a new server, it names none.
         is_move = bool(_read_optional(spec, 'ignore_hosts'))
-        group = _read_optional(spec, 'instance_group')
-        policy = group and _read_optional(group, 'policy')
-        is_soft = str(policy).startswith('soft-')
         return GuestRequest(
             guest,
             _read_optional(spec, 'instance_uuid'),
@@ -106,7 +101,6 @@ def read(spec: RequestSpecLike) -> GuestRequest:
             flavor_specs,
             why_pinned,
             is_move,
-            is_soft,
         )
     except Exception as error:  # no request may make the scheduler fail
         return GuestRequest(why_not_weighed='request not understood: %.200r' % error)

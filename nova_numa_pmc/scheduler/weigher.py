@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import time
+from statistics import median
 from typing import TYPE_CHECKING
 
 import nova.conf
@@ -13,7 +14,7 @@ from nova.scheduler.filters import utils as filters_utils
 from oslo_log import log as logging
 
 from nova_numa_pmc.conf import scheduler as scheduler_conf
-from nova_numa_pmc.scheduler import comparison, host_estimate, penalty, request, shadow
+from nova_numa_pmc.scheduler import comparison, host_estimate, penalty, promises, request, shadow
 from nova_numa_pmc.scheduler.log_once import log_once
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from nova.objects.request_spec import RequestSpec
     from nova.scheduler.host_manager import HostState
     from nova.weights import WeighedObject
-
-    from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
@@ -40,24 +39,22 @@ class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
     #: Returns the time of the decision [s since the epoch]; replaced when a decision is replayed.
     clock = staticmethod(time.time)
 
-    def weight_multiplier(self, host_state: HostState) -> float:
-        """Return a host's multiplier, which its aggregates may set, negated for a penalty.
+    def __init__(self) -> None:
+        self._promise_weighers: list[nova_weights.BaseHostWeigher] | None = None
 
-        A negative multiplier, NaN or infinity counts as 0: it would attract guests to where most
-        is lost, or spoil all weights. A multiplier that cannot be read also counts as
-        0; weigh_objects() has logged the error.
-        """
-        try:
-            return -_multiplier(host_state, CONF.numa_pmc.weight_multiplier)
-        except Exception:  # a bad value in the file, the environment, or a reference in either
-            return 0.0
+    def weight_multiplier(self, host_state: HostState) -> float:
+        """Return -1: :meth:`weigh_objects` has multiplied, and lower weights are worse."""
+        return -1.0
 
     def weigh_objects(
         self, weighed_obj_list: Sequence[WeighedObject], weight_properties: RequestSpec
     ) -> list[float]:
-        """Return the hosts' penalties, from 0 to 1; never raise, as that would fail the boot."""
+        """Return what is subtracted from the hosts' weights; never raise: it would fail the boot.
+
+        A penalty that cannot be computed, as with a bad value in the file, is 0 for all hosts.
+        """
         try:
-            return _penalties(weighed_obj_list, weight_properties, self.clock())
+            return self._subtracted(weighed_obj_list, weight_properties)
         except Exception as error:
             log_once(
                 LOG.exception, 'Hosts are not weighed by their NUMA pressure: %s', repr(error)
@@ -67,95 +64,133 @@ class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
     def _weigh_object(self, host_state: HostState, weight_properties: RequestSpec) -> float:
         raise NotImplementedError  # weigh_objects() reads the request once for all hosts
 
+    def _subtracted(self, weighed: Sequence[WeighedObject], spec: RequestSpec) -> list[float]:
+        """Return what is subtracted from the hosts' weights."""
+        conf, realtime_s = CONF.numa_pmc, self.clock()
+        host_states = [weighed_host.obj for weighed_host in weighed]
+        modes = [
+            _mode(host_state, conf.mode) if host_state.aggregates else conf.mode
+            for host_state in host_states
+        ]
+        guest_request = request.read(spec)
+        why_not_weighed = guest_request.why_not_weighed
+        if why_not_weighed or guest_request.guest is None or set(modes) == {scheduler_conf.OFF}:
+            LOG.debug('Hosts are not weighed by their NUMA pressure: %s', why_not_weighed or 'off')
+            return [0.0] * len(weighed)
+        if self._promise_weighers is None:
+            self._promise_weighers = promises.load_weighers()
+        default_multiplier = penalty.valid_multiplier(conf.weight_multiplier)
+        multipliers = [
+            _multiplier(host_state, default_multiplier)
+            if host_state.aggregates
+            else default_multiplier
+            for host_state in host_states
+        ]
+        estimates = host_estimate.estimates(host_states, guest_request, realtime_s)
+        losses = comparison.compare(host_states, estimates, guest_request.guest)
+        options = penalty.PenaltyOptions(conf.penalty_floor, penalty.JITTER)
+        penalties = [
+            penalty.penalty(
+                loss,
+                _with_own_floor(options, host_state) if host_state.aggregates else options,
+                host_state.nodename,  # all nodes of an ironic nova-compute have the same host
+                guest_request.instance_uuid,
+            )
+            for host_state, loss in zip(host_states, losses)
+        ]
+        broken = promises.shortfalls(self._promise_weighers, weighed, spec)
+        subtracted = _weights(
+            _counted(multipliers, modes, (scheduler_conf.ON,)), penalties, broken
+        )
+        if LOG.isEnabledFor(logging.DEBUG):
+            _log_penalties(host_states, estimates, penalties, subtracted)
+        if scheduler_conf.SHADOW in modes:
+            both = scheduler_conf.ON, scheduler_conf.SHADOW
+            would_be = _weights(_counted(multipliers, modes, both), penalties, broken)
+            shadow_hosts = [
+                shadow.ShadowHost(
+                    weighed_host.obj.nodename,
+                    weighed_host.weight,
+                    -would_be_subtracted,
+                    -counted,
+                    loss,
+                    host_estimate.age_s(weighed_host.obj, realtime_s),
+                    estimate,
+                )
+                for weighed_host, would_be_subtracted, counted, loss, estimate in zip(
+                    weighed, would_be, subtracted, losses, estimates
+                )
+            ]
+            LOG.info('%s', shadow.line(guest_request, shadow_hosts, realtime_s))
+        return subtracted
+
+
+def _counted(
+    multipliers: Sequence[float], modes: Sequence[str], counted_modes: Sequence[str]
+) -> Sequence[float]:
+    """Return the hosts' multipliers, 0.0 where the mode is not one of these."""
+    if counted_modes[0] == scheduler_conf.ON and modes.count(scheduler_conf.ON) == len(modes):
+        return multipliers
+    return [
+        multiplier if mode in counted_modes else 0.0
+        for multiplier, mode in zip(multipliers, modes)
+    ]
+
+
+def _weights(
+    multipliers: Sequence[float], penalties: Sequence[float], broken: Sequence[float]
+) -> list[float]:
+    """Return what is subtracted from the hosts' weights: their penalties and broken promises.
+
+    A host whose multiplier is 0 is exempt. Beside hosts that are not, it would attract all guests,
+    so it has the median of what is subtracted from these for their penalties.
+
+    :param broken: by how much hosts fall short of other weighers' promises
+    """
+    most = max(multipliers)
+    if not most:
+        return [0.0] * len(multipliers)
+    products = [
+        multiplier * penalty_value for multiplier, penalty_value in zip(multipliers, penalties)
+    ]
+    if 0.0 in multipliers:
+        exempt = median(
+            product for product, multiplier in zip(products, multipliers) if multiplier
+        )
+        products = [
+            product if multiplier else exempt for product, multiplier in zip(products, multipliers)
+        ]
+    # Where nothing would be lost, Nova's order is not changed at all.
+    if not any(products) or not any(broken):
+        return products
+    scale = most * promises.PROMISE_LOSS
+    return [product + scale * shortfall for product, shortfall in zip(products, broken)]
+
 
 def _multiplier(host_state: HostState, default: float) -> float:
-    """Return the multiplier of a host, which its aggregates may set; 0 if it is invalid."""
-    multiplier = default
-    if host_state.aggregates:
-        multiplier = utils.get_weight_multiplier(host_state, 'numa_pmc_weight_multiplier', default)
-    return penalty.valid_multiplier(multiplier)
-
-
-def _penalties(
-    weighed: Sequence[WeighedObject], spec: RequestSpec, realtime_s: float
-) -> list[float]:
-    """Return the hosts' penalties, 0.0 for a host whose penalty does not count."""
-    host_states = [weighed_host.obj for weighed_host in weighed]
-    default_mode = CONF.numa_pmc.mode
-    modes = [
-        _mode(host_state, default_mode) if host_state.aggregates else default_mode
-        for host_state in host_states
-    ]
-    guest_request = request.read(spec)
-    why_not_weighed = guest_request.why_not_weighed
-    if why_not_weighed or guest_request.guest is None or set(modes) == {scheduler_conf.OFF}:
-        LOG.debug('Hosts are not weighed by their NUMA pressure: %s', why_not_weighed or 'off')
-        return [0.0] * len(weighed)
-    conf = CONF.numa_pmc
-    # Read here so that a bad value is logged: weight_multiplier() swallows the error.
-    default_multiplier = conf.weight_multiplier
-    estimates = host_estimate.estimates(host_states, guest_request, realtime_s)
-    losses = comparison.compare(host_states, estimates, guest_request.guest)
-    # Jitter would outweigh Nova's weighers for soft server groups.
-    jitter = 0.0 if guest_request.is_soft else penalty.JITTER
-    options = penalty.PenaltyOptions(conf.penalty_floor, jitter)
-    penalties = [
-        penalty.penalty(
-            loss,
-            _with_own_floor(options, host_state) if host_state.aggregates else options,
-            host_state.nodename,  # all nodes of an ironic nova-compute have the same host
-            guest_request.instance_uuid,
-        )
-        for host_state, loss in zip(host_states, losses)
-    ]
-    counted_penalties = [
-        value if mode == scheduler_conf.ON else 0.0 for value, mode in zip(penalties, modes)
-    ]
-    if LOG.isEnabledFor(logging.DEBUG):
-        _log_penalties(host_states, estimates, penalties)
-    if scheduler_conf.SHADOW in modes:
-        rows = zip(weighed, modes, penalties, counted_penalties, losses, estimates)
-        shadow_hosts = [_shadow_host(realtime_s, default_multiplier, *row) for row in rows]
-        LOG.info('%s', shadow.line(guest_request, shadow_hosts, realtime_s))
-    return counted_penalties
+    """Return the multiplier that a host's aggregates set; 0 if it is invalid."""
+    return penalty.valid_multiplier(
+        utils.get_weight_multiplier(host_state, 'numa_pmc_weight_multiplier', default)
+    )
 
 
 def _log_penalties(
     host_states: Sequence[HostState],
     estimates: Sequence[host_estimate.HostEstimate],
     penalties: Sequence[float],
+    subtracted: Sequence[float],
 ) -> None:
-    for host_state, estimate, penalty_value in zip(host_states, estimates, penalties):
+    for host_state, estimate, penalty_value, amount in zip(
+        host_states, estimates, penalties, subtracted
+    ):
         LOG.debug(
-            'NUMA pressure of (%s, %s): penalty %.4f: %s',
+            'NUMA pressure of (%s, %s): penalty %.4f, weight -%.2f: %s',
             host_state.host,
             host_state.nodename,
             penalty_value,
+            amount,
             host_estimate.describe(estimate),
         )
-
-
-def _shadow_host(
-    realtime_s: float,
-    default: float,
-    weighed: WeighedObject,
-    mode: str,
-    own_penalty: float,
-    counted_penalty: float,
-    loss: AddedLoss,
-    estimate: host_estimate.HostEstimate,
-) -> shadow.ShadowHost:
-    host_state = weighed.obj
-    multiplier = _multiplier(host_state, default)
-    return shadow.ShadowHost(
-        host_state.nodename,
-        weighed.weight,
-        0.0 if mode == scheduler_conf.OFF else -multiplier * own_penalty,
-        -multiplier * counted_penalty,
-        loss,
-        host_estimate.age_s(host_state, realtime_s),
-        estimate,
-    )
 
 
 def _mode(host_state: HostState, default: str) -> str:

@@ -20,8 +20,15 @@ from oslo_config import fixture as config_fixture
 from nova_numa_pmc import model
 from nova_numa_pmc.compute import metrics_decoder
 from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
-from nova_numa_pmc.scheduler import filter as pressure_filter, log_once, penalty, shadow, weigher
-from tests.bench import nova_hosts
+from nova_numa_pmc.scheduler import (
+    filter as pressure_filter,
+    log_once,
+    penalty,
+    promises,
+    shadow,
+    weigher,
+)
+from tests.bench import bench_promises, nova_hosts
 from tests.fixtures.expected_losses import cpu_loss
 from tests.fixtures.metrics import build_publication, metric_list, mutate
 from tests.fixtures.scheduler_options import DEFAULTS
@@ -30,7 +37,7 @@ CONF = nova.conf.CONF
 JITTER = penalty.JITTER
 MULTIPLIER = DEFAULTS['weight_multiplier']
 #: Least significant difference of weights; the hosts' bandwidth of 0.01 causes less.
-BANDWIDTH_WEIGHT = 0.001 * MULTIPLIER
+BANDWIDTH_WEIGHT = 0.0012 * MULTIPLIER
 #: `NUMA_PMC_FUZZ=100000` for the long run.
 MUTATIONS = int(os.environ.get('NUMA_PMC_FUZZ', '500'))
 
@@ -165,7 +172,6 @@ class WeigherTest(SchedulerTest):
         for metadata, expected in (
             ({}, plain),
             ({'numa_pmc_weight_multiplier': '2'}, 2 * plain / MULTIPLIER),
-            ({'numa_pmc_weight_multiplier': '0'}, 0.0),
             ({'numa_pmc_penalty_floor': '0.1'}, plain + 0.1 * MULTIPLIER),
             ({'numa_pmc_penalty_floor': '0.7'}, 0.0),
             ({'numa_pmc_penalty_floor': 'nan'}, plain),
@@ -173,6 +179,24 @@ class WeigherTest(SchedulerTest):
             with self.subTest(str(metadata)):
                 _, penalties = self.weigh(host_state('a', 0.8, 0.8, aggregates=[metadata]), calm)
                 self.assertAlmostEqual(expected, penalties['a'])
+
+    def test_a_host_that_is_exempt_has_the_median_of_the_others(self):
+        for metadata in (
+            {'numa_pmc_weight_multiplier': '0'},
+            {'numa_pmc_weight_multiplier': '-1'},
+            {'numa_pmc_mode': 'shadow'},
+            {'numa_pmc_mode': 'off'},
+        ):
+            with self.subTest(str(metadata)):
+                exempt = host_state('exempt', 0.9, 0.9, aggregates=[metadata])
+                order, penalties = self.weigh(
+                    exempt, *(host_state(str(at), at / 10, at / 10) for at in (1, 4, 8))
+                )
+                self.assertEqual(penalties['4'], penalties['exempt'])
+                self.assertEqual('1', order[0])
+                # Beside hosts that are exempt as well, nothing is subtracted.
+                other = host_state('other', 0.1, 0.1, aggregates=[metadata])
+                self.assertEqual({0.0}, set(self.weigh(exempt, other)[1].values()))
 
     def test_no_multiplier_draws_guests_to_pressed_hosts(self):
         calm = host_state('calm', 0.1, 0.1)
@@ -231,11 +255,11 @@ class WeigherTest(SchedulerTest):
             busy_memory(name, 5.0, ratio, ratio)
             for name, ratio in (('calm', 0.3), ('busy', 0.5), ('full', 0.7), ('fuller', 0.71))
         ]
-        order, penalties = self.weigh(unknown('x'), *hosts, spec=spec)
+        # 0.3 cores for each of 64 vCPUs at 1.4 GB/s (the third of four), of 40 GB/s.
+        order, penalties = self.weigh(unknown('x', vcpus_used=64), *hosts, spec=spec)
         self.assertEqual('calm', order[0])
         self.assertLess(penalties['x'], penalties['busy'])
-        # The upper quartile of the four.
-        self.assertAlmostEqual(penalties['full'], penalties['x'])
+        self.assertGreater(penalties['x'], penalties['full'])
 
     def test_a_flavor_that_opts_out_changes_nothing(self):
         spec = nova_hosts.request_spec(**{'numa_pmc:policy': 'none'})
@@ -343,15 +367,56 @@ class JitterTest(SchedulerTest):
         )
         self.assertEqual(10, len({one.weight for one in weighed_hosts}))
 
-    def test_guests_of_soft_server_groups_are_weighed_without_jitter(self):
-        hosts = [host_state(f'host{at}', 0.2, 0.2) for at in range(10)]
-        self.spec.instance_group = objects.InstanceGroup(policy='soft-anti-affinity')
-        self.assertEqual(1, len(self.chosen(hosts, JITTER)))
-
     def test_a_repeated_request_has_the_same_weights(self):
         self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', 0.5))
         hosts = [host_state(f'host{at}', 0.2, 0.2) for at in range(10)]
         self.assertEqual(self.weigh(*hosts)[1], self.weigh(*reversed(hosts))[1])
+
+
+class PromiseTest(SchedulerTest):
+    """Promises of Nova's own weighers are kept unless guests would lose much."""
+
+    def setUp(self):
+        super().setUp()
+        self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', JITTER))
+
+    def test_they_are_kept_by_default_where_guests_would_lose_less_than_they_are_worth(self):
+        for promise in bench_promises.PROMISES:
+            for pressure in (0.2, 0.5):
+                with self.subTest(promise=promise, pressure=pressure):
+                    shares = [
+                        bench_promises.broken_share(promise, pressure, with_ours, 20)
+                        for with_ours in (False, True)
+                    ]
+                    self.assertEqual([0.0, 0.0], shares)
+
+    def test_guests_that_would_lose_more_go_elsewhere(self):
+        self.assertGreater(bench_promises.added_loss(1.2), promises.PROMISE_LOSS)
+        for promise in bench_promises.PROMISES:
+            self.assertEqual(1.0, bench_promises.broken_share(promise, 1.2, True, 10), promise)
+
+    def test_hosts_that_keep_a_promise_are_weighed_by_pressure(self):
+        hosts = [bench_promises.host(at, pressure) for at, pressure in enumerate((0.9, 0.2, 0.2))]
+        hosts[2].hypervisor_version -= 1
+        self.assertEqual('host1', self.weigh(*hosts)[0][0])
+
+    def test_a_weigher_that_is_not_configured_or_counts_0_promises_nothing(self):
+        hosts = [bench_promises.host(at, 0.2) for at in range(2)]
+        hosts[1].hypervisor_version -= 1
+        for options in (
+            {'hypervisor_version_weight_multiplier': 0.0},
+            {'weight_classes': ['nova.scheduler.weights.ram.RAMWeigher']},
+        ):
+            self.flags(group='filter_scheduler', **options)
+            self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', 0.0))
+            self.weigher = weigher.NUMAPressureWeigher()
+            self.assertEqual(1, len(set(self.weigh(*hosts)[1].values())), options)
+
+    def test_nothing_is_added_where_nothing_is_lost(self):
+        self.flags(penalty_floor=0.4, group='numa_pmc')
+        hosts = [bench_promises.host(at, 0.2) for at in range(2)]
+        hosts[1].hypervisor_version -= 1
+        self.assertEqual({0.0}, set(self.weigh(*hosts)[1].values()))
 
 
 class UnderWayTest(SchedulerTest):
@@ -372,7 +437,9 @@ class UnderWayTest(SchedulerTest):
             for at, row in enumerate(rows):
                 due_s = self.AUDIT_S * at / self.HOSTS + self.EVERY_S * boot
                 if not boot or due_s % self.AUDIT_S < self.EVERY_S:
-                    self.audit(row, 0.3 * at / self.HOSTS, row.vcpus_used if until_counted else 0)
+                    self.audit(
+                        row, 0.01 + 0.3 * at / self.HOSTS, row.vcpus_used if until_counted else 0
+                    )
             self.spec.instance_uuid = str(uuid.UUID(int=boot))
             names, _ = self.weigh(*nova_hosts.host_states(rows, instances=0))
             (best,) = (row for row in rows if row.host == names[0])
@@ -473,9 +540,11 @@ class ModeTest(SchedulerTest):
     def test_an_aggregates_mode_applies_to_its_hosts(self):
         on, _ = self.weighed()
         penalties, (choice,) = self.weighed('shadow')
-        self.assertEqual([0.0, *on[1:]], penalties)
-        self.assertEqual(('a', 'c'), (choice['chosen']['host'], choice['top'][0]['host']))
-        self.assertEqual(([0.0, *on[1:]], []), self.weighed('off'))
+        expected = [round(sum(on[1:]) / 2, 9), *on[1:]]  # the median of the others
+        self.assert_near(expected, penalties)
+        self.assertEqual(('c', 'c'), (choice['chosen']['host'], choice['top'][0]['host']))
+        off, lines = self.weighed('off')
+        self.assertEqual((penalties, []), (off, lines))
 
     def test_options_take_effect_without_a_restart(self):
         for option in (*scheduler_conf.OPTIONS, *compute_conf.OPTIONS):

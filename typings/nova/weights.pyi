@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import abc
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from nova.objects.request_spec import RequestSpec
 from nova.scheduler.host_manager import HostState
@@ -19,3 +19,7 @@ class BaseWeigher(metaclass=abc.ABCMeta):
     def weigh_objects(
         self, weighed_obj_list: Sequence[WeighedObject], weight_properties: RequestSpec
     ) -> list[float]: ...
+
+def normalize(
+    weight_list: Sequence[float], minval: float | None = None, maxval: float | None = None
+) -> Iterable[float]: ...

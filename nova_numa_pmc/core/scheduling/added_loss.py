@@ -73,32 +73,23 @@ class AddedLoss(Record):
 
 
 def added_loss(
-    host: HostColumns,
-    outcome: Outcome,
-    guest: ExpectedGuest,
-    lines_per_core_sec: float,
-    assumed: Sequence[float] = (0.0, 0.0, 0.0),
+    host: HostColumns, outcome: Outcome, guest: ExpectedGuest, lines_per_core_sec: float
 ) -> AddedLoss:
     """Return the utilisations that a guest would meet on a host, and the loss that it would cause.
 
     :param outcome: where the guest would go
     :param lines_per_core_sec: cache lines that it transfers per core-second
-    :param assumed: lower bounds for the utilisations of CPUs, bandwidth and link
     """
     # Access by name would take as long as everything else here, and this runs for each host.
     _, _, positions, cpu_positions, mem_positions = outcome
     guest_cores = guest[2]
     cores, demand, bandwidth, bandwidth_max, link = _columns(host)
-    cpu_ratio, waiting_cores = _cpu_part(cores, demand, cpu_positions, guest_cores, assumed[0])
+    cpu_ratio, waiting_cores = _cpu_part(cores, demand, cpu_positions, guest_cores)
     bytes_per_sec = guest_cores * lines_per_core_sec * LINE_BYTES
     bandwidth_ratio, latency_ns = _memory_part(
-        bandwidth,
-        bandwidth_max,
-        mem_positions or _memory_positions(host),
-        bytes_per_sec,
-        assumed[1],
+        bandwidth, bandwidth_max, mem_positions or _memory_positions(host), bytes_per_sec
     )
-    link_ratio = assumed[2]
+    link_ratio = 0.0
     if link:
         for position in positions:
             link_ratio = link[position] if link[position] > link_ratio else link_ratio
@@ -138,7 +129,7 @@ def mean_waiting_cores(demand_cores: float, capacity_cores: float) -> float:
 
 
 def _cpu_part(
-    cores: _Column, demand: _Column, positions: Sequence[int], guest_cores: float, assumed: float
+    cores: _Column, demand: _Column, positions: Sequence[int], guest_cores: float
 ) -> tuple[float, float]:
     """Return (highest CPU utilisation, demand that waits because of the guest [cores])."""
     used_cores = (
@@ -157,8 +148,6 @@ def _cpu_part(
                 other_cores + HOST_SHARE * (host_ratio * capacity - other_cores) + added_cores
             )
             ratio = total_cores / capacity
-            if ratio < assumed:
-                ratio, total_cores = assumed, assumed * capacity
             highest_ratio = ratio if ratio > highest_ratio else highest_ratio
             added_waiting = mean_waiting_cores(total_cores, capacity) - mean_waiting_cores(
                 total_cores - added_cores, capacity
@@ -169,26 +158,21 @@ def _cpu_part(
 
 
 def _memory_part(
-    bandwidth: _Column,
-    bandwidth_max: _Column,
-    positions: Sequence[int],
-    bytes_per_sec: float,
-    assumed: float,
+    bandwidth: _Column, bandwidth_max: _Column, positions: Sequence[int], bytes_per_sec: float
 ) -> tuple[float, float]:
     """Return (highest bandwidth utilisation, queueing that an access adds [ns])."""
-    if not bandwidth_max and not assumed:
+    if not bandwidth_max:
         return 0.0, 0.0
     host_ratio = sum(bandwidth) / (sum(bandwidth_max) or 1.0)
     highest_ratio = queueing = 0.0
     for position in positions:
-        ratio = assumed
-        if bandwidth_max and bandwidth_max[position]:
+        ratio = 0.0
+        if bandwidth_max[position]:
             other_bandwidth = bandwidth[position]
             other_bandwidth += HOST_SHARE * (
                 host_ratio * bandwidth_max[position] - other_bandwidth
             )
             ratio = (other_bandwidth + bytes_per_sec / len(positions)) / bandwidth_max[position]
-            ratio = ratio if ratio > assumed else assumed
         highest_ratio = ratio if ratio > highest_ratio else highest_ratio
         queueing += added_queueing(ratio)
     return highest_ratio, QUEUEING_FACTOR * LOCAL_LATENCY_NS * queueing / len(positions)

@@ -33,9 +33,8 @@ def numa_pressure(
     Source: this checkout, nova_numa_pmc/scheduler/weigher.py, doc/source/reference/weigher.rst.
     Formula: stock − m · p, p = what guests would lose because of the new one, as a share of what
     it wants, part of which is jitter.
-    Deviations: none on hosts for which the same parts of pressure are known, and of which no guest
-    has left since their metrics; the real weigher adds those that left back to what has arrived,
-    here they cancel until the next audit.
+    Deviations: none on hosts of which no guest has left since their metrics; the real weigher adds
+    those that left back to what has arrived, here they cancel until the next audit.
     """
     ratios = losses(view, asked)
     stock = nova_weights.stock(view, asked, ram_multiplier)
@@ -97,21 +96,31 @@ def losses(view, asked):
     known = np.zeros(len(view.at), bool)
     known[at] = True
     found = np.empty(len(view.at))
+    others = np.flatnonzero(~known)
     cores = 0.0 if asked.dedicated else p.PRIOR_CORES_PER_VCPU * asked.vcpus
-    lines, bandwidth_ratio = added_loss.LINES_PER_CORE_SEC, 0.0
+    lines, rate, max_per_core = added_loss.LINES_PER_CORE_SEC, 0.0, 0.0
     if len(at):
         hosts, losses = view.at[at], Losses.of(view, at, asked)
         cores, lines = estimate(
             losses.rate[hosts], view.known_guests[at], view.known_sum[at], asked
         )
-        found[at], used = losses.with_guest(hosts, cores, lines, asked)
-        bounds = comparison.SERVED_MAX_RATIO * some(losses.hosts.bandwidth, hosts)
-        reported = used[(some(losses.traffic, hosts) <= bounds).all(1)].tolist()
-        if reported and len(reported) >= comparison.REPORTED_MIN_RATIO * len(view.at):
-            bandwidth_ratio = missing.upper_quartile(reported)
-    others = np.flatnonzero(~known)
+        reports = losses.rate[hosts] != 0  # NaN is too little demand to tell
+        reporting = hosts[reports]
+        if not len(reporting) or len(reporting) == len(view.at):  # all hosts report the same parts
+            found[at] = losses.with_guest(hosts, cores, lines, asked)
+        elif missing.is_agreed(len(reporting), len(view.at)):
+            rate = missing.agreed_upper(_padded_rates(losses.rate[hosts]))
+            capacity = some(losses.hosts.cores, reporting).sum(1)
+            per_core = some(losses.hosts.bandwidth, reporting).sum(1) / capacity
+            max_per_core = -missing.agreed_upper((-per_core).tolist())
+            traffic = np.where(
+                reports[:, None], some(losses.traffic, hosts), rate * some(losses.demand, hosts)
+            )
+            found[at] = losses.with_guest(hosts, cores, lines, asked, traffic)
+        else:
+            found[at] = losses.with_guest(hosts, cores, lines, asked, has_bandwidth=False)
     if len(others):
-        found[others] = _on_assumed(view.only(others), cores, lines, asked, bandwidth_ratio)
+        found[others] = _on_assumed(view.only(others), cores, lines, asked, rate, max_per_core)
     return np.minimum(1.0, found)
 
 
@@ -134,22 +143,27 @@ class Losses(places.Places):
         self._far_ns[hosts] = pressure.LOCAL_LATENCY_NS * there
         self._waits[hosts] = np.nan
 
-    def with_guest(self, at, cores, lines, asked):
-        """Return (the losses, the highest utilisations of the memory) on some hosts.
+    def with_guest(self, at, cores, lines, asked, traffic=None, has_bandwidth=True):
+        """Return the losses on some hosts.
 
         :param cores, lines: what the guest wants, and its lines per core-second
+        :param traffic: of these hosts, if it is not what they have published
+        :param has_bandwidth: whether bandwidth counts
         """
         memory = some(self.memory, at)
-        traffic = some(self._levelled, at) + cores * lines * losses_model.LINE_BYTES * memory
-        used = traffic / some(self.hosts.bandwidth, at)
-        latency_ns = QUEUEING_NS * (_added_queueing(used) * memory).sum(1)
+        bandwidth, latency_ns = some(self.hosts.bandwidth, at), np.zeros(len(at))
+        if has_bandwidth:
+            levelled = some(self._levelled, at)
+            if traffic is not None:
+                levelled = _levelled(traffic, bandwidth)
+            used = (levelled + cores * lines * losses_model.LINE_BYTES * memory) / bandwidth
+            latency_ns = QUEUEING_NS * (_added_queueing(used) * memory).sum(1)
         if not asked.dedicated:
             latency_ns += self._far_ns[at]
         waits = self._waiting(at, cores)
-        lost = waits / max(cores, added_loss.DEMAND_MIN_CORES) + _lost_to_latency(
+        return waits / max(cores, added_loss.DEMAND_MIN_CORES) + _lost_to_latency(
             lines, latency_ns
         )
-        return lost, np.where(memory > 0, used, 0.0).max(1)
 
     def _waiting(self, at, cores):
         """Return the additional waiting on some hosts because of a guest [cores]."""
@@ -164,8 +178,12 @@ class Losses(places.Places):
         return self._waits[at]
 
 
-def _on_assumed(view, cores, lines, asked, bandwidth_ratio):
-    """Return the losses on hosts for which only Nova's counts are known."""
+def _on_assumed(view, cores, lines, asked, rate, max_per_core):
+    """Return the losses on hosts for which only Nova's counts are known.
+
+    :param rate, max_per_core: traffic per core of demand, and its maximum per core, which is 0 if
+        bandwidth does not count
+    """
     vcpus = np.maximum(0, view.vcpus_used - view.pinned_vcpus)
     halves = np.ones((len(view.at), 2)) / 2
     capacity = assumed_host.CORES_PER_CPU * view.vcpus[:, None] * halves
@@ -177,7 +195,15 @@ def _on_assumed(view, cores, lines, asked, bandwidth_ratio):
     cpus = np.where(on_one[:, None], np.array([1.0, 0.0]), halves)
     waits = _added_waiting(demand, capacity, cores * cpus, cpus > 0)
     ((own, far), _) = assumed_host._DISTANCES
-    latency_ns = QUEUEING_NS * _added_queueing(bandwidth_ratio) * np.ones(len(fits))
+    latency_ns = np.zeros(len(fits))
+    if max_per_core:
+        memory = np.where(fits[:, None], np.array([1.0, 0.0]), halves)
+        traffic = (
+            rate * assumed_host.CORES_PER_VCPU * (vcpus + view.pinned_vcpus)[:, None] * halves
+        )
+        traffic = traffic + cores * lines * losses_model.LINE_BYTES * memory
+        used = traffic / (max_per_core * capacity)
+        latency_ns = QUEUEING_NS * (_added_queueing(used) * memory).sum(1)
     if not asked.dedicated:
         latency_ns += np.where(fits, 0.0, pressure.LOCAL_LATENCY_NS * (far / own - 1) / 2)
     return waits / max(cores, added_loss.DEMAND_MIN_CORES) + _lost_to_latency(lines, latency_ns)
@@ -221,14 +247,18 @@ def _added_queueing(used):
 
 def estimate(rates, guests, sums, asked):
     """Return the guest's expected demand and its lines, as medians over all hosts."""
+    lines = _median(_padded_rates(rates)) / losses_model.LINE_BYTES
+    means = np.where(guests, sums / np.maximum(1, guests), p.PRIOR_CORES_PER_VCPU)
+    median = _median(missing.padded(means.tolist(), p.PRIOR_CORES_PER_VCPU))
+    expected = places.per_vcpu(guests.sum(), guests.sum() * median)
+    return 0.0 if asked.dedicated else expected * asked.vcpus, lines
+
+
+def _padded_rates(rates):
+    """Return the hosts' traffic per core of demand, padded with what is assumed."""
     rate_max = comparison.LINES_PER_CORE_SEC_MAX * losses_model.LINE_BYTES
     rates = rates[(rates > 0) & (rates <= rate_max)]
-    lines = added_loss.LINES_PER_CORE_SEC
-    if len(rates):
-        lines = _median(rates) / losses_model.LINE_BYTES
-    means = np.where(guests, sums / np.maximum(1, guests), p.PRIOR_CORES_PER_VCPU)
-    expected = places.per_vcpu(guests.sum(), guests.sum() * _median(means))
-    return 0.0 if asked.dedicated else expected * asked.vcpus, lines
+    return missing.padded(rates.tolist(), added_loss.LINES_PER_CORE_SEC * losses_model.LINE_BYTES)
 
 
 def _median(values):

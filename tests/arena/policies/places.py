@@ -134,8 +134,9 @@ def came_vcpus(view):
 def usable(view):
     """Return the positions of hosts whose figures are fresh and plausible."""
     fresh = np.abs(view.now_s - view.taken_s) <= STALE_AFTER * (p.AUDIT_S + p.HEARTBEAT_S)
-    most = host_estimate.PLAUSIBLE_MAX_RATIO * (view.vcpus + view.vcpus_used)
-    return np.flatnonzero(fresh & (view.demand.sum(1) <= most))
+    demand = view.demand.sum(1) + host_estimate.ROUNDED_CORES * view.demand.shape[1]
+    vcpus = view.recorded_vcpus - view.recorded_pinned
+    return np.flatnonzero(fresh & (demand >= host_estimate.IDLE_CORES_PER_VCPU * vcpus))
 
 
 class Known:

@@ -303,17 +303,14 @@ class OursTest(unittest.TestCase):
     def test_the_penalty_of_a_known_host_depends_on_no_other(self):
         stock = nova_weights.stock(view(), ASKED)
         penalties = our_weigher.numa_pressure(view(), ASKED) - stock
-        # Lower median of 0.375 and 0.5 per vCPU: 8 · 9.25 / 23 is 3.2 cores, which are added to 1
-        # of 30 cores of a host with 3 of 60, and to 12 of 30 of one with 32 of 60; on the blind
-        # host, to 4.8 of 30 on each half. Lower median of 50e9 / 32 and 1e9 bytes per core-second:
-        # 0.02 and 0.27 of memory's bandwidth are used; on the blind host, as much as on the worse
-        # of the two.
-        wanted, rate = round(64 * 8 * 9.25 / 23 / 8) / 8, 1e9
-        traffic = wanted * rate / 1e11
+        # Half a core per vCPU, the median of 0.375, 0.5 and what is assumed in place of a third
+        # host, is 4 cores, which are added to 1 of 30 cores of a host with 3 of 60, and to 12 of
+        # 30 of one with 32 of 60; on the blind host, to 4.8 of 30 on each half. Two hosts that
+        # know their bandwidth are too few to assume anything of the third.
         expected = [
-            cpu_loss((1.0, 2.0), 0, wanted, 30) + queueing_loss(0.014 + traffic, rate),
-            cpu_loss((20.0, 12.0), 1, wanted, 30) + queueing_loss(0.26 + traffic, rate),
-            cpu_loss((4.8, 4.8), 0, wanted, 30) + queueing_loss(0.26 + traffic, rate),
+            cpu_loss((1.0, 2.0), 0, 4.0, 30),
+            cpu_loss((20.0, 12.0), 1, 4.0, 30),
+            cpu_loss((4.8, 4.8), 0, 4.0, 30),
         ]
         jitter = [penalty.random_part('7', f'host{at}') for at in range(3)]
         share = our_weigher.penalty.JITTER
@@ -360,19 +357,18 @@ class OursTest(unittest.TestCase):
             np.testing.assert_allclose(exact[first], jittered[first])
 
     def test_dedicated_guests_take_no_shared_core(self):
-        losses_ = our_weigher.losses(view(), DEDICATED)
-        # No CPU demand waits; lines of both nodes' memory do.
-        used = [0.2 * own + 0.8 * 0.25 for own in (0.2, 0.3)]
+        # No CPU demand waits; lines of both nodes' memory do. The median of traffic per core is
+        # the busy hosts'.
+        rate = 50e9 / 32
         calm, busy = (
-            np.mean([queueing_loss(ratio, 1e9) for ratio in ratios])
-            for ratios in ((0.2 * 0.01 + 0.8 * 0.015, 0.2 * 0.02 + 0.8 * 0.015), used)
+            np.mean([queueing_loss(0.2 * own + 0.8 * sum(ratios) / 2, rate) for own in ratios])
+            for ratios in ((0.01, 0.02), (0.2, 0.3))
         )
-        # The blind host's loss is that on the worst node of the busy host.
-        blind = queueing_loss(used[1], 1e9)
-        np.testing.assert_allclose([calm, busy, blind], losses_)
-        # Independently of the CPU demand, the median of traffic per core remains the busy host's.
-        wanted = view(demand=np.array([[2.0, 1.0], [40.0, 10.0], [0.0, 0.0]]))
-        np.testing.assert_allclose([calm, busy, blind], our_weigher.losses(wanted, DEDICATED))
+        # The blind host's guests want 0.3 of a core for each of 32 vCPUs.
+        blind = queueing_loss(9.6 * rate / 200e9, rate)
+        expected = [calm, busy, busy, blind]
+        np.testing.assert_allclose(expected, our_weigher.losses(view(2), DEDICATED))
+        self.assertEqual([0.0] * 3, our_weigher.losses(view(), DEDICATED).tolist())
 
     def test_the_former_weigher_orders_hosts(self):
         weights = former_weigher.ranked(view(), ASKED) - nova_weights.stock(view(), ASKED)

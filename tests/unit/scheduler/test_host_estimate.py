@@ -27,7 +27,7 @@ from tests.fixtures.nova_stand_ins import host_state, host_state_of, request_spe
 NOW_S = 1700000000
 RULES = subject.EstimateOptions()
 #: The most that the guests' bandwidth of 0.01 adds to a loss, whatever traffic hosts report.
-BANDWIDTH_LOSS = 0.001
+BANDWIDTH_LOSS = 0.0012
 #: `NUMA_PMC_FUZZ=100000` for the long run.
 MUTATIONS = int(os.environ.get('NUMA_PMC_FUZZ', '2000'))
 
@@ -55,11 +55,10 @@ class EstimateTest(unittest.TestCase):
         for blank.metrics in (None, [], [{'name': 'cpu.percent', 'value': 1}]):
             self.assertIsNone(ask(blank).outcome)
 
-    def test_figures_above_what_the_hardware_can_have_are_unknown(self):
+    def test_capacities_above_what_the_hardware_can_have_are_unknown(self):
         # 2 x 64 GiB, 2 x 16 CPUs, demand of 5 + 2.5 cores
         published = metric_list(build_publication(0.5, 0.25))
         for fields, why in (
-            ({'vcpus_total': 1, 'vcpus_used': 1}, 'implausible: more CPU demand'),
             ({'vcpus_total': 4}, None),
             ({'vcpus_total': 3}, 'implausible: more CPUs'),
             ({'total_usable_ram_mb': 60000}, 'implausible: more memory'),
@@ -498,7 +497,7 @@ class PenaltyTest(unittest.TestCase):
                 host_state(1.0, 1.0),
                 request=request_spec(vcpus=vcpus),
             )
-            self.assertLess(idle, 0.001)
+            self.assertLess(idle, 0.005)
             self.assertGreater(saturated, 0.5)
 
     def test_penalties_rise_with_pressure_and_without_steps(self):
@@ -520,7 +519,7 @@ class PenaltyTest(unittest.TestCase):
 
     def test_other_hosts_change_nothing(self):
         rng, mine = random.Random(20), host_state(0.45, 0.8)
-        (expected,) = self.penalties(mine)
+        expected, *_ = self.penalties(*[mine] * 5)
         self.assertAlmostEqual(cpu_loss((4.5, 8.0), 0, 1.0, 10), expected, delta=BANDWIDTH_LOSS)
         for _ in range(200):
             others = [
@@ -571,14 +570,109 @@ class PenaltyTest(unittest.TestCase):
         self.assertLess(calm, uneven)
         self.assertLess(uneven, busy)
 
-    def test_what_cannot_be_wanted_is_not_believed(self):
-        odd = host_state(0.4, 0.4, cores=20.0, vcpus=32)  # 16 cores are wanted
-        for total in (8, 0, -1):
-            odd.vcpus_total = total
-            self.assertIsNotNone(ask(odd).outcome)
-        odd = host_state(10.0, 0.4, cores=20.0, vcpus=32)
-        odd.vcpus_total = 64
-        self.assertIn('can cause', ask(odd).why_unknown)
+    def test_demand_that_cannot_be_is_saturation(self):
+        for pressure in (1.5, 5.0, 900.0, 2e6):
+            odd = host_state(pressure, pressure, vcpus=32)
+            odd.vcpus_total = 32
+            busy, absurd = self.penalties(host_state(0.9, 0.9), odd)
+            self.assertGreater(absurd, busy)
+
+    def test_a_host_of_many_guests_that_want_nothing_is_weighed_by_its_promises(self):
+        for vcpus, stats, expected in (
+            (500, {}, False),
+            (500, {'num_instances': '100', 'num_vm_stopped': '99'}, True),
+            (500, {'num_instances': '100', 'num_vm_stopped': '50'}, False),
+            (500, {'num_instances': '100', 'num_vm_active': '100'}, False),
+            (16, {}, True),
+        ):
+            with self.subTest(vcpus=vcpus, stats=stats):
+                silent = host_state_of(
+                    metric_list(build_publication(0.0, 0.0), vcpus_used=vcpus),
+                    vcpus_used=vcpus,
+                    vcpus_total=32,
+                    stats=stats,
+                )
+                blank = host_state_of([], vcpus_used=vcpus, vcpus_total=32)
+                self.assertEqual(expected, ask(silent).outcome is not None)
+                if not expected:
+                    self.assertIn('less CPU demand', ask(silent).why_unknown)
+                    one, other = self.penalties(silent, blank)
+                    self.assertEqual(one, other)
+                    self.assertGreater(one, 0.5)
+        # A tenth of a percent of a core for each vCPU is little, but possible.
+        idle = metric_list(build_publication(0.025, 0.025), vcpus_used=500)
+        self.assertIsNotNone(ask(host_state_of(idle, vcpus_used=500, vcpus_total=32)).outcome)
+
+
+#: States of a host's evidence: what is done with its column and with the demand of its nodes.
+FAULTS = (
+    'no metrics',
+    'stale',
+    'from the future',
+    'damaged',
+    'of another schema',
+    'absurd demand',
+    'no demand',
+    'demand unknown',
+    'more cores',
+    'more memory',
+    'hidden bandwidth',
+    'hidden link',
+)
+
+
+class EvidenceTest(unittest.TestCase):
+    """No state of its evidence makes a host better than it is, or than if it were unknown."""
+
+    def state(self, fault, cpu, vcpus, rate=1e9):
+        """Return a host of equal nodes with these figures, and a fault."""
+        demand_cores = {'absurd demand': 1e5 * cpu, 'no demand': 0.0, 'demand unknown': None}.get(
+            fault, 10 * cpu
+        )
+        cores = 1000.0 if fault == 'more cores' else 10.0
+        memory = 1 << (46 if fault == 'more memory' else 36)
+        bandwidth = None if fault == 'hidden bandwidth' else 10 * cpu * rate
+        link = None if fault == 'hidden link' else cpu / 2
+        nodes = tuple(
+            model.NodeView(
+                at, cores, int(1.6 * cores), memory, 0, 4, vcpus // 2,
+                demand_cores, bandwidth, bandwidth and 2e10, link,
+            )
+            for at in range(2)
+        )  # fmt: skip
+        age_s = {'stale': 301, 'from the future': -301}.get(fault, 0)
+        metrics = metric_list(
+            build_publication(nodes=nodes, taken_s=NOW_S - age_s), vcpus_used=vcpus
+        )
+        values = metrics[-2]['numa_membw_values']
+        if fault == 'no metrics':
+            metrics = []
+        elif fault == 'damaged':
+            values['pmc.d0'] = -7
+        elif fault == 'of another schema':
+            values['pmc'] = 207
+        return host_state_of(metrics, vcpus_used=vcpus, vcpus_total=32, total_usable_ram_mb=131072)
+
+    @given(
+        strategies.sampled_from(FAULTS),
+        strategies.integers(1, 20),
+        strategies.integers(12, 60),
+        strategies.lists(strategies.integers(1, 20), min_size=3, max_size=6),
+        strategies.sampled_from((2, 14)),
+    )
+    def test_no_fault_makes_a_host_better_than_it_is_or_unknown(
+        self, fault, tenths, dozens, others, vcpus
+    ):
+        neighbours = [self.state('', other / 10, 64) for other in others]
+        request = requests.read(request_spec(vcpus=vcpus))
+
+        def loss(state):
+            hosts = [self.state(state, tenths / 10, 2 * dozens), *neighbours]
+            estimates = [subject.estimate(one, request, RULES, NOW_S) for one in hosts]
+            return comparison.compare(hosts, estimates, request.guest)[0].loss_ratio
+
+        least = min(loss(''), loss('no metrics'))
+        self.assertGreaterEqual(loss(fault), least - 0.001, fault)
 
 
 class FuzzTest(unittest.TestCase):

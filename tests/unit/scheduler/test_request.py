@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a request asks of a host is read from Nova's objects, and an odd request is neutral."""
 
-import types
 import unittest
 
 from nova_numa_pmc import model
@@ -86,13 +85,6 @@ class RequestTest(unittest.TestCase):
     def test_a_guest_with_resources_of_class_pcpu_is_not_said_to_be_pinned_by_its_image(self):
         spec = request_spec(4, numa_topology=topology(set()), resources__PCPU='4')
         self.assertEqual('resources:PCPU=4', subject.read(spec).why_pinned)
-
-    def test_guests_of_soft_server_groups_are_known(self):
-        for policy, expected in (('soft-affinity', True), ('anti-affinity', False)):
-            request = request_spec()
-            request.instance_group = types.SimpleNamespace(policy=policy)
-            self.assertEqual(expected, subject.read(request).is_soft)
-        self.assertFalse(subject.read(request_spec()).is_soft)
 
     def test_unset_fields_are_not_read(self):
         request = subject.read(Versioned(flavor=Versioned(vcpus=2, memory_mb=2048)))
