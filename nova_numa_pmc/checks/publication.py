@@ -62,7 +62,7 @@ def _check_fresh(
             'publication-stale',
             finding.ERROR,
             'the publication is %.0f s old, though the host is measured every %.0f s: the '
-            "scheduler treats this host's pressure as unknown" % (age_s, published.interval_s),
+            'scheduler uses these figures until they are too old' % (age_s, published.interval_s),
             'systemctl status nova-numa-agent; journalctl -u nova-numa-agent',
             path,
         )

@@ -40,9 +40,6 @@ PACKING_FLOOR = 0.48
 #: Lowest penalty, without a floor, of a host whose cores are all wanted: half of the demand that a
 #: guest adds there waits.
 _SATURATED_PENALTY = 0.5
-#: Lowest ``pci_weight_multiplier`` with which Nova keeps plain guests off hosts with PCI devices,
-#: relative to our multiplier: it outweighs the jitter and eight percent of loss.
-_PCI_MIN_RATIO = 0.1
 
 
 def read_options(conf: NovaConf) -> None:
@@ -76,7 +73,6 @@ def check_weigher(conf: NovaConf) -> Iterator[Finding]:
         yield from _check_order(conf, classes)
         yield from _check_mode(conf)
         yield from _check_penalty(conf)
-        yield from _check_pci_weight(conf)
 
 
 def _check_order(conf: NovaConf, classes: Sequence[str]) -> Iterator[Finding]:
@@ -158,26 +154,6 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
             '[numa_pmc] penalty_floor = %g, and [filter_scheduler] host_subset_size = 5'
             % PACKING_FLOOR,
             conf.file_of('penalty_floor', 'numa_pmc'),
-        )
-
-
-def _check_pci_weight(conf: NovaConf) -> Iterator[Finding]:
-    """Check that Nova still keeps hosts with PCI devices free for guests that need these."""
-    if not conf.get('device_spec', 'pci') and not conf.get('alias', 'pci'):
-        return
-    pci_multiplier = conf.get('pci_weight_multiplier', _GROUP)
-    multiplier = conf.get('weight_multiplier', 'numa_pmc')
-    recommended = _PCI_MIN_RATIO * multiplier
-    if conf.get('mode', 'numa_pmc') != scheduler_conf.OFF and pci_multiplier < recommended:
-        yield Finding(
-            'pci-weight-low',
-            finding.NOTE,
-            'pci_weight_multiplier = %g: guests that need no PCI device get hosts that have some '
-            'as soon as the penalty of the other hosts is higher by %g percent of loss'
-            % (pci_multiplier, 100 * pci_multiplier / multiplier),
-            '[filter_scheduler] pci_weight_multiplier = %g, or what a free device is worth'
-            % recommended,
-            conf.file_of('pci_weight_multiplier', _GROUP),
         )
 
 

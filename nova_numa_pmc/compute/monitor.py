@@ -74,7 +74,7 @@ class Monitor(virt_driver.Monitor):
     If the publication is missing, stale or not to be trusted, one warning is logged, and the last
     known figures stay with the time of their measurement. An agent is late just where CPUs are
     short: without them, the host would look better than when it is measured. The scheduler knows
-    how old is too old (``stale_after``). Nova instantiates every installed monitor, enabled or
+    how old is too old. Nova instantiates every installed monitor, enabled or
     not, so the constructor reads nothing.
     """
 

@@ -48,7 +48,7 @@ OPTIONS: Sequence[cfg.Opt] = [
         help=(
             'Time after which the next audit sends metrics again although they are unchanged '
             '[seconds]. The scheduler treats metrics as unknown when they are older than '
-            'stale_after times the sum of this time and the audit interval.'
+            'five times the sum of this time and the audit interval.'
         ),
     ),
 ]

@@ -66,20 +66,6 @@ OPTIONS: dict[str, Sequence[cfg.Opt]] = {
         cfg.FloatOpt('hypervisor_version_weight_multiplier', default=1.0),
         cfg.FloatOpt('num_instances_weight_multiplier', default=0.0),
         cfg.FloatOpt('io_ops_weight_multiplier', default=-1.0),
-        cfg.FloatOpt('pci_weight_multiplier', default=1.0, min=0.0),
-    ],
-    'pci': [
-        cfg.MultiStrOpt(
-            'device_spec',
-            default=[],
-            deprecated_opts=[
-                cfg.DeprecatedOpt('passthrough_whitelist', group='pci'),
-                cfg.DeprecatedOpt('pci_passthrough_whitelist', group='DEFAULT'),
-            ],
-        ),
-        cfg.MultiStrOpt(
-            'alias', default=[], deprecated_name='pci_alias', deprecated_group='DEFAULT'
-        ),
     ],
     # In Placement's own file.
     'placement': [cfg.BoolOpt('randomize_allocation_candidates', default=False)],

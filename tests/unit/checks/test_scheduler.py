@@ -80,28 +80,6 @@ class SchedulerTest(RootCase):
                 conf = self.conf(classes + 'weight_multiplier = ' + value)
                 self.assertEqual(expected, codes(scheduler.check_weigher(conf)))
 
-    def test_a_pci_weight_that_the_penalty_outweighs_is_found(self):
-        classes = 'weight_classes = %s,%s\n' % (STOCK, scheduler.WEIGHER)
-        device = '[pci]\ndevice_spec = {"vendor_id": "8086"}\n'
-        for text, expected in (
-            ('', []),
-            (device, ['pci-weight-low']),
-            ('[pci]\nalias = {"name": "gpu"}\n', ['pci-weight-low']),
-            ('[pci]\npassthrough_whitelist = {"vendor_id": "8086"}\n', ['pci-weight-low']),
-            ('pci_weight_multiplier = 49\n' + device, ['pci-weight-low']),
-            ('pci_weight_multiplier = 50\n' + device, []),
-            ('pci_weight_multiplier = 2\n[numa_pmc]\nweight_multiplier = 20\n' + device, []),
-            ('[numa_pmc]\nmode = off\n' + device, ['weigher-off']),
-        ):
-            with self.subTest(text):
-                conf = self.conf(classes + text)
-                self.assertEqual(expected, codes(scheduler.check_weigher(conf)))
-        (found,) = scheduler.check_weigher(self.conf(classes + device))
-        self.assertIn('higher by 0.2 percent of loss', found.message)
-        self.assertIn('pci_weight_multiplier = 50,', found.remedy)
-        conf = self.conf('weight_classes = %s\n%s' % (STOCK, device))
-        self.assertEqual(['weigher-not-enabled'], codes(scheduler.check_weigher(conf)))
-
     def test_values_of_the_schedulers_options_that_cannot_be_used_are_found(self):
         for option in (
             'mode = shadows',
