@@ -21,7 +21,7 @@ function install_numa_pmc_in_nova {
 # For the hook and the agent: an environment made with the interpreter that the hook runs.
 function install_numa_pmc_on_host {
     sudo /usr/bin/python3 -m venv "$NUMA_PMC_VENV"
-    sudo "$NUMA_PMC_VENV/bin/pip" install "$NUMA_PMC_DIR"
+    sudo "$NUMA_PMC_VENV/bin/pip" install "${NUMA_PMC_DIR}[tools]"
     sudo ln -sf "$NUMA_PMC_VENV/bin/nova-numa-rebalance" /usr/local/sbin/
     sudo ln -sf "$NUMA_PMC_VENV/bin/nova-numa-agent" /usr/local/sbin/
 }

@@ -117,7 +117,7 @@ def make_moves(
     with (
         take_move_lock(command, mover, wait_s) as turn,
         command.block_signals() as wait,
-        progress.open_progress() as display,
+        progress.ProgressBars() as display,
     ):
         printer = _MessagePrinter(display.print_line)
         previous_level = LOG.level
@@ -150,7 +150,7 @@ def _run(
     command: CommandContext,
     move_executor: executor.MoveExecutor,
     wait: Callable[[float], int | None],
-    display: progress.LineProgress,
+    display: progress.ProgressBars,
 ) -> int | None:
     """Make the moves; return the number of the signal that ended them early, or None."""
     status_files, checked_s = guests.StatusFiles(command.root), time.monotonic()
@@ -158,7 +158,7 @@ def _run(
         wait_s = move_executor.step()
         if wait_s is None:
             return None
-        display.show(move_executor.in_progress, move_executor.pending_count)
+        display.show(move_executor.in_progress)
         signal = wait(wait_s)
         if signal:
             return signal

@@ -122,11 +122,6 @@ class MoveExecutor:
         return MoveTotals(self._ended, self._moved_bytes, len(self._parts))
 
     @property
-    def pending_count(self) -> int:
-        """Return the number of pending moves."""
-        return len(self._queue)
-
-    @property
     def in_progress(self) -> tuple[tuple[str, guest_move.Progress], ...]:
         """Return (guest's name, progress) of each part of the move in progress."""
         return tuple((part.plan_part.name, part.guest_move.progress) for part in self._parts)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Show a live view of the pressure on each node and of where guests run and access memory.
 
-On a terminal, the tables are redrawn after each interval; the key s sorts by the
-next column, and q or Ctrl-C ends the command. Otherwise, and with --once, the tables
-are printed one after another. With --plan, they are the nodes and the moves of guests
-that would pay now; nothing is moved.
+On a terminal, the tables are redrawn after each interval, by rich (the extra "tools");
+the key s sorts by the next column, and q or Ctrl-C ends the command. Otherwise, and
+with --once, the tables are printed one after another. With --plan, they are the nodes
+and the moves of guests that would pay now; nothing is moved.
 
 examples:
   nova-numa-rebalance top
@@ -19,6 +19,7 @@ exit codes: 0 ended by the operator, or shown once; 1 a problem; 64 usage error
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
 import shutil
 import sys
@@ -74,7 +75,8 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
 
     :param command: what --plan uses; tests replace it
     """
-    if not (args.json or args.once) and sys.stdout.isatty():
+    has_rich = importlib.util.find_spec('rich') is not None
+    if not (args.json or args.once) and sys.stdout.isatty() and has_rich:
         live.redraw(
             lambda wait: _frames(args, wait, command),
             args.interval,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show the progress of moves: as bars on a terminal if rich is installed, otherwise as lines."""
+"""Show the progress of moves as bars, on a terminal if rich is installed."""
 
 from __future__ import annotations
 
@@ -19,84 +19,55 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.page_moves import guest_move
 
 
-class LineProgress:
-    """Progress display of plain lines, without bars."""
+class ProgressBars:
+    """A bar for each guest being moved (bytes, rate and remaining time), and lines above them.
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    :param stream: where to write; None: stderr
+    """
 
-    def __enter__(self) -> LineProgress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def print_line(self, line: str) -> None:
-        """Print a line."""
-        print(line, file=self._stream, flush=True)
-
-    def show(
-        self, in_progress: Collection[tuple[str, guest_move.Progress]], pending_count: int
-    ) -> None:
-        """Update the display; plain lines need no update.
-
-        :param in_progress: (name of a guest, progress of its move)
-        :param pending_count: number of moves that have not begun
-        """
-
-
-class ProgressBars(LineProgress):
-    """Progress display with a bar for each guest being moved: bytes, rate and remaining time."""
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
-        self._bars = rich.progress.Progress(
-            rich.progress.TextColumn('{task.description}', markup=False),
-            rich.progress.BarColumn(),
-            rich.progress.DownloadColumn(binary_units=True),
-            rich.progress.TransferSpeedColumn(),
-            rich.progress.TimeRemainingColumn(),
-            rich.progress.TextColumn('{task.fields[pending]}', markup=False),
-            console=rich.console.Console(file=stream),
-            transient=True,
-        )
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
         self._tasks: dict[str, rich.progress.TaskID] = {}  # by name
+        self._bars: rich.progress.Progress | None = None
+        if rich is not None and self._stream.isatty():
+            self._bars = rich.progress.Progress(
+                rich.progress.TextColumn('{task.description}', markup=False),
+                rich.progress.BarColumn(),
+                rich.progress.DownloadColumn(binary_units=True),
+                rich.progress.TransferSpeedColumn(),
+                rich.progress.TimeRemainingColumn(),
+                console=rich.console.Console(file=self._stream),
+                transient=True,
+            )
 
     def __enter__(self) -> ProgressBars:
-        self._bars.__enter__()
+        if self._bars is not None:
+            self._bars.start()
         return self
 
-    def __exit__(self, *raised: Any) -> None:
-        self._bars.__exit__(*raised)
+    def __exit__(self, *_: Any) -> None:
+        if self._bars is not None:
+            self._bars.stop()
 
     def print_line(self, line: str) -> None:
-        """Print a line above the bars."""
-        self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        """Print a line, above the bars if there are some."""
+        if self._bars is not None:
+            self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(line, file=self._stream, flush=True)
 
-    def show(
-        self, in_progress: Collection[tuple[str, guest_move.Progress]], pending_count: int
-    ) -> None:
-        """Draw a bar for each guest that is being moved."""
+    def show(self, in_progress: Collection[tuple[str, guest_move.Progress]]) -> None:
+        """Draw a bar for each guest that is being moved.
+
+        :param in_progress: (name of a guest, progress of its move)
+        """
+        if self._bars is None:
+            return
         for name in self._tasks.keys() - {name for name, _ in in_progress}:
             self._bars.remove_task(self._tasks.pop(name))
         for name, progress in in_progress:
             if name not in self._tasks:
-                self._tasks[name] = self._bars.add_task(name, total=None, pending='')
-            total = (
-                None if progress.left_bytes is None else progress.moved_bytes + progress.left_bytes
-            )
-            self._bars.update(
-                self._tasks[name],
-                completed=progress.moved_bytes,
-                total=total,
-                pending='%d more to come' % pending_count if pending_count else '',
-            )
-
-
-def open_progress(stream: TextIO | None = None) -> LineProgress:
-    """Return the progress display that suits a stream, as a context manager.
-
-    :param stream: where to write; None: stderr
-    """
-    stream = stream or sys.stderr
-    return ProgressBars(stream) if rich is not None and stream.isatty() else LineProgress(stream)
+                self._tasks[name] = self._bars.add_task(name, total=None)
+            left_bytes, moved_bytes = progress.left_bytes, progress.moved_bytes
+            total = None if left_bytes is None else moved_bytes + left_bytes
+            self._bars.update(self._tasks[name], completed=moved_bytes, total=total)

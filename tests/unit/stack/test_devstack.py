@@ -28,9 +28,17 @@ SAMPLES = (
 def _plain(line):
     """Return a line without quotes and sudo, with the names of places used in the guide."""
     line = (
-        line.replace('\\\n', ' ').replace('"', '').replace('$NUMA_PMC_VENV', '/opt/nova-numa-pmc')
+        line.replace('\\\n', ' ')
+        .replace('"', '')
+        .replace("'", '')
+        .replace('$NUMA_PMC_VENV', '/opt/nova-numa-pmc')
     )
-    return re.sub(r'\s+', ' ', re.sub(r'\bsudo ', '', line)).replace('$NUMA_PMC_DIR', '.').strip()
+    return (
+        re.sub(r'\s+', ' ', re.sub(r'\bsudo ', '', line))
+        .replace('${NUMA_PMC_DIR}', '.')
+        .replace('$NUMA_PMC_DIR', '.')
+        .strip()
+    )
 
 
 class PluginTest(unittest.TestCase):

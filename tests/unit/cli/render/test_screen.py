@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A screen shows the same with rich as in plain text, and keys count only on a terminal."""
+"""A screen shows all tables and problems, and keys count only on a terminal."""
 
-import importlib.util
 import io
 import os
 import pty
@@ -35,21 +34,11 @@ class TestScreens(unittest.TestCase):
             draw(parts)
         return stream.getvalue()
 
-    def test_plain_text_shows_everything_and_leaves_the_terminal_as_it_was(self):
-        with unittest.mock.patch.object(screen, 'rich', None):
-            text = self.drawn()
-        for expected in ('instance-00000001', 'pressure', 'no PMU: load it', '@1 remote'):
-            self.assertIn(expected, text)
-        self.assertTrue(text.startswith('\x1b[?1049h'))
-        self.assertTrue(text.endswith('\x1b[?1049l'))
-
-    @unittest.skipUnless(importlib.util.find_spec('rich'), 'rich is not installed')
-    def test_a_screen_with_rich_shows_the_same_as_plain_text(self):
+    def test_a_screen_shows_all_tables_and_problems(self):
         text = self.drawn()
         for expected in ('instance-00000001', 'pressure', 'no PMU: load it', '@1 remote'):
             self.assertIn(expected, text)
 
-    @unittest.skipUnless(importlib.util.find_spec('rich'), 'rich is not installed')
     def test_a_name_is_not_read_as_markup(self):
         sample = samples.sample(
             guests=(samples.guest_sample()._replace(name='[red]x[/nonsense]'),)
