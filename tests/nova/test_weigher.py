@@ -22,6 +22,7 @@ from nova_numa_pmc.compute import metrics_decoder
 from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
 from nova_numa_pmc.scheduler import (
     filter as pressure_filter,
+    host_estimate,
     log_once,
     penalty,
     promises,
@@ -313,6 +314,10 @@ class AbsoluteTest(SchedulerTest):
         roomy = host_state('roomy', 0.9, 0.9, vcpus_used=0, memory_mb_used=0)
         calm = host_state('calm', 0.2, 0.2, vcpus_used=60, memory_mb_used=200000)
         # Its metrics include the 16 vCPUs, so none are charged.
+        uncharged = host_estimate.EstimateOptions(charge_new_guests=False)
+        self.useFixture(
+            fixtures.MockPatchObject(host_estimate, 'EstimateOptions', lambda: uncharged)
+        )
         for jitter in (0.0, JITTER):
             self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', jitter))
             for number in range(20):
