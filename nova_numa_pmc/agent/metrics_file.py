@@ -8,10 +8,10 @@ every operator wants their names, uuids and number of series in the same place a
 from __future__ import annotations
 
 import os
-import sys
 import time
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.finding import install_remedy
 from nova_numa_pmc.problem_log import ProblemLog
 
 if TYPE_CHECKING:
@@ -41,10 +41,9 @@ class MetricsFile:
         except ImportError as error:
             self._directory = ''
             log.info(
-                'no metrics are written: %s; install prometheus_client '
-                '(%s -m pip install nova-numa-pmc[metrics]) and restart the agent',
+                'no metrics are written: %s; %s, and restart the agent',
                 error,
-                sys.executable,
+                install_remedy('python3-prometheus-client'),
             )
 
     def write(self, tick: Tick, duration_s: float) -> None:

@@ -134,7 +134,7 @@ def check_loadable(modules: InterpreterModules, installed: str | None = None) ->
 
     :param installed: path to which the shim was installed; None: nowhere
     """
-    pip = 'install the nova-numa-pmc wheel with %s -m pip' % modules.python
+    pip = 'in the checkout of nova-numa-pmc: %s -m pip install --no-deps .' % modules.python
     if not modules.nova:
         yield Finding(
             'monitor-not-asked',

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import finding
@@ -80,8 +79,8 @@ def _check_fresh(
             finding.NOTE,
             'the agent learns of changes to guests from %s: it watches the files that libvirt '
             'writes, and receives no libvirt events' % published.events_source,
-            'install libvirt-python with the agent (%s -m pip install nova-numa-pmc[libvirt]); '
-            'systemctl status libvirtd virtqemud' % sys.executable,
+            '%s; systemctl restart nova-numa-agent; systemctl status libvirtd virtqemud'
+            % finding.install_remedy('python3-libvirt'),
             path,
         )
 

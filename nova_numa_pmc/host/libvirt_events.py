@@ -19,12 +19,12 @@ import collections
 import contextlib
 import importlib
 import os
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc.exceptions import DomainError
+from nova_numa_pmc.finding import install_remedy
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.record import Record
 
@@ -62,9 +62,7 @@ _REQUESTED_MAX = 10000
 
 CONNECTED, CONNECTING = '', 'not connected yet'
 UNRESPONSIVE = 'libvirt does not answer'
-NOT_INSTALLED = (
-    'libvirt-python is not installed (%s -m pip install nova-numa-pmc[libvirt])' % sys.executable
-)
+NOT_INSTALLED = 'libvirt-python is not installed: %s' % install_remedy('python3-libvirt')
 
 
 class GuestEvent(Record):

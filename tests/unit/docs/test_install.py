@@ -3,8 +3,11 @@
 
 import configparser
 import re
+import sys
 import unittest
+from unittest import mock
 
+from nova_numa_pmc import finding
 from tests.fixtures.checkout import TOP
 
 PAGE = TOP / 'doc/source/install/index.rst'
@@ -16,3 +19,27 @@ class ExtrasTest(unittest.TestCase):
         config.read(TOP / 'setup.cfg', encoding='utf-8')
         table = re.split(r'(?m)^=+ =+$', PAGE.read_text(encoding='utf-8'))[1]
         self.assertEqual(sorted(config['extras']), sorted(re.findall(r'(?m)^``(\w+)``', table)))
+
+
+class NameTest(unittest.TestCase):
+    def test_nothing_is_installed_by_the_name_of_this_project_from_the_public_index(self):
+        # Nobody has registered it there, so whoever does would run code as root.
+        by_name = re.compile(
+            r'pip3?\s+install[^\n]*(?<![\w./-])nova-numa-pmc(?![\w/.])|nova-numa-pmc\[(?!%)'
+        )
+        found = [
+            '%s: %s' % (path.relative_to(TOP), match[0])
+            for part in ('nova_numa_pmc', 'doc/source', 'etc', 'hooks', 'devstack', 'README.rst')
+            for path in [TOP / part, *(TOP / part).rglob('*')]
+            if path.suffix in ('.py', '.rst', '.sh', '.sample', '.service', '') and path.is_file()
+            for match in by_name.finditer(path.read_text(encoding='utf-8', errors='replace'))
+        ]
+        self.assertEqual([], found)
+
+    def test_a_remedy_installs_the_distributions_package_into_the_environment_that_runs(self):
+        for prefix, base_prefix, ending in (
+            ('/opt/nova-numa-pmc', '/usr', '--system-site-packages /opt/nova-numa-pmc'),
+            ('/usr', '/usr', 'install python3-libvirt from the distribution'),
+        ):
+            with mock.patch.multiple(sys, prefix=prefix, base_prefix=base_prefix):
+                self.assertTrue(finding.install_remedy('python3-libvirt').endswith(ending))
