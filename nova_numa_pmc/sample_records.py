@@ -156,6 +156,7 @@ class Sample(Record):
     :param pools: the pools other than the floating one, which ``nodes`` describe
     :param pool_source: source of the floating pool's CPUs: 'nova.conf', 'guests' or 'kernel';
         empty: not reported
+    :param unavailable: the measurements that the host lacks something for, with what it lacks
     """
 
     taken_s: float
@@ -166,6 +167,7 @@ class Sample(Record):
     problems: tuple[str, ...] = ()
     pools: tuple[PoolSample, ...] = ()
     pool_source: str = ''
+    unavailable: tuple[str, ...] = ()
 
 
 def to_data(sample: Sample) -> dict[str, Any]:
@@ -232,6 +234,6 @@ _PARSERS: dict[str, Any] = {
     **dict.fromkeys(('id', 'node'), _node),
     **dict.fromkeys(('cpi_reliable', 'local'), bool),
     **dict.fromkeys(('cores_by_node', 'bytes_by_node'), _amounts_by_node),
-    'problems': lambda value: tuple(map(_text, value)),
+    **dict.fromkeys(('problems', 'unavailable'), lambda value: tuple(map(_text, value))),
     'devices': lambda value: tuple(_from_data(DeviceSample, device) for device in value),
 }

@@ -163,6 +163,7 @@ class Sampler:
             tuple(dict.fromkeys(problems)),
             cpu_use.other_pools,
             self.pool.source,
+            (*self._retries.unavailable.values(), *ladder_result.unavailable),
         )
 
     def _sources(self) -> list[Source]:

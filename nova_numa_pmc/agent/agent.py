@@ -62,6 +62,7 @@ class Agent:
         self._problem_log = ProblemLog(LOG, time.monotonic)
         self._guest_events = guest_events.GuestEvents(root, LOG, listener)
         self._last_tick: Tick | None = None
+        self._unavailable: tuple[str, ...] = ()
         self._enqueues_moves = True
         self._read_schedule = read_schedule.ReadSchedule()
         self._sampler = sampling.Sampler(options.counter_options, root)
@@ -265,6 +266,8 @@ class Agent:
             sample = self._sampler.sample(tick.now.monotonic_ns, tick.now.realtime_s)
             tick = tick._replace(sample=sample)
             self._problem_log.log_problems(sample.problems)
+            self._log_unavailable(self._unavailable, sample.unavailable)
+            self._unavailable = sample.unavailable
         with self._problem_log.stage('reading the host'):
             self._log_pool(self._executor.pool, self._sampler.pool)
             self._executor.pool = self._sampler.pool
@@ -273,6 +276,14 @@ class Agent:
             )
             tick = tick._replace(guests=self._guests(), events_source=self._guest_events.source)
         return tick
+
+    @staticmethod
+    def _log_unavailable(before: tuple[str, ...], unavailable: tuple[str, ...]) -> None:
+        """Log a change of what this host lacks, by which nothing is measured."""
+        if unavailable != before:
+            LOG.info(
+                'not measured on this host: %s', '; '.join(unavailable) or 'nothing is missing'
+            )
 
     @staticmethod
     def _log_pool(before: pools.Pool | None, pool: pools.Pool | None) -> None:

@@ -126,6 +126,9 @@ class HostStatus(Record):
     :param pool: the floating pool, with the source that the agent published if it is the agent's
     :param measured: whether the load was measured, and not taken from the publication
     :param realtime_s, boottime_s: the time by CLOCK_REALTIME and by CLOCK_BOOTTIME [s]
+    :param source: the source of memory accesses in use; empty: none, or unknown
+    :param unavailable: the measurements that the host lacks something for, with what it lacks;
+        None if the load was not measured
     """
 
     agent: AgentStatus
@@ -137,6 +140,8 @@ class HostStatus(Record):
     measured: bool
     realtime_s: float
     boottime_s: float
+    source: str = ''
+    unavailable: tuple[str, ...] | None = None
 
 
 def read(command: context.CommandContext, observed: context.ObservedHost) -> HostStatus:
@@ -148,6 +153,9 @@ def read(command: context.CommandContext, observed: context.ObservedHost) -> Hos
     guest_statuses, problems = _read_guests(command, observed)
     running = {guest.uuid for guest in observed.guests} | observed.host_promises.promises.keys()
     unread_names = guests.active_names(command.root) - {guest.name for guest in observed.guests}
+    source = published.source if published and agent.fresh else ''
+    if observed.sample:
+        source = observed.sample.source
     pool = observed.pool
     if published and published.pool_source and pool.source == pools.AGENT:
         pool = pool._replace(source=published.pool_source)
@@ -167,6 +175,8 @@ def read(command: context.CommandContext, observed: context.ObservedHost) -> Hos
         ),
         pool=pool,
         measured=observed.sample is not None,
+        source=source,
+        unavailable=observed.sample and observed.sample.unavailable,
         realtime_s=time.time(),
         boottime_s=time.clock_gettime(time.CLOCK_BOOTTIME),
     )

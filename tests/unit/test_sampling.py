@@ -105,7 +105,8 @@ class SamplerTest(SamplingCase):
             (None, None, None), (idle.remote_ratio, idle.bandwidth_ratio, idle.distance_cores)
         )
         self.assertEqual(3 << 30, idle.free_bytes)
-        self.assertTrue(any(text.startswith('guests by thread: ') for text in sample.problems))
+        self.assertTrue(any(text.startswith('guests by thread: ') for text in sample.unavailable))
+        self.assertEqual((), sample.problems)
 
     def test_another_socket_is_further_than_ones_own_where_the_slit_is_flat(self):
         nodes = tuple(model.Node(at, frozenset((at,)), MIB) for at in range(4))

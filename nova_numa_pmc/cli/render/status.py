@@ -51,6 +51,7 @@ def to_lines(host: HostStatus) -> list[str]:
     """Return the status as lines of text, without the problems."""
     lines = [
         *_agent_lines(host.agent, host.measured),
+        *_counting_lines(host.source, host.unavailable),
         'floating pool: CPUs %s, %s'
         % (format_cpulist(host.pool.cpus), pools.TEXTS.get(host.pool.source, host.pool.source)),
         *(
@@ -75,6 +76,20 @@ def to_lines(host: HostStatus) -> list[str]:
             ),
         ]
     return lines
+
+
+def _counting_lines(source: str, unavailable: tuple[str, ...] | None) -> list[str]:
+    """Return the line about how memory accesses are known; none if that is unknown."""
+    if not source and unavailable is None:
+        return []
+    lacking = ', '.join(text.partition(':')[0] for text in unavailable or ())
+    return [
+        'memory accesses: from %s%s'
+        % (
+            source or 'nothing',
+            '; this host has no %s ("nova-numa-rebalance events")' % lacking if lacking else '',
+        )
+    ]
 
 
 def _agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
@@ -300,5 +315,7 @@ def to_data(host: HostStatus) -> dict[str, Any]:
         ],
         'not_running': [override._asdict() for override in host.absent],
         'problems': list(host.problems),
+        'source': host.source,
+        'unavailable': host.unavailable,
         'pool': {'cpus': sorted(host.pool.cpus), 'source': host.pool.source},
     }

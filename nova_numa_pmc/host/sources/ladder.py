@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.exceptions import NumaPmcError
+from nova_numa_pmc.exceptions import NumaPmcError, SourceUnavailable
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -53,19 +53,27 @@ class LadderResult(Record):
     :param evidence: {uuid: :class:`Evidence`}; absent for a guest without any
     :param problems: problems of the sources that were tried, with their remedies
     :param source: name of the best source in use; empty if none is
+    :param unavailable: the sources that the host lacks something for, with what it lacks
     """
 
     evidence: dict[str, Evidence]
     problems: tuple[str, ...]
     source: str
+    unavailable: tuple[str, ...] = ()
 
 
 class MeasurementRetries:
-    """Remembers which measurements have failed, and skips each of them for some ticks."""
+    """Remembers which measurements have failed, and skips each of them for some ticks.
+
+    A host that lacks what a measurement needs has no problem: this is a fact about it.
+
+    :ivar unavailable: {measurement that the host lacks something for: its name, and what}
+    """
 
     def __init__(self) -> None:
         #: {failed measurement: (ticks to skip it for, why it failed)}.
         self._failed: dict[object, tuple[int, str]] = {}
+        self.unavailable: dict[object, str] = {}
 
     def sample(
         self,
@@ -83,14 +91,19 @@ class MeasurementRetries:
         ticks, problem = self._failed.get(measurement, (0, ''))
         if ticks > 0:
             self._failed[measurement] = ticks - 1, problem
-            problems.append(problem)
+            if measurement not in self.unavailable:
+                problems.append(problem)
             return None
+        self.unavailable.pop(measurement, None)
         try:
             result = measurement.sample(*args, **kwargs)
         except (NumaPmcError, OSError) as error:
             problem = '%s: %s' % (measurement.name, error)
             self._failed[measurement] = RETRY_TICKS, problem
-            problems.append(problem)
+            if isinstance(error, SourceUnavailable):
+                self.unavailable[measurement] = problem
+            else:
+                problems.append(problem)
             measurement.close()
             return None
         self._failed.pop(measurement, None)
@@ -137,7 +150,12 @@ class Ladder:
                     best = best or source.name
                 else:
                     partial.setdefault(uuid, guest_evidence)
-        return LadderResult({**partial, **evidence}, tuple(problems), best)
+        return LadderResult(
+            {**partial, **evidence},
+            tuple(problems),
+            best,
+            tuple(self._retries.unavailable.values()),
+        )
 
     def close(self) -> None:
         """Close all sources."""

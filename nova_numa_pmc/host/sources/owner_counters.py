@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from nova_numa_pmc.core import counter_roles, rates
 from nova_numa_pmc.core.build_sample import CpuRates
-from nova_numa_pmc.exceptions import CounterUnsupported, SourceUnavailable
+from nova_numa_pmc.exceptions import CounterError, CounterUnsupported, SourceUnavailable
 from nova_numa_pmc.host.perf import counters, event_table, events
 
 if TYPE_CHECKING:
@@ -111,7 +111,8 @@ class OwnerCounters(Generic[_O, _K]):
         :param idle_is_zero: as for :func:`rates.difference`
         :returns: ({owner: deltas summed over its targets}, problems as text). Amounts of data are
             in bytes. An owner whose targets have come or gone is absent
-        :raises SourceUnavailable: nothing can be counted
+        :raises SourceUnavailable: the host can count nothing of this
+        :raises CounterError: nothing can be counted, for another reason
         """
         wanted_by_key = {
             (owner, key): target
@@ -125,7 +126,9 @@ class OwnerCounters(Generic[_O, _K]):
         )
         problems = tuple(dict.fromkeys([*self._unsupported, *map(str, errors)]))
         if wanted_by_key and problems and not len(self._counters):
-            raise SourceUnavailable(problems[0])
+            if all(isinstance(error, CounterUnsupported) for error in errors):
+                raise SourceUnavailable(problems[0])
+            raise CounterError(problems[0])
         readings: dict[_O, dict[_K, GroupReadings]] = {owner: {} for owner in wanted}
         for (owner, key), reading in self._counters.read().items():
             readings[owner][key] = reading

@@ -88,6 +88,18 @@ class TableTest(unittest.TestCase):
 
 
 class AgentTest(unittest.TestCase):
+    def test_what_the_host_cannot_measure_is_said_in_one_line(self):
+        agent = host_status.AgentStatus(7, 'off', None, 1.0, True, '')
+        pool = pools.Pool(frozenset(), pools.KERNEL)
+        host = host_status.HostStatus(
+            agent, (), (), (), (), pool, True, 0.0, BOOTTIME_S, 'pages', ('resctrl: a', 'CPUs: b')
+        )
+        self.assertIn(
+            'memory accesses: from pages; this host has no resctrl, CPUs '
+            '("nova-numa-rebalance events")',
+            status.to_lines(host),
+        )
+
     def test_figures_from_the_future_are_not_called_old(self):
         agent = host_status.AgentStatus(7, 'off', None, -600.0, False, '')
         host = host_status.HostStatus(

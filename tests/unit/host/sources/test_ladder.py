@@ -5,7 +5,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.evidence import Evidence, RunningGuest
-from nova_numa_pmc.exceptions import SourceUnavailable
+from nova_numa_pmc.exceptions import CounterRefused, SourceUnavailable
 from nova_numa_pmc.host.sources import SourceTick, ladder
 from nova_numa_pmc.sample_records import COUNTED, INFERRED
 
@@ -29,8 +29,8 @@ class Source:
 
     def sample(self, tick):
         self.asked += 1
-        if isinstance(self.answer, str):
-            raise SourceUnavailable(self.answer)
+        if isinstance(self.answer, Exception):
+            raise self.answer
         return self.answer
 
     def close(self):
@@ -45,7 +45,7 @@ class LadderTest(unittest.TestCase):
     def test_the_best_source_is_taken_and_the_others_are_not_asked(self):
         best, other = Source('best', {'a': ratio(0.1), 'b': ratio(0.2)}), Source('other', {})
         sampled = ladder.Ladder([best, other]).sample(TICK)
-        self.assertEqual(({'a': ratio(0.1), 'b': ratio(0.2)}, (), 'best'), tuple(sampled))
+        self.assertEqual(({'a': ratio(0.1), 'b': ratio(0.2)}, (), 'best', ()), tuple(sampled))
         self.assertEqual(0, other.asked)
 
     def test_each_guest_has_the_best_source_that_reports_on_it(self):
@@ -57,8 +57,22 @@ class LadderTest(unittest.TestCase):
         self.assertEqual({'a': ratio(0.1), 'b': ratio(0.2)}, sampled.evidence)
         self.assertEqual('best', sampled.source)
 
+    def test_what_a_host_lacks_is_a_fact_and_no_problem(self):
+        best = Source('best', SourceUnavailable('the CPU has no such counter'))
+        steps = ladder.Ladder([best, Source('other', {'a': ratio(0.1), 'b': ratio(0.2)})])
+        for _ in range(1 + ladder.RETRY_TICKS):
+            sampled = steps.sample(TICK)
+            self.assertEqual(
+                ((), ('best: the CPU has no such counter',)),
+                (sampled.problems, sampled.unavailable),
+            )
+        best.answer = CounterRefused('not permitted')
+        sampled = steps.sample(TICK)
+        self.assertEqual((('best: not permitted',), ()), (sampled.problems, sampled.unavailable))
+
     def test_a_failing_source_is_left_within_the_tick_and_tried_again_later(self):
-        best, other = Source('best', 'broken'), Source('other', {'a': ratio(0.1), 'b': ratio(0.2)})
+        broken = CounterRefused('broken')
+        best, other = Source('best', broken), Source('other', {'a': ratio(0.1), 'b': ratio(0.2)})
         steps = ladder.Ladder([best, other])
         for _ in range(1 + ladder.RETRY_TICKS):
             sampled = steps.sample(TICK)
@@ -100,9 +114,13 @@ class LadderTest(unittest.TestCase):
         )
 
     def test_no_source_is_named_where_none_reports_anything(self):
-        sampled = ladder.Ladder([Source('best', {}), Source('other', 'broken')]).sample(TICK)
-        self.assertEqual(({}, ('other: broken',), ''), tuple(sampled))
+        sampled = ladder.Ladder(
+            [Source('best', {}), Source('other', CounterRefused('broken'))]
+        ).sample(TICK)
+        self.assertEqual(({}, ('other: broken',), '', ()), tuple(sampled))
 
     def test_without_guests_the_best_source_that_works_is_named(self):
-        steps = ladder.Ladder([Source('best', 'broken'), Source('other', {}), Source('last', {})])
+        steps = ladder.Ladder(
+            [Source('best', SourceUnavailable('x')), Source('other', {}), Source('last', {})]
+        )
         self.assertEqual('other', steps.sample(TICK._replace(guests=())).source)
