@@ -100,7 +100,8 @@ NOISE = 0.03
 
 #: A host moves a guest between its nodes where one is pressed more than this, another so much
 #: less, so often [s]: the floor is pressure.md's, the others assumed.
-MOVE_FLOOR, MOVE_GAP, MOVE_EVERY_S = 0.7, 0.2, 300
+MOVE_FLOOR, MOVE_EVERY_S = 0.7, 300
+MOVE_GAIN, MOVE_TRIED = 0.1, 6
 
 # ---- Guests ------------------------------------------------------------------------------
 
