@@ -2,12 +2,12 @@
 """NUMAPressureWeigher, vectorised; the referee compares it with the real weigher."""
 
 import hashlib
+import math
 
 import numpy as np
 
 from nova_numa_pmc.checks.scheduler import PACKING_FLOOR
 from nova_numa_pmc.core import missing, pressure
-from nova_numa_pmc.core.placement import loss
 from nova_numa_pmc.core.scheduling import added_loss
 from nova_numa_pmc.scheduler import assumed_host, comparison, penalty
 from tests.arena import losses as losses_model, parameters as p
@@ -98,7 +98,7 @@ def losses(view, asked):
     found = np.empty(len(view.at))
     others = np.flatnonzero(~known)
     cores = 0.0 if asked.dedicated else p.PRIOR_CORES_PER_VCPU * asked.vcpus
-    lines, rate, max_per_core = loss.LINES_PER_CORE_SEC, 0.0, 0.0
+    lines, rate, max_per_core = added_loss.LINES_PER_CORE_SEC, 0.0, 0.0
     if len(at):
         hosts, losses = view.at[at], Losses.of(view, at, asked)
         cores, lines = estimate(
@@ -157,11 +157,13 @@ class Losses(places.Places):
             if traffic is not None:
                 levelled = _levelled(traffic, bandwidth)
             used = (levelled + cores * lines * losses_model.LINE_BYTES * memory) / bandwidth
-            latency_ns = QUEUEING_NS * (places.added_queueing(used) * memory).sum(1)
+            latency_ns = QUEUEING_NS * (_added_queueing(used) * memory).sum(1)
         if not asked.dedicated:
             latency_ns += self._far_ns[at]
         waits = self._waiting(at, cores)
-        return waits / max(cores, loss.DEMAND_MIN_CORES) + _lost_to_latency(lines, latency_ns)
+        return waits / max(cores, added_loss.DEMAND_MIN_CORES) + _lost_to_latency(
+            lines, latency_ns
+        )
 
     def _waiting(self, at, cores):
         """Return the additional waiting on some hosts because of a guest [cores]."""
@@ -201,10 +203,10 @@ def _on_assumed(view, cores, lines, asked, rate, max_per_core):
         )
         traffic = traffic + cores * lines * losses_model.LINE_BYTES * memory
         used = traffic / (max_per_core * capacity)
-        latency_ns = QUEUEING_NS * (places.added_queueing(used) * memory).sum(1)
+        latency_ns = QUEUEING_NS * (_added_queueing(used) * memory).sum(1)
     if not asked.dedicated:
         latency_ns += np.where(fits, 0.0, pressure.LOCAL_LATENCY_NS * (far / own - 1) / 2)
-    return waits / max(cores, loss.DEMAND_MIN_CORES) + _lost_to_latency(lines, latency_ns)
+    return waits / max(cores, added_loss.DEMAND_MIN_CORES) + _lost_to_latency(lines, latency_ns)
 
 
 def _lost_to_latency(lines, latency_ns):
@@ -215,7 +217,7 @@ def _added_waiting(demand, capacity, added, used):
     """Return the additional waiting because of a guest, hosts × nodes → hosts [cores]."""
     others = _levelled(demand, capacity)
     without, most = others[used], capacity[used]
-    waits = places.waiting(np.concatenate((without, (others + added)[used])), np.tile(most, 2))
+    waits = _waiting(np.concatenate((without, (others + added)[used])), np.tile(most, 2))
     found = np.zeros(used.shape, order='F')
     found[used] = np.maximum(0.0, waits[len(most) :] - waits[: len(most)])
     return found.sum(1)
@@ -224,6 +226,23 @@ def _added_waiting(demand, capacity, added, used):
 def _levelled(own, capacity):
     even = (own.sum(1) / capacity.sum(1))[:, None] * capacity
     return own + added_loss.HOST_SHARE * (even - own)
+
+
+def _waiting(demand, capacity):
+    """Compute added_loss.mean_waiting_cores() for arrays."""
+    sigma = np.sqrt(added_loss.VARIANCE_RATIO * np.maximum(1e-300, demand))
+    excess = demand - capacity
+    z = excess / sigma
+    below = 0.5 * np.fromiter(map(math.erfc, -z / math.sqrt(2)), float, len(z))
+    waits = sigma * np.exp(-z * z / 2) / math.sqrt(2 * math.pi) + excess * below
+    return np.where(demand > 0, waits, 0.0)
+
+
+def _added_queueing(used):
+    """Compute pressure.added_queueing() for arrays."""
+    knee = np.minimum(used, pressure.QUEUEING_KNEE)
+    slope = 1 / (1 - knee) ** 2
+    return knee / (1 - knee) + (used - knee) * slope + used * slope
 
 
 def estimate(rates, guests, sums, asked):
@@ -239,7 +258,7 @@ def _padded_rates(rates):
     """Return the hosts' traffic per core of demand, padded with what is assumed."""
     rate_max = comparison.LINES_PER_CORE_SEC_MAX * losses_model.LINE_BYTES
     rates = rates[(rates > 0) & (rates <= rate_max)]
-    return missing.padded(rates.tolist(), loss.LINES_PER_CORE_SEC * losses_model.LINE_BYTES)
+    return missing.padded(rates.tolist(), added_loss.LINES_PER_CORE_SEC * losses_model.LINE_BYTES)
 
 
 def _median(values):
