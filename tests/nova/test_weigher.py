@@ -443,7 +443,7 @@ class UnderWayTest(SchedulerTest):
                 due_s = self.AUDIT_S * at / self.HOSTS + self.EVERY_S * boot
                 if not boot or due_s % self.AUDIT_S < self.EVERY_S:
                     self.audit(
-                        row, 0.01 + 0.3 * at / self.HOSTS, row.vcpus_used if until_counted else 0
+                        row, 0.0045 + 0.3 * at / self.HOSTS, row.vcpus_used if until_counted else 0
                     )
             self.spec.instance_uuid = str(uuid.UUID(int=boot))
             names, _ = self.weigh(*nova_hosts.host_states(rows, instances=0))
