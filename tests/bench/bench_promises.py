@@ -12,6 +12,7 @@ promise minus the same on one that does not, as a share of what the new guest wa
 Usage: bench_promises.py [REQUESTS]; exit code 1 if a promise is broken for less than it is worth.
 """
 
+import contextlib
 import json
 import sys
 import time
@@ -24,15 +25,25 @@ warnings.filterwarnings('ignore')
 import nova.conf  # noqa: E402
 from nova import objects  # noqa: E402
 from nova.scheduler import weights  # noqa: E402
-from nova.scheduler.weights import image_props  # noqa: E402
 
 from nova_numa_pmc.scheduler import penalty, promises, weigher  # noqa: E402
 from tests.bench import nova_hosts  # noqa: E402
 from tests.fixtures.metrics import build_publication, metric_list  # noqa: E402
 
+try:
+    from nova.scheduler.weights import image_props
+except ImportError:  # as in Nova 29
+    image_props = None
+
 HOSTS, CALM = 20, 0.2
 PRESSURES = (0.2, 0.3, 0.5, 0.7, 0.9, 1.2)
-PROMISES = ('soft-anti-affinity', 'soft-affinity', 'no PCI', 'image', 'hypervisor version')
+PROMISES = (
+    'soft-anti-affinity',
+    'soft-affinity',
+    'no PCI',
+    *(('image',) if image_props else ()),
+    'hypervisor version',
+)
 #: Members of the request's group, on the hosts that have any.
 MEMBERS = [str(uuid.UUID(int=1000 + at)) for at in range(HOSTS)]
 
@@ -78,20 +89,24 @@ def broken_share(promise, pressure, with_ours=True, requests=100):
     if with_ours:
         weighers.append(weigher.NUMAPressureWeigher())
     spec, states, broken = request_spec(promise), hosts(promise, pressure), 0
-    # It would ask the cells' databases for the images of instances.
-    count = mock.patch.object(
-        image_props.ImagePropertiesWeigher, '_weigh_object', lambda _, state, __: state.image_count
-    )
-    nova.conf.CONF.set_override(
-        'image_props_weight_multiplier', float(promise == 'image'), group='filter_scheduler'
-    )
-    with count:
+    with images_counted(promise == 'image') if image_props else contextlib.nullcontext():
         for number in range(requests):
             spec.instance_uuid = str(uuid.UUID(int=number))
             best = handler.get_weighed_objects(weighers, states, spec)[0].obj
             broken += int(best.host.removeprefix('host')) % 2
-    nova.conf.CONF.clear_override('image_props_weight_multiplier', group='filter_scheduler')
     return broken / requests
+
+
+@contextlib.contextmanager
+def images_counted(enabled):
+    """Weigh hosts by their ``image_count``, without asking the cells' databases for images."""
+    option = 'image_props_weight_multiplier', 'filter_scheduler'
+    nova.conf.CONF.set_override(option[0], float(enabled), group=option[1])
+    with mock.patch.object(
+        image_props.ImagePropertiesWeigher, '_weigh_object', lambda _, state, __: state.image_count
+    ):
+        yield
+    nova.conf.CONF.clear_override(option[0], group=option[1])
 
 
 def added_loss(pressure):
