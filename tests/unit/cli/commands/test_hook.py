@@ -114,7 +114,12 @@ class HookCommandTest(unittest.TestCase):
 
     def test_a_reload_signals_the_daemon_and_is_known(self):
         self.call('install')
-        signalled = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)
+        signalled = subprocess.Popen(
+            [sys.executable, '-c', 'input()'],
+            stdin=subprocess.PIPE,
+            # Below nohup, it would inherit that the signal is ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+        )
         self.addCleanup(signalled.__exit__, None, None, None)
         self.addCleanup(signalled.kill)
         self.daemon(pid=signalled.pid)
