@@ -101,8 +101,11 @@ def test_guests_of_three_sizes_are_spread_evenly_in_any_order(lab):
         lab.guests.stop()
 
 
-def test_guests_placed_by_others_are_counted_and_not_touched(lab):
-    """Guests with pins of their own are not touched, but are counted."""
+def test_guests_placed_by_others_are_counted_and_keep_their_place(lab):
+    """Guests with pins of their own are not touched, but are counted.
+
+    The CPUs of a guest whose memory alone is bound follow that memory.
+    """
     lab.install_hook()
     theirs = [
         dict(
@@ -122,7 +125,7 @@ def test_guests_placed_by_others_are_counted_and_not_touched(lab):
     before = lab.cpusets()
     guests = lab.guests.report()
     print(guests)
-    assert (guests['strict']['cpus'], guests['strict']['mems']) == (['0-3'], ['1'])
+    assert (guests['strict']['cpus'], guests['strict']['mems']) == (CPUS[1], ['1'])
     assert (guests['pinned']['cpus'], guests['pinned']['mems']) == (['2-3'], BOTH_NODES)
     assert (guests['opted-out']['cpus'], guests['opted-out']['mems']) == (['0-3'], BOTH_NODES)
     lab.guests.start(equal_guests(1))
