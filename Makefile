@@ -7,11 +7,10 @@ ARGS =
 
 .NOTPARALLEL:
 .PHONY: help demo test unit coverage lab lab-full functional test-nova test-nova-all test-nova-29 \
-	test-nova-31 test-nova-33 test-nova-34 test-nova-newest test-nova-upstream lint docs bench bench-agent \
-	bench-hook bench-placement bench-multiplex bench-sampling bench-rebalance bench-skew \
-	bench-orders bench-weigher bench-promises arena arena-region arena-validity bench-horizons \
-	bench-oversubscription \
-	bench-balance bench-crowded soak fuzz-metrics config setup setup-lab clean distclean
+	test-nova-31 test-nova-33 test-nova-34 test-nova-newest test-nova-upstream lint docs bench \
+	bench-hook bench-sampling bench-rebalance bench-orders bench-weigher bench-promises \
+	arena arena-region arena-validity bench-oversubscription bench-balance bench-crowded soak \
+	fuzz-metrics config setup setup-lab clean distclean
 
 help: ## List the targets
 	@echo "usage: make TARGET [ARGS='...']"
@@ -60,28 +59,16 @@ docs: ## Build the documentation into doc/build/html, manual pages into doc/buil
 	@$(PYTHON) -m sphinx -q -W -b man doc/source doc/build/man
 	@echo "documentation: doc/build/html/index.html"
 
-bench: bench-hook bench-placement bench-rebalance bench-multiplex bench-sampling ## Run the benchmarks of the hook, placement, moves and counters
+bench: bench-hook bench-rebalance bench-sampling bench-weigher ## Run the benchmarks of the hook, moves, counters and the weigher
 
 bench-hook: setup ## Measure the hook's process time, compared with a bare Python start
 	@$(PYTHON) -m tests.bench.bench_hook $(ARGS)
-
-bench-placement: setup ## Compare placements of random sequences with the offline optimum
-	@$(PYTHON) -m tests.bench.bench_placement $(ARGS)
 
 bench-rebalance: setup ## Time the rebalancer's plan, and compare it with the optimum and other policies
 	@$(PYTHON) -m tests.bench.bench_rebalance $(ARGS)
 
 bench-oversubscription: setup ## Crowd a simulated host: work done floating, held, with the agent
 	@$(PYTHON) -m tests.bench.bench_oversubscription $(ARGS)
-
-bench-horizons: setup ## Compare equal hosts under bursts, by a snapshot and by the longer horizon
-	@$(PYTHON) -m tests.bench.bench_horizons $(ARGS)
-
-bench-agent: setup ## Measure the cost of the agent's ticks, in addition to sampling
-	@$(PYTHON) -m tests.bench.bench_agent $(ARGS)
-
-bench-multiplex: setup ## Measure the error of counters that take turns
-	@$(PYTHON) -m tests.bench.bench_multiplex $(ARGS)
 
 bench-sampling: setup ## Measure the cost of sampling, compared with perf stat, and of context switches
 	@$(PYTHON) -m tests.bench.bench_sampling $(ARGS)
@@ -108,9 +95,6 @@ fuzz-metrics: export NUMA_PMC_FUZZ ?= 100000
 fuzz-metrics: setup ## Mutate metrics 100,000 times: nothing may raise, weigh NaN or refuse a host
 	@$(PYTHON) -m pytest -q tests/unit/scheduler -k Fuzz $(ARGS)
 	@tools/nova-tests nova34 test_weigher.FuzzTest
-
-bench-skew: setup-lab ## Vary free memory: where numad and the hook put six guests (ten minutes)
-	@$(PYTHON) -m tests.bench.bench_skew $(ARGS)
 
 bench-balance: setup-lab ## Start six guests 5:1; what evens them out: nothing, the kernel, numad, our agent
 	@$(PYTHON) -m tests.bench.bench_balance $(ARGS)

@@ -2,6 +2,7 @@
 """Test counters with software events of the kernel that runs the tests."""
 
 import contextlib
+import fcntl
 import os
 import struct
 import subprocess
@@ -15,13 +16,14 @@ from nova_numa_pmc import exceptions
 from nova_numa_pmc.core.rates import CounterReading, difference
 from nova_numa_pmc.host import system_calls
 from nova_numa_pmc.host.perf import counters, events, perf_event
-from tests.bench import rotation
 from tests.cases.counting import CountingCase
 from tests.fixtures.working_child import touch
 
 FAULTS = events.Event('faults', 'page-faults', 'software', 1, 2)
 SWITCHES = events.Event('switches', 'context-switches', 'software', 1, 3)
 CLOCK = events.Event('clock', 'cpu-clock', 'software', 1, 0)
+#: include/uapi/linux/perf_event.h: PERF_EVENT_IOC_DISABLE, PERF_IOC_FLAG_GROUP
+DISABLE, OF_GROUP = 0x2401, 1
 ABSENT = events.Event('absent', 'absent', 'software', 1, 0xFFF)
 ROOT = os.path.dirname(
     os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
@@ -133,7 +135,7 @@ class TestCpu(CountersCase):
         # As if a CPU went offline and came back: counters whose time stands still.
         wanted = {0: (perf_event.on_cpu(0), (CLOCK,))}
         counting, _ = self.counters(wanted)
-        rotation.disable(counting._open[0][2][0])
+        fcntl.ioctl(counting._open[0][2][0].fds[0], DISABLE, OF_GROUP)
         first, second = counting.read()[0][0], counting.read()[0][0]
         self.assertIsNone(difference(first, second))
         self.assertEqual({}, counting.read())
