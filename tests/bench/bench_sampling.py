@@ -2,9 +2,9 @@
 """Measure the cost of sampling: CPU time, descriptors, and the slow-down of context switches.
 
 Four events are counted on each guest (of 4 vCPUs) and on each of 64 CPUs: as counters alone by
-vCPU thread and by control group; in a whole sample (status files, threads' times, memory by node,
-counters, and what follows from them); and by ``perf stat`` on the same control groups, CPUs and
-events, in groups of 4 and at the same rate, one after the other. Machines with fewer CPUs open the
+vCPU thread; in a whole sample (status files, threads' times, memory by node, counters, and what
+follows from them); and by ``perf stat`` on the guests' control groups, the same CPUs and events,
+in groups of 4 and at the same rate, one after the other. Machines with fewer CPUs open the
 CPUs' events several times on each, in all cases. Threads of guests wake up between two samples; in
 some guests, two of them switch all the time.
 
@@ -45,7 +45,7 @@ EVENTS = tuple(
 )
 CPUS = tuple(sorted(os.sched_getaffinity(0)))
 WANTED_CPUS = 64
-BY_THREAD, BY_GROUP, WHOLE, PERF = 'by thread', 'by control group', 'whole sample', 'perf stat'
+BY_THREAD, WHOLE, PERF = 'by thread', 'whole sample', 'perf stat'
 LOWER_BOUND = (
     'Software events: a lower bound. Hardware counters cost more to switch, and on '
     '%d real CPUs\nmore of them are read through an interrupt.' % WANTED_CPUS
@@ -89,13 +89,6 @@ def by_thread(guests):
     return {
         guest.pid: {tid: (perf_event.thread(tid), EVENTS) for tid in guest.tids}
         for guest in guests
-    }
-
-
-def by_group(directories):
-    """Return what to count for control groups."""
-    return {
-        path: {cpu: (perf_event.cgroup(path, cpu), EVENTS) for cpu in CPUS} for path in directories
     }
 
 
@@ -147,7 +140,6 @@ def measure(number, options, copies):
         running_guests.make_root(directory, guests)
         ways: dict[str, Callable[[], Any]] = {
             BY_THREAD: lambda: Counting(by_thread(guests), copies),
-            BY_GROUP: lambda: Counting(by_group(groups), copies),
             WHOLE: lambda: WholeSample(directory, copies, options.interval),
         }
         for way, make in ways.items():
@@ -211,7 +203,7 @@ def relative_paths(directories):
 def measure_slow_down(options):
     """Return (the load, {way: CPU seconds of a round trip of two processes on one CPU}).
 
-    Each is in a control group of its own; :attr:`options.others` more groups are counted. The
+    Each is in a control group of its own; perf counts :attr:`options.others` more groups. The
     CPUs' own events are counted in the last way only.
     """
     names = ['pipe-%d' % at for at in range(2 + options.others)]
@@ -225,12 +217,7 @@ def measure_slow_down(options):
     ):
         threads = {pid: {pid: (perf_event.thread(pid), EVENTS)} for pid in pids}
         directories = [group[0] for group in groups.values()]
-        ours = {
-            'uncounted': {},
-            BY_THREAD: threads,
-            BY_GROUP: by_group(directories),
-            'by thread and CPU': {**threads, **cpus},
-        }
+        ours = {'uncounted': {}, BY_THREAD: threads, 'by thread and CPU': {**threads, **cpus}}
         theirs = (
             {}
             if not options.perf
@@ -293,12 +280,7 @@ def summary(options, table, load, times, copies):
         'events': [event.name for event in EVENTS],
         'software_events_lower_bound': True,
     }
-    for key, way in (
-        ('', WHOLE),
-        ('by_thread_', BY_THREAD),
-        ('by_cgroup_', BY_GROUP),
-        ('perf_stat_', PERF),
-    ):
+    for key, way in (('', WHOLE), ('by_thread_', BY_THREAD), ('perf_stat_', PERF)):
         one = table.get(200, {}).get(way)
         report[key + 'core_fraction_200_guests'] = one and one['sample_s'] / options.interval
     base = times['uncounted']
@@ -362,7 +344,7 @@ def parse(argv):
         '--others',
         type=int,
         default=50,
-        help='control groups counted in addition to those that switch',
+        help='control groups that perf counts in addition to those that switch',
     )
     parser.add_argument(
         '--no-perf',
@@ -379,10 +361,10 @@ def main(argv=None):
     """Print the tables."""
     options = parse(argv)
     try:
-        with running_guests.control_groups(['probe']) as groups:
-            perf_event.EventGroup(EVENTS, perf_event.cgroup(groups['probe'][0], CPUS[0])).close()
+        with running_guests.control_groups(['probe']):
+            perf_event.EventGroup(EVENTS, perf_event.on_cpu(CPUS[0])).close()
     except (OSError, exceptions.CounterError) as error:
-        print('skipped: no control group can be counted: %s' % error, file=sys.stderr)
+        print('skipped: no guest can be counted: %s' % error, file=sys.stderr)
         return 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that groups are removed
     raise_descriptor_limit(max(options.guests) * 64 + 4096)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count the same window as ``perf stat`` does, per thread, CPU and control group.
+"""Count the same window as ``perf stat`` does, per thread and per CPU.
 
 The events of ``--roles`` are compared if the machine has them, otherwise software events.
 At most half of the hardware's counters should be requested, because both sides count at the
@@ -156,29 +156,6 @@ def scopes(chosen, worker, cpu):
     pid = ['-p', str(worker.pid)]
     yield 'thread', {0: (perf_event.thread(worker.pid), chosen)}, pid
     yield 'cpu', {cpu: (perf_event.on_cpu(cpu), chosen)}, ['-a', '-C', str(cpu)]
-    name = 'numa-pmc-compare-%d' % os.getpid()
-    with open('/proc/self/mounts', encoding='utf-8') as file:
-        mounts = [line.split() for line in file]
-    for mount in mounts:
-        if mount[2] == 'cgroup2' or (mount[2] == 'cgroup' and 'perf_event' in mount[3]):
-            path = os.path.join(mount[1], name)
-            try:
-                os.mkdir(path)
-            except OSError:
-                continue
-            try:
-                with open(os.path.join(path, 'cgroup.procs'), 'w', encoding='ascii') as file:
-                    file.write(str(worker.pid))
-                yield (
-                    'cgroup',
-                    {cpu: (perf_event.cgroup(path, cpu), chosen)},
-                    ['-a', '-C', str(cpu), '-G', ','.join([name] * len(chosen))],
-                )
-            finally:
-                with open(os.path.join(mount[1], 'cgroup.procs'), 'w', encoding='ascii') as file:
-                    file.write(str(worker.pid))
-                os.rmdir(path)
-            return
 
 
 def main(argv=None):

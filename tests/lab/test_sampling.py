@@ -10,7 +10,7 @@ COMPARE = pathlib.Path(__file__).resolve().parent.parent / 'functional/compare_w
 
 
 def test_our_counts_equal_those_of_perf_stat(lab):
-    """Per thread, CPU and control group, our counts are within 1 % of perf over one window.
+    """Per thread and CPU, our counts are within 1 % of perf over one window.
 
     The worker's pages alternate between the nodes, so that there is much of both to count: between
     our counters and perf's, the kernel causes about a hundred accesses at a context switch.
@@ -23,7 +23,7 @@ def test_our_counts_equal_those_of_perf_stat(lab):
     )
     print(done.stdout, done.stderr)
     assert done.returncode == 0
-    for scope in ('thread', 'cpu', 'cgroup'):
+    for scope in ('thread', 'cpu'):
         assert f'\n{scope}' in '\n' + done.stdout
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open, read and close hardware counters: a thin binding of perf_event_open(2).
 
-This is a binding of our own, because PyPI has no maintained one that reads groups and counts
-control groups: performance-features (2023) counts whole processes only, perfmon is unmaintained
-and counts threads, and python3-libpfm is not packaged for Debian.
+This is a binding of our own, because PyPI has no maintained one that reads groups:
+performance-features (2023) counts whole processes only, perfmon is unmaintained, and
+python3-libpfm is not packaged for Debian.
 
 Structures: include/uapi/linux/perf_event.h.
 """
@@ -45,31 +45,29 @@ _READ_FORMAT = 1 | 2 | 4 | 8
 # by default, so the counts are to be compared with `perf stat -e event:GH`.
 _DISABLED = 1
 _FD_CLOEXEC = 8
-_PID_CGROUP = 4
 # PERF_EVENT_IOC_ID, in which powerpc encodes the direction differently (its asm/ioctl.h).
 _IOC_ID, _IOC_ID_BY_MACHINE = 0x80082407, {'ppc64le': 0x40082407}
 
-CPU, THREAD, CGROUP = 'cpu', 'thread', 'cgroup'
+CPU, THREAD = 'cpu', 'thread'
 
 #: Path relative to the root.
 PARANOID = 'proc/sys/kernel/perf_event_paranoid'
 
 
 class Target(Record):
-    """The threads or CPUs that are counted.
+    """The thread or CPU that is counted.
 
-    :param kind: CPU for all that runs on a CPU, THREAD for a thread wherever it runs, or
-        CGROUP for a control group and those below it, on one CPU
-    :param id: thread id, or path of a directory of the perf_event hierarchy (v1) or of v2
-    :param cpu: CPU number, for CPU and CGROUP
-    :param incarnation: what distinguishes two holders of the same id: a thread's start time
-        (:func:`thread`), or a control group's inode (:func:`cgroup`)
+    :param kind: CPU for all that runs on a CPU, THREAD for a thread wherever it runs
+    :param id: thread id; None for a CPU
+    :param cpu: CPU number; -1 for a thread
+    :param start_ticks: a thread's start time, which distinguishes two holders of the same id
+        (:func:`thread`)
     """
 
     kind: str
-    id: int | str | None
+    id: int | None
     cpu: int = -1
-    incarnation: int | None = None
+    start_ticks: int | None = None
 
 
 def on_cpu(cpu: int) -> Target:
@@ -88,16 +86,8 @@ def thread(tid: int, root: str = '/') -> Target | None:
             '%s/proc/%d/task/%d/stat' % (root.rstrip('/'), tid, tid), 'rb', buffering=0
         ) as file:
             stat = file.read(4096).decode('latin-1')
-        return Target(THREAD, tid, incarnation=files.start_ticks(stat))
+        return Target(THREAD, tid, start_ticks=files.start_ticks(stat))
     except (OSError, IndexError, ValueError):
-        return None
-
-
-def cgroup(path: str, cpu: int) -> Target | None:
-    """Return a control group's target on one CPU; None if the group no longer exists."""
-    try:
-        return Target(CGROUP, path, cpu, os.stat(path).st_ino)
-    except OSError:
         return None
 
 
@@ -126,32 +116,11 @@ def open_event(event: Event, target: Target, group_fd: int = -1, disabled: bool 
     number = system_calls.number_of('perf_event_open')
     if number is None or event.type is None:
         raise exceptions.CounterUnsupported('%s: not on this machine' % event.name)
-    directory = -1
-    pid, flags = -1, _FD_CLOEXEC
+    attr, pid = pack_attr(event, disabled), -1 if target.id is None else target.id
     try:
-        if isinstance(target.id, str):  # CGROUP
-            directory = pid = _open_cgroup(target.id, target)
-            flags |= _PID_CGROUP
-        elif target.id is not None:  # THREAD
-            pid = target.id
-        attr = pack_attr(event, disabled)
-        return system_calls.call(number, attr, pid, target.cpu, group_fd, flags)
+        return system_calls.call(number, attr, pid, target.cpu, group_fd, _FD_CLOEXEC)
     except OSError as error:
         raise _explain(error, event, target) from error
-    finally:
-        if directory >= 0:
-            os.close(directory)
-
-
-def _open_cgroup(path: str, target: Target) -> int:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise _explain(error, None, target) from error
-    if target.incarnation is not None and os.fstat(fd).st_ino != target.incarnation:
-        os.close(fd)
-        raise exceptions.CounterTargetGone('%s: another control group has this name' % path)
-    return fd
 
 
 def read_paranoid(root: str = '/') -> int | None:
@@ -162,14 +131,11 @@ def read_paranoid(root: str = '/') -> int | None:
         return None
 
 
-def _explain(error: OSError, event: Event | None, target: Target) -> exceptions.CounterError:
+def _explain(error: OSError, event: Event, target: Target) -> exceptions.CounterError:
     """Return the exception for a failed call, with its remedy."""
-    name = event.name if event else 'counters'
-    where = {CPU: 'CPU %s' % target.cpu, THREAD: 'thread %s' % target.id}.get(
-        target.kind, '%s on CPU %s' % (target.id, target.cpu)
-    )
+    where = 'CPU %s' % target.cpu if target.kind == CPU else 'thread %s' % target.id
     number = error.errno
-    text = '%s on %s: %s' % (name, where, error.strerror)
+    text = '%s on %s: %s' % (event.name, where, error.strerror)
     if number in (errno.EACCES, errno.EPERM):
         return exceptions.CounterRefused(
             '%s (kernel.perf_event_paranoid is %s); run with CAP_PERFMON (CAP_SYS_ADMIN before '
@@ -183,14 +149,7 @@ def _explain(error: OSError, event: Event | None, target: Target) -> exceptions.
         return exceptions.CountersExhausted(
             '%s; raise LimitNOFILE of the service or count fewer guests' % text
         )
-    if (
-        number == errno.ESRCH
-        or (number in (errno.ENODEV, errno.ENXIO) and target.kind == CPU)
-        or (
-            number in (errno.ENOENT, errno.EBADF, errno.ENODEV, errno.ENOTDIR)
-            and target.kind == CGROUP
-        )
-    ):
+    if number == errno.ESRCH or (number in (errno.ENODEV, errno.ENXIO) and target.kind == CPU):
         return exceptions.CounterTargetGone(text)
     if number == errno.EBUSY:
         return exceptions.CounterUnsupported(

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters on each guest: on its vCPU threads, or on its control group.
+"""Counters on the vCPU threads of each guest.
 
-If threads are counted, a guest takes a descriptor for each vCPU and event, and its emulator and
-vhost threads are not counted. If control groups are counted, a guest takes a descriptor for each
-*CPU of the host* and event, and all of its threads are counted.
+A guest takes a descriptor for each vCPU and event. Its emulator and vhost threads are not counted.
 
 Counters on CPUs take precedence over counters on threads: the kernel schedules the former first,
 and only lets events of the same kind take turns (ctx_sched_in, kernel/events/core.c). If the
@@ -20,8 +18,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.evidence import Evidence
-from nova_numa_pmc.exceptions import CpusetError, NumaPmcError
-from nova_numa_pmc.host import cgroups
+from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host.perf import perf_event
 from nova_numa_pmc.host.sources import owner_counters
 from nova_numa_pmc.sample_records import COUNTED
@@ -34,10 +31,9 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.perf.counters import Wanted
     from nova_numa_pmc.host.perf.events import Event, EventSelection
     from nova_numa_pmc.host.sources import SourceTick
-    from nova_numa_pmc.model import Guest, RunId, Topology
 
-    #: A thread's id and start time, or a control group's inode and a CPU.
-    _Key = tuple[int | None, int | None]
+    #: A thread's id and start time.
+    _Key = tuple[int, int]
 
 #: A guest that ran for more than this without being counted did not get counters [cores].
 _UNCOUNTED_MIN_CORES = 0.01
@@ -54,20 +50,14 @@ class GuestCounters:
     """The source ``guests``.
 
     :param select: function that returns the events that can be counted on this host
-    :param scope: :data:`perf_event.THREAD` or :data:`perf_event.CGROUP`
     """
 
-    def __init__(
-        self, select: Callable[[], EventSelection], scope: str = perf_event.THREAD, root: str = '/'
-    ) -> None:
-        self.name = 'guests by %s' % scope
-        self._scope = scope
+    def __init__(self, select: Callable[[], EventSelection], root: str = '/') -> None:
+        self.name = 'guests by thread'
         self._select = select
         self._root = root
         self._events: tuple[Event, ...] | None = None
         self._missing: tuple[str, ...] = ()
-        #: Directory of each guest's control group.
-        self._paths: dict[RunId, str] = {}
         self._owners: owner_counters.OwnerCounters[str, _Key] = owner_counters.OwnerCounters()
         self._wanted: dict[str, dict[_Key, Wanted]] = {}  # in the form that OwnerCounters takes
         self._last_ns: int | None = None
@@ -84,7 +74,7 @@ class GuestCounters:
 
         :param cpu: an online CPU to try this on
         """
-        if self._scope != perf_event.THREAD or self._closed:
+        if self._closed:
             return _ROLE_SETS[0]
         if self._events is None:
             try:
@@ -130,12 +120,8 @@ class GuestCounters:
         owner_counters.refuse_mediated_vpmu(self._root)
         events = self._choose() if self._events is None else self._events
         self._closed = False
-        run_ids = {running.guest.run_id for running in tick.guests}
-        for run_id in self._paths.keys() - run_ids:
-            del self._paths[run_id]
-        targets = self._threads if self._scope == perf_event.THREAD else self._groups
         self._wanted = {
-            running.guest.uuid: targets(running, tick.host, events) for running in tick.guests
+            running.guest.uuid: self._threads(running, events) for running in tick.guests
         }
         deltas, problems = self._owners.sample(self._wanted, idle_is_zero=True)
         if self._last_ns != tick.before_ns:
@@ -190,44 +176,14 @@ class GuestCounters:
             guest_rates.stalled_cycles_per_sec,
         )
 
-    def _threads(
-        self, running: RunningGuest, _: Topology, events: tuple[Event, ...]
-    ) -> dict[_Key, Wanted]:
+    def _threads(self, running: RunningGuest, events: tuple[Event, ...]) -> dict[_Key, Wanted]:
         before = self._wanted.get(running.guest.uuid, {})
         keys = [(tid, times.start_ticks) for tid, times in running.threads.items()]
         return {
             key: before.get(key)
-            or (perf_event.Target(perf_event.THREAD, key[0], incarnation=key[1]), events)
+            or (perf_event.Target(perf_event.THREAD, key[0], start_ticks=key[1]), events)
             for key in keys
         }
-
-    def _groups(
-        self, running: RunningGuest, host: Topology, events: tuple[Event, ...]
-    ) -> dict[_Key, Wanted]:
-        group = self._group(running.guest)
-        if group is None:
-            return {}  # it is ending, or not in a libvirt group; another source may have evidence
-        return {
-            (group.incarnation, cpu): (
-                perf_event.Target(perf_event.CGROUP, group.id, cpu, group.incarnation),
-                events,
-            )
-            for core in host.cores
-            for cpu in core
-        }
-
-    def _group(self, guest: Guest) -> perf_event.Target | None:
-        """Return the target of a guest's control group, which identifies its incarnation."""
-        run_id = guest.run_id
-        group = perf_event.cgroup(self._paths[run_id], 0) if run_id in self._paths else None
-        if group is None:
-            try:
-                path = cgroups.find_machine_group(guest.pid, 'perf_event', self._root).scope
-            except CpusetError:
-                return None
-            self._paths[run_id] = path
-            group = perf_event.cgroup(path, 0)
-        return group
 
     @property
     def with_prefetch(self) -> bool:

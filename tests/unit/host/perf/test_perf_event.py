@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test counters with software events of the kernel that runs the tests."""
 
-import contextlib
 import fcntl
 import os
 import struct
@@ -101,7 +100,7 @@ class TestThread(CountersCase):
 
     def test_a_thread_id_used_again_is_not_counted_as_the_old_one(self):
         child = self.start_child(lambda: None)
-        imposter = perf_event.thread(child.pid)._replace(incarnation=1)
+        imposter = perf_event.thread(child.pid)._replace(start_ticks=1)
         counting, problems = self.counters({'old': (imposter, (FAULTS,))})
         self.assertEqual(((), {}), (problems, counting.read()))
 
@@ -160,65 +159,6 @@ class TestCpu(CountersCase):
             },
             counters.uncore_targets((box, other, SWITCHES)),
         )
-
-
-class TestCgroup(CountersCase):
-    def setUp(self):
-        super().setUp()
-        with open('/proc/self/mounts', encoding='utf-8') as file:
-            mounts = [line.split() for line in file]
-        roots = [
-            mount[1]
-            for mount in mounts
-            if mount[2] == 'cgroup2' or (mount[2] == 'cgroup' and 'perf_event' in mount[3])
-        ]
-        self.path = None
-        for root in roots:
-            path = os.path.join(root, 'numa-pmc-test-%d' % os.getpid())
-            try:
-                os.mkdir(path)
-                self.path = path
-                self.addCleanup(self.remove)
-                perf_event.EventGroup((CLOCK,), perf_event.cgroup(path, 0)).close()
-                return
-            except (OSError, exceptions.CounterError):
-                self.remove()
-        self.skipTest('no control group that can be counted')
-
-    def remove(self):
-        with contextlib.suppress(OSError):
-            os.rmdir(self.path)
-
-    def test_a_cgroup_counter_counts_what_runs_in_it(self):
-        child = self.start_child(lambda: touch(2000))
-        with open(os.path.join(self.path, 'cgroup.procs'), 'w', encoding='ascii') as file:
-            file.write(str(child.pid))
-        cpus = sorted(os.sched_getaffinity(0))
-        wanted = {cpu: (perf_event.cgroup(self.path, cpu), (FAULTS, SWITCHES)) for cpu in cpus}
-        counting, problems = self.counters(wanted)
-        self.assertEqual((), problems)
-        faults, before = int(child.field(7)), counting.read()
-        child.run()
-        faults, after = int(child.field(7)) - faults, counting.read()
-        deltas = [difference(before[cpu][0], after[cpu][0], idle_is_zero=True) for cpu in cpus]
-        self.assertEqual(faults, sum(delta.value for delta in deltas))
-        child.end()
-
-    def test_a_cgroup_created_again_under_its_name_is_counted_anew(self):
-        old = perf_event.cgroup(self.path, 0)
-        counting, _ = self.counters({'g': (old, (CLOCK, FAULTS))})
-        [before] = counting._open['g'][2]
-        opened = len(os.listdir('/proc/self/fd'))
-        os.rmdir(self.path)
-        self.assertIsNone(perf_event.cgroup(self.path, 0))
-        os.mkdir(self.path)
-        with self.assertRaises(exceptions.CounterTargetGone):
-            perf_event.EventGroup((CLOCK,), old)
-        new = perf_event.cgroup(self.path, 0)
-        counting.update({'g': (new, (CLOCK, FAULTS))})
-        [after] = counting._open['g'][2]
-        self.assertEqual((new, []), (after.target, before.fds))
-        self.assertEqual(opened, len(os.listdir('/proc/self/fd')))
 
 
 class TestRefusals(CountingCase):

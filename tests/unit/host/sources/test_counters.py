@@ -182,12 +182,6 @@ class GuestCountersTest(GuestsCase):
         is_known = [bool(source.sample(self.tick(at_s, self.child.pid))) for at_s in (2, 3)]
         self.assertEqual([False, True], is_known)
 
-    def test_a_process_outside_libvirts_control_groups_is_not_counted(self):
-        source = guest_counters.GuestCounters(selecting(LOCAL, REMOTE), perf_event.CGROUP)
-        self.addCleanup(source.close)
-        for at_s in (0, 1):
-            self.assertEqual({}, source.sample(self.tick(at_s, self.child.pid)))
-
 
 class CpuCountersTest(GuestsCase):
     def test_the_count_of_a_node_is_the_sum_of_its_cpus(self):
@@ -413,64 +407,6 @@ class UncoreTest(unittest.TestCase):
         self.assertIsNone(self.use(io_hit=0.0, io_miss=0.0).io_miss_ratio)
 
 
-class ControlGroupTest(GuestsCase):
-    """A real control group with the layout that libvirt creates."""
-
-    def setUp(self):
-        super().setUp()
-        self.base = next(
-            (
-                path
-                for path in (
-                    '/sys/fs/cgroup/perf_event',
-                    '/sys/fs/cgroup/unified',
-                    '/sys/fs/cgroup',
-                )
-                if os.access(path + '/cgroup.procs', os.W_OK)
-            ),
-            None,
-        )
-        if self.base is None:
-            self.skipTest('no control group can be made here')
-        self.group = '%s/qemu-%d-test.libvirt-qemu' % (self.base, os.getpid())
-        self.make()
-        self.addCleanup(self.remove)
-        self.counters = guest_counters.GuestCounters(selecting(LOCAL, REMOTE), perf_event.CGROUP)
-        self.addCleanup(self.counters.close)
-
-    def make(self):
-        try:
-            os.mkdir(self.group)
-            self.move(self.group)
-        except OSError as error:
-            self.skipTest(str(error))
-
-    def move(self, path):
-        with open(path + '/cgroup.procs', 'w', encoding='ascii') as file:
-            file.write(str(self.child.pid))
-
-    def remove(self):
-        self.move(self.base)
-        os.rmdir(self.group)
-
-    def sample(self, at_s):
-        return self.counters.sample(self.tick(at_s, self.child.pid)).get('u%d' % self.child.pid)
-
-    def test_a_guests_control_group_is_counted_anew_when_made_again(self):
-        self.assertIsNone(self.sample(0))
-        before = int(self.child.field(7))
-        self.child.run()
-        evidence = self.sample(1)
-        self.assertEqual(
-            ('guests by cgroup', COUNTED, int(self.child.field(7)) - before, 0.0), evidence[:4]
-        )
-        self.remove()
-        self.make()
-        self.child.run()
-        self.assertIsNone(self.sample(2))
-        self.assertEqual(0.0, self.sample(3).local_per_sec)
-
-
 class CrowdedTest(GuestsCase):
     """Hardware with too few counters for threads and CPUs."""
 
@@ -517,11 +453,6 @@ class CrowdedTest(GuestsCase):
     def test_software_events_fit_together_and_an_invalid_one_does_not(self):
         self.assertTrue(perf_event.fit_together((LOCAL, REMOTE) * 2, 0))
         self.assertFalse(perf_event.fit_together((LOCAL, ABSENT), 0))
-
-    def test_events_by_control_group_are_left_to_the_kernels_turns(self):
-        source = guest_counters.GuestCounters(selecting(LOCAL), perf_event.CGROUP)
-        with mock.patch.object(perf_event, 'fit_together', return_value=False):
-            self.assertEqual(owner_counters.ROLES, source.cpu_roles_that_fit(0))
 
     def test_fewer_roles_are_counted_after_guests_ran_uncounted(self):
         source = self.source(LOCAL, REMOTE)
