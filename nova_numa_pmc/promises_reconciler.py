@@ -25,30 +25,19 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.files import Identity
     from nova_numa_pmc.state.promises_format import HostPromises
 
-#: Status files that could not be read are tried again after this time [s].
-_RETRY_S = 60.0
-
 
 class PromisesReconciler:
     """Reads the promises file, and takes its lock only if something has changed."""
 
     def __init__(self, host_options: HostOptions, root: str, log: Logger) -> None:
         self.host_options, self._root, self._log = host_options, root, log
-        #: Names of the guests whose status files cannot be read.
-        self._unreadable_names: frozenset[str] = frozenset()
-        self._tried_s = 0.0
+        #: {name of a guest: identity of its status file, which cannot be read}; such a file is
+        #: tried again once it has changed.
+        self._unreadable: dict[str, Identity | None] = {}
         #: Identity of the file (None: there is none), and the promises in it.
         self._cached: tuple[Identity | None, HostPromises] | None = None
         #: {(uuid, pid): how others had placed the guest when it was last read}.
         self._placed: dict[model.RunId, tuple[str, ...]] = {}
-
-    def retry_unreadable(self, names: Iterable[str]) -> None:
-        """Retry unreadable status files of guests that events have named.
-
-        :param names: names of guests
-        """
-        if self._unreadable_names.intersection(names):
-            self._unreadable_names = frozenset()
 
     def read(self, host: model.Topology, boottime_ns: int) -> tuple[HostPromises, list[str]]:
         """Return the current promises, and problems.
@@ -57,7 +46,20 @@ class PromisesReconciler:
         :raises StateError: the running guests or the promises cannot be read
         """
         host_promises = self._read_unlocked()
-        if host_promises is not None and self._are_current(host_promises, boottime_ns):
+        remaining, names_without = promises.without_gone_guests(
+            host_promises.promises if host_promises else {},
+            self.host_options,
+            self._root,
+            boottime_ns,
+        )
+        status_files = {
+            name: guests.runtime_file_identity(self._root, name, '.xml') for name in names_without
+        }
+        if (
+            host_promises is not None
+            and len(remaining) == len(host_promises.promises)
+            and status_files.items() <= self._unreadable.items()
+        ):
             return host_promises, []
         before = dict(host_promises.promises) if host_promises else {}
         try:
@@ -69,10 +71,10 @@ class PromisesReconciler:
             if host_promises is None:
                 raise
             return host_promises, [str(error)]  # the next tick tries again
-        self._unreadable_names = guests.active_names(self._root) - {
-            promise.name for promise in draft.promises.values()
+        names = {promise.name for promise in draft.promises.values()}
+        self._unreadable = {
+            name: identity for name, identity in status_files.items() if name not in names
         }
-        self._tried_s = boottime_ns / 1e9
         self._log_changes(before, draft.promises)
         return draft.with_promises({}), problems
 
@@ -174,17 +176,6 @@ class PromisesReconciler:
             return None  # reported under the lock, where a damaged file is set aside
         self._cached = identity, host_promises  # a file that replaces it has another identity
         return host_promises
-
-    def _are_current(self, host_promises: HostPromises, boottime_ns: int) -> bool:
-        """Return whether the promises are exactly those of the running guests."""
-        remaining, names_without = promises.without_gone_guests(
-            host_promises.promises, self.host_options, self._root, boottime_ns
-        )
-        was_tried = (
-            names_without == self._unreadable_names
-            and 0 <= boottime_ns / 1e9 - self._tried_s < _RETRY_S
-        )
-        return len(remaining) == len(host_promises.promises) and (not names_without or was_tried)
 
     def _log_changes(
         self, before: Mapping[str, model.Promise], after: Mapping[str, model.Promise]

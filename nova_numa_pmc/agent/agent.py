@@ -16,7 +16,6 @@ from nova_numa_pmc.agent import (
     cache_widening,
     demand_file,
     guest_events,
-    read_schedule,
     reassertion,
     rebalancer,
     unfinished_starts,
@@ -33,7 +32,7 @@ from nova_numa_pmc.problem_log import ProblemLog
 from nova_numa_pmc.state import move_lock, overrides, pause, pool_loads, publication
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Container, Mapping
 
     from nova_numa_pmc.host.libvirt_events import Listener
     from nova_numa_pmc.sample_records import NodeSample
@@ -64,7 +63,6 @@ class Agent:
         self._last_tick: Tick | None = None
         self._unavailable: tuple[str, ...] = ()
         self._enqueues_moves = True
-        self._read_schedule = read_schedule.ReadSchedule()
         self._sampler = sampling.Sampler(options.counter_options, root)
         self._promises_reconciler = promises_reconciler.PromisesReconciler(
             options.host_options, root, LOG
@@ -116,7 +114,7 @@ class Agent:
         :param now: the moment of the tick; by default, the clocks are read
         """
         self._collect_events()
-        self._queue_changed_guests()
+        self._guest_events.pop_names()  # a tick looks at all guests
         tick = Tick(now or Moment.read(), paused=self._pause_watch.refresh())
         if tick.paused:
             self.end_move()
@@ -163,12 +161,12 @@ class Agent:
         due_in_s, last_tick = self._guest_events.due_in_s(), self._last_tick
         if due_in_s is None or due_in_s > 0 or last_tick is None or last_tick.host is None:
             return due_in_s or None
-        self._queue_changed_guests()
+        names = self._guest_events.pop_names()
         tick = last_tick._replace(now=now or Moment.read(), host_promises=None, guests=())
         with self._problem_log.stage('reading the host'):
             tick = tick._replace(guests=self._guests())
             may_move = self._take_turn()
-            self._last_tick = self._record_and_hold(self._with_promises(tick), may_move)
+            self._last_tick = self._record_and_hold(self._with_promises(tick), may_move, names)
         self._release_move_lock()
         return None
 
@@ -176,21 +174,18 @@ class Agent:
         with self._problem_log.stage('receiving guest events'):
             self._guest_events.collect()
 
-    def _queue_changed_guests(self) -> None:
-        """Mark the guests that events have named as due."""
-        names = self._guest_events.pop_names()
-        self._read_schedule.mark_changed(names)
-        self._promises_reconciler.retry_unreadable(names)
-
     @property
     def descriptors(self) -> list[int]:
         """Return descriptors that become readable when :meth:`handle_events` has work to do."""
         return self._guest_events.descriptors
 
-    def _record_and_hold(self, tick: Tick, may_move: bool) -> Tick:
+    def _record_and_hold(
+        self, tick: Tick, may_move: bool, changed_names: Container[str] | None = None
+    ) -> Tick:
         """Bring the promises up to date and hold the guests to their places.
 
         :param may_move: whether it is the agent's turn, so that no command is moving guests
+        :param changed_names: names of the guests whose cpusets are read back; None: all
         :returns: the tick with the updated promises
         """
         if tick.host is None or tick.host_promises is None:
@@ -213,9 +208,14 @@ class Agent:
                 with self._problem_log.stage('widening guests'):
                     tick = self._cache_widening.widen(tick)
             with self._problem_log.stage('holding guests'):
-                self._hold(tick, moving)
-        else:  # once guests are held again, all of them are due
-            self._read_schedule = read_schedule.ReadSchedule()
+                self._reassertion.hold(
+                    tick,
+                    self._executor.widened.nodes,
+                    self._covered_nodes(tick),
+                    moving,
+                    changed_names,
+                )
+        else:
             self._reassertion.forget_failures()
             self._problem_log.forget('finishing starts', 'widening guests', 'holding guests')
         if tick.paused:
@@ -229,23 +229,6 @@ class Agent:
                     tick.host_promises.promises,
                 )
         return tick
-
-    def _hold(self, tick: Tick, moving: Collection[str]) -> None:
-        """Hold guests, but not those that a command is moving, given by their uuids."""
-        assert tick.host_promises is not None
-        # Only the groups of guests that we have placed are read or written.
-        placed = {
-            uuid
-            for uuid, promise in tick.host_promises.promises.items()
-            if promise.origin == model.PLACED
-        }
-        watched = self._guest_events.watch(guest for guest in tick.guests if guest.uuid in placed)
-        due = self._read_schedule.due(tick, self._executor.widened.nodes, watched)
-        self._read_schedule.retry(
-            self._reassertion.hold(
-                tick, self._executor.widened.nodes, self._covered_nodes(tick), moving, due
-            )
-        )
 
     def _take_turn(self) -> bool:
         """Take the turn at moving guests, or keep it; return whether guests may be moved."""

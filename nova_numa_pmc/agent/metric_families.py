@@ -207,7 +207,7 @@ def _agent(tick: Tick, ticks: int, duration_s: float) -> Iterator[core.Metric]:
     )
     yield _gauge(
         'agent_libvirt_connected',
-        'Whether the agent receives libvirt events (0: it watches status files)',
+        'Whether the agent receives libvirt events (0: it reads status files at each tick)',
         int(tick.events_source == 'libvirt') if tick.events_source else None,
     )
     # The source is set along with the guests; without it, they could not be read.

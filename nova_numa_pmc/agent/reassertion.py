@@ -71,8 +71,8 @@ class Reassertion:
         widened_nodes: Mapping[str, tuple[int, ...]] | None = None,
         covered_nodes: Set[int] | None = None,
         moving: Container[str] = (),
-        due: Container[str] | None = None,
-    ) -> set[str]:
+        names: Container[str] | None = None,
+    ) -> None:
         """Rewrite cpusets that differ from the promise; a failure with one guest is only logged.
 
         Bound guests that are not held, as during a libvirt job, are unbound if need be.
@@ -83,16 +83,14 @@ class Reassertion:
         :param covered_nodes: ids of the nodes whose memory covers its promises; None: all
         :param moving: uuids of the guests that a command is moving: they are not held, and only
             unbound if their nodes become too small
-        :param due: uuids of the guests whose groups are read; None: all
-        :returns: uuids of the guests that could not be held, or are left alone for a while
+        :param names: names of the guests whose groups are read; None: all
         """
         assert tick.host is not None and tick.host_promises is not None
-        failed: set[str] = set()
         room = bound_room.BoundRoom(self.host_options.placement_options.reserve_bytes, self._root)
         self._forget(tick.guests)
         for guest in tick.guests:
             promise = tick.host_promises.promises.get(guest.uuid)
-            if due is not None and guest.uuid not in due:
+            if names is not None and guest.name not in names:
                 continue
             is_ours = promise is not None and self._is_ours(guest, promise, tick.now)
             if promise is None or not (is_ours or promise.bound):
@@ -102,7 +100,6 @@ class Reassertion:
             cpus = pools.cpus_of_promise_on(nodes, promise, tick.host, guest)
             is_moving = guest.uuid in moving
             may_hold, succeeded = is_ours and bool(cpus) and not is_moving, False
-            failed.add(guest.uuid)
             with self._problem_log.stage(_STAGE % guest.name):
                 try:
                     try:
@@ -113,11 +110,8 @@ class Reassertion:
                         self._check_bound_memory(
                             guest, promise, cpus, covered_nodes, room, not succeeded
                         )
-                    if succeeded or not (may_hold or is_moving):
-                        failed.discard(guest.uuid)
                 except GuestGone:
                     self._groups.pop(guest.run_id, None)  # its groups may have been made elsewhere
-        return failed
 
     def forget_failures(self) -> None:
         """Clear the failures of all guests; holding is turned off."""

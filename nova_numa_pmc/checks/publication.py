@@ -77,8 +77,8 @@ def _check_fresh(
         yield Finding(
             'libvirt-not-heard',
             finding.NOTE,
-            'the agent learns of changes to guests from %s: it watches the files that libvirt '
-            'writes, and receives no libvirt events' % published.events_source,
+            'the agent learns of changes to guests from %s: it reads the files that libvirt '
+            'writes once an interval, and receives no libvirt events' % published.events_source,
             '%s; systemctl restart nova-numa-agent; systemctl status libvirtd virtqemud'
             % finding.install_remedy('python3-libvirt'),
             path,

@@ -30,10 +30,12 @@ class AgentCase(RootCase):
         self.host.set_idle()
         self.directory = os.path.join(self.root, 'run/nova-numa-pmc')
 
-    def open_agent(self, **options):
+    def open_agent(self, *, listener=None, **options):
         shared = host_options.read(os.path.join(self.root, host_options.PATH[1:]))
         agent = Agent(
-            agent_conf.AgentOptions(shared, counters_conf.CounterOptions(), **options), self.root
+            agent_conf.AgentOptions(shared, counters_conf.CounterOptions(), **options),
+            self.root,
+            listener,
         )
         self.addCleanup(agent.close)
         return agent

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between two ticks, guests with events are corrected, and no other guests are read."""
+"""Between two ticks, guests with events are corrected; a tick corrects all of them."""
 
 from __future__ import annotations
 
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.agent import read_schedule
 from nova_numa_pmc.agent.tick import Moment
 from nova_numa_pmc.state import overrides
 from tests.cases.agent import LOG, SECOND, START_NS, AgentCase
 from tests.fixtures import fake_host
 from tests.fixtures.clock import Clock
+from tests.fixtures.listener import Listener
 
 
 class HandleEventsCase(AgentCase):
@@ -19,17 +19,18 @@ class HandleEventsCase(AgentCase):
 
     def setUp(self):
         super().setUp()
-        self.agent, self.clock = self.open_agent(), Clock()
+        self.listener, self.clock = Listener(), Clock()
+        self.agent = self.open_agent(listener=self.listener)
         self.agent._guest_events._clock = self.clock
         self.trees = {}
         for number in (1, 2):
             self.promise(number, 1)
             self.trees[number] = self.launch(number)
         self.tick(self.agent, 0)
-        self.handle_events()  # what the tick itself has written
 
-    def handle_events(self):
-        """Handle events until there is nothing to do; return how long it first wanted to wait."""
+    def handle_events(self, *numbers):
+        """Announce these guests and handle the events; return how long it first wanted to wait."""
+        self.listener.announce(*numbers)
         now = Moment(SECOND, START_NS + SECOND, 1001.0)
         first = wait_s = self.agent.handle_events(now)
         while wait_s is not None:
@@ -40,31 +41,14 @@ class HandleEventsCase(AgentCase):
     def cpus(self, number):
         return self.trees[number].held()
 
-    def reset(self, number, unheard=False):
-        tree = self.trees[number]
-        for group in (tree.emulator, *tree.vcpus) if unheard else ():
-            # The kernel's own files cannot be replaced in this way.
-            tree.write_file(os.path.join(group, 'new'), '0-7\n')
-            os.rename(os.path.join(group, 'new'), os.path.join(group, 'cpuset.cpus'))
-        if not unheard:
-            tree.set_all('0-7')
+    def reset(self, number):
+        self.trees[number].set_all('0-7')
 
 
 class HandleEventsTest(HandleEventsCase):
-    def test_no_names_are_kept_while_guests_are_not_held_and_all_are_read_afterwards(self):
-        held = self.agent.options
-        self.agent.reload(held._replace(reassert=False))
-        self.reset(1)
-        self.reset(2, unheard=True)
-        self.tick(self.agent, 5)
-        self.assertEqual(set(), self.agent._read_schedule._changed)
-        self.agent.reload(held)
-        self.tick(self.agent, 10)
-        self.assertEqual(['4-7', '4-7'], [self.cpus(number) for number in (1, 2)])
-
     def test_a_cpuset_that_was_reset_is_written_before_the_next_tick(self):
         self.reset(1)
-        self.assertAlmostEqual(0.2, self.handle_events())
+        self.assertAlmostEqual(0.2, self.handle_events(1))
         self.assertEqual('4-7', self.cpus(1))
 
     def test_guests_that_could_not_be_read_at_an_event_count_as_failing_until_a_tick_reads_them(
@@ -74,8 +58,7 @@ class HandleEventsTest(HandleEventsCase):
         overrides.put(pin, self.root)
         path = os.path.join(self.root, overrides.DIRECTORY, overrides.FILE)
         os.chmod(path, 0o666)
-        self.reset(1)
-        self.handle_events()
+        self.handle_events(1)
         self.assertEqual(1, self.tick(self.agent, 5).failing_count)
         os.chmod(path, 0o644)
         self.assertEqual(0, self.tick(self.agent, 10).failing_count)
@@ -84,7 +67,7 @@ class HandleEventsTest(HandleEventsCase):
         self.host.end(1)
         self.trees[3] = self.launch(3)
         with self.assertLogs(LOG, 'INFO'):
-            self.handle_events()
+            self.handle_events(1, 3)
         self.assertEqual({fake_host.uuid_of(2), fake_host.uuid_of(3)}, set(self.promises()))
 
     def test_a_guest_whose_file_comes_before_its_process_is_counted(self):
@@ -96,7 +79,7 @@ class HandleEventsTest(HandleEventsCase):
                 b"<domstatus state='paused' pid='%s'>\n%s</domstatus>\n"
                 % (pid, fake_host.domain_xml(3)),
             )
-            self.handle_events()
+            self.handle_events(3)
             self.assertEqual({fake_host.uuid_of(number) for number in known}, set(self.promises()))
 
     def test_vcpus_that_were_plugged_are_promised_at_once(self):
@@ -106,7 +89,7 @@ class HandleEventsTest(HandleEventsCase):
             % fake_host.domain_xml(1, vcpus=3),
         )
         with self.assertLogs(LOG, 'INFO'):
-            self.handle_events()
+            self.handle_events(1)
         self.assertEqual(3, self.promises()[fake_host.uuid_of(1)].vcpus)
 
     def test_a_pin_by_libvirt_is_logged_at_once(self):
@@ -118,55 +101,32 @@ class HandleEventsTest(HandleEventsCase):
             ),
         )
         with self.assertLogs(LOG, 'INFO') as logs:
-            self.handle_events()
+            self.handle_events(1)
         self.assertIn('now placed by others: vcpupin', logs.output[0])
 
     def test_handling_events_measures_and_publishes_nothing(self):
         self.reset(1)
-        self.handle_events()
+        self.handle_events(1)
         self.assertFalse(os.path.exists(os.path.join(self.directory, 'host')))
 
     def test_without_events_nothing_is_due(self):
         self.assertIsNone(self.handle_events())
 
-
-class ReadScheduleTest(HandleEventsCase):
-    def test_a_tick_reads_the_guests_of_which_something_was_heard(self):
-        for number, unheard in ((1, False), (2, True)):
-            self.reset(number, unheard)
-        self.tick(self.agent, 5)
+    def test_a_guest_without_an_event_is_not_read_between_ticks_but_in_the_next_one(self):
+        for number in (1, 2):
+            self.reset(number)
+        self.handle_events(1)
         self.assertEqual(('4-7', '0-7'), (self.cpus(1), self.cpus(2)))
-
-    def test_every_guest_is_read_in_a_full_check(self):
-        self.reset(2, unheard=True)
-        self.tick(self.agent, read_schedule.FULL_CHECK_S - 1)
-        self.assertEqual('0-7', self.cpus(2))
-        self.tick(self.agent, read_schedule.FULL_CHECK_S)
-        self.assertEqual('4-7', self.cpus(2))
-
-    def test_a_guest_that_was_promised_another_place_is_read(self):
-        self.reset(2, unheard=True)
-        self.promise(2, 0)
-        self.tick(self.agent, 5)
-        self.assertEqual('0-3', self.cpus(2))
-
-    def test_a_guest_that_cannot_be_watched_is_read(self):
-        self.agent._guest_events._inotify.close()
-        self.agent._guest_events._inotify = None
-        self.reset(2, unheard=True)
         self.tick(self.agent, 5)
         self.assertEqual('4-7', self.cpus(2))
 
-    def test_a_guest_that_failed_is_read_again(self):
+    def test_a_guest_that_could_not_be_held_is_held_in_the_next_tick(self):
         self.host.write('proc/4002/cgroup', '0::/system.slice/other.service\n')
-        groups = self.agent._reassertion._groups
-        for key in list(groups):
-            del groups[key]
+        self.agent._reassertion._groups.clear()
         self.reset(2)
         with self.assertLogs(LOG, 'WARNING'):
             self.tick(self.agent, 5)
         self.trees[2] = self.host.launch(2)
-        self.reset(2, unheard=True)
-        self.agent._guest_events.pop_names()
+        self.reset(2)
         self.tick(self.agent, 10)
         self.assertEqual('4-7', self.cpus(2))

@@ -15,6 +15,7 @@ from tests.cases.agent import LOG, MIB, SECOND, START_NS, AgentCase
 from tests.cases.rebalancing import PAGES, RebalancingCase
 from tests.fixtures import domains, fake_host, services
 from tests.fixtures.clock import Clock
+from tests.fixtures.listener import Listener
 
 JOB = "  <job type='none' async='start' phase='none'/>\n"
 
@@ -322,7 +323,8 @@ class FetchTest(RebalancingCase):
 
     def test_an_agent_that_is_stopping_begins_no_fetch_because_of_an_event(self):
         self.put_memory_elsewhere()
-        agent, clock = self.open_agent(agent_conf.OFF), Clock()
+        listener, clock = Listener(), Clock()
+        agent = self.open_agent(agent_conf.OFF, listener=listener)
         agent._guest_events._clock = clock
         self.tick(agent, 0)
         agent.stop_beginning_moves()
@@ -330,6 +332,7 @@ class FetchTest(RebalancingCase):
             'run/libvirt/qemu/%s.xml' % fake_host.name_of(1),
             b"<domstatus state='running' pid='4001'>\n%s</domstatus>\n" % self.xml(1),
         )
+        listener.announce(1)
         waits_s = [agent.handle_events()]
         while waits_s[-1] is not None:
             clock.now_s += waits_s[-1]
