@@ -150,9 +150,9 @@ def _mapping(text: str) -> dict[str, str]:
     match = _MAPPING.search(text)
     try:
         mapping = ast.literal_eval(match[1]) if match else {}
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        mapping = {}
-    return {str(name): str(path) for name, path in mapping.items()}
+        return {str(name): str(path) for name, path in mapping.items()}
+    except (ValueError, SyntaxError, TypeError, AttributeError, RecursionError, MemoryError):
+        return {}  # not what setuptools writes
 
 
 def _find(package: str, sites: list[str], mapped: dict[str, str], base: str) -> str | None:

@@ -238,12 +238,9 @@ def trust_in(process: Process | None, root: str) -> Trust:
     base = process.root if process else root
     accounts = set(process.accounts if process else ())
     groups = {process.gid} if process and accounts else set()
-    passwd = ownership.real_path('etc/passwd', base)
-    for line in (files.read_optional('/', passwd) or '').splitlines() if passwd else ():
-        name, _, uid, gid, *_ = (*line.split(':'), '', '', '', '')
-        if name == 'nova' and uid.isdigit() and gid.isdigit():
-            accounts.add(int(uid))
-            groups.add(int(gid))
+    for uid, gid in ownership.accounts('nova', base):
+        accounts.add(uid)
+        groups.add(gid)
     return Trust(base, root, frozenset(accounts), frozenset(groups))
 
 

@@ -11,6 +11,8 @@ import errno
 import os
 import stat
 
+from nova_numa_pmc.host import files
+
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
@@ -98,6 +100,17 @@ def find_changeable(
     except (OSError, ValueError) as error:
         return getattr(error, 'filename', None) or component
     return None
+
+
+def accounts(name: str, base: str = '/') -> list[tuple[int, int]]:
+    """Return (uid, gid) of each account of a name in the ``/etc/passwd`` below ``base``."""
+    path = real_path('etc/passwd', base)
+    found = []
+    for line in (files.read_optional('/', path) or '').splitlines() if path else ():
+        account, _, uid, gid, *_ = (*line.split(':'), '', '', '', '')
+        if account == name and uid.isdigit() and gid.isdigit():
+            found.append((int(uid), int(gid)))
+    return found
 
 
 def root_uid(root: str) -> int:

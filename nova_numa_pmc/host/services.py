@@ -5,8 +5,10 @@ Any process chooses its own command line, so a service is recognised by what it 
 
 - its control group, which systemd or a container's runtime has put it into. On a host with systemd
   this is a unit of the service's name outside of user.slice and machine.slice, or a container. A
-  process of a container counts only if the container could load a kernel module, which makes it
-  the host's root anyway (kolla and openstack-helm run nova-compute and libvirt so);
+  process of a container counts only if it has a root directory of its own, as no group that an
+  account has been delegated gives it, and if the container could load a kernel module, which makes
+  it the host's root anyway (kolla and openstack-helm run nova-compute and libvirt so). Without
+  systemd, there may be no group; the process then has to be root's or that of Nova's account;
 - its user namespace, which has to be ours;
 - its executable, which only root can change, and, if that is Python, the script that it runs.
 
@@ -169,10 +171,14 @@ def _identify(root: str, pid: int, name: str) -> _Answer:
         or len(uids) != 1
         or (name in _OF_ROOT and uids != {root_uid})
         or not _shares_user_namespace(root, directory)
-        or (kind == CONTAINER and not _may_be_root(root, directory, status, name))
+        or (kind == CONTAINER and not _is_in_container(root, directory, status, name, is_same))
     ):
         return None
     base = root if is_same else os.path.join(directory, 'root')
+    if kind == WHOLE_SYSTEM:
+        nova_uids = {uid for uid, _ in ownership.accounts('nova', base)}
+        if not uids <= {root_uid, *nova_uids}:
+            return None
     # An account's own unit may run the account's own programs (devstack), but not its own Python.
     accounts = frozenset(uids if kind == UNIT else ()) - {root_uid}
     exposed = ownership.find_changeable(executable, base, {root_uid})
@@ -214,19 +220,26 @@ def _programs(executable: str, command: tuple[str, ...], name: str) -> list[str]
     return [path for path in programs[:-1] if os.path.isabs(path)] + programs[-1:]
 
 
-def _may_be_root(root: str, directory: str, status: dict[str, str], name: str) -> bool:
+def _is_in_container(
+    root: str, directory: str, status: dict[str, str], name: str, is_same_root: bool
+) -> bool:
     """Return whether a process is in a container that is trusted, or in our own.
 
     :param directory: the process's directory in procfs
+    :param is_same_root: whether its root directory is the host's
     """
-    if name in _UNPRIVILEGED:
-        return True
     own = files.read_optional(root, 'proc/self/cgroup')
+    if own is not None and own == files.read_optional(directory, 'cgroup'):
+        return True
+    # An account that has been delegated a group can name a group below it as a container's, and
+    # its processes have the host's root directory and, usually, a full bounding set.
+    if is_same_root:
+        return False
     try:
         is_privileged = bool(int(status['CapBnd'], 16) >> _SYS_MODULE & 1)
     except (KeyError, ValueError):
         is_privileged = False
-    return is_privileged or (own is not None and own == files.read_optional(directory, 'cgroup'))
+    return is_privileged or name in _UNPRIVILEGED
 
 
 def _shares_user_namespace(root: str, directory: str) -> bool:

@@ -163,7 +163,15 @@ class InterpreterTest(RootCase):
 
     def test_an_odd_installation_is_read_without_an_error(self):
         site = 'usr/lib/python3/dist-packages'
-        for text in (b'\xff\xfe[', b'[nova.compute.monitors.cpu\n', b'x = y\n', b'[' * 9999, b''):
+        for text in (
+            b'\xff\xfe[',
+            b'[nova.compute.monitors.cpu\n',
+            b'x = y\n',
+            b'[' * 9999,
+            b'1',
+            b'[]: 1',
+            b'',
+        ):
             with self.subTest(text[:9]):
                 write(self.root, site + '/a-1.dist-info/entry_points.txt', text)
                 write(self.root, site + '/x_finder.py', b'MAPPING = {' + text + b'}\n')

@@ -176,6 +176,13 @@ class ServicesTest(RootCase):
         )
         self.assertEqual(40, self.find('nova-scheduler'))
 
+    def test_an_account_in_a_delegated_group_named_like_a_container_is_not_believed(self):
+        group = '0::/system.slice/runner.service/%s\n' % CONTAINER_ID
+        for name in ('nova-compute', 'nova-scheduler'):
+            command = ('/usr/bin/' + name, '--config-file=/proc/21/cmdline')
+            add_process(self.root, len(name), command, cgroup=group, uid=os.geteuid() + 7)
+            self.assertIsNone(self.find(name))
+
     def test_a_service_of_root_has_no_other_uid(self):
         add_process(self.root, 20, ('/usr/sbin/libvirtd',), uid=os.geteuid() + 1)
         self.assertIsNone(self.find('libvirtd'))
@@ -191,6 +198,13 @@ class ServicesTest(RootCase):
         self.assertIsNone(self.find())
         os.rmdir(self.root + '/run/systemd/system')
         self.assertEqual(1, self.find())
+
+    def test_without_systemd_no_other_account_is_believed(self):
+        os.rmdir(self.root + '/run/systemd/system')
+        add_process(self.root, 20, COMPUTE, cgroup='0::/\n', uid=os.geteuid() + 7)
+        self.assertIsNone(self.find())
+        write(self.root, 'etc/passwd', 'nova:x:%d:9::/:/bin/sh\n' % (os.geteuid() + 7))
+        self.assertEqual(20, self.find())
 
     def test_a_guest_that_looks_like_nova_does_not_choose_the_pool(self):
         write(self.root, 'var/log/console.log', '[compute]\ncpu_shared_set = 4\n')
