@@ -2,8 +2,8 @@
 """Assume figures for a host whose own are unknown, based on Nova's counts.
 
 Such a host counts as two equal nodes whose guests have the usual demand. It is therefore neither
-the best host, which would attract all guests, nor avoided. If figures that cannot be right name a
-higher demand, that counts.
+the best host, which would attract all guests, nor avoided. If figures that cannot be right or are
+too old name a higher demand, that counts.
 """
 
 from __future__ import annotations

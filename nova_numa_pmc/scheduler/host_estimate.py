@@ -149,8 +149,8 @@ class HostEstimate(Record):
         it is on the host already [MiB]
     :param reported_host: the columns of the metrics, without the guests that have arrived since;
         None if the outcome is unknown
-    :param demand_cores: the demand that an implausible report names, which a host of unknown
-        pressure has at least; 0.0 if there is none
+    :param demand_cores: the demand that a report names that is implausible or too old, which a
+        host of unknown pressure has at least; 0.0 if there is none
     :param host: the columns on which the outcome is based, and whose positions it has; None if it
         is unknown
     """
@@ -217,16 +217,18 @@ def _estimate_cached(
         return HostEstimate(None, guest_request.why_not_weighed)
     metrics_age_s = realtime_s - decoded.taken_s
     # A clock that is ahead is as wrong as a clock that is behind.
+    demand_cores = sum(filter(None, decoded.columns.demand_cores or ()))
     if not abs(metrics_age_s) <= options.stale_after * decoded.interval_s:  # NaN counts as 0
         age_text = 'dated %.0f s in the future' if metrics_age_s < 0 else '%.0f s old'
-        return HostEstimate(None, 'metrics are ' + age_text % abs(metrics_age_s))
-    why_implausible = _why_implausible(decoded, host_state)
-    if why_implausible is not None:
         return HostEstimate(
             None,
-            'implausible: ' + why_implausible,
-            demand_cores=sum(filter(None, decoded.columns.demand_cores or ())),
+            'metrics are ' + age_text % abs(metrics_age_s),
+            # Agents starve where hosts are saturated. Some of the guests may have left since.
+            demand_cores=min(demand_cores, max(0.0, host_state.vcpus_used)),
         )
+    why_implausible = _why_implausible(decoded, host_state)
+    if why_implausible is not None:
+        return HostEstimate(None, 'implausible: ' + why_implausible, demand_cores=demand_cores)
     vcpus, memory_mb, freed_mib = arrived_and_freed(decoded, host_state)
     if not options.charge_new_guests:
         vcpus = memory_mb = 0

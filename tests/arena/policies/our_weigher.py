@@ -187,7 +187,10 @@ def _on_assumed(view, cores, lines, asked, rate, max_per_core):
     vcpus = np.maximum(0, view.vcpus_used - view.pinned_vcpus)
     halves = np.ones((len(view.at), 2)) / 2
     capacity = assumed_host.CORES_PER_CPU * view.vcpus[:, None] * halves
-    demand = assumed_host.CORES_PER_VCPU * vcpus[:, None] * halves
+    # Figures that are too old are a lower bound; what is implausible here is nearly 0.
+    old = np.where(view.taken_s > -np.inf, np.minimum(view.demand.sum(1), view.vcpus_used), 0.0)
+    wanted = np.maximum(assumed_host.CORES_PER_VCPU * vcpus, old)
+    demand = wanted[:, None] * halves
     ram_mib = view.ram_mib - p.RESERVED_MIB
     free_mib, cpus_fit = ram_mib // 2 - view.ram_used_mib // 2, view.vcpus // 2 >= asked.vcpus
     fits = cpus_fit & (free_mib >= asked.memory_mib)
@@ -198,9 +201,8 @@ def _on_assumed(view, cores, lines, asked, rate, max_per_core):
     latency_ns = np.zeros(len(fits))
     if max_per_core:
         memory = np.where(fits[:, None], np.array([1.0, 0.0]), halves)
-        traffic = (
-            rate * assumed_host.CORES_PER_VCPU * (vcpus + view.pinned_vcpus)[:, None] * halves
-        )
+        served = wanted + assumed_host.CORES_PER_VCPU * view.pinned_vcpus
+        traffic = rate * served[:, None] * halves
         traffic = traffic + cores * lines * losses_model.LINE_BYTES * memory
         used = traffic / (max_per_core * capacity)
         latency_ns = QUEUEING_NS * (_added_queueing(used) * memory).sum(1)

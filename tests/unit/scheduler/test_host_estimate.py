@@ -674,6 +674,19 @@ class EvidenceTest(unittest.TestCase):
         least = min(loss(''), loss('no metrics'))
         self.assertGreaterEqual(loss(fault), least - 0.001, fault)
 
+    def test_a_saturated_host_does_not_become_attractive_once_its_figures_are_too_old(self):
+        request = requests.read(request_spec())
+        calm = [self.state('', 0.5, 64)] * 3
+        for fault, vcpus, is_avoided in (
+            ('stale', 24, True),
+            ('from the future', 24, True),
+            ('stale', 4, False),  # its guests have left
+        ):
+            hosts = [self.state(fault, 0.95, vcpus), *calm]
+            estimates = [subject.estimate(one, request, RULES, NOW_S) for one in hosts]
+            old, current, *_ = comparison.compare(hosts, estimates, request.guest)
+            self.assertEqual(is_avoided, old.loss_ratio > current.loss_ratio, (fault, vcpus))
+
 
 class FuzzTest(unittest.TestCase):
     def test_mutated_metrics_cannot_hurt(self):
