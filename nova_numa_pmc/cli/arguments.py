@@ -1,17 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command-line options that several commands have."""
+"""Exit codes, the parser, the values and the options that several commands have."""
 
 from __future__ import annotations
 
+import argparse
+import math
+import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import parse
+from nova_numa_pmc.cpulist import is_number
 
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import Callable
+    from typing import NoReturn
 
+#: Exit codes. In this order: nothing to do, or done; a problem, printed with its remedy; moves
+#: would pay but were not made; only some of the moves were made.
+OK, PROBLEM, NOT_MADE, PARTLY = 0, 1, 2, 3
+#: Exit code of wrong usage: EX_USAGE of sysexits(3).
+USAGE = 64
+EXIT_CODES_HELP = (
+    'exit codes: 0 nothing to do, or done; 1 a problem (printed with its remedy); 2 moves would '
+    'pay but were not made; 3 some moves were made, others were not; 64 usage error'
+)
+_UNITS_S = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400, 'w': 604800}
 #: How long a command measures unless it is told otherwise [s].
 INTERVAL_S = 5.0
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument parser that exits with 64 on wrong usage; argparse's 2 is an answer of ``plan``."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the error, and exit."""
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, '%s: error: %s\n' % (self.prog, message))
+
+
+def duration_s(text: str) -> float:
+    """Parse a duration from 0.1 s to a year, such as '5', '90s', '15m', '2h' or '7d'; in seconds.
+
+    :raises argparse.ArgumentTypeError: it is not such a duration
+    """
+    unit = _UNITS_S.get(text[-1:])
+    try:
+        value = float(text[:-1] if unit else text) * (unit or 1)
+    except ValueError:
+        value = math.nan
+    if not 0.1 <= value <= 366 * 86400:
+        raise argparse.ArgumentTypeError('not a time like 5, 0.5, 15m, 2h or 7d')
+    return value
+
+
+def integer(maximum: int) -> Callable[[str], int]:
+    """Return a parser of integers from 1 to ``maximum``, for an option's ``type``."""
+
+    def parse(text: str) -> int:
+        if not (is_number(text) and 1 <= int(text) <= maximum):
+            raise argparse.ArgumentTypeError(
+                '%.40r is not a whole number from 1 to %d' % (text, maximum)
+            )
+        return int(text)
+
+    return parse
 
 
 def add_common(
@@ -71,14 +122,14 @@ def add_measuring(
 
     parser.add_argument(
         '--interval',
-        type=parse.option_duration_s,
+        type=duration_s,
         default=default_s,
         metavar='DURATION',
         help='how long to measure (default: %s)' % default,
     )
     parser.add_argument(
         '--payback',
-        type=parse.option_duration_s,
+        type=duration_s,
         default=planner.PAYBACK_S,
         metavar='DURATION',
         help='time within which a move has to pay, if the load stays as it is (default: 10m)',
@@ -98,7 +149,7 @@ def add_wait(parser: argparse.ArgumentParser, when: str = '') -> None:
     """
     parser.add_argument(
         '--wait',
-        type=parse.option_duration_s,
+        type=duration_s,
         default=30.0,
         metavar='DURATION',
         help=when + 'how long to wait for another process that moves guests (default: 30)',

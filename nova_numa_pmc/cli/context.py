@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Context of a command, and the host that it observes: its guests, promises and measurements."""
+"""The context of a command: the host that it observes, its guests, promises and measurements."""
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import os
+import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from nova_numa_pmc import host_cpus, model, promises, sampling
-from nova_numa_pmc.cli import dry_run, guest_lookup, sampling_loop
-from nova_numa_pmc.conf import agent as agent_conf, host_options
+from nova_numa_pmc.cli import tables
+from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.core.rebalance import planner
-from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError
+from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError, StateError
 from nova_numa_pmc.host import (
     cgroups,
     cpusets,
@@ -31,14 +33,63 @@ from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves import situations
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import overrides
+from nova_numa_pmc.state.promises_file import HostPromisesDraft
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator
+    from collections.abc import Callable, Collection, Generator, Iterable, Iterator
     from contextlib import AbstractContextManager
+    from types import FrameType
+    from typing import NoReturn
 
     from nova_numa_pmc.core.rebalance import plan_records
     from nova_numa_pmc.sample_records import Sample
     from nova_numa_pmc.state.promises_format import HostPromises
+
+_T = TypeVar('_T')
+#: An error about an unknown guest names at most this many others.
+_NAMES_SHOWN = 8
+
+
+class UnknownGuest(NumaPmcError):
+    """No running guest matches the one that the operator named."""
+
+
+def find_guest(
+    text: str, running: Collection[model.Guest], problems: Iterable[str] = ()
+) -> model.Guest:
+    """Return the guest with this name, uuid or libvirt id; a name is preferred, then a uuid.
+
+    :param problems: why other guests could not be read, for the error message
+    :raises UnknownGuest: there is none; the message lists similar names
+    """
+    identifiers: tuple[Callable[[model.Guest], str | None], ...] = (
+        lambda guest: guest.name,
+        lambda guest: guest.uuid,
+        lambda guest: None if guest.id is None else str(guest.id),
+    )
+    for identifier_of in identifiers:
+        for guest in running:
+            if text == identifier_of(guest):
+                return guest
+    names = sorted(guest.name for guest in running)
+    similar = difflib.get_close_matches(text, names, _NAMES_SHOWN)
+    similar += [name for name in names if text and text in name and name not in similar]
+    raise UnknownGuest(
+        '; '.join(
+            (
+                'no guest %.80r is running here; %s: %s%s'
+                % (
+                    text,
+                    'similar names' if similar else 'guests here',
+                    ', '.join((similar or names)[:_NAMES_SHOWN]) or 'none',
+                    ' and %d more' % (len(names) - _NAMES_SHOWN)
+                    if len(names) > _NAMES_SHOWN and not similar
+                    else '',
+                ),
+                *problems,
+            )
+        )
+    )
 
 
 class ObservedHost(Record):
@@ -142,20 +193,20 @@ class CommandContext:
     def find(self, name: str) -> model.Guest:
         """Return the running guest with this name, uuid or libvirt id.
 
-        :raises guest_lookup.UnknownGuest: there is none
+        :raises UnknownGuest: there is none
         """
-        return guest_lookup.find(name, *self.guests())
+        return find_guest(name, *self.guests())
 
     def find_overridden(self, name: str) -> tuple[str, str]:
         """Return (uuid, name) of a guest that is running or has an override.
 
         :param name: name, uuid or libvirt id; an unknown uuid is returned as it is, unnamed
-        :raises guest_lookup.UnknownGuest: there is no such guest, and it is not a uuid
+        :raises UnknownGuest: there is no such guest, and it is not a uuid
         """
         try:
             guest = self.find(name)
             return guest.uuid, guest.name
-        except guest_lookup.UnknownGuest:
+        except UnknownGuest:
             for override in overrides.read(self.root)[0].values():
                 if name in (override.name, override.uuid):
                     return override.uuid, override.name
@@ -183,7 +234,7 @@ class CommandContext:
         draft = (
             promises.locked(options, self.root)
             if write_promises
-            else dry_run.read_draft(options, self.root)
+            else read_draft(options, self.root)
         )
         with draft:
             problems += promises.reconcile(draft, host, options, self.root)
@@ -207,7 +258,7 @@ class CommandContext:
         with contextlib.closing(
             sampling.Sampler(self.options.counter_options, self.root)
         ) as sampler:
-            for sample in sampling_loop.sample_every(
+            for sample in sample_every(
                 lambda: sampler.sample(self._clock_ns()),
                 interval_s,
                 wait,
@@ -275,12 +326,12 @@ class CommandContext:
         :param payback_s: the time within which a move has to pay [s]
         :param names: names, uuids or libvirt ids of the guests that may be moved; empty: all
         :returns: (the plan, the situation that it was made for)
-        :raises guest_lookup.UnknownGuest: a named guest is not running
+        :raises UnknownGuest: a named guest is not running
         """
         assert observed.situation is not None
         situation = observed.situation
         if names:
-            named_uuids = {guest_lookup.find(name, observed.guests).uuid for name in names}
+            named_uuids = {find_guest(name, observed.guests).uuid for name in names}
             situation = situation._replace(
                 guests=tuple(
                     guest
@@ -303,3 +354,100 @@ def held_nodes(groups: cgroups.GuestGroups, host: model.Topology) -> tuple[int, 
     """
     nodes = pools.nodes_of(cpusets.held_cpus(groups), host)
     return () if len(nodes) == sum(1 for node in host.nodes if node.online_cpus) else nodes
+
+
+def read_draft(options: host_options.HostOptions, root: str) -> HostPromisesDraft:
+    """Return a copy of the promises to decide with, which needs no lock and is never written.
+
+    It does not wait for a guest's start in progress. If the promises cannot be read, the draft is
+    empty and has the reason as its problem.
+    """
+    try:
+        host_promises = promises.read(options, root)
+    except StateError as error:
+        return HostPromisesDraft(problem=str(error))
+    return HostPromisesDraft(host_promises.promises, host_promises.rotation)
+
+
+def pinned_threads(
+    guest: model.Guest, promise: model.Promise | None, host: model.Topology, root: str = '/'
+) -> dict[str, frozenset[int]]:
+    """Return {name of a thread's group: its CPUs} of the threads that others have pinned.
+
+    :param promise: the guest's promise, or None if it has none and we do not hold it
+    :raises CpusetError: the guest's control groups cannot be read
+    """
+    is_ours = promise is not None and promise.origin == model.PLACED
+    if promise is None or not is_ours or eligibility.is_placed_as_a_whole(guest):
+        return {}
+    promised_cpus = pools.cpus_of_promise(promise, host, guest)
+    online = host.online_cpus
+    groups = cgroups.of_guest(guest, root)
+    cpus_by_group = cpusets.read_own_cpus(groups)
+    cpus_by_group.pop(groups.parent)
+    # If all threads have the same CPUs, these are an earlier or widened place and not pins.
+    distinct_sets = {cpus & online for cpus in cpus_by_group.values()}
+    pinned_groups = (
+        {}
+        if len(distinct_sets) == 1
+        else {
+            directory.rpartition('/')[2]: cpus & online
+            for directory, cpus in cpus_by_group.items()
+            if cpus & online and not cpus & online >= promised_cpus
+        }
+    )
+    return dict(sorted({**pinned_groups, **dict(guest.pins)}.items()))
+
+
+@contextlib.contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Leave the block without a traceback on SIGINT or SIGTERM; ``finally`` clauses are run."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    previous_handler = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, previous_handler)
+
+
+def open_sampler(root: str = '/') -> sampling.Sampler:
+    """Return a sampler of this host."""
+    path = host_options.path_under_root(root, host_options.PATH)
+    return sampling.Sampler(counters_conf.read(path), root)
+
+
+def print_new_problems(problems: Collection[str], printed: set[str]) -> None:
+    """Print each problem that is not in ``printed`` to stderr, and add it to that set."""
+    for line in tables.problem_lines(problem for problem in problems if problem not in printed):
+        print(line, file=sys.stderr, flush=True)
+    printed.update(problems)
+
+
+def sample_every(
+    take: Callable[[], _T],
+    interval_s: float,
+    wait: Callable[[float], None],
+    clock: Callable[[], float],
+) -> Iterator[_T]:
+    """Yield a sample at the end of each interval.
+
+    The time that sampling takes does not shift the schedule, except that a sample that took longer
+    than an interval is followed by a whole interval.
+
+    :param take: returns a sample of the time since the previous call
+    :param wait: waits for the given number of seconds
+    :param clock: returns the time of a monotonic clock [s]
+    """
+    take()  # the first sample has no rates
+    due_s = clock() + interval_s
+    while True:
+        wait(max(0.0, due_s - clock()))
+        yield take()
+        due_s += interval_s
+        if due_s <= clock():
+            due_s = clock() + interval_s

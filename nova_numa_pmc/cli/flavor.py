@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from nova_numa_pmc.cli import parse
+from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import NumaPmcError
@@ -16,7 +16,7 @@ from nova_numa_pmc.record import Record
 _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 _MEMORY_MAX_BYTES = 1 << 50
 #: The parser of a number of vCPUs.
-_vcpus = parse.integer(domain_values.VCPUS_MAX)
+_vcpus = arguments.integer(domain_values.VCPUS_MAX)
 
 
 class FlavorError(NumaPmcError):

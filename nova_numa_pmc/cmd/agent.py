@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.agent import loop, reassertion
 from nova_numa_pmc.agent.agent import Agent
 from nova_numa_pmc.agent.metrics_file import MetricsFile
-from nova_numa_pmc.cli import exits
+from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 from nova_numa_pmc.exceptions import NumaPmcError, OptionsError, StateLocked
 from nova_numa_pmc.host import guests, libvirt_events, notify, signals
@@ -68,7 +68,7 @@ _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser."""
-    parser = exits.Parser(
+    parser = arguments.Parser(
         prog='nova-numa-agent',
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -183,7 +183,7 @@ def _once(
     directory: str,
     wait: Callable[[float], object],
 ) -> int:
-    # A process that binds a guest's memory has to watch the guest's nodes; this one exits.
+    # A process that binds a guest's memory has to watch the guest's nodes; this one arguments.
     options = options._replace(rebalance=agent_conf.OFF, reassert=False)
     with contextlib.ExitStack() as stack:
         try:

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import exceptions
-from nova_numa_pmc.cli import exits
+from nova_numa_pmc.cli import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ COMMANDS = {
 _NO_COMMAND = 'status', '--plan'
 
 
-class _CommandParser(exits.Parser):
+class _CommandParser(arguments.Parser):
     """A command's parser, which imports the command's module when it is used.
 
     A command does not wait for the imports of the others, and works where their dependencies
@@ -62,13 +62,13 @@ class _CommandParser(exits.Parser):
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    parser = exits.Parser(
+    parser = arguments.Parser(
         prog='nova-numa-rebalance',
         description='NUMA placement of libvirt guests on this host. Without a command, it shows '
         'the status and the plan and, on a terminal, asks whether to make the moves '
         '(as "status --plan", whose options may be given).',
         epilog='Guests are given by name, uuid or libvirt id (top and report: name or uuid). '
-        + exits.EXIT_CODES_HELP,
+        + arguments.EXIT_CODES_HELP,
     )
     subparsers = parser.add_subparsers(
         dest='command', metavar='COMMAND', required=True, parser_class=_CommandParser
@@ -99,18 +99,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except BrokenPipeError:
         _drop_output()
-        return exits.PROBLEM
+        return arguments.PROBLEM
     except KeyboardInterrupt:
         print('nova-numa-rebalance: interrupted by the operator', file=sys.stderr)
-        return exits.PROBLEM
+        return arguments.PROBLEM
     except (exceptions.NumaPmcError, OSError) as error:
         print('nova-numa-rebalance: %s' % error, file=sys.stderr)
         _drop_output()
-        return exits.PROBLEM
+        return arguments.PROBLEM
 
 
 def _drop_output() -> None:
-    """Drop the output that is not written yet; otherwise, Python tries again when it exits."""
+    """Drop the output that is not written yet; otherwise, Python tries again when it arguments."""
     try:
         sys.stdout.flush()
     except OSError:

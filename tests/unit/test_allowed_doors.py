@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from nova_numa_pmc.agent.agent import Agent
 from nova_numa_pmc.agent.tick import Moment
 from nova_numa_pmc.checks import capacity
-from nova_numa_pmc.cli import dry_run
+from nova_numa_pmc.cli.commands import explain
 from nova_numa_pmc.conf import agent as agent_conf, counters, host_options
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.host import guests
@@ -252,6 +252,6 @@ class EveryDoorTest(HookCase):
     def check_explained(self, may_use, mems):
         options = host_options.read_under_root(self.root)
         (guest,), _ = guests.read_running(self.root)
-        decision, _ = dry_run.decide_unrecorded(guest, options, self.root)
+        decision, _ = explain.decide_unrecorded(guest, options, self.root)
         self.assertLessEqual(decision.cpus or frozenset(), may_use)
         self.assertLessEqual(set(decision.promise.mem_nodes), mems)

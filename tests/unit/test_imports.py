@@ -117,7 +117,7 @@ class ImportTest(unittest.TestCase):
         self.assertEqual(('', '', 0), (done.stdout, done.stderr, done.returncode))
 
     def test_installing_the_hook_compiles_the_modules_that_it_imports(self):
-        from nova_numa_pmc.cli import hook_install
+        from nova_numa_pmc.cli.commands import hook
 
         script = (
             'import sys; sys.path.insert(0, sys.argv[1])\n'
@@ -138,4 +138,4 @@ class ImportTest(unittest.TestCase):
             for name in done.stdout.split()
             if not (TOP / name.replace('.', '/')).is_dir()
         }
-        self.assertEqual(imported_from, set(hook_install._PACKAGES_OF_HOOK))
+        self.assertEqual(imported_from, set(hook._PACKAGES_OF_HOOK))

@@ -5,7 +5,7 @@ import contextlib
 from unittest import mock
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cli import dry_run
+from nova_numa_pmc.cli.commands import explain
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import eligibility
 from nova_numa_pmc.host import guests
@@ -49,8 +49,8 @@ class HookTest(HookCase):
         guest = guests.parse(fake_host.domain_xml(1))
         options = host_options.read_under_root(self.root)
         with excluding_everybody():
-            decision, _ = dry_run.decide_unrecorded(guest, options, self.root)
-        self.assertEqual([], dry_run.possible_places(decision, options.placement_options))
+            decision, _ = explain.decide_unrecorded(guest, options, self.root)
+        self.assertEqual([], explain.possible_places(decision, options.placement_options))
         self.assertIn('nobody', decision.why)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, assume, example, given, settings, strategies as st
 
 from nova_numa_pmc import model, sample_records
-from nova_numa_pmc.cli import dry_run
+from nova_numa_pmc.cli.commands import explain
 from nova_numa_pmc.model import NodeLoad
 from tests.fixtures import sysfs
 from tests.fixtures.model_records import GIB
@@ -207,7 +207,7 @@ class ReproductionTest(HostCase):
         for came, demand in ((0, [1.0, 3.0]), (4, [3.0, 3.0])):
             if came:
                 self.host_.place_by_hook(901, vcpus=came)
-            decision, _ = dry_run.decide_unrecorded(guest, self.host_.options, self.host_.root)
+            decision, _ = explain.decide_unrecorded(guest, self.host_.options, self.host_.root)
             self.assertEqual(demand, [node.demand_cores for node in decision.view.nodes])
 
     def test_guests_that_went_since_are_relieved_by_their_promises(self):

@@ -25,8 +25,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import arguments, confirm, context, exits, output, run_moves
-from nova_numa_pmc.cli.render import plans
+from nova_numa_pmc.cli import arguments, context, moves, tables
 from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
@@ -44,29 +43,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show the plan, ask, make the moves, and return the exit code."""
     command = command or context.CommandContext(args.root)
-    if not confirm.may_proceed(args, command):
-        return exits.USAGE
+    if not moves.may_proceed(args, command):
+        return arguments.USAGE
     command.require_root()
     observed = command.measure(args.interval, write_promises=True)
     plan, situation = command.propose(observed, args.payback, args.guest)
     if not args.json:
-        output.print_lines(
-            plans.to_lines(plan, situation, args.payback, observed), observed.problems
+        tables.print_lines(
+            moves.plan_lines(plan, situation, args.payback, observed), observed.problems
         )
     result = None
-    if plan.moves and (args.yes or confirm.ask_operator(command, 'make these moves?')):
-        result = run_moves.make_moves(command, plan, observed, history.APPLY, args.wait)
+    if plan.moves and (args.yes or moves.ask_operator(command, 'make these moves?')):
+        result = moves.make_moves(command, plan, observed, history.APPLY, args.wait)
     if args.json:
         print(
             json.dumps(
                 {
-                    'plan': plans.to_data(plan, situation, observed),
-                    'outcome': result and run_moves.to_data(result),
+                    'plan': moves.plan_data(plan, situation, observed),
+                    'outcome': result and moves.to_data(result),
                 }
             )
         )
     elif result:
-        run_moves.print_result(result)
+        moves.print_result(result)
     if result:
         return result.exit_code
-    return exits.NOT_MADE if plan.moves else exits.OK
+    return arguments.NOT_MADE if plan.moves else arguments.OK

@@ -34,7 +34,7 @@ from nova_numa_pmc.checks import (
     scheduler,
     service,
 )
-from nova_numa_pmc.cli import arguments, exits
+from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.finding import ERROR, SEVERITIES, WARNING, Finding
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print('\n'.join(to_lines(roles, findings)))
     has_errors = any(finding.severity == ERROR for finding in findings)
-    return exits.PROBLEM if has_errors else exits.OK
+    return arguments.PROBLEM if has_errors else arguments.OK
 
 
 def roles_here(root: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import arguments, exits
+from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.host.perf import event_table, events, pfm
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(to_data(selection), indent=2))
     else:
         print('\n'.join(to_lines(selection)))
-    return exits.OK
+    return arguments.OK
 
 
 def to_data(selection: events.EventSelection) -> dict[str, Any]:

@@ -20,14 +20,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import extra_specs, host_cpus, model
-from nova_numa_pmc.cli import arguments, dry_run, exits, flavor, guest_lookup, output
-from nova_numa_pmc.cli.render import status, tables
+from nova_numa_pmc import extra_specs, host_cpus, model, promises
+from nova_numa_pmc.cli import arguments, context, flavor, status, tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
+from nova_numa_pmc.core.placement import candidates, placement, ranking
 from nova_numa_pmc.cpulist import format_nodes
 from nova_numa_pmc.host import allowed, files, guests
 from nova_numa_pmc.json_values import printable
+from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import promises_format
 
 if TYPE_CHECKING:
@@ -45,6 +46,21 @@ _NEW_UUID = ''
 _NEW_NAME = 'new guest'
 
 
+class PossiblePlace(Record):
+    """A place that a guest could be given.
+
+    :param cpu_nodes, mem_nodes: ids of the nodes of its CPUs and of its memory
+    :param pressure: the highest pressure that these nodes would have with the guest
+    :param sort_key: {part of the sort key: value}; a value is a number, or a list of numbers for
+        a set of nodes
+    """
+
+    cpu_nodes: tuple[int, ...]
+    mem_nodes: tuple[int, ...]
+    pressure: float
+    sort_key: dict[str, Any]
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     flavor.add_arguments(parser)
@@ -57,13 +73,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the explanation; return the exit code."""
     guest = (
-        guest_lookup.find(args.guest, *guests.read_running(args.root))
+        context.find_guest(args.guest, *guests.read_running(args.root))
         if args.guest
         else allowed.Grants(args.root).apply([new_guest(flavor.requested(args))])[0]
     )
     hook_options = host_options.read_under_root(args.root)
-    decision, recorded = dry_run.decide_unrecorded(guest, hook_options, args.root)
-    places = dry_run.possible_places(decision, hook_options.placement_options)
+    decision, recorded = decide_unrecorded(guest, hook_options, args.root)
+    places = possible_places(decision, hook_options.placement_options)
     nodes = host_cpus.host_with_pool_cpus(args.root).nodes
     withheld = node_memory.list_withheld(nodes, hook_options.placement_options)
     if args.json:
@@ -75,7 +91,44 @@ def run(args: argparse.Namespace) -> int:
     else:
         print('\n'.join(to_lines(guest, decision, recorded, places, withheld)))
     has_place = decision.promise.cpu_nodes or decision.promise.origin == model.BY_OTHERS
-    return exits.OK if has_place else exits.PROBLEM
+    return arguments.OK if has_place else arguments.PROBLEM
+
+
+def decide_unrecorded(
+    guest: model.Guest, host_options: host_options.HostOptions, root: str
+) -> tuple[promises.Decision, model.Promise | None]:
+    """Decide where a guest would go if it started now; nothing is recorded or written.
+
+    :param guest: a new guest, or a running one, which is decided on as if it were not there
+    :returns: (the decision, the guest's recorded promise or None)
+    :raises NumaPmcError: the host cannot be read
+    """
+    draft = context.read_draft(host_options, root)
+    recorded_promise = draft.promises.get(guest.uuid)
+    decision = promises.decide_promise(guest, host_options, root, 0, given_draft=draft)
+    return decision, recorded_promise
+
+
+def possible_places(
+    decision: promises.Decision, placement_options: model.PlacementOptions
+) -> list[PossiblePlace]:
+    """Return the possible places, the best first; none if the guest is left alone.
+
+    :param decision: a decision with its view and request, which a recorded one does not have
+    """
+    assert decision.request is not None and decision.view is not None
+    if decision.request.why_alone:
+        return []
+    inputs = candidates.PlacementInput(decision.view, decision.request)
+    return [
+        PossiblePlace(
+            inputs.node_ids(rank.candidate.cpu_positions),
+            inputs.node_ids(rank.candidate.mem_positions),
+            rank.pressure,
+            dict(zip(ranking.KEY_FIELDS, rank.key)),
+        )
+        for rank in placement.decide_place(inputs, placement_options).ranks
+    ]
 
 
 def new_guest(requested: Flavor) -> model.Guest:
@@ -99,7 +152,7 @@ def to_data(
     guest: model.Guest,
     decision: Decision,
     recorded: model.Promise | None,
-    places: Iterable[dry_run.PossiblePlace],
+    places: Iterable[PossiblePlace],
     withheld: Sequence[tuple[model.Node, model.NodeMemory]] = (),
 ) -> dict[str, Any]:
     """Return the explanation as plain data.
@@ -139,7 +192,7 @@ def to_data(
     }
 
 
-def _place_data(place: dry_run.PossiblePlace) -> dict[str, Any]:
+def _place_data(place: PossiblePlace) -> dict[str, Any]:
     return {
         'cpu_nodes': place.cpu_nodes,
         'mem_nodes': place.mem_nodes,
@@ -155,7 +208,7 @@ def to_lines(
     guest: model.Guest,
     decision: Decision,
     recorded: model.Promise | None,
-    places: Sequence[dry_run.PossiblePlace],
+    places: Sequence[PossiblePlace],
     withheld: Sequence[tuple[model.Node, model.NodeMemory]] = (),
 ) -> list[str]:
     """Return the explanation as lines of text, from what :func:`to_data` takes."""
@@ -179,7 +232,7 @@ def to_lines(
                 (files.boottime_ns() - recorded.since_ns) / 1e9,
             )
         )
-    lines += output.problem_lines(decision.problems)
+    lines += tables.problem_lines(decision.problems)
     lines += [status.memory_line(node.id, node.memory_bytes, memory) for node, memory in withheld]
     return [
         *lines,
@@ -204,10 +257,10 @@ def _node_table(view: model.HostView) -> tables.Table:
         )
         for node in view.nodes
     ]
-    return tables.text_table('node cores cpus guests vcpus capacity promised left', rows)
+    return tables.Table('node cores cpus guests vcpus capacity promised left'.split(), rows)
 
 
-def _place_table(places: Sequence[dry_run.PossiblePlace]) -> tables.Table:
+def _place_table(places: Sequence[PossiblePlace]) -> tables.Table:
     rows = [
         (
             '%d.' % number,
@@ -224,7 +277,7 @@ def _place_table(places: Sequence[dry_run.PossiblePlace]) -> tables.Table:
     ]
     if len(places) > _PLACES_SHOWN:
         rows.append(('and %d more' % (len(places) - _PLACES_SHOWN),) + ('',) * 6)
-    return tables.text_table('place CPUs memory pressure distance vcpus/core promised%', rows)
+    return tables.Table('place CPUs memory pressure distance vcpus/core promised%'.split(), rows)
 
 
 def _maximum_text(value: float | list[float]) -> str:

@@ -19,8 +19,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import arguments, exits, guest_lookup, parse
-from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.cli import arguments, context, tables
 from nova_numa_pmc.cpulist import format_nodes
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.json_values import printable
@@ -39,7 +38,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='only this guest: its name, its uuid or, while it runs, its libvirt id',
     )
     parser.add_argument(
-        '--last', type=parse.integer(999_999), default=None, metavar='N', help='only the newest N'
+        '--last',
+        type=arguments.integer(999_999),
+        default=None,
+        metavar='N',
+        help='only the newest N',
     )
     arguments.add_common(parser, 'print one JSON object per move, each on its own line')
 
@@ -62,14 +65,14 @@ def run(args: argparse.Namespace) -> int:
         print('\n'.join(tables.to_lines(table(entries))) if entries else 'no moves in the history')
     if unreadable_count:
         print('unreadable lines of the history, left out: %d' % unreadable_count, file=sys.stderr)
-    return exits.OK
+    return arguments.OK
 
 
 def _uuids_of(text: str, root: str) -> list[str]:
     """Return the uuid of the running guest that ``text`` identifies, in a list, or []."""
     try:
-        return [guest_lookup.find(text, guests.read_running(root)[0]).uuid]
-    except guest_lookup.UnknownGuest:
+        return [context.find_guest(text, guests.read_running(root)[0]).uuid]
+    except context.UnknownGuest:
         return []
 
 
@@ -91,11 +94,10 @@ def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:
         for entry in entries
         for part in entry.parts
     ]
-    return tables.text_table(
-        'id when mover guest from to moved took result why',
-        (map(printable, row) for row in rows),
+    return tables.Table(
+        'id when mover guest from to moved took result why'.split(),
+        [[printable(text) for text in row] for row in rows],
         (0, 1, 2, 3, 4, 5, 8, 9),
-        'history',
     )
 
 

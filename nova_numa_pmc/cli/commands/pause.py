@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from nova_numa_pmc.cli import arguments, context, exits
+from nova_numa_pmc.cli import arguments, context
 from nova_numa_pmc.state import pause
 
 
@@ -51,10 +51,10 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
             print(json.dumps({'was_paused': was_paused}))
         else:
             print('the agent may move guests again' if was_paused else 'the agent was not paused')
-        return exits.OK
+        return arguments.OK
     paused = pause.begin(command.directory, args.reason)
     if args.json:
         print(json.dumps(paused._asdict()))
     else:
         print('the agent moves no guest until "nova-numa-rebalance pause --off"')
-    return exits.OK
+    return arguments.OK

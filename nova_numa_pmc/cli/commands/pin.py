@@ -27,19 +27,25 @@ overruled; 3 pinned, but only part of its memory has followed; 64 usage error
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import host_cpus, model, promises
-from nova_numa_pmc.cli import arguments, context, exits, pinned_threads, run_moves
+from nova_numa_pmc.cli import arguments, context, moves
 from nova_numa_pmc.core import eligibility, page_choice, pools
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.exceptions import CpusetError, PageMoveError
-from nova_numa_pmc.host import cgroups, holding
+from nova_numa_pmc.cpulist import format_cpulist
+from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, PageMoveError
+from nova_numa_pmc.host import cgroups, files, holding, pins
 from nova_numa_pmc.state import history, overrides
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable, Iterable
 
+#: How long to wait for virsh [s], so that a libvirt that hangs does not block the command.
+TIMEOUT_S = 30.0
+_COMMAND = ('virsh', '-q', '-c', 'qemu:///system')
 _EFFECTS = {
     model.PIN: 'pinned: it is held where it is and not moved',
     model.IGNORE: 'ignored: it is neither held nor moved, and left floating at its next start',
@@ -73,7 +79,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     if args.release:
         guest = command.find(args.guest)
         # In this turn, the agent does not hold the guest, and so does not undo the release.
-        with run_moves.take_move_lock(command, 'ignore', args.wait) as turn:
+        with moves.take_move_lock(command, 'ignore', args.wait) as turn:
             turn.renew([guest.uuid])
             overrides.put(override, command.root)
             _release(command, guest)
@@ -81,7 +87,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         if args.node is not None:
             guest = command.find(args.guest)
             result = _move_to_node(command, guest, args.node, args.wait)
-            if result and result.exit_code == exits.PROBLEM:
+            if result and result.exit_code == arguments.PROBLEM:
                 raise PageMoveError(
                     'guest %s: not pinned: %s'
                     % (
@@ -92,11 +98,11 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
                 )
         overrides.put(override, command.root)
     if args.json:
-        outcome = result and run_moves.to_data(result)
+        outcome = result and moves.to_data(result)
         print(json.dumps(dict(override._asdict(), outcome=outcome)))
     else:
         print('%s %s: %s' % (name, uuid, _EFFECTS[override.kind]))
-    return result.exit_code if result else exits.OK
+    return result.exit_code if result else arguments.OK
 
 
 def _end_override(
@@ -109,7 +115,7 @@ def _end_override(
         was = dropped_override and dropped_override.kind
         answer = {'uuid': uuid, 'name': name, 'was': was, 'restored': thread_names}
         print(json.dumps(answer))
-        return exits.OK
+        return arguments.OK
     if dropped_override:
         kinds = {model.PIN: 'pinned', model.IGNORE: 'ignored'}
         print('%s %s: no longer %s' % (name, uuid, kinds[dropped_override.kind]))
@@ -117,7 +123,7 @@ def _end_override(
         print('%s %s: neither pinned nor ignored' % (name, uuid))
     if thread_names:
         print('%s %s: threads unpinned: %s' % (name, uuid, ', '.join(thread_names)))
-    return exits.OK
+    return arguments.OK
 
 
 def _release(command: context.CommandContext, guest: model.Guest) -> None:
@@ -154,19 +160,19 @@ def _unpin_threads(command: context.CommandContext, uuid: str) -> list[str]:
         if guest.uuid == uuid:
             observed = command.read_host()
             names = list(
-                pinned_threads.find(
+                context.pinned_threads(
                     guest, observed.host_promises.promises.get(uuid), observed.host, command.root
                 )
             )
             if names:
-                pinned_threads.unpin(guest, names, command.root, command.run)
+                unpin(guest, names, command.root, command.run)
             return names
     return []
 
 
 def _move_to_node(
     command: context.CommandContext, guest: model.Guest, node_id: int, wait_s: float
-) -> run_moves.MovesResult | None:
+) -> moves.MovesResult | None:
     """Move a guest to a node and return the result, or None if it is there already.
 
     :param wait_s: how long to wait for another process that moves guests [s]
@@ -206,7 +212,7 @@ def _move_to_node(
         guest.uuid, guest.name, promise.cpu_nodes, (node_id,), mem_nodes, 0
     )
     move = plan_records.requested_move(plan_records.MOVE, (part,), 'pinned there')
-    return run_moves.make_moves(command, plan_records.Plan((move,)), observed, history.PIN, wait_s)
+    return moves.make_moves(command, plan_records.Plan((move,)), observed, history.PIN, wait_s)
 
 
 def _is_elsewhere(command: context.CommandContext, guest: model.Guest, node_id: int) -> bool:
@@ -219,3 +225,50 @@ def _is_elsewhere(command: context.CommandContext, guest: model.Guest, node_id: 
     except CpusetError:
         return False
     return page_choice.notable_bytes_elsewhere(bytes_by_node, (node_id,)) > 0
+
+
+def unpin(
+    guest: model.Guest,
+    names: Iterable[str],
+    root: str = '/',
+    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
+) -> None:
+    """Have libvirt unpin threads, so that the agent holds them with the others again.
+
+    It resets both the cpuset and the affinity of a thread. If only the cpuset were widened, the
+    affinity would still restrict the thread.
+
+    :param names: names of the threads' groups, such as 'vcpu0'
+    :param run: replaces :func:`subprocess.run`
+    :raises CpusetError: the guest's control groups cannot be read
+    :raises NumaPmcError: libvirt refuses or does not answer
+    """
+    cpus = format_cpulist(_widest_cpus(guest, root))
+    for name in names:
+        element = pins.pin_element(name)
+        number = name[len(element) - len('pin') :]
+        command = [*_COMMAND, element, guest.uuid, *([number] if number else []), cpus, '--live']
+        try:
+            completed = run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NumaPmcError('%s: %s: run it by hand' % (' '.join(command), error)) from None
+        if completed.returncode:
+            raise NumaPmcError('%s: %s' % (' '.join(command), ' '.join(completed.stderr.split())))
+
+
+def _widest_cpus(guest: model.Guest, root: str) -> frozenset[int]:
+    """Return the most CPUs to which libvirt can pin a thread of a guest.
+
+    On v2, offline CPUs are included, so that the threads may use them, and the pin still counts as
+    none, once they are online. A cpuset of v1 cannot contain them.
+    """
+    offline_too = cgroups.of_guest(guest, root).version == 2
+    cpus = files.optional_cpus(root, files.CPUS + ('/present' if offline_too else '/online'))
+    return cpus if guest.allowed_cpus is None else guest.allowed_cpus & cpus

@@ -20,8 +20,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import arguments, context, exits, output
-from nova_numa_pmc.cli.render import plans
+from nova_numa_pmc.cli import arguments, context, moves, tables
 
 if TYPE_CHECKING:
     import argparse
@@ -40,9 +39,9 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     observed = command.measure(args.interval)
     plan, situation = command.propose(observed, args.payback, args.guest)
     if args.json:
-        print(json.dumps(plans.to_data(plan, situation, observed)))
+        print(json.dumps(moves.plan_data(plan, situation, observed)))
     else:
-        output.print_lines(
-            plans.to_lines(plan, situation, args.payback, observed), observed.problems
+        tables.print_lines(
+            moves.plan_lines(plan, situation, args.payback, observed), observed.problems
         )
-    return exits.NOT_MADE if plan.moves else exits.OK
+    return arguments.NOT_MADE if plan.moves else arguments.OK

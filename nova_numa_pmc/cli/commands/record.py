@@ -15,7 +15,6 @@ exit codes: 0 the duration is over, or interrupted by the operator; 1 a problem;
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -24,9 +23,10 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import sample_records
-from nova_numa_pmc.cli import exits, live, parse, sampling_loop
+from nova_numa_pmc.cli import arguments, context
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
 
     from nova_numa_pmc.sampling import Sampler
@@ -37,29 +37,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--out', required=True, metavar='FILE', help='file to append to')
     parser.add_argument(
         '--interval',
-        type=parse.option_duration_s,
+        type=arguments.duration_s,
         default=10.0,
         metavar='DURATION',
         help='length of a sample (default: 10)',
     )
     parser.add_argument(
         '--duration',
-        type=_duration,
+        type=arguments.duration_s,
         metavar='TIME',
         help='how long to record: 90, 15m, 2h, 7d (default: until interrupted)',
     )
 
 
-def _duration(text: str) -> float:
-    try:
-        return parse.duration_s(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError('not a time like 90, 15m, 2h or 7d') from None
-
-
 def run(
     args: argparse.Namespace,
-    open_sampler: Callable[[], Sampler] = live.open_sampler,
+    open_sampler: Callable[[], Sampler] = context.open_sampler,
     wait: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
@@ -76,17 +69,15 @@ def run(
     ) as file:
         if file.tell():
             file.write('\n')  # ends the line of a recorder that was killed
-        _print_line('recording to %s every %g s' % (args.out, args.interval))
-        with live.until_interrupted(), contextlib.closing(open_sampler()) as sampler:
-            for sample in sampling_loop.sample_every(sampler.sample, args.interval, wait, clock):
+        print(
+            'recording to %s every %g s' % (args.out, args.interval), file=sys.stderr, flush=True
+        )
+        with context.until_interrupted(), contextlib.closing(open_sampler()) as sampler:
+            for sample in context.sample_every(sampler.sample, args.interval, wait, clock):
                 print(json.dumps(sample_records.to_data(sample)), file=file, flush=True)
                 samples += 1
-                live.print_new_problems(sample.problems, printed_problems, _print_line)
+                context.print_new_problems(sample.problems, printed_problems)
                 if clock() >= end_s:
                     break
-    _print_line('%d samples' % samples)
-    return exits.OK
-
-
-def _print_line(line: str) -> None:
-    print('record: %s' % line, file=sys.stderr, flush=True)
+    print('%d samples' % samples, file=sys.stderr)
+    return arguments.OK

@@ -16,24 +16,33 @@ exit codes: 0 done; 1 a problem, such as a file without samples; 64 usage error
 
 from __future__ import annotations
 
+import collections
 import itertools
 import json
+import math
 import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import recordings
-from nova_numa_pmc.cli import arguments, comparison, exits, live, output
-from nova_numa_pmc.cli.render import page, tables
+from nova_numa_pmc.cli import arguments, page, recordings, tables
+from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import printable
+from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Optional, Union
 
-    from nova_numa_pmc.sample_records import Sample
+    from nova_numa_pmc.sample_records import GuestSample, NodeSample, Sample
 
-#: {metric: (its label, factor, format)}
+    _Part = Union[GuestSample, NodeSample]
+    #: ('host', ''), ('node', its id) or ('guest', its uuid)
+    Key = tuple[str, Union[int, str]]
+    #: (name of the host, node or guest, {metric: (mean before, mean after)} where one is known)
+    Compared = tuple[str, dict[str, tuple[Optional[float], Optional[float]]]]
+
+#: {metric: (its label, factor, format)}, in their order
 _LABELS = {
     'ipc': ('instructions per cycle', 1, '%.2f'),
     'local_per_sec': ('local accesses/s', 1, '{:,.0f}'),
@@ -45,6 +54,71 @@ _LABELS = {
     'distance_cores': ('distance [cores]', 1, '%.2f'),
     'pressure': ('pressure', 1, '%.2f'),
 }
+#: Metrics of a host that are the sum over its nodes.
+_SUMMED = tuple(name for name in _LABELS if name not in ('ipc', 'remote_ratio', 'pressure'))
+#: A guest is drawn at the nodes on which it ran for at least this share of its time.
+_RAN_ON_MIN_RATIO = 0.05
+
+
+class Means:
+    """Sums from which the means of the host, of a node or of a guest follow.
+
+    Means are over the time for which a value was known. Amounts of a host are the sums over its
+    nodes, unknown while that of any node is unknown; its pressure is that of the node with the
+    highest. The remote share is Σ remote ÷ Σ (local + remote) or, if the source has only ratios,
+    their mean. Samples have CPI but no cycles: with core-seconds c in their place, which assumes
+    equal clock rates, IPC = Σ (c ÷ CPI) ÷ Σ c. Where the CPU time is unknown, c is the time.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._totals: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
+
+    def add(self, parts: Sequence[_Part], seconds: float) -> None:
+        """Add a sample: one node or guest, or all nodes of the host."""
+        cores = [getattr(part, 'cores', part.demand_cores) for part in parts]
+        for metric in _SUMMED:
+            known = all_known(
+                cores if metric == 'cores' else [getattr(part, metric, None) for part in parts]
+            )
+            self._add(metric, math.fsum(known) if known else None, seconds)
+        pressures = [getattr(part, 'pressure', None) for part in parts]
+        self._add('pressure', max((p for p in pressures if p is not None), default=None), seconds)
+        for part, used_cores in zip(parts, cores):
+            weight = seconds * (1.0 if used_cores is None else used_cores)
+            self._add('remote_ratio', part.remote_ratio, weight)
+            self._add('ipc', 1 / part.cpi if part.cpi and part.cpi_reliable else None, weight)
+
+    def _add(self, metric: str, value: float | None, weight: float) -> None:
+        if value is not None:
+            totals = self._totals[metric]
+            totals[0] += value * weight
+            totals[1] += weight
+
+    def __getitem__(self, metric: str) -> float | None:
+        """Return a mean; None: unknown."""
+        total, weight = self._totals[metric]
+        mean = total / weight if weight else None
+        if metric == 'remote_ratio':
+            local, remote = self['local_per_sec'], self['remote_per_sec']
+            if local is not None and remote is not None:
+                return remote / (local + remote) if local + remote else None
+        return mean
+
+
+class Recorded(Record):
+    """The means of a recording.
+
+    :param sources: sources of the host's samples
+    :param last: the last sample
+    """
+
+    means: dict[Key, Means]
+    sources: tuple[str, ...]
+    problems: tuple[str, ...]
+    samples: int
+    seconds: float
+    last: Sample
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -67,21 +141,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report; return the exit code."""
     recorded = [_read(path, args) for path in (args.before, args.after) if path]
-    compared = comparison.compare(*recorded)
+    compared = compare(*recorded)
     if args.html:
-        output.write_page(args.html, _to_html(recorded, compared))
+        page.write(args.html, _to_html(recorded, compared))
     if args.json:
         print(json.dumps(_to_data(recorded, compared), indent=2))
-        return exits.OK
+        return arguments.OK
     print('\n'.join(_to_lines(recorded, compared)))
-    return exits.OK
+    return arguments.OK
 
 
-def _read(path: str, args: argparse.Namespace) -> comparison.Recorded:
+def _read(path: str, args: argparse.Namespace) -> Recorded:
     def selected() -> Iterator[Sample]:
         damaged: list[str] = []
         for sample in recordings.read(path, damaged.append, args.cpu):
-            yield live.select_guests(sample, args.guest)
+            yield tables.select_guests(sample, args.guest)
         if damaged:
             print(
                 'report: %s%s'
@@ -89,15 +163,53 @@ def _read(path: str, args: argparse.Namespace) -> comparison.Recorded:
                 file=sys.stderr,
             )
 
-    recorded = comparison.gather(selected())
+    recorded = gather(selected())
     if args.guest and not any(kind == 'guest' for kind, _ in recorded.means):
         raise NumaPmcError('%s: no guest %s was recorded' % (path, ', '.join(args.guest)))
     return recorded
 
 
-def _to_data(
-    recorded: Sequence[comparison.Recorded], compared: dict[comparison.Key, comparison.Compared]
-) -> dict[str, object]:
+def gather(samples: Iterable[Sample]) -> Recorded:
+    """Return the means of samples, of which there is at least one."""
+    means: dict[Key, Means] = {}
+    sources: dict[str, None] = {}
+    problems: dict[str, None] = {}
+    count, elapsed_s = 0, 0.0
+    for sample in samples:
+        count, elapsed_s = count + 1, elapsed_s + sample.elapsed_s
+        sources[sample.source] = None
+        problems.update(dict.fromkeys(sample.problems))
+        parts: list[tuple[Key, str, Sequence[_Part]]] = [
+            (('host', ''), 'host', sample.nodes),
+            *((('node', node.id), 'node %d' % node.id, (node,)) for node in sample.nodes),
+            *((('guest', guest.uuid), guest.name, (guest,)) for guest in sample.guests),
+        ]
+        for key, name, records in parts:
+            means.setdefault(key, Means(name)).add(records, sample.elapsed_s)
+    return Recorded(means, tuple(sources), tuple(problems), count, elapsed_s, sample)
+
+
+def compare(before: Recorded, after: Recorded | None = None) -> dict[Key, Compared]:
+    """Return the host, nodes and guests of one or two recordings, guests by name."""
+    recorded = [one for one in (before, after) if one]
+    names = {key: means.name for one in recorded for key, means in one.means.items()}
+
+    def order(key: Key) -> tuple[int, int | str]:
+        kind, id_ = key
+        return ('host', 'node', 'guest').index(kind), names[key] if kind == 'guest' else id_
+
+    def mean(one: Recorded | None, key: Key, metric: str) -> float | None:
+        return one.means[key][metric] if one and key in one.means else None
+
+    compared = {}
+    for key in sorted(names, key=order):
+        pairs = {m: (mean(before, key, m), mean(after, key, m)) for m in _LABELS}
+        known = {metric: pair for metric, pair in pairs.items() if pair != (None, None)}
+        compared[key] = names[key], known
+    return compared
+
+
+def _to_data(recorded: Sequence[Recorded], compared: dict[Key, Compared]) -> dict[str, object]:
     sides = ('before', 'after')[: len(recorded)]
     return {
         **{
@@ -113,19 +225,15 @@ def _to_data(
             {
                 'kind': kind,
                 'id': key or None,
-                'name': one.name,
-                'metrics': {
-                    metric: dict(zip(sides, pair)) for metric, pair in one.metrics.items()
-                },
+                'name': name,
+                'metrics': {metric: dict(zip(sides, pair)) for metric, pair in metrics.items()},
             }
-            for (kind, key), one in compared.items()
+            for (kind, key), (name, metrics) in compared.items()
         ],
     }
 
 
-def _to_lines(
-    recorded: Sequence[comparison.Recorded], compared: dict[comparison.Key, comparison.Compared]
-) -> Iterator[str]:
+def _to_lines(recorded: Sequence[Recorded], compared: dict[Key, Compared]) -> Iterator[str]:
     for side, one in zip(_sides(recorded), recorded):
         yield '%s: %d samples of %.4g s, source: %s' % (
             side,
@@ -134,7 +242,7 @@ def _to_lines(
             ', '.join(printable(source) or 'none' for source in one.sources),
         )
     problems = [problem for one in recorded for problem in one.problems]
-    yield from output.problem_lines(dict.fromkeys(problems))
+    yield from tables.problem_lines(dict.fromkeys(problems))
     if len({source for one in recorded for source in one.sources}) > 1:
         yield 'The sources differ: accesses from different sources cannot be compared.'
     for table in _tables(recorded, compared):
@@ -142,9 +250,7 @@ def _to_lines(
         yield from tables.to_lines(table)
 
 
-def _tables(
-    recorded: Sequence[comparison.Recorded], compared: dict[comparison.Key, comparison.Compared]
-) -> Iterator[tables.Table]:
+def _tables(recorded: Sequence[Recorded], compared: dict[Key, Compared]) -> Iterator[tables.Table]:
     for kind in ('host', 'node', 'guest'):
         of_kind = [part for (its_kind, _), part in compared.items() if its_kind == kind]
         if kind == 'node' and len(of_kind) == 1:
@@ -152,16 +258,14 @@ def _tables(
         if recorded[1:] and kind != 'guest':
             yield from map(_comparison_table, of_kind)
         elif of_kind:
-            yield _table(kind, of_kind, len(recorded))
+            yield _table(kind, of_kind, len(recorded) > 1)
 
 
-def _sides(recorded: Sequence[comparison.Recorded]) -> tuple[str, ...]:
+def _sides(recorded: Sequence[Recorded]) -> tuple[str, ...]:
     return ('before', 'after') if recorded[1:] else ('recorded',)
 
 
-def _to_html(
-    recorded: Sequence[comparison.Recorded], compared: dict[comparison.Key, comparison.Compared]
-) -> str:
+def _to_html(recorded: Sequence[Recorded], compared: dict[Key, Compared]) -> str:
     """Return a page with the last sample of each recording as a picture, and the tables."""
     pictures = [
         _picture('%s, at its end' % side.capitalize(), one.last)
@@ -189,8 +293,11 @@ def _picture(title: str, sample: Sample) -> page.Picture:
     guests = [
         page.GuestBox(
             guest.name,
-            # The nodes on which it ran for a twentieth of its time.
-            tuple(n for n, cores in guest.cores_by_node if cores > 0.05 * (guest.cores or 0)),
+            tuple(
+                n
+                for n, cores in guest.cores_by_node
+                if cores > _RAN_ON_MIN_RATIO * (guest.cores or 0)
+            ),
             guest.demand_cores or 0.0,
             sum(size for _, size in guest.bytes_by_node),
             dict(guest.bytes_by_node),
@@ -202,28 +309,30 @@ def _picture(title: str, sample: Sample) -> page.Picture:
     return page.Picture(title, nodes, guests)
 
 
-def _comparison_table(compared: comparison.Compared) -> tables.Table:
+def _comparison_table(compared: Compared) -> tables.Table:
+    name, metrics = compared
     rows = [
         (_LABELS[metric][0], _amount(metric, a), _amount(metric, b), _change(a, b), ratio(a, b))
-        for metric, (a, b) in compared.metrics.items()
+        for metric, (a, b) in metrics.items()
     ]
-    return tables.text_table((compared.name, 'before', 'after', 'change', 'ratio'), rows, (0,))
+    return tables.Table((printable(name), 'before', 'after', 'change', 'ratio'), rows, (0,))
 
 
-def _table(kind: str, compared: Sequence[comparison.Compared], count: int) -> tables.Table:
+def _table(kind: str, compared: Sequence[Compared], is_comparison: bool) -> tables.Table:
     """Return a table with a row for each node or guest, and a column for each known metric."""
-    metrics = [m for m in comparison.METRICS if any(m in one.metrics for one in compared)]
+    known = [metric for metric in _LABELS if any(metric in metrics for _, metrics in compared)]
     rows = []
-    for one in compared:
-        cells = [printable(one.name)]
-        for metric in metrics:
-            a, b = one.metrics.get(metric, (None, None))
-            cell = _amount(metric, a)
-            if count > 1:
-                cell += ' → %s (%s)' % (_amount(metric, b), ratio(a, b))
-            cells.append(cell)
-        rows.append(tuple(cells))
-    return tables.text_table((kind, *(_LABELS[m][0] for m in metrics)), rows, (0,))
+    for name, metrics in compared:
+        pairs = [(metric, *metrics.get(metric, (None, None))) for metric in known]
+        if is_comparison:
+            cells = [
+                '%s → %s (%s)' % (_amount(metric, a), _amount(metric, b), ratio(a, b))
+                for metric, a, b in pairs
+            ]
+        else:
+            cells = [_amount(metric, a) for metric, a, _ in pairs]
+        rows.append([printable(name), *cells])
+    return tables.Table((kind, *(_LABELS[metric][0] for metric in known)), rows, (0,))
 
 
 def ratio(before: float | None, after: float | None) -> str:

@@ -28,8 +28,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import arguments, confirm, context, exits, host_status, output, run_moves
-from nova_numa_pmc.cli.render import plans, status
+from nova_numa_pmc.cli import arguments, context, moves, page, status, tables
 from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
@@ -53,14 +52,14 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     if args.plan:
         return _show_plan(args, command)
     observed = command.measure(args.interval) if args.interval else command.read_host()
-    host = host_status.read(command, observed)
+    host = status.read(command, observed)
     if args.html:
-        output.write_page(args.html, status.to_html(host))
+        page.write(args.html, status.to_html(host))
     if args.json:
         print(json.dumps(status.to_data(host)))
     else:
-        output.print_lines(status.to_lines(host), host.problems)
-    return exits.OK
+        tables.print_lines(status.to_lines(host), host.problems)
+    return arguments.OK
 
 
 def _show_plan(args: argparse.Namespace, command: context.CommandContext) -> int:
@@ -68,23 +67,26 @@ def _show_plan(args: argparse.Namespace, command: context.CommandContext) -> int
     can_ask = command.on_terminal and command.may_write and not args.json
     observed = command.measure(args.interval or arguments.INTERVAL_S, write_promises=can_ask)
     plan, situation = command.propose(observed, args.payback)
-    host = host_status.read(command, observed)
+    host = status.read(command, observed)
     if args.html:
-        output.write_page(args.html, status.to_html(host))
+        page.write(args.html, status.to_html(host))
     if args.json:
         print(
             json.dumps(
-                {'status': status.to_data(host), 'plan': plans.to_data(plan, situation, observed)}
+                {
+                    'status': status.to_data(host),
+                    'plan': moves.plan_data(plan, situation, observed),
+                }
             )
         )
     else:
-        output.print_lines(status.to_lines(host), host.problems)
+        tables.print_lines(status.to_lines(host), host.problems)
         print()
-        print('\n'.join(plans.to_lines(plan, situation, args.payback, observed)), flush=True)
+        print('\n'.join(moves.plan_lines(plan, situation, args.payback, observed)), flush=True)
     if not plan.moves:
-        return exits.OK
-    if not can_ask or not confirm.ask_operator(command, 'make these moves?'):
-        return exits.NOT_MADE
-    result = run_moves.make_moves(command, plan, observed, history.APPLY, args.wait)
-    run_moves.print_result(result)
+        return arguments.OK
+    if not can_ask or not moves.ask_operator(command, 'make these moves?'):
+        return arguments.NOT_MADE
+    result = moves.make_moves(command, plan, observed, history.APPLY, args.wait)
+    moves.print_result(result)
     return result.exit_code

@@ -22,13 +22,37 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import arguments, confirm, context, exits, run_moves, undo_plan
+from nova_numa_pmc.cli import arguments, context, moves
+from nova_numa_pmc.core import eligibility
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
+from nova_numa_pmc.cpulist import name_nodes
+from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import printable
+from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from nova_numa_pmc import model
+
+
+class UndoError(NumaPmcError):
+    """The history has no move that can be undone."""
+
+
+class UndoPlan(Record):
+    """Moves that undo earlier ones.
+
+    :param targets: {uuid of a guest: its promise after the undo}
+    :param left_alone: (name of a guest of which all or the memory is left alone, why)
+    """
+
+    plan: plan_records.Plan
+    targets: dict[str, model.Promise]
+    left_alone: tuple[tuple[str, str], ...]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,53 +65,157 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show what would be undone, ask, undo it, and return the exit code."""
     command = command or context.CommandContext(args.root)
-    if not confirm.may_proceed(args, command):
-        return exits.USAGE
+    if not moves.may_proceed(args, command):
+        return arguments.USAGE
     command.require_root()
     entries, _ = history.read(command.root)
     observed = command.read_host(write_promises=True)
-    undo = undo_plan.plan(
-        undo_plan.entries_to_undo(entries, args.move),
-        observed.guests,
-        observed.host_promises.promises,
+    undo = plan_undo(
+        entries_to_undo(entries, args.move), observed.guests, observed.host_promises.promises
     )
     if not args.json:
-        _show(undo)
-    result, declined = None, False
+        for move in undo.plan.moves:
+            print(printable(explain_move(move)))
+        for name, why in undo.left_alone:
+            print(printable('%s: left alone: %s' % (name, why)))
+    result = None
     if undo.plan.moves:
-        declined = not args.yes and not confirm.ask_operator(command, 'undo these moves?')
-        if not declined:
-            result = run_moves.make_moves(
-                command, undo.plan, observed, history.UNDO, args.wait, undo.targets
-            )
+        if not args.yes and not moves.ask_operator(command, 'undo these moves?'):
+            return arguments.NOT_MADE
+        result = moves.make_moves(
+            command, undo.plan, observed, history.UNDO, args.wait, undo.targets
+        )
     if args.json:
         print(
             json.dumps(
-                {
-                    'left_alone': dict(undo.left_alone),
-                    'outcome': result and run_moves.to_data(result),
-                }
+                {'left_alone': dict(undo.left_alone), 'outcome': result and moves.to_data(result)}
             )
         )
     elif result:
-        run_moves.print_result(result)
-    return _exit_code(undo, result, declined)
-
-
-def _show(undo: undo_plan.UndoPlan) -> None:
-    for move in undo.plan.moves:
-        print(printable(explain_move(move)))
-    for name, why in undo.left_alone:
-        print(printable('%s: left alone: %s' % (name, why)))
-
-
-def _exit_code(
-    undo: undo_plan.UndoPlan, result: run_moves.MovesResult | None, declined: bool
-) -> int:
-    if declined:
-        return exits.NOT_MADE
+        moves.print_result(result)
     if result is None:
-        return exits.PROBLEM
-    if undo.left_alone and result.exit_code == exits.OK:
-        return exits.PARTLY
-    return result.exit_code
+        return arguments.PROBLEM
+    is_partly = undo.left_alone and result.exit_code == arguments.OK
+    return arguments.PARTLY if is_partly else result.exit_code
+
+
+def entries_to_undo(
+    entries: list[history.HistoryEntry], move_id: str | None = None
+) -> list[history.HistoryEntry]:
+    """Return the entries to undo: those of the last command that moved guests, or a single one.
+
+    :param entries: the history, the oldest entry first
+    :param move_id: id of the single entry; None: the last command's entries
+    :raises UndoError: there is no such entry, or its move was not made or was undone at once
+    """
+    if move_id is not None:
+        matching = [entry for entry in entries if entry.id == move_id]
+        if not matching:
+            raise UndoError(
+                'no move %.40r in the history: see "nova-numa-rebalance history"' % move_id
+            )
+        if not matching[-1].is_in_effect:
+            raise UndoError(
+                'move %s was not made, or was undone at once: %s' % (move_id, matching[-1].why)
+            )
+        return matching[-1:]
+    entries_in_effect = [entry for entry in entries if entry.batch and entry.is_in_effect]
+    if not entries_in_effect:
+        raise UndoError(
+            'no command has moved guests; "nova-numa-rebalance history" shows the agent\'s '
+            'moves, and undo --move ID undoes one of them'
+        )
+    last_batch = entries_in_effect[-1].batch
+    return [entry for entry in entries_in_effect if entry.batch == last_batch]
+
+
+def plan_undo(
+    entries: Sequence[history.HistoryEntry],
+    running: Iterable[model.Guest],
+    promised: Mapping[str, model.Promise],
+) -> UndoPlan:
+    """Plan to move guests back to where they were before some moves.
+
+    Guests that have ended, been restarted or been moved again since then are left alone, and so
+    are those that the operator has pinned or ignored.
+
+    :param entries: the moves, as :func:`entries_to_undo` returns them
+    :param promised: {uuid of a guest: its current promise}
+    """
+    guests = {guest.uuid: guest for guest in running}
+    undone, left_alone = [], []
+    targets: dict[str, model.Promise] = {}
+    for entry in reversed(entries):
+        parts = []
+        for part in entry.parts:
+            promise = promised.get(part.uuid)
+            why = _why_left(part, guests.get(part.uuid), promise)
+            if why or promise is None or part.uuid in targets:
+                left_alone.append((part.name, why or 'it has already been undone'))
+                continue
+            place = _place_to_restore(part)
+            if place.mem_nodes != part.before.mem_nodes:
+                stays_text = 'its memory stays on %s' % name_nodes(place.mem_nodes)
+                left_alone.append((part.name, stays_text))
+            if place != part.after:
+                targets[part.uuid] = promise._replace(**place._asdict())
+                parts.append(_reverse_part(part._replace(before=place)))
+        if parts:
+            undone.append(_reverse_move(entry, tuple(parts)))
+    return UndoPlan(plan_records.Plan(tuple(undone)), targets, tuple(left_alone))
+
+
+def _why_left(
+    part: history.HistoryPart, guest: model.Guest | None, promise: model.Promise | None
+) -> str:
+    """Return why a guest is left alone, or '' if it can be moved back."""
+    if guest is None or promise is None:
+        return 'it has ended'
+    if promise.since_ns != part.since_ns:
+        return 'it has been restarted since'
+    if history.place_of(promise) != part.after:
+        return 'it has been promised another place since'
+    if part.before == part.after:
+        return 'the move did not change its place'
+    if guest.override:
+        return (
+            '%s: "pin --off" ends that'
+            % eligibility.TEXTS[eligibility.why_not(eligibility.PROCEED, guest)]
+        )
+    return ''
+
+
+def _place_to_restore(part: history.HistoryPart) -> history.PromisedPlace:
+    """Return a guest's place before a move, or with its memory as after the move if that stays.
+
+    Only memory on other nodes is moved, so memory is not divided again among nodes that include
+    those where it is.
+    """
+    before, after = part.before, part.after
+    if before.cpu_nodes and after.mem_nodes and set(after.mem_nodes) < set(before.mem_nodes):
+        return before._replace(mem_nodes=after.mem_nodes, mem_node_bytes=after.mem_node_bytes)
+    return before
+
+
+def _reverse_part(part: history.HistoryPart) -> plan_records.PlanPart:
+    before, after = part.before, part.after
+    moves_memory = bool(before.cpu_nodes) and before.mem_nodes != after.mem_nodes
+    return plan_records.PlanPart(
+        part.uuid,
+        part.name,
+        after.cpu_nodes,
+        before.cpu_nodes,
+        before.mem_nodes if moves_memory else (),
+        part.moved_bytes if moves_memory else 0,
+    )
+
+
+def _reverse_move(
+    entry: history.HistoryEntry, parts: tuple[plan_records.PlanPart, ...]
+) -> plan_records.Move:
+    kind = plan_records.MOVE
+    if entry.kind == plan_records.SWAP and len(parts) == len(entry.parts):
+        kind = plan_records.SWAP
+    elif all(part.from_nodes == part.to_nodes and part.mem_nodes for part in parts):
+        kind = plan_records.FETCH
+    return plan_records.requested_move(kind, parts, 'as before move %s' % entry.id)

@@ -25,8 +25,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.checks import interpreter
-from nova_numa_pmc.cli import arguments, exits, flavor, parse
-from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.cli import arguments, flavor, tables
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import printable
 
@@ -48,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     flavor.add_arguments(parser)
     parser.add_argument(
         '--count',
-        type=parse.integer(_COUNT_MAX),
+        type=arguments.integer(_COUNT_MAX),
         default=1,
         metavar='N',
         help='place this many such guests, one after another',
@@ -97,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print('\n'.join(to_lines(hosts, weights)))
         print('\n%d of %d guests get another host with our weigher' % (changed, len(hosts)))
-    return exits.OK if hosts[-1][0] is not None else exits.PROBLEM
+    return arguments.OK if hosts[-1][0] is not None else arguments.PROBLEM
 
 
 def to_lines(
@@ -111,7 +110,7 @@ def to_lines(
         (str(number), *(printable(host or '-') for host in pair))
         for number, pair in enumerate(hosts, 1)
     ]
-    lines = [*tables.to_lines(tables.text_table('guest with without', rows, (1, 2))), '']
+    lines = [*tables.to_lines(tables.Table('guest with without'.split(), rows, (1, 2))), '']
     weighers = [
         name
         for name in next(iter(weights.values()), ())
@@ -126,4 +125,4 @@ def to_lines(
         )
         for host, added in best
     ]
-    return lines + tables.to_lines(tables.text_table(('host', 'weight', *weighers), rows, (0,)))
+    return lines + tables.to_lines(tables.Table(('host', 'weight', *weighers), rows, (0,)))

@@ -5,7 +5,7 @@ import os
 from unittest import mock
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cli import exits
+from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.exceptions import StateLocked
 from nova_numa_pmc.host import files
@@ -132,7 +132,7 @@ class AfterCommandTest(OperatingCase):
         agent = self.open_agent()
         self.tick(agent, 0)
         code, _, _ = self.run_command('apply', '--yes', fake_host.name_of(3))
-        self.assertEqual((exits.OK, [3]), (code, self.moved()))
+        self.assertEqual((arguments.OK, [3]), (code, self.moved()))
         self.now_s += 1
         self.load_node_0(self.now_s)
         [*_, guest] = self.tick(agent, self.now_s).sample.guests

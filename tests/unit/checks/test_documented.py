@@ -10,7 +10,7 @@ SOURCES = [
     *TOP.glob('nova_numa_pmc/checks/*.py'),
     TOP / 'nova_numa_pmc/host/nova_conf.py',
     TOP / 'nova_numa_pmc/cli/commands/check.py',
-    TOP / 'nova_numa_pmc/cli/hook_install.py',
+    TOP / 'nova_numa_pmc/cli/commands/hook.py',
 ]
 #: What creates a finding with a code.
 MAKERS = ('Finding', '_add')

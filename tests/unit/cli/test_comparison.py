@@ -3,13 +3,13 @@
 
 import unittest
 
-from nova_numa_pmc.cli import comparison
+from nova_numa_pmc.cli.commands import report
 from tests.fixtures import samples
 
 
 class MeansTest(unittest.TestCase):
     def test_means_weigh_samples_by_their_time(self):
-        recorded = comparison.gather(
+        recorded = report.gather(
             [
                 samples.sample(10.0, 1.0, nodes=(samples.node_sample(waiting_cores=4.0),)),
                 samples.sample(20.0, 3.0, nodes=(samples.node_sample(waiting_cores=0.0),)),
@@ -19,7 +19,7 @@ class MeansTest(unittest.TestCase):
         self.assertEqual(1.0, recorded.means['host', '']['waiting_cores'])
 
     def test_a_cpi_that_cannot_be_relied_on_is_left_out(self):
-        recorded = comparison.gather(
+        recorded = report.gather(
             [
                 samples.sample(
                     nodes=(
@@ -37,7 +37,7 @@ class MeansTest(unittest.TestCase):
             samples.guest_sample(1, cores=3.0, cpi=1.0),
             samples.guest_sample(1, cores=1.0, cpi=4.0),
         ]
-        recorded = comparison.gather(
+        recorded = report.gather(
             samples.sample(float(at), 1.0, guests=(guest,)) for at, guest in enumerate(guests)
         )
         guest_means = recorded.means['guest', samples.guest_sample(1).uuid]
@@ -48,14 +48,14 @@ class MeansTest(unittest.TestCase):
             samples.guest_sample(1, cores=3.0, remote_ratio=0.5, local_per_sec=None),
             samples.guest_sample(1, cores=1.0, remote_ratio=0.1, local_per_sec=None),
         ]
-        recorded = comparison.gather(
+        recorded = report.gather(
             samples.sample(float(at), 1.0, guests=(guest,)) for at, guest in enumerate(guests)
         )
         guest_means = recorded.means['guest', samples.guest_sample(1).uuid]
         self.assertAlmostEqual(0.4, guest_means['remote_ratio'], places=6)
 
     def test_a_sum_over_a_host_with_an_unknown_node_is_unknown(self):
-        recorded = comparison.gather(
+        recorded = report.gather(
             [
                 samples.sample(
                     nodes=(

@@ -4,7 +4,8 @@
 import os
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.cli import dry_run, guest_lookup
+from nova_numa_pmc.cli import context
+from nova_numa_pmc.cli.commands import explain
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import guests
 from tests.cases.root import RootCase
@@ -38,7 +39,7 @@ class PreviewTest(DryRunCase):
         for number in range(6):
             guest = guests.parse(fake_host.domain_xml(number))
             before = self.record()
-            preview, recorded = dry_run.decide_unrecorded(guest, self.options, self.root)
+            preview, recorded = explain.decide_unrecorded(guest, self.options, self.root)
             self.assertEqual(before, self.record())
             self.assertIsNone(recorded)
             done = self.start(number)
@@ -49,7 +50,7 @@ class PreviewTest(DryRunCase):
 
     def test_a_host_without_state_counts_its_guests_and_makes_none(self):
         self.host.launch(1)
-        preview, _ = dry_run.decide_unrecorded(
+        preview, _ = explain.decide_unrecorded(
             guests.parse(fake_host.domain_xml(2)), self.options, self.root
         )
         self.assertEqual(
@@ -64,8 +65,8 @@ class PreviewTest(DryRunCase):
     def test_a_preview_takes_a_running_guest_off_first(self):
         self.host.launch(1)
         first = self.start(1)
-        preview, recorded = dry_run.decide_unrecorded(
-            guest_lookup.find(fake_host.name_of(1), *guests.read_running(self.root)),
+        preview, recorded = explain.decide_unrecorded(
+            context.find_guest(fake_host.name_of(1), *guests.read_running(self.root)),
             self.options,
             self.root,
         )
@@ -75,7 +76,7 @@ class PreviewTest(DryRunCase):
     def test_a_record_that_cannot_be_read_is_named(self):
         self.start(1)
         self.host.write('run/nova-numa-pmc/promises', 'x')
-        preview, _ = dry_run.decide_unrecorded(
+        preview, _ = explain.decide_unrecorded(
             guests.parse(fake_host.domain_xml(2)), self.options, self.root
         )
         self.assertIn('promises', preview.problems[0])
@@ -84,8 +85,8 @@ class PreviewTest(DryRunCase):
 
 class PlacesTest(DryRunCase):
     def places(self, guest):
-        preview, _ = dry_run.decide_unrecorded(guest, self.options, self.root)
-        return preview, dry_run.possible_places(preview, self.options.placement_options)
+        preview, _ = explain.decide_unrecorded(guest, self.options, self.root)
+        return preview, explain.possible_places(preview, self.options.placement_options)
 
     def test_the_first_place_is_the_one_chosen(self):
         self.start(1)

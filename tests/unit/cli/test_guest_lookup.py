@@ -4,8 +4,7 @@
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cli import guest_lookup
-from nova_numa_pmc.cli.guest_lookup import UnknownGuest
+from nova_numa_pmc.cli.context import UnknownGuest, find_guest
 
 #: (uuid, name, id): the name of one guest is the id of another.
 GUESTS = [
@@ -23,7 +22,7 @@ class FindTest(unittest.TestCase):
     def test_a_guest_is_looked_up_by_name_then_uuid_then_id(self):
         for text, uuid in (('web-2', 'u2'), ('u1', 'u1'), ('2', 'u3'), ('1', 'u1'), ('3', 'u3')):
             with self.subTest(text):
-                self.assertEqual(uuid, guest_lookup.find(text, GUESTS).uuid)
+                self.assertEqual(uuid, find_guest(text, GUESTS).uuid)
 
     def test_an_unknown_guest_is_answered_with_similar_names(self):
         for text, running, text_part in (
@@ -35,6 +34,6 @@ class FindTest(unittest.TestCase):
             ('zz', [GUESTS[0]._replace(name='g%02d' % n) for n in range(20)], 'g07 and 12 more'),
         ):
             with self.subTest(text), self.assertRaisesRegex(UnknownGuest, text_part):
-                guest_lookup.find(text, running)
+                find_guest(text, running)
         with self.assertRaisesRegex(UnknownGuest, 'a.xml: damaged'):
-            guest_lookup.find('zz', [], ['a.xml: damaged'])
+            find_guest('zz', [], ['a.xml: damaged'])

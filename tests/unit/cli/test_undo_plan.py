@@ -4,8 +4,8 @@
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cli import undo_plan
-from nova_numa_pmc.cli.undo_plan import UndoError
+from nova_numa_pmc.cli.commands import undo as undo_command
+from nova_numa_pmc.cli.commands.undo import UndoError
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.state import history
 from nova_numa_pmc.state.history import PromisedPlace
@@ -54,7 +54,9 @@ def plan(entries, *promises, gone=(), overrides=None):
         for promised in promises
         if promised.uuid not in gone
     ]
-    return undo_plan.plan(entries, guests, {promised.uuid: promised for promised in promises})
+    return undo_command.plan_undo(
+        entries, guests, {promised.uuid: promised for promised in promises}
+    )
 
 
 class PlanTest(unittest.TestCase):
@@ -141,7 +143,7 @@ class ChosenTest(unittest.TestCase):
     ]
 
     def ids(self, *args):
-        return [int(one.id, 16) for one in undo_plan.entries_to_undo(self.ENTRIES, *args)]
+        return [int(one.id, 16) for one in undo_command.entries_to_undo(self.ENTRIES, *args)]
 
     def test_undo_takes_the_last_batch_of_which_something_stands(self):
         self.assertEqual([2, 3], self.ids())
@@ -158,4 +160,4 @@ class ChosenTest(unittest.TestCase):
             (self.ENTRIES, '00000006'),
         ):
             with self.subTest(args), self.assertRaises(UndoError):
-                undo_plan.entries_to_undo(*args)
+                undo_command.entries_to_undo(*args)

@@ -10,9 +10,9 @@ import signal
 import types
 from unittest import mock
 
-from nova_numa_pmc.cli import exits, run_moves
-from nova_numa_pmc.cli.guest_lookup import UnknownGuest
-from nova_numa_pmc.cli.undo_plan import UndoError
+from nova_numa_pmc.cli import arguments, moves
+from nova_numa_pmc.cli.commands.undo import UndoError
+from nova_numa_pmc.cli.context import UnknownGuest
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.exceptions import StateLocked
@@ -27,7 +27,7 @@ class PlanTest(OperatingCase):
     def test_plan_shows_what_would_pay_and_writes_nothing(self):
         before = self.places()
         code, out, _ = self.run_command('plan')
-        self.assertEqual(exits.NOT_MADE, code)
+        self.assertEqual(arguments.NOT_MADE, code)
         self.assertIn('moves from node 0 to node 1', out)
         self.assertIn('waiting for CPUs', out)
         self.assertNotIn('lost so far', out)
@@ -44,7 +44,7 @@ class PlanTest(OperatingCase):
     def test_plan_says_that_nothing_would_pay(self):
         self.wait = lambda seconds: setattr(self, 'now_s', self.now_s + seconds)
         code, out, _ = self.run_command('plan')
-        self.assertEqual(exits.OK, code)
+        self.assertEqual(arguments.OK, code)
         self.assertIn('nothing to move', out)
 
     def test_plan_moves_only_guests_that_are_named(self):
@@ -112,7 +112,7 @@ class PlanTest(OperatingCase):
 class ApplyTest(OperatingCase):
     def test_apply_with_yes_moves_without_asking(self):
         code, out, _ = self.run_command('apply', '--yes')
-        self.assertEqual((exits.OK, 1), (code, len(self.moved())))
+        self.assertEqual((arguments.OK, 1), (code, len(self.moved())))
         self.assertIn('1 of 1 moves made', out)
         [entry] = self.history_entries()
         self.assertEqual(
@@ -122,24 +122,26 @@ class ApplyTest(OperatingCase):
 
     def test_apply_moves_only_after_a_yes(self):
         self.assertEqual(
-            exits.NOT_MADE, self.run_command('apply', on_terminal=True, answers=['n'])[0]
+            arguments.NOT_MADE, self.run_command('apply', on_terminal=True, answers=['n'])[0]
         )
         self.assertEqual([], self.moved())
-        self.assertEqual(exits.OK, self.run_command('apply', on_terminal=True, answers=['y'])[0])
+        self.assertEqual(
+            arguments.OK, self.run_command('apply', on_terminal=True, answers=['y'])[0]
+        )
         self.assertEqual((1, 2), (len(self.moved()), len(self.asked)))
 
     def test_apply_without_a_terminal_demands_yes_before_it_measures(self):
         for more in ([], ['--json']):
             code, _, err = self.run_command('apply', *more, on_terminal=bool(more))
-            self.assertEqual(exits.USAGE, code)
+            self.assertEqual(arguments.USAGE, code)
             self.assertIn('--yes', err)
         self.assertEqual(0, self.now_s)  # reported before anything is measured
 
     def test_apply_moves_nothing_where_nothing_would_pay(self):
         self.wait = lambda seconds: setattr(self, 'now_s', self.now_s + seconds)
-        self.assertEqual(exits.OK, self.run_command('apply', '--yes')[0])
+        self.assertEqual(arguments.OK, self.run_command('apply', '--yes')[0])
         self.assertEqual(
-            (exits.OK, None),
+            (arguments.OK, None),
             (lambda code, answer: (code, answer['outcome']))(*self.run_json('apply', '--yes')),
         )
 
@@ -147,7 +149,7 @@ class ApplyTest(OperatingCase):
         for memory in self.kernel.memories.values():
             memory.pinned = set(range(PAGES))
         code, answer = self.run_json('apply', '--yes')
-        self.assertEqual((exits.PROBLEM, []), (code, self.moved()))
+        self.assertEqual((arguments.PROBLEM, []), (code, self.moved()))
         self.assertEqual(
             ['taken_back'], [entry['result'] for entry in answer['outcome']['entries']]
         )
@@ -156,13 +158,13 @@ class ApplyTest(OperatingCase):
         for memory in self.kernel.memories.values():
             memory.pinned = set(range(PAGES // 4))
         code, out, _ = self.run_command('apply', '--yes')
-        self.assertEqual(exits.PARTLY, code)
+        self.assertEqual(arguments.PARTLY, code)
         self.assertIn('some pages did not move', out)
 
     def test_a_signal_takes_back_the_move_in_progress(self):
         self.signals = [(1, signal.SIGTERM)]
         code, out, _ = self.run_command('apply', '--yes')
-        self.assertEqual((exits.PROBLEM, []), (code, self.moved()))
+        self.assertEqual((arguments.PROBLEM, []), (code, self.moved()))
         self.assertIn('ended by signal 15', out)
         self.assertEqual(['taken_back'], [entry.result for entry in self.history_entries()])
 
@@ -170,7 +172,7 @@ class ApplyTest(OperatingCase):
         """Run apply, calling ``change`` in each step, which takes a second."""
         self.step = change
         seconds = types.SimpleNamespace(monotonic=itertools.count().__next__)
-        with mock.patch.object(run_moves, 'time', seconds):
+        with mock.patch.object(moves, 'time', seconds):
             return self.run_command('apply', '--yes')
 
     def test_a_guest_on_which_a_job_of_libvirt_begins_meanwhile_goes_back(self):
@@ -180,20 +182,20 @@ class ApplyTest(OperatingCase):
 
         before = self.places()
         code, _, err = self.apply_while(begin_jobs)
-        self.assertEqual((exits.PROBLEM, before), (code, self.places()))
+        self.assertEqual((arguments.PROBLEM, before), (code, self.places()))
         self.assertIn('undone: ', err)
         self.assertEqual(['taken_back'], [entry.result for entry in self.history_entries()])
 
     def test_promises_that_cannot_be_read_meanwhile_cost_a_warning(self):
         code, _, err = self.apply_while(lambda: os.chmod(self.directory, 0o777))
         os.chmod(self.directory, 0o755)
-        self.assertEqual((exits.OK, 1), (code, len(self.moved())))
+        self.assertEqual((arguments.OK, 1), (code, len(self.moved())))
         self.assertIn('%s: ' % self.directory, err)
 
     def test_a_history_that_cannot_be_written_costs_a_warning(self):
         os.makedirs(os.path.join(self.root, history.DIRECTORY, history.FILE))
         code, _, err = self.run_command('apply', '--yes')
-        self.assertEqual((exits.OK, 1), (code, len(self.moved())))
+        self.assertEqual((arguments.OK, 1), (code, len(self.moved())))
         self.assertIn('recording moves in the history failed', err)
 
     def test_apply_beside_another_command_moves_nothing(self):
@@ -204,7 +206,7 @@ class ApplyTest(OperatingCase):
             ):
                 self.run_command('apply', '--yes', '--wait', '0.1')
         self.assertEqual([], self.moved())
-        self.assertEqual(exits.OK, self.run_command('apply', '--yes', '--wait', '0.1')[0])
+        self.assertEqual(arguments.OK, self.run_command('apply', '--yes', '--wait', '0.1')[0])
 
     def test_apply_waits_for_the_lock_of_moves_and_says_so(self):
         other, texts = move_lock.MoveLock(self.directory, 'nova-numa-rebalance undo'), []
@@ -215,8 +217,8 @@ class ApplyTest(OperatingCase):
             other.release()
 
         stderr = types.SimpleNamespace(write=write, flush=lambda: None)
-        with mock.patch.object(run_moves, '_QUIET_WAIT_S', 0), contextlib.redirect_stderr(stderr):
-            mine = run_moves.take_move_lock(self.command_context(), 'apply', 30)
+        with mock.patch.object(moves, '_QUIET_WAIT_S', 0), contextlib.redirect_stderr(stderr):
+            mine = moves.take_move_lock(self.command_context(), 'apply', 30)
         self.addCleanup(mine.release)
         self.assertIn(' is moving guests: waiting for up to 30 s', texts[0])
         with self.assertRaises(StateLocked):
@@ -238,7 +240,7 @@ class ApplyTest(OperatingCase):
 
         self.answer = answer
         code, _, err = self.run_command('apply', on_terminal=True)
-        self.assertEqual((exits.PROBLEM, 1), (code, len(self.moved())))
+        self.assertEqual((arguments.PROBLEM, 1), (code, len(self.moved())))
         self.assertIn('its promise has changed since', err)
         self.assertEqual(['done', 'refused'], [entry.result for entry in self.history_entries()])
 
@@ -248,9 +250,9 @@ class UndoTest(OperatingCase):
         self.run_command('apply', '--yes')
         there = self.places()
         code, out, _ = self.run_command('undo', '--yes')
-        self.assertEqual((exits.OK, []), (code, self.moved()))
+        self.assertEqual((arguments.OK, []), (code, self.moved()))
         self.assertIn('as before move %s' % self.history_entries()[0].id, out)
-        self.assertEqual(exits.OK, self.run_command('undo', '--yes')[0])
+        self.assertEqual(arguments.OK, self.run_command('undo', '--yes')[0])
         self.assertEqual(there, self.places())
         self.assertEqual(
             ['apply', 'undo', 'undo'], [entry.mover for entry in self.history_entries()]
@@ -261,14 +263,14 @@ class UndoTest(OperatingCase):
         [number] = self.moved()
         self.promise(number, 1, since_ns=7)
         code, out, _ = self.run_command('undo', '--yes')
-        self.assertEqual((exits.PROBLEM, [number]), (code, self.moved()))
+        self.assertEqual((arguments.PROBLEM, [number]), (code, self.moved()))
         self.assertIn(
             '%s: left alone: it has been restarted since' % fake_host.name_of(number), out
         )
         self.end(number)
         code, answer = self.run_json('undo', '--yes')
         self.assertEqual(
-            (exits.PROBLEM, {fake_host.name_of(number): 'it has ended'}),
+            (arguments.PROBLEM, {fake_host.name_of(number): 'it has ended'}),
             (code, answer['left_alone']),
         )
 
@@ -277,7 +279,7 @@ class UndoTest(OperatingCase):
         [number] = self.moved()
         self.run_command('pin', fake_host.name_of(number))
         code, out, _ = self.run_command('undo', '--yes')
-        self.assertEqual(exits.PROBLEM, code)
+        self.assertEqual(arguments.PROBLEM, code)
         self.assertIn('"pin --off" ends that', out)
 
     def test_undo_takes_a_move_of_the_agent_only_by_its_id(self):
@@ -289,7 +291,7 @@ class UndoTest(OperatingCase):
         with self.assertRaisesRegex(UndoError, 'undo --move ID'):
             self.run_command('undo', '--yes')
         code, _, _ = self.run_command('undo', '--yes', '--move', entry.id)
-        self.assertEqual((exits.OK, []), (code, self.moved()))
+        self.assertEqual((arguments.OK, []), (code, self.moved()))
 
     def test_undo_of_no_move_or_one_undone_at_once_is_an_error(self):
         with self.assertRaisesRegex(UndoError, 'no move'):
@@ -301,10 +303,10 @@ class UndoTest(OperatingCase):
             self.run_command('undo', '--yes', '--move', self.history_entries()[0].id)
 
     def test_undo_moves_only_after_a_yes(self):
-        self.assertEqual(exits.USAGE, self.run_command('undo')[0])
+        self.assertEqual(arguments.USAGE, self.run_command('undo')[0])
         self.run_command('apply', '--yes')
         self.assertEqual(
-            exits.NOT_MADE, self.run_command('undo', on_terminal=True, answers=[''])[0]
+            arguments.NOT_MADE, self.run_command('undo', on_terminal=True, answers=[''])[0]
         )
         self.assertEqual(1, len(self.moved()))
 
@@ -312,19 +314,20 @@ class UndoTest(OperatingCase):
 class StatusPlanTest(OperatingCase):
     def test_status_with_the_plan_without_a_terminal_ends_after_the_plan(self):
         code, out, _ = self.run_command('status', '--plan')
-        self.assertEqual((exits.NOT_MADE, [], []), (code, self.moved(), self.asked))
+        self.assertEqual((arguments.NOT_MADE, [], []), (code, self.moved(), self.asked))
         self.assertIn('agent: ', out)
         self.assertIn('moves from node 0', out)
         code, answer = self.run_json('status', '--plan')
-        self.assertEqual((exits.NOT_MADE, {'status', 'plan'}), (code, answer.keys()))
+        self.assertEqual((arguments.NOT_MADE, {'status', 'plan'}), (code, answer.keys()))
 
     def test_status_with_the_plan_moves_only_after_a_yes(self):
         self.assertEqual(
-            exits.NOT_MADE,
+            arguments.NOT_MADE,
             self.run_command('status', '--plan', on_terminal=True, answers=['n'])[0],
         )
         self.assertEqual(
-            exits.OK, self.run_command('status', '--plan', on_terminal=True, answers=['yes'])[0]
+            arguments.OK,
+            self.run_command('status', '--plan', on_terminal=True, answers=['yes'])[0],
         )
         self.assertEqual(1, len(self.moved()))
 
@@ -350,4 +353,4 @@ class StatusPlanTest(OperatingCase):
                 contextlib.redirect_stderr(io.StringIO()),
             ):
                 rebalance.main(argv)
-            self.assertEqual(exits.USAGE, ended.exception.code)
+            self.assertEqual(arguments.USAGE, ended.exception.code)

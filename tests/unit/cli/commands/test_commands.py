@@ -8,8 +8,8 @@ import time
 from unittest import mock
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.cli import exits
-from nova_numa_pmc.cli.guest_lookup import UnknownGuest
+from nova_numa_pmc.cli import arguments
+from nova_numa_pmc.cli.context import UnknownGuest
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, OptionsError, PageMoveError
@@ -59,7 +59,7 @@ class UnpinTest(OperatingCase):
                 self.commands.clear()
                 code, unpinned = self.run_json('pin', '--off', fake_host.name_of(1))
                 self.assertEqual(
-                    (exits.OK, ['emulator', 'vcpu0', 'vcpu1']), (code, unpinned['restored'])
+                    (arguments.OK, ['emulator', 'vcpu0', 'vcpu1']), (code, unpinned['restored'])
                 )
                 self.assertEqual(
                     [
@@ -104,17 +104,21 @@ class PinTest(OperatingCase):
 
     def test_pin_keeps_a_guest_where_it_is(self):
         code, answer = self.run_json('pin', '1')  # libvirt's id
-        self.assertEqual((exits.OK, 'pin', None), (code, answer['kind'], answer['outcome']))
+        self.assertEqual((arguments.OK, 'pin', None), (code, answer['kind'], answer['outcome']))
         self.assertEqual({answer['uuid']: 'pin'}, self.whats())
 
     def test_pin_moves_a_guest_to_the_node_asked_for(self):
         code, _, _ = self.run_command('pin', fake_host.uuid_of(2), '--node', '1')
-        self.assertEqual((exits.OK, [2]), (code, self.moved()))
+        self.assertEqual((arguments.OK, [2]), (code, self.moved()))
         self.assertEqual({fake_host.uuid_of(2): 'pin'}, self.whats())
         self.assertEqual('pin', self.history_entries()[0].mover)
-        self.assertEqual(exits.OK, self.run_command('pin', fake_host.uuid_of(2), '--node', '1')[0])
+        self.assertEqual(
+            arguments.OK, self.run_command('pin', fake_host.uuid_of(2), '--node', '1')[0]
+        )
         self.assertEqual(1, len(self.history_entries()))  # it is already there
-        self.assertEqual(exits.OK, self.run_command('pin', fake_host.uuid_of(2), '--node', '0')[0])
+        self.assertEqual(
+            arguments.OK, self.run_command('pin', fake_host.uuid_of(2), '--node', '0')[0]
+        )
         self.assertEqual([], self.moved())
 
     def test_a_pinned_guest_stays_where_it_is_though_the_hook_had_missed_it(self):
@@ -152,7 +156,7 @@ class PinTest(OperatingCase):
                 self.kernel.memories[4001] = memory
                 code, _, _ = self.run_command('pin', fake_host.name_of(1), '--node', '0')
                 self.assertEqual(
-                    (exits.OK, expected),
+                    (arguments.OK, expected),
                     (
                         code,
                         [
@@ -173,7 +177,9 @@ class PinTest(OperatingCase):
             'sys/devices/system/node/node1/meminfo',
             'Node 1 MemTotal: 0 kB\nNode 1 MemFree: 0 kB\n',
         )
-        self.assertEqual(exits.OK, self.run_command('pin', fake_host.name_of(1), '--node', '1')[0])
+        self.assertEqual(
+            arguments.OK, self.run_command('pin', fake_host.name_of(1), '--node', '1')[0]
+        )
         self.assertEqual([], self.history_entries())
 
     def test_pin_where_the_guest_cannot_be_is_refused(self):
@@ -283,10 +289,10 @@ class PauseTest(OperatingCase):
 
     def test_pause_works_and_ends_where_an_option_is_wrong(self):
         self.host.configure('[agent]\nrebalance = maybe\n')
-        self.assertEqual(exits.OK, self.run_command('pause')[0])
+        self.assertEqual(arguments.OK, self.run_command('pause')[0])
         self.assertTrue(pause.read(self.directory))
         self.run_command('pin', '--ignore', fake_host.name_of(1), '--release')
-        self.assertEqual(exits.OK, self.run_command('pause', '--off')[0])
+        self.assertEqual(arguments.OK, self.run_command('pause', '--off')[0])
         with self.assertRaisesRegex(OptionsError, 'rebalance'):
             self.run_command('status')
 
@@ -295,7 +301,7 @@ class StatusTest(OperatingCase):
     def test_status_without_an_agent_shows_what_is_held(self):
         self.tick(self.open_agent(agent_conf.OFF, publish=False), 0)
         code, out, _ = self.run_command('status')
-        self.assertEqual(exits.OK, code)
+        self.assertEqual(arguments.OK, code)
         for text in ('agent: not running', 'load unknown', 'placed ', fake_host.name_of(3)):
             self.assertIn(text, out)
         _, answer = self.run_json('status')
@@ -306,7 +312,7 @@ class StatusTest(OperatingCase):
     def test_status_writes_a_page_with_each_guest_and_why_it_is_there(self):
         self.tick(self.open_agent(agent_conf.OFF, publish=False), 0)
         path = self.host.path('status.html')
-        self.assertEqual(exits.OK, self.run_command('status', '--html', path)[0])
+        self.assertEqual(arguments.OK, self.run_command('status', '--html', path)[0])
         with open(path, encoding='utf-8') as file:
             html = file.read()
         for text in (
@@ -332,7 +338,7 @@ class StatusTest(OperatingCase):
     def test_status_is_shown_whatever_time_a_pause_is_of(self):
         self.host.write('run/nova-numa-pmc/paused', '20261121140000\n')
         code, out, _ = self.run_command('status')
-        self.assertEqual(exits.OK, code)
+        self.assertEqual(arguments.OK, code)
         self.assertIn('paused', out)
 
     def test_a_guest_that_spans_all_nodes_is_not_shown_as_widened(self):
@@ -427,7 +433,7 @@ class StatusTest(OperatingCase):
         with open(os.path.join(self.root, 'var/lib/nova-numa-pmc/demand'), 'w') as file:
             file.write('{')
         code, _, err = self.run_command('status')
-        self.assertEqual(exits.OK, code)
+        self.assertEqual(arguments.OK, code)
         self.assertIn('var/lib/nova-numa-pmc/demand: ', err)
 
     def test_status_says_what_moved_a_guest_and_why(self):
@@ -566,6 +572,6 @@ class TopPlanTest(OperatingCase):
         self.wait = wait
         code, out, _ = self.run_command('top', '--plan', '--json')
         self.assertEqual(
-            (exits.OK, [1, 1]),
+            (arguments.OK, [1, 1]),
             (code, [len(json.loads(line)['moves']) for line in out.splitlines()]),
         )

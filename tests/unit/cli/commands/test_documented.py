@@ -5,7 +5,7 @@ import importlib
 import re
 import unittest
 
-from nova_numa_pmc.cli import exits
+from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.cmd import rebalance
 from tests.fixtures.checkout import TOP
 
@@ -28,14 +28,22 @@ class DocumentedTest(unittest.TestCase):
                 text = importlib.import_module('nova_numa_pmc.cli.commands.' + name).__doc__
                 self.assertIn('\nexamples:\n  nova-numa-rebalance', text)
                 exit_codes = re.search(r'\nexit codes: (.*)\Z', text, re.S).group(1)
-                self.assertRegex(exit_codes.replace('\n', ' '), r'%d usage error' % exits.USAGE)
+                self.assertRegex(
+                    exit_codes.replace('\n', ' '), r'%d usage error' % arguments.USAGE
+                )
 
     def test_the_guide_and_the_manual_page_have_the_same_exit_codes(self):
         for path in ('admin/operating.rst', 'man/nova-numa-rebalance.rst'):
             text = (TOP / 'doc/source' / path).read_text(encoding='utf-8')
             codes = re.findall(r'^(\d+)   ?[a-z]', text, re.M)
             self.assertEqual(
-                [exits.OK, exits.PROBLEM, exits.NOT_MADE, exits.PARTLY, exits.USAGE],
+                [
+                    arguments.OK,
+                    arguments.PROBLEM,
+                    arguments.NOT_MADE,
+                    arguments.PARTLY,
+                    arguments.USAGE,
+                ],
                 [int(code) for code in codes],
                 path,
             )

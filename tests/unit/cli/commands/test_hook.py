@@ -14,7 +14,6 @@ import unittest
 
 from nova_numa_pmc import finding, model
 from nova_numa_pmc.checks import hook as hook_checks
-from nova_numa_pmc.cli import hook_install
 from nova_numa_pmc.cli.commands import hook
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.host import confinement, files, hook_files
@@ -124,25 +123,23 @@ class HookCommandTest(unittest.TestCase):
         self.addCleanup(signalled.kill)
         self.daemon(pid=signalled.pid)
         daemon = confinement.find_daemon(self.root)
-        [note] = hook_install.reload_daemon(self.root, daemon, wanted=False, knew_hook=False)
+        [note] = hook.reload_daemon(self.root, daemon, wanted=False, knew_hook=False)
         self.assertIn('hook install --reload" makes it look', note)
         self.assertIn('has been running since before', self.problems()[1])
-        [note] = hook_install.reload_daemon(self.root, daemon, wanted=True, knew_hook=False)
+        [note] = hook.reload_daemon(self.root, daemon, wanted=True, knew_hook=False)
         self.assertIn('signalled libvirtd (pid %d)' % signalled.pid, note)
         self.assertEqual(-signal.SIGHUP, signalled.wait())
         self.assertEqual((0, ''), self.problems())
         self.assertIn(
             'has just ended',
-            hook_install.reload_daemon(self.root, daemon, wanted=True, knew_hook=False)[0],
+            hook.reload_daemon(self.root, daemon, wanted=True, knew_hook=False)[0],
         )
 
     def test_a_daemon_that_knew_the_hook_needs_no_reload(self):
         self.call('install')
         self.daemon()
         daemon = confinement.find_daemon(self.root)
-        self.assertEqual(
-            [], hook_install.reload_daemon(self.root, daemon, wanted=False, knew_hook=True)
-        )
+        self.assertEqual([], hook.reload_daemon(self.root, daemon, wanted=False, knew_hook=True))
         self.assertEqual((0, ''), self.problems())
 
     def test_a_reload_without_a_daemon_is_said_to_have_none(self):
@@ -152,7 +149,7 @@ class HookCommandTest(unittest.TestCase):
         ):
             for path in files_of_libvirt:
                 self.host.write(path, '')
-            [note] = hook_install.reload_daemon(self.root, None, wanted=True, knew_hook=False)
+            [note] = hook.reload_daemon(self.root, None, wanted=True, knew_hook=False)
             self.assertIn(text, note)
 
     def test_a_daemon_in_a_container_is_reported_with_or_without_a_hook_on_the_host(self):
@@ -223,9 +220,9 @@ class MembersTest(unittest.TestCase):
 
     def test_install_and_remove_have_these_members(self):
         for result, expected in (
-            (hook_install.InstallResult(), {'changes': [], 'notes': [], 'problems': []}),
+            (hook.InstallResult(), {'changes': [], 'notes': [], 'problems': []}),
             (
-                hook_install.InstallResult(('a',), ('b', 'c'), (self.FINDING,)),
+                hook.InstallResult(('a',), ('b', 'c'), (self.FINDING,)),
                 {'changes': ['a'], 'notes': ['b', 'c'], 'problems': [self.PROBLEM]},
             ),
         ):

@@ -12,8 +12,7 @@ import tempfile
 import unittest
 from unittest import mock
 
-from nova_numa_pmc import recordings
-from nova_numa_pmc.cli import live, parse
+from nova_numa_pmc.cli import arguments, context, recordings, tables
 from nova_numa_pmc.cli.commands import record, report, top
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.sample_records import to_data
@@ -64,7 +63,7 @@ class ViewingCase(unittest.TestCase):
 class TopTest(ViewingCase):
     def top(self, *arguments, **changes):
         taken = Sampler([samples.sample(BASE_S), samples.sample(BASE_S + 5, **changes)])
-        with mock.patch.object(live, 'open_sampler', lambda *_: taken):
+        with mock.patch.object(context, 'open_sampler', lambda *_: taken):
             return self.run_command(top, '--once', '--interval', '0.1', *arguments)
 
     def test_top_once_shows_one_sample(self):
@@ -84,7 +83,7 @@ class TopTest(ViewingCase):
     def test_top_shows_one_guest_by_its_uuid(self):
         uuid = samples.guest_sample(2).uuid
         self.assertEqual(
-            [uuid], [g.uuid for g in live.select_guests(samples.sample(), [uuid]).guests]
+            [uuid], [g.uuid for g in tables.select_guests(samples.sample(), [uuid]).guests]
         )
 
     def test_top_reports_a_guest_that_is_not_running(self):
@@ -97,22 +96,52 @@ class TopTest(ViewingCase):
         self.assertEqual('problem: no PMU: load the driver?[2J\n', err)
         self.assertNotIn('no PMU', text)
 
-    def test_top_never_overfills_a_screen(self):
-        many = samples.sample(
-            guests=tuple(samples.guest_sample(n) for n in range(50)), problems=('p',)
-        )
-        for height in (12, 24, 70):
-            lines = sum(
-                1 if isinstance(part, str) else 1 + len(part.rows) + len(part.notes)
-                for part in top.to_parts(many, 'name', height)
-            )
-            self.assertLessEqual(lines, max(height, 14))
+    def test_top_draws_each_sample_on_a_terminal_until_it_is_ended(self):
+        drawn = []
 
-    def test_intervals_are_above_0_and_at_most_a_day(self):
-        self.assertEqual(120.0, parse.option_duration_s('2m'))
-        for text in ('0', '-1', 'x', '2d', 'nan'):
+        @contextlib.contextmanager
+        def screen(_stream):
+            yield drawn.append
+
+        taken = Sampler([samples.sample(BASE_S), samples.sample(problems=('no PMU',))])
+        with (
+            mock.patch.object(context, 'open_sampler', lambda *_: taken),
+            mock.patch.object(context, 'sample_every', self.one_then_an_interruption),
+            mock.patch.multiple(tables, can_draw=lambda _: True, open_screen=screen),
+        ):
+            code, out, _err = self.run_command(top)
+        self.assertEqual((0, '', 1), (code, out, len(drawn)))
+        self.assertEqual('problem: no PMU', drawn[0][0])
+
+    @staticmethod
+    def one_then_an_interruption(take, *_):
+        take()
+        yield take()
+        raise KeyboardInterrupt
+
+    def test_durations_are_above_0_and_at_most_a_year(self):
+        for text, seconds in (('1.5s', 1.5), ('15m', 900.0), ('2h', 7200.0), ('1w', 604800.0)):
+            self.assertEqual(seconds, arguments.duration_s(text))
+        for text in ('0', '-1', 'x', '900d', 'nan', 'inf', '1e999d', 'm', ''):
             with self.assertRaises(argparse.ArgumentTypeError):
-                parse.option_duration_s(text)
+                arguments.duration_s(text)
+
+    def test_the_pace_does_not_drift_by_what_a_sample_costs(self):
+        for costs, expected in (
+            ([0.5, 1.0, 4.0, 0.0], [100.0, 105.5, 110.5, 115.5]),
+            # A whole interval passes after a sample that took too long.
+            ([0.0, 12.0, 1.0, 0.0], [100.0, 105.0, 122.0, 127.0]),
+        ):
+            clock, left, times = Clock(), iter(costs), []
+
+            def take(clock=clock, left=left, times=times):
+                times.append(clock.now_s)
+                clock.now_s += next(left)
+
+            stream = context.sample_every(take, 5.0, clock.wait, clock)
+            for _ in costs[1:]:
+                next(stream)
+            self.assertEqual(expected, times)
 
 
 class RecordTest(ViewingCase):

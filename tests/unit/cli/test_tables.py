@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables have each figure of nodes, guests and devices, and a dash for what is unknown."""
 
+import io
+import os
 import unittest
+from unittest import mock
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.cli import tables
+from nova_numa_pmc.host.page_moves.guest_move import DONE, MOVING, Progress
 from nova_numa_pmc.sample_records import DeviceSample, GuestSample, NodeSample
 from tests.fixtures import samples
 
 
 def row(table, number=0):
-    return {heading: cell for (heading, _left), cell in zip(table.headings, table.rows[number])}
+    return dict(zip(table.headings, table.rows[number]))
 
 
 class TestTables(unittest.TestCase):
@@ -38,11 +42,7 @@ class TestTables(unittest.TestCase):
                 'dist': '0.04',
                 'iomiss%': '-',
             },
-            {heading: cell.text for heading, cell in cells.items()},
-        )
-        self.assertEqual(
-            (tables.BAD, tables.WARN, tables.PLAIN),
-            (cells['pressure'].level, cells['rem%'].level, cells['cpu'].level),
+            cells,
         )
 
     def test_the_guest_table_has_each_figure_of_a_guest(self):
@@ -63,7 +63,7 @@ class TestTables(unittest.TestCase):
                 'rcache/s': '200k',
                 'devices': '0000:3b:00.1@1 remote',
             },
-            {heading: cell.text for heading, cell in cells.items()},
+            cells,
         )
 
     def test_an_unknown_figure_is_a_dash_and_not_nought(self):
@@ -73,8 +73,7 @@ class TestTables(unittest.TestCase):
             row(tables.guest_table(samples.sample(guests=(GuestSample('u', 'n', '', ''),)))),
         ):
             self.assertEqual(
-                {tables.UNKNOWN},
-                {cell.text for heading, cell in cells.items() if heading not in known},
+                {tables.UNKNOWN}, {text for heading, text in cells.items() if heading not in known}
             )
 
     def test_a_cpi_of_idle_cpus_is_marked(self):
@@ -108,10 +107,11 @@ class TestTables(unittest.TestCase):
             samples.guest_sample(3, remote_ratio=0.9),
             samples.guest_sample(4, remote_ratio=0.0),
         )
-        order = [g.name[-1] for g in tables.sort_guests(guests, 'remote')]
-        self.assertEqual(['3', '2', '4', '1'], order)
+        taken = samples.sample(guests=guests)
+        names = [cells[0] for cells in tables.guest_table(taken, 'remote').rows]
+        self.assertEqual(['3', '2', '4', '1'], [name[-1] for name in names])
         for sort in tables.SORTS:
-            self.assertEqual(4, len(tables.sort_guests(guests, sort)))
+            self.assertEqual(4, len(tables.guest_table(taken, sort).rows))
 
     def test_a_name_cannot_steer_the_terminal(self):
         shown = '\n'.join(
@@ -135,6 +135,35 @@ class TestTables(unittest.TestCase):
             value, float(text.rstrip('kMGT')) * factor, delta=max(0.051, value * 0.0501)
         )
 
-    def test_lines_are_cut_to_a_terminals_width(self):
-        for line in tables.to_lines(tables.guest_table(samples.sample()), 40):
-            self.assertLessEqual(len(line), 40)
+
+class Terminal(io.StringIO):
+    """A terminal, as far as a program can query it."""
+
+    def isatty(self):
+        return True
+
+
+class TerminalTest(unittest.TestCase):
+    def progress(self, stream):
+        """Let two guests move and end; the size of the second is unknown."""
+        with tables.progress_bars(stream) as (print_line, show):
+            for in_progress in (
+                (('a', Progress(MOVING)),),
+                (('a', Progress(MOVING, 1 << 20, 3 << 20)),),
+                (('a', Progress(DONE, 4 << 20, 0)), ('b', Progress(MOVING))),
+                (),
+            ):
+                show(in_progress)
+            print_line('a [bold] 1 was moved')
+        return stream.getvalue()
+
+    def test_progress_off_a_terminal_is_lines_of_plain_text(self):
+        self.assertEqual('a [bold] 1 was moved\n', self.progress(io.StringIO()))
+
+    def test_names_are_not_read_as_markup_on_a_terminal(self):
+        self.assertIn('a [bold] 1 was moved', self.progress(Terminal()))
+        stream = Terminal()
+        size = {'COLUMNS': '80', 'LINES': '30', 'TERM': 'xterm'}
+        with mock.patch.dict(os.environ, size), tables.open_screen(stream) as draw:
+            draw(['[red]x[/nonsense]', 'y'])
+        self.assertIn('[red]x[/nonsense]', stream.getvalue())

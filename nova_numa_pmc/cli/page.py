@@ -9,7 +9,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli.render.tables import UNKNOWN, number, short_number
+from nova_numa_pmc.cli.tables import UNKNOWN, number, short_number
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.record import Record
@@ -17,7 +17,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nova_numa_pmc.cli.render.tables import Table
+    from nova_numa_pmc.cli.tables import Table
 
 #: Colours of nodes, by position; those of more nodes repeat.
 _COLOURS = ('#8ab4e0', '#f3b26b', '#93c98b', '#c9a3d8', '#e8d36a', '#7fc8c2', '#e98f8f', '#c2a58b')
@@ -206,12 +206,17 @@ def _guest(
 
 
 def _table(table: Table) -> str:
-    def row(tag: str, texts: Iterable[str]) -> str:
-        return '<tr>%s</tr>' % ''.join(
-            '<%s%s>%s</%s>' % (tag, ' class="left"' if left else '', _text(text), tag)
-            for text, (_, left) in zip(texts, table.headings)
+    rows = [
+        ''.join(
+            '<%s%s>%s</%s>' % (tag, ' class="left"' if at in table.left else '', _text(text), tag)
+            for at, text in enumerate(texts)
         )
+        for tag, texts in (('th', table.headings), *(('td', row) for row in table.rows))
+    ]
+    return '<table>%s</table>' % '\n'.join('<tr>%s</tr>' % row for row in rows)
 
-    rows = [row('th', (text for text, _ in table.headings))]
-    rows += [row('td', (cell.text for cell in cells)) for cells in table.rows]
-    return '<table>%s</table>' % '\n'.join(rows)
+
+def write(path: str, html: str) -> None:
+    """Write a page to a file; an existing one is replaced."""
+    with open(path, 'w', encoding='utf-8', errors='replace') as file:
+        file.write(html)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make a command's moves while the agent makes none; show progress, and end on a signal."""
+"""Show a plan, ask the operator, and make its moves while the agent makes none.
+
+Their progress is shown. A signal ends them.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import promises
-from nova_numa_pmc.cli import exits
-from nova_numa_pmc.cli.render import progress, tables
+from nova_numa_pmc.cli import arguments, tables
+from nova_numa_pmc.core import eligibility
+from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
 from nova_numa_pmc.exceptions import NumaPmcError, StateLocked
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.json_values import printable
@@ -20,15 +24,19 @@ from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, move_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import argparse
+    from collections.abc import Callable, Collection
 
     from nova_numa_pmc import model
     from nova_numa_pmc.cli.context import CommandContext, ObservedHost
     from nova_numa_pmc.core.rebalance import plan_records
+    from nova_numa_pmc.host.page_moves import guest_move
 
 LOG = logging.getLogger(__name__)
 #: Interval at which to check whether a guest being moved must now be left alone [s].
 _CHECK_S = 1.0
+#: Number of guests named for each reason to leave guests alone.
+_NAMES_SHOWN = 6
 #: Time after which waiting for the move lock is reported [s]; a tick of the agent takes less.
 _QUIET_WAIT_S = 0.5
 
@@ -51,8 +59,12 @@ class MovesResult(Record):
     def exit_code(self) -> int:
         """Return the exit code of the command."""
         if not self.not_begun and all(entry.result == history.DONE for entry in self.entries):
-            return exits.OK
-        return exits.PARTLY if any(entry.is_in_effect for entry in self.entries) else exits.PROBLEM
+            return arguments.OK
+        return (
+            arguments.PARTLY
+            if any(entry.is_in_effect for entry in self.entries)
+            else arguments.PROBLEM
+        )
 
 
 class _MessagePrinter(logging.Handler):
@@ -117,9 +129,9 @@ def make_moves(
     with (
         take_move_lock(command, mover, wait_s) as turn,
         command.block_signals() as wait,
-        progress.ProgressBars() as display,
+        tables.progress_bars(sys.stderr) as (print_line, show),
     ):
-        printer = _MessagePrinter(display.print_line)
+        printer = _MessagePrinter(print_line)
         previous_level = LOG.level
         LOG.addHandler(printer)
         LOG.setLevel(logging.INFO)
@@ -137,7 +149,7 @@ def make_moves(
             move_executor.pool = observed.pool
             move_executor.enqueue(plan, observed.host_promises.promises, targets)
             try:
-                signal = _run(command, move_executor, wait, display)
+                signal = _run(command, move_executor, wait, show)
             finally:
                 move_executor.end_move()
         finally:
@@ -150,7 +162,7 @@ def _run(
     command: CommandContext,
     move_executor: executor.MoveExecutor,
     wait: Callable[[float], int | None],
-    display: progress.ProgressBars,
+    show: Callable[[Collection[tuple[str, guest_move.Progress]]], None],
 ) -> int | None:
     """Make the moves; return the number of the signal that ended them early, or None."""
     status_files, checked_s = guests.StatusFiles(command.root), time.monotonic()
@@ -158,7 +170,7 @@ def _run(
         wait_s = move_executor.step()
         if wait_s is None:
             return None
-        display.show(move_executor.in_progress)
+        show(move_executor.in_progress)
         signal = wait(wait_s)
         if signal:
             return signal
@@ -218,3 +230,107 @@ def to_data(result: MovesResult) -> dict[str, Any]:
         'not_begun': result.not_begun,
         'signal': result.signal,
     }
+
+
+def plan_lines(
+    plan: plan_records.Plan,
+    situation: plan_records.Situation,
+    payback_s: float,
+    observed: ObservedHost,
+) -> list[str]:
+    """Return a plan as lines of text.
+
+    :param situation: the situation that the plan was made for
+    :param payback_s: the time within which a move has to pay [s]
+    :param observed: a host that was measured
+    """
+    assert observed.sample is not None
+    lines = [
+        'over %.3g s, source: %s: %s cores are lost%s'
+        % (
+            observed.sample.elapsed_s,
+            printable(observed.sample.source) or 'none',
+            tables.number(plan.loss_cores),
+            ', %s after these moves:' % tables.number(plan.loss_after_cores) if plan.moves else '',
+        )
+    ]
+    lines += [
+        '%3d. %s' % (number, printable(explain_move(move)))
+        for number, move in enumerate(plan.moves, 1)
+    ]
+    if not plan.moves:
+        lines.append('nothing to move: no move would pay for itself within %g s' % payback_s)
+    lines += [explain_remark(remark) for remark in plan.remarks]
+    names_by_reason: dict[str, list[str]] = {}
+    for guest in situation.guests:
+        why = eligibility.TEXTS.get(guest.why_fixed)
+        if why:
+            names_by_reason.setdefault(why, []).append(guest.name)
+    lines += [
+        'left alone (%s): %s%s'
+        % (
+            why,
+            printable(', '.join(names[:_NAMES_SHOWN])),
+            ' and %d more' % (len(names) - _NAMES_SHOWN) if len(names) > _NAMES_SHOWN else '',
+        )
+        for why, names in sorted(names_by_reason.items())
+    ]
+    return lines
+
+
+def plan_data(
+    plan: plan_records.Plan, situation: plan_records.Situation, observed: ObservedHost
+) -> dict[str, Any]:
+    """Return a plan and the measurements behind it as plain data."""
+    assert observed.sample is not None
+    return {
+        'taken_s': observed.sample.taken_s,
+        'elapsed_s': observed.sample.elapsed_s,
+        'source': observed.sample.source,
+        'loss_cores': plan.loss_cores,
+        'loss_after_cores': plan.loss_after_cores,
+        'moves': [
+            {
+                'kind': move.kind,
+                'parts': [_part_data(part) for part in move.parts],
+                'gain_cores': move.gain_cores,
+                'cost_core_sec': move.cost_core_sec,
+                'regret_core_sec': move.regret_core_sec,
+                'bytes': move.to_move_bytes,
+                'reasons': {reason.code: dict(reason.values) for reason in move.reasons},
+                'text': explain_move(move),
+            }
+            for move in plan.moves
+        ],
+        'remarks': [explain_remark(remark) for remark in plan.remarks],
+        'left_alone': {
+            guest.uuid: guest.why_fixed for guest in situation.guests if guest.why_fixed
+        },
+        'problems': list(observed.problems),
+    }
+
+
+def _part_data(part: plan_records.PlanPart) -> dict[str, Any]:
+    data = part._asdict()
+    data['bytes'] = data.pop('to_move_bytes')  # as of a move
+    return data
+
+
+def may_proceed(args: argparse.Namespace, command: CommandContext) -> bool:
+    """Return whether --yes was given or an operator can be asked; if neither, print the remedy."""
+    if args.yes or (command.on_terminal and not args.json):
+        return True
+    print(
+        'nova-numa-rebalance: cannot ask for confirmation (no terminal, or --json): use --yes to '
+        'proceed',
+        file=sys.stderr,
+    )
+    return False
+
+
+def ask_operator(command: CommandContext, text: str) -> bool:
+    """Ask a yes-or-no question and return whether the answer is yes; end of input means no."""
+    try:
+        return command.ask(text + ' [y/N] ').strip().lower() in ('y', 'yes')
+    except EOFError:
+        return False

@@ -7,9 +7,9 @@ import unittest
 
 from hypothesis import given, strategies as st
 
+from nova_numa_pmc.cli import recordings
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.host.perf import event_table
-from nova_numa_pmc.recordings import perf_stat
 from nova_numa_pmc.sample_records import COUNTED
 
 DECK = pathlib.Path(__file__).resolve().parents[2] / 'fixtures' / 'deck'
@@ -56,7 +56,7 @@ FEED = f"""\
 class ReadTest(unittest.TestCase):
     def read(self, text, cpu=None):
         self.damaged = []
-        return list(perf_stat.read('FILE', text.splitlines(), self.damaged.append, cpu))
+        return list(recordings.from_perf('FILE', text.splitlines(), self.damaged.append, cpu))
 
     def test_intervals_are_read_in_each_layout(self):
         for text, ends in (
@@ -110,7 +110,7 @@ class ReadTest(unittest.TestCase):
                 ):
                     name = entry.pfm.lower().replace(':', '.')
                     with self.subTest(row=row.key, name=name):
-                        self.assertEqual(entry.role, perf_stat.role_of(name, {}))
+                        self.assertEqual(entry.role, recordings.role_of(name, {}))
 
     def test_output_that_gives_no_rates_is_refused(self):
         with self.assertRaisesRegex(RecordingError, '-I'):
@@ -213,7 +213,7 @@ class ReadTest(unittest.TestCase):
 
 class RoleTest(unittest.TestCase):
     def test_roles_of_events_are_found_as_perf_writes_them(self):
-        names = perf_stat.role_names('westmere-dp')
+        names, _ = recordings.meanings('westmere-dp')
         for event, role in (
             ('cycles', 'cycles'),
             ('cpu-cycles:u', 'cycles'),
@@ -228,7 +228,7 @@ class RoleTest(unittest.TestCase):
             ('', None),
         ):
             with self.subTest(event=event):
-                self.assertEqual(role, perf_stat.role_of(event, names))
+                self.assertEqual(role, recordings.role_of(event, names))
 
     def test_raw_codes_mean_nothing_without_the_cpu(self):
-        self.assertIsNone(perf_stat.role_of('r53100f', perf_stat.role_names()))
+        self.assertIsNone(recordings.role_of('r53100f', recordings.meanings()[0]))

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc.cli.render import page, tables
+from nova_numa_pmc.cli import page, tables
 from tests.fixtures.model_records import GIB
 
 NODES = (
@@ -22,7 +22,7 @@ def guest(name='g', nodes=(0,), cores=2.0, size=GIB, by_node=None, why='placed 5
 
 
 def draw(*guests, nodes=NODES, rows=()):
-    table = tables.text_table(('guest', 'why'), rows, (0,))
+    table = tables.Table(('guest', 'why'), rows, (0,))
     return page.to_html('Host', [page.Picture('Now', nodes, guests)], [table])
 
 

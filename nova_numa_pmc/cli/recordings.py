@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the output of ``perf stat -x, -I`` as samples, from this host or another.
+"""Read samples from a file: output of ``record``, ``top --json`` or ``perf stat -x, -I``.
 
-Counts may be of the whole host, by CPU (``-A``) or by node (``--per-node``), and each of these
-also by control group (``--for-each-cgroup``). The format is in "CSV FORMAT" of perf-stat(1)::
+perf's counts may be of the whole host, by CPU (``-A``) or by node (``--per-node``), and each of
+these also by control group (``--for-each-cgroup``), on this host or another. The format is in "CSV
+FORMAT" of perf-stat(1)::
 
     [time,][CPU3,|N0,4,]value,unit,event,[cgroup,]run time,share counted[,metric,its unit]
 
@@ -11,23 +12,29 @@ perf has already scaled the counts of multiplexed events.
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from nova_numa_pmc.core import counter_roles, pressure, rates
 from nova_numa_pmc.core.rates import CounterDelta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.host.perf import events
-from nova_numa_pmc.sample_records import COUNTED, GuestSample, NodeSample, Sample
+from nova_numa_pmc.sample_records import COUNTED, GuestSample, NodeSample, Sample, from_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import Any
 
     #: {role: deltas of its events}
     _DeltasByRole = dict[str, list[CounterDelta | None]]
     #: (end and length of an interval [s], its lines)
     _Interval = tuple[float, float, list[re.Match[str]]]
 
+_T = TypeVar('_T', NodeSample, GuestSample)
+#: 10,000 guests take 8 MB.
+_SAMPLE_MAX_BYTES = 32 << 20
 SOURCE = 'perf stat'
 _LINE_MAX = 4096
 _UNIT_BYTES = {'B': 1, 'Bytes': 1, 'KiB': 1 << 10, 'MiB': 1 << 20, 'GiB': 1 << 30}
@@ -84,14 +91,57 @@ def _pattern(separator: str) -> re.Pattern[str]:
 
 
 def read(
+    path: str, on_damage: Callable[[str], object], cpu: str | None = None
+) -> Iterator[Sample]:
+    """Yield the samples of a file, which may be a pipe.
+
+    :param on_damage: function that is called with a line of text for each line that is no sample,
+        such as the last one if the recorder was killed
+    :param cpu: CPU on which perf counted ('westmere-dp', 'GenuineIntel-6-2C-2'), which determines
+        the meaning of raw events
+    :raises RecordingError: the file contains no sample
+    """
+    with open(path, encoding='utf-8', errors='replace') as file:
+        whole: Iterator[str] = (
+            line for line in iter(lambda: file.readline(_SAMPLE_MAX_BYTES), '') if line.strip()
+        )
+        first = next(whole, '')
+        lines = itertools.chain([first], whole)
+        samples = (
+            _from_json(path, lines, on_damage)
+            if first.lstrip().startswith('{')
+            else from_perf(path, lines, on_damage, cpu)
+        )
+        any_sample = False
+        for sample in samples:
+            any_sample = True
+            yield sample
+    if not any_sample:
+        raise RecordingError(
+            '%s: contains no sample: nova-numa-rebalance record --out FILE and perf stat -x, -I '
+            'write such files' % path
+        )
+
+
+def _from_json(
+    path: str, lines: Iterable[str], on_damage: Callable[[str], object]
+) -> Iterator[Sample]:
+    for number, line in enumerate(lines, 1):
+        try:
+            yield from_data(json.loads(line))
+        except (ValueError, RecursionError) as error:
+            on_damage('%s: sample %d is left out: %.80s' % (path, number, error))
+
+
+def from_perf(
     path: str, lines: Iterable[str], on_damage: Callable[[str], object], cpu: str | None = None
 ) -> Iterator[Sample]:
     """Yield a sample for each interval of perf's.
 
-    :param path, on_damage, cpu: as for :func:`nova_numa_pmc.recordings.read`
+    :param path, on_damage, cpu: as for :func:`read`
     :raises RecordingError: the lines give no rates, or no event is one whose meaning is known
     """
-    names, minus = role_names(cpu), subtracted_roles(cpu)
+    names, minus = meanings(cpu)
     any_role = False
     unknown: dict[str, None] = {}
     for at_s, elapsed_s, rows in _intervals(path, lines, on_damage):
@@ -145,32 +195,20 @@ def _intervals(
         yield now_s, now_s - before_s, rows
 
 
-def role_names(cpu: str | None = None) -> dict[str, str]:
-    """Return {event name as perf writes it: role} for a CPU.
+def meanings(cpu: str | None = None) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the meanings of the events of a CPU.
 
-    :param cpu: as for :func:`events.select_events`; None for only the names that all CPUs have
-    """
-    names = dict(_NAMES)
-    for event in events.select_events(cpu=cpu).events if cpu else ():
-        if event.config is None:
-            continue
-        for name in (
-            'r%x' % events.register_code(event),
-            'r%x' % event.config,
-            event.name,
-            '%s/%s/' % (event.pmu, event.name),
-        ):
-            names[name] = event.role
-    return names
-
-
-def subtracted_roles(cpu: str | None = None) -> dict[str, str]:
-    """Return {role: role whose count is to be subtracted from its own} for a CPU.
-
-    :param cpu: as for :func:`role_names`
+    :param cpu: as for :func:`events.select_events`; None: only what all CPUs have
+    :returns: ({event name as perf writes it: role}, {role: role whose count is to be subtracted})
     """
     selected = events.select_events(cpu=cpu).events if cpu else ()
-    return {event.role: event.minus for event in selected if event.minus is not None}
+    names = dict(_NAMES)
+    for event in selected:
+        if event.config is not None:
+            codes = 'r%x' % events.register_code(event), 'r%x' % event.config
+            in_pmu = '%s/%s/' % (event.pmu, event.name)
+            names.update(dict.fromkeys((*codes, event.name, in_pmu), event.role))
+    return names, {event.role: event.minus for event in selected if event.minus is not None}
 
 
 def role_of(name: str, names: Mapping[str, str]) -> str | None:
@@ -179,7 +217,7 @@ def role_of(name: str, names: Mapping[str, str]) -> str | None:
     Modifiers (``:GH``, ``/GH``) and the PMU of a named event are ignored.
 
     :param name: name of the event, as perf writes it
-    :param names: names of the CPU, from :func:`role_names`
+    :param names: names of the CPU, from :func:`meanings`
     """
     plain = re.sub(r'(?<=[^:]):[a-zA-Z]{1,8}$', '', name)
     plain = re.sub(r'/[a-zA-Z]+$', '/', plain)
@@ -235,72 +273,64 @@ def _to_sample(
                 ] = None
             owner = nodes.setdefault(int(row['id']) if row['kind'] == 'N' else 0, {})
         owner.setdefault(role, []).append(_delta(row, role))
-    elapsed_ns = elapsed_s * 1e9
     return Sample(
         at_s,
         elapsed_s,
         SOURCE,
-        tuple(_node(node, _rates(nodes[node], minus, elapsed_ns)) for node in sorted(nodes)),
-        tuple(_guest(path, guests[path], minus, elapsed_ns) for path in sorted(guests)),
+        tuple(_part(NodeSample, (node,), nodes[node], minus, elapsed_s) for node in sorted(nodes)),
+        tuple(
+            _part(
+                GuestSample,
+                (path, path.rpartition('/')[2] or path),
+                guests[path],
+                minus,
+                elapsed_s,
+            )
+            for path in sorted(guests)
+        ),
         tuple(problems),
     )
 
 
-def _rates(
-    counts: _DeltasByRole, minus: Mapping[str, str], elapsed_ns: float
-) -> dict[str, float | None]:
-    """Return {role: rate per second, or None if unknown}.
+def _part(
+    kind: type[_T],
+    first: tuple[Any, ...],
+    counts: _DeltasByRole,
+    minus: Mapping[str, str],
+    elapsed_s: float,
+) -> _T:
+    """Return the sample of a node or of a guest from its counts.
 
-    :param minus: the result of :func:`subtracted_roles`
+    :param kind: :class:`NodeSample` or :class:`GuestSample`
+    :param first: its first fields
+    :param minus: as :func:`meanings` returns it
     """
     totals = {role: rates.add(deltas) for role, deltas in counts.items()}
     for role in totals.keys() & minus.keys():
         totals[role] = rates.subtract(totals[role], totals.get(minus[role]))
-    return {role: rates.per_sec(total, elapsed_ns) for role, total in totals.items()}
-
-
-def _cpi(by_role: Mapping[str, float | None]) -> float | None:
-    return rates.ratio(by_role.get(counter_roles.CYCLES), by_role.get(counter_roles.INSTRUCTIONS))
-
-
-def _node(node_id: int, by_role: Mapping[str, float | None]) -> NodeSample:
-    local, remote = by_role.get(counter_roles.LOCAL_DRAM), by_role.get(counter_roles.REMOTE_DRAM)
-    return NodeSample(
-        node_id,
-        local_per_sec=local,
-        remote_per_sec=remote,
-        remote_ratio=rates.remote_ratio(local, remote),
-        cpi=_cpi(by_role),
-        cpi_reliable=True,
-        bandwidth_bytes_per_sec=pressure.bandwidth_bytes_per_sec(
-            by_role.get(counter_roles.MEM_READ), by_role.get(counter_roles.MEM_WRITE), 10**9
+    per_sec = {role: rates.per_sec(total, elapsed_s * 1e9) for role, total in totals.items()}
+    local, remote = per_sec.get(counter_roles.LOCAL_DRAM), per_sec.get(counter_roles.REMOTE_DRAM)
+    cycles = per_sec.get(counter_roles.CYCLES)
+    instructions = per_sec.get(counter_roles.INSTRUCTIONS)
+    is_known = None not in (local, remote)
+    figures: dict[str, Any] = {
+        'source': SOURCE if is_known else '',
+        'basis': COUNTED if is_known else '',
+        'local_per_sec': local,
+        'remote_per_sec': remote,
+        'remote_ratio': rates.remote_ratio(local, remote),
+        'cpi': rates.ratio(cycles, instructions),
+        'cpi_reliable': True,
+        'bandwidth_bytes_per_sec': pressure.bandwidth_bytes_per_sec(
+            per_sec.get(counter_roles.MEM_READ), per_sec.get(counter_roles.MEM_WRITE), 10**9
         ),
-    )
-
-
-def _guest(
-    path: str, counts: _DeltasByRole, minus: Mapping[str, str], elapsed_ns: float
-) -> GuestSample:
-    by_role = _rates(counts, minus, elapsed_ns)
-    local, remote = by_role.get(counter_roles.LOCAL_DRAM), by_role.get(counter_roles.REMOTE_DRAM)
-    has_both = None not in (local, remote)
-    shares = [delta.share for deltas in counts.values() for delta in deltas if delta]
-    return GuestSample(
-        path,
-        path.rpartition('/')[2] or path,
-        SOURCE if has_both else '',
-        COUNTED if has_both else '',
-        local_per_sec=local,
-        remote_per_sec=remote,
-        remote_ratio=rates.remote_ratio(local, remote),
-        cpi=_cpi(by_role),
-        cpi_reliable=True,
-        accesses_per_1000_instructions=rates.accesses_per_1000_instructions(
-            local, remote, by_role.get(counter_roles.INSTRUCTIONS)
+        'accesses_per_1000_instructions': rates.accesses_per_1000_instructions(
+            local, remote, instructions
         ),
-        counted_ratio=min(shares, default=None),
-        remote_cache_per_sec=by_role.get(counter_roles.REMOTE_CACHE),
-        stalled_ratio=rates.stalled_ratio(
-            by_role.get(counter_roles.STALLED_CYCLES), by_role.get(counter_roles.CYCLES)
+        'counted_ratio': min(
+            (delta.share for deltas in counts.values() for delta in deltas if delta), default=None
         ),
-    )
+        'remote_cache_per_sec': per_sec.get(counter_roles.REMOTE_CACHE),
+        'stalled_ratio': rates.stalled_ratio(per_sec.get(counter_roles.STALLED_CYCLES), cycles),
+    }
+    return kind(*first, **{name: figures[name] for name in figures if name in kind._fields})

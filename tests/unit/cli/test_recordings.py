@@ -8,7 +8,7 @@ import unittest
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc import recordings
+from nova_numa_pmc.cli import recordings
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.sample_records import JSON_NAMES, from_data, to_data
 from tests.fixtures import samples

@@ -4,8 +4,7 @@
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cli import host_status
-from nova_numa_pmc.cli.render import status
+from nova_numa_pmc.cli import status
 from nova_numa_pmc.core import pools
 from tests.fixtures.model_records import GIB, guest
 
@@ -16,7 +15,7 @@ PROMISE = model.Promise(
 
 
 def standing(promise=PROMISE, one=None, held=(0,), why_fixed='', **fields):
-    return host_status.GuestStatus(
+    return status.GuestStatus(
         one or guest('g', 2, GIB), promise, held, {0: GIB}, 1.0, why_fixed, **fields
     )
 
@@ -75,7 +74,7 @@ class TableTest(unittest.TestCase):
     def row(self, one):
         table = status.guest_table([one], 0.0, BOOTTIME_S)
         [cells] = table.rows
-        return {name: cell.text for (name, _), cell in zip(table.headings, cells)}
+        return dict(zip(table.headings, cells))
 
     def test_the_table_shows_unknown_as_a_dash_and_not_as_nothing(self):
         known = self.row(standing(held=())._replace(bytes_by_node={0: 0}))
@@ -89,9 +88,9 @@ class TableTest(unittest.TestCase):
 
 class AgentTest(unittest.TestCase):
     def test_what_the_host_cannot_measure_is_said_in_one_line(self):
-        agent = host_status.AgentStatus(7, 'off', None, 1.0, True, '')
+        agent = status.AgentStatus(7, 'off', None, 1.0, True, '')
         pool = pools.Pool(frozenset(), pools.KERNEL)
-        host = host_status.HostStatus(
+        host = status.HostStatus(
             agent, (), (), (), (), pool, True, 0.0, BOOTTIME_S, 'pages', ('resctrl: a', 'CPUs: b')
         )
         self.assertIn(
@@ -101,8 +100,8 @@ class AgentTest(unittest.TestCase):
         )
 
     def test_figures_from_the_future_are_not_called_old(self):
-        agent = host_status.AgentStatus(7, 'off', None, -600.0, False, '')
-        host = host_status.HostStatus(
+        agent = status.AgentStatus(7, 'off', None, -600.0, False, '')
+        host = status.HostStatus(
             agent, (), (), (), (), pools.Pool(frozenset(), pools.KERNEL), False, 0.0, BOOTTIME_S
         )
         self.assertEqual(
