@@ -4,6 +4,7 @@
 examples:
   make demo
   make demo ARGS='--skew 0 --parallel 1'
+  make demo ARGS='--only placed'
   python -m tests.lab.demo --only floating,placed,bound --out build/bound
   python -m tests.lab.demo --only floating,placed --orders 10
   python -m tests.lab.demo --json >report.json
@@ -15,12 +16,14 @@ placement='auto'), placed (our hook and agent), bound (with [hook] bind = true).
 Writes report.json, report.txt and report.png to the directory of --out. To refresh the picture
 in README.rst, use --picture, and also correct the figures in its text.
 
+If an arrangement fails, the others still run; the report and the picture say so and why, and
+--only runs it again and joins it to them.
+
 exit codes: 0 our guests are spread evenly and have at least 56 times fewer remote accesses than
-floating ones; 1 they do not: the report says which; 2 usage; 3 the lab failed.
+floating ones; 1 they do not: the report says which; 2 usage; 3 the lab or an arrangement failed.
 """
 
 import argparse
-import datetime
 import io
 import json
 import os
@@ -43,6 +46,7 @@ from tests.lab.demo import (
 )
 
 LAB_ERRORS = (
+    AssertionError,  # the agent did not do something in time
     MachineError,
     image.BuildError,
     QmpError,
@@ -99,9 +103,9 @@ def parse_args(argv=None):
     add(
         '--only',
         type=_names,
-        default=list(scenario.DEFAULT),
         metavar='NAME[,NAME…]',
-        help=f'arrangements (default {",".join(scenario.DEFAULT)})',
+        help='run these arrangements, and join them to the report in the directory of --out '
+        f'(default: begin a new report, with {",".join(scenario.DEFAULT)})',
     )
     add(
         '--skew',
@@ -155,26 +159,33 @@ def parse_args(argv=None):
     return parser.parse_args(argv)
 
 
-def record_all(args, plan, steps, facts, records):
-    """Run the arrangements into {name: [record, …]}, some of them several times with --orders."""
+def record_all(args, plan, steps, runs):
+    """Run the arrangements and put them into runs, some of them several times with --orders.
+
+    One that fails is recorded as failed, and the next one is tried.
+    """
     shuffled, machine = random.Random(args.seed), f'demo-{os.getpid()}'
     for name in args.only:
+        arrangement = scenario.ARRANGEMENTS[name]
         again = args.orders if args.orders and name in ('placed', 'bound') else 1
-        for i in range(again):
-            order = plan.names()
-            if again > 1:
-                shuffled.shuffle(order)
-                print_progress(f'{name}: run {i + 1} of {again}')
-            record = scenario.run(
-                machine,
-                scenario.ARRANGEMENTS[name],
-                plan,
-                steps,
-                order,
-                facts if not facts else None,
-            )
-            records.setdefault(name, []).append(record)
-            _print_result(name, report.summarize(records[name][-1], plan.shape.nodes))
+        summaries = []
+        try:
+            for i in range(again):
+                order = plan.names()
+                if again > 1:
+                    shuffled.shuffle(order)
+                    print_progress(f'{name}: run {i + 1} of {again}')
+                record = scenario.run(machine, arrangement, plan, steps, order)
+                summaries.append(report.summarize(record, plan.shape.nodes))
+                _print_result(name, summaries[-1])
+        except LAB_ERRORS as error:
+            print_progress(f'{name} failed: {error}')
+            runs[name] = {'title': arrangement.title, 'failed': str(error)}
+            continue
+        runs[name] = summaries[0]
+        if again > 1:
+            floating = report.ran(runs).get('floating')
+            runs[name]['orders'] = report.summarize_orders(summaries, floating)
 
 
 def _print_result(name, run):
@@ -185,16 +196,12 @@ def _print_result(name, run):
     )
 
 
-def make_report(args, plan, steps, facts, records):
-    """Return the report of the recorded runs."""
-    machine = {
-        'host': scenario.host_facts(),
-        'guest': facts,
-        'command': sys.orig_argv,
-        'date': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
+def settings_of(plan):
+    """Return what the runs of a report have in common, in the form that JSON has."""
+    return {
         'nodes': plan.shape.nodes,
         'cpus_per_node': plan.shape.cpus_per_node,
-        'memory_mib': plan.shape.memory_mib,
+        'memory_mib': list(plan.shape.memory_mib),
         'skew_mib': plan.skew_mib,
         'guest_memory_mib': plan.memory_mib,
         'guest_cmdline': scenario.CMDLINE,
@@ -203,22 +210,6 @@ def make_report(args, plan, steps, facts, records):
         'window_s': plan.window_s,
         'balance_s': plan.balance_s,
     }
-    findings = report.report(
-        {name: runs[0] for name, runs in records.items()},
-        plan.shape.nodes,
-        machine,
-        steps.phases_s,
-    )
-    if args.orders:
-        reference = findings['runs'].get('floating')
-        findings['orders'] = {
-            name: report.summarize_orders(
-                [report.summarize(run, plan.shape.nodes) for run in runs], reference
-            )
-            for name, runs in records.items()
-            if len(runs) > 1
-        }
-    return findings
 
 
 def print_report(console, findings):
@@ -230,13 +221,16 @@ def print_report(console, findings):
         show.verdicts(findings),
     ):
         console.print(part)
-    for name, runs in findings.get('orders', {}).items():
-        console.print(show.orders(runs, f'{name}, with shuffled start orders'))
+    for name, run in findings['runs'].items():
+        if 'orders' not in run:
+            continue
+        orders = run['orders']
+        console.print(show.orders(orders, f'{name}, with shuffled start orders'))
         console.print(
-            f'{name}: evenly spread in {runs["even"]} of {len(runs["runs"])} runs; '
-            f"at least 99 % of each guest's bytes at home in {runs['at_home']}; "
-            f'least at home {runs["home_share_min"]:.2%}; '
-            f'least times fewer {show._times(runs["times_fewer_min"])}'
+            f'{name}: evenly spread in {orders["even"]} of {len(orders["runs"])} runs; '
+            f"at least 99 % of each guest's bytes at home in {orders['at_home']}; "
+            f'least at home {orders["home_share_min"]:.2%}; '
+            f'least times fewer {show._times(orders["times_fewer_min"])}'
         )
     console.print(show.notes(findings))
     console.print(
@@ -268,29 +262,52 @@ def main(argv=None):
         balance_s=args.balance,
         parallel=args.parallel,
     )
-    steps, facts, records, status = scenario.Steps(print_progress), {}, {}, 0
+    runs = {}
+    if args.only and (args.out / 'report.json').exists():
+        former = json.loads((args.out / 'report.json').read_text())
+        runs = report.comparable_runs(former, settings_of(plan))
+        if runs is None:
+            print_progress(
+                f'{args.out}/report.json has other settings or another format: name another --out'
+            )
+            return 2
+    args.only = args.only or list(scenario.DEFAULT)
+    steps, status = scenario.Steps(print_progress), 0
     scenario.end_on_sigterm()
     try:
-        record_all(args, plan, steps, facts, records)
+        scenario.build(plan, steps)
+        record_all(args, plan, steps, runs)
     except KeyboardInterrupt:
         print_progress('interrupted; the machine is down')
         status = 130
     except LAB_ERRORS as error:
         print_progress(f'the lab failed: {error}')
-        status = 3
-    if not records:
+        return 3
+    if not runs:
         return status
-    findings = make_report(args, plan, steps, facts, records)
+    interrupted = {
+        name: {'title': scenario.ARRANGEMENTS[name].title, 'failed': 'interrupted'}
+        for name in args.only
+    }
+    runs = {**interrupted, **runs}
+    findings = report.report(
+        {name: runs[name] for name in scenario.ARRANGEMENTS if name in runs},
+        {**settings_of(plan), 'host': scenario.host_facts(), 'command': sys.orig_argv},
+        steps.phases_s,
+    )
     save(findings, args.out, args.picture)
     if args.json:
         print(json.dumps(findings))
     else:
         print_report(Console(width=None if sys.stdout.isatty() else TEXT_WIDTH), findings)
         print(f'report: {args.out}/report.json, report.txt, report.png')
-    missed = report.failed(findings)
-    for check in missed:
+    for name in runs.keys() - report.ran(runs).keys():
+        print_progress(f'{name} has failed; to run it again: --only {name} --out {args.out}')
+        status = status or 3
+    for check in report.missed(findings):
         print_progress(f'not met: {check["name"]}: {check["value"]}')
-    return status or (1 if missed else 0)
+        status = status or 1
+    return status
 
 
 if __name__ == '__main__':

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report's arithmetic: from records to figures and verdicts. Pure."""
 
-SCHEMA = 1
+SCHEMA = 2
 #: Latency of a local and a remote access on the two-socket Xeon X5675 of the KVM tuning
 #: deck (eBay, 2013) [ns]; the lab has no latencies of its own.
 LOCAL_NS, REMOTE_NS = 60, 100
@@ -134,36 +134,50 @@ def checks(runs):
     return results
 
 
-def report(records, nodes, machine, phases):
+def ran(runs):
+    """Return those of {arrangement: run} that have figures, without those that failed."""
+    return {name: run for name, run in runs.items() if 'failed' not in run}
+
+
+def report(runs, machine, phases):
     """Return the content of report.json.
 
-    :param records: {arrangement: record}, see :func:`summarize`
+    :param runs: {arrangement: summarized run, or {'title', 'failed': why it has no figures}}
     :param machine: facts about the host and the machine
     :param phases: {phase: seconds}
     """
-    runs = {name: summarize(record, nodes) for name, record in records.items()}
+    measured = ran(runs)
     return {
         'schema': SCHEMA,
         'runs': runs,
-        'times_fewer': ratio(runs, 'placed'),
-        'times_fewer_per_pass': ratio(runs, 'placed', 'remote_per_pass'),
+        'times_fewer': ratio(measured, 'placed'),
+        'times_fewer_per_pass': ratio(measured, 'placed', 'remote_per_pass'),
         'ratios': {
             name: {
-                'remote': ratio(runs, name),
-                'remote_per_pass': ratio(runs, name, 'remote_per_pass'),
+                'remote': ratio(measured, name),
+                'remote_per_pass': ratio(measured, name, 'remote_per_pass'),
             }
-            for name in runs
+            for name in measured
         },
         'deck_ratio': DECK_RATIO,
         'latency_model_ns': [LOCAL_NS, REMOTE_NS],
-        'checks': checks(runs),
+        'checks': checks(measured),
         'machine': machine,
         'phases_s': phases,
         'total_s': sum(phases.values()),
     }
 
 
-def failed(findings):
+def comparable_runs(former, settings):
+    """Return the runs of a former report, to be joined with others; None if it cannot be.
+
+    :param settings: what must be equal in both, a part of the report's ``machine``
+    """
+    comparable = former['schema'] == SCHEMA and settings.items() <= former['machine'].items()
+    return former['runs'] if comparable else None
+
+
+def missed(findings):
     """Return the report's failed checks that decide the exit code."""
     return [check for check in findings['checks'] if check['required'] and not check['passed']]
 

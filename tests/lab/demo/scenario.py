@@ -7,6 +7,7 @@ long as ending guests, and nothing is left of the previous arrangement.
 
 import contextlib
 import dataclasses
+import datetime
 import os
 import platform
 import shutil
@@ -14,20 +15,16 @@ import signal
 import subprocess
 import time
 
-from machine import skew
+from conftest import Lab
+from machine import image, vm
 from machine.agent import Agent
-from machine.guests import Guests
 from machine.shape import Shape
-from machine.vm import QEMU, Machine
 
 CMDLINE = 'duty=10 touch=12'
 NUMAD = {
     'vcpu': "placement='auto'",
     'tune': "<numatune><memory mode='strict' placement='auto'/></numatune>",
 }
-# Emulation is slow: just starting the hook's Python takes up to a second.
-HOOK_CONF = '[hook]\ntimeout_s = 30\n'
-CONF = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
 FACTS = """uname -r; qemu-system-x86_64 --version | head -n 1; libvirtd --version
 dpkg-query -W -f '${Version}\\n' numad; grep -m 1 'model name' /proc/cpuinfo | cut -d : -f 2
 stat -fc %T /sys/fs/cgroup"""
@@ -39,21 +36,21 @@ class Arrangement:
 
     :param spec: what their domains' XML has in addition to the defaults
     :param balancing: whether the kernel's automatic NUMA balancing is on
-    :param hook: our hook's configuration, or None for no hook
+    :param hook: options of our hook, or None for no hook
     """
 
     title: str
     spec: dict = dataclasses.field(default_factory=dict)
     balancing: bool = False
-    hook: str = None
+    hook: dict | None = None
 
 
 ARRANGEMENTS = {
     'floating': Arrangement('floating'),
     'balanced': Arrangement('floating, NUMA balancing', balancing=True),
     'numad': Arrangement("placement='auto' (numad)", spec=NUMAD),
-    'placed': Arrangement('our hook and agent', hook=HOOK_CONF),
-    'bound': Arrangement('the same, memory bound', hook=HOOK_CONF + 'bind = true\n'),
+    'placed': Arrangement('our hook and agent', hook={}),
+    'bound': Arrangement('the same, memory bound', hook={'bind': 'true'}),
 }
 DEFAULT = ('floating', 'balanced', 'numad', 'placed')
 
@@ -94,7 +91,8 @@ class Steps:
         began = time.monotonic()
         self._print_progress(f'[{began - self.began:4.0f} s] {text}')
         try:
-            yield
+            with image.progress(text):
+                yield
         finally:
             self.phases_s[phase] = self.phases_s.get(phase, 0.0) + time.monotonic() - began
 
@@ -111,7 +109,7 @@ def end_on_sigterm():
 @contextlib.contextmanager
 def machine_up(name, shape):
     """Run a machine and stop it whatever happens. Its logs are kept only after a failure."""
-    machine = Machine.up(name, shape)
+    machine = vm.Machine.up(name, shape)
     try:
         yield machine
     finally:
@@ -119,35 +117,36 @@ def machine_up(name, shape):
     shutil.rmtree(machine.dir, ignore_errors=True)
 
 
-def run(name, arrangement, plan, steps, order=None, facts=None):
+def build(plan, steps):
+    """Build what the machines of all arrangements are made from."""
+    with steps.step('build', 'building image, tools, wheel and a booted machine, if not cached'):
+        vm.build(plan.shape)
+
+
+def run(name, arrangement, plan, steps, order=None):
     """Start the guests in one way; return the observations for ``report.summarize``.
 
     :param name: of the machine
     :param order: guests' names in the order of their start, or None for the plan's
-    :param facts: a dict that receives the machine's facts, or None
     """
     order = list(order or plan.names())
-    phases = Steps(lambda line: None)
+    before_s = dict(steps.phases_s)
 
-    @contextlib.contextmanager
     def step(phase, text):
-        with steps.step(phase, f'{arrangement.title}: {text}'), phases.step(phase, ''):
-            yield
+        return steps.step(phase, f'{arrangement.title}: {text}')
 
     with contextlib.ExitStack() as stack:
         with step('thaw', 'thawing the machine'):
-            machine = stack.enter_context(machine_up(name, plan.shape))
-            guests = Guests(machine)
+            lab = Lab(stack.enter_context(machine_up(name, plan.shape)))
         with step(
             'prepare',
             f'taking {plan.skew_mib} MiB on node 0'
             + ('' if arrangement.hook is None else ', installing the hook'),
         ):
-            free = _prepare(machine, arrangement, plan.skew_mib)
-            if facts is not None:
-                facts.update(_machine_facts(machine))
+            free = _prepare(lab, arrangement, plan.skew_mib)
+            facts = _machine_facts(lab)
         with step('start', f'starting {len(order)} guests, {plan.parallel} at a time'):
-            started = guests.start(
+            started = lab.guests.start(
                 [
                     {
                         'name': guest,
@@ -164,45 +163,49 @@ def run(name, arrangement, plan, steps, order=None, facts=None):
                 time.sleep(plan.balance_s)
         if arrangement.hook is not None:
             with step('settle', 'letting the agent fetch what QEMU had elsewhere'):
-                guests.wait_for_hooks()
-                _fetch(machine)
+                lab.wait_for_hooks()
+                _fetch(lab)
         windows = []
         for i in range(plan.windows):
             with step('count', f'counting for {plan.window_s} s, {i + 1} of {plan.windows}'):
-                windows.append(guests.count_accesses(plan.window_s))
+                windows.append(lab.guests.count_accesses(plan.window_s))
         with step('report', "reading the guests' bytes per node"):
-            guests_after = guests.report()
-            hook_log = _journal(machine) if arrangement.hook is not None else []
+            guests_after = lab.guests.report()
+            hook_log = lab.journal() if arrangement.hook is not None else []
     return {
         'title': arrangement.title,
+        'date': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
+        'facts': facts,
         'order': order,
         'numa_balancing': arrangement.balancing,
         'free_mib_before': free,
         'start_s': {n: r['seconds'] for n, r in started.items()},
-        'phases_s': phases.phases_s,
+        'phases_s': {
+            phase: seconds - before_s.get(phase, 0.0) for phase, seconds in steps.phases_s.items()
+        },
         'hook_log': hook_log,
         'windows': windows,
         'guests': guests_after,
     }
 
 
-def _prepare(machine, arrangement, skew_mib):
+def _prepare(lab, arrangement, skew_mib):
     """Set up balancing, skew and hook; return the free memory of each node [MiB]."""
+    lab.run('virsh -q list')  # a libvirtd that its socket starts has ended after two idle minutes
     if arrangement.hook is not None:
-        machine.run(f'mkdir -p {os.path.dirname(CONF)} && cat >{CONF}', stdin=arrangement.hook)
-        machine.run('nova-numa-rebalance hook install --reload')
+        lab.install_hook(**arrangement.hook)
     if skew_mib:
-        skew.take(machine, 0, skew_mib)
-    done = machine.run(
+        lab.skew(0, skew_mib)
+    done = lab.run(
         f'sysctl -q kernel.numa_balancing={int(arrangement.balancing)} && '
         'grep -h MemFree /sys/devices/system/node/node*/meminfo'
     )
     return [int(line.split()[-2]) >> 10 for line in done.stdout.splitlines()]
 
 
-def _fetch(machine):
+def _fetch(lab):
     """Let the agent work for some ticks, but not during counting, because counters are few."""
-    agent = Agent(machine)
+    agent = Agent(lab)
     try:
         agent.start()
         agent.after(3)
@@ -210,19 +213,15 @@ def _fetch(machine):
         agent.stop()
 
 
-def _journal(machine):
-    return machine.run('journalctl -q -t nova-numa-pmc -o cat --no-pager').stdout.splitlines()
-
-
-def _machine_facts(machine):
-    lines = machine.run(FACTS).stdout.splitlines()
+def _machine_facts(lab):
+    lines = lab.run(FACTS).stdout.splitlines()
     keys = ('kernel', 'qemu', 'libvirt', 'numad', 'cpu', 'cgroup_fs')
     return dict(zip(keys, map(str.strip, lines)))
 
 
 def host_facts():
     """Return facts about the host that the demo runs on."""
-    version = subprocess.run([QEMU, '--version'], capture_output=True, text=True, check=True)
+    version = subprocess.run([vm.QEMU, '--version'], capture_output=True, text=True, check=True)
     cpu = 'unknown'
     with contextlib.suppress(OSError), open('/proc/cpuinfo') as lines:
         cpu = next(

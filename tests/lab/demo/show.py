@@ -2,13 +2,17 @@
 """Show a report: tables and bars for the terminal, a plot as PNG."""
 
 import math
+import textwrap
 
 from rich.table import Table
 from rich.text import Text
 
+from tests.lab.demo.report import ran
+
 COLOURS = ('#4269d0', '#efb118', '#ff725c', '#6cc5b0', '#a463f2', '#9c6b4e')
 MIB = 1 << 20
 BAR_CELLS = 44
+FAILURE_CHARS = 160
 
 
 def count(number):
@@ -49,6 +53,9 @@ def summary(findings):
         table.add_column(head, justify='right')
     for name, run in findings['runs'].items():
         ours = name in ('placed', 'bound')
+        if 'failed' in run:
+            table.add_row(Text(run['title'], 'bold red'), 'FAILED')
+            continue
         spread = ':'.join(map(str, run['guests_per_node']))
         share = run['remote_share']
         latency = run['mean_latency_ns']
@@ -77,12 +84,12 @@ def guests(findings):
         header_style='bold',
     )
     table.add_column('guest')
-    for run in findings['runs'].values():
+    runs = ran(findings['runs']).values()
+    for run in runs:
         table.add_column(run['title'], justify='right')
-    names = sorted({name for run in findings['runs'].values() for name in run['guests']})
-    for name in names:
+    for name in sorted({name for run in runs for name in run['guests']}):
         cells = []
-        for run in findings['runs'].values():
+        for run in runs:
             guest = run['guests'].get(name)
             cells.append(
                 '–'
@@ -95,12 +102,11 @@ def guests(findings):
 
 def bars(findings):
     """Return remote accesses as bars on a log axis, one line for each arrangement."""
-    highest = max(
-        (math.log10(max(1, run['remote'])) for run in findings['runs'].values()), default=0
-    )
-    width = max((len(run['title']) for run in findings['runs'].values()), default=0)
+    runs = ran(findings['runs'])
+    highest = max((math.log10(max(1, run['remote'])) for run in runs.values()), default=0)
+    width = max((len(run['title']) for run in runs.values()), default=0)
     text = Text('Remote DRAM accesses (log axis)\n', 'bold')
-    for name, run in findings['runs'].items():
+    for name, run in runs.items():
         cells = round(BAR_CELLS * math.log10(max(1, run['remote'])) / highest) if highest else 0
         style = 'green' if name in ('placed', 'bound') else 'red'
         text.append(f'{run["title"]:>{width}} ', '')
@@ -110,8 +116,12 @@ def bars(findings):
 
 
 def verdicts(findings):
-    """Return a line for each check, and the figures behind it."""
+    """Return a line for each way that failed and each check, and the figures behind them."""
     text = Text()
+    for run in findings['runs'].values():
+        if 'failed' in run:
+            text.append(' FAILED', 'bold red')
+            text.append(f'  {run["title"]}: {run["failed"]}\n')
     for check in findings['checks']:
         word = (
             ('ok', 'green')
@@ -120,7 +130,7 @@ def verdicts(findings):
         )
         text.append(f'{word[0]:>7}', word[1])
         text.append(f'  {check["name"]}: {check["value"]}\n')
-    for run in findings['runs'].values():
+    for run in ran(findings['runs']).values():
         accesses = ', '.join(count(window['remote']) for window in run['windows'])
         text.append(f'{run["title"]}: remote accesses by window: {accesses}\n', 'dim')
     return text
@@ -176,10 +186,10 @@ def picture(findings, path):
     )
     _draw_bytes(left, runs)
     _draw_remote(right, runs, findings['ratios'])
-    machine = findings['machine'].get('guest', {})
+    kernels = {run['facts']['kernel'] for run in ran(runs).values()}
     figure.suptitle(
         f'Six guests on two nodes, {findings["machine"]["skew_mib"]} MiB less free on '
-        f'node 0 (emulated, Linux {machine.get("kernel", "?")})',
+        f'node 0 (emulated, Linux {", ".join(sorted(kernels))})',
         fontsize=12,
     )
     figure.savefig(path, dpi=120)
@@ -187,28 +197,12 @@ def picture(findings, path):
 
 
 def _draw_bytes(axes, runs):
-    nodes = max((len(run['guests_per_node']) for run in runs.values()), default=1)
-    ticks, labels = [], []
+    nodes = max((len(run['guests_per_node']) for run in ran(runs).values()), default=1)
+    ticks, labels, legend = [], [], {}
     for at, run in enumerate(runs.values()):
-        for node in range(nodes):
-            x, bottom = at * (nodes + 0.8) + node, 0
-            for i, (name, guest) in enumerate(run['guests'].items()):
-                height = guest['bytes_per_node'][node] / MIB
-                axes.bar(
-                    x,
-                    height,
-                    0.85,
-                    bottom,
-                    color=COLOURS[i % len(COLOURS)],
-                    edgecolor='white',
-                    linewidth=0.6,
-                    label=name if not at + node else None,
-                )
-                bottom += height
-            ticks.append(x)
-            labels.append(f'node {node}')
+        middle = at * (nodes + 0.8) + (nodes - 1) / 2
         axes.text(
-            at * (nodes + 0.8) + (nodes - 1) / 2,
+            middle,
             -0.11,
             _wrapped(run['title']),
             ha='center',
@@ -217,8 +211,28 @@ def _draw_bytes(axes, runs):
             fontsize=10,
             fontweight='bold',
         )
+        if 'failed' in run:
+            reason = textwrap.fill(textwrap.shorten(run['failed'], FAILURE_CHARS), 24)
+            _draw_failure(axes, middle, f'FAILED\n{reason}')
+            continue
+        for node in range(nodes):
+            x, bottom = at * (nodes + 0.8) + node, 0
+            for i, (name, guest) in enumerate(run['guests'].items()):
+                height = guest['bytes_per_node'][node] / MIB
+                legend[name] = axes.bar(
+                    x,
+                    height,
+                    0.85,
+                    bottom,
+                    color=COLOURS[i % len(COLOURS)],
+                    edgecolor='white',
+                    linewidth=0.6,
+                )
+                bottom += height
+            ticks.append(x)
+            labels.append(f'node {node}')
         axes.text(
-            at * (nodes + 0.8) + (nodes - 1) / 2,
+            middle,
             1.005,
             ':'.join(map(str, run['guests_per_node'])),
             ha='center',
@@ -226,16 +240,35 @@ def _draw_bytes(axes, runs):
             transform=axes.get_xaxis_transform(),
             fontsize=11,
         )
+    axes.set_xlim(-0.9, len(runs) * (nodes + 0.8) - 0.9)
     axes.set_xticks(ticks, labels, fontsize=8)
     axes.set_ylabel('MiB of guest memory')
     axes.set_title("Where each guest's bytes lie (guests per node above)", fontsize=11, pad=20)
-    axes.legend(fontsize=8, frameon=False, ncols=3, loc='upper left')
+    axes.legend(
+        legend.values(), legend.keys(), fontsize=8, frameon=False, ncols=3, loc='upper left'
+    )
     axes.set_ylim(0, axes.get_ylim()[1] * 1.18)
     axes.spines[['top', 'right']].set_visible(False)
 
 
+def _draw_failure(axes, at, text):
+    axes.text(
+        at,
+        0.5,
+        text,
+        ha='center',
+        va='center',
+        transform=axes.get_xaxis_transform(),
+        fontsize=8,
+        color='#b3261e',
+    )
+
+
 def _draw_remote(axes, runs, ratios):
     for at, (name, run) in enumerate(runs.items()):
+        if 'failed' in run:
+            _draw_failure(axes, at, 'FAILED')
+            continue
         ours = name in ('placed', 'bound')
         remote = max(1, run['remote'])
         axes.bar(at, remote, 0.7, color='#3a9d5d' if ours else '#b0b4bb')
@@ -246,9 +279,11 @@ def _draw_remote(axes, runs, ratios):
                 f'\n{_times(fewer)} × fewer' if fewer >= 1 else f'\n{_times(1 / fewer)} × more'
             )
         axes.text(at, remote * 1.15, label, ha='center', va='bottom', fontsize=9)
-    axes.set_yscale('log')
-    low, high = axes.get_ylim()
-    axes.set_ylim(max(1, low / 20), high * 4)
+    axes.set_xlim(-0.6, len(runs) - 0.4)
+    if ran(runs):
+        axes.set_yscale('log')
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(1, low / 20), high * 4)
     axes.set_xticks(
         range(len(runs)), [_wrapped(run['title']) for run in runs.values()], fontsize=9
     )

@@ -23,7 +23,7 @@ import sys
 from machine import image
 from machine.qmp import QmpError
 from machine.shape import Shape, ShapeError, mebibytes
-from machine.vm import Machine, MachineError, freeze, run_dir, running
+from machine.vm import Machine, MachineError, build, run_dir, running
 
 
 def _shape_options(parser):
@@ -146,13 +146,7 @@ def _show(args, value, text):
 
 
 def _build(args):
-    parts = {
-        'image': image.image(),
-        'tools': image.tools(),
-        'wheel': image.wheel(),
-        'frozen': freeze(_shape(args)),
-    }
-    parts = {name: str(path) for name, path in parts.items()}
+    parts = {name: str(path) for name, path in build(_shape(args)).items()}
     _show(args, parts, '\n'.join(f'{name:7} {path}' for name, path in parts.items()))
 
 

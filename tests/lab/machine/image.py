@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 LAB = pathlib.Path(__file__).resolve().parent.parent
@@ -25,6 +26,7 @@ SUITE = 'bookworm'
 #: For one command of a build: the longest one, for the compute hosts' image, takes about ten
 #: minutes.
 BUILD_TIMEOUT_S = 3600
+PROGRESS_S = 20
 PACKAGES = """
 systemd systemd-sysv udev dbus kmod procps iproute2 openssh-server apparmor apparmor-utils
 libvirt-daemon-system libvirt-daemon-system-systemd libvirt-clients libvirt-daemon-driver-qemu
@@ -82,6 +84,30 @@ def print_step(text):
     print(f'numalab: {text}', file=sys.stderr, flush=True)
 
 
+_under_way = []
+
+
+@contextlib.contextmanager
+def progress(text):
+    """Print the time that a step has taken, every 20 s, unless a step within it does."""
+    began, ended = time.monotonic(), threading.Event()
+
+    def tell():
+        while not ended.wait(PROGRESS_S):
+            if _under_way[-1:] == [ended]:
+                print_step(f'  … {text}, {time.monotonic() - began:.0f} s')
+
+    _under_way.append(ended)
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        _under_way.remove(ended)
+        ended.set()
+        thread.join()
+
+
 def kernel_version():
     """Return the version of the newest installed kernel headers, for image and module."""
     builds = sorted(
@@ -106,29 +132,25 @@ def digest(*parts):
 
 
 def _run(command, log, note=None, **more):
-    """Run a command with its output in a log file; print a line every 20 s as a sign of life.
+    """Run a command with its output in a log file.
 
     After :data:`BUILD_TIMEOUT_S`, the command is killed.
     """
-    began = time.monotonic()
-    with open(log, 'ab') as sink:
-        with subprocess.Popen(
-            [str(c) for c in command], stdout=sink, stderr=sink, stdin=subprocess.DEVNULL, **more
-        ) as process:
-            while True:
-                try:
-                    process.wait(20)
-                    break
-                except subprocess.TimeoutExpired:
-                    spent = time.monotonic() - began
-                    print_step(f'  … {note or command[0]}, {spent:.0f} s')
-                    if spent > BUILD_TIMEOUT_S:
-                        process.kill()
-    if process.returncode:
+    with open(log, 'ab') as sink, progress(note or command[0]):
+        try:
+            code = subprocess.run(
+                [str(c) for c in command],
+                stdout=sink,
+                stderr=sink,
+                stdin=subprocess.DEVNULL,
+                timeout=BUILD_TIMEOUT_S,
+                **more,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            raise BuildError(f'{command[0]}: not within {BUILD_TIMEOUT_S} s; log: {log}') from None
+    if code:
         tail = pathlib.Path(log).read_text(errors='replace').splitlines()[-8:]
-        raise BuildError(
-            '\n'.join([f'{command[0]} failed ({process.returncode}), log in {log}:', *tail])
-        )
+        raise BuildError('\n'.join([f'{command[0]} failed ({code}), log in {log}:', *tail]))
 
 
 @contextlib.contextmanager
@@ -155,7 +177,8 @@ def cached(kind, key, build, keep=4):
             shutil.rmtree(remainder, ignore_errors=True)
         work = pathlib.Path(tempfile.mkdtemp(prefix=f'.{kind}-', dir=cache_dir()))
         try:
-            build(work)
+            with progress(f'building {target.name}'):
+                build(work)
         except BaseException:
             if not list(work.glob('*log')):  # the error names a log
                 shutil.rmtree(work, ignore_errors=True)

@@ -76,15 +76,12 @@ def _free_port():
 
 def _wait(ready, timeout_s, what, log):
     """Poll until ready() is true; otherwise, raise a MachineError that names the log."""
-    deadline, reported_s = time.monotonic() + timeout_s, time.monotonic()
-    while not ready():
-        now = time.monotonic()
-        if now > deadline:
-            raise MachineError(f'{what}: not within {timeout_s} s; console log: {log}')
-        if now - reported_s > 20:
-            reported_s = now
-            image.print_step(f'  … {what}')
-        time.sleep(0.2)
+    deadline = time.monotonic() + timeout_s
+    with image.progress(what):
+        while not ready():
+            if time.monotonic() > deadline:
+                raise MachineError(f'{what}: not within {timeout_s} s; console log: {log}')
+            time.sleep(0.2)
 
 
 def _translated_mib(base, shape):
@@ -461,6 +458,16 @@ def running():
                 }
             )
     return machines
+
+
+def build(shape):
+    """Build what the machines of a shape need and is not cached; return {part: directory}."""
+    return {
+        'image': image.image(),
+        'tools': image.tools(),
+        'wheel': image.wheel(),
+        'frozen': freeze(shape),
+    }
 
 
 def freeze(shape, base=None):

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test the demo's arithmetic on figures that the lab has recorded."""
 
+import io
 import json
+import pathlib
+import tempfile
 import unittest
 
+from rich.console import Console
+
 from nova_numa_pmc.model import MIB
-from tests.lab.demo import report
+from tests.lab.demo import report, show
 
 
 def record(homes, local, remote, passes, away=0.0, windows=2):
@@ -18,6 +23,7 @@ def record(homes, local, remote, passes, away=0.0, windows=2):
     }
     return {
         'title': 'some way',
+        'facts': {'kernel': '6.1'},
         'phases_s': {'start': 40.0},
         'guests': {
             name: {
@@ -41,9 +47,17 @@ PLACED = record([0, 1, 0, 1, 0, 1], local=299_700_000, remote=300_000, passes=60
 PILED = record([1, 1, 1, 1, 1, 1], local=120_000_000, remote=120_000, passes=240)
 
 
+SETTINGS = {'skew_mib': 500}
+FAILED = {'title': 'our hook and agent', 'failed': 'exit 1 of: hook install\nno daemon'}
+
+
 def reported(**records):
-    """Return the report of those records."""
-    return report.report(records, 2, {'skew_mib': 500}, {'start': 80.0, 'count': 42.0})
+    """Return the report of those records and failures."""
+    runs = {
+        name: record if 'failed' in record else report.summarize(record, 2)
+        for name, record in records.items()
+    }
+    return report.report(runs, SETTINGS, {'start': 80.0, 'count': 42.0})
 
 
 class TestModelledLatency(unittest.TestCase):
@@ -110,7 +124,7 @@ class TestRatio(unittest.TestCase):
     def test_without_a_floating_run_there_is_no_ratio(self):
         report_ = reported(placed=PLACED)
         self.assertIsNone(report_['times_fewer'])
-        self.assertEqual([], report.failed(report_))
+        self.assertEqual([], report.missed(report_))
 
 
 class TestReport(unittest.TestCase):
@@ -129,7 +143,7 @@ class TestReport(unittest.TestCase):
         )
         for name, ours, expected in cases:
             with self.subTest(name):
-                missed = report.failed(reported(floating=FLOATING, placed=ours))
+                missed = report.missed(reported(floating=FLOATING, placed=ours))
                 self.assertEqual(len(expected), len(missed), missed)
                 for check, word in zip(missed, expected):
                     self.assertIn(word, check['name'])
@@ -141,10 +155,41 @@ class TestReport(unittest.TestCase):
         )
         failed = [check for check in report_['checks'] if not check['passed']]
         self.assertEqual([('96.60%', False)], [(c['value'], c['required']) for c in failed])
-        self.assertEqual([], report.failed(report_))
+        self.assertEqual([], report.missed(report_))
 
     def test_numad_is_printed_not_judged(self):
         self.assertEqual([], reported(floating=FLOATING, numad=PILED)['checks'])
+
+
+class TestFailure(unittest.TestCase):
+    def shown(self, findings):
+        """Return the text of a report, after its picture was drawn."""
+        text = io.StringIO()
+        console = Console(file=text, width=150)
+        with tempfile.TemporaryDirectory() as directory:
+            show.picture(findings, pathlib.Path(directory, 'report.png'))
+        for part in (show.summary, show.guests, show.bars, show.verdicts):
+            console.print(part(findings))
+        return text.getvalue()
+
+    def test_a_report_shows_a_failed_way_and_why(self):
+        for others in ({}, {'floating': FLOATING}):
+            findings = reported(**others, placed=FAILED)
+            self.assertRegex(self.shown(findings), r'FAILED +our hook and agent: exit 1 of: hook')
+            self.assertEqual([], findings['checks'])
+            self.assertIsNone(findings['times_fewer'])
+
+    def test_a_way_that_is_run_again_joins_the_report_of_the_others(self):
+        former = json.loads(json.dumps(reported(floating=FLOATING, placed=FAILED)))
+        runs = report.comparable_runs(former, SETTINGS)
+        runs['placed'] = report.summarize(PLACED, 2)
+        findings = report.report(runs, SETTINGS, {})
+        self.assertEqual(360, findings['times_fewer'])
+        self.assertNotIn('FAILED', self.shown(findings))
+
+    def test_runs_of_other_settings_cannot_be_joined(self):
+        former = reported(floating=FLOATING)
+        self.assertIsNone(report.comparable_runs(former, {'skew_mib': 0}))
 
 
 class TestOrders(unittest.TestCase):
