@@ -8,7 +8,7 @@ ARGS =
 .NOTPARALLEL:
 .PHONY: help demo test unit coverage lab lab-full functional test-nova test-nova-all test-nova-29 \
 	test-nova-31 test-nova-33 test-nova-34 test-nova-newest test-nova-upstream lint docs bench \
-	bench-hook bench-sampling bench-rebalance bench-orders bench-weigher bench-promises \
+	bench-hook bench-sampling bench-rebalance bench-weigher bench-promises \
 	arena arena-region arena-validity bench-oversubscription bench-balance bench-crowded soak \
 	fuzz-metrics config setup setup-lab clean distclean
 
@@ -104,9 +104,6 @@ bench-crowded: setup-lab ## Crowd a host: work done pinned, floating, and with t
 
 soak: setup-lab ## Run two hours of random starts, stops, loads and faults with the agent (ARGS)
 	@$(PYTHON) -m tests.lab.soak $(ARGS)
-
-bench-orders: setup-lab ## Start our guests in ten shuffled orders (a quarter of an hour)
-	@$(PYTHON) -m tests.lab.demo --out build/orders --only floating,placed --orders 10 $(ARGS)
 
 config: setup ## Regenerate the sample configuration in etc/
 	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/config-generator.conf

@@ -15,19 +15,18 @@ examples:
   make bench-balance ARGS='--minutes 2 --only numad,agent'
 """
 
-import dataclasses
 import json
 import os
 import pathlib
 import sys
 import time
-from typing import Any
 
 LAB = pathlib.Path(__file__).resolve().parents[1] / 'lab'
 sys.path.insert(0, str(LAB))
 
+from conftest import Lab  # noqa: E402
 from machine.agent import Agent  # noqa: E402
-from machine.guests import Guests, guests_per_node, home_share  # noqa: E402
+from machine.guests import guests_per_node, home_share  # noqa: E402
 from machine.shape import Shape  # noqa: E402
 
 from tests.bench import command  # noqa: E402
@@ -57,17 +56,6 @@ def print_progress(line):
     print(f'bench-balance: {line}', file=sys.stderr, flush=True)
 
 
-@dataclasses.dataclass
-class Host:
-    """The machine as the ways see it (``Agent`` asks a lab for ``run``)."""
-
-    machine: Any
-
-    def __post_init__(self):
-        """Provide what a lab provides."""
-        self.run, self.guests = self.machine.run, Guests(self.machine)
-
-
 def start_balancer(way, host):
     """Start what is to balance; return our Agent if it is that."""
     host.run(f'sysctl -q kernel.numa_balancing={int(way == "kernel")}')
@@ -90,8 +78,7 @@ def read_counters(host):
 def observe(way, minutes, name):
     """Return the observations of one way."""
     with scenario.machine_up(name, SHAPE) as machine:
-        host = Host(machine)
-        host.run('sysctl -q kernel.numa_balancing=0')
+        host = Lab(machine)
         host.guests.start([{'name': guest, 'paused': True, **GUEST} for guest in HOMES])
         host.guests.bind_memory(HOMES)
         host.guests.resume(HOMES)

@@ -6,7 +6,6 @@ examples:
   make demo ARGS='--skew 0 --parallel 1'
   make demo ARGS='--only placed'
   python -m tests.lab.demo --only floating,placed,bound --out build/bound
-  python -m tests.lab.demo --only floating,placed --orders 10
   python -m tests.lab.demo --json >report.json
   make demo ARGS='--picture doc/source/_static/demo.png'
 
@@ -28,7 +27,6 @@ import io
 import json
 import os
 import pathlib
-import random
 import subprocess
 import sys
 
@@ -143,13 +141,6 @@ def parse_args(argv=None):
         help=f"seconds for the kernel's balancing before it is counted (default {plan.balance_s})",
     )
     add(
-        '--orders',
-        type=_integer_from(1),
-        metavar='N',
-        help='run placed and bound N times, each with a different start order',
-    )
-    add('--seed', type=int, default=1, help='seed of the start orders (default 1)')
-    add(
         '--picture',
         type=pathlib.Path,
         metavar='FILE',
@@ -160,32 +151,20 @@ def parse_args(argv=None):
 
 
 def record_all(args, plan, steps, runs):
-    """Run the arrangements and put them into runs, some of them several times with --orders.
+    """Run the arrangements and put them into {name: run}.
 
     One that fails is recorded as failed, and the next one is tried.
     """
-    shuffled, machine = random.Random(args.seed), f'demo-{os.getpid()}'
     for name in args.only:
         arrangement = scenario.ARRANGEMENTS[name]
-        again = args.orders if args.orders and name in ('placed', 'bound') else 1
-        summaries = []
         try:
-            for i in range(again):
-                order = plan.names()
-                if again > 1:
-                    shuffled.shuffle(order)
-                    print_progress(f'{name}: run {i + 1} of {again}')
-                record = scenario.run(machine, arrangement, plan, steps, order)
-                summaries.append(report.summarize(record, plan.shape.nodes))
-                _print_result(name, summaries[-1])
+            record = scenario.run(f'demo-{os.getpid()}', arrangement, plan, steps)
         except LAB_ERRORS as error:
             print_progress(f'{name} failed: {error}')
             runs[name] = {'title': arrangement.title, 'failed': str(error)}
             continue
-        runs[name] = summaries[0]
-        if again > 1:
-            floating = report.ran(runs).get('floating')
-            runs[name]['orders'] = report.summarize_orders(summaries, floating)
+        runs[name] = report.summarize(record, plan.shape.nodes)
+        _print_result(name, runs[name])
 
 
 def _print_result(name, run):
@@ -221,17 +200,6 @@ def print_report(console, findings):
         show.verdicts(findings),
     ):
         console.print(part)
-    for name, run in findings['runs'].items():
-        if 'orders' not in run:
-            continue
-        orders = run['orders']
-        console.print(show.orders(orders, f'{name}, with shuffled start orders'))
-        console.print(
-            f'{name}: evenly spread in {orders["even"]} of {len(orders["runs"])} runs; '
-            f"at least 99 % of each guest's bytes at home in {orders['at_home']}; "
-            f'least at home {orders["home_share_min"]:.2%}; '
-            f'least times fewer {show._times(orders["times_fewer_min"])}'
-        )
     console.print(show.notes(findings))
     console.print(
         'seconds: '

@@ -180,36 +180,3 @@ def comparable_runs(former, settings):
 def missed(findings):
     """Return the report's failed checks that decide the exit code."""
     return [check for check in findings['checks'] if check['required'] and not check['passed']]
-
-
-def summarize_orders(runs, reference):
-    """Summarize runs of one arrangement with shuffled start orders.
-
-    :param runs: list of summarized runs
-    :param reference: floating's summarized run, or None
-    :returns: {'runs': [...], 'even', 'home_share_min', 'times_fewer_min'}
-    """
-    lines = [
-        {
-            'order': run['order'],
-            'guests_per_node': run['guests_per_node'],
-            'home_share_min': run['home_share_min'],
-            'local': run['local'],
-            'remote': run['remote'],
-            'passes': run['passes'],
-            'guests': run['guests'],
-            'hook_log': run.get('hook_log', []),
-            'times_fewer': ratio({'floating': reference, 'this': run}, 'this')
-            if reference
-            else None,
-        }
-        for run in runs
-    ]
-    factors = [line['times_fewer'] for line in lines if line['times_fewer'] is not None]
-    return {
-        'runs': lines,
-        'even': sum(even(run['guests_per_node']) for run in runs),
-        'home_share_min': min((run['home_share_min'] for run in runs), default=None),
-        'at_home': sum(run['home_share_min'] >= HOME_SHARE_WANTED for run in runs),
-        'times_fewer_min': min(factors, default=None),
-    }

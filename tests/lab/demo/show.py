@@ -147,32 +147,6 @@ def notes(findings):
     )
 
 
-def orders(findings, title):
-    """Return the table of runs with shuffled start orders."""
-    table = Table(title=title, title_justify='left', title_style='bold', header_style='bold')
-    for head in (
-        'run',
-        'start order',
-        'guests per node',
-        'least at home',
-        'local',
-        'remote',
-        'fewer than floating',
-    ):
-        table.add_column(head, justify='left' if head == 'start order' else 'right')
-    for i, run in enumerate(findings['runs'], 1):
-        table.add_row(
-            str(i),
-            ' '.join(name[-1] for name in run['order']),
-            ':'.join(map(str, run['guests_per_node'])),
-            f'{run["home_share_min"]:.2%}',
-            count(run['local']),
-            count(run['remote']),
-            _times(run['times_fewer']),
-        )
-    return table
-
-
 def picture(findings, path):
     """Draw bytes per node and remote accesses of each arrangement into a PNG."""
     import matplotlib

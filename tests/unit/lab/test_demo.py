@@ -190,23 +190,3 @@ class TestFailure(unittest.TestCase):
     def test_runs_of_other_settings_cannot_be_joined(self):
         former = reported(floating=FLOATING)
         self.assertIsNone(report.comparable_runs(former, {'skew_mib': 0}))
-
-
-class TestOrders(unittest.TestCase):
-    def test_orders_count_even_runs_and_the_worst(self):
-        def ordered(recorded, order):
-            return report.summarize({**recorded, 'order': order}, 2)
-
-        off = record([0, 1, 0, 1, 0, 1], 299_400_000, 600_000, 600, away=0.02)
-        summary = report.summarize_orders(
-            [ordered(PLACED, ['a', 'b']), ordered(PILED, ['b', 'a']), ordered(off, ['b', 'a'])],
-            report.summarize(FLOATING, 2),
-        )
-        self.assertEqual((2, 2), (summary['even'], summary['at_home']))
-        self.assertAlmostEqual(0.98, summary['home_share_min'])
-        self.assertAlmostEqual(180, summary['times_fewer_min'])
-        self.assertEqual(['b', 'a'], summary['runs'][1]['order'])
-
-    def test_orders_without_a_reference_have_no_ratio(self):
-        summary = report.summarize_orders([report.summarize({**PLACED, 'order': []}, 2)], None)
-        self.assertIsNone(summary['times_fewer_min'])
