@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import finding, model
-from nova_numa_pmc.checks import options
+from nova_numa_pmc.checks import nova
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
@@ -47,7 +47,7 @@ def check_options(root: str) -> Iterator[Finding]:
             'correct it; until then the hook uses the default',
             path,
         )
-    yield from options.check_own(path)
+    yield from nova.check_own_options(path)
 
 
 def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:

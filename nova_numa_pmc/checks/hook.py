@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the libvirt hook: what is installed, whether it works, and what it decided last."""
+"""Check the libvirt hook: what is installed, whether it works, and what it decided last.
+
+kolla and openstack-helm run libvirt and nova-compute in containers that share the host's pid and
+cgroup namespaces. Each container has a file system of its own, which contains the hook, the
+package and Nova's configuration.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +28,16 @@ _INSTALL = 'nova-numa-rebalance hook install --reload'
 #: File in the state directory that names the daemon that was last made to look for hooks.
 _RELOADED = 'daemon-reloaded'
 #: Codes that are not reported for a container's root: the package is elsewhere in a container,
-#: and :mod:`deployment` reports a missing hook.
+#: and :func:`check_libvirt` reports a missing hook.
 _NOT_IN_CONTAINERS = ('hook-outdated', 'hook-not-installed')
+
+
+#: (part of the name of a container's control group, the tool that deployed it).
+_DEPLOYMENTS = (
+    ('kubepods', 'openstack-helm'),
+    ('libpod', 'kolla (podman)'),
+    ('docker', 'kolla (docker)'),
+)
 
 
 class HookStatus(Record):
@@ -235,3 +248,39 @@ def _state_path(root: str) -> str:
 def is_own_root(root: str) -> bool:
     """Return whether a root is that of this process, and not that of another system."""
     return os.path.samefile(root, '/')
+
+
+def check_libvirt(root: str) -> Iterator[Finding]:
+    """Check which daemon runs the hook, and whether it runs in a container."""
+    daemon = confinement.find_daemon(root)
+    if daemon is None:
+        yield Finding(
+            'libvirt-not-running',
+            NOTE,
+            'neither virtqemud nor libvirtd is running; a modular daemon exits after 120 s '
+            'without work and is started again on demand',
+            'run virsh list, then repeat this check',
+        )
+        return
+    if not daemon.same_root:
+        inside = os.path.join(root, 'proc/%d/root' % daemon.pid)
+        hook = os.path.join(inside, files.HOOKS, files.OUR_HOOK)
+        if not os.path.exists(hook):
+            cgroup = files.read_optional(root, 'proc/%d/cgroup' % daemon.pid) or ''
+            tool = next((name for mark, name in _DEPLOYMENTS if mark in cgroup), 'unknown tool')
+            yield Finding(
+                'hook-not-in-container',
+                ERROR,
+                '%s (pid %d) runs in a container (%s), and the hook is not installed there'
+                % (daemon.name, daemon.pid, tool),
+                'install the package in its image, run "nova-numa-rebalance hook install" in '
+                'it, and share /run/nova-numa-pmc with the host',
+                hook,
+            )
+    elif daemon.name == 'virtqemud':
+        yield Finding(
+            'libvirt-modular',
+            NOTE,
+            'libvirt is modular: virtqemud (pid %d) runs the hook, not libvirtd' % daemon.pid,
+            'where a guide tells you to reload libvirtd, reload virtqemud',
+        )

@@ -24,15 +24,11 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.checks import (
     capacity,
-    deployment,
     hook as hook_checks,
     interpreter,
     kernel,
-    monitor,
-    options,
+    nova,
     publication,
-    scheduler,
-    service,
 )
 from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.conf import host_options
@@ -43,7 +39,7 @@ from nova_numa_pmc.json_values import printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     #: Runs one check and returns its findings.
     Check = Callable[[], Iterable[Finding]]
@@ -154,50 +150,53 @@ def to_lines(roles: Sequence[str], findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def compute_checks(args: argparse.Namespace) -> Iterator[Check]:
-    """Yield the checks of a compute host."""
+def compute_checks(args: argparse.Namespace) -> list[Check]:
+    """Return the checks of a compute host."""
     root = args.root
-    for check in (
-        kernel.check_nodes,
-        kernel.check_numad,
-        kernel.check_balancing,
-        kernel.check_ksm,
-        kernel.check_huge_pages,
-        kernel.check_governor,
-        kernel.check_counting,
-        capacity.check_options,
-        capacity.check_limits,
-        deployment.check_libvirt,
-    ):
-        yield functools.partial(check, root)
-    yield lambda: _check_hook(root)
     process, refusal = services.search(root, services.NOVA_COMPUTE)
     ours = host_options.read_under_root(root)
     directory = ours.state_path(root)
-    yield lambda: publication.check_publication(directory, time.time())
-    yield lambda: publication.check_paused(directory)
-    yield lambda: publication.check_turns(directory)
-    yield lambda: publication.check_visible(ours.state_dir, process)
     conf = _conf(args, COMPUTE, process)
-    # A host that runs libvirt but no Nova service needs no configuration of nova-compute.
-    yield lambda: service.check_service(
-        services.NOVA_COMPUTE, process, conf, required=False, refusal=refusal
-    )
-    yield lambda: capacity.check_withheld_memory(root, conf)
-    if conf.files:
-        monitor.read_options(conf)
-        yield lambda: monitor.check_enabled(conf)
-        yield lambda: monitor.check_interval(conf)
-        yield lambda: monitor.check_cpu_metrics(conf)
-        yield lambda: monitor.check_notifications(conf)
-        yield lambda: capacity.check_ram_ratio(root, conf)
-        yield lambda: capacity.check_shared_set(root, conf)
-        yield lambda: publication.check_pool(directory, conf)
-        yield lambda: options.check_novas(conf.files)
-        yield lambda: conf.findings
     modules = _modules(args, COMPUTE, process)
+    checks: list[Check] = [
+        *(
+            functools.partial(check, root)
+            for check in (
+                kernel.check_nodes,
+                kernel.check_numad,
+                kernel.check_balancing,
+                kernel.check_ksm,
+                kernel.check_huge_pages,
+                kernel.check_governor,
+                kernel.check_counting,
+                capacity.check_options,
+                capacity.check_limits,
+                hook_checks.check_libvirt,
+                _check_hook,
+            )
+        ),
+        lambda: publication.check_publication(directory, time.time()),
+        lambda: publication.check_paused(directory),
+        lambda: publication.check_turns(directory),
+        lambda: publication.check_visible(ours.state_dir, process),
+        # A host that runs libvirt but no Nova service needs no configuration of nova-compute.
+        lambda: nova.check_service(
+            services.NOVA_COMPUTE, process, conf, required=False, refusal=refusal
+        ),
+        lambda: capacity.check_withheld_memory(root, conf),
+    ]
+    if conf.files:
+        checks += [
+            lambda: nova.check_compute(conf),
+            lambda: capacity.check_ram_ratio(root, conf),
+            lambda: capacity.check_shared_set(root, conf),
+            lambda: publication.check_pool(directory, conf),
+            lambda: nova.check_our_group(conf.files),
+            lambda: conf.findings,  # the last: reading an option may add one
+        ]
     if modules:
-        yield lambda: monitor.check_loadable(modules, installed_shim())
+        checks.append(lambda: nova.check_monitor_loadable(modules, installed_shim()))
+    return checks
 
 
 def _check_hook(root: str) -> Iterable[Finding]:
@@ -209,26 +208,27 @@ def _check_hook(root: str) -> Iterable[Finding]:
     return hook_checks.check_status(hook_checks.read_status(root), in_container)
 
 
-def controller_checks(args: argparse.Namespace) -> Iterator[Check]:
-    """Yield the checks of a controller."""
+def controller_checks(args: argparse.Namespace) -> list[Check]:
+    """Return the checks of a controller."""
     process, refusal = services.search(args.root, services.NOVA_SCHEDULER)
     conf = _conf(args, CONTROLLER, process)
-    yield lambda: service.check_service(
-        services.NOVA_SCHEDULER, process, conf, required=True, refusal=refusal
-    )
-    if conf.files:
-        scheduler.read_options(conf)
-        placement = _placement_conf(args)
-        yield lambda: scheduler.check_weigher(conf)
-        yield lambda: scheduler.check_filter(conf)
-        yield lambda: scheduler.check_host_subset(conf)
-        yield lambda: scheduler.check_cpu_metrics(conf)
-        yield lambda: scheduler.check_candidates(conf, placement)
-        yield lambda: options.check_novas(conf.files)
-        yield lambda: conf.findings + (placement.findings if placement else [])
     modules = _modules(args, CONTROLLER, process)
+    checks: list[Check] = [
+        lambda: nova.check_service(
+            services.NOVA_SCHEDULER, process, conf, required=True, refusal=refusal
+        )
+    ]
+    if conf.files:
+        placement = _placement_conf(args)
+        checks += [
+            lambda: nova.check_scheduler(conf),
+            lambda: nova.check_candidates(conf, placement),
+            lambda: nova.check_our_group(conf.files),
+            lambda: conf.findings + (placement.findings if placement else []),
+        ]
     if modules:
-        yield lambda: scheduler.check_importable(modules)
+        checks.append(lambda: nova.check_scheduler_loadable(modules))
+    return checks
 
 
 def _run_check(check: Check) -> list[Finding]:
@@ -272,7 +272,7 @@ def installed_shim() -> str | None:
         files = metadata.files('nova-numa-pmc') or ()
     except metadata.PackageNotFoundError:
         return None
-    name = monitor.TARGET.replace('.', '/') + '.py'
+    name = nova.TARGET.replace('.', '/') + '.py'
     return next(
         (
             str(file.locate())

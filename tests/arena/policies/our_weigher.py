@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from nova_numa_pmc.checks.scheduler import PACKING_FLOOR
+from nova_numa_pmc.checks.nova import PACKING_FLOOR
 from nova_numa_pmc.core import missing, pressure
 from nova_numa_pmc.core.scheduling import added_loss
 from nova_numa_pmc.scheduler import assumed_host, comparison, penalty

@@ -13,7 +13,7 @@ SOURCES = [
     TOP / 'nova_numa_pmc/cli/commands/hook.py',
 ]
 #: What creates a finding with a code.
-MAKERS = ('Finding', '_add')
+MAKERS = ('Finding', 'Rule', '_add')
 
 
 def codes():

@@ -8,13 +8,13 @@ import sys
 import tempfile
 import venv
 
-from nova_numa_pmc.checks import interpreter, monitor
+from nova_numa_pmc.checks import interpreter, nova
 from nova_numa_pmc.host import services
 from tests.cases.root import RootCase
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write
 
-POINT = ('numa_pmc', monitor.TARGET + ':Monitor')
+POINT = ('numa_pmc', nova.TARGET + ':Monitor')
 NOVA = ('nova', 'nova/compute', 'nova/compute/monitors', 'nova/compute/monitors/cpu')
 SHIM = 'nova/compute/monitors/cpu/numa_pmc.py'
 
@@ -98,14 +98,14 @@ class InterpreterTest(RootCase):
         install(self.root, 'usr/lib/python3/dist-packages')
         site = '/opt/venv/lib/python3.11/site-packages'
         install(self.root, site.lstrip('/'), ('nova_numa_pmc',), shim=False)
-        for text, nova in (('false', ()), ('true', ('/usr/lib/python3/dist-packages/nova',))):
+        for text, found in (('false', ()), ('true', ('/usr/lib/python3/dist-packages/nova',))):
             write(
                 self.root,
                 'opt/venv/pyvenv.cfg',
                 'home = /usr/bin\ninclude-system-site-packages = %s\nversion = 3.11.2\n' % text,
             )
             modules = self.read('/opt/venv/bin/python3')
-            self.assertEqual(nova, modules.nova)
+            self.assertEqual(found, modules.nova)
             self.assertEqual(site + '/nova_numa_pmc/__init__.py', modules.package)
 
     def test_editable_installations_are_found(self):

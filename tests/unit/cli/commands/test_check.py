@@ -10,7 +10,7 @@ import tempfile
 import time
 import unittest
 
-from nova_numa_pmc.checks import monitor, scheduler
+from nova_numa_pmc.checks import nova
 from nova_numa_pmc.cli.commands import check
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.finding import NOTE, Finding
@@ -26,7 +26,7 @@ available_filters = nova.scheduler.filters.all_filters
 available_filters = %s
 enabled_filters = ComputeFilter,NUMAPressureFilter
 weight_classes = nova.scheduler.weights.all_weighers,%s
-""" % (scheduler.FILTER, scheduler.WEIGHER)
+""" % (nova.FILTER, nova.WEIGHER)
 SITE = 'usr/lib/python3/dist-packages/'
 
 
@@ -54,7 +54,7 @@ class CheckCommandTest(unittest.TestCase):
         self.host.write(SITE + 'nova_numa_pmc/__init__.py', '')
         self.host.write(
             SITE + 'nova_numa_pmc-1.dist-info/entry_points.txt',
-            '[nova.compute.monitors.cpu]\nnuma_pmc = %s:Monitor\n' % monitor.TARGET,
+            '[nova.compute.monitors.cpu]\nnuma_pmc = %s:Monitor\n' % nova.TARGET,
         )
         add_process(
             self.root,
