@@ -10,20 +10,27 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.state.publication import Publication
 
+#: New metrics are sent once a demand or a bandwidth differs from the value last sent by more than
+#: this share of the node's capacity. In the arena, sending at each audit places guests no better
+#: (doc/source/reference/arena.rst), and each new value costs a save of the compute node.
+RATIO = 0.03
+#: Time after which the next audit sends metrics again although they are unchanged [s]. The
+#: scheduler takes metrics for unknown after five times the sum of this and an audit's interval.
+RESEND_S = 600
 #: Tolerance of a node's memory figures, as a share of its capacity (assumed). Memory that the
 #: kernel itself uses (slabs, page tables) is subtracted from the capacity and changes from tick to
 #: tick, and the promises of floating guests are divided among the nodes by capacity.
 _MEMORY_RATIO = 0.005
 
 
-def may_reuse(sent: Publication, now: Publication, deadband: float) -> bool:
+def may_reuse(sent: Publication, now: Publication, deadband: float = RATIO) -> bool:
     """Return whether decisions may still be based on the publication that was sent.
 
     The number of guests on each node and the total of promised memory must be the same. Remote
     ratios do not count, because only ``explain`` shows them, and neither does traffic on a node
     whose maximum is unknown, because it causes no pressure there.
 
-    :param deadband: by how much each measured utilisation may differ; 0: not at all
+    :param deadband: by how much each measured utilisation may differ
     """
     return (
         sent.placement_options == now.placement_options

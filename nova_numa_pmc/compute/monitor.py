@@ -233,20 +233,16 @@ def _interval_s() -> int:
     """
     interval_s = CONF.update_resources_interval
     audit_s = metrics_encoder.INTERVAL_DEFAULT_S if interval_s == 0 else max(interval_s, 0)
-    # Unchanged metrics are sent again with the first audit after metrics_heartbeat.
-    unchanged_s = CONF.numa_pmc.metrics_heartbeat if CONF.numa_pmc.metrics_deadband else 0
-    return audit_s + int(unchanged_s)
+    return audit_s + deadband.RESEND_S
 
 
 def _may_resend(sent: _Inputs, now: _Inputs) -> bool:
     """Return whether the metrics sent last may be sent again."""
-    tolerance = CONF.numa_pmc.metrics_deadband
     age_s = now.publication.taken_s - sent.publication.taken_s
     return (
-        tolerance > 0
-        and 0 <= age_s < CONF.numa_pmc.metrics_heartbeat
+        0 <= age_s < deadband.RESEND_S
         and now._replace(publication=sent.publication) == sent
-        and deadband.may_reuse(sent.publication, now.publication, tolerance)
+        and deadband.may_reuse(sent.publication, now.publication)
     )
 
 

@@ -26,31 +26,6 @@ OPTIONS: Sequence[cfg.Opt] = [
             'of notifications needs these metrics.'
         ),
     ),
-    cfg.FloatOpt(
-        'metrics_deadband',
-        default=0.03,
-        mutable=True,
-        min=0.0,
-        max=0.5,
-        help=(
-            'New metrics are sent once a demand or a bandwidth differs from the value last sent '
-            "by more than this share of the node's capacity. Until then, and while guests and "
-            'promised memory are unchanged, the previous metrics are repeated, so that the '
-            'compute node need not be saved for them. 0: every measurement is sent.'
-        ),
-    ),
-    cfg.IntOpt(
-        'metrics_heartbeat',
-        default=600,
-        mutable=True,
-        min=0,
-        max=86400,
-        help=(
-            'Time after which the next audit sends metrics again although they are unchanged '
-            '[seconds]. The scheduler treats metrics as unknown when they are older than '
-            'five times the sum of this time and the audit interval.'
-        ),
-    ),
 ]
 
 

@@ -207,13 +207,12 @@ class MonitorTest(base.NovaTest):
         self.assertEqual((metrics_encoder.UNKNOWN_MB, 0), (current, maximum))
 
     def test_a_bad_option_is_named(self):
-        self.flags(metrics_deadband=0.5, group='numa_pmc')
         with mock.patch.object(
-            monitor, '_interval_s', side_effect=cfg.ConfigFileValueError('metrics_heartbeat: 10m')
+            monitor, '_interval_s', side_effect=cfg.ConfigFileValueError('cpu_metrics: maybe')
         ):
             self._run_periodics()
         self.assertEqual(1, self.warnings())
-        self.assertIn(': [numa_pmc] metrics_heartbeat', self.stdlog.logger.output)
+        self.assertIn(': [numa_pmc] cpu_metrics', self.stdlog.logger.output)
 
     def test_a_bad_publication_causes_one_warning_and_the_last_figures_remain(self):
         self.flags(cpu_metrics=True, group='numa_pmc')
@@ -348,24 +347,16 @@ class DeadbandTest(base.NovaTest):
         decoded = metrics_decoder.decode(json.loads(self.compute_node('one').metrics))
         self.assertEqual(self.compute_node('one').vcpus_used, decoded.vcpus_used)
 
-    def test_unchanged_metrics_are_sent_again_after_the_heartbeat(self):
+    def test_unchanged_metrics_are_sent_again_after_ten_minutes(self):
         now_s = time.time()
-        self.flags(metrics_heartbeat=10, group='numa_pmc')
-        self.assertEqual(1, self.saved(0.5, 0.5, taken_s=now_s - 25))
-        self.assertEqual(0, self.saved(0.5, 0.5, taken_s=now_s - 20))
+        self.assertEqual(1, self.saved(0.5, 0.5, taken_s=now_s - 615))
+        self.assertEqual(0, self.saved(0.5, 0.5, taken_s=now_s - 610))
         self.assertEqual(1, self.saved(0.5, 0.5, taken_s=now_s - 10))
 
     def test_metrics_include_the_time_until_the_next_ones(self):
-        for resend_s, deadband, expected in ((600, 0.03, 660), (30, 0.03, 90), (600, 0.0, 60)):
-            with self.subTest(resend_s=resend_s, deadband=deadband):
-                self.flags(metrics_heartbeat=resend_s, metrics_deadband=deadband, group='numa_pmc')
-                self.saved(0.5, 0.5)
-                decoded = metrics_decoder.decode(json.loads(self.compute_node('one').metrics))
-                self.assertEqual(expected, decoded.interval_s)
-
-    def test_without_a_deadband_each_measurement_is_sent(self):
-        self.flags(metrics_deadband=0.0, group='numa_pmc')
-        self.assertEqual([1, 1], [self.saved(0.5, 0.5), self.saved(0.5, 0.5)])
+        self.saved(0.5, 0.5)
+        decoded = metrics_decoder.decode(json.loads(self.compute_node('one').metrics))
+        self.assertEqual(60 + 600, decoded.interval_s)
 
 
 class StockWeigherTest(base.NovaTest):

@@ -7,7 +7,7 @@ from unittest import mock
 
 import numpy as np
 
-from nova_numa_pmc.conf import compute as compute_conf
+from nova_numa_pmc.compute import deadband
 from tests.arena import (
     cells,
     fleet as fleets,
@@ -37,11 +37,7 @@ def run(number, policy, seed=1, way=inside.placed):
 
 class DefaultsTest(unittest.TestCase):
     def test_metrics_are_sent_as_by_the_monitor_by_default(self):
-        defaults = {option.name: option.default for option in compute_conf.OPTIONS}
-        self.assertEqual(
-            (defaults['metrics_deadband'], defaults['metrics_heartbeat']),
-            (p.DEADBAND, p.HEARTBEAT_S),
-        )
+        self.assertEqual((deadband.RATIO, deadband.RESEND_S), (p.DEADBAND, p.HEARTBEAT_S))
 
 
 class DeterminismTest(unittest.TestCase):

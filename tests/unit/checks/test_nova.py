@@ -100,7 +100,7 @@ class MonitorTest(RootCase):
         self.assertEqual([], found(nova.check_compute(conf), 'notif'))
 
     def test_a_bad_option_of_ours_is_a_finding(self):
-        conf = self.conf('compute_monitors = numa_pmc\n[numa_pmc]\nmetrics_deadband = 1')
+        conf = self.conf('compute_monitors = numa_pmc\n[numa_pmc]\ncpu_metrics = maybe')
         self.assertEqual([], found(nova.check_compute(conf)))
         self.assertEqual(['nova-conf-value'], found(conf.findings))
 
