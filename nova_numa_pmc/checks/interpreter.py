@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import ast
 import configparser
+import itertools
 import os
 import re
 import stat
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.host import files, ownership
 from nova_numa_pmc.record import Record
 
-TYPE_CHECKING = False
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from nova_numa_pmc.host.services import Process
 
@@ -60,10 +60,9 @@ def python_of(process: Process | None, script: str = '', root: str = '/') -> str
     """
     if process is not None:
         # Not /proc/PID/exe: in a virtual environment, that is the Python that it was made from.
-        program = process.command[0]
-        if _is_python(program):
-            return program
-        script, root = program, process.root
+        script, root = process.command[0], process.root
+        if _is_python(script):
+            return script
     line = _read(script, root).partition('\n')[0][:_LINE_MAX_BYTES]
     words = line[2:].split() if line.startswith('#!') else []
     return words[0] if words and _is_python(words[0]) else None
@@ -79,14 +78,24 @@ def read(python: str, base: str = '/') -> InterpreterModules:
     :param python: its path, as a process whose root is ``base`` names it
     """
     sites = list(dict.fromkeys(_sites(python, base)))
-    mapped = {}
-    for site in sites:
-        for name in _names(site, base):
-            if name.endswith('_finder.py'):
-                mapped.update(_mapping(_read(os.path.join(site, name), base)))
-    nova = _find('nova', sites, mapped, base)
+    finders = [
+        os.path.join(site, name)
+        for site in sites
+        for name in _names(site, base)
+        if name.endswith('_finder.py')
+    ]
+    mapped: dict[str, str] = {}
+    for path in finders:
+        mapped.update(_mapping(_read(path, base)))
+
+    def find(package: str) -> str | None:
+        paths = [os.path.join(site, package) for site in sites] + [mapped.get(package, '')]
+        return next(
+            (path for path in paths if _existing(os.path.join(path, '__init__.py'), base)), None
+        )
+
+    nova, package = find('nova'), find('nova_numa_pmc')
     monitors = nova and _existing(os.path.join(os.path.dirname(nova), _MONITORS), base)
-    package = _find('nova_numa_pmc', sites, mapped, base)
     shim = monitors and _existing(os.path.join(monitors, 'numa_pmc.py'), base)
     return InterpreterModules(
         python,
@@ -108,42 +117,45 @@ def _sites(python: str, base: str) -> Iterator[str]:
         if text:
             pairs = (line.partition('=') for line in text.splitlines())
             keys = {key.strip().lower(): value.strip() for key, _, value in pairs}
-            match = re.match(r'\d+\.\d+', keys.get('version', keys.get('version_info', '')))
-            yield from _with_links(_packages(each, match[0] if match else '', base), base)
-            if keys.get('include-system-site-packages', '').lower() != 'true':
-                return
-            python = os.path.join(keys.get('home', '/usr/bin'), 'python3')
-            break
-    real_path = ownership.real_path(python, base) or os.path.join(base, python.lstrip('/'))
-    python = '/' + os.path.relpath(real_path, base)
-    version = os.path.basename(python).removeprefix('python')
+            version = keys.get('version', keys.get('version_info', ''))
+            yield from _packages((each,), '.'.join(version.split('.')[:2]), base)
+            if keys.get('include-system-site-packages', '').lower() == 'true':
+                home = os.path.join(keys.get('home', '/usr/bin'), 'python3')
+                yield from _of_real(home, base)
+            return
+    yield from _of_real(python, base)
+
+
+def _of_real(python: str, base: str) -> Iterator[str]:
+    """Yield these directories of an interpreter that is in no virtual environment."""
+    real_path = ownership.real_path(python, base)
+    python = '/' + os.path.relpath(real_path, base) if real_path else python
     prefix = os.path.dirname(os.path.dirname(python))
     prefixes = ('/usr/local', '/usr') if prefix == '/usr' else (prefix,)
-    for each in prefixes:
-        yield from _with_links(_packages(each, version, base), base)
+    yield from _packages(prefixes, os.path.basename(python).removeprefix('python'), base)
 
 
-def _packages(prefix: str, version: str, base: str) -> Iterator[str]:
-    """Yield the directories of packages below a prefix; Debian has some of its own."""
-    for library in ('lib', 'lib64'):
-        for name in (f'python{version}', 'python3'):
-            for kind in ('site-packages', 'dist-packages'):
-                path = os.path.join(prefix, library, name, kind)
-                if _existing(path, base):
-                    yield path
+def _packages(prefixes: Iterable[str], version: str, base: str) -> Iterator[str]:
+    """Yield the directories of packages below prefixes, and those that their .pth files add.
 
-
-def _with_links(sites: Iterator[str], base: str) -> Iterator[str]:
-    """Yield each directory, and the directories that its .pth files add."""
-    for site in sites:
+    Debian has directories of its own.
+    """
+    names = ('python' + version, 'python3'), ('site-packages', 'dist-packages')
+    for parts in itertools.product(prefixes, ('lib', 'lib64'), *names):
+        site = os.path.join(*parts)
+        if not _existing(site, base):
+            continue
         yield site
-        for name in _names(site, base):
-            if name.endswith('.pth'):
-                for line in _read(os.path.join(site, name), base).splitlines():
-                    path = os.path.normpath(os.path.join(site, line.strip()))
-                    is_path = line.strip() and not line.startswith(('#', 'import'))
-                    if is_path and _existing(path, base):
-                        yield path
+        lines = [
+            line.strip()
+            for name in _names(site, base)
+            if name.endswith('.pth')
+            for line in _read(os.path.join(site, name), base).splitlines()
+        ]
+        for line in lines:
+            path = os.path.normpath(os.path.join(site, line))
+            if line and not line.startswith(('#', 'import')) and _existing(path, base):
+                yield path
 
 
 def _mapping(text: str) -> dict[str, str]:
@@ -153,14 +165,6 @@ def _mapping(text: str) -> dict[str, str]:
         return {str(name): str(path) for name, path in mapping.items()}
     except (ValueError, SyntaxError, TypeError, AttributeError, RecursionError, MemoryError):
         return {}  # not what setuptools writes
-
-
-def _find(package: str, sites: list[str], mapped: dict[str, str], base: str) -> str | None:
-    """Return the directory of a package, or None if it is not found."""
-    paths = [os.path.join(site, package) for site in sites] + [mapped.get(package, '')]
-    return next(
-        (path for path in paths if _existing(os.path.join(path, '__init__.py'), base)), None
-    )
 
 
 def _points(site: str, base: str) -> Iterator[tuple[str, str]]:

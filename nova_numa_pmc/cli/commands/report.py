@@ -16,7 +16,6 @@ exit codes: 0 done; 1 a problem, such as a file without samples; 64 usage error
 
 from __future__ import annotations
 
-import collections
 import itertools
 import json
 import math
@@ -24,6 +23,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import arguments, page, recordings, tables
+from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import printable
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     _Part = Union[GuestSample, NodeSample]
     #: ('host', ''), ('node', its id) or ('guest', its uuid)
     Key = tuple[str, Union[int, str]]
+    #: {metric: (sum of its values times their weights, sum of the weights)}
+    _Totals = dict[str, tuple[float, float]]
     #: (name of the host, node or guest, {metric: (mean before, mean after)} where one is known)
     Compared = tuple[str, dict[str, tuple[Optional[float], Optional[float]]]]
 
@@ -60,60 +62,15 @@ _SUMMED = tuple(name for name in _LABELS if name not in ('ipc', 'remote_ratio', 
 _RAN_ON_MIN_RATIO = 0.05
 
 
-class Means:
-    """Sums from which the means of the host, of a node or of a guest follow.
-
-    Means are over the time for which a value was known. Amounts of a host are the sums over its
-    nodes, unknown while that of any node is unknown; its pressure is that of the node with the
-    highest. The remote share is Σ remote ÷ Σ (local + remote) or, if the source has only ratios,
-    their mean. Samples have CPI but no cycles: with core-seconds c in their place, which assumes
-    equal clock rates, IPC = Σ (c ÷ CPI) ÷ Σ c. Where the CPU time is unknown, c is the time.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._totals: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
-
-    def add(self, parts: Sequence[_Part], seconds: float) -> None:
-        """Add a sample: one node or guest, or all nodes of the host."""
-        cores = [getattr(part, 'cores', part.demand_cores) for part in parts]
-        for metric in _SUMMED:
-            known = all_known(
-                cores if metric == 'cores' else [getattr(part, metric, None) for part in parts]
-            )
-            self._add(metric, math.fsum(known) if known else None, seconds)
-        pressures = [getattr(part, 'pressure', None) for part in parts]
-        self._add('pressure', max((p for p in pressures if p is not None), default=None), seconds)
-        for part, used_cores in zip(parts, cores):
-            weight = seconds * (1.0 if used_cores is None else used_cores)
-            self._add('remote_ratio', part.remote_ratio, weight)
-            self._add('ipc', 1 / part.cpi if part.cpi and part.cpi_reliable else None, weight)
-
-    def _add(self, metric: str, value: float | None, weight: float) -> None:
-        if value is not None:
-            totals = self._totals[metric]
-            totals[0] += value * weight
-            totals[1] += weight
-
-    def __getitem__(self, metric: str) -> float | None:
-        """Return a mean; None: unknown."""
-        total, weight = self._totals[metric]
-        mean = total / weight if weight else None
-        if metric == 'remote_ratio':
-            local, remote = self['local_per_sec'], self['remote_per_sec']
-            if local is not None and remote is not None:
-                return remote / (local + remote) if local + remote else None
-        return mean
-
-
 class Recorded(Record):
-    """The means of a recording.
+    """What a recording adds up to.
 
+    :param totals: {the host, a node or a guest: (its name, its totals)}
     :param sources: sources of the host's samples
     :param last: the last sample
     """
 
-    means: dict[Key, Means]
+    totals: dict[Key, tuple[str, _Totals]]
     sources: tuple[str, ...]
     problems: tuple[str, ...]
     samples: int
@@ -164,14 +121,14 @@ def _read(path: str, args: argparse.Namespace) -> Recorded:
             )
 
     recorded = gather(selected())
-    if args.guest and not any(kind == 'guest' for kind, _ in recorded.means):
+    if args.guest and not any(kind == 'guest' for kind, _ in recorded.totals):
         raise NumaPmcError('%s: no guest %s was recorded' % (path, ', '.join(args.guest)))
     return recorded
 
 
 def gather(samples: Iterable[Sample]) -> Recorded:
-    """Return the means of samples, of which there is at least one."""
-    means: dict[Key, Means] = {}
+    """Add up samples, of which there is at least one."""
+    totals: dict[Key, tuple[str, _Totals]] = {}
     sources: dict[str, None] = {}
     problems: dict[str, None] = {}
     count, elapsed_s = 0, 0.0
@@ -185,24 +142,60 @@ def gather(samples: Iterable[Sample]) -> Recorded:
             *((('guest', guest.uuid), guest.name, (guest,)) for guest in sample.guests),
         ]
         for key, name, records in parts:
-            means.setdefault(key, Means(name)).add(records, sample.elapsed_s)
-    return Recorded(means, tuple(sources), tuple(problems), count, elapsed_s, sample)
+            _, of_part = totals.setdefault(key, (name, {}))
+            for metric, value, weight in _figures(records, sample.elapsed_s):
+                if value is not None:
+                    total, weights = of_part.get(metric, (0.0, 0.0))
+                    of_part[metric] = total + value * weight, weights + weight
+    return Recorded(totals, tuple(sources), tuple(problems), count, elapsed_s, sample)
+
+
+def _figures(parts: Sequence[_Part], seconds: float) -> Iterator[tuple[str, float | None, float]]:
+    """Yield (metric, value, weight) of one node or guest, or of all nodes of the host.
+
+    Means are over the time for which a value was known. Amounts of a host are the sums over its
+    nodes, unknown while that of any node is unknown; its pressure is that of the node with the
+    highest. Samples have CPI but no cycles: with core-seconds c in their place, which assumes
+    equal clock rates, IPC = Σ (c ÷ CPI) ÷ Σ c. Where the CPU time is unknown, c is the time.
+    """
+    cores = [getattr(part, 'cores', part.demand_cores) for part in parts]
+    for metric in _SUMMED:
+        values = cores if metric == 'cores' else [getattr(part, metric, None) for part in parts]
+        known = all_known(values)
+        yield metric, math.fsum(known) if known else None, seconds
+    pressures = [getattr(part, 'pressure', None) for part in parts]
+    yield 'pressure', max((p for p in pressures if p is not None), default=None), seconds
+    for part, used_cores in zip(parts, cores):
+        weight = seconds * (1.0 if used_cores is None else used_cores)
+        yield 'remote_ratio', part.remote_ratio, weight
+        yield 'ipc', 1 / part.cpi if part.cpi and part.cpi_reliable else None, weight
+
+
+def mean(recorded: Recorded | None, key: Key, metric: str) -> float | None:
+    """Return a mean; None: unknown.
+
+    The remote share is Σ remote ÷ Σ (local + remote) or, if the source has only ratios, their
+    mean.
+    """
+    totals = recorded.totals[key][1] if recorded and key in recorded.totals else {}
+    local, remote = (totals.get(name, (0.0, 0.0)) for name in _SUMMED[:2])
+    if metric == 'remote_ratio' and local[1] and remote[1]:
+        local_per_sec, remote_per_sec = local[0] / local[1], remote[0] / remote[1]
+        return rates.remote_ratio(local_per_sec, remote_per_sec)
+    total, weight = totals.get(metric, (0.0, 0.0))
+    return total / weight if weight else None
 
 
 def compare(before: Recorded, after: Recorded | None = None) -> dict[Key, Compared]:
     """Return the host, nodes and guests of one or two recordings, guests by name."""
     recorded = [one for one in (before, after) if one]
-    names = {key: means.name for one in recorded for key, means in one.means.items()}
-
-    def order(key: Key) -> tuple[int, int | str]:
-        kind, id_ = key
-        return ('host', 'node', 'guest').index(kind), names[key] if kind == 'guest' else id_
-
-    def mean(one: Recorded | None, key: Key, metric: str) -> float | None:
-        return one.means[key][metric] if one and key in one.means else None
-
+    names = {key: name for one in recorded for key, (name, _) in one.totals.items()}
+    kinds = ('host', 'node', 'guest')
+    ordered = sorted(
+        names, key=lambda key: (kinds.index(key[0]), names[key] if key[0] == 'guest' else key[1])
+    )
     compared = {}
-    for key in sorted(names, key=order):
+    for key in ordered:
         pairs = {m: (mean(before, key, m), mean(after, key, m)) for m in _LABELS}
         known = {metric: pair for metric, pair in pairs.items() if pair != (None, None)}
         compared[key] = names[key], known
@@ -339,9 +332,8 @@ def ratio(before: float | None, after: float | None) -> str:
     """Return the ratio of before to after as '56 : 1' or '1 : 1.12'; '-' if unknown or 0."""
     if not before or not after:
         return tables.UNKNOWN
-    if before >= after:
-        return '%.3g : 1' % (before / after)
-    return '1 : %.3g' % (after / before)
+    quotient = before / after
+    return '%.3g : 1' % quotient if quotient >= 1 else '1 : %.3g' % (1 / quotient)
 
 
 def _amount(metric: str, value: float | None) -> str:

@@ -16,7 +16,7 @@ class MeansTest(unittest.TestCase):
                 samples.sample(30.0, 9.0, nodes=(samples.node_sample(waiting_cores=None),)),
             ]
         )
-        self.assertEqual(1.0, recorded.means['host', '']['waiting_cores'])
+        self.assertEqual(1.0, report.mean(recorded, ('host', ''), 'waiting_cores'))
 
     def test_a_cpi_that_cannot_be_relied_on_is_left_out(self):
         recorded = report.gather(
@@ -29,7 +29,7 @@ class MeansTest(unittest.TestCase):
                 )
             ]
         )
-        self.assertEqual(0.5, recorded.means['host', '']['ipc'])
+        self.assertEqual(0.5, report.mean(recorded, ('host', ''), 'ipc'))
 
     def test_instructions_per_cycle_is_of_all_cycles(self):
         # 3 core-seconds at 1 instruction per cycle and 1 at a quarter: 3.25 of 4.
@@ -40,8 +40,8 @@ class MeansTest(unittest.TestCase):
         recorded = report.gather(
             samples.sample(float(at), 1.0, guests=(guest,)) for at, guest in enumerate(guests)
         )
-        guest_means = recorded.means['guest', samples.guest_sample(1).uuid]
-        self.assertAlmostEqual(3.25 / 4, guest_means['ipc'])
+        guest = ('guest', samples.guest_sample(1).uuid)
+        self.assertAlmostEqual(3.25 / 4, report.mean(recorded, guest, 'ipc'))
 
     def test_a_source_with_only_ratios_is_summed_up_by_them(self):
         guests = [
@@ -51,8 +51,8 @@ class MeansTest(unittest.TestCase):
         recorded = report.gather(
             samples.sample(float(at), 1.0, guests=(guest,)) for at, guest in enumerate(guests)
         )
-        guest_means = recorded.means['guest', samples.guest_sample(1).uuid]
-        self.assertAlmostEqual(0.4, guest_means['remote_ratio'], places=6)
+        guest = ('guest', samples.guest_sample(1).uuid)
+        self.assertAlmostEqual(0.4, report.mean(recorded, guest, 'remote_ratio'), places=6)
 
     def test_a_sum_over_a_host_with_an_unknown_node_is_unknown(self):
         recorded = report.gather(
@@ -65,6 +65,6 @@ class MeansTest(unittest.TestCase):
                 )
             ]
         )
-        host = recorded.means['host', '']
-        self.assertIsNone(host['local_per_sec'])
-        self.assertEqual(0.1, round(host['remote_ratio'], 6))
+        host = ('host', '')
+        self.assertIsNone(report.mean(recorded, host, 'local_per_sec'))
+        self.assertEqual(0.1, round(report.mean(recorded, host, 'remote_ratio'), 6))
