@@ -219,9 +219,9 @@ def _record_bound(
     # they are.
     if not call.options.bind or guest.locked or guest.page_bytes or not promise.mem_nodes:
         return False
-    from nova_numa_pmc.host.page_moves import bound_room  # only needed with the option
+    from nova_numa_pmc.host.page_moves import node_room  # only needed with the option
 
-    room = bound_room.BoundRoom(call.options.placement_options.reserve_bytes, call.root)
+    room = node_room.BoundRoom(call.options.placement_options.reserve_bytes, call.root)
     try:
         shortage = room.take(promise, bytes_by_node)
         if shortage:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import exceptions
@@ -68,3 +69,13 @@ class ProblemLog:
                 self._logged_s.clear()
             self._logged_s[text] = now_s
             self._log.warning('%s', text)
+
+
+@functools.lru_cache(maxsize=1000)
+def log_once(log: Callable[..., None], message: str, problem: str) -> None:
+    """Log a problem, unless it is one of the last thousand different ones.
+
+    :param log: a method of a logger, such as ``LOG.error``
+    :param message: a text with ``%s`` for the problem
+    """
+    log(message, problem)

@@ -30,7 +30,7 @@ from nova_numa_pmc.host.cpusets import (
     is_held,
     read_cpusets,
 )
-from nova_numa_pmc.host.page_moves import bound_room
+from nova_numa_pmc.host.page_moves import node_room
 
 if TYPE_CHECKING:
     import logging
@@ -86,7 +86,7 @@ class Reassertion:
         :param names: names of the guests whose groups are read; None: all
         """
         assert tick.host is not None and tick.host_promises is not None
-        room = bound_room.BoundRoom(self.host_options.placement_options.reserve_bytes, self._root)
+        room = node_room.BoundRoom(self.host_options.placement_options.reserve_bytes, self._root)
         self._forget(tick.guests)
         for guest in tick.guests:
             promise = tick.host_promises.promises.get(guest.uuid)
@@ -262,7 +262,7 @@ class Reassertion:
         promise: model.Promise,
         cpus: frozenset[int],
         covered_nodes: Set[int] | None,
-        room: bound_room.BoundRoom,
+        room: node_room.BoundRoom,
         only_unbind: bool,
     ) -> None:
         """Keep a bound guest bound while its promised memory fits its nodes, else unbind it."""

@@ -25,7 +25,7 @@ OPTIONS: Sequence[cfg.Opt] = [
             'option weight_setting of [metrics] names cpu.* on the controllers, or if a consumer '
             'of notifications needs these metrics.'
         ),
-    ),
+    )
 ]
 
 

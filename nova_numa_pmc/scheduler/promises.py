@@ -17,7 +17,7 @@ from nova import weights as base_weights
 from nova.scheduler import weights as nova_weights
 from oslo_log import log as logging
 
-from nova_numa_pmc.scheduler.log_once import log_once
+from nova_numa_pmc.problem_log import log_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

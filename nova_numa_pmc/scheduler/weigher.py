@@ -14,8 +14,8 @@ from nova.scheduler.filters import utils as filters_utils
 from oslo_log import log as logging
 
 from nova_numa_pmc.conf import scheduler as scheduler_conf
+from nova_numa_pmc.problem_log import log_once
 from nova_numa_pmc.scheduler import comparison, host_estimate, penalty, promises, request, shadow
-from nova_numa_pmc.scheduler.log_once import log_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

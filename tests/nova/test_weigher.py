@@ -17,13 +17,12 @@ from nova import objects, test
 from nova.scheduler import weights
 from oslo_config import fixture as config_fixture
 
-from nova_numa_pmc import model
+from nova_numa_pmc import model, problem_log
 from nova_numa_pmc.compute import metrics_decoder
 from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
 from nova_numa_pmc.scheduler import (
     filter as pressure_filter,
     host_estimate,
-    log_once,
     penalty,
     promises,
     shadow,
@@ -512,7 +511,7 @@ class ModeTest(SchedulerTest):
         with self.assertLogs(weigher.LOG.logger, 'WARNING') as log:
             self.weigh(host_state('a', 0.5, 0.5), host_state('b', 0.5, 0.5, aggregates=aggregates))
         self.assertEqual(1200, len(log.records))
-        self.assertLess(log_once.log_once.cache_info().currsize, 1200)
+        self.assertLess(problem_log.log_once.cache_info().currsize, 1200)
 
     def test_shadow_mode_changes_no_weight_and_logs_the_decision(self):
         on, _ = self.weighed()

@@ -124,7 +124,7 @@ class ImportTest(unittest.TestCase):
             'import nova_numa_pmc.hook, nova_numa_pmc.hook_started, nova_numa_pmc.hook_early\n'
             'import nova_numa_pmc.core.placement.placement\n'
             'import nova_numa_pmc.host.page_moves.hugetlb\n'
-            'import nova_numa_pmc.host.page_moves.bound_room\n'
+            'import nova_numa_pmc.host.page_moves.node_room\n'
             'print(*(name for name in sys.modules if name.startswith("nova_numa_pmc.")))'
         )
         done = subprocess.run(

@@ -12,7 +12,7 @@ from nova_numa_pmc import model, sampling
 from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.core import pressure
 from nova_numa_pmc.host import files, hmat
-from nova_numa_pmc.host.perf import cpu_model, event_table, events, perf_event
+from nova_numa_pmc.host.perf import event_table, events, perf_event
 from nova_numa_pmc.model import MIB
 from nova_numa_pmc.sample_records import COUNTED, INFERRED, DeviceSample, to_data
 from nova_numa_pmc.state import promises_file
@@ -484,7 +484,7 @@ class CountersTest(CountingCase, RootCase):
             ((event_table.ANY_FILLS,), pressure.MLP_WITH_PREFETCH),
         ):
             chosen = tuple(event._replace(caveats=caveats) for event in (LOCAL, REMOTE))
-            selection = events.EventSelection(cpu_model.CpuModel('', ''), None, chosen, ())
+            selection = events.EventSelection(events.CpuModel('', ''), None, chosen, ())
             with (
                 mock.patch.object(perf_event, 'fit_together', return_value=False),
                 mock.patch.object(events, 'select_events', return_value=selection),

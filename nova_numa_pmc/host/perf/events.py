@@ -8,13 +8,14 @@ the operator's override, the names that the kernel exports, libpfm4, our table.
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core import counter_roles, pressure
 from nova_numa_pmc.host import files
-from nova_numa_pmc.host.perf import cpu_model, event_table, pmu
+from nova_numa_pmc.host.perf import event_table, pmu
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -34,6 +35,18 @@ WHY_MEDIATED = (
 )
 _RAW_TYPE = 4  # PERF_TYPE_RAW: perf_event.h
 _NODE_NUMBER = re.compile(r'_(\d{1,5})$')
+
+
+class CpuModel(Record):
+    """A CPU model.
+
+    :param cpuid: identifier such as ``GenuineIntel-6-2C-2`` (see :class:`event_table.Row`);
+        '' if unknown
+    :param name: model name from /proc/cpuinfo
+    """
+
+    cpuid: str
+    name: str
 
 
 class Event(Record):
@@ -73,7 +86,7 @@ class EventSelection(Record):
     :param missing: (role, reason) of each role that cannot be counted
     """
 
-    cpu: cpu_model.CpuModel
+    cpu: CpuModel
     row: event_table.Row | None
     events: tuple[Event, ...]
     missing: tuple[tuple[str, str], ...]
@@ -123,7 +136,7 @@ def select_events(
     :raises EventError: an override has an unknown role, or is not an event
     """
     for_this_host = cpu is None
-    model = cpu_model.read(root) if cpu is None else cpu_model.CpuModel(cpu, 'unknown')
+    model = read_cpu_model(root) if cpu is None else CpuModel(cpu, 'unknown')
     pmus = pmu.read_pmus(root) if for_this_host else {}
     row = find_row(model.cpuid)
     if row and not for_this_host:
@@ -398,3 +411,31 @@ def _plain_event(entry: event_table.Entry, pmu_name: str) -> Event:
         document=entry.document,
         caveats=entry.caveats,
     )
+
+
+def read_cpu_model(root: str = '/') -> CpuModel:
+    """Return the model of the first CPU in ``/proc/cpuinfo``."""
+    try:
+        with open(os.path.join(root, 'proc/cpuinfo'), encoding='ascii', errors='replace') as file:
+            text = file.read(16384)
+    except OSError:
+        return CpuModel('', 'unknown')
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        name, colon, value = line.partition(':')
+        if colon:
+            fields.setdefault(name.strip(), value.strip())
+    return CpuModel(_cpuid(fields), fields.get('model name', 'unknown'))
+
+
+def _cpuid(fields: Mapping[str, str]) -> str:
+    if 'CPU implementer' in fields:
+        return 'ARM-%s-%s' % (
+            fields['CPU implementer'].lower(),
+            fields.get('CPU part', '').lower(),
+        )
+    numbers = [fields.get(name, '') for name in ('cpu family', 'model', 'stepping')]
+    if not all(re.fullmatch(r'\d{1,4}', number, re.ASCII) for number in numbers):
+        return ''
+    family, model, stepping = (int(number) for number in numbers)
+    return '%s-%d-%X-%X' % (fields.get('vendor_id', ''), family, model, stepping)

@@ -12,7 +12,7 @@ from nova_numa_pmc.core import counter_roles
 from nova_numa_pmc.core.evidence import RunningGuest
 from nova_numa_pmc.core.rates import CounterDelta, CounterReading
 from nova_numa_pmc.host import topology
-from nova_numa_pmc.host.perf import cpu_model, events, perf_event
+from nova_numa_pmc.host.perf import events, perf_event
 from nova_numa_pmc.host.sources import (
     SourceTick,
     cpu_counters,
@@ -40,7 +40,7 @@ SECOND = 10**9
 
 
 def selecting(*chosen, missing=()):
-    return lambda: events.EventSelection(cpu_model.CpuModel('', ''), None, chosen, missing)
+    return lambda: events.EventSelection(events.CpuModel('', ''), None, chosen, missing)
 
 
 class GuestsCase(CountingCase, RootCase):
