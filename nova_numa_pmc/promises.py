@@ -342,7 +342,35 @@ def updated_promise(
                 bound=False,
                 l3_cpus=(),
             )
-    return as_granted(promise, guest, host) if promise.origin == model.PLACED else promise
+    if promise.origin != model.PLACED:
+        return promise
+    promise = as_granted(promise, guest, host)
+    return promise if guest.override == model.PIN else _with_enough_cpus(promise, guest, host)
+
+
+def _with_enough_cpus(
+    promise: model.Promise, guest: model.Guest, host: model.Topology
+) -> model.Promise:
+    """Return a promise with as many more nodes, the nearest first, as the guest needs for its CPUs.
+
+    vCPUs have been plugged in, or groups now grant it fewer CPUs of its nodes, or these are
+    offline: on its nodes alone, its vCPUs would wait for each other. Its memory stays. A guest
+    that has no CPU left there is not held.
+    """
+    nodes = promise.cpu_nodes
+    if not pools.cpus_on(nodes, host, guest):
+        return promise
+    positions = [position for position, node in enumerate(host.nodes) if node.id in nodes]
+    others = sorted(
+        (min(host.distances[own][position] for own in positions), node.id)
+        for position, node in enumerate(pools.with_guest_pool(guest, host).nodes)
+        if node.cpus and node.id not in nodes
+    )
+    for _, node_id in others:
+        if pools.is_large_enough(pools.cpus_on(nodes, host, guest), host, guest):
+            break
+        nodes = tuple(sorted((*nodes, node_id)))
+    return promise._replace(cpu_nodes=nodes, l3_cpus=()) if nodes != promise.cpu_nodes else promise
 
 
 def as_granted(promise: model.Promise, guest: model.Guest, host: model.Topology) -> model.Promise:

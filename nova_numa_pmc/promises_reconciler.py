@@ -127,24 +127,26 @@ class PromisesReconciler:
         self, before: model.Promise, after: model.Promise, running: Iterable[model.Guest]
     ) -> None:
         """Log why a guest is promised other nodes than before, if it is."""
-        if (before.cpu_nodes, before.mem_nodes) == (after.cpu_nodes, after.mem_nodes):
-            return
         guest = next(guest for guest in running if guest.uuid == after.uuid)
-        limits = allowed.limits(guest, self._root)
-        if limits:
-            self._log.warning(
-                'guest %s: promised %s instead of %s: %s',
-                after.name,
-                name_nodes(after.cpu_nodes),
-                name_nodes(before.cpu_nodes),
-                '; '.join(limits),
-            )
-        else:
-            self._log.info(
-                'guest %s: numatune has bound its memory to %s, so its CPUs follow',
-                after.name,
-                name_nodes(after.mem_nodes),
-            )
+        for what, nodes, former_nodes in (
+            ('', after.cpu_nodes, before.cpu_nodes),
+            ('the memory of ', after.mem_nodes, before.mem_nodes),
+        ):
+            if nodes != former_nodes:
+                self._log.warning(
+                    'guest %s: promised %s%s instead of %s: %s',
+                    after.name,
+                    what,
+                    name_nodes(nodes),
+                    name_nodes(former_nodes),
+                    '; '.join(allowed.limits(guest, self._root))
+                    or (
+                        'numatune has bound its memory'
+                        if 'numatune' in guest.placed_by
+                        else 'there are too few CPUs for its vCPUs'
+                    ),
+                )
+                return
 
     def _log_placed(self, running: Iterable[model.Guest]) -> None:
         """Log each change in how others have placed a guest."""

@@ -118,9 +118,9 @@ class HookTest(HookCase):
 
 
 class AgentTest(AgentCase):
-    def limited(self, cpus='2-3', mems='0-1', node=1, **more):
+    def limited(self, cpus='2-3', mems='0-1', node=1, xml=None, **more):
         """Launch a guest that is promised a node, with its memory on the other one."""
-        tree = self.host.launch(1, {1 - node: 100 * MIB, node: 0})
+        tree = self.host.launch(1, {1 - node: 100 * MIB, node: 0}, xml=xml)
         self.set_guest_times(1, 0)
         limit_scope(self, tree, cpus, mems)
         self.promise(1, node, **more)
@@ -145,6 +145,13 @@ class AgentTest(AgentCase):
         tree = self.limited('0-5')
         self.tick(self.open_agent(), 0)
         self.assertEqual(((1,), '4-5'), (self.promised().cpu_nodes, tree.held()))
+
+    def test_a_guest_with_too_few_cpus_of_its_node_is_held_to_all_that_it_may_use(self):
+        for cpus in ('3-4', '3,5-7', '2-5'):
+            with self.subTest(cpus):
+                tree = self.limited(cpus, node=0, vcpus=4, xml=fake_host.domain_xml(1, vcpus=4))
+                self.tick(self.open_agent(), 0)
+                self.assertEqual(((0, 1), cpus), (self.promised().cpu_nodes, tree.held()))
 
     def test_a_promise_of_memory_follows_a_limit_of_memory_nodes(self):
         self.limited('0-7', '0')

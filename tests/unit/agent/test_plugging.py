@@ -78,6 +78,24 @@ class PluggingTest(AgentCase):
         )
         self.assertEqual('4-7', tree.held())
 
+    def test_a_guest_that_outgrows_its_node_is_held_to_more_of_them(self):
+        agent = self.open_agent()
+        tree = self.launch(1)
+        self.promise(1, 1)
+        for at_s, vcpus, nodes, held in (
+            (0, 4, (1,), '4-7'),
+            (5, 5, (0, 1), '0-7'),
+            (10, 9, (0, 1), '0-7'),
+        ):
+            self.describe(vcpus=vcpus, most=16)
+            with self.foreseen() as messages:
+                self.tick(agent, at_s)
+            promise = self.promises()[fake_host.uuid_of(1)]
+            self.assertEqual((nodes, (1,)), (promise.cpu_nodes, promise.mem_nodes))
+            self.assertEqual(held, tree.held())
+            reason = 'promised nodes 0,1 instead of node 1: there are too few CPUs for its vCPUs'
+            self.assertEqual(vcpus == 5, reason in ' '.join(messages))
+
     def test_a_held_lock_only_delays_the_new_promise(self):
         agent = self.open_agent()
         self.launch(1)
