@@ -129,15 +129,16 @@ def runtime_file_identity(root: str, name: str, suffix: str) -> Identity | None:
         return None
 
 
-def uids(root: str = '/') -> frozenset[int]:
-    """Return the uids that the QEMUs of running guests have, except root's."""
-    found: set[int] = set()
+def ids(root: str = '/') -> tuple[frozenset[int], frozenset[int]]:
+    """Return the uids and the gids that the QEMUs of running guests have, except root's."""
+    found: dict[str, set[int]] = {'Uid': set(), 'Gid': set(), 'Groups': set()}
     for name in files.list_names(os.path.join(root, STATUS_DIRECTORY)):
         if name.endswith('.pid'):
             pid = files.read_optional(os.path.join(root, STATUS_DIRECTORY), name) or ''
             status = files.read_fields(root, 'proc/%s/status' % pid) if pid.isdigit() else {}
-            found |= {int(uid) for uid in status.get('Uid', '').split() if uid.isdigit()}
-    return frozenset(found) - {0}
+            for field, numbers in found.items():
+                numbers |= {int(each) for each in status.get(field, '').split() if each.isdigit()}
+    return frozenset(found['Uid'] - {0}), frozenset(found['Gid'] | found['Groups']) - {0}
 
 
 def with_process(guest: model.Guest, root: str = '/') -> model.Guest:

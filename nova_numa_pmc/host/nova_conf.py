@@ -100,12 +100,10 @@ class Trust(Record):
         exposed = ownership.find_changeable(path, self.base, {root_uid})
         if exposed is None or not self.accounts:
             return exposed
-        # A guest that has taken over its QEMU has the uid of QEMU, which kolla also gives to Nova.
-        accounts = self.accounts - guests.uids(self.root)
-        owners = {root_uid, *accounts}
-        return ownership.find_changeable(
-            path, self.base, owners, self.groups if accounts else frozenset()
-        )
+        # A guest that has taken over its QEMU has the ids of QEMU, which kolla also gives to Nova.
+        uids, gids = guests.ids(self.root)
+        owners = {root_uid, *(self.accounts - uids)}
+        return ownership.find_changeable(path, self.base, owners, self.groups - gids)
 
 
 class _FilesOnly(cfg.ConfigOpts):

@@ -8,7 +8,7 @@ Any process chooses its own command line, so a service is recognised by what it 
   process of a container counts only if it has a root directory of its own, as no group that an
   account has been delegated gives it, and if the container could load a kernel module, which makes
   it the host's root anyway (kolla and openstack-helm run nova-compute and libvirt so). Without
-  systemd, there may be no group; the process then has to be root's or that of Nova's account;
+  systemd, groups say nothing, and the process has to be root's or that of Nova's account;
 - its user namespace, which has to be ours;
 - its executable, which only root can change, and, if that is Python, the script that it runs.
 
@@ -116,8 +116,8 @@ def group_kind(cgroup: str, name: str) -> str | None:
     :param cgroup: text of the process's ``cgroup``
     :param name: the service's name
     :returns: :data:`UNIT` for the service's own unit; :data:`CONTAINER` for a container of any
-        name; :data:`WHOLE_SYSTEM` for no group, which only means something where there is no
-        systemd; None: the process is not the service
+        name; :data:`WHOLE_SYSTEM` for no group or that of another service manager, which only
+        means something where there is no systemd; None: the process is not the service
     """
     paths: dict[str, list[str]] = {}
     for line in cgroup.splitlines():
@@ -132,18 +132,16 @@ def group_kind(cgroup: str, name: str) -> str | None:
         return None
     # systemd's own hierarchy, else the unified one, else (v1 without systemd) any.
     parts = paths.get('name=systemd', paths.get('', next(iter(paths.values()))))
-    if not parts:
-        return WHOLE_SYSTEM
     if any(map(_CONTAINER.fullmatch, parts)):
         return CONTAINER
     # Only root names a unit directly below slices; what is below a unit is named by its processes.
     unit = next((part for part in parts if not part.endswith('.slice')), '')
     pattern = r'[\w.-]*%s[\w.-]*\.service' % name.replace('-', '[-_]')
-    if parts[0] != 'machine.slice' and (
+    if parts[:1] != ['machine.slice'] and (
         re.fullmatch(pattern, unit) or re.fullmatch(_UNITS.get(name, pattern), unit)
     ):
         return UNIT
-    return None
+    return WHOLE_SYSTEM
 
 
 def _identify(root: str, pid: int, name: str) -> _Answer:
@@ -177,7 +175,7 @@ def _identify(root: str, pid: int, name: str) -> _Answer:
     base = root if is_same else os.path.join(directory, 'root')
     if kind == WHOLE_SYSTEM:
         nova_uids = {uid for uid, _ in ownership.accounts('nova', base)}
-        if not uids <= {root_uid, *nova_uids}:
+        if not (is_same and uids <= {root_uid, *nova_uids}):
             return None
     # An account's own unit may run the account's own programs (devstack), but not its own Python.
     accounts = frozenset(uids if kind == UNIT else ()) - {root_uid}

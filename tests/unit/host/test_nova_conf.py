@@ -267,3 +267,8 @@ class FilesTest(RootCase):
         write(self.root, 'proc/77/status', 'Uid:\t4321\t4321\t4321\t4321\n')
         self.assertEqual(([], ['nova-conf-exposed']), self.found())
         self.assertEqual(([], ['nova-conf-exposed']), self.found(process))
+        os.chown(self.root + '/etc/nova/nova.conf', 0, 4321)
+        os.chmod(self.root + '/etc/nova/nova.conf', 0o660)
+        for groups, is_believed in (('Groups:\t7\n', True), ('Groups:\t7 4321 \n', False)):
+            write(self.root, 'proc/77/status', 'Uid:\t8 8 8 8\nGid:\t9\t9\t9\t9\n' + groups)
+            self.assertEqual(is_believed, bool(self.found()[0]), groups)

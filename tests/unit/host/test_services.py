@@ -200,11 +200,19 @@ class ServicesTest(RootCase):
         self.assertEqual(1, self.find())
 
     def test_without_systemd_no_other_account_is_believed(self):
+        for group in ('0::/', '0::/openrc.nova-compute', '1:name=elogind:/3\n4:cpuset:/'):
+            with self.subTest(group), tempfile.TemporaryDirectory() as root:
+                add_process(root, 20, COMPUTE, cgroup=group + '\n', uid=os.geteuid() + 7)
+                add_process(root, 21, ('/usr/sbin/libvirtd',), cgroup=group + '\n')
+                self.assertEqual((None, 21), (self.find(root=root), self.find('libvirtd', root)))
+                write(root, 'etc/passwd', 'nova:x:%d:9::/:/bin/sh\n' % (os.geteuid() + 7))
+                self.assertEqual(20, self.find(root=root))
+
+    def test_without_systemd_a_process_of_a_guest_or_another_root_is_not_believed(self):
         os.rmdir(self.root + '/run/systemd/system')
-        add_process(self.root, 20, COMPUTE, cgroup='0::/\n', uid=os.geteuid() + 7)
+        add_process(self.root, 20, COMPUTE, cgroup='0::/machine/qemu-7-x.libvirt-qemu/emulator\n')
+        add_process(self.root, 21, COMPUTE, cgroup='0::/lxc/eve\n', inside='var/lib/lxc/eve')
         self.assertIsNone(self.find())
-        write(self.root, 'etc/passwd', 'nova:x:%d:9::/:/bin/sh\n' % (os.geteuid() + 7))
-        self.assertEqual(20, self.find())
 
     def test_a_guest_that_looks_like_nova_does_not_choose_the_pool(self):
         write(self.root, 'var/log/console.log', '[compute]\ncpu_shared_set = 4\n')
