@@ -351,7 +351,7 @@ def updated_promise(
 def _with_enough_cpus(
     promise: model.Promise, guest: model.Guest, host: model.Topology
 ) -> model.Promise:
-    """Return a promise with as many more nodes, the nearest first, as the guest needs for its CPUs.
+    """Return a promise with as many more nodes, the nearest first, as the guest needs CPUs of.
 
     vCPUs have been plugged in, or groups now grant it fewer CPUs of its nodes, or these are
     offline: on its nodes alone, its vCPUs would wait for each other. Its memory stays. A guest

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import promises
 from nova_numa_pmc.cpulist import name_nodes
-from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.host import allowed, files, guests
+from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError
+from nova_numa_pmc.host import allowed, cgroups, files, guests, holding
 from nova_numa_pmc.state import promises_file
 
 if TYPE_CHECKING:
@@ -109,8 +109,12 @@ class PromisesReconciler:
                     draft.put(after)
         except StateError:
             return host_promises  # the next tick tries again
+        by_uuid = {guest.uuid: guest for guest in running}
         for before, after in changed:
-            self._log_place(before, after, running)
+            guest = by_uuid[after.uuid]
+            self._log_place(before, after, guest)
+            if before.bound and not after.bound:
+                self._unbind(guest, before)
             if (before.vcpus, before.memory_bytes) == (after.vcpus, after.memory_bytes):
                 continue
             self._log.info(
@@ -123,11 +127,18 @@ class PromisesReconciler:
             )
         return draft.with_promises({})
 
-    def _log_place(
-        self, before: model.Promise, after: model.Promise, running: Iterable[model.Guest]
-    ) -> None:
+    def _unbind(self, guest: model.Guest, before: model.Promise) -> None:
+        """Unbind a guest's memory from nodes that are no longer watched for it."""
+        try:
+            groups = cgroups.of_guest(guest, self._root)
+            holding.unbind_memory(groups, frozenset(before.mem_nodes))
+        except GuestGone:
+            pass
+        except CpusetError as error:
+            self._log.warning('guest %s: stays bound: %s', guest.name, error)
+
+    def _log_place(self, before: model.Promise, after: model.Promise, guest: model.Guest) -> None:
         """Log why a guest is promised other nodes than before, if it is."""
-        guest = next(guest for guest in running if guest.uuid == after.uuid)
         for what, nodes, former_nodes in (
             ('', after.cpu_nodes, before.cpu_nodes),
             ('the memory of ', after.mem_nodes, before.mem_nodes),

@@ -158,6 +158,16 @@ class AgentTest(AgentCase):
         self.tick(self.open_agent(), 0)
         self.assertEqual(((1,), (0,)), (self.promised().cpu_nodes, self.promised().mem_nodes))
 
+    def test_a_bound_guest_is_unbound_where_its_nodes_are_no_longer_its_own(self):
+        for cpus, mems in (('0-7', '0'), ('0-3', '0-1')):
+            with self.subTest(cpus=cpus, mems=mems):
+                tree = self.limited('0-7', bound=True)
+                tree.set_all('1', 'mems')
+                limit_scope(self, tree, cpus, mems)
+                self.tick(self.open_agent(), 0)
+                self.assertEqual(((0,), False), (self.promised().mem_nodes, self.promised().bound))
+                self.assertNotEqual('1', tree.held('mems'))
+
     def test_check_names_the_group_that_limits_a_guest(self):
         self.limited()
         (finding,) = capacity.check_limits(self.root)
