@@ -157,7 +157,10 @@ def partition_levels(partition: str, root: str = '/') -> list[Level]:
     exists = bool(plain) and os.path.isdir(os.path.join(root, hierarchy, plain[0]))
     directory = os.path.join(root, hierarchy)
     for name in plain if exists else slice_names(partition):
-        directory = os.path.join(directory, name)
+        above, directory = directory, os.path.join(directory, name)
+        # systemd (cg_escape()) and libvirt put '_' before names such as 'cpu.slice' or '_a.slice'.
+        if not os.path.isdir(directory) and os.path.isdir(os.path.join(above, '_' + name)):
+            directory = os.path.join(above, '_' + name)
         if os.path.isdir(directory):
             levels.append(_level(directory, _source(directory, root)))
         elif name.endswith('.slice') and hierarchy == _V2:

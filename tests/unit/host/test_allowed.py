@@ -64,6 +64,11 @@ class PartitionTest(GrantCase):
             ({2, 3, 4, 5, 6, 7}, None), self.grant(GUEST._replace(partition='/machine/other'))
         )
 
+    def test_groups_whose_names_systemd_has_to_escape_are_found(self):
+        for name in ('_infra', 'cpu', 'io'):
+            self.allow('sys/fs/cgroup/_%s.slice' % name, '2-3')
+            self.assertEqual({2, 3}, self.grant(GUEST._replace(partition='/' + name))[0])
+
     def test_a_host_without_cgroups_limits_nothing(self):
         self.assertEqual((None, None), self.grant())
         self.assertEqual([], allowed.limits(GUEST, self.root))
