@@ -567,6 +567,7 @@ def _implied_promise(
     """Return a promise for a running guest without one, by the CPUs that it is held to."""
     from nova_numa_pmc.core.placement import placement
 
+    guest = _with_cpus_near_bound_memory(guest, host)
     cpus, mems = (None, frozenset[int]()) if guest.placed_by else _held_sets(guest, root)
     nodes = pools.nodes_of(cpus, host)
     if len(nodes) == sum(1 for node in host.nodes if node.cpus):

@@ -74,6 +74,16 @@ class PlaceTest(AgentCase):
             self.tick(agent, at_s)
         self.assertEqual(('4-7', ('placed', (1,), True, False)), (tree.held(), self.placed(1)))
 
+    def test_a_guest_that_numatune_binds_and_the_hook_has_missed_is_placed_there(self):
+        self.install_hook()
+        numatune = "<numatune><memory mode='strict' nodeset='1'/></numatune>"
+        xml = fake_host.domain_xml(1, extra=numatune)
+        agent, tree = self.open_agent(), self.launch(1, xml=xml)
+        self.began(1)
+        for at_s in (0, 5, 10):
+            self.tick(agent, at_s)
+        self.assertEqual(('4-7', ('placed', (1,), True, False)), (tree.held(), self.placed(1)))
+
     def test_a_guest_that_libvirt_is_still_starting_is_not_placed(self):
         agent = self.open_agent()
         tree = self.launch(1)
