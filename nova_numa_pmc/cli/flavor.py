@@ -79,8 +79,6 @@ def read_flavor(path: str) -> Flavor:
         with open(path, encoding='utf-8') as stream:
             flavor = json.loads(stream.read(host_options.SIZE_MAX_BYTES))
         specs = flavor.get('properties') or {}
-        if isinstance(specs, str):  # openstackclient before 5.0 printed "a='1', b='2'"
-            specs = dict(_spec(part.strip().replace("'", '')) for part in specs.split(','))
         return Flavor(
             _vcpus(str(flavor['vcpus'])),
             _memory_bytes('%sM' % flavor['ram']),

@@ -292,7 +292,14 @@ def plan_data(
         'moves': [
             {
                 'kind': move.kind,
-                'parts': [_part_data(part) for part in move.parts],
+                'parts': [
+                    # As of a move, the bytes to move are named bytes.
+                    {
+                        'bytes' if name == 'to_move_bytes' else name: value
+                        for name, value in part._asdict().items()
+                    }
+                    for part in move.parts
+                ],
                 'gain_cores': move.gain_cores,
                 'cost_core_sec': move.cost_core_sec,
                 'regret_core_sec': move.regret_core_sec,
@@ -308,12 +315,6 @@ def plan_data(
         },
         'problems': list(observed.problems),
     }
-
-
-def _part_data(part: plan_records.PlanPart) -> dict[str, Any]:
-    data = part._asdict()
-    data['bytes'] = data.pop('to_move_bytes')  # as of a move
-    return data
 
 
 def may_proceed(args: argparse.Namespace, command: CommandContext) -> bool:

@@ -74,20 +74,19 @@ _ORIGINS = {
     'remote_hitm': counter_roles.REMOTE_CACHE,
     'remote_fwd': counter_roles.REMOTE_CACHE,
 }
-
-
-def _pattern(separator: str) -> re.Pattern[str]:
-    cut = re.escape(separator)
-    return re.compile(
-        r'\s*(?:(?P<time>\d{1,12}\.\d+)%(cut)s)?'
-        r'(?:(?P<kind>CPU|N|[A-Z])(?P<id>\d{1,6})(?P<parts>(?:-[A-Z]\d+)*)%(cut)s'
-        r'(?:\d+%(cut)s(?=[\d<.]+[^%(cut)s]*%(cut)s[A-Za-z/%%]*%(cut)s))?)?'
-        r'(?P<value>\d{1,20}(?:\.\d+)?|<not counted>|<not supported>)%(cut)s'
-        r'(?P<unit>[A-Za-z/%%]*)%(cut)s'
-        r'(?P<event>[^%(cut)s/]+(?:/[^/]*/\w*)?)%(cut)s'
-        r'(?:(?P<cgroup>[^%(cut)s]*)%(cut)s)?'
-        r'(?P<run>\d+)%(cut)s(?P<share>\d{1,3}\.\d+)(?:%(cut)s.*)?' % {'cut': cut}
-    )
+#: A line of perf's output.
+_ROW = re.compile(
+    r'\s*(?:(?P<time>\d{1,12}\.\d+),)?'
+    r'(?:(?P<kind>CPU|N|[A-Z])(?P<id>\d{1,6})(?P<parts>(?:-[A-Z]\d+)*),'
+    r'(?:\d+,(?=[\d<.]+[^,]*,[A-Za-z/%]*,))?)?'
+    r'(?P<value>\d{1,20}(?:\.\d+)?|<not counted>|<not supported>),'
+    r'(?P<unit>[A-Za-z/%]*),'
+    r'(?P<event>[^,/]+(?:/[^/]*/\w*)?),'
+    r'(?:(?P<cgroup>[^,]*),)?'
+    r'(?P<run>\d+),(?P<share>\d{1,3}\.\d+)(?:,.*)?'
+)
+#: The second metric of an event is on a line of its own.
+_METRIC_ROW = re.compile(r'[^,]*,[^,]*,{3,}[^,]*,[^,]*')
 
 
 def read(
@@ -160,18 +159,31 @@ def from_perf(
 def _intervals(
     path: str, lines: Iterable[str], on_damage: Callable[[str], object]
 ) -> Iterator[_Interval]:
-    pattern: re.Pattern[str] | None = None
-    rows: list[re.Match[str]] = []
-    before_s = now_s = 0.0
+    before_s = 0.0
+    for at_s, rows in itertools.groupby(
+        _rows(path, lines, on_damage), lambda row: float(row['time'])
+    ):
+        # If the time is smaller, another run of perf was appended to the file.
+        elapsed_s = at_s - before_s if at_s > before_s else at_s
+        before_s = at_s
+        if elapsed_s > 0:
+            yield at_s, elapsed_s, list(rows)
+
+
+def _rows(
+    path: str, lines: Iterable[str], on_damage: Callable[[str], object]
+) -> Iterator[re.Match[str]]:
+    """Yield the lines with counts.
+
+    :raises RecordingError: the counts are not of intervals, or of neither CPUs nor nodes
+    """
     for number, line in enumerate(lines, 1):
         line = line.rstrip('\r\n')
         if not line.strip() or line.startswith('#'):
             continue
-        pattern = pattern or _pattern(';' if line.count(';') > line.count(',') else ',')
-        match = pattern.fullmatch(line) if len(line) <= _LINE_MAX else None
+        match = _ROW.fullmatch(line) if len(line) <= _LINE_MAX else None
         if match is None:
-            # The second metric of an event is on a line of its own.
-            if not re.fullmatch(r'[^,;]*[,;][^,;]*[,;]{3,}[^,;]*[,;][^,;]*', line):
+            if not _METRIC_ROW.fullmatch(line):
                 on_damage('%s: line %d is not from perf stat -x: %.80r' % (path, number, line))
             continue
         if match['time'] is None:
@@ -183,16 +195,7 @@ def _intervals(
                 '%s: %s%s%s: only counts by node (--per-node), by CPU (-A) or of the whole host '
                 'are supported' % (path, match['kind'], match['id'], match['parts'])
             )
-        at_s = float(match['time'])
-        if at_s != now_s:
-            if rows and now_s > before_s:
-                yield now_s, now_s - before_s, rows
-            # If the time is smaller, another run of perf was appended to the file.
-            before_s = now_s if now_s < at_s else 0.0
-            now_s, rows = at_s, []
-        rows.append(match)
-    if rows and now_s > before_s:
-        yield now_s, now_s - before_s, rows
+        yield match
 
 
 def meanings(cpu: str | None = None) -> tuple[dict[str, str], dict[str, str]]:

@@ -19,7 +19,6 @@ from nova_numa_pmc.host.perf import event_table, events, pfm
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
     from typing import Any
 
 
@@ -81,7 +80,10 @@ def to_lines(selection: events.EventSelection) -> list[str]:
         )
     )
     lines = ['%s (%s): %s' % (selection.cpu.name, selection.cpu.cpuid or 'unknown', title)]
-    for event in _without_repetitions(selection.events):
+    shown: dict[tuple[str, str], events.Event] = {}
+    for event in selection.events:  # several units of a kind may count the same
+        shown.setdefault((event.role, event.name), event)
+    for event in shown.values():
         lines.append('%-15s %s' % (event.role, encoding(event)))
         lines.append(
             '%15s %s: %s%s'
@@ -96,11 +98,3 @@ def to_lines(selection: events.EventSelection) -> list[str]:
     for reason, roles in roles_by_reason.items():
         lines.append('not counted: %s: %s' % (', '.join(roles), reason))
     return lines
-
-
-def _without_repetitions(selected: Iterable[events.Event]) -> Iterable[events.Event]:
-    """Return the events, each only once even if several units of a kind count it."""
-    first_events: dict[tuple[str, str], events.Event] = {}
-    for event in selected:
-        first_events.setdefault((event.role, event.name), event)
-    return first_events.values()

@@ -68,8 +68,8 @@ class ReadTest(unittest.TestCase):
                 taken = self.read(text + '0.5,1,,cycles,9,100.00,,\n', 'skylake-sp')
                 self.assertEqual(([*ends, 0.5], []), ([s.taken_s for s in taken], self.damaged))
 
-    def test_the_modified_separator_and_a_second_run_are_read(self):
-        text = '2.0;8;;cycles;9;100.00;;\n1.5;9;;cycles;9;100.00;;\n'
+    def test_a_second_run_in_the_same_file_is_read(self):
+        text = '2.0,8,,cycles,9,100.00,,\n1.5,9,,cycles,9,100.00,,\n'
         self.assertEqual([(2.0, 2.0), (1.5, 1.5)], [one[:2] for one in self.read(text)])
 
     def test_a_line_of_something_else_is_damage(self):
