@@ -75,16 +75,19 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     :param command: what --plan uses; tests replace it
     """
     is_drawn = not (args.json or args.once) and tables.can_draw(sys.stdout)
-    if sys.stderr.isatty() and not is_drawn:
-        print('measuring for %g s …' % args.interval, file=sys.stderr)
     frames = (
         _plans(args, command or context.CommandContext(args.root)) if args.plan else _samples(args)
     )
     printed_problems: set[str] = set()
+    measuring = 'measuring for %g s …' % args.interval
+    if sys.stderr.isatty() and not is_drawn:
+        print(measuring, file=sys.stderr)
     with (
         context.until_interrupted(),
         tables.open_screen(sys.stdout) if is_drawn else contextlib.nullcontext() as draw,
     ):
+        if draw is not None:
+            draw([measuring])
         for lines, data, problems in itertools.islice(frames, 1 if args.once else None):
             if draw is not None:
                 draw([*tables.problem_lines(problems), *lines])

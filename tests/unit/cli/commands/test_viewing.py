@@ -110,8 +110,8 @@ class TopTest(ViewingCase):
             mock.patch.multiple(tables, can_draw=lambda _: True, open_screen=screen),
         ):
             code, out, _err = self.run_command(top)
-        self.assertEqual((0, '', 1), (code, out, len(drawn)))
-        self.assertEqual('problem: no PMU', drawn[0][0])
+        self.assertEqual((0, '', ['measuring for 5 s …']), (code, out, drawn[0]))
+        self.assertEqual(['problem: no PMU'], [lines[0] for lines in drawn[1:]])
 
     @staticmethod
     def one_then_an_interruption(take, *_):
