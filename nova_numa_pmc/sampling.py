@@ -13,7 +13,15 @@ from nova_numa_pmc import host_cpus
 from nova_numa_pmc.conf import counters as counters_conf, host_options
 from nova_numa_pmc.core import build_sample, cache_hierarchy, host_view, pools, pressure
 from nova_numa_pmc.exceptions import StateError, TopologyError
-from nova_numa_pmc.host import cpu_times, files, guest_use, hmat, host_devices, nova_cpu_sets
+from nova_numa_pmc.host import (
+    cpu_times,
+    files,
+    guest_use,
+    hmat,
+    host_devices,
+    memory_bandwidth,
+    nova_cpu_sets,
+)
 from nova_numa_pmc.host.perf import events, pfm
 from nova_numa_pmc.host.sources import (
     SourceTick,
@@ -31,15 +39,12 @@ from nova_numa_pmc.state import promises_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import TypeVar
 
     from nova_numa_pmc import model
     from nova_numa_pmc.core.build_sample import CpuRates
     from nova_numa_pmc.core.evidence import Evidence, RunningGuest
     from nova_numa_pmc.host.sources.ladder import Source
     from nova_numa_pmc.sample_records import GuestSample, NodeSample
-
-    _T = TypeVar('_T')
 
 
 class CpuUse(Record):
@@ -87,8 +92,10 @@ class Sampler:
         self._devices = host_devices.DeviceNodeReader(root)
         self.mlp: float = pressure.MLP_DEMAND
         self._firmware_ns: dict[tuple[int, int], float] = {}
+        self._dimms: memory_bandwidth.Dimms | None = None
         self._firmware_problems: list[str] = []
         try:
+            self._dimms = memory_bandwidth.read_dimms(root)
             self._firmware_ns = hmat.read_latencies_ns(root)
         except TopologyError as error:
             self._firmware_problems = [str(error)]
@@ -148,7 +155,7 @@ class Sampler:
             _node_use(node, cpu_use, node_rates.get(node.id), traffic.get(node.id))
             for node in host.nodes
         ]
-        capacities = self._capacities(host, cpu_use.stolen_cores, bool(resctrl_rates))
+        capacities = self._capacities(host, cpu_use.stolen_cores, traffic, bool(resctrl_rates))
         self.mlp = capacities.mlp
         nodes = build_sample.node_samples(
             host.nodes, uses, capacities, guest_samples, bool(resctrl_rates)
@@ -248,7 +255,7 @@ class Sampler:
         """Return {node id: rates} of CPUs and of memory controllers; {}: not counted."""
         if not self._options.enabled:
             return {}, {}
-        uses = self._retries.sample(self._uncore, problems, host, elapsed_ns) or {}
+        uses = self._retries.sample(self._uncore, problems, host) or {}
         if counters_conf.GUESTS in self._options.sources:
             self._cpu_counters.count_only(
                 self._guest_counters.cpu_roles_that_fit(min(host.cores[0]))
@@ -307,11 +314,26 @@ class Sampler:
         )
 
     def _capacities(
-        self, host: model.Topology, stolen: Mapping[int, float | None], all_traffic: bool
+        self,
+        host: model.Topology,
+        stolen: Mapping[int, float | None],
+        traffic: Mapping[int, uncore.UncoreUse],
+        all_traffic: bool,
     ) -> build_sample.NodeCapacities:
         sources = self._cpu_counters, self._guest_counters
         with_prefetch = all_traffic or any(source.with_prefetch for source in sources)
         options = self._options
+        maxima_bytes_per_sec = memory_bandwidth.maxima_bytes_per_sec(
+            dict(options.bandwidth_max_bytes_per_sec),
+            {
+                node: use.clock_max_bytes_per_sec
+                for node, use in traffic.items()
+                if use.clock_max_bytes_per_sec
+            },
+            self._uncore.channels,
+            self._dimms,
+            {node.id: node.memory_bytes for node in host.nodes},
+        )
         return build_sample.NodeCapacities(
             [
                 host_view.capacity_without_stolen(cores, stolen[node.id])
@@ -319,8 +341,7 @@ class Sampler:
                     host.nodes, host_view.capacity_cores(host, options.placement_options)
                 )
             ],
-            _by_position(host, options.bandwidth_max_bytes_per_sec),
-            [None] * len(host.nodes),  # no hardware reports the maximum of its links
+            [maxima_bytes_per_sec.get(node.id) for node in host.nodes],
             self.latencies_ns(host),
             pressure.MLP_WITH_PREFETCH if with_prefetch else pressure.MLP_DEMAND,
         )
@@ -351,11 +372,6 @@ class Sampler:
         self._cpu_counters.close()
         self._uncore.close()
         self._guest_use.close()
-
-
-def _by_position(host: model.Topology, pairs: Iterable[tuple[int, _T]]) -> tuple[_T | None, ...]:
-    values = dict(pairs)
-    return tuple(values.get(node.id) for node in host.nodes)
 
 
 def _busy_cores(
@@ -394,7 +410,7 @@ def _node_use(
         instructions_per_sec=node_rates.instructions_per_sec,
         bandwidth_bytes_per_sec=use.bandwidth_bytes_per_sec,
         incoming_per_sec=incoming_per_sec,
-        link_bytes_per_sec=use.link_bytes_per_sec,
+        link_ratio=use.link_ratio,
         io_miss_ratio=use.io_miss_ratio,
         stolen_cores=cpu_use.stolen_cores[node.id],
     )

@@ -94,8 +94,9 @@ OPTIONS: Sequence[cfg.Opt] = [
         'node_bandwidth_max',
         default={},
         help=(
-            "Maximum bandwidth of each node's memory, NODE:MB/s,... Without it the "
-            'utilisation of bandwidth is unknown and is left out of the pressure.'
+            "Maximum bandwidth of each node's memory, NODE:MB/s,... Without it, the maximum "
+            'follows from the clocks of the memory controllers and from the memory modules; '
+            'where neither is known, bandwidth is left out of the pressure.'
         ),
     ),
 ]

@@ -29,7 +29,7 @@ class NodeUse(Record):
         not use [cores]
     :param stolen_cores: time stolen from the CPUs that guests may use [cores]
     :param incoming_per_sec: lines that the node's memory controllers read for other nodes
-    :param link_bytes_per_sec: bytes sent to other sockets
+    :param link_ratio: utilisation of the busiest link to other sockets
     """
 
     demand_cores: float | None = None
@@ -40,7 +40,7 @@ class NodeUse(Record):
     instructions_per_sec: float | None = None
     bandwidth_bytes_per_sec: float | None = None
     incoming_per_sec: float | None = None
-    link_bytes_per_sec: float | None = None
+    link_ratio: float | None = None
     io_miss_ratio: float | None = None
     stolen_cores: float | None = None
 
@@ -65,7 +65,7 @@ class CpuRates(Record):
 class NodeCapacities(Record):
     """Capacities, bandwidths and latencies of a host's nodes, by position.
 
-    :param bandwidth_max_bytes_per_sec, link_max_bytes_per_sec: an item is None if it is unknown
+    :param bandwidth_max_bytes_per_sec: an item is None if it is unknown
     :param latencies_ns: unloaded latencies, with a row for each node that accesses; None if they
         are unknown
     :param mlp: number of cache misses that a core waits for at the same time
@@ -73,7 +73,6 @@ class NodeCapacities(Record):
 
     capacity_cores: Sequence[float]
     bandwidth_max_bytes_per_sec: Sequence[float | None]
-    link_max_bytes_per_sec: Sequence[float | None]
     latencies_ns: Sequence[Sequence[float]] | None
     mlp: float
 
@@ -140,7 +139,7 @@ def _node_sample(
     utilisations = pressure.node_pressure(
         rates.ratio(use.demand_cores, capacities.capacity_cores[position]),
         bandwidth_ratio,
-        rates.ratio(use.link_bytes_per_sec, capacities.link_max_bytes_per_sec[position]),
+        use.link_ratio,
     )
     cpu_count = len(node.online_cpus or node.cpus)
     busy_ratio = None if use.busy_cores is None or not cpu_count else use.busy_cores / cpu_count

@@ -9,6 +9,8 @@ CYCLES, INSTRUCTIONS = 'cycles', 'instructions'
 STALLED_CYCLES = 'stalled_cycles'
 MEM_READ, MEM_WRITE, MEM_TRAFFIC = 'mem_read', 'mem_write', 'mem_traffic'
 LINK_TX = 'link_tx'
+# Clocks of memory controllers and links, in bytes that could have been carried.
+MEM_MAX, LINK_MAX = 'mem_max', 'link_max'
 IO_READ, IO_HIT, IO_MISS = 'io_read', 'io_hit', 'io_miss'
 
 #: Roles counted in a core: per CPU, per thread or per control group.
@@ -18,10 +20,21 @@ CORE_ROLES = (CYCLES, INSTRUCTIONS, LOCAL_DRAM, REMOTE_DRAM, REMOTE_CACHE, STALL
 GUEST_ROLES = (REMOTE_CACHE, STALLED_CYCLES)
 #: Roles counted in the uncore of a package, for everything that runs on it. ``mem_traffic`` is
 #: reads and writes together, for hardware that does not distinguish them.
-UNCORE_ROLES = (MEM_READ, MEM_WRITE, MEM_TRAFFIC, LINK_TX, IO_READ, IO_HIT, IO_MISS)
-#: Those of them whose counts are amounts of memory traffic, and of any data.
+UNCORE_ROLES = (
+    MEM_READ,
+    MEM_WRITE,
+    MEM_TRAFFIC,
+    MEM_MAX,
+    LINK_TX,
+    LINK_MAX,
+    IO_READ,
+    IO_HIT,
+    IO_MISS,
+)
+#: Those of them whose counts are amounts of memory traffic, those of a link, and all amounts.
 MEMORY_ROLES = (MEM_READ, MEM_WRITE, MEM_TRAFFIC)
-DATA_ROLES = (*MEMORY_ROLES, LINK_TX, IO_READ)
+LINK_ROLES = (LINK_TX, LINK_MAX)
+DATA_ROLES = (*MEMORY_ROLES, MEM_MAX, *LINK_ROLES, IO_READ)
 ROLES = CORE_ROLES + UNCORE_ROLES
 #: Roles of earlier releases that were never counted. An event that an operator has configured for
 #: one of them is ignored.

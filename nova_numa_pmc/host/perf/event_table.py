@@ -21,8 +21,10 @@ from nova_numa_pmc.core.counter_roles import (
     IO_HIT,
     IO_MISS,
     IO_READ,
+    LINK_MAX,
     LINK_TX,
     LOCAL_DRAM,
+    MEM_MAX,
     MEM_READ,
     MEM_TRAFFIC,
     MEM_WRITE,
@@ -58,6 +60,7 @@ class Entry(Record):
     :param pmu: shell pattern of the kernel's PMUs (several boxes are added up)
     :param bytes_per_count: bytes that one count stands for; None if it is not an amount of data
     :param minus: role whose count is to be subtracted, if any
+    :param rated_bytes_per_sec: what a link without a clock to count can carry, as specified
     """
 
     role: str
@@ -68,6 +71,7 @@ class Entry(Record):
     pmu: str = 'cpu'
     bytes_per_count: float | None = None
     minus: str | None = None
+    rated_bytes_per_sec: float | None = None
 
 
 class Row(Record):
@@ -77,6 +81,7 @@ class Row(Record):
         in the form of perf's mapfile.csv (family decimal, the rest hexadecimal), or
         ``ARM-implementer-part``
     :param pfm: libpfm4's PMU prefix; None if 4.13 does not know the CPU
+    :param channels_max: memory channels of a package, if the kernel has more boxes than that
     """
 
     key: str
@@ -84,6 +89,7 @@ class Row(Record):
     cpuid: str
     pfm: str | None
     entries: tuple[Entry, ...]
+    channels_max: int | None = None
 
 
 # These tables are laid out by hand.
@@ -132,19 +138,48 @@ def _imc(read: Iterable[str], write: Iterable[str], document: str) -> tuple[Entr
         for terms in events)
 
 
+def _imc_clock(terms: str, document: str, bytes_per_count: int = 16) -> tuple[Entry, ...]:
+    """Return the entry of the DRAM clock, DCLK: by default two transfers of 8 bytes a tick.
+
+    Intel 327043-001 (Xeon E5-2600 uncore guide), 2.5.4: *dclks - half of DDR speed*.
+    """
+    return (Entry(MEM_MAX, terms, document, None, ('of every channel, with modules or not',),
+                  'uncore_imc_[0-9]*', bytes_per_count),)
+
+
 _IMC_CAS = _imc(('event=0x4,umask=0x3',), ('event=0x4,umask=0xc',),
                 'Intel perfmon, uncore: UNC_M_CAS_COUNT')
+_DCLK_FIXED = _imc_clock('event=0xff', 'Linux, snbep_uncore_imc_events: clockticks')
+_DCLK = _imc_clock('event=0x0', 'Intel perfmon, uncore: UNC_M_CLOCKTICKS (_P)')
+_DCLK_QUARTER = _imc_clock(
+    'event=0x1,umask=0x1',
+    'Intel perfmon, Granite Rapids uncore: UNC_M_CLOCKTICKS, a quarter of the data rate', 32)
+
+
 # The names of the driver, drs_data (0x102) and ncb_data (0x103) in snbep_uncore_qpi_events[], are
 # of what is *received*: RxL_FLITS_G1 and G2. The JSON leaves out the bit that extends the event
 # (bit 21 of config, 0x100 here); libpfm4 has 0x200800 and 0x200401 for these two.
-_QPI = (
-    Entry(LINK_TX, 'event=0x100,umask=0x8', 'Intel perfmon, uncore: UNC_Q_TxL_FLITS_G1.DRS_DATA',
-          None, ('data flits of 8 bytes sent',), 'uncore_qpi_[0-9]*', 8),
-    Entry(LINK_TX, 'event=0x101,umask=0x4', 'Intel perfmon, uncore: UNC_Q_TxL_FLITS_G2.NCB_DATA',
-          None, ('data flits of 8 bytes sent',), 'uncore_qpi_[0-9]*', 8))
+def _qpi(bytes_per_clock: int, document: str) -> tuple[Entry, ...]:
+    """Return the entries of QPI: 2 bytes a transfer, and 8 (or, from Haswell on, 4) a clock."""
+    return (
+        Entry(LINK_TX, 'event=0x100,umask=0x8',
+              'Intel perfmon, uncore: UNC_Q_TxL_FLITS_G1.DRS_DATA', None,
+              ('data flits of 8 bytes sent',), 'uncore_qpi_[0-9]*', 8),
+        Entry(LINK_TX, 'event=0x101,umask=0x4',
+              'Intel perfmon, uncore: UNC_Q_TxL_FLITS_G2.NCB_DATA', None,
+              ('data flits of 8 bytes sent',), 'uncore_qpi_[0-9]*', 8),
+        Entry(LINK_MAX, 'event=0x14', document, None, (), 'uncore_qpi_[0-9]*', bytes_per_clock))
+
+
+_QPI = _qpi(16, 'Intel perfmon, Jaketown uncore: UNC_Q_CLOCKTICKS, an eighth of the transfers')
+_QPI_HSX = _qpi(
+    8, 'Intel perfmon, Broadwell-X uncore: UNC_Q_CLOCKTICKS, a quarter of the transfers')
 _UPI = (
     Entry(LINK_TX, 'event=0x2,umask=0xf', 'Intel perfmon, uncore: UNC_UPI_TxL_FLITS.ALL_DATA',
-          None, ('9 flits carry 64 bytes',), 'uncore_upi_[0-9]*', 64 / 9),)
+          None, ('9 flits carry 64 bytes',), 'uncore_upi_[0-9]*', 64 / 9),
+    Entry(LINK_MAX, 'event=0x1',
+          'Intel perfmon, uncore: UNC_UPI_CLOCKTICKS, an eighth of the transfers', None,
+          ('2 bytes of data a transfer',), 'uncore_upi_[0-9]*', 16))
 
 
 def _cha(hit: str, miss: str, document: str) -> tuple[Entry, ...]:
@@ -171,7 +206,7 @@ def _iio(ch_mask: int) -> tuple[Entry, ...]:
               None, ('units of 4 bytes, all ports',), 'uncore_iio_[0-9]*', 4),)
 
 
-_SKX_UNCORE = _IMC_CAS + _UPI + _CHA_SKX + _iio(0x0f)
+_SKX_UNCORE = _IMC_CAS + _DCLK + _UPI + _CHA_SKX + _iio(0x0f)
 _SPR_UNCORE = _imc(('event=0x5,umask=0xcf',), ('event=0x5,umask=0xf0',),
                    'Intel perfmon, Sapphire Rapids uncore: UNC_M_CAS_COUNT'
                    ) + _UPI + _CHA_ICX + _iio(0xff)
@@ -227,7 +262,11 @@ _AMD_DF = tuple(
 _AMD_UMC = tuple(
     Entry(role, 'event=0xa,rdwrmask=%#x' % mask, 'AMD PPR family 19h model 11h: UMC CAS commands',
           None, ('needs Linux 6.10',), 'amd_umc_[0-9]*', 64)
-    for role, mask in ((MEM_READ, 1), (MEM_WRITE, 2)))
+    for role, mask in ((MEM_READ, 1), (MEM_WRITE, 2))) + (
+    # A CAS of 64 bytes takes 8 clocks of one of a channel's two buses, as in Linux's metric
+    # umc_data_bus_utilization: umc_data_slot_clks.all / 2 / umc_mem_clk.
+    Entry(MEM_MAX, 'event=0x0', 'Linux, amdzen4/memory-controller.json: umc_mem_clk', None,
+          ('needs Linux 6.10',), 'amd_umc_[0-9]*', 16),)
 
 
 def _neoverse(key: str, title: str, part: int) -> Row:
@@ -280,7 +319,7 @@ ROWS = (
         + _RESOURCE),
     Row('sandybridge-ep', 'Sandy Bridge-EP', r'GenuineIntel-6-2D', 'snb_ep',
         _core(0xd3, *_DRAM, 'Intel perfmon, Jaketown: ' + _LLC_MISS, _LLC_MISS)
-        + _SNB_CORE + _IMC_CAS + _QPI),
+        + _SNB_CORE + _IMC_CAS + _DCLK_FIXED + _QPI),
     # libpfm4's LOCAL_DRAM is 0x01 here (snoop not needed or missed), but Intel's list
     # has 0x03, which includes snoops that hit but did not forward. So it has no
     # libpfm4 name here.
@@ -288,33 +327,33 @@ ROWS = (
         _core(0xd3, (0x3, None), (0xc, 'REMOTE_DRAM'), 'Intel perfmon, Ivytown: ' + _LLC_MISS,
               _LLC_MISS)
         + _remote_cache(0xd3, _UOPS_REMOTE, 'Intel perfmon, Ivytown: ' + _LLC_MISS, _LLC_MISS)
-        + _SNB_CORE + _IMC_CAS + _QPI),
+        + _SNB_CORE + _IMC_CAS + _DCLK_FIXED + _QPI),
     Row('haswell-ep', 'Haswell-EP', r'GenuineIntel-6-3F', 'hsw_ep',
         _core(0xd3, *_DRAM, 'Intel perfmon, Haswell-X: ' + _L3_MISS_UOPS, _L3_MISS_UOPS,
               'errata HSM30, HSM74 may undercount')
         + _remote_cache(0xd3, _UOPS_REMOTE, 'Intel perfmon, Haswell-X: ' + _L3_MISS_UOPS,
                         _L3_MISS_UOPS)
-        + _SNB_CORE + _IMC_CAS + _QPI),
+        + _SNB_CORE + _IMC_CAS + _DCLK + _QPI_HSX),
     Row('broadwell-ep', 'Broadwell-EP', r'GenuineIntel-6-4F', 'bdw_ep',
         _core(0xd3, *_DRAM, 'Intel perfmon, Broadwell-X: ' + _L3_MISS_UOPS, _L3_MISS_UOPS,
               'erratum BDE70 may undercount')
         + _remote_cache(0xd3, _UOPS_REMOTE, 'Intel perfmon, Broadwell-X: ' + _L3_MISS_UOPS,
                         _L3_MISS_UOPS)
-        + _SNB_CORE + _IMC_CAS + _QPI),
+        + _SNB_CORE + _IMC_CAS + _DCLK + _QPI_HSX),
     _server('skylake-sp', 'Skylake-SP', r'GenuineIntel-6-55-[01234]', 'skx', _SKX_UNCORE),
     _server('cascadelake-sp', 'Cascade Lake-SP', r'GenuineIntel-6-55-[56789ABCDEF]', 'clx',
             _SKX_UNCORE),
     _server('icelake-sp', 'Ice Lake-SP', r'GenuineIntel-6-6[AC]', 'icx',
             _imc(('event=0x4,umask=0xf',), ('event=0x4,umask=0x30',),
                  'Intel perfmon, Ice Lake-SP uncore: UNC_M_CAS_COUNT')
-            + _UPI + _CHA_ICX + _iio(0xff)),
+            + _DCLK + _UPI + _CHA_ICX + _iio(0xff))._replace(channels_max=8),
     _server('sapphirerapids', 'Sapphire Rapids', r'GenuineIntel-6-8F', 'spr', _SPR_UNCORE),
     _server('emeraldrapids', 'Emerald Rapids', r'GenuineIntel-6-CF', None, _SPR_UNCORE),
     _server('graniterapids', 'Granite Rapids', r'GenuineIntel-6-A[DE]', None,
             _imc(('event=0x5,umask=0xcf', 'event=0x6,umask=0xcf'),
                  ('event=0x5,umask=0xf0', 'event=0x6,umask=0xf0'),
                  'Intel perfmon, Granite Rapids uncore: UNC_M_CAS_COUNT_SCH0, _SCH1')
-            + _UPI + _CHA_ICX + _iio(0xff)),
+            + _DCLK_QUARTER + _UPI + _CHA_ICX + _iio(0xff)),
     Row('zen1', 'AMD Zen 1', r'AuthenticAMD-23-([12]?[0-9A-F])', 'amd64_fam17h_zen1',
         _amd_core(0x43, None, None, 'AMD PPR family 17h, PMCx043, by analogy with Zen 2',
                   _DEMAND_FILLS + '; neither libpfm4 nor Linux lists it for Zen 1')

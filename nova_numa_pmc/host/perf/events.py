@@ -59,6 +59,7 @@ class Event(Record):
         node of the CPU that it is counted on
     :param bytes_per_count: bytes that one count stands for; None if it is not an amount of data
     :param minus: role whose count is to be subtracted, if any
+    :param rated_bytes_per_sec: what the link can carry, if it has no clock to count
     :param source: one of override, kernel, libpfm4, table
     """
 
@@ -76,6 +77,7 @@ class Event(Record):
     source: str = TABLE
     document: str = ''
     caveats: tuple[str, ...] = ()
+    rated_bytes_per_sec: float | None = None
 
 
 class EventSelection(Record):
@@ -394,7 +396,7 @@ def _from_terms(entry: event_table.Entry, boxes: Iterable[pmu.Pmu]) -> list[Even
                     entry.document,
                     entry.caveats,
                     entry.minus,
-                )
+                )._replace(rated_bytes_per_sec=entry.rated_bytes_per_sec)
             )
         except exceptions.EventError:
             continue  # the driver lacks a term; the role may then be missing, with a reason
@@ -410,6 +412,7 @@ def _plain_event(entry: event_table.Entry, pmu_name: str) -> Event:
         minus=entry.minus,
         document=entry.document,
         caveats=entry.caveats,
+        rated_bytes_per_sec=entry.rated_bytes_per_sec,
     )
 
 

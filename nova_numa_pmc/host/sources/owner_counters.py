@@ -101,6 +101,9 @@ class OwnerCounters(Generic[_O, _K]):
         self._counters: counters.Counters[tuple[_O, _K]] = counters.Counters()
         self._before: dict[_O, dict[_K, GroupReadings]] = {}
         self._unsupported: dict[str, None] = {}
+        #: Time between the last two readings of each owner in ``sample`` [ns], by the kernel's
+        #: clock; only for owners that are never idle.
+        self.counted_ns: dict[_O, int] = {}
 
     def sample(
         self, wanted: Mapping[_O, Mapping[_K, counters.Wanted]], idle_is_zero: bool
@@ -138,6 +141,8 @@ class OwnerCounters(Generic[_O, _K]):
             earlier = before.get(owner)
             if earlier and earlier.keys() == counts.keys() == wanted[owner].keys():
                 deltas[owner] = _deltas(wanted[owner], earlier, counts, idle_is_zero)
+                if not idle_is_zero:
+                    self.counted_ns[owner] = _counted_ns(earlier, counts)
         return deltas, problems
 
     def close(self) -> None:
@@ -146,6 +151,19 @@ class OwnerCounters(Generic[_O, _K]):
         self._counters = counters.Counters()
         self._before = {}
         self._unsupported = {}
+
+
+def _counted_ns(before: Mapping[_K, GroupReadings], after: Mapping[_K, GroupReadings]) -> int:
+    """Return the time between two readings of counters that are always enabled; 0: unknown."""
+    return max(
+        (
+            new.enabled_ns - old.enabled_ns
+            for key in after
+            for old, new in zip(before[key], after[key])
+            if old and new
+        ),
+        default=0,
+    )
 
 
 def _deltas(

@@ -3,41 +3,50 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import counter_roles, pressure, rates
+from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.exceptions import SourceUnavailable
-from nova_numa_pmc.host import cpu_topology
+from nova_numa_pmc.host import cpu_topology, memory_bandwidth
 from nova_numa_pmc.host.perf import counters
 from nova_numa_pmc.host.sources import owner_counters
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from nova_numa_pmc.host.perf.counters import Wanted
     from nova_numa_pmc.host.perf.events import Event, EventSelection
     from nova_numa_pmc.model import Topology
 
-    #: {node id: {(PMU, CPU): target and events}}
-    WantedByNode = dict[int, dict[tuple[str, int], Wanted]]
+    #: A node's id, and the name of one of its links; '' for all but the links.
+    Owner = tuple[int, str]
+    #: {owner: {(PMU, CPU): target and events}}
+    WantedByOwner = dict[Owner, dict[tuple[str, int], Wanted]]
 
 #: Roles that are used here. A package has dozens of boxes for some of the others.
 _ROLES = (*counter_roles.DATA_ROLES, counter_roles.IO_HIT, counter_roles.IO_MISS)
+#: PMUs that have a box for each memory channel.
+_CHANNEL_PMU = re.compile(r'(uncore_imc|amd_umc)_\d+')
+_CHANNELS_MAX = 64
 
 
 class UncoreUse(Record):
     """Use of one node's uncore; what was not counted is None.
 
     :param bandwidth_bytes_per_sec: bytes read + ω · bytes written
+    :param clock_max_bytes_per_sec: bytes that the clocks of the memory controllers allow
     :param read_lines_per_sec: lines read for CPUs of any node, without those read for devices
-    :param link_bytes_per_sec: bytes sent to other sockets
+    :param link_ratio: utilisation of the busiest link to other sockets, each of its own maximum
     :param io_miss_ratio: share of requests of devices that missed the cache
     """
 
     bandwidth_bytes_per_sec: float | None = None
+    clock_max_bytes_per_sec: float | None = None
     read_lines_per_sec: float | None = None
-    link_bytes_per_sec: float | None = None
+    link_ratio: float | None = None
     io_miss_ratio: float | None = None
 
 
@@ -45,6 +54,7 @@ class Uncore:
     """Counts uncore events, each once per package; not a source itself.
 
     :param select: function that returns the events that can be counted on this host
+    :ivar channels: {node id: number of its memory channels}, where it is known
     """
 
     name = 'memory controllers'
@@ -54,22 +64,27 @@ class Uncore:
         self._root = root
         #: The online CPUs of each node for which the targets were chosen.
         self._online: tuple[frozenset[int], ...] | None = None
-        self._wanted: WantedByNode = {}
+        self._wanted: WantedByOwner = {}
         self._shared: tuple[str, ...] = ()
-        self._owners: owner_counters.OwnerCounters[int, tuple[str, int]] = (
+        self._owners: owner_counters.OwnerCounters[Owner, tuple[str, int]] = (
             owner_counters.OwnerCounters()
         )
+        self._clock_max: dict[int, float] = {}
+        self.channels: dict[int, int] = {}
         self.problems: tuple[str, ...] = ()
 
-    def sample(self, host: Topology, elapsed_ns: int) -> dict[int, UncoreUse]:
+    def sample(self, host: Topology) -> dict[int, UncoreUse]:
         """Return {node id: use} of the nodes whose use is known.
 
         :raises SourceUnavailable: nothing can be counted
         """
         online = tuple(node.online_cpus for node in host.nodes)
         if online != self._online:  # the CPU that counts for a package may have changed
-            self._wanted, shared = self._choose_targets(host)
+            selection = self._select()
+            self._wanted, shared = self._choose_targets(host, selection.events)
             self._online = online
+            row_max = selection.row.channels_max if selection.row else None
+            self.channels = _channels(self._wanted, row_max or _CHANNELS_MAX)
             self._shared = (
                 (
                     'memory controllers: the nodes of a package share its counts, which '
@@ -80,26 +95,59 @@ class Uncore:
             )
         deltas, problems = self._owners.sample(self._wanted, idle_is_zero=False)
         self.problems = self._shared + problems
-        return {node: self._use(node_deltas, elapsed_ns) for node, node_deltas in deltas.items()}
+        uses = {}
+        for (node, link), node_deltas in deltas.items():
+            if link == '':
+                elapsed_ns = self._owners.counted_ns[node, link]
+                use = self._use(node_deltas, elapsed_ns)
+                uses[node] = use._replace(
+                    link_ratio=self._busiest_link_ratio(node, deltas),
+                    clock_max_bytes_per_sec=self._clock_max_of(node, use.clock_max_bytes_per_sec),
+                )
+        return uses
 
-    def _choose_targets(self, host: Topology) -> tuple[WantedByNode, set[str]]:
-        """Return (targets and events by node, roles whose counts several nodes share)."""
-        uncore_events = tuple(
-            event for event in self._select().events if event.cpus and event.role in _ROLES
-        )
+    def _clock_max_of(self, node: int, clock_max_bytes_per_sec: float | None) -> float | None:
+        """Return what a node's clocks allow, at the highest frequency that they have had.
+
+        The frequency does not change, but in a package's sleep (C3 and deeper) the memory
+        controllers have no clock (Intel 329468, *POWER_SELF_REFRESH*).
+        """
+        if clock_max_bytes_per_sec is not None:
+            highest = max(self._clock_max.get(node, 0.0), clock_max_bytes_per_sec)
+            self._clock_max[node] = highest
+        return self._clock_max.get(node)
+
+    def _busiest_link_ratio(
+        self, node: int, deltas: Mapping[Owner, owner_counters.Deltas]
+    ) -> float | None:
+        """Return the highest utilisation of a node's links; None if one of them is unknown."""
+        ratios = [
+            _link_ratio(
+                self._wanted[owner], deltas.get(owner, {}), self._owners.counted_ns.get(owner, 0)
+            )
+            for owner in self._wanted
+            if owner[0] == node and owner[1] != ''
+        ]
+        known_ratios = all_known(ratios)
+        return max(known_ratios) if known_ratios else None
+
+    def _choose_targets(
+        self, host: Topology, selected: Iterable[Event]
+    ) -> tuple[WantedByOwner, set[str]]:
+        """Return (targets and events by owner, roles whose counts several nodes share)."""
+        uncore_events = tuple(event for event in selected if event.cpus and event.role in _ROLES)
         if not uncore_events:
             raise SourceUnavailable('the kernel has no PMU for them here')
-        wanted: WantedByNode = {node.id: {} for node in host.nodes}
+        wanted: WantedByOwner = {(node.id, ''): {} for node in host.nodes}
         shared: set[str] = set()
         for (name, cpu), (target, events) in counters.uncore_targets(uncore_events).items():
-            events_by_node: dict[int | None, list[Event]] = {}
             for event in events:
-                events_by_node.setdefault(self._node(event, cpu, host), []).append(event)
-            for node, node_events in events_by_node.items():
+                node = self._node(event, cpu, host)
                 if node is None:
-                    shared.update(event.role for event in node_events)
-                else:
-                    wanted[node][name, cpu] = target, tuple(node_events)
+                    shared.add(event.role)
+                    continue
+                targets = wanted.setdefault((node, _link(event)), {})
+                targets[name, cpu] = target, (*targets.get((name, cpu), (target, ()))[1], event)
         return wanted, shared
 
     def _node(self, event: Event, cpu: int, host: Topology) -> int | None:
@@ -145,12 +193,50 @@ class Uncore:
         hit, miss = amounts[counter_roles.IO_HIT], amounts[counter_roles.IO_MISS]
         return UncoreUse(
             bandwidth,
+            rates.per_sec(node_deltas.get(counter_roles.MEM_MAX), elapsed_ns),
             lines,
-            rates.per_sec(node_deltas.get(counter_roles.LINK_TX), elapsed_ns),
-            None if hit is None or miss is None else rates.ratio(miss, hit + miss),
+            io_miss_ratio=None if hit is None or miss is None else rates.ratio(miss, hit + miss),
         )
 
     def close(self) -> None:
         """Close the counters; the events are chosen again at the next sample."""
         self._owners.close()
         self._online = None
+
+
+def _link(event: Event) -> str:
+    """Return the name of the link that an event counts; '' if it counts something else.
+
+    A link has a box of its own, unless its maximum is rated: one box counts all of AMD's links.
+    """
+    if event.role not in counter_roles.LINK_ROLES:
+        return ''
+    return event.name if event.rated_bytes_per_sec else event.pmu
+
+
+def _link_ratio(
+    targets: Mapping[tuple[str, int], Wanted], deltas: owner_counters.Deltas, elapsed_ns: int
+) -> float | None:
+    """Return a link's utilisation; 0 if its clock stands still because it is not connected."""
+    sent, possible = (deltas.get(role) for role in counter_roles.LINK_ROLES)
+    rated_bytes_per_sec = max(
+        event.rated_bytes_per_sec or 0.0 for _, events in targets.values() for event in events
+    )
+    possible_bytes = possible.value if possible else rated_bytes_per_sec * elapsed_ns / 1e9
+    if sent is None or (possible is None and not possible_bytes):
+        return None
+    return rates.ratio(sent.value, memory_bandwidth.EFFICIENCY * possible_bytes) or 0.0
+
+
+def _channels(wanted: WantedByOwner, channels_max: int) -> dict[int, int]:
+    """Return {node id: number of channels}, each with a box or, on AMD's fabric, an event."""
+    channels: dict[int, int] = {}
+    for (node, _), targets in wanted.items():
+        for (pmu, _), (_, events) in targets.items():
+            roles = [event.role for event in events]
+            number = roles.count(counter_roles.MEM_TRAFFIC)
+            if counter_roles.MEM_READ in roles and _CHANNEL_PMU.fullmatch(pmu):
+                number = 1
+            if number:
+                channels[node] = min(channels_max, channels.get(node, 0) + number)
+    return channels

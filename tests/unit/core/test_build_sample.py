@@ -10,8 +10,8 @@ from nova_numa_pmc.core.evidence import Evidence, RunningGuest
 from nova_numa_pmc.sample_records import COUNTED, INFERRED, DeviceSample
 
 NODES = tuple(model.Node(id, frozenset(range(4 * id, 4 * id + 4)), 1000, 600) for id in (0, 1))
-ABLE = NodeCapacities((4.0, 4.0), (1e9, None), (None, None), ((60.0, 100.0), (100.0, 60.0)), 1)
-UNABLE = NodeCapacities((4.0, 4.0), (None, None), (None, None), None, 1)
+ABLE = NodeCapacities((4.0, 4.0), (1e9, None), ((60.0, 100.0), (100.0, 60.0)), 1)
+UNABLE = NodeCapacities((4.0, 4.0), (None, None), None, 1)
 GUEST = RunningGuest(
     model.Guest('u', 'g', 2, 1, devices=(model.HostDevice(model.PCI, '0000:3b:00.1'),)),
     {},
@@ -68,7 +68,7 @@ class NodeSamplesTest(unittest.TestCase):
             NodeUse(local_per_sec=0.0, remote_per_sec=0.0),
         )
         latencies_ns = ((60, 100, 160), (100, 60, 160), (160, 160, 60))
-        able = NodeCapacities((4, 4, 0), (None,) * 3, (None,) * 3, latencies_ns, 1)
+        able = NodeCapacities((4, 4, 0), (None,) * 3, latencies_ns, 1)
         guest = build_sample.guest_sample(
             GUEST._replace(bytes_by_node={0: 5, 1: 10, 2: 30}), EVIDENCE, ()
         )

@@ -415,7 +415,7 @@ class TestThisMachine(PmuCase):
         self.write(path, 'N\n')
         self.assertIn('cycles', self.roles())
         self.write(path, 'Y\n')
-        self.assertEqual({'mem_read', 'mem_write'}, set(self.roles()))
+        self.assertEqual({'mem_read', 'mem_write', 'mem_max'}, set(self.roles()))
         self.assertIn(
             'enable_mediated_pmu=0', dict(events.select_events(self.root).missing)['remote_dram']
         )

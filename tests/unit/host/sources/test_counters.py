@@ -346,11 +346,11 @@ class UncoreTest(unittest.TestCase):
 
     def plan(self, *chosen):
         wanted, shared = uncore.Uncore(selecting(*chosen), root=self.root)._choose_targets(
-            self.host
+            self.host, chosen
         )
         return {
             node: sorted((key, [one.role for one in own]) for key, (_, own) in keys.items())
-            for node, keys in wanted.items()
+            for (node, _), keys in wanted.items()
         }, shared
 
     def test_each_package_is_counted_once_for_its_node(self):
@@ -380,7 +380,7 @@ class UncoreTest(unittest.TestCase):
 
     def test_without_uncore_events_the_source_is_unavailable(self):
         with self.assertRaises(exceptions.SourceUnavailable):
-            uncore.Uncore(selecting(LOCAL), root=self.root).sample(self.host, 0)
+            uncore.Uncore(selecting(LOCAL), root=self.root).sample(self.host)
 
     def use(self, **deltas):
         counted = {
@@ -391,19 +391,21 @@ class UncoreTest(unittest.TestCase):
 
     def test_uncore_use_follows_from_the_counts_there_are(self):
         self.assertEqual(
-            uncore.UncoreUse(1200.0, 10.0, 50.0, 0.25),
+            uncore.UncoreUse(1200.0, 50.0, 10.0, None, 0.25),
             self.use(
                 mem_read=1600.0,
                 mem_write=800.0,
                 io_read=320.0,
-                link_tx=100.0,
+                mem_max=100.0,
                 io_hit=3.0,
                 io_miss=1.0,
             ),
         )
         self.assertEqual(uncore.UncoreUse(200.0), self.use(mem_traffic=400.0))
         self.assertEqual(uncore.UncoreUse(), self.use())
-        self.assertEqual(uncore.UncoreUse(None, 12.5), self.use(mem_read=1600.0, mem_write=None))
+        self.assertEqual(
+            uncore.UncoreUse(None, None, 12.5), self.use(mem_read=1600.0, mem_write=None)
+        )
         self.assertIsNone(self.use(io_hit=0.0, io_miss=0.0).io_miss_ratio)
 
 
