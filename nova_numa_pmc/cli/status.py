@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import demand_file
+from nova_numa_pmc.checks import counting
 from nova_numa_pmc.cli import context, page, tables
 from nova_numa_pmc.cli.tables import memory_text, number, percent, short_number
 from nova_numa_pmc.core import eligibility, host_view, node_memory, pools, pressure, rates
@@ -393,7 +394,7 @@ def to_lines(host: HostStatus) -> list[str]:
     """Return the status as lines of text, without the problems."""
     lines = [
         *_agent_lines(host.agent, host.measured),
-        *_counting_lines(host.source, host.unavailable),
+        *_counting_lines(host),
         'floating pool: CPUs %s, %s'
         % (format_cpulist(host.pool.cpus), pools.TEXTS.get(host.pool.source, host.pool.source)),
         *(
@@ -420,18 +421,20 @@ def to_lines(host: HostStatus) -> list[str]:
     return lines
 
 
-def _counting_lines(source: str, unavailable: tuple[str, ...] | None) -> list[str]:
-    """Return the line about how memory accesses are known; none if that is unknown."""
-    if not source and unavailable is None:
+def _counting_lines(host: HostStatus) -> list[str]:
+    """Return the line about what is counted; none if that is unknown."""
+    if not host.source and host.unavailable is None:
         return []
-    lacking = ', '.join(text.partition(':')[0] for text in unavailable or ())
-    return [
-        'memory accesses: from %s%s'
-        % (
-            source or 'nothing',
-            '; this host has no %s ("nova-numa-rebalance events")' % lacking if lacking else '',
-        )
-    ]
+    nodes = [node for node in host.nodes if node.cores]
+    text, _ = counting.describe(
+        host.source,
+        {node.id: node.bandwidth_ratio for node in nodes},
+        {node.id: node.link_ratio for node in nodes},
+    )
+    lacking = ', '.join(name.partition(':')[0] for name in host.unavailable or ())
+    if lacking:
+        text += '; this host has no %s ("nova-numa-rebalance events")' % lacking
+    return ['counted: ' + text]
 
 
 def _agent_lines(agent: AgentStatus, measured: bool) -> list[str]:

@@ -94,7 +94,8 @@ class AgentTest(unittest.TestCase):
             agent, (), (), (), (), pool, True, 0.0, BOOTTIME_S, 'pages', ('resctrl: a', 'CPUs: b')
         )
         self.assertIn(
-            'memory accesses: from pages; this host has no resctrl, CPUs '
+            'counted: memory accesses from pages; bandwidth of no node; links of no node; this '
+            'host has no resctrl, CPUs '
             '("nova-numa-rebalance events")',
             status.to_lines(host),
         )

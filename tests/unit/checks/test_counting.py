@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host does not count is found, with what to do about it."""
+
+import unittest
+
+from nova_numa_pmc.checks import counting
+
+
+class TestCounting(unittest.TestCase):
+    def codes(self, source, bandwidth):
+        text, findings = counting.describe(source, bandwidth, {0: 0.1, 1: None})
+        for finding in findings:
+            self.assertIn('nova-numa-rebalance events', finding.remedy)
+        return text, [finding.code for finding in findings]
+
+    def test_a_host_that_counts_all_has_no_finding(self):
+        self.assertEqual(
+            ('memory accesses from guests by thread; bandwidth of nodes 0,1; links of node 0', []),
+            self.codes('guests by thread', {0: 0.5, 1: 0.0}),
+        )
+
+    def test_a_host_that_counts_nothing_is_found_once(self):
+        for source in ('', 'pages', 'numa_faults'):
+            with self.subTest(source):
+                text, codes = self.codes(source, {0: None, 1: None})
+                self.assertEqual(['counts-nothing'], codes)
+                self.assertIn('bandwidth of no node', text)
+
+    def test_unknown_bandwidth_and_guests_that_are_not_counted_are_found(self):
+        for source, bandwidth, expected in (
+            ('resctrl', {0: 0.5, 1: None}, ['bandwidth-unknown']),
+            ('cpus', {0: None, 1: None}, ['bandwidth-unknown']),
+            ('pages', {0: 0.5, 1: 0.5}, ['guests-not-counted']),
+            ('', {0: None, 1: 0.5}, ['bandwidth-unknown', 'guests-not-counted']),
+        ):
+            with self.subTest(source=source, bandwidth=bandwidth):
+                self.assertEqual(expected, self.codes(source, bandwidth)[1])
