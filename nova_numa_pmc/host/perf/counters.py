@@ -25,6 +25,8 @@ if TYPE_CHECKING:
         tuple[int | None, ...] | None,
     ]
 
+#: A group that is enabled for longer has had its turn: the kernel changes turns at each tick.
+_UNCOUNTED_MAX_NS = 10**9
 #: The key that identifies a target.
 _K = TypeVar('_K')
 
@@ -39,6 +41,8 @@ class Counters(Generic[_K]):
     def __init__(self) -> None:
         self._open: dict[_K, _Open] = {}
         self._enabled_ns: dict[_K, int | None] = {}  # of targets that are CPUs, at the last read
+        #: {PMU: the most events of a group}; less than before after a group was never counted.
+        self._group_max = dict(perf_event.GROUP_MAX)
         self._reported: set[tuple[Event, str]] = set()  # unsupported events, by kind of target
 
     def __len__(self) -> int:
@@ -81,11 +85,11 @@ class Counters(Generic[_K]):
         errors: list[exceptions.CounterError],
     ) -> None:
         try:
-            groups, missing = perf_event.open_groups(events, target)
+            groups, missing = perf_event.open_groups(events, target, self._group_max)
         except exceptions.CountersExhausted:
             if not perf_event.raise_descriptor_limit():
                 raise
-            groups, missing = perf_event.open_groups(events, target)
+            groups, missing = perf_event.open_groups(events, target, self._group_max)
         if isinstance(target.id, int) and perf_event.thread(target.id) != target:
             for group in groups:
                 group.close()
@@ -110,7 +114,10 @@ class Counters(Generic[_K]):
                 readings[key] = tuple(
                     None if position is None else counts[position] for position in positions
                 )
-            if target.kind == perf_event.CPU and self._has_stopped(key, counts):
+            if target.kind == perf_event.CPU and (
+                self._has_stopped(key, counts)
+                or (_was_never_counted(counts) and self._split_uncounted(groups))
+            ):
                 dead.append(key)
         for key in dead:
             self._close(key)
@@ -129,6 +136,22 @@ class Counters(Generic[_K]):
         before, self._enabled_ns[key] = self._enabled_ns.get(key), enabled_ns
         return before is not None and before == enabled_ns
 
+    def _split_uncounted(self, groups: Iterable[perf_event.EventGroup]) -> bool:
+        """Allow a PMU only smaller groups if one was never counted; return whether one was not.
+
+        Some drivers accept a group with more events than they have counters, and others may keep
+        counters busy for good, as the NMI watchdog does. The next update opens smaller groups.
+        """
+        uncounted = [
+            group.events[0].pmu
+            for group in groups
+            if len(group.events) > 1 and _was_never_counted(group.read())
+        ]
+        for pmu in uncounted:
+            largest = max(len(group.events) for group in groups if group.events[0].pmu == pmu)
+            self._group_max[pmu] = max(1, largest // 2)
+        return bool(uncounted)
+
     def _close(self, key: _K) -> None:
         for group in self._open.pop(key)[2]:
             group.close()
@@ -138,6 +161,14 @@ class Counters(Generic[_K]):
         """Close all counters."""
         for key in list(self._open):
             self._close(key)
+
+
+def _was_never_counted(counts: perf_event.GroupReadings) -> bool:
+    """Return whether a group has been enabled for long, and never counted."""
+    return any(
+        count is not None and count.running_ns == 0 and count.enabled_ns > _UNCOUNTED_MAX_NS
+        for count in counts
+    )
 
 
 def _positions(

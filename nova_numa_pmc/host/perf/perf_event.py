@@ -26,7 +26,7 @@ from nova_numa_pmc.host import files, system_calls
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from nova_numa_pmc.host.perf.events import Event
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _ATTR = struct.Struct('=IIQQQQQIIQQ40x')
 #: {PMU: the most events of a group}, for PMUs whose drivers accept groups that can never be
 #: counted: amd_uncore has four counters (NUM_COUNTERS_NB in arch/x86/events/amd/uncore.c).
-_GROUP_MAX = {'amd_df': 4}
+GROUP_MAX = {'amd_df': 4}
 # TOTAL_TIME_ENABLED | TOTAL_TIME_RUNNING | ID | GROUP
 _READ_FORMAT = 1 | 2 | 4 | 8
 # No exclude_* bit is set, because guests are to be counted. perf sets exclude_guest
@@ -266,7 +266,7 @@ def fit_together(events: Iterable[Event], cpu: int) -> bool:
 
 
 def open_groups(
-    events: Iterable[Event], target: Target
+    events: Iterable[Event], target: Target, group_max: Mapping[str, int] = GROUP_MAX
 ) -> tuple[tuple[EventGroup, ...], tuple[tuple[Event, exceptions.CounterUnsupported], ...]]:
     """Open events in as few groups as the hardware allows, in their order.
 
@@ -275,6 +275,7 @@ def open_groups(
     :data:`counter_roles.GUEST_ROLES` also begins a group of its own, so that it takes no counter
     from the others. An event that this machine does not have is left out.
 
+    :param group_max: {PMU: the most events of a group}
     :returns: (groups, ((event, error) of each event that was left out))
     :raises CounterError: an error other than an unsupported event; no counter stays open
     """
@@ -283,7 +284,7 @@ def open_groups(
     try:
         for event in events:
             try:
-                _add_event(event, groups, target)
+                _add_event(event, groups, target, group_max)
             except exceptions.CounterUnsupported as error:
                 missing.append((event, error))
     except exceptions.CounterError:
@@ -293,16 +294,18 @@ def open_groups(
     return tuple(groups), tuple(missing)
 
 
-def _may_join(present: tuple[Event, ...], event: Event) -> bool:
+def _may_join(present: tuple[Event, ...], event: Event, group_max: Mapping[str, int]) -> bool:
     """Return whether an event may be added to a group with these."""
-    if len(present) >= _GROUP_MAX.get(event.pmu, len(present) + 1):
+    if len(present) >= group_max.get(event.pmu, len(present) + 1):
         return False
     role, other, separate = present[-1].role, event.role, counter_roles.GUEST_ROLES
     return role == other or (role not in separate and other not in separate)
 
 
-def _add_event(event: Event, groups: list[EventGroup], target: Target) -> None:
-    if groups and _may_join(groups[-1].events, event):
+def _add_event(
+    event: Event, groups: list[EventGroup], target: Target, group_max: Mapping[str, int]
+) -> None:
+    if groups and _may_join(groups[-1].events, event, group_max):
         try:
             groups[-1].add(event)
             return

@@ -16,6 +16,8 @@ from nova_numa_pmc.core.rates import CounterReading, difference
 from nova_numa_pmc.host import system_calls
 from nova_numa_pmc.host.perf import counters, events, perf_event
 from tests.cases.counting import CountingCase
+from tests.fixtures import fake_pmus
+from tests.fixtures.software_events import software_event
 from tests.fixtures.working_child import touch
 
 FAULTS = events.Event('faults', 'page-faults', 'software', 1, 2)
@@ -120,6 +122,21 @@ class TestCpu(CountersCase):
         for group in groups:
             self.addCleanup(group.close)
         self.assertEqual(([4, 4, 2], ()), ([len(group.events) for group in groups], missing))
+
+    def test_a_group_that_was_never_counted_is_opened_again_in_smaller_ones(self):
+        wanted = {
+            'box': (perf_event.on_cpu(0), tuple(software_event(str(at), at) for at in range(3)))
+        }
+        pmus = fake_pmus.FakePmus(lambda path, text: None, '')
+        pmus.counters = 1
+        opened = counters.Counters()
+        with pmus.counting():
+            running = []
+            for _ in range(3):
+                opened.update(wanted)
+                pmus.run(5, {})
+                running.append([count.running_ns for count in opened.read()['box']])
+        self.assertEqual([[0] * 3, [5 * 10**9] * 3, [10 * 10**9] * 3], running)
 
     def test_a_missing_event_is_reported_once(self):
         counting, _ = self.counters({0: (perf_event.on_cpu(0), (ABSENT,))})
