@@ -113,7 +113,7 @@ def _remote_cache(event: int, umasks: Iterable[Umask], document: str,
 _SDM = 'Intel SDM vol. 3B, performance-monitoring events'
 
 
-def _intel(stall: str, stall_pfm: str, stall_caveat: str) -> tuple[Entry, ...]:
+def _intel(stall: str, stall_pfm: str | None, stall_caveat: str) -> tuple[Entry, ...]:
     """Return the architectural events (Intel SDM vol. 3B, table 20-1) and the model's stalls."""
     return (
         Entry(CYCLES, 'event=0x3c', _SDM, 'UNHALTED_CORE_CYCLES'),
@@ -211,6 +211,11 @@ _SPR_UNCORE = _imc(('event=0x5,umask=0xcf',), ('event=0x5,umask=0xf0',),
                    'Intel perfmon, Sapphire Rapids uncore: UNC_M_CAS_COUNT'
                    ) + _UPI + _CHA_ICX + _iio(0xff)
 
+_GNR_UNCORE = _imc(('event=0x5,umask=0xcf', 'event=0x6,umask=0xcf'),
+                   ('event=0x5,umask=0xf0', 'event=0x6,umask=0xf0'),
+                   'Intel perfmon, Granite Rapids uncore: UNC_M_CAS_COUNT_SCH0, _SCH1'
+                   ) + _DCLK_QUARTER + _UPI + _CHA_ICX + _iio(0xff)
+
 _UNCORE_RETIRED = 'MEM_UNCORE_RETIRED'
 _LLC_MISS = 'MEM_LOAD_UOPS_LLC_MISS_RETIRED'
 _L3_MISS_UOPS = 'MEM_LOAD_UOPS_L3_MISS_RETIRED'
@@ -229,6 +234,16 @@ def _server(key: str, title: str, cpuid: str, pfm: str | None,
                _core(0xd3, *_LOADS_DRAM, document, _L3_MISS_LOADS, SNC)
                + _remote_cache(0xd3, _LOADS_REMOTE, document, _L3_MISS_LOADS)
                + _SKX_CORE + uncore)
+
+
+def _forest(key: str, title: str, cpuid: str) -> Row:
+    """Return the row of a Xeon with E-cores: other names, but mostly the same codes."""
+    document = 'Intel perfmon, %s: MEM_LOAD_UOPS_L3_MISS_RETIRED' % title
+    return Row(key, title, cpuid, None,
+               _core(0xd3, (0x1, None), (0x2, None), document, None, SNC)
+               + _remote_cache(0xd3, ((0x4, None), (0x8, None)), document, None)
+               + _intel('event=0x34,umask=0x78', None, 'stalls while a demand load misses L3')
+               + _GNR_UNCORE)
 
 
 def _amd_core(fills: int, pfm_prefix: str | None, names: Iterable[str] | None,
@@ -267,6 +282,27 @@ _AMD_UMC = tuple(
     # umc_data_bus_utilization: umc_data_slot_clks.all / 2 / umc_mem_clk.
     Entry(MEM_MAX, 'event=0x0', 'Linux, amdzen4/memory-controller.json: umc_mem_clk', None,
           ('needs Linux 6.10',), 'amd_umc_[0-9]*', 16),)
+
+
+_ZEN4_STALLS = (
+    Entry(STALLED_CYCLES, 'event=0xd6,umask=0xa2',
+          'Linux, pmu-events of amdzen4 and amdzen5: ex_no_retire.load_not_complete',
+          None, ('nothing retires while the oldest operation waits for loaded data',)),)
+
+
+def _xgmi(first: int, links: int, directory: str, name: str) -> tuple[Entry, ...]:
+    """Return the entries of links between sockets, at most 16 lanes of 32 Gbit/s each.
+
+    The rate is that of EPYC 9004 (Lenovo Press LP1852: four links, 512 GB/s in both directions);
+    firmware may set fewer lanes or a lower rate, which no register that Linux reads shows.
+    """
+    return tuple(
+        Entry(LINK_TX, 'event=%#x,umask=0xf3e' % (first + 0x40 * link),
+              'Linux, %s/data-fabric.json: local_socket_outbound_data_beats_%s' % (
+                  directory, name.replace('N', str(link))), None,
+              ('units of 64 bytes', 'compared with the highest rate of the links'), 'amd_df', 64,
+              rated_bytes_per_sec=64e9)
+        for link in range(links))
 
 
 def _neoverse(key: str, title: str, part: int) -> Row:
@@ -349,11 +385,9 @@ ROWS = (
             + _DCLK + _UPI + _CHA_ICX + _iio(0xff))._replace(channels_max=8),
     _server('sapphirerapids', 'Sapphire Rapids', r'GenuineIntel-6-8F', 'spr', _SPR_UNCORE),
     _server('emeraldrapids', 'Emerald Rapids', r'GenuineIntel-6-CF', None, _SPR_UNCORE),
-    _server('graniterapids', 'Granite Rapids', r'GenuineIntel-6-A[DE]', None,
-            _imc(('event=0x5,umask=0xcf', 'event=0x6,umask=0xcf'),
-                 ('event=0x5,umask=0xf0', 'event=0x6,umask=0xf0'),
-                 'Intel perfmon, Granite Rapids uncore: UNC_M_CAS_COUNT_SCH0, _SCH1')
-            + _DCLK_QUARTER + _UPI + _CHA_ICX + _iio(0xff)),
+    _server('graniterapids', 'Granite Rapids', r'GenuineIntel-6-A[DE]', None, _GNR_UNCORE),
+    _forest('sierraforest', 'Sierra Forest', r'GenuineIntel-6-AF'),
+    _forest('clearwaterforest', 'Clearwater Forest', r'GenuineIntel-6-DD'),
     Row('zen1', 'AMD Zen 1', r'AuthenticAMD-23-([12]?[0-9A-F])', 'amd64_fam17h_zen1',
         _amd_core(0x43, None, None, 'AMD PPR family 17h, PMCx043, by analogy with Zen 2',
                   _DEMAND_FILLS + '; neither libpfm4 nor Linux lists it for Zen 1')
@@ -372,13 +406,20 @@ ROWS = (
         _amd_core(0x44, 'ANY_DATA_CACHE_FILLS_FROM_SYSTEM',
                   ('DRAM_IO_NEAR', 'DRAM_IO_FAR', 'FAR_CACHE_NEAR_FAR'),
                   'AMD PPR family 19h model 11h, PMCx044', ANY_FILLS)
-        + _AMD_UMC),
-    Row('zen5', 'AMD Zen 5', r'AuthenticAMD-26-[0-9A-F]+', None,
-        _amd_core(0x44, None, None, 'AMD PPR family 1Ah, PMCx044', ANY_FILLS) + _AMD_UMC),
+        + _ZEN4_STALLS + _AMD_UMC + _xgmi(0xb5f, 8, 'amdzen4', 'linkN')),
+    Row('zen5', 'AMD Zen 5', r'AuthenticAMD-26-([12467]?[0-9A-F])', None,
+        _amd_core(0x44, None, None, 'AMD PPR family 1Ah, PMCx044', ANY_FILLS) + _ZEN4_STALLS
+        + _AMD_UMC + _xgmi(0xd5f, 6, 'amdzen5', 'link_N')),
+    # Linux has no list of its data fabric (seen 2026-11-28).
+    Row('zen6', 'AMD Zen 6', r'AuthenticAMD-26-[0-9A-F]+', None,
+        _amd_core(0x44, None, None, 'Linux, amdzen6/load-store.json: ls_any_fills_from_sys',
+                  ANY_FILLS) + _AMD_UMC),
     _neoverse('neoverse-n1', 'Neoverse N1', 0xd0c),
     _neoverse('neoverse-v1', 'Neoverse V1', 0xd40),
     _neoverse('neoverse-n2', 'Neoverse N2', 0xd49),
     _neoverse('neoverse-v2', 'Neoverse V2', 0xd4f),
+    _neoverse('neoverse-v3', 'Neoverse V3', 0xd84),
+    _neoverse('neoverse-n3', 'Neoverse N3', 0xd8e),
 )
 
 #: Caveat of an event whose PMU's name ends in the number of the node that it counts.
