@@ -12,6 +12,7 @@ Source: Documentation/filesystems/resctrl.rst (Documentation/arch/x86/resctrl.rs
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.conf import host_options
@@ -21,7 +22,7 @@ from nova_numa_pmc.core.evidence import Evidence
 from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
-from nova_numa_pmc.host import cpu_topology
+from nova_numa_pmc.host import cpu_topology, files
 from nova_numa_pmc.host.files import read_optional
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.sample_records import ATTRIBUTED, COUNTED
@@ -33,14 +34,18 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.sources import SourceTick
     from nova_numa_pmc.model import Topology
 
+    #: The directory name of an L3 domain, or of a node below it, where the domain has several.
+    _Domain = str
     #: Bytes by L3 domain; None: not reported.
-    BytesByL3Domain = dict[int, 'MonitoredBytes | None']
+    BytesByL3Domain = dict[_Domain, 'MonitoredBytes | None']
 
 #: The hardware counts in fewer than 64 bits; the kernel extends its counts.
 _PATH = '/sys/fs/resctrl'
 _TRAFFIC_MAX_BYTES = 1 << 63
 _GROUPS_MAX = 4096
 _NOT_GROUPS = ('info', 'mon_groups', 'mon_data')
+_DOMAIN = re.compile(r'mon_L3_\d{2,5}')
+_NODE = re.compile(r'mon_sub_L3_')
 
 
 class MonitoredBytes(Record):
@@ -65,10 +70,11 @@ class Resctrl:
         #: CLOCK_MONOTONIC [ns] of the last sample, and {group's directory: what was read}.
         self._before: tuple[int, dict[str, BytesByL3Domain]] | None = None
         self._ctrl_mon_groups: list[str] | None = None
-        #: The nodes' online CPUs, and {L3 domain: {node id: share of the domain's CPUs}} of them.
-        self._cached_node_shares: tuple[
-            tuple[frozenset[int], ...] | None, dict[int, dict[int, float]]
-        ] = (None, {})
+        #: The nodes' online CPUs, and {L3 domain: nodes that they are on}.
+        self._cached_nodes: tuple[tuple[frozenset[int], ...] | None, dict[_Domain, set[int]]] = (
+            None,
+            {},
+        )
         #: CLOCK_MONOTONIC [ns] of the last sample, and {node id: rates [lines/s]}.
         self._last_node_rates: tuple[int | None, dict[int, CpuRates]] = (None, {})
 
@@ -80,6 +86,10 @@ class Resctrl:
         """
         ctrl_mon_groups, groups = self._groups()
         readings = {group: self._read(group) for group in groups}
+        if not any(any(reading.values()) for reading in readings.values()):
+            raise SourceUnavailable(
+                '%s: total and local bandwidth are not both counted' % self._path
+            )
         before, self._before = self._before, (tick.monotonic_ns, readings)
         if before is None or before[0] != tick.before_ns or not tick.elapsed_ns:
             self._ctrl_mon_groups = ctrl_mon_groups
@@ -87,13 +97,12 @@ class Resctrl:
         traffic = {
             group: _traffic_between(before[1].get(group), now) for group, now in readings.items()
         }
-        shares_by_domain = self._node_shares_by_domain(tick.host)
         tids_by_group = {group: tids for group, tids in groups.items() if tids}
         # If a group was created or removed since the last tick, part of the sums is lost with it.
         unchanged = ctrl_mon_groups == self._ctrl_mon_groups
         domains = _sum([traffic[group] for group in ctrl_mon_groups]) if unchanged else {}
         self._ctrl_mon_groups = ctrl_mon_groups
-        nodes = _by_node(domains, shares_by_domain, tick.elapsed_ns)
+        nodes = _by_node(domains, self._nodes_by_domain(tick.host), tick.elapsed_ns)
         self._last_node_rates = tick.monotonic_ns, nodes
         return {
             running.guest.uuid: evidence
@@ -191,42 +200,35 @@ class Resctrl:
     def _read(self, group: str) -> BytesByL3Domain:
         """Return the traffic of a group so far, by L3 domain."""
         domains: BytesByL3Domain = {}
-        try:
-            names = os.listdir(os.path.join(group, 'mon_data'))
-        except OSError:
-            return domains  # the group was removed
-        for name in names:
-            digits = name.removeprefix('mon_L3_')
-            if digits != name and is_number(digits, 5):
+        data = os.path.join(group, 'mon_data')
+        for name in files.list_names(data):  # none if the group was removed
+            if not _DOMAIN.fullmatch(name):
+                continue
+            # With sub-NUMA clusters, Linux 6.11 and later count each node of a domain.
+            nodes = [sub for sub in files.list_names(os.path.join(data, name)) if _NODE.match(sub)]
+            for domain in [os.path.join(name, node) for node in nodes] or [name]:
                 total, local = (
-                    _amount(os.path.join(group, 'mon_data', name, kind))
+                    _amount(os.path.join(data, domain, kind))
                     for kind in ('mbm_total_bytes', 'mbm_local_bytes')
                 )
-                domains[int(digits)] = (
+                domains[os.path.basename(domain)] = (
                     None if total is None or local is None else MonitoredBytes(total, local)
                 )
-        if group == self._path and not any(domains.values()):
-            raise SourceUnavailable('%s: total and local bandwidth are not both counted' % group)
         return domains
 
-    def _node_shares_by_domain(self, host: Topology) -> dict[int, dict[int, float]]:
-        """Return {L3 domain: {node id: share of the domain's CPUs}}."""
+    def _nodes_by_domain(self, host: Topology) -> dict[_Domain, set[int]]:
+        """Return {L3 domain: the nodes that its CPUs are on}, and each node as its own."""
         online = tuple(node.online_cpus for node in host.nodes)
-        if self._cached_node_shares[0] != online:
-            nodes_by_domain: dict[int | None, list[int]] = {}
+        if self._cached_nodes[0] != online:
+            nodes_by_domain: dict[_Domain, set[int]] = {}
             for node in host.nodes:
                 for cpu in node.online_cpus:
                     domain = cpu_topology.l3_id(cpu, self._root)
-                    nodes_by_domain.setdefault(domain, []).append(node.id)
-            self._cached_node_shares = (
-                online,
-                {
-                    domain: {node: nodes.count(node) / len(nodes) for node in set(nodes)}
-                    for domain, nodes in nodes_by_domain.items()
-                    if domain is not None
-                },
-            )
-        return self._cached_node_shares[1]
+                    if domain is not None:
+                        nodes_by_domain.setdefault('mon_L3_%02d' % domain, set()).add(node.id)
+                nodes_by_domain['mon_sub_L3_%02d' % node.id] = {node.id}
+            self._cached_nodes = online, nodes_by_domain
+        return self._cached_nodes[1]
 
     def close(self) -> None:
         """Forget the readings."""
@@ -248,9 +250,7 @@ def _tasks(group: str) -> frozenset[int]:
     return frozenset(int(word) for word in words if is_number(word, 11))
 
 
-def _traffic_between(
-    before: Mapping[int, MonitoredBytes | None] | None, now: BytesByL3Domain
-) -> BytesByL3Domain:
+def _traffic_between(before: BytesByL3Domain | None, now: BytesByL3Domain) -> BytesByL3Domain:
     """Return the traffic between two readings, by L3 domain."""
     traffic: BytesByL3Domain = {}
     for domain, new in now.items():
@@ -280,21 +280,30 @@ def _sum(parts: Collection[BytesByL3Domain]) -> BytesByL3Domain:
 
 
 def _by_node(
-    domains: BytesByL3Domain, shares_by_domain: Mapping[int, Mapping[int, float]], elapsed_ns: int
+    domains: BytesByL3Domain, nodes_by_domain: Mapping[_Domain, set[int]], elapsed_ns: int
 ) -> dict[int, CpuRates]:
-    """Return {node id: rates [lines/s]}; a domain's nodes share its traffic by their CPUs."""
+    """Return {node id: rates [lines/s]} of the nodes whose domains are all known.
+
+    Where several nodes share a domain whose nodes are not counted one by one, whose traffic it is
+    cannot be told.
+    """
     local: dict[int, float] = {}
     remote: dict[int, float] = {}
     unknown: set[int] = set()
-    for domain, shares in shares_by_domain.items():
+    by_node = any(_NODE.match(domain) for domain in domains)
+    lines_per_byte = 1e9 / (elapsed_ns * pressure.LINE_BYTES)
+    for domain, nodes in nodes_by_domain.items():
+        if bool(_NODE.match(domain)) != by_node:
+            continue
         traffic = domains.get(domain)
-        for node, share in shares.items():
-            if traffic is None:
-                unknown.add(node)
-                continue
-            lines = share * 1e9 / (elapsed_ns * pressure.LINE_BYTES)
-            local[node] = local.get(node, 0.0) + lines * min(traffic.local, traffic.total)
-            remote[node] = remote.get(node, 0.0) + lines * max(0, traffic.total - traffic.local)
+        if traffic is None or len(nodes) > 1:
+            unknown |= nodes
+            continue
+        for node in nodes:
+            local[node] = local.get(node, 0.0) + lines_per_byte * min(traffic.local, traffic.total)
+            remote[node] = remote.get(node, 0.0) + lines_per_byte * max(
+                0, traffic.total - traffic.local
+            )
     return {
         node: CpuRates(local[node], remote[node], None, None, None)
         for node in local

@@ -236,12 +236,37 @@ class ResctrlTest(HostCase):
         with self.assertRaises(SourceUnavailable):
             self.source.sample(self.tick(1))
 
-    def test_resctrl_traffic_of_a_shared_domain_is_divided_over_its_nodes(self):
+    def test_resctrl_traffic_of_a_domain_with_several_nodes_belongs_to_none(self):
         self.host.set_l3_domains(dict.fromkeys(range(8), 0))
         for total in (0, 100):
             self.host.set_resctrl_group('', {0: (6400 * total, 3200 * total)})
             self.source.sample(self.tick(1 + total // 100))
-        self.assertEqual({0: (2500.0, 2500.0), 1: (2500.0, 2500.0)}, self.rates_by_node_at(2))
+        self.assertEqual({}, self.rates_by_node_at(2))
+
+    def test_resctrl_counts_sub_numa_clusters_one_by_one_where_linux_does(self):
+        self.host.set_l3_domains(dict.fromkeys(range(8), 0))
+        for total in (1, 101):
+            self.host.set_resctrl_group('', {0: (6400 * total, 3200 * total)})
+            for node, lines in ((0, total), (1, 1)):
+                below = 'sys/fs/resctrl/mon_data/mon_L3_00/mon_sub_L3_%02d/' % node
+                self.host.write(below + 'mbm_total_bytes', '%d\n' % (64 * lines))
+                self.host.write(below + 'mbm_local_bytes', '%d\n' % (48 * lines))
+            self.source.sample(self.tick(1 + total // 100))
+        self.assertEqual({0: (75.0, 25.0), 1: (0.0, 0.0)}, self.rates_by_node_at(2))
+
+    def test_a_group_without_assigned_counters_hides_only_itself(self):
+        for total in (1, 101):
+            self.host.set_resctrl_group('', {0: ('Unassigned', 'Unassigned')})
+            self.set('mine', total, total // 4, tasks=(51,))
+            evidence = self.source.sample(
+                self.tick(
+                    1 + total // 100,
+                    guest(1, {0: 1.0}, tids=(51,)),
+                    guest(2, {0: 1.0}, tids=(61,)),
+                )
+            )
+        self.assertEqual({'u1'}, evidence.keys())
+        self.assertEqual((COUNTED, 75.0, 25.0), (evidence['u1'].basis, *evidence['u1'][2:4][::-1]))
 
     @given(st.binary(max_size=30))
     def test_garbage_in_resctrl_files_gives_no_traffic(self, text):
