@@ -131,6 +131,9 @@ _SKX_CORE = _intel('event=0xa3,umask=0x6,cmask=0x6', 'CYCLE_ACTIVITY:STALLS_L3_M
                    'stalls while a demand load misses L3')
 
 
+_SRF_CORE = _intel('event=0x34,umask=0x78', None, 'stalls while a demand load misses L3')
+
+
 def _imc(read: Iterable[str], write: Iterable[str], document: str) -> tuple[Entry, ...]:
     return tuple(
         Entry(role, terms, document, None, (PACKAGE,), 'uncore_imc_[0-9]*', 64)
@@ -236,13 +239,13 @@ def _server(key: str, title: str, cpuid: str, pfm: str | None,
                + _SKX_CORE + uncore)
 
 
-def _forest(key: str, title: str, cpuid: str) -> Row:
+def _forest(key: str, title: str, cpuid: str, stalls: tuple[Entry, ...]) -> Row:
     """Return the row of a Xeon with E-cores: other names, but mostly the same codes."""
     document = 'Intel perfmon, %s: MEM_LOAD_UOPS_L3_MISS_RETIRED' % title
     return Row(key, title, cpuid, None,
                _core(0xd3, (0x1, None), (0x2, None), document, None, SNC)
                + _remote_cache(0xd3, ((0x4, None), (0x8, None)), document, None)
-               + _intel('event=0x34,umask=0x78', None, 'stalls while a demand load misses L3')
+               + stalls
                + _GNR_UNCORE)
 
 
@@ -323,6 +326,8 @@ def _neoverse(key: str, title: str, part: int) -> Row:
 
 _NHM_DOC = 'Intel SDM vol. 3B, Nehalem: MEM_UNCORE_RETIRED'
 _WSM_DOC = 'Intel perfmon, %s: MEM_UNCORE_RETIRED'
+# Intel's list of this CPU has none of them (seen 2026-11-28).
+_WSM_DP_DOC = 'libpfm4, wsm_dp: MEM_UNCORE_RETIRED'
 
 ROWS = (
     Row('nehalem-ep', 'Nehalem-EP', r'GenuineIntel-6-1[AEF]', 'nhm',
@@ -335,10 +340,9 @@ ROWS = (
         + _RESOURCE),
     Row('westmere-dp', 'Westmere-DP', r'GenuineIntel-6-2C', 'wsm_dp',
         _core(0x0f, (0x08, 'LOCAL_DRAM_AND_REMOTE_CACHE_HIT'), (0x10, 'REMOTE_DRAM'),
-              _WSM_DOC % 'Westmere-EP-DP', _UNCORE_RETIRED, HITM,
+              _WSM_DP_DOC, _UNCORE_RETIRED, HITM,
               'local_dram counts remote cache hits too')
-        + _remote_cache(0x0f, ((0x4, 'REMOTE_HITM'),), _WSM_DOC % 'Westmere-EP-DP',
-                        _UNCORE_RETIRED)
+        + _remote_cache(0x0f, ((0x4, 'REMOTE_HITM'),), _WSM_DP_DOC, _UNCORE_RETIRED)
         + _RESOURCE),
     Row('westmere-sp', 'Westmere-SP', r'GenuineIntel-6-25', 'wsm',
         _core(0x0f, (0x10, 'LOCAL_DRAM'), (0x20, 'REMOTE_DRAM'), _WSM_DOC % 'Westmere-EP-SP',
@@ -386,8 +390,9 @@ ROWS = (
     _server('sapphirerapids', 'Sapphire Rapids', r'GenuineIntel-6-8F', 'spr', _SPR_UNCORE),
     _server('emeraldrapids', 'Emerald Rapids', r'GenuineIntel-6-CF', None, _SPR_UNCORE),
     _server('graniterapids', 'Granite Rapids', r'GenuineIntel-6-A[DE]', None, _GNR_UNCORE),
-    _forest('sierraforest', 'Sierra Forest', r'GenuineIntel-6-AF'),
-    _forest('clearwaterforest', 'Clearwater Forest', r'GenuineIntel-6-DD'),
+    _forest('sierraforest', 'Sierra Forest', r'GenuineIntel-6-AF', _SRF_CORE),
+    # Of MEM_BOUND_STALLS_LOAD, Intel's list has no sum of all that miss L3 (seen 2026-11-28).
+    _forest('clearwaterforest', 'Clearwater Forest', r'GenuineIntel-6-DD', _SRF_CORE[:2]),
     Row('zen1', 'AMD Zen 1', r'AuthenticAMD-23-([12]?[0-9A-F])', 'amd64_fam17h_zen1',
         _amd_core(0x43, None, None, 'AMD PPR family 17h, PMCx043, by analogy with Zen 2',
                   _DEMAND_FILLS + '; neither libpfm4 nor Linux lists it for Zen 1')

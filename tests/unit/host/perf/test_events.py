@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each CPU gets the events that its documents, libpfm, the kernel or the operator name."""
 
+import csv
 import ctypes
 import tempfile
 import unittest
@@ -10,7 +11,9 @@ from hypothesis import given, settings, strategies as st
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core import counter_roles
 from nova_numa_pmc.host.perf import event_table, events, pfm
+from nova_numa_pmc.host.perf.pmu import parse_terms
 from tests.cases.root import RootCase
+from tests.fixtures.checkout import TOP
 
 DEVICES = 'sys/bus/event_source/devices/'
 INTEL = (
@@ -86,6 +89,33 @@ class PmuCase(RootCase):
         for event in events.select_events(self.root, **kwargs).events:
             chosen.setdefault(event.role, []).append(event)
         return chosen
+
+
+class TestSources(unittest.TestCase):
+    """The page that compares each event with the vendors' lists, by tools/event-sources."""
+
+    def test_the_page_of_sources_has_each_event_of_the_table_and_no_other(self):
+        with open(TOP / 'doc/source/reference/event-sources.csv', encoding='utf-8') as file:
+            lines = list(csv.DictReader(file))
+        self.assertEqual(
+            [
+                (row.title, entry.role, entry.terms)
+                for row in event_table.ROWS
+                for entry in row.entries
+            ],
+            [(line['CPU'], line['role'], line['here']) for line in lines],
+        )
+        for line in lines:
+            with self.subTest(line=line):
+                self.assertTrue(line['source'])
+                here = {
+                    term: value
+                    for term, value in parse_terms(line['here'])
+                    if value and not term.startswith('filter_')
+                }
+                if line['there'] and here:
+                    self.assertEqual(here, dict(parse_terms(line['there'])))
+                self.assertEqual(bool(line['there']), bool(line['name there']))
 
 
 class TestTable(unittest.TestCase):
