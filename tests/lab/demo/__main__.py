@@ -269,8 +269,9 @@ def main(argv=None):
     else:
         print_report(Console(width=None if sys.stdout.isatty() else TEXT_WIDTH), findings)
         print(f'report: {args.out}/report.json, report.txt, report.png')
-    for name in runs.keys() - report.ran(runs).keys():
-        print_progress(f'{name} has failed; to run it again: --only {name} --out {args.out}')
+    failed = ','.join(name for name, run in findings['runs'].items() if 'failed' in run)
+    if failed:
+        print_progress(f'failed: to run again: --only {failed} --out {args.out}')
         status = status or 3
     for check in report.missed(findings):
         print_progress(f'not met: {check["name"]}: {check["value"]}')
