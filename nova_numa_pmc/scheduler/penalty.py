@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
+    from nova_numa_pmc.core.placement.loss import AddedLoss
 
 
 #: Weight of the random part of a penalty that is not below the floor. Requests that arrive

@@ -15,7 +15,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
+    from nova_numa_pmc.core.placement.loss import AddedLoss
     from nova_numa_pmc.scheduler.host_estimate import HostEstimate
     from nova_numa_pmc.scheduler.request import GuestRequest
 

@@ -98,9 +98,11 @@ REPRESENTATIVE_S = 300.0
 #: Standard deviation of a published demand, as a part of it. Assumed.
 NOISE = 0.03
 
-#: A host moves a guest between its nodes where one is pressed more than this, another so much
-#: less, so often [s]: the floor is pressure.md's, the others assumed.
-MOVE_FLOOR, MOVE_GAP, MOVE_EVERY_S = 0.7, 0.2, 300
+#: A host with a node that is pressed more than this, or with a guest on several nodes, moves a
+#: guest so often [s] if that saves so much [cores], of so many guests that are tried: the floor is
+#: pressure.md's, the others assumed.
+MOVE_FLOOR, MOVE_EVERY_S = 0.7, 300
+MOVE_GAIN, MOVE_TRIED = 0.1, 6
 
 # ---- Guests ------------------------------------------------------------------------------
 

@@ -6,9 +6,12 @@ The libvirt hook imports this module at every guest start, so it imports only li
 
 from __future__ import annotations
 
+import math
+
 from nova_numa_pmc import model
-from nova_numa_pmc.core import memory_domains, missing
-from nova_numa_pmc.core.placement import node_sets, reasons
+from nova_numa_pmc.core import memory_domains
+from nova_numa_pmc.core.host_view import demand_or_prior
+from nova_numa_pmc.core.placement import loss, node_sets
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -36,7 +39,9 @@ class PlacementInput:
     :ivar view_by_node: the view by node
     :ivar view_by_domain, members: the view by domain, whose positions are used, and the positions
         of each domain's nodes in ``view_by_node``
-    :ivar cpu_counts: by position, the number of CPUs that the guest may use
+    :ivar cpu_counts, cores: by position, the CPUs that the guest may use: their number, and their
+        capacity [cores]
+    :ivar cores_needed: the capacity that holds the guest [cores]
     :ivar unpromised_bytes: by position, the bytes that may still be promised of the guest's page
         size
     :ivar devices: positions of the guest's devices
@@ -48,6 +53,8 @@ class PlacementInput:
         'members',
         'request',
         'cpu_counts',
+        'cores',
+        'cores_needed',
         'unpromised_bytes',
         'devices',
     )
@@ -56,6 +63,13 @@ class PlacementInput:
         self.view_by_node, self.request = view_by_node, request
         self.view_by_domain, self.members = memory_domains.merge(view_by_node)
         self.cpu_counts = _allowed_cpu_counts(self.view_by_domain, request)
+        self.cores = [
+            node.cores * min(1.0, count / (node.cpu_count or 1))
+            for node, count in zip(self.view_by_domain.nodes, self.cpu_counts)
+        ]
+        self.cores_needed = min(
+            loss.peak_cores(request.vcpus, demand_or_prior(request)), sum(self.cores)
+        )
         self.unpromised_bytes = unpromised_bytes(self.view_by_domain.nodes, request)
         device_nodes = request.device_nodes
         self.devices = (
@@ -99,47 +113,58 @@ def unpromised_bytes(nodes: Sequence[model.NodeView], request: model.Request) ->
     return [dict(node.huge_free_bytes).get(request.page_bytes, 0) for node in nodes]
 
 
-def kinds_of_place(
-    inputs: PlacementInput, pressure_keys: Callable[[], Sequence[node_sets.PressureKey]]
-) -> Iterator[tuple[str, list[Candidate]]]:
-    """Yield (code, candidates) for each kind of place, the best kind first.
+def by_size(
+    inputs: PlacementInput,
+    needs_memory: bool,
+    pressure_keys: Callable[[], Sequence[node_sets.PressureKey]],
+) -> Iterator[list[Candidate]]:
+    """Yield the places that hold a guest, one node first, then sets of more and more nodes.
 
+    A set of more nodes than hold the guest is for its CPUs' sake, and takes part of its memory to
+    each: only nodes count that have CPUs, and room for an equal part.
+
+    :param needs_memory: whether there has to be room for its memory; if not, it may be anywhere
     :param pressure_keys: a function that returns the sort key of each position by its pressure, by
         which :func:`node_sets.smallest_sets` chooses if many sets of positions hold the guest
     """
-    policy = inputs.request.policy
-    if policy == model.SPREAD:
-        yield reasons.ON_ALL_NODES, _all_nodes_candidates(inputs)
+    places = single_node_candidates(inputs, needs_memory)
+    if places:
+        yield places
+    if inputs.request.policy == model.ONE_NODE:
         return
-    bandwidth = None if policy == model.ONE_NODE else _bandwidth_need(inputs)
-    yield reasons.ON_ONE_NODE, single_node_candidates(inputs, bandwidth)
-    if policy != model.ONE_NODE:
-        yield reasons.ON_SPAN, _span_candidates(inputs, bandwidth, pressure_keys())
-    vcpus = max(1, inputs.request.vcpus)
-    yield (
-        reasons.CPUS_ONLY,
-        [
-            Candidate((position,), (), False)
-            for position, cpu_count in enumerate(inputs.cpu_counts)
-            if cpu_count >= vcpus
-        ],
-    )
-    if policy != model.ONE_NODE:
-        yield (
-            reasons.CPUS_ONLY,
-            [
-                Candidate(positions, (), False)
-                for positions in node_sets.smallest_sets(
-                    [(cpu_count,) for cpu_count in inputs.cpu_counts],
-                    (vcpus,),
-                    inputs.distance,
-                    pressure_keys(),
-                )
-            ],
+    needs = [max(1, inputs.request.vcpus), inputs.cores_needed]
+    room = [[count, cores] for count, cores in zip(inputs.cpu_counts, inputs.cores)]
+    if needs_memory:
+        needs.append(inputs.request.memory_bytes)
+        for amounts, node_bytes in zip(room, inputs.unpromised_bytes):
+            amounts.append(max(0, node_bytes))
+    is_held, size = bool(places), 2 if places else 1
+    while size <= len(room):
+        sets = node_sets.smallest_sets(
+            list(map(tuple, room)), tuple(needs), inputs.distance, pressure_keys(), size
         )
+        if not sets:
+            return
+        size = len(sets[0])
+        if is_held:
+            part_bytes = inputs.request.memory_bytes / size if needs_memory else -math.inf
+            sets = [
+                positions
+                for positions in sets
+                if all(
+                    inputs.cpu_counts[position] and inputs.unpromised_bytes[position] >= part_bytes
+                    for position in positions
+                )
+            ]
+        places = _span_candidates(inputs, sets, needs_memory)
+        if places:
+            is_held = True
+            yield places
+        size += 1
 
 
-def _all_nodes_candidates(inputs: PlacementInput) -> list[Candidate]:
+def all_nodes(inputs: PlacementInput) -> list[Candidate]:
+    """Return the place of a guest whose policy asks for all nodes."""
     positions = tuple(
         position for position, cpu_count in enumerate(inputs.cpu_counts) if cpu_count
     )
@@ -150,85 +175,44 @@ def _all_nodes_candidates(inputs: PlacementInput) -> list[Candidate]:
     return [Candidate(positions, positions if memory_fits else (), memory_fits)]
 
 
-def _bandwidth_maxima(inputs: PlacementInput) -> list[float | None]:
-    """List the maximum bandwidth of each position's memory [bytes/s]; None if it is unknown.
+def single_node_candidates(inputs: PlacementInput, needs_memory: bool = True) -> list[Candidate]:
+    """List the single nodes that have cores and memory for the guest.
 
-    It is 0 for a node that has no memory of the guest's page size left, whatever its bandwidth,
-    because none of the guest's traffic would go there.
-    """
-    return [
-        node.bandwidth_max_bytes_per_sec if node_bytes > 0 else 0.0
-        for node, node_bytes in zip(inputs.view_by_domain.nodes, inputs.unpromised_bytes)
-    ]
-
-
-def _bandwidth_need(inputs: PlacementInput) -> float | None:
-    """Return the bandwidth that a place must have [bytes/s]; None if there is no constraint.
-
-    A guest that exceeds a node's maximum by itself runs better on several nodes than on one. The
-    need is at most what the nodes with memory left have. There is no constraint if the guest's
-    traffic or the maximum of such a node is unknown.
-    """
-    guest_bandwidth = inputs.request.bandwidth_bytes_per_sec
-    if guest_bandwidth is None:
-        return None
-    maxima = missing.all_known(_bandwidth_maxima(inputs))
-    return None if maxima is None else min(guest_bandwidth, sum(maxima))
-
-
-def single_node_candidates(
-    inputs: PlacementInput, bandwidth_min_bytes_per_sec: float | None = None
-) -> list[Candidate]:
-    """List the single nodes that have CPUs, memory and bandwidth for the guest.
-
-    :param bandwidth_min_bytes_per_sec: what a node's memory must serve; None: any will do
+    :param needs_memory: as for :func:`by_size`
     """
     vcpus, memory_bytes = max(1, inputs.request.vcpus), inputs.request.memory_bytes
+    cores_needed = 0 if inputs.request.policy == model.ONE_NODE else inputs.cores_needed
     found = []
     first_touch_positions = memory_domains.first_touch_positions(inputs.view_by_domain)
     for position, memory_position in enumerate(first_touch_positions):
-        if (
-            inputs.cpu_counts[position] >= vcpus
-            and memory_position is not None
+        if inputs.cpu_counts[position] < vcpus or inputs.cores[position] < cores_needed:
+            continue
+        if not needs_memory:
+            found.append(Candidate((position,), (), False))
+        elif (
+            memory_position is not None
             and inputs.unpromised_bytes[memory_position] >= memory_bytes
-        ) and not (
-            bandwidth_min_bytes_per_sec
-            and (inputs.view_by_domain.nodes[memory_position].bandwidth_max_bytes_per_sec or 0.0)
-            < bandwidth_min_bytes_per_sec
         ):
             found.append(Candidate((position,), (memory_position,), memory_position == position))
     return found
 
 
 def _span_candidates(
-    inputs: PlacementInput,
-    bandwidth_min_bytes_per_sec: float | None,
-    pressure_keys: Sequence[node_sets.PressureKey],
+    inputs: PlacementInput, sets: Iterable[node_sets.NodeSet], needs_memory: bool
 ) -> list[Candidate]:
-    room: list[tuple[float, ...]] = [
-        (cpu_count, max(0, node_bytes))
-        for cpu_count, node_bytes in zip(inputs.cpu_counts, inputs.unpromised_bytes)
-    ]
-    need: tuple[float, ...] = (max(1, inputs.request.vcpus), inputs.request.memory_bytes)
-    if bandwidth_min_bytes_per_sec:
-        room = [
-            (*amounts, maximum or 0.0) for amounts, maximum in zip(room, _bandwidth_maxima(inputs))
-        ]
-        need += (bandwidth_min_bytes_per_sec,)
     nodes = inputs.view_by_domain.nodes
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidate] = {}
-    for positions in node_sets.smallest_sets(room, need, inputs.distance, pressure_keys):
+    for positions in sets:
         cpu_positions = tuple(position for position in positions if inputs.cpu_counts[position])
+        memoryless = [memory_domains.is_memoryless(nodes[position]) for position in positions]
         mem_positions = tuple(
-            position for position in positions if not memory_domains.is_memoryless(nodes[position])
+            position
+            for position, is_memoryless in zip(positions, memoryless)
+            if needs_memory and not is_memoryless
         )
         # Sets that differ only in nodes with neither CPUs nor memory for the guest are one place.
         found.setdefault(
             (cpu_positions, mem_positions),
-            Candidate(
-                cpu_positions,
-                mem_positions,
-                not any(memory_domains.is_memoryless(nodes[position]) for position in positions),
-            ),
+            Candidate(cpu_positions, mem_positions, needs_memory and not any(memoryless)),
         )
     return list(found.values())

@@ -32,8 +32,8 @@ TEXTS = {
     '{vcpus} vCPUs exceed the {cpu_count} CPUs of the largest node',
     reasons.NO_NODE_FITS: 'no single node has room for {vcpus} vCPUs and {memory_bytes}: '
     'at most {cpu_count} CPUs and {unpromised_bytes}',
-    reasons.NO_NODE_SERVES: 'no single node that has room also has the bandwidth for the '
-    'expected traffic of {traffic_mb_per_sec} MB/s',
+    reasons.ONE_NODE_WAITS: 'one node would hold it, but guests would lose more to waiting for '
+    'CPUs and memory there than it loses to the distance',
     reasons.ONE_L3: 'on the CPUs of one of its {caches} L3 caches (pressure {pressure})',
     reasons.L3_CROWDED: 'on the CPUs of all {caches} L3 caches: one alone would be more crowded '
     '(pressure {pressure})',

@@ -43,6 +43,7 @@ def smallest_sets(
     need: tuple[float, ...],
     distance: DistanceFunction,
     pressure_keys: Sequence[PressureKey],
+    size_min: int = 1,
 ) -> list[NodeSet]:
     """List the smallest sets of positions whose room together covers the need.
 
@@ -57,13 +58,14 @@ def smallest_sets(
     :param need: the required amount of each resource, at least 0
     :param distance: returns the distance between two positions
     :param pressure_keys: the sort key of each position, of which the lowest is the best
+    :param size_min: the least size of the sets
     :returns: ascending tuples, all of the same size; empty if all positions together do not
         suffice
     """
     all_positions = tuple(range(len(room)))
     if not all_positions or not _covers(room, need, all_positions):
         return []
-    for size in range(_least_size(room, need), len(room) + 1):
+    for size in range(max(size_min, _least_size(room, need)), len(room) + 1):
         if comb(len(room), size) > ENUMERATED_MAX:
             sets = _find_sets(_Search(room, need, pressure_keys), distance, size)
         else:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
-from nova_numa_pmc.core.host_view import node_traffic_per_core, split_memory
-from nova_numa_pmc.core.placement import candidates, reasons
+from nova_numa_pmc.core.host_view import demand_or_prior, node_traffic_per_core, split_memory
+from nova_numa_pmc.core.placement import candidates, loss, reasons
 from nova_numa_pmc.core.placement.ranking import KEY_FIELDS, pressure_keys, rank_candidates
 from nova_numa_pmc.record import Record
 
@@ -40,11 +40,15 @@ def place(
 ) -> model.Placement:
     """Decide where a guest belongs.
 
-    A guest is placed on one node if it fits there, otherwise on the smallest and closest set of
-    nodes that holds it. If there is none, only its CPUs are placed and its memory is left unbound;
-    if that is not possible either, the guest is left alone. It fits if the nodes have a CPU for
-    each vCPU and their memory that may still be promised covers the guest's; the vCPUs of other
-    guests count as pressure and are not a limit. Candidates that fit are compared in this order
+    A guest is placed on one node, unless guests would lose more there to waiting for CPUs and
+    memory than the guest would lose to the distance between several (:mod:`loss`). The best place
+    on one node is compared with the best on two, that with the best on three, and so on, until one
+    more saves nothing. If no nodes hold the guest, only its CPUs are placed, by the same rule, and
+    its memory is left unbound; if that is not possible either, the guest is left alone.
+
+    Nodes hold a guest if they have a CPU for each vCPU, cores for what it may want at its peak
+    (:func:`loss.peak_cores`), and memory that may still be promised; the vCPUs of other guests
+    count as pressure and are not a limit. Places on as many nodes are compared in this order
     (:data:`ranking.KEY_FIELDS`):
 
     1. The pressures that the guest would leave on the candidate's nodes, highest first, at least
@@ -103,19 +107,57 @@ def decide_place(
                 (('vcpus', request.vcpus), ('cpu_count', sum(inputs.cpu_counts))),
             )
         )
-    for code, places in candidates.kinds_of_place(
-        inputs, lambda: pressure_keys(inputs, placement_options)
-    ):
-        if places:
-            return PlaceDecision(
-                model.Reason(code), *rank_candidates(inputs, places, placement_options)
-            )
+    if request.policy == model.SPREAD:
+        return PlaceDecision(
+            model.Reason(reasons.ON_ALL_NODES),
+            *rank_candidates(inputs, candidates.all_nodes(inputs), placement_options),
+        )
+    for needs_memory in (True, False):
+        decision = _least_loss(inputs, needs_memory, placement_options)
+        if decision is not None:
+            return decision
     return PlaceDecision(
         model.Reason(
             reasons.NO_SINGLE_NODE,
             (('vcpus', request.vcpus), ('cpu_count', max(inputs.cpu_counts))),
         )
     )
+
+
+def _least_loss(
+    inputs: PlacementInput, needs_memory: bool, placement_options: model.PlacementOptions
+) -> PlaceDecision | None:
+    """Decide among the places that hold a guest, with its memory if it needs it.
+
+    :returns: None if there are none
+    """
+    host, assumed = loss.columns(inputs.view_by_domain)
+    cores = demand_or_prior(inputs.request)
+    lines = loss.guest_lines(cores, inputs.request.bandwidth_bytes_per_sec)
+    best, best_lost = None, 0.0
+    for places in candidates.by_size(
+        inputs, needs_memory, lambda: pressure_keys(inputs, placement_options)
+    ):
+        ranks = rank_candidates(inputs, places, placement_options)[0]
+        place = ranks[0].candidate
+        lost = loss.of_place(
+            host,
+            place.cpu_positions,
+            place.mem_positions,
+            inputs.request.vcpus,
+            cores,
+            lines,
+            best is None,
+        )
+        if best is not None and lost >= best_lost - loss.GAIN_MIN_RATIO:
+            break
+        is_one = len(place.cpu_positions) == 1 and len(place.mem_positions) < 2
+        code = reasons.ON_ONE_NODE if is_one else reasons.ON_SPAN
+        reason = model.Reason(code if needs_memory else reasons.CPUS_ONLY)
+        best, best_lost = PlaceDecision(reason, ranks, assumed), lost
+        if lost <= loss.GAIN_MIN_RATIO:
+            break
+    return best
 
 
 def new_promise(
@@ -242,13 +284,8 @@ def _remarks(
 ) -> tuple[model.Reason, ...]:
     """Return remarks on what did not fit, and on what was unknown or assumed."""
     remarks: tuple[model.Reason, ...] = ()
-    bandwidth = inputs.request.bandwidth_bytes_per_sec
-    if code == reasons.ON_SPAN and bandwidth and candidates.single_node_candidates(inputs):
-        remarks += (
-            model.Reason(
-                reasons.NO_NODE_SERVES, (('traffic_mb_per_sec', round(bandwidth / model.MB)),)
-            ),
-        )
+    if code == reasons.ON_SPAN and candidates.single_node_candidates(inputs):
+        remarks += (model.Reason(reasons.ONE_NODE_WAITS),)
     elif code in (reasons.ON_SPAN, reasons.CPUS_ONLY):
         remarks += (
             model.Reason(

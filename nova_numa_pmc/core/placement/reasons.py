@@ -13,6 +13,6 @@ ON_ONE_NODE, ON_SPAN, ON_ALL_NODES, CPUS_ONLY = 'one_node', 'span', 'spread', 'c
 #: those for which it may not).
 TOO_FEW_CPUS, NO_SINGLE_NODE = 'too_few_cpus', 'no_single_node'
 #: Codes of remarks on a place.
-NO_NODE_FITS, NO_NODE_SERVES = 'no_node_fits', 'no_node_serves'
+NO_NODE_FITS, ONE_NODE_WAITS = 'no_node_fits', 'one_node_waits'
 BANDWIDTH_DROPPED, MAY_GROW = 'bandwidth_dropped', 'may_grow'
 ONE_L3, L3_CROWDED = 'one_l3', 'l3_crowded'

@@ -56,7 +56,7 @@ class NodeOrder:
         if (self._nodes[n].bandwidth_max_bytes_per_sec or bandwidth) < bandwidth:
             return False
         if len(guest.cpu_positions) > 1:
-            return True  # a placement prefers a single node that has room
+            return True  # what it loses on several nodes and on one is in the move's gain
         new_key = self._key(guest, n, bandwidth, _NOISE)
         return new_key < self._key(guest, guest.cpu_positions[0], bandwidth, -_NOISE)
 

@@ -34,7 +34,11 @@ if TYPE_CHECKING:
         bandwidth_max_bytes_per_sec: list[float] | None
         link_ratio: list[float] | None
         bytes_per_core_sec: float | None
+        distances: tuple[tuple[float, ...], ...]
         rotation: int
+        uniform: bool
+
+        def view(self) -> model.HostView: ...
 
 
 class HostColumns:
@@ -186,7 +190,7 @@ class HostColumns:
         return copy
 
 
-def is_uniform(host: HostColumns) -> TypeGuard[UniformHostColumns]:
+def is_uniform(host: HostColumns | UniformHostColumns) -> TypeGuard[UniformHostColumns]:
     """Return :attr:`HostColumns.uniform`, which narrows the type for type checkers."""
     return host.uniform
 

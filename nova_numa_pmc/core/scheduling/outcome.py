@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model
 from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_bandwidth
-from nova_numa_pmc.core.placement import candidates, ranking, reasons
+from nova_numa_pmc.core.placement import candidates, loss, ranking, reasons
 from nova_numa_pmc.core.placement.placement import decide_place
 from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX
+from nova_numa_pmc.core.scheduling import added_loss
 from nova_numa_pmc.core.scheduling.host_columns import is_uniform
 from nova_numa_pmc.model import MIB
 from nova_numa_pmc.record import Record
@@ -88,7 +89,7 @@ def outcome(
             demand = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
         pressures = _pressures_with_guest(host, demand, guest_cores, guest_bandwidth or 0)
         best = _best_position(host, guest, pressures, guest_bandwidth, placement_options)
-        if best is not None:
+        if best is not None and _is_least_loss(host, guest, best):
             # A record's check of its arguments would take as long as the rest of this branch.
             positions = (best,)
             return Outcome._make(
@@ -142,15 +143,16 @@ def _best_position(
     """
     vcpus, memory_mib, promised = guest.vcpus or 1, guest.memory_mib, host.promised_mib
     capacity = host.capacity_mib
+    cores_needed = 0.0
+    if guest.policy != model.ONE_NODE:
+        cores_needed = min(loss.peak_cores(guest.vcpus, guest.demand_cores), sum(host.cores))
     positions = [
         position
         for position, cpu_count in enumerate(host.cpu_counts)
-        if cpu_count >= vcpus and capacity[position] - promised[position] >= memory_mib
+        if cpu_count >= vcpus
+        and host.cores[position] >= cores_needed
+        and capacity[position] - promised[position] >= memory_mib
     ]
-    maxima = host.bandwidth_max_bytes_per_sec
-    if guest_bandwidth and maxima and guest.policy == model.AUTO and min(maxima) < guest_bandwidth:
-        required = min(guest_bandwidth, sum(maxima))  # as in candidates._bandwidth_need()
-        positions = [position for position in positions if maxima[position] >= required]
     if len(positions) < 2:
         return positions[0] if positions else None
     step = placement_options.pressure_step
@@ -182,7 +184,21 @@ def _best_position(
     )
 
 
-def bandwidth_on(host: HostColumns, guest: ExpectedGuest) -> float | None:
+def _is_least_loss(host: UniformHostColumns, guest: ExpectedGuest, position: int) -> bool:
+    """Return whether no place on several domains can be better than this single one."""
+    if guest.policy == model.ONE_NODE:
+        return True
+    lines = loss.guest_lines(guest.demand_cores, bandwidth_on(host, guest))
+    here = (position,)
+    lost = loss.of_place(
+        added_loss.columns(host), here, here, guest.vcpus, guest.demand_cores, lines, True
+    )
+    return lost <= loss.GAIN_MIN_RATIO or lost <= loss.GAIN_MIN_RATIO + loss.span_loss_min(
+        host.distances, lines
+    )
+
+
+def bandwidth_on(host: HostColumns | UniformHostColumns, guest: ExpectedGuest) -> float | None:
     """Return a guest's traffic, estimated from its host's [bytes/s]; None if that is unknown."""
     return expected_bandwidth(guest.demand_cores, guest.intensity, host.bytes_per_core_sec)
 

@@ -2,13 +2,16 @@
 """NUMAPressureWeigher, vectorised; the referee compares it with the real weigher."""
 
 import hashlib
-import math
+import types
 
 import numpy as np
 
+from nova_numa_pmc import model
 from nova_numa_pmc.checks.nova import PACKING_FLOOR
 from nova_numa_pmc.core import missing, pressure
+from nova_numa_pmc.core.placement import loss
 from nova_numa_pmc.core.scheduling import added_loss
+from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, outcome
 from nova_numa_pmc.scheduler import assumed_host, comparison, penalty
 from tests.arena import losses as losses_model, parameters as p
 from tests.arena.hosts import some
@@ -98,7 +101,7 @@ def losses(view, asked):
     found = np.empty(len(view.at))
     others = np.flatnonzero(~known)
     cores = 0.0 if asked.dedicated else p.PRIOR_CORES_PER_VCPU * asked.vcpus
-    lines, rate, max_per_core = added_loss.LINES_PER_CORE_SEC, 0.0, 0.0
+    lines, rate, max_per_core = loss.LINES_PER_CORE_SEC, 0.0, 0.0
     if len(at):
         hosts, losses = view.at[at], Losses.of(view, at, asked)
         cores, lines = estimate(
@@ -120,7 +123,7 @@ def losses(view, asked):
         else:
             found[at] = losses.with_guest(hosts, cores, lines, asked, has_bandwidth=False)
     if len(others):
-        found[others] = _on_assumed(view.only(others), cores, lines, asked, rate, max_per_core)
+        found[others] = _on_assumed(view.only(others), asked, cores, lines, rate, max_per_core)
     return np.minimum(1.0, found)
 
 
@@ -157,13 +160,11 @@ class Losses(places.Places):
             if traffic is not None:
                 levelled = _levelled(traffic, bandwidth)
             used = (levelled + cores * lines * losses_model.LINE_BYTES * memory) / bandwidth
-            latency_ns = QUEUEING_NS * (_added_queueing(used) * memory).sum(1)
+            latency_ns = QUEUEING_NS * (places.added_queueing(used) * memory).sum(1)
         if not asked.dedicated:
             latency_ns += self._far_ns[at]
         waits = self._waiting(at, cores)
-        return waits / max(cores, added_loss.DEMAND_MIN_CORES) + _lost_to_latency(
-            lines, latency_ns
-        )
+        return waits / max(cores, loss.DEMAND_MIN_CORES) + _lost_to_latency(lines, latency_ns)
 
     def _waiting(self, at, cores):
         """Return the additional waiting on some hosts because of a guest [cores]."""
@@ -178,37 +179,39 @@ class Losses(places.Places):
         return self._waits[at]
 
 
-def _on_assumed(view, cores, lines, asked, rate, max_per_core):
-    """Return the losses on hosts for which only Nova's counts are known.
+def _on_assumed(view, asked, cores, lines, rate, max_per_core):
+    """Return the losses on hosts of which only Nova's counts are known, by the package itself.
 
     :param rate, max_per_core: traffic per core of demand, and its maximum per core, which is 0 if
         bandwidth does not count
     """
-    vcpus = np.maximum(0, view.vcpus_used - view.pinned_vcpus)
-    halves = np.ones((len(view.at), 2)) / 2
-    capacity = assumed_host.CORES_PER_CPU * view.vcpus[:, None] * halves
+    vcpus, memory_mib = (0, 0) if asked.dedicated else (asked.vcpus, asked.memory_mib)
+    policy = model.SPREAD if asked.dedicated else model.AUTO
+    guest = ExpectedGuest(vcpus, memory_mib, cores, policy)
     # Figures that are too old are a lower bound; what is implausible here is nearly 0.
-    old = np.where(view.taken_s > -np.inf, np.minimum(view.demand.sum(1), view.vcpus_used), 0.0)
-    wanted = np.maximum(assumed_host.CORES_PER_VCPU * vcpus, old)
-    demand = wanted[:, None] * halves
-    ram_mib = view.ram_mib - p.RESERVED_MIB
-    free_mib, cpus_fit = ram_mib // 2 - view.ram_used_mib // 2, view.vcpus // 2 >= asked.vcpus
-    fits = cpus_fit & (free_mib >= asked.memory_mib)
-    on_one = fits | (cpus_fit & (2 * free_mib < asked.memory_mib))  # then, memory is on any node
-    cpus = np.where(on_one[:, None], np.array([1.0, 0.0]), halves)
-    waits = _added_waiting(demand, capacity, cores * cpus, cpus > 0)
-    ((own, far), _) = assumed_host._DISTANCES
-    latency_ns = np.zeros(len(fits))
-    if max_per_core:
-        memory = np.where(fits[:, None], np.array([1.0, 0.0]), halves)
-        served = wanted + assumed_host.CORES_PER_VCPU * view.pinned_vcpus
-        traffic = rate * served[:, None] * halves
-        traffic = traffic + cores * lines * losses_model.LINE_BYTES * memory
-        used = traffic / (max_per_core * capacity)
-        latency_ns = QUEUEING_NS * (_added_queueing(used) * memory).sum(1)
-    if not asked.dedicated:
-        latency_ns += np.where(fits, 0.0, pressure.LOCAL_LATENCY_NS * (far / own - 1) / 2)
-    return waits / max(cores, added_loss.DEMAND_MIN_CORES) + _lost_to_latency(lines, latency_ns)
+    least = np.where(view.taken_s > -np.inf, np.minimum(view.demand.sum(1), view.vcpus_used), 0.0)
+    found = []
+    for at in range(len(view.at)):
+        pinned = set(range(int(view.pinned_vcpus[at])))
+        cell = types.SimpleNamespace(cpuset=set(), pinned_cpus=pinned)
+        usable_mib = int(view.ram_mib[at]) - p.RESERVED_MIB
+        host_state = types.SimpleNamespace(
+            vcpus_total=int(view.vcpus[at]),
+            vcpus_used=int(view.vcpus_used[at]),
+            total_usable_ram_mb=usable_mib,
+            free_ram_mb=usable_mib - int(view.ram_used_mib[at]),
+            ram_allocation_ratio=p.RAM_RATIO,
+            numa_topology=types.SimpleNamespace(cells=[cell]),
+        )
+        host = assumed_host.columns(host_state, float(least[at]), rate)
+        place = outcome(host, guest, places.PLACEMENT_OPTIONS)
+        if max_per_core:
+            maxima = [max_per_core * node_cores for node_cores in host.cores]
+            host.bandwidth_max_bytes_per_sec = maxima
+        else:
+            host.bandwidth_bytes_per_sec = None
+        found.append(added_loss.added_loss(host, place, guest, lines).loss_ratio)
+    return found
 
 
 def _lost_to_latency(lines, latency_ns):
@@ -219,7 +222,7 @@ def _added_waiting(demand, capacity, added, used):
     """Return the additional waiting because of a guest, hosts × nodes → hosts [cores]."""
     others = _levelled(demand, capacity)
     without, most = others[used], capacity[used]
-    waits = _waiting(np.concatenate((without, (others + added)[used])), np.tile(most, 2))
+    waits = places.waiting(np.concatenate((without, (others + added)[used])), np.tile(most, 2))
     found = np.zeros(used.shape, order='F')
     found[used] = np.maximum(0.0, waits[len(most) :] - waits[: len(most)])
     return found.sum(1)
@@ -228,23 +231,6 @@ def _added_waiting(demand, capacity, added, used):
 def _levelled(own, capacity):
     even = (own.sum(1) / capacity.sum(1))[:, None] * capacity
     return own + added_loss.HOST_SHARE * (even - own)
-
-
-def _waiting(demand, capacity):
-    """Compute added_loss.mean_waiting_cores() for arrays."""
-    sigma = np.sqrt(added_loss.VARIANCE_RATIO * np.maximum(1e-300, demand))
-    excess = demand - capacity
-    z = excess / sigma
-    below = 0.5 * np.fromiter(map(math.erfc, -z / math.sqrt(2)), float, len(z))
-    waits = sigma * np.exp(-z * z / 2) / math.sqrt(2 * math.pi) + excess * below
-    return np.where(demand > 0, waits, 0.0)
-
-
-def _added_queueing(used):
-    """Compute pressure.added_queueing() for arrays."""
-    knee = np.minimum(used, pressure.QUEUEING_KNEE)
-    slope = 1 / (1 - knee) ** 2
-    return knee / (1 - knee) + (used - knee) * slope + used * slope
 
 
 def estimate(rates, guests, sums, asked):
@@ -260,7 +246,7 @@ def _padded_rates(rates):
     """Return the hosts' traffic per core of demand, padded with what is assumed."""
     rate_max = comparison.LINES_PER_CORE_SEC_MAX * losses_model.LINE_BYTES
     rates = rates[(rates > 0) & (rates <= rate_max)]
-    return missing.padded(rates.tolist(), added_loss.LINES_PER_CORE_SEC * losses_model.LINE_BYTES)
+    return missing.padded(rates.tolist(), loss.LINES_PER_CORE_SEC * losses_model.LINE_BYTES)
 
 
 def _median(values):

@@ -5,10 +5,13 @@ Hosts on which the guest fits on one node, or on both of two, are computed in ar
 the package's own functions.
 """
 
+import math
+
 import numpy as np
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.placement import ranking, reasons
+from nova_numa_pmc.core import pressure
+from nova_numa_pmc.core.placement import loss, ranking, reasons
 from nova_numa_pmc.core.scheduling import charges
 from nova_numa_pmc.core.scheduling.host_columns import HostColumns
 from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome
@@ -94,6 +97,7 @@ class Places:
             self._keep(known, everywhere, ON_SEVERAL, parts, 1 / known.nodes)
         else:
             best, sure = best_nodes(known, asked.vcpus, asked.memory_mib)
+            sure &= _is_least_loss(known, best, asked.vcpus, view.fleet.distance_rows)
             on_best = (np.arange(known.nodes)[:, None] == best).T
             self._keep(known, everywhere, ON_ONE, on_best, on_best)
             if not sure.all():
@@ -103,7 +107,7 @@ class Places:
             for position in np.flatnonzero(~sure).tolist():
                 host = charged.get(position)
                 host = host or host_columns(known, position, view.fleet.distance_rows)
-                self._ask(known.at[position], host, _request(known, position, asked))
+                self._ask(known, position, host, _request(known, position, asked))
         self._derive(renewed)
 
     def _keep(self, known, at, kind, cpus, memory):
@@ -111,15 +115,14 @@ class Places:
         self.demand[hosts], self.traffic[hosts] = known.demand[at], known.traffic[at]
         self.kind[hosts], self.cpus[hosts], self.memory[hosts] = kind, cpus, memory
 
-    def _ask(self, at, host, request):
+    def _ask(self, known, position, host, request):
         """Get the answer for a host from the package's own functions."""
         found = outcome(host, request, PLACEMENT_OPTIONS)
-        cores = self.hosts.cores[at]
+        cores, parts = known.cores[position], np.zeros((2, known.nodes))
         cpus, mems = list(found.cpu_positions), list(found.mem_positions or range(len(cores)))
-        self.kind[at] = KINDS.get(found.code, FLOATING)
-        self.cpus[at] = self.memory[at] = 0.0
-        self.cpus[at, cpus] = cores[cpus] / cores[cpus].sum()
-        self.memory[at, mems] = 1 / len(mems)
+        parts[0, cpus] = cores[cpus] / cores[cpus].sum()
+        parts[1, mems] = 1 / len(mems)
+        self._keep(known, position, KINDS.get(found.code, FLOATING), *parts)
 
 
 def came_vcpus(view):
@@ -174,9 +177,35 @@ def per_vcpu(guests, total):
 def _on_both(known, asked):
     """Return the hosts of two nodes on which the guest fits on neither node, but on both."""
     free_mib = np.maximum(0, known.memory_mib - known.promised_mib)
-    alone = (known.threads >= asked.vcpus) & (free_mib >= asked.memory_mib)
+    alone = _holds(known, asked.vcpus) & (free_mib >= asked.memory_mib)
     both = (known.threads.sum(1) >= asked.vcpus) & (free_mib.sum(1) >= asked.memory_mib)
     return ~alone.any(1) & both & (known.nodes == 2)
+
+
+def _holds(known, vcpus):
+    """Return which nodes have CPUs and cores for a guest."""
+    peak = loss.PEAK_RATIO * known.per_vcpu * vcpus
+    needed = np.minimum(np.minimum(peak, vcpus), known.cores.sum(1)[:, None])
+    return (known.threads >= vcpus) & (known.cores >= needed)
+
+
+def _is_least_loss(known, best, vcpus, distance_rows):
+    """Return for which hosts no place on several nodes can be better than the best node."""
+    rows, wanted = np.arange(len(best)), known.per_vcpu[:, 0] * vcpus
+    cores, demand, others, traffic, bandwidth = (
+        column[rows, best]
+        for column in (known.cores, known.demand, known.node_vcpus, known.traffic, known.bandwidth)
+    )
+    waits = np.maximum(0.0, waiting(demand + wanted, cores) - waiting(demand, cores))
+    waits[np.maximum(others, demand) + vcpus <= cores] = 0.0
+    lines = np.where(
+        np.isnan(known.rate), loss.LINES_PER_CORE_SEC, known.rate / pressure.LINE_BYTES
+    )
+    used = (traffic + wanted * lines * pressure.LINE_BYTES) / bandwidth
+    queueing_ns = pressure.QUEUEING_FACTOR * pressure.LOCAL_LATENCY_NS * added_queueing(used)
+    lost = waits / np.maximum(wanted, loss.DEMAND_MIN_CORES)
+    lost += lines * queueing_ns * 1e-9 / pressure.MLP_WITH_PREFETCH
+    return lost <= loss.GAIN_MIN_RATIO + lines * loss.span_loss_min(distance_rows, 1.0)
 
 
 def _charge(known, asked, kept, distance_rows):
@@ -225,7 +254,7 @@ def best_nodes(known, vcpus, memory_mib):
     charged = np.maximum(
         (known.demand + wanted) / known.cores, (known.traffic + added) / known.bandwidth
     )
-    fits = (known.threads >= vcpus) & (known.memory_mib - known.promised_mib >= memory_mib)
+    fits = _holds(known, vcpus) & (known.memory_mib - known.promised_mib >= memory_mib)
     usual = (
         fits.any(1) & (known.bandwidth >= added).all(1) & (charged < ranking.PRESSURE_MAX).all(1)
     )
@@ -285,3 +314,20 @@ def host_columns(known, position, distance_rows):
         tuple((at,) for at in range(known.nodes)),
         rotation=int(known.turn[position]),
     )
+
+
+def waiting(demand, capacity):
+    """Compute loss.mean_waiting_cores() for arrays."""
+    sigma = np.sqrt(loss.VARIANCE_RATIO * np.maximum(1e-300, demand))
+    excess = demand - capacity
+    z = excess / sigma
+    below = 0.5 * np.fromiter(map(math.erfc, -z / math.sqrt(2)), float, len(z))
+    waits = sigma * np.exp(-z * z / 2) / math.sqrt(2 * math.pi) + excess * below
+    return np.where(demand > 0, waits, 0.0)
+
+
+def added_queueing(used):
+    """Compute pressure.added_queueing() for arrays."""
+    knee = np.minimum(used, pressure.QUEUEING_KNEE)
+    slope = 1 / (1 - knee) ** 2
+    return knee / (1 - knee) + (used - knee) * slope + used * slope

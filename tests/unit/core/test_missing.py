@@ -73,7 +73,7 @@ class CompletedTest(unittest.TestCase):
 class HidingTest(unittest.TestCase):
     def order(self, view):
         """List the positions of the nodes, best first."""
-        inputs = candidates.PlacementInput(view, model.Request(1, MIB))
+        inputs = candidates.PlacementInput(view, model.Request(1, MIB, policy=model.ONE_NODE))
         return [
             rank.candidate.cpu_positions[0]
             for rank in placement.decide_place(inputs, PLACEMENT_OPTIONS).ranks

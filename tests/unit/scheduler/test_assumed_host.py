@@ -4,7 +4,8 @@
 import types
 import unittest
 
-from nova_numa_pmc.core.scheduling.added_loss import LINES_PER_CORE_SEC, added_loss
+from nova_numa_pmc.core.placement.loss import LINES_PER_CORE_SEC
+from nova_numa_pmc.core.scheduling.added_loss import added_loss
 from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome
 from nova_numa_pmc.model import PlacementOptions
 from nova_numa_pmc.scheduler import assumed_host as subject

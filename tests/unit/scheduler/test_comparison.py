@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import missing
-from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
+from nova_numa_pmc.core.placement.loss import AddedLoss
 from nova_numa_pmc.model import MB
 from nova_numa_pmc.scheduler import comparison, host_estimate, request
 from tests.fixtures.expected_losses import queueing_loss, waiting_cores

@@ -6,7 +6,7 @@ import unittest
 
 from hypothesis import given, strategies
 
-from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
+from nova_numa_pmc.core.placement.loss import AddedLoss
 from nova_numa_pmc.scheduler import penalty as subject
 from tests.fixtures.scheduler_options import DEFAULTS
 

@@ -7,7 +7,7 @@ import unittest
 
 from hypothesis import given, strategies
 
-from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
+from nova_numa_pmc.core.placement.loss import AddedLoss
 from nova_numa_pmc.core.scheduling.outcome import Outcome
 from nova_numa_pmc.scheduler import host_estimate, request, shadow as subject
 from tests.fixtures.nova_stand_ins import request_spec

@@ -40,7 +40,7 @@ class OneNodeTest(unittest.TestCase):
             node_view(1, demand_cores=4.0),
             node_view(2, demand_cores=3.5),
         )
-        self.assertEqual((2,), place(view).cpu_nodes)
+        self.assertEqual((2,), place(view, policy=model.ONE_NODE).cpu_nodes)
 
     def test_free_memory_does_not_outweigh_pressure(self):
         view = view_of_nodes(
@@ -83,7 +83,12 @@ class OneNodeTest(unittest.TestCase):
 
 class BandwidthTest(unittest.TestCase):
     def loaded(self, used, maximum=100, **fields):
-        return {'bandwidth_bytes_per_sec': used, 'bandwidth_max_bytes_per_sec': maximum, **fields}
+        """Return the fields of a node with this traffic [GB/s]."""
+        return {
+            'bandwidth_bytes_per_sec': used * 1e9,
+            'bandwidth_max_bytes_per_sec': maximum and maximum * 1e9,
+            **fields,
+        }
 
     def test_a_saturated_memory_controller_is_avoided(self):
         view = view_of_nodes(
@@ -137,9 +142,9 @@ class BandwidthTest(unittest.TestCase):
 
     def test_a_guest_with_more_traffic_than_a_node_can_bear_spans_nodes(self):
         view = view_of_nodes(*(node_view(at, **self.loaded(0)) for at in range(4)))
-        self.assertEqual(2, len(place(view, bandwidth_bytes_per_sec=150).cpu_nodes))
-        self.assertEqual(4, len(place(view, bandwidth_bytes_per_sec=900).cpu_nodes))
-        self.assertEqual(1, len(place(view, bandwidth_bytes_per_sec=100).cpu_nodes))
+        for gigabytes, count in ((10, 1), (150, 4), (900, 4)):
+            placed = place(view, bandwidth_bytes_per_sec=gigabytes * 1e9)
+            self.assertEqual(count, len(placed.cpu_nodes))
 
     def test_a_guest_with_much_traffic_does_not_span_a_node_that_is_full(self):
         pools = [((GIB, 4 * GIB),), ((2 * MIB, 4 * GIB),)]
@@ -410,6 +415,63 @@ class PromiseTest(unittest.TestCase):
         self.assertEqual('floating', placement.new_promise(guest(), model.Placement(()), 7).origin)
 
 
+class CoresTest(unittest.TestCase):
+    """One node, if its cores hold the guest at less loss than the distance of the nearest set."""
+
+    @staticmethod
+    def host(cores, demands=(0.0, 0.0), distances=None):
+        """Build a host of nodes with so many cores, of two threads each."""
+        nodes = [
+            node_view(at, 1.25 * cores, 2 * cores, 1 << 40, demand_cores=demand)
+            for at, demand in enumerate(demands)
+        ]
+        return view_of_nodes(*nodes, distances=distances)
+
+    def test_cores_and_not_threads_hold_a_guest(self):
+        for cores, fitting in ((16, 20), (32, 40), (64, 80)):
+            for vcpus in range(fitting + 1, 2 * cores + 1):
+                # Half of what they have is expected of vCPUs without evidence.
+                for demand in (vcpus, None):
+                    placed = place(self.host(cores), vcpus, demand_cores=demand)
+                    self.assertEqual(('span', (0, 1)), (code(placed), placed.cpu_nodes))
+                    pressure = dict(placed.reasons[0].values)['pressure']
+                    self.assertAlmostEqual((demand or vcpus / 2) / 2.5 / cores, pressure)
+
+    def test_a_guest_of_few_vcpus_stays_on_one_node(self):
+        for cores in (2, 16, 32, 64):
+            for vcpus in range(1, cores + 1):
+                for demand in (vcpus, vcpus / 2, vcpus / 10, None):
+                    placed = place(self.host(cores), vcpus, demand_cores=demand)
+                    self.assertEqual('one_node', code(placed))
+
+    def test_peers_that_want_little_show_that_fewer_cores_will_do(self):
+        self.assertEqual('one_node', code(place(self.host(16), 32, demand_cores=4)))
+
+    def test_where_no_node_has_idle_cores_a_guest_gets_two_near_ones(self):
+        for demands, near, far in (
+            ((14.0, 14.0, 14.0, 14.0), 'span', 'one_node'),
+            # Where all wait, it waits as long on two nodes as on one.
+            ((16.0, 16.0, 16.0, 16.0), 'one_node', 'one_node'),
+            ((10.0, 10.0, 10.0, 10.0), 'span', 'one_node'),
+            ((1.0, 1.0, 1.0, 1.0), 'one_node', 'one_node'),
+        ):
+            for distances, expected in (
+                (two_level_distances(4, 2, 12, 21), near),
+                (two_level_distances(4, 1), far),
+            ):
+                view = self.host(12, demands, distances)
+                view = view._replace(nodes=tuple(one._replace(vcpus=60) for one in view.nodes))
+                placed = place(view, 8, demand_cores=2)
+                self.assertEqual(expected, code(placed))
+                if expected == 'span' and expected != far:
+                    self.assertIn(placed.cpu_nodes, ((0, 1), (2, 3)))
+
+    def test_a_set_for_its_cpus_has_room_for_a_part_of_the_memory_on_each_node(self):
+        full = node_view(1, demand_cores=0.0, promised=8 * GIB)
+        placed = place(view_of_nodes(node_view(0, demand_cores=8.0), full))
+        self.assertEqual(('one_node', (0,)), (code(placed), placed.cpu_nodes))
+
+
 class CeilingTest(unittest.TestCase):
     """What a guest may grow to is not what it needs."""
 
@@ -490,8 +552,8 @@ class ExplainTest(unittest.TestCase):
         ]
         text = explain.explain(place(view_of_nodes(*nodes), bandwidth_bytes_per_sec=150 * MB))
         self.assertIn(
-            'no single node that has room also has the bandwidth for the expected traffic of '
-            '150 MB/s',
+            'one node would hold it, but guests would lose more to waiting for CPUs and memory '
+            'there than it loses to the distance',
             text,
         )
         self.assertNotIn('vCPUs and', text)

@@ -75,9 +75,8 @@ class PropertyTest(unittest.TestCase):
         for at in range(guests):
             new = guest(str(at), min(vcpus, cpus), MIB)
             view = host_view.view(machine, promises, PLACEMENT_OPTIONS, rotation=rotation + at)
-            placed = placement.place(
-                view, host_view.request(new, PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
-            )
+            request = host_view.request(new, PLACEMENT_OPTIONS)._replace(policy=model.ONE_NODE)
+            placed = placement.place(view, request, PLACEMENT_OPTIONS)
             promises.append(placement.new_promise(new, placed, at))
             on = [sum(kept.cpu_nodes == (n,) for kept in promises) for n in range(count)]
             self.assertEqual(at + 1, sum(on))

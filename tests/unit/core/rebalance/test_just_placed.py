@@ -148,7 +148,10 @@ class JustPlacedTest(unittest.TestCase):
                 for at, (cores, served) in enumerate(((2.0, 0.95e11), (18.0, 0.2e11)))
             )
         )
-        return placed(view, guest(vcpus=4, memory=GIB), just_placed=just_placed)
+        one_node = (('numa_pmc:policy', 'one_node'),)
+        return placed(
+            view, guest(vcpus=4, memory=GIB, extra_specs=one_node), just_placed=just_placed
+        )
 
     def test_a_young_guest_goes_where_placement_would_now_put_it(self):
         situation = self.of_two(just_placed=True)

@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import pressure
+from nova_numa_pmc.core.placement import loss
 from nova_numa_pmc.core.scheduling import added_loss as subject
 from nova_numa_pmc.core.scheduling.host_columns import to_columns
 from nova_numa_pmc.core.scheduling.outcome import Outcome, expected_guest
@@ -44,21 +45,19 @@ class WaitingTest(unittest.TestCase):
                 * step
                 for z in range(-8000, 8000)
             ) / math.sqrt(2 * math.pi)
-            self.assertAlmostEqual(total, subject.mean_waiting_cores(demand, capacity), places=5)
+            self.assertAlmostEqual(total, loss.mean_waiting_cores(demand, capacity), places=5)
 
     @given(demands, demands, capacities)
     def test_more_demand_waits_more_and_no_more_than_it_is(self, one, other, capacity):
         low, high = sorted((one, other))
-        waits = subject.mean_waiting_cores(high, capacity) - subject.mean_waiting_cores(
-            low, capacity
-        )
+        waits = loss.mean_waiting_cores(high, capacity) - loss.mean_waiting_cores(low, capacity)
         self.assertTrue(
-            -1e-9 <= subject.mean_waiting_cores(low, capacity) <= low + math.sqrt(2 * low)
+            -1e-9 <= loss.mean_waiting_cores(low, capacity) <= low + math.sqrt(2 * low)
         )
         self.assertGreaterEqual(waits, -1e-9)
 
     def test_nothing_waits_without_demand(self):
-        self.assertEqual(0.0, subject.mean_waiting_cores(0.0, 4.0))
+        self.assertEqual(0.0, loss.mean_waiting_cores(0.0, 4.0))
 
 
 class AddedLossTest(unittest.TestCase):

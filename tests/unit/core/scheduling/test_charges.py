@@ -3,7 +3,10 @@
 
 import unittest
 
-from nova_numa_pmc.core.scheduling import charges, outcome
+from hypothesis import given, strategies
+
+from nova_numa_pmc.core.placement.loss import LINES_PER_CORE_SEC
+from nova_numa_pmc.core.scheduling import added_loss, charges, outcome
 from nova_numa_pmc.core.scheduling.host_columns import to_columns
 from tests.fixtures.model_records import GIB, MIB, PLACEMENT_OPTIONS, node_view, view_of_nodes
 
@@ -72,6 +75,39 @@ class ChargeTest(unittest.TestCase):
         after = charges.add_arrivals(before, 2, 1024, SMALL, PLACEMENT_OPTIONS)
         # 1 core is wanted, with the other guests' 1e9 bytes per core-second.
         self.assertAlmostEqual(3e9, sum(after.bandwidth_bytes_per_sec))
+
+
+class HerdTest(unittest.TestCase):
+    @given(
+        node_count=strategies.sampled_from((2, 4)),
+        cores=strategies.sampled_from((2.5, 5.0, 10.0, 20.0, 40.0)),
+        vcpus=strategies.sampled_from((1, 2, 4, 8, 16)),
+        cores_per_vcpu=strategies.sampled_from((0.1, 0.2, 0.3, 0.5)),
+        pressure=strategies.sampled_from((0.0, 0.1, 0.3)),
+    )
+    def test_a_host_looks_no_better_once_more_guests_have_arrived(
+        self, node_count, cores, vcpus, cores_per_vcpu, pressure
+    ):
+        host = to_columns(
+            view_of_nodes(
+                *(
+                    node_view(at, cores, cpu_count=int(1.6 * cores), demand_cores=pressure * cores)
+                    for at in range(node_count)
+                )
+            )
+        )
+        guest = outcome.expected_guest(vcpus, 64, cores_per_vcpu=cores_per_vcpu)
+        losses = []
+        for arrived in range(charges.GUESTS_MAX + 1):
+            charged = charges.add_arrivals(
+                host, arrived * vcpus, arrived * 64, guest, PLACEMENT_OPTIONS, cores_per_vcpu
+            )
+            place = outcome.outcome(charged, guest, PLACEMENT_OPTIONS)
+            losses.append(
+                added_loss.added_loss(charged, place, guest, LINES_PER_CORE_SEC).loss_ratio
+            )
+        for earlier, later in zip(losses, losses[1:]):
+            self.assertGreater(later, earlier - 0.001)
 
 
 class RelieveTest(unittest.TestCase):
