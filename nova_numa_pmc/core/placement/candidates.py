@@ -121,7 +121,8 @@ def by_size(
     """Yield the places that hold a guest, one node first, then sets of more and more nodes.
 
     A set of more nodes than hold the guest is for its CPUs' sake, and takes part of its memory to
-    each: only nodes count that have CPUs, and room for an equal part.
+    each: only nodes count that have CPUs, and room for an equal part, and no more than it has
+    vCPUs.
 
     :param needs_memory: whether there has to be room for its memory; if not, it may be anywhere
     :param pressure_keys: a function that returns the sort key of each position by its pressure, by
@@ -139,7 +140,7 @@ def by_size(
         for amounts, node_bytes in zip(room, inputs.unpromised_bytes):
             amounts.append(max(0, node_bytes))
     is_held, size = bool(places), 2 if places else 1
-    while size <= len(room):
+    while size <= len(room) and not (is_held and size > inputs.request.vcpus):
         sets = node_sets.smallest_sets(
             list(map(tuple, room)), tuple(needs), inputs.distance, pressure_keys(), size
         )

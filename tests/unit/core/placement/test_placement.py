@@ -143,7 +143,7 @@ class BandwidthTest(unittest.TestCase):
     def test_a_guest_with_more_traffic_than_a_node_can_bear_spans_nodes(self):
         view = view_of_nodes(*(node_view(at, **self.loaded(0)) for at in range(4)))
         for gigabytes, count in ((10, 1), (150, 4), (900, 4)):
-            placed = place(view, bandwidth_bytes_per_sec=gigabytes * 1e9)
+            placed = place(view, vcpus=4, bandwidth_bytes_per_sec=gigabytes * 1e9)
             self.assertEqual(count, len(placed.cpu_nodes))
 
     def test_a_guest_with_much_traffic_does_not_span_a_node_that_is_full(self):
@@ -444,6 +444,13 @@ class CoresTest(unittest.TestCase):
                     placed = place(self.host(cores), vcpus, demand_cores=demand)
                     self.assertEqual('one_node', code(placed))
 
+    def test_a_guest_of_one_vcpu_stays_on_one_node_where_all_are_busy(self):
+        for cores in (0.8, 2, 16):
+            for pressure in (0.0, 0.5, 1.0, 2.0):
+                demands = (1.25 * cores * pressure,) * 4
+                near = two_level_distances(4, 2, 11, 21)
+                self.assertEqual('one_node', code(place(self.host(cores, demands, near), 1)))
+
     def test_peers_that_want_little_show_that_fewer_cores_will_do(self):
         self.assertEqual('one_node', code(place(self.host(16), 32, demand_cores=4)))
 
@@ -550,7 +557,9 @@ class ExplainTest(unittest.TestCase):
             node_view(at, bandwidth_bytes_per_sec=0, bandwidth_max_bytes_per_sec=100 * MB)
             for at in range(2)
         ]
-        text = explain.explain(place(view_of_nodes(*nodes), bandwidth_bytes_per_sec=150 * MB))
+        text = explain.explain(
+            place(view_of_nodes(*nodes), vcpus=2, bandwidth_bytes_per_sec=150 * MB)
+        )
         self.assertIn(
             'one node would hold it, but guests would lose more to waiting for CPUs and memory '
             'there than it loses to the distance',
