@@ -266,8 +266,7 @@ class OneEvidenceTest(HostCase):
     def test_guests_that_follow_before_the_next_measurement_agree_too(
         self, shape, loads, promised, rotation, history, vcpus, memory_mib
     ):
-        # Each guest on one node: for one that spans, the scheduler guesses the division of its
-        # memory.
+        # Until one of them spans nodes: the scheduler guesses the division of its memory.
         host = self.drawn(shape, loads * 3, promised, rotation, history)
         for came in range(4):
             scheduled = host.place_by_scheduler(vcpus, memory_mib, came)
@@ -275,3 +274,5 @@ class OneEvidenceTest(HostCase):
             self.assertEqual(
                 scheduled, host.place_by_hook(901 + came, vcpus=vcpus, memory_mib=memory_mib)
             )
+            if len(scheduled) > 1:
+                break
