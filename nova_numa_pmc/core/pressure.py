@@ -4,14 +4,16 @@
 Cores are core-seconds per second, lines are cache lines of 64 bytes, latencies are in nanoseconds.
 Sequences have one item for each node, in the order of positions. ``None`` means unknown, never 0;
 an unknown part is left out and not assumed.
+
+The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.record import Record
+
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,8 +23,7 @@ from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu
 from nova_numa_pmc.core.placement import ranking
 from nova_numa_pmc.core.placement.loss import LINES_PER_CORE_SEC, AddedLoss
 from nova_numa_pmc.core.pressure import LINE_BYTES
-from nova_numa_pmc.core.scheduling.added_loss import added_loss
-from nova_numa_pmc.core.scheduling.outcome import outcome, with_cores_per_vcpu
+from nova_numa_pmc.core.scheduling.outcome import added_loss, outcome, with_cores_per_vcpu
 from nova_numa_pmc.scheduler import assumed_host
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ This is the loss of :mod:`nova_numa_pmc.core.pressure`, estimated before it occu
 has to wait on the nodes that the guest would use, and cache lines that take longer because they
 come from another node or from busy memory. It is 0 where nothing waits, no memory is busy and the
 guest fits on one node.
+
+The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import memory_domains, missing
 from nova_numa_pmc.core.host_view import demand_or_prior
@@ -23,6 +23,8 @@ from nova_numa_pmc.core.pressure import (
     added_queueing,
 )
 from nova_numa_pmc.record import Record
+
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -200,35 +202,6 @@ def of_place(
         lines_per_core_sec,
         guest_vcpus=vcpus if is_smallest else math.inf,
     )[3]
-
-
-def span_loss_min(distances: tuple[tuple[float, ...], ...], lines_per_core_sec: float) -> float:
-    """Return what a guest on several nodes loses at least, whatever its nodes are.
-
-    Half of its accesses, or more, go at least to the nearest node.
-    """
-    return (
-        lines_per_core_sec
-        * LOCAL_LATENCY_NS
-        * _nearest_ratio(distances)
-        / 2
-        * 1e-9
-        / MLP_WITH_PREFETCH
-    )
-
-
-@functools.lru_cache(maxsize=64)
-def _nearest_ratio(distances: tuple[tuple[float, ...], ...]) -> float:
-    """Return the smallest distance to another node, in local ones beyond the first."""
-    return min(
-        (
-            max(0.0, entry / row[a] - 1)
-            for a, row in enumerate(distances)
-            for b, entry in enumerate(row)
-            if a != b
-        ),
-        default=math.inf,
-    )
 
 
 def mean_waiting_cores(demand_cores: float, capacity_cores: float) -> float:

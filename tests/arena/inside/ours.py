@@ -6,9 +6,13 @@ import numpy as np
 from nova_numa_pmc import model
 from nova_numa_pmc.core.host_view import expected_per_vcpu
 from nova_numa_pmc.core.placement import loss
-from nova_numa_pmc.core.scheduling import added_loss
 from nova_numa_pmc.core.scheduling.host_columns import HostColumns
-from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, expected_guest, outcome
+from nova_numa_pmc.core.scheduling.outcome import (
+    ExpectedGuest,
+    expected_guest,
+    loss_columns,
+    outcome,
+)
 from tests.arena import parameters as p
 from tests.arena.inside import nodes
 
@@ -95,7 +99,7 @@ def _saved(fleet, host, guest):
     there = placement.cpu_positions, placement.mem_positions
     before, after = (
         loss.of_place(
-            added_loss.columns(without),
+            loss_columns(without),
             cpu_positions,
             mem_positions,
             asked.vcpus,

@@ -10,8 +10,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.checks.nova import PACKING_FLOOR
 from nova_numa_pmc.core import missing, pressure
 from nova_numa_pmc.core.placement import loss
-from nova_numa_pmc.core.scheduling import added_loss
-from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, outcome
+from nova_numa_pmc.core.scheduling.outcome import HOST_SHARE, ExpectedGuest, added_loss, outcome
 from nova_numa_pmc.scheduler import assumed_host, comparison, penalty
 from tests.arena import losses as losses_model, parameters as p
 from tests.arena.hosts import some
@@ -210,7 +209,7 @@ def _on_assumed(view, asked, cores, lines, rate, max_per_core):
             host.bandwidth_max_bytes_per_sec = maxima
         else:
             host.bandwidth_bytes_per_sec = None
-        found.append(added_loss.added_loss(host, place, guest, lines).loss_ratio)
+        found.append(added_loss(host, place, guest, lines).loss_ratio)
     return found
 
 
@@ -230,7 +229,7 @@ def _added_waiting(demand, capacity, added, used):
 
 def _levelled(own, capacity):
     even = (own.sum(1) / capacity.sum(1))[:, None] * capacity
-    return own + added_loss.HOST_SHARE * (even - own)
+    return own + HOST_SHARE * (even - own)
 
 
 def estimate(rates, guests, sums, asked):

@@ -14,7 +14,7 @@ from nova_numa_pmc.core import pressure
 from nova_numa_pmc.core.placement import loss, ranking, reasons
 from nova_numa_pmc.core.scheduling import charges
 from nova_numa_pmc.core.scheduling.host_columns import HostColumns
-from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome
+from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome, span_loss_min
 from nova_numa_pmc.scheduler import host_estimate
 from tests.arena import parameters as p
 
@@ -205,7 +205,7 @@ def _is_least_loss(known, best, vcpus, distance_rows):
     queueing_ns = pressure.QUEUEING_FACTOR * pressure.LOCAL_LATENCY_NS * added_queueing(used)
     lost = waits / np.maximum(wanted, loss.DEMAND_MIN_CORES)
     lost += lines * queueing_ns * 1e-9 / pressure.MLP_WITH_PREFETCH
-    return lost <= loss.GAIN_MIN_RATIO + lines * loss.span_loss_min(distance_rows, 1.0)
+    return lost <= loss.GAIN_MIN_RATIO + lines * span_loss_min(distance_rows, 1.0)
 
 
 def _charge(known, asked, kept, distance_rows):

@@ -5,8 +5,7 @@ import types
 import unittest
 
 from nova_numa_pmc.core.placement.loss import LINES_PER_CORE_SEC
-from nova_numa_pmc.core.scheduling.added_loss import added_loss
-from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome
+from nova_numa_pmc.core.scheduling.outcome import added_loss, expected_guest, outcome
 from nova_numa_pmc.model import PlacementOptions
 from nova_numa_pmc.scheduler import assumed_host as subject
 from tests.fixtures.nova_stand_ins import host_state_of

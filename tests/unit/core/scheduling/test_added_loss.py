@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.core import pressure
 from nova_numa_pmc.core.placement import loss
-from nova_numa_pmc.core.scheduling import added_loss as subject
+from nova_numa_pmc.core.scheduling import outcome as subject
 from nova_numa_pmc.core.scheduling.host_columns import to_columns
 from nova_numa_pmc.core.scheduling.outcome import Outcome, expected_guest
 from tests.fixtures.host_views import hosts

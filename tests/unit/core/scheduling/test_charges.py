@@ -6,7 +6,7 @@ import unittest
 from hypothesis import given, strategies
 
 from nova_numa_pmc.core.placement.loss import LINES_PER_CORE_SEC
-from nova_numa_pmc.core.scheduling import added_loss, charges, outcome
+from nova_numa_pmc.core.scheduling import charges, outcome
 from nova_numa_pmc.core.scheduling.host_columns import to_columns
 from tests.fixtures.model_records import GIB, MIB, PLACEMENT_OPTIONS, node_view, view_of_nodes
 
@@ -103,9 +103,7 @@ class HerdTest(unittest.TestCase):
                 host, arrived * vcpus, arrived * 64, guest, PLACEMENT_OPTIONS, cores_per_vcpu
             )
             place = outcome.outcome(charged, guest, PLACEMENT_OPTIONS)
-            losses.append(
-                added_loss.added_loss(charged, place, guest, LINES_PER_CORE_SEC).loss_ratio
-            )
+            losses.append(outcome.added_loss(charged, place, guest, LINES_PER_CORE_SEC).loss_ratio)
         for earlier, later in zip(losses, losses[1:]):
             self.assertGreater(later, earlier - 0.001)
 
