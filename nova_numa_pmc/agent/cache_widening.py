@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.core import pools
+from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.core.host_view import capacity_cores_by_node
 from nova_numa_pmc.cpulist import name_nodes
 
@@ -100,7 +100,7 @@ class CacheWidening:
         """List (promise, cores waited for) for the guests held to a cache, where this is known.
 
         A guest that has grown beyond its cache has all CPUs of its nodes already. Guests
-        that the operator ignores, and those of which others have pinned vCPUs, are left out.
+        that are not held, and those of which others have pinned vCPUs, are left out.
         """
         waiting, waiting_cores = [], {guest.uuid: guest.waiting_cores for guest in sample.guests}
         for guest in running:
@@ -110,7 +110,7 @@ class CacheWidening:
                 and promise.l3_cpus
                 and promise.started
                 and promise.origin == model.PLACED
-                and guest.override != model.IGNORE
+                and not eligibility.why_not(eligibility.HOLD, guest)
                 and guest.pinned_cpus is None
                 and cores is not None
                 and pools.cpus_of_promise(promise, host, guest)

@@ -86,7 +86,11 @@ class CacheWideningTest(AgentCase):
         self.assertEqual({1}, self.look((2.0, 9.0, 0.0)))
 
     def test_a_guest_that_is_ignored_or_whose_vcpus_others_pin_is_not_widened(self):
-        for first in ({'override': model.IGNORE}, {'pinned_cpus': frozenset({4})}):
+        for first in (
+            {'override': model.IGNORE},
+            {'pinned_cpus': frozenset({4})},
+            {'job': 'migration out'},
+        ):
             with self.subTest(first):
                 self.setUp()
                 for _ in range(9):
