@@ -376,19 +376,13 @@ def _with_enough_cpus(
 def as_granted(promise: model.Promise, guest: model.Guest, host: model.Topology) -> model.Promise:
     """Return a promise without the nodes on which its groups grant the guest no CPU or no memory.
 
-    If they grant it no CPU of the promised nodes, it runs on those of which they do.
+    If they grant it no CPU of the promised nodes in its pool, it runs on those of which they do.
     """
     granted_cpus = guest.granted_cpus
     if granted_cpus is not None:
-        # Of these, its <vcpu cpuset> may exclude some, and some may be isolated.
-        usable_cpus = granted_cpus.intersection(
-            guest.allowed_cpus or granted_cpus,
-            frozenset[int]().union(*map(pools.usable_cpus_of, host.nodes)),
-        )
-        own_nodes = pools.nodes_of(usable_cpus or granted_cpus, host)
-        cpu_nodes = tuple(node for node in promise.cpu_nodes if node in own_nodes) or (
-            pools.nodes_of(pools.all_cpus(pools.with_guest_pool(guest, host)), host) or own_nodes
-        )
+        # Of these, its <vcpu cpuset> and the pool may exclude some, and some may be isolated.
+        own_nodes = pools.nodes_of(pools.own_cpus(guest, host) or granted_cpus, host)
+        cpu_nodes = tuple(node for node in promise.cpu_nodes if node in own_nodes) or own_nodes
         if cpu_nodes != promise.cpu_nodes:
             promise = promise._replace(
                 cpu_nodes=cpu_nodes,
