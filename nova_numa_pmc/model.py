@@ -357,9 +357,9 @@ class PoolLoad(Record):
 
 
 class DemandHistory(Record):
-    """Demand of the guests seen so far, of one flavor or of all guests of the host.
+    """Demand of the guests of a host that were measured for long enough.
 
-    :param guests: number of these guests; guests that are being forgotten count in fractions
+    :param guests: number of these guests
     :param cores_per_vcpu_sum: the sum of these guests' demand per vCPU [cores]
     :param bytes_per_core_sec: the host's DRAM traffic per core-second of its guests
     """

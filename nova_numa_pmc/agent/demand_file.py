@@ -11,7 +11,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core.demand import flavors, history_format, lasting_demand
+from nova_numa_pmc.core.demand import histories as demand_histories, lasting_demand
 from nova_numa_pmc.core.demand.histories import Histories
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import state_files
@@ -31,7 +31,7 @@ SAVE_EVERY_S = 300.0
 #: The least measured time that is worth writing when the agent ends [s].
 SAVE_MIN_S = 30.0
 _SAVING = 'saving guest demand'
-_SIZE_MAX_BYTES = 8 << 20
+SIZE_MAX_BYTES = 1 << 20
 
 
 class DemandFile:
@@ -79,7 +79,7 @@ class DemandFile:
             options.host_options.placement_options,
             tick.now.boottime_ns,
         )
-        return demand.node_loads(), demand.pool_demands(), flavors.of_all_guests(self.histories)
+        return demand.node_loads(), demand.pool_demands(), self.histories.expectation()
 
     def close(self, options: AgentOptions) -> None:
         """Write the histories if at least :data:`SAVE_MIN_S` was measured since the last write."""
@@ -96,7 +96,7 @@ class DemandFile:
         assert self.histories is not None
         self._saved_s = self.histories.clock_s  # a failed write is not retried in every tick
         data = json.dumps(
-            history_format.to_data(self.histories), separators=(',', ':'), allow_nan=False
+            demand_histories.to_data(self.histories), separators=(',', ':'), allow_nan=False
         ).encode()
         with self._problem_log.stage(_SAVING):
             state_files.write(self._directory, FILE, data, durable)
@@ -116,8 +116,8 @@ def read(root: str = '/') -> Histories | None:
     """
     directory = os.path.join(root, state_files.PERSISTENT)
     try:
-        data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
-        return None if data is None else history_format.from_data(json.loads(data))
+        data = state_files.read(directory, FILE, SIZE_MAX_BYTES)
+        return None if data is None else demand_histories.from_data(json.loads(data))
     except (ValueError, RecursionError) as error:
         raise StateError(
             '%s: %.200s: nova-numa-agent will replace the file within a few minutes'

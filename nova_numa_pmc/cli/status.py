@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from nova_numa_pmc.core.demand.histories import GuestHistory
+    from nova_numa_pmc.core.demand.histories import UsageHistory
     from nova_numa_pmc.sample_records import Sample
     from nova_numa_pmc.state.publication import Publication
 
@@ -120,7 +120,7 @@ class GuestStatus(Record):
     why_fixed: str
     moved: history.HistoryEntry | None = None
     problem: str = ''
-    demand_history: GuestHistory | None = None
+    demand_history: UsageHistory | None = None
     pinned: tuple[tuple[str, frozenset[int]], ...] = ()
     is_held: bool | None = None
 
@@ -174,8 +174,8 @@ _NODES: tuple[tuple[str, Callable[[NodeStatus], str]], ...] = (
 _ON_NODES = ('cores', 'promised', 'free')
 _LEGEND = (
     'pressure: highest of cpu, bw, link (1 is saturated)   cores: wanted/available   now: '
-    'wanted in the last interval   home%: share of memory on the promised nodes   day: cores '
-    'wanted, mean and p95   -: unknown'
+    'wanted in the last interval   home%: share of memory on the promised nodes   wanted: '
+    'cores over minutes and over a day   -: unknown'
 )
 
 
@@ -516,7 +516,7 @@ def guest_table(
             ),
         ),
         ('home%', lambda one: percent(one.home_ratio)),
-        ('day', lambda one: _demand_text(one.demand_history)),
+        ('wanted', lambda one: _demand_text(one.demand_history)),
         ('why', lambda one: printable(why(one, realtime_s, boottime_s))),
     )
     return tables.columns_table(columns, guests, (_LEGEND,))
@@ -586,10 +586,15 @@ def _held_text(nodes: tuple[int, ...] | None) -> str:
     return format_nodes(nodes) or 'any'
 
 
-def _demand_text(history: GuestHistory | None) -> str:
-    if history is None or history.demand.day.mean is None:
+def _demand_text(history: UsageHistory | None) -> str:
+    if history is None or history.demand.day is None:
         return tables.UNKNOWN
-    return '%s/%s' % (number(history.demand.day.mean, 1), number(history.demand.p95()[1], 1))
+    return '%s/%s' % (number(history.demand.minutes, 1), number(history.demand.day, 1))
+
+
+def _means(history: UsageHistory | None, quantity: str) -> dict[str, float | None]:
+    mean = getattr(history, quantity, None)
+    return {} if not mean or mean.day is None else {'minutes': mean.minutes, 'day': mean.day}
 
 
 def to_html(host: HostStatus) -> str:
@@ -642,12 +647,8 @@ def to_data(host: HostStatus) -> dict[str, Any]:
                 'home_ratio': status.home_ratio,
                 'override': status.guest.override,
                 'why_fixed': status.why_fixed,
-                'demand_cores': status.demand_history.demand.figures()
-                if status.demand_history
-                else {},
-                'bandwidth_bytes_per_sec': status.demand_history.bandwidth.figures()
-                if status.demand_history
-                else {},
+                'demand_cores': _means(status.demand_history, 'demand'),
+                'bandwidth_bytes_per_sec': _means(status.demand_history, 'bandwidth'),
                 'pinned': {name: format_cpulist(cpus) for name, cpus in status.pinned},
                 'promise': status.promise and promises_format.to_data(status.promise),
                 'moved': status.moved and status.moved.id,

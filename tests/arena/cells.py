@@ -13,6 +13,8 @@ class Cell:
     :ivar audits_at_once: all hosts' audits run at the same time
     :ivar randomized: Placement's ``randomize_allocation_candidates``
     :ivar without_agent: fraction of hosts without an agent
+    :ivar day_amplitude, day_spread: how much demand changes with the time of day, and by how much
+        guests' days differ [radians]
     :ivar short_per_hour: arriving short-lived guests, as a fraction of those present
     :ivar trace: file of :mod:`recorded` guests, or None if they are drawn
     :ivar want_factor, burst_factor, build_factor: for sensitivity; 1 changes nothing
@@ -32,6 +34,7 @@ class Cell:
         storm=False,
         multi_create=p.MULTI_CREATE,
         randomized=False,
+        days=False,
     ):
         """Store the conditions."""
         self.number, self.shape, self.load, self.follows = number, shape, load, follows
@@ -43,6 +46,10 @@ class Cell:
         self.without_agent, self.trace = p.WITHOUT_AGENT, None
         self.short_per_hour = p.SHORT_PER_HOUR
         self.fill_s, self.judged_s, self.hosts = p.FILL_S, p.JUDGED_S, p.HOSTS
+        self.day_amplitude, self.day_spread = p.DAY_AMPLITUDE, 0.0
+        if days:
+            self.shortened(p.DAYS_HOSTS, p.DAYS_FILL_S, p.DAYS_JUDGED_S)
+            self.day_amplitude, self.day_spread = p.DAYS_AMPLITUDE, p.DAYS_SPREAD
 
     @property
     def name(self):
@@ -72,6 +79,7 @@ def cells():
         'many at once': {'multi_create': 0.3},
         'late claims': {'visible_factor': 4.0},
         'audits at once': {'audits_at_once': True},
+        'days': {'days': True},
     }
     found += [('equal', 'mixed', 'other', dict(more, swept=name)) for name, more in swept.items()]
     return [

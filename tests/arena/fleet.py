@@ -51,8 +51,8 @@ class Fleet:
         self.host = np.full(guests, -1)
         self.cpu_parts, self.memory_parts = np.zeros((2, guests, nodes))
         self.far_ns, self.started_s = np.zeros((2, guests))
-        # Each guest's history: means over minutes and over a day, and its variance.
-        self.minutes, self.usual, self.variance = np.zeros((3, guests))
+        # Each guest's history: means over minutes and over a day.
+        self.minutes, self.usual = np.zeros((2, guests))
         self.wanted = np.zeros(guests)  # in the last tick
         self.taken_vcpus, self.taken_dedicated, self.taken_mib, self.taken_gb = np.zeros(
             (4, count), np.int64
@@ -151,7 +151,7 @@ class Fleet:
         self.cpu_parts[guest], self.memory_parts[guest] = cpus, memory
         self.far_ns[guest] = cpus @ self.hosts.far_ns @ memory
         self.state[guest], self.started_s[guest] = RUNS, now_s
-        self.minutes[guest] = self.usual[guest] = self.variance[guest] = 0.0
+        self.minutes[guest] = self.usual[guest] = 0.0
         self.placements[host] += 1
         self._place(guest, host, 1)
 
@@ -195,35 +195,25 @@ class Fleet:
         age_s = now_s - self.started_s[guests]
         self.wanted[guests] = running.want
         self._remember(guests, running.want, age_s)
-        usual, minutes, variance = (
-            np.where(running.waits, column[guests], 0.0)
-            for column in (self.usual, self.minutes, self.variance)
+        usual, minutes = (
+            np.where(running.waits, column[guests], 0.0) for column in (self.usual, self.minutes)
         )
         at = running.hosts
         # Young guests count with the expected demand, or with what they have wanted if that is
         # more.
         young = (age_s < p.SETTLING_S) & running.waits
         excess = young * np.maximum(0.0, running.vcpus * self._expected(slice(None))[at] - usual)
-        # As agents do: the day's demand, and what minutes exceed it by more than chance.
         interval = np.where(running.waits, running.want, 0.0)
-        day, minutes, interval, variance = (
-            running.on_nodes(amounts, parts, hosts.count)
-            for amounts, parts in (
-                (usual, running.cpus),
-                (minutes, running.cpus),
-                (interval, running.cpus),
-                (variance, running.cpus**2),
-            )
+        # As agents do: the day's demand, or what minutes exceed by more than chance.
+        day, minutes, interval, self.node_young = (
+            running.on_nodes(amounts, running.cpus, hosts.count)
+            for amounts in (usual, minutes, interval, excess)
         )
-        chance = lasting_demand.SIGNIFICANT_STANDARD_ERRORS * np.sqrt(
-            variance * lasting_demand._MEAN_VARIANCE_RATIO
-        )
-        self.node_young = running.on_nodes(excess, running.cpus, hosts.count)
         # At least what was sustained for two minutes.
         sustained = np.minimum(interval, self._interval_demand)
         self._interval_demand = interval
-        lasting = day + np.maximum(0, minutes - day - chance)
-        self.node_demand = np.maximum(lasting, sustained - self.node_young)
+        minutes -= np.sqrt(lasting_demand.CHANCE_CORES * day)
+        self.node_demand = np.maximum(np.maximum(day, minutes), sustained - self.node_young)
         self.node_traffic = traffic
         known = running.waits & (age_s >= p.REPRESENTATIVE_S)
         self.known_guests = np.bincount(at, known, hosts.count)
@@ -242,10 +232,7 @@ class Fleet:
         """Add a tick to the guests' histories: means over a horizon, and over a shorter life."""
         for column, horizon_s in ((self.minutes, p.MINUTES_S), (self.usual, p.DAY_S)):
             weight = np.minimum(1.0, p.TICK_S / np.clip(age_s, p.TICK_S, horizon_s))
-            before = column[guests]
-            change = wanted - before
-            column[guests] = before + weight * change
-        self.variance[guests] = (1 - weight) * (self.variance[guests] + weight * change**2)
+            column[guests] += weight * (wanted - column[guests])
 
     def publish(self, phase, now_s, rng):
         """Publish the figures of agents whose audits have this phase; broken agents' are wrong.

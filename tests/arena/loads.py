@@ -151,9 +151,11 @@ class Trace:
         state = rng.normal(0, 1, count)
         wants = rng.normal(0, np.sqrt(1 - keep**2), (slots, count))  # the steps to them first
         day = rng.random() * 2 * np.pi
+        if cell.day_spread:
+            day = day + rng.normal(0, cell.day_spread, count)
         for slot, column in enumerate(wants):
             state = keep * state + column
-            daily = 1 + p.DAY_AMPLITUDE * np.sin(day + 2 * np.pi * slot * p.SLOT_S / 86400)
+            daily = 1 + cell.day_amplitude * np.sin(day + 2 * np.pi * slot * p.SLOT_S / 86400)
             column[:] = level * daily * np.exp(p.OWN_SIGMA * state - p.OWN_SIGMA**2 / 2)
             np.minimum(1.0, cell.want_factor * column, out=column)
         self.wants = np.ascontiguousarray(wants.T)

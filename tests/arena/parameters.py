@@ -153,6 +153,11 @@ SIGMA_FALL = 0.15
 #: Change of it with the time: the day's, and a guest's own (of the logarithm), which after half
 #: an hour is 0.76 of what it was (bitbrains, medians).
 DAY_AMPLITUDE, OWN_SIGMA, OWN_S, SLOT_S = 0.11, 0.59, 6500.0, 300
+#: Where loads come back each day: how much they change with it, how much guests' days differ
+#: (standard deviation, a sixth of a day) [radians], and hosts, a day of filling, then half a day
+#: that is judged [s]. Assumed.
+DAYS_AMPLITUDE, DAYS_SPREAD = 0.9, 1.05
+DAYS_HOSTS, DAYS_FILL_S, DAYS_JUDGED_S = 60, 24 * 3600, 12 * 3600
 #: Correlation of a guest's vCPUs within an interval: bursts. Assumed; swept by ± 50 %.
 BURST = 0.15
 #: DRAM lines per core-second: the median, its spread; 64 bytes each. Assumed: 0.64 GB/s a core.

@@ -55,10 +55,10 @@ def test_the_agent_remembers_demand_across_a_restart(agent):
     agent.run(f'systemctl restart {UNIT} && virsh suspend a', timeout=200)
     (guest,) = json.loads(agent.run('nova-numa-rebalance status --json').stdout)['guests']
     demand = guest['demand_cores']['day']
-    assert 0.5 < demand['mean'] < 2 and 0.5 < demand['p95'] < 2.5, demand
+    assert 0.5 < demand < 2, demand
     near = agent.after()['nodes'][0]
     print(demand, near)
-    assert near['demand_cores'] > near['demand_now_cores'] + demand['mean'] / 2
+    assert near['demand_cores'] > near['demand_now_cores'] + demand / 2
     assert agent.failures() == []
     assert not [line for line in agent.journal() if 'wanted' in line]
 

@@ -17,6 +17,7 @@ PURE = {
     'bisect',
     'collections',
     'collections.abc',
+    'dataclasses',
     'fractions',
     'functools',
     'heapq',

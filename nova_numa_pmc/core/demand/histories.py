@@ -1,176 +1,123 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep the demand of each guest, and of everything else on each node, over minutes and a day.
+"""Keep the demand of each guest, and of everything else on each node: two exponential means.
 
-The clock of these histories counts only time that was measured: while the agent is stopped,
-nothing ages. The history of a guest that does not run (it is paused, suspended or has crashed), or
-whose demand is unknown in an interval, stays as it is.
+One is over minutes, for a load that has changed, and one over a day, for one that comes back.
+Until something was measured for as long as that, its mean is a plain one. The clock of the
+histories counts only time that was measured: while the agent is stopped, nothing ages. The history
+of a guest that does not run (it is paused, suspended or has crashed), or whose demand is unknown
+in an interval, stays as it is.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core.demand.streams import Horizon, Stream, bin_of
+from nova_numa_pmc import json_values, model
 from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.core.rates import shares
 from nova_numa_pmc.core.traffic import bandwidth_by_guest
+from nova_numa_pmc.cpulist import NODES_MAX
+from nova_numa_pmc.exceptions import require_major
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+    from typing import Any
 
-    from nova_numa_pmc import model
-    from nova_numa_pmc.sample_records import GuestSample, Sample
+    from nova_numa_pmc.sample_records import GuestSample, NodeSample, Sample
 
-#: The horizons: minutes, for a load that has changed, and a day, for one that lasts [s].
+#: The horizons [s].
 MINUTES_S, DAY_S = 900.0, 86400.0
 #: The lowest demand on a node within this time counts as sustained, whatever it was before [s].
 SUSTAINED_S = 120.0
 #: Longest time that an interval counts for, so that none outweighs everything before it [s].
 INTERVAL_MAX_S = 600.0
-#: A guest that was measured for less than this may still be booting, and does not represent its
-#: flavor [s].
+#: A guest that was measured for less than this may still be booting, and says nothing about what
+#: others will want [s].
 REPRESENTATIVE_MIN_S = 300.0
 #: Time for which guests that are gone are remembered, because they may come back [s], and the most
 #: guests that are remembered.
 ABSENT_MAX_S, GUESTS_MAX = 86400.0, 1024
-#: Maximum number of flavors of forgotten guests that are kept, and of forgotten guests that count
-#: in one of them.
-FLAVORS_MAX, FLAVOR_GUESTS_MAX = 256, 50
-#: Ends of the first bin of quantiles of demand [cores] and traffic [bytes/s].
-CORES_UNIT, BYTES_UNIT = 0.01, 1e6
+#: The most guests that count in what a host expects of others, so that one host does not decide
+#: for all.
+EXPECTED_GUESTS_MAX = 50
+MAJOR = 2
 
 
-class Series:
-    """One quantity over both horizons."""
+@dataclasses.dataclass
+class Mean:
+    """Means of one quantity, None until it was measured.
 
-    __slots__ = ('unit', 'minutes', 'day')
+    :ivar minutes, day: over the horizons
+    :ivar measured_s: for how long it was measured [s]
+    """
 
-    def __init__(
-        self, unit: float, minutes: Stream | None = None, day: Stream | None = None
-    ) -> None:
-        self.unit = unit
-        self.minutes, self.day = minutes or Stream(), day or Stream()
+    minutes: float | None = None
+    day: float | None = None
+    measured_s: float = 0.0
 
-    def add(self, value: float, weights: tuple[float, float]) -> None:
-        """Add an interval's mean, with its weights over minutes and over a day."""
+    def add(self, value: float, elapsed_s: float) -> None:
+        """Add an interval's mean, which may be negative by an error of measurement."""
         value = max(0.0, value)
-        index = bin_of(value, self.unit)
-        self.minutes.add(value, weights[0], index)
-        self.day.add(value, weights[1], index)
-
-    def p95(self) -> tuple[float | None, float | None]:
-        """Return the 95th percentiles (over minutes, over a day); None if unknown."""
-        return self.minutes.quantile(0.95, self.unit), self.day.quantile(0.95, self.unit)
-
-    def figures(self) -> dict[str, dict[str, float | None]]:
-        """Return {horizon: {figure: value}} as plain data; empty if nothing was measured."""
-        return (
-            {}
-            if self.day.mean is None
-            else {
-                name: {'mean': stream.mean, 'variance': stream.variance, 'p95': p95}
-                for name, stream, p95 in zip(
-                    ('minutes', 'day'), (self.minutes, self.day), self.p95()
-                )
-            }
-        )
+        self.measured_s += elapsed_s
+        self.minutes = _moved(self.minutes, value, elapsed_s, self.measured_s, MINUTES_S)
+        self.day = _moved(self.day, value, elapsed_s, self.measured_s, DAY_S)
 
 
+def _moved(
+    mean: float | None, value: float, elapsed_s: float, measured_s: float, horizon_s: float
+) -> float:
+    """Return a mean after an interval.
+
+    :param measured_s: for how long the quantity was measured, including the interval
+    """
+    if mean is None:
+        return value
+    weight = max(elapsed_s / measured_s, -math.expm1(-elapsed_s / horizon_s))
+    return mean + weight * (value - mean)
+
+
+@dataclasses.dataclass
 class UsageHistory:
     """History of one guest, or of everything else on one node.
 
     :ivar demand: CPU time that was used and waited for [cores]
     :ivar bandwidth: DRAM traffic [bytes/s]
-    """
-
-    __slots__ = ('demand', 'bandwidth')
-
-    def __init__(self, demand: Series | None = None, bandwidth: Series | None = None) -> None:
-        self.demand = demand or Series(CORES_UNIT)
-        self.bandwidth = bandwidth or Series(BYTES_UNIT)
-
-    def streams(self) -> tuple[Stream, ...]:
-        """Return all streams."""
-        return self.demand.minutes, self.demand.day, self.bandwidth.minutes, self.bandwidth.day
-
-
-class GuestHistory(UsageHistory):
-    """History of one guest.
-
-    :ivar flavor: name of its flavor; None if it is not reported
-    :ivar vcpus: number of its vCPUs when it was last seen
+    :ivar vcpus: number of a guest's vCPUs when it was last seen; 0 on CPUs of its own, where what
+        it wants says nothing about guests that share theirs
     :ivar seen_s: time at which it was last seen, by the clock of the histories [s]
-    :ivar measured_s: total time for which its demand was measured [s], without the time on CPUs of
-        its own, which says nothing about guests that share theirs
-    :ivar run_weights: {node id: weight} of where it ran over minutes, since it was given its place
+    :ivar cores_by_node: {node id: cores} where it ran over minutes
     """
 
-    __slots__ = ('flavor', 'vcpus', 'seen_s', 'measured_s', 'run_weights', '_promised_place')
+    demand: Mean = dataclasses.field(default_factory=Mean)
+    bandwidth: Mean = dataclasses.field(default_factory=Mean)
+    vcpus: int = 0
+    seen_s: float = 0.0
+    cores_by_node: dict[int, float] = dataclasses.field(default_factory=dict)
 
-    def __init__(
-        self,
-        flavor: str | None = None,
-        vcpus: int = 0,
-        seen_s: float = 0.0,
-        measured_s: float = 0.0,
-        demand: Series | None = None,
-        bandwidth: Series | None = None,
-    ) -> None:
-        super().__init__(demand, bandwidth)
-        self.flavor, self.vcpus, self.seen_s = flavor, vcpus, seen_s
-        self.measured_s = measured_s
-        self.run_weights: dict[int, float] = {}
-        self._promised_place: tuple[int, tuple[int, ...]] | None = None
-
-    @property
-    def cores_per_vcpu(self) -> float | None:
-        """Return the mean demand per vCPU over a day [cores].
-
-        It is None if the guest was not measured for long enough.
-        """
-        mean = self.demand.day.mean
-        return (
-            None
-            if mean is None or self.vcpus <= 0 or self.measured_s < REPRESENTATIVE_MIN_S
-            else (mean / self.vcpus)
-        )
-
-    def record_place(self, promise: model.Promise | None) -> bool:
-        """Record the promised place, and return whether it has changed since the last call."""
-        moved = self._promised_place is not None and self._promised_place != _promised_place(
-            promise
-        )
-        self._promised_place = _promised_place(promise)
-        if moved:
-            self.run_weights = {}
-        return moved
-
-    def run_weights_at(self, promise: model.Promise | None) -> dict[int, float]:
-        """Return ``run_weights``; {} if they are of a place other than the promised one."""
-        return self.run_weights if self._promised_place == _promised_place(promise) else {}
+    def add(self, cores: float | None, bytes_per_sec: float | None, elapsed_s: float) -> None:
+        """Add an interval; what is unknown (None) stays as it is."""
+        for mean, value in ((self.demand, cores), (self.bandwidth, bytes_per_sec)):
+            if value is not None:
+                mean.add(value, elapsed_s)
 
 
+@dataclasses.dataclass
 class Histories:
     """Histories of one host.
 
     :ivar clock_s: total time for which the host was measured [s]
     :ivar guests: {uuid: history}, including guests that are gone
     :ivar non_guest: {node id: history of everything except guests}
-    :ivar recent: (end of the interval by ``clock_s``, {node id: cores}, {node id: bytes/s}) of the
-        last intervals, the newest last; not kept over a restart
-    :ivar flavors: {flavor: (number of guests, sum of their cores per vCPU)} of forgotten guests;
-        the flavor None stands for all of them
+    :ivar recent: (begin of the interval by ``clock_s``, {node id: its sample}) of the last
+        intervals, the newest last; not kept over a restart
     """
 
-    def __init__(self, clock_s: float = 0.0) -> None:
-        self.clock_s = clock_s
-        self.minutes, self.day = Horizon(MINUTES_S), Horizon(DAY_S)
-        self.guests: dict[str, GuestHistory] = {}
-        self.non_guest: dict[int, UsageHistory] = {}
-        self.flavors: dict[str | None, tuple[float, float]] = {}
-        self.recent: list[tuple[float, dict[int, float | None], dict[int, float | None]]] = [
-            (clock_s, {}, {})
-        ]
+    clock_s: float = 0.0
+    guests: dict[str, UsageHistory] = dataclasses.field(default_factory=dict)
+    non_guest: dict[int, UsageHistory] = dataclasses.field(default_factory=dict)
+    recent: list[tuple[float, dict[int, NodeSample]]] = dataclasses.field(default_factory=list)
 
     def add_sample(
         self,
@@ -178,56 +125,36 @@ class Histories:
         guests: Mapping[str, model.Guest],
         promises: Mapping[str, model.Promise],
     ) -> None:
-        """Add the sample of an interval.
+        """Add the sample of an interval, which is longer than 0.
 
         :param guests: {uuid: running guest}
         :param promises: {uuid: promise}
         """
         elapsed_s = min(sample.elapsed_s, INTERVAL_MAX_S)
-        if not elapsed_s > 0:
-            return
+        self.recent.append((self.clock_s, {node.id: node for node in sample.nodes}))
         self.clock_s += elapsed_s
-        weights = self.minutes.advance(elapsed_s), self.day.advance(elapsed_s)
+        while len(self.recent) > 1 and self.recent[1][0] <= self.clock_s - SUSTAINED_S:
+            del self.recent[0]
         bandwidths = bandwidth_by_guest(sample.guests, sample.nodes)
         for guest_sample in sample.guests:
+            uuid = guest_sample.uuid
             self._add_guest_sample(
-                guest_sample,
-                guests.get(guest_sample.uuid),
-                promises.get(guest_sample.uuid),
-                bandwidths.get(guest_sample.uuid),
-                weights,
-                elapsed_s,
+                guest_sample, guests.get(uuid), promises.get(uuid), bandwidths.get(uuid), elapsed_s
             )
         for node, cores, bytes_per_sec in non_guest_loads(sample, promises, bandwidths):
-            history = self.non_guest.setdefault(node, UsageHistory())
-            if cores is not None:
-                history.demand.add(cores, weights)
-            if bytes_per_sec is not None:
-                history.bandwidth.add(bytes_per_sec, weights)
-        self.recent.append(
-            (
-                self.clock_s,
-                {node.id: node.demand_cores for node in sample.nodes},
-                {node.id: node.bandwidth_bytes_per_sec for node in sample.nodes},
-            )
-        )
-        while self.recent[1][0] <= self.clock_s - SUSTAINED_S:
-            del self.recent[0]
-        self._rescale()
-        self._forget_guests()
+            self.non_guest.setdefault(node, UsageHistory()).add(cores, bytes_per_sec, elapsed_s)
+        latest = sorted(self.guests.items(), key=lambda item: -item[1].seen_s)[:GUESTS_MAX]
+        oldest_s = self.clock_s - ABSENT_MAX_S
+        self.guests = {uuid: history for uuid, history in latest if history.seen_s >= oldest_s}
 
-    def sustained_demand(self, node: int) -> tuple[float | None, float | None]:
-        """Return the lowest demand and traffic of a node in any interval of the last two minutes.
+    def sustained(self, node: int, figure: str) -> float | None:
+        """Return the least that a figure of a node was in any interval of the last two minutes.
 
-        :returns: (cores, bytes/s), each None if it is unknown in one of the intervals, or if the
-            node has not been measured for that long
+        :returns: None if it was unknown in one of them, or if they were not all measured
         """
-        if self.recent[0][0] > self.clock_s - SUSTAINED_S:
-            return None, None
-        return (
-            _minimum([cores.get(node) for _, cores, _ in self.recent[1:]]),
-            _minimum([bandwidths.get(node) for _, _, bandwidths in self.recent[1:]]),
-        )
+        values = all_known([getattr(nodes.get(node), figure, None) for _, nodes in self.recent])
+        is_long_enough = self.recent[0][0] <= self.clock_s - SUSTAINED_S
+        return min(values) if values and is_long_enough else None
 
     def _add_guest_sample(
         self,
@@ -235,70 +162,91 @@ class Histories:
         guest: model.Guest | None,
         promise: model.Promise | None,
         bytes_per_sec: float | None,
-        weights: tuple[float, float],
         elapsed_s: float,
     ) -> None:
-        history = self.guests.get(sample.uuid)
-        if history is None:
-            history = self.guests[sample.uuid] = GuestHistory()
+        history = self.guests.setdefault(sample.uuid, UsageHistory())
         history.seen_s = self.clock_s
         definition = guest or promise
         if definition:
-            history.vcpus = definition.vcpus
-        if guest and guest.flavor:
-            history.flavor = guest.flavor
-        moved = history.record_place(promise)
-        demand_cores = sample.demand_cores
-        if demand_cores is None or (guest and guest.state not in (None, 'running')):
+            history.vcpus = definition.vcpus if uses_floating_pool(promise) else 0
+        if sample.demand_cores is None or (guest and guest.state not in (None, 'running')):
             return
-        if uses_floating_pool(promise):
-            history.measured_s += elapsed_s
-        history.demand.add(demand_cores, weights)
-        if bytes_per_sec is not None:
-            history.bandwidth.add(bytes_per_sec, weights)
-        if not moved:  # a guest that moved was at its place for only a part of the interval
-            for node, cores in sample.cores_by_node:
-                history.run_weights[node] = history.run_weights.get(node, 0.0) + weights[0] * cores
-
-    def _rescale(self) -> None:
-        for horizon, index in ((self.minutes, 0), (self.day, 1)):
-            factor = horizon.overflow()
-            if factor is None:
-                continue
-            for history in (*self.guests.values(), *self.non_guest.values()):
-                for stream in history.streams()[index::2]:
-                    stream.rescale(factor)
-                if index == 0 and isinstance(history, GuestHistory):
-                    history.run_weights = {
-                        node: weight * factor for node, weight in history.run_weights.items()
-                    }
-
-    def _forget_guests(self) -> None:
-        """Forget guests that have been gone for long, after adding them to their flavors' sums."""
-        absent_guests = sorted(
-            (history.seen_s, uuid)
-            for uuid, history in self.guests.items()
-            if history.seen_s < self.clock_s
+        history.add(sample.demand_cores, bytes_per_sec, elapsed_s)
+        before, now, measured_s = (
+            history.cores_by_node,
+            dict(sample.cores_by_node),
+            history.demand.measured_s,
         )
-        excess_count = len(self.guests) - GUESTS_MAX
-        for rank, (seen_s, uuid) in enumerate(absent_guests):
-            if rank < excess_count or seen_s < self.clock_s - ABSENT_MAX_S:
-                self._add_to_flavors(self.guests.pop(uuid))
+        history.cores_by_node = {
+            node: _moved(
+                before.get(node, 0.0), now.get(node, 0.0), elapsed_s, measured_s, MINUTES_S
+            )
+            for node in before.keys() | now.keys()
+        }
 
-    def _add_to_flavors(self, history: GuestHistory) -> None:
-        cores_per_vcpu = history.cores_per_vcpu
-        if cores_per_vcpu is None:
-            return
-        for name in {history.flavor, None}:
-            count, total = self.flavors.pop(name, (0, 0.0))
-            kept_share = min(1.0, (FLAVOR_GUESTS_MAX - 1) / count) if count else 1.0
-            self.flavors[name] = count * kept_share + 1, total * kept_share + cores_per_vcpu
-        while len(self.flavors) > FLAVORS_MAX:
-            del self.flavors[next(name for name in self.flavors if name is not None)]
+    def expectation(self) -> model.DemandHistory:
+        """Return the demand of all guests, from which that of new ones is expected.
+
+        It is rounded to whole guests and 0.01 cores, as in Nova's metrics. Flavors are not
+        distinguished, because Nova's metrics have no room for them, and the hook, the agent and
+        the scheduler have to expect the same demand.
+        """
+        known = [
+            history.demand.day / history.vcpus
+            for history in self.guests.values()
+            if history.demand.day is not None
+            and history.vcpus
+            and history.demand.measured_s >= REPRESENTATIVE_MIN_S
+        ]
+        if not known:
+            return model.DemandHistory()
+        guests = min(EXPECTED_GUESTS_MAX, len(known))
+        return model.DemandHistory(guests, round(100 * guests * sum(known) / len(known)) / 100)
 
 
-def _promised_place(promise: model.Promise | None) -> tuple[int, tuple[int, ...]] | None:
-    return promise and (promise.since_ns, promise.cpu_nodes)
+def to_data(histories: Histories) -> dict[str, Any]:
+    """Return histories as plain data."""
+    return {
+        'schema': '%d.0' % MAJOR,
+        'clock_s': histories.clock_s,
+        'guests': {uuid: dataclasses.asdict(each) for uuid, each in histories.guests.items()},
+        'non_guest': {
+            node: dataclasses.asdict(each) for node, each in histories.non_guest.items()
+        },
+    }
+
+
+def from_data(data: Any) -> Histories:
+    """Return the histories that plain data describes; the next interval shows where guests ran.
+
+    :raises ValueError: the data is damaged, or was written by another major version
+    """
+    members = json_values.Members(data)
+    require_major(members.text('schema', 20), MAJOR)
+    guests = json_values.mapping(members.get('guests'), GUESTS_MAX)
+    non_guest = json_values.mapping(members.get('non_guest'), NODES_MAX)
+    return Histories(
+        members.number('clock_s'),
+        {uuid: _history_from_data(history) for uuid, history in guests.items()},
+        {int(node): _history_from_data(history) for node, history in non_guest.items()},
+    )
+
+
+def _history_from_data(data: object) -> UsageHistory:
+    members = json_values.Members(data)
+    return UsageHistory(
+        _mean_from_data(members.get('demand')),
+        _mean_from_data(members.get('bandwidth')),
+        members.integer('vcpus'),
+        members.number('seen_s'),
+    )
+
+
+def _mean_from_data(data: object) -> Mean:
+    members = json_values.Members(data)
+    return Mean(
+        members.number('minutes', None), members.number('day', None), members.number('measured_s')
+    )
 
 
 def uses_floating_pool(promise: model.Promise | None) -> bool:
@@ -317,41 +265,35 @@ def non_guest_loads(
 
     :returns: (node id, cores, bytes/s), the last two None if unknown
     """
-    guest_cores: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
-    guest_bandwidths: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
-    for guest in sample.guests:
-        if not uses_floating_pool(promises.get(guest.uuid)):
-            continue
-        demand_cores, bytes_per_sec = guest.demand_cores, bandwidths.get(guest.uuid)
-        cpu_shares, mem_shares = shares(guest.cores_by_node), shares(guest.bytes_by_node)
-        if demand_cores and not cpu_shares:
-            guest_cores = None
-        if guest_cores is not None and demand_cores:
-            for node, share in cpu_shares.items():
-                guest_cores[node] = guest_cores.get(node, 0.0) + share * demand_cores
-        if bytes_per_sec is None or (bytes_per_sec and not mem_shares):
-            guest_bandwidths = None
-        if guest_bandwidths is not None and bytes_per_sec is not None:
-            for node, share in mem_shares.items():
-                guest_bandwidths[node] = guest_bandwidths.get(node, 0.0) + share * bytes_per_sec
+    guests = [each for each in sample.guests if uses_floating_pool(promises.get(each.uuid))]
+    cores = _sums((each.demand_cores or 0.0, each.cores_by_node) for each in guests)
+    bandwidth = _sums((bandwidths.get(each.uuid), each.bytes_by_node) for each in guests)
     return [
         (
             node.id,
-            _remainder(node.demand_cores, guest_cores, node.id),
-            _remainder(node.bandwidth_bytes_per_sec, guest_bandwidths, node.id),
+            _remainder(node.demand_cores, cores, node.id),
+            _remainder(node.bandwidth_bytes_per_sec, bandwidth, node.id),
         )
         for node in sample.nodes
     ]
 
 
-def _minimum(values: list[float | None]) -> float | None:
-    known_values = all_known(values)
-    return None if known_values is None else min(known_values)
+def _sums(
+    amounts: Iterable[tuple[float | None, Iterable[tuple[int, float]]]],
+) -> dict[int, float] | None:
+    """Return {node id: sum of the amounts there}; None if one is unknown, or where it is.
+
+    :param amounts: (amount, ((node id, part), ...)) of each guest
+    """
+    sums: dict[int, float] = {}
+    for amount, by_node in amounts:
+        parts = shares(by_node)
+        if amount is None or (amount and not parts):
+            return None
+        for node, share in parts.items():
+            sums[node] = sums.get(node, 0.0) + share * amount
+    return sums
 
 
-def _remainder(
-    total: float | None, used_by_guests: Mapping[int, float] | None, node: int
-) -> float | None:
-    return (
-        None if total is None or used_by_guests is None else max(0.0, total - used_by_guests[node])
-    )
+def _remainder(total: float | None, sums: Mapping[int, float] | None, node: int) -> float | None:
+    return None if total is None or sums is None else max(0.0, total - sums.get(node, 0.0))

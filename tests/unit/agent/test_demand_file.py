@@ -146,7 +146,7 @@ class FileTest(RememberingCase):
         self.assertFalse(os.path.exists(self.file))
 
     def test_a_damaged_demand_file_is_logged_once_and_replaced(self):
-        for content in (b'', b'{', b'[]', b'{"schema":"2.0"}', b'\xff', b'[' * 100000):
+        for content in (b'', b'{', b'[]', b'{"schema":"1.0"}', b'\xff', b'[' * 100000):
             with self.subTest(content[:20]):
                 os.makedirs(os.path.dirname(self.file), exist_ok=True)
                 with open(self.file, 'wb') as file:
@@ -159,7 +159,7 @@ class FileTest(RememberingCase):
                 )
                 self.assertIn(self.file, message)
                 with open(self.file) as file:
-                    self.assertEqual('1.0', json.load(file)['schema'])
+                    self.assertEqual('2.0', json.load(file)['schema'])
 
     def test_a_demand_file_that_others_may_write_is_not_believed(self):
         self.start(1)

@@ -105,6 +105,14 @@ class DelaysTest(unittest.TestCase):
         self.assertLess(p.VISIBLE_S[1], np.median(visible_s))
         self.assertGreater(4 * p.VISIBLE_S[1], visible_s.max())
 
+    def test_loads_come_back_each_day_where_that_is_swept(self):
+        (cell,) = (cell for cell in cells.cells() if cell.name.endswith('days'))
+        _, trace = loads.drawn(cell.shortened(4, cell.fill_s, cell.judged_s), 1)
+        day = 86400 // p.SLOT_S
+        noon, night, next_noon = (trace.wants[:, at].sum() for at in (0, day // 2, day))
+        less, more = sorted((noon, night))
+        self.assertLess(abs(next_noon - noon), (more - less) / 2)
+
     def test_audits_run_in_phases_or_where_that_is_swept_at_once(self):
         for swept, seconds in (('', {15.0, 30.0, 45.0, 60.0}), ('audits at once', {60.0})):
             number = next(cell.number for cell in cells.cells() if cell.swept == swept)

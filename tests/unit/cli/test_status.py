@@ -82,7 +82,7 @@ class TableTest(unittest.TestCase):
         unknown = self.row(standing(held=None)._replace(bytes_by_node=None, home_ratio=None))
         self.assertEqual(
             ('-', '-', '-', '-'),
-            tuple(unknown[name] for name in ('CPUs on', 'memory on', 'home%', 'day')),
+            tuple(unknown[name] for name in ('CPUs on', 'memory on', 'home%', 'wanted')),
         )
 
 

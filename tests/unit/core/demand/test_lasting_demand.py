@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.demand import lasting_demand as subject
-from nova_numa_pmc.core.demand.histories import Histories, Series
+from nova_numa_pmc.core.demand.histories import Histories
 from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.sample_records import GuestSample, NodeSample, PoolSample, Sample
@@ -31,19 +31,9 @@ class Here:
         self.guests, self.promises, self.others = {}, {}, list(others)
         self.histories, self.sample, self.known = Histories(), None, {}
 
-    def add(
-        self,
-        name,
-        cores,
-        node=0,
-        vcpus=4,
-        bytes_per_sec=None,
-        since_ns=OLD_NS,
-        flavor=None,
-        **promise,
-    ):
+    def add(self, name, cores, node=0, vcpus=4, bytes_per_sec=None, since_ns=OLD_NS, **promise):
         self.guests[name] = [cores, {node: 1.0}, bytes_per_sec]
-        self.known[name] = guest(name, vcpus, flavor=flavor)
+        self.known[name] = guest(name, vcpus)
         fields = dict(cpu_nodes=(node,), mem_nodes=(node,), started=True)
         self.promises[name] = model.Promise(
             name, name, vcpus=vcpus, memory_bytes=GIB, since_ns=since_ns, **{**fields, **promise}
@@ -289,24 +279,25 @@ class YoungTest(TestCase):
         here.run(5.0)
         self.assert_demand((2.0, 4.0), here)
 
-    def test_a_young_guest_is_expected_to_want_what_its_flavor_has(self):
+    def test_a_young_guest_is_expected_to_want_what_others_do(self):
         here = Here()
         for at in range(5):
-            here.add('f%d' % at, 4.0, vcpus=4, flavor='hot')
-            here.add('o%d' % at, 0.0, vcpus=4, flavor='cold')
+            here.add('f%d' % at, 4.0, vcpus=4)
+            here.add('o%d' % at, 0.0, vcpus=4)
         here.run(*HALF_HOUR)
-        here.add('young', None, node=1, vcpus=4, since_ns=NOW_NS, flavor='hot')
+        here.add('young', None, node=1, vcpus=4, since_ns=NOW_NS)
         here.run(5.0)
-        self.assertAlmostEqual(4 * (5 * 0.5 + 5 * 1.0) / 10, here.demand()[1], places=6)
+        expected = host_view.expected_cores(4, model.DemandHistory(10, 5.0))
+        self.assertAlmostEqual(expected, here.demand()[1], places=6)
 
     def expected_bandwidth(self, **promise):
         """Return the traffic by node [bytes/s] if a guest starts next to guests of its flavor."""
         here = Here(cores=(16, 16, 0), others=(0.0,) * 3)
         for at in range(5):
-            here.add('f%d' % at, 4.0, vcpus=4, bytes_per_sec=4e9, flavor='hot')
+            here.add('f%d' % at, 4.0, vcpus=4, bytes_per_sec=4e9)
         here.run(*HALF_HOUR)
         before = [load.bandwidth_bytes_per_sec for load in here.loads().values()]
-        here.add('young', None, node=1, since_ns=NOW_NS, flavor='hot', started=False, **promise)
+        here.add('young', None, node=1, since_ns=NOW_NS, started=False, **promise)
         del here.guests['young'], here.known['young']
         here.run(5.0)
         after = [load.bandwidth_bytes_per_sec for load in here.loads().values()]
@@ -367,13 +358,14 @@ class HorizonTest(TestCase):
     def test_demand_that_was_unknown_was_not_sustained(self):
         here = Here(others=(6.0, 1.0))
         here.run(*(5.0,) * 24)
-        self.assertEqual((6.0, 0.0), here.histories.sustained_demand(0))
+        self.assertEqual(6.0, here.histories.sustained(0, 'demand_cores'))
         here.others = [8.0, 1.0]
         here.run(5.0)
         nodes = tuple(node._replace(demand_cores=None) for node in here.sample.nodes)
         here.histories.add_sample(here.sample._replace(nodes=nodes), {}, {})
-        self.assertEqual((None, 0.0), here.histories.sustained_demand(0))
-        self.assertEqual((None, None), here.histories.sustained_demand(9))
+        self.assertIsNone(here.histories.sustained(0, 'demand_cores'))
+        self.assertEqual(0.0, here.histories.sustained(0, 'bandwidth_bytes_per_sec'))
+        self.assertIsNone(here.histories.sustained(9, 'demand_cores'))
 
     def test_demand_of_other_processes_is_gone_within_minutes(self):
         here = Here(others=(8.0, 0.0))  # as during the setup of the host
@@ -410,15 +402,6 @@ HOST = st.tuples(
     st.lists(GUEST, max_size=10),
     st.floats(0, 2),
 )
-
-
-class DemandSumTest(unittest.TestCase):
-    def test_the_day_counts_where_minutes_show_nothing_of_a_guest(self):
-        series = Series(1.0)
-        series.day.add(2.0, 1.0, 1)
-        total = subject.DemandSum()
-        total.add(series, 0.5)
-        self.assertEqual(1.0, total.lasting())
 
 
 class PropertyTest(unittest.TestCase):
