@@ -18,9 +18,7 @@ The modules, from those that know nothing of the others to those that use them:
 ``region.py``             the loop: events, schedulers with stale views, claims, measurements
 ``cells.py``              shape × load × what load depends on, and swept parameters
 ``statistics.py``         paired ratios with their intervals, duels, the figures of the last line
-``plots.py``              pictures of the table, for ``--plot``
-``sweeps.py``             reports on cells in which one parameter is swept
-``tuning.py``             the policies' own settings, and reports on them
+``sweeps.py``             a report on cells that differ in how many hosts have an agent
 ``inside_comparison.py``  reports on ways within hosts, with a fixed choice of hosts
 ``large_region.py``       a region so large that Placement does not offer all of its hosts
 ``fits.py``               the figures that parameters.py takes from recorded traces; run by hand

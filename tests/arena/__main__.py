@@ -21,14 +21,12 @@ from tests.arena import (
     large_region,
     loads,
     parameters as p,
-    plots,
     policies as registry,
     recorded,
     region,
     sampling,
     statistics,
     sweeps,
-    tuning,
 )
 
 NOVA_PYTHON = pathlib.Path('.venv-nova-34/bin/python')
@@ -55,19 +53,7 @@ def arguments(args):
     )
     parser.add_argument('--sweep', choices=['known'], help='vary how many hosts have an agent')
     parser.add_argument(
-        '--sensitivity',
-        dest='sweep',
-        action='store_const',
-        const='sensitivity',
-        help='vary demand, bursts and builds by ± 50 %%, on a few cells',
-    )
-    parser.add_argument(
         '--inside', action='store_true', help='compare ways within hosts, on a few cells'
-    )
-    parser.add_argument(
-        '--tune',
-        action='store_true',
-        help="compare the policies' own settings, on tuning seeds and a few cells",
     )
     parser.add_argument(
         '--region', action='store_true', help='run 10,000 hosts for a day on one seed'
@@ -83,14 +69,6 @@ def arguments(args):
         '--cells', default='', help='run only these cells, given by parts of their names: a,b'
     )
     parser.add_argument('--policies', default='', help='run only these policies, comma-separated')
-    for name in ('want', 'burst', 'build'):
-        parser.add_argument(
-            f'--{name}',
-            type=float,
-            default=1.0,
-            metavar='FACTOR',
-            help='factor for a sensitivity run, such as 0.5 or 1.5',
-        )
     parser.add_argument(
         '--deadband',
         type=float,
@@ -102,9 +80,6 @@ def arguments(args):
         '--no-referee', action='store_true', help="do not compare with Nova's own code"
     )
     parser.add_argument('--processes', type=int, default=os.cpu_count())
-    parser.add_argument(
-        '--plot', metavar='DIRECTORY', type=pathlib.Path, help='draw the result there (PNG)'
-    )
     parser.add_argument('--kept', action='store_true', help='report on the runs in OUT again')
     parser.add_argument('--out', default='build/arena', help='directory for the results')
     options = parser.parse_args(args)
@@ -127,10 +102,9 @@ def seeds(options):
     """Return the seeds to run."""
     first = options.first_seed
     if first is None:
-        tuned = options.tuning or options.tune
-        first = p.SEEDS_TUNING[0] if tuned else p.SEEDS_TABLE[0]
-    usual = tuning.SEEDS if options.tune else len(p.SEEDS_TABLE)
-    return range(first, first + (options.seeds or (2 if options.quick else usual)))
+        first = (p.SEEDS_TUNING if options.tuning else p.SEEDS_TABLE)[0]
+    usual = 2 if options.quick else len(p.SEEDS_TABLE)
+    return range(first, first + (options.seeds or usual))
 
 
 def chosen_cells(options):
@@ -139,22 +113,17 @@ def chosen_cells(options):
         found = [conditions.region(options.randomize)]
     elif options.inside:
         found = inside_comparison.cells()
-    elif options.tune:
-        found = tuning.cells()
     else:
-        found = sweeps.CELLS.get(options.sweep, conditions.cells)()
+        found = conditions.known() if options.sweep else conditions.cells()
     found = [cell for cell in found if any(at in cell.name for at in options.cells.split(','))]
     if options.quick:
-        if not (options.region or options.inside or options.tune or options.sweep):
+        if not (options.region or options.inside or options.sweep):
             found = [cell for cell in found if cell.number in QUICK_CELLS]
         found = [cell.shortened(*QUICK) for cell in found]
     for cell in found:
         cell.hosts = options.hosts or cell.hosts
         cell.judged_s = 3600 * options.hours if options.hours else cell.judged_s
         cell.trace = options.trace
-        cell.want_factor *= options.want
-        cell.burst_factor *= options.burst
-        cell.build_factor *= options.build
     return found
 
 
@@ -194,7 +163,9 @@ def run(task):
         mine = every and (cell.number + seed) % len(names) == turn
         sampler = sampling.Sampler(every, seed) if mine else None
         policy = registry.POLICIES[name]
-        results[name] = region.Region(cell, shape, trace, policy, seed, sampler=sampler).run()
+        results[name] = region.Region(
+            cell, shape, trace, policy, seed, policy.way, sampler=sampler
+        ).run()
         records += sampler.kept if sampler else []
     return (cell.name, seed, statistics.summary(results), records, time.process_time() - begun_s)
 
@@ -247,8 +218,8 @@ def show(table, contender):
     large = table.total(registry.SPREAD, 'large_placed') or 1
     count = len(table.runs)
     for name in table.policies:
-        gaps = table.gaps(name)
-        gap = f'{sum(gaps.values()) / len(gaps):12.2f}' if gaps else f'{"":12}'
+        gap = table.gap(name)
+        gap = f'{"":12}' if gap is None else f'{gap:12.2f}'
         print(
             f'{name:22}{table.ratio(name, registry.SPREAD)!s:>24}'
             f'{table.ratio(name, registry.SPREAD, "loss_second").mean:14.3f}{gap}'
@@ -263,7 +234,6 @@ def show(table, contender):
             if outcome == 'lost':
                 print(f'  {cell}: {rival}, {table.ratio(contender, rival, figure, cell)}')
     print(f'\n{"cell":34}{"stock-1":>9}{"stock-10":>9}{"oracle":>9}{"ours":>9}{"gap":>7}')
-    gaps = table.gaps(contender)
     for cell in table.cells:
         means = [
             sum(column) / len(column)
@@ -272,7 +242,8 @@ def show(table, contender):
                 for name in (registry.SPREAD, registry.SPREAD_10, registry.ORACLE, contender)
             )
         ]
-        gap = f'{gaps[cell]:7.2f}' if cell in gaps else f'{"–":>7}'
+        gap = table.gap(contender, cell)
+        gap = f'{"–":>7}' if gap is None else f'{gap:7.2f}'
         print(f'{cell:34}' + ''.join(f'{mean:9.4f}' for mean in means) + gap)
 
 
@@ -290,27 +261,22 @@ def main(args=None):
     tasks = planned(options)
     if not tasks:
         sys.exit(f'arena: no cell to run has {options.cells!r} in its name')
-    work = inside_comparison.run if options.inside else tuning.run if options.tune else run
+    work = inside_comparison.run if options.inside else run
     kept = sampling.read(out / RUNS) if options.kept else None
     examined = None if options.kept else commit()  # now: files may change while it runs
     runs = kept or run_all(tasks, options.processes, out, work)
     table = statistics.Table(runs)
     if options.inside:
         return finished(inside_comparison.figures(table), out)
-    if options.tune:
-        return finished(tuning.figures(table), out)
     show(table, options.contender)
     figures = table.figures(options.contender)
     if options.sweep:
-        figures[options.sweep] = sweeps.figures(options.sweep, table, options.contender)
+        figures[options.sweep] = sweeps.figures(table, options.contender)
     referee = None if options.no_referee else refereed(out)
     figures['twin_disagreements'] = referee and referee['twin_disagreements']
     figures['twin_decisions'] = referee and referee['decisions']
     figures['deadband'] = p.DEADBAND
     figures['parameters'], figures['commit'] = p.digest(), examined
-    if options.plot:
-        for path in plots.draw(table, options.contender, options.plot):
-            print('arena: drew', path)
     print(f'\narena: {time.monotonic() - begun_s:.0f} s')
     return finished(figures, out)
 

@@ -17,7 +17,6 @@ class Cell:
         guests' days differ [radians]
     :ivar short_per_hour: arriving short-lived guests, as a fraction of those present
     :ivar trace: file of :mod:`recorded` guests, or None if they are drawn
-    :ivar want_factor, burst_factor, build_factor: for sensitivity; 1 changes nothing
     """
 
     def __init__(
@@ -42,7 +41,6 @@ class Cell:
         self.build_factor, self.multi_create = build_factor, multi_create
         self.visible_factor, self.audits_at_once = visible_factor, audits_at_once
         self.randomized = randomized
-        self.want_factor = self.burst_factor = 1.0
         self.without_agent, self.trace = p.WITHOUT_AGENT, None
         self.short_per_hour = p.SHORT_PER_HOUR
         self.fill_s, self.judged_s, self.hosts = p.FILL_S, p.JUDGED_S, p.HOSTS
@@ -101,19 +99,6 @@ def known():
     return [
         variant('equal mixed other', f'known {share:.0%}', without_agent=1 - share)
         for share in p.KNOWN
-    ]
-
-
-def sensitivity():
-    """Return cells that differ in guests' demand, its burstiness and the duration of builds."""
-    changes = [('as it is', {})]
-    changes += [
-        (f'{name} {factor:g}', {f'{name}_factor': factor})
-        for name in ('want', 'burst', 'build')
-        for factor in p.SENSITIVITY_FACTORS
-    ]
-    return [
-        variant(name, swept, **change) for swept, change in changes for name in p.SENSITIVITY_CELLS
     ]
 
 

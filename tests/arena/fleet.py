@@ -274,7 +274,8 @@ class Fleet:
 
     def _publish_loads(self, at, vcpus):
         """Publish what rivals read, measured by agents of their own that every host has."""
-        columns, factor = self.columns, _factor(self.hosts.broken[at])
+        # Nova's own monitor divides one reading by another, so it cannot be absurd, but 0.
+        columns, factor = self.columns, self.hosts.broken[at] != shapes.ZERO
         columns['loads_taken'][at] = 1
         columns['loads_vcpus'][at] = vcpus[at]
         columns['loads_mib'][at] = self.promised_mib[at].sum(1)

@@ -68,17 +68,15 @@ def figures(table):
         for figure in ('loss', 'loss_second')
     ]
     _show(table, duels[0])
-    not_lost, not_lost_second = (
-        sum(outcome != 'lost' for outcome in outcomes.values()) for outcomes in duels
-    )
     return {
         'cells': len(table.cells),
         'runs': len(table.runs),
         'ways': {way: _way(table, way) for way in inside.WAYS},
-        'inside_duels': len(duels[0]),
-        'inside_not_lost': not_lost,
-        'inside_undecided': list(duels[0].values()).count('undecided'),
-        'inside_not_lost_second': not_lost_second,
+        **{
+            f'inside_{outcome}{suffix}': list(outcomes.values()).count(outcome)
+            for suffix, outcomes in zip(('', '_second'), duels)
+            for outcome in ('won', 'lost', 'undecided')
+        },
         'whole': {'to_stock_1': _ratio(table, OURS, FLOATING)}
         | {'to_stock_1_second': _ratio(table, OURS, FLOATING, '_second')}
         | {'to_stock_10': _ratio(table, OURS, STOCK_10)}

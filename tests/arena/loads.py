@@ -157,9 +157,9 @@ class Trace:
             state = keep * state + column
             daily = 1 + cell.day_amplitude * np.sin(day + 2 * np.pi * slot * p.SLOT_S / 86400)
             column[:] = level * daily * np.exp(p.OWN_SIGMA * state - p.OWN_SIGMA**2 / 2)
-            np.minimum(1.0, cell.want_factor * column, out=column)
+            np.minimum(1.0, column, out=column)
         self.wants = np.ascontiguousarray(wants.T)
-        shape = 1 / (p.BURST * cell.burst_factor)
+        shape = 1 / p.BURST
         self.bursts = rng.gamma(shape, 1 / shape, (count, 16))
 
     def want(self, guests, time_s):

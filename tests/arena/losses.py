@@ -59,7 +59,7 @@ def waiting(excess, sigma):
     return np.where(z > 8, excess, np.where(z < -8, 0.0, found))
 
 
-def by_pressure(running, hosts, burst_factor=1.0):
+def by_pressure(running, hosts):
     """Return (lost by each guest, traffic of nodes [bytes/s]) by the project's definitions.
 
     Demand that exceeds the capacity waits, equally for all guests of a node; lines from n to m
@@ -68,7 +68,7 @@ def by_pressure(running, hosts, burst_factor=1.0):
     shared = np.where(running.waits, running.want, 0.0)
     demand = running.on_nodes(shared, running.cpus, hosts.count)
     busy = running.want / running.vcpus
-    variance = shared * (1 - busy) * (1 + p.BURST * burst_factor * (running.vcpus - 1))
+    variance = shared * (1 - busy) * (1 + p.BURST * (running.vcpus - 1))
     sigma = np.sqrt(running.on_nodes(variance, running.cpus, hosts.count))
     waits = waiting(demand - hosts.cores, sigma) / np.maximum(demand, 1e-9)
     waited = shared * np.minimum(1.0, running.of_guests(waits, running.cpus))

@@ -158,7 +158,7 @@ DAY_AMPLITUDE, OWN_SIGMA, OWN_S, SLOT_S = 0.11, 0.59, 6500.0, 300
 #: that is judged [s]. Assumed.
 DAYS_AMPLITUDE, DAYS_SPREAD = 0.9, 1.05
 DAYS_HOSTS, DAYS_FILL_S, DAYS_JUDGED_S = 60, 24 * 3600, 12 * 3600
-#: Correlation of a guest's vCPUs within an interval: bursts. Assumed; swept by ± 50 %.
+#: Correlation of a guest's vCPUs within an interval: bursts. Assumed.
 BURST = 0.15
 #: DRAM lines per core-second: the median, its spread; 64 bytes each. Assumed: 0.64 GB/s a core.
 LINES, LINES_SIGMA = 1e7, 0.8
@@ -172,21 +172,16 @@ CANDIDATES = 1000  # Nova's [scheduler] max_placement_results
 
 # ---- Rivals ------------------------------------------------------------------------------
 
-#: Those of their settings that ``--tune`` found better than the published or assumed one, beyond
+#: Those of their settings that trials found better than the published or assumed one, beyond
 #: chance: the target utilisation of TargetLoadPacking (Trimaran's default is 40) [%], and among
 #: how many of the least pressed hosts one is drawn (10 was assumed).
 TARGET_PERCENT, LEAST_PRESSED = 20, 20
 
-# ---- Sensitivity -------------------------------------------------------------------------
-
-#: Cells and factors: assumed.
-SENSITIVITY_CELLS = 'equal mixed other', 'generations mixed other', 'equal hot allocation'
-SENSITIVITY_FACTORS = 0.5, 1.5
-
 # ---- Statistics --------------------------------------------------------------------------
 
-#: A rival within this of the mean loss has not won, nor is a loss of large flavors less.
-MARGIN = 0.05
+#: A duel is won if the loss is not above the rival's by this part of it, with 95 % confidence, and
+#: undecided with fewer seeds than these: Student's factor for two is 12.7.
+MARGIN, SEEDS_LEAST = 0.05, 3
 #: Where stock and the oracle are nearer than this part of stock's loss, there is no gap to close.
 LEAST_GAP = 0.03
 #: Decisions that the referee takes again, at least.

@@ -221,7 +221,7 @@ class Region:
             return
         want = self.trace.want(guests, now_s)
         running = losses.Running(self.fleet, self.trace, guests, want)
-        lost, traffic = losses.by_pressure(running, self.hosts, self.cell.burst_factor)
+        lost, traffic = losses.by_pressure(running, self.hosts)
         self.fleet.measure(running, traffic, now_s)
         if now_s % p.MOVE_EVERY_S == 0:
             self._way.relieve(self.fleet, guests)

@@ -274,7 +274,7 @@ class Watched(region.Region):
         fleet, want = self.fleet, self.trace.want(at, now_s)
         running = losses.Running(fleet, self.trace, at, want)
         running.lines = np.zeros(len(at))  # only what waits for CPUs
-        waited, _ = losses.by_pressure(running, self.hosts, self.cell.burst_factor)
+        waited, _ = losses.by_pressure(running, self.hosts)
         of_hosts = np.bincount(fleet.host[at], want, self.hosts.count)
         waits = np.bincount(fleet.host[at], waited, self.hosts.count)
         self.contention = max(self.contention, float((waits / np.maximum(of_hosts, 1e-9)).max()))

@@ -17,8 +17,6 @@ _STUDENT = tuple(
     )
 )
 _NORMAL = 1.96
-#: Fewer emptied hosts than this count as none.
-_LEAST_EMPTIED = 0.5
 
 
 class Ratio:
@@ -125,27 +123,18 @@ class Table:
         return [name for name in self.policies if name not in (*registry.ORACLES, *kin)]
 
     def duel(self, cell, contender, rival, figure='loss'):
-        """Return 'won', 'undecided', 'excused' or 'lost'.
+        """Return 'won', 'lost' or 'undecided'.
 
-        Lost: the rival's mean loss (or another figure) is below the contender's by more than the
-        margin, with 95 % confidence. Excused: likewise, but the rival places fewer large guests or
-        empties fewer hosts, by the margin. Undecided: the interval contains the margin.
+        Won: the contender's mean loss (or another figure) exceeds the rival's by less than the
+        margin, with 95 % confidence. Lost: it exceeds it by more, likewise. Undecided: the
+        interval contains the margin, or there are too few seeds to tell.
         """
         ratio = self.ratio(contender, rival, figure, cell)
+        if len(self.column(rival, figure, cell)) < p.SEEDS_LEAST:
+            return 'undecided'
         if ratio.high <= 1 + p.MARGIN:
             return 'won'
-        if ratio.low <= 1 + p.MARGIN:
-            return 'undecided'
-        worse = 1 - p.MARGIN
-        large = self.total(rival, 'large_placed', cell) <= worse * self.total(
-            contender, 'large_placed', cell
-        )
-        seeds = len(self.column(rival, 'emptied', cell))
-        ours = self.total(contender, 'emptied', cell)
-        emptied = ours > _LEAST_EMPTIED * seeds and (
-            self.total(rival, 'emptied', cell) <= worse * ours
-        )
-        return 'excused' if large or emptied else 'lost'
+        return 'lost' if ratio.low > 1 + p.MARGIN else 'undecided'
 
     def duels(self, contender, figure='loss'):
         """Return {(cell, rival): outcome}."""
@@ -157,20 +146,16 @@ class Table:
 
     # ---- The gap -------------------------------------------------------------------------
 
-    def gaps(self, policy, figure='loss'):
-        """Return {cell: fraction of the way from stock at subset 10 to the oracle}.
+    def gap(self, policy, cell=None):
+        """Return the fraction of the way from stock at subset 10 to the oracle, by summed losses.
 
-        Cells in which these two are too close to each other are left out.
+        :returns: None if these two are too close to each other
         """
-        found = {}
-        for cell in self.cells:
-            stock, best, ours = (
-                sum(self.column(name, figure, cell))
-                for name in (registry.SPREAD_10, registry.ORACLE, policy)
-            )
-            if stock - best > p.LEAST_GAP * stock:
-                found[cell] = (stock - ours) / (stock - best)
-        return found
+        stock, best, ours = (
+            self.total(name, 'loss', cell)
+            for name in (registry.SPREAD_10, registry.ORACLE, policy)
+        )
+        return (stock - ours) / (stock - best) if stock - best > p.LEAST_GAP * stock else None
 
     def pooled(self, policy, quantile):
         """Return a quantile over the guests of all runs."""
@@ -178,25 +163,22 @@ class Table:
 
     def figures(self, contender):
         """Return the figures of the last line."""
-        duels = list(self.duels(contender).values())
-        gaps = self.gaps(contender)
-        seconds = list(self.duels(contender, 'loss_second').values())
-        tails = list(self.duels(contender, 'p99').values())
+        gap = self.gap(contender)
         emptied = self.total(registry.PACK, 'emptied')
         large = self.total(registry.SPREAD, 'large_placed')
         audits = self.total(contender, 'audits')
         return {
             'contender': contender,
             'cells': len(self.cells),
-            'duels': len(duels),
-            'duels_not_lost': len(duels) - duels.count('lost'),
-            'duels_undecided': duels.count('undecided'),
-            'duels_not_lost_second': len(seconds) - seconds.count('lost'),
-            'duels_not_lost_p99': len(tails) - tails.count('lost'),
-            'duels_undecided_p99': tails.count('undecided'),
-            'gap_closed': _rounded(sum(gaps.values()) / len(gaps)) if gaps else None,
-            'gap_closed_worst': _rounded(min(gaps.values())) if gaps else None,
-            'gap_cells': len(gaps),
+            'runs': len(self.runs),
+            **{
+                f'duels_{outcome}{suffix}': list(self.duels(contender, figure).values()).count(
+                    outcome
+                )
+                for suffix, figure in (('', 'loss'), ('_second', 'loss_second'), ('_p99', 'p99'))
+                for outcome in ('won', 'lost', 'undecided')
+            },
+            'gap_closed': None if gap is None else _rounded(gap),
             'loss_to_spread': _rounded(self.ratio(contender, registry.SPREAD).mean),
             'large_to_stock': _rounded(self.total(contender, 'large_placed') / large)
             if large

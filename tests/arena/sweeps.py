@@ -1,37 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports on swept cells: on the number of known hosts, and on assumptions about guests."""
+"""A report on cells that differ in how many hosts have an agent."""
 
 from tests.arena import cells, policies as registry, statistics
 
-#: By the values of the options.
-CELLS = {'known': cells.known, 'sensitivity': cells.sensitivity}
 
-
-def figures(sweep, table, contender):
-    """Print a line for each step of a sweep; return {step: its figures}."""
-    print(f'\n{sweep}:')
-    found, usual = {}, None
-    for step in dict.fromkeys(cell.swept for cell in CELLS[sweep]()):
+def figures(table, contender):
+    """Print a line for each step of the sweep; return {step: its figures}."""
+    print('\nhosts with an agent:')
+    found = {}
+    for step in dict.fromkeys(cell.swept for cell in cells.known()):
         runs = {key: run for key, run in table.runs.items() if key[0].endswith(f' {step}')}
         if not runs:
             continue
         part = statistics.Table(runs)
-        row = found[step] = ratios(part, contender)
-        if sweep == 'known':
-            row.update(due(part, contender))
-        else:
-            orders = [order(part, figure) for figure in ('loss', 'loss_second')]
-            usual = usual or orders
-            row['order'] = ' < '.join(orders[0])
-            for name, one, other in zip(('order_kept', 'order_kept_second'), orders, usual):
-                row[name] = one == other
+        row = found[step] = {**ratios(part, contender), **due(part, contender)}
         print(f'  {step}: ' + ', '.join(f'{name} {value}' for name, value in row.items()))
     return found
-
-
-def order(table, figure):
-    """Return the policies in the order of what guests lose with them, the least first."""
-    return sorted(table.policies, key=lambda name: table.ratio(name, registry.SPREAD, figure).mean)
 
 
 def ratios(table, contender):

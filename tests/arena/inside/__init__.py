@@ -44,6 +44,7 @@ class Way:
 
 
 placed = Way('placed', ours.placed, ours.relieve)
+still = Way('placed-still', ours.placed)
 floating = Way('floating', others.floating)
 
 #: By name. The contender is ``placed``; all others are its rivals.

@@ -12,8 +12,8 @@ None of them models filters other than Placement's inventories, aggregates, or s
 
 import uuid
 
-from tests.arena import parameters as p
-from tests.arena.policies import former_weigher, nova_weights, others, our_weigher
+from tests.arena import inside, parameters as p
+from tests.arena.policies import nova_weights, others, our_weigher
 
 
 class Asked:
@@ -49,11 +49,13 @@ class Policy:
 
     :ivar subset: how many of the best it chooses among (``host_subset_size``)
     :ivar ties: how ties are broken: 'first', as Nova, or 'random', as others
+    :ivar way: how hosts place guests, and whether they move them
     """
 
-    def __init__(self, name, function, subset=1, ties='first'):
+    def __init__(self, name, function, subset=1, ties='first', way=inside.placed):
         """Store the function and its use."""
         self.name, self.function, self.subset, self.ties = name, function, subset, ties
+        self.way = way
 
     def scores(self, view, trace, guest):
         """Return each candidate's score."""
@@ -72,17 +74,17 @@ POLICIES = {
         Policy(SPREAD, nova_weights.stock),
         Policy(SPREAD_10, nova_weights.stock, subset=10),
         Policy(PACK, nova_weights.pack),
-        Policy('metrics', nova_weights.metrics),
+        Policy('metrics', nova_weights.metrics, subset=5),
         Policy('best-fit', others.best_fit),
         Policy('random-of-20', others.least_pressed, subset=p.LEAST_PRESSED),
         Policy('target-load-packing', others.target_load_packing, ties='random'),
         Policy('load-variation', others.load_variation_risk_balancing, ties='random'),
         Policy('ovirt-even', others.ovirt_evenly_distributed, ties='random'),
-        Policy('ranked', former_weigher.ranked),
         Policy(OURS, our_weigher.numa_pressure),
+        Policy('numa-pressure-still', our_weigher.numa_pressure, way=inside.still),
         Policy('numa-pressure-5', our_weigher.numa_pressure, subset=5),
         Policy('numa-pressure-pack', our_weigher.packing),
     )
 }
 #: Variants of our weigher, which are not rivals of each other.
-VARIANTS = (OURS, 'numa-pressure-5', 'numa-pressure-pack')
+VARIANTS = (OURS, 'numa-pressure-still', 'numa-pressure-5', 'numa-pressure-pack')

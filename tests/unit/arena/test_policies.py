@@ -13,7 +13,7 @@ from nova_numa_pmc.core.placement import ranking
 from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome
 from nova_numa_pmc.scheduler import comparison, host_estimate, penalty
 from tests.arena import fleet as fleets, parameters as p, policies as subject
-from tests.arena.policies import former_weigher, nova_weights, others, our_weigher, places
+from tests.arena.policies import nova_weights, others, our_weigher, places
 from tests.fixtures.expected_losses import cpu_loss, queueing_loss
 
 DEDICATED = types.SimpleNamespace(
@@ -369,11 +369,6 @@ class OursTest(unittest.TestCase):
         expected = [calm, busy, busy, blind]
         np.testing.assert_allclose(expected, our_weigher.losses(view(2), DEDICATED))
         self.assertEqual([0.0] * 3, our_weigher.losses(view(), DEDICATED).tolist())
-
-    def test_the_former_weigher_orders_hosts(self):
-        weights = former_weigher.ranked(view(), ASKED) - nova_weights.stock(view(), ASKED)
-        self.assertEqual([1.0, 0.0], weights[:2].tolist())
-        self.assertTrue(0 < weights[2] < 1)
 
 
 class RegistryTest(unittest.TestCase):

@@ -182,6 +182,14 @@ class FaultsTest(unittest.TestCase):
         self.assertEqual(0.0, demand[hosts.ZERO])
         self.assertAlmostEqual(4.0, demand[hosts.SOUND], delta=0.5)
 
+    def test_an_absurd_agent_of_ours_does_not_make_novas_own_figures_absurd(self):
+        _, shape, trace = prepared(3)
+        shape.phase[:], shape.broken[:2] = 0, (hosts.ABSURD, hosts.ZERO)
+        fleet = fleets.Fleet(shape, trace, inside.placed)
+        fleet.busy_mean[:] = 0.4
+        fleet.publish(0, 60.0, np.random.default_rng(1))
+        self.assertEqual([0.4, 0.0], fleet.columns['busy_ratio'][:2].tolist())
+
     def test_metrics_that_hardly_change_are_not_published(self):
         _, shape, trace = prepared(3)
         shape.agent[:], shape.broken[:], shape.phase[:] = True, hosts.SOUND, 0

@@ -76,19 +76,25 @@ class DuelTest(unittest.TestCase):
                 results = table({'numa-pressure': ours, 'stock-1': rival})
                 self.assertEqual(expected, results.duel('c', 'numa-pressure', 'stock-1'))
 
-    def test_a_rival_that_places_fewer_large_guests_is_excused(self):
-        for name, worse in (('large', figures(0.5, large=9)), ('few', figures(0.5, large=10))):
-            with self.subTest(name):
-                results = table({'numa-pressure': (1.0,) * 3, 'pack': (worse,) * 3})
-                expected = 'excused' if name == 'large' else 'lost'
-                self.assertEqual(expected, results.duel('c', 'numa-pressure', 'pack'))
+    def test_too_few_seeds_decide_no_duel(self):
+        for count in (1, 2):
+            for rival in (0.5, 1.0, 2.0):
+                results = table({'numa-pressure': (1.0,) * count, 'stock-1': (rival,) * count})
+                outcome = results.duel('c', 'numa-pressure', 'stock-1')
+                with self.subTest(count=count, rival=rival):
+                    self.assertEqual('undecided', outcome)
 
-    def test_duels_are_counted_by_the_mean_and_by_p99(self):
+    def test_duels_are_counted_by_outcome_and_by_figure(self):
         ours, rival = figures(1.0, p99=2.0), figures(1.0, p99=1.0)
         names = 'oracle', 'stock-1', 'stock-10', 'pack'
         results = table({'x': (ours,) * 3, **dict.fromkeys(names, (rival,) * 3)})
         found = results.figures('x')
-        self.assertEqual([3, 0], [found['duels_not_lost'], found['duels_not_lost_p99']])
+        for suffix, counts in (('', [3, 0, 0]), ('_second', [3, 0, 0]), ('_p99', [0, 3, 0])):
+            with self.subTest(suffix):
+                self.assertEqual(
+                    counts,
+                    [found[f'duels_{name}{suffix}'] for name in ('won', 'lost', 'undecided')],
+                )
 
     def test_variants_of_ours_and_the_oracle_are_not_rivals(self):
         results = table(
@@ -100,11 +106,19 @@ class DuelTest(unittest.TestCase):
 class GapTest(unittest.TestCase):
     def test_the_gap_closed_is_a_share_from_stock_to_the_oracle(self):
         results = table({'stock-10': (2.0, 2.0), 'oracle': (1.0, 1.0), 'x': (1.25, 1.25)})
-        self.assertEqual({'c': 0.75}, results.gaps('x'))
+        self.assertEqual(0.75, results.gap('x'))
 
-    def test_a_cell_without_a_gap_is_left_out(self):
+    def test_the_gap_of_all_cells_is_that_of_their_sums(self):
+        """A cell with a tiny gap does not outweigh those in which guests lose much."""
+        large = table({'stock-10': (2.0,), 'oracle': (1.0,), 'x': (1.5,)}, 'a')
+        small = table({'stock-10': (0.02,), 'oracle': (0.01,), 'x': (0.05,)}, 'b')
+        both = subject.Table(large.runs | small.runs)
+        self.assertAlmostEqual((2.02 - 1.55) / 1.01, both.gap('x'))
+        self.assertAlmostEqual(-3.0, both.gap('x', 'b'))
+
+    def test_without_a_gap_none_of_it_is_closed(self):
         results = table({'stock-10': (1.0,), 'oracle': (0.99,), 'x': (1.0,)})
-        self.assertEqual({}, results.gaps('x'))
+        self.assertIsNone(results.gap('x'))
 
 
 class SummaryTest(unittest.TestCase):
