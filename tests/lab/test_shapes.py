@@ -199,6 +199,7 @@ def test_a_guest_on_a_full_node_spills_over_unless_it_is_bound(lab_of, bind):
     assert lab.guests.report()['g']['passes'] > passes
 
 
+@pytest.mark.full
 def test_a_guest_starts_on_a_node_where_a_hard_wall_fails(lab_of):
     """A hard wall set before the start fails as on the deck's host; our start succeeds."""
     lab = lab_of(**SHADOW)
