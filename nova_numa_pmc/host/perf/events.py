@@ -201,7 +201,7 @@ def _find(
             'resctrl, NUMA hinting faults or page counts are used instead'
         )
     if not entries:
-        return (), 'no such event is known for %s' % row.title
+        return (), 'the table has no such event for %s' % row.title
     events = tuple(
         event
         for entry in entries
