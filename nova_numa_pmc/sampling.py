@@ -22,6 +22,7 @@ from nova_numa_pmc.host import (
     memory_bandwidth,
     nova_cpu_sets,
 )
+from nova_numa_pmc.host.guests import StatusFiles
 from nova_numa_pmc.host.perf import events, pfm
 from nova_numa_pmc.host.sources import (
     SourceTick,
@@ -68,15 +69,28 @@ class Sampler:
 
     :param options: the group ``[counters]``; None: the defaults
     :param root: root of the host's file system
+    :param read_guests: returns the running guests and problems; None: from their status files
+    :param with_promises: whether samples have the promised memory of nodes; the agent, which
+        reads the promises itself, does without
+    :ivar host: the host of the last sample, with the floating pool; None: it could not be read
+    :ivar guests: the running guests of the last sample
     :ivar pool: the floating pool of the last sample; None: there was no sample
     :ivar mlp: the MLP that applies to the events of the last sample
     """
 
     def __init__(
-        self, options: counters_conf.CounterOptions | None = None, root: str = '/'
+        self,
+        options: counters_conf.CounterOptions | None = None,
+        root: str = '/',
+        read_guests: Callable[[], tuple[list[model.Guest], list[str]]] | None = None,
+        with_promises: bool = True,
     ) -> None:
         self._options = options or counters_conf.CounterOptions()
         self._root = root
+        self._read_guests = read_guests or StatusFiles(root).read
+        self._with_promises = with_promises
+        self.host: model.Topology | None = None
+        self.guests: tuple[model.Guest, ...] = ()
         self._guest_use = guest_use.GuestUseReader(root)
         self._cpu_sets = nova_cpu_sets.NovaCpuSetsReader(root)
         self.pool: pools.Pool | None = None
@@ -112,6 +126,7 @@ class Sampler:
         taken_s = time.time() if taken_s is None else taken_s
         before_ns, self._before_ns = self._before_ns, monotonic_ns
         elapsed_ns = 0 if before_ns is None else max(0, monotonic_ns - before_ns)
+        self.host, self.guests = None, ()
         try:
             host = host_cpus.host_with_usable_cpus(self._root)
         except TopologyError as error:
@@ -131,10 +146,13 @@ class Sampler:
         monotonic_ns: int,
         elapsed_ns: int,
     ) -> Sample:
-        guests, guest_problems = self._guest_use.read(host, monotonic_ns, elapsed_ns)
+        running, guest_problems = self._read_guests()
+        # A guest with two files would be counted twice; libvirt has one file for each name.
+        self.guests = tuple({guest.uuid: guest for guest in running}.values())
         problems = [*self._firmware_problems, *guest_problems, *host.problems]
-        self.pool = self._find_floating_pool(host, guests, monotonic_ns, problems)
-        host = pools.with_floating_pool(host, self.pool)
+        self.pool = self._find_floating_pool(host, monotonic_ns, problems)
+        self.host = host = pools.with_floating_pool(host, self.pool)
+        guests = self._guest_use.read(self.guests, host, monotonic_ns, elapsed_ns)
         cpu_use = self._cpu_use(host, guests, elapsed_ns)
         cpu_rates, traffic = self._count(host, elapsed_ns, problems)
         busy_cores = _busy_cores(cpu_use.busy_cores, guests)
@@ -160,7 +178,9 @@ class Sampler:
         nodes = build_sample.node_samples(
             host.nodes, uses, capacities, guest_samples, bool(resctrl_rates)
         )
-        nodes = self._with_promised_bytes(host, nodes, bool(guests or guest_problems), problems)
+        if self._with_promises:
+            with_guests = bool(guests or guest_problems)
+            nodes = self._with_promised_bytes(host, nodes, with_guests, problems)
         return Sample(
             taken_s,
             elapsed_ns / 1e9,
@@ -195,21 +215,12 @@ class Sampler:
         return events.select_events(self._root, overrides=overrides, libpfm=self._libpfm)
 
     def _find_floating_pool(
-        self,
-        host: model.Topology,
-        guests: Iterable[RunningGuest],
-        monotonic_ns: int,
-        problems: list[str],
+        self, host: model.Topology, monotonic_ns: int, problems: list[str]
     ) -> pools.Pool:
         """Return the floating pool; add a problem if Nova's CPU sets cannot be read."""
         cpu_sets, read_problems = self._cpu_sets.read(monotonic_ns)
         problems += read_problems
-        return pools.floating_pool(
-            host,
-            tuple(running_guest.guest for running_guest in guests),
-            cpu_sets.shared,
-            cpu_sets.dedicated,
-        )
+        return pools.floating_pool(host, self.guests, cpu_sets.shared, cpu_sets.dedicated)
 
     def _cpu_use(
         self, host: model.Topology, guests: Sequence[RunningGuest], elapsed_ns: int
@@ -238,9 +249,7 @@ class Sampler:
                     for node in host.nodes
                 ),
             )
-            for cpus in pools.other_pools(
-                tuple(running_guest.guest for running_guest in guests), host
-            )
+            for cpus in pools.other_pools(self.guests, host)
         )
         return CpuUse(
             {node.id: cpu_times.sum_over(busy, node.online_cpus) for node in host.nodes},
@@ -271,9 +280,7 @@ class Sampler:
     def _guest_samples(
         self, guests: Sequence[RunningGuest], evidence: Mapping[str, Evidence], problems: list[str]
     ) -> tuple[GuestSample, ...]:
-        nodes, device_problems = self._devices.read(
-            running_guest.guest for running_guest in guests
-        )
+        nodes, device_problems = self._devices.read(self.guests)
         problems += device_problems
         return tuple(
             build_sample.guest_sample(

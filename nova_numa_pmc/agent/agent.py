@@ -11,7 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import host_cpus, model, promises_reconciler, sampling
+from nova_numa_pmc import model, promises_reconciler, sampling
 from nova_numa_pmc.agent import (
     cache_widening,
     demand_file,
@@ -32,7 +32,7 @@ from nova_numa_pmc.problem_log import ProblemLog
 from nova_numa_pmc.state import move_lock, overrides, pause, pool_loads, publication
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from nova_numa_pmc.host.libvirt_events import Listener
     from nova_numa_pmc.sample_records import NodeSample
@@ -63,7 +63,7 @@ class Agent:
         self._last_tick: Tick | None = None
         self._unavailable: tuple[str, ...] = ()
         self._enqueues_moves = True
-        self._sampler = sampling.Sampler(options.counter_options, root)
+        self._sampler = self._open_sampler(options)
         self._promises_reconciler = promises_reconciler.PromisesReconciler(
             options.host_options, root, LOG
         )
@@ -99,7 +99,7 @@ class Agent:
             )
         if options.counter_options != self.options.counter_options:
             self._sampler.close()
-            self._sampler = sampling.Sampler(options.counter_options, self._root)
+            self._sampler = self._open_sampler(options)
         if self.options.rebalance == agent_conf.ON and options.rebalance != agent_conf.ON:
             self.end_move()
             self._executor.widened.clear()  # widened guests go home
@@ -107,6 +107,14 @@ class Agent:
         self._promises_reconciler.host_options = self._reassertion.host_options = host_options
         self._unfinished_starts.host_options = self._cache_widening.host_options = host_options
         self.options = self._executor.move_promises.options = self._rebalancer.options = options
+
+    def _open_sampler(self, options: agent_conf.AgentOptions) -> sampling.Sampler:
+        return sampling.Sampler(
+            options.counter_options,
+            self._root,
+            self._guest_events.guests.read,
+            with_promises=False,
+        )
 
     def tick(self, now: Moment | None = None) -> Tick:
         """Run all stages once; never raise.
@@ -164,7 +172,7 @@ class Agent:
         names = self._guest_events.pop_names()
         tick = last_tick._replace(now=now or Moment.read(), host_promises=None, guests=())
         with self._problem_log.stage('reading the host'):
-            tick = tick._replace(guests=self._guests())
+            tick = tick._replace(guests=self._with_overrides(self._guest_events.guests.read()[0]))
             may_move = self._take_turn()
             self._last_tick = self._record_and_hold(self._with_promises(tick), may_move, names)
         self._release_move_lock()
@@ -255,9 +263,9 @@ class Agent:
             self._log_pool(self._executor.pool, self._sampler.pool)
             self._executor.pool = self._sampler.pool
             tick = tick._replace(
-                host=host_cpus.host_with_pool_cpus(self._root, self._sampler.pool)
+                host=self._sampler.host, events_source=self._guest_events.source
             )
-            tick = tick._replace(guests=self._guests(), events_source=self._guest_events.source)
+            tick = tick._replace(guests=self._with_overrides(self._sampler.guests))
         return tick
 
     @staticmethod
@@ -276,9 +284,7 @@ class Agent:
                 'floating pool: CPUs %s, %s', format_cpulist(pool.cpus), pools.TEXTS[pool.source]
             )
 
-    def _guests(self) -> tuple[model.Guest, ...]:
-        # The sample has reported the problems.
-        running, _ = self._guest_events.guests.read()
+    def _with_overrides(self, running: Iterable[model.Guest]) -> tuple[model.Guest, ...]:
         try:
             guests, problems = overrides.with_overrides(running, self._root)
         except StateError:

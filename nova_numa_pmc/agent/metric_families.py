@@ -85,12 +85,6 @@ NODE_METRICS: tuple[_Row, ...] = (
     ),
     ('memory_bytes', 'MemTotal of the node', None, ((None, 'memory_bytes'),)),
     ('memory_free_bytes', 'MemFree of the node', None, ((None, 'free_bytes'),)),
-    (
-        'promised_bytes',
-        'Memory promised to the guests of the node',
-        None,
-        ((None, 'promised_bytes'),),
-    ),
 )
 #: Node metrics as the decision sees them, in rows as in NODE_METRICS but with fields of NodeView.
 VIEW_METRICS: tuple[_Row, ...] = (
@@ -99,6 +93,12 @@ VIEW_METRICS: tuple[_Row, ...] = (
         'Memory of the node that may be promised to guests',
         None,
         ((None, 'capacity_bytes'),),
+    ),
+    (
+        'promised_bytes',
+        'Memory promised to the guests of the node',
+        None,
+        ((None, 'promised_bytes'),),
     ),
     (
         'guests',

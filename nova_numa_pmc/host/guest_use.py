@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import cpu_wait
 from nova_numa_pmc.core.evidence import RunningGuest
 from nova_numa_pmc.exceptions import CpusetError
-from nova_numa_pmc.host import cgroups, guests, quotas, threads
+from nova_numa_pmc.host import cgroups, quotas, threads
 from nova_numa_pmc.host.page_moves import hugetlb
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from nova_numa_pmc.core.evidence import ThreadTimes
     from nova_numa_pmc.model import Guest, RunId, Topology
@@ -63,7 +63,6 @@ class GuestUseReader:
 
     def __init__(self, root: str = '/') -> None:
         self._root = root
-        self._status_files = guests.StatusFiles(root)
         self._threads = threads.ThreadReader(root)
         self._cached: dict[RunId, _CachedThreads] = {}
         #: {uuid: {tid: times}} of all threads at the last tick.
@@ -76,23 +75,22 @@ class GuestUseReader:
         self._memory_readings: dict[RunId, tuple[int, dict[int, int]]] = {}
 
     def read(
-        self, host: Topology, monotonic_ns: int, elapsed_ns: int
-    ) -> tuple[tuple[RunningGuest, ...], list[str]]:
-        """Return (guests sorted by name, problems).
+        self, guests: Sequence[Guest], host: Topology, monotonic_ns: int, elapsed_ns: int
+    ) -> tuple[RunningGuest, ...]:
+        """Return the guests' use of the host, sorted by the guests' names.
 
+        :param guests: the running guests; the same record as before if nothing was rewritten
         :param monotonic_ns: CLOCK_MONOTONIC
         :param elapsed_ns: time since the last call, 0 in the first call
         """
-        all_guests, problems = self._status_files.read()
-        # A guest with two files would be counted twice; libvirt has one file for each name.
-        by_uuid = {guest.uuid: guest for guest in all_guests}
+        by_uuid = {guest.uuid: guest for guest in guests}
         node_of_cpu = {cpu: node.id for node in host.nodes for cpu in node.online_cpus}
         vcpus = {uuid: threads.find(guest, self._root) for uuid, guest in by_uuid.items()}
-        self._forget(by_uuid.values())
+        self._forget(guests)
         times = self._read_threads(by_uuid, vcpus, monotonic_ns)
         throttled, self._throttled = self._throttled, {}
         running = []
-        for guest in sorted(by_uuid.values(), key=lambda guest: (guest.name, guest.uuid)):
+        for guest in sorted(guests, key=lambda guest: (guest.name, guest.uuid)):
             uuid = guest.uuid
             before, after = self._times.get(uuid, {}), times[uuid]
             interval_quotas = self._quotas(guest, before, after, throttled)
@@ -109,7 +107,7 @@ class GuestUseReader:
                 )
             )
         self._times = times
-        return tuple(running), problems
+        return tuple(running)
 
     def _read_threads(
         self, by_uuid: Mapping[str, Guest], vcpus: Mapping[str, tuple[int, ...]], monotonic_ns: int

@@ -55,6 +55,8 @@ class LiveGuests:
         self._status_files = guests.StatusFiles(root)
         self._grants = allowed.Grants(root)
         self._live: dict[str, libvirt_events.GuestEvent] = {}  # by name
+        #: {name: the guest in the status file, that in the live XML, and both merged}
+        self._merged: dict[str, tuple[model.Guest, model.Guest, model.Guest]] = {}
         #: {name: identity of the status file for which the XML was last requested}
         self._requested: dict[str, Identity | None] = {}
 
@@ -70,7 +72,7 @@ class LiveGuests:
         for name, identity, guest, problem in entries:
             live = self._live_guest(name, identity)
             if guest is not None:
-                guest = guest if live is None else _merge(guest, live)
+                guest = guest if live is None else self._merge(name, guest, live)
             elif problem is not None and live is not None:
                 # The status file cannot be understood.
                 guest, problem = self._from_live_xml(live)
@@ -79,7 +81,7 @@ class LiveGuests:
             if problem is not None:
                 problems.append(problem)
         names = {name for name, *_ in entries}
-        for cache in (self._live, self._requested):
+        for cache in (self._live, self._requested, self._merged):
             for name in cache.keys() - names:
                 del cache[name]
         return guests.without_full_pins(self._grants.apply(running), self._root), problems
@@ -102,6 +104,20 @@ class LiveGuests:
             self._listener.request_xml(name)
         return None
 
+    def _merge(self, name: str, guest: model.Guest, live: model.Guest) -> model.Guest:
+        """Return what both descriptions say; the same record as long as both are the same."""
+        if live.uuid != guest.uuid:
+            return guest  # the XML is of another guest that had this name a moment ago
+        before = self._merged.get(name)
+        if before is not None and before[0] is guest and before[1] is live:
+            return before[2]
+        merged = guest._replace(
+            **{field: getattr(live, field) for field in _DEFINITION},
+            **{field: getattr(live, field) or getattr(guest, field) for field in _PLACED},
+        )
+        self._merged[name] = guest, live, merged
+        return merged
+
     def _from_live_xml(self, live: model.Guest) -> tuple[model.Guest | None, str | None]:
         """Return (guest, None) from libvirt's XML and its pid file, or (None, problem).
 
@@ -114,12 +130,3 @@ class LiveGuests:
         except CpusetError as error:
             return None, str(error)
         return guest._replace(state=_STATE_UNKNOWN), None
-
-
-def _merge(guest: model.Guest, live: model.Guest) -> model.Guest:
-    if live.uuid != guest.uuid:
-        return guest  # the XML is of another guest that had this name a moment ago
-    return guest._replace(
-        **{field: getattr(live, field) for field in _DEFINITION},
-        **{field: getattr(live, field) or getattr(guest, field) for field in _PLACED},
-    )

@@ -98,7 +98,7 @@ class VanishingTest(AgentCase):
         """Yield (stage, time) for each stage; ``act`` is called once, just before that stage."""
         parts = (
             (agent._sampler, 'sample'),
-            (agent._guest_events.guests, 'read'),
+            (agent._sampler, '_read_guests'),
             (agent._promises_reconciler, 'read'),
             (agent._promises_reconciler, 'update_changed_guests'),
             (agent._reassertion, 'hold'),

@@ -6,7 +6,7 @@ import tempfile
 import unittest
 
 from nova_numa_pmc.core.evidence import ThreadTimes
-from nova_numa_pmc.host import guest_use, topology
+from nova_numa_pmc.host import guest_use, guests, topology
 from tests.fixtures import domains, fake_host, measured_host
 
 SECOND = measured_host.SECOND_NS
@@ -70,11 +70,16 @@ class GuestsTest(unittest.TestCase):
         self.host = measured_host.MeasuredHost(directory.name)
         self.addCleanup(self.host.close)
         self.topology = topology.read(directory.name)
+        self.status_files = guests.StatusFiles(directory.name)
         self.guests = guest_use.GuestUseReader(directory.name)
         self.addCleanup(self.guests.close)
 
     def read(self, at_s, elapsed_s=5):
-        return self.guests.read(self.topology, at_s * SECOND, elapsed_s * SECOND)
+        running, problems = self.status_files.read()
+        return (
+            self.guests.read(running, self.topology, at_s * SECOND, elapsed_s * SECOND),
+            problems,
+        )
 
     def test_the_use_of_guests_is_known_from_the_second_tick(self):
         for number in (2, 1):
