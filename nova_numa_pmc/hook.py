@@ -40,8 +40,9 @@ import time
 from nova_numa_pmc import hook_child, host_cpus, installed_version, model, promises
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
-from nova_numa_pmc.exceptions import NumaPmcError, describe
+from nova_numa_pmc.exceptions import NumaPmcError, StateError, describe
 from nova_numa_pmc.host import domain_xml, files, guests, journal
+from nova_numa_pmc.state import overrides
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -154,6 +155,19 @@ class HookCall:
             left_s = min(left_s, max(alarm_s - _LOG_RESERVE_S, alarm_s / 2))
         return left_s
 
+    def read_guest(self, xml: bytes) -> model.Guest:
+        """Return the guest with its grant and the operator's override, if that can be read.
+
+        :raises DomainError: the XML cannot be understood
+        """
+        guest = guests.parse_live(xml, self.root)
+        try:
+            (guest,), problems = overrides.with_overrides((guest,), self.root)
+        except StateError as error:
+            problems = [str(error)]
+        self._problems += problems
+        return guest
+
     def perform(self, xml: bytes) -> bytes:
         """Run the operation and return the answer for the waiting process."""
         try:
@@ -219,11 +233,11 @@ class HookCall:
 
 
 def _on_start(call: HookCall, xml: bytes) -> bytes:
-    guest = guests.parse_live(xml, call.root)
+    guest = call.read_guest(xml)
     try:
         decision = promises.decide_promise(guest, call.options, call.root, call.lock_timeout_s())
     except NumaPmcError as error:
-        if not promises.is_left_alone(guest, call.root):
+        if not promises.is_left_alone(guest):
             raise
         call.report(error)
         return _OK
@@ -291,7 +305,6 @@ def _selftest(call: HookCall) -> int:
     """Exercise the imports and the readers without writing anything; report on stderr."""
     try:
         from nova_numa_pmc import hook_started  # noqa: F401 -- imported for the trial
-        from nova_numa_pmc.state import overrides  # noqa: F401 -- imported for the trial
 
         host = host_cpus.host_with_pool_cpus(call.root)
         running, problems = guests.read_running(call.root)

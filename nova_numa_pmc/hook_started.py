@@ -9,14 +9,12 @@ there is too much of it to move, the CPUs follow the memory.
 from __future__ import annotations
 
 from nova_numa_pmc import follow_memory, host_cpus, model, promises
-from nova_numa_pmc.conf.host_options import FETCH_LIMIT_BYTES
 from nova_numa_pmc.core import pools
-from nova_numa_pmc.cpulist import format_cpulist, name_nodes
+from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import (
     CpusetError,
     GuestGone,
     NumaPmcError,
-    PageMoveError,
     PinnedByOthers,
     StateError,
 )
@@ -37,7 +35,7 @@ def hold(call: HookCall, xml: bytes) -> None:
     :raises NumaPmcError: the guest is left as it is, and its promise says so, unless it is the
         promise that could not be read or written
     """
-    guest = guests.parse_live(xml, call.root)
+    guest = call.read_guest(xml)
     recorded = promises.recorded_decision(guest, call.options, call.root)
     decision = recorded or promises.decide_promise(
         guest, call.options, call.root, call.lock_timeout_s()
@@ -53,14 +51,14 @@ def hold(call: HookCall, xml: bytes) -> None:
         groups = cgroups.of_guest(guest, call.root)
         # The group of its own, or a slice that it was the first to need, may limit it further.
         (guest,) = allowed.Grants(call.root).apply([guest])
-        if recorded:
+        if recorded and not promises.is_left_alone(guest):
             decision, early_cpus = _with_cpus(decision, guest, groups, call)
-            if promises.is_left_alone(guest, call.root):  # since it was decided
+        else:
+            early_cpus = _unrecorded_cpus(groups, guest)
+            if recorded:  # since it was decided, the operator has set an override
                 decision = promises.decide_promise(
                     guest, call.options, call.root, call.lock_timeout_s()
                 )
-        else:
-            early_cpus = _unrecorded_cpus(groups, guest)
         decision, bytes_by_node = follow_memory.decide_again_if_memory_stays(
             guest, groups, decision, call.options, call.root, call.lock_timeout_s()
         )
@@ -69,14 +67,12 @@ def hold(call: HookCall, xml: bytes) -> None:
             _record_left_alone(call, decision, logged=True)
             return
         hold_result = holding.hold(groups, decision.cpus, written_cpus=early_cpus)
-        if _record_bound(call, guest, decision.promise, bytes_by_node):
-            hold_result = _bind(call, groups, decision, hold_result)
     except NumaPmcError as error:
         _undo_early(groups, early_cpus, guest)
         if not isinstance(error, StateError):  # after which nothing can be recorded
             _record_floating(call, decision.promise, error)
         raise
-    _record_held(call, decision, hold_result, bytes_by_node)
+    _record_held(call, guest, decision, hold_result, bytes_by_node)
 
 
 def _with_cpus(
@@ -141,17 +137,22 @@ def _undo_unrecorded(guest: model.Guest, root: str) -> None:
 
 def _record_held(
     call: HookCall,
+    guest: model.Guest,
     decision: promises.Decision,
     hold_result: holding.HoldResult,
     bytes_by_node: Mapping[int, int],
 ) -> None:
-    """Log and record that a guest is held to its place."""
+    """Log and record that a guest is held to its place, and whether the agent is to bind it.
+
+    The kernel would try in vain to move each page of locked memory, and huge pages stay.
+    """
     call.log_decision(
         decision,
         _cpus_before_text(hold_result),
         _memory_text(hold_result, decision.promise, bytes_by_node),
     )
-    promise = decision.promise._replace(bound=hold_result.memory_outcome == holding.BOUND)
+    is_bound = call.options.bind and not (guest.locked or guest.page_bytes)
+    promise = decision.promise._replace(bound=is_bound and bool(decision.promise.mem_nodes))
     try:
         promises.replace_running(promise, call.options, call.root, call.lock_timeout_s())
     except StateError as error:
@@ -183,65 +184,6 @@ def _undo_early(
             pass
 
 
-def _bind(
-    call: HookCall,
-    groups: cgroups.GuestGroups,
-    decision: promises.Decision,
-    hold_result: holding.HoldResult,
-) -> holding.HoldResult:
-    """Bind the memory of a guest whose CPUs are held; return the result of both."""
-    try:
-        bind_result = holding.hold(
-            groups,
-            hold_result.cpus,
-            frozenset(decision.promise.mem_nodes),
-            FETCH_LIMIT_BYTES,
-            stay_bound=True,
-            written_cpus=hold_result.cpus,
-        )
-    except GuestGone:
-        raise
-    except CpusetError as error:
-        call.log(journal.WARNING, '%s; the memory of the guest is not bound' % error)
-        return hold_result
-    return bind_result._replace(changes=hold_result.changes + bind_result.changes)
-
-
-def _record_bound(
-    call: HookCall, guest: model.Guest, promise: model.Promise, bytes_by_node: Mapping[int, int]
-) -> bool:
-    """Record that a guest's memory is bound, if it is to be; return whether to bind it.
-
-    It is recorded first, because the agent watches the nodes of bound guests only, and the kernel
-    kills a bound guest whose node is full. A node that is too full already is not bound to.
-    """
-    # The kernel would try in vain to move each page of locked memory, and huge pages stay where
-    # they are.
-    if not call.options.bind or guest.locked or guest.page_bytes or not promise.mem_nodes:
-        return False
-    from nova_numa_pmc.host.page_moves import node_room  # only needed with the option
-
-    room = node_room.BoundRoom(call.options.placement_options.reserve_bytes, call.root)
-    try:
-        shortage = room.take(promise, bytes_by_node)
-        if shortage:
-            call.log(
-                journal.WARNING,
-                'its memory is not bound to %s: %s' % (name_nodes(promise.mem_nodes), shortage),
-            )
-            return False
-        return promises.replace_running(
-            promise._replace(bound=True),
-            call.options,
-            call.root,
-            call.lock_timeout_s(),
-            started=False,
-        )
-    except (PageMoveError, StateError) as error:
-        call.log(journal.WARNING, '%s; the memory of the guest is not bound' % error)
-        return False
-
-
 def _cpus_before_text(hold_result: holding.HoldResult) -> str:
     for change in hold_result.changes:
         # The group that was narrowed at the start is widened again, as those below it now hold.
@@ -257,18 +199,12 @@ def _memory_text(
 ) -> str:
     homes = promise.mem_nodes or promise.cpu_nodes
     elsewhere_bytes = cgroups.bytes_elsewhere(bytes_by_node, homes)
-    outcome = hold_result.memory_outcome
-    if outcome == holding.NOT_REQUESTED and not elsewhere_bytes:
-        outcome = holding.LOCAL
-    text = ' (%s' % holding.TEXTS[outcome]
+    text = ' (local)'
     if elsewhere_bytes:
-        text += ', %d of %d KiB were elsewhere' % (
+        text = ' (unbound, %d of %d KiB were elsewhere)' % (
             elsewhere_bytes + 1023 >> 10,
             sum(bytes_by_node.values()) >> 10,
         )
-    if hold_result.left_bytes:
-        text += ', %d KiB still are' % (hold_result.left_bytes + 1023 >> 10)
-    text += ')'
     if (
         hold_result.cpus_effective is not None
         and not hold_result.cpus_effective >= hold_result.cpus

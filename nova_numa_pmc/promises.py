@@ -103,6 +103,7 @@ def decide_promise(
 ) -> Decision:
     """Decide on a guest's place and promise it, replacing the guest's earlier promise.
 
+    :param guest: with the operator's override
     :param timeout_s: how long to wait for the promises file's lock [s]
     :param bytes_by_node: {node id: bytes} of memory that the guest has already and that stays
         where it is, so that the CPUs follow it; None: the memory is not allocated yet
@@ -118,11 +119,9 @@ def decide_promise(
     )
     device_nodes = tuple(sorted({node for node in nodes_by_device.values() if node is not None}))
     problems += (*host.problems, *_extra_spec_problems(guest.extra_specs))
-    guest, override_problems = _with_override(guest, root)
     placement_options = host_options.placement_options
     guest = _with_cpus_near_bound_memory(guest, host)
     guest_in_pool, pool_host = _with_topology(guest, host), pools.with_guest_pool(guest, host)
-    problems += override_problems
     with given_draft or locked(host_options, root, timeout_s) as draft:
         problems += reconcile(draft, host, host_options, root, guest)
         _drop(draft, guest.name, guest.uuid)
@@ -186,9 +185,11 @@ def _is_only_bound(guest: model.Guest) -> bool:
     return guest.mem_bound and guest.placed_by == ('numatune',)
 
 
-def is_left_alone(guest: model.Guest, root: str) -> bool:
-    """Return whether a guest is left alone, whatever its host and the promises look like."""
-    guest, _ = _with_override(guest, root)
+def is_left_alone(guest: model.Guest) -> bool:
+    """Return whether a guest is left alone, whatever its host and the promises look like.
+
+    :param guest: with the operator's override
+    """
     if _is_only_bound(guest):
         guest = guest._replace(placed_by=())
     return bool(eligibility.why_not(eligibility.PLACE, guest))
@@ -624,20 +625,6 @@ def _extra_spec_problems(specs: tuple[tuple[str, str], ...]) -> list[str]:
     from nova_numa_pmc import extra_specs  # few flavors have any
 
     return ["the flavor's " + problem for problem in extra_specs.parse(specs).problems]
-
-
-def _with_override(guest: model.Guest, root: str) -> tuple[model.Guest, list[str]]:
-    """Return the guest with the operator's override, and problems.
-
-    If the overrides cannot be read, the guest has none.
-    """
-    from nova_numa_pmc.state import overrides  # not needed for a recorded decision
-
-    try:
-        (guest,), problems = overrides.with_overrides((guest,), root)
-    except StateError as error:
-        return guest, [str(error)]
-    return guest, problems
 
 
 def _with_topology(guest: model.Guest, host: model.Topology) -> model.Guest:

@@ -262,9 +262,7 @@ class Agent:
         with self._problem_log.stage('reading the host'):
             self._log_pool(self._executor.pool, self._sampler.pool)
             self._executor.pool = self._sampler.pool
-            tick = tick._replace(
-                host=self._sampler.host, events_source=self._guest_events.source
-            )
+            tick = tick._replace(host=self._sampler.host, events_source=self._guest_events.source)
             tick = tick._replace(guests=self._with_overrides(self._sampler.guests))
         return tick
 

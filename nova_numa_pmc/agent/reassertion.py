@@ -16,7 +16,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.conf.host_options import FETCH_LIMIT_BYTES, START_GRACE_S
+from nova_numa_pmc.conf.host_options import START_GRACE_S
 from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
@@ -108,7 +108,7 @@ class Reassertion:
                         )
                     finally:  # its node is watched even if it could not be held
                         self._check_bound_memory(
-                            guest, promise, cpus, covered_nodes, room, not succeeded
+                            guest, promise, covered_nodes, room, not succeeded
                         )
                 except GuestGone:
                     self._groups.pop(guest.run_id, None)  # its groups may have been made elsewhere
@@ -260,7 +260,6 @@ class Reassertion:
         self,
         guest: model.Guest,
         promise: model.Promise,
-        cpus: frozenset[int],
         covered_nodes: Set[int] | None,
         room: node_room.BoundRoom,
         only_unbind: bool,
@@ -283,27 +282,22 @@ class Reassertion:
             bound = [cpuset.mems == mems for cpuset in cpusets_of_written_groups(groups)]
             if all(bound):
                 return
-            hold_result = holding.hold(
-                groups,
-                cpus,
-                mems,
-                # If only a new vCPU is not bound, no memory is elsewhere.
-                1 << 62 if any(bound) else FETCH_LIMIT_BYTES,
-                stay_bound=True,
-                written_cpus=common_cpus(groups) or frozenset(),
-                set_by_others=self._set_by_others.get(guest.run_id, frozenset()),
+            # If only a new vCPU is not bound, no memory is elsewhere.
+            why, changes = holding.bind_memory(
+                groups, mems, 1 << 62 if any(bound) else holding.FETCH_MAX_BYTES
             )
-            if hold_result.memory_outcome == holding.BOUND:
-                if hold_result.changes:
-                    self._log.info(
-                        'guest %s: bound to the memory of %s again', guest.name, name_nodes(mems)
-                    )
+            if changes:
+                self._log.info('guest %s: bound to the memory of %s', guest.name, name_nodes(mems))
+            if not why:
                 return
-            why = holding.TEXTS[hold_result.memory_outcome]
-        holding.unbind_memory(groups, mems)
+        changes = holding.unbind_memory(groups, mems)
         promises.update_running(promise, self.host_options, self._root, bound=False)
         self._log.info(
-            'guest %s: no longer bound to the memory of %s: %s', guest.name, name_nodes(mems), why
+            'guest %s: %s bound to the memory of %s: %s',
+            guest.name,
+            'no longer' if changes else 'not',
+            name_nodes(mems),
+            why,
         )
 
 

@@ -90,7 +90,7 @@ class UnfinishedStarts:
     def _finish(self, guest: model.Guest, promise: model.Promise) -> model.Promise | None:
         """Finish one start; return the guest's promise, or None if the start stays unfinished."""
         try:
-            if (promise.missed and not promises.is_left_alone(guest, self._root)) or (
+            if (promise.missed and not promises.is_left_alone(guest)) or (
                 not promise.started and promise.origin == model.PLACED
             ):
                 return self._place(guest, promise)

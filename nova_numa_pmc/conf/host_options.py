@@ -26,9 +26,6 @@ PATH = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
 #: A configuration file is a few kilobytes; a longer file is refused.
 SIZE_MAX_BYTES = 1 << 20
 
-#: The most memory that a write of ``cpuset.mems`` may move [bytes]. The kernel has one ordered
-#: queue for these moves, for which every write to a cgroup on the host waits.
-FETCH_LIMIT_BYTES = 64 << 20
 #: If a guest starts with more memory than this on other nodes (after a restore or a migration),
 #: and that is the larger part of it, its CPUs follow its memory [bytes]. The agent fetches less:
 #: 4 GiB take it some ten seconds.
@@ -173,9 +170,10 @@ OPTIONS = (
         False,
         None,
         None,
-        "Bind a guest's memory to its nodes for good. By default, memory is not bound and may "
-        "spill to another node when the guest's own is full; a bound guest is killed by the OOM "
-        'killer in that case.',
+        "Let the agent bind a guest's memory to its nodes. By default, memory is not bound and "
+        "may spill to another node when the guest's own is full; a bound guest is killed by the "
+        'OOM killer in that case. The agent does not bind a guest, or unbinds it, when its nodes '
+        'become short of memory.',
     ),
     Option(
         'hook',

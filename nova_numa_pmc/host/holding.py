@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold a guest to CPUs and move its memory along, by writes that are undone if one fails.
+"""Hold a guest to CPUs, and bind its memory, by writes that are undone if one fails.
 
 In the steady state, CPUs are narrow and memory is unbound. A guest that is bound to a full node is
 killed by the OOM killer even if another node has free memory, whereas a guest whose vCPUs merely
 run on a node fills it by first touch and then spills. ``cpuset.mems`` is therefore narrowed only
-for as long as it takes to fetch the memory touched so far, and only in the group of QEMU's
-main thread. The kernel then moves the pages of the whole address space (update_tasks_nodemask() in
-kernel/cgroup/cpuset.c visits the tasks of the group, all of which share QEMU's mm), while the
-vCPUs' own groups may still allocate anywhere.
+if the operator wants it, and only by the agent, which watches the nodes of bound guests.
 
 CPUs are written to the same groups as libvirt writes them: those of the emulator, the vCPUs and
 the I/O threads. Narrowing a group above them would make libvirt's commands fail: on v1 a vCPU
@@ -45,28 +42,6 @@ if TYPE_CHECKING:
     #: Writes to be made, as (path, text).
     Steps = list[tuple[str, str]]
 
-#: What became of a guest's memory.
-NOT_REQUESTED = 'not_requested'  # only CPUs were requested
-LOCAL = 'local'  # no memory is on other nodes
-MOVED = 'moved'  # memory was moved, and is unbound again
-BOUND = 'bound'  # memory was moved if necessary, and stays bound
-TOO_MUCH = 'too_much'  # not moved: more is on other nodes than one write may move
-SET_BY_OTHERS = 'set_by_others'  # not moved: a group has another set, which is not ours
-UNKNOWN = 'unknown'  # not moved: how much is on other nodes is not known
-#: {what became of the memory: its text for operators}
-TEXTS = {
-    NOT_REQUESTED: 'unbound',
-    LOCAL: 'local',
-    MOVED: 'moved',
-    BOUND: 'bound',
-    TOO_MUCH: 'too much to move at once',
-    SET_BY_OTHERS: 'its nodes are set by others',
-    UNKNOWN: 'its nodes are unknown',
-}
-
-#: A second pass is made if more than this share of the memory to be moved was left behind.
-_LEFT_RATIO = 0.01
-
 #: The kernel moves pages for cpusets in one ordered queue, for which every write to a cpuset or to
 #: cgroup.procs on the host waits. Larger moves are made in batches, by move_pages(2).
 FETCH_MAX_BYTES = 64 << 20
@@ -80,37 +55,23 @@ class HoldResult(Record):
     :param cpus: the requested CPUs
     :param cpus_effective: CPUs that the kernel lets the guest use, or None if not reported; these
         are fewer than ``cpus`` if some are offline or outside of the parent's set
-    :param memory_outcome: one of the constants above
-    :param left_bytes: bytes that are still off the requested nodes after a move, or None if
-        unknown or if nothing was moved. The kernel moves what it can (before 5.15, nothing on v2)
-        and does not report how much that is
     """
 
     changes: tuple[writes.FileChange, ...]
     cpus: frozenset[int]
     cpus_effective: frozenset[int] | None
-    memory_outcome: str
-    left_bytes: int | None = None
 
 
 def hold(
     groups: GuestGroups,
     cpus: frozenset[int],
-    mems: frozenset[int] | None = None,
-    fetch_max_bytes: int = FETCH_MAX_BYTES,
-    stay_bound: bool = False,
     written_cpus: frozenset[int] = frozenset(),
     write: Writer = writes.write_file,
     set_by_others: Container[str] = frozenset(),
 ) -> HoldResult:
-    """Hold a guest to ``cpus`` and, unless ``mems`` is None, fetch its memory to those nodes.
+    """Hold a guest to ``cpus``.
 
     :param cpus: not empty
-    :param mems: node ids, not empty, or None to leave memory alone. Nodes without memory are left
-        out, because the kernel refuses them on v1 and, in older releases, on v2 (EINVAL)
-    :param fetch_max_bytes: leave memory alone if more than this is on other nodes. Huge pages
-        count only if it is not known where the guest's memory is
-    :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of unbinding it again
     :param written_cpus: the CPUs that an earlier call left. A group with exactly these CPUs may be
         changed; any other set that does not contain the requested one is a pin by others
     :param set_by_others: names of groups ('vcpu0') whose CPUs others have set; these groups are
@@ -120,10 +81,8 @@ def hold(
     :raises CpusetError: a write failed; the message names the file, the value, the error and what
         was or was not undone
     """
-    if not cpus or (mems is not None and not mems):
+    if not cpus:
         raise CpusetError('%s: an empty set was requested' % groups.parent)
-    if mems is not None:
-        mems = allowed.only_with_memory(groups, mems)
     cpusets = read_cpusets(groups)
     conflicting = [
         name
@@ -139,32 +98,84 @@ def hold(
             )
         )
     steps = _cpu_steps(groups, cpusets, cpus, written_cpus, set_by_others)
-    memory_outcome, elsewhere_bytes, memory_steps = _memory_steps(
-        groups, cpusets, mems, fetch_max_bytes, stay_bound
+    changes = writes.write_or_undo(groups.scope, steps, write)
+    return HoldResult(changes, cpus, _read_effective_cpus(groups))
+
+
+def bind_memory(
+    groups: GuestGroups,
+    mems: frozenset[int],
+    fetch_max_bytes: int = FETCH_MAX_BYTES,
+    write: Writer = writes.write_file,
+) -> tuple[str, tuple[FileChange, ...]]:
+    """Bind a guest's memory to some nodes; the kernel moves its memory from other nodes along.
+
+    The kernel moves what it can (before 5.15, nothing on v2). On v1 it moves memory only while
+    ``memory_migrate`` is set.
+
+    :param mems: node ids. Nodes without memory are left out, because the kernel refuses them on v1
+        and, in older releases, on v2 (EINVAL)
+    :param fetch_max_bytes: leave memory alone if more than this is on other nodes. Huge pages
+        count only if it is not known where the guest's memory is
+    :returns: (why it was not bound, else '', the changed files)
+    :raises GuestGone, CpusetError: as :func:`hold`
+    """
+    with_memory = allowed.only_with_memory(groups, mems)
+    if with_memory is None:
+        return 'none of them has memory', ()
+    cpusets = read_cpusets(groups)
+    if any(
+        cpuset.mems and not cpuset.mems >= with_memory
+        for directory, cpuset in cpusets.items()
+        if groups.writes_parent or directory != groups.parent
+    ):
+        return 'its nodes are set by others', ()
+    bytes_by_node = read_memory_by_node(groups)
+    elsewhere_bytes = (
+        read_resident_bytes(groups, 'VmRSS', 'HugetlbPages')  # all of it may be
+        if bytes_by_node is None
+        else bytes_elsewhere(bytes_by_node, with_memory)
     )
-    changes = writes.write_or_undo(groups.scope, steps + memory_steps, write)
-    left_bytes = None
-    if mems is not None and elsewhere_bytes and memory_outcome in (MOVED, BOUND):
-        left_bytes = _bytes_elsewhere(groups, mems)
-        if left_bytes and _LEFT_RATIO * elsewhere_bytes < left_bytes < elsewhere_bytes:
-            left_bytes = _fetch_the_rest(
-                groups, cpusets, mems, memory_outcome, memory_steps, write
-            )
-    return HoldResult(changes, cpus, _read_effective_cpus(groups), memory_outcome, left_bytes)
+    if elsewhere_bytes is None:
+        return 'its nodes are unknown', ()
+    if elsewhere_bytes > fetch_max_bytes:
+        return 'too much to move at once', ()
+    if groups.main not in cpusets:
+        raise GuestGone('%s: the guest is ending' % groups.main)
+    steps = [
+        (cpuset_path(directory, 'mems'), format_cpulist(with_memory))
+        for directory in written_groups(groups)
+        if directory in cpusets
+    ] + _widen_parent_steps(groups, cpusets, (with_memory,), 'mems')
+    if elsewhere_bytes and groups.version == 1:
+        migrate_file = os.path.join(groups.main, 'cpuset.memory_migrate')
+        # If it cannot be read, the write will report why.
+        before = read_optional('', migrate_file) or '0'
+        steps = [(migrate_file, '1'), *steps, (migrate_file, before)]
+    return '', writes.write_or_undo(groups.scope, steps, write)
 
 
 def unbind_memory(
     groups: GuestGroups, mems: frozenset[int], write: Writer = writes.write_file
 ) -> tuple[FileChange, ...]:
-    """Unbind the memory of a guest that :func:`hold` left bound to ``mems``.
+    """Unbind the memory of a guest that :func:`bind_memory` left bound to ``mems``.
 
     Groups with any other set are left alone.
 
     :raises GuestGone, CpusetError: as :func:`hold`
     """
-    return writes.write_or_undo(
-        groups.scope, _unbinding_steps(groups, read_cpusets(groups), mems), write
+    cpusets = read_cpusets(groups)
+    unbound_text = (
+        allowed.unbound_mems(groups)
+        if groups.version == 2
+        else format_cpulist(cpusets[groups.parent].mems)
     )
+    steps = _widen_parent_steps(groups, cpusets, (mems,), 'mems') + [
+        (cpuset_path(directory, 'mems'), unbound_text)
+        for directory in written_groups(groups)
+        if mems and directory in cpusets and cpusets[directory].mems == mems
+    ]
+    return writes.write_or_undo(groups.scope, steps, write)
 
 
 def release_cpus(
@@ -342,119 +353,6 @@ def _possible_cpus(groups: GuestGroups) -> str:
     set, a guest may later use CPUs that are plugged into the host or that a group above is given.
     """
     return read_optional(groups.proc, '../../sys/devices/system/cpu/possible') or ''
-
-
-def _memory_steps(
-    groups: GuestGroups,
-    cpusets: Mapping[str, Cpuset],
-    mems: frozenset[int] | None,
-    fetch_max_bytes: int,
-    stay_bound: bool,
-) -> tuple[str, int | None, Steps]:
-    """Plan the steps for a guest's memory.
-
-    :returns: (``memory_outcome`` of the :class:`HoldResult`, bytes off the nodes, steps)
-    """
-    if mems is None:
-        return NOT_REQUESTED, None, []
-    if any(
-        cpuset.mems and not cpuset.mems >= mems
-        for directory, cpuset in cpusets.items()
-        if groups.writes_parent or directory != groups.parent
-    ):
-        return SET_BY_OTHERS, None, []
-    elsewhere_bytes = _bytes_elsewhere(groups, mems)
-    if elsewhere_bytes is None:  # all of it may be
-        elsewhere_bytes = read_resident_bytes(groups, 'VmRSS', 'HugetlbPages')
-    if elsewhere_bytes is None or elsewhere_bytes > fetch_max_bytes:
-        return UNKNOWN if elsewhere_bytes is None else TOO_MUCH, elsewhere_bytes, []
-    if groups.main not in cpusets:
-        raise GuestGone('%s: the guest is ending' % groups.main)
-    steps: Steps = []
-    main_file = cpuset_path(groups.main, 'mems')
-    migrate_file = os.path.join(groups.main, 'cpuset.memory_migrate')
-    needs_migrate = elsewhere_bytes and groups.version == 1
-    if needs_migrate:
-        steps.append((migrate_file, '1'))
-    if stay_bound:
-        steps += [
-            (cpuset_path(directory, 'mems'), format_cpulist(mems))
-            for directory in written_groups(groups)
-            if directory in cpusets
-        ]
-        steps += _widen_parent_steps(groups, cpusets, (mems,), 'mems')
-    elif elsewhere_bytes:
-        steps += [
-            (main_file, format_cpulist(mems)),
-            (main_file, _main_unbound_text(groups, cpusets)),
-        ]
-    if needs_migrate:
-        # If it cannot be read, the write will report why.
-        steps.append((migrate_file, read_optional('', migrate_file) or '0'))
-    return BOUND if stay_bound else MOVED if elsewhere_bytes else LOCAL, elsewhere_bytes, steps
-
-
-def _main_unbound_text(groups: GuestGroups, cpusets: Mapping[str, Cpuset]) -> str:
-    """Return the mems to give to the main thread's group once memory has been fetched."""
-    current_text = format_cpulist(cpusets[groups.main].mems)
-    return current_text or (groups.version == 2 and allowed.unbound_mems(groups)) or ''
-
-
-def _fetch_the_rest(
-    groups: GuestGroups,
-    cpusets: Mapping[str, Cpuset],
-    mems: frozenset[int],
-    memory_outcome: str,
-    steps: Steps,
-    write: Writer,
-) -> int | None:
-    """Move memory once more, because pages in use or being allocated were left behind.
-
-    :returns: bytes that are still on other nodes, or None if unknown
-    """
-    if memory_outcome == BOUND:
-        # The kernel only moves pages if the set changes.
-        unbound_text = _unbound_text(groups, cpusets)
-        steps = [
-            (cpuset_path(directory, 'mems'), unbound_text)
-            for directory in written_groups(groups)
-            if directory in cpusets
-        ] + steps
-    try:
-        writes.write_or_undo(groups.scope, steps, write)
-    except GuestGone:
-        raise
-    except CpusetError:
-        pass  # the first pass remains valid, and the bytes left behind are reported
-    return _bytes_elsewhere(groups, mems)
-
-
-def _bytes_elsewhere(groups: GuestGroups, mems: frozenset[int]) -> int | None:
-    """Return the guest's bytes off ``mems`` without huge pages, or None if unknown."""
-    bytes_by_node = read_memory_by_node(groups)
-    return None if bytes_by_node is None else bytes_elsewhere(bytes_by_node, mems)
-
-
-def _unbound_text(groups: GuestGroups, cpusets: Mapping[str, Cpuset]) -> str:
-    """Return the text that unbinds the memory of a group to which the guest's sets are written."""
-    return (
-        allowed.unbound_mems(groups)
-        if groups.version == 2
-        else format_cpulist(cpusets[groups.parent].mems)
-    )
-
-
-def _unbinding_steps(
-    groups: GuestGroups, cpusets: Mapping[str, Cpuset], mems: frozenset[int]
-) -> Steps:
-    """Return the steps that unbind each group bound to exactly ``mems``, from the top down."""
-    unbound_text = _unbound_text(groups, cpusets)
-    widening_steps = _widen_parent_steps(groups, cpusets, (mems,), 'mems')
-    return widening_steps + [
-        (cpuset_path(directory, 'mems'), unbound_text)
-        for directory in written_groups(groups)
-        if mems and directory in cpusets and cpusets[directory].mems == mems
-    ]
 
 
 def _upper_steps(groups: GuestGroups, cpus: frozenset[int]) -> Steps:

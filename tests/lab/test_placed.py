@@ -3,7 +3,7 @@
 
 Guests' places come from the kernel (pages per node, the CPUs and nodes that threads may use) and
 from perf, never from our own records. ``make lab`` starts six guests; ``make lab-full`` also
-starts six bound ones, eight and sixteen at once, and ten shuffled orders.
+starts eight and sixteen at once, and ten shuffled orders.
 """
 
 import random
@@ -29,15 +29,12 @@ def equal_guests(count, memory_mib=64, cmdline='duty=20 touch=50', prefix='g'):
     ]
 
 
-def assert_home(guests, mems=None):
+def assert_home(guests):
     """Assert that each guest's CPUs are one node's, and so are its bytes except QEMU's first."""
     for name, guest in guests.items():
         node = home(guest)
         assert guest['cpus'] == CPUS[node], (name, guest)
-        assert guest['mems'] == (mems or BOTH_NODES if mems != 'home' else [str(node)]), (
-            name,
-            guest,
-        )
+        assert guest['mems'] == BOTH_NODES, (name, guest)
         assert home_share(guest) >= STARTED_AT_HOME, (name, guest)
 
 
@@ -49,18 +46,14 @@ def assert_local(window):
         assert counts['remote'] < 0.01 * total, (name, counts)
 
 
-@pytest.mark.parametrize(
-    'bind',
-    [pytest.param(False, id='wide'), pytest.param(True, id='bound', marks=pytest.mark.full)],
-)
-def test_six_guests_are_spread_evenly_although_free_memory_is_not(lab, bind):
+def test_six_guests_are_spread_evenly_although_free_memory_is_not(lab):
     """Each node gets three guests, CPUs and memory, with remote accesses below 1 %."""
-    lab.install_hook(bind='true' if bind else 'false')
+    lab.install_hook()
     lab.skew(node=0, mib=500)
     lab.guests.start(equal_guests(6))
     guests = lab.guests_after_hooks()
     assert guests_per_node(guests, 2) == [3, 3]
-    assert_home(guests, 'home' if bind else None)
+    assert_home(guests)
     accesses = lab.guests.count_accesses(4)
     print(accesses)
     assert_local(accesses)

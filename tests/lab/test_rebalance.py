@@ -140,6 +140,10 @@ def test_a_bound_guest_may_spill_and_comes_home(agent):
     lab.wait_for_hooks()
     assert lab.promised()[0]['bound'] and lab.promised()[0]['mem_nodes'] == [0]
     agent.start(rebalance='on')
+    agent.until(
+        agent.journal, lambda lines: any(' bound to the memory of' in line for line in lines)
+    )
+    assert lab.guests.report()['g']['mems'] == ['0']
     lab.skew(node=0, mib=free_mib(0) - 350)
     lab.skew(node=1, mib=free_mib(1) - 600)
     agent.until(agent.journal, lambda lines: any('no longer bound' in line for line in lines))

@@ -165,11 +165,11 @@ def test_guests_are_placed_by_cores_until_a_node_has_promised_its_memory(lab_of)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize('bind', [False, True], ids=['wide', 'bound'])
-def test_a_guest_on_a_full_node_spills_over_unless_it_is_bound(lab_of, bind):
-    """On a node that fills up, an unbound guest spills over and lives; a bound one is killed."""
+@pytest.mark.parametrize('bind', ['false', 'true'])
+def test_a_guest_on_a_full_node_spills_over_without_an_agent(lab_of, bind):
+    """On a node that fills up, a guest spills over and lives, as no agent runs that binds it."""
     lab = lab_of(**UNEQUAL)
-    lab.install_hook(bind='true' if bind else 'false')
+    lab.install_hook(bind=bind)
     lab.run('echo 3 >/proc/sys/vm/drop_caches')
     lab.guests.start([{'name': 'g', 'memory_mib': 200, 'vcpu': ON_NODE_1, 'paused': True}])
     lab.wait_for_hooks()
@@ -188,9 +188,6 @@ def test_a_guest_on_a_full_node_spills_over_unless_it_is_bound(lab_of, bind):
         'virsh -q list --name | grep -q . || break; sleep 1; done',
         timeout=200,
     )
-    if bind:
-        assert lab.oom_kills() > kills and lab.running() == []
-        return
     guests = lab.guests_after_hooks()
     assert lab.oom_kills() == kills and lab.running() == ['g']
     assert guests['g']['bytes'][0] > 20 << 20 and guests['g']['bytes'][1] > 20 << 20

@@ -2,16 +2,13 @@
 """The hook places each guest that starts, and fails a start only if the operator is strict."""
 
 import os
-import shutil
 import tempfile
 import unittest
 from unittest import mock
 
 from nova_numa_pmc import hook, hook_child, model, promises
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.exceptions import CpusetError, PageMoveError, StateError
-from nova_numa_pmc.host import files, holding, journal
-from nova_numa_pmc.host.page_moves import node_room
+from nova_numa_pmc.host import files, journal
 from nova_numa_pmc.model import MIB
 from nova_numa_pmc.state import overrides, pool_loads, promises_file
 from tests.cases.hook import HookCase
@@ -395,106 +392,20 @@ class StartedTest(PlacedCase):
         self.assertEqual({'0-1'}, {tree.read(child, 'cpuset.mems') for child in tree.children})
         self.assertEqual('0-7', tree.read(tree.parent, 'cpuset.cpus'))
 
-    def test_started_binds_memory_where_the_option_is_set(self):
+    def test_started_leaves_the_binding_of_memory_to_the_agent(self):
         self.host.configure('[hook]\nbind = true\n')
-        tree = self.host.launch(1)
-        self.call('start', 1)
-        self.call('started', 1)
-        self.assertEqual('0', tree.held('mems'))
-        self.assertTrue(self.promise(1).bound)
-
-    def test_started_binds_no_memory_to_a_node_that_has_no_room_for_it(self):
-        self.host.configure('[hook]\nbind = true\n')
-        nodes, xml = sysfs.equal_nodes(2), fake_host.domain_xml(1, cpuset='0-3')
-        # 512 MiB are promised, of which the guest has 1; 256 MiB of each node are the host's.
-        for free_mib, mems in ((100, ''), (256 + 510, ''), (256 + 511, '0')):
-            with self.subTest(free_mib=free_mib):
-                nodes[0].free_bytes = free_mib * MIB
-                sysfs.build_sysfs(self.root, nodes)
-                tree = self.host.launch(1)
-                self.call('start', 1, xml)
-                self.call('started', 1, xml)
-                self.assertEqual(('0-3', mems), (tree.held(), tree.held('mems')))
-                self.assertEqual(bool(mems), self.promise(1).bound)
-                self.assertEqual(
-                    not mems, 'its memory is not bound to node 0: ' in ' '.join(self.host.logged())
-                )
-                self.call('stopped', 1)
-
-    def test_started_binds_no_memory_if_the_room_is_unknown(self):
-        self.host.configure('[hook]\nbind = true\n')
-        tree = self.host.launch(1)
-        self.call('start', 1)
-        with mock.patch.object(node_room, 'available_bytes', side_effect=PageMoveError('node0')):
-            self.call('started', 1)
-        self.assertEqual(('0-3', ''), (tree.held(), tree.held('mems')))
-        self.assertFalse(self.promise(1).bound)
-
-    def test_started_records_that_it_binds_memory_before_it_does(self):
-        self.host.configure('[hook]\nbind = true\n')
-        tree = self.host.launch(1)
-        self.call('start', 1)
-        replace = promises.replace_running
-
-        def replace_once(promise, *args, **options):  # in a child process
-            if tree.held('mems'):
-                raise StateError('no space left on device')
-            return replace(promise, *args, **options)
-
-        with mock.patch.object(promises, 'replace_running', replace_once):
-            self.call('started', 1)
-        self.assertEqual('0', tree.held('mems'))
-        self.assertEqual((False, True), (self.promise(1).started, self.promise(1).bound))
-
-    def test_started_holds_cpus_before_it_waits_for_the_lock_to_bind(self):
-        self.host.configure('[hook]\nbind = true\ntimeout_s = 60\n')
-        tree = self.host.launch(1)
-        self.call('start', 1)
-
-        def replace(*args, **options):  # in a child process
-            self.host.write('held', tree.held())
-            raise StateError('locked')
-
-        with mock.patch.object(promises, 'replace_running', replace):
-            self.call('started', 1)
-        with open(self.host.path('held')) as file:
-            self.assertEqual('0-3', file.read())
-
-    def test_started_holds_cpus_where_memory_cannot_be_bound(self):
-        self.host.configure('[hook]\nbind = true\n')
-        hold = holding.hold
-
-        def hold_cpus(groups, cpus, mems=None, *args, **options):  # in a child process
-            if mems:
-                raise CpusetError('cpuset.mems: device or resource busy')
-            return hold(groups, cpus, mems, *args, **options)
-
-        for number, version in ((1, 1), (2, 2)):
-            tree = self.host.launch(number, version=version)
-            self.call('start', number)
-            with mock.patch.object(holding, 'hold', hold_cpus):
-                self.call('started', number)
-            promise = self.promise(number)
-            self.assertEqual(
-                ('placed', True, False), (promise.origin, promise.started, promise.bound)
-            )
-            self.assertIn(tree.held(), ('0-3', '4-7'))
-
-    def test_started_binds_no_memory_where_a_newer_start_has_replaced_the_promise(self):
-        self.host.configure('[hook]\nbind = true\n')
-        tree = self.host.launch(1)
-        self.call('start', 1)
-        with mock.patch.object(promises, 'replace_running', return_value=False):
-            self.call('started', 1)
-        self.assertEqual(('0-3', ''), (tree.held(), tree.held('mems')))
-
-    def test_started_binds_no_memory_if_that_cannot_be_recorded(self):
-        self.host.configure('[hook]\nbind = true\n')
-        tree = self.host.launch(1)
-        self.call('start', 1)
-        with mock.patch.object(promises, 'replace_running', side_effect=StateError('full')):
-            self.call('started', 1)
-        self.assertEqual(('0-3', ''), (tree.held(), tree.held('mems')))
+        for number, extra, is_bound in (
+            (1, '', True),
+            (2, '<memoryBacking><locked/></memoryBacking>', False),
+        ):
+            with self.subTest(extra):
+                tree = self.host.launch(number)
+                xml = fake_host.domain_xml(number, cpuset='0-3', extra=extra)
+                self.call('start', number, xml)
+                self.call('started', number, xml)
+                self.assertEqual(('0-3', ''), (tree.held(), tree.held('mems')))
+                promise = self.promise(number)
+                self.assertEqual((True, is_bound), (promise.started, promise.bound))
 
     def test_started_decides_where_start_reserved_nothing(self):
         tree = self.host.launch(1)
@@ -560,24 +471,6 @@ class StartedTest(PlacedCase):
         os.symlink(path, path)
         self.call('started', 1)
         self.assertEqual(('floating', True), (self.promise(1).origin, self.promise(1).missed))
-
-    def test_a_guest_that_ends_before_its_memory_is_bound_has_not_been_missed(self):
-        self.host.configure('[hook]\nbind = true\n')
-        tree = self.host.launch(1)
-        self.call('start', 1)
-        replace = promises.replace_running
-
-        def replace_at_its_end(*args, **options):  # in a child process
-            shutil.rmtree(tree.scope, ignore_errors=True)
-            return replace(*args, **options)
-
-        with mock.patch.object(promises, 'replace_running', replace_at_its_end):
-            self.call('started', 1)
-        self.assertIn('the guest has ended; the guest is left', self.host.logged()[-1])
-        promise = self.promise(1)
-        self.assertEqual(
-            ('floating', True, False), (promise.origin, promise.started, promise.missed)
-        )
 
     def test_cpus_that_the_kernel_withholds_are_logged(self):
         tree = self.host.launch(1)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.core.token_bucket import TokenBucket
-from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
+from nova_numa_pmc.exceptions import GuestGone, PageMoveError
 from nova_numa_pmc.host import cgroups, files, holding
 from nova_numa_pmc.host.page_moves import mappings, node_room
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
@@ -192,12 +192,7 @@ class GuestMove:
         if not self._cancelled:
             self._hold_cpus()
             yield
-            try:
-                state = yield from self._walk_until_done()
-            except PageMoveRefused:
-                if not self._can_fetch_by_mems():
-                    raise
-                state = self._fetch_by_mems()
+            state = yield from self._walk_until_done()
             if state == DONE and self._has_much_unseen_memory():
                 state = PARTLY
         self.progress = self.progress._replace(
@@ -330,31 +325,6 @@ class GuestMove:
             refused=tuple(sorted(self._refused.items())),
         )
         return moved
-
-    def _can_fetch_by_mems(self) -> bool:
-        elsewhere_bytes = self._bytes_elsewhere()
-        return (
-            elsewhere_bytes is not None
-            and elsewhere_bytes <= holding.FETCH_MAX_BYTES
-            and bool(self._written_cpus)
-        )
-
-    def _fetch_by_mems(self) -> str:
-        """Move a small remainder by writing ``cpuset.mems``, where move_pages(2) is denied."""
-        elsewhere_bytes = self._bytes_elsewhere() or 0
-        hold_result = holding.hold(
-            self._groups,
-            self._written_cpus,
-            frozenset(self._mems),
-            written_cpus=self._written_cpus,
-            write=self._kernel.write,
-        )
-        left_bytes = hold_result.left_bytes or 0
-        progress = self.progress
-        self.progress = progress._replace(
-            moved_bytes=progress.moved_bytes + max(0, elsewhere_bytes - left_bytes)
-        )
-        return PARTLY if left_bytes else DONE
 
     def _check_alive(self) -> None:
         ticks = mappings.start_ticks(self._groups.pid, self._root)

@@ -44,8 +44,7 @@ class HoldTest(TreeTestCase):
         for version, layout in LAYOUTS:
             with self.subTest(version=version, layout=layout):
                 tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: 3 * MIB})
-                hold_result = holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
-                self.assertEqual(holding.MOVED, hold_result.memory_outcome)
+                hold_result = holding.hold(groups, NODE1, write=tree.write)
                 self.assertEqual({'0-1'}, set(self.mems(tree).values()))
                 if version == 2:
                     self.assertEqual(NODE1, hold_result.cpus_effective)
@@ -53,7 +52,6 @@ class HoldTest(TreeTestCase):
                         self.assertEqual('2-3', tree.read(child, 'cpuset.cpus.effective'))
                 else:
                     self.assertEqual({NODE1}, {tree.own_set(c, 'cpus') for c in tree.children})
-                    self.assertEqual('0', tree.read(tree.emulator, 'cpuset.memory_migrate'))
 
     def test_v2_holds_where_libvirt_does_and_leaves_the_group_above_wide(self):
         tree, groups = self.tree(2, NESTED)
@@ -119,127 +117,27 @@ class HoldTest(TreeTestCase):
         holding.hold(groups, NODE1, write=tree.write)
         self.assertEqual('0-3', tree.read(tree.parent, 'cpuset.cpus'))
 
-    def test_memory_is_fetched_through_the_main_threads_group(self):
-        tree, groups = self.tree(2, NESTED, bytes_by_node={0: MIB, 1: 0})
-        holding.hold(groups, NODE1, TO_NODE1, write=self.logged(tree))
-        self.assertEqual(
-            [('libvirt/emulator/cpuset.mems', '1'), ('libvirt/emulator/cpuset.mems', '0-1')],
-            self.log[3:],
-        )
-
-    def test_v1_migrates_only_while_it_fetches(self):
+    def test_v1_migrates_only_while_it_binds(self):
         tree, groups = self.tree(1, NESTED, vcpus=0, bytes_by_node={0: MIB, 1: 0})
-        holding.hold(groups, NODE1, TO_NODE1, write=self.logged(tree))
+        holding.bind_memory(groups, TO_NODE1, write=self.logged(tree))
         emulator = 'libvirt/emulator/cpuset.'
         self.assertEqual(
             [
-                (emulator + 'cpus', '2-3'),
                 (emulator + 'memory_migrate', '1'),
                 (emulator + 'mems', '1'),
-                (emulator + 'mems', '0-1'),
                 (emulator + 'memory_migrate', '0'),
             ],
             self.log,
         )
 
-    def test_memory_that_the_kernel_did_not_move_is_reported(self):
-        for version in (1, 2):
-            with self.subTest(version=version):
-                tree, groups = self.tree(version, bytes_by_node={0: 8 * MIB, 1: 0})
-
-                def write(path, text, tree=tree):
-                    tree.write(path, text)
-                    if text == '1' and path.endswith('mems'):
-                        tree.set_bytes({0: MIB, 1: 7 * MIB})
-
-                hold_result = holding.hold(groups, NODE1, TO_NODE1, write=write)
-                self.assertEqual(
-                    (holding.MOVED, MIB), (hold_result.memory_outcome, hold_result.left_bytes)
-                )
-
-    def test_a_second_pass_fetches_memory_that_the_first_left(self):
-        for version in (1, 2):
-            for bound in (False, True):
-                with self.subTest(version=version, bound=bound):
-                    tree, groups = self.tree(version, bytes_by_node={0: 8 * MIB, 1: 0})
-                    left = [0, MIB]
-
-                    def write(path, text, tree=tree, left=left):
-                        tree.write(path, text)
-                        if (
-                            text == '1'
-                            and path.endswith('mems')
-                            and left
-                            and path
-                            in (tree.parent + '/cpuset.mems', tree.emulator + '/cpuset.mems')
-                        ):
-                            off = left.pop()
-                            tree.set_bytes({0: off, 1: 8 * MIB - off})
-
-                    hold_result = holding.hold(
-                        groups, NODE1, TO_NODE1, stay_bound=bound, write=write
-                    )
-                    self.assertEqual((0, []), (hold_result.left_bytes, left))
-                    self.assertEqual(
-                        {'1'} if bound else {'0-1'},
-                        {text for path, text in self.mems(tree).items() if path != tree.parent},
-                    )
-
-    def refusing_a_second_pass(self, tree, left_bytes, refuse):
-        """Return a write whose first pass leaves some memory; the second one calls ``refuse``."""
-        passes = []
-
-        def write(path, text):
-            if path == tree.emulator + '/cpuset.mems' and text == '1':
-                passes.append(text)
-                tree.set_bytes({0: left_bytes, 1: 8 * MIB - left_bytes})
-                if len(passes) == 2:
-                    refuse()
-            tree.write(path, text)
-
-        return write
-
-    def test_a_refused_second_pass_keeps_the_first_and_reports_what_it_left(self):
-        def refuse():
-            raise OSError(errno.EBUSY, 'busy')
-
-        for version, layout in LAYOUTS:
-            for bound in (False, True):
-                with self.subTest(version=version, layout=layout, bound=bound):
-                    tree, groups = self.tree(version, layout, bytes_by_node={0: 8 * MIB, 1: 0})
-                    hold_result = holding.hold(
-                        groups,
-                        NODE1,
-                        TO_NODE1,
-                        stay_bound=bound,
-                        write=self.refusing_a_second_pass(tree, MIB, refuse),
-                    )
-                    self.assertEqual(
-                        (holding.BOUND if bound else holding.MOVED, MIB),
-                        (hold_result.memory_outcome, hold_result.left_bytes),
-                    )
-                    self.assertEqual('2-3', tree.held())
-                    mems = self.mems(tree)
-                    self.assertEqual(
-                        {'1' if bound else '0-1'}, {mems[child] for child in tree.children}
-                    )
-
-    def test_a_guest_that_ends_in_a_second_pass_raises_guest_gone(self):
-        tree, groups = self.tree(bytes_by_node={0: 8 * MIB, 1: 0})
-        write = self.refusing_a_second_pass(tree, MIB, lambda: shutil.rmtree(tree.scope))
-        with self.assertRaises(GuestGone):
-            holding.hold(groups, NODE1, TO_NODE1, write=write)
-
     def test_holding_a_second_time_writes_nothing(self):
         for version, layout in LAYOUTS:
             with self.subTest(version=version, layout=layout):
                 tree, groups = self.tree(version, layout, bytes_by_node={0: 0, 1: MIB})
-                for bound in (False, True):
-                    holding.hold(groups, NODE1, TO_NODE1, stay_bound=bound, write=tree.write)
-                    again = holding.hold(
-                        groups, NODE1, TO_NODE1, stay_bound=bound, write=self.logged(tree)
-                    )
-                    self.assertEqual(((), []), (again.changes, self.log))
+                for write in (tree.write, self.logged(tree)):
+                    held = holding.hold(groups, NODE1, write=write)
+                    bound = holding.bind_memory(groups, TO_NODE1, write=write)
+                self.assertEqual(((), ('', ()), []), (held.changes, bound, self.log))
 
     def test_a_narrower_set_of_the_only_group_is_kept_unless_it_is_ours(self):
         tree, _ = self.tree()
@@ -258,11 +156,10 @@ class HoldTest(TreeTestCase):
             with self.subTest(version=version, layout=layout):
                 tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: 0})
                 before = tree.contents()
-                hold_result = holding.hold(
-                    groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write
-                )
+                changes = holding.hold(groups, NODE1, write=tree.write).changes
+                changes += holding.bind_memory(groups, TO_NODE1, write=tree.write)[1]
                 self.assertNotEqual(before, tree.contents())
-                holding.undo(groups, hold_result.changes, write=tree.write)
+                holding.undo(groups, changes, write=tree.write)
                 self.assertEqual(before, tree.contents())
                 hold_result = holding.hold(groups, NODE1, write=tree.write)
                 tree.write_file(hold_result.changes[-1].path, '3\n')
@@ -272,27 +169,18 @@ class HoldTest(TreeTestCase):
 
     def test_a_guest_that_we_placed_moves_and_comes_back(self):
         for version, layout in LAYOUTS:
-            for bound in (False, True):
-                with self.subTest(version=version, layout=layout, bound=bound):
-                    tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: MIB})
-                    for cpus, node in ((NODE0, 0), (NODE1, 1), (NODE0, 0)):
-                        holding.unbind_memory(groups, frozenset({1 - node}), write=tree.write)
-                        hold_result = holding.hold(
-                            groups,
-                            cpus,
-                            frozenset({node}),
-                            written_cpus=frozenset(range(4)) - cpus,
-                            stay_bound=bound,
-                            write=tree.write,
-                        )
-                        self.assertEqual(
-                            holding.BOUND if bound else holding.MOVED, hold_result.memory_outcome
-                        )
-                        held = read_cpusets(groups)
-                        written = [tree.parent] if groups.writes_parent else tree.children
-                        self.assertEqual({cpus}, {held[d].cpus for d in written})
-                        if bound:
-                            self.assertEqual({frozenset({node})}, {held[d].mems for d in written})
+            with self.subTest(version=version, layout=layout):
+                tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: MIB})
+                for cpus, node in ((NODE0, 0), (NODE1, 1), (NODE0, 0)):
+                    mems, written_cpus = frozenset({node}), frozenset(range(4)) - cpus
+                    holding.unbind_memory(groups, frozenset({1 - node}), write=tree.write)
+                    holding.hold(groups, cpus, written_cpus=written_cpus, write=tree.write)
+                    why_not, _ = holding.bind_memory(groups, mems, write=tree.write)
+                    self.assertEqual('', why_not)
+                    held = read_cpusets(groups)
+                    written = [tree.parent] if groups.writes_parent else tree.children
+                    self.assertEqual({cpus}, {held[d].cpus for d in written})
+                    self.assertEqual({mems}, {held[d].mems for d in written})
 
     def mems(self, tree):
         """Return the nodes from which each group of a tree may allocate: {directory: text}."""
@@ -306,8 +194,7 @@ class HoldTest(TreeTestCase):
             with self.subTest(version=version, layout=layout):
                 tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: MIB})
                 wide = self.mems(tree)
-                bound = holding.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
-                self.assertEqual(holding.BOUND, bound.memory_outcome)
+                self.assertEqual('', holding.bind_memory(groups, TO_NODE1, write=tree.write)[0])
                 holding.unbind_memory(groups, TO_NODE1, write=tree.write)
                 self.assertEqual(wide, self.mems(tree))
 
@@ -325,32 +212,21 @@ class HoldTest(TreeTestCase):
         for layout in (NESTED, FLAT, WITHOUT_SYSTEMD):
             with self.subTest(layout=layout):
                 tree, groups = self.with_gpu(2, layout)
-                holding.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=self.logged(tree))
+                holding.bind_memory(groups, TO_NODE1, write=self.logged(tree))
+                self.assertEqual('1', tree.held('mems'))
                 holding.unbind_memory(groups, TO_NODE1, write=self.logged(tree))
-                self.assertEqual('0-1', tree.held('mems'))
-                holding.hold(
-                    groups, NODE0, frozenset({0}), write=self.logged(tree), written_cpus=NODE1
-                )
                 self.assertEqual('0-1', tree.held('mems'))
                 self.assertEqual(
                     set(),
                     {text for path, text in self.log if path.endswith('mems') and '2' in text},
                 )
 
-    def test_v2_a_guest_never_bound_is_wide_without_gpu_memory_at_the_end(self):
-        tree, groups = self.with_gpu(2, NESTED)
-        holding.hold(groups, NODE1, TO_NODE1, write=self.logged(tree))
-        self.assertEqual(
-            [('libvirt/emulator/cpuset.mems', '1'), ('libvirt/emulator/cpuset.mems', '0-1')],
-            [write for write in self.log if write[0].endswith('mems')],
-        )
-
     def test_v2_what_an_operator_gave_above_stays(self):
         tree, groups = self.with_gpu(2, NESTED)
         tree.write_file(os.path.join(os.path.dirname(tree.scope), 'cpuset.mems'), '0,2\n')
         tree.write_file(os.path.join(tree.scope, 'cpuset.mems.effective'), '0,2\n')
         tree.write_file(os.path.join(tree.parent, 'cpuset.mems.effective'), '0,2\n')
-        holding.hold(groups, NODE0, frozenset({0}), stay_bound=True)
+        holding.bind_memory(groups, frozenset({0}))
         holding.unbind_memory(groups, frozenset({0}))
         self.assertEqual('0,2', tree.held('mems'))
 
@@ -359,7 +235,7 @@ class HoldTest(TreeTestCase):
         tree.write_file(
             'etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\nguest_memory_nodes = 2\n'
         )
-        holding.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
+        holding.bind_memory(groups, TO_NODE1, write=tree.write)
         holding.unbind_memory(groups, TO_NODE1, write=tree.write)
         self.assertEqual('0-2', tree.held('mems'))
 
@@ -368,15 +244,10 @@ class HoldTest(TreeTestCase):
             with self.subTest(version=version, layout=layout):
                 tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: MIB})
                 tree.write_file('sys/devices/system/node/has_memory', '0\n')
-                hold_result = holding.hold(
-                    groups, NODE0, frozenset({0, 1}), stay_bound=True, write=self.logged(tree)
-                )
-                self.assertEqual(holding.BOUND, hold_result.memory_outcome)
+                both, _ = holding.bind_memory(groups, frozenset({0, 1}), write=self.logged(tree))
                 self.assertEqual({'0'}, {text for path, text in self.log if path.endswith('mems')})
-                hold_result = holding.hold(
-                    groups, NODE0, frozenset({1}), write=self.logged(tree), written_cpus=NODE0
-                )
-                self.assertEqual(holding.NOT_REQUESTED, hold_result.memory_outcome)
+                without, _ = holding.bind_memory(groups, TO_NODE1, write=self.logged(tree))
+                self.assertEqual(('', 'none of them has memory'), (both, without))
 
     def test_cpus_are_released_and_a_pin_stays(self):
         for version, layout in LAYOUTS:
@@ -427,9 +298,8 @@ class HoldTest(TreeTestCase):
 
     def test_nothing_asked_for_is_an_error(self):
         _, groups = self.tree()
-        for cpus, mems in ((frozenset(), None), (NODE1, frozenset())):
-            with self.assertRaisesRegex(CpusetError, 'empty set'):
-                holding.hold(groups, cpus, mems)
+        with self.assertRaisesRegex(CpusetError, 'empty set'):
+            holding.hold(groups, frozenset())
 
 
 class LeftAloneTest(TreeTestCase):
@@ -462,49 +332,45 @@ class LeftAloneTest(TreeTestCase):
             with self.subTest(version=version, layout=layout):
                 tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: 0})
                 tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.mems'), '0\n')
-                hold_result = holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
-                self.assertEqual(holding.SET_BY_OTHERS, hold_result.memory_outcome)
                 self.assertEqual(
-                    {'cpuset.cpus'},
-                    {os.path.basename(change.path) for change in hold_result.changes},
+                    ('its nodes are set by others', ()),
+                    holding.bind_memory(groups, TO_NODE1, write=tree.write),
                 )
 
     def test_no_more_memory_moves_than_one_write_may(self):
         for version in (1, 2):
-            for off, outcome in ((64 * MIB, holding.MOVED), (64 * MIB + 4096, holding.TOO_MUCH)):
+            for off, expected in ((64 * MIB, ''), (64 * MIB + 4096, 'too much to move at once')):
                 with self.subTest(version=version, off=off):
                     tree, groups = self.tree(version, bytes_by_node={0: off, 1: 1 << 30})
                     tree.write_file(
                         'proc/%d/status' % tree.pid, 'VmRSS:\t 9 kB\nHugetlbPages:\t 99999999 kB\n'
                     )
-                    hold_result = holding.hold(
-                        groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write
-                    )
-                    self.assertEqual(
-                        holding.BOUND if outcome == holding.MOVED else outcome,
-                        hold_result.memory_outcome,
-                    )
+                    why_not, _ = holding.bind_memory(groups, TO_NODE1, write=tree.write)
+                    self.assertEqual(expected, why_not)
 
     def test_without_bytes_per_node_the_resident_size_bounds_the_move(self):
         for version in (1, 2):
-            for status, outcome in (
-                ('VmRSS:\t 100 kB\nHugetlbPages:\t 0 kB\n', holding.MOVED),
-                ('VmRSS:\t 99999999 kB\nHugetlbPages:\t 0 kB\n', holding.TOO_MUCH),
-                ('VmRSS:\t?\n', holding.UNKNOWN),
-                ('', holding.UNKNOWN),
+            for status, expected in (
+                ('VmRSS:\t 100 kB\nHugetlbPages:\t 0 kB\n', ''),
+                ('VmRSS:\t 99999999 kB\nHugetlbPages:\t 0 kB\n', 'too much to move at once'),
+                ('VmRSS:\t?\n', 'its nodes are unknown'),
+                ('', 'its nodes are unknown'),
             ):
                 with self.subTest(version=version, status=status):
                     tree, groups = self.tree(version)
                     tree.write_file('proc/%d/status' % tree.pid, status)
-                    hold_result = holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
-                    self.assertEqual(outcome, hold_result.memory_outcome)
+                    why_not, _ = holding.bind_memory(groups, TO_NODE1, write=tree.write)
+                    self.assertEqual(expected, why_not)
 
 
 class FaultTest(TreeTestCase):
     ERRNOS = (errno.EBUSY, errno.EACCES, errno.ENOSPC, errno.ENODEV, errno.EINVAL, errno.ENOENT)
 
     def hold(self, groups, write):
-        return holding.hold(groups, NODE1, TO_NODE1, stay_bound=self.bound, write=write)
+        """Hold the guest or bind its memory; return the changes."""
+        if self.bound:
+            return holding.bind_memory(groups, TO_NODE1, write=write)[1]
+        return holding.hold(groups, NODE1, write=write).changes
 
     def each_fault(self, fresh=False):
         """Yield (tree, groups, index) for each layout and each of its writes.
@@ -514,8 +380,8 @@ class FaultTest(TreeTestCase):
         for version, layout in LAYOUTS:
             for self.bound in (False, True):
                 tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: 0})
-                hold_result = self.hold(groups, self.logged(tree))
-                holding.undo(groups, hold_result.changes, write=tree.write)
+                changes = self.hold(groups, self.logged(tree))
+                holding.undo(groups, changes, write=tree.write)
                 for index in range(len(self.log)):
                     if fresh:
                         tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: 0})
@@ -630,7 +496,7 @@ class FaultTest(TreeTestCase):
         tree, groups = self.tree(2, NESTED, bytes_by_node={0: MIB, 1: 0})
         shutil.rmtree(tree.emulator)
         with self.assertRaises(GuestGone):
-            holding.hold(groups, NODE1, TO_NODE1, write=tree.write)
+            holding.bind_memory(groups, TO_NODE1, write=tree.write)
 
     def test_a_guest_gone_before_a_call_begins_raises_guest_gone(self):
         for version, layout in LAYOUTS:
@@ -653,7 +519,7 @@ class FaultTest(TreeTestCase):
                     tree, groups = self.tree()
                     tree.write_file(os.path.join(tree.parent, name), text)
                     with self.assertRaises(CpusetError):
-                        holding.hold(groups, NODE1, TO_NODE1)
+                        holding.hold(groups, NODE1)
 
     def test_the_real_writer_follows_no_symlink_and_makes_no_file(self):
         tree, groups = self.tree()

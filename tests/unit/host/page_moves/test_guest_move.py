@@ -19,7 +19,7 @@ from nova_numa_pmc.exceptions import (
     PageMoveRefused,
     PinnedByOthers,
 )
-from nova_numa_pmc.host import cgroups, holding
+from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.host.cpusets import read_cpusets
 from nova_numa_pmc.host.page_moves import guest_move, move_pages
 from nova_numa_pmc.host.page_moves.kernel_calls import KernelCalls
@@ -321,30 +321,8 @@ class GuestMoveTest(unittest.TestCase):
         )
         self.assertEqual(format_cpulist(CPUS), self.tree.held())
 
-    def test_without_the_call_a_write_fetches_what_is_little(self):
+    def test_without_the_call_no_memory_moves(self):
         self.guest([AWAY] * 40)
-
-        def denied(*_args):
-            raise PageMoveRefused('denied')
-
-        self.memory.locate = denied
-        written = []
-
-        def write(path, text):
-            self.tree.write(path, text)
-            if path.endswith('mems') and text == '0':
-                written.append(path)
-                self.memory.nodes = [HOME] * 40
-                self.memory.write_files()
-
-        self.memory.write = write
-        end = self.run_to_end(self.mover())
-        self.assertEqual((guest_move.DONE, 40 * PAGE_BYTES), (end.state, end.moved_bytes))
-        self.assertEqual(1, len(written))
-
-    def test_no_write_fetches_much(self):
-        pages = holding.FETCH_MAX_BYTES // PAGE_BYTES + 1
-        self.guest([AWAY] * pages)
 
         def denied(*_args):
             raise PageMoveRefused('denied')
