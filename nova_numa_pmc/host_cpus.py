@@ -10,7 +10,7 @@ from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import allowed, cpu_topology, files, topology
-from nova_numa_pmc.state import pool_loads
+from nova_numa_pmc.state import publication
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -48,9 +48,9 @@ def host_with_usable_cpus(root: str) -> model.Topology:
 def published_pool(root: str) -> pools.Pool | None:
     """Return the floating pool that the agent last published since boot, or None."""
     try:
-        loads = pool_loads.read(host_options.read_under_root(root).state_path(root))
+        published = publication.read_optional(host_options.read_under_root(root).state_path(root))
     except StateError:
         return None  # the code that reads the loads reports why
-    if loads is None or not loads.pools or loads.boot_id != files.read_boot_id(root):
+    if published is None or not published.pools or published.boot_id != files.read_boot_id(root):
         return None
-    return pools.Pool(loads.pools[0].cpus, pools.AGENT)
+    return pools.Pool(published.pools[0].cpus, pools.AGENT)

@@ -1,38 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the types and bounds of values from JSON that another program may have written.
+"""Records as JSON and back: one format for all of our files, declared by the records' fields.
 
-Each function returns the value, or raises ValueError with a message that quotes at most 40
-characters of it; only :func:`printable` accepts any text. Types must match exactly: JSON's true is
-not a number, although Python's bool is a subclass of int.
+The annotation of a field says what its value must be. The types are checked exactly: JSON's true
+is not a number, although Python's bool is a subclass of int. Besides Python's types there are
+those that state narrower or wider bounds, and which type checkers see as plain numbers::
+
+    int             whole number from 0 to 2**60
+    float           number from 0 to 1e30; never NaN or infinite
+    Signed          number from -1e30 to 1e30
+    Share           number from 0 to 1
+    str             text of at most 4096 characters
+    bool            true or false
+    X | None        null, or as X
+    tuple[X, ...]   list of at most 65,536 values as X; as are frozenset[X] and sequences of pairs
+    tuple[X, Y]     list of two values
+    a record        object; members that the record lacks are those of a newer writer, and ignored,
+                    and fields that the object lacks take their defaults
+
+The checks return the value, or raise ValueError with a message that quotes at most 40 characters
+of it. The libvirt hook imports this module at every guest start.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, overload
+import json
+import sys
+
+from nova_numa_pmc.exceptions import require_major
+
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable
     from typing import Any, TypeVar
 
-    _T = TypeVar('_T')
+    _T = TypeVar('_T', bound=tuple[Any, ...])
+    Check = Callable[[Any], Any]
+    #: Numbers with other bounds than ``float``, for annotations.
+    Signed = float
+    Share = float
 
-#: The largest finite number: NaN and infinities are never in bounds.
-NUMBER_MAX = 1.7976931348623157e308
 #: Beyond any real amount; a file in which a member is larger is damaged.
-MEMBER_MAX = 2**60
-_REQUIRED = object()
+INTEGER_MAX, NUMBER_MAX = 2**60, 1e30
+#: More characters than any text has, and more items than any list.
+TEXT_MAX, ITEMS_MAX = 4096, 1 << 16
+#: {record: {field: its check}}
+_checks_of_records: dict[type, dict[str, Check]] = {}
 
 
 def printable(string: str) -> str:
     """Return the text with each unprintable character, which could control a terminal, as '?'."""
     return ''.join(char if char.isprintable() else '?' for char in string)
-
-
-def of_type(kind: type[_T], value: object) -> _T:
-    """Return the value, which must be of exactly this type."""
-    if type(value) is not kind:
-        raise ValueError('%.40r is not of type %s' % (value, kind.__name__))
-    return value
 
 
 def number(value: Any, maximum: float = NUMBER_MAX, minimum: float = 0) -> float:
@@ -44,100 +62,147 @@ def number(value: Any, maximum: float = NUMBER_MAX, minimum: float = 0) -> float
     return amount
 
 
-def integer(value: Any, maximum: float = NUMBER_MAX) -> int:
+def integer(value: Any, maximum: int = INTEGER_MAX) -> int:
     """Return the value, which must be an int from 0 to ``maximum``."""
     if type(value) is not int or not 0 <= value <= maximum:
         raise ValueError('%.40r is not a whole number up to %g' % (value, maximum))
     return value
 
 
-def text(value: object, max_length: int) -> str:
-    """Return the value, which must be a printable str of at most ``max_length`` characters.
-
-    Line breaks are not printable.
-    """
-    if type(value) is not str or len(value) > max_length or not value.isprintable():
-        raise ValueError('%.40r is not a string of at most %d characters' % (value, max_length))
+def text(value: Any) -> str:
+    """Return the value, which must be a str of at most :data:`TEXT_MAX` characters."""
+    if type(value) is not str or len(value) > TEXT_MAX:
+        raise ValueError('%.40r is not a text of at most %d characters' % (value, TEXT_MAX))
     return value
 
 
-def one_of(value: object, known: Collection[str]) -> str:
-    """Return the member of ``known`` that equals the value."""
-    for word in known:
-        if value == word:
-            return word
-    raise ValueError('%.40r is not a known value' % (value,))
+def boolean(value: Any) -> bool:
+    """Return the value, which must be true or false."""
+    if type(value) is not bool:
+        raise ValueError('%.40r is neither true nor false' % (value,))
+    return value
 
 
-def sequence(value: object, max_length: int, min_length: int = 0) -> list[Any]:
-    """Return the value, which must be a list of ``min_length`` to ``max_length`` items.
-
-    The items are not checked.
-    """
+def sequence(value: Any, max_length: int = ITEMS_MAX, min_length: int = 0) -> list[Any]:
+    """Return the value, which must be a list of so many items, which are not checked."""
     if type(value) is not list or not min_length <= len(value) <= max_length:
         raise ValueError('%.40r is not a list of %d to %d items' % (value, min_length, max_length))
     return value
 
 
-def mapping(value: object, max_length: int | None = None) -> dict[str, Any]:
-    """Return the value, which must be a dict of at most ``max_length`` members.
-
-    The members are not checked.
-    """
-    if type(value) is not dict:
-        raise ValueError('%.40r is not an object' % (value,))
-    if max_length is not None and len(value) > max_length:
-        raise ValueError('%.40r has more than %d members' % (value, max_length))
+def mapping(value: Any, max_length: int = ITEMS_MAX) -> dict[str, Any]:
+    """Return the value, which must be an object of at most so many members, unchecked."""
+    if type(value) is not dict or len(value) > max_length:
+        raise ValueError('%.40r is not an object of at most %d members' % (value, max_length))
     return value
 
 
-def member(name: str, check: Callable[[Any, Any], _T], value: object, bound: float) -> _T:
-    """Check the value of a member with one of the functions above; errors name the member."""
+def to_json(value: Any) -> Any:
+    """Return a record, or tuples of records, as dicts, lists and plain values."""
+    if hasattr(value, '_asdict'):
+        return {name: to_json(item) for name, item in value._asdict().items()}
+    if isinstance(value, tuple):
+        return [to_json(item) for item in value]
+    return sorted(value) if isinstance(value, frozenset) else value
+
+
+def from_json(kind: type[_T], value: Any) -> _T:
+    """Return the record of this kind that a value read from JSON describes.
+
+    :raises ValueError: a member is missing or is not what its field declares; the message names it
+    """
+    members = mapping(value)
+    checks = _checks_of_records.get(kind)
+    if checks is None:
+        checks = _checks_of_records[kind] = _checks(kind)
+    fields = {}
+    for name, check in checks.items():
+        try:
+            if name in members:
+                fields[name] = check(members[name])
+        except ValueError as error:
+            raise ValueError('%s: %s' % (name, error)) from None
+    record: Any = kind
+    missing = checks.keys() - fields.keys() - record._field_defaults.keys()
+    if missing:
+        raise ValueError('missing member %s' % min(missing))
+    made: _T = record(**fields)
+    return made
+
+
+def encode(record: tuple[Any, ...], major: int, minor: int = 0) -> bytes:
+    """Return a record as the bytes of a file, on one line, with the version of its format.
+
+    :raises ValueError: a number is not finite
+    """
+    data = {'schema': '%d.%d' % (major, minor), **to_json(record)}
+    return json.dumps(data, allow_nan=False).encode('ascii') + b'\n'
+
+
+def decode(kind: type[_T], data: bytes, major: int) -> _T:
+    """Return the record in the bytes of a file.
+
+    :param major: the version of the format that this release reads, whatever its minor version
+    :raises ValueError: it is malformed, truncated, or of another major version
+    """
     try:
-        return check(value, bound)
-    except ValueError as error:
-        raise ValueError('%s: %s' % (name, error)) from None
+        value = json.loads(data)
+        require_major(value['schema'], major)
+        return from_json(kind, value)
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError('not a file of nova-numa-pmc: %.100s' % (error,)) from None
 
 
-class Members:
-    """A JSON object whose members are checked when they are read; errors name the member."""
+def _checks(kind: type) -> dict[str, Check]:
+    """Return {field: the check that its annotation declares} of a record."""
+    names = sys.modules[kind.__module__].__dict__
+    types: dict[str, str] = kind._field_types  # type: ignore[attr-defined]
+    return {name: _check(annotation, names) for name, annotation in types.items()}
 
-    __slots__ = ('_members',)
 
-    def __init__(self, value: object) -> None:
-        self._members = mapping(value)
+def _check(annotation: str, names: dict[str, Any]) -> Check:
+    """Return the check that an annotation declares.
 
-    def get(self, name: str, default: object = _REQUIRED) -> Any:
-        """Return a member without checking it."""
-        value = self._members.get(name, default)
-        if value is _REQUIRED:
-            raise ValueError('missing member %s' % name)
-        return value
+    :param names: names of the annotation's module, which include those of its records
+    """
+    if annotation in _CHECKS:
+        return _CHECKS[annotation]
+    if annotation.endswith(' | None'):
+        check = _check(annotation.removesuffix(' | None'), names)
+        return lambda value: None if value is None else check(value)
+    container, bracket, content = annotation.removesuffix(']').partition('[')
+    if not bracket:
+        record = names[annotation]
+        return lambda value: from_json(record, value)
+    parts = _split(content)
+    checks = [_check(part, names) for part in parts if part != '...']
+    if container == 'frozenset':
+        return lambda value: frozenset(map(checks[0], sequence(value)))
+    if parts[-1] == '...':
+        return lambda value: tuple(map(checks[0], sequence(value)))
+    return lambda value: tuple(
+        check(item) for check, item in zip(checks, sequence(value, len(checks), len(checks)))
+    )
 
-    @overload
-    def number(self, name: str, default: float = ..., maximum: float = ...) -> float: ...
 
-    @overload
-    def number(self, name: str, default: None, maximum: float = ...) -> float | None: ...
+def _split(content: str) -> list[str]:
+    """Return the parts between the commas that are not in brackets."""
+    parts, depth = [''], 0
+    for char in content:
+        depth += (char == '[') - (char == ']')
+        if char == ',' and not depth:
+            parts.append('')
+        else:
+            parts[-1] += char
+    return [part.strip() for part in parts]
 
-    def number(
-        self, name: str, default: object = _REQUIRED, maximum: float = MEMBER_MAX
-    ) -> float | None:
-        """Return a number from 0 to ``maximum``; if the default is None, also accept null."""
-        value = self.get(name, default)
-        if value is None and default is None:
-            return None
-        return member(name, number, value, maximum)
 
-    def integer(self, name: str, default: object = _REQUIRED) -> int:
-        """Return an int from 0 to :data:`MEMBER_MAX`."""
-        return member(name, integer, self.get(name, default), MEMBER_MAX)
-
-    def text(self, name: str, max_length: int, default: object = _REQUIRED) -> str:
-        """Return a printable str."""
-        return member(name, text, self.get(name, default), max_length)
-
-    def sequence(self, name: str, max_length: int, default: Any = _REQUIRED) -> Sequence[Any]:
-        """Return a list, or the default."""
-        value: Any = self.get(name, default)
-        return value if value is default else member(name, sequence, value, max_length)
+#: {type in an annotation: its check}
+_CHECKS: dict[str, Check] = {
+    'int': integer,
+    'float': number,
+    'Signed': lambda value: number(value, NUMBER_MAX, -NUMBER_MAX),
+    'Share': lambda value: number(value, 1.0),
+    'str': text,
+    'bool': boolean,
+}

@@ -16,6 +16,8 @@ from nova_numa_pmc.record import Record
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
+    from nova_numa_pmc.json_values import Share
+
     #: A guest's uuid and pid, which identify one run of the guest, from its start to its end.
     RunId = tuple[str, int | None]
 
@@ -311,6 +313,9 @@ class NodeView(Record):
     :param link_ratio: utilisation of its busiest socket link; None: not counted
     :param huge_free_bytes: (page_bytes, free bytes) pairs
     :param cpus: the usable CPUs; None except on the host itself
+    :param remote_ratio: remote ÷ all DRAM accesses of its CPUs; None: unknown, or not published
+    :param demand_now_cores: cores wanted in the last interval, where ``demand_cores`` is over a
+        longer one; None: unknown, or not published
     """
 
     id: int
@@ -326,6 +331,8 @@ class NodeView(Record):
     link_ratio: float | None = None
     huge_free_bytes: tuple[tuple[int, int], ...] = ()
     cpus: frozenset[int] | None = None
+    remote_ratio: Share | None = None
+    demand_now_cores: float | None = None
 
 
 class NodeLoad(Record):

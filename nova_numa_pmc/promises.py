@@ -18,8 +18,8 @@ from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import allowed, files, guests, host_devices
 from nova_numa_pmc.host_cpus import host_with_pool_cpus
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import pool_loads, promises_file
-from nova_numa_pmc.state.promises_format import HostPromises
+from nova_numa_pmc.state import promises_file, publication
+from nova_numa_pmc.state.promises_file import HostPromises
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -56,7 +56,7 @@ class Decision(Record):
     has_no_place: bool = False
     view: model.HostView | None = None
     request: model.Request | None = None
-    evidence: pool_loads.PlacementEvidence | None = None
+    evidence: publication.PlacementEvidence | None = None
 
 
 def locked(
@@ -201,7 +201,7 @@ def _view_and_request(
     host: model.Topology,
     others: Collection[model.Promise],
     placement_options: model.PlacementOptions,
-    evidence: pool_loads.PlacementEvidence,
+    evidence: publication.PlacementEvidence,
     rotation: int,
 ) -> tuple[model.HostView, model.Request]:
     """Return the view of the guest's pool without the guest, and the guest's request.
@@ -545,9 +545,9 @@ def _follow(
 
 def _evidence(
     cpus: frozenset[int], avoids_floating_pool: bool, host_options: HostOptions, root: str
-) -> pool_loads.PlacementEvidence:
+) -> publication.PlacementEvidence:
     """Return the evidence for the CPUs that a guest may use."""
-    return pool_loads.read_evidence(
+    return publication.read_evidence(
         host_options.state_path(root),
         files.read_boot_id(root),
         files.boottime_ns(),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.conf.host_options import HostOptions
     from nova_numa_pmc.host.files import Identity
-    from nova_numa_pmc.state.promises_format import HostPromises
+    from nova_numa_pmc.state.promises_file import HostPromises
 
 
 class PromisesReconciler:

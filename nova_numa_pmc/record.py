@@ -23,10 +23,10 @@ else:
     _PROPERTIES = []
 
     class _RecordType(type):
-        """Turns the annotations of a record's class into its fields, and drops the annotations.
+        """Turns the annotations of a record's class into its fields.
 
-        Annotations could not be evaluated at run time, as most types are imported for type
-        checkers only.
+        They are kept as text, in ``_field_types``: most types are imported for type checkers only,
+        and Python 3.9 could not evaluate ``int | None``.
         """
 
         def __new__(mcs, name, bases, body):
@@ -34,6 +34,7 @@ else:
             names = body.pop('__annotations__', None)
             if names:
                 _define(body, tuple(names))
+                body['_field_types'] = names
             elif '__annotate__' in body or '__annotate_func__' in body:  # Python 3.14, PEP 649
                 raise TypeError('%s: records need `from __future__ import annotations`' % name)
             return type.__new__(mcs, name, bases, body)
@@ -56,10 +57,12 @@ else:
         The module needs ``from __future__ import annotations``. ``_fields``,
         ``_field_defaults``, ``_make()``, ``_replace()`` and ``_asdict()`` are as in named tuples,
         except that ``_make()`` checks nothing: it is for places where a check takes too long.
+        ``_field_types`` has the annotations as text, for :mod:`nova_numa_pmc.json_values`.
         """
 
         _fields = ()
         _field_defaults = {}
+        _field_types = {}
 
         def __new__(cls, *values, **named):
             if named or len(values) != len(cls._fields):

@@ -8,24 +8,11 @@ Rates are per second of the interval; accesses are DRAM accesses (cache lines).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from nova_numa_pmc import json_values
-from nova_numa_pmc.cpulist import NODES_MAX
 from nova_numa_pmc.record import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
-
-    _Record = TypeVar('_Record', bound=Record)
 
 #: The basis of a guest's figures: its own accesses were counted; counts of CPUs were divided among
 #: the guests; or the figures were inferred from where pages are and vCPUs ran.
 COUNTED, ATTRIBUTED, INFERRED = 'counted', 'attributed', 'inferred'
-#: {field of :class:`GuestSample`: its name in JSON and in recordings}, if they differ. Names that
-#: other programs read are never changed.
-JSON_NAMES = {'accesses_per_1000_instructions': 'intensity', 'counted_ratio': 'counted_share'}
 
 
 class NodeSample(Record):
@@ -168,72 +155,3 @@ class Sample(Record):
     pools: tuple[PoolSample, ...] = ()
     pool_source: str = ''
     unavailable: tuple[str, ...] = ()
-
-
-def to_data(sample: Sample) -> dict[str, Any]:
-    """Return a sample as plain dicts and lists, ready for JSON."""
-    data = sample._asdict()
-    data['nodes'] = [node._asdict() for node in sample.nodes]
-    data['pools'] = [pool._asdict() for pool in sample.pools]
-    data['guests'] = [
-        dict(
-            {JSON_NAMES.get(field, field): value for field, value in guest._asdict().items()},
-            devices=[device._asdict() for device in guest.devices],
-        )
-        for guest in sample.guests
-    ]
-    return data
-
-
-def from_data(data: Any) -> Sample:
-    """Return the sample in the output of :func:`to_data`, without its pools.
-
-    Fields of a newer writer are ignored, and those that an older one lacks are unknown.
-
-    :raises ValueError: the data is something else
-    """
-    try:
-        sample = _from_data(Sample, data)
-        return sample._replace(
-            nodes=tuple(_from_data(NodeSample, node) for node in data.get('nodes', ())),
-            guests=tuple(_from_data(GuestSample, guest) for guest in data.get('guests', ())),
-        )
-    except (TypeError, AttributeError) as error:
-        raise ValueError('not a sample: %s' % error) from None
-
-
-def _from_data(kind: type[_Record], data: Any) -> _Record:
-    fields: dict[str, Any] = {}
-    for field in kind._fields:
-        name = JSON_NAMES.get(field, field)
-        if name in data and field not in ('nodes', 'guests', 'pools'):
-            fields[field] = _PARSERS.get(field, _amount)(data[name])
-    create: Callable[..., _Record] = kind
-    return create(**fields)
-
-
-def _amount(value: Any) -> float | None:
-    return None if value is None else json_values.number(value, 1e30, -1e30)
-
-
-def _text(value: Any) -> str:
-    return json_values.of_type(str, value)
-
-
-def _node(value: Any) -> int | None:
-    return None if value is None else json_values.integer(value, NODES_MAX - 1)
-
-
-def _amounts_by_node(value: Any) -> tuple[tuple[int | None, float | None], ...]:
-    return tuple((_node(node), _amount(amount)) for node, amount in value)
-
-
-#: Parsers of fields by their names; a field that is not listed is a number or None.
-_PARSERS: dict[str, Any] = {
-    **dict.fromkeys(('uuid', 'name', 'source', 'basis', 'address', 'pool_source'), _text),
-    **dict.fromkeys(('id', 'node'), _node),
-    **dict.fromkeys(('cpi_reliable', 'local'), bool),
-    **dict.fromkeys(('cores_by_node', 'bytes_by_node'), _amounts_by_node),
-    **dict.fromkeys(('problems', 'unavailable'), lambda value: tuple(map(_text, value))),
-    'devices': lambda value: tuple(_from_data(DeviceSample, device) for device in value),
-}

@@ -29,7 +29,7 @@ from nova_numa_pmc.host import files
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.problem_log import ProblemLog
-from nova_numa_pmc.state import move_lock, overrides, pause, pool_loads, publication
+from nova_numa_pmc.state import move_lock, overrides, pause, publication
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -133,16 +133,6 @@ class Agent:
             tick = self._with_publication(tick)
             if self.options.publish and tick.publication:
                 publication.write(self._directory, tick.publication)
-                pool_loads.write(
-                    self._directory,
-                    pool_loads.PoolLoads(
-                        files.read_boot_id(self._root),
-                        tick.now.boottime_ns,
-                        tick.publication.interval_s,
-                        tick.pools,
-                        tick.publication.history,
-                    ),
-                )
         tick = self._record_and_hold(tick, may_move)
         if tick.paused or self.options.rebalance == agent_conf.OFF:
             self._problem_log.forget('rebalancing')
@@ -338,12 +328,13 @@ class Agent:
             boottime_ns,
         )
         return tick._replace(
-            publication=publication.from_sample(view, sample, placement_options)._replace(
+            publication=publication.from_sample(view, sample)._replace(
                 events_source=tick.events_source,
                 history=history,
                 uuids=tuple(sorted(tick.host_promises.promises)),
-            ),
-            pools=publication.pool_loads_of(view, sample),
+                boot_id=files.read_boot_id(self._root),
+                taken_ns=tick.now.boottime_ns,
+            )
         )
 
     def _covered_nodes(self, tick: Tick) -> set[int] | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.conf.host_options import HostOptions
     from nova_numa_pmc.sample_records import NodeSample, Sample
-    from nova_numa_pmc.state.promises_format import HostPromises
+    from nova_numa_pmc.state.promises_file import HostPromises
 
     #: The node ids and the CPUs of a promise, which identify a cache.
     _Cache = tuple[tuple[int, ...], tuple[int, ...]]

@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc import json_values
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.core.rebalance import plan_records, planner, planner_state_format
+from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
 from nova_numa_pmc.core.rebalance.planner_state import PlannerState, without_guests
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.moves import situations
+from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
@@ -26,7 +27,18 @@ if TYPE_CHECKING:
 
 #: File in the state directory with the planner's state, which outlasts a restart of the agent.
 FILE = 'rebalance-memory'
+_MAJOR = 2
 _SIZE_MAX_BYTES = 4 << 20
+
+
+class _Saved(Record):
+    """Content of that file.
+
+    :param boot_id: boot id of the kernel, to whose clock the times belong
+    """
+
+    boot_id: str
+    memory: PlannerState
 
 
 class Rebalancer:
@@ -121,11 +133,11 @@ class Rebalancer:
     def _load(self) -> PlannerState:
         try:
             data = state_files.read(self._directory, FILE, _SIZE_MAX_BYTES)
-            saved = json.loads(data) if data else {}
-            if saved.get('boot_id') != files.read_boot_id(self._root):
+            saved = json_values.decode(_Saved, data, _MAJOR) if data else None
+            if saved is None or saved.boot_id != files.read_boot_id(self._root):
                 return PlannerState()  # the times in the file are those of another boot
-            return planner_state_format.from_data(saved['memory'])
-        except (ValueError, AttributeError, KeyError, RecursionError, StateError) as error:
+            return saved.memory
+        except (ValueError, StateError) as error:
             self._log.warning(
                 '%s: %s: the regret of moves starts from zero again',
                 os.path.join(self._directory, FILE),
@@ -134,11 +146,8 @@ class Rebalancer:
             return PlannerState()
 
     def _save(self, state: PlannerState) -> None:
-        saved = {
-            'boot_id': files.read_boot_id(self._root),
-            'memory': planner_state_format.to_data(state),
-        }
-        state_files.write(self._directory, FILE, json.dumps(saved).encode())
+        saved = _Saved(files.read_boot_id(self._root), state)
+        state_files.write(self._directory, FILE, json_values.encode(saved, _MAJOR))
 
     @property
     def _directory(self) -> str:

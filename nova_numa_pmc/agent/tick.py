@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.sample_records import Sample
     from nova_numa_pmc.state import pause
-    from nova_numa_pmc.state.promises_format import HostPromises
+    from nova_numa_pmc.state.promises_file import HostPromises
     from nova_numa_pmc.state.publication import Publication
 
 
@@ -64,7 +64,6 @@ class Tick(Record):
     paused: pause.Paused | None = None
     events_source: str = ''
     starts_taken_over: int = 0
-    pools: tuple[model.PoolLoad, ...] = ()
     guests_moved: bool = False
 
     def with_promises(self, promises: Mapping[str, model.Promise]) -> Tick:

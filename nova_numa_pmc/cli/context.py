@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.rebalance import plan_records
     from nova_numa_pmc.sample_records import Sample
-    from nova_numa_pmc.state.promises_format import HostPromises
+    from nova_numa_pmc.state.promises_file import HostPromises
 
 _T = TypeVar('_T')
 #: An error about an unknown guest names at most this many others.

@@ -18,7 +18,7 @@ from nova_numa_pmc.core import eligibility
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
 from nova_numa_pmc.exceptions import NumaPmcError, StateLocked
 from nova_numa_pmc.host import guests
-from nova_numa_pmc.json_values import printable
+from nova_numa_pmc.json_values import printable, to_json
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, move_lock
@@ -226,7 +226,7 @@ def to_data(result: MovesResult) -> dict[str, Any]:
     """Return a result as plain data."""
     return {
         'batch': result.batch,
-        'entries': [history.to_data(entry) for entry in result.entries],
+        'entries': [to_json(entry) for entry in result.entries],
         'not_begun': result.not_begun,
         'signal': result.signal,
     }

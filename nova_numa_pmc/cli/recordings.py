@@ -17,11 +17,12 @@ import json
 import re
 from typing import TYPE_CHECKING, TypeVar
 
+from nova_numa_pmc import json_values
 from nova_numa_pmc.core import counter_roles, pressure, rates
 from nova_numa_pmc.core.rates import CounterDelta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.host.perf import events
-from nova_numa_pmc.sample_records import COUNTED, GuestSample, NodeSample, Sample, from_data
+from nova_numa_pmc.sample_records import COUNTED, GuestSample, NodeSample, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -127,7 +128,7 @@ def _from_json(
 ) -> Iterator[Sample]:
     for number, line in enumerate(lines, 1):
         try:
-            yield from_data(json.loads(line))
+            yield json_values.from_json(Sample, json.loads(line))
         except (ValueError, RecursionError) as error:
             on_damage('%s: sample %d is left out: %.80s' % (path, number, error))
 

@@ -17,9 +17,9 @@ from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import cgroups, guests, services
 from nova_numa_pmc.host.page_moves import hugetlb
-from nova_numa_pmc.json_values import printable
+from nova_numa_pmc.json_values import printable, to_json
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import history, move_lock, overrides, pause, promises_format, publication
+from nova_numa_pmc.state import history, move_lock, overrides, pause, publication
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -296,7 +296,7 @@ def _loads_of_publication(published: Publication | None) -> dict[int, dict[str, 
     loads: dict[int, dict[str, float | None]] = {}
     if published is None:
         return loads
-    for node, remote_ratio, demand_now_cores in published.by_node():
+    for node in published.view.nodes:
         parts = pressure.node_pressure(
             rates.ratio(node.demand_cores, node.cores),
             rates.ratio(node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec),
@@ -306,8 +306,8 @@ def _loads_of_publication(published: Publication | None) -> dict[int, dict[str, 
             parts._asdict(),
             cores=node.cores,
             demand_cores=node.demand_cores,
-            remote_ratio=remote_ratio,
-            demand_now_cores=demand_now_cores,
+            remote_ratio=node.remote_ratio,
+            demand_now_cores=node.demand_now_cores,
         )
     return loads
 
@@ -632,10 +632,8 @@ def to_html(host: HostStatus) -> str:
 
 def to_data(host: HostStatus) -> dict[str, Any]:
     """Return the status as plain data."""
-    agent = dict(host.agent._asdict(), paused=host.agent.paused and host.agent.paused._asdict())
-    agent['guests_by'] = agent.pop('events_source')  # as in the publication
     return {
-        'agent': agent,
+        'agent': to_json(host.agent),
         'nodes': [node._asdict() for node in host.nodes],
         'guests': [
             {
@@ -650,7 +648,7 @@ def to_data(host: HostStatus) -> dict[str, Any]:
                 'demand_cores': _means(status.demand_history, 'demand'),
                 'bandwidth_bytes_per_sec': _means(status.demand_history, 'bandwidth'),
                 'pinned': {name: format_cpulist(cpus) for name, cpus in status.pinned},
-                'promise': status.promise and promises_format.to_data(status.promise),
+                'promise': status.promise and to_json(status.promise),
                 'moved': status.moved and status.moved.id,
                 'why': why(status, host.realtime_s, host.boottime_s),
             }

@@ -211,7 +211,8 @@ def _once(
 def to_lines(published: Publication) -> list[str]:
     """Return the publication as lines of text."""
     lines = ['over %.3g s, source: %s' % (published.interval_s, published.source or 'none')]
-    for node, remote_ratio, demand_now_cores in published.by_node():
+    for node in published.view.nodes:
+        remote_ratio, demand_now_cores = node.remote_ratio, node.demand_now_cores
         demand = 'unknown' if node.demand_cores is None else '%.2f' % node.demand_cores
         bandwidth = (
             'unknown'

@@ -33,8 +33,7 @@ def may_reuse(sent: Publication, now: Publication, deadband: float = RATIO) -> b
     :param deadband: by how much each measured utilisation may differ
     """
     return (
-        sent.placement_options == now.placement_options
-        and _shape(sent.view) == _shape(now.view)
+        _shape(sent.view) == _shape(now.view)
         and _are_close(
             _promised_bytes(sent.view), _promised_bytes(now.view), len(now.view.nodes) << 20
         )

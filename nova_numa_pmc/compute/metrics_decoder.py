@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 from nova_numa_pmc.compute.distances import METRIC_VALUE_MAX, read_distances, read_domains
 from nova_numa_pmc.compute.metrics_encoder import (
     CURRENT,
-    DEFAULT_PLACEMENT_OPTIONS,
     GUESTS_BITS,
     INTERVAL_DEFAULT_S,
     MAJOR,
     MAXIMUM,
-    PUBLISHED_OPTIONS,
     SENT_NODES_MAX,
     UNKNOWN,
     UUID_DIGITS,
@@ -83,7 +81,6 @@ class HostMetrics:
     """A host's metrics, decoded.
 
     :ivar columns: the host in the form that the decision uses
-    :ivar placement_options: the defaults with the host's pressure floor and step
     :ivar taken_s: time of the measurement [s since the epoch]
     :ivar interval_s: how often the metrics are renewed [s]
     :ivar vcpus_used, memory_mb_used: Nova's own counts when the metrics were sent, without
@@ -94,7 +91,6 @@ class HostMetrics:
 
     __slots__ = (
         'columns',
-        'placement_options',
         'taken_s',
         'interval_s',
         'vcpus_used',
@@ -106,7 +102,6 @@ class HostMetrics:
     )
 
     columns: HostColumns
-    placement_options: model.PlacementOptions
     taken_s: int
     interval_s: int
     vcpus_used: int
@@ -166,17 +161,6 @@ class HostMetrics:
         """Return the host with its nodes."""
         return self._node_columns.view()._replace(domains=self._domains)
 
-    @property
-    def remote_ratios(self) -> tuple[float | None, ...]:
-        """Return the remote share of each node's DRAM accesses; None: unknown."""
-        shares = [
-            self._current.get('pmc.r%d' % position)
-            for position in range(len(self._node_columns.cores))
-        ]
-        return tuple(
-            share / 1000 if type(share) is int and 0 <= share <= 1000 else None for share in shares
-        )
-
 
 def decode(metrics: object) -> HostMetrics | None:
     """Decode a host's metrics; return None if anything is wrong with them.
@@ -215,7 +199,6 @@ def _decode(metrics: object) -> HostMetrics | None:
         if 'pmc.every' in current
         else INTERVAL_DEFAULT_S
     )
-    decoded.placement_options = _placement_options(maximum)
     distances, nearest = read_distances(count, maximum)
     rotation = integer(current['pmc.turn'], METRIC_VALUE_MAX) if 'pmc.turn' in current else 0
     bandwidth_start = _HEADER + 4 * count
@@ -339,15 +322,3 @@ def _read_optional(
         for link in links
     ]
     return bandwidths[0], bandwidths[1], links, distances, members
-
-
-def _placement_options(maximum: _Values) -> model.PlacementOptions:
-    if 'pmc.floor' in maximum or 'pmc.step' in maximum:
-        return DEFAULT_PLACEMENT_OPTIONS._replace(
-            **{  # type: ignore[arg-type]  # of all fields' types
-                field: max(1, integer(maximum[key], METRIC_VALUE_MAX)) / scale
-                for key, field, scale in PUBLISHED_OPTIONS
-                if key in maximum
-            }
-        )
-    return DEFAULT_PLACEMENT_OPTIONS

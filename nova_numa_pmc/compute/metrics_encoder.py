@@ -37,7 +37,6 @@ ascending id:
 ``pmc.gN``, ``pmc.vN``  guests, and their vCPUs [0.01]
 ``pmc.lN``              utilisation of the busiest socket link [0.001]; -1: unknown,
                         absent: unknown on all nodes
-``pmc.rN``              remote share of DRAM accesses [0.001]; absent: unknown
 ======================  =========================================================
 
 ======================  =========================================================
@@ -51,8 +50,6 @@ ascending id:
                         see ``pmc.xK``
 ``pmc.xK``              distances that differ: row by row without the diagonal, six to a
                         value, each in one byte, the first in the lowest
-``pmc.floor``           pressure_floor [0.001]; absent: the default
-``pmc.step``            pressure_step [0.001]; absent: the default
 ``pmc.domain``          nodes nearer than this share their memory channels [SLIT];
                         absent: 12
 ``pmc.sK``              memory domains that the distances do not show: for each node, the
@@ -69,7 +66,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nova_numa_pmc import model
 from nova_numa_pmc.compute import distances
 from nova_numa_pmc.core.memory_domains import merge
 from nova_numa_pmc.exceptions import StateError
@@ -79,6 +75,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nova_numa_pmc import model
     from nova_numa_pmc.state.publication import Publication
 
 CURRENT, MAXIMUM = 'numa.membw.current', 'numa.membw.max'
@@ -97,8 +94,6 @@ UNKNOWN_MB = 10**6
 
 UNKNOWN = -1
 GUESTS_BITS = 10
-PUBLISHED_OPTIONS = ('pmc.floor', 'pressure_floor', 1000), ('pmc.step', 'pressure_step', 1000)
-DEFAULT_PLACEMENT_OPTIONS = model.PlacementOptions()
 
 
 class NovaCounts(Record):
@@ -183,17 +178,12 @@ def to_values(
         current['pmc.every'] = renewed_s
     has_gaps = [node.id for node in view.nodes] != list(range(len(view.nodes)))
     linked = any(node.link_ratio is not None for node in view.nodes)
-    for position, (node, remote) in enumerate(zip(view.nodes, publication.remote_ratios)):
+    for position, node in enumerate(view.nodes):
         _add_node(current, maximum, position, node, linked)
-        _add(current, 'pmc.r%d' % position, remote, 0.001)
         if has_gaps:
             maximum['pmc.i%d' % position] = node.id
     distances.add_distances(maximum, view)
     distances.add_domains(maximum, view)
-    for key, field, scale in PUBLISHED_OPTIONS:
-        value = getattr(publication.placement_options, field)
-        if value != getattr(DEFAULT_PLACEMENT_OPTIONS, field):
-            maximum[key] = round(value * scale)
     return current, maximum
 
 

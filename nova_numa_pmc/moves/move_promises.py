@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.conf.agent import AgentOptions
     from nova_numa_pmc.host.page_moves.kernel_calls import KernelCalls
-    from nova_numa_pmc.state.promises_format import HostPromises
+    from nova_numa_pmc.state.promises_file import HostPromises
 
 #: How long one guest of a swap waits for the room that the other is to make [s] (assumed: some
 #: batches at a low rate, or a walk over memory that is not present).

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.sample_records import GuestSample, Sample
     from nova_numa_pmc.sampling import Sampler
-    from nova_numa_pmc.state.promises_format import HostPromises
+    from nova_numa_pmc.state.promises_file import HostPromises
 
 
 def situation(

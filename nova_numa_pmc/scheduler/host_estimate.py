@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nova_numa_pmc import extra_specs
+from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.compute import metrics_decoder
 from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu
@@ -66,6 +66,7 @@ _STOPPED, _STOPPED_KEY = 'stopped', 'num_vm_stopped'
 _ASLEEP_KEYS = _STOPPED_KEY, 'num_vm_paused', 'num_vm_suspended', 'num_vm_shelved', 'num_vm_error'
 #: Attribute of a HostState that keeps its decoded metrics and the last estimate. Nova creates new
 #: HostStates for each request, so the cache does not outlive the request.
+_PLACEMENT_OPTIONS = model.PlacementOptions()
 _CACHE_ATTRIBUTE = '_numa_pmc_estimate'
 
 
@@ -344,7 +345,7 @@ def _estimate(
     guest: ExpectedGuest,
     freed_mib: float,
 ) -> HostEstimate:
-    host, placement_options = decoded.columns, decoded.placement_options
+    host, placement_options = decoded.columns, _PLACEMENT_OPTIONS
     history, cores_per_vcpu = decoded.history, PRIOR_CORES_PER_VCPU
     if history is not None:
         cores_per_vcpu = expected_per_vcpu(*history)

@@ -14,31 +14,28 @@ of their memory may still be at the old ones.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values, model
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.cpulist import NODES_MAX
-from nova_numa_pmc.exceptions import DomainError, StateError, require_major
+from nova_numa_pmc.exceptions import DomainError, StateError
 from nova_numa_pmc.host import domain_values
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
+
+    from nova_numa_pmc.json_values import Signed
 
 DIRECTORY, FILE = state_files.PERSISTENT, 'history'
 ROTATE_BYTES = 1 << 20
-_MAJOR, _MINOR = 1, 0
+_MAJOR = 2
 _SIZE_MAX_BYTES = 4 << 20
 _LINE_MAX_BYTES = 1 << 16
 _TEXT_MAX = 1000
-#: Beyond any real amount; a line with a larger one is damaged.
-_ENTRY_NUMBER_MAX = 1e18
 #: What moves guests: the agent or a command.
 AGENT, APPLY, UNDO, PIN = 'agent', 'apply', 'undo', 'pin'
 #: Results of a move: all of the memory has followed; most of it has; the move was undone; it
@@ -82,12 +79,12 @@ class HistoryEntry(Record):
 
     :param id: 8 hexadecimal digits
     :param taken_s: CLOCK_REALTIME of the entry [s since the epoch]
-    :param mover: :data:`AGENT`, :data:`APPLY`, :data:`UNDO` or :data:`PIN`; ``who`` in the file
+    :param mover: :data:`AGENT`, :data:`APPLY`, :data:`UNDO` or :data:`PIN`
     :param batch: id that all moves of one command share; '' for the agent's moves
     :param kind: one of :data:`plan_records.KINDS`
     :param gain_cores, cost_core_sec: gain and cost as planned
     :param moved_bytes: total of all parts
-    :param duration_s: how long the move took; ``seconds`` in the file and in JSON
+    :param duration_s: how long the move took
     :param result: one of :data:`RESULTS`
     :param why: why it was made, or why it was not made or not completed
     """
@@ -98,7 +95,7 @@ class HistoryEntry(Record):
     batch: str
     kind: str
     parts: tuple[HistoryPart, ...]
-    gain_cores: float
+    gain_cores: Signed
     cost_core_sec: float
     moved_bytes: int
     duration_s: float
@@ -194,30 +191,7 @@ def read(root: str = '/') -> tuple[list[HistoryEntry], int]:
 
 def encode(entry: HistoryEntry) -> bytes:
     """Return an entry as a line of the file."""
-    data = dict(to_data(entry), schema='%d.%d' % (_MAJOR, _MINOR))
-    data['who'] = data.pop('mover')
-    return json.dumps(data, separators=(',', ':'), allow_nan=False).encode() + b'\n'
-
-
-def to_data(entry: HistoryEntry) -> dict[str, Any]:
-    """Return an entry as plain dicts and lists."""
-    data = dict(
-        entry._asdict(),
-        parts=[
-            dict(part._asdict(), before=_place_data(part.before), after=_place_data(part.after))
-            for part in entry.parts
-        ],
-    )
-    return {'seconds' if name == 'duration_s' else name: value for name, value in data.items()}
-
-
-def _place_data(place: PromisedPlace) -> dict[str, Any]:
-    return {
-        'cpu_nodes': place.cpu_nodes,
-        'mem_nodes': place.mem_nodes,
-        'mem_bytes': place.mem_node_bytes,
-        'origin': place.origin,
-    }
+    return json_values.encode(entry, _MAJOR)
 
 
 def decode(line: bytes) -> HistoryEntry:
@@ -225,66 +199,22 @@ def decode(line: bytes) -> HistoryEntry:
 
     :raises ValueError: the line is malformed; the message has the reason
     """
-    try:
-        if len(line) > _LINE_MAX_BYTES:
-            raise ValueError('too long')
-        data = json.loads(line)
-        require_major(data['schema'], _MAJOR)
-        parts = tuple(map(_part, json_values.of_type(list, data['parts'])))
-        if not parts:
-            raise ValueError('an entry without guests')
-        return HistoryEntry(
-            id=_text(data['id']),
-            taken_s=_amount(data['taken_s']),
-            mover=_text(data['who']),
-            batch=_text(data['batch']),
-            kind=json_values.one_of(data['kind'], plan_records.KINDS),
-            parts=parts,
-            gain_cores=_amount(data['gain_cores'], -1e9),
-            cost_core_sec=_amount(data['cost_core_sec']),
-            moved_bytes=_integer(data['moved_bytes']),
-            duration_s=_amount(data['seconds']),
-            result=json_values.one_of(data['result'], RESULTS),
-            why=_text(data['why']),
-        )
-    except (KeyError, TypeError, AttributeError, RecursionError, DomainError) as error:
-        raise ValueError('%.200s' % (error,)) from None
-
-
-def _part(data: dict[str, Any]) -> HistoryPart:
-    return HistoryPart(
-        domain_values.parse_uuid(_text(data['uuid'])),
-        domain_values.parse_name(json_values.of_type(str, data['name'])),
-        _integer(data['since_ns']),
-        _place(data['before']),
-        _place(data['after']),
-        _integer(data['moved_bytes']),
-    )
-
-
-def _place(data: dict[str, Any]) -> PromisedPlace:
-    return PromisedPlace(
-        _integers(data['cpu_nodes']),
-        _integers(data['mem_nodes']),
-        _integers(data['mem_bytes']),
-        json_values.one_of(data['origin'], model.ORIGIN_TEXTS),
-    )
-
-
-def _text(value: object) -> str:
-    return json_values.text(value, _TEXT_MAX)
-
-
-def _amount(value: object, minimum: float = 0) -> float:
-    return json_values.number(value, _ENTRY_NUMBER_MAX, minimum)
-
-
-def _integer(value: object) -> int:
-    return json_values.integer(value, _ENTRY_NUMBER_MAX)
-
-
-def _integers(value: object) -> tuple[int, ...]:
-    return tuple(map(_integer, json_values.sequence(value, NODES_MAX)))
+    if len(line) > _LINE_MAX_BYTES:
+        raise ValueError('too long')
+    entry = json_values.decode(HistoryEntry, line, _MAJOR)
+    if entry.kind not in plan_records.KINDS or entry.result not in RESULTS or not entry.parts:
+        raise ValueError('an entry without guests, or of an unknown kind or result')
+    for part in entry.parts:
+        if not {part.before.origin, part.after.origin} <= model.ORIGIN_TEXTS.keys():
+            raise ValueError('unknown origin of a place')
+        try:
+            domain_values.parse_uuid(part.uuid)
+            domain_values.parse_name(part.name)
+        except DomainError as error:
+            raise ValueError('%s' % error) from None
+    if not (entry.id + entry.mover + entry.batch + entry.why).isprintable():
+        raise ValueError('unprintable characters')
+    return entry
 
 
 def new_entry(

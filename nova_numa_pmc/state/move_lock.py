@@ -14,7 +14,6 @@ while the file is changed, so a process that is suspended keeps it from nobody.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from typing import TYPE_CHECKING
@@ -40,7 +39,8 @@ RENEW_S = LEASE_S / 4
 _POLL_S = 0.05
 #: How long to wait for the lock, which is held for a fraction of a millisecond [s].
 _LOCK_TIMEOUT_S = 0.1
-_SIZE_MAX_BYTES, _NAME_MAX, _LAPSED_MAX, _GUESTS_MAX = 1 << 16, 200, 16, 256
+_MAJOR = 1
+_SIZE_MAX_BYTES, _LAPSED_MAX, _GUESTS_MAX = 1 << 16, 16, 256
 
 
 class TurnLost(StateError):
@@ -247,11 +247,8 @@ class MoveLock:
             if turn.token not in (self._turn.token, last and last.token)
             and turn.has_lapsed(self._clock())
         ]
-        content = {
-            'last': last and last._asdict(),
-            'lapsed': [turn._asdict() for turn in lapsed[-_LAPSED_MAX:]],
-        }
-        directory.replace(FILE, json.dumps(content).encode())
+        content = _Turns(last, tuple(lapsed[-_LAPSED_MAX:]))
+        directory.replace(FILE, json_values.encode(content, _MAJOR))
 
     def __enter__(self) -> MoveLock:
         self.take()
@@ -273,30 +270,11 @@ def _read_from(directory: state_files.StateDirectory) -> _Turns:
     """Return the content of the file; nobody's turn if it is damaged."""
     try:
         data = directory.read(FILE, _SIZE_MAX_BYTES)
-        content = json_values.mapping(json.loads(data)) if data else {}
-        last, lapsed = content.get('last'), content.get('lapsed', [])
-        return _Turns(
-            None if last is None else _turn_from_data(last),
-            tuple(map(_turn_from_data, json_values.sequence(lapsed, _LAPSED_MAX))),
-        )
+        return json_values.decode(_Turns, data, _MAJOR) if data else _Turns()
     except StateUnavailable:
         raise
-    except (StateError, ValueError, RecursionError):
+    except (StateError, ValueError):
         return _Turns()
-
-
-def _turn_from_data(data: object) -> Turn:
-    members = json_values.Members(data)
-    return Turn(
-        members.text('holder', _NAME_MAX),
-        members.integer('pid'),
-        members.integer('start_ns'),
-        members.text('token', _NAME_MAX),
-        members.integer('expires_ns'),
-        tuple(
-            json_values.text(uuid, _NAME_MAX) for uuid in members.sequence('guests', _GUESTS_MAX)
-        ),
-    )
 
 
 class AgentMoveLock(MoveLock):

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keep a host's promises to its guests in a file that all starts of guests share.
 
+The file is one JSON object with the id of the boot, the number of placements so far and the
+promises, as :mod:`nova_numa_pmc.json_values` writes and checks records.
+
 Writers take ``lock`` and replace the file by rename(2). Readers therefore need no lock, and a
 writer that is killed at any point leaves either the old file or the new one. There is no fsync(2),
 because the directory is a tmpfs, and a file from another boot is not used. ``lock`` is a separate
@@ -13,9 +16,11 @@ from __future__ import annotations
 
 import os
 
+from nova_numa_pmc import json_values
 from nova_numa_pmc.exceptions import StateError, StateUnavailable
+from nova_numa_pmc.model import Promise  # noqa: TC001  # a field of a record that is read
+from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
-from nova_numa_pmc.state.promises_format import HostPromises, decode, decode_one, encode
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -23,10 +28,67 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import TracebackType
 
-    from nova_numa_pmc.model import Promise
-
 FILE, LOCK = 'promises', 'lock'
+_MAJOR = 2
 _SIZE_MAX_BYTES = 4 << 20
+
+
+class _Content(Record):
+    """Content of the file.
+
+    :param boot_id: boot id of the kernel at the time of writing
+    :param rotation: as in :class:`HostPromises`
+    """
+
+    boot_id: str
+    rotation: int
+    promises: tuple[Promise, ...]
+
+
+class HostPromises:
+    """The promises to a host's guests.
+
+    :ivar promises: {guest uuid: :class:`~nova_numa_pmc.model.Promise`}
+    :ivar rotation: number of placements made so far, which breaks ties between equal nodes
+    """
+
+    def __init__(self, promises: Mapping[str, Promise] | None = None, rotation: int = 0) -> None:
+        self.promises = dict(promises or {})
+        self.rotation = rotation
+
+    def with_promises(self, promises: Mapping[str, Promise]) -> HostPromises:
+        """Return a copy with promises added or replaced, given as {guest uuid: promise}."""
+        return HostPromises({**self.promises, **promises}, self.rotation)
+
+
+def encode(host_promises: HostPromises, boot_id: str) -> bytes:
+    """Return promises as the file's bytes.
+
+    :raises StateError: a promise has a value that :func:`decode` would refuse
+    """
+    try:
+        promises = tuple(host_promises.promises.values())
+        data = json_values.encode(_Content(boot_id, host_promises.rotation, promises), _MAJOR)
+        decode(data)
+    except (StateError, TypeError, ValueError) as error:
+        raise StateError('a promise cannot be written: %s' % error) from None
+    return data
+
+
+def decode(data: bytes) -> tuple[str, HostPromises]:
+    """Parse the file's bytes.
+
+    :returns: (boot id, the promises)
+    :raises StateError: this is not a promises file, is truncated, or is of another major version
+    """
+    try:
+        content = json_values.decode(_Content, data, _MAJOR)
+    except ValueError as error:
+        raise StateError('%s' % error) from None
+    promises = {promise.uuid: promise for promise in content.promises if promise.uuid}
+    if len(promises) < len(content.promises):
+        raise StateError('two promises for one guest, or one for none')
+    return content.boot_id, HostPromises(promises, content.rotation)
 
 
 class HostPromisesDraft(HostPromises):
@@ -111,9 +173,7 @@ class locked(HostPromisesDraft):  # a context manager, used like a function
                 and self._directory is not None
                 and (self.promises, self.rotation) != self._loaded
             ):
-                self._directory.replace(
-                    FILE, encode(self.promises.values(), self.rotation, self.boot_id)
-                )
+                self._directory.replace(FILE, encode(self, self.boot_id))
         finally:
             self._close()
 
@@ -150,14 +210,12 @@ def read(directory: str, boot_id: str) -> HostPromises | None:
 
 
 def read_one(directory: str, uuid: str, boot_id: str) -> Promise | None:
-    """Read one guest's promise without a lock, and without parsing those of others.
+    """Read one guest's promise without a lock; return None if this boot has made none.
 
-    :returns: the promise, or None if this boot has made none
-    :raises StateError: the file cannot be trusted or understood
+    :raises StateError: as :func:`read` does
     """
-    data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
-    written_by, promise = decode_one(data, uuid) if data else (None, None)
-    return promise if written_by == boot_id else None
+    host_promises = read(directory, boot_id)
+    return None if host_promises is None else host_promises.promises.get(uuid)
 
 
 def prune(

@@ -1,57 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publication of a host by its agent, in the file ``host`` in the state directory.
 
-The file is a JSON object with a schema version ``major.minor``. A reader accepts any minor version
-of its own major version and ignores members that it does not know, so that the agent and
-nova-compute can be upgraded one after the other. The file is replaced by rename(2), without a
-lock, and any user may read it.
+nova-compute and the libvirt hook read it. It is a JSON object with the members of
+:class:`Publication`. A reader accepts any minor version of its own major version, so that the
+agent and its readers can be upgraded one after the other. The file is replaced by rename(2),
+without a lock, and any user may read it.
+
+The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values, model
 from nova_numa_pmc.core import memory_domains
-from nova_numa_pmc.cpulist import NODES_MAX
-from nova_numa_pmc.exceptions import StateError, require_major
+from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.model import DemandHistory, HostView, PoolLoad
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import pool_loads, state_files
+from nova_numa_pmc.state import state_files
+
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any, NoReturn
+    from collections.abc import Mapping
 
     from nova_numa_pmc.sample_records import Sample
 
 FILE = 'host'
 FRESH, STALE, FUTURE = 'fresh', 'stale', 'future'
-_MAJOR, _MINOR = 1, 5
-#: Enough for a host with that many nodes and their distances.
+#: A publication is stale after this many intervals, each of which counts as at most
+#: :data:`_INTERVAL_MAX_S`, but not before :data:`STALE_MIN_S`.
+_STALE_INTERVALS = 3
+STALE_MIN_S = 30.0
+_INTERVAL_MAX_S = 600.0
+_MAJOR = 2
+#: Enough for a host with the most nodes and their distances.
 _SIZE_MAX_BYTES = 8 << 20
-_NAME_MAX = 64
-_REASON_MAX = 256
-_GUESTS_MAX = 1023
-#: More guests than a host can have, and the length of a uuid with hyphens.
-_UUIDS_MAX, _UUID_LENGTH = 1 << 16, 36
-
-_PUBLISHED_OPTIONS = ('pressure_floor', 'pressure_step')
-#: Member of ``limits``: before 1.3, nodes nearer than this were one domain.
-_DOMAIN_DISTANCE = 'domain_distance'
-#: Members of a node that are numbers. The optional ones may be null, which is unknown.
-_KNOWN = ('cores', 'capacity_bytes', 'promised_bytes', 'guests', 'vcpus')
-_OPTIONAL = (
-    'demand_cores',
-    'bandwidth_bytes_per_sec',
-    'bandwidth_max_bytes_per_sec',
-    'link_ratio',
-)
-#: Member with the number of CPUs.
-_CPU_COUNT = 'threads'
-_HISTORY = 'guests', 'cores_per_vcpu_sum'
-_INTEGERS = ('id', 'capacity_bytes', 'promised_bytes')
+#: Measurements of a node's view that are those of its load.
+_LOADS = 'demand_cores', 'bandwidth_bytes_per_sec', 'bandwidth_max_bytes_per_sec', 'link_ratio'
 
 
 class Publication(Record):
@@ -61,13 +48,7 @@ class Publication(Record):
     :param interval_s: length of the measurement, which is also the period of publication
     :param view: the host, without the CPUs and huge pages of its nodes. The demand is over the
         longer horizon (:mod:`core.demand.lasting_demand`)
-    :param remote_ratios: by position, remote ÷ all DRAM accesses of the node's CPUs; None if
-        unknown
     :param source: the best source of evidence in use, or '' if there is none
-    :param placement_options: the file has those that :func:`placement.place` reads from it, floor
-        and step, as ``limits``
-    :param demand_now_cores: by position, demand in the interval, with None where unknown; empty if
-        not reported
     :param pool_source: where the CPUs of the floating pool were taken from: 'nova.conf', 'guests'
         (their XML) or 'kernel' (all usable CPUs); '' if not reported
     :param events_source: how the agent learns of its guests: 'libvirt', or 'status files' with the
@@ -75,24 +56,27 @@ class Publication(Record):
     :param history: demand of the host's guests, from which that of new guests is estimated
     :param uuids: uuids, ascending, of the guests whose promised memory and demand the view
         includes: those with a promise, from the start of their domain on; None: not reported
+    :param boot_id: boot id of the kernel at the time of the measurement
+    :param taken_ns: CLOCK_BOOTTIME of the measurement
+    :param pools: measured load of each pool, beginning with the floating pool, for the hook
     """
 
     taken_s: float
     interval_s: float
-    view: model.HostView
-    remote_ratios: tuple[float | None, ...]
+    view: HostView
     source: str = ''
-    placement_options: model.PlacementOptions = model.PlacementOptions()
-    demand_now_cores: tuple[float | None, ...] = ()
     pool_source: str = ''
     events_source: str = ''
-    history: model.DemandHistory = model.DemandHistory()
+    history: DemandHistory = DemandHistory()
     uuids: tuple[str, ...] | None = None
+    boot_id: str = ''
+    taken_ns: int = 0
+    pools: tuple[PoolLoad, ...] = ()
 
-    def by_node(self) -> Iterator[tuple[model.NodeView, float | None, float | None]]:
-        """Yield (node, its remote ratio, its demand in the interval), with None where unknown."""
-        now_cores = self.demand_now_cores or (None,) * len(self.view.nodes)
-        yield from zip(self.view.nodes, self.remote_ratios, now_cores)
+
+def stale_after_s(interval_s: float) -> float:
+    """Return the age [s] above which a publication is stale, given how often it is replaced."""
+    return max(STALE_MIN_S, _STALE_INTERVALS * min(interval_s, _INTERVAL_MAX_S))
 
 
 def freshness(publication: Publication, realtime_s: float) -> str:
@@ -102,50 +86,51 @@ def freshness(publication: Publication, realtime_s: float) -> str:
     :returns: :data:`FRESH`, :data:`STALE`, or :data:`FUTURE` if the clock has been set back since
     """
     age_s = realtime_s - publication.taken_s
-    if age_s < -pool_loads.STALE_MIN_S:
+    if age_s < -STALE_MIN_S:
         return FUTURE
-    return FRESH if age_s <= pool_loads.stale_after_s(publication.interval_s) else STALE
+    return FRESH if age_s <= stale_after_s(publication.interval_s) else STALE
 
 
-def from_sample(
-    view: model.HostView, sample: Sample, placement_options: model.PlacementOptions
-) -> Publication:
+def from_sample(view: HostView, sample: Sample) -> Publication:
     """Return the publication of a host, from its view and a sample.
 
     :param view: the view of the host at the time of the sample
-    :param placement_options: the placement options of the host
     """
-    remote_ratios = {node.id: node.remote_ratio for node in sample.nodes}
-    demand_now_cores = {node.id: node.demand_cores for node in sample.nodes}
+    measured = {node.id: node for node in sample.nodes}
+    nodes = [node._replace(cpus=None, huge_free_bytes=()) for node in view.nodes]
     return Publication(
         sample.taken_s,
         sample.elapsed_s,
         view._replace(
-            nodes=tuple(node._replace(cpus=None, huge_free_bytes=()) for node in view.nodes)
+            nodes=tuple(
+                node._replace(
+                    remote_ratio=measured[node.id].remote_ratio,
+                    demand_now_cores=measured[node.id].demand_cores,
+                )
+                if node.id in measured
+                else node
+                for node in nodes
+            )
         ),
-        tuple(remote_ratios.get(node.id) for node in view.nodes),
         sample.source,
-        placement_options,
-        tuple(demand_now_cores.get(node.id) for node in view.nodes),
         sample.pool_source,
+        pools=_pool_loads(view, sample),
     )
 
 
-def _floating_pool_load(
-    view: model.HostView, stolen: Mapping[int, float | None]
-) -> model.PoolLoad:
+def _floating_pool_load(view: HostView, stolen: Mapping[int, float | None]) -> PoolLoad:
     """Return the load of the pool that a view describes.
 
     :param stolen: {node id: cores that the host's own hypervisor gave to other machines}
     """
-    return model.PoolLoad(
+    return PoolLoad(
         frozenset().union(*(node.cpus or () for node in view.nodes)),
         tuple(
             (
                 node.id,
                 model.NodeLoad(
                     stolen_cores=stolen.get(node.id),
-                    **{name: getattr(node, name) for name in _OPTIONAL},
+                    **{name: getattr(node, name) for name in _LOADS},
                 ),
             )
             for node in view.nodes
@@ -154,8 +139,8 @@ def _floating_pool_load(
     )
 
 
-def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad, ...]:
-    """Return the loads of the view's pool, first, and of all other pools, for the hook.
+def _pool_loads(view: HostView, sample: Sample) -> tuple[PoolLoad, ...]:
+    """Return the loads of the view's pool, first, and of all other pools.
 
     Their vCPUs are the promised ones, because guests that start later are charged by their
     promises. A pool without any of the view's CPUs has none.
@@ -165,7 +150,7 @@ def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad,
     for pool in sample.pools:
         stolen = dict(pool.stolen_by_node)
         pools.append(
-            model.PoolLoad(
+            PoolLoad(
                 frozenset(pool.cpus),
                 tuple(
                     (node, loads[node]._replace(demand_cores=cores, stolen_cores=stolen.get(node)))
@@ -180,73 +165,95 @@ def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad,
     return tuple(pools)
 
 
+class PlacementEvidence(Record):
+    """The measurements that a decision on this host is based on.
+
+    :param summary: text such as 'the pressure measured 3 s ago' or 'promises alone: the agent has
+        published nothing'
+    :param loads: (node id, load); empty if there are no measurements that can be used
+    :param vcpus: (node id, vCPUs of the guests that are included in its load)
+    :param problems: problems to be logged
+    :param history: as in :class:`Publication`
+    """
+
+    summary: str
+    loads: tuple[tuple[int, model.NodeLoad], ...] = ()
+    vcpus: tuple[tuple[int, float], ...] = ()
+    problems: tuple[str, ...] = ()
+    history: model.DemandHistory = model.DemandHistory()
+
+
+def read_evidence(
+    directory: str,
+    boot_id: str,
+    boottime_ns: int,
+    own_cpus: frozenset[int],
+    avoids_floating_pool: bool,
+) -> PlacementEvidence:
+    """Return the evidence for the start of a guest, without loads if the file cannot be used.
+
+    :param directory: path of the state directory
+    :param boottime_ns: CLOCK_BOOTTIME
+    :param own_cpus: CPUs of the guest's own pool; if that pool is not published, the floating
+        pool is used
+    :param avoids_floating_pool: whether ``own_cpus`` has none of the floating pool's CPUs, so that
+        its load does not apply
+    """
+    try:
+        loads = read_optional(directory)
+    except StateError as error:
+        return PlacementEvidence(
+            'promises alone: the publication cannot be read', problems=(str(error),)
+        )
+    if loads is None or not loads.pools:
+        return PlacementEvidence('promises alone: the agent has published nothing')
+    age_s = (boottime_ns - loads.taken_ns) / 1e9
+    if loads.boot_id != boot_id or age_s < -STALE_MIN_S:
+        return PlacementEvidence('promises alone: the publication is from another boot')
+    if age_s > stale_after_s(loads.interval_s):
+        return PlacementEvidence('promises alone: the publication is %.0f s old' % age_s)
+    pool = None if avoids_floating_pool else loads.pools[0]
+    for own_pool in loads.pools[1:]:
+        if own_pool.cpus == own_cpus:
+            pool = own_pool
+    if pool is None:
+        return PlacementEvidence("promises alone: the guest's CPUs were not measured")
+    return PlacementEvidence(
+        'the pressure measured %.0f s ago' % max(0, age_s),
+        pool.loads,
+        pool.vcpus,
+        history=loads.history,
+    )
+
+
 def encode(publication: Publication) -> bytes:
     """Return a publication as the file's bytes."""
-    nodes = []
-    for node, remote_ratio, now_cores in publication.by_node():
-        members = node._asdict()
-        members[_CPU_COUNT] = members.pop('cpu_count')
-        del members['cpus'], members['huge_free_bytes']
-        nodes.append(dict(members, remote_ratio=remote_ratio, demand_now_cores=now_cores))
-    return (
-        json.dumps(
-            {
-                'schema': '%d.%d' % (_MAJOR, _MINOR),
-                'taken_s': publication.taken_s,
-                'interval_s': publication.interval_s,
-                'source': publication.source,
-                'guests_by': publication.events_source[:_REASON_MAX],
-                'limits': {
-                    _DOMAIN_DISTANCE: memory_domains.threshold(publication.view)[0],
-                    **{
-                        name: getattr(publication.placement_options, name)
-                        for name in _PUBLISHED_OPTIONS
-                    },
-                },
-                'rotation': publication.view.rotation,
-                'distances': publication.view.distances,
-                'domains': publication.view.domains,
-                'nodes': nodes,
-                'pool_source': publication.pool_source,
-                'history': {name: getattr(publication.history, name) for name in _HISTORY},
-                'uuids': publication.uuids,
-            },
-            allow_nan=False,
-        ).encode()
-        + b'\n'
-    )
+    return json_values.encode(publication, _MAJOR)
 
 
 def decode(data: bytes) -> Publication:
     """Parse the file's bytes.
 
-    :raises StateError: this is not a publication, is damaged, or is of another major version
+    :raises StateError: this is not such a file, is truncated, or is of another major version
     """
     try:
-        members = json_values.Members(json.loads(data, parse_constant=_refuse))
-        require_major(members.text('schema', _NAME_MAX), _MAJOR)
-        nodes = [json_values.Members(node) for node in members.sequence('nodes', NODES_MAX)]
-        views = tuple(map(_node, nodes))
-        ids = [view.id for view in views]
-        if not ids or ids != sorted(set(ids)):
-            raise ValueError('node ids are missing, repeated or out of order')
-        limits = json_values.Members(members.get('limits', {}))
-        now_cores = tuple(node.number('demand_now_cores', None) for node in nodes)
-        return Publication(
-            taken_s=members.number('taken_s'),
-            interval_s=members.number('interval_s'),
-            view=_view(members, views, limits),
-            remote_ratios=tuple(node.number('remote_ratio', None, maximum=1.0) for node in nodes),
-            source=members.text('source', _NAME_MAX, ''),
-            placement_options=_placement_options(limits),
-            demand_now_cores=() if now_cores.count(None) == len(now_cores) else now_cores,
-            pool_source=members.text('pool_source', _NAME_MAX, ''),
-            events_source=members.text('guests_by', _REASON_MAX, ''),
-            history=_history(json_values.Members(members.get('history', {}))),
-            uuids=_uuids(members),
-        )
-    except (ValueError, RecursionError) as error:  # JSON's and Unicode's errors are ValueErrors
+        publication = json_values.decode(Publication, data, _MAJOR)
+        _check_view(publication.view)
+    except ValueError as error:
         raise StateError(str(error)[:200]) from None
+    domains = memory_domains.domains_from_labels(publication.view.domains)
+    return publication._replace(view=publication.view._replace(domains=domains))
+
+
+def _check_view(view: HostView) -> None:
+    """Refuse a view whose nodes, distances and domains do not fit together."""
+    ids, count = [node.id for node in view.nodes], len(view.nodes)
+    if not ids or ids != sorted(set(ids)):
+        raise ValueError('node ids are missing, repeated or out of order')
+    if view.distances and [len(row) for row in view.distances] != [count] * count:
+        raise ValueError('distances: expected a %d by %d matrix' % (count, count))
+    if view.domains and len(view.domains) != count:
+        raise ValueError('domains: expected %d, one for each node' % count)
 
 
 def write(directory: str, publication: Publication) -> None:
@@ -257,100 +264,29 @@ def write(directory: str, publication: Publication) -> None:
     state_files.write(directory, FILE, encode(publication))
 
 
-def read(directory: str) -> Publication:
-    """Read the file in the state directory.
+def read_optional(directory: str) -> Publication | None:
+    """Read the file in the state directory; return None if there is none.
 
-    :raises StateError: there is no such file, or it cannot be used; the message has the remedy
+    :raises StateError: it cannot be used; the message has the remedy
     """
-    path = os.path.join(directory, FILE)
     data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
     if data is None:
-        raise StateError('%s: no such file: start nova-numa-agent' % path)
+        return None
     try:
         return decode(data)
     except StateError as error:
         raise StateError(
             '%s: %s: nova-numa-agent replaces the file; run the same release of the agent and of '
-            'its readers' % (path, error)
+            'its readers' % (os.path.join(directory, FILE), error)
         ) from None
 
 
-def _node(members: json_values.Members) -> model.NodeView:
-    values: dict[str, Any] = {name: members.number(name) for name in _KNOWN}
-    values.update((name, members.number(name, None)) for name in _OPTIONAL)
-    values.update((name, members.integer(name)) for name in _INTEGERS)
-    return model.NodeView(cpu_count=members.integer(_CPU_COUNT), **values)
+def read(directory: str) -> Publication:
+    """Read the file in the state directory.
 
-
-def _view(
-    members: json_values.Members, views: tuple[model.NodeView, ...], limits: json_values.Members
-) -> model.HostView:
-    """Return the view of the nodes, whose domains are implied by their distances before 1.3."""
-    distances = _distances(members, len(views))
-    if members.get('domains', None) is None:
-        domains = memory_domains.domains_from_distances(
-            distances, limits.number(_DOMAIN_DISTANCE, memory_domains.NEAR_DEFAULT)
-        )
-    else:
-        labels = members.sequence('domains', len(views))
-        if labels and len(labels) != len(views):
-            raise ValueError('domains: expected %d, one for each node' % len(views))
-        domains = memory_domains.domains_from_labels(_integers('domains', labels, len(labels)))
-    return model.HostView(views, distances, members.integer('rotation', 0), domains)
-
-
-def _placement_options(members: json_values.Members) -> model.PlacementOptions:
-    values: dict[str, Any] = {
-        name: members.number(name, model.PlacementOptions._field_defaults[name])
-        for name in _PUBLISHED_OPTIONS
-    }
-    return model.PlacementOptions(**values)
-
-
-def _distances(members: json_values.Members, count: int) -> tuple[tuple[int, ...], ...]:
-    """Return the matrix of distances, which is empty if the firmware reports none."""
-    rows = members.sequence('distances', count, ())
-    if rows and len(rows) != count:
-        raise ValueError('distances: expected a %d by %d matrix' % (count, count))
-    return tuple(_integers('distances', row, count, memory_domains.DISTANCE_MAX) for row in rows)
-
-
-def _history(members: json_values.Members) -> model.DemandHistory:
-    guests, total = (
-        members.number(name, 0, maximum)
-        for name, maximum in zip(_HISTORY, (_GUESTS_MAX, json_values.MEMBER_MAX))
-    )
-    return model.DemandHistory(json_values.integer(guests), total)
-
-
-def _uuids(members: json_values.Members) -> tuple[str, ...] | None:
-    """Return the uuids of the guests that are included; None before 1.5."""
-    if members.get('uuids', None) is None:
-        return None
-    uuids = tuple(
-        json_values.member('uuids', json_values.text, uuid, _UUID_LENGTH)
-        for uuid in members.sequence('uuids', _UUIDS_MAX)
-    )
-    if any(len(uuid) != _UUID_LENGTH for uuid in uuids):
-        raise ValueError('uuids: expected %d characters each' % _UUID_LENGTH)
-    return uuids
-
-
-def _integers(
-    name: str, values: object, count: int, maximum: int = json_values.MEMBER_MAX
-) -> tuple[int, ...]:
-    """Check that a value is a list of ``count`` integers, and return them.
-
-    :param name: name of the member, for messages
+    :raises StateError: there is no such file, or it cannot be used; the message has the remedy
     """
-    try:
-        return tuple(
-            json_values.integer(value, maximum)
-            for value in json_values.sequence(values, count, count)
-        )
-    except ValueError as error:
-        raise ValueError('its %s: %s' % (name, error)) from None
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError('%s is not a number' % constant)
+    publication = read_optional(directory)
+    if publication is None:
+        raise StateError('%s: no such file: start nova-numa-agent' % os.path.join(directory, FILE))
+    return publication

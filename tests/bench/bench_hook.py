@@ -11,17 +11,18 @@ import argparse
 import ctypes
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 from nova_numa_pmc import model
 from nova_numa_pmc.host import files, hook_files
-from nova_numa_pmc.state import pool_loads
+from nova_numa_pmc.state import publication
 from tests.fixtures import fake_host, hook_script
+from tests.fixtures.model_records import published_pools
 
 BARE = [hook_files.INTERPRETER, '-I', '-S', '-c', 'pass']
 RATIO_MAX = 4.0
@@ -98,13 +99,13 @@ def prepare(root):
 def publish(root):
     """Publish measurements as the agent does: the hook bases its decision on them."""
     load = model.NodeLoad(1.0, 10**9, 10**11)
-    pool_loads.write(
+    publication.write(
         root + '/run/nova-numa-pmc',
-        pool_loads.PoolLoads(
+        published_pools(
             files.read_boot_id(root),
             files.boottime_ns(),
-            600.0,
             (model.PoolLoad(frozenset(range(8)), ((0, load), (1, load)), ((0, 20), (1, 20))),),
+            600.0,
         ),
     )
 
@@ -153,10 +154,14 @@ def wait_for_early_hold():
 
 
 def timed(work):
-    """Return the duration of a call [s]."""
-    began = time.perf_counter()
+    """Return the CPU time of the processes that a call runs and waits for [s].
+
+    Unlike its duration, it does not depend on what else the machine is doing.
+    """
+    began = resource.getrusage(resource.RUSAGE_CHILDREN)
     work()
-    return time.perf_counter() - began
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime - began.ru_utime + ended.ru_stime - began.ru_stime
 
 
 def print_imports():

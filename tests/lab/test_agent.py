@@ -23,13 +23,13 @@ def test_the_agent_publishes_from_its_hardened_unit(agent):
     """The figures are fresh once the agent is ready, are counted, and show busy guests' node."""
     agent.start()
     host, age_s = agent.published()
-    assert age_s < 10 * INTERVAL_S and len(host['nodes']) == 2
-    idle = agent.after()['nodes'][0]['demand_cores']
+    assert age_s < 10 * INTERVAL_S and len(host['view']['nodes']) == 2
+    idle = agent.after()['view']['nodes'][0]['demand_cores']
     agent.lab.guests.start([on_node(0, name='a'), on_node(0, name='b')])
     agent.lab.wait_for_hooks()
     host = agent.after(3)
     print(idle, host)
-    near, far = host['nodes']
+    near, far = host['view']['nodes']
     assert near['guests'] == 2 and far['guests'] == 0
     assert near['promised_bytes'] == 32 << 20
     assert near['demand_cores'] > max(idle, far['demand_cores']) + 1
@@ -56,7 +56,7 @@ def test_the_agent_remembers_demand_across_a_restart(agent):
     (guest,) = json.loads(agent.run('nova-numa-rebalance status --json').stdout)['guests']
     demand = guest['demand_cores']['day']
     assert 0.5 < demand < 2, demand
-    near = agent.after()['nodes'][0]
+    near = agent.after()['view']['nodes'][0]
     print(demand, near)
     assert near['demand_cores'] > near['demand_now_cores'] + demand / 2
     assert agent.failures() == []
@@ -66,12 +66,12 @@ def test_the_agent_remembers_demand_across_a_restart(agent):
 def test_a_load_outside_of_guests_counts_fully_in_two_minutes(agent):
     """A load that keeps a CPU busy all the time counts fully, however quiet it was before."""
     agent.start()
-    before = agent.after(3)['nodes'][1]['demand_cores']
+    before = agent.after(3)['view']['nodes'][1]['demand_cores']
     agent.run('systemd-run -q --unit load taskset -c 3 sh -c "while :; do :; done"')
     try:
-        began = agent.after(1)['nodes'][1]
+        began = agent.after(1)['view']['nodes'][1]
         # As in until(), asking takes a CPU of the machine, so ask rarely.
-        later = agent.after(2 + 120 // INTERVAL_S, every_s=20)['nodes'][1]
+        later = agent.after(2 + 120 // INTERVAL_S, every_s=20)['view']['nodes'][1]
     finally:
         agent.run('systemctl stop load')
     print(before, began, later)

@@ -56,8 +56,9 @@ def test_a_quota_is_neither_waiting_nor_pressure(lab):
 def published_pools(agent):
     """Return {node id: (cores, current demand)} as published, and the source of the CPUs."""
     host = agent.after(2)
-    print(host['pool_source'], host['nodes'])
-    return {node['id']: (node['cores'], node['demand_now_cores']) for node in host['nodes']}, host[
+    nodes = host['view']['nodes']
+    print(host['pool_source'], nodes)
+    return {node['id']: (node['cores'], node['demand_now_cores']) for node in nodes}, host[
         'pool_source'
     ]
 

@@ -50,7 +50,7 @@ def test_the_agent_reacts_to_guest_changes_before_its_next_tick(watcher):
 def test_the_agent_works_while_libvirtd_is_stopped(agent):
     """Without libvirtd, the agent ticks, publishes and holds guests; later, it reconnects."""
     agent.start()
-    agent.until(lambda: agent.after(1)['guests_by'], lambda by: by == 'libvirt')
+    agent.until(lambda: agent.after(1)['events_source'], lambda by: by == 'libvirt')
     agent.lab.guests.start([{'name': 'g', 'memory_mib': 16}])
     agent.lab.wait_for_hooks()
     held = agent.lab.cpusets()
@@ -59,7 +59,7 @@ def test_the_agent_works_while_libvirtd_is_stopped(agent):
         agent.run('sleep 25')
         state = agent.until(
             lambda: agent.published()[0],
-            lambda host: host['guests_by'] == 'status files: libvirt does not answer',
+            lambda host: host['events_source'] == 'status files: libvirt does not answer',
         )
         # Reset by hand, and rewritten by a tick; only our guests, because each has a cpuset.
         for path, text in held.items():
@@ -75,7 +75,7 @@ def test_the_agent_works_while_libvirtd_is_stopped(agent):
         assert later['taken_s'] > state['taken_s'] + 20 and age_s < 3 * INTERVAL_S
     finally:
         agent.run('systemctl kill -s CONT libvirtd')
-    agent.until(lambda: agent.published()[0]['guests_by'], lambda by: by == 'libvirt')
+    agent.until(lambda: agent.published()[0]['events_source'], lambda by: by == 'libvirt')
     assert agent.lab.running() == ['g']
     messages = [
         line

@@ -123,7 +123,6 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
             taken_s=time.time(),
             interval_s=10.0,
             view=model.HostView(nodes, distances),
-            remote_ratios=(None,) * len(nodes),
             source='test',
             uuids=self._active_uuids(name),
         )

@@ -421,7 +421,7 @@ def damages(path, good):
     yield 'missing', lambda: remove(path)
     yield 'empty', write(b'')
     yield 'truncated', write(good[: len(good) // 2])
-    yield 'of a later schema', write(json.dumps(dict(json.loads(good), schema='2.0')).encode())
+    yield 'of a later schema', write(json.dumps(dict(json.loads(good), schema='9.0')).encode())
     yield 'stale', stale
     yield (
         'from the future',

@@ -126,7 +126,9 @@ def check_imbalance(session, entry):
     )
     code, plan = host.run_json(f'plan {INTERVAL_ARGS}', MOVES_S)
     entry['plan'] = [move['text'] for move in plan['moves']]
-    entry['demand'] = {node['id']: node['demand_cores'] for node in host.publication()['nodes']}
+    entry['demand'] = {
+        node['id']: node['demand_cores'] for node in host.publication()['view']['nodes']
+    }
     require(code == MOVES_WOULD_PAY, f'plan ended with {code}, wanted: {entry["demand"]}')
     code, applied = host.run_json(f'apply {INTERVAL_ARGS} --yes', MOVES_S)
     entry['moved'] = [

@@ -263,7 +263,7 @@ class Session:
                 [
                     (node[member] or 0) / node['cores']
                     for node in sorted(
-                        self.hosts[name].publication()['nodes'], key=lambda it: it['id']
+                        self.hosts[name].publication()['view']['nodes'], key=lambda it: it['id']
                     )
                 ]
             ),

@@ -182,7 +182,7 @@ class AgentTest(AgentCase):
         tick = self.tick(agent, 5)
         self.assertEqual(
             {EVERY_CPU, parse_cpulist('0-1,4-5'), parse_cpulist('2-3,6-7')},
-            {pool.cpus for pool in tick.pools},
+            {pool.cpus for pool in tick.publication.pools},
         )
 
 

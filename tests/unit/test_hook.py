@@ -10,10 +10,11 @@ from nova_numa_pmc import hook, hook_child, model, promises
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import files, journal
 from nova_numa_pmc.model import MIB
-from nova_numa_pmc.state import overrides, pool_loads, promises_file
+from nova_numa_pmc.state import overrides, promises_file, publication
 from tests.cases.hook import HookCase
 from tests.fixtures import domains, fake_host, sysfs
 from tests.fixtures.cgroups import LAYOUTS
+from tests.fixtures.model_records import published_pools
 
 
 class PlacedCase(HookCase):
@@ -759,12 +760,11 @@ class PoolTest(PlacedCase):
     SHARED = '0-1,4-5'
 
     def publish(self, cpus, boot_id=None):
-        pool_loads.write(
+        publication.write(
             self.host.path('run/nova-numa-pmc'),
-            pool_loads.PoolLoads(
+            published_pools(
                 boot_id or files.read_boot_id(self.root),
                 1,
-                5.0,
                 (model.PoolLoad(sysfs.parse_cpulist(cpus)),),
             ),
         )
@@ -797,12 +797,11 @@ class PoolTest(PlacedCase):
             tuple(enumerate(map(model.NodeLoad, demands))) for demands in ((0.0, 4.0), (4.0, 0.0))
         ]
         vcpus = ((0, 0.0), (1, 0.0))
-        pool_loads.write(
+        publication.write(
             self.host.path('run/nova-numa-pmc'),
-            pool_loads.PoolLoads(
+            published_pools(
                 files.read_boot_id(self.root),
                 files.boottime_ns(),
-                5.0,
                 (
                     model.PoolLoad(sysfs.parse_cpulist(self.SHARED), loads[0], vcpus),
                     model.PoolLoad(sysfs.parse_cpulist('2-3,6-7'), loads[1], vcpus),

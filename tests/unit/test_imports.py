@@ -22,8 +22,10 @@ PURE = {
     'functools',
     'heapq',
     'itertools',
+    'json',
     'math',
     'operator',
+    'sys',  # for the names in the modules of records
     'typing',  # for types only
 }
 #: Modules of the package that the core may import; the same rule applies to them.

@@ -176,10 +176,10 @@ class ReproductionTest(HostCase):
 
     def test_a_damaged_file_costs_a_warning_and_not_the_place(self):
         self.measured(self.host_, self.loads, self.promised)
-        self.host_.write('run/nova-numa-pmc/pools', 'x')
+        self.host_.write('run/nova-numa-pmc/host', 'x')
         decision = self.host_.decide()
         self.assertEqual((0,), decision.promise.cpu_nodes)
-        self.assertIn('pools: not a file of nova-numa-pmc', ' '.join(decision.problems))
+        self.assertIn('nova-numa-pmc/host: Expecting value', ' '.join(decision.problems))
 
     def test_guests_that_came_since_are_charged_by_their_promises(self):
         self.measured(self.host_, [NodeLoad(1.0), NodeLoad(0.3)])

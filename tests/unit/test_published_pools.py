@@ -13,7 +13,7 @@ from nova_numa_pmc.compute import metrics_encoder
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.scheduler import host_estimate, request
-from nova_numa_pmc.state import pool_loads, publication
+from nova_numa_pmc.state import publication
 from tests.cases.root import RootCase
 from tests.fixtures import domains, fake_host, measured_host, sysfs
 
@@ -71,8 +71,7 @@ class PoolsCase(RootCase):
             PLACEMENT_OPTIONS,
             {node.id: node for node in sample.nodes},
         )
-        self.pool_loads = publication.pool_loads_of(seen, sample)
-        return publication.from_sample(seen, sample, PLACEMENT_OPTIONS)
+        return publication.from_sample(seen, sample)
 
     def answer(self, published):
         """Return what the scheduler would say about a guest of 2 vCPUs."""
@@ -173,10 +172,8 @@ class OtherPoolTest(PoolsCase):
         guest = self.guest(1, (4, 5), 0.5, 0.5, vcpu="<vcpu cpuset='4-7'>2</vcpu>")
         publication_ = self.published(lambda cpu: 0.5 * (cpu in (4, 5)), guest)
         self.assertEqual([0.0, 0.0], self.pressures(publication_))
-        shared, other = self.pool_loads
+        shared, other = publication_.pools
         self.assertEqual((self.shared, {4, 5, 6, 7}), (shared.cpus, other.cpus))
         self.assertEqual([2.0, 0.0], [load.demand_cores for _, load in other.loads])
         again = publication.decode(publication.encode(publication_))
-        self.assertEqual('nova.conf', again.pool_source)
-        expected = pool_loads.PoolLoads('b', 1, 5.0, self.pool_loads)
-        self.assertEqual(expected, pool_loads.decode(pool_loads.encode(expected)))
+        self.assertEqual(('nova.conf', publication_.pools), (again.pool_source, again.pools))

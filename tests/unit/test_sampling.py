@@ -13,8 +13,9 @@ from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.core import pressure
 from nova_numa_pmc.host import files, hmat
 from nova_numa_pmc.host.perf import event_table, events, perf_event
+from nova_numa_pmc.json_values import to_json
 from nova_numa_pmc.model import MIB
-from nova_numa_pmc.sample_records import COUNTED, INFERRED, DeviceSample, to_data
+from nova_numa_pmc.sample_records import COUNTED, INFERRED, DeviceSample
 from nova_numa_pmc.state import promises_file
 from tests.cases.counting import CountingCase
 from tests.cases.root import RootCase
@@ -387,7 +388,7 @@ class SamplerTest(SamplingCase):
                     if at_s:
                         there.write(path, garbage)
                     sample = sampler.sample(at_s * SECOND, 0.0)
-            self.assertEqual({'nodes', 'guests'}, {'nodes', 'guests'} & to_data(sample).keys())
+            self.assertEqual({'nodes', 'guests'}, {'nodes', 'guests'} & to_json(sample).keys())
             for guest in sample.guests:
                 self.assertTrue(guest.cores is None or guest.cores >= 0)
                 self.assertTrue(guest.remote_ratio is None or 0 <= guest.remote_ratio <= 1)

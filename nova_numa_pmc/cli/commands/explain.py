@@ -27,9 +27,8 @@ from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.core.placement import candidates, placement, ranking
 from nova_numa_pmc.cpulist import format_nodes
 from nova_numa_pmc.host import allowed, files, guests
-from nova_numa_pmc.json_values import printable
+from nova_numa_pmc.json_values import printable, to_json
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import promises_format
 
 if TYPE_CHECKING:
     import argparse
@@ -170,7 +169,7 @@ def to_data(
             'extra_specs': dict(guest.extra_specs),
             'placed_by': list(guest.placed_by),
         },
-        'recorded': recorded and promises_format.to_data(recorded),
+        'recorded': recorded and to_json(recorded),
         'decision': {
             'origin': promise.origin,
             'cpu_nodes': promise.cpu_nodes,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.cli import arguments, context, tables
 from nova_numa_pmc.cpulist import format_nodes
 from nova_numa_pmc.host import guests
-from nova_numa_pmc.json_values import printable
+from nova_numa_pmc.json_values import printable, to_json
 from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     entries = entries[-args.last :] if args.last else entries
     if args.json:
         for entry in entries:
-            print(json.dumps(history.to_data(entry)))
+            print(json.dumps(to_json(entry)))
     else:
         print('\n'.join(tables.to_lines(table(entries))) if entries else 'no moves in the history')
     if unreadable_count:

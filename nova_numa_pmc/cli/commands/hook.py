@@ -33,9 +33,8 @@ from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.finding import ERROR, Finding
 from nova_numa_pmc.host import confinement, hook_files, ownership
-from nova_numa_pmc.json_values import printable
+from nova_numa_pmc.json_values import printable, to_json
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import promises_format
 
 if TYPE_CHECKING:
     import argparse
@@ -116,7 +115,7 @@ def to_data(result: hook_checks.HookStatus | InstallResult) -> dict[str, Any]:
         installed=result.installed._asdict(),
         daemon=result.daemon and result.daemon._asdict(),
         trial=result.trial and result.trial._asdict(),
-        decisions=[promises_format.to_data(promise) for promise in result.promises],
+        decisions=[to_json(promise) for promise in result.promises],
     )
 
 

@@ -22,7 +22,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import sample_records
+from nova_numa_pmc import json_values
 from nova_numa_pmc.cli import arguments, context
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def run(
         )
         with context.until_interrupted(), contextlib.closing(open_sampler()) as sampler:
             for sample in context.sample_every(sampler.sample, args.interval, wait, clock):
-                print(json.dumps(sample_records.to_data(sample)), file=file, flush=True)
+                print(json.dumps(json_values.to_json(sample)), file=file, flush=True)
                 samples += 1
                 context.print_new_problems(sample.problems, printed_problems)
                 if clock() >= end_s:

@@ -24,10 +24,9 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import sample_records
 from nova_numa_pmc.cli import arguments, context, moves, tables
 from nova_numa_pmc.core.rebalance import planner
-from nova_numa_pmc.json_values import printable
+from nova_numa_pmc.json_values import printable, to_json
 
 if TYPE_CHECKING:
     import argparse
@@ -123,7 +122,7 @@ def _samples(args: argparse.Namespace) -> Iterator[_Frame]:
                     *('no guest %.80r is running' % name for name in absent),
                 )
             )
-            yield to_lines(chosen, args.sort), sample_records.to_data(chosen), chosen.problems
+            yield to_lines(chosen, args.sort), to_json(chosen), chosen.problems
 
 
 def to_lines(sample: Sample, sort: str) -> list[str]:

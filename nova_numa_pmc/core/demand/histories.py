@@ -221,32 +221,34 @@ def from_data(data: Any) -> Histories:
 
     :raises ValueError: the data is damaged, or was written by another major version
     """
-    members = json_values.Members(data)
-    require_major(members.text('schema', 20), MAJOR)
-    guests = json_values.mapping(members.get('guests'), GUESTS_MAX)
-    non_guest = json_values.mapping(members.get('non_guest'), NODES_MAX)
-    return Histories(
-        members.number('clock_s'),
-        {uuid: _history_from_data(history) for uuid, history in guests.items()},
-        {int(node): _history_from_data(history) for node, history in non_guest.items()},
-    )
+    try:
+        require_major(data['schema'], MAJOR)
+        guests = json_values.mapping(data['guests'], GUESTS_MAX)
+        non_guest = json_values.mapping(data['non_guest'], NODES_MAX)
+        return Histories(
+            json_values.number(data['clock_s']),
+            {uuid: _history_from_data(history) for uuid, history in guests.items()},
+            {int(node): _history_from_data(history) for node, history in non_guest.items()},
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError('%s: %.100s' % (type(error).__name__, error)) from None
 
 
-def _history_from_data(data: object) -> UsageHistory:
-    members = json_values.Members(data)
+def _history_from_data(data: Any) -> UsageHistory:
     return UsageHistory(
-        _mean_from_data(members.get('demand')),
-        _mean_from_data(members.get('bandwidth')),
-        members.integer('vcpus'),
-        members.number('seen_s'),
+        _mean_from_data(data['demand']),
+        _mean_from_data(data['bandwidth']),
+        json_values.integer(data['vcpus']),
+        json_values.number(data['seen_s']),
     )
 
 
-def _mean_from_data(data: object) -> Mean:
-    members = json_values.Members(data)
-    return Mean(
-        members.number('minutes', None), members.number('day', None), members.number('measured_s')
+def _mean_from_data(data: Any) -> Mean:
+    minutes, day = (
+        None if mean is None else json_values.number(mean)
+        for mean in (data['minutes'], data['day'])
     )
+    return Mean(minutes, day, json_values.number(data['measured_s']))
 
 
 def uses_floating_pool(promise: model.Promise | None) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.rebalance.host_model import HostModel
     from nova_numa_pmc.core.rebalance.plan_records import Move
+    from nova_numa_pmc.json_values import Signed
 
     #: For each guest, (uuid, node ids for its CPUs, node ids for its memory).
     RegretKey = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
@@ -33,7 +34,7 @@ class Regret(Record):
     :param core_sec: the regret R [core-seconds]
     """
 
-    key: RegretKey
+    key: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
     core_sec: float
 
 
@@ -58,7 +59,7 @@ class Trial(Record):
 
     parts: tuple[TrialPart, ...]
     cost_core_sec: float
-    credit_core_sec: float
+    credit_core_sec: Signed
     since_s: float
 
 

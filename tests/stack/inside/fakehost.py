@@ -150,7 +150,6 @@ def published(guests, placed, now_s):
             DISTANCES,
             placed % NODES,
         ),
-        remote_ratios=(None,) * NODES,
         source='fakehost',
         uuids=tuple(sorted(guests)),
     )

@@ -49,7 +49,7 @@ class RememberingCase(AgentCase):
         publication = self.read_publication()
         return (
             [node.demand_cores for node in publication.view.nodes],
-            list(publication.demand_now_cores),
+            [node.demand_now_cores for node in publication.view.nodes],
         )
 
     def again(self):

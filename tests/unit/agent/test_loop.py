@@ -230,7 +230,7 @@ class StatusLineTest(unittest.TestCase):
         self.assertEqual(
             '2 guests; source: pages; cores wanted: node 0: 2.25 of 4, node 1: unknown of 4',
             loop.status_line(
-                publication.Publication(0.0, 5.0, model.HostView(nodes, ()), (None, None), 'pages')
+                publication.Publication(0.0, 5.0, model.HostView(nodes, ()), 'pages')
             ),
         )
         self.assertIn('the journal says why', loop.status_line(None))

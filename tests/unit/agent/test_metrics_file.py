@@ -80,7 +80,6 @@ FULL = Tick(
         model.HostView(
             tuple(model.NodeView(node, 4.5, 6, 1 << 34, 1 << 31, 1.5, 3) for node in (0, 1)), ()
         ),
-        (0.17, 0.17),
         'guests',
     ),
     executor.MoveTotals({('move', 'made'): 3, ('swap', 'taken_back'): 1}, 1 << 30, 1),

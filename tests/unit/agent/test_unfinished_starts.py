@@ -10,7 +10,7 @@ from nova_numa_pmc.core.rebalance.plan_records import RebalanceOptions
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
-from nova_numa_pmc.state import overrides, pause, promises_file
+from nova_numa_pmc.state import overrides, pause
 from tests.cases.agent import LOG, MIB, SECOND, START_NS, AgentCase
 from tests.cases.rebalancing import PAGES, RebalancingCase
 from tests.fixtures import domains, fake_host, services
@@ -254,11 +254,6 @@ class PlaceTest(AgentCase):
         self.assertIn('now placed on node 1: node 1: ', ' '.join(logs.output))
         self.assertEqual('4-7', tree.held())
         self.assertEqual(('placed', (1,), True, False), self.placed(1))
-
-    def test_an_older_release_reads_the_record(self):
-        self.promise(1, 1, missed=True)
-        with open(os.path.join(self.directory, promises_file.FILE)) as file:
-            self.assertIn('\tmissed\tcpus\n', file.read())
 
 
 class FetchTest(RebalancingCase):

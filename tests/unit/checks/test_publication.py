@@ -32,7 +32,6 @@ class PublishedTest(RootCase):
                 NOW_S - age_s,
                 interval_s,
                 model_records.view_of_nodes(model_records.node_view(0, guests=0, vcpus=0)),
-                (None,),
                 **more,
             ),
         )

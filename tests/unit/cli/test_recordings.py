@@ -10,7 +10,8 @@ from hypothesis import given, strategies as st
 
 from nova_numa_pmc.cli import recordings
 from nova_numa_pmc.exceptions import RecordingError
-from nova_numa_pmc.sample_records import JSON_NAMES, from_data, to_data
+from nova_numa_pmc.json_values import from_json, to_json
+from nova_numa_pmc.sample_records import Sample
 from tests.fixtures import samples
 
 
@@ -28,18 +29,18 @@ class ReadTest(unittest.TestCase):
 
     def test_samples_are_read_as_they_were_taken(self):
         taken = [samples.sample(1000.0), samples.sample(1005.0, guests=())]
-        text = '\n\n'.join(json.dumps(to_data(one)) for one in taken)
+        text = '\n\n'.join(json.dumps(to_json(one)) for one in taken)
         self.assertEqual((taken, []), (self.read(text + '\n'), self.damaged))
 
     def test_a_torn_last_line_is_left_out_with_one_line_of_text(self):
         taken = [samples.sample(1000.0), samples.sample(1005.0)]
-        text = '\n'.join(json.dumps(to_data(one)) for one in taken)
+        text = '\n'.join(json.dumps(to_json(one)) for one in taken)
         self.assertEqual((taken[:1], 1), (self.read(text[:-40]), len(self.damaged)))
 
     def test_a_pipe_is_read_too(self):
         read_fd, write_fd = os.pipe()
         with open(write_fd, 'w') as writer:
-            writer.write(json.dumps(to_data(samples.sample())))
+            writer.write(json.dumps(to_json(samples.sample())))
         self.addCleanup(os.close, read_fd)
         self.assertEqual(
             [samples.sample()], list(recordings.read('/dev/fd/%d' % read_fd, self.fail))
@@ -51,26 +52,20 @@ class ReadTest(unittest.TestCase):
                 self.read(text)
 
     def test_fields_of_newer_and_of_older_writers_do_no_harm(self):
-        data = to_data(samples.sample())
+        data = to_json(samples.sample())
         data['guests'][0]['new'] = 1
         del data['guests'][0]['cores'], data['nodes'][0]['pressure']
-        sample = from_data(data)
+        sample = from_json(Sample, data)
         self.assertEqual((None, None), (sample.guests[0].cores, sample.nodes[0].pressure))
-
-    def test_names_that_other_programs_read_stay(self):
-        self.assertEqual(
-            {'accesses_per_1000_instructions': 'intensity', 'counted_ratio': 'counted_share'},
-            JSON_NAMES,
-        )
 
     @given(st.data())
     def test_a_damaged_value_is_refused_or_read(self, data):
-        whole = to_data(samples.sample())
+        whole = to_json(samples.sample())
         part = data.draw(st.sampled_from((whole, whole['nodes'][0], whole['guests'][0])))
         part[data.draw(st.sampled_from(sorted(part)))] = data.draw(
             st.none() | st.integers() | st.text() | st.floats() | st.lists(st.integers())
         )
         try:
-            from_data(whole)
+            from_json(Sample, whole)
         except ValueError:
             pass

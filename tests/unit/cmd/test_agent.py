@@ -70,7 +70,7 @@ class CommandTest(RootCase):
     def test_once_beside_the_service_writes_nothing(self):
         with agent_lock.hold_agent_lock(self.directory):
             status, out, err = self.run_it('--once', '--json')
-        self.assertEqual((0, 2), (status, len(json.loads(out)['nodes'])))
+        self.assertEqual((0, 2), (status, len(json.loads(out)['view']['nodes'])))
         self.assertIn('not published', err)
         self.assertFalse(os.path.exists(os.path.join(self.directory, publication.FILE)))
 

@@ -39,7 +39,6 @@ PUBLISHED = publication.Publication(
         ((10, 32), (32, 10)),
         1,
     ),
-    (0.1, None),
     'perf',
     history=model.DemandHistory(7, 3.5),
 )

@@ -84,7 +84,6 @@ class CheckCommandTest(unittest.TestCase):
                         bandwidth_max_bytes_per_sec=1e11,
                     )
                 ),
-                (None,),
                 source='guests',
             ),
         )

@@ -377,7 +377,6 @@ class StatusTest(OperatingCase):
                     time.time() - age_s,
                     5.0,
                     view,
-                    (None,),
                     events_source='status files: libvirt does not answer',
                 ),
             )
@@ -386,7 +385,7 @@ class StatusTest(OperatingCase):
                 'learns of changes to guests from status files: libvirt does not answer'
                 in self.run_command('status')[1],
             )
-            self.assertEqual(shown, bool(self.run_json('status')[1]['agent']['guests_by']))
+            self.assertEqual(shown, bool(self.run_json('status')[1]['agent']['events_source']))
 
     def test_status_reports_memory_that_is_not_for_guests(self):
         self.host.write(

@@ -270,9 +270,9 @@ class MembersTest(unittest.TestCase):
                         'origin': 'placed',
                         'since_ns': 5,
                         'started': True,
-                        'mem_bytes': [],
+                        'mem_node_bytes': [],
                         'missed': False,
-                        'cpus': [],
+                        'l3_cpus': [],
                     }
                 ],
                 'changes': [],

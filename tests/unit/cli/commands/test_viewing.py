@@ -15,7 +15,7 @@ from unittest import mock
 from nova_numa_pmc.cli import arguments, context, recordings, tables
 from nova_numa_pmc.cli.commands import record, report, top
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.sample_records import to_data
+from nova_numa_pmc.json_values import to_json
 from tests.fixtures import samples
 from tests.fixtures.clock import Clock
 
@@ -46,7 +46,7 @@ class ViewingCase(unittest.TestCase):
     def write(self, *all_samples, name='samples'):
         path = os.path.join(self.directory, name)
         with open(path, 'w', encoding='utf-8') as file:
-            file.writelines(json.dumps(to_data(sample)) + '\n' for sample in all_samples)
+            file.writelines(json.dumps(to_json(sample)) + '\n' for sample in all_samples)
         return path
 
     @staticmethod
@@ -188,7 +188,7 @@ class RecordTest(ViewingCase):
 
     def test_record_continues_a_file_whose_last_line_is_torn(self):
         with open(self.path, 'w', encoding='utf-8') as file:
-            file.write(json.dumps(to_data(samples.sample(BASE_S - 10)))[:-40])
+            file.write(json.dumps(to_json(samples.sample(BASE_S - 10)))[:-40])
         clock = Clock()
         _code, _out, err = self.record_it(
             Sampler(self.prepared(100, problems=('no PMU',))), clock, '--duration', '30s'

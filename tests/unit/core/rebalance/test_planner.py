@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test which moves are planned, and when, and which are never planned."""
 
-import json
 import unittest
 
-from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import plan_records, planner, planner_state_format
+from nova_numa_pmc import json_values, model
+from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.planner_state import (
     PlannerState,
     caution_factors,
@@ -416,8 +415,8 @@ class RegretsTest(unittest.TestCase):
         ]
         _, state = host.run(OPTIONS, 2)
         self.assertTrue(state.regrets)
-        kept = json.loads(json.dumps(planner_state_format.to_data(state)))
-        self.assertEqual(state, planner_state_format.from_data(kept))
+        kept = json_values.encode(state, 1)
+        self.assertEqual(state, json_values.decode(PlannerState, kept, 1))
 
     def test_a_move_that_does_not_pay_makes_the_guest_cautious(self):
         host = skewed()

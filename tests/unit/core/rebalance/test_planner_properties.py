@@ -6,8 +6,8 @@ import unittest
 
 from hypothesis import given, settings, strategies as st
 
-from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import plan_records, planner, planner_state_format
+from nova_numa_pmc import json_values, model
+from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
 from nova_numa_pmc.core.rebalance.host_model import HostModel
 from nova_numa_pmc.core.rebalance.planner_state import PlannerState
@@ -214,7 +214,8 @@ class PropertyTest(unittest.TestCase):
         state = PlannerState()
         for tick in range(3):
             plan, state = planner.plan(situation, state, UNBOUNDED, MINUTE_S, MINUTE_S * tick)
-            planner_state_format.from_data(planner_state_format.to_data(state))
+            kept = json_values.encode(state, 1)
+            self.assertEqual(state, json_values.decode(PlannerState, kept, 1))
             for move in plan.moves:
                 explain_move(move)
                 self.assertTrue(all(part.to_nodes for part in move.parts))
