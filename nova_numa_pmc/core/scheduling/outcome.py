@@ -242,15 +242,18 @@ def _best_position(
 
 def _is_least_loss(host: UniformHostColumns, guest: ExpectedGuest, position: int) -> bool:
     """Return whether no place on several domains can be better than this single one."""
-    if guest.policy == model.ONE_NODE:
+    vcpus, demand_cores = guest.vcpus, guest.demand_cores
+    if guest.policy == model.ONE_NODE or vcpus < 2:
         return True
-    lines = loss.guest_lines(guest.demand_cores, bandwidth_on(host, guest))
+    lines, columns = loss.guest_lines(demand_cores, bandwidth_on(host, guest)), loss_columns(host)
     here = (position,)
-    lost = loss.of_place(
-        loss_columns(host), here, here, guest.vcpus, guest.demand_cores, lines, True
-    )
-    return lost <= loss.GAIN_MIN_RATIO or lost <= loss.GAIN_MIN_RATIO + span_loss_min(
-        host.distances, lines
+    lost = loss.of_place(columns, here, here, vcpus, demand_cores, lines, True)
+    least = lost - loss.GAIN_MIN_RATIO
+    if least <= 0.0 or least <= span_loss_min(host.distances, lines):
+        return True
+    both = 0, 1  # the only other place on a host of two
+    return len(host.cores) == 2 and least <= loss.of_place(
+        columns, both, both, vcpus, demand_cores, lines, False
     )
 
 
