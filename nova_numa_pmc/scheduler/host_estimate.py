@@ -218,18 +218,19 @@ def _estimate_cached(
         return HostEstimate(None, guest_request.why_not_weighed)
     metrics_age_s = realtime_s - decoded.taken_s
     # A clock that is ahead is as wrong as a clock that is behind.
-    demand_cores = sum(filter(None, decoded.columns.demand_cores or ()))
     if not abs(metrics_age_s) <= options.stale_after * decoded.interval_s:  # NaN counts as 0
         age_text = 'dated %.0f s in the future' if metrics_age_s < 0 else '%.0f s old'
         return HostEstimate(
             None,
             'metrics are ' + age_text % abs(metrics_age_s),
             # Agents starve where hosts are saturated. Some of the guests may have left since.
-            demand_cores=min(demand_cores, max(0.0, host_state.vcpus_used)),
+            demand_cores=min(_demand_cores(decoded), max(0.0, host_state.vcpus_used)),
         )
     why_implausible = _why_implausible(decoded, host_state)
     if why_implausible is not None:
-        return HostEstimate(None, 'implausible: ' + why_implausible, demand_cores=demand_cores)
+        return HostEstimate(
+            None, 'implausible: ' + why_implausible, demand_cores=_demand_cores(decoded)
+        )
     vcpus, memory_mb, freed_mib = arrived_and_freed(decoded, host_state)
     if not options.charge_new_guests:
         vcpus = memory_mb = 0
@@ -250,6 +251,11 @@ def age_s(host_state: HostStateLike, realtime_s: float) -> float | None:
         if cached is not None and cached.decoded is not None
         else None
     )
+
+
+def _demand_cores(decoded: metrics_decoder.HostMetrics) -> float:
+    """Return the sum of the demand that is known."""
+    return sum(filter(None, decoded.columns.demand_cores or ()))
 
 
 def _why_implausible(

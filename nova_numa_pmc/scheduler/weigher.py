@@ -68,8 +68,9 @@ class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
         """Return what is subtracted from the hosts' weights."""
         conf, realtime_s = CONF.numa_pmc, self.clock()
         host_states = [weighed_host.obj for weighed_host in weighed]
+        default_mode = conf.mode  # takes long to read
         modes = [
-            _mode(host_state, conf.mode) if host_state.aggregates else conf.mode
+            _mode(host_state, default_mode) if host_state.aggregates else default_mode
             for host_state in host_states
         ]
         guest_request = request.read(spec)

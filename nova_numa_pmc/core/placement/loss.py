@@ -134,18 +134,24 @@ def added_loss(
     :param guest_vcpus: on a node that has a core for each of these and of the vCPUs there, nothing
         waits
     """
-    cpu_ratio, waiting_cores = _cpu_part(host, cpu_positions, guest_cores, host_share, guest_vcpus)
-    memory = mem_positions or host.memory_positions
-    bandwidth_ratio, latency_ns = _memory_part(
-        host.bandwidth,
-        host.bandwidth_max,
-        memory,
-        guest_cores * lines_per_core_sec * LINE_BYTES,
-        host_share,
+    # Access by name takes longer, and the scheduler does this several times for each host.
+    cores, demand, bandwidth, bandwidth_max, link, _, memory_positions, vcpus = host
+    cpu_ratio, waiting_cores = _cpu_part(
+        cores, demand, vcpus, cpu_positions, guest_cores, host_share, guest_vcpus
     )
-    link_ratio = 0.0
-    if host.link:
-        link_ratio = max([link_ratio, *(host.link[n] for n in (*cpu_positions, *mem_positions))])
+    memory = mem_positions or memory_positions
+    bandwidth_ratio = latency_ns = link_ratio = 0.0
+    if bandwidth_max:
+        bandwidth_ratio, latency_ns = _memory_part(
+            bandwidth,
+            bandwidth_max,
+            memory,
+            guest_cores * lines_per_core_sec * LINE_BYTES,
+            host_share,
+        )
+    if link:
+        for position in (*cpu_positions, *mem_positions):
+            link_ratio = link[position] if link[position] > link_ratio else link_ratio
     if distance_counts and (len(cpu_positions) > 1 or mem_positions != cpu_positions):
         latency_ns += _distance_ns(host, cpu_positions, memory, link_ratio)
     return AddedLoss._make(
@@ -220,20 +226,21 @@ def mean_waiting_cores(demand_cores: float, capacity_cores: float) -> float:
 
 
 def _cpu_part(
-    host: Columns,
+    cores: _Column,
+    demand: _Column,
+    vcpus: _Column,
     positions: Sequence[int],
     guest_cores: float,
     host_share: float,
     guest_vcpus: float,
 ) -> tuple[float, float]:
     """Return (highest CPU utilisation, demand that waits because of the guest [cores])."""
-    cores, demand = host.cores, host.demand
     used_cores = (
         cores[positions[0]]
         if len(positions) == 1
         else sum([cores[position] for position in positions])
     )
-    host_ratio = sum(demand) / (sum(cores) or 1.0)
+    host_ratio = sum(demand) / (sum(cores) or 1.0) if host_share else 0.0
     highest_ratio = waiting_cores = 0.0
     for position in positions:
         capacity = cores[position]
@@ -246,7 +253,7 @@ def _cpu_part(
             ratio = total_cores / capacity
             highest_ratio = ratio if ratio > highest_ratio else highest_ratio
             own_vcpus = guest_vcpus * capacity / used_cores
-            if max(host.vcpus[position], other_cores) + own_vcpus <= capacity:
+            if vcpus[position] + own_vcpus <= capacity and other_cores + own_vcpus <= capacity:
                 continue
             added_waiting = mean_waiting_cores(total_cores, capacity) - mean_waiting_cores(
                 total_cores - added_cores, capacity
@@ -264,9 +271,7 @@ def _memory_part(
     host_share: float,
 ) -> tuple[float, float]:
     """Return (highest bandwidth utilisation, queueing that an access adds [ns])."""
-    if not bandwidth_max:
-        return 0.0, 0.0
-    host_ratio = sum(bandwidth) / (sum(bandwidth_max) or 1.0)
+    host_ratio = sum(bandwidth) / (sum(bandwidth_max) or 1.0) if host_share else 0.0
     highest_ratio = queueing = 0.0
     for position in positions:
         ratio = 0.0

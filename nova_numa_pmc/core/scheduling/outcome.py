@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
@@ -25,7 +26,7 @@ from nova_numa_pmc.model import MIB
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from nova_numa_pmc.core.scheduling.host_columns import HostColumns, UniformHostColumns
 
@@ -81,27 +82,23 @@ def outcome(
     host: HostColumns, guest: ExpectedGuest, placement_options: model.PlacementOptions
 ) -> Outcome:
     """Return the pressures of a host with one more guest."""
-    _, _, guest_cores, policy, intensity = guest
+    _, _, guest_cores, policy, _ = guest
     if is_uniform(host) and policy in _ONE_NODE_POLICIES and placement_options.pressure_step > 0:
-        # Without maxima there is no utilisation that traffic could add to.
-        guest_bandwidth = None
-        if (
-            host.bandwidth_max_bytes_per_sec
-            and host.bandwidth_bytes_per_sec
-            and host.bytes_per_core_sec is not None
-        ):
-            guest_bandwidth = expected_bandwidth(guest_cores, intensity, host.bytes_per_core_sec)
-        demand = host.demand_cores
-        if demand is None:
-            demand = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
-        pressures = _pressures_with_guest(host, demand, guest_cores, guest_bandwidth or 0)
-        best = _best_position(host, guest, pressures, guest_bandwidth, placement_options)
-        if best is not None and _is_least_loss(host, guest, best):
-            # A record's check of its arguments would take as long as the rest of this branch.
-            positions = (best,)
-            return Outcome._make(
-                (reasons.ON_ONE_NODE, (pressures[best],), positions, positions, positions)
-            )
+        bandwidth, columns = bandwidth_on(host, guest), loss_columns(host)
+        pressures = _pressures_with_guest(host, columns, repeat(guest_cores), bandwidth or 0)
+        best = _best_position(host, guest, pressures, placement_options)
+        if best is not None:
+            lines = loss.guest_lines(guest_cores, bandwidth)
+            positions = _least_loss(host, columns, guest, lines, best)
+            if positions is not None:
+                code, left = reasons.ON_ONE_NODE, [pressures[best]]
+                if len(positions) > 1:
+                    total = sum(host.cores)
+                    shares = [guest_cores * (cores / total) for cores in host.cores]
+                    pressures = _pressures_with_guest(host, columns, shares, (bandwidth or 0) / 2)
+                    code, left = reasons.ON_SPAN, sorted(pressures, reverse=True)
+                # A record's check of its arguments would take as long as the rest of this branch.
+                return Outcome._make((code, tuple(left), positions, positions, positions))
     return outcome_by_placement(host, guest, placement_options)
 
 
@@ -172,12 +169,22 @@ def with_cores_per_vcpu(guest: ExpectedGuest, cores_per_vcpu: float) -> Expected
 
 
 def _pressures_with_guest(
-    host: UniformHostColumns, demand: Sequence[float], guest_cores: float, guest_bandwidth: float
+    host: UniformHostColumns,
+    columns: loss.Columns,
+    shares: Iterable[float],
+    guest_bandwidth: float,
 ) -> list[float]:
-    """Return, for each domain, the pressure that the guest would leave there."""
-    pressures = [(cores + guest_cores) / capacity for cores, capacity in zip(demand, host.cores)]
-    bandwidths, maxima = host.bandwidth_bytes_per_sec, host.bandwidth_max_bytes_per_sec
-    if maxima and bandwidths:
+    """Return, for each domain, the pressure that the guest would leave there.
+
+    :param shares: the guest's demand on each domain [cores]
+    :param guest_bandwidth: its traffic to each domain
+    """
+    all_cores, demand, bandwidths, maxima, *_ = columns
+    pressures = [
+        (cores + share) / capacity for cores, share, capacity in zip(demand, shares, all_cores)
+    ]
+    # Without maxima there is no utilisation that traffic could add to.
+    if maxima:
         pressures = [
             max(pressure, (bandwidth + guest_bandwidth) / maximum)
             for pressure, bandwidth, maximum in zip(pressures, bandwidths, maxima)
@@ -189,7 +196,6 @@ def _best_position(
     host: UniformHostColumns,
     guest: ExpectedGuest,
     pressures: Sequence[float],
-    guest_bandwidth: float | None,
     placement_options: model.PlacementOptions,
 ) -> int | None:
     """Return the position of the best single domain; None if the guest fits on none.
@@ -197,16 +203,16 @@ def _best_position(
     Two of :data:`ranking.KEY_FIELDS` make no difference here: the pressure above the floor,
     because a lower pressure is never the higher one after flooring, and the distance, which is 0.
     """
-    vcpus, memory_mib, promised = guest.vcpus or 1, guest.memory_mib, host.promised_mib
-    capacity = host.capacity_mib
+    vcpus, memory_mib, demand_cores, policy, _ = guest
+    capacity, promised, all_cores = host.capacity_mib, host.promised_mib, host.cores
     cores_needed = 0.0
-    if guest.policy != model.ONE_NODE:
-        cores_needed = min(loss.peak_cores(guest.vcpus, guest.demand_cores), sum(host.cores))
+    if policy != model.ONE_NODE:
+        cores_needed = min(loss.peak_cores(vcpus, demand_cores), sum(all_cores))
     positions = [
         position
         for position, cpu_count in enumerate(host.cpu_counts)
-        if cpu_count >= vcpus
-        and host.cores[position] >= cores_needed
+        if cpu_count >= (vcpus or 1)
+        and all_cores[position] >= cores_needed
         and capacity[position] - promised[position] >= memory_mib
     ]
     if len(positions) < 2:
@@ -232,29 +238,43 @@ def _best_position(
     return min(
         (position for position, count in zip(positions, step_counts) if count == fewest),
         key=lambda position: (
-            round((host.vcpus[position] + guest.vcpus) / host.cores[position], 9),
-            round((promised[position] + memory_mib) / host.capacity_mib[position], 6),
+            round((host.vcpus[position] + vcpus) / all_cores[position], 9),
+            round((promised[position] + memory_mib) / capacity[position], 6),
             round(host.guests[position], 9),
-            (position - host.rotation) % len(host.cores),
+            (position - host.rotation) % len(all_cores),
         ),
     )
 
 
-def _is_least_loss(host: UniformHostColumns, guest: ExpectedGuest, position: int) -> bool:
-    """Return whether no place on several domains can be better than this single one."""
-    vcpus, demand_cores = guest.vcpus, guest.demand_cores
-    if guest.policy == model.ONE_NODE or vcpus < 2:
-        return True
-    lines, columns = loss.guest_lines(demand_cores, bandwidth_on(host, guest)), loss_columns(host)
-    here = (position,)
+def _least_loss(
+    host: UniformHostColumns,
+    columns: loss.Columns,
+    guest: ExpectedGuest,
+    lines: float,
+    position: int,
+) -> tuple[int, ...] | None:
+    """Return the place with the least loss; None if more than two nodes have to be compared.
+
+    :param lines: cache lines that the guest transfers per core-second
+    :param position: the best single node
+    """
+    here, both = (position,), (0, 1)  # the only other place on a host of two
+    vcpus, memory_mib, demand_cores, policy, _ = guest
+    if policy == model.ONE_NODE or vcpus < 2:
+        return here
     lost = loss.of_place(columns, here, here, vcpus, demand_cores, lines, True)
     least = lost - loss.GAIN_MIN_RATIO
     if least <= 0.0 or least <= span_loss_min(host.distances, lines):
-        return True
-    both = 0, 1  # the only other place on a host of two
-    return len(host.cores) == 2 and least <= loss.of_place(
-        columns, both, both, vcpus, demand_cores, lines, False
-    )
+        return here
+    if len(host.cores) != 2:
+        return None
+    if 0 in host.cpu_counts or any(
+        capacity - promised < memory_mib / 2
+        for capacity, promised in zip(host.capacity_mib, host.promised_mib)
+    ):
+        return here
+    lost = loss.of_place(columns, both, both, vcpus, demand_cores, lines, False)
+    return both if lost < least else here
 
 
 def span_loss_min(distances: tuple[tuple[float, ...], ...], lines_per_core_sec: float) -> float:
