@@ -268,4 +268,4 @@ def _draw_remote(axes, runs, ratios):
 
 
 def _wrapped(title):
-    return title.replace(', ', ',\n').replace(' (', '\n(')
+    return title.replace(', ', ',\n').replace(' (', '\n(').replace(' and ', '\nand ')
