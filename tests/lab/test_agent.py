@@ -4,7 +4,7 @@
 import json
 
 import pytest
-from machine.agent import INTERVAL_S, UNIT
+from machine.agent import INTERVAL_S, SHIPPED, UNIT
 
 pytestmark = pytest.mark.full  # takes minutes: `make lab-full` runs them
 
@@ -128,8 +128,8 @@ def test_metrics_are_a_file_and_the_agent_has_no_network_socket(agent):
     sockets = agent.run('ss --tcp --udp --all --processes --no-header').stdout
     assert 'nova-numa-agent' not in sockets, sockets
     agent.run(
-        'cp /opt/nova-numa-pmc/share/nova-numa-pmc/systemd/nova-numa-metrics.service'
-        ' /run/systemd/system/ && systemctl daemon-reload && systemctl start nova-numa-metrics',
+        f'cp {SHIPPED}/nova-numa-metrics.service'
+        ' /etc/systemd/system/ && systemctl daemon-reload && systemctl start nova-numa-metrics',
         timeout=100,
     )
     served = agent.until(

@@ -6,10 +6,11 @@ import re
 import time
 
 UNIT = 'nova-numa-agent'
+#: The directory of the package's units, in words of a shell.
 SHIPPED = (
     '"$(python3 -c \'import sysconfig; print(sysconfig.get_path("data"))\')"'
-    '/share/nova-numa-pmc/systemd/nova-numa-agent.service'
-)  # and its drop-ins
+    '/share/nova-numa-pmc/systemd'
+)
 INTERVAL_S = 8  # a tick alone takes a second in emulation
 #: Beginning of a line about a stage of a tick that failed; until November 2026, it was "fails".
 STAGE_FAILED = re.compile(r'[^:]+ fail(ed|s): ')
@@ -32,15 +33,15 @@ class Agent:
         ]
         self.run('cat >>/etc/nova-numa-pmc/nova-numa-pmc.conf', stdin='\n'.join(lines) + '\n')
         self.run(
-            f'cp -r {SHIPPED}* /etc/systemd/system/ && systemctl daemon-reload && '
+            f'cp -r {SHIPPED}/{UNIT}.service* /etc/systemd/system/ && systemctl daemon-reload && '
             f'systemctl start {UNIT}',
             timeout=200,
         )
 
     def stop(self):
-        """Stop the service and remove the unit."""
+        """Stop the package's services and remove their units."""
         self.run(
-            f'systemctl stop {UNIT}; rm -rf /etc/systemd/system/{UNIT}.service*; '
+            "systemctl stop 'nova-numa-*'; rm -rf /etc/systemd/system/nova-numa-*.service*; "
             'systemctl daemon-reload',
             timeout=200,
             check=False,
