@@ -110,14 +110,11 @@ config: setup ## Regenerate the sample configuration in etc/
 	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/scheduler-generator.conf
 	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/compute-generator.conf
 
-.PHONY: setup-stack stack stack-up stack-down stack-shell stack-herd
+.PHONY: setup-stack stack stack-up stack-down stack-shell
 STACK = .venv-stack/bin/python -m tests.stack
 
 stack: setup-stack ## Run OpenStack on two emulated hosts, with the package and without it (35 min)
 	@$(STACK) scenario $(ARGS)
-
-stack-herd: setup-stack ## Boot a hundred servers in 10 s on 20 fake hosts, 2 to 16 schedulers (ARGS=--smoke: a quick try)
-	@$(STACK) herd $(ARGS)
 
 stack-up: setup-stack ## Start OpenStack's real control plane on the loopback interface
 	@$(STACK) up $(ARGS)

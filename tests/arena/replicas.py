@@ -147,7 +147,7 @@ def work(fleet, model):
 
 # ---- The stack ---------------------------------------------------------------------------
 
-#: As in tests/stack/herd.py and inside/fakehost.py; the hosts report every 20 s.
+#: As where it was measured, with fake compute hosts; the hosts report every 20 s.
 BOOTS, WITHIN_S, COMPUTES, VCPUS, MIB = 100, 10.0, 20, 4, 8192
 CORES, THREADS, NODE_MIB, PRESSURE, CORES_PER_VCPU = 20.0, 32, 131072, 0.3, 0.5
 BUILDS_S, INTERVAL_S, PUBLISHED_S, SETTLED_S = (0.5, 18.0), 20, 10, 300

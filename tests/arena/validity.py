@@ -15,9 +15,9 @@ from tests.arena import parameters as p, replicas
 #: two standard errors of it.
 CROWDED = 'make bench-crowded, 2026-11-22'
 CROWDED_RATIOS = {'ours ÷ held for good': (1.115, 0.054), 'ours ÷ floating': (0.991, 0.018)}
-#: tests/stack/README.rst, "Many boots at once": schedulers, whether with the package, the largest
-#: number of guests on a host in each round, seconds from decision to count (median, maximum),
-#: decisions under way (median).
+#: Nova's real services at commit 5f13c4ce, before that benchmark was removed: schedulers, whether
+#: with the package, the largest number of guests on a host in each round, seconds
+#: from decision to count (median, maximum), decisions under way (median).
 HERD_WITH, HERD_WITHOUT = 'make stack-herd, 2026-11-27', 'make stack-herd, 2026-11-24'
 HERDS = (
     (2, True, (10, 10, 12, 10, 14), (16, 59), 42),

@@ -5,18 +5,15 @@ examples:
   python -m tests.stack scenario --times 3
   python -m tests.stack up --hosts && python -m tests.stack run --phase resize
   python -m tests.stack shell openstack compute service list
-  python -m tests.stack herd --schedulers 2,16 --without
   python -m tests.stack down
 """
 
 import argparse
-import dataclasses
-import json
 import os
 import signal
 import sys
 
-from tests.stack import compute, control, fakehosts, report
+from tests.stack import compute, control, report
 from tests.stack.layout import VENV, Layout
 from tests.stack.service import Service, StackError
 
@@ -99,25 +96,6 @@ def _write_report(layout, runs):
     return 0 if all(run['passed'] for run in runs) else 1
 
 
-def _herd(layout, args):
-    """Boot many servers within seconds, with several schedulers."""
-    from tests.stack import figures, herd
-
-    own = {field.name: getattr(args, field.name) for field in dataclasses.fields(herd.Plan)}
-    # Explicit values replace the defaults, or those of a quick try.
-    base = herd.SMOKE if args.smoke else herd.Plan()
-    given_values = {name: value for name, value in own.items() if value is not None}
-    plan = dataclasses.replace(base, **given_values)
-    findings = herd.new_report(plan)
-    try:
-        herd.measure(layout, plan, findings)
-    finally:
-        if not args.json:
-            print(figures.table(findings))
-        print(json.dumps(figures.without_guests(findings)), flush=True)
-    return 0 if figures.passed(findings) else 1
-
-
 def _status(layout, _args):
     running = {name: Service(layout, name).pid() for name in control.NAMES}
     for name, pid in running.items():
@@ -131,7 +109,7 @@ def _build(_layout, args):
 
 
 def _down(layout, args):
-    ended = compute.down() + fakehosts.down(layout) + control.down(layout, args.keep_data)
+    ended = compute.down() + control.down(layout, args.keep_data)
     print('ended: ' + (', '.join(ended) or 'nothing ran'))
     return 0
 
@@ -140,84 +118,6 @@ def _times(text):
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 100):
         raise argparse.ArgumentTypeError(f'{text!r} is not a number from 1 to 99')
     return int(text)
-
-
-def _count(text):
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1000):
-        raise argparse.ArgumentTypeError(f'{text!r} is not a number from 1 to 1000')
-    return int(text)
-
-
-def _numbers(text):
-    return tuple(_times(number) for number in text.split(','))
-
-
-def _positive(text):
-    value = float(text)
-    if not 0 < value < float('inf'):
-        raise argparse.ArgumentTypeError(f'{text!r} is not a number above 0')
-    return value
-
-
-def _add_herd(parser):
-    """Add the herd's arguments; None stands for the value of :class:`herd.Plan` or a quick try."""
-    parser.add_argument(
-        '--schedulers',
-        type=_numbers,
-        metavar='N,…',
-        help='numbers of nova-scheduler workers to try, one after the other (2,4,8,16)',
-    )
-    parser.add_argument(
-        '--subsets',
-        type=_numbers,
-        metavar='N,…',
-        help='values of host_subset_size to try with each of them (1)',
-    )
-    parser.add_argument('--rounds', type=_times, metavar='N', help='rounds with each setting (5)')
-    parser.add_argument('--boots', type=_count, metavar='N', help='servers per round (100)')
-    parser.add_argument(
-        '--seconds', type=_positive, metavar='S', help='time within which they are requested (10)'
-    )
-    parser.add_argument('--computes', type=_times, metavar='N', help='compute hosts (20)')
-    parser.add_argument(
-        '--build-scale',
-        type=_positive,
-        metavar='X',
-        help='factor for the 5 to 180 s that building a guest takes (1)',
-    )
-    parser.add_argument(
-        '--interval',
-        dest='interval_s',
-        type=_count,
-        metavar='S',
-        help='how often hosts report: update_resources_interval (30)',
-    )
-    parser.add_argument('--seed', type=int, metavar='N', help='seed for these times (1)')
-    parser.add_argument(
-        '--minutes',
-        type=_positive,
-        metavar='M',
-        help='run fewer rounds, at least one with each setting, if all would take longer',
-    )
-    parser.add_argument(
-        '--without', action='store_true', default=None, help='also without the package'
-    )
-    parser.add_argument(
-        '--hold',
-        action='store_true',
-        default=None,
-        help='let schedulers start when all servers have been requested, for an API that takes '
-        'longer than S',
-    )
-    parser.add_argument(
-        '--keep', action='store_true', default=None, help='leave everything running at the end'
-    )
-    parser.add_argument(
-        '--smoke', action='store_true', help='a quick try: 3 hosts, 1 scheduler, 5 servers'
-    )
-    parser.add_argument(
-        '--json', action='store_true', help='print only the JSON, without the table'
-    )
 
 
 def _parser():
@@ -286,15 +186,6 @@ def _parser():
     )
     run.add_argument(
         '--phase', default='', metavar='WORD', help='only phases with this word in their name'
-    )
-    _add_herd(
-        command(
-            'herd',
-            _herd,
-            'boot many servers within seconds on fake compute hosts, with several schedulers',
-            examples='  python -m tests.stack herd --smoke\n'
-            '  python -m tests.stack herd --schedulers 2,16 --without --build-scale 0.1\n',
-        )
     )
     command('build', _build, "build the compute hosts' image and freeze a booted host", counters)
     down = command('down', _down, 'stop everything and delete its data')

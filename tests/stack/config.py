@@ -158,67 +158,6 @@ def nova_compute(layout, name, address):
     return {**shared, **own}
 
 
-def nova_fake_compute(layout, name, interval_s, build_s, seed):
-    """Return nova.conf of a fake compute host (inside/fakehost.py), without the guide's lines.
-
-    :param interval_s: how often it reports [s]
-    :param build_s: how long building a guest takes, (minimum, maximum) [s]
-    :param seed: seed for these times
-    """
-    shared = _nova(layout, '127.0.0.1')
-    state = layout.data / name
-    own = {
-        'DEFAULT': {
-            **shared['DEFAULT'],
-            'host': name,
-            'my_ip': '127.0.0.1',
-            'compute_driver': 'fakehost.Driver',
-            'state_path': state,
-            'cpu_allocation_ratio': 4.0,
-            'ram_allocation_ratio': 1.0,
-            'report_interval': 60,
-            'update_resources_interval': interval_s,
-            # Each host starts reporting at some point within this time.
-            'periodic_fuzzy_delay': interval_s,
-            # There are no networks.
-            'heal_instance_info_cache_interval': -1,
-        },
-        'compute': {'resource_provider_association_refresh': 600},
-        'oslo_concurrency': {'lock_path': state / 'locks'},
-        'vnc': {'enabled': False},
-        'spice': {'enabled': False},
-        'serial_console': {'enabled': False},
-        'fakehost': {'seed': seed, 'build_least': build_s[0], 'build_most': build_s[1]},
-    }
-    return {**shared, **own}
-
-
-def schedulers(workers, subset, with_package):
-    """Return what nova-scheduler reads in addition to nova.conf, as write(), for several of them.
-
-    They choose among so many best hosts (``subset``), and log decisions, the weigher's reasons,
-    and when they are ready. They do not look for new hosts, which each would do otherwise.
-    """
-    own = {
-        'scheduler': {'workers': workers, 'discover_hosts_in_cells_interval': -1},
-        'filter_scheduler': {'host_subset_size': subset},
-    }
-    debugged = ['nova.service', 'nova.scheduler.manager', 'nova.scheduler.utils']
-    levels = [f'{name}=DEBUG' for name in (*debugged, 'nova_numa_pmc.scheduler.weigher')]
-    quiet = [f'{name}=WARN' for name in ('amqp', 'sqlalchemy', 'urllib3', 'keystoneauth')]
-    return {
-        'scheduler.conf': ini(own) + '\n' + (guide.controller_ini() if with_package else ''),
-        'scheduler-log.conf': ini(
-            {
-                'DEFAULT': {
-                    'default_log_levels': ','.join([*levels, *quiet]),
-                    'logging_debug_format_suffix': '',
-                }
-            }
-        ),
-    }
-
-
 def write(layout, with_package=True):
     """Write every file of the control plane; nova-scheduler's last one is from the guide."""
     files = {

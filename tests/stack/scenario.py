@@ -4,7 +4,7 @@
 import contextlib
 import shutil
 
-from tests.stack import compute, control, fakehosts, lifecycle, pressure
+from tests.stack import compute, control, lifecycle, pressure
 from tests.stack.session import Session
 from tests.stack.timeline import TimeLine
 
@@ -114,4 +114,4 @@ def save_logs(session):
 
 def stop_all(layout):
     """Stop hosts and control plane, and delete their data; return the names of what ran."""
-    return compute.down() + fakehosts.down(layout) + control.down(layout)
+    return compute.down() + control.down(layout)
