@@ -7,7 +7,7 @@ ARGS =
 
 .NOTPARALLEL:
 .PHONY: help demo test unit coverage lab lab-full functional test-nova test-nova-all test-nova-29 \
-	test-nova-31 test-nova-33 test-nova-34 test-nova-newest test-nova-upstream lint docs bench \
+	test-nova-31 test-nova-33 test-nova-34 test-nova-newest lint docs bench \
 	bench-hook bench-sampling bench-rebalance bench-weigher bench-promises \
 	arena arena-region arena-validity bench-oversubscription bench-balance bench-crowded soak \
 	fuzz-metrics config setup setup-lab clean distclean
@@ -45,10 +45,6 @@ test-nova-29 test-nova-31 test-nova-33 test-nova-34: test-nova-%:
 
 test-nova-newest: ## The same on the newest release in the package index, with the newest libraries
 	@tools/nova-tests novanewest $(ARGS)
-
-test-nova-upstream: ## Run Nova's own functional tests without and with the package (ARGS: its options)
-	@tools/setup nova34
-	@.venv-nova-34/bin/python -m tests.nova.upstream $(ARGS)
 
 lint: setup ## Check style, types, imports and words (tools/lint has the list; it takes names)
 	@tools/lint
