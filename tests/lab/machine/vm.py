@@ -198,7 +198,7 @@ class Machine:
         return machine
 
     @classmethod
-    def up(cls, name='lab', shape=None, package=True, pace_per_sec=0, base=None, devices=None):
+    def up(cls, name='lab', shape=None, package=True, base=None, devices=None):
         """Thaw a machine of that shape, with the tools and this package's wheel installed.
 
         :param base: what it is made from (default: the lab's image)
@@ -237,7 +237,6 @@ class Machine:
             process.kill()
             process.wait()
             raise
-        self.pace(pace_per_sec)
         image.print_step(f'{name} is up in {time.monotonic() - began:.0f} s')
         return self
 
@@ -398,15 +397,6 @@ class Machine:
         """Copy files or directories into a directory of the machine."""
         subprocess.run(
             [*self._ssh('scp', '-P'), '-qrp', *map(str, sources), f'root@127.0.0.1:{target}'],
-            check=True,
-            stdin=subprocess.DEVNULL,
-            timeout=COPY_TIMEOUT_S,
-        )
-
-    def pull(self, source, target):
-        """Copy a file or directory out of the machine."""
-        subprocess.run(
-            [*self._ssh('scp', '-P'), '-qrp', f'root@127.0.0.1:{source}', str(target)],
             check=True,
             stdin=subprocess.DEVNULL,
             timeout=COPY_TIMEOUT_S,
