@@ -11,13 +11,15 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model, promises_reconciler, sampling
+from nova_numa_pmc import model
 from nova_numa_pmc.agent import (
     cache_widening,
     demand_file,
     guest_events,
+    promises_reconciler,
     reassertion,
     rebalancer,
+    sampling,
     unfinished_starts,
 )
 from nova_numa_pmc.agent.tick import Moment, Tick
@@ -34,8 +36,8 @@ from nova_numa_pmc.state import move_lock, overrides, pause, publication
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
+    from nova_numa_pmc.core.sample_records import NodeSample
     from nova_numa_pmc.host.libvirt_events import Listener
-    from nova_numa_pmc.sample_records import NodeSample
 
 LOG = logging.getLogger(__name__)
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model, promises
+from nova_numa_pmc import model
 from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.core.host_view import capacity_cores_by_node
 from nova_numa_pmc.cpulist import name_nodes
+from nova_numa_pmc.placing import decide
 
 if TYPE_CHECKING:
     import logging
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.conf.host_options import HostOptions
-    from nova_numa_pmc.sample_records import NodeSample, Sample
+    from nova_numa_pmc.core.sample_records import NodeSample, Sample
     from nova_numa_pmc.state.promises_file import HostPromises
 
     #: The node ids and the CPUs of a promise, which identify a cache.
@@ -75,7 +76,7 @@ class CacheWidening:
                 self._waited_core_sec[cache] = waited_core_sec
                 continue
             waiting_cores, promise = max(waiters, key=lambda waiter: (waiter[0], waiter[1].uuid))
-            widened_promise = promises.update_running(
+            widened_promise = decide.update_running(
                 promise, self.host_options, self._root, l3_cpus=()
             )
             if widened_promise is None:

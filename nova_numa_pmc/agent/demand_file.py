@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.conf.agent import AgentOptions
+    from nova_numa_pmc.core.sample_records import PoolSample
     from nova_numa_pmc.problem_log import ProblemLog
-    from nova_numa_pmc.sample_records import PoolSample
 
 FILE = 'demand'
 #: Measured time between two writes [s].

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
     from nova_numa_pmc.agent.tick import Tick
+    from nova_numa_pmc.core.sample_records import NodeSample
     from nova_numa_pmc.moves.executor import MoveTotals
-    from nova_numa_pmc.sample_records import NodeSample
 
     _Row = tuple[str, str, str | None, tuple[tuple[str | None, str], ...]]
 

@@ -11,7 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.finding import install_remedy
+from nova_numa_pmc.core.finding import install_remedy
 from nova_numa_pmc.problem_log import ProblemLog
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model, promises
+from nova_numa_pmc import model
 from nova_numa_pmc.conf.host_options import START_GRACE_S
 from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.core.placement import l3
@@ -31,6 +31,7 @@ from nova_numa_pmc.host.cpusets import (
     read_cpusets,
 )
 from nova_numa_pmc.host.page_moves import node_room
+from nova_numa_pmc.placing import decide
 
 if TYPE_CHECKING:
     import logging
@@ -182,7 +183,7 @@ class Reassertion:
             self._log_held(guest, nodes, cpus, changes)
         self._held[run_id] = cpus
         if not promise.started:
-            promises.update_running(promise, self.host_options, self._root, started=True)
+            decide.update_running(promise, self.host_options, self._root, started=True)
         return True
 
     def _written_sets(
@@ -291,7 +292,7 @@ class Reassertion:
             if not why:
                 return
         changes = holding.unbind_memory(groups, mems)
-        promises.update_running(promise, self.host_options, self._root, bound=False)
+        decide.update_running(promise, self.host_options, self._root, bound=False)
         self._log.info(
             'guest %s: %s bound to the memory of %s: %s',
             guest.name,
@@ -340,7 +341,7 @@ def unbind_all(host_options: HostOptions, root: str, log: logging.Logger, why: s
 
     :param why: why their nodes are not watched, for the log
     """
-    host_promises = promises.read(host_options, root)
+    host_promises = decide.read(host_options, root)
     bound = {promise.uuid: promise for promise in host_promises.promises.values() if promise.bound}
     for guest in guests.read_running(root)[0] if bound else ():
         promise = bound.get(guest.uuid)

@@ -20,10 +20,10 @@ from nova_numa_pmc.state import state_files
 if TYPE_CHECKING:
     import logging
 
+    from nova_numa_pmc.agent.sampling import Sampler
     from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.moves.executor import MoveExecutor
     from nova_numa_pmc.problem_log import ProblemLog
-    from nova_numa_pmc.sampling import Sampler
 
 #: File in the state directory with the planner's state, which outlasts a restart of the agent.
 FILE = 'rebalance-memory'

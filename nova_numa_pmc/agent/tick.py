@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.sample_records import Sample
+    from nova_numa_pmc.core.sample_records import Sample
     from nova_numa_pmc.state import pause
     from nova_numa_pmc.state.promises_file import HostPromises
     from nova_numa_pmc.state.publication import Publication

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import follow_memory, model, promises
+from nova_numa_pmc import model
 from nova_numa_pmc.conf.host_options import START_GRACE_S
 from nova_numa_pmc.core import eligibility, page_choice, pools
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups
+from nova_numa_pmc.placing import decide, follow_memory
 
 if TYPE_CHECKING:
     import logging
@@ -90,11 +91,11 @@ class UnfinishedStarts:
     def _finish(self, guest: model.Guest, promise: model.Promise) -> model.Promise | None:
         """Finish one start; return the guest's promise, or None if the start stays unfinished."""
         try:
-            if (promise.missed and not promises.is_left_alone(guest)) or (
+            if (promise.missed and not decide.is_left_alone(guest)) or (
                 not promise.started and promise.origin == model.PLACED
             ):
                 return self._place(guest, promise)
-            return promises.update_running(
+            return decide.update_running(
                 promise, self.host_options, self._root, started=True, missed=False
             )
         except GuestGone:
@@ -112,18 +113,18 @@ class UnfinishedStarts:
         """
         groups = self._find_groups(guest, promise)
         if promise.missed:
-            decision = promises.decide_promise(
-                guest, self.host_options, self._root, promises.LOCK_TIMEOUT_S
+            decision = decide.decide_promise(
+                guest, self.host_options, self._root, decide.LOCK_TIMEOUT_S
             )
         else:
-            decision = promises.Decision(promise, None, 'as promised at its start', ())
+            decision = decide.Decision(promise, None, 'as promised at its start', ())
         if decision.promise.origin == model.PLACED:
             decision, _ = follow_memory.decide_again_if_memory_stays(
-                guest, groups, decision, self.host_options, self._root, promises.LOCK_TIMEOUT_S
+                guest, groups, decision, self.host_options, self._root, decide.LOCK_TIMEOUT_S
             )
         for problem in decision.problems:
             self._log.warning('guest %s: %s', guest.name, problem)
-        started_promise = promises.update_running(
+        started_promise = decide.update_running(
             decision.promise, self.host_options, self._root, started=True
         )
         if started_promise is None:
@@ -149,9 +150,9 @@ class UnfinishedStarts:
             raise
         except CpusetError:
             if not (promise.missed or promise.bound):  # the nodes of a bound guest stay watched
-                with promises.locked(self.host_options, self._root) as draft:
+                with decide.locked(self.host_options, self._root) as draft:
                     if draft.promises.get(guest.uuid) == promise:  # else the hook has gone on
-                        floating = promises.as_floating(promise)
+                        floating = decide.as_floating(promise)
                         draft.put(floating._replace(started=True, missed=True))
             raise
 

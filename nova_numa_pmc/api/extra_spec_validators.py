@@ -3,15 +3,16 @@
 
 Nova loads this module through the entry point group ``nova.api.extra_spec_validators``
 (nova/api/validation/extra_specs/validators.py), and then also refuses every other name in the
-namespace. :mod:`nova_numa_pmc.extra_specs` interprets the specs, including those of flavors that
-were created before this module was installed.
+namespace. :mod:`nova_numa_pmc.core.extra_specs` interprets the specs, including those of flavors
+that were created before this module was installed.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import extra_specs, model
+from nova_numa_pmc import model
+from nova_numa_pmc.core import extra_specs
 from nova_numa_pmc.core.host_view import INTENSITY, INTENSITY_KEY
 
 if TYPE_CHECKING:

@@ -2,5 +2,5 @@
 """Checks for common mistakes of operators, with one module for each area.
 
 A check is a function that takes the host's root, or what was read below it, and yields
-:class:`~nova_numa_pmc.finding.Finding`. Checks only read.
+:class:`~nova_numa_pmc.core.finding.Finding`. Checks only read.
 """

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import finding, model
+from nova_numa_pmc import model
 from nova_numa_pmc.checks import nova
 from nova_numa_pmc.conf import agent as agent_conf, host_options
-from nova_numa_pmc.core import node_memory
+from nova_numa_pmc.core import finding, node_memory
+from nova_numa_pmc.core.finding import Finding
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import DomainError, NumaPmcError, OptionsError
-from nova_numa_pmc.finding import Finding
 from nova_numa_pmc.host import allowed, guests, nova_cpu_sets, topology
 
 if TYPE_CHECKING:

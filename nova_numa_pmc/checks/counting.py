@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import finding
 from nova_numa_pmc.conf import counters as counters_conf
-from nova_numa_pmc.core import rates
+from nova_numa_pmc.core import finding, rates
+from nova_numa_pmc.core.finding import Finding
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.finding import Finding
 from nova_numa_pmc.state import publication
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.core.finding import ERROR, NOTE, WARNING, Finding
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.finding import ERROR, NOTE, WARNING, Finding
 from nova_numa_pmc.host import confinement, files, hook_files
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import promises_file, state_files

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import finding
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.core import cache_hierarchy, node_memory
+from nova_numa_pmc.core import cache_hierarchy, finding, node_memory
+from nova_numa_pmc.core.finding import Finding
 from nova_numa_pmc.core.memory_domains import NEAR_DEFAULT
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.finding import Finding
 from nova_numa_pmc.host import cpu_topology, files, services, topology
 from nova_numa_pmc.host.perf import perf_event
 from nova_numa_pmc.host.sources import numa_faults

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from oslo_config import cfg
 
 from nova_numa_pmc.conf import compute as compute_conf, opts, scheduler as scheduler_conf
-from nova_numa_pmc.finding import ERROR, NOTE, WARNING, Finding
+from nova_numa_pmc.core.finding import ERROR, NOTE, WARNING, Finding
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:

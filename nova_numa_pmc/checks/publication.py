@@ -6,12 +6,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import finding
 from nova_numa_pmc.agent import guest_events
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.core import pools
+from nova_numa_pmc.core import finding, pools
+from nova_numa_pmc.core.finding import Finding
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.finding import Finding
 from nova_numa_pmc.host import nova_cpu_sets
 from nova_numa_pmc.state import move_lock, pause, publication
 

@@ -13,7 +13,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from nova_numa_pmc import host_cpus, model, promises, sampling
+from nova_numa_pmc import model
+from nova_numa_pmc.agent import sampling
 from nova_numa_pmc.cli import tables
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 from nova_numa_pmc.core import eligibility, pools
@@ -31,6 +32,7 @@ from nova_numa_pmc.host import (
 )
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves import situations
+from nova_numa_pmc.placing import decide, host_cpus
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import overrides
 from nova_numa_pmc.state.promises_file import HostPromisesDraft
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from nova_numa_pmc.core.rebalance import plan_records
-    from nova_numa_pmc.sample_records import Sample
+    from nova_numa_pmc.core.sample_records import Sample
     from nova_numa_pmc.state.promises_file import HostPromises
 
 _T = TypeVar('_T')
@@ -232,12 +234,10 @@ class CommandContext:
         options = self.options.host_options
         problems = [*self.problems, *host.problems, *problems]
         draft = (
-            promises.locked(options, self.root)
-            if write_promises
-            else read_draft(options, self.root)
+            decide.locked(options, self.root) if write_promises else read_draft(options, self.root)
         )
         with draft:
-            problems += promises.reconcile(draft, host, options, self.root)
+            problems += decide.reconcile(draft, host, options, self.root)
         return ObservedHost(host, draft, running, tuple(problems), pool)
 
     def _floating_pool(self, running: tuple[model.Guest, ...]) -> pools.Pool:
@@ -363,7 +363,7 @@ def read_draft(options: host_options.HostOptions, root: str) -> HostPromisesDraf
     empty and has the reason as its problem.
     """
     try:
-        host_promises = promises.read(options, root)
+        host_promises = decide.read(options, root)
     except StateError as error:
         return HostPromisesDraft(problem=str(error))
     return HostPromisesDraft(host_promises.promises, host_promises.rotation)

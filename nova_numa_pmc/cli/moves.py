@@ -12,7 +12,6 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from nova_numa_pmc import promises
 from nova_numa_pmc.cli import arguments, tables
 from nova_numa_pmc.core import eligibility
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
@@ -20,6 +19,7 @@ from nova_numa_pmc.exceptions import NumaPmcError, StateLocked
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.json_values import printable, to_json
 from nova_numa_pmc.moves import executor
+from nova_numa_pmc.placing import decide
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, move_lock
 
@@ -184,7 +184,7 @@ def _cancel_if_busy(
 ) -> None:
     """Cancel the move in progress if a libvirt job began on its guest, or the guest was paused."""
     try:
-        host_promises = promises.read(command.host_options, command.root)
+        host_promises = decide.read(command.host_options, command.root)
     except NumaPmcError as error:
         LOG.warning('%s', error)
         return

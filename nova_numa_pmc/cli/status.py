@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nova_numa_pmc.core.demand.histories import UsageHistory
-    from nova_numa_pmc.sample_records import Sample
+    from nova_numa_pmc.core.sample_records import Sample
     from nova_numa_pmc.state.publication import Publication
 
 

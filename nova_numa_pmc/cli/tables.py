@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
     from typing import TextIO
 
+    from nova_numa_pmc.core.sample_records import GuestSample, NodeSample, Sample
     from nova_numa_pmc.host.page_moves import guest_move
-    from nova_numa_pmc.sample_records import GuestSample, NodeSample, Sample
 
     #: Draws a bar for each (name of a guest, progress of its move).
     _Show = Callable[[Collection[tuple[str, guest_move.Progress]]], None]

@@ -49,11 +49,11 @@ LOG = logging.getLogger('nova_numa_pmc.agent')
 #: keeps running while an upgrade replaces the package's files, and must not mix in modules of the
 #: new version.
 LATE_MODULES = (
+    'core.extra_specs',
     'core.node_memory',
     'core.placement.explain',
     'core.placement.l3',
     'core.placement.placement',
-    'extra_specs',
     'host.cpusets',
     'host.huge_pages',
     'host.memory_kinds',

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.evidence import Evidence
 from nova_numa_pmc.core.missing import all_known
+from nova_numa_pmc.core.sample_records import COUNTED, DeviceSample, GuestSample, NodeSample
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.sample_records import COUNTED, DeviceSample, GuestSample, NodeSample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nova_numa_pmc.sample_records import NodeSample
+    from nova_numa_pmc.core.sample_records import NodeSample
 
 #: Assumed cores per vCPU of a guest without history, and the weight of that assumption as a number
 #: of guests.

@@ -11,7 +11,7 @@ from nova_numa_pmc.core.pressure import LINE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nova_numa_pmc.sample_records import GuestSample, NodeSample
+    from nova_numa_pmc.core.sample_records import GuestSample, NodeSample
 
 
 def lines_per_sec(sample: GuestSample) -> float | None:

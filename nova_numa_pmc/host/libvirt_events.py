@@ -23,8 +23,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from nova_numa_pmc.core.finding import install_remedy
 from nova_numa_pmc.exceptions import DomainError
-from nova_numa_pmc.finding import install_remedy
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.record import Record
 

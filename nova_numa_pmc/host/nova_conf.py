@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
-from nova_numa_pmc import finding
 from nova_numa_pmc.conf import compute as compute_conf, host_options, scheduler as scheduler_conf
-from nova_numa_pmc.finding import Finding
+from nova_numa_pmc.core import finding
+from nova_numa_pmc.core.finding import Finding
 from nova_numa_pmc.host import files, guests, ownership
 from nova_numa_pmc.record import Record
 

@@ -12,7 +12,6 @@ import collections
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import host_cpus
 from nova_numa_pmc.core import eligibility
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.core.rebalance.explain_move import explain_why
@@ -23,6 +22,7 @@ from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves.move_promises import MovePostponed, MovePromises, PendingMove
 from nova_numa_pmc.moves.parts import MovePart, has_followed, progress_text
 from nova_numa_pmc.moves.widened import WidenedGuests
+from nova_numa_pmc.placing import host_cpus
 from nova_numa_pmc.problem_log import ProblemLog
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, move_lock

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import promises
 from nova_numa_pmc.core import eligibility, host_view, pools
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError
@@ -13,6 +12,7 @@ from nova_numa_pmc.host import allowed, cgroups, guests
 from nova_numa_pmc.host.cpusets import common_cpus
 from nova_numa_pmc.host.page_moves import guest_move
 from nova_numa_pmc.moves.parts import CpuMove, MovePart, narrow_to_l3, promise_after
+from nova_numa_pmc.placing import decide
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, overrides
 
@@ -104,7 +104,7 @@ class MovePromises:
             after = targets.get(plan_part.uuid) or promise_after(move, plan_part, before)
             if after.cpu_nodes != before.cpu_nodes:
                 # As they are now, with earlier moves of the plan and guests started since.
-                others = promises.read(self.options.host_options, self._root).promises
+                others = decide.read(self.options.host_options, self._root).promises
                 for moved in move.parts:
                     others.pop(moved.uuid, None)
                 others.update({part.plan_part.uuid: part.after for part in parts})
@@ -126,7 +126,7 @@ class MovePromises:
         :raises MoveRefused: a guest's promise has changed since the move was planned, or there is
             no room any more
         """
-        with promises.locked(self.options.host_options, self._root) as draft:
+        with decide.locked(self.options.host_options, self._root) as draft:
             for part in parts:
                 if draft.promises.get(part.plan_part.uuid) != part.before:
                     raise MoveRefused(
@@ -142,7 +142,7 @@ class MovePromises:
         :returns: whether the guest is promised its former place
         :raises StateError: the promise cannot be written
         """
-        with promises.locked(self.options.host_options, self._root, _UNDO_LOCK_TIMEOUT_S) as draft:
+        with decide.locked(self.options.host_options, self._root, _UNDO_LOCK_TIMEOUT_S) as draft:
             if draft.promises.get(part.plan_part.uuid) == part.after:
                 draft.put(part.before)
             return draft.promises.get(part.plan_part.uuid) == part.before

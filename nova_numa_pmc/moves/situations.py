@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.sample_records import GuestSample, Sample
-    from nova_numa_pmc.sampling import Sampler
+    from nova_numa_pmc.agent.sampling import Sampler
+    from nova_numa_pmc.core.sample_records import GuestSample, Sample
     from nova_numa_pmc.state.promises_file import HostPromises
 
 

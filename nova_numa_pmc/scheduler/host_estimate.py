@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nova_numa_pmc import extra_specs, model
+from nova_numa_pmc import model
 from nova_numa_pmc.compute import metrics_decoder
-from nova_numa_pmc.core import missing
+from nova_numa_pmc.core import extra_specs, missing
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu
 from nova_numa_pmc.core.placement import reasons
 from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from nova_numa_pmc import extra_specs, model
-from nova_numa_pmc.core import eligibility
+from nova_numa_pmc import model
+from nova_numa_pmc.core import eligibility, extra_specs
 from nova_numa_pmc.core.host_view import INTENSITY
 from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, expected_guest
 from nova_numa_pmc.record import Record

@@ -25,7 +25,7 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nova_numa_pmc.sample_records import Sample
+    from nova_numa_pmc.core.sample_records import Sample
 
 FILE = 'host'
 FRESH, STALE, FUTURE = 'fresh', 'stale', 'future'

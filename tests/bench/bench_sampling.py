@@ -27,11 +27,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from nova_numa_pmc import exceptions, sampling
+from nova_numa_pmc import exceptions
+from nova_numa_pmc.agent import sampling
 from nova_numa_pmc.conf import counters as counters_conf
+from nova_numa_pmc.core.sample_records import COUNTED
 from nova_numa_pmc.host.perf import events, perf_event
 from nova_numa_pmc.host.sources import owner_counters
-from nova_numa_pmc.sample_records import COUNTED
 from tests.bench import perf_stat, running_guests, switching
 
 EVENTS = tuple(

@@ -23,9 +23,9 @@ FAULTS = {
         'mv /usr/bin/python3.away /usr/bin/python3',
     ),
     'hook hangs': (
-        f'ln -sfn {SITE} /run/site; cd $(readlink /run/site); cp -a hook.py /run/hook.py; '
-        'echo "import time; time.sleep(1000)" >hook.py',
-        'cp -a /run/hook.py $(readlink /run/site)/hook.py',
+        f'ln -sfn {SITE} /run/site; cd $(readlink /run/site)/hook; cp __init__.py /run/hook.py; '
+        'echo "import time; time.sleep(1000)" >__init__.py',
+        'cp /run/hook.py $(readlink /run/site)/hook/__init__.py',
     ),
 }
 RESTART = 'systemctl restart libvirtd'

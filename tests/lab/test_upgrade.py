@@ -21,7 +21,7 @@ pytestmark = pytest.mark.full  # takes minutes: `make lab-full` runs them
 
 FORMER, PRESENT = 'former', 'present'
 #: The module that the hook imports last, when a guest has started.
-LATE = 'hook_started'
+LATE = 'started'
 CPUS = {0: '0-1', 1: '2-3'}
 SPEC = {'memory_mib': 32, 'cmdline': 'duty=5'}
 HOOK = '/etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'
@@ -42,11 +42,14 @@ def former_wheel(directory):
     shutil.copytree(
         image.CHECKOUT, tree, ignore=shutil.ignore_patterns('.*', '__pycache__', 'tests', 'doc')
     )
-    package = tree / 'nova_numa_pmc'
+    package = tree / 'nova_numa_pmc/hook'
     (package / f'{LATE}.py').rename(package / f'{LATE}_{FORMER}.py')
-    for path in package.rglob('*.py'):
-        text = path.read_text(encoding='utf-8')
-        path.write_text(re.sub(rf'\b{LATE}\b', f'{LATE}_{FORMER}', text), encoding='utf-8')
+    text = (package / '__init__.py').read_text(encoding='utf-8')
+    text, count = re.subn(
+        rf'\bhook import {LATE}\b', f'hook import {LATE}_{FORMER} as {LATE}', text
+    )
+    assert count, text
+    (package / '__init__.py').write_text(text, encoding='utf-8')
     return image.wheel(tree)
 
 

@@ -19,7 +19,7 @@ DONE, MOVES_WOULD_PAY, PARTLY = 0, 2, 3
 BASED_ON_PRESSURE = 'based on the pressure measured'
 #: The phase in which one of the hosts must be unknown to the weigher.
 STALE_PHASE = 'agent stopped'
-HOOK_MODULE = '/opt/nova-numa-pmc/lib/python3*/site-packages/nova_numa_pmc/hook.py'
+HOOK_MODULE = '/opt/nova-numa-pmc/lib/python3*/site-packages/nova_numa_pmc/hook/__init__.py'
 
 
 @contextlib.contextmanager

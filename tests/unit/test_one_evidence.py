@@ -8,8 +8,9 @@ from typing import Any
 
 from hypothesis import HealthCheck, assume, example, given, settings, strategies as st
 
-from nova_numa_pmc import model, sample_records
+from nova_numa_pmc import model
 from nova_numa_pmc.cli.commands import explain
+from nova_numa_pmc.core import sample_records
 from nova_numa_pmc.model import NodeLoad
 from tests.fixtures import sysfs
 from tests.fixtures.model_records import GIB

@@ -8,10 +8,12 @@ one that idles next to polling guests.
 
 import types
 
-from nova_numa_pmc import host_cpus, model, sampling
+from nova_numa_pmc import model
+from nova_numa_pmc.agent import sampling
 from nova_numa_pmc.compute import metrics_encoder
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.cpulist import parse_cpulist
+from nova_numa_pmc.placing import host_cpus
 from nova_numa_pmc.scheduler import host_estimate, request
 from nova_numa_pmc.state import publication
 from tests.cases.root import RootCase

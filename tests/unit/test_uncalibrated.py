@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host with counters and without any option set: its loaded node and its loaded host lose."""
 
-from nova_numa_pmc import promises
 from nova_numa_pmc.agent.tick import Moment
 from nova_numa_pmc.checks import counting
 from nova_numa_pmc.cli.commands import explain
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import files, guests
+from nova_numa_pmc.placing import decide
 from nova_numa_pmc.scheduler import host_estimate, request
 from tests.cases.agent import SECOND, AgentCase
 from tests.fixtures import fake_host, fake_pmus
@@ -121,7 +121,7 @@ class TestUncalibrated(UncalibratedCase):
                     guest = guests.parse(fake_host.domain_xml(900))
                     options = host_options.read(self.host.path('absent'))
                     explained, _ = explain.decide_unrecorded(guest, options, self.root)
-                    placed = promises.decide_promise(guest, options, self.root, 1)
+                    placed = decide.decide_promise(guest, options, self.root, 1)
                     expected = (1 - loaded,)
                     self.assertEqual(expected, explained.promise.cpu_nodes)
                     self.assertEqual(expected, placed.promise.cpu_nodes)

@@ -33,8 +33,8 @@ from nova_numa_pmc.checks import (
 )
 from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.core.finding import ERROR, SEVERITIES, WARNING, Finding
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.finding import ERROR, SEVERITIES, WARNING, Finding
 from nova_numa_pmc.host import confinement, nova_conf, services
 from nova_numa_pmc.json_values import printable
 

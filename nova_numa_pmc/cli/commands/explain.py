@@ -20,14 +20,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import extra_specs, host_cpus, model, promises
+from nova_numa_pmc import model
 from nova_numa_pmc.cli import arguments, context, flavor, status, tables
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.core import node_memory
+from nova_numa_pmc.core import extra_specs, node_memory
 from nova_numa_pmc.core.placement import candidates, placement, ranking
 from nova_numa_pmc.cpulist import format_nodes
 from nova_numa_pmc.host import allowed, files, guests
 from nova_numa_pmc.json_values import printable, to_json
+from nova_numa_pmc.placing import decide, host_cpus
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nova_numa_pmc.cli.flavor import Flavor
-    from nova_numa_pmc.promises import Decision
+    from nova_numa_pmc.placing.decide import Decision
 
 #: Number of places that the text shows; the JSON has all of them.
 _PLACES_SHOWN = 12
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 def decide_unrecorded(
     guest: model.Guest, host_options: host_options.HostOptions, root: str
-) -> tuple[promises.Decision, model.Promise | None]:
+) -> tuple[decide.Decision, model.Promise | None]:
     """Decide where a guest would go if it started now; nothing is recorded or written.
 
     :param guest: a new guest, or a running one, which is decided on as if it were not there
@@ -104,12 +105,12 @@ def decide_unrecorded(
     """
     draft = context.read_draft(host_options, root)
     recorded_promise = draft.promises.get(guest.uuid)
-    decision = promises.decide_promise(guest, host_options, root, 0, given_draft=draft)
+    decision = decide.decide_promise(guest, host_options, root, 0, given_draft=draft)
     return decision, recorded_promise
 
 
 def possible_places(
-    decision: promises.Decision, placement_options: model.PlacementOptions
+    decision: decide.Decision, placement_options: model.PlacementOptions
 ) -> list[PossiblePlace]:
     """Return the possible places, the best first; none if the guest is left alone.
 

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.checks import hook as hook_checks
 from nova_numa_pmc.cli import arguments
+from nova_numa_pmc.core.finding import ERROR, Finding
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.finding import ERROR, Finding
 from nova_numa_pmc.host import confinement, hook_files, ownership
 from nova_numa_pmc.json_values import printable, to_json
 from nova_numa_pmc.record import Record
@@ -42,7 +42,17 @@ if TYPE_CHECKING:
 
 
 #: Packages from which the hook imports modules; checked by tests/unit/test_imports.py.
-_PACKAGES_OF_HOOK = ('', 'conf', 'core', 'core/placement', 'host', 'host/page_moves', 'state')
+_PACKAGES_OF_HOOK = (
+    '',
+    'conf',
+    'core',
+    'core/placement',
+    'hook',
+    'host',
+    'host/page_moves',
+    'placing',
+    'state',
+)
 
 
 class InstallResult(Record):

@@ -30,13 +30,14 @@ import json
 import subprocess
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import host_cpus, model, promises
+from nova_numa_pmc import model
 from nova_numa_pmc.cli import arguments, context, moves
 from nova_numa_pmc.core import eligibility, page_choice, pools
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, PageMoveError
 from nova_numa_pmc.host import cgroups, files, holding, pins
+from nova_numa_pmc.placing import decide, host_cpus
 from nova_numa_pmc.state import history, overrides
 
 if TYPE_CHECKING:
@@ -129,9 +130,9 @@ def _end_override(
 def _release(command: context.CommandContext, guest: model.Guest) -> None:
     """Release a guest that we have placed from its promise, its CPUs and its nodes."""
     host = host_cpus.host_with_pool_cpus(command.root)
-    with promises.locked(command.host_options, command.root) as draft:
+    with decide.locked(command.host_options, command.root) as draft:
         # Without a promise, it is released from what its groups hold it to.
-        promises.reconcile(draft, host, command.host_options, command.root)
+        decide.reconcile(draft, host, command.host_options, command.root)
     promise = draft.promises.get(guest.uuid)
     if promise is None or promise.origin != model.PLACED:
         return
@@ -146,8 +147,8 @@ def _release(command: context.CommandContext, guest: model.Guest) -> None:
         command.kernel.write,
     )
     holding.unbind_memory(groups, frozenset(promise.mem_nodes), write=command.kernel.write)
-    promises.replace_running(
-        promises.as_floating(promise), command.host_options, command.root, started=promise.started
+    decide.replace_running(
+        decide.as_floating(promise), command.host_options, command.root, started=promise.started
     )
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from nova_numa_pmc.sampling import Sampler
+    from nova_numa_pmc.agent.sampling import Sampler
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from nova_numa_pmc.sample_records import Sample
+    from nova_numa_pmc.core.sample_records import Sample
 
     #: (an interval's lines of text, the same as plain data, what could not be measured)
     _Frame = tuple[list[str], dict[str, Any], tuple[str, ...]]

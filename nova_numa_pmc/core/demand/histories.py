@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-    from nova_numa_pmc.sample_records import GuestSample, NodeSample, Sample
+    from nova_numa_pmc.core.sample_records import GuestSample, NodeSample, Sample
 
 #: The horizons [s].
 MINUTES_S, DAY_S = 900.0, 86400.0

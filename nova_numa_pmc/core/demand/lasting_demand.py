@@ -36,7 +36,7 @@ from nova_numa_pmc.core.rates import shares
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nova_numa_pmc.sample_records import PoolSample, Sample
+    from nova_numa_pmc.core.sample_records import PoolSample, Sample
 
 #: A standard error of a mean over minutes, squared, ÷ the demand [cores]. The variance of demand
 #: is taken as twice the demand, as where a loss is estimated, and bursts as a minute long, so that

@@ -12,7 +12,7 @@ from nova_numa_pmc.core.rebalance import placement_order, plan_records
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nova_numa_pmc.sample_records import GuestSample, Sample
+    from nova_numa_pmc.core.sample_records import GuestSample, Sample
 
 
 def guest_loads(

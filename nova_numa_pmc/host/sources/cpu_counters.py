@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.build_sample import attribute_accesses_of_nodes
 from nova_numa_pmc.core.evidence import Evidence
+from nova_numa_pmc.core.sample_records import ATTRIBUTED
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.perf import perf_event
 from nova_numa_pmc.host.sources import owner_counters
-from nova_numa_pmc.sample_records import ATTRIBUTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

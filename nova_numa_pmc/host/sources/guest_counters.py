@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.evidence import Evidence
+from nova_numa_pmc.core.sample_records import COUNTED
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host.perf import perf_event
 from nova_numa_pmc.host.sources import owner_counters
-from nova_numa_pmc.sample_records import COUNTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.evidence import Evidence
-from nova_numa_pmc.sample_records import INFERRED
+from nova_numa_pmc.core.sample_records import INFERRED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

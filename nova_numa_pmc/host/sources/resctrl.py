@@ -20,12 +20,12 @@ from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.build_sample import CpuRates, attribute_accesses_of_nodes
 from nova_numa_pmc.core.evidence import Evidence
 from nova_numa_pmc.core.missing import all_known
+from nova_numa_pmc.core.sample_records import ATTRIBUTED, COUNTED
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import cpu_topology, files
 from nova_numa_pmc.host.files import read_optional
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.sample_records import ATTRIBUTED, COUNTED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

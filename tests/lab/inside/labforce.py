@@ -11,10 +11,10 @@ import sys
 
 import labguests
 
-from nova_numa_pmc import promises
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import cgroups, files, holding, topology
 from nova_numa_pmc.host.cpusets import common_cpus
+from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import promises_file
 
 TIMEOUT_S = 30
@@ -34,7 +34,7 @@ def place(name, node, host):
     groups = cgroups.find(labguests.pids()[name])
     (cpus,) = (node_view.cpus for node_view in host.nodes if node_view.id == node)
     holding.hold(groups, cpus, written_cpus=common_cpus(groups) or frozenset())
-    promises.replace_running(
+    decide.replace_running(
         promise(name)._replace(cpu_nodes=(node,), mem_nodes=(node,)),
         host_options.read(host_options.PATH),
         '/',

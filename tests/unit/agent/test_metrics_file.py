@@ -12,9 +12,10 @@ import tempfile
 import unittest
 import urllib.request
 
-from nova_numa_pmc import model, sample_records
+from nova_numa_pmc import model
 from nova_numa_pmc.agent import metrics_file
 from nova_numa_pmc.agent.tick import Moment, Tick
+from nova_numa_pmc.core import sample_records
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.state import publication
 from tests.cases.agent import AgentCase

@@ -4,12 +4,13 @@
 import os
 from unittest import mock
 
-from nova_numa_pmc import hook, model, promises
+from nova_numa_pmc import hook, model
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core.rebalance.plan_records import RebalanceOptions
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
+from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import overrides, pause
 from tests.cases.agent import LOG, MIB, SECOND, START_NS, AgentCase
 from tests.cases.rebalancing import PAGES, RebalancingCase
@@ -112,7 +113,7 @@ class PlaceTest(AgentCase):
                 for at_s in (0, 5, 10):
                     self.tick(agent, at_s)
                 self.assertEqual(('', 0), (tree.held(), self.tick(agent, 15).starts_taken_over))
-                with promises.locked(agent.options.host_options, self.root, 1.0) as draft:
+                with decide.locked(agent.options.host_options, self.root, 1.0) as draft:
                     draft.drop(fake_host.uuid_of(1))
 
     def test_a_guest_that_the_operator_ignores_is_not_placed_nor_any_with_the_hook_off(self):
@@ -195,7 +196,7 @@ class PlaceTest(AgentCase):
         self.promise(1, 1, started=False, since_ns=START_NS)
         self.tick(agent, 0)
         with (
-            mock.patch.object(promises, 'update_running', side_effect=StateError('full')),
+            mock.patch.object(decide, 'update_running', side_effect=StateError('full')),
             self.assertLogs(LOG, 'WARNING') as logs,
         ):
             self.assertEqual(0, self.tick(agent, 5).starts_taken_over)
@@ -277,9 +278,9 @@ class FetchTest(RebalancingCase):
         self.put_memory_elsewhere()
         uuid = fake_host.uuid_of(1)
         agent = self.open_agent(agent_conf.OFF)
-        with promises.locked(agent.options.host_options, self.root, 1.0) as draft:
+        with decide.locked(agent.options.host_options, self.root, 1.0) as draft:
             promise = draft.promises[uuid]
-            draft.put(promises.as_floating(promise)._replace(missed=True))
+            draft.put(decide.as_floating(promise)._replace(missed=True))
         with mock.patch.object(files, 'boottime_ns', return_value=START_NS):
             for at_s in (0, 5, 10):
                 self.tick(agent, at_s)

@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import given, strategies
 
-from nova_numa_pmc import extra_specs
 from nova_numa_pmc.api import extra_spec_validators
+from nova_numa_pmc.core import extra_specs
 
 
 class SpecsTest(unittest.TestCase):

@@ -5,8 +5,8 @@ import os
 import tempfile
 import unittest
 
-from nova_numa_pmc import finding
 from nova_numa_pmc.checks import hook
+from nova_numa_pmc.core import finding
 from nova_numa_pmc.host import confinement, files, hook_files
 from tests.cases.root import RootCase
 from tests.fixtures.services import add_process

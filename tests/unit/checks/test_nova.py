@@ -5,7 +5,7 @@ import os
 import unittest
 
 from nova_numa_pmc.checks import interpreter, nova
-from nova_numa_pmc.finding import ERROR, NOTE, WARNING
+from nova_numa_pmc.core.finding import ERROR, NOTE, WARNING
 from nova_numa_pmc.host import nova_conf, services
 from tests.cases.root import RootCase
 from tests.fixtures.services import add_process

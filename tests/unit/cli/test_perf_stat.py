@@ -8,9 +8,9 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.cli import recordings
+from nova_numa_pmc.core.sample_records import COUNTED
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.host.perf import event_table
-from nova_numa_pmc.sample_records import COUNTED
 
 DECK = pathlib.Path(__file__).resolve().parents[2] / 'fixtures' / 'deck'
 # As written by perf 6.1; other machines' hardware counts have the same format.

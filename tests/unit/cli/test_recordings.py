@@ -9,9 +9,9 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.cli import recordings
+from nova_numa_pmc.core.sample_records import Sample
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.json_values import from_json, to_json
-from nova_numa_pmc.sample_records import Sample
 from tests.fixtures import samples
 
 

@@ -9,8 +9,8 @@ from unittest import mock
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.cli import tables
+from nova_numa_pmc.core.sample_records import DeviceSample, GuestSample, NodeSample
 from nova_numa_pmc.host.page_moves.guest_move import DONE, MOVING, Progress
-from nova_numa_pmc.sample_records import DeviceSample, GuestSample, NodeSample
 from tests.fixtures import samples
 
 

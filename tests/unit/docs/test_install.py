@@ -7,7 +7,7 @@ import sys
 import unittest
 from unittest import mock
 
-from nova_numa_pmc import finding
+from nova_numa_pmc.core import finding
 from tests.fixtures.checkout import TOP
 
 PAGE = TOP / 'doc/source/install/index.rst'

@@ -7,7 +7,8 @@ from unittest import mock
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc import extra_specs, model
+from nova_numa_pmc import model
+from nova_numa_pmc.core import extra_specs
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import domain_values, domain_xml, guests
 from tests.cases.root import RootCase

@@ -4,8 +4,8 @@
 import pathlib
 import unittest
 
-from nova_numa_pmc import extra_specs, model
-from nova_numa_pmc.core import host_view
+from nova_numa_pmc import model
+from nova_numa_pmc.core import extra_specs, host_view
 from nova_numa_pmc.host import guests
 from tests.fixtures.model_records import PLACEMENT_OPTIONS
 

@@ -9,7 +9,8 @@ import unittest
 
 from hypothesis import given, settings, strategies as st
 
-from nova_numa_pmc import model, sample_records
+from nova_numa_pmc import model
+from nova_numa_pmc.core import sample_records
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.model import NodeLoad, PoolLoad
 from nova_numa_pmc.state import publication

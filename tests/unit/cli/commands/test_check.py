@@ -13,7 +13,7 @@ import unittest
 from nova_numa_pmc.checks import nova
 from nova_numa_pmc.cli.commands import check
 from nova_numa_pmc.cmd import rebalance
-from nova_numa_pmc.finding import NOTE, Finding
+from nova_numa_pmc.core.finding import NOTE, Finding
 from nova_numa_pmc.state import publication
 from tests.fixtures import fake_host, model_records
 from tests.fixtures.services import add_process

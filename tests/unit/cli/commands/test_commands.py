@@ -7,13 +7,14 @@ import subprocess
 import time
 from unittest import mock
 
-from nova_numa_pmc import model, promises
+from nova_numa_pmc import model
 from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.cli.context import UnknownGuest
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, OptionsError, PageMoveError
 from nova_numa_pmc.host import files, guests
+from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import history, move_lock, overrides, pause, promises_file, publication
 from tests.cases.agent import START_NS
 from tests.cases.operating import OperatingCase
@@ -124,7 +125,7 @@ class PinTest(OperatingCase):
     def test_a_pinned_guest_stays_where_it_is_though_the_hook_had_missed_it(self):
         uuid = fake_host.uuid_of(2)
         with self.locked() as draft:
-            draft.put(promises.as_floating(draft.promises[uuid])._replace(missed=True))
+            draft.put(decide.as_floating(draft.promises[uuid])._replace(missed=True))
         self.run_command('pin', uuid, '--node', '1')
         self.assertFalse(self.promises()[uuid].missed)
         self.hold(2, '0-7')  # as a restart of libvirt may
@@ -264,7 +265,7 @@ class PinTest(OperatingCase):
             self.promise(number, node, l3_cpus=cpus)
         self.run_command('pin', '--ignore', fake_host.name_of(2), '--release')
         self.assertEqual((), self.promises()[fake_host.uuid_of(2)].l3_cpus)
-        decision = promises.decide_promise(
+        decision = decide.decide_promise(
             guests.parse(fake_host.domain_xml(9)),
             host_options.read(self.host.path('none')),
             self.root,

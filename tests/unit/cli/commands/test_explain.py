@@ -10,12 +10,12 @@ import shutil
 import tempfile
 import unittest
 
-from nova_numa_pmc import promises
 from nova_numa_pmc.cli import flavor
 from nova_numa_pmc.cli.commands import explain
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import guests
+from nova_numa_pmc.placing import decide
 from tests.fixtures import domains, fake_host, sysfs
 from tests.fixtures.model_records import GIB
 
@@ -94,7 +94,7 @@ class ExplainTest(unittest.TestCase):
         self.host.launch(1, xml=fake_host.domain_xml(1, extra=domains.NUMA_NODES_1))
         hook_options = host_options.read_under_root(self.root)
         guest = guests.read_running(self.root)[0][0]
-        promises.decide_promise(guest, hook_options, self.root, 1.0)
+        decide.decide_promise(guest, hook_options, self.root, 1.0)
         _, out = self.text('--guest', fake_host.name_of(1))
         self.assertIn('\nrecorded: placed by others, CPUs on 1, memory on 1, ', out)
 

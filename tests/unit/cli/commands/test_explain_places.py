@@ -3,11 +3,12 @@
 
 import os
 
-from nova_numa_pmc import model, promises
+from nova_numa_pmc import model
 from nova_numa_pmc.cli import context
 from nova_numa_pmc.cli.commands import explain
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import guests
+from nova_numa_pmc.placing import decide
 from tests.cases.root import RootCase
 from tests.fixtures import fake_host, sysfs
 from tests.fixtures.model_records import two_level_distances
@@ -22,7 +23,7 @@ class DryRunCase(RootCase):
 
     def start(self, number, **domain):
         """Decide and record the decision, as the hook does."""
-        return promises.decide_promise(
+        return decide.decide_promise(
             guests.parse(fake_host.domain_xml(number, **domain)), self.options, self.root, 1
         )
 

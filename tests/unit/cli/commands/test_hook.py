@@ -12,10 +12,11 @@ import sys
 import tempfile
 import unittest
 
-from nova_numa_pmc import finding, model
+from nova_numa_pmc import model
 from nova_numa_pmc.checks import hook as hook_checks
 from nova_numa_pmc.cli.commands import hook
 from nova_numa_pmc.cmd import rebalance
+from nova_numa_pmc.core import finding
 from nova_numa_pmc.host import confinement, files, hook_files
 from tests.fixtures import fake_host, services
 

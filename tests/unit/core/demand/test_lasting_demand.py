@@ -12,7 +12,7 @@ from nova_numa_pmc.core.demand import lasting_demand as subject
 from nova_numa_pmc.core.demand.histories import Histories
 from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import plan_records, planner
-from nova_numa_pmc.sample_records import GuestSample, NodeSample, PoolSample, Sample
+from nova_numa_pmc.core.sample_records import GuestSample, NodeSample, PoolSample, Sample
 from tests.fixtures.model_records import GIB, PLACEMENT_OPTIONS, guest, topology
 from tests.sim.constant import ConstantHost, guest_load
 

@@ -5,7 +5,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import guest_load
-from nova_numa_pmc.sample_records import GuestSample, NodeSample, Sample
+from nova_numa_pmc.core.sample_records import GuestSample, NodeSample, Sample
 from tests.fixtures.model_records import GIB, guest, node_view, view_of_nodes
 
 VIEW = view_of_nodes(node_view(0, cpus=frozenset({0, 1})), node_view(1, cpus=frozenset({2, 3})))

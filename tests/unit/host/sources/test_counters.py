@@ -11,6 +11,7 @@ from nova_numa_pmc import exceptions, model
 from nova_numa_pmc.core import counter_roles
 from nova_numa_pmc.core.evidence import RunningGuest
 from nova_numa_pmc.core.rates import CounterDelta, CounterReading
+from nova_numa_pmc.core.sample_records import COUNTED
 from nova_numa_pmc.host import topology
 from nova_numa_pmc.host.perf import events, perf_event
 from nova_numa_pmc.host.sources import (
@@ -20,7 +21,6 @@ from nova_numa_pmc.host.sources import (
     owner_counters,
     uncore,
 )
-from nova_numa_pmc.sample_records import COUNTED
 from tests.cases.counting import CountingCase
 from tests.cases.root import RootCase
 from tests.fixtures import measured_host, sysfs

@@ -8,10 +8,10 @@ from hypothesis import given, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.core.build_sample import CpuRates
 from nova_numa_pmc.core.evidence import RunningGuest, ThreadTimes
+from nova_numa_pmc.core.sample_records import ATTRIBUTED, COUNTED, INFERRED
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import topology
 from nova_numa_pmc.host.sources import SourceTick, cpu_counters, numa_faults, pages, resctrl
-from nova_numa_pmc.sample_records import ATTRIBUTED, COUNTED, INFERRED
 from tests.cases.root import RootCase
 from tests.fixtures import measured_host
 

@@ -6,10 +6,12 @@ import tempfile
 import unittest
 from unittest import mock
 
-from nova_numa_pmc import hook, hook_child, model, promises
+from nova_numa_pmc import hook, model
 from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.hook import child
 from nova_numa_pmc.host import files, journal
 from nova_numa_pmc.model import MIB
+from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import overrides, promises_file, publication
 from tests.cases.hook import HookCase
 from tests.fixtures import domains, fake_host, sysfs
@@ -475,8 +477,8 @@ class StartedTest(PlacedCase):
 
     def test_cpus_that_the_kernel_withholds_are_logged(self):
         tree = self.host.launch(1)
-        for child in tree.children:
-            tree.write_file(os.path.join(child, 'cpuset.cpus.effective'), '0-2\n')
+        for group in tree.children:
+            tree.write_file(os.path.join(group, 'cpuset.cpus.effective'), '0-2\n')
         self.call('start', 1)
         self.call('started', 1)
         self.assertEqual('0-3', tree.held())
@@ -506,7 +508,7 @@ class StartedTest(PlacedCase):
         self.call('stopped', 1)
         self.call('start', 1)
         newer = self.promise(1)
-        promises.replace_running(late, options, self.root, 1)
+        decide.replace_running(late, options, self.root, 1)
         self.assertEqual(newer, self.promise(1))
         self.assertFalse(newer.started)
 
@@ -843,9 +845,7 @@ class PoolTest(PlacedCase):
 class BoundedTest(unittest.TestCase):
     def run_in_child(self, work, timeout_s=20):
         pipe = os.pipe()
-        answer = hook_child.run(
-            work, timeout_s, lambda error: os.write(pipe[1], repr(error).encode())
-        )
+        answer = child.run(work, timeout_s, lambda error: os.write(pipe[1], repr(error).encode()))
         os.close(pipe[1])
         with open(pipe[0]) as stream:
             return answer, stream.read()
@@ -870,7 +870,7 @@ class BoundedTest(unittest.TestCase):
             os.write(done[1], b'finished')
             return b'late'
 
-        self.assertIsNone(hook_child.run(work, 0.01, print))
+        self.assertIsNone(child.run(work, 0.01, print))
         os.write(gate[1], b'x')
         self.assertEqual(b'finished', os.read(done[0], 99))
 
@@ -889,7 +889,7 @@ class BoundedTest(unittest.TestCase):
                 with open(gate, 'w') as stream:  # until another process opens the other end
                     print(os.getsid(0) == os.getpid(), links, file=stream)
 
-            hook_child.run_detached(work, print)
+            child.run_detached(work, print)
             os.close(writer)
             self.assertEqual(b'', os.read(reader, 1))
             os.close(reader)
@@ -905,7 +905,7 @@ class BoundedTest(unittest.TestCase):
                 with open(directory + '/reported', 'w') as stream:
                     stream.write(repr(error))
 
-            hook_child.run_detached(lambda: {'found': 0}['lost'], report)
+            child.run_detached(lambda: {'found': 0}['lost'], report)
             with open(directory + '/reported') as stream:
                 self.assertEqual("KeyError('lost')", stream.read())
             os.wait()

@@ -6,9 +6,10 @@ The libvirt hook imports this module at ``started``, so it imports only light mo
 
 from __future__ import annotations
 
-from nova_numa_pmc import model, promises
+from nova_numa_pmc import model
 from nova_numa_pmc.conf.host_options import FOLLOW_MEMORY_OVER_BYTES
 from nova_numa_pmc.host import cgroups
+from nova_numa_pmc.placing import decide
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 def decide_again_if_memory_stays(
     guest: model.Guest,
     groups: cgroups.GuestGroups,
-    decision: promises.Decision,
+    decision: decide.Decision,
     host_options: HostOptions,
     root: str,
     lock_timeout_s: float,
-) -> tuple[promises.Decision, dict[int, int]]:
+) -> tuple[decide.Decision, dict[int, int]]:
     """Decide again if most of the guest's memory is elsewhere and has to stay there.
 
     It has to stay if it cannot be moved, if the operator has pinned the guest, or if it exceeds
@@ -31,7 +32,7 @@ def decide_again_if_memory_stays(
 
     :returns: the new decision, or ``decision`` itself if the memory can follow it or is unknown;
         and where the memory is, {node id: bytes}
-    :raises NumaPmcError: as :func:`promises.decide_promise`
+    :raises NumaPmcError: as :func:`decide.decide_promise`
     """
     bytes_by_node = dict(cgroups.read_memory_by_node(groups) or {})
     if guest.page_bytes:
@@ -52,7 +53,5 @@ def decide_again_if_memory_stays(
         or elsewhere_bytes > FOLLOW_MEMORY_OVER_BYTES
     )
     if must_stay and 2 * elsewhere_bytes > sum(bytes_by_node.values()):
-        decision = promises.decide_promise(
-            guest, host_options, root, lock_timeout_s, bytes_by_node
-        )
+        decision = decide.decide_promise(guest, host_options, root, lock_timeout_s, bytes_by_node)
     return decision, bytes_by_node

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import promises
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError
 from nova_numa_pmc.host import allowed, cgroups, files, guests, holding
+from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import promises_file
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class PromisesReconciler:
         :raises StateError: the running guests or the promises cannot be read
         """
         host_promises = self._read_unlocked()
-        remaining, names_without = promises.without_gone_guests(
+        remaining, names_without = decide.without_gone_guests(
             host_promises.promises if host_promises else {},
             self.host_options,
             self._root,
@@ -63,8 +63,8 @@ class PromisesReconciler:
             return host_promises, []
         before = dict(host_promises.promises) if host_promises else {}
         try:
-            with promises.locked(self.host_options, self._root) as draft:
-                problems = promises.reconcile(
+            with decide.locked(self.host_options, self._root) as draft:
+                problems = decide.reconcile(
                     draft, host, self.host_options, self._root, boottime_ns=boottime_ns
                 )
         except StateError as error:  # busy, or the file system is full
@@ -93,13 +93,13 @@ class PromisesReconciler:
         for guest in running:
             before = host_promises.promises.get(guest.uuid)
             if before and before.started:
-                after = promises.updated_promise(before, guest, host)
+                after = decide.updated_promise(before, guest, host)
                 if after != before:
                     changed.append((before, after))
         if not changed:
             return host_promises
         try:
-            with promises.locked(self.host_options, self._root) as draft:
+            with decide.locked(self.host_options, self._root) as draft:
                 changed = [
                     (before, after)
                     for before, after in changed
@@ -184,7 +184,7 @@ class PromisesReconciler:
         if identity is not None and self._cached and self._cached[0] == identity:
             return self._cached[1]
         try:
-            host_promises = promises.read(self.host_options, self._root)
+            host_promises = decide.read(self.host_options, self._root)
         except StateError:
             return None  # reported under the lock, where a damaged file is set aside
         self._cached = identity, host_promises  # a file that replaces it has another identity

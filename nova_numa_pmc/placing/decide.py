@@ -16,7 +16,7 @@ from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import allowed, files, guests, host_devices
-from nova_numa_pmc.host_cpus import host_with_pool_cpus
+from nova_numa_pmc.placing.host_cpus import host_with_pool_cpus
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import promises_file, publication
 from nova_numa_pmc.state.promises_file import HostPromises
@@ -622,7 +622,7 @@ def _extra_spec_problems(specs: tuple[tuple[str, str], ...]) -> list[str]:
     """Return the problems of a flavor's extra specs that the decision ignores."""
     if not specs:
         return []
-    from nova_numa_pmc import extra_specs  # few flavors have any
+    from nova_numa_pmc.core import extra_specs  # few flavors have any
 
     return ["the flavor's " + problem for problem in extra_specs.parse(specs).problems]
 

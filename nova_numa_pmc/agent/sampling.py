@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import host_cpus
 from nova_numa_pmc.conf import counters as counters_conf, host_options
 from nova_numa_pmc.core import build_sample, cache_hierarchy, host_view, pools, pressure
+from nova_numa_pmc.core.sample_records import PoolSample, Sample
 from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import (
     cpu_times,
@@ -34,8 +34,8 @@ from nova_numa_pmc.host.sources import (
     resctrl,
     uncore,
 )
+from nova_numa_pmc.placing import host_cpus
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.sample_records import PoolSample, Sample
 from nova_numa_pmc.state import promises_file
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.core.build_sample import CpuRates
     from nova_numa_pmc.core.evidence import Evidence, RunningGuest
+    from nova_numa_pmc.core.sample_records import GuestSample, NodeSample
     from nova_numa_pmc.host.sources.ladder import Source
-    from nova_numa_pmc.sample_records import GuestSample, NodeSample
 
 
 class CpuUse(Record):

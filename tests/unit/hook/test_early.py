@@ -5,9 +5,11 @@ import os
 import shutil
 from unittest import mock
 
-from nova_numa_pmc import hook, hook_early, promises
+from nova_numa_pmc import hook
 from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.hook import early
 from nova_numa_pmc.host import cgroups, guests, holding, journal
+from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import promises_file
 from tests.cases.hook import HookCase
 from tests.fixtures import domains, fake_host
@@ -25,8 +27,8 @@ class EarlyCase(HookCase):
     def start(self, number=1, old_pid_file=None, **xml):
         """Decide as ``start`` does; return what its child runs."""
         guest = guests.parse(fake_host.domain_xml(number, **xml))
-        decision = promises.decide_promise(guest, self.options, self.root, 1.0)
-        return hook_early.EarlyHold(
+        decision = decide.decide_promise(guest, self.options, self.root, 1.0)
+        return early.EarlyHold(
             decision.promise,
             guest,
             decision.cpus,
@@ -245,7 +247,7 @@ class StartedTest(EarlyCase):
         call = hook.HookCall(
             fake_host.name_of(1), 'started', self.root, None, journal.JournalLines(self.root)
         )
-        with promises.locked(self.options, self.root, 1.0):
+        with decide.locked(self.options, self.root, 1.0):
             answer = call.perform(fake_host.domain_xml(1, extra=domains.LOCKED))
         self.assertIn(b'not placed: ', answer)
         self.assertIn('the guest is left as it is', self.host.logged()[-1])
@@ -272,7 +274,7 @@ class OverTest(EarlyCase):
         def sleep(seconds):
             self.now_s += seconds
 
-        hook_early.run(hold, grace_s, lambda: self.now_s, sleep)
+        early.run(hold, grace_s, lambda: self.now_s, sleep)
         return self.now_s
 
     def test_the_early_process_ends_with_the_start(self):
@@ -280,7 +282,7 @@ class OverTest(EarlyCase):
         for what in ('release', 'started', 'a newer start', 'the record is gone'):
             with self.subTest(what):
                 hold = self.start()
-                with promises.locked(self.options, self.root, 1.0) as draft:
+                with decide.locked(self.options, self.root, 1.0) as draft:
                     if what == 'release':
                         draft.drop(promise.uuid)
                     elif what == 'started':

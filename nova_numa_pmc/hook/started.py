@@ -8,7 +8,7 @@ there is too much of it to move, the CPUs follow the memory.
 
 from __future__ import annotations
 
-from nova_numa_pmc import follow_memory, host_cpus, model, promises
+from nova_numa_pmc import model
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import (
@@ -19,6 +19,7 @@ from nova_numa_pmc.exceptions import (
     StateError,
 )
 from nova_numa_pmc.host import allowed, cgroups, cpusets, guests, holding, journal
+from nova_numa_pmc.placing import decide, follow_memory, host_cpus
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -36,8 +37,8 @@ def hold(call: HookCall, xml: bytes) -> None:
         promise that could not be read or written
     """
     guest = call.read_guest(xml)
-    recorded = promises.recorded_decision(guest, call.options, call.root)
-    decision = recorded or promises.decide_promise(
+    recorded = decide.recorded_decision(guest, call.options, call.root)
+    decision = recorded or decide.decide_promise(
         guest, call.options, call.root, call.lock_timeout_s()
     )
     if decision.promise.origin != model.PLACED:
@@ -51,12 +52,12 @@ def hold(call: HookCall, xml: bytes) -> None:
         groups = cgroups.of_guest(guest, call.root)
         # The group of its own, or a slice that it was the first to need, may limit it further.
         (guest,) = allowed.Grants(call.root).apply([guest])
-        if recorded and not promises.is_left_alone(guest):
+        if recorded and not decide.is_left_alone(guest):
             decision, early_cpus = _with_cpus(decision, guest, groups, call)
         else:
             early_cpus = _unrecorded_cpus(groups, guest)
             if recorded:  # since it was decided, the operator has set an override
-                decision = promises.decide_promise(
+                decision = decide.decide_promise(
                     guest, call.options, call.root, call.lock_timeout_s()
                 )
         decision, bytes_by_node = follow_memory.decide_again_if_memory_stays(
@@ -76,19 +77,19 @@ def hold(call: HookCall, xml: bytes) -> None:
 
 
 def _with_cpus(
-    decision: promises.Decision, guest: model.Guest, groups: cgroups.GuestGroups, call: HookCall
-) -> tuple[promises.Decision, frozenset[int]]:
+    decision: decide.Decision, guest: model.Guest, groups: cgroups.GuestGroups, call: HookCall
+) -> tuple[decide.Decision, frozenset[int]]:
     """Return a recorded decision with its CPUs, and the CPUs that were written at the start.
 
     If the guest may not use enough of them, it is decided on again.
     """
     host = host_cpus.host_with_pool_cpus(call.root)
-    promise = promises.as_granted(decision.promise, guest, host)
+    promise = decide.as_granted(decision.promise, guest, host)
     cpus = pools.cpus_of_promise(promise, host, guest)
     narrowed_cpus = _narrowed_cpus(groups, decision.promise, host)
     if not pools.is_large_enough(cpus, host, guest):
         return (
-            promises.decide_promise(guest, call.options, call.root, call.lock_timeout_s()),
+            decide.decide_promise(guest, call.options, call.root, call.lock_timeout_s()),
             narrowed_cpus,
         )
     return decision._replace(promise=promise, cpus=cpus), narrowed_cpus or cpus
@@ -138,7 +139,7 @@ def _undo_unrecorded(guest: model.Guest, root: str) -> None:
 def _record_held(
     call: HookCall,
     guest: model.Guest,
-    decision: promises.Decision,
+    decision: decide.Decision,
     hold_result: holding.HoldResult,
     bytes_by_node: Mapping[int, int],
 ) -> None:
@@ -154,7 +155,7 @@ def _record_held(
     is_bound = call.options.bind and not (guest.locked or guest.page_bytes)
     promise = decision.promise._replace(bound=is_bound and bool(decision.promise.mem_nodes))
     try:
-        promises.replace_running(promise, call.options, call.root, call.lock_timeout_s())
+        decide.replace_running(promise, call.options, call.root, call.lock_timeout_s())
     except StateError as error:
         call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
 
@@ -162,13 +163,13 @@ def _record_held(
 def _record_floating(call: HookCall, promise: model.Promise, error: NumaPmcError) -> None:
     """Record that a guest could not be held; the agent places it later, if it is ours to place."""
     missed = not isinstance(error, (PinnedByOthers, GuestGone))
-    floating_promise = promises.as_floating(promise)._replace(missed=missed)
-    promises.replace_running(floating_promise, call.options, call.root, call.lock_timeout_s())
+    floating_promise = decide.as_floating(promise)._replace(missed=missed)
+    decide.replace_running(floating_promise, call.options, call.root, call.lock_timeout_s())
 
 
-def _record_left_alone(call: HookCall, decision: promises.Decision, logged: bool) -> None:
+def _record_left_alone(call: HookCall, decision: decide.Decision, logged: bool) -> None:
     """Record that a guest has started and that its CPUs are left alone."""
-    promises.replace_running(decision.promise, call.options, call.root, call.lock_timeout_s())
+    decide.replace_running(decision.promise, call.options, call.root, call.lock_timeout_s())
     if logged:
         call.log_decision(decision)
 

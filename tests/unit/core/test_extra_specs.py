@@ -5,7 +5,8 @@ import unittest
 
 from hypothesis import given, strategies
 
-from nova_numa_pmc import extra_specs, model
+from nova_numa_pmc import model
+from nova_numa_pmc.core import extra_specs
 
 
 class ParseTest(unittest.TestCase):

@@ -6,7 +6,7 @@ extra) and the domain's XML on stdin (https://libvirt.org/hooks.html).
 
 ``start``
     decide on a place, record the promise, and leave a process behind that narrows the guest's CPUs
-    before they run (:mod:`hook_early`)
+    before they run (:mod:`nova_numa_pmc.hook.early`)
 ``started``
     write the guest's cpusets
 ``stopped``, ``release``
@@ -37,11 +37,13 @@ import os
 import sys
 import time
 
-from nova_numa_pmc import hook_child, host_cpus, installed_version, model, promises
+from nova_numa_pmc import installed_version, model
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 from nova_numa_pmc.exceptions import NumaPmcError, StateError, describe
+from nova_numa_pmc.hook import child
 from nova_numa_pmc.host import domain_xml, files, guests, journal
+from nova_numa_pmc.placing import decide, host_cpus
 from nova_numa_pmc.state import overrides
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -73,7 +75,7 @@ def main(argv: list[str], root: str = '/') -> NoReturn:
     """
     status, lines = 0, journal.JournalLines(root)
     try:
-        status = run(argv[1], argv[2], 0, root, hook_child.run_detached, lines)
+        status = run(argv[1], argv[2], 0, root, child.run_detached, lines)
     except BaseException as error:
         lines.log(
             journal.ERROR,
@@ -108,7 +110,7 @@ def run(
         return 0
     xml = _read(stdin_fd)
     if operation == 'started':
-        answer = hook_child.run(lambda: call.perform(xml), call.time_left_s(), call.report)
+        answer = child.run(lambda: call.perform(xml), call.time_left_s(), call.report)
     else:
         answer = call.perform(xml)
     if answer is None:
@@ -213,7 +215,7 @@ class HookCall:
         left_s = _LOCK_RATIO * self.options.timeout_s - self.age_s()
         return max(0.1, min(left_s, self.time_left_s()))
 
-    def log_decision(self, decision: promises.Decision, before: str = '', after: str = '') -> None:
+    def log_decision(self, decision: decide.Decision, before: str = '', after: str = '') -> None:
         """Log the decision, its reasons and its outcome.
 
         :param before: the guest's previous CPUs, ending in a space
@@ -235,9 +237,9 @@ class HookCall:
 def _on_start(call: HookCall, xml: bytes) -> bytes:
     guest = call.read_guest(xml)
     try:
-        decision = promises.decide_promise(guest, call.options, call.root, call.lock_timeout_s())
+        decision = decide.decide_promise(guest, call.options, call.root, call.lock_timeout_s())
     except NumaPmcError as error:
-        if not promises.is_left_alone(guest):
+        if not decide.is_left_alone(guest):
             raise
         call.report(error)
         return _OK
@@ -269,10 +271,10 @@ def _hold_early(
     old_pid_file = guests.runtime_file_identity(call.root, guest.name, '.pid')
 
     def work() -> None:
-        from nova_numa_pmc import hook_early  # only in the child process
+        from nova_numa_pmc.hook import early  # only in the child process
 
-        hold = hook_early.EarlyHold(promise, guest, cpus, call.options, call.root, old_pid_file)
-        hook_early.run(hold, host_options.START_GRACE_S)
+        hold = early.EarlyHold(promise, guest, cpus, call.options, call.root, old_pid_file)
+        early.run(hold, host_options.START_GRACE_S)
 
     try:
         run_detached(work, call.report_early)
@@ -282,14 +284,14 @@ def _hold_early(
 
 def _on_stopped(call: HookCall, xml: bytes) -> bytes:
     """Forget the promise by the guest's name, so that the XML need not be readable."""
-    promises.forget(call.name, call.options, call.root, call.lock_timeout_s())
+    decide.forget(call.name, call.options, call.root, call.lock_timeout_s())
     return _OK
 
 
 def _on_started(call: HookCall, xml: bytes) -> bytes:
-    from nova_numa_pmc import hook_started  # causes half of all imports; only needed here
+    from nova_numa_pmc.hook import started  # causes half of all imports; only needed here
 
-    hook_started.hold(call, xml)
+    started.hold(call, xml)
     return _OK
 
 
@@ -304,7 +306,7 @@ _OPERATIONS = {
 def _selftest(call: HookCall) -> int:
     """Exercise the imports and the readers without writing anything; report on stderr."""
     try:
-        from nova_numa_pmc import hook_started  # noqa: F401 -- imported for the trial
+        from nova_numa_pmc.hook import started  # noqa: F401 -- imported for the trial
 
         host = host_cpus.host_with_pool_cpus(call.root)
         running, problems = guests.read_running(call.root)

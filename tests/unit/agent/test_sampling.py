@@ -8,14 +8,15 @@ from unittest import mock
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from nova_numa_pmc import model, sampling
+from nova_numa_pmc import model
+from nova_numa_pmc.agent import sampling
 from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.core import pressure
+from nova_numa_pmc.core.sample_records import COUNTED, INFERRED, DeviceSample
 from nova_numa_pmc.host import files, hmat
 from nova_numa_pmc.host.perf import event_table, events, perf_event
 from nova_numa_pmc.json_values import to_json
 from nova_numa_pmc.model import MIB
-from nova_numa_pmc.sample_records import COUNTED, INFERRED, DeviceSample
 from nova_numa_pmc.state import promises_file
 from tests.cases.counting import CountingCase
 from tests.cases.root import RootCase
