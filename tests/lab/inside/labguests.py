@@ -3,8 +3,8 @@
 """Inside the machine: start walker guests with virsh, locate them, count their accesses.
 
 Reads one JSON request on standard input and answers with one JSON object:
-``{"do": "start", "guests": [...]}``, ``report``, ``count_accesses``, ``stop``, ``move_memory``
-and ``bind_memory`` (v2). The reported data comes from the kernel (cgroups, /proc), from perf and
+``{"do": "start", "guests": [...]}``, ``report``, ``count_accesses``, ``stop`` or ``move_memory``.
+The reported data comes from the kernel (cgroups, /proc), from perf and
 from the guests' serial logs.
 """
 
@@ -232,14 +232,6 @@ def mems_of(pid):
     return scope(group(pid, 'cpuset')) / 'cpuset.mems'
 
 
-def bind_memory(request):
-    """Bind guests' memory to nodes, or to all of them if the node is null."""
-    anywhere = (ROOT / 'cpuset.mems.effective').read_text()
-    for name, node in request['homes'].items():
-        mems_of(pids()[name]).write_text(anywhere if node is None else str(node))
-    return report(request)
-
-
 def move_memory(request):
     """Move guests' memory to nodes, then allow it on all nodes again."""
     anywhere = (ROOT / 'cpuset.mems.effective').read_text()
@@ -274,7 +266,6 @@ if __name__ == '__main__':
                 'start': start,
                 'report': report,
                 'count_accesses': count_accesses,
-                'bind_memory': bind_memory,
                 'move_memory': move_memory,
                 'stop': stop,
             }[request['do']](request)

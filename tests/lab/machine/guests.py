@@ -61,10 +61,6 @@ class Guests:
         )
         return self.move_memory(homes)  # including QEMU's own memory
 
-    def bind_memory(self, homes):
-        """Bind guests' memory to {name: node}, to all nodes if it is None; return a report."""
-        return _by_number(self._ask(do='bind_memory', homes=homes))
-
     @contextlib.contextmanager
     def frozen(self):
         """Freeze the guests for that time (v2): without working guests, the machine is fast."""
