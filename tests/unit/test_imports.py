@@ -91,21 +91,6 @@ class ImportTest(unittest.TestCase):
                 with self.subTest(f'{path.relative_to(TOP)}:{line} {name}'):
                     self.assertTrue(name in allowed or name.startswith('nova_numa_pmc.core.'))
 
-    def test_no_name_is_imported_twice_in_a_module(self):
-        """Imports for types and at run time; ruff checks each of the two on its own."""
-        for path in sorted(TOP.glob('nova_numa_pmc/**/*.py')):
-            tree = ast.parse(path.read_text(encoding='utf-8'))
-            blocks = [tree.body, *(node.body for node in tree.body if isinstance(node, ast.If))]
-            names = [
-                alias.asname or alias.name
-                for block in blocks
-                for node in block
-                if isinstance(node, (ast.Import, ast.ImportFrom))
-                for alias in node.names
-            ]
-            with self.subTest(path.relative_to(TOP)):
-                self.assertEqual(sorted(set(names)), sorted(names))
-
     def test_the_oldest_python_imports_what_runs_on_hosts(self):
         """If a library is missing, a module is compiled, and run as far as its import."""
         python = oldest_python()

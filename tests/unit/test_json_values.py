@@ -137,31 +137,3 @@ class FileTest(unittest.TestCase):
     def test_what_is_not_finite_is_not_written(self):
         with self.assertRaises(ValueError):
             json_values.encode(WHOLE._replace(amount=math.nan), 1)
-
-
-class CheckTest(unittest.TestCase):
-    def refused(self, check, values, *bounds):
-        for value in values:
-            with self.subTest(value=value), self.assertRaises(ValueError) as caught:
-                check(value, *bounds)
-            self.assertLess(len(str(caught.exception)), 120)
-
-    def test_number_takes_a_number_in_bounds(self):
-        for value in (-2, 3.5):
-            self.assertEqual(value, json_values.number(value, 3.5, -2))
-        self.assertIs(int, type(json_values.number(1)))
-        self.refused(json_values.number, (-2.5, 3.6, math.nan, -math.inf, 10**400), 3.5, -2)
-
-    def test_integer_takes_an_integer_in_bounds(self):
-        for value in (0, 7):
-            self.assertEqual(value, json_values.integer(value, 7))
-        self.refused(json_values.integer, (-1, 8, 1.0, True, None, '1', math.nan), 7)
-
-    def test_sequence_takes_a_list_of_a_length_in_bounds(self):
-        self.assertEqual([1, None], json_values.sequence([1, None], 2))
-        self.refused(json_values.sequence, ([1, 2, 3], (1,), {}, 'ab', None), 2)
-        self.refused(json_values.sequence, ([], [1], [1, 2, 3]), 2, 2)
-
-    def test_mapping_takes_an_object_of_few_members(self):
-        self.assertEqual({'a': 1}, json_values.mapping({'a': 1}, 1))
-        self.refused(json_values.mapping, ({'a': 1, 'b': 2}, [], None), 1)

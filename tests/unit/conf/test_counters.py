@@ -2,14 +2,12 @@
 """The options of counters are read, and a wrong value is refused with the option's name."""
 
 import os
-import re
 import tempfile
 import unittest
 
 from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.exceptions import OptionsError
 from tests.fixtures import option_file
-from tests.fixtures.checkout import SAMPLE
 
 FILE = """\
 [counters]
@@ -30,12 +28,6 @@ class ReadTest(unittest.TestCase):
     def read(self, text):
         return option_file.read(counters_conf.read, text)
 
-    def test_an_empty_or_missing_file_gives_the_defaults(self):
-        self.assertEqual(counters_conf.CounterOptions(), self.read(''))
-        self.assertEqual(
-            counters_conf.CounterOptions(), counters_conf.read('/nonexistent/file.conf')
-        )
-
     def test_each_option_of_the_counters_is_read(self):
         options = self.read(FILE)
         self.assertEqual(
@@ -49,11 +41,6 @@ class ReadTest(unittest.TestCase):
             options[:5],
         )
         self.assertEqual('/run/elsewhere', options.state_dir)
-
-    def test_the_sample_with_its_lines_uncommented_sets_the_defaults(self):
-        with open(SAMPLE, encoding='utf-8') as file:
-            text = re.sub(r'(?m)^#(\w+ =)', r'\1', file.read())
-        self.assertEqual(counters_conf.CounterOptions(), self.read(text))
 
     def test_a_wrong_value_is_refused_with_its_option(self):
         for line in (

@@ -8,7 +8,6 @@ import unittest
 
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
-from nova_numa_pmc import model
 from nova_numa_pmc.conf import host_options
 
 
@@ -18,48 +17,12 @@ class DefaultsTest(unittest.TestCase):
         self.assertEqual([], problems)
         self.assertEqual({(o.group, o.name): o.default for o in host_options.OPTIONS}, values)
 
-    def test_placement_options_default_to_those_of_the_core_package(self):
-        self.assertEqual(
-            model.PlacementOptions(), host_options.read('/nonexistent/file').placement_options
-        )
-
-    def test_each_option_is_of_a_described_group_and_each_group_has_one(self):
-        self.assertEqual(
-            {name for name, _ in host_options.GROUPS},
-            {option.group for option in host_options.OPTIONS},
-        )
-
-    def test_defaults_pass_their_own_check(self):
-        for option in host_options.OPTIONS:
-            with self.subTest(option=option.name):
-                self.assertEqual(option.default, host_options.convert(option, str(option.default)))
-
 
 class SyntaxTest(unittest.TestCase):
     def values(self, text):
         values, problems = host_options.parse(text)
         self.assertEqual([], problems)
         return values
-
-    def test_separators_quotes_comments_and_blanks_are_read(self):
-        values = self.values(
-            '# a comment\n; another\n\n[hook]\nenabled: no\n'
-            'timeout_s=  0.5\n[STATE]\ndir = "/run/other"\n'
-        )
-        self.assertIs(False, values['hook', 'enabled'])
-        self.assertEqual(0.5, values['hook', 'timeout_s'])
-        self.assertEqual('/run/other', values['state', 'dir'])
-
-    def test_a_colon_after_the_equals_sign_belongs_to_the_value(self):
-        self.assertEqual('/run/a:b', self.values('[state]\ndir = /run/a:b')['state', 'dir'])
-
-    def test_the_last_assignment_of_an_option_counts(self):
-        self.assertEqual(
-            7.0, self.values('[hook]\ntimeout_s=1\n[hook]\ntimeout_s=7')['hook', 'timeout_s']
-        )
-
-    def test_lines_may_end_as_on_windows(self):
-        self.assertIs(True, self.values('[hook]\r\nbind = on\r\n')['hook', 'bind'])
 
     def test_unknown_groups_and_options_are_ignored(self):
         values = self.values('debug = true\n[other]\nbind = nonsense\n[hook]\nfuture = 1')
@@ -109,11 +72,6 @@ class BadValueTest(unittest.TestCase):
                 self.assertEqual(1, len(problems), problems)
                 self.assertIn('line 1', problems[0])
 
-    def test_options_after_a_broken_group_belong_to_none(self):
-        values, problems = host_options.parse('[hook\nbind = true\n')
-        self.assertIs(False, values['hook', 'bind'])
-        self.assertEqual(1, len(problems))
-
     @hypothesis_settings(max_examples=200)
     @given(st.text(st.sampled_from('[]hook=:# \t\n\r"\'bind strue0.5-\0é'), max_size=80))
     def test_parsing_any_text_gives_every_option_and_never_raises(self, text):
@@ -133,24 +91,6 @@ class ReadTest(unittest.TestCase):
         with open(self.path, 'wb') as file:
             file.write(data)
 
-    def test_each_field_follows_its_option(self):
-        self.write(
-            b'[placement]\nram_allocation_ratio=1.5\nreserve_mib=512\n'
-            b'[hook]\nenabled=false\ntimeout_s=3\nbind=true\nstrict=true\n[state]\ndir=/run/x\n'
-        )
-        self.assertEqual(
-            host_options.HostOptions(
-                placement_options=model.PlacementOptions(ram_ratio=1.5, reserve_bytes=512 << 20),
-                enabled=False,
-                timeout_s=3.0,
-                bind=True,
-                strict=True,
-                state_dir='/run/x',
-                problems=(),
-            ),
-            host_options.read(self.path),
-        )
-
     def test_a_missing_file_is_not_a_problem(self):
         self.assertEqual((), host_options.read(self.path).problems)
 
@@ -165,10 +105,6 @@ class ReadTest(unittest.TestCase):
                 self.assertIs(False, options.bind)
                 self.assertEqual(1, len(options.problems))
                 self.assertIn(self.path, options.problems[0])
-
-    def test_a_directory_in_place_of_the_file_gives_the_defaults(self):
-        os.mkdir(self.path)
-        self.assertIn(self.path, host_options.read(self.path).problems[0])
 
     def test_options_of_a_host_below_a_root_are_read_there(self):
         root = tempfile.mkdtemp()

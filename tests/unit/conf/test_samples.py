@@ -22,11 +22,6 @@ class NovasOptionsTest(unittest.TestCase):
             for option in module.OPTIONS:
                 self.assertEqual(option.default, conf.numa_pmc[option.name], option.name)
 
-    def test_the_filters_options_name_the_setting_with_which_they_apply_to_resizes(self):
-        by_name = {option.name: option for option in scheduler_conf.OPTIONS}
-        for name in ('max_pressure', 'require_one_node'):
-            self.assertIn('allow_resize_to_same_host', by_name[name].help, name)
-
     def test_the_samples_show_every_option_of_nova_with_its_default(self):
         """An outdated sample is misleading; `make config` writes it anew."""
         for service, module in MODULES.items():

@@ -133,15 +133,6 @@ class GuestSampleTest(unittest.TestCase):
             sample.devices,
         )
 
-    def test_figures_counted_in_turns_are_shown_and_bounded(self):
-        evidence = EVIDENCE._replace(remote_cache_per_sec=7.0, stalled_cycles_per_sec=500.0)
-        guest = build_sample.guest_sample(GUEST, evidence, ())
-        self.assertEqual((7.0, 0.25), (guest.remote_cache_per_sec, guest.stalled_ratio))
-        more = evidence._replace(stalled_cycles_per_sec=2100.0)
-        self.assertEqual(1.0, build_sample.guest_sample(GUEST, more, ()).stalled_ratio)
-        guest = build_sample.guest_sample(GUEST, EVIDENCE, ())
-        self.assertEqual((None, None), (guest.remote_cache_per_sec, guest.stalled_ratio))
-
     def test_a_source_of_a_ratio_alone_gives_only_that(self):
         sample = build_sample.guest_sample(
             GUEST, Evidence('pages', INFERRED, remote_ratio=0.5), ()
@@ -159,14 +150,6 @@ class GuestSampleTest(unittest.TestCase):
             ),
         )
 
-    def test_a_source_of_execution_alone_is_none_of_memory_accesses(self):
-        sample = build_sample.guest_sample(
-            GUEST,
-            EVIDENCE._replace(local_per_sec=None, remote_per_sec=None, remote_ratio=None),
-            (),
-        )
-        self.assertEqual(('', '', 2.0), (sample.source, sample.basis, sample.cpi))
-
     def test_a_guest_without_evidence_has_unknown_figures(self):
         sample = build_sample.guest_sample(
             GUEST._replace(cores=None, waiting_cores=None, cores_by_node={}, bytes_by_node={}),
@@ -175,7 +158,3 @@ class GuestSampleTest(unittest.TestCase):
         )
         self.assertEqual(('', '', None, None, (), ()), sample[2:8])
         self.assertIsNone(sample.devices[0].local)
-
-    def test_cpi_of_an_idle_guest_is_not_reliable(self):
-        sample = build_sample.guest_sample(GUEST._replace(cores=0.09), EVIDENCE, ())
-        self.assertEqual((2.0, False), (sample.cpi, sample.cpi_reliable))

@@ -120,21 +120,6 @@ class DomainsTest(unittest.TestCase):
                     cache_hierarchy.domains(host, PLACEMENT_OPTIONS),
                 )
 
-    def test_more_than_four_groups_of_a_socket_are_joined_by_the_next_distance(self):
-        host, _ = epyc(2, 4, 16, True, slit=(13, 16, 32))
-        self.assertEqual(4 * 2, len(set(cache_hierarchy.domains(host, PLACEMENT_OPTIONS))))
-        pairs = tuple(
-            tuple(
-                10 if a == b else 11 if a // 2 == b // 2 else 13 if a // 4 == b // 4 else other
-                for b, other in enumerate(row)
-            )
-            for a, row in enumerate(host.distances)
-        )
-        self.assertEqual(
-            cache_hierarchy.domains(host, PLACEMENT_OPTIONS),
-            cache_hierarchy.domains(host._replace(distances=pairs), PLACEMENT_OPTIONS),
-        )
-
     def test_sub_numa_clusters_have_controllers_of_their_own_whatever_their_distances(self):
         for sockets, clusters, vendor, near in product(
             (1, 2), (2, 3, 4), (INTEL, AMD), (11, 12, 20)
@@ -159,26 +144,6 @@ class DomainsTest(unittest.TestCase):
             (), cache_hierarchy.domains(host, PLACEMENT_OPTIONS._replace(domain_distance=10))
         )
 
-    def test_memory_of_devices_beside_them_is_its_own(self):
-        host, expected = SHAPES['L3 as NUMA, eight a socket']
-        host = host._replace(
-            nodes=(*host.nodes, model.Node(16, frozenset(), GIB)),
-            l3s=(*host.l3s, ()),
-            sockets=(*host.sockets, None),
-            distances=(*tuple((*row, 80) for row in host.distances), (80,) * 16 + (10,)),
-        )
-        self.assertEqual((*expected, 16), cache_hierarchy.domains(host, PLACEMENT_OPTIONS))
-
-    def test_a_node_with_cpus_kept_from_guests_is_still_one_cache(self):
-        host, expected = SHAPES['L3 as NUMA, eight a socket']
-        host = host._replace(
-            nodes=tuple(
-                node._replace(cpus=node.cpus - {0, 1}, online_cpus=node.cpus)
-                for node in host.nodes
-            )
-        )
-        self.assertEqual(expected, cache_hierarchy.domains(host, PLACEMENT_OPTIONS))
-
     def test_a_guest_spans_clusters_that_have_controllers_of_their_own(self):
         # It used to be put "on one node", 1 and 3, because their distance is below 12.
         host = machine(4, 2, 4, 2, INTEL)
@@ -196,16 +161,6 @@ class DomainsTest(unittest.TestCase):
                     view, host_view.request(guest(), PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
                 ).cpu_nodes
             ),
-        )
-
-    def test_nodes_that_share_channels_are_one_place(self):
-        host = machine(24, 8, 8, 12, AMD)
-        view = host_view.view(host, (), PLACEMENT_OPTIONS)
-        placed = placement.place(
-            view, host_view.request(guest(vcpus=12), PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
-        )
-        self.assertEqual(
-            ('one_node', tuple(range(12))), (placed.reasons[0].code, placed.cpu_nodes)
         )
 
 
@@ -245,14 +200,6 @@ squares = st.integers(0, 7).flatmap(
 
 
 class LabelTest(unittest.TestCase):
-    @given(labels)
-    def test_equal_labels_are_one_domain_named_by_its_first(self, drawn):
-        domains = memory_domains.domains_from_labels(drawn) or tuple(range(len(drawn)))
-        self.assertEqual([drawn.index(label) for label in drawn], list(domains))
-        self.assertEqual(
-            memory_domains.domains_from_labels(domains), memory_domains.domains_from_labels(drawn)
-        )
-
     @given(squares, st.integers(9, 26))
     def test_near_nodes_and_those_between_are_one_domain(self, square, threshold):
         domains = memory_domains.domains_from_distances(square, threshold) or tuple(
@@ -264,14 +211,3 @@ class LabelTest(unittest.TestCase):
                     self.assertEqual(domains[a], domains[b])
         if threshold <= 10:
             self.assertEqual(tuple(range(len(square))), domains)
-
-    @given(squares, st.data())
-    def test_a_threshold_shows_all_domains_or_none(self, square, data):
-        drawn = memory_domains.domains_from_labels(
-            data.draw(st.lists(st.integers(0, 3), min_size=len(square), max_size=len(square)))
-        )
-        view = model.HostView((), square, domains=drawn)
-        threshold, whole = memory_domains.threshold(view)
-        self.assertEqual(
-            drawn if whole else (), memory_domains.domains_from_distances(square, threshold)
-        )

@@ -48,16 +48,6 @@ class WaitedTest(unittest.TestCase):
         )
         self.assertEqual({1: 2.0 * SECOND, 2: 0.0}, waits_ns)
 
-    def test_threads_that_share_a_quota_wait_together_for_what_is_left_of_it(self):
-        quota = Quota(0.5, None, None)
-        waits_ns = waited_ns({1: (SECOND, 3 * SECOND), 2: (SECOND, SECOND)}, (quota,), 5 * SECOND)
-        self.assertEqual({1: 0.375 * SECOND, 2: 0.125 * SECOND}, waits_ns)
-
-    def test_an_idle_thread_takes_no_share_of_the_throttling(self):
-        quota = Quota(4.0, None, SECOND)
-        waits_ns = waited_ns({1: (SECOND, 2 * SECOND), 2: (0, 0)}, (quota,), 5 * SECOND)
-        self.assertEqual({1: 1.0 * SECOND, 2: 0.0}, waits_ns)
-
     @given(st.dictionaries(st.integers(1, 5), st.tuples(TIMES, TIMES)), QUOTAS)
     def test_waiting_is_never_above_the_kernels_nor_what_a_quota_leaves(self, used, quotas):
         waits_ns = waited_ns(used, quotas, 5 * SECOND)

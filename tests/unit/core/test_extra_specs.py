@@ -41,14 +41,6 @@ class ParseTest(unittest.TestCase):
                     (problem,) = flavor_specs.problems
                     self.assertIn(key, problem)
 
-    def test_one_bad_extra_spec_leaves_the_others(self):
-        flavor_specs = extra_specs.parse({'numa_pmc:policy': 'x', 'numa_pmc:max_pressure': '1'})
-        self.assertEqual((model.AUTO, 1.0), flavor_specs[:2])
-
-    def test_an_unknown_extra_spec_of_ours_is_named(self):
-        (problem,) = extra_specs.parse({'numa_pmc:polcy': 'none'}).problems
-        self.assertIn('numa_pmc:polcy', problem)
-
     @given(strategies.text(), strategies.text())
     def test_any_text_gives_printable_problems_of_bounded_length(self, name, text):
         for key in (model.POLICY_KEY, extra_specs.MAX_PRESSURE_KEY, 'numa_pmc:' + name):

@@ -108,15 +108,6 @@ class PromisesTest(unittest.TestCase):
                 [((GIB, 4 * GIB),), ((GIB, GIB),)], [node.huge_free_bytes for node in nodes]
             )
 
-    def test_a_pinned_guest_is_not_divided_evenly_over_nodes_too_small_for_that(self):
-        pinned = promised('pins', (0, 1), 4 * GIB, origin=model.BY_OTHERS)
-        for memory, expected in (
-            ((GIB, 7 * GIB), [GIB // 2, 7 * GIB // 2]),
-            ((0, 8 * GIB), [0, 4 * GIB]),
-        ):
-            with self.subTest(memory):
-                self.assertEqual(expected, self.promised(topology(memory=memory), pinned))
-
     def test_a_promise_of_more_than_fits_is_still_counted(self):
         host = topology((2, 2), (GIB, GIB))
         self.assertEqual(
@@ -126,9 +117,6 @@ class PromisesTest(unittest.TestCase):
 
     def test_a_node_that_is_gone_leaves_the_guest_floating(self):
         self.assertEqual([GIB // 2] * 2, self.promised(topology(), promised('a', (7,))))
-
-    def test_no_capacity_anywhere_spreads_evenly(self):
-        self.assertEqual([GIB // 2] * 2, self.promised(topology(memory=(0, 0)), promised('a')))
 
     def test_vcpus_spread_in_proportion_to_cores(self):
         host = topology((6, 2))
@@ -196,21 +184,6 @@ class RequestTest(unittest.TestCase):
         )
         self.assertEqual(2 * 45 / 64, request.demand_cores)  # 0.7, rounded to 1/64
         self.assertAlmostEqual(3e9 * 2 * 45 / 64, request.bandwidth_bytes_per_sec)
-
-    def test_a_policy_hint_is_taken_and_a_wrong_one_is_auto(self):
-        for value, policy in (
-            ('spread', 'spread'),
-            ('one_node', 'one_node'),
-            ('none', 'none'),
-            ('auto', 'auto'),
-            ('SPREAD!', 'auto'),
-            ('', 'auto'),
-        ):
-            with self.subTest(value):
-                specs = (('numa_pmc:policy', value), ('numa_pmc:memory_intensity', 'x'))
-                self.assertEqual(
-                    policy, subject.request(guest(extra_specs=specs), PLACEMENT_OPTIONS).policy
-                )
 
     def test_a_guest_asks_for_what_it_has_and_says_what_it_may_grow_to(self):
         growing = guest(vcpus=2, vcpus_max=8, memory=GIB, memory_max_bytes=4 * GIB)

@@ -80,23 +80,10 @@ class MergedTest(unittest.TestCase):
             ],
         )
 
-    def test_huge_pages_are_added_up_by_their_size(self):
-        free = (((2 << 20, GIB),), ((2 << 20, GIB), (GIB, 4 * GIB)), (), ((GIB, GIB),))
-        nodes = (node_view(at, huge_free_bytes=value) for at, value in enumerate(free))
-        view, _ = memory_domains.merge(paired(*nodes))
-        self.assertEqual(
-            [{2 << 20: 2 * GIB, GIB: 4 * GIB}, {GIB: GIB}],
-            [dict(one.huge_free_bytes) for one in view.nodes],
-        )
-
     def test_a_figure_unknown_of_one_node_is_unknown_of_its_domain(self):
         nodes = (node_view(at, demand_cores=None if at == 1 else 1.0) for at in range(4))
         view, _ = memory_domains.merge(paired(*nodes))
         self.assertEqual([None, 2.0], [merged.demand_cores for merged in view.nodes])
-
-    def test_domains_are_as_far_apart_as_their_nodes_are_on_average(self):
-        view, _ = memory_domains.merge(paired(*map(node_view, range(4))))
-        self.assertEqual(((10, 21), (21, 10)), view.distances)
 
     @given(hosts())
     def test_a_view_where_each_node_is_a_domain_stays_the_same(self, view):

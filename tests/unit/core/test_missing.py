@@ -19,31 +19,7 @@ HIDDEN = {
 }
 
 
-class AllKnownTest(unittest.TestCase):
-    def test_values_are_returned_unless_one_of_them_is_unknown(self):
-        self.assertEqual([0, 2.5], missing.all_known((0, 2.5)))
-        self.assertEqual([], missing.all_known(()))
-        self.assertIsNone(missing.all_known((0, None)))
-
-
-class QuartileTest(unittest.TestCase):
-    def test_three_quarters_of_the_values_do_not_exceed_the_quartile(self):
-        for values, wanted in (
-            ([1], 1),
-            ([1, 2], 2),
-            ([1, 2, 3], 3),
-            ([4, 1, 3, 2], 3),
-            (list(range(1, 9)), 6),
-            (list(range(1, 101)), 75),
-        ):
-            self.assertEqual(wanted, missing.upper_quartile(values))
-
-
 class CompletedTest(unittest.TestCase):
-    def test_a_figure_that_all_nodes_know_or_none_does_is_not_filled_in(self):
-        nodes = (node_view(0, demand_cores=1.0), node_view(1, demand_cores=2.0))
-        self.assertEqual((nodes, ()), missing.fill_in(nodes))
-
     def test_each_part_that_a_node_lacks_is_filled_in(self):
         nodes = (
             node_view(

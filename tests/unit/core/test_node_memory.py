@@ -49,14 +49,6 @@ class KeptMemoryTest(unittest.TestCase):
         self.assertEqual([6 * GIB, 6 * GIB, 0, 0], [n.promised_bytes for n in view.nodes])
         self.assertEqual([16 * GIB, 16 * GIB, 0, 0], [n.capacity_bytes for n in view.nodes])
 
-    def test_the_hosts_own_memory_without_cpus_is_used_as_before(self):
-        own = (model.NodeMemory(),) * 2
-        view = self.view([floating(14)], own)
-        self.assertEqual(
-            [1 * GIB, 1 * GIB, 6 * GIB, 6 * GIB], [n.promised_bytes for n in view.nodes]
-        )
-        self.assertIn(2, self.place(60, memory=own).mem_nodes)
-
     def test_no_guest_is_placed_on_kept_memory(self):
         for gib in (8, 24, 31, 60):
             with self.subTest(gib=gib):
@@ -149,15 +141,6 @@ class BandwidthTest(unittest.TestCase):
                 with self.subTest(wanted=wanted, maxima=maxima):
                     self.assertEqual(alone, self.place(wanted, maxima))
 
-    def test_bandwidth_of_cpu_only_nodes_is_that_of_their_guests_memory(self):
-        for own in (None, 0, 200):
-            with self.subTest(own=own):
-                placed = self.place(150, (own, own), sizes=(256, 256, 0, 0), cpus=(1, 1, 8, 8))
-                self.assertEqual('one_node', placed.reasons[0].code)
-                self.assertIn(placed.cpu_nodes, ((2,), (3,)))
-                placed = self.place(250, (own, own), sizes=(256, 256, 0, 0), cpus=(2, 2, 8, 8))
-                self.assertEqual(((0, 1), (0, 1)), (placed.cpu_nodes, placed.mem_nodes))
-
 
 class DomainTest(unittest.TestCase):
     """Nodes that share their channels, some without memory."""
@@ -178,12 +161,6 @@ class DomainTest(unittest.TestCase):
                     self.view(), model.Request(3, gib * GIB), PLACEMENT_OPTIONS
                 )
                 self.assertEqual((nodes, mem_nodes), (placed.cpu_nodes, placed.mem_nodes))
-
-    def test_memory_of_a_spread_guest_is_on_nodes_that_have_any(self):
-        placed = placement.place(
-            self.view(), model.Request(3, 12 * GIB, policy=model.SPREAD), PLACEMENT_OPTIONS
-        )
-        self.assertEqual((0, 2), placed.mem_nodes)
 
 
 class RebalanceTest(unittest.TestCase):

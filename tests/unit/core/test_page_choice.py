@@ -54,9 +54,6 @@ class WholeUnitsTest(unittest.TestCase):
         statuses = array('i', [1, 1, 1, 1, 1, 0, 1, 1, ABSENT, 1, 1, 1, 1])
         self.assertEqual([1, 10], page_choice.whole_units(statuses, {0}, 1, 3))
 
-    def test_pages_on_several_nodes_are_not_a_huge_page(self):
-        self.assertEqual([], page_choice.whole_units(array('i', [1, 2]), {0}, 0, 2))
-
     @given(st.lists(st.integers(-2, 2), max_size=40), st.integers(0, 8), st.integers(2, 8))
     def test_units_are_aligned_whole_and_away(self, statuses, first, unit):
         statuses = array('i', statuses)
@@ -84,6 +81,3 @@ class TargetTest(unittest.TestCase):
         self.assertLessEqual(total - sum(wanted_bytes.values()), len(mems))
         if len(mems) == 2 and promised[0] > promised[1]:
             self.assertGreaterEqual(wanted_bytes[0], wanted_bytes[1])
-
-    def test_shares_are_equal_where_none_is_promised(self):
-        self.assertEqual({0: 50, 2: 50}, page_choice.wanted_bytes_by_node((0, 2), (), 100))

@@ -40,24 +40,6 @@ def guest(number=1, allowed=None, pins=(), flavor='m1.small', placed_by=(), vcpu
     )
 
 
-class NodesTest(unittest.TestCase):
-    def test_nodes_of_cpus_are_those_that_have_them(self):
-        for cpus, nodes in (
-            (None, ()),
-            ((), ()),
-            ((0,), (0,)),
-            ((7, 8), (0, 1)),
-            ((15,), (1,)),
-            ((77,), ()),
-        ):
-            with self.subTest(cpus):
-                expected = None if cpus is None else frozenset(cpus)
-                self.assertEqual(nodes, pools.nodes_of(expected, host()))
-
-    def test_nodes_of_cpus_that_guests_may_not_use_are_found(self):
-        self.assertEqual((0,), pools.nodes_of(frozenset((4,)), host(frozenset((0,)), NODES[1])))
-
-
 class FloatingTest(unittest.TestCase):
     def pool_of(self, *guests, usable=(), **sets):
         pool = pools.floating_pool(
@@ -95,9 +77,6 @@ class FloatingTest(unittest.TestCase):
                 self.pool_of(*alike, other),
             )
 
-    def test_a_set_that_is_not_novas_is_its_guests_own(self):
-        self.assertEqual(([*range(16)], 'kernel'), self.pool_of(guest(1, (0, 1), flavor=None)))
-
     def test_cpus_of_dedicated_guests_are_not_in_the_floating_pool(self):
         without = ([0, 1, *range(4, 16)], 'guests')
         for dedicated in (
@@ -113,13 +92,6 @@ class FloatingTest(unittest.TestCase):
             guest(pins=(2, 3), flavor=None, placed_by=('vcpupin',)),
         ):
             self.assertEqual(([*range(16)], 'kernel'), self.pool_of(by_hand))
-
-    def test_a_cpu_that_several_guests_are_pinned_to_stays_shared(self):
-        cpus, _ = self.pool_of(guest(1, pins=(2, 4)), guest(2, pins=(4, 5)))
-        self.assertEqual([cpu for cpu in range(16) if cpu not in (2, 5)], cpus)
-
-    def test_the_floating_pool_is_never_empty(self):
-        self.assertEqual(([*range(16)], 'kernel'), self.pool_of(guest(pins=range(16), vcpus=16)))
 
     @given(
         st.lists(
@@ -151,11 +123,6 @@ class GuestsPoolTest(unittest.TestCase):
         for allowed, cpus in ((None, {0, 1}), ((0, 4, 12), {0, 4}), ((12, 13), set())):
             self.assertEqual(cpus, pools.cpus_on((0,), self.host, guest(allowed=allowed)))
 
-    def test_a_pool_of_before_a_hotplug_is_ignored(self):
-        topology = pools.with_floating_pool(host(), pools.Pool(frozenset((77,)), pools.AGENT))
-        self.assertEqual(list(NODES), [node.cpus for node in topology.nodes])
-        self.assertEqual(topology, pools.with_floating_pool(host(), None))
-
     def test_a_guest_that_loads_none_of_the_floating_pool_avoids_it(self):
         for one, avoids in (
             (guest(), False),
@@ -181,20 +148,3 @@ class GuestsPoolTest(unittest.TestCase):
         ):
             with self.subTest(one=one):
                 self.assertEqual(vcpus, pools.pool_vcpus(one, self.host))
-
-    def test_pools_beside_the_floating_one_are_found_once(self):
-        guests = (
-            guest(1, (0, 1, 8, 9)),
-            guest(2, (4, 5, 99)),
-            guest(3, (4, 5)),
-            guest(4),
-            guest(5, (77,)),
-            guest(6, pins=(6, 7)),
-        )
-        self.assertEqual((frozenset((4, 5)),), pools.other_pools(guests, self.host))
-
-    def test_the_pools_of_most_guests_are_kept_of_many(self):
-        wide = model.Topology((model.Node(0, frozenset(range(99))),), (), ())
-        guests = [guest(at, (at,)) for at in range(80)] + [guest(90, (70,))]
-        pools_ = pools.other_pools(tuple(guests), wide)
-        self.assertEqual([*range(31), 70], [min(cpus) for cpus in pools_])

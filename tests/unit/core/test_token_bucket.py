@@ -9,19 +9,6 @@ from nova_numa_pmc.core.token_bucket import TokenBucket
 
 
 class TokenBucketTest(unittest.TestCase):
-    def test_a_debt_in_the_bucket_is_waited_for(self):
-        bucket = TokenBucket(rate_per_sec=100, burst=50, now_s=0.0)
-        self.assertEqual(0, bucket.wait_s(0.0))
-        bucket.spend(150, 0.0)
-        self.assertEqual(1.0, bucket.wait_s(0.0))
-        self.assertEqual(0.5, bucket.wait_s(0.5))
-        self.assertEqual(0, bucket.wait_s(1.0))
-
-    def test_idle_time_fills_the_bucket_to_one_burst_at_most(self):
-        bucket = TokenBucket(rate_per_sec=100, burst=50, now_s=0.0)
-        bucket.spend(150, 1000.0)
-        self.assertEqual(1.0, bucket.wait_s(1000.0))
-
     def test_a_clock_that_goes_back_pays_nothing(self):
         bucket = TokenBucket(rate_per_sec=100, burst=0, now_s=10.0)
         bucket.spend(100, 10.0)

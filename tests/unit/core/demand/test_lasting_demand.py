@@ -163,12 +163,6 @@ class ComposeTest(TestCase):
             here.run(60.0)
         self.assert_demand((2.0, 2.0), here, places=0)
 
-    def test_a_floating_guest_that_has_not_run_counts_by_cores(self):
-        here = Here((12, 4))
-        here.add('a', 0.0, vcpus=4, cpu_nodes=(), mem_nodes=(), since_ns=NOW_NS)
-        here.run(5.0)
-        self.assert_demand((1.5, 0.5), here)
-
     def test_a_paused_guest_is_expected_back(self):
         here = Here()
         here.add('a', 4.0)
@@ -187,15 +181,6 @@ class ComposeTest(TestCase):
         here.run(5.0)
         for wanted, load_ in zip((5e9, 4e9), here.loads().values()):
             self.assertAlmostEqual(wanted, load_.bandwidth_bytes_per_sec, delta=1e7)
-
-    def test_where_traffic_of_a_guest_is_unknown_the_interval_counts(self):
-        here = Here()
-        here.add('a', 2.0, bytes_per_sec=8e9)
-        here.add('b', 2.0)
-        here.run(*HALF_HOUR)
-        here.guests['a'][2] = 2e9
-        here.run(5.0)
-        self.assertEqual(2e9, here.loads()[0].bandwidth_bytes_per_sec)
 
     def test_demand_unknown_in_the_interval_stays_unknown(self):
         here = Here()
@@ -253,23 +238,6 @@ class PoolTest(TestCase):
         here.run(5.0)
         self.assertEqual(((0, 0.0), (1, None)), self.pools(here, (0, 1.0), (1, None)))
 
-    def test_a_guest_that_could_not_be_measured_adds_nothing_to_its_pool(self):
-        here = Here()
-        here.add('a', None, vcpus=0)
-        self.of_pool(here, 'a')
-        here.run(5.0)
-        self.assertEqual(((0, 1.0), (1, 0.5)), self.pools(here, (0, 1.0), (1, 0.5)))
-
-    def test_without_other_pools_there_are_no_demands_of_pools(self):
-        here = Here()
-        here.run(5.0)
-        self.assertEqual(
-            (),
-            subject.LastingDemand(
-                here.histories, here.sample, here.host, {}, {}, PLACEMENT_OPTIONS, NOW_NS
-            ).pool_demands(),
-        )
-
 
 class YoungTest(TestCase):
     def test_a_young_guest_counts_by_the_larger_of_measured_and_expected(self):
@@ -302,17 +270,6 @@ class YoungTest(TestCase):
         here.run(5.0)
         after = [load.bandwidth_bytes_per_sec for load in here.loads().values()]
         return [round((late - early) / 1e9, 3) for early, late in zip(before, after)]
-
-    def test_traffic_is_expected_where_the_memory_is_promised(self):
-        near, far, none = self.expected_bandwidth()
-        self.assertEqual((0, 0), (near, none))
-        self.assertGreater(far, 0.5)
-        self.assertEqual([far / 2, far / 2, 0], self.expected_bandwidth(mem_nodes=(0, 1)))
-
-    def test_traffic_goes_to_memory_without_cpus(self):
-        near, far, none = self.expected_bandwidth(mem_nodes=(2,))
-        self.assertEqual((0, 0), (near, far))
-        self.assertGreater(none, 0.5)
 
     def test_a_start_under_way_counts_as_expected(self):
         here = Here()

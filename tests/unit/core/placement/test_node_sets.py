@@ -31,10 +31,6 @@ class SmallestTest(unittest.TestCase):
         room = [(2, 4), (2, 1), (2, 3), (2, 0)]
         self.assertEqual([(0, 1), (0, 2)], smallest_sets(room, (4, 5))[:2])
 
-    def test_no_set_is_found_where_all_nodes_do_not_suffice(self):
-        self.assertEqual([], smallest_sets([(1, 1)] * 3, (1, 4)))
-        self.assertEqual([], smallest_sets([], (1, 1)))
-
     @settings(max_examples=200)
     @given(
         st.integers(2, 3).flatmap(
@@ -63,16 +59,6 @@ class SmallestTest(unittest.TestCase):
                 self.assertEqual(size, len(chosen))
                 self.assertTrue(holds(room, need, chosen))
 
-    def test_four_of_eleven_nodes_are_found_where_four_hold_the_guest(self):
-        # No blend of CPUs and memory selects these four: five were taken.
-        room = [(5, 5), (9, 0), (8, 3), (1, 2), (2, 5), (8, 3)]
-        room += [(7, 8), (2, 9), (4, 0), (4, 6), (5, 2)]
-        sets = smallest_sets(room, (26, 19))
-        self.assertTrue(sets)
-        for chosen in sets:
-            self.assertEqual(4, len(chosen))
-            self.assertTrue(holds(room, (26, 19), chosen))
-
     def test_the_smallest_set_of_sixteen_and_more_nodes_is_found(self):
         for count in (16, 24, 32, 64):
             # Only the last two together hold the guest, and each looks worse than the others.
@@ -82,12 +68,6 @@ class SmallestTest(unittest.TestCase):
                 self.assertEqual({2 if need == (15, 15) else 6}, {len(chosen) for chosen in sets})
                 for chosen in sets:
                     self.assertTrue(holds(room, need, chosen))
-
-    def test_growing_keeps_near_and_starts_anywhere(self):
-        room = [(1, 1)] * 32
-        with mock.patch.object(node_sets, 'ENUMERATED_MAX', 0):
-            grown = smallest_sets(room, (4, 4), lambda a, b: 10 if a // 4 == b // 4 else 20)
-        self.assertLessEqual({tuple(range(at, at + 4)) for at in range(0, 32, 4)}, set(grown))
 
     @settings(max_examples=100)
     @given(
@@ -122,14 +102,6 @@ class SmallestTest(unittest.TestCase):
             room, (6, 6), lambda a, b: 11 if a // 12 == b // 12 else 32, pressure_keys
         )
         self.assertLessEqual({(0, 1, 2), (12, 13, 14)}, set(sets))
-
-    def test_some_of_many_neighbourhoods_and_the_whole_host_are_searched(self):
-        # On a line, each node has its own neighbourhoods, unlike those of the next node.
-        room = [(1, 1)] * 60
-        sets = smallest_sets(room, (4, 4), lambda a, b: 10 + abs(a - b))
-        self.assertTrue(sets)
-        for chosen in sets:
-            self.assertEqual(4, len(chosen))
 
     def test_the_best_and_nearest_of_many_sets_are_returned(self):
         room, pressure_keys = [(1, 1)] * 24, [(at % 12,) for at in range(24)]

@@ -25,14 +25,6 @@ class StepsTest(unittest.TestCase):
         for pressure, count in ((0.0, 0), (0.049, 0), (0.05, 1), (0.75, 15), (1.0, 20)):
             self.assertEqual(count, steps(pressure))
 
-    def test_pressure_above_1_counts_in_thousandths(self):
-        self.assertLess(steps(1.002), steps(1.003))
-        self.assertEqual(steps(1.0021), steps(1.0024))
-
-    def test_without_a_step_any_difference_of_pressure_counts(self):
-        self.assertLess(steps(0.5001, 0), steps(0.5002, 0))
-        self.assertEqual(steps(0.5, 0), steps(0.5 + 1e-12, 0))
-
     @given(PRESSURES, PRESSURES, STEPS)
     def test_more_pressure_is_never_fewer_steps(self, one, other, step):
         less, more = sorted((one, other))
@@ -62,8 +54,3 @@ class PartsTest(unittest.TestCase):
         cpu, bandwidth, link = ranking.utilisations(node_view(0, cores=4, vcpus=4), 1.0, 5.0)
         self.assertEqual((1.0 + 4 * PRIOR_CORES_PER_VCPU) / 4, cpu)
         self.assertEqual((0.0, 0.0), (bandwidth, link))
-
-    def test_memory_without_cpus_has_no_pressure_on_them(self):
-        self.assertEqual(
-            (0.0, 0.0, 0.0), ranking.utilisations(node_view(0, cores=0, cpu_count=0), 1.0, 1.0)
-        )
