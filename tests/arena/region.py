@@ -42,10 +42,6 @@ class Result:
         self.ticks = self.most_new = self.conflicts = 0
         self.saturated = 0.0
 
-    def mean_loss(self, second=False):
-        """Return the fraction of the wanted core-seconds that was lost."""
-        return float((self.lost_second if second else self.lost).sum() / self.wanted.sum())
-
     def ratios(self, second=False):
         """Return the loss ratio of each guest that wanted anything."""
         lost = self.lost_second if second else self.lost

@@ -92,7 +92,8 @@ def _write_report(layout, runs):
                 f'  {"passed" if entry["passed"] else "FAILED"}  {entry["seconds"]:6.0f} s  '
                 f'{entry["name"]}'
             )
-    print(f'report: {layout.root}/run.html', flush=True)
+    print(*report.lines(runs), sep='\n')
+    print(f'report: {layout.root}/run.json', flush=True)
     return 0 if all(run['passed'] for run in runs) else 1
 
 
@@ -101,11 +102,6 @@ def _status(layout, _args):
     for name, pid in running.items():
         print(f'{name:18} {f"pid {pid}" if pid else "-":12} {layout.log(name)}')
     return 0 if all(running.values()) else 3
-
-
-def _build(_layout, args):
-    print(compute.freeze(args.counters))
-    return 0
 
 
 def _down(layout, args):
@@ -187,7 +183,6 @@ def _parser():
     run.add_argument(
         '--phase', default='', metavar='WORD', help='only phases with this word in their name'
     )
-    command('build', _build, "build the compute hosts' image and freeze a booted host", counters)
     down = command('down', _down, 'stop everything and delete its data')
     down.add_argument('--keep-data', action='store_true', help='keep databases and images')
     command('status', _status, 'show which services run, and their logs')

@@ -99,13 +99,6 @@ def _shape(counters):
     return dataclasses.replace(SHAPE, pmu=counters)
 
 
-def freeze(counters=False):
-    """Build and freeze the state from which the hosts are thawed."""
-    from machine import vm
-
-    return vm.freeze(_shape(counters), _base())
-
-
 def _link(name):
     """Return QEMU's arguments for the link between the two hosts: a socket for each end."""
     (own,) = [run_dir(n) / 'link' for n in HOSTS if n == name]

@@ -32,16 +32,6 @@ FIRST, SECOND = (1, 0), (0, 1)
 
 
 class WaitingTest(unittest.TestCase):
-    def test_without_any_demand_nothing_waits(self):
-        self.assertEqual(0.0, subject.waiting(np.array([-4.0]), np.array([0.0]))[0])
-
-    def test_without_bursts_the_demand_above_capacity_waits(self):
-        self.assertEqual(3.0, subject.waiting(np.array([3.0]), np.array([0.0]))[0])
-
-    def test_waiting_at_capacity_is_that_of_a_normal_demand(self):
-        waiting = subject.waiting(np.array([0.0]), np.array([2.0]))[0]
-        self.assertAlmostEqual(2 * 0.39894, waiting, places=3)
-
     def test_waiting_agrees_with_a_sample_of_normal_demands(self):
         draws = np.random.default_rng(1).normal(0, 1.5, 200000)
         for excess in (-3.0, -1.0, 0.5, 2.0):
@@ -51,18 +41,6 @@ class WaitingTest(unittest.TestCase):
 
 
 class ByPressureTest(unittest.TestCase):
-    def test_guests_of_a_node_wait_alike_and_others_do_not(self):
-        one = running((4.0, 4.0), (FIRST, FIRST), (FIRST, FIRST))
-        lost, _ = subject.by_pressure(one, host())
-        self.assertAlmostEqual(2.0, lost[0])
-        self.assertAlmostEqual(lost[0], lost[1])
-        apart = running((4.0, 4.0), (FIRST, SECOND), (FIRST, SECOND))
-        self.assertAlmostEqual(0.0, subject.by_pressure(apart, host())[0].sum())
-
-    def test_a_dedicated_guest_does_not_wait(self):
-        one = running((4.0, 4.0), (FIRST, FIRST), (FIRST, FIRST), waits=(True, False))
-        self.assertAlmostEqual(0.0, subject.by_pressure(one, host())[0].sum())
-
     def test_distance_costs_lines_times_latency_over_what_waits_together(self):
         one = running((2.0, 0.0), (FIRST, FIRST), (SECOND, FIRST), lines=(1e6, 0.0))
         one.far_ns[0] = 40.0
@@ -77,18 +55,6 @@ class ByPressureTest(unittest.TestCase):
 
 
 class ProcessorSharingTest(unittest.TestCase):
-    def test_a_node_wanted_twice_serves_a_half(self):
-        one = running((4.0, 4.0), (FIRST, FIRST), (FIRST, FIRST))
-        lost = subject.ProcessorSharing(host()).lost(one, np.ones((2, 4)))
-        np.testing.assert_allclose((2.0, 2.0), lost)
-
-    def test_busy_memory_slows_guests_in_the_next_draw(self):
-        one = running((2.0, 2.0), (FIRST, SECOND), (FIRST, FIRST), lines=(1e7, 1e7))
-        model = subject.ProcessorSharing(host(cores=100.0))
-        first = model._draw(one, one.want)
-        self.assertEqual(0.0, first.sum())
-        self.assertGreater(model._draw(one, one.want).sum(), 0.1)
-
     def test_both_models_rank_crowded_and_level_hosts_alike(self):
         crowded = running((3.0, 3.0), (FIRST, FIRST), (FIRST, FIRST))
         level = running((3.0, 3.0), (FIRST, SECOND), (FIRST, SECOND))
