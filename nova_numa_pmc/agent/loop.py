@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.host import notify
+from nova_numa_pmc.host import process
 
 if TYPE_CHECKING:
     import logging
@@ -34,7 +34,7 @@ class AgentLoop:
     :param read_options: returns the options after a reload
     :param wait: the :class:`signals.Waiter` that :func:`signals.blocked` yields
     :param clock: monotonic clock [s]
-    :param notify_manager: notifies systemd, as :func:`notify.notify` does
+    :param notify_manager: notifies systemd, as :func:`process.notify` does
     :param watchdog_s: systemd's watchdog timeout; None: no watchdog
     :param write_metrics: is called after each tick, with it and its duration [s]
     """
@@ -46,7 +46,7 @@ class AgentLoop:
         log: logging.Logger,
         wait: Callable[[float], int | None],
         clock: Callable[[], float] = time.monotonic,
-        notify_manager: Callable[..., object] = notify.notify,
+        notify_manager: Callable[..., object] = process.notify,
         watchdog_s: float | None = None,
         write_metrics: Callable[[Tick, float], object] | None = None,
     ) -> None:
@@ -69,12 +69,12 @@ class AgentLoop:
             self._tick()
             if not ready:
                 # Not earlier: units that are ordered after this one may read the publication.
-                self._notify_manager(notify.READY)
+                self._notify_manager(process.READY)
                 ready = True
             self._due_s += self._interval_s()
             if self._due_s <= self._clock():  # late, or the host was suspended
                 self._due_s = self._clock() + self._interval_s()
-        self._notify_manager(notify.STOPPING)
+        self._notify_manager(process.STOPPING)
         self._finish()
 
     def _first_tick(self) -> None:
@@ -98,7 +98,7 @@ class AgentLoop:
         :returns: False if SIGTERM or SIGINT has arrived
         """
         while True:
-            self._notify_manager(notify.WATCHDOG)
+            self._notify_manager(process.WATCHDOG)
             left_s = self._due_s - self._clock()
             if left_s <= 0:
                 return True
@@ -128,14 +128,14 @@ class AgentLoop:
             self._log.info('options reloaded')
             if self._agent.options.counter_options != former_options.counter_options:
                 self._first_tick()
-        self._notify_manager(notify.READY)
+        self._notify_manager(process.READY)
 
     def _finish(self) -> None:
         """Continue the move in progress for a while, then end it."""
         self._agent.stop_beginning_moves()
         end_s = self._clock() + _STOP_TIMEOUT_S
         while self._clock() < end_s:
-            self._notify_manager(notify.WATCHDOG)
+            self._notify_manager(process.WATCHDOG)
             wait_s = self._agent.step()
             if wait_s is None:
                 return

@@ -13,27 +13,11 @@ from nova_numa_pmc.conf import counters as counters_conf, host_options
 from nova_numa_pmc.core import build_sample, cache_hierarchy, host_view, pools, pressure
 from nova_numa_pmc.core.sample_records import PoolSample, Sample
 from nova_numa_pmc.exceptions import StateError, TopologyError
-from nova_numa_pmc.host import (
-    cpu_times,
-    files,
-    guest_use,
-    hmat,
-    host_devices,
-    memory_bandwidth,
-    nova_cpu_sets,
-)
+from nova_numa_pmc.host import files, firmware, guest_use, host_devices, nova_conf, run_times
 from nova_numa_pmc.host.guests import StatusFiles
-from nova_numa_pmc.host.perf import events, pfm
-from nova_numa_pmc.host.sources import (
-    SourceTick,
-    cpu_counters,
-    guest_counters,
-    ladder,
-    numa_faults,
-    pages,
-    resctrl,
-    uncore,
-)
+from nova_numa_pmc.host.perf import events, pmu
+from nova_numa_pmc.host.sources import counted, inferred, ladder, resctrl, uncore
+from nova_numa_pmc.host.sources.ladder import SourceTick
 from nova_numa_pmc.placing import host_cpus
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import promises_file
@@ -92,25 +76,25 @@ class Sampler:
         self.host: model.Topology | None = None
         self.guests: tuple[model.Guest, ...] = ()
         self._guest_use = guest_use.GuestUseReader(root)
-        self._cpu_sets = nova_cpu_sets.NovaCpuSetsReader(root)
+        self._cpu_sets = nova_conf.NovaCpuSetsReader(root)
         self.pool: pools.Pool | None = None
-        self._cpu_counters = cpu_counters.CpuCounters(self._select, root)
-        self._guest_counters = guest_counters.GuestCounters(self._select, root=root)
+        self._cpu_counters = counted.CpuCounters(self._select, root)
+        self._guest_counters = counted.GuestCounters(self._select, root=root)
         self._uncore = uncore.Uncore(self._select, root)
         self._resctrl = resctrl.Resctrl(root=root)
         self._retries = ladder.MeasurementRetries()
         self._ladder = ladder.Ladder(self._sources())
-        self._libpfm: pfm.Libpfm | None = None
+        self._libpfm: pmu.Libpfm | None = None
         self._before_ns: int | None = None
-        self._times = cpu_times.CpuTimes()
+        self._times = run_times.CpuTimes()
         self._devices = host_devices.DeviceNodeReader(root)
         self.mlp: float = pressure.MLP_DEMAND
         self._firmware_ns: dict[tuple[int, int], float] = {}
-        self._dimms: memory_bandwidth.Dimms | None = None
+        self._dimms: firmware.Dimms | None = None
         self._firmware_problems: list[str] = []
         try:
-            self._dimms = memory_bandwidth.read_dimms(root)
-            self._firmware_ns = hmat.read_latencies_ns(root)
+            self._dimms = firmware.read_dimms(root)
+            self._firmware_ns = firmware.read_latencies_ns(root)
         except TopologyError as error:
             self._firmware_problems = [str(error)]
 
@@ -196,10 +180,10 @@ class Sampler:
     def _sources(self) -> list[Source]:
         factories: dict[str, Callable[[], Source]] = {
             counters_conf.GUESTS: lambda: self._guest_counters,
-            counters_conf.CPUS: cpu_counters.CpuAttribution,
+            counters_conf.CPUS: counted.CpuAttribution,
             counters_conf.RESCTRL: lambda: self._resctrl,
-            counters_conf.NUMA_FAULTS: lambda: numa_faults.NumaFaults(self._root),
-            counters_conf.PAGES: pages.Pages,
+            counters_conf.NUMA_FAULTS: lambda: inferred.NumaFaults(self._root),
+            counters_conf.PAGES: inferred.Pages,
         }
         return [
             factories[name]()
@@ -210,7 +194,7 @@ class Sampler:
     def _select(self) -> events.EventSelection:
         """Choose the events to count on this host."""
         if self._libpfm is None:
-            self._libpfm = pfm.load()
+            self._libpfm = pmu.load_libpfm()
         overrides = dict(self._options.events)
         return events.select_events(self._root, overrides=overrides, libpfm=self._libpfm)
 
@@ -226,16 +210,16 @@ class Sampler:
         self, host: model.Topology, guests: Sequence[RunningGuest], elapsed_ns: int
     ) -> CpuUse:
         """Return the CPU time of each node and pool since the last sample."""
-        before, self._times = self._times, cpu_times.read(self._root)
-        busy = cpu_times.cores_between(before.busy_ns, self._times.busy_ns, elapsed_ns)
-        stolen = cpu_times.cores_between(before.stolen_ns, self._times.stolen_ns, elapsed_ns)
+        before, self._times = self._times, run_times.read_cpus(self._root)
+        busy = run_times.cores_between(before.busy_ns, self._times.busy_ns, elapsed_ns)
+        stolen = run_times.cores_between(before.stolen_ns, self._times.stolen_ns, elapsed_ns)
         waiting: dict[int, float] = {}
         for running_guest in guests:
             for cpu, cores in running_guest.waiting_cores_by_cpu.items():
                 waiting[cpu] = waiting.get(cpu, 0.0) + cores
 
         def demand(cpus: frozenset[int]) -> float | None:
-            busy_cores = cpu_times.sum_over(busy, cpus)
+            busy_cores = run_times.sum_over(busy, cpus)
             if busy_cores is None or not elapsed_ns:
                 return None
             return busy_cores + sum(waiting.get(cpu, 0.0) for cpu in cpus)
@@ -245,16 +229,16 @@ class Sampler:
                 tuple(sorted(cpus)),
                 tuple((node.id, demand(node.online_cpus & cpus)) for node in host.nodes),
                 tuple(
-                    (node.id, cpu_times.sum_over(stolen, node.online_cpus & cpus))
+                    (node.id, run_times.sum_over(stolen, node.online_cpus & cpus))
                     for node in host.nodes
                 ),
             )
             for cpus in pools.other_pools(self.guests, host)
         )
         return CpuUse(
-            {node.id: cpu_times.sum_over(busy, node.online_cpus) for node in host.nodes},
+            {node.id: run_times.sum_over(busy, node.online_cpus) for node in host.nodes},
             {node.id: demand(node.cpus) for node in host.nodes},
-            {node.id: cpu_times.sum_over(stolen, node.cpus) for node in host.nodes},
+            {node.id: run_times.sum_over(stolen, node.cpus) for node in host.nodes},
             other_pools,
         )
 
@@ -330,7 +314,7 @@ class Sampler:
         sources = self._cpu_counters, self._guest_counters
         with_prefetch = all_traffic or any(source.with_prefetch for source in sources)
         options = self._options
-        maxima_bytes_per_sec = memory_bandwidth.maxima_bytes_per_sec(
+        maxima_bytes_per_sec = firmware.maxima_bytes_per_sec(
             dict(options.bandwidth_max_bytes_per_sec),
             {
                 node: use.clock_max_bytes_per_sec

@@ -12,7 +12,7 @@ from nova_numa_pmc.core import finding, node_memory
 from nova_numa_pmc.core.finding import Finding
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import DomainError, NumaPmcError, OptionsError
-from nova_numa_pmc.host import allowed, guests, nova_cpu_sets, topology
+from nova_numa_pmc.host import allowed, guests, nova_conf, topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -167,12 +167,12 @@ def check_limits(root: str) -> Iterator[Finding]:
 
 def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:
     """Check that the set of shared CPUs has CPUs of each node, and none that are isolated."""
-    name, group = nova_cpu_sets.shared_set(conf)
+    name, group = nova_conf.shared_set(conf)
     text, file = conf.get(name, group), conf.file_of(name, group)
     if not text:
         return
     try:
-        shared = nova_cpu_sets.parse_set(name, text)
+        shared = nova_conf.parse_set(name, text)
         nodes = [node for node in topology.read(root).nodes if node.online_cpus]
     except DomainError as error:
         yield Finding(

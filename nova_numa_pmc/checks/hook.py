@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core.finding import ERROR, NOTE, WARNING, Finding
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.host import confinement, files, hook_files
+from nova_numa_pmc.host import files, hook_files, services
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import promises_file, state_files
 
@@ -52,8 +52,8 @@ class HookStatus(Record):
     """
 
     installed: hook_files.InstalledFiles
-    daemon: confinement.Daemon | None
-    trial: confinement.LabelTrial | None
+    daemon: services.Daemon | None
+    trial: services.LabelTrial | None
     promises: tuple[model.Promise, ...]
     findings: tuple[Finding, ...]
 
@@ -71,7 +71,7 @@ def check_status(status: HookStatus, in_container: bool = False) -> Iterator[Fin
 def read_status(root: str) -> HookStatus:
     """Return whether the hook works, what it decided last, and what is wrong."""
     installed = hook_files.inspect(root, expected_script(root))
-    daemon = confinement.find_daemon(root)
+    daemon = services.find_daemon(root)
     findings: list[Finding] = []
     promises: tuple[model.Promise, ...] = ()
     trial = None
@@ -121,7 +121,7 @@ def _check_files(installed: hook_files.InstalledFiles) -> Iterator[Finding]:
         )
 
 
-def check_root(daemon: confinement.Daemon | None) -> Iterator[Finding]:
+def check_root(daemon: services.Daemon | None) -> Iterator[Finding]:
     """Check that the daemon sees the files of the root where the hook is installed."""
     if daemon is not None and not daemon.same_root:
         yield Finding(
@@ -134,7 +134,7 @@ def check_root(daemon: confinement.Daemon | None) -> Iterator[Finding]:
 
 
 def _check_daemon(
-    root: str, installed: hook_files.InstalledFiles, daemon: confinement.Daemon | None
+    root: str, installed: hook_files.InstalledFiles, daemon: services.Daemon | None
 ) -> Iterator[Finding]:
     if daemon is not None and not knows_hook(root, installed, daemon):
         yield Finding(
@@ -146,9 +146,7 @@ def _check_daemon(
         )
 
 
-def knows_hook(
-    root: str, installed: hook_files.InstalledFiles, daemon: confinement.Daemon
-) -> bool:
+def knows_hook(root: str, installed: hook_files.InstalledFiles, daemon: services.Daemon) -> bool:
     """Return whether a daemon has looked for hooks since the hook was installed.
 
     It does so when it starts and at SIGHUP (``virHookInitialize`` in libvirt's
@@ -165,7 +163,7 @@ def knows_hook(
     return text == _identity(daemon)
 
 
-def record_knows_hook(root: str, daemon: confinement.Daemon | None) -> None:
+def record_knows_hook(root: str, daemon: services.Daemon | None) -> None:
     """Record that a daemon has looked for hooks since the hook was installed; None: none has.
 
     :raises StateError: this cannot be recorded
@@ -173,11 +171,11 @@ def record_knows_hook(root: str, daemon: confinement.Daemon | None) -> None:
     state_files.write(_state_path(root), _RELOADED, _identity(daemon) if daemon else b'')
 
 
-def _identity(daemon: confinement.Daemon) -> bytes:
+def _identity(daemon: services.Daemon) -> bytes:
     return b'%d %d' % (daemon.pid, daemon.start_ns or 0)
 
 
-def check_trial(trial: confinement.LabelTrial) -> Iterator[Finding]:
+def check_trial(trial: services.LabelTrial) -> Iterator[Finding]:
     """Check that a trial has shown that the daemon can run the hook."""
     if trial.ok is None:
         yield Finding(
@@ -188,7 +186,7 @@ def check_trial(trial: confinement.LabelTrial) -> Iterator[Finding]:
             'share/nova-numa-pmc/selinux first; or install with --force',
         )
     elif not trial.ok and (
-        trial.label == confinement.UNCONFINED
+        trial.label == services.UNCONFINED
         or (
             trial.message.startswith('selftest: failed')
             # Root is refused access only if it is confined.
@@ -213,16 +211,14 @@ def check_trial(trial: confinement.LabelTrial) -> Iterator[Finding]:
         )
 
 
-def try_as_daemon(
-    root: str, daemon: confinement.Daemon | None, script: str
-) -> confinement.LabelTrial:
+def try_as_daemon(root: str, daemon: services.Daemon | None, script: str) -> services.LabelTrial:
     """Run a script as the daemon would, under its label."""
-    label = confinement.label_of_daemon(root, daemon)
+    label = services.label_of_daemon(root, daemon)
     if label is None:
-        return confinement.LabelTrial(
+        return services.LabelTrial(
             None, None, "the daemon's label is unknown while it is not running"
         )
-    return confinement.try_script(script, label)
+    return services.try_script(script, label)
 
 
 def expected_script(root: str) -> bytes:
@@ -252,7 +248,7 @@ def is_own_root(root: str) -> bool:
 
 def check_libvirt(root: str) -> Iterator[Finding]:
     """Check which daemon runs the hook, and whether it runs in a container."""
-    daemon = confinement.find_daemon(root)
+    daemon = services.find_daemon(root)
     if daemon is None:
         yield Finding(
             'libvirt-not-running',

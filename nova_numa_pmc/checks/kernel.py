@@ -15,9 +15,9 @@ from nova_numa_pmc.core.finding import Finding
 from nova_numa_pmc.core.memory_domains import NEAR_DEFAULT
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.host import cpu_topology, files, services, topology
+from nova_numa_pmc.host import files, services, topology
 from nova_numa_pmc.host.perf import perf_event
-from nova_numa_pmc.host.sources import numa_faults
+from nova_numa_pmc.host.sources import inferred
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ def check_nodes(root: str) -> Iterator[Finding]:
             'firmware',
         )
     placement_options = host_options.read_under_root(root).placement_options
-    yield from _memory_domains(cpu_topology.read(host, root), placement_options)
+    yield from _memory_domains(topology.with_caches(host, root), placement_options)
     for node in node_memory.list_unexplained(host.nodes, placement_options):
         yield Finding(
             'memory-unexplained',
@@ -121,14 +121,14 @@ def check_numad(root: str) -> Iterator[Finding]:
 
 def check_balancing(root: str) -> Iterator[Finding]:
     """Check that automatic NUMA balancing does not move the pages of placed guests."""
-    if numa_faults.is_balancing(root):
+    if inferred.is_balancing(root):
         yield Finding(
             'numa-balancing',
             finding.WARNING,
             'kernel.numa_balancing is on: the kernel unmaps pages of guests to see which CPUs use '
             'them, and moves pages by itself (not the vCPUs, which nova-numa-pmc holds)',
             'sysctl kernel.numa_balancing=0, unless guests that are not placed need it',
-            os.path.join(root, numa_faults.SWITCH),
+            os.path.join(root, inferred.BALANCING),
         )
 
 

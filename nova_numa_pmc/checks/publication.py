@@ -11,7 +11,7 @@ from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import finding, pools
 from nova_numa_pmc.core.finding import Finding
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.host import nova_cpu_sets
+from nova_numa_pmc.host import nova_conf
 from nova_numa_pmc.state import move_lock, pause, publication
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
     """
     options = [
         option
-        for option in (nova_cpu_sets.shared_set(conf), nova_cpu_sets.DEDICATED_SET)
+        for option in (nova_conf.shared_set(conf), nova_conf.DEDICATED_SET)
         if conf.get(*option)
     ]
     if not options:

@@ -23,12 +23,12 @@ from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError, Sta
 from nova_numa_pmc.host import (
     cgroups,
     cpusets,
-    domain_values,
+    domain_xml,
     files,
     guests,
-    nova_cpu_sets,
+    nova_conf,
+    process,
     services,
-    signals,
 )
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves import situations
@@ -131,7 +131,7 @@ class CommandContext:
         ask: Callable[[str], str] = input,
         block_signals: Callable[
             [], AbstractContextManager[Callable[[float], int | None]]
-        ] = signals.blocked,
+        ] = process.blocked,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
         kernel: KernelCalls = KERNEL_CALLS,
@@ -140,7 +140,7 @@ class CommandContext:
 
         :param wait: waits for the given number of seconds
         :param ask: prints a question and returns the answer, like :func:`input`
-        :param block_signals: replaces :func:`signals.blocked`
+        :param block_signals: replaces :func:`process.blocked`
         :param clock_ns: returns CLOCK_MONOTONIC [ns]
         :param run: replaces :func:`subprocess.run`
         :param kernel: the kernel operations of a move
@@ -213,7 +213,7 @@ class CommandContext:
                 if name in (override.name, override.uuid):
                     return override.uuid, override.name
             try:
-                return domain_values.parse_uuid(name), overrides.UNNAMED
+                return domain_xml.parse_uuid(name), overrides.UNNAMED
             except DomainError:
                 pass
             raise
@@ -242,7 +242,7 @@ class CommandContext:
 
     def _floating_pool(self, running: tuple[model.Guest, ...]) -> pools.Pool:
         """Determine the floating pool as the agent would."""
-        sets, _ = nova_cpu_sets.NovaCpuSetsReader(self.root).read(self._clock_ns())
+        sets, _ = nova_conf.NovaCpuSetsReader(self.root).read(self._clock_ns())
         return pools.floating_pool(
             host_cpus.host_with_usable_cpus(self.root), running, sets.shared, sets.dedicated
         )

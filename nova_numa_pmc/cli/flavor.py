@@ -10,13 +10,13 @@ from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.host import domain_values
+from nova_numa_pmc.host import domain_xml
 from nova_numa_pmc.record import Record
 
 _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 _MEMORY_MAX_BYTES = 1 << 50
 #: The parser of a number of vCPUs.
-_vcpus = arguments.integer(domain_values.VCPUS_MAX)
+_vcpus = arguments.integer(domain_xml.VCPUS_MAX)
 
 
 class FlavorError(NumaPmcError):

@@ -34,7 +34,7 @@ from nova_numa_pmc.agent.metrics_file import MetricsFile
 from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 from nova_numa_pmc.exceptions import NumaPmcError, OptionsError, StateLocked
-from nova_numa_pmc.host import guests, libvirt_events, notify, signals
+from nova_numa_pmc.host import guests, libvirt_events, process
 from nova_numa_pmc.state import agent_lock, publication
 
 if TYPE_CHECKING:
@@ -55,10 +55,7 @@ LATE_MODULES = (
     'core.placement.l3',
     'core.placement.placement',
     'host.cpusets',
-    'host.huge_pages',
-    'host.memory_kinds',
     'host.page_moves.hugetlb',
-    'host.pins',
 )
 for _name in LATE_MODULES:
     importlib.import_module('nova_numa_pmc.' + _name)
@@ -147,7 +144,7 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
     # Signals are blocked before libvirt starts threads, which inherit the mask and therefore
     # receive no signals.
     with (
-        signals.blocked() as wait,
+        process.blocked() as wait,
         contextlib.closing(Agent(options, args.root, _listener(args.root))) as agent,
     ):
         wait.watch(*agent.descriptors)
@@ -162,7 +159,7 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
             lambda: agent_conf.read(args.config_file),
             LOG,
             wait,
-            watchdog_s=notify.watchdog_s(),
+            watchdog_s=process.watchdog_s(),
             write_metrics=MetricsFile(LOG, options.host_options.state_path(args.root)).write,
         ).run()
         LOG.info('stopped')

@@ -22,7 +22,7 @@ import os
 
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError
-from nova_numa_pmc.host import memory_kinds, topology, writes
+from nova_numa_pmc.host import topology, writes
 from nova_numa_pmc.host.files import list_names, optional_cpus, read_kernel_file, read_optional
 from nova_numa_pmc.record import Record
 
@@ -88,7 +88,7 @@ class Grants:
     def apply(self, guests: Iterable[model.Guest]) -> list[model.Guest]:
         """Return the guests with their grants; None in place of a set that limits nothing."""
         online = topology.read_online(self._root)
-        with_memory = memory_kinds.nodes_with_memory(self._root) or frozenset()
+        with_memory = topology.nodes_with_memory(self._root) or frozenset()
         scopes, self._scopes = self._scopes, {}
         known: dict[str, tuple[frozenset[int], frozenset[int]]] = {}
         granted = []
@@ -134,7 +134,7 @@ def limits(guest: model.Guest, root: str = '/') -> list[str]:
         else partition_levels(guest.partition, root)
     )
     cpus = topology.read_online(root)
-    mems = memory_kinds.nodes_with_memory(root) or frozenset()
+    mems = topology.nodes_with_memory(root) or frozenset()
     texts = []
     for level in levels:
         lost = []
@@ -228,7 +228,7 @@ def only_with_memory(groups: GuestGroups, mems: frozenset[int]) -> frozenset[int
     The kernel refuses nodes without memory (EINVAL) on v1 and, in older releases, on v2. Nodes
     that the groups above do not grant are left out as well.
     """
-    for node_ids in (memory_kinds.nodes_with_memory(_root(groups)), _effective(groups.scope)[1]):
+    for node_ids in (topology.nodes_with_memory(_root(groups)), _effective(groups.scope)[1]):
         mems = mems & node_ids if node_ids else mems
     return mems or None
 
@@ -243,7 +243,7 @@ def unbound_mems(groups: GuestGroups) -> str:
     :returns: text in the kernel's list format, or '' if the inherited nodes need no change or
         cannot be read
     """
-    withheld = memory_kinds.withheld_nodes(_root(groups))
+    withheld = topology.withheld_nodes(_root(groups))
     try:
         inherited = parse_cpulist(writes.read_inherited(_own_path(groups.parent, 'mems')))
         if not withheld & inherited:

@@ -1,29 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collect the elements in use from a domain's XML, within bounds.
+"""Read a domain's XML: its elements in use, within bounds, and the values in them, checked.
 
 Expat is used directly, because importing ``xml.etree`` would cost the hook more than all of its
 own work and would build a tree of the whole document. Document types are refused, and with them
 entities and anything external. Size (and with it attributes and texts), depth and number of
 elements are bounded. A declared encoding is ignored, because it could name any Python codec.
+
+The functions that parse values take text from outside. Each returns a value that the rest of the
+package can trust, or raises :class:`DomainError` with what is wrong; text quoted in a message is
+escaped and truncated.
 """
 
 from __future__ import annotations
 
+import os
 import pyexpat
 
+from nova_numa_pmc.cpulist import CPUS_MAX, HEX_DIGITS, is_label, is_number, is_one_line
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from nova_numa_pmc.model import Guest
 
     #: The elements in use, by path.
     Elements = Mapping[str, list['Element']]
     #: The elements that are known below an element, by name.
     _Tree = dict[str, '_Tree']
     _Open = tuple[_Tree, str, dict[str, str], dict[str, 'Element']]
+
 
 #: The largest of libvirt's own test documents has 30 KB, that of a guest with 300 disks 400 KB.
 SIZE_MAX_BYTES = 2 << 20
@@ -244,3 +252,250 @@ def attribute_values(elements: Elements, path: str, name: str) -> list[str]:
         for element in elements.get(path, ())
         if name in element.attributes
     ]
+
+
+NAME_MAX_BYTES = 255
+MEMORY_MAX_BYTES = 1 << 60
+VCPUS_MAX = 65536
+# Limit on the numbers in all sets of one guest together, because lists may overlap and repeat
+# without limit: 1,024 vCPUs each pinned to 4,096 CPUs.
+LISTED_MAX = 1 << 22
+# An item takes as much time as this many numbers.
+_ITEM_COST = 16
+
+
+def parse_uuid(text: str) -> str:
+    """Return a uuid in lower case with hyphens, as libvirt and Nova write it."""
+    digits = text.strip().lower().replace('-', '')
+    if len(digits) != 32 or not set(digits) <= HEX_DIGITS or digits == '0' * 32:
+        raise DomainError('%a is not a uuid' % text[:40])
+    return '-'.join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def parse_name(text: str) -> str:
+    """Return a name if libvirt accepts it and it has no control characters.
+
+    libvirt refuses '/' and line feeds. Spaces of all scripts, and characters that this version of
+    Python does not know, are accepted; they are escaped when written to a log or a terminal.
+    """
+    if not 0 < len(text.encode('utf-8', 'surrogatepass')) <= NAME_MAX_BYTES:
+        raise DomainError('the name is not 1 to %d bytes long: %a' % (NAME_MAX_BYTES, text[:40]))
+    if '/' in text or text in ('.', '..') or not is_one_line(text):
+        raise DomainError('the name has a slash or control characters: %a' % text[:80])
+    return text
+
+
+def parse_integer(what: str, digits: str, minimum: int, maximum: int) -> int:
+    """Parse a decimal number within bounds; ``what`` names the value in the error."""
+    digits = digits.strip()
+    if not (is_number(digits) and minimum <= int(digits) <= maximum):
+        raise DomainError(
+            '%s: %a is not a number from %d to %d' % (what, digits[:40], minimum, maximum)
+        )
+    return int(digits)
+
+
+def parse_size_bytes(what: str, digits: str, unit: str | None) -> int:
+    """Convert a scaled integer to bytes as virScaleInteger does; without a unit, it is in KiB."""
+    value = parse_integer(what, digits, 1, MEMORY_MAX_BYTES)
+    unit = unit or 'KiB'
+    if unit.isascii():  # the Kelvin sign would become a 'k' in lower case
+        unit = unit.lower()
+    if unit in ('b', 'byte', 'bytes'):
+        scale = 1
+    elif unit[0] in 'kmgtpe' and unit[1:] in ('', 'b', 'ib'):
+        scale = (1000 if unit[1:] == 'b' else 1024) ** ('kmgtpe'.index(unit[0]) + 1)
+    else:
+        raise DomainError('%s: %a is not a unit of memory' % (what, unit[:40]))
+    if value * scale > MEMORY_MAX_BYTES:
+        raise DomainError('%s: more than %d bytes' % (what, MEMORY_MAX_BYTES))
+    return value * scale
+
+
+def parse_cpuset(what: str, texts: Iterable[str]) -> frozenset[int]:
+    """Return the union of sets that :func:`parse_cpusets` parses."""
+    union: set[int] = set()
+    for _, numbers in parse_cpusets(what, texts):
+        union |= numbers
+    return frozenset(union)
+
+
+def parse_cpusets(what: str, texts: Iterable[str]) -> Iterator[tuple[str, frozenset[int]]]:
+    """Yield (text, its set) of sets in libvirt's syntax, such as '0-3,8' or '0-3,^2'.
+
+    Each distinct text is parsed once. An exclusion applies to the items before it in its own text
+    (virBitmapParse).
+    """
+    cost = 0
+    for text in set(texts):
+        numbers: set[int] = set()
+        for item in text.split(',') if text.strip() else ():
+            item_numbers, excluded = _cpu_range(what, item.strip())
+            cost += len(item_numbers) + _ITEM_COST
+            if cost > LISTED_MAX:
+                raise DomainError('%s: lists more than %d CPUs or nodes' % (what, LISTED_MAX))
+            if excluded:
+                numbers.difference_update(item_numbers)
+            else:
+                numbers.update(item_numbers)
+        yield text, frozenset(numbers)
+
+
+def _cpu_range(what: str, item: str) -> tuple[range, bool]:
+    """Return an item's numbers, and whether it excludes them."""
+    excluded = item.startswith('^')
+    first, dash, last = item.removeprefix('^').partition('-')
+    low = parse_integer(what, first, 0, CPUS_MAX - 1)
+    high = parse_integer(what, last, low, CPUS_MAX - 1) if dash else low
+    if excluded and dash:
+        raise DomainError('%s: %a: only single numbers can be excluded' % (what, item[:40]))
+    return range(low, high + 1), excluded
+
+
+def parse_pci_address(attributes: Mapping[str, str]) -> str:
+    """Return an address like '0000:3b:00.1' from the attributes of libvirt's ``<address>``."""
+    parts = []
+    for name, maximum in (('domain', 0xFFFFFFFF), ('bus', 0xFF), ('slot', 0x1F), ('function', 7)):
+        text = attributes.get(name, '0')
+        digits = text[2:] if text[:2] in ('0x', '0X') else ''
+        if digits and set(digits.lower()) <= HEX_DIGITS and len(digits) <= 8:
+            text = str(int(digits, 16))
+        parts.append(parse_integer('PCI %s' % name, text, 0, maximum))
+    return '%04x:%02x:%02x.%x' % tuple(parts)
+
+
+def parse_label(what: str, text: str) -> str:
+    """Return a text if :func:`is_label` accepts it; such texts go into logs and our own files."""
+    if not is_label(text):
+        raise DomainError(
+            '%s: %a is longer than 255 characters or has control characters' % (what, text[:40])
+        )
+    return text
+
+
+#: Memory devices that are backed by a device, a file or memory reserved by the CPU (SGX), and not
+#: by the host's RAM. libvirt counts them in <memory> (virDomainDefPostParseMemory in its
+#: src/conf/domain_postparse.c), and Nova in <maxMemory> (_guest_add_vpmems in its
+#: nova/virt/libvirt/driver.py).
+_NOT_RAM = ('nvdimm', 'virtio-pmem', 'sgx-epc')
+
+#: If this size is requested, libvirt uses no huge pages (qemuBuildMemoryGetPagesize in its
+#: src/qemu/qemu_command.c).
+_BASE_PAGE_BYTES = os.sysconf('SC_PAGESIZE')
+#: Page size that is assumed of a ``<hugepages/>`` that names none. It is the kernel's default:
+#: unless it was booted with another, 2 MiB on x86 and on arm64 with base pages of 4 KiB, but 512
+#: MiB on arm64 with base pages of 64 KiB. Nova always names the size.
+_DEFAULT_HUGE_PAGE_BYTES = 2 << 20
+
+
+def ram_sizes_bytes(elements: Elements) -> tuple[int, int | None]:
+    """Return the RAM that is plugged now and the RAM that a guest may grow to [bytes].
+
+    The second is None if it equals the first. ``<currentMemory>``, the balloon's current size, is
+    not considered, because the guest may take back the rest at any time.
+
+    :raises DomainError: there is no ``<memory>``, or a size is malformed
+    """
+    if 'memory' not in elements:
+        raise DomainError('<domain> has no <memory>')
+    plugged_bytes = _size_bytes(elements, 'memory')
+    total_max_bytes = max(
+        plugged_bytes, _size_bytes(elements, 'maxMemory') if 'maxMemory' in elements else 0
+    )
+    not_ram_bytes = _not_ram_bytes(elements)
+    if not_ram_bytes >= plugged_bytes:
+        raise DomainError('memory: memory devices account for all of it, which leaves no RAM')
+    return (
+        plugged_bytes - not_ram_bytes,
+        None if total_max_bytes == plugged_bytes else total_max_bytes - not_ram_bytes,
+    )
+
+
+def _size_bytes(elements: Elements, path: str) -> int:
+    element = elements[path][0]
+    return parse_size_bytes(path, element.text, element.attributes.get('unit'))
+
+
+def _not_ram_bytes(elements: Elements) -> int:
+    return sum(
+        parse_size_bytes(model, element.text, element.attributes.get('unit'))
+        for model in _NOT_RAM
+        for element in elements.get('%s/%s' % (MEMORY_SIZES, model), ())
+    )
+
+
+def page_bytes(elements: Elements) -> int | None:
+    """Return the largest size of the huge pages that back the guest, or None for normal pages.
+
+    :raises DomainError: a size is malformed
+    """
+    if 'memoryBacking/hugepages' not in elements:
+        return None
+    pages = elements.get('memoryBacking/hugepages/page', ())
+    if not pages:
+        return _DEFAULT_HUGE_PAGE_BYTES
+    largest_bytes = max(
+        parse_size_bytes(
+            'hugepages', element.attributes.get('size', ''), element.attributes.get('unit')
+        )
+        for element in pages
+    )
+    return largest_bytes if largest_bytes > _BASE_PAGE_BYTES else None
+
+
+def is_locked(elements: Elements) -> bool:
+    """Return whether the XML locks the guest's memory in place, other than by devices."""
+    # Memory encryption (SEV, TDX, s390-pv) ties a page's contents to its address or leaves the
+    # page to the firmware.
+    return 'memoryBacking/locked' in elements or 'launchSecurity' in elements
+
+
+#: The elements of ``<cputune>``, by the prefix of the names of the threads' control groups.
+ELEMENTS = {'vcpu': 'vcpupin', 'emulator': 'emulatorpin', 'iothread': 'iothreadpin'}
+
+
+def pin_element(name: str) -> str:
+    """Return the element of ``<cputune>`` that pins the control group with this name ('vcpu0')."""
+    return ELEMENTS[name.rstrip('0123456789')]
+
+
+def without_full_pins(guest: Guest, online: frozenset[int]) -> Guest:
+    """Return the guest without pins to every CPU that it may use.
+
+    ``virsh vcpupin GUEST N r`` leaves such pins behind, because libvirt does not remove a pin from
+    a running guest's XML.
+
+    :param online: the host's online CPUs; if empty, they are not known, and every pin counts
+    """
+    wide = online if guest.limit_cpus is None else guest.limit_cpus & online
+    remaining = tuple(pin for pin in guest.pins if not pin[1] >= wide)
+    if not wide or remaining == guest.pins:
+        return guest
+    elements = {pin_element(name) for name, _ in remaining}
+    vcpus = [cpus for name, cpus in remaining if name.startswith('vcpu')]
+    return guest._replace(
+        pins=remaining,
+        pinned_cpus=frozenset[int]().union(*vcpus) or None,
+        placed_by=tuple(
+            code for code in guest.placed_by if code in elements or code not in ELEMENTS.values()
+        ),
+    )
+
+
+def without_full_binding(guest: Guest, with_memory: frozenset[int] | None) -> Guest:
+    """Return the guest without a ``<numatune>`` that binds its memory to all nodes.
+
+    :param with_memory: ids of the nodes that have memory; None: unknown, and every binding counts
+    """
+    if (
+        not guest.mem_bound
+        or not with_memory
+        or not with_memory <= set(guest.numatune_nodes)
+        or {'memnode', 'numad'} & set(guest.placed_by)
+    ):
+        return guest
+    return guest._replace(
+        placed_by=tuple(code for code in guest.placed_by if code != 'numatune'),
+        numatune_nodes=(),
+        mem_bound=False,
+    )

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read at each tick where and for how long the running guests ran, and where their memory is."""
+"""Read at each tick where and for how long the running guests ran, and where their memory is.
+
+libvirt sets ``<vcpu_quota>`` on each ``vcpuN`` group, ``<emulator_quota>`` on ``emulator``,
+``<iothread_quota>`` on each ``iothreadN`` and ``<global_quota>`` on the group above them. systemd
+sets ``CPUQuota=`` on the scope. A quota of the slice above the scope is not the guest's own and is
+ignored.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import cpu_wait
 from nova_numa_pmc.core.evidence import RunningGuest
 from nova_numa_pmc.exceptions import CpusetError
-from nova_numa_pmc.host import cgroups, quotas, threads
+from nova_numa_pmc.host import cgroups, files, run_times
 from nova_numa_pmc.host.page_moves import hugetlb
 from nova_numa_pmc.record import Record
 
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
 
     #: {thread id: its times}
     _TimesByTid = Mapping[int, ThreadTimes]
+
 
 #: The nodes of a guest's memory change slowly unless it is moved, and each reading makes the
 #: kernel sum up a tree of groups.
@@ -44,13 +52,13 @@ class _CachedThreads(Record):
 
     :param guest: the guest's record when this was read
     :param read_ns: CLOCK_MONOTONIC when the guest's groups were read
-    :param task_link_count: result of :func:`threads.task_link_count` for the guest's process
+    :param task_link_count: result of :func:`run_times.task_link_count` for the guest's process
     :param other_threads: (pid, tid) of the guest's threads that are not vCPUs
     """
 
     guest: Guest
     read_ns: int
-    guest_quotas: quotas.GuestQuotas
+    guest_quotas: GuestQuotas
     task_link_count: int | None
     other_threads: frozenset[tuple[int, int]]
 
@@ -63,7 +71,7 @@ class GuestUseReader:
 
     def __init__(self, root: str = '/') -> None:
         self._root = root
-        self._threads = threads.ThreadReader(root)
+        self._threads = run_times.ThreadReader(root)
         self._cached: dict[RunId, _CachedThreads] = {}
         #: {uuid: {tid: times}} of all threads at the last tick.
         self._times: dict[str, dict[int, ThreadTimes]] = {}
@@ -85,7 +93,7 @@ class GuestUseReader:
         """
         by_uuid = {guest.uuid: guest for guest in guests}
         node_of_cpu = {cpu: node.id for node in host.nodes for cpu in node.online_cpus}
-        vcpus = {uuid: threads.find(guest, self._root) for uuid, guest in by_uuid.items()}
+        vcpus = {uuid: run_times.find_vcpus(guest, self._root) for uuid, guest in by_uuid.items()}
         self._forget(guests)
         times = self._read_threads(by_uuid, vcpus, monotonic_ns)
         throttled, self._throttled = self._throttled, {}
@@ -113,7 +121,7 @@ class GuestUseReader:
         self, by_uuid: Mapping[str, Guest], vcpus: Mapping[str, tuple[int, ...]], monotonic_ns: int
     ) -> dict[str, dict[int, ThreadTimes]]:
         """Return {uuid: {tid: times}} of all threads."""
-        keys: dict[str, frozenset[threads.Key]] = {}
+        keys: dict[str, frozenset[run_times.Key]] = {}
         for uuid, guest in by_uuid.items():
             vcpu_keys = frozenset((guest.pid, tid) for tid in vcpus[uuid] if guest.pid is not None)
             cached = self._cached[guest.run_id] = self._look_up(guest, vcpu_keys, monotonic_ns)
@@ -125,7 +133,7 @@ class GuestUseReader:
         }
 
     def _look_up(
-        self, guest: Guest, vcpus: frozenset[threads.Key], monotonic_ns: int
+        self, guest: Guest, vcpus: frozenset[run_times.Key], monotonic_ns: int
     ) -> _CachedThreads:
         """Return the state of a guest's threads, read again where it may have changed."""
         cached = self._cached.get(guest.run_id)
@@ -134,14 +142,14 @@ class GuestUseReader:
             or not 0 <= monotonic_ns - cached.read_ns < GROUPS_AGE_MAX_NS
         ):
             cached = None
-        task_link_count = threads.task_link_count(guest.pid, self._root)
+        task_link_count = run_times.task_link_count(guest.pid, self._root)
         if cached is not None and cached.task_link_count == task_link_count:
             return cached
         guest_quotas = (
-            quotas.find(guest.pid, self._root) if cached is None else cached.guest_quotas
+            find_quotas(guest.pid, self._root) if cached is None else cached.guest_quotas
         )
         other_threads = (
-            threads.all_threads(guest.pid, guest_quotas.emulator_tids, self._root) - vcpus
+            run_times.all_threads(guest.pid, guest_quotas.emulator_tids, self._root) - vcpus
         )
         return _CachedThreads(
             guest,
@@ -171,7 +179,7 @@ class GuestUseReader:
             tids = after if group.tids is None else group.tids
             old_ns = throttled.get(group.directory)
             if old_ns is None or any(before.get(tid) != after.get(tid) for tid in tids):
-                new_ns = quotas.throttled_ns(group)
+                new_ns = throttled_ns(group)
             else:
                 new_ns = old_ns
             self._throttled[group.directory] = new_ns
@@ -289,3 +297,86 @@ def use_between(
         known_cores_by_node,
         by_cpu,
     )
+
+
+class QuotaGroup(Record):
+    """A control group with a quota.
+
+    :param version: version of the hierarchy that has the CPU controller, 1 or 2
+    :param cores: quota ÷ period
+    :param tids: ids of the group's threads, or None if all of the guest's threads are below it
+    """
+
+    directory: str
+    version: int
+    cores: float
+    tids: frozenset[int] | None = None
+
+
+class GuestQuotas(Record):
+    """Quotas of a guest's groups.
+
+    :param groups: the groups with a quota, the innermost first
+    :param emulator_tids: ids of the threads in the emulator's group, including the kernel's vhost
+        workers, which are not threads of QEMU before Linux 6.4
+    """
+
+    groups: tuple[QuotaGroup, ...] = ()
+    emulator_tids: tuple[int, ...] = ()
+
+
+def find_quotas(pid: int | None, root: str = '/') -> GuestQuotas:
+    """Find the quotas of a guest's groups; a group that cannot be read counts as having none."""
+    try:
+        machine = cgroups.find_machine_group(pid, 'cpu', root)
+    except CpusetError:
+        return GuestQuotas()
+    version, scope = machine.version, machine.scope
+    base = os.path.join(scope, 'libvirt') if machine.tail[:1] == ['libvirt'] else scope
+    try:
+        names = [
+            name for name in os.listdir(base) if name.startswith(('vcpu', 'emulator', 'iothread'))
+        ]
+    except OSError:
+        names = []
+    groups = []
+    for name in sorted(names):
+        directory = os.path.join(base, name)
+        cores = quota_cores(directory, version)
+        if cores is not None:
+            groups.append(
+                QuotaGroup(directory, version, cores, frozenset(cgroups.thread_ids(directory)))
+            )
+    for directory in dict.fromkeys((base, scope)):
+        cores = quota_cores(directory, version)
+        if cores is not None:
+            groups.append(QuotaGroup(directory, version, cores))
+    return GuestQuotas(tuple(groups), cgroups.thread_ids(os.path.join(base, 'emulator')))
+
+
+def quota_cores(directory: str, version: int) -> float | None:
+    """Return a group's quota ÷ period, or None if it has no quota or cannot be read.
+
+    Sources: ``cpu.max`` (Documentation/admin-guide/cgroup-v2.rst) or, on v1, ``cpu.cfs_quota_us``
+    and ``cpu.cfs_period_us`` (Documentation/scheduler/sched-bwc.rst).
+    """
+    names = ('cpu.max',) if version == 2 else ('cpu.cfs_quota_us', 'cpu.cfs_period_us')
+    try:
+        words = [
+            word
+            for name in names
+            for word in files.read_kernel_file(os.path.join(directory, name)).split()
+        ]
+        quota_us, period_us = (int(word) for word in words)  # 'max' is not a number
+    except (OSError, ValueError):
+        return None
+    return quota_us / period_us if quota_us >= 0 and period_us > 0 else None
+
+
+def throttled_ns(group: QuotaGroup) -> int | None:
+    """Return the time for which a group has been throttled, or None if not reported."""
+    key, unit_ns = ('throttled_usec', 1000) if group.version == 2 else ('throttled_time', 1)
+    try:
+        return int(files.read_fields(group.directory, 'cpu.stat', ' ')[key]) * unit_ns
+    except (KeyError, ValueError):
+        return None

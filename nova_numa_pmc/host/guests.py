@@ -19,14 +19,7 @@ import os
 from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import is_label, is_number
 from nova_numa_pmc.exceptions import CpusetError, DomainError, GuestGone, StateError
-from nova_numa_pmc.host import (
-    allowed,
-    domain_ram,
-    domain_values as values,
-    domain_xml,
-    files,
-    host_devices,
-)
+from nova_numa_pmc.host import allowed, domain_xml, files, host_devices, topology
 from nova_numa_pmc.host.domain_xml import attribute_values
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -242,11 +235,9 @@ def without_full_pins(running: Sequence[model.Guest], root: str = '/') -> list[m
     """
     if not any(guest.pins or guest.mem_bound for guest in running):
         return list(running)
-    from nova_numa_pmc.host import memory_kinds, pins, topology  # few guests that start have any
-
-    online, with_memory = topology.read_online(root), memory_kinds.nodes_with_memory(root)
+    online, with_memory = topology.read_online(root), topology.nodes_with_memory(root)
     return [
-        pins.without_full_pins(pins.without_full_binding(guest, with_memory), online)
+        domain_xml.without_full_pins(domain_xml.without_full_binding(guest, with_memory), online)
         if guest.pins or guest.mem_bound
         else guest
         for guest in running
@@ -265,7 +256,7 @@ def _running_guest(xml: bytes) -> model.Guest | None:
     digits = elements['domstatus'][0].attributes.get('pid', '')
     if digits in ('0', '-1'):
         return None
-    pid = values.parse_integer('pid', digits, 1, 1 << 31)
+    pid = domain_xml.parse_integer('pid', digits, 1, 1 << 31)
     guest = _guest(elements)._replace(
         pid=pid,
         vcpu_tids=_tids(elements),
@@ -276,8 +267,8 @@ def _running_guest(xml: bytes) -> model.Guest | None:
         return guest
     # numad's advice at this start; the domain's XML only has placement='auto'.
     advice = elements['numad'][0].attributes
-    nodes = values.parse_cpuset('numad nodeset', [advice.get('nodeset', '')])
-    cpus = values.parse_cpuset('numad cpuset', [advice.get('cpuset', '')])
+    nodes = domain_xml.parse_cpuset('numad nodeset', [advice.get('nodeset', '')])
+    cpus = domain_xml.parse_cpuset('numad cpuset', [advice.get('cpuset', '')])
     return guest._replace(
         placed_by=guest.placed_by or ('numad',),
         numatune_nodes=guest.numatune_nodes or tuple(sorted(nodes)),
@@ -305,7 +296,7 @@ def _tids(elements: Elements) -> tuple[int, ...]:
     return tuple(
         sorted(
             {
-                values.parse_integer('vcpu pid', digits, 1, 1 << 31)
+                domain_xml.parse_integer('vcpu pid', digits, 1, 1 << 31)
                 for digits in attribute_values(elements, 'vcpus/vcpu', 'pid')
                 if digits not in ('0', '-1')
             }
@@ -315,11 +306,11 @@ def _tids(elements: Elements) -> tuple[int, ...]:
 
 def _guest(elements: Elements) -> model.Guest:
     vcpus, vcpus_max, allowed_cpus = _vcpus(elements)
-    memory_bytes, memory_max_bytes = domain_ram.ram_sizes_bytes(elements)
+    memory_bytes, memory_max_bytes = domain_xml.ram_sizes_bytes(elements)
     specs, devices = _extra_specs(elements), host_devices.list_devices(elements)
     return model.Guest(
-        uuid=values.parse_uuid(_text(elements, 'uuid')),
-        name=values.parse_name(_text(elements, 'name')),
+        uuid=domain_xml.parse_uuid(_text(elements, 'uuid')),
+        name=domain_xml.parse_name(_text(elements, 'name')),
         vcpus=vcpus,
         memory_bytes=memory_bytes,
         vcpus_max=vcpus_max,
@@ -328,8 +319,8 @@ def _guest(elements: Elements) -> model.Guest:
         numatune_nodes=_numatune_nodes(elements),
         mem_bound=any(attribute_values(elements, 'numatune/memory', 'nodeset'))
         and _is_strict(elements),
-        page_bytes=domain_ram.page_bytes(elements),
-        locked=domain_ram.is_locked(elements) or any(device.locks_memory for device in devices),
+        page_bytes=domain_xml.page_bytes(elements),
+        locked=domain_xml.is_locked(elements) or any(device.locks_memory for device in devices),
         devices=devices,
         iothreads=_iothreads(elements),
         extra_specs=tuple(
@@ -359,12 +350,14 @@ def _vcpus(elements: Elements) -> tuple[int, int | None, frozenset[int] | None]:
     if 'vcpu' not in elements:
         return 1, None, None
     element = elements['vcpu'][0]
-    maximum = values.parse_integer('vcpu', element.text, 1, values.VCPUS_MAX)
-    current = values.parse_integer(
+    maximum = domain_xml.parse_integer('vcpu', element.text, 1, domain_xml.VCPUS_MAX)
+    current = domain_xml.parse_integer(
         'vcpu current', element.attributes.get('current', element.text), 1, maximum
     )
     # For libvirt an empty set is the same as none.
-    allowed = values.parse_cpuset('vcpu cpuset', [element.attributes.get('cpuset', '')]) or None
+    allowed = (
+        domain_xml.parse_cpuset('vcpu cpuset', [element.attributes.get('cpuset', '')]) or None
+    )
     return current, maximum if maximum != current else None, allowed
 
 
@@ -376,7 +369,7 @@ def _partition(elements: Elements) -> str:
 
 def _pinned_cpus(elements: Elements) -> frozenset[int] | None:
     return (
-        values.parse_cpuset('vcpupin', attribute_values(elements, 'cputune/vcpupin', 'cpuset'))
+        domain_xml.parse_cpuset('vcpupin', attribute_values(elements, 'cputune/vcpupin', 'cpuset'))
         or None
     )
 
@@ -385,30 +378,30 @@ def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
     """Return (name of the thread's control group, CPUs) of each pin, sorted."""
     pins, listed_count = [], 0
     texts = [text for path, *_ in _PINS for text in attribute_values(elements, path, 'cpuset')]
-    cpus_by_text = dict(values.parse_cpusets('cputune', texts))
+    cpus_by_text = dict(domain_xml.parse_cpusets('cputune', texts))
     for path, kind, number in _PINS:
         for element in elements.get(path, ()):
             cpus = cpus_by_text.get(element.attributes.get('cpuset', ''), frozenset())
             name = kind
             if number is not None:
                 text = element.attributes.get(number, '')
-                name += '%d' % values.parse_integer(path, text, 0, values.VCPUS_MAX)
+                name += '%d' % domain_xml.parse_integer(path, text, 0, domain_xml.VCPUS_MAX)
             listed_count += len(cpus)
-            if listed_count > values.LISTED_MAX:
-                raise DomainError('%s: lists more than %d CPUs' % (path, values.LISTED_MAX))
+            if listed_count > domain_xml.LISTED_MAX:
+                raise DomainError('%s: lists more than %d CPUs' % (path, domain_xml.LISTED_MAX))
             if cpus:
                 pins.append((name, cpus))
     return tuple(sorted(pins))
 
 
 def _numatune_nodes(elements: Elements) -> tuple[int, ...]:
-    nodes = values.parse_cpuset(
+    nodes = domain_xml.parse_cpuset(
         'numatune',
         attribute_values(elements, 'numatune/memory', 'nodeset')
         + attribute_values(elements, 'numatune/memnode', 'nodeset'),
     )
     masks = [element.text for element in elements.get('devices/memory/source/nodemask', ())]
-    return tuple(sorted(nodes | values.parse_cpuset('nodemask', masks)))
+    return tuple(sorted(nodes | domain_xml.parse_cpuset('nodemask', masks)))
 
 
 def _is_strict(elements: Elements) -> bool:
@@ -442,18 +435,20 @@ def _placed_by(elements: Elements, specs: Mapping[str, str]) -> tuple[str, ...]:
 def _iothreads(elements: Elements) -> int:
     if 'iothreads' not in elements:
         return 0
-    return values.parse_integer('iothreads', elements['iothreads'][0].text, 0, values.VCPUS_MAX)
+    return domain_xml.parse_integer(
+        'iothreads', elements['iothreads'][0].text, 0, domain_xml.VCPUS_MAX
+    )
 
 
 def _flavor(elements: Elements) -> str | None:
     names = attribute_values(elements, 'metadata/instance/flavor', 'name')
-    return values.parse_label('flavor', names[0]) if names else None
+    return domain_xml.parse_label('flavor', names[0]) if names else None
 
 
 def _extra_specs(elements: Elements) -> dict[str, str]:
     specs: dict[str, str] = {}
     for element in elements.get('metadata/instance/flavor/extraSpecs/extraSpec', ()):
-        key = values.parse_label('extra spec', element.attributes.get('name', ''))
+        key = domain_xml.parse_label('extra spec', element.attributes.get('name', ''))
         if key in specs:
             raise DomainError('the extra spec %a occurs twice' % key)
         specs[key] = element.text.strip()

@@ -16,7 +16,7 @@ import os
 from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import CPUS_MAX
 from nova_numa_pmc.exceptions import TopologyError
-from nova_numa_pmc.host import domain_values as values
+from nova_numa_pmc.host import domain_xml
 from nova_numa_pmc.host.domain_xml import IMAGES
 from nova_numa_pmc.host.files import list_names, parse_integer, read_text
 
@@ -89,8 +89,8 @@ def _name(kinds: dict[str, str], element: Element) -> str:
         address = source.children.get('address')
         attributes = address.attributes if address else {}
         if kind == model.MDEV:
-            return values.parse_uuid(attributes['uuid']) if 'uuid' in attributes else ''
-        return values.parse_pci_address(attributes) if 'slot' in attributes else ''
+            return domain_xml.parse_uuid(attributes['uuid']) if 'uuid' in attributes else ''
+        return domain_xml.parse_pci_address(attributes) if 'slot' in attributes else ''
     name = source.attributes.get(_NAME_ATTRIBUTES.get(kind, 'dev'), '')
     is_path = name.startswith('/dev/' if kind in (model.BLOCK, model.VDPA) else '/')
     # libvirt accepts more than this; without its name, a device's node is not known.

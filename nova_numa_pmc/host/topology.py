@@ -1,14 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the host's nodes, CPUs and huge pages from sysfs.
+"""Read the host's nodes, CPUs, caches, memory and huge pages from sysfs.
 
 The libvirt hook reads these at every guest start, so few files are opened: five for the host,
-three for each node, one for each core if SMT is on, and those that :mod:`memory_kinds` needs if a
-node has memory but no CPUs. Files that a kernel does not have (no NUMA, no SMT control, no huge
-pages) have defaults; a file that cannot be understood raises :class:`TopologyError`.
+three for each node, one for each core if SMT is on and one for each L3 cache. More are opened for
+nodes with memory but without CPUs, and for hosts with huge pages. Files that a kernel does not
+have (no NUMA, no SMT control, no huge pages) have defaults; a file that cannot be understood
+raises :class:`TopologyError`, except where a function says that what it reads is then unknown.
 
-Formats: the kernel's Documentation/ABI/stable/sysfs-devices-node,
-Documentation/ABI/testing/sysfs-devices-system-cpu and, for the fields of
-``meminfo``, Documentation/filesystems/proc.rst.
+Formats: the kernel's Documentation/ABI/stable/sysfs-devices-node and sysfs-devices-system-cpu
+(``topology``), Documentation/ABI/testing/sysfs-devices-system-cpu (``cache/indexN``) and
+sysfs-kernel-mm-hugepages, and, for the fields of ``meminfo``, Documentation/filesystems/proc.rst.
+
+Whose memory a node without CPUs has is determined by the first of these sources that knows it:
+
+* ``node/has_generic_initiator`` (5.10) and ``nodeN/access0/initiators``: ACPI's SRAT and HMAT list
+  devices that access memory by themselves. Memory is a device's if such a device, and no CPU, is
+  nearest to it (Documentation/admin-guide/mm/numaperf.rst)
+* ``/sys/bus/dax/devices/*``: memory that the kmem driver has given to the kernel, namely CXL
+  memory, persistent memory, and memory that firmware has reserved for special purposes
+* ``/sys/devices/virtual/memory_tiering`` (6.1): a tier is slower if its number is higher than that
+  of any node with CPUs (Documentation/ABI/testing/sysfs-kernel-mm-memory-tiers)
+* ``/proc/driver/nvidia/gpus/*/numa_status``: NVIDIA's driver reports the node of a GPU's memory
+  (nv_procfs_read_numa_status() in its kernel-open/nvidia/nv-procfs.c). To do so, it waits for the
+  GPU's lock without a time limit, so this is read last, and only if a node is still unexplained
+
+If no file gives the kind, the memory is the host's own.
 """
 
 from __future__ import annotations
@@ -16,24 +32,33 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core.cache_hierarchy import one_l3_positions
 from nova_numa_pmc.core.memory_domains import DISTANCE_MAX, LOCAL_DISTANCE, REMOTE_DISTANCE
 from nova_numa_pmc.cpulist import format_cpulist, is_number
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host.files import (
     CPUS,
     NODES,
+    list_names,
     optional_cpus,
     parse_integer,
     read_cpus,
+    read_fields,
     read_integer,
     read_meminfo_bytes,
+    read_optional,
     read_text,
 )
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Set
+
+    #: The CPUs of each L3 cache.
+    _L3s = tuple[frozenset[int], ...]
+    #: A node's id and the kind of its memory.
+    _Kind = tuple[int, model.NodeMemory]
+
 
 #: Memory of a node that the kernel cannot free for guests. Unevictable and Mlocked (guests with
 #: ``<locked/>``), Shmem (guests backed by memfd or shared memory) and AnonPages are left out,
@@ -84,15 +109,10 @@ def read(root: str = '/') -> model.Topology:
         )
         for node_id in node_ids
     )
-    if any(node.memory_bytes and not node.online_cpus for node in nodes):
-        from nova_numa_pmc.host import memory_kinds  # few hosts have such nodes
-
-        nodes = memory_kinds.with_memory_kinds(nodes, root)
+    nodes = with_memory_kinds(nodes, root)
     totals = _huge_page_totals(root)
     if totals:
-        from nova_numa_pmc.host import huge_pages  # few hosts have any
-
-        nodes = huge_pages.with_huge_pages(root, nodes, totals)
+        nodes = with_huge_pages(root, nodes, totals)
     return model.Topology(
         nodes, _read_distances(root, node_ids), _read_cores(root, online), problems=problems
     )
@@ -233,3 +253,301 @@ def _read_cores(root: str, online: frozenset[int]) -> tuple[frozenset[int], ...]
         cores.append(core)
         seen_cpus |= core
     return tuple(cores)
+
+
+_CPU = CPUS + '/cpu%d/'
+_L3 = 'cache/index3/'
+#: Enough for every file with_caches here: /proc/cpuinfo has the vendor within its first 100 bytes.
+_READ_MAX_BYTES = 4096
+
+
+def with_caches(host: model.Topology, root: str = '/') -> model.Topology:
+    """Return a host with its L3 caches, sockets and vendor filled in.
+
+    :param host: as returned by :func:`read`
+    """
+    with_cpus = [node.online_cpus for node in host.nodes if node.online_cpus]
+    if not with_cpus:
+        return host
+    l3s: tuple[_L3s, ...] = ()
+    if _beginning(root, _CPU % min(with_cpus[0]) + _L3 + 'level') == '3':
+        online = host.online_cpus
+        known_l3s: list[frozenset[int]] = []
+        l3s = tuple(_l3s_of(node.online_cpus, online, known_l3s, root) for node in host.nodes)
+    host = host._replace(
+        l3s=l3s,
+        sockets=tuple(
+            socket(min(node.online_cpus), root) if node.online_cpus else None
+            for node in host.nodes
+        )
+        if len(with_cpus) > 1
+        else (),
+    )
+    # Reading /proc/cpuinfo may wait 10 ms for the CPUs' frequencies (arch_freq_prepare_all() of
+    # 4.14 to 5.16), so the vendor is with_caches only where it matters.
+    return host._replace(vendor=_vendor(root)) if one_l3_positions(host) else host
+
+
+def _l3s_of(
+    cpus: frozenset[int], online: frozenset[int], known_l3s: list[frozenset[int]], root: str
+) -> _L3s:
+    """Return the L3 caches of some CPUs, or () if one of the CPUs does not report its cache.
+
+    :param known_l3s: the caches found so far, to which new ones are appended
+    """
+    l3s: list[frozenset[int]] = []
+    remaining = cpus
+    while remaining:
+        cpu = min(remaining)
+        cache = next((l3 for l3 in known_l3s if cpu in l3), None)
+        if cache is None:
+            cache = optional_cpus(root, _CPU % cpu + _L3 + 'shared_cpu_list') & online
+            if cpu not in cache:
+                return ()
+            known_l3s.append(cache)
+        l3s.append(cache)
+        remaining = remaining - cache
+    return tuple(l3s)
+
+
+def l3_id(cpu: int, root: str = '/') -> int | None:
+    """Return the id of a CPU's L3 cache, or None if not reported."""
+    for index in (3, 2, 4):
+        cache = _CPU % cpu + 'cache/index%d/' % index
+        if _beginning(root, cache + 'level') == '3':
+            text = _beginning(root, cache + 'id')
+            if is_number(text):
+                return int(text)
+    return None
+
+
+def socket(cpu: int, root: str = '/') -> int | None:
+    """Return the id of a CPU's socket, or None if not reported."""
+    text = _beginning(root, _CPU % cpu + 'topology/physical_package_id')
+    return int(text) if is_number(text, 9) else None
+
+
+def _vendor(root: str) -> str:
+    for line in _beginning(root, 'proc/cpuinfo').splitlines():
+        name, _, value = line.partition(':')
+        if name.strip() == 'vendor_id':
+            return value.strip()
+    return ''
+
+
+def _beginning(root: str, path: str) -> str:
+    """Return the beginning of a file, or '' if it does not exist or cannot be with_caches."""
+    try:
+        return read_text(root, path, _READ_MAX_BYTES) or ''
+    except TopologyError:
+        return ''
+
+
+_GPUS = 'proc/driver/nvidia/gpus'
+_DAX = 'sys/bus/dax/devices'
+_TIERS = 'sys/devices/virtual/memory_tiering'
+
+
+def with_memory_kinds(nodes: tuple[model.Node, ...], root: str) -> tuple[model.Node, ...]:
+    """Return the nodes with the kind of their memory filled in.
+
+    No file is opened unless a node has memory but no CPUs.
+    """
+    memory_only = {node.id for node in nodes if node.memory_bytes and not node.online_cpus}
+    if not memory_only:
+        return nodes
+    kinds = _kinds(root, memory_only, {node.id for node in nodes if node.online_cpus})
+    return tuple(
+        node._replace(memory=kinds[node.id]) if node.id in kinds else node for node in nodes
+    )
+
+
+def withheld_nodes(root: str = '/') -> frozenset[int]:
+    """Return the nodes whose memory is not for guests.
+
+    The kernel and the operator's options determine these. This function is for writers of
+    ``cpuset.mems`` that have not read the whole topology.
+    """
+    with_cpus = optional_cpus(root, '%s/has_cpu' % NODES)
+    memory_only = (nodes_with_memory(root) or frozenset()) - with_cpus
+    if not memory_only or not with_cpus:
+        return frozenset()
+    from nova_numa_pmc.conf import host_options  # few hosts have such nodes
+
+    placement_options = host_options.read_under_root(root).placement_options
+    return (
+        frozenset(_kinds(root, memory_only, with_cpus))
+        | placement_options.device_memory_nodes & memory_only
+    ) - placement_options.guest_memory_nodes
+
+
+def _kinds(root: str, memory_only: Set[int], with_cpus: Set[int]) -> dict[int, model.NodeMemory]:
+    """Return {node id: kind} of the nodes whose memory is not the host's own."""
+    kinds: dict[int, model.NodeMemory] = {}
+    for source in (
+        _from_initiators(root, memory_only, with_cpus),
+        _from_dax(root),
+        _from_tiers(root, with_cpus),
+        _from_gpus(root),
+    ):
+        if memory_only <= kinds.keys():
+            break
+        for node_id, memory in source:
+            if node_id in memory_only:
+                kinds.setdefault(node_id, memory)
+    return kinds
+
+
+def nodes_with_memory(root: str = '/') -> frozenset[int] | None:
+    """Return the nodes with memory, which may be in a ``cpuset.mems``, or None if not reported."""
+    # Before 4.14, has_memory only exists on kernels with movable nodes.
+    for name in ('has_memory', 'has_normal_memory'):
+        node_ids = optional_cpus(root, '%s/%s' % (NODES, name))
+        if node_ids:
+            return node_ids
+    return None
+
+
+def _from_gpus(root: str) -> Iterator[_Kind]:
+    for name in list_names(os.path.join(root, _GPUS)):
+        # A GPU that is not in use also has its node; a GPU without a node reports -1.
+        status = read_fields(root, '%s/%s/numa_status' % (_GPUS, name))
+        node_text = status.get('Node', '').strip()
+        if is_number(node_text):
+            yield int(node_text), model.NodeMemory(model.DEVICE_MEMORY, 'GPU %s' % name[:40])
+
+
+def _from_initiators(root: str, memory_only: Set[int], with_cpus: Set[int]) -> Iterator[_Kind]:
+    initiators = optional_cpus(root, '%s/has_generic_initiator' % NODES)
+    if not initiators:
+        return
+    for node_id in sorted(memory_only):
+        path = '%s/node%d/access0/initiators' % (NODES, node_id)
+        nearest = {
+            int(name[4:])
+            for name in list_names(os.path.join(root, path))
+            if name[:4] == 'node' and is_number(name[4:])
+        } or {node_id}
+        if nearest & initiators and not nearest & with_cpus:
+            yield node_id, model.NodeMemory(model.DEVICE_MEMORY, 'ACPI: nearest to a device')
+
+
+def _from_dax(root: str) -> Iterator[_Kind]:
+    for name in list_names(os.path.join(root, _DAX)):
+        try:
+            driver = os.path.basename(os.readlink(os.path.join(root, _DAX, name, 'driver')))
+        except OSError:
+            continue
+        target = read_optional(root, '%s/%s/target_node' % (_DAX, name)) or ''
+        if driver == 'kmem' and is_number(target):
+            yield int(target), model.NodeMemory(model.SLOW_MEMORY, name[:40])
+
+
+def _from_tiers(root: str, with_cpus: Set[int]) -> Iterator[_Kind]:
+    tiers: dict[int, frozenset[int]] = {}
+    for name in list_names(os.path.join(root, _TIERS)):
+        digits = name.removeprefix('memory_tier')
+        if digits != name and is_number(digits):
+            tiers[int(digits)] = optional_cpus(root, '%s/%s/nodelist' % (_TIERS, name))
+    slowest_cpu_tier = max(
+        (tier for tier, node_ids in tiers.items() if node_ids & with_cpus), default=None
+    )
+    for tier in sorted(tiers):
+        if slowest_cpu_tier is not None and tier > slowest_cpu_tier:
+            for node_id in sorted(tiers[tier]):
+                yield node_id, model.NodeMemory(model.SLOW_MEMORY, 'memory_tier%d' % tier)
+
+
+_NODE_HUGE_PAGES = NODES + '/node%d/hugepages/%s'
+
+
+def with_huge_pages(
+    root: str, nodes: tuple[model.Node, ...], totals: Mapping[str, int]
+) -> tuple[model.Node, ...]:
+    """Return the nodes with their huge pages filled in.
+
+    Pages of the host that no node reports are divided evenly among those nodes that do not report
+    their pages and have the host's own memory, as the kernel divides pages when it allocates them.
+
+    :param totals: {the host's directory for a page size: number of pages of that size}
+    :raises TopologyError: a file is malformed
+    """
+    unreserved_bytes = {node.id: node.memory_bytes for node in nodes}
+    own_nodes = {node.id for node in nodes if node.memory.kind == model.HOST_MEMORY}
+    pages: dict[int, list[model.HugePages]] = {node.id: [] for node in nodes}
+    for size, path, total in _largest_first(root, totals):
+        for node_id, count, free in _pages_of_size(
+            root, path, size, total, unreserved_bytes, own_nodes
+        ):
+            count = min(count, unreserved_bytes[node_id] // size)
+            unreserved_bytes[node_id] -= count * size
+            if count:
+                pages[node_id].append(model.HugePages(size, count, min(free, count)))
+    return tuple(
+        node._replace(huge_pages=tuple(sorted(pages[node.id]))) if pages[node.id] else node
+        for node in nodes
+    )
+
+
+def _largest_first(root: str, totals: Mapping[str, int]) -> list[tuple[int, str, int]]:
+    """Return (bytes of a page, directory, pages) of each size, the largest size first.
+
+    Smaller pages fit into the memory that larger ones leave.
+    """
+    sizes = []
+    for path, total in totals.items():
+        digits = path.rpartition('/')[2].removeprefix('hugepages-').removesuffix('kB')
+        size = parse_integer(root, path, digits, 1 << 40) << 10
+        if size:
+            sizes.append((size, path, total))
+    return sorted(sizes, reverse=True)
+
+
+def _pages_of_size(
+    root: str,
+    path: str,
+    size: int,
+    host_total: int,
+    unreserved_bytes: Mapping[int, int],
+    own_nodes: Set[int],
+) -> list[tuple[int, int, int]]:
+    """Return (node id, pages, free pages) of each node for one page size.
+
+    :param path: the host's directory for this size
+    :param size: bytes of a page
+    :param unreserved_bytes: {node id: bytes of its memory that are in no huge page yet}
+    :param own_nodes: ids of the nodes that have the host's own memory
+    """
+    pages: list[tuple[int, int, int]] = []
+    unreported_nodes: list[int] = []
+    for node_id in unreserved_bytes:
+        directory = _NODE_HUGE_PAGES % (node_id, path.rpartition('/')[2])
+        total = read_integer(root, directory + '/nr_hugepages')
+        if total is None:
+            unreported_nodes += [node_id] if node_id in own_nodes else []
+        elif total:
+            pages.append((node_id, total, _read_free(root, directory)))
+    unreported_total = host_total - sum(total for _, total, _ in pages)
+    if unreported_nodes and unreported_total > 0:
+        free = _read_free(root, path) - sum(free for _, _, free in pages)
+        fitting = {node_id: unreserved_bytes[node_id] // size for node_id in unreported_nodes}
+        pages += _divide(fitting, unreported_total, max(0, free))
+    return pages
+
+
+def _divide(fitting: Mapping[int, int], total: int, free: int) -> list[tuple[int, int, int]]:
+    """Divide pages evenly among nodes, as far as each has memory for them.
+
+    :param fitting: {node id: number of pages that it has memory for}
+    :returns: (node id, pages, free pages); a node has no more free pages than pages
+    """
+    shares, free_each = [], free // len(fitting)
+    for index, node_id in enumerate(sorted(fitting, key=fitting.__getitem__)):
+        share = min(-(-total // (len(fitting) - index)), fitting[node_id])
+        total -= share
+        shares.append((node_id, share, min(free_each, share)))
+    return shares
+
+
+def _read_free(root: str, directory: str) -> int:
+    return read_integer(root, directory + '/free_hugepages') or 0

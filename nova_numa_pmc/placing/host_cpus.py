@@ -9,7 +9,7 @@ from __future__ import annotations
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.host import allowed, cpu_topology, files, topology
+from nova_numa_pmc.host import allowed, files, topology
 from nova_numa_pmc.state import publication
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -32,7 +32,7 @@ def host_with_usable_cpus(root: str) -> model.Topology:
 
     :raises TopologyError: the host cannot be read
     """
-    host = cpu_topology.read(topology.read(root), root)
+    host = topology.with_caches(topology.read(root), root)
     granted_cpus = allowed.partition_cpus(allowed.DEFAULT_PARTITION, root)
     return host._replace(
         nodes=tuple(

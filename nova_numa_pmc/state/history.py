@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import json_values, model
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import DomainError, StateError
-from nova_numa_pmc.host import domain_values
+from nova_numa_pmc.host import domain_xml
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
 
@@ -208,8 +208,8 @@ def decode(line: bytes) -> HistoryEntry:
         if not {part.before.origin, part.after.origin} <= model.ORIGIN_TEXTS.keys():
             raise ValueError('unknown origin of a place')
         try:
-            domain_values.parse_uuid(part.uuid)
-            domain_values.parse_name(part.name)
+            domain_xml.parse_uuid(part.uuid)
+            domain_xml.parse_name(part.name)
         except DomainError as error:
             raise ValueError('%s' % error) from None
     if not (entry.id + entry.mover + entry.batch + entry.why).isprintable():

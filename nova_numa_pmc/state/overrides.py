@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc.exceptions import DomainError, StateError
-from nova_numa_pmc.host import domain_values
+from nova_numa_pmc.host import domain_xml
 from nova_numa_pmc.model import IGNORE, PIN
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
@@ -72,7 +72,7 @@ def _parse(data: bytes, path: str) -> tuple[dict[str, Override], list[str]]:
 def _override(uuid: str, kind: str, name: str) -> Override:
     if kind not in (PIN, IGNORE):
         raise DomainError('%.40r is neither %s nor %s' % (kind, PIN, IGNORE))
-    return Override(domain_values.parse_uuid(uuid), kind, domain_values.parse_name(name))
+    return Override(domain_xml.parse_uuid(uuid), kind, domain_xml.parse_name(name))
 
 
 def with_overrides(

@@ -31,8 +31,7 @@ from nova_numa_pmc import exceptions
 from nova_numa_pmc.agent import sampling
 from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.core.sample_records import COUNTED
-from nova_numa_pmc.host.perf import events, perf_event
-from nova_numa_pmc.host.sources import owner_counters
+from nova_numa_pmc.host.perf import counters, events, perf_event
 from tests.bench import perf_stat, running_guests, switching
 
 EVENTS = tuple(
@@ -67,7 +66,7 @@ class Counting:
         self._cpus = {
             cpu: {copy: (perf_event.on_cpu(cpu), EVENTS) for copy in range(copies)} for cpu in CPUS
         }
-        self._owners = owner_counters.OwnerCounters(), owner_counters.OwnerCounters()
+        self._owners = counters.OwnerCounters(), counters.OwnerCounters()
 
     def sample(self):
         """Open what is not open, read, and subtract.
@@ -235,7 +234,7 @@ def measure_slow_down(options):
         for at in range(options.repeats):
             print_progress('slow-down: %d of %d' % (at + 1, options.repeats))
             for way, wanted in ours.items():
-                with contextlib.closing(owner_counters.OwnerCounters()) as owners:
+                with contextlib.closing(counters.OwnerCounters()) as owners:
                     owners.sample(wanted, idle_is_zero=True)
                     times[way].append(switching.round_trip_s(pids, options.window))
             for way, arguments in theirs.items():

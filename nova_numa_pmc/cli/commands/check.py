@@ -35,7 +35,7 @@ from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core.finding import ERROR, SEVERITIES, WARNING, Finding
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.host import confinement, nova_conf, services
+from nova_numa_pmc.host import nova_conf, services
 from nova_numa_pmc.json_values import printable
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def roles_here(root: str) -> tuple[str, ...]:
     roles: tuple[str, ...] = ()
     if (
         services.find(root, services.NOVA_COMPUTE)
-        or confinement.find_daemon(root)
+        or services.find_daemon(root)
         or os.path.isdir(os.path.join(root, 'etc/libvirt'))
     ):
         roles += (COMPUTE,)
@@ -203,7 +203,7 @@ def compute_checks(args: argparse.Namespace) -> list[Check]:
 
 def _check_hook(root: str) -> Iterable[Finding]:
     """Check the hook where the daemon looks for it, which may be inside a container."""
-    daemon = confinement.find_daemon(root)
+    daemon = services.find_daemon(root)
     in_container = daemon is not None and not daemon.same_root
     if daemon is not None and in_container:
         root = os.path.join(root, 'proc/%d/root' % daemon.pid)

@@ -32,7 +32,7 @@ from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.core.finding import ERROR, Finding
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.host import confinement, hook_files, ownership
+from nova_numa_pmc.host import hook_files, ownership, services
 from nova_numa_pmc.json_values import printable, to_json
 from nova_numa_pmc.record import Record
 
@@ -174,7 +174,7 @@ def install(root: str, reload: bool = False, force: bool = False) -> InstallResu
     _require_root(root)
     expected = hook_checks.expected_script(root)
     notes: list[str] = []
-    daemon = confinement.find_daemon(root)
+    daemon = services.find_daemon(root)
     findings = list(hook_checks.check_root(daemon))
     site = hook_files.package_site()
     exposed = hook_files.find_writable_by_others(site, ownership.root_uid(root))
@@ -263,14 +263,14 @@ def _relabel() -> list[str]:
 
 
 def reload_daemon(
-    root: str, daemon: confinement.Daemon | None, wanted: bool, knew_hook: bool
+    root: str, daemon: services.Daemon | None, wanted: bool, knew_hook: bool
 ) -> list[str]:
     """Make the daemon look for hooks if this is wanted; return notes about whether it has.
 
     :param knew_hook: whether it has already found the hook's earlier version
     """
     if daemon is None:
-        if confinement.is_installed(root):
+        if services.is_installed(root):
             return ['no libvirt daemon was found running: it looks for hooks when it is started']
         return ['no libvirt daemon was found on this host: there is none to run the hook']
     if wanted:

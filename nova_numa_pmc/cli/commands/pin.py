@@ -36,7 +36,7 @@ from nova_numa_pmc.core import eligibility, page_choice, pools
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, PageMoveError
-from nova_numa_pmc.host import cgroups, files, holding, pins
+from nova_numa_pmc.host import cgroups, domain_xml, files, holding
 from nova_numa_pmc.placing import decide, host_cpus
 from nova_numa_pmc.state import history, overrides
 
@@ -246,7 +246,7 @@ def unpin(
     """
     cpus = format_cpulist(_widest_cpus(guest, root))
     for name in names:
-        element = pins.pin_element(name)
+        element = domain_xml.pin_element(name)
         number = name[len(element) - len('pin') :]
         command = [*_COMMAND, element, guest.uuid, *([number] if number else []), cpus, '--live']
         try:

@@ -1,17 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep counters open on targets that come and go: CPUs, threads and control groups."""
+"""Keep counters open on targets that come and go: CPUs, threads and control groups.
+
+:class:`Counters` reads them by target, :class:`OwnerCounters` what they counted by the owner of
+targets (a guest or a node) since the last reading.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from nova_numa_pmc import exceptions
+from nova_numa_pmc.core import rates
+from nova_numa_pmc.exceptions import (
+    CounterError,
+    CounterRefused,
+    CountersExhausted,
+    CounterTargetGone,
+    CounterUnsupported,
+    SourceUnavailable,
+)
 from nova_numa_pmc.host.perf import perf_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from nova_numa_pmc.host.perf.events import Event
+    from nova_numa_pmc.host.perf.perf_event import GroupReadings
 
     #: A target, and the events to count on it.
     Wanted = tuple[perf_event.Target, tuple[Event, ...]]
@@ -24,6 +37,9 @@ if TYPE_CHECKING:
         tuple[perf_event.EventGroup, ...],
         tuple[int | None, ...] | None,
     ]
+    #: What the events of each role counted; None: unknown.
+    Deltas = dict[str, rates.CounterDelta | None]
+
 
 #: A group that is enabled for longer has had its turn: the kernel changes turns at each tick.
 _UNCOUNTED_MAX_NS = 10**9
@@ -49,7 +65,7 @@ class Counters(Generic[_K]):
         """Return the number of open descriptors."""
         return sum(len(group.fds) for _, _, groups, _ in self._open.values() for group in groups)
 
-    def update(self, wanted: Mapping[_K, Wanted]) -> tuple[exceptions.CounterError, ...]:
+    def update(self, wanted: Mapping[_K, Wanted]) -> tuple[CounterError, ...]:
         """Open and close counters so that exactly the wanted targets are counted.
 
         If the target of a key has changed (a thread id was reused, or a control group
@@ -64,15 +80,15 @@ class Counters(Generic[_K]):
             or (wanted[key][1] is not events and wanted[key][1] != events)
         ]:
             self._close(key)
-        errors: list[exceptions.CounterError] = []
+        errors: list[CounterError] = []
         for key, (target, events) in wanted.items():
             if key in self._open:
                 continue
             try:
                 self._add(key, target, events, errors)
-            except exceptions.CounterTargetGone:
+            except CounterTargetGone:
                 continue  # it has ended since it was listed
-            except (exceptions.CountersExhausted, exceptions.CounterRefused) as error:
+            except (CountersExhausted, CounterRefused) as error:
                 errors.append(error)
                 break  # the others would fail as well; those that are open keep counting
         return tuple(errors)
@@ -82,11 +98,11 @@ class Counters(Generic[_K]):
         key: _K,
         target: perf_event.Target,
         events: tuple[Event, ...],
-        errors: list[exceptions.CounterError],
+        errors: list[CounterError],
     ) -> None:
         try:
             groups, missing = perf_event.open_groups(events, target, self._group_max)
-        except exceptions.CountersExhausted:
+        except CountersExhausted:
             if not perf_event.raise_descriptor_limit():
                 raise
             groups, missing = perf_event.open_groups(events, target, self._group_max)
@@ -191,3 +207,170 @@ def uncore_targets(events: Iterable[Event]) -> dict[tuple[str, int], Wanted]:
             target, events_there = wanted.get((event.pmu, cpu), (perf_event.on_cpu(cpu), ()))
             wanted[event.pmu, cpu] = target, (*events_there, event)
     return wanted
+
+
+#: The owner of targets.
+_O = TypeVar('_O')
+
+#: A guest is known without the threads that got no counter if they ran for at most this share of
+#: its time: a thread that hardly runs is often not given a turn, and hardly counts.
+STARVED_MAX_RATIO = 0.1
+
+
+class OwnerCounters(Generic[_O, _K]):
+    """Counters of owners, which return the difference between two readings.
+
+    If targets of an owner have come or gone, part of its counts is lost, so the owner is unknown
+    for that tick.
+    """
+
+    def __init__(self) -> None:
+        self._counters: Counters[tuple[_O, _K]] = Counters()
+        self._before: dict[_O, dict[_K, GroupReadings]] = {}
+        self._unsupported: dict[str, None] = {}
+        #: Time between the last two readings of each owner in ``sample`` [ns], by the kernel's
+        #: clock; only for owners that are never idle.
+        self.counted_ns: dict[_O, int] = {}
+
+    def sample(
+        self, wanted: Mapping[_O, Mapping[_K, Wanted]], idle_is_zero: bool
+    ) -> tuple[dict[_O, Deltas], tuple[str, ...]]:
+        """Open and close counters as wanted, read them, and subtract the previous reading.
+
+        :param wanted: {owner: {key: (target, events)}}; the key distinguishes holders of an id
+        :param idle_is_zero: as for :func:`rates.difference`
+        :returns: ({owner: deltas summed over its targets}, problems as text). Amounts of data are
+            in bytes. An owner whose targets have come or gone is absent
+        :raises SourceUnavailable: the host can count nothing of this
+        :raises CounterError: nothing can be counted, for another reason
+        """
+        wanted_by_key = {
+            (owner, key): target
+            for owner, targets in wanted.items()
+            for key, target in targets.items()
+        }
+        errors = self._counters.update(wanted_by_key)
+        # Counters reports unsupported events once, but refusals and exhaustion at each attempt.
+        self._unsupported.update(
+            (str(error), None) for error in errors if isinstance(error, CounterUnsupported)
+        )
+        problems = tuple(dict.fromkeys([*self._unsupported, *map(str, errors)]))
+        if wanted_by_key and problems and not len(self._counters):
+            if all(isinstance(error, CounterUnsupported) for error in errors):
+                raise SourceUnavailable(problems[0])
+            raise CounterError(problems[0])
+        readings: dict[_O, dict[_K, GroupReadings]] = {owner: {} for owner in wanted}
+        for (owner, key), reading in self._counters.read().items():
+            readings[owner][key] = reading
+        before, self._before = self._before, readings
+        deltas: dict[_O, Deltas] = {}
+        for owner, counts in readings.items():
+            earlier = before.get(owner)
+            if earlier and earlier.keys() == counts.keys() == wanted[owner].keys():
+                deltas[owner] = _deltas(wanted[owner], earlier, counts, idle_is_zero)
+                if not idle_is_zero:
+                    self.counted_ns[owner] = _counted_ns(earlier, counts)
+        return deltas, problems
+
+    def close(self) -> None:
+        """Close all counters and forget their readings."""
+        self._counters.close()
+        self._counters = Counters()
+        self._before = {}
+        self._unsupported = {}
+
+
+def _counted_ns(before: Mapping[_K, GroupReadings], after: Mapping[_K, GroupReadings]) -> int:
+    """Return the time between two readings of counters that are always enabled; 0: unknown."""
+    return max(
+        (
+            new.enabled_ns - old.enabled_ns
+            for key in after
+            for old, new in zip(before[key], after[key])
+            if old and new
+        ),
+        default=0,
+    )
+
+
+def _deltas(
+    targets: Mapping[_K, Wanted],
+    before: Mapping[_K, GroupReadings],
+    after: Mapping[_K, GroupReadings],
+    idle_is_zero: bool,
+) -> Deltas:
+    """Return what was counted of one owner between two readings of its targets."""
+    totals: dict[str, list[float] | None] = {}
+    starved_ns: dict[str, int] = {}
+    for key, new in after.items():
+        _add(totals, starved_ns, targets[key][1], before[key], new, idle_is_zero)
+    for role, uncounted_ns in starved_ns.items():
+        enabled_ns = _enabled_ns(role, targets, before, after)
+        totals[role] = _with_starved(totals[role], uncounted_ns, enabled_ns)
+    return {
+        role: None if total is None else rates.CounterDelta(*total)
+        for role, total in totals.items()
+    }
+
+
+def _add(
+    totals: dict[str, list[float] | None],
+    starved_ns: dict[str, int],
+    counted_events: Iterable[Event],
+    before: GroupReadings,
+    after: GroupReadings,
+    idle_is_zero: bool,
+) -> None:
+    """Add what one target's events counted to the totals of their roles.
+
+    :param totals: {role: [amount, smallest share]}, where None is unknown
+    :param starved_ns: {role: time for which targets ran that got no counter}
+    """
+    for event, old, new in zip(counted_events, before, after):
+        total = totals.setdefault(event.role, [0.0, 1.0])
+        if old is new and idle_is_zero and new is not None:
+            continue  # the same object is returned if the target has not run
+        delta = rates.difference(old, new, idle_is_zero)
+        if delta is None or total is None:
+            if idle_is_zero and old and new and _is_starved(old, new):
+                ran_ns = new.enabled_ns - old.enabled_ns
+                starved_ns[event.role] = starved_ns.get(event.role, 0) + ran_ns
+            else:
+                totals[event.role] = None
+        else:
+            value, share = delta
+            total[0] += value * (event.bytes_per_count or 1)
+            total[1] = min(total[1], share)
+
+
+def _is_starved(before: rates.CounterReading, after: rates.CounterReading) -> bool:
+    """Return whether a target ran but got no counter between two readings."""
+    return after.running_ns == before.running_ns and after.enabled_ns > before.enabled_ns
+
+
+def _enabled_ns(
+    role: str,
+    targets: Mapping[_K, Wanted],
+    before: Mapping[_K, GroupReadings],
+    after: Mapping[_K, GroupReadings],
+) -> int:
+    """Return for how long an owner's targets ran, summed over the events of a role."""
+    return sum(
+        new.enabled_ns - old.enabled_ns
+        for key, (_, counted_events) in targets.items()
+        for event, old, new in zip(counted_events, before[key], after[key])
+        if event.role == role and old and new
+    )
+
+
+def _with_starved(
+    total: list[float] | None, starved_ns: int, enabled_ns: int
+) -> list[float] | None:
+    """Return a total that is scaled to include the targets that got no counter.
+
+    :returns: None if these ran for too much of the time
+    """
+    if total is None or starved_ns > STARVED_MAX_RATIO * enabled_ns:
+        return None
+    counted_ratio = 1 - starved_ns / enabled_ns
+    return [total[0] / counted_ratio, min(total[1], counted_ratio)]

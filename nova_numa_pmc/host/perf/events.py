@@ -21,7 +21,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from nova_numa_pmc.host.perf.pfm import Libpfm
+    from nova_numa_pmc.host.perf.pmu import Libpfm
 
     Missing = list[tuple[str, str]]
 

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Try the sources in order until every guest has evidence."""
+"""The ladder of evidence: try the sources in order until every guest has evidence.
+
+A source has ``name``, as in the option ``sources``, ``problems``, ``sample(tick)``, which returns
+{uuid: :class:`evidence.Evidence`}, and ``close()`` (:class:`Source`). While it cannot be
+used on this host, ``sample()`` raises :class:`SourceUnavailable` with the remedy. A guest without
+evidence in a tick is absent from the result, and the next source is tried for it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +20,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import ParamSpec
 
-    from nova_numa_pmc.core.evidence import Evidence
-    from nova_numa_pmc.host.sources import SourceTick
+    from nova_numa_pmc.core.build_sample import CpuRates
+    from nova_numa_pmc.core.evidence import Evidence, RunningGuest
+    from nova_numa_pmc.model import Topology
 
     _P = ParamSpec('_P')
     _T = TypeVar('_T')
@@ -41,7 +48,31 @@ if TYPE_CHECKING:
         def close(self) -> None:
             """Close what is open; ``sample`` may be called again."""
 
-    Source = Measurement[[SourceTick], dict[str, Evidence]]
+    Source = Measurement[['SourceTick'], dict[str, Evidence]]
+
+
+class SourceTick(Record):
+    """One reading of a host, as it is given to the sources.
+
+    :param before_ns: CLOCK_MONOTONIC of the previous tick; None in the first
+    :param monotonic_ns: CLOCK_MONOTONIC of this tick
+    :param busy_cores: {node id: cores for which its CPUs were busy}, at least what guests used
+    :param cpu_rates: {node id: rates [lines/s] of all that ran on its CPUs}; empty if nothing was
+        counted
+    """
+
+    before_ns: int | None
+    monotonic_ns: int
+    host: Topology
+    guests: tuple[RunningGuest, ...]
+    busy_cores: dict[int, float]
+    cpu_rates: dict[int, CpuRates]
+
+    @property
+    def elapsed_ns(self) -> int:
+        """Return the time since the previous tick; 0 in the first."""
+        return 0 if self.before_ns is None else max(0, self.monotonic_ns - self.before_ns)
+
 
 #: Ticks for which a failed source is skipped: a minute at the default interval.
 RETRY_TICKS = 12

@@ -23,7 +23,7 @@ from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.core.sample_records import ATTRIBUTED, COUNTED
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
-from nova_numa_pmc.host import cpu_topology, files
+from nova_numa_pmc.host import files, topology
 from nova_numa_pmc.host.files import read_optional
 from nova_numa_pmc.record import Record
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from nova_numa_pmc.core.evidence import RunningGuest
-    from nova_numa_pmc.host.sources import SourceTick
+    from nova_numa_pmc.host.sources.ladder import SourceTick
     from nova_numa_pmc.model import Topology
 
     #: The directory name of an L3 domain, or of a node below it, where the domain has several.
@@ -223,7 +223,7 @@ class Resctrl:
             nodes_by_domain: dict[_Domain, set[int]] = {}
             for node in host.nodes:
                 for cpu in node.online_cpus:
-                    domain = cpu_topology.l3_id(cpu, self._root)
+                    domain = topology.l3_id(cpu, self._root)
                     if domain is not None:
                         nodes_by_domain.setdefault('mon_L3_%02d' % domain, set()).add(node.id)
                 nodes_by_domain['mon_sub_L3_%02d' % node.id] = {node.id}

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import counter_roles, pressure, rates
 from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.exceptions import SourceUnavailable
-from nova_numa_pmc.host import cpu_topology, memory_bandwidth
+from nova_numa_pmc.host import firmware, topology
 from nova_numa_pmc.host.perf import counters
-from nova_numa_pmc.host.sources import owner_counters
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -66,9 +65,7 @@ class Uncore:
         self._online: tuple[frozenset[int], ...] | None = None
         self._wanted: WantedByOwner = {}
         self._shared: tuple[str, ...] = ()
-        self._owners: owner_counters.OwnerCounters[Owner, tuple[str, int]] = (
-            owner_counters.OwnerCounters()
-        )
+        self._owners: counters.OwnerCounters[Owner, tuple[str, int]] = counters.OwnerCounters()
         self._clock_max: dict[int, float] = {}
         self.channels: dict[int, int] = {}
         self.problems: tuple[str, ...] = ()
@@ -118,7 +115,7 @@ class Uncore:
         return self._clock_max.get(node)
 
     def _busiest_link_ratio(
-        self, node: int, deltas: Mapping[Owner, owner_counters.Deltas]
+        self, node: int, deltas: Mapping[Owner, counters.Deltas]
     ) -> float | None:
         """Return the highest utilisation of a node's links; None if one of them is unknown."""
         ratios = [
@@ -154,7 +151,7 @@ class Uncore:
         """Return the node that an event belongs to; None if several share it or it is unknown."""
         if event.node is not None:
             return event.node if event.node in {node.id for node in host.nodes} else None
-        package = cpu_topology.socket(cpu, self._root)
+        package = topology.socket(cpu, self._root)
         # If the kernel does not report packages, each node is taken to be one.
         package_nodes = [
             node
@@ -163,7 +160,7 @@ class Uncore:
             or (
                 package is not None
                 and node.online_cpus
-                and cpu_topology.socket(min(node.online_cpus), self._root) == package
+                and topology.socket(min(node.online_cpus), self._root) == package
             )
         ]
         if all(node.online_cpus.intersection(event.cpus or ()) for node in package_nodes):
@@ -215,7 +212,7 @@ def _link(event: Event) -> str:
 
 
 def _link_ratio(
-    targets: Mapping[tuple[str, int], Wanted], deltas: owner_counters.Deltas, elapsed_ns: int
+    targets: Mapping[tuple[str, int], Wanted], deltas: counters.Deltas, elapsed_ns: int
 ) -> float | None:
     """Return a link's utilisation; 0 if its clock stands still because it is not connected."""
     sent, possible = (deltas.get(role) for role in counter_roles.LINK_ROLES)
@@ -225,7 +222,7 @@ def _link_ratio(
     possible_bytes = possible.value if possible else rated_bytes_per_sec * elapsed_ns / 1e9
     if sent is None or (possible is None and not possible_bytes):
         return None
-    return rates.ratio(sent.value, memory_bandwidth.EFFICIENCY * possible_bytes) or 0.0
+    return rates.ratio(sent.value, firmware.EFFICIENCY * possible_bytes) or 0.0
 
 
 def _channels(wanted: WantedByOwner, channels_max: int) -> dict[int, int]:

@@ -13,7 +13,7 @@ from nova_numa_pmc.agent import sampling
 from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.core import pressure
 from nova_numa_pmc.core.sample_records import COUNTED, INFERRED, DeviceSample
-from nova_numa_pmc.host import files, hmat
+from nova_numa_pmc.host import files, firmware
 from nova_numa_pmc.host.perf import event_table, events, perf_event
 from nova_numa_pmc.json_values import to_json
 from nova_numa_pmc.model import MIB
@@ -137,7 +137,7 @@ class SamplerTest(SamplingCase):
         ):
             with (
                 self.subTest(rated=rated),
-                mock.patch.object(hmat, 'read_latencies_ns', return_value=rated),
+                mock.patch.object(firmware, 'read_latencies_ns', return_value=rated),
             ):
                 self.assertEqual(expected, sampling.Sampler(root=self.root).latencies_ns(two))
 

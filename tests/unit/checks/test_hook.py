@@ -7,7 +7,7 @@ import unittest
 
 from nova_numa_pmc.checks import hook
 from nova_numa_pmc.core import finding
-from nova_numa_pmc.host import confinement, files, hook_files
+from nova_numa_pmc.host import files, hook_files, services
 from tests.cases.root import RootCase
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write
@@ -58,7 +58,7 @@ class TrialTest(unittest.TestCase):
             (None, [('hook-not-tried', finding.NOTE, 'could not')]),
         ):
             with self.subTest(ok=ok):
-                findings = list(hook.check_trial(confinement.LabelTrial(ok, 'libvirtd', 'said')))
+                findings = list(hook.check_trial(services.LabelTrial(ok, 'libvirtd', 'said')))
                 self.assertEqual(len(expected), len(findings))
                 for (code, severity, words), result in zip(expected, findings):
                     self.assertEqual((code, severity), (result.code, result.severity))
@@ -66,11 +66,11 @@ class TrialTest(unittest.TestCase):
 
     def test_a_hook_that_fails_by_itself_is_not_blamed_on_confinement(self):
         for label, message in (
-            (confinement.UNCONFINED, 'no answer within 60 s'),
+            (services.UNCONFINED, 'no answer within 60 s'),
             ('libvirtd', 'selftest: failed: /sys/devices/system/node: No such file or directory'),
         ):
             with self.subTest(label=label):
-                trial = confinement.LabelTrial(False, label, message)
+                trial = services.LabelTrial(False, label, message)
                 (found,) = hook.check_trial(trial)
                 self.assertEqual(('hook-fails', finding.ERROR), (found.code, found.severity))
                 self.assertIn(message, found.message)
@@ -80,12 +80,12 @@ class TrialTest(unittest.TestCase):
             ('libvirtd', 'usr.sbin.libvirtd'),
             ('/usr/sbin/virtqemud', 'usr.sbin.virtqemud'),
         ):
-            (found,) = hook.check_trial(confinement.LabelTrial(False, label, 'said'))
+            (found,) = hook.check_trial(services.LabelTrial(False, label, 'said'))
             self.assertIn('/etc/apparmor.d/local/%s;' % name, found.remedy)
 
     def test_a_hook_that_may_not_read_a_file_is_blamed_on_confinement(self):
         message = 'selftest: failed: /sys/devices/system/node/online: Permission denied'
-        (found,) = hook.check_trial(confinement.LabelTrial(False, 'libvirtd', message))
+        (found,) = hook.check_trial(services.LabelTrial(False, 'libvirtd', message))
         self.assertEqual('hook-confined', found.code)
 
 

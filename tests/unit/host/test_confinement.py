@@ -6,9 +6,9 @@ import shutil
 import tempfile
 import unittest
 
-from nova_numa_pmc.host import confinement
+from nova_numa_pmc.host import services
 from tests.cases.root import RootCase
-from tests.fixtures import services
+from tests.fixtures.services import add_process, write_stat
 from tests.fixtures.sysfs import write
 
 
@@ -19,19 +19,19 @@ class FindDaemonTest(RootCase):
 
     def process(self, pid, name, label=None):
         shutil.rmtree(self.root + '/proc/%d' % pid, ignore_errors=True)
-        services.add_process(self.root, pid, ('/usr/sbin/' + name,))
+        add_process(self.root, pid, ('/usr/sbin/' + name,))
         if label is not None:
             write(self.root, 'proc/%d/attr/current' % pid, label)
 
     def test_no_daemon_is_found_where_none_runs(self):
-        self.assertIsNone(confinement.find_daemon(self.root))
+        self.assertIsNone(services.find_daemon(self.root))
         self.process(7, 'virtlogd')
-        self.assertIsNone(confinement.find_daemon(self.root))
+        self.assertIsNone(services.find_daemon(self.root))
 
     def test_the_modular_daemon_comes_first(self):
         self.process(7, 'libvirtd')
         self.process(8, 'virtqemud')
-        self.assertEqual(('virtqemud', 8), confinement.find_daemon(self.root)[:2])
+        self.assertEqual(('virtqemud', 8), services.find_daemon(self.root)[:2])
 
     def test_the_label_of_the_daemon_is_read_from_either_lsm(self):
         for text, label in (
@@ -46,33 +46,33 @@ class FindDaemonTest(RootCase):
         ):
             with self.subTest(text=text):
                 self.process(7, 'libvirtd', text)
-                self.assertEqual(label, confinement.find_daemon(self.root).label)
+                self.assertEqual(label, services.find_daemon(self.root).label)
 
     def test_the_start_time_of_the_daemon_is_read(self):
         self.process(7, 'libvirtd')
-        services.write_stat(self.root, 7, 50 * os.sysconf('SC_CLK_TCK'), 'lib) virtd')
-        self.assertEqual(50 * 10**9, confinement.find_daemon(self.root).start_ns)
+        write_stat(self.root, 7, 50 * os.sysconf('SC_CLK_TCK'), 'lib) virtd')
+        self.assertEqual(50 * 10**9, services.find_daemon(self.root).start_ns)
 
     def test_the_label_is_known_from_apparmor_without_a_daemon(self):
-        self.assertEqual('unconfined', confinement.label_of_daemon(self.root))
+        self.assertEqual('unconfined', services.label_of_daemon(self.root))
         write(
             self.root,
             'sys/kernel/security/apparmor/profiles',
             'libvirtd//qemu_bridge_helper (enforce)\nlibvirtd (enforce)\n',
         )
-        self.assertEqual('libvirtd', confinement.label_of_daemon(self.root))
+        self.assertEqual('libvirtd', services.label_of_daemon(self.root))
         write(self.root, 'sys/fs/selinux/enforce', '1')
-        self.assertIsNone(confinement.label_of_daemon(self.root))
+        self.assertIsNone(services.label_of_daemon(self.root))
 
 
 class TrialTest(unittest.TestCase):
-    def trial(self, text, label=confinement.UNCONFINED, mode=0o755, **options):
+    def trial(self, text, label=services.UNCONFINED, mode=0o755, **options):
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, 'script')
             with open(path, 'w') as stream:
                 stream.write(text)
             os.chmod(path, mode)
-            return confinement.try_script(path, label, **options)
+            return services.try_script(path, label, **options)
 
     def test_a_trial_that_says_ok_passes(self):
         trial = self.trial('#!/bin/sh\necho noise >&2\necho "selftest: ok, $2" >&2\n')

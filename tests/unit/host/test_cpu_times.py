@@ -6,7 +6,7 @@ import unittest
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc.host import cpu_times
+from nova_numa_pmc.host import run_times
 from tests.fixtures import sysfs
 
 STAT = """\
@@ -22,7 +22,7 @@ class CpuTimesTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as root:
             if text is not None:
                 sysfs.write(root, 'proc/stat', text)
-            return cpu_times.read(root)
+            return run_times.read_cpus(root)
 
     def test_busy_time_is_not_idle_nor_waiting_for_io_nor_stolen(self):
         times = self.read(STAT)
@@ -30,7 +30,7 @@ class CpuTimesTest(unittest.TestCase):
         self.assertEqual({0: 900 * 10**7, 3: 0}, times.stolen_ns)
 
     def test_cpu_times_of_this_kernel_are_read(self):
-        self.assertIn(0, cpu_times.read().busy_ns)
+        self.assertIn(0, run_times.read_cpus().busy_ns)
 
     def test_a_kernel_without_stolen_time_gives_none(self):
         self.assertEqual(({0: 8 * 10**7}, {}), tuple(self.read('cpu0 1 1 1 9 9 3 2\n')))
@@ -45,7 +45,7 @@ class CpuTimesTest(unittest.TestCase):
             STAT.replace('20', '٢', 1),
         ):
             with self.subTest(text=text):
-                self.assertEqual(cpu_times.CpuTimes(), self.read(text))
+                self.assertEqual(run_times.CpuTimes(), self.read(text))
 
     @given(st.text(max_size=60), st.text(max_size=60))
     def test_garbage_in_proc_stat_does_not_crash(self, head, tail):
@@ -56,15 +56,15 @@ class CpuTimesTest(unittest.TestCase):
     def test_cores_between_two_readings_leave_out_cpus_that_changed(self):
         before, after = {0: 10, 1: 20, 2: 30}, {0: 20, 1: 19, 3: 40}
         # A CPU that came online, one that went offline, and one whose time went backwards.
-        self.assertEqual({0: 2.0}, cpu_times.cores_between(before, after, 5))
+        self.assertEqual({0: 2.0}, run_times.cores_between(before, after, 5))
         for before, after, elapsed_ns in (
             (None, {0: 1}, 5),
             ({0: 1}, None, 5),
             ({0: 1}, {0: 1}, 0),
         ):
-            self.assertEqual({}, cpu_times.cores_between(before, after, elapsed_ns))
+            self.assertEqual({}, run_times.cores_between(before, after, elapsed_ns))
 
     def test_a_sum_over_cpus_is_unknown_where_one_is(self):
-        self.assertEqual(3.0, cpu_times.sum_over({0: 1.0, 1: 2.0, 2: 4.0}, (0, 1)))
-        self.assertEqual(0, cpu_times.sum_over({}, ()))
-        self.assertIsNone(cpu_times.sum_over({0: 1.0}, (0, 1)))
+        self.assertEqual(3.0, run_times.sum_over({0: 1.0, 1: 2.0, 2: 4.0}, (0, 1)))
+        self.assertEqual(0, run_times.sum_over({}, ()))
+        self.assertIsNone(run_times.sum_over({0: 1.0}, (0, 1)))

@@ -4,7 +4,7 @@
 import os
 from unittest import mock
 
-from nova_numa_pmc.host import cpu_topology, topology
+from nova_numa_pmc.host import topology
 from tests.cases.root import RootCase
 from tests.fixtures import sysfs
 
@@ -15,13 +15,13 @@ class HierarchyCase(RootCase):
         return self.again()
 
     def again(self):
-        return cpu_topology.read(topology.read(self.root), self.root)
+        return topology.with_caches(topology.read(self.root), self.root)
 
     def opened(self):
         """Count the files that reading opens in addition to those of the topology."""
         host = topology.read(self.root)
         with mock.patch.object(os, 'open', side_effect=os.open) as opening:
-            cpu_topology.read(host, self.root)
+            topology.with_caches(host, self.root)
         return opening.call_count
 
 

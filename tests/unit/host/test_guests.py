@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.core import extra_specs
 from nova_numa_pmc.exceptions import DomainError
-from nova_numa_pmc.host import domain_values, domain_xml, guests
+from nova_numa_pmc.host import domain_xml, guests
 from tests.cases.root import RootCase
 from tests.fixtures import domains
 from tests.fixtures.model_records import GIB
@@ -435,7 +435,7 @@ class HostileTest(unittest.TestCase):
     def test_pins_to_the_same_cpus_are_parsed_once(self):
         pins = ''.join(f"<iothreadpin iothread='{n}' cpuset='0-3'/>" for n in range(9))
         with mock.patch.object(
-            domain_values, '_cpu_range', side_effect=domain_values._cpu_range
+            domain_xml, '_cpu_range', side_effect=domain_xml._cpu_range
         ) as parse_item:
             guest = parse(f'<cputune>{pins}</cputune>')
         self.assertEqual(1, parse_item.call_count)

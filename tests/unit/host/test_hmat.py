@@ -9,7 +9,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.exceptions import TopologyError
-from nova_numa_pmc.host import hmat
+from nova_numa_pmc.host import firmware
 
 
 def locality(entries, data_type=1, flags=0, base=1000, initiators=(0, 1), targets=(0, 1)):
@@ -45,19 +45,21 @@ class TestHmat(unittest.TestCase):
             locality((5, 5, 5, 5), flags=1),
         )
         self.assertEqual(
-            {(0, 0): 70.0, (0, 1): 100.0, (1, 0): 100.0, (1, 1): 75.0}, hmat.parse(data)
+            {(0, 0): 70.0, (0, 1): 100.0, (1, 0): 100.0, (1, 1): 75.0}, firmware.parse_hmat(data)
         )
 
     def test_latencies_are_in_the_unit_of_the_revision(self):
         self.assertEqual(
             {(3, 7): 60.0},
-            hmat.parse(table(locality((6,), base=100, initiators=(3,), targets=(7,)), revision=1)),
+            firmware.parse_hmat(
+                table(locality((6,), base=100, initiators=(3,), targets=(7,)), revision=1)
+            ),
         )
 
     def test_a_table_may_have_more_targets_than_initiators(self):
         self.assertEqual(
             {(0, 0): 80.0, (0, 2): 170.0},
-            hmat.parse(table(locality((80, 170), initiators=(0,), targets=(0, 2)))),
+            firmware.parse_hmat(table(locality((80, 170), initiators=(0,), targets=(0, 2)))),
         )
 
     def test_bytes_that_are_not_an_hmat_are_refused(self):
@@ -74,7 +76,7 @@ class TestHmat(unittest.TestCase):
             table(revision=3),
         ):
             with self.assertRaises(ValueError):
-                hmat.parse(data)
+                firmware.parse_hmat(data)
 
     @given(st.data())
     def test_damage_with_a_right_checksum_is_refused_or_read(self, data):
@@ -84,17 +86,17 @@ class TestHmat(unittest.TestCase):
         good[9] = 0
         good[9] = -sum(good) & 0xFF
         try:
-            latencies = hmat.parse(bytes(good))
+            latencies = firmware.parse_hmat(bytes(good))
         except ValueError:
             return
         self.assertTrue(all(0.1 <= value <= 1e6 for value in latencies.values()))
 
     def test_a_missing_table_is_empty_and_a_damaged_one_is_an_error(self):
         with tempfile.TemporaryDirectory() as root:
-            self.assertEqual({}, hmat.read_latencies_ns(root))
+            self.assertEqual({}, firmware.read_latencies_ns(root))
             directory = os.path.join(root, 'sys/firmware/acpi/tables')
             os.makedirs(directory)
             with open(os.path.join(directory, 'HMAT'), 'wb') as file:
                 file.write(b'garbage')
             with self.assertRaisesRegex(TopologyError, 'tables/HMAT: too short'):
-                hmat.read_latencies_ns(root)
+                firmware.read_latencies_ns(root)

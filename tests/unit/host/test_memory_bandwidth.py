@@ -6,8 +6,8 @@ import os
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.exceptions import TopologyError
-from nova_numa_pmc.host import memory_bandwidth
-from nova_numa_pmc.host.memory_bandwidth import EFFICIENCY, Dimms, maxima_bytes_per_sec
+from nova_numa_pmc.host import firmware
+from nova_numa_pmc.host.firmware import EFFICIENCY, Dimms, maxima_bytes_per_sec
 from tests.cases.root import RootCase
 from tests.fixtures.fake_pmus import dmi_table, memory_device
 
@@ -66,7 +66,7 @@ class TestDimms(RootCase):
         os.makedirs(path, exist_ok=True)
         with open(os.path.join(path, 'DMI'), 'wb') as file:
             file.write(dmi_table(*structures))
-        return memory_bandwidth.read_dimms(self.root)
+        return firmware.read_dimms(self.root)
 
     def test_the_slowest_of_the_modules_in_use_determines_the_speed(self):
         self.assertEqual(
@@ -84,13 +84,13 @@ class TestDimms(RootCase):
             self.assertIsNone(self.dimms(memory_device(2933), memory_device(speed)))
 
     def test_without_a_table_or_modules_they_are_unknown(self):
-        self.assertIsNone(memory_bandwidth.read_dimms(self.root))
+        self.assertIsNone(firmware.read_dimms(self.root))
         self.assertIsNone(self.dimms())
 
     def test_a_table_that_cannot_be_read_is_a_problem(self):
         os.makedirs(os.path.join(self.root, 'sys/firmware/dmi/tables/DMI'))
         with self.assertRaisesRegex(TopologyError, 'tables/DMI: .*run as root'):
-            memory_bandwidth.read_dimms(self.root)
+            firmware.read_dimms(self.root)
 
     def test_a_structure_of_an_older_version_has_no_technology(self):
         body = bytearray(memory_device(1600)[:0x22])

@@ -5,7 +5,7 @@ import os
 import shutil
 from unittest import mock
 
-from nova_numa_pmc.host import files, memory_kinds, topology
+from nova_numa_pmc.host import files, topology
 from nova_numa_pmc.model import DEVICE_MEMORY, HOST_MEMORY, SLOW_MEMORY
 from tests.cases.root import RootCase
 from tests.fixtures import sysfs
@@ -29,13 +29,13 @@ class NodeMemoryTest(RootCase):
 
     def test_memory_without_evidence_is_the_hosts_own(self):
         self.assertEqual([HOST_MEMORY] * 4, self.kinds())
-        self.assertEqual(frozenset(), memory_kinds.withheld_nodes(self.root))
+        self.assertEqual(frozenset(), topology.withheld_nodes(self.root))
 
     def test_memory_of_a_gpu_is_recognised_by_its_driver(self):
         sysfs.mark_device_memory(self.root, [2, -1])
         self.assertEqual([HOST_MEMORY, HOST_MEMORY, DEVICE_MEMORY, HOST_MEMORY], self.kinds())
         self.assertEqual('GPU 0000:01:00.0', self.sources()[2])
-        self.assertEqual({2}, memory_kinds.withheld_nodes(self.root))
+        self.assertEqual({2}, topology.withheld_nodes(self.root))
 
     def test_memory_nearest_to_a_device_and_no_cpu_is_a_devices(self):
         for number, nearest, devices, kind in (
@@ -77,7 +77,7 @@ class NodeMemoryTest(RootCase):
     def assert_kinds(self, kinds, gpus_asked):
         """Check the kinds and how many GPUs' files are read, which waits for the GPU's lock."""
         wrapped = files.read_fields
-        with mock.patch.object(memory_kinds, 'read_fields', wraps=wrapped) as read:
+        with mock.patch.object(topology, 'read_fields', wraps=wrapped) as read:
             self.assertEqual(kinds, self.kinds())
         paths = [call.args[1] for call in read.call_args_list]
         self.assertEqual(gpus_asked, sum(path.endswith('/numa_status') for path in paths), paths)
@@ -122,14 +122,14 @@ class NodeMemoryTest(RootCase):
             'etc/nova-numa-pmc/nova-numa-pmc.conf',
             '[placement]\ndevice_memory_nodes = 0,3\nguest_memory_nodes = 2\n',
         )
-        self.assertEqual({3}, memory_kinds.withheld_nodes(self.root))
+        self.assertEqual({3}, topology.withheld_nodes(self.root))
 
     def test_nodes_with_memory_are_read_from_the_kernels_list(self):
-        self.assertEqual({0, 1, 2, 3}, memory_kinds.nodes_with_memory(self.root))
+        self.assertEqual({0, 1, 2, 3}, topology.nodes_with_memory(self.root))
         os.rename(
             os.path.join(self.root, NODE, 'has_memory'),
             os.path.join(self.root, NODE, 'has_normal_memory'),
         )
-        self.assertEqual({0, 1, 2, 3}, memory_kinds.nodes_with_memory(self.root))
+        self.assertEqual({0, 1, 2, 3}, topology.nodes_with_memory(self.root))
         os.remove(os.path.join(self.root, NODE, 'has_normal_memory'))
-        self.assertIsNone(memory_kinds.nodes_with_memory(self.root))
+        self.assertIsNone(topology.nodes_with_memory(self.root))

@@ -6,7 +6,7 @@ import socket
 import tempfile
 import unittest
 
-from nova_numa_pmc.host import notify
+from nova_numa_pmc.host import process
 
 
 class NotifyTest(unittest.TestCase):
@@ -16,7 +16,7 @@ class NotifyTest(unittest.TestCase):
                 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
                     manager.bind(address.replace('@', '\0'))
                     self.assertTrue(
-                        notify.notify(
+                        process.notify(
                             'READY=1', 'STATUS=x', environment={'NOTIFY_SOCKET': address}
                         )
                     )
@@ -29,7 +29,7 @@ class NotifyTest(unittest.TestCase):
             {'NOTIFY_SOCKET': 'vsock:2:1'},
             {'NOTIFY_SOCKET': '/nonexistent/notify'},
         ):
-            self.assertFalse(notify.notify('READY=1', environment=environment))
+            self.assertFalse(process.notify('READY=1', environment=environment))
 
     def test_the_watchdogs_seconds_are_those_for_this_process(self):
         for environment, seconds in (
@@ -40,4 +40,4 @@ class NotifyTest(unittest.TestCase):
             ({'WATCHDOG_USEC': '0'}, None),
             ({'WATCHDOG_USEC': 'x'}, None),
         ):
-            self.assertEqual(seconds, notify.watchdog_s(environment))
+            self.assertEqual(seconds, process.watchdog_s(environment))

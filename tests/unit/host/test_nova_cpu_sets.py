@@ -8,7 +8,7 @@ import unittest
 from hypothesis import given, strategies
 
 from nova_numa_pmc.exceptions import DomainError
-from nova_numa_pmc.host import nova_cpu_sets
+from nova_numa_pmc.host import nova_conf
 from tests.cases.root import RootCase
 from tests.fixtures import services
 
@@ -19,7 +19,7 @@ CONF = 'etc/nova/nova.conf'
 class ReaderTest(RootCase):
     def setUp(self):
         super().setUp()
-        self.reader = nova_cpu_sets.NovaCpuSetsReader(self.root)
+        self.reader = nova_conf.NovaCpuSetsReader(self.root)
 
     def write_conf(self, text, path=CONF):
         self.write(path, text)
@@ -109,7 +109,7 @@ class ReaderTest(RootCase):
         ):
             with self.subTest(text=text):
                 self.write_conf(text)
-                self.reader = nova_cpu_sets.NovaCpuSetsReader(self.root)
+                self.reader = nova_conf.NovaCpuSetsReader(self.root)
                 shared, dedicated, problems = self.read()
                 self.assertEqual((None, None), (shared, dedicated))
                 self.assertIn(CONF, ' '.join(problems))
@@ -132,9 +132,9 @@ class ParseSetTest(unittest.TestCase):
             for is_excluded, low, extra in items
         )
         if included - excluded:
-            self.assertEqual(included - excluded, nova_cpu_sets.parse_set('x', text))
+            self.assertEqual(included - excluded, nova_conf.parse_set('x', text))
         else:
-            self.assertRaises(DomainError, nova_cpu_sets.parse_set, 'x', text)
+            self.assertRaises(DomainError, nova_conf.parse_set, 'x', text)
 
     def test_a_set_is_read_as_nova_reads_it(self):
         for text, expected in (
@@ -146,9 +146,9 @@ class ParseSetTest(unittest.TestCase):
             ('16383', {16383}),
         ):
             with self.subTest(text):
-                self.assertEqual(expected, nova_cpu_sets.parse_set('x', text))
+                self.assertEqual(expected, nova_conf.parse_set('x', text))
 
     def test_a_set_that_nova_refuses_is_refused(self):
         for text in ('3-', '-3', '5-4', '1-2-3', '^', '^^3', '4,^4', ',', 'a', '16384'):
             with self.subTest(text):
-                self.assertRaises(DomainError, nova_cpu_sets.parse_set, 'x', text)
+                self.assertRaises(DomainError, nova_conf.parse_set, 'x', text)

@@ -4,7 +4,7 @@
 import os
 import tempfile
 
-from nova_numa_pmc.host import quotas
+from nova_numa_pmc.host import guest_use
 from tests.cases.root import RootCase
 from tests.fixtures import cgroups
 
@@ -18,7 +18,7 @@ class QuotasTest(RootCase):
         return tree
 
     def find(self):
-        return quotas.find(4242, self.root)
+        return guest_use.find_quotas(4242, self.root)
 
     def test_a_guest_without_quotas_has_none(self):
         self.tree()
@@ -57,19 +57,21 @@ class QuotasTest(RootCase):
         tree.write_file(os.path.join(base, 'vcpu0/cpu.stat'), 'nr_periods 3\nthrottled_time 77\n')
         [group] = self.find().groups
         self.assertEqual((1, 0.25, {61, 62}), (group.version, group.cores, group.tids))
-        self.assertEqual((77, (61, 62)), (quotas.throttled_ns(group), self.find().emulator_tids))
+        self.assertEqual(
+            (77, (61, 62)), (guest_use.throttled_ns(group), self.find().emulator_tids)
+        )
 
     def test_throttled_time_is_read_or_unknown(self):
         tree = self.tree()
-        group = quotas.QuotaGroup(tree.vcpus[0], 2, 0.05)
-        self.assertIsNone(quotas.throttled_ns(group))
+        group = guest_use.QuotaGroup(tree.vcpus[0], 2, 0.05)
+        self.assertIsNone(guest_use.throttled_ns(group))
         for text, expected in (
             ('nr_throttled 3\nthrottled_usec 12\n', 12000),
             ('', None),
             ('throttled_usec x\n', None),
         ):
             tree.write_file(os.path.join(tree.vcpus[0], 'cpu.stat'), text)
-            self.assertEqual(expected, quotas.throttled_ns(group))
+            self.assertEqual(expected, guest_use.throttled_ns(group))
 
     def test_a_quota_that_cannot_be_read_is_none(self):
         self.assertEqual(((), ()), tuple(self.find()))

@@ -7,7 +7,7 @@ import tempfile
 
 from hypothesis import example, given, strategies
 
-from nova_numa_pmc.host import nova_cpu_sets, services
+from nova_numa_pmc.host import nova_conf, services
 from tests.cases.root import RootCase
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write
@@ -219,7 +219,7 @@ class ServicesTest(RootCase):
         write(self.root, 'etc/nova/nova.conf', '[compute]\ncpu_shared_set = 4-7\n')
         evil = (*COMPUTE, '--config-file=/var/log/console.log')
         add_process(self.root, 20, evil, cgroup='0::/%s\n' % GUEST)
-        sets, problems = nova_cpu_sets.NovaCpuSetsReader(self.root).read(0)
+        sets, problems = nova_conf.NovaCpuSetsReader(self.root).read(0)
         self.assertEqual(({4, 5, 6, 7}, ()), (sets.shared, problems))
 
     def test_kernel_threads_and_what_ended_are_passed_over(self):

@@ -6,12 +6,12 @@ import signal
 import threading
 import unittest
 
-from nova_numa_pmc.host import signals
+from nova_numa_pmc.host import process
 
 
 class SignalsTest(unittest.TestCase):
     def test_signals_are_kept_until_they_are_waited_for(self):
-        with signals.blocked() as wait:
+        with process.blocked() as wait:
             # Sent to this thread: it would end another thread, of another test.
             signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
             self.assertEqual(signal.SIGHUP, wait(0))
@@ -20,7 +20,7 @@ class SignalsTest(unittest.TestCase):
 
     def test_a_descriptor_ends_the_wait_after_pending_signals(self):
         here, there = os.pipe()
-        with signals.blocked() as wait:
+        with process.blocked() as wait:
             wait.watch(here)
             signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
             signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
@@ -34,7 +34,7 @@ class SignalsTest(unittest.TestCase):
 
     def test_handlers_of_signals_are_restored_afterwards(self):
         handler = signal.getsignal(signal.SIGTERM)
-        with signals.blocked():
+        with process.blocked():
             self.assertIsNot(handler, signal.getsignal(signal.SIGTERM))
         self.assertIs(handler, signal.getsignal(signal.SIGTERM))
         self.assertEqual(-1, signal.set_wakeup_fd(-1))

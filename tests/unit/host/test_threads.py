@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.evidence import ThreadTimes
-from nova_numa_pmc.host import threads
+from nova_numa_pmc.host import run_times
 from tests.cases.root import RootCase
 from tests.fixtures import measured_host
 
@@ -38,43 +38,43 @@ class ThreadsTest(RootCase):
         self.assertLessEqual(before.run_ns, after.run_ns)
 
     def test_threads_of_vcpus_are_found_by_status_file_name_or_all(self):
-        self.assertEqual((7, 8), threads.find(GUEST._replace(vcpu_tids=(7, 8)), self.root))
-        self.assertEqual((), threads.find(GUEST, self.root))
+        self.assertEqual((7, 8), run_times.find_vcpus(GUEST._replace(vcpu_tids=(7, 8)), self.root))
+        self.assertEqual((), run_times.find_vcpus(GUEST, self.root))
         self.host.set_thread_times(50, 50, 0, name='qemu-system-x86')
         self.host.set_thread_times(50, 51, 0, name='worker')
-        self.assertEqual((50, 51), threads.find(GUEST, self.root))
+        self.assertEqual((50, 51), run_times.find_vcpus(GUEST, self.root))
         self.host.set_thread_times(50, 53, 0, name='CPU 1/TCG')
         self.host.set_thread_times(50, 52, 0, name='CPU 0/TCG')
-        self.assertEqual((52, 53), threads.find(GUEST, self.root))
+        self.assertEqual((52, 53), run_times.find_vcpus(GUEST, self.root))
 
     def test_all_threads_are_those_of_the_process_and_of_the_emulators_group(self):
         for pid, tid in ((50, 50), (50, 51), (77, 77)):
             self.host.set_thread_times(pid, tid, 0)
         self.assertEqual(
-            {(50, 50), (50, 51), (77, 77)}, threads.all_threads(50, (50, 77), self.root)
+            {(50, 50), (50, 51), (77, 77)}, run_times.all_threads(50, (50, 77), self.root)
         )
-        self.assertEqual({(77, 77)}, threads.all_threads(49, (77,), self.root))
-        self.assertEqual({(77, 77)}, threads.all_threads(None, (77,), self.root))
+        self.assertEqual({(77, 77)}, run_times.all_threads(49, (77,), self.root))
+        self.assertEqual({(77, 77)}, run_times.all_threads(None, (77,), self.root))
 
     def test_the_count_changes_with_the_threads(self):
-        self.assertIsNone(threads.task_link_count(50, self.root))
-        self.assertIsNone(threads.task_link_count(None, self.root))
+        self.assertIsNone(run_times.task_link_count(50, self.root))
+        self.assertIsNone(run_times.task_link_count(None, self.root))
         counts = set()
         for tid in (50, 51):
             self.host.set_thread_times(50, tid, 0)
-            counts.add(threads.task_link_count(50, self.root))
+            counts.add(run_times.task_link_count(50, self.root))
         self.assertEqual(2, len(counts))
 
     def test_threads_of_a_process_are_counted_by_this_kernel(self):
-        before, end = threads.task_link_count(os.getpid()), threading.Event()
+        before, end = run_times.task_link_count(os.getpid()), threading.Event()
         thread = threading.Thread(target=end.wait)
         thread.start()
         self.addCleanup(thread.join)
         self.addCleanup(end.set)
-        self.assertEqual(before + 1, threads.task_link_count(os.getpid()))
+        self.assertEqual(before + 1, run_times.task_link_count(os.getpid()))
 
     def test_open_files_follow_their_threads_and_are_closed(self):
-        kept = threads.ThreadReader(self.root)
+        kept = run_times.ThreadReader(self.root)
         self.host.set_thread_times(50, 51, 1)
         descriptors = len(os.listdir('/proc/self/fd'))
         self.assertEqual({(50, 51)}, kept.read({(50, 51), (50, 52)}).keys())
@@ -89,7 +89,7 @@ class ThreadsTest(RootCase):
         self.assertEqual(descriptors, len(os.listdir('/proc/self/fd')))
 
     def test_the_cpu_of_a_thread_is_read_when_it_has_run(self):
-        kept = threads.ThreadReader(self.root)
+        kept = run_times.ThreadReader(self.root)
         self.addCleanup(kept.close)
         self.host.set_thread_times(50, 51, 1, cpu=2, start_ticks=10)
         before = kept.read({(50, 51)})
@@ -99,7 +99,7 @@ class ThreadsTest(RootCase):
 
     def test_open_files_are_at_most_an_eighth_of_the_descriptors(self):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-        kept = threads.ThreadReader(self.root)
+        kept = run_times.ThreadReader(self.root)
         self.addCleanup(kept.close)
         wanted = {(50, 51 + at) for at in range(20)}
         for pid, tid in wanted:
@@ -111,7 +111,7 @@ class ThreadsTest(RootCase):
         self.assertEqual(descriptors + 20, len(os.listdir('/proc/self/fd')))
 
     def test_a_thread_id_used_again_is_read_anew(self):
-        kept = threads.ThreadReader(self.root)
+        kept = run_times.ThreadReader(self.root)
         self.addCleanup(kept.close)
         self.host.set_thread_times(50, 51, 5, start_ticks=10)
         kept.read({(50, 51)})

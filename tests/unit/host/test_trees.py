@@ -14,7 +14,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.placement import explain, placement
 from nova_numa_pmc.exceptions import TopologyError
-from nova_numa_pmc.host import memory_kinds, topology
+from nova_numa_pmc.host import topology
 from tests.fixtures import sysfs
 from tests.fixtures.sysfs_trees import GIB, MIB, SysfsTree, totals_in_files, trees
 
@@ -79,7 +79,7 @@ class TreesTest(unittest.TestCase):
                 self.assertTrue(tree.damaged, error)
                 self.assertTrue(str(error).startswith(root) and str(error).isprintable(), error)
                 host = None
-            return host, totals_in_files(root), memory_kinds.withheld_nodes(root)
+            return host, totals_in_files(root), topology.withheld_nodes(root)
         finally:
             shutil.rmtree(root)
 

@@ -17,8 +17,9 @@ from nova_numa_pmc.checks import hook as hook_checks
 from nova_numa_pmc.cli.commands import hook
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.core import finding
-from nova_numa_pmc.host import confinement, files, hook_files
-from tests.fixtures import fake_host, services
+from nova_numa_pmc.host import files, hook_files, services
+from tests.fixtures import fake_host
+from tests.fixtures.services import add_process, write_stat
 
 
 class HookCommandTest(unittest.TestCase):
@@ -43,9 +44,9 @@ class HookCommandTest(unittest.TestCase):
 
     def daemon(self, pid=900, ago_s=60, name='libvirtd', label='libvirtd (enforce)\n'):
         ticks = (files.boottime_ns() // 10**9 - ago_s) * os.sysconf('SC_CLK_TCK')
-        services.add_process(self.root, pid, ('/usr/sbin/' + name,))
+        add_process(self.root, pid, ('/usr/sbin/' + name,))
         self.host.write('proc/%d/attr/current' % pid, label)
-        services.write_stat(self.root, pid, ticks, name='a) b')
+        write_stat(self.root, pid, ticks, name='a) b')
 
     def test_install_status_and_remove_of_the_hook_work(self):
         code, report = self.call('install')
@@ -94,16 +95,16 @@ class HookCommandTest(unittest.TestCase):
         self.daemon()
         self.call('install')
         self.assertIn('has been running since before', self.problems()[1])
-        hook_checks.record_knows_hook(self.root, confinement.find_daemon(self.root))
+        hook_checks.record_knows_hook(self.root, services.find_daemon(self.root))
         self.assertEqual((0, ''), self.problems())
         # Another process with its id is not known to have done so.
-        services.write_stat(self.root, 900, 1)
+        write_stat(self.root, 900, 1)
         self.assertIn('has been running since before', self.problems()[1])
 
     def test_a_daemon_that_has_found_the_hook_finds_its_next_version(self):
         self.daemon()
         self.call('install')
-        daemon = confinement.find_daemon(self.root)
+        daemon = services.find_daemon(self.root)
         hook_checks.record_knows_hook(self.root, daemon)
         with open(self.ours, 'ab') as stream:
             stream.write(b'# an older version\n')
@@ -123,7 +124,7 @@ class HookCommandTest(unittest.TestCase):
         self.addCleanup(signalled.__exit__, None, None, None)
         self.addCleanup(signalled.kill)
         self.daemon(pid=signalled.pid)
-        daemon = confinement.find_daemon(self.root)
+        daemon = services.find_daemon(self.root)
         [note] = hook.reload_daemon(self.root, daemon, wanted=False, knew_hook=False)
         self.assertIn('hook install --reload" makes it look', note)
         self.assertIn('has been running since before', self.problems()[1])
@@ -139,7 +140,7 @@ class HookCommandTest(unittest.TestCase):
     def test_a_daemon_that_knew_the_hook_needs_no_reload(self):
         self.call('install')
         self.daemon()
-        daemon = confinement.find_daemon(self.root)
+        daemon = services.find_daemon(self.root)
         self.assertEqual([], hook.reload_daemon(self.root, daemon, wanted=False, knew_hook=True))
         self.assertEqual((0, ''), self.problems())
 
@@ -283,8 +284,8 @@ class MembersTest(unittest.TestCase):
             self.to_json(
                 hook_checks.HookStatus(
                     files,
-                    confinement.Daemon('libvirtd', 9, 1, 'unconfined', True),
-                    confinement.LabelTrial(None, 'unconfined', 'said'),
+                    services.Daemon('libvirtd', 9, 1, 'unconfined', True),
+                    services.LabelTrial(None, 'unconfined', 'said'),
                     (promise,),
                     (self.FINDING,),
                 )

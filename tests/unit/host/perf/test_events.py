@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core import counter_roles
-from nova_numa_pmc.host.perf import event_table, events, pfm
+from nova_numa_pmc.host.perf import event_table, events, pmu
 from nova_numa_pmc.host.perf.pmu import parse_terms
 from tests.cases.root import RootCase
 from tests.fixtures.checkout import TOP
@@ -218,7 +218,7 @@ def raw_codes(name):
 
 class TestAgainstLibpfm(unittest.TestCase):
     def setUp(self):
-        self.libpfm = pfm.load()
+        self.libpfm = pmu.load_libpfm()
         if self.libpfm is None:
             self.skipTest('libpfm4 is not installed')
 
@@ -255,8 +255,8 @@ class TestAgainstLibpfm(unittest.TestCase):
     def test_codes_of_uncore_events_are_those_of_libpfm(self):
         for name, codes in (
             *(
-                ('%s_unc_qpi0::UNC_Q_TXL_FLITS_%s' % (pmu, event), [code])
-                for pmu in ('snbep', 'ivbep', 'hswep', 'bdx')
+                ('%s_unc_qpi0::UNC_Q_TXL_FLITS_%s' % (prefix, event), [code])
+                for prefix in ('snbep', 'ivbep', 'hswep', 'bdx')
                 for event, code in (('G1:DRS_DATA', 0x200800), ('G2:NCB_DATA', 0x200401))
             ),
             ('skx_unc_cha0::UNC_C_TOR_INSERTS:IO_HIT', [0x1435, 0, 0x3B]),
@@ -281,7 +281,7 @@ class TestAgainstLibpfm(unittest.TestCase):
         )
 
     def test_a_missing_libpfm_is_none(self):
-        self.assertIsNone(pfm.load('libpfm-is-not-here.so.4'))
+        self.assertIsNone(pmu.load_libpfm('libpfm-is-not-here.so.4'))
 
 
 class TestThisMachine(PmuCase):
@@ -435,7 +435,9 @@ class TestThisMachine(PmuCase):
         ):
             with self.subTest(role=role, spec=spec):
                 with self.assertRaises(exceptions.EventError):
-                    events.select_events(self.root, overrides={role: spec}, libpfm=pfm.load())
+                    events.select_events(
+                        self.root, overrides={role: spec}, libpfm=pmu.load_libpfm()
+                    )
 
     def test_mediated_vpmu_leaves_core_events_alone(self):
         self.write('proc/cpuinfo', INTEL % (0x55, 4))

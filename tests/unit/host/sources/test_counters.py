@@ -13,14 +13,9 @@ from nova_numa_pmc.core.evidence import RunningGuest
 from nova_numa_pmc.core.rates import CounterDelta, CounterReading
 from nova_numa_pmc.core.sample_records import COUNTED
 from nova_numa_pmc.host import topology
-from nova_numa_pmc.host.perf import events, perf_event
-from nova_numa_pmc.host.sources import (
-    SourceTick,
-    cpu_counters,
-    guest_counters,
-    owner_counters,
-    uncore,
-)
+from nova_numa_pmc.host.perf import counters, events, perf_event
+from nova_numa_pmc.host.sources import counted, uncore
+from nova_numa_pmc.host.sources.ladder import SourceTick
 from tests.cases.counting import CountingCase
 from tests.cases.root import RootCase
 from tests.fixtures import measured_host, sysfs
@@ -73,7 +68,7 @@ class GuestsCase(CountingCase, RootCase):
         )
 
     def source(self, *chosen, **more):
-        source = guest_counters.GuestCounters(selecting(*chosen, **more), root=self.root)
+        source = counted.GuestCounters(selecting(*chosen, **more), root=self.root)
         self.addCleanup(source.close)
         return source
 
@@ -185,7 +180,7 @@ class GuestCountersTest(GuestsCase):
 
 class CpuCountersTest(GuestsCase):
     def test_the_count_of_a_node_is_the_sum_of_its_cpus(self):
-        counters = cpu_counters.CpuCounters(selecting(LOCAL, REMOTE), self.root)
+        counters = counted.CpuCounters(selecting(LOCAL, REMOTE), self.root)
         self.addCleanup(counters.close)
         host = topology.read()
         self.assertEqual({}, counters.sample(host, 0))
@@ -212,7 +207,7 @@ class CpuCountersTest(GuestsCase):
 
     def test_a_mediated_vpmu_makes_counting_by_cpu_unavailable(self):
         self.mediate()
-        counters = cpu_counters.CpuCounters(selecting(LOCAL, REMOTE), self.root)
+        counters = counted.CpuCounters(selecting(LOCAL, REMOTE), self.root)
         with self.assertRaises(exceptions.SourceUnavailable):
             counters.sample(topology.read(), 0)
 
@@ -222,7 +217,7 @@ class OwnersTest(unittest.TestCase):
 
     def sample(self, *readings, idle_is_zero=False):
         """Return the result of the last reading; each one is {CPU: counts of its events}."""
-        owners: Any = owner_counters.OwnerCounters()
+        owners: Any = counters.OwnerCounters()
         owners._counters = Replayed(readings)
         for reading in readings:
             wanted = {'n': {cpu: (None, (LOCAL, REMOTE)) for cpu in reading}}
@@ -255,7 +250,7 @@ class OwnersTest(unittest.TestCase):
                 self.assertEqual(
                     {'local_dram': None, 'remote_dram': CounterDelta(4.0, 1.0)}, deltas['n']
                 )
-                owner_rates = owner_counters.owner_rates((LOCAL, REMOTE), deltas['n'], SECOND)
+                owner_rates = counted.owner_rates((LOCAL, REMOTE), deltas['n'], SECOND)
                 self.assertEqual((None, 4.0, 1.0), (*owner_rates[:2], owner_rates.counted_ratio))
 
     def test_a_guest_is_known_without_a_thread_that_hardly_ran_and_was_not_counted(self):
@@ -287,7 +282,7 @@ class OwnersTest(unittest.TestCase):
             'remote_cache': CounterDelta(8.0, 0.2),
             'stalled_cycles': None,
         }
-        owner_rates = owner_counters.owner_rates((LOCAL, REMOTE_CACHE, STALLED), deltas, SECOND)
+        owner_rates = counted.owner_rates((LOCAL, REMOTE_CACHE, STALLED), deltas, SECOND)
         self.assertEqual(
             (9.0, 0.5, 8.0, None),
             (
@@ -300,7 +295,7 @@ class OwnersTest(unittest.TestCase):
 
     def test_an_event_may_be_counted_less_another(self):
         local = LOCAL._replace(minus=counter_roles.REMOTE_DRAM)
-        owner_rates = owner_counters.owner_rates(
+        owner_rates = counted.owner_rates(
             (local, REMOTE),
             {'local_dram': CounterDelta(10.0, 1.0), 'remote_dram': CounterDelta(4.0, 0.5)},
             SECOND,
@@ -310,7 +305,7 @@ class OwnersTest(unittest.TestCase):
 
 class RolesTest(unittest.TestCase):
     def test_each_role_is_counted_by_a_source(self):
-        opened = {*owner_counters.ROLES, *counter_roles.GUEST_ROLES, *uncore._ROLES}
+        opened = {*counted.ROLES, *counter_roles.GUEST_ROLES, *uncore._ROLES}
         self.assertEqual(opened, set(counter_roles.ROLES))
 
 
@@ -414,7 +409,7 @@ class CrowdedTest(GuestsCase):
 
     def test_the_roles_that_fit_are_known_before_counting(self):
         chosen = (LOCAL, REMOTE, INSTRUCTIONS, CYCLES)
-        for fits, roles in ((8, owner_counters.ROLES), (6, (LOCAL.role, REMOTE.role)), (5, ())):
+        for fits, roles in ((8, counted.ROLES), (6, (LOCAL.role, REMOTE.role)), (5, ())):
             with mock.patch.object(
                 perf_event, 'fit_together', lambda events, cpu, fits=fits: len(events) <= fits
             ):
@@ -426,18 +421,15 @@ class CrowdedTest(GuestsCase):
     def test_events_that_do_not_fit_beside_those_of_cpus_take_no_turn(self):
         chosen = (LOCAL, REMOTE, INSTRUCTIONS, CYCLES, REMOTE_CACHE, REMOTE_CACHE, STALLED)
         for fits, roles, unfit in (
-            (8, owner_counters.ROLES, set()),
-            (6, owner_counters.ROLES[:2], set()),
+            (8, counted.ROLES, set()),
+            (6, counted.ROLES[:2], set()),
             (5, (), set()),
         ):
             self.asked(chosen, fits, roles, unfit)
         # The events of a role are one group, of which nothing fits in addition to two used by
         # CPUs.
         self.asked(
-            (LOCAL, REMOTE, *[REMOTE_CACHE] * 3, STALLED),
-            4,
-            owner_counters.ROLES,
-            {'remote_cache'},
+            (LOCAL, REMOTE, *[REMOTE_CACHE] * 3, STALLED), 4, counted.ROLES, {'remote_cache'}
         )
 
     def asked(self, chosen, fits, roles, unfit):
@@ -460,7 +452,7 @@ class CrowdedTest(GuestsCase):
         source = self.source(LOCAL, REMOTE)
         tick = self.tick(1, self.child.pid)._replace(before_ns=SECOND)
         source.sample(tick)
-        self.assertEqual(owner_counters.ROLES, source.cpu_roles_that_fit(0))
+        self.assertEqual(counted.ROLES, source.cpu_roles_that_fit(0))
         [uuid] = [running.guest.uuid for running in tick.guests]
         starved = {
             uuid: {
@@ -470,34 +462,34 @@ class CrowdedTest(GuestsCase):
             }
         }
         sampled = starved, ('the event remote_cache is not supported',)
-        with mock.patch.object(owner_counters.OwnerCounters, 'sample', return_value=sampled):
-            for roles in (*[owner_counters.ROLES] * 2, *[owner_counters.ROLES[:2]] * 3, *[()] * 4):
+        with mock.patch.object(counters.OwnerCounters, 'sample', return_value=sampled):
+            for roles in (*[counted.ROLES] * 2, *[counted.ROLES[:2]] * 3, *[()] * 4):
                 self.assertEqual({}, source.sample(tick))
                 self.assertEqual(roles, source.cpu_roles_that_fit(0))
         source.close()  # as the ladder does with a source that failed
-        self.assertEqual(owner_counters.ROLES, source.cpu_roles_that_fit(0))
+        self.assertEqual(counted.ROLES, source.cpu_roles_that_fit(0))
 
     def test_more_roles_are_counted_again_after_a_shortage(self):
         source = self.source(LOCAL, REMOTE)
         tick = self.tick(1, self.child.pid)._replace(before_ns=SECOND)
         source.sample(tick)
         [uuid] = [running.guest.uuid for running in tick.guests]
-        counted = CounterDelta(1.0, 1.0)
+        known = CounterDelta(1.0, 1.0)
         for delta, ticks, roles in (
-            (None, 3, owner_counters.ROLES[:2]),
-            (counted, 719, owner_counters.ROLES[:2]),
-            (counted, 1, owner_counters.ROLES),
-            (None, 2, owner_counters.ROLES),
-            (counted, 1, owner_counters.ROLES),
-            (None, 2, owner_counters.ROLES),
+            (None, 3, counted.ROLES[:2]),
+            (known, 719, counted.ROLES[:2]),
+            (known, 1, counted.ROLES),
+            (None, 2, counted.ROLES),
+            (known, 1, counted.ROLES),
+            (None, 2, counted.ROLES),
         ):
             sampled = {uuid: {'local_dram': delta, 'remote_dram': delta}}, ()
-            with mock.patch.object(owner_counters.OwnerCounters, 'sample', return_value=sampled):
+            with mock.patch.object(counters.OwnerCounters, 'sample', return_value=sampled):
                 for _ in range(ticks):
                     source.sample(tick)
             self.assertEqual(roles, source.cpu_roles_that_fit(0))
 
     def test_a_source_without_events_leaves_all_roles_to_cpus(self):
         self.assertEqual(
-            owner_counters.ROLES, self.source(missing=(('cycles', 'none'),)).cpu_roles_that_fit(0)
+            counted.ROLES, self.source(missing=(('cycles', 'none'),)).cpu_roles_that_fit(0)
         )

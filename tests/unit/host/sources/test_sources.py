@@ -11,7 +11,8 @@ from nova_numa_pmc.core.evidence import RunningGuest, ThreadTimes
 from nova_numa_pmc.core.sample_records import ATTRIBUTED, COUNTED, INFERRED
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import topology
-from nova_numa_pmc.host.sources import SourceTick, cpu_counters, numa_faults, pages, resctrl
+from nova_numa_pmc.host.sources import counted, inferred, resctrl
+from nova_numa_pmc.host.sources.ladder import SourceTick
 from tests.cases.root import RootCase
 from tests.fixtures import measured_host
 
@@ -42,28 +43,28 @@ def guest(number, cores_by_node, bytes_by_node=None, tids=(), cpu=0):
 
 class PagesTest(unittest.TestCase):
     def test_the_remote_ratio_by_pages_weighs_nodes_by_time_run(self):
-        self.assertEqual(0.0, pages.remote_ratio({0: 1.5}, {0: 10, 1: 0}))
-        self.assertEqual(1.0, pages.remote_ratio({0: 1.5}, {1: 10}))
-        self.assertAlmostEqual(0.5, pages.remote_ratio({0: 1, 1: 1}, {0: 5, 1: 5}))
-        self.assertAlmostEqual(0.4, pages.remote_ratio({0: 1, 1: 3}, {0: 3, 1: 7}))
+        self.assertEqual(0.0, inferred.remote_ratio_of_pages({0: 1.5}, {0: 10, 1: 0}))
+        self.assertEqual(1.0, inferred.remote_ratio_of_pages({0: 1.5}, {1: 10}))
+        self.assertAlmostEqual(0.5, inferred.remote_ratio_of_pages({0: 1, 1: 1}, {0: 5, 1: 5}))
+        self.assertAlmostEqual(0.4, inferred.remote_ratio_of_pages({0: 1, 1: 3}, {0: 3, 1: 7}))
 
     def test_the_remote_ratio_by_pages_is_unknown_without_time_or_pages(self):
         for cores, size in (({}, {0: 1}), ({0: 0.0}, {0: 1}), ({0: 1.0}, {}), ({0: 1.0}, {0: 0})):
-            self.assertIsNone(pages.remote_ratio(cores, size))
+            self.assertIsNone(inferred.remote_ratio_of_pages(cores, size))
 
     @given(
         st.dictionaries(st.integers(0, 3), st.floats(0, 100)),
         st.dictionaries(st.integers(0, 3), st.integers(0, 1 << 50)),
     )
     def test_the_remote_ratio_by_pages_is_from_0_to_1(self, cores, size):
-        ratio = pages.remote_ratio(cores, size)
+        ratio = inferred.remote_ratio_of_pages(cores, size)
         self.assertTrue(ratio is None or 0 <= ratio <= 1)
 
     def test_the_source_of_pages_says_that_it_is_inferred(self):
         tick = SourceTick(
             0, SECOND, None, (guest(1, {0: 1.0}, {1: 5}), guest(2, {}, {1: 5})), {}, {}
         )
-        [(uuid, evidence)] = pages.Pages().sample(tick).items()
+        [(uuid, evidence)] = inferred.Pages().sample(tick).items()
         self.assertEqual(
             ('u1', 'pages', INFERRED, 1.0, None),
             (uuid, evidence.source, evidence.basis, evidence.remote_ratio, evidence.local_per_sec),
@@ -74,7 +75,7 @@ class CpuAttributionTest(unittest.TestCase):
     CPU_RATES = {0: CpuRates(90.0, 10.0, None, None, 1.0), 1: CpuRates(0.0, 40.0, None, None, 0.5)}
 
     def sample(self, guests, busy, cpu_rates=CPU_RATES):
-        return cpu_counters.CpuAttribution().sample(
+        return counted.CpuAttribution().sample(
             SourceTick(0, SECOND, None, guests, busy, cpu_rates)
         )
 
@@ -118,7 +119,7 @@ class HostCase(RootCase):
 class NumaFaultsTest(HostCase):
     def setUp(self):
         super().setUp()
-        self.source = numa_faults.NumaFaults(self.root)
+        self.source = inferred.NumaFaults(self.root)
         self.host.write('proc/sys/kernel/numa_balancing', '1\n')
 
     def test_numa_faults_show_the_ratio_of_pages_on_other_nodes(self):
@@ -152,15 +153,17 @@ class NumaFaultsTest(HostCase):
         with self.assertRaisesRegex(SourceUnavailable, 'kernel.numa_balancing'):
             self.source.sample(self.tick(1))
         with self.assertRaises(SourceUnavailable):
-            numa_faults.NumaFaults(self.root + '/absent').sample(self.tick(1))
+            inferred.NumaFaults(self.root + '/absent').sample(self.tick(1))
 
     @given(st.text(max_size=80))
     def test_garbage_in_sched_gives_no_negative_pages(self, text):
         for line in (text, 'numa_faults node=' + text, SCHED[:-40] + text):
-            pages_by_node = numa_faults.parse(line)
+            pages_by_node = inferred.parse_faults(line)
             self.assertTrue(all(pages >= 0 for pages in pages_by_node.values()))
-        self.assertEqual({}, numa_faults.parse('numa_faults node=0 task_private=1'))
-        self.assertEqual({}, numa_faults.parse('numa_faults node=0 task_private=-1 task_shared=2'))
+        self.assertEqual({}, inferred.parse_faults('numa_faults node=0 task_private=1'))
+        self.assertEqual(
+            {}, inferred.parse_faults('numa_faults node=0 task_private=-1 task_shared=2')
+        )
 
 
 class ResctrlTest(HostCase):

@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait for time, signals and descriptors, with signals delivered only while waiting."""
+"""The agent's own process: waiting for time, signals and descriptors, and what systemd is told.
+
+systemd is notified by the protocol of sd_notify(3), without libsystemd.
+"""
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import os
 import selectors
 import signal
 import socket
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.cpulist import is_number
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -73,3 +80,32 @@ class Waiter:
         signal.set_wakeup_fd(self._former_fd)
         for resource in (self._selector, self._receiver, self._sender):
             resource.close()
+
+
+READY, STOPPING, WATCHDOG = 'READY=1', 'STOPPING=1', 'WATCHDOG=1'
+
+
+def notify(*variables: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Send variables to the service manager; do nothing if there is none.
+
+    :returns: whether they were sent
+    """
+    address = environment.get('NOTIFY_SOCKET', '')
+    if address[:1] not in ('/', '@'):
+        return False
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            sender.settimeout(1.0)
+            sender.connect('\0' + address[1:] if address[0] == '@' else address)
+            sender.sendall('\n'.join(variables).encode('utf-8', 'backslashreplace'))
+    except OSError:
+        return False
+    return True
+
+
+def watchdog_s(environment: Mapping[str, str] = os.environ) -> float | None:
+    """Return systemd's watchdog timeout for this process [s], or None if there is no watchdog."""
+    if environment.get('WATCHDOG_PID', str(os.getpid())) != str(os.getpid()):
+        return None
+    digits = environment.get('WATCHDOG_USEC', '')
+    return int(digits) / 1e6 if is_number(digits) and int(digits) else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's record of NUMA hinting faults: the nodes of the pages that threads accessed lately.
+"""Sources that only have a ratio: the kernel's NUMA hinting faults, and where pages are.
 
 NUMA balancing unmaps some pages, and counts for each thread the nodes of those that it then
 accesses (``numa_faults node=N task_private=… task_shared=…`` in ``/proc/PID/task/TID/sched``:
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.evidence import Evidence
 from nova_numa_pmc.core.sample_records import INFERRED
 from nova_numa_pmc.cpulist import is_number
@@ -20,10 +21,13 @@ from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import files
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.host.sources import SourceTick
+    from collections.abc import Mapping
+
+    from nova_numa_pmc.host.sources.ladder import SourceTick
+
 
 #: Path relative to the root.
-SWITCH = 'proc/sys/kernel/numa_balancing'
+BALANCING = 'proc/sys/kernel/numa_balancing'
 
 
 class NumaFaults:
@@ -67,7 +71,7 @@ class NumaFaults:
         if pid is None or node is None:
             return None
         path = 'proc/%d/task/%d/sched' % (pid, tid)
-        faults_by_node = parse(files.read_optional(self._root, path) or '')
+        faults_by_node = parse_faults(files.read_optional(self._root, path) or '')
         if not faults_by_node:
             return None
         local = faults_by_node.get(node, 0)
@@ -79,10 +83,10 @@ class NumaFaults:
 
 def is_balancing(root: str = '/') -> bool:
     """Return whether the kernel's NUMA balancing is on."""
-    return files.read_optional(root, SWITCH) not in (None, '', '0')
+    return files.read_optional(root, BALANCING) not in (None, '', '0')
 
 
-def parse(text: str) -> dict[int, int]:
+def parse_faults(text: str) -> dict[int, int]:
     """Return {node id: faults} from a thread's ``sched`` file; empty if it has none or is bad."""
     faults_by_node: dict[int, int] = {}
     for line in text.splitlines():
@@ -95,3 +99,37 @@ def parse(text: str) -> dict[int, int]:
         node, private, shared = map(int, numbers)
         faults_by_node[node] = faults_by_node.get(node, 0) + private + shared
     return faults_by_node
+
+
+class Pages:
+    """The source ``pages``, which assumes that a guest accesses all its pages equally often."""
+
+    name = 'pages'
+    problems: tuple[str, ...] = ()
+
+    def sample(self, tick: SourceTick) -> dict[str, Evidence]:
+        """Return {uuid: evidence}, which has a ratio but no rates."""
+        evidence = {}
+        for running in tick.guests:
+            ratio = remote_ratio_of_pages(running.cores_by_node, running.bytes_by_node)
+            if ratio is not None:
+                evidence[running.guest.uuid] = Evidence(self.name, INFERRED, remote_ratio=ratio)
+        return evidence
+
+    def close(self) -> None:
+        """Do nothing, since nothing is open."""
+
+
+def remote_ratio_of_pages(
+    cores_by_node: Mapping[int, float], bytes_by_node: Mapping[int, int]
+) -> float | None:
+    """Return 1 − Σ_n (cores_n ÷ Σ cores) · (bytes_n ÷ Σ bytes).
+
+    :param cores_by_node, bytes_by_node: {node id: amount}
+    :returns: None if the guest did not run or none of its memory is known
+    """
+    cpu_shares, mem_shares = rates.shares(cores_by_node), rates.shares(bytes_by_node)
+    if not cpu_shares or not mem_shares:
+        return None
+    local = sum(share * mem_shares.get(node, 0.0) for node, share in cpu_shares.items())
+    return min(1.0, max(0.0, 1.0 - local))
