@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that the agent's publication exists and that nova-compute can see it."""
+"""Check that the agent's publication exists, can be seen by nova-compute, and lacks nothing."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.agent import guest_events
-from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.core import finding, pools
+from nova_numa_pmc.conf import counters as counters_conf, host_options
+from nova_numa_pmc.core import finding, pools, pressure
 from nova_numa_pmc.core.finding import Finding
+from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import nova_conf
 from nova_numa_pmc.state import move_lock, pause, publication
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from nova_numa_pmc.core.pressure import NodePressure
     from nova_numa_pmc.host.nova_conf import NovaConf
     from nova_numa_pmc.host.services import Process
+
+#: Sources that do not count accesses.
+_NOT_COUNTING = ('', counters_conf.NUMA_FAULTS, counters_conf.PAGES)
+_WHY = '"nova-numa-rebalance events" and "status --interval 1" say what is missing'
 
 
 def check_publication(directory: str, realtime_s: float) -> Iterator[Finding]:
@@ -167,3 +173,70 @@ def check_visible(directory: str, process: Process | None) -> Iterator[Finding]:
             'mount %s read-only into its container' % directory,
             inside,
         )
+
+
+def describe_counting(source: str, nodes: Mapping[int, NodePressure]) -> tuple[str, list[Finding]]:
+    """Return (what a host counts, what it does not and what to do about it).
+
+    :param source: the best source of the guests' memory accesses; empty: none
+    :param nodes: {node id: its utilisations}, of nodes with CPUs
+    """
+    bandwidth = {node: ratios.bandwidth_ratio for node, ratios in nodes.items()}
+    links = {node: ratios.link_ratio for node, ratios in nodes.items()}
+    text = 'memory accesses from %s; bandwidth of %s; links of %s' % (
+        source or 'nothing',
+        _known_nodes(bandwidth),
+        _known_nodes(links),
+    )
+    unknown = [node for node, ratio in bandwidth.items() if ratio is None]
+    if source in _NOT_COUNTING and len(unknown) == len(bandwidth):
+        return text, [
+            Finding(
+                'counts-nothing',
+                finding.NOTE,
+                'this host counts neither memory traffic nor accesses: guests are placed by CPU '
+                'time, promises and where their pages are',
+                '%s; on a physical host, load its driver of uncore counters (intel_uncore, '
+                'amd_uncore) and mount resctrl' % _WHY,
+            )
+        ]
+    findings = []
+    if unknown:
+        findings.append(
+            Finding(
+                'bandwidth-unknown',
+                finding.NOTE,
+                'the bandwidth of %s is left out of the pressure: its traffic or its maximum is '
+                'unknown' % name_nodes(unknown),
+                '%s; if only the maximum is, set [counters] node_bandwidth_max' % _WHY,
+            )
+        )
+    if source in _NOT_COUNTING:
+        findings.append(
+            Finding(
+                'guests-not-counted',
+                finding.NOTE,
+                "traffic is counted, but not whose it is: the guests' accesses are inferred from "
+                '%s' % (source or 'nothing'),
+                '%s; mount resctrl if the CPU has it' % _WHY,
+            )
+        )
+    return text, findings
+
+
+def _known_nodes(ratios: Mapping[int, float | None]) -> str:
+    known = [node for node, ratio in ratios.items() if ratio is not None]
+    return name_nodes(known) if known else 'no node'
+
+
+def check_counted(directory: str) -> Iterator[Finding]:
+    """Check what the agent's last publication does not include.
+
+    :param directory: the state directory, as this process sees it
+    """
+    try:
+        published = publication.read(directory)
+    except StateError:
+        return  # check_publication reports this
+    nodes = {node.id: pressure.view_pressure(node) for node in published.view.nodes if node.cores}
+    yield from describe_counting(published.source, nodes)[1]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import demand_file
-from nova_numa_pmc.checks import counting
+from nova_numa_pmc.checks import publication as publication_checks
 from nova_numa_pmc.cli import context, page, tables
 from nova_numa_pmc.cli.tables import memory_text, number, percent, short_number
-from nova_numa_pmc.core import eligibility, host_view, node_memory, pools, pressure, rates
+from nova_numa_pmc.core import eligibility, host_view, node_memory, pools, pressure
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import cgroups, guests, services
@@ -258,9 +258,7 @@ def _read_nodes(
         observed.host_promises.promises.values(),
         command.options.host_options.placement_options,
     )
-    loads = (
-        _loads_of_sample(observed.sample) if observed.sample else _loads_of_publication(published)
-    )
+    loads = _loads(observed.sample, published)
     statuses = []
     for node, host_node in zip(view.nodes, observed.host.nodes):
         memory = node_memory.memory_of(host_node, command.options.host_options.placement_options)
@@ -281,35 +279,29 @@ def _read_nodes(
     return tuple(statuses)
 
 
-def _loads_of_sample(sample: Sample) -> dict[int, dict[str, float | None]]:
+def _loads(
+    sample: Sample | None, published: Publication | None
+) -> dict[int, dict[str, float | None]]:
+    """Return {node id: its measured fields}, from a sample or else from a publication."""
+    if sample:
+        return {
+            node.id: dict(
+                {name: getattr(node, name) for name in _MEASURED},
+                cores=node.capacity_cores,
+                demand_now_cores=node.demand_cores,
+            )
+            for node in sample.nodes
+        }
     return {
         node.id: dict(
-            {name: getattr(node, name) for name in _MEASURED},
-            cores=node.capacity_cores,
-            demand_now_cores=node.demand_cores,
-        )
-        for node in sample.nodes
-    }
-
-
-def _loads_of_publication(published: Publication | None) -> dict[int, dict[str, float | None]]:
-    loads: dict[int, dict[str, float | None]] = {}
-    if published is None:
-        return loads
-    for node in published.view.nodes:
-        parts = pressure.node_pressure(
-            rates.ratio(node.demand_cores, node.cores),
-            rates.ratio(node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec),
-            node.link_ratio,
-        )
-        loads[node.id] = dict(
-            parts._asdict(),
+            pressure.view_pressure(node)._asdict(),
             cores=node.cores,
             demand_cores=node.demand_cores,
             remote_ratio=node.remote_ratio,
             demand_now_cores=node.demand_now_cores,
         )
-    return loads
+        for node in (published.view.nodes if published else ())
+    }
 
 
 def _read_guests(
@@ -425,12 +417,12 @@ def _counting_lines(host: HostStatus) -> list[str]:
     """Return the line about what is counted; none if that is unknown."""
     if not host.source and host.unavailable is None:
         return []
-    nodes = [node for node in host.nodes if node.cores]
-    text, _ = counting.describe(
-        host.source,
-        {node.id: node.bandwidth_ratio for node in nodes},
-        {node.id: node.link_ratio for node in nodes},
-    )
+    nodes = {
+        node.id: pressure.node_pressure(node.cpu_ratio, node.bandwidth_ratio, node.link_ratio)
+        for node in host.nodes
+        if node.cores
+    }
+    text, _ = publication_checks.describe_counting(host.source, nodes)
     lacking = ', '.join(name.partition(':')[0] for name in host.unavailable or ())
     if lacking:
         text += '; this host has no %s ("nova-numa-rebalance events")' % lacking

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TypeVar
 
+    from nova_numa_pmc import model
+
     _Thread = TypeVar('_Thread')
 
 LINE_BYTES = 64
@@ -80,6 +82,17 @@ def node_pressure(
         ratio for ratio in (cpu_ratio, bandwidth_ratio, link_ratio) if ratio is not None
     ]
     return NodePressure(cpu_ratio, bandwidth_ratio, link_ratio, max(known_ratios, default=None))
+
+
+def view_pressure(node: model.NodeView) -> NodePressure:
+    """Return the utilisations of a node as it was published."""
+    from nova_numa_pmc.core import rates  # which the hook does not need
+
+    return node_pressure(
+        rates.ratio(node.demand_cores, node.cores),
+        rates.ratio(node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec),
+        node.link_ratio,
+    )
 
 
 def slit_latencies_ns(

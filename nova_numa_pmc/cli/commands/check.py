@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.checks import (
     capacity,
-    counting,
     hook as hook_checks,
     interpreter,
     kernel,
@@ -177,7 +176,7 @@ def compute_checks(args: argparse.Namespace) -> list[Check]:
             )
         ),
         lambda: publication.check_publication(directory, time.time()),
-        lambda: counting.check_counted(directory),
+        lambda: publication.check_counted(directory),
         lambda: publication.check_paused(directory),
         lambda: publication.check_turns(directory),
         lambda: publication.check_visible(ours.state_dir, process),

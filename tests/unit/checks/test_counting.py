@@ -3,12 +3,17 @@
 
 import unittest
 
-from nova_numa_pmc.checks import counting
+from nova_numa_pmc.checks import publication
+from nova_numa_pmc.core import pressure
 
 
 class TestCounting(unittest.TestCase):
     def codes(self, source, bandwidth):
-        text, findings = counting.describe(source, bandwidth, {0: 0.1, 1: None})
+        nodes = {
+            node: pressure.node_pressure(None, ratio, 0.1 if node == 0 else None)
+            for node, ratio in bandwidth.items()
+        }
+        text, findings = publication.describe_counting(source, nodes)
         for finding in findings:
             self.assertIn('nova-numa-rebalance events', finding.remedy)
         return text, [finding.code for finding in findings]

@@ -6,8 +6,23 @@ import unittest
 from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc.core import pressure
+from tests.fixtures import model_records
 
 LATENCIES = ((60.0, 100.0), (100.0, 60.0))  # two sockets of the eBay KVM tuning deck, 2013
+
+
+class TestUtilisations(unittest.TestCase):
+    def test_a_published_node_has_the_utilisations_of_its_figures(self):
+        node = model_records.node_view(
+            0,
+            cores=4.0,
+            demand_cores=1.0,
+            bandwidth_bytes_per_sec=3e9,
+            bandwidth_max_bytes_per_sec=4e9,
+        )
+        self.assertEqual((0.25, 0.75, None, 0.75), pressure.view_pressure(node))
+        no_maximum = node._replace(bandwidth_max_bytes_per_sec=None)
+        self.assertEqual((0.25, None, None, 0.25), pressure.view_pressure(no_maximum))
 
 
 class TestLatency(unittest.TestCase):
