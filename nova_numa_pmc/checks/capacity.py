@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.checks import nova
-from nova_numa_pmc.conf import agent as agent_conf, host_options
+from nova_numa_pmc.conf import agent as agent_conf, host_options, opts
 from nova_numa_pmc.core import finding, node_memory
 from nova_numa_pmc.core.finding import Finding
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
@@ -25,13 +26,15 @@ _RATIO_STEP = 0.01
 _NAMES_MAX = 5
 
 
-def check_options(root: str) -> Iterator[Finding]:
-    """Check that our own configuration file can be used."""
-    path = host_options.path_under_root(root, host_options.PATH)
+def check_options(path: str) -> Iterator[Finding]:
+    """Check that our own configuration file can be used, and that all that it sets has an effect.
+
+    :param path: the file; there may be none
+    """
     try:
-        problems = agent_conf.read(path).host_options.problems
+        agent_conf.read(path)
+        agent_conf.read_log_options(path)
     except OptionsError as error:
-        problems = host_options.read(path).problems
         yield Finding(
             'option-invalid',
             finding.ERROR,
@@ -39,7 +42,7 @@ def check_options(root: str) -> Iterator[Finding]:
             'correct it; until then the agent does not start, or keeps the options that it has',
             path,
         )
-    for problem in problems:
+    for problem in host_options.read(path).problems:
         yield Finding(
             'option-invalid',
             finding.WARNING,
@@ -47,7 +50,11 @@ def check_options(root: str) -> Iterator[Finding]:
             'correct it; until then the hook uses the default',
             path,
         )
-    yield from nova.check_own_options(path)
+    known = {
+        (group.name, option.dest) for group, options in opts.list_opts() for option in options
+    }
+    known |= {('DEFAULT', name) for name in agent_conf.read_log_options(os.devnull) or ()}
+    yield from nova.check_unknown(path, known)
 
 
 def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:

@@ -86,6 +86,9 @@ def read_status(root: str) -> HookStatus:
                 'the next start of a guest creates it again',
             )
         )
+    refusal = '' if daemon else services.why_not_believed(root)
+    if refusal:
+        findings.append(Finding('libvirt-not-believed', WARNING, refusal, services.REFUSAL_REMEDY))
     elsewhere = tuple(check_root(daemon))
     findings += elsewhere or _check_files(installed)
     if installed.executable and not elsewhere:
@@ -250,13 +253,14 @@ def check_libvirt(root: str) -> Iterator[Finding]:
     """Check which daemon runs the hook, and whether it runs in a container."""
     daemon = services.find_daemon(root)
     if daemon is None:
-        yield Finding(
-            'libvirt-not-running',
-            NOTE,
-            'neither virtqemud nor libvirtd is running; a modular daemon exits after 120 s '
-            'without work and is started again on demand',
-            'run virsh list, then repeat this check',
-        )
+        if not services.why_not_believed(root):  # else the hook's status has the finding
+            yield Finding(
+                'libvirt-not-running',
+                NOTE,
+                'neither virtqemud nor libvirtd is running; a modular daemon exits after 120 s '
+                'without work and is started again on demand',
+                'run virsh list, then repeat this check',
+            )
         return
     if not daemon.same_root:
         inside = os.path.join(root, 'proc/%d/root' % daemon.pid)

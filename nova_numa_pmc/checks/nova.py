@@ -13,14 +13,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from oslo_config import cfg
-
 from nova_numa_pmc.conf import compute as compute_conf, opts, scheduler as scheduler_conf
 from nova_numa_pmc.core.finding import ERROR, NOTE, WARNING, Finding
+from nova_numa_pmc.host import services
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from nova_numa_pmc.checks.interpreter import InterpreterModules
     from nova_numa_pmc.host.nova_conf import NovaConf
@@ -478,9 +477,7 @@ def check_service(
             '%s-not-running' % name,
             WARNING if refusal else NOTE,
             refusal or '%s is not running here' % name,
-            'let root own the file and its directories, and nobody else write to them'
-            if refusal
-            else 'start it, or use --role to say what to check',
+            services.REFUSAL_REMEDY if refusal else 'start it, or use --role to say what to check',
         )
     if not conf.files:
         yield from conf.findings or [
@@ -518,34 +515,18 @@ def check_restarted(
         )
 
 
-def check_own_options(path: str) -> Iterator[Finding]:
-    """Check our own configuration file."""
-    return _unknown_options([path], opts.list_opts())
-
-
 def check_our_group(paths: Iterable[str]) -> Iterator[Finding]:
     """Check the group ``[numa_pmc]`` of Nova's configuration files."""
-    group = scheduler_conf.GROUP
-    return _unknown_options(paths, [(group, [*scheduler_conf.OPTIONS, *compute_conf.OPTIONS])])
-
-
-def _unknown_options(
-    paths: Iterable[str], groups: Sequence[tuple[cfg.OptGroup, Sequence[cfg.Opt]]]
-) -> Iterator[Finding]:
+    options = [*scheduler_conf.OPTIONS, *compute_conf.OPTIONS]
+    known = {(scheduler_conf.GROUP.name, option.dest) for option in options}
     for path in paths:
-        sections: dict[str, dict[str, list[str]]] = {}
-        try:
-            cfg.ConfigParser(path, sections).parse()
-        except (OSError, cfg.ParseError, ValueError):
-            continue  # there is none, or another check reports what is wrong with it
-        for group, options in groups:
-            known = {option.name for option in options}
-            for name in sections.get(group.name, {}):
-                if name not in known:
-                    yield Finding(
-                        'option-unknown',
-                        WARNING,
-                        'there is no option [%s] %s: it has no effect' % (group.name, name),
-                        'correct its name, or remove it',
-                        path,
-                    )
+        yield from check_unknown(path, known, shared=True)
+
+
+def check_unknown(
+    path: str, known: Collection[tuple[str, str]], shared: bool = False
+) -> Iterator[Finding]:
+    """Check that all that a file sets is an option, as :func:`opts.find_unknown` does."""
+    for message in opts.find_unknown(path, known, shared):
+        remedy = 'correct its name or its group, or remove it'
+        yield Finding('option-unknown', WARNING, '%s: %s' % (path, message), remedy, path)

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
+import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc.cpulist import is_number
 
@@ -29,10 +31,21 @@ INTERVAL_S = 5.0
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser that exits with 64 on wrong usage; argparse's 2 is an answer of ``plan``."""
+    """Argument parser that exits with 64 on wrong usage; argparse's 2 is an answer of ``plan``.
+
+    Options cannot be abbreviated: a script that does so would break when another option is added.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Take what argparse's own parser takes."""
+        super().__init__(*args, **{**kwargs, 'allow_abbrev': False})
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage and the error, and exit."""
+        """Print the usage and the error, with the word that is meant if one is close, and exit."""
+        wrong = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        if wrong:
+            meant = difflib.get_close_matches(wrong[1], re.findall(r'[\w-]+', wrong[2]), 1)
+            message += ''.join(': did you mean %s?' % word for word in meant)
         self.print_usage(sys.stderr)
         self.exit(USAGE, '%s: error: %s\n' % (self.prog, message))
 

@@ -32,15 +32,14 @@ from nova_numa_pmc.agent import loop, reassertion
 from nova_numa_pmc.agent.agent import Agent
 from nova_numa_pmc.agent.metrics_file import MetricsFile
 from nova_numa_pmc.cli import arguments
-from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
-from nova_numa_pmc.exceptions import NumaPmcError, OptionsError, StateLocked
+from nova_numa_pmc.conf import agent as agent_conf, host_options
+from nova_numa_pmc.exceptions import NumaPmcError, StateLocked
 from nova_numa_pmc.host import guests, libvirt_events, process
+from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.state import agent_lock, publication
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from oslo_config import cfg
 
     from nova_numa_pmc.state.publication import Publication
 
@@ -120,15 +119,11 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
                 LOG.warning('%s', problem)
             reassertion.unbind_all(hook_options, args.root, LOG, 'the agent has ended')
             return 0
-        options = agent_conf.read(args.config_file)
-        problems = options.host_options.problems
         if args.check:
-            for problem in problems:
-                print(problem)
-            _oslo_options(args.config_file)
-            return 1 if problems else 0
+            return _check(args.config_file)
+        options = agent_conf.read(args.config_file)
         set_up_logging(args.config_file, logging.WARNING if args.once else logging.INFO)
-        for problem in problems:
+        for problem in options.host_options.problems:
             LOG.warning('%s', problem)
         directory = options.host_options.state_path(args.root)
         if args.once:
@@ -138,6 +133,21 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
     except (NumaPmcError, OSError) as error:
         print('nova-numa-agent: %s' % error, file=sys.stderr)
         return 1
+
+
+def _check(path: str) -> int:
+    """Print what is wrong with a file of options; return the exit code."""
+    from nova_numa_pmc.checks import capacity  # which the service does not need
+
+    findings = list(capacity.check_options(path))
+    for finding in findings:
+        print('%s: %s' % (finding.severity, printable(finding.message)))
+        print('  remedy: %s' % finding.remedy)
+    if not os.path.exists(path):
+        print('%s: there is no such file: all options have their defaults' % path)
+    elif not findings:
+        print('%s: nothing wrong' % path)
+    return 1 if findings else 0
 
 
 def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
@@ -180,7 +190,7 @@ def _once(
     directory: str,
     wait: Callable[[float], object],
 ) -> int:
-    # A process that binds a guest's memory has to watch the guest's nodes; this one arguments.
+    # A process that binds a guest's memory has to watch the guest's nodes; this one exits.
     options = options._replace(rebalance=agent_conf.OFF, reassert=False)
     with contextlib.ExitStack() as stack:
         try:
@@ -254,7 +264,7 @@ def set_up_logging(config_file: str, level: int) -> None:
     :param level: the lowest level that plain logging shows
     :raises OptionsError: an option of oslo.log is wrong
     """
-    conf = _oslo_options(config_file)
+    conf = agent_conf.read_log_options(config_file)
     configured = conf is not None and (
         conf.log_file or conf.log_dir or conf.use_syslog or conf.use_journal or conf.use_stderr
     )
@@ -288,26 +298,6 @@ def log_plainly(level: int) -> None:
     logger.handlers[:] = [handler]
     logger.propagate = False  # importing oslo.log gives the root logger a handler
     logger.setLevel(level)
-
-
-def _oslo_options(config_file: str) -> cfg.ConfigOpts | None:
-    """Return oslo.log's options, or None if it is not installed.
-
-    :raises OptionsError: one of them is wrong
-    """
-    try:
-        from oslo_config import cfg
-        from oslo_log import log
-    except ImportError:
-        return None
-    try:
-        conf = counters_conf.parse_file(config_file, log.register_options)
-        # oslo.config checks a value when it is read; here the error gets the file's name.
-        for name in ('log_file', 'log_dir', 'use_syslog', 'use_journal', 'use_stderr', 'debug'):
-            getattr(conf, name)
-    except (cfg.Error, ValueError) as error:
-        raise OptionsError('%s: %s' % (config_file, error)) from error
-    return conf
 
 
 if __name__ == '__main__':

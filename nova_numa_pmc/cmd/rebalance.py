@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    """Drop the output that is not written yet; otherwise, Python tries again when it arguments."""
+    """Drop the output that is not written yet; otherwise, Python tries again when it exits."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -12,7 +12,6 @@ from oslo_config import cfg
 
 from nova_numa_pmc.conf import counters as counters_conf, host_options
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def read(path: str = host_options.PATH) -> AgentOptions:
 
     :raises OptionsError: the file cannot be read, or a value is invalid
     """
-    try:
+    with counters_conf.naming_file(path):
         conf, options = counters_conf.parse_file(path, register_opts), host_options.read(path)
         group = conf.agent
         rebalance_options = plan_records.RebalanceOptions(
@@ -122,5 +121,20 @@ def read(path: str = host_options.PATH) -> AgentOptions:
             rebalance=group.rebalance,
             rebalance_options=rebalance_options,
         )
-    except (cfg.Error, OSError, ValueError) as error:
-        raise OptionsError('%s: %s' % (path, error)) from error
+
+
+def read_log_options(path: str = host_options.PATH) -> cfg.ConfigOpts | None:
+    """Return oslo.log's options, group ``[DEFAULT]``; None: it is not installed.
+
+    :raises OptionsError: the file cannot be read, or a value is invalid
+    """
+    try:
+        from oslo_log import log
+    except ImportError:
+        return None
+    with counters_conf.naming_file(path):
+        conf = counters_conf.parse_file(path, log.register_options)
+        # oslo.config checks a value when it is read.
+        for name in ('log_file', 'log_dir', 'use_syslog', 'use_journal', 'use_stderr', 'debug'):
+            getattr(conf, name)
+        return conf

@@ -6,11 +6,13 @@ Their types are those of oslo.config, because the libvirt hook reads none of the
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from typing import TYPE_CHECKING, TypeVar
+import re
+from typing import TYPE_CHECKING
 
-from oslo_config import cfg
+from oslo_config import cfg, types
 
 from nova_numa_pmc import model
 from nova_numa_pmc.conf import host_options
@@ -20,9 +22,7 @@ from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-_T = TypeVar('_T')
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 GROUP = cfg.OptGroup('counters', help='How a host is measured.')
 #: The sources of the ladder of evidence, best first.
@@ -71,6 +71,7 @@ OPTIONS: Sequence[cfg.Opt] = [
     cfg.ListOpt(
         'sources',
         default=list(_DEFAULT.sources),
+        item_type=types.String(choices=SOURCES),
         help=(
             'Sources of evidence of memory accesses: for each guest, the first that works. '
             'guests: counters for each guest. cpus: counters for each CPU, divided among the '
@@ -117,20 +118,12 @@ def from_conf(
     :param options: the options of the same file that the hook reads as well
     :raises OptionsError: a value is malformed; the message names its option
     """
-    unknown_sources = [name for name in group.sources if name not in SOURCES]
-    if unknown_sources or not group.sources:
-        raise OptionsError(
-            '[counters] sources: %.80r: choose from %s'
-            % (','.join(unknown_sources), ', '.join(SOURCES))
-        )
     return CounterOptions(
         enabled=group.enabled,
         interval_s=group.interval_s,
         sources=tuple(dict.fromkeys(group.sources)),
         events=_events(group.event),
-        bandwidth_max_bytes_per_sec=_per_node(
-            'node_bandwidth_max', group.node_bandwidth_max, _bytes_per_sec
-        ),
+        bandwidth_max_bytes_per_sec=_bandwidths(group.node_bandwidth_max),
         placement_options=options.placement_options,
         state_dir=options.state_dir,
     )
@@ -157,45 +150,48 @@ def read(path: str = host_options.PATH) -> CounterOptions:
 
     :raises OptionsError: the file cannot be read, or a value is invalid
     """
-    try:
+    with naming_file(path):
         return from_conf(parse_file(path, register_opts).counters, host_options.read(path))
-    except (cfg.Error, OSError, ValueError) as error:
-        raise OptionsError('%s: %s' % (path, error)) from error
+
+
+@contextlib.contextmanager
+def naming_file(path: str) -> Iterator[None]:
+    """Turn an error of oslo.config's about a file into :class:`OptionsError`, with its name."""
+    try:
+        yield
+    except (cfg.Error, OSError, ValueError, OptionsError) as error:
+        raise OptionsError('%s: %s' % (path, in_words(error))) from error
+
+
+def in_words(error: Exception) -> str:
+    """Return an error of oslo.config's without its file, and without its Python objects."""
+    text = re.sub(r' from LocationInfo\(.*?\)(?= is not valid)', '', str(error))
+    return re.sub(r'(Failed to parse .*: )?at \S+:(?=\d+, )', 'line ', text)
 
 
 def _events(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    pairs = []
+    events = {}
     for text in filter(None, texts):  # the value in the sample is empty
-        role, equals, event = text.partition('=')
-        is_known = role.strip() in counter_roles.ROLES + counter_roles.FORMER_ROLES
-        if not equals or not is_known or not event.strip():
+        role, _, event = (part.strip() for part in text.partition('='))
+        if role not in counter_roles.ROLES or not event:
             raise OptionsError(
                 '[counters] event: %.80r is not ROLE=EVENT with a role from %s'
                 % (text, ', '.join(counter_roles.ROLES))
             )
-        if role.strip() in counter_roles.ROLES:
-            pairs.append((role.strip(), event.strip()))
-    return tuple(dict(pairs).items())
+        events[role] = event
+    return tuple(events.items())
 
 
-def _per_node(
-    name: str, values: Mapping[str, str], convert: Callable[[str], _T]
-) -> tuple[tuple[int, _T], ...]:
-    by_node = []
-    for node, text in values.items():
+def _bandwidths(megabytes_by_node: Mapping[str, str]) -> tuple[tuple[int, float], ...]:
+    bandwidths = []
+    for node, text in megabytes_by_node.items():
         try:
-            if not is_number(node):
-                raise ValueError(node)
-            by_node.append((int(node), convert(text)))
+            megabytes = float(text)
         except ValueError:
+            megabytes = math.nan
+        if not is_number(node) or not 0 < megabytes < math.inf:
             raise OptionsError(
-                '[counters] %s: %.80r is not a node and its value' % (name, '%s:%s' % (node, text))
-            ) from None
-    return tuple(sorted(by_node))
-
-
-def _bytes_per_sec(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise ValueError(text)
-    return 1e6 * value
+                '[counters] node_bandwidth_max: %.80r is not NODE:MB/s' % ':'.join((node, text))
+            )
+        bandwidths.append((int(node), 1e6 * megabytes))
+    return tuple(sorted(bandwidths))

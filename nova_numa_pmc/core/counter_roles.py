@@ -36,6 +36,3 @@ MEMORY_ROLES = (MEM_READ, MEM_WRITE, MEM_TRAFFIC)
 LINK_ROLES = (LINK_TX, LINK_MAX)
 DATA_ROLES = (*MEMORY_ROLES, MEM_MAX, *LINK_ROLES, IO_READ)
 ROLES = CORE_ROLES + UNCORE_ROLES
-#: Roles of earlier releases that were never counted. An event that an operator has configured for
-#: one of them is ignored.
-FORMER_ROLES = ('llc_misses', 'reads_local', 'reads_remote', 'io_write')

@@ -22,7 +22,12 @@ from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
-from nova_numa_pmc.conf import compute as compute_conf, host_options, scheduler as scheduler_conf
+from nova_numa_pmc.conf import (
+    compute as compute_conf,
+    counters as counters_conf,
+    host_options,
+    scheduler as scheduler_conf,
+)
 from nova_numa_pmc.core import finding
 from nova_numa_pmc.core.finding import Finding
 from nova_numa_pmc.cpulist import CPUS_MAX
@@ -143,7 +148,10 @@ class NovaConf:
         try:
             self._conf = _parse(self.files)
         except (cfg.Error, ValueError, RecursionError) as error:
-            self._add_unreadable(self.files[0], str(error))
+            path = getattr(error, 'config_file', self.files[0])
+            remedy = 'correct it; Nova cannot read it either'
+            message = '%s: %s' % (path, counters_conf.in_words(error))
+            self._add('nova-conf-unreadable', message, remedy, path)
             self.files = []
             self._conf = _parse([])
 
@@ -157,7 +165,7 @@ class NovaConf:
         except (cfg.Error, ValueError, RecursionError) as error:
             self._add(
                 'nova-conf-value',
-                '[%s] %s cannot be used: %s' % (group, name, error),
+                '[%s] %s cannot be used: %s' % (group, name, counters_conf.in_words(error)),
                 'correct it; Nova cannot use it either',
                 self.first_file,
             )

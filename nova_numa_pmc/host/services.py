@@ -63,6 +63,8 @@ _SYS_MODULE = 16
 # Process title that oslo.service and cotyledon set if setproctitle is installed.
 _TITLE = re.compile(r'\S+: master process \[(?P<command>[^\0]*)\][ \0]*')
 
+#: What to do about a process that is not believed.
+REFUSAL_REMEDY = 'let root own the file and its directories, and nobody else write to them'
 UNIT, CONTAINER, WHOLE_SYSTEM = 'unit', 'container', 'whole system'
 
 
@@ -329,6 +331,12 @@ def find_daemon(root: str = '/') -> Daemon | None:
             start_ns = files.process_start_ns(process.pid, root)
             return Daemon(name, process.pid, start_ns, label, process.same_root)
     return None
+
+
+def why_not_believed(root: str = '/') -> str:
+    """Return why a process that seems to be a daemon is not believed; empty if none seems so."""
+    refusals = (search(root, name)[1] for name in DAEMONS)
+    return next(filter(None, refusals), '')
 
 
 def is_installed(root: str) -> bool:

@@ -169,12 +169,12 @@ def compute_checks(args: argparse.Namespace) -> list[Check]:
                 kernel.check_huge_pages,
                 kernel.check_governor,
                 kernel.check_counting,
-                capacity.check_options,
                 capacity.check_limits,
                 hook_checks.check_libvirt,
                 _check_hook,
             )
         ),
+        lambda: capacity.check_options(host_options.path_under_root(root, host_options.PATH)),
         lambda: publication.check_publication(directory, time.time()),
         lambda: publication.check_counted(directory),
         lambda: publication.check_paused(directory),
@@ -237,7 +237,8 @@ def _run_check(check: Check) -> list[Finding]:
     try:
         return list(check())
     except (NumaPmcError, OSError) as error:
-        return [Finding('check-failed', WARNING, str(error), 'run as root')]
+        remedy = 'correct what it names' if os.geteuid() == 0 else 'run as root'
+        return [Finding('check-failed', WARNING, str(error), remedy)]
 
 
 def _conf(

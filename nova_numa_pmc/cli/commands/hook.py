@@ -270,6 +270,11 @@ def reload_daemon(
     :param knew_hook: whether it has already found the hook's earlier version
     """
     if daemon is None:
+        refusal = services.why_not_believed(root)
+        if refusal:
+            return [
+                '%s; it is not made to look for hooks: %s' % (refusal, services.REFUSAL_REMEDY)
+            ]
         if services.is_installed(root):
             return ['no libvirt daemon was found running: it looks for hooks when it is started']
         return ['no libvirt daemon was found on this host: there is none to run the hook']

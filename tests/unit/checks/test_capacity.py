@@ -20,15 +20,51 @@ class CapacityTest(RootCase):
         self.write('nova.conf', text)
         return nova_conf.NovaConf([os.path.join(self.root, 'nova.conf')])
 
+    @property
+    def path(self):
+        return os.path.join(self.root, OURS)
+
+    def test_what_is_no_option_is_found_with_the_option_that_is_meant(self):
+        for text, message in (
+            ('[agnet]\nrebalance = on', 'no option [agnet] rebalance'),
+            ('[agent]\nrebalanse = on', 'no option [agent] rebalanse'),
+            ('[placement]\nrebalance = on', 'no option [placement] rebalance'),
+        ):
+            with self.subTest(text):
+                self.write(OURS, text)
+                (finding,) = capacity.check_options(self.path)
+                self.assertEqual(('option-unknown', self.path), (finding.code, finding.file))
+                self.assertIn(message, finding.message)
+                self.assertIn('did you mean [agent] rebalance?', finding.message)
+        self.write(OURS, '[Agent]\nrebalance = on\n[Hook]\nbind: yes\n')
+        self.assertEqual([], codes(capacity.check_options(self.path)))
+
+    def test_a_syntax_error_is_found_with_its_file_and_line(self):
+        for text in ('[agent]\n[hook\n', '[agent]\nrebalance on\n'):
+            with self.subTest(text):
+                self.write(OURS, text)
+                (error,) = [f for f in capacity.check_options(self.path) if f.severity == 'error']
+                self.assertTrue(error.message.startswith(self.path + ': line 2, '), error.message)
+                self.assertIn('correct it', error.remedy)
+
+    def test_a_value_that_oslo_config_refuses_is_told_without_its_objects(self):
+        self.write(OURS, '[agent]\nrebalance = maybe\n')
+        (finding,) = capacity.check_options(self.path)
+        self.assertEqual(
+            self.path + ': Value for option rebalance is not valid: '
+            "Valid values are [off, dry-run, on], but found 'maybe'",
+            finding.message,
+        )
+
     def test_a_wrong_option_of_ours_is_found(self):
-        self.assertEqual([], codes(capacity.check_options(self.root)))
+        self.assertEqual([], codes(capacity.check_options(self.path)))
         self.write(OURS, '[hook]\ntimeout_s = soon\n')
-        (finding,) = capacity.check_options(self.root)
+        (finding,) = capacity.check_options(self.path)
         self.assertIn('timeout_s', finding.message)
 
     def test_a_wrong_option_of_the_agent_is_found_beside_one_of_the_hook(self):
         self.write(OURS, '[agent]\nmoves_per_hour = x\n[hook]\ntimeout_s = soon\n')
-        agents, hooks = capacity.check_options(self.root)
+        agents, hooks = capacity.check_options(self.path)
         self.assertIn('moves_per_hour', agents.message)
         self.assertIn('timeout_s', hooks.message)
 

@@ -345,17 +345,17 @@ class UnknownOptionTest(RootCase):
         self.write('some.conf', text)
         return os.path.join(self.root, 'some.conf')
 
-    def test_an_option_that_does_not_exist_is_found_with_its_file(self):
-        path = self.file('[hook]\nbind = true\nbinds = true\n[DEFAULT]\nx = 1\n')
-        (one,) = nova.check_own_options(path)
-        self.assertEqual(('option-unknown', path), (one.code, one.file))
-        self.assertIn('[hook] binds', one.message)
-
     def test_only_our_group_of_novas_files_counts(self):
         text = '[numa_pmc]\nmode = on\ncpu_metrics = true\nweight_step = 1\n[libvirt]\ny = 2\n'
         (one,) = nova.check_our_group([self.file(text)])
         self.assertIn('[numa_pmc] weight_step', one.message)
 
+    def test_a_group_that_resembles_ours_is_found(self):
+        for section, count in (('numa-pmc', 1), ('numapmc', 1), ('NUMA_PMC', 0), ('notify', 0)):
+            with self.subTest(section):
+                path = self.file('[%s]\nmode = shadow\n' % section)
+                self.assertEqual(count, len(list(nova.check_our_group([path]))))
+
     def test_a_file_that_is_absent_or_no_configuration_is_left_to_other_checks(self):
         for path in ('/nonexistent', self.file('no group\n')):
-            self.assertEqual([], list(nova.check_own_options(path)))
+            self.assertEqual([], list(nova.check_our_group([path])))

@@ -19,6 +19,7 @@ from unittest import mock
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cmd import agent
+from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import agent_lock, promises_file, publication
@@ -42,7 +43,7 @@ class CommandTest(RootCase):
         self.addCleanup(logger.setLevel, logger.level)
         self.addCleanup(setattr, logger, 'propagate', logger.propagate)
         self.addCleanup(logger.handlers.clear)
-        without = mock.patch.object(agent, '_oslo_options', return_value=None)
+        without = mock.patch.object(agent_conf, 'read_log_options', return_value=None)
         without.start()
         self.addCleanup(without.stop)
 
@@ -115,13 +116,21 @@ class CommandTest(RootCase):
         self.assertIn('another nova-numa-agent is running', err)
 
     def test_check_exits_with_1_where_an_option_is_wrong(self):
-        self.assertEqual((0, '', ''), self.run_it('--check'))
-        self.configure('[hook]\ntimeout_s = soon\n')
-        self.assertEqual(1, self.run_it('--check')[0])
-        self.configure('[agent]\nrebalance = maybe\n')
-        status, _, err = self.run_it('--check')
-        self.assertEqual(1, status)
-        self.assertIn('rebalance', err)
+        for text, exit_code, said in (
+            ('', 0, self.config + ': nothing wrong'),
+            ('[hook]\ntimeout_s = soon\n', 1, 'timeout_s'),
+            ('[agent]\nrebalance = maybe\n', 1, 'rebalance'),
+            ('[agnet]\nrebalance = on\n', 1, 'did you mean [agent] rebalance?'),
+        ):
+            with self.subTest(text):
+                self.configure(text)
+                status, out, err = self.run_it('--check')
+                self.assertEqual((exit_code, ''), (status, err))
+                self.assertIn(said, out)
+
+    def test_check_says_that_there_is_no_file(self):
+        os.unlink(self.config)
+        self.assertIn('there is no such file', self.run_it('--check')[1])
 
     def test_wrong_usage_exits_with_64(self):
         for args in (['--json'], ['--once', '--check'], ['--no-such']):
@@ -192,10 +201,10 @@ class OsloLogTest(unittest.TestCase):
             file.flush()
             with self.assertRaisesRegex(OptionsError, 'use_stderr'):
                 agent.set_up_logging(file.name, logging.INFO)
-            err = io.StringIO()
-            with contextlib.redirect_stderr(err):
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
                 self.assertEqual(1, agent.main(['--config-file', file.name, '--check']))
-        self.assertIn('use_stderr', err.getvalue())
+        self.assertIn('use_stderr', out.getvalue())
 
     def test_options_that_oslo_log_cannot_follow_do_not_stop_the_agent(self):
         for error in (
@@ -220,7 +229,7 @@ class OsloLogTest(unittest.TestCase):
         err = io.StringIO()
         with (
             mock.patch.dict(sys.modules, {'oslo_log': refusing}),
-            mock.patch.object(agent, '_oslo_options', return_value=options),
+            mock.patch.object(agent_conf, 'read_log_options', return_value=options),
             contextlib.redirect_stderr(err),
         ):
             agent.set_up_logging('options.conf', logging.INFO)

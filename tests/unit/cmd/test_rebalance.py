@@ -31,6 +31,23 @@ def run_on_closed_pipe(*arguments, **variables):
         return run(*arguments, stdout=stdout, **variables)
 
 
+class UsageTest(unittest.TestCase):
+    def test_a_misspelt_word_is_answered_with_the_one_that_is_meant(self):
+        for words, meant in (
+            (('stauts',), 'status'),
+            (('hook', 'instal'), 'install'),
+            (('top', '--sort', 'acesses'), 'accesses'),
+        ):
+            with self.subTest(words):
+                done = run(*words)
+                self.assertEqual(64, done.returncode)
+                self.assertIn('did you mean %s?' % meant, done.stderr.decode())
+        self.assertNotIn('did you mean', run('xyzzy').stderr.decode())
+
+    def test_an_option_cannot_be_abbreviated(self):
+        self.assertEqual(64, run('events', '--js').returncode)
+
+
 class OutputTest(unittest.TestCase):
     def test_a_closed_pipe_ends_a_command_with_1_and_without_a_word(self):
         for unbuffered in ('', '1'):

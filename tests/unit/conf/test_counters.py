@@ -16,7 +16,6 @@ interval_s = 2.5
 sources = resctrl, pages
 event = remote_dram=cpu/event=0xd3,umask=0x2/
 event = local_dram = r53080f
-event = llc_misses = r41
 node_bandwidth_max = 0:76000,1:38.5
 
 [state]
@@ -45,7 +44,6 @@ class ReadTest(unittest.TestCase):
     def test_a_wrong_value_is_refused_with_its_option(self):
         for line in (
             'sources = perf',
-            'sources =',
             'interval_s = 0',
             'event = remote=r1',
             'event = r1',

@@ -4,8 +4,10 @@
 import re
 import tempfile
 import unittest
+from unittest import mock
 
-from oslo_config import cfg
+from hypothesis import given, settings, strategies as st
+from oslo_config import cfg, validator
 
 from nova_numa_pmc.conf import host_options, opts as options
 from tests.fixtures.checkout import SAMPLE
@@ -92,6 +94,34 @@ class AgreementTest(unittest.TestCase):
                     with self.assertRaises(cfg.ConfigFileValueError):
                         values_of(file.name)
                     self.assertEqual(1, len(host_options.parse(text)[1]))
+
+
+class UnknownTest(unittest.TestCase):
+    """What is no option is what oslo.config's own validator finds to be none."""
+
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(('agent', 'agnet', 'hook', 'counters', 'placement')),
+                st.sampled_from(('rebalance', 'rebalanse', 'bind', 'event', 'interval_s')),
+            ),
+            max_size=4,
+        )
+    )
+    @settings(max_examples=20, deadline=None)
+    def test_unknown_options_are_those_of_the_validator(self, pairs):
+        with tempfile.NamedTemporaryFile('w', suffix='.conf') as file:
+            file.writelines('[%s]\n%s = 1\n' % pair for pair in pairs)
+            file.flush()
+            known = {(g.name, o.dest) for g, opts in options.list_opts() for o in opts}
+            found = [text.split(', ')[0] for text in options.find_unknown(file.name, known)]
+            conf = cfg.ConfigOpts()
+            conf.register_cli_opts(validator._validator_opts)
+            conf(['--namespace', 'nova_numa_pmc', '--input-file', file.name])
+            with mock.patch.object(validator, 'LOG') as log:
+                validator._validate(conf)
+        expected = {'there is no option [%s] %s' % call.args[1:] for call in log.error.mock_calls}
+        self.assertEqual(expected, set(found))
 
 
 class SampleTest(unittest.TestCase):

@@ -154,6 +154,18 @@ class HookCommandTest(unittest.TestCase):
             [note] = hook.reload_daemon(self.root, None, wanted=True, knew_hook=False)
             self.assertIn(text, note)
 
+    def test_a_daemon_that_is_not_believed_is_said_with_the_reason(self):
+        self.daemon()
+        os.chmod(self.host.path('usr/sbin/libvirtd'), 0o777)
+        self.call('install')
+        [note] = hook.reload_daemon(self.root, None, wanted=True, knew_hook=False)
+        self.assertIn('not believed, because users other than root can change', note)
+        self.assertIn('let root own', note)
+        [problem] = self.call('status')[1]['problems']
+        self.assertEqual('libvirt-not-believed', problem['code'])
+        findings = [finding.code for finding in hook_checks.check_libvirt(self.root)]
+        self.assertEqual([], findings)  # not a daemon that is not running
+
     def test_a_daemon_in_a_container_is_reported_with_or_without_a_hook_on_the_host(self):
         self.daemon()
         os.unlink(self.host.path('proc/900/root'))
