@@ -94,7 +94,7 @@ class PublishTest(RememberingCase):
         self.start(1)
         self.minutes(30, {1: (2.0, 0)})
         self.minutes(1, {1: (0.0, 0)})
-        loads = status._loads_of_publication(self.read_publication())[0]
+        loads = status._loads(None, self.read_publication())[0]
         self.assertGreater(loads['demand_cores'], 1.8)
         self.assertEqual(0.0, loads['demand_now_cores'])
         self.assertIn('(now 0.00)', agent.to_lines(self.read_publication())[1])
