@@ -15,7 +15,7 @@ from nova_numa_pmc.core.sample_records import PoolSample, Sample
 from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import files, firmware, guest_use, host_devices, nova_conf, run_times
 from nova_numa_pmc.host.guests import StatusFiles
-from nova_numa_pmc.host.perf import events, pmu
+from nova_numa_pmc.host.perf import events
 from nova_numa_pmc.host.sources import counted, inferred, ladder, resctrl, uncore
 from nova_numa_pmc.host.sources.ladder import SourceTick
 from nova_numa_pmc.placing import host_cpus
@@ -84,7 +84,6 @@ class Sampler:
         self._resctrl = resctrl.Resctrl(root=root)
         self._retries = ladder.MeasurementRetries()
         self._ladder = ladder.Ladder(self._sources())
-        self._libpfm: pmu.Libpfm | None = None
         self._before_ns: int | None = None
         self._times = run_times.CpuTimes()
         self._devices = host_devices.DeviceNodeReader(root)
@@ -193,10 +192,7 @@ class Sampler:
 
     def _select(self) -> events.EventSelection:
         """Choose the events to count on this host."""
-        if self._libpfm is None:
-            self._libpfm = pmu.load_libpfm()
-        overrides = dict(self._options.events)
-        return events.select_events(self._root, overrides=overrides, libpfm=self._libpfm)
+        return events.select_events(self._root, overrides=dict(self._options.events))
 
     def _find_floating_pool(
         self, host: model.Topology, monotonic_ns: int, problems: list[str]

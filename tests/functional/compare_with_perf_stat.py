@@ -17,7 +17,7 @@ import sys
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core import rates
-from nova_numa_pmc.host.perf import counters, events, perf_event, pmu
+from nova_numa_pmc.host.perf import counters, events, perf_event
 
 SOFTWARE = tuple(
     events.Event(name, name, 'software', 1, code)
@@ -36,7 +36,7 @@ def choose_events(roles):
     """Return the machine's events for some roles, or software events if it has none."""
     supported = [
         event
-        for event in events.select_events(libpfm=pmu.load_libpfm()).events
+        for event in events.select_events().events
         if event.role in roles and event.cpus is None
     ]
     return tuple(supported) or SOFTWARE

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.conf import counters as counters_conf
-from nova_numa_pmc.host.perf import event_table, events, pmu
+from nova_numa_pmc.host.perf import event_table, events
 
 if TYPE_CHECKING:
     import argparse
@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the selection, which may be empty; return the exit code."""
     overrides = {} if args.cpu else dict(counters_conf.read().events)
-    selection = events.select_events(cpu=args.cpu, overrides=overrides, libpfm=pmu.load_libpfm())
+    selection = events.select_events(cpu=args.cpu, overrides=overrides)
     if args.json:
         print(json.dumps(to_data(selection), indent=2))
     else:

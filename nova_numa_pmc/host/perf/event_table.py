@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Table of each CPU's events by role, with the document that each code comes from.
 
-Codes are written as in perf (``event=0xd3,umask=0x2``). Each entry was compared
-with libpfm4 4.13 if that knows the CPU (the unit tests repeat this comparison),
-and with the kernel's copy of the vendors' lists, ``tools/perf/pmu-events/arch``
-(Intel perfmon, AMD, Arm). If the two disagree, a comment at the row says so.
+Codes are written as in perf (``event=0xd3,umask=0x2``). Each entry was compared with the kernel's
+copy of the vendors' lists, ``tools/perf/pmu-events/arch`` (Intel perfmon, AMD, Arm), by
+``tools/event-sources``, and by the unit tests with libpfm4 4.13 if that knows the CPU. If the two
+disagree, a comment at the row says so.
 
 The same code has different meanings on different models: event 0x0F with umask
 0x10 is *remote* DRAM on Nehalem-EP and Westmere-DP, but *local* DRAM on
@@ -37,8 +37,6 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    #: A umask and its libpfm4 name.
-    Umask = tuple[int, str | None]
     #: Name exported by the kernel: PMU pattern, event name, bytes per count, caveats.
     SysfsName = tuple[str, str, int | None, tuple[str, ...]]
 
@@ -55,7 +53,6 @@ class Entry(Record):
 
     :param terms: perf terms, such as ``event=0xd3,umask=0x1``
     :param document: document that the code comes from
-    :param pfm: libpfm4 name without the PMU's prefix; None if libpfm4 lacks the event
     :param caveats: what the count leaves out or includes besides
     :param pmu: shell pattern of the kernel's PMUs (several boxes are added up)
     :param bytes_per_count: bytes that one count stands for; None if it is not an amount of data
@@ -66,7 +63,6 @@ class Entry(Record):
     role: str
     terms: str
     document: str
-    pfm: str | None = None
     caveats: tuple[str, ...] = ()
     pmu: str = 'cpu'
     bytes_per_count: float | None = None
@@ -80,63 +76,52 @@ class Row(Record):
     :param cpuid: regular expression that matches ``vendor-family-model-stepping``
         in the form of perf's mapfile.csv (family decimal, the rest hexadecimal), or
         ``ARM-implementer-part``
-    :param pfm: libpfm4's PMU prefix; None if 4.13 does not know the CPU
     :param channels_max: memory channels of a package, if the kernel has more boxes than that
     """
 
     key: str
     title: str
     cpuid: str
-    pfm: str | None
     entries: tuple[Entry, ...]
     channels_max: int | None = None
 
 
 # These tables are laid out by hand.
 # fmt: off
-def _core(event: int, local: Umask, remote: Umask, document: str, pfm: str | None,
-          *caveats: str) -> tuple[Entry, ...]:
-    """Return the entries of local and remote DRAM, counted by retired loads."""
+def _retired(event: int, umasks: tuple[int, int, tuple[int, ...]], document: str,
+             *caveats: str) -> tuple[Entry, ...]:
+    """Return the entries of retired loads.
+
+    :param umasks: of local DRAM, of remote DRAM, and of remote caches
+    """
+    local, remote, caches = umasks
     return tuple(
-        Entry(role, 'event=%#x,umask=%#x' % (event, umask), document,
-              '%s:%s' % (pfm, name) if pfm and name else None, (RETIRED,) + caveats)
-        for role, (umask, name) in ((LOCAL_DRAM, local), (REMOTE_DRAM, remote)))
-
-
-def _remote_cache(event: int, umasks: Iterable[Umask], document: str,
-                  pfm: str | None) -> tuple[Entry, ...]:
-    return tuple(Entry(REMOTE_CACHE, 'event=%#x,umask=%#x' % (event, umask), document,
-                       '%s:%s' % (pfm, name) if pfm else None, (RETIRED,))
-                 for umask, name in umasks)
+        Entry(role, 'event=%#x,umask=%#x' % (event, umask), document, (RETIRED,) + more)
+        for role, umask, more in ((LOCAL_DRAM, local, caveats), (REMOTE_DRAM, remote, caveats),
+                                  *((REMOTE_CACHE, umask, ()) for umask in caches)))
 
 
 _SDM = 'Intel SDM vol. 3B, performance-monitoring events'
 
 
-def _intel(stall: str, stall_pfm: str | None, stall_caveat: str) -> tuple[Entry, ...]:
+def _intel(stall: str, stall_caveat: str) -> tuple[Entry, ...]:
     """Return the architectural events (Intel SDM vol. 3B, table 20-1) and the model's stalls."""
     return (
-        Entry(CYCLES, 'event=0x3c', _SDM, 'UNHALTED_CORE_CYCLES'),
-        Entry(INSTRUCTIONS, 'event=0xc0', _SDM, 'INSTRUCTION_RETIRED'),
-        Entry(STALLED_CYCLES, stall, 'Intel perfmon', stall_pfm,
-              (stall_caveat,)))
+        Entry(CYCLES, 'event=0x3c', _SDM),
+        Entry(INSTRUCTIONS, 'event=0xc0', _SDM),
+        Entry(STALLED_CYCLES, stall, 'Intel perfmon', (stall_caveat,)))
 
 
-_RESOURCE = _intel('event=0xa2,umask=0x1', 'RESOURCE_STALLS:ANY',
-                   'any resource, not memory alone')
-_L2_PENDING = ('event=0xa3,umask=0x5,cmask=0x5', 'CYCLE_ACTIVITY:STALLS_L2_PENDING',
-               'stalls while a demand load misses L2')
-_SNB_CORE = _intel(*_L2_PENDING)
-_SKX_CORE = _intel('event=0xa3,umask=0x6,cmask=0x6', 'CYCLE_ACTIVITY:STALLS_L3_MISS',
-                   'stalls while a demand load misses L3')
-
-
-_SRF_CORE = _intel('event=0x34,umask=0x78', None, 'stalls while a demand load misses L3')
+_RESOURCE = _intel('event=0xa2,umask=0x1', 'any resource, not memory alone')
+_SNB_CORE = _intel('event=0xa3,umask=0x5,cmask=0x5', 'stalls while a demand load misses L2')
+_L3_STALL = 'stalls while a demand load misses L3'
+_SKX_CORE = _intel('event=0xa3,umask=0x6,cmask=0x6', _L3_STALL)
+_SRF_CORE = _intel('event=0x34,umask=0x78', _L3_STALL)
 
 
 def _imc(read: Iterable[str], write: Iterable[str], document: str) -> tuple[Entry, ...]:
     return tuple(
-        Entry(role, terms, document, None, (PACKAGE,), 'uncore_imc_[0-9]*', 64)
+        Entry(role, terms, document, (PACKAGE,), 'uncore_imc_[0-9]*', 64)
         for role, events in ((MEM_READ, read), (MEM_WRITE, write))
         for terms in events)
 
@@ -146,7 +131,7 @@ def _imc_clock(terms: str, document: str, bytes_per_count: int = 16) -> tuple[En
 
     Intel 327043-001 (Xeon E5-2600 uncore guide), 2.5.4: *dclks - half of DDR speed*.
     """
-    return (Entry(MEM_MAX, terms, document, None, ('of every channel, with modules or not',),
+    return (Entry(MEM_MAX, terms, document, ('of every channel, with modules or not',),
                   'uncore_imc_[0-9]*', bytes_per_count),)
 
 
@@ -166,12 +151,12 @@ def _qpi(bytes_per_clock: int, document: str) -> tuple[Entry, ...]:
     """Return the entries of QPI: 2 bytes a transfer, and 8 (or, from Haswell on, 4) a clock."""
     return (
         Entry(LINK_TX, 'event=0x100,umask=0x8',
-              'Intel perfmon, uncore: UNC_Q_TxL_FLITS_G1.DRS_DATA', None,
+              'Intel perfmon, uncore: UNC_Q_TxL_FLITS_G1.DRS_DATA',
               ('data flits of 8 bytes sent',), 'uncore_qpi_[0-9]*', 8),
         Entry(LINK_TX, 'event=0x101,umask=0x4',
-              'Intel perfmon, uncore: UNC_Q_TxL_FLITS_G2.NCB_DATA', None,
+              'Intel perfmon, uncore: UNC_Q_TxL_FLITS_G2.NCB_DATA',
               ('data flits of 8 bytes sent',), 'uncore_qpi_[0-9]*', 8),
-        Entry(LINK_MAX, 'event=0x14', document, None, (), 'uncore_qpi_[0-9]*', bytes_per_clock))
+        Entry(LINK_MAX, 'event=0x14', document, (), 'uncore_qpi_[0-9]*', bytes_per_clock))
 
 
 _QPI = _qpi(16, 'Intel perfmon, Jaketown uncore: UNC_Q_CLOCKTICKS, an eighth of the transfers')
@@ -179,15 +164,15 @@ _QPI_HSX = _qpi(
     8, 'Intel perfmon, Broadwell-X uncore: UNC_Q_CLOCKTICKS, a quarter of the transfers')
 _UPI = (
     Entry(LINK_TX, 'event=0x2,umask=0xf', 'Intel perfmon, uncore: UNC_UPI_TxL_FLITS.ALL_DATA',
-          None, ('9 flits carry 64 bytes',), 'uncore_upi_[0-9]*', 64 / 9),
+          ('9 flits carry 64 bytes',), 'uncore_upi_[0-9]*', 64 / 9),
     Entry(LINK_MAX, 'event=0x1',
-          'Intel perfmon, uncore: UNC_UPI_CLOCKTICKS, an eighth of the transfers', None,
+          'Intel perfmon, uncore: UNC_UPI_CLOCKTICKS, an eighth of the transfers',
           ('2 bytes of data a transfer',), 'uncore_upi_[0-9]*', 16))
 
 
 def _cha(hit: str, miss: str, document: str) -> tuple[Entry, ...]:
     caveat = 'all requests of devices (DDIO), reads included'
-    return tuple(Entry(role, terms, document, None, (caveat,), 'uncore_cha_[0-9]*')
+    return tuple(Entry(role, terms, document, (caveat,), 'uncore_cha_[0-9]*')
                  for role, terms in ((IO_HIT, hit), (IO_MISS, miss)))
 
 
@@ -206,7 +191,7 @@ def _iio(ch_mask: int) -> tuple[Entry, ...]:
     document = 'Intel perfmon, uncore: UNC_IIO_DATA_REQ_OF_CPU'
     return (
         Entry(IO_READ, 'event=0x83,umask=0x4,ch_mask=%#x,fc_mask=0x7' % ch_mask, document,
-              None, ('units of 4 bytes, all ports',), 'uncore_iio_[0-9]*', 4),)
+              ('units of 4 bytes, all ports',), 'uncore_iio_[0-9]*', 4),)
 
 
 _SKX_UNCORE = _IMC_CAS + _DCLK + _UPI + _CHA_SKX + _iio(0x0f)
@@ -219,49 +204,33 @@ _GNR_UNCORE = _imc(('event=0x5,umask=0xcf', 'event=0x6,umask=0xcf'),
                    'Intel perfmon, Granite Rapids uncore: UNC_M_CAS_COUNT_SCH0, _SCH1'
                    ) + _DCLK_QUARTER + _UPI + _CHA_ICX + _iio(0xff)
 
-_UNCORE_RETIRED = 'MEM_UNCORE_RETIRED'
+# Umasks of local DRAM, of remote DRAM, and of remote caches.
+_NHM = 0x20, 0x10, (0x8,)
 _LLC_MISS = 'MEM_LOAD_UOPS_LLC_MISS_RETIRED'
 _L3_MISS_UOPS = 'MEM_LOAD_UOPS_L3_MISS_RETIRED'
-_L3_MISS_LOADS = 'MEM_LOAD_L3_MISS_RETIRED'
-_DRAM = ((0x1, 'LOCAL_DRAM'), (0x4, 'REMOTE_DRAM'))
-_UOPS_REMOTE = ((0x10, 'REMOTE_HITM'), (0x20, 'REMOTE_FWD'))
-_LOADS_DRAM = ((0x1, 'LOCAL_DRAM'), (0x2, 'REMOTE_DRAM'))
-_LOADS_REMOTE = ((0x4, 'REMOTE_HITM'), (0x8, 'REMOTE_FWD'))
+_UOPS = 0x1, 0x4, (0x10, 0x20)
+_LOADS = 0x1, 0x2, (0x4, 0x8)
 
 
-def _server(key: str, title: str, cpuid: str, pfm: str | None,
-            uncore: tuple[Entry, ...]) -> Row:
+def _server(key: str, title: str, cpuid: str, uncore: tuple[Entry, ...]) -> Row:
     """Return the row of Skylake-SP or a successor, which all have the same core events."""
-    document = 'Intel perfmon, %s: %s' % (title, _L3_MISS_LOADS)
-    return Row(key, title, cpuid, pfm,
-               _core(0xd3, *_LOADS_DRAM, document, _L3_MISS_LOADS, SNC)
-               + _remote_cache(0xd3, _LOADS_REMOTE, document, _L3_MISS_LOADS)
-               + _SKX_CORE + uncore)
+    document = 'Intel perfmon, %s: MEM_LOAD_L3_MISS_RETIRED' % title
+    return Row(key, title, cpuid, _retired(0xd3, _LOADS, document, SNC) + _SKX_CORE + uncore)
 
 
 def _forest(key: str, title: str, cpuid: str, stalls: tuple[Entry, ...]) -> Row:
     """Return the row of a Xeon with E-cores: other names, but mostly the same codes."""
-    document = 'Intel perfmon, %s: MEM_LOAD_UOPS_L3_MISS_RETIRED' % title
-    return Row(key, title, cpuid, None,
-               _core(0xd3, (0x1, None), (0x2, None), document, None, SNC)
-               + _remote_cache(0xd3, ((0x4, None), (0x8, None)), document, None)
-               + stalls
-               + _GNR_UNCORE)
+    document = 'Intel perfmon, %s: %s' % (title, _L3_MISS_UOPS)
+    return Row(key, title, cpuid, _retired(0xd3, _LOADS, document, SNC) + stalls + _GNR_UNCORE)
 
 
-def _amd_core(fills: int, pfm_prefix: str | None, names: Iterable[str] | None,
-              document: str, caveat: str) -> tuple[Entry, ...]:
-    """Return AMD's core entries, with data cache fills by their source.
-
-    :param names: libpfm4's names of the umasks 0x08, 0x40 and 0x10, if it has them
-    """
-    pfm = dict(zip((0x08, 0x40, 0x10), names)) if names else {}
+def _amd_core(fills: int, document: str, caveat: str) -> tuple[Entry, ...]:
+    """Return AMD's core entries, with data cache fills by their source."""
     return (
-        Entry(CYCLES, 'event=0x76', document, 'CYCLES_NOT_IN_HALT'),
-        Entry(INSTRUCTIONS, 'event=0xc0', document, 'RETIRED_INSTRUCTIONS'),
+        Entry(CYCLES, 'event=0x76', document),
+        Entry(INSTRUCTIONS, 'event=0xc0', document),
     ) + tuple(
-        Entry(role, 'event=%#x,umask=%#x' % (fills, umask), document,
-              '%s:%s' % (pfm_prefix, pfm[umask]) if umask in pfm else None, (caveat, NPS))
+        Entry(role, 'event=%#x,umask=%#x' % (fills, umask), document, (caveat, NPS))
         for role, umask in ((LOCAL_DRAM, 0x08), (REMOTE_DRAM, 0x40), (REMOTE_CACHE, 0x10))
     )
 
@@ -270,27 +239,27 @@ ANY_FILLS = 'any data cache fill, including prefetches; DRAM and I/O together'
 _DEMAND_FILLS = 'demand data cache fills: prefetches are left out; DRAM and I/O together'
 _AMD_DF = tuple(
     Entry(MEM_TRAFFIC, 'event=%#x,umask=0x38' % code,
-          'AMD PPR family 17h: DRAM channel data controller', None,
+          'AMD PPR family 17h: DRAM channel data controller',
           (PACKAGE, 'read and write together'), 'amd_df', 64)
     for code in (0x07, 0x47, 0x87, 0xc7, 0x107, 0x147, 0x187, 0x1c7)) + tuple(
     Entry(LINK_TX, 'event=%#x,umask=0x2' % code,
-          'AMD PPR family 17h: remote link controller outbound data', None,
+          'AMD PPR family 17h: remote link controller outbound data',
           ('units of 32 bytes',), 'amd_df', 32)
     for code in (0x7c7, 0x807, 0x847, 0x887))
 _AMD_UMC = tuple(
     Entry(role, 'event=0xa,rdwrmask=%#x' % mask, 'AMD PPR family 19h model 11h: UMC CAS commands',
-          None, ('needs Linux 6.10',), 'amd_umc_[0-9]*', 64)
+          ('needs Linux 6.10',), 'amd_umc_[0-9]*', 64)
     for role, mask in ((MEM_READ, 1), (MEM_WRITE, 2))) + (
     # A CAS of 64 bytes takes 8 clocks of one of a channel's two buses, as in Linux's metric
     # umc_data_bus_utilization: umc_data_slot_clks.all / 2 / umc_mem_clk.
-    Entry(MEM_MAX, 'event=0x0', 'Linux, amdzen4/memory-controller.json: umc_mem_clk', None,
+    Entry(MEM_MAX, 'event=0x0', 'Linux, amdzen4/memory-controller.json: umc_mem_clk',
           ('needs Linux 6.10',), 'amd_umc_[0-9]*', 16),)
 
 
 _ZEN4_STALLS = (
     Entry(STALLED_CYCLES, 'event=0xd6,umask=0xa2',
           'Linux, pmu-events of amdzen4 and amdzen5: ex_no_retire.load_not_complete',
-          None, ('nothing retires while the oldest operation waits for loaded data',)),)
+          ('nothing retires while the oldest operation waits for loaded data',)),)
 
 
 def _xgmi(first: int, links: int, directory: str, name: str) -> tuple[Entry, ...]:
@@ -302,7 +271,7 @@ def _xgmi(first: int, links: int, directory: str, name: str) -> tuple[Entry, ...
     return tuple(
         Entry(LINK_TX, 'event=%#x,umask=0xf3e' % (first + 0x40 * link),
               'Linux, %s/data-fabric.json: local_socket_outbound_data_beats_%s' % (
-                  directory, name.replace('N', str(link))), None,
+                  directory, name.replace('N', str(link))),
               ('units of 64 bytes', 'compared with the highest rate of the links'), 'amd_df', 64,
               rated_bytes_per_sec=64e9)
         for link in range(links))
@@ -312,9 +281,9 @@ def _neoverse(key: str, title: str, part: int) -> Row:
     document = 'Arm %s TRM, PMU events' % title
 
     def entry(role: str, code: int, *caveats: str, minus: str | None = None) -> Entry:
-        return Entry(role, 'event=%#x' % code, document, None, caveats, 'armv8_*', None, minus)
+        return Entry(role, 'event=%#x' % code, document, caveats, 'armv8_*', None, minus)
 
-    return Row(key, title, 'ARM-0x41-%#x' % part, None, (
+    return Row(key, title, 'ARM-0x41-%#x' % part, (
         entry(CYCLES, 0x11),
         entry(INSTRUCTIONS, 0x8),
         entry(LOCAL_DRAM, 0x37, SUBTRACT_REMOTE,
@@ -328,97 +297,67 @@ _NHM_DOC = 'Intel SDM vol. 3B, Nehalem: MEM_UNCORE_RETIRED'
 _WSM_DOC = 'Intel perfmon, %s: MEM_UNCORE_RETIRED'
 # Intel's list of this CPU has none of them (seen 2026-11-28).
 _WSM_DP_DOC = 'libpfm4, wsm_dp: MEM_UNCORE_RETIRED'
+_WITH_CACHE_HITS = 'local_dram counts remote cache hits too'
 
 ROWS = (
-    Row('nehalem-ep', 'Nehalem-EP', r'GenuineIntel-6-1[AEF]', 'nhm',
-        _core(0x0f, (0x20, 'LOCAL_DRAM'), (0x10, 'REMOTE_DRAM'), _NHM_DOC, _UNCORE_RETIRED, HITM)
-        + _remote_cache(0x0f, ((0x8, 'REMOTE_CACHE_LOCAL_HOME_HIT'),), _NHM_DOC, _UNCORE_RETIRED)
+    Row('nehalem-ep', 'Nehalem-EP', r'GenuineIntel-6-1[AEF]',
+        _retired(0x0f, _NHM, _NHM_DOC, HITM) + _RESOURCE),
+    Row('nehalem-ex', 'Nehalem-EX', r'GenuineIntel-6-2E',
+        _retired(0x0f, _NHM, _NHM_DOC, HITM) + _RESOURCE),
+    Row('westmere-dp', 'Westmere-DP', r'GenuineIntel-6-2C',
+        _retired(0x0f, (0x08, 0x10, (0x4,)), _WSM_DP_DOC, HITM, _WITH_CACHE_HITS) + _RESOURCE),
+    Row('westmere-sp', 'Westmere-SP', r'GenuineIntel-6-25',
+        _retired(0x0f, (0x10, 0x20, (0x8,)), _WSM_DOC % 'Westmere-EP-SP', HITM) + _RESOURCE),
+    # libpfm4 treats Westmere-EX as wsm_dp, where remote DRAM is 0x10, but Intel's list has 0x20.
+    Row('westmere-ex', 'Westmere-EX', r'GenuineIntel-6-2F',
+        _retired(0x0f, (0x08, 0x20, (0x4,)), _WSM_DOC % 'Westmere-EX', HITM, _WITH_CACHE_HITS)
         + _RESOURCE),
-    Row('nehalem-ex', 'Nehalem-EX', r'GenuineIntel-6-2E', 'nhm_ex',
-        _core(0x0f, (0x20, 'LOCAL_DRAM'), (0x10, 'REMOTE_DRAM'), _NHM_DOC, _UNCORE_RETIRED, HITM)
-        + _remote_cache(0x0f, ((0x8, 'REMOTE_CACHE_LOCAL_HOME_HIT'),), _NHM_DOC, _UNCORE_RETIRED)
-        + _RESOURCE),
-    Row('westmere-dp', 'Westmere-DP', r'GenuineIntel-6-2C', 'wsm_dp',
-        _core(0x0f, (0x08, 'LOCAL_DRAM_AND_REMOTE_CACHE_HIT'), (0x10, 'REMOTE_DRAM'),
-              _WSM_DP_DOC, _UNCORE_RETIRED, HITM,
-              'local_dram counts remote cache hits too')
-        + _remote_cache(0x0f, ((0x4, 'REMOTE_HITM'),), _WSM_DP_DOC, _UNCORE_RETIRED)
-        + _RESOURCE),
-    Row('westmere-sp', 'Westmere-SP', r'GenuineIntel-6-25', 'wsm',
-        _core(0x0f, (0x10, 'LOCAL_DRAM'), (0x20, 'REMOTE_DRAM'), _WSM_DOC % 'Westmere-EP-SP',
-              _UNCORE_RETIRED, HITM)
-        + _remote_cache(0x0f, ((0x8, 'REMOTE_CACHE_LOCAL_HOME_HIT'),),
-                        _WSM_DOC % 'Westmere-EP-SP', _UNCORE_RETIRED)
-        + _RESOURCE),
-    # libpfm4 treats Westmere-EX as wsm_dp, where REMOTE_DRAM is 0x10, but Intel's
-    # list has 0x20. So its two DRAM events have no libpfm4 name here.
-    Row('westmere-ex', 'Westmere-EX', r'GenuineIntel-6-2F', 'wsm_dp',
-        _core(0x0f, (0x08, None), (0x20, None), _WSM_DOC % 'Westmere-EX', None, HITM,
-              'local_dram counts remote cache hits too')
-        + _remote_cache(0x0f, ((0x4, 'REMOTE_HITM'),), _WSM_DOC % 'Westmere-EX', _UNCORE_RETIRED)
-        + _RESOURCE),
-    Row('sandybridge-ep', 'Sandy Bridge-EP', r'GenuineIntel-6-2D', 'snb_ep',
-        _core(0xd3, *_DRAM, 'Intel perfmon, Jaketown: ' + _LLC_MISS, _LLC_MISS)
+    Row('sandybridge-ep', 'Sandy Bridge-EP', r'GenuineIntel-6-2D',
+        _retired(0xd3, (0x1, 0x4, ()), 'Intel perfmon, Jaketown: ' + _LLC_MISS)
         + _SNB_CORE + _IMC_CAS + _DCLK_FIXED + _QPI),
-    # libpfm4's LOCAL_DRAM is 0x01 here (snoop not needed or missed), but Intel's list
-    # has 0x03, which includes snoops that hit but did not forward. So it has no
-    # libpfm4 name here.
-    Row('ivybridge-ep', 'Ivy Bridge-EP', r'GenuineIntel-6-3E', 'ivb_ep',
-        _core(0xd3, (0x3, None), (0xc, 'REMOTE_DRAM'), 'Intel perfmon, Ivytown: ' + _LLC_MISS,
-              _LLC_MISS)
-        + _remote_cache(0xd3, _UOPS_REMOTE, 'Intel perfmon, Ivytown: ' + _LLC_MISS, _LLC_MISS)
+    # libpfm4's local DRAM is 0x01 here (snoop not needed or missed), but Intel's list has 0x03,
+    # which includes snoops that hit but did not forward.
+    Row('ivybridge-ep', 'Ivy Bridge-EP', r'GenuineIntel-6-3E',
+        _retired(0xd3, (0x3, 0xc, (0x10, 0x20)), 'Intel perfmon, Ivytown: ' + _LLC_MISS)
         + _SNB_CORE + _IMC_CAS + _DCLK_FIXED + _QPI),
-    Row('haswell-ep', 'Haswell-EP', r'GenuineIntel-6-3F', 'hsw_ep',
-        _core(0xd3, *_DRAM, 'Intel perfmon, Haswell-X: ' + _L3_MISS_UOPS, _L3_MISS_UOPS,
-              'errata HSM30, HSM74 may undercount')
-        + _remote_cache(0xd3, _UOPS_REMOTE, 'Intel perfmon, Haswell-X: ' + _L3_MISS_UOPS,
-                        _L3_MISS_UOPS)
+    Row('haswell-ep', 'Haswell-EP', r'GenuineIntel-6-3F',
+        _retired(0xd3, _UOPS, 'Intel perfmon, Haswell-X: ' + _L3_MISS_UOPS,
+                 'errata HSM30, HSM74 may undercount')
         + _SNB_CORE + _IMC_CAS + _DCLK + _QPI_HSX),
-    Row('broadwell-ep', 'Broadwell-EP', r'GenuineIntel-6-4F', 'bdw_ep',
-        _core(0xd3, *_DRAM, 'Intel perfmon, Broadwell-X: ' + _L3_MISS_UOPS, _L3_MISS_UOPS,
-              'erratum BDE70 may undercount')
-        + _remote_cache(0xd3, _UOPS_REMOTE, 'Intel perfmon, Broadwell-X: ' + _L3_MISS_UOPS,
-                        _L3_MISS_UOPS)
+    Row('broadwell-ep', 'Broadwell-EP', r'GenuineIntel-6-4F',
+        _retired(0xd3, _UOPS, 'Intel perfmon, Broadwell-X: ' + _L3_MISS_UOPS,
+                 'erratum BDE70 may undercount')
         + _SNB_CORE + _IMC_CAS + _DCLK + _QPI_HSX),
-    _server('skylake-sp', 'Skylake-SP', r'GenuineIntel-6-55-[01234]', 'skx', _SKX_UNCORE),
-    _server('cascadelake-sp', 'Cascade Lake-SP', r'GenuineIntel-6-55-[56789ABCDEF]', 'clx',
-            _SKX_UNCORE),
-    _server('icelake-sp', 'Ice Lake-SP', r'GenuineIntel-6-6[AC]', 'icx',
+    _server('skylake-sp', 'Skylake-SP', r'GenuineIntel-6-55-[01234]', _SKX_UNCORE),
+    _server('cascadelake-sp', 'Cascade Lake-SP', r'GenuineIntel-6-55-[56789ABCDEF]', _SKX_UNCORE),
+    _server('icelake-sp', 'Ice Lake-SP', r'GenuineIntel-6-6[AC]',
             _imc(('event=0x4,umask=0xf',), ('event=0x4,umask=0x30',),
                  'Intel perfmon, Ice Lake-SP uncore: UNC_M_CAS_COUNT')
             + _DCLK + _UPI + _CHA_ICX + _iio(0xff))._replace(channels_max=8),
-    _server('sapphirerapids', 'Sapphire Rapids', r'GenuineIntel-6-8F', 'spr', _SPR_UNCORE),
-    _server('emeraldrapids', 'Emerald Rapids', r'GenuineIntel-6-CF', None, _SPR_UNCORE),
-    _server('graniterapids', 'Granite Rapids', r'GenuineIntel-6-A[DE]', None, _GNR_UNCORE),
+    _server('sapphirerapids', 'Sapphire Rapids', r'GenuineIntel-6-8F', _SPR_UNCORE),
+    _server('emeraldrapids', 'Emerald Rapids', r'GenuineIntel-6-CF', _SPR_UNCORE),
+    _server('graniterapids', 'Granite Rapids', r'GenuineIntel-6-A[DE]', _GNR_UNCORE),
     _forest('sierraforest', 'Sierra Forest', r'GenuineIntel-6-AF', _SRF_CORE),
     # Of MEM_BOUND_STALLS_LOAD, Intel's list has no sum of all that miss L3 (seen 2026-11-28).
     _forest('clearwaterforest', 'Clearwater Forest', r'GenuineIntel-6-DD', _SRF_CORE[:2]),
-    Row('zen1', 'AMD Zen 1', r'AuthenticAMD-23-([12]?[0-9A-F])', 'amd64_fam17h_zen1',
-        _amd_core(0x43, None, None, 'AMD PPR family 17h, PMCx043, by analogy with Zen 2',
+    Row('zen1', 'AMD Zen 1', r'AuthenticAMD-23-([12]?[0-9A-F])',
+        _amd_core(0x43, 'AMD PPR family 17h, PMCx043, by analogy with Zen 2',
                   _DEMAND_FILLS + '; neither libpfm4 nor Linux lists it for Zen 1')
         + _AMD_DF),
-    Row('zen2', 'AMD Zen 2', r'AuthenticAMD-23-[3-9A-F][0-9A-F]', 'amd64_fam17h_zen2',
-        _amd_core(0x43, 'DATA_CACHE_REFILLS_FROM_SYSTEM',
-                  ('LS_MABRESP_LCL_DRAM', 'LS_MABRESP_RMT_DRAM', 'LS_MABRESP_RMT_CACHE'),
-                  'AMD PPR family 17h model 31h, PMCx043', _DEMAND_FILLS)
-        + _AMD_DF),
-    Row('zen3', 'AMD Zen 3', r'AuthenticAMD-25-([245]?[0-9A-F])', 'amd64_fam19h_zen3',
-        _amd_core(0x44, 'ANY_DATA_CACHE_FILLS_FROM_SYSTEM',
-                  ('MEM_IO_LCL', 'MEM_IO_RMT', 'EXT_CACHE_RMT'),
-                  'AMD PPR family 19h model 01h, PMCx044', ANY_FILLS)
-        + _AMD_DF),
-    Row('zen4', 'AMD Zen 4', r'AuthenticAMD-25-([167A][0-9A-F])', 'amd64_fam19h_zen4',
-        _amd_core(0x44, 'ANY_DATA_CACHE_FILLS_FROM_SYSTEM',
-                  ('DRAM_IO_NEAR', 'DRAM_IO_FAR', 'FAR_CACHE_NEAR_FAR'),
-                  'AMD PPR family 19h model 11h, PMCx044', ANY_FILLS)
+    Row('zen2', 'AMD Zen 2', r'AuthenticAMD-23-[3-9A-F][0-9A-F]',
+        _amd_core(0x43, 'AMD PPR family 17h model 31h, PMCx043', _DEMAND_FILLS) + _AMD_DF),
+    Row('zen3', 'AMD Zen 3', r'AuthenticAMD-25-([245]?[0-9A-F])',
+        _amd_core(0x44, 'AMD PPR family 19h model 01h, PMCx044', ANY_FILLS) + _AMD_DF),
+    Row('zen4', 'AMD Zen 4', r'AuthenticAMD-25-([167A][0-9A-F])',
+        _amd_core(0x44, 'AMD PPR family 19h model 11h, PMCx044', ANY_FILLS)
         + _ZEN4_STALLS + _AMD_UMC + _xgmi(0xb5f, 8, 'amdzen4', 'linkN')),
-    Row('zen5', 'AMD Zen 5', r'AuthenticAMD-26-([12467]?[0-9A-F])', None,
-        _amd_core(0x44, None, None, 'AMD PPR family 1Ah, PMCx044', ANY_FILLS) + _ZEN4_STALLS
+    Row('zen5', 'AMD Zen 5', r'AuthenticAMD-26-([12467]?[0-9A-F])',
+        _amd_core(0x44, 'AMD PPR family 1Ah, PMCx044', ANY_FILLS) + _ZEN4_STALLS
         + _AMD_UMC + _xgmi(0xd5f, 6, 'amdzen5', 'link_N')),
     # Linux has no list of its data fabric (seen 2026-11-28).
-    Row('zen6', 'AMD Zen 6', r'AuthenticAMD-26-[0-9A-F]+', None,
-        _amd_core(0x44, None, None, 'Linux, amdzen6/load-store.json: ls_any_fills_from_sys',
-                  ANY_FILLS) + _AMD_UMC),
+    Row('zen6', 'AMD Zen 6', r'AuthenticAMD-26-[0-9A-F]+',
+        _amd_core(0x44, 'Linux, amdzen6/load-store.json: ls_any_fills_from_sys', ANY_FILLS)
+        + _AMD_UMC),
     _neoverse('neoverse-n1', 'Neoverse N1', 0xd0c),
     _neoverse('neoverse-v1', 'Neoverse V1', 0xd40),
     _neoverse('neoverse-n2', 'Neoverse N2', 0xd49),

@@ -2,7 +2,8 @@
 """Choose the events to count on this CPU, with their roles, codes and sources.
 
 For every role (:data:`counter_roles.ROLES`), the first of these sources that has an event is used:
-the operator's override, the names that the kernel exports, libpfm4, our table.
+the operator's override (which may name an event of libpfm4), the names that the kernel exports,
+our table.
 """
 
 from __future__ import annotations
@@ -21,11 +22,9 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from nova_numa_pmc.host.perf.pmu import Libpfm
-
     Missing = list[tuple[str, str]]
 
-OVERRIDE, KERNEL, LIBPFM, TABLE = 'override', 'kernel', 'libpfm4', 'table'
+OVERRIDE, KERNEL, TABLE = 'override', 'kernel', 'table'
 
 #: Core PMUs of x86, whose counters KVM's mediated vPMU hands to guests.
 _X86_CORE_PMUS = ('cpu', 'cpu_core', 'cpu_atom')
@@ -60,7 +59,7 @@ class Event(Record):
     :param bytes_per_count: bytes that one count stands for; None if it is not an amount of data
     :param minus: role whose count is to be subtracted, if any
     :param rated_bytes_per_sec: what the link can carry, if it has no clock to count
-    :param source: one of override, kernel, libpfm4, table
+    :param source: one of override, kernel, table
     """
 
     role: str
@@ -121,10 +120,7 @@ def has_mediated_vpmu(root: str = '/') -> bool:
 
 
 def select_events(
-    root: str = '/',
-    cpu: str | None = None,
-    overrides: Mapping[str, str] | None = None,
-    libpfm: Libpfm | None = None,
+    root: str = '/', cpu: str | None = None, overrides: Mapping[str, str] | None = None
 ) -> EventSelection:
     """Choose the events of every role.
 
@@ -134,7 +130,6 @@ def select_events(
         (``cpu/event=0xd3,umask=0x1/``, ``cpu/instructions/``, ``r53100f``) or as a
         libpfm4 name with its prefix (``skx::EVENT:UMASK``), or is 'none' if the role
         is not to be counted
-    :param libpfm: the loaded library; None if it is not available
     :raises EventError: an override has an unknown role, or is not an event
     """
     for_this_host = cpu is None
@@ -153,7 +148,7 @@ def select_events(
     selected: list[Event] = []
     missing: Missing = []
     for role in counter_roles.ROLES:
-        events, reason = _find(role, pmus, row, overrides, libpfm, for_this_host)
+        events, reason = _find(role, pmus, row, overrides, for_this_host)
         selected.extend(events)
         if not events:
             missing.append((role, reason))
@@ -176,7 +171,6 @@ def _find(
     pmus: Mapping[str, pmu.Pmu],
     row: event_table.Row | None,
     overrides: Mapping[str, str],
-    libpfm: Libpfm | None,
     for_this_host: bool,
 ) -> tuple[tuple[Event, ...], str]:
     """Return (events, reason why there are none)."""
@@ -185,7 +179,7 @@ def _find(
         spec = overrides[role].strip()
         if spec.lower() == 'none':
             return (), 'switched off by the configuration'
-        chosen = _from_override(role, spec, pmus, entries, libpfm)
+        chosen = _from_override(role, spec, pmus, entries)
         if role in counter_roles.DATA_ROLES and not all(event.bytes_per_count for event in chosen):
             return (), (
                 'the bytes of one count of %s are unknown: choose an event that the kernel '
@@ -202,22 +196,14 @@ def _find(
         )
     if not entries:
         return (), 'the table has no such event for %s' % row.title
-    events = tuple(
-        event
-        for entry in entries
-        for event in _from_entry(entry, row, pmus, libpfm, for_this_host)
-    )
+    events = tuple(event for entry in entries for event in _from_entry(entry, pmus, for_this_host))
     if not events:
         return (), 'there is no PMU %s (no driver, or a virtual machine)' % entries[0].pmu
     return events, ''
 
 
 def _from_override(
-    role: str,
-    spec: str,
-    pmus: Mapping[str, pmu.Pmu],
-    entries: Collection[event_table.Entry],
-    libpfm: Libpfm | None,
+    role: str, spec: str, pmus: Mapping[str, pmu.Pmu], entries: Collection[event_table.Entry]
 ) -> tuple[Event, ...]:
     match = re.fullmatch(r'r([0-9a-fA-F]{1,16})', spec)
     if match:
@@ -232,17 +218,19 @@ def _from_override(
         if not boxes:
             raise exceptions.EventError('%s: no PMU %s here' % (role, match[1]))
         return tuple(
-            _event(
+            Event(
                 role,
                 spec,
-                box,
-                box.events.get(match[2], match[2]),
-                source=OVERRIDE,
+                box.name,
+                box.type,
+                *pmu.encode(box, box.events.get(match[2], match[2])),
+                box.cpus,
                 bytes_per_count=_override_bytes_per_count(role, match[2], box, entries),
+                source=OVERRIDE,
             )
             for box in boxes
         )
-    code = libpfm.encode(spec) if libpfm and '::' in spec else None
+    code = pmu.encode_by_libpfm(spec) if '::' in spec else None
     if code:
         return (Event(role, spec, 'cpu', *code, source=OVERRIDE, document='libpfm4'),)
     raise exceptions.EventError(
@@ -282,34 +270,6 @@ def register_code(event: Event) -> int:
     return (event.config or 0) | _REGISTER_BITS
 
 
-def _event(
-    role: str,
-    name: str,
-    box: pmu.Pmu,
-    terms: str,
-    source: str,
-    bytes_per_count: float | None = None,
-    node: int | None = None,
-    document: str = '',
-    caveats: tuple[str, ...] = (),
-    minus: str | None = None,
-) -> Event:
-    return Event(
-        role,
-        name,
-        box.name,
-        box.type,
-        *pmu.encode(box, terms),
-        box.cpus,
-        node,
-        bytes_per_count,
-        minus,
-        source,
-        document,
-        caveats,
-    )
-
-
 def _from_kernel(role: str, pmus: Mapping[str, pmu.Pmu]) -> tuple[Event, ...]:
     uncore = role in counter_roles.UNCORE_ROLES
     events = []
@@ -329,91 +289,57 @@ def _from_kernel(role: str, pmus: Mapping[str, pmu.Pmu]) -> tuple[Event, ...]:
 def _kernel_event(
     role: str, name: str, box: pmu.Pmu, bytes_per_count: float | None, caveats: tuple[str, ...]
 ) -> Event:
-    node = None
+    number = None
     if event_table.NODE_IN_NAME in caveats:
-        number = _NODE_NUMBER.search(box.name)
-        node = int(number[1]) if number else None
-        caveats = ()
-    return _event(
+        number, caveats = _NODE_NUMBER.search(box.name), ()
+    return Event(
         role,
         name,
-        box,
-        box.events[name],
-        KERNEL,
+        box.name,
+        box.type,
+        *pmu.encode(box, box.events[name]),
+        box.cpus,
+        int(number[1]) if number else None,
         box.bytes_per_count.get(name, bytes_per_count),
-        node,
+        None,
+        KERNEL,
         'sysfs: %s/events/%s' % (box.name, name),
         caveats,
     )
 
 
 def _from_entry(
-    entry: event_table.Entry,
-    row: event_table.Row,
-    pmus: Mapping[str, pmu.Pmu],
-    libpfm: Libpfm | None,
-    for_this_host: bool,
+    entry: event_table.Entry, pmus: Mapping[str, pmu.Pmu], for_this_host: bool
 ) -> list[Event]:
     """Return an entry's events, one for each box of its PMU."""
     uncore = entry.role in counter_roles.UNCORE_ROLES
-    if not for_this_host and uncore:
-        return [_plain_event(entry, entry.pmu)]
-    boxes = [box for box in pmu.matching(pmus, entry.pmu) if uncore == (box.cpus is not None)]
-    if not for_this_host:
-        boxes = [pmu.absent_pmu(entry.pmu)]
-    name = '%s::%s' % (row.pfm, entry.pfm)
-    named = libpfm.encode(name) if libpfm and entry.pfm and row.pfm else None
-    if named:
-        return [
-            _plain_event(entry, box.name)._replace(
-                name=name,
-                type=box.type,
-                config=named[1],
-                config1=named[2],
-                config2=named[3],
-                source=LIBPFM,
-            )
-            for box in boxes[:1]
-        ]
-    return _from_terms(entry, boxes if uncore else boxes[:1])
-
-
-def _from_terms(entry: event_table.Entry, boxes: Iterable[pmu.Pmu]) -> list[Event]:
-    """Return an entry's events, encoded from its terms for each box."""
+    boxes = [pmu.absent_pmu(entry.pmu)]
+    if for_this_host:
+        boxes = [box for box in pmu.matching(pmus, entry.pmu) if uncore == (box.cpus is not None)]
     events = []
-    for box in boxes:
+    for box in boxes if uncore else boxes[:1]:
+        event = Event(
+            entry.role,
+            entry.terms,
+            box.name,
+            box.type,
+            cpus=box.cpus,
+            bytes_per_count=entry.bytes_per_count,
+            minus=entry.minus,
+            document=entry.document,
+            caveats=entry.caveats,
+            rated_bytes_per_sec=entry.rated_bytes_per_sec,
+        )
+        if uncore and not for_this_host:
+            events.append(event)
+            continue
         layout = box if box.formats else box._replace(formats=pmu.absent_pmu(box.name).formats)
         try:
-            events.append(
-                _event(
-                    entry.role,
-                    entry.terms,
-                    layout,
-                    entry.terms,
-                    TABLE,
-                    entry.bytes_per_count,
-                    None,
-                    entry.document,
-                    entry.caveats,
-                    entry.minus,
-                )._replace(rated_bytes_per_sec=entry.rated_bytes_per_sec)
-            )
+            config, config1, config2 = pmu.encode(layout, entry.terms)
         except exceptions.EventError:
             continue  # the driver lacks a term; the role may then be missing, with a reason
+        events.append(event._replace(config=config, config1=config1, config2=config2))
     return events
-
-
-def _plain_event(entry: event_table.Entry, pmu_name: str) -> Event:
-    return Event(
-        entry.role,
-        entry.terms,
-        pmu_name,
-        bytes_per_count=entry.bytes_per_count,
-        minus=entry.minus,
-        document=entry.document,
-        caveats=entry.caveats,
-        rated_bytes_per_sec=entry.rated_bytes_per_sec,
-    )
 
 
 def read_cpu_model(root: str = '/') -> CpuModel:

@@ -31,6 +31,8 @@ CONFIGS = ('config', 'config1', 'config2')
 
 _FORMAT = re.compile(r'(config[12]?):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)')
 _TERM = re.compile(r'([A-Za-z_][A-Za-z0-9_-]*)(?:=(0[xX][0-9a-fA-F]+|[0-9]+))?')
+#: Privilege levels, and the kind of encoding, of perfmon/pfmlib.h.
+_USER_AND_KERNEL, _OS_PERF_EVENT = 0x8 | 0x1, 1
 _UNIT_BYTES = {'Bytes': 1, 'KiB': 1 << 10, 'MiB': 1 << 20}
 
 
@@ -187,12 +189,6 @@ def matching(pmus: Mapping[str, Pmu], pattern: str) -> list[Pmu]:
     ]
 
 
-_SONAME = 'libpfm.so.4'
-_PLM_USER_AND_KERNEL = 0x8 | 0x1
-_OS_PERF_EVENT = 1
-_ATTR_BYTES = 256  # room for any kernel's perf_event_attr
-
-
 class _Argument(ctypes.Structure):
     _fields_ = (
         ('attr', ctypes.c_void_p),
@@ -204,46 +200,27 @@ class _Argument(ctypes.Structure):
     )
 
 
-class Libpfm:
-    """libpfm4, loaded and initialised."""
+def encode_by_libpfm(name: str, soname: str = 'libpfm.so.4') -> tuple[int, int, int, int] | None:
+    """Return (type, config, config1, config2) of an event by its name in libpfm4.
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._library = library
+    The other fields of perf_event_attr are dropped, because libpfm4 sets ``exclude_guest`` and
+    guests are to be counted here. The variable LIBPFM_ENCODE_INACTIVE lets the library encode
+    events of CPUs other than the one it runs on (libpfm(3)).
 
-    def encode(self, name: str) -> tuple[int, int, int, int] | None:
-        """Return (type, config, config1, config2) of an event; None if it is unknown.
-
-        The other fields of perf_event_attr are dropped, because libpfm4 sets
-        ``exclude_guest`` and guests are to be counted here.
-
-        :param name: name with the PMU's prefix, such as ``skx::EVENT:UMASK``
-        """
-        attr = ctypes.create_string_buffer(_ATTR_BYTES)
-        argument = _Argument(ctypes.addressof(attr), None, ctypes.sizeof(_Argument), 0, 0, 0)
-        if self._library.pfm_get_os_event_encoding(
-            name.encode(), _PLM_USER_AND_KERNEL, _OS_PERF_EVENT, ctypes.byref(argument)
-        ):
-            return None
-        kind, _, config = struct.unpack_from('=IIQ', attr)
-        config1, config2 = struct.unpack_from('=QQ', attr, 56)
-        return kind, config, config1, config2
-
-
-def load_libpfm(soname: str = _SONAME) -> Libpfm | None:
-    """Return libpfm4; None if the library is missing or cannot be initialised.
-
-    ``LIBPFM_ENCODE_INACTIVE`` lets it encode events of CPUs other than the one
-    it runs on (libpfm(3)). It is only read during initialisation.
+    :param name: name with the PMU's prefix, such as ``skx::EVENT:UMASK``
+    :returns: None if the event is unknown or the library is not installed
     """
-    before = os.environ.get('LIBPFM_ENCODE_INACTIVE')
-    os.environ['LIBPFM_ENCODE_INACTIVE'] = '1'
+    os.environ.setdefault('LIBPFM_ENCODE_INACTIVE', '1')
     try:
         library = ctypes.CDLL(soname)
-        return None if library.pfm_initialize() else Libpfm(library)
+        is_ready = library.pfm_initialize() == 0
     except (OSError, AttributeError):
         return None
-    finally:
-        if before is None:
-            del os.environ['LIBPFM_ENCODE_INACTIVE']
-        else:
-            os.environ['LIBPFM_ENCODE_INACTIVE'] = before
+    attr = ctypes.create_string_buffer(256)  # room for any kernel's perf_event_attr
+    argument = _Argument(ctypes.addressof(attr), None, ctypes.sizeof(_Argument), 0, 0, 0)
+    if not is_ready or library.pfm_get_os_event_encoding(
+        name.encode(), _USER_AND_KERNEL, _OS_PERF_EVENT, ctypes.byref(argument)
+    ):
+        return None
+    kind, _, config = struct.unpack_from('=IIQ', attr)
+    return (kind, config, *struct.unpack_from('=QQ', attr, 56))

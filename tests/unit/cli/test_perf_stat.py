@@ -10,7 +10,6 @@ from hypothesis import given, strategies as st
 from nova_numa_pmc.cli import recordings
 from nova_numa_pmc.core.sample_records import COUNTED
 from nova_numa_pmc.exceptions import RecordingError
-from nova_numa_pmc.host.perf import event_table
 
 DECK = pathlib.Path(__file__).resolve().parents[2] / 'fixtures' / 'deck'
 # As written by perf 6.1; other machines' hardware counts have the same format.
@@ -99,18 +98,6 @@ class ReadTest(unittest.TestCase):
                 with self.subTest(local=local, cpu=cpu):
                     [sample] = self.read(text, cpu)
                     self.assertEqual(0.25, sample.nodes[0].remote_ratio)
-
-    def test_intels_names_of_the_table_are_found_by_perfs_names_of_them(self):
-        for row in event_table.ROWS:
-            for entry in row.entries:
-                if (
-                    entry.role in ('local_dram', 'remote_dram')
-                    and entry.pfm
-                    and 'RETIRED' in entry.pfm
-                ):
-                    name = entry.pfm.lower().replace(':', '.')
-                    with self.subTest(row=row.key, name=name):
-                        self.assertEqual(entry.role, recordings.role_of(name, {}))
 
     def test_output_that_gives_no_rates_is_refused(self):
         with self.assertRaisesRegex(RecordingError, '-I'):
