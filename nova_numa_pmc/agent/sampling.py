@@ -7,7 +7,7 @@ Everything that measures, such as ``top``, ``record`` and the agent, uses :class
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from nova_numa_pmc.conf import counters as counters_conf, host_options
 from nova_numa_pmc.core import build_sample, cache_hierarchy, host_view, pools, pressure
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.evidence import Evidence, RunningGuest
     from nova_numa_pmc.core.sample_records import GuestSample, NodeSample
     from nova_numa_pmc.host.sources.ladder import Source
+
+_T = TypeVar('_T')
 
 
 class CpuUse(Record):
@@ -88,14 +90,9 @@ class Sampler:
         self._times = run_times.CpuTimes()
         self._devices = host_devices.DeviceNodeReader(root)
         self.mlp: float = pressure.MLP_DEMAND
-        self._firmware_ns: dict[tuple[int, int], float] = {}
-        self._dimms: firmware.Dimms | None = None
         self._firmware_problems: list[str] = []
-        try:
-            self._dimms = firmware.read_dimms(root)
-            self._firmware_ns = firmware.read_latencies_ns(root)
-        except TopologyError as error:
-            self._firmware_problems = [str(error)]
+        self._dimms = self._of_firmware(firmware.read_dimms)
+        self._firmware_ns = self._of_firmware(firmware.read_latencies_ns) or {}
 
     def sample(self, monotonic_ns: int | None = None, taken_s: float | None = None) -> Sample:
         """Return a sample of the time since the last call; the first sample has no rates.
@@ -175,6 +172,14 @@ class Sampler:
             self.pool.source,
             (*self._retries.unavailable.values(), *ladder_result.unavailable),
         )
+
+    def _of_firmware(self, read: Callable[[str], _T]) -> _T | None:
+        """Return what a table of the firmware has; None, and a problem, if it cannot be read."""
+        try:
+            return read(self._root)
+        except TopologyError as error:
+            self._firmware_problems.append(str(error))
+            return None
 
     def _sources(self) -> list[Source]:
         factories: dict[str, Callable[[], Source]] = {

@@ -47,18 +47,26 @@ def read_latencies_ns(root: str = '/') -> dict[tuple[int, int], float]:
 
     :raises TopologyError: the table cannot be read or understood
     """
-    path = os.path.join(root, _HMAT)
+    data = _read_table(root, _HMAT)
+    try:
+        return {} if data is None else parse_hmat(data)
+    except ValueError as error:
+        raise TopologyError('%s: %s' % (os.path.join(root, _HMAT), error)) from None
+
+
+def _read_table(root: str, path: str) -> bytes | None:
+    """Return the bytes of a table; None if the firmware has no such table.
+
+    :raises TopologyError: the table cannot be read
+    """
+    path = os.path.join(root, path)
     try:
         with open(path, 'rb') as file:
-            data = file.read(_SIZE_MAX_BYTES)
+            return file.read(_SIZE_MAX_BYTES)
     except FileNotFoundError:
-        return {}
+        return None
     except OSError as error:
         raise TopologyError('%s: %s: run as root' % (path, error.strerror)) from None
-    try:
-        return parse_hmat(data)
-    except ValueError as error:
-        raise TopologyError('%s: %s' % (path, error)) from None
 
 
 def parse_hmat(data: bytes) -> dict[tuple[int, int], float]:
@@ -124,7 +132,6 @@ def _add_locality(
 #: are 75 to 90 % of it (McCalpin, https://www.cs.virginia.edu/stream/).
 EFFICIENCY = 0.8
 _SMBIOS = 'sys/firmware/dmi/tables/DMI'
-_SIZE_MAX_BYTES = 1 << 20
 _MEMORY_DEVICE = 17
 _CHANNEL_BYTES = 8
 _UNKNOWN_SPEEDS = (0, 0xFFFF)
@@ -150,17 +157,10 @@ def read_dimms(root: str = '/') -> Dimms | None:
 
     :raises TopologyError: the table cannot be read
     """
-    path = os.path.join(root, _SMBIOS)
-    try:
-        with open(path, 'rb') as file:
-            data = file.read(_SIZE_MAX_BYTES)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise TopologyError('%s: %s: run as root' % (path, error.strerror)) from None
+    data = _read_table(root, _SMBIOS)
     speeds = [
         _number(device, 0x20, '<H')
-        for device in _structures(data, _MEMORY_DEVICE)
+        for device in _structures(data or b'', _MEMORY_DEVICE)
         if _number(device, 0x0C, '<H') and _number(device, 0x28, 'B') in _DRAM
     ]
     known = [speed for speed in speeds if speed is not None and speed not in _UNKNOWN_SPEEDS]

@@ -141,13 +141,13 @@ class SamplerTest(SamplingCase):
             ):
                 self.assertEqual(expected, sampling.Sampler(root=self.root).latencies_ns(two))
 
-    def test_a_damaged_hmat_is_a_problem_and_the_distances_are_used(self):
-        directory = os.path.join(self.root, 'sys/firmware/acpi/tables')
-        os.makedirs(directory)
-        with open(os.path.join(directory, 'HMAT'), 'wb') as file:
-            file.write(b'garbage')
-        problems = sampling.Sampler(root=self.root).sample(1).problems
-        self.assertTrue(any('tables/HMAT: too short' in text for text in problems), problems)
+    def test_each_table_of_the_firmware_that_cannot_be_read_is_a_problem_of_its_own(self):
+        os.makedirs(os.path.join(self.root, 'sys/firmware/dmi/tables/DMI'))
+        os.makedirs(os.path.join(self.root, 'sys/firmware/acpi/tables'))
+        self.write('sys/firmware/acpi/tables/HMAT', 'garbage')
+        problems = '\n'.join(sampling.Sampler(root=self.root).sample(1).problems)
+        self.assertRegex(problems, 'tables/DMI: Is a directory')
+        self.assertRegex(problems, 'tables/HMAT: too short')
 
     def test_waiting_of_others_than_guests_does_not_count_as_demand(self):
         self.launch(1, {0: MIB})
