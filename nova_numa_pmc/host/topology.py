@@ -30,6 +30,7 @@ If no file gives the kind, the memory is the host's own.
 from __future__ import annotations
 
 import os
+import re
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.cache_hierarchy import one_l3_positions
@@ -110,27 +111,12 @@ def read(root: str = '/') -> model.Topology:
         for node_id in node_ids
     )
     nodes = with_memory_kinds(nodes, root)
-    totals = _huge_page_totals(root)
-    if totals:
-        nodes = with_huge_pages(root, nodes, totals)
     return model.Topology(
-        nodes, _read_distances(root, node_ids), _read_cores(root, online), problems=problems
+        with_huge_pages(root, nodes),
+        _read_distances(root, node_ids),
+        _read_cores(root, online),
+        problems=problems,
     )
-
-
-def _huge_page_totals(root: str) -> dict[str, int]:
-    """Return {directory of a page size: number of pages} for the sizes that the host has pages of.
-
-    :raises TopologyError: a file is malformed
-    """
-    try:
-        names = os.listdir(os.path.join(root, _HUGE_PAGES))
-    except OSError:
-        return {}
-    pages = {
-        name: read_integer(root, '%s/%s/nr_hugepages' % (_HUGE_PAGES, name)) for name in names
-    }
-    return {'%s/%s' % (_HUGE_PAGES, name): total for name, total in pages.items() if total}
 
 
 def _keep_on_one_node(
@@ -285,7 +271,10 @@ def with_caches(host: model.Topology, root: str = '/') -> model.Topology:
     )
     # Reading /proc/cpuinfo may wait 10 ms for the CPUs' frequencies (arch_freq_prepare_all() of
     # 4.14 to 5.16), so the vendor is with_caches only where it matters.
-    return host._replace(vendor=_vendor(root)) if one_l3_positions(host) else host
+    if not one_l3_positions(host):
+        return host
+    vendor = re.search(r'^vendor_id\s*:(.*)$', _beginning(root, 'proc/cpuinfo'), re.MULTILINE)
+    return host._replace(vendor=vendor[1].strip() if vendor else '')
 
 
 def _l3s_of(
@@ -325,14 +314,6 @@ def socket(cpu: int, root: str = '/') -> int | None:
     """Return the id of a CPU's socket, or None if not reported."""
     text = _beginning(root, _CPU % cpu + 'topology/physical_package_id')
     return int(text) if is_number(text, 9) else None
-
-
-def _vendor(root: str) -> str:
-    for line in _beginning(root, 'proc/cpuinfo').splitlines():
-        name, _, value = line.partition(':')
-        if name.strip() == 'vendor_id':
-            return value.strip()
-    return ''
 
 
 def _beginning(root: str, path: str) -> str:
@@ -461,21 +442,19 @@ def _from_tiers(root: str, with_cpus: Set[int]) -> Iterator[_Kind]:
 _NODE_HUGE_PAGES = NODES + '/node%d/hugepages/%s'
 
 
-def with_huge_pages(
-    root: str, nodes: tuple[model.Node, ...], totals: Mapping[str, int]
-) -> tuple[model.Node, ...]:
+def with_huge_pages(root: str, nodes: tuple[model.Node, ...]) -> tuple[model.Node, ...]:
     """Return the nodes with their huge pages filled in.
 
     Pages of the host that no node reports are divided evenly among those nodes that do not report
     their pages and have the host's own memory, as the kernel divides pages when it allocates them.
+    A kernel without NUMA reports huge pages only in ``/sys/kernel/mm/hugepages``.
 
-    :param totals: {the host's directory for a page size: number of pages of that size}
     :raises TopologyError: a file is malformed
     """
     unreserved_bytes = {node.id: node.memory_bytes for node in nodes}
     own_nodes = {node.id for node in nodes if node.memory.kind == model.HOST_MEMORY}
     pages: dict[int, list[model.HugePages]] = {node.id: [] for node in nodes}
-    for size, path, total in _largest_first(root, totals):
+    for size, path, total in _huge_page_sizes(root):
         for node_id, count, free in _pages_of_size(
             root, path, size, total, unreserved_bytes, own_nodes
         ):
@@ -489,18 +468,19 @@ def with_huge_pages(
     )
 
 
-def _largest_first(root: str, totals: Mapping[str, int]) -> list[tuple[int, str, int]]:
-    """Return (bytes of a page, directory, pages) of each size, the largest size first.
+def _huge_page_sizes(root: str) -> list[tuple[int, str, int]]:
+    """Return (bytes of a page, directory, pages) of each size that the host has pages of.
 
-    Smaller pages fit into the memory that larger ones leave.
+    The largest size comes first: smaller pages fit into the memory that larger ones leave.
     """
     sizes = []
-    for path, total in totals.items():
-        digits = path.rpartition('/')[2].removeprefix('hugepages-').removesuffix('kB')
-        size = parse_integer(root, path, digits, 1 << 40) << 10
-        if size:
-            sizes.append((size, path, total))
-    return sorted(sizes, reverse=True)
+    for name in list_names(os.path.join(root, _HUGE_PAGES)):
+        path = '%s/%s' % (_HUGE_PAGES, name)
+        total = read_integer(root, path + '/nr_hugepages')
+        if total:
+            digits = name.removeprefix('hugepages-').removesuffix('kB')
+            sizes.append((parse_integer(root, path, digits, 1 << 40) << 10, path, total))
+    return sorted([size for size in sizes if size[0]], reverse=True)
 
 
 def _pages_of_size(
