@@ -31,7 +31,7 @@ class Evidence(Record):
     """Evidence of one guest from a source, with fields as in :class:`sample_records.GuestSample`.
 
     An idle guest has rates of 0 and no ratio. If there are neither rates nor a ratio, the evidence
-    is of execution only.
+    is only of execution or of traffic that may be local or remote.
     """
 
     source: str

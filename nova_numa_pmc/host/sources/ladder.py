@@ -153,7 +153,8 @@ class Ladder:
         """Return the best evidence of each guest; problems of sources are returned, not raised.
 
         A guest's memory accesses are taken from the first source that has them. Its execution
-        (cycles, instructions) may come from a better source.
+        (cycles, instructions), or its traffic without where that goes, may come from a better
+        source.
         """
         evidence: dict[str, Evidence] = {}
         partial: dict[str, Evidence] = {}
@@ -197,7 +198,11 @@ class Ladder:
 def _with_execution(evidence: Evidence, partial: Evidence | None) -> Evidence:
     if partial is None or evidence.cycles_per_sec is not None:
         return evidence
+    bandwidth = evidence.bandwidth_bytes_per_sec
     return evidence._replace(
+        bandwidth_bytes_per_sec=(
+            partial.bandwidth_bytes_per_sec if bandwidth is None else bandwidth
+        ),
         cycles_per_sec=partial.cycles_per_sec,
         instructions_per_sec=partial.instructions_per_sec,
         counted_ratio=partial.counted_ratio,

@@ -49,10 +49,13 @@ _NODE = re.compile(r'mon_sub_L3_')
 
 
 class MonitoredBytes(Record):
-    """Traffic of a group in an L3 domain [bytes], in total and to or from local memory."""
+    """Traffic of a group in an L3 domain [bytes], in total and to or from local memory.
+
+    :param local: None: not counted, as by CPUs with MPAM or without cqm_mbm_local
+    """
 
     total: int
-    local: int
+    local: int | None
 
 
 class Resctrl:
@@ -81,15 +84,12 @@ class Resctrl:
     def sample(self, tick: SourceTick) -> dict[str, Evidence]:
         """Return {uuid: evidence}.
 
-        :raises SourceUnavailable: resctrl is not mounted, or does not count total and local
-            bandwidth
+        :raises SourceUnavailable: resctrl is not mounted, or does not count total bandwidth
         """
         ctrl_mon_groups, groups = self._groups()
         readings = {group: self._read(group) for group in groups}
         if not any(any(reading.values()) for reading in readings.values()):
-            raise SourceUnavailable(
-                '%s: total and local bandwidth are not both counted' % self._path
-            )
+            raise SourceUnavailable('%s: total bandwidth is not counted' % self._path)
         before, self._before = self._before, (tick.monotonic_ns, readings)
         if before is None or before[0] != tick.before_ns or not tick.elapsed_ns:
             self._ctrl_mon_groups = ctrl_mon_groups
@@ -130,19 +130,15 @@ class Resctrl:
         own = [group for group in own if os.path.dirname(os.path.dirname(group)) not in own]
         members = frozenset[int]().union(*(groups[group] for group in own))
         if tids and tids == members:
-            total = _sum([traffic[group] for group in own])
-            known_bytes = all_known(total.values())
+            known_bytes = all_known(_sum([traffic[group] for group in own]).values())
             if not known_bytes:
                 return None
-            return self._evidence(
-                sum(domain_traffic.total for domain_traffic in known_bytes)
-                * 1e9
-                / tick.elapsed_ns,
-                sum(domain_traffic.local for domain_traffic in known_bytes)
-                * 1e9
-                / tick.elapsed_ns,
-                COUNTED,
-            )
+            per_sec = 1e9 / tick.elapsed_ns
+            own_traffic = _add(known_bytes)
+            total_per_sec = own_traffic.total * per_sec
+            if own_traffic.local is None:
+                return Evidence(self.name, COUNTED, bandwidth_bytes_per_sec=total_per_sec)
+            return self._evidence(total_per_sec, own_traffic.local * per_sec, COUNTED)
         attributed = attribute_accesses_of_nodes(running.cores_by_node, nodes, tick.busy_cores)
         if attributed is None:
             return None
@@ -212,7 +208,7 @@ class Resctrl:
                     for kind in ('mbm_total_bytes', 'mbm_local_bytes')
                 )
                 domains[os.path.basename(domain)] = (
-                    None if total is None or local is None else MonitoredBytes(total, local)
+                    None if total is None else MonitoredBytes(total, local)
                 )
         return domains
 
@@ -255,10 +251,11 @@ def _traffic_between(before: BytesByL3Domain | None, now: BytesByL3Domain) -> By
     traffic: BytesByL3Domain = {}
     for domain, new in now.items():
         old = (before or {}).get(domain)
-        if old is None or new is None or old.total > new.total or old.local > new.local:
-            traffic[domain] = None
-        else:
-            traffic[domain] = MonitoredBytes(new.total - old.total, new.local - old.local)
+        traffic[domain] = None
+        if old is not None and new is not None and old.total <= new.total:
+            is_known = old.local is not None and new.local is not None and old.local <= new.local
+            local = (new.local or 0) - (old.local or 0) if is_known else None
+            traffic[domain] = MonitoredBytes(new.total - old.total, local)
     return traffic
 
 
@@ -268,15 +265,15 @@ def _sum(parts: Collection[BytesByL3Domain]) -> BytesByL3Domain:
     total: BytesByL3Domain = {}
     for domain in domains:
         known_amounts = all_known([part.get(domain) for part in parts])
-        total[domain] = (
-            None
-            if known_amounts is None
-            else MonitoredBytes(
-                sum(amount.total for amount in known_amounts),
-                sum(amount.local for amount in known_amounts),
-            )
-        )
+        total[domain] = None if known_amounts is None else _add(known_amounts)
     return total
+
+
+def _add(amounts: Collection[MonitoredBytes]) -> MonitoredBytes:
+    local = all_known([amount.local for amount in amounts])
+    return MonitoredBytes(
+        sum(amount.total for amount in amounts), None if local is None else sum(local)
+    )
 
 
 def _by_node(
@@ -296,7 +293,7 @@ def _by_node(
         if bool(_NODE.match(domain)) != by_node:
             continue
         traffic = domains.get(domain)
-        if traffic is None or len(nodes) > 1:
+        if traffic is None or traffic.local is None or len(nodes) > 1:
             unknown |= nodes
             continue
         for node in nodes:

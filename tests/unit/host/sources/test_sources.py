@@ -11,7 +11,7 @@ from nova_numa_pmc.core.evidence import RunningGuest, ThreadTimes
 from nova_numa_pmc.core.sample_records import ATTRIBUTED, COUNTED, INFERRED
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import topology
-from nova_numa_pmc.host.sources import counted, inferred, resctrl
+from nova_numa_pmc.host.sources import counted, inferred, ladder, resctrl
 from nova_numa_pmc.host.sources.ladder import SourceTick
 from tests.cases.root import RootCase
 from tests.fixtures import measured_host
@@ -234,10 +234,24 @@ class ResctrlTest(HostCase):
         )
         self.assertEqual({}, steps(10, lambda: self.set('new', 5, 5)))
 
-    def test_resctrl_without_local_bandwidth_is_unavailable(self):
-        self.host.set_resctrl_group('', {0: (1, 'Error'), 1: (1, '')})
+    def test_resctrl_without_total_bandwidth_is_unavailable(self):
+        self.host.set_resctrl_group('', {0: ('Error', 1), 1: ('', 1)})
         with self.assertRaises(SourceUnavailable):
             self.source.sample(self.tick(1))
+
+    def test_resctrl_without_local_bandwidth_still_counts_a_guests_own_traffic(self):
+        pages_source = inferred.Pages()
+        sources = ladder.Ladder([self.source, pages_source])
+        for total in (0, 100):
+            self.host.set_resctrl_group('', {0: (1, '')})
+            self.host.set_resctrl_group('mine', {0: (640 * total, 'Unassigned')}, (51,))
+            running = guest(1, {0: 1.0}, tids=(51,))._replace(bytes_by_node={0: 1, 1: 3})
+            result = sources.sample(self.tick(1 + total // 100, running))
+        evidence = result.evidence['u1']
+        self.assertEqual(
+            ('pages', 0.75, 64000.0),
+            (evidence.source, evidence.remote_ratio, evidence.bandwidth_bytes_per_sec),
+        )
 
     def test_resctrl_traffic_of_a_domain_with_several_nodes_belongs_to_none(self):
         self.host.set_l3_domains(dict.fromkeys(range(8), 0))
