@@ -326,6 +326,7 @@ def _beginning(root: str, path: str) -> str:
 
 _GPUS = 'proc/driver/nvidia/gpus'
 _DAX = 'sys/bus/dax/devices'
+_WITH_CPUS = NODES + '/has_cpu'
 _TIERS = 'sys/devices/virtual/memory_tiering'
 
 
@@ -343,16 +344,22 @@ def with_memory_kinds(nodes: tuple[model.Node, ...], root: str) -> tuple[model.N
     )
 
 
+def memory_only_nodes(root: str = '/') -> frozenset[int]:
+    """Return the nodes that have memory but no CPUs; empty if this is not reported."""
+    with_cpus = optional_cpus(root, _WITH_CPUS)
+    return (nodes_with_memory(root) or frozenset()) - with_cpus if with_cpus else frozenset()
+
+
 def withheld_nodes(root: str = '/') -> frozenset[int]:
     """Return the nodes whose memory is not for guests.
 
     The kernel and the operator's options determine these. This function is for writers of
     ``cpuset.mems`` that have not read the whole topology.
     """
-    with_cpus = optional_cpus(root, '%s/has_cpu' % NODES)
-    memory_only = (nodes_with_memory(root) or frozenset()) - with_cpus
-    if not memory_only or not with_cpus:
+    memory_only = memory_only_nodes(root)
+    if not memory_only:
         return frozenset()
+    with_cpus = optional_cpus(root, _WITH_CPUS)
     from nova_numa_pmc.conf import host_options  # few hosts have such nodes
 
     placement_options = host_options.read_under_root(root).placement_options

@@ -58,6 +58,7 @@ class Entry(Record):
     :param bytes_per_count: bytes that one count stands for; None if it is not an amount of data
     :param minus: role whose count is to be subtracted, if any
     :param rated_bytes_per_sec: what a link without a clock to count can carry, as specified
+    :param of_slow_memory: whether it only counts where a node has memory but no CPUs
     """
 
     role: str
@@ -68,6 +69,7 @@ class Entry(Record):
     bytes_per_count: float | None = None
     minus: str | None = None
     rated_bytes_per_sec: float | None = None
+    of_slow_memory: bool = False
 
 
 class Row(Record):
@@ -210,12 +212,18 @@ _LLC_MISS = 'MEM_LOAD_UOPS_LLC_MISS_RETIRED'
 _L3_MISS_UOPS = 'MEM_LOAD_UOPS_L3_MISS_RETIRED'
 _UOPS = 0x1, 0x4, (0x10, 0x20)
 _LOADS = 0x1, 0x2, (0x4, 0x8)
+# CXL memory is a node of its own, so that it is remote to every CPU.
+_LOADS_CXL = 0x1, 0x12, (0x4, 0x8)
+_LOCAL_CXL = (Entry(REMOTE_DRAM, 'event=0xd1,umask=0x80',
+                    'Intel perfmon, Granite Rapids: MEM_LOAD_RETIRED.LOCAL_CXL_MEM',
+                    (RETIRED, "CXL memory of the CPU's own socket"), of_slow_memory=True),)
 
 
-def _server(key: str, title: str, cpuid: str, uncore: tuple[Entry, ...]) -> Row:
+def _server(key: str, title: str, cpuid: str, uncore: tuple[Entry, ...],
+            umasks: tuple[int, int, tuple[int, ...]] = _LOADS) -> Row:
     """Return the row of Skylake-SP or a successor, which all have the same core events."""
     document = 'Intel perfmon, %s: MEM_LOAD_L3_MISS_RETIRED' % title
-    return Row(key, title, cpuid, _retired(0xd3, _LOADS, document, SNC) + _SKX_CORE + uncore)
+    return Row(key, title, cpuid, _retired(0xd3, umasks, document, SNC) + _SKX_CORE + uncore)
 
 
 def _forest(key: str, title: str, cpuid: str, stalls: tuple[Entry, ...]) -> Row:
@@ -224,17 +232,19 @@ def _forest(key: str, title: str, cpuid: str, stalls: tuple[Entry, ...]) -> Row:
     return Row(key, title, cpuid, _retired(0xd3, _LOADS, document, SNC) + stalls + _GNR_UNCORE)
 
 
-def _amd_core(fills: int, document: str, caveat: str) -> tuple[Entry, ...]:
+def _amd_core(fills: int, document: str, caveat: str, remote: int = 0x40) -> tuple[Entry, ...]:
     """Return AMD's core entries, with data cache fills by their source."""
     return (
         Entry(CYCLES, 'event=0x76', document),
         Entry(INSTRUCTIONS, 'event=0xc0', document),
     ) + tuple(
         Entry(role, 'event=%#x,umask=%#x' % (fills, umask), document, (caveat, NPS))
-        for role, umask in ((LOCAL_DRAM, 0x08), (REMOTE_DRAM, 0x40), (REMOTE_CACHE, 0x10))
+        for role, umask in ((LOCAL_DRAM, 0x08), (REMOTE_DRAM, remote), (REMOTE_CACHE, 0x10))
     )
 
 
+# Remote DRAM, and extension memory (CXL), which is a node of its own.
+_WITH_CXL = 0xc0
 ANY_FILLS = 'any data cache fill, including prefetches; DRAM and I/O together'
 _DEMAND_FILLS = 'demand data cache fills: prefetches are left out; DRAM and I/O together'
 _AMD_DF = tuple(
@@ -277,20 +287,25 @@ def _xgmi(first: int, links: int, directory: str, name: str) -> tuple[Entry, ...
         for link in range(links))
 
 
+def _arm(key: str, title: str, cpuid: str, document: str, *entries: Entry) -> Row:
+    """Return the row of a CPU of Arm's architecture, which has these codes for all of them."""
+    return Row(key, title, cpuid, (
+        Entry(CYCLES, 'event=0x11', document, (), 'armv8_*'),
+        Entry(INSTRUCTIONS, 'event=0x8', document, (), 'armv8_*'),
+        *entries,
+        Entry(STALLED_CYCLES, 'event=0x24', document,
+              ('any back-end resource, not memory alone',), 'armv8_*')))
+
+
 def _neoverse(key: str, title: str, part: int) -> Row:
     document = 'Arm %s TRM, PMU events' % title
-
-    def entry(role: str, code: int, *caveats: str, minus: str | None = None) -> Entry:
-        return Entry(role, 'event=%#x' % code, document, caveats, 'armv8_*', None, minus)
-
-    return Row(key, title, 'ARM-0x41-%#x' % part, (
-        entry(CYCLES, 0x11),
-        entry(INSTRUCTIONS, 0x8),
-        entry(LOCAL_DRAM, 0x37, SUBTRACT_REMOTE,
-              'reads only; approximate, remote_dram counts remote caches too',
-              minus=REMOTE_DRAM),
-        entry(REMOTE_DRAM, 0x31, "another chip's memory or caches: DRAM and cache together"),
-        entry(STALLED_CYCLES, 0x24, 'any back-end resource, not memory alone')))
+    return _arm(
+        key, title, 'ARM-0x41-%#x' % part, document,
+        Entry(LOCAL_DRAM, 'event=0x37', document,
+              (SUBTRACT_REMOTE, 'reads only; approximate, remote_dram counts remote caches too'),
+              'armv8_*', None, REMOTE_DRAM),
+        Entry(REMOTE_DRAM, 'event=0x31', document,
+              ("another chip's memory or caches: DRAM and cache together",), 'armv8_*'))
 
 
 _NHM_DOC = 'Intel SDM vol. 3B, Nehalem: MEM_UNCORE_RETIRED'
@@ -336,7 +351,8 @@ ROWS = (
             + _DCLK + _UPI + _CHA_ICX + _iio(0xff))._replace(channels_max=8),
     _server('sapphirerapids', 'Sapphire Rapids', r'GenuineIntel-6-8F', _SPR_UNCORE),
     _server('emeraldrapids', 'Emerald Rapids', r'GenuineIntel-6-CF', _SPR_UNCORE),
-    _server('graniterapids', 'Granite Rapids', r'GenuineIntel-6-A[DE]', _GNR_UNCORE),
+    _server('graniterapids', 'Granite Rapids', r'GenuineIntel-6-A[DE]', _LOCAL_CXL + _GNR_UNCORE,
+            _LOADS_CXL),
     _forest('sierraforest', 'Sierra Forest', r'GenuineIntel-6-AF', _SRF_CORE),
     # Of MEM_BOUND_STALLS_LOAD, Intel's list has no sum of all that miss L3 (seen 2026-11-28).
     _forest('clearwaterforest', 'Clearwater Forest', r'GenuineIntel-6-DD', _SRF_CORE[:2]),
@@ -344,19 +360,25 @@ ROWS = (
         _amd_core(0x43, 'AMD PPR family 17h, PMCx043, by analogy with Zen 2',
                   _DEMAND_FILLS + '; neither libpfm4 nor Linux lists it for Zen 1')
         + _AMD_DF),
+    # Dhyana has Zen 1's cores. Linux drives its counters as AMD's (arch/x86/events/amd), but has
+    # no list of its events (seen 2026-11-28).
+    Row('hygon', 'Hygon Dhyana', r'HygonGenuine-24-[0-9A-F]+',
+        _amd_core(0x43, 'AMD PPR family 17h, PMCx043, by analogy with Zen 1 and 2', _DEMAND_FILLS)
+        + _AMD_DF),
     Row('zen2', 'AMD Zen 2', r'AuthenticAMD-23-[3-9A-F][0-9A-F]',
         _amd_core(0x43, 'AMD PPR family 17h model 31h, PMCx043', _DEMAND_FILLS) + _AMD_DF),
     Row('zen3', 'AMD Zen 3', r'AuthenticAMD-25-([245]?[0-9A-F])',
         _amd_core(0x44, 'AMD PPR family 19h model 01h, PMCx044', ANY_FILLS) + _AMD_DF),
     Row('zen4', 'AMD Zen 4', r'AuthenticAMD-25-([167A][0-9A-F])',
-        _amd_core(0x44, 'AMD PPR family 19h model 11h, PMCx044', ANY_FILLS)
+        _amd_core(0x44, 'AMD PPR family 19h model 11h, PMCx044', ANY_FILLS, _WITH_CXL)
         + _ZEN4_STALLS + _AMD_UMC + _xgmi(0xb5f, 8, 'amdzen4', 'linkN')),
     Row('zen5', 'AMD Zen 5', r'AuthenticAMD-26-([12467]?[0-9A-F])',
-        _amd_core(0x44, 'AMD PPR family 1Ah, PMCx044', ANY_FILLS) + _ZEN4_STALLS
+        _amd_core(0x44, 'AMD PPR family 1Ah, PMCx044', ANY_FILLS, _WITH_CXL) + _ZEN4_STALLS
         + _AMD_UMC + _xgmi(0xd5f, 6, 'amdzen5', 'link_N')),
     # Linux has no list of its data fabric (seen 2026-11-28).
     Row('zen6', 'AMD Zen 6', r'AuthenticAMD-26-[0-9A-F]+',
-        _amd_core(0x44, 'Linux, amdzen6/load-store.json: ls_any_fills_from_sys', ANY_FILLS)
+        _amd_core(0x44, 'Linux, amdzen6/load-store.json: ls_any_fills_from_sys', ANY_FILLS,
+                  _WITH_CXL)
         + _AMD_UMC),
     _neoverse('neoverse-n1', 'Neoverse N1', 0xd0c),
     _neoverse('neoverse-v1', 'Neoverse V1', 0xd40),
@@ -364,10 +386,22 @@ ROWS = (
     _neoverse('neoverse-v2', 'Neoverse V2', 0xd4f),
     _neoverse('neoverse-v3', 'Neoverse V3', 0xd84),
     _neoverse('neoverse-n3', 'Neoverse N3', 0xd8e),
+    # No public list of these has an event of remote accesses (seen 2026-11-28).
+    _arm('ampereone', 'AmpereOne', 'ARM-0xc0-0xac[34]',
+         'Linux, pmu-events of ampereone: of the architecture'),
+    _arm('kunpeng920', 'Kunpeng 920', 'ARM-0x48-0xd01',
+         'Linux, pmu-events of hip08: of the architecture'),
 )
 
 #: Caveat of an event whose PMU's name ends in the number of the node that it counts.
 NODE_IN_NAME = 'node in name'
+#: Caveat of an event whose PMU counts the node of the CPU that its ``cpumask`` names.
+NODE_OF_CPU = 'node of its CPU'
+#: hisi_uncore_ddrc_pmu.c names the boxes by die, and counts each on a CPU of its die; a flux is of
+#: 32 bytes (openEuler's hip09/uncore-ddrc-metric.json).
+_HISI_DDRC = 'hisi_sccl*_ddrc*'
+#: nvidia_cspmu.c; cmem_rd_data is in units of 32 bytes (NVIDIA Grace Performance Tuning Guide).
+_NVIDIA_SCF, _CPU_TRAFFIC = 'nvidia_scf_pmu_[0-9]*', ('traffic of CPUs, not of GPUs',)
 #: Names that kernels export in ``/sys/bus/event_source/devices/PMU/events``, by
 #: role: (PMU pattern, event name, bytes per count or None, caveats). If the kernel
 #: exports a scale in bytes, KiB or MiB, that is used instead of the bytes given here.
@@ -391,12 +425,16 @@ SYSFS_NAMES: dict[str, tuple[SysfsName, ...]] = {
                ('uncore_imc_[0-9]*', 'cas_count_read_sch0', 64, (PACKAGE,)),
                ('uncore_imc_[0-9]*', 'cas_count_read_sch1', 64, (PACKAGE,)),
                ('uncore', 'qmc_normal_reads_any', 64, (PACKAGE,)),
-               ('*_imc_[0-9]*', 'cas_reads', 64, (NODE_IN_NAME,))),
+               ('*_imc_[0-9]*', 'cas_reads', 64, (NODE_IN_NAME,)),
+               (_HISI_DDRC, 'flux_rd', 32, (NODE_OF_CPU,)),
+               (_NVIDIA_SCF, 'cmem_rd_data', 32, _CPU_TRAFFIC)),
     MEM_WRITE: (('uncore_imc_[0-9]*', 'cas_count_write', 64, (PACKAGE,)),
                 ('uncore_imc_[0-9]*', 'cas_count_write_sch0', 64, (PACKAGE,)),
                 ('uncore_imc_[0-9]*', 'cas_count_write_sch1', 64, (PACKAGE,)),
                 ('uncore', 'qmc_writes_full_any', 64, (PACKAGE, 'partial writes are left out')),
-                ('*_imc_[0-9]*', 'cas_writes', 64, (NODE_IN_NAME,))),
+                ('*_imc_[0-9]*', 'cas_writes', 64, (NODE_IN_NAME,)),
+                (_HISI_DDRC, 'flux_wr', 32, (NODE_OF_CPU,)),
+                (_NVIDIA_SCF, 'cmem_wr_total_bytes', 1, _CPU_TRAFFIC)),
 }
 
 #: Layouts of core PMUs that this machine lacks, with which ``--cpu`` encodes the events

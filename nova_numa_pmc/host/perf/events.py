@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core import counter_roles, pressure
-from nova_numa_pmc.host import files
+from nova_numa_pmc.host import files, topology
 from nova_numa_pmc.host.perf import event_table, pmu
 from nova_numa_pmc.record import Record
 
@@ -136,6 +136,9 @@ def select_events(
     model = read_cpu_model(root) if cpu is None else CpuModel(cpu, 'unknown')
     pmus = pmu.read_pmus(root) if for_this_host else {}
     row = find_row(model.cpuid)
+    if row and for_this_host and not topology.memory_only_nodes(root):
+        entries = tuple(entry for entry in row.entries if not entry.of_slow_memory)
+        row = row._replace(entries=entries)
     if row and not for_this_host:
         model = model._replace(name=row.title)
     overrides = overrides or {}

@@ -10,7 +10,7 @@ from nova_numa_pmc.core import counter_roles, pressure, rates
 from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import firmware, topology
-from nova_numa_pmc.host.perf import counters
+from nova_numa_pmc.host.perf import counters, event_table
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Roles that are used here. A package has dozens of boxes for some of the others.
 _ROLES = (*counter_roles.DATA_ROLES, counter_roles.IO_HIT, counter_roles.IO_MISS)
 #: PMUs that have a box for each memory channel.
-_CHANNEL_PMU = re.compile(r'(uncore_imc|amd_umc)_\d+')
+_CHANNEL_PMU = re.compile(r'(uncore_imc_|amd_umc_|hisi_sccl\d+_ddrc)\d+')
 _CHANNELS_MAX = 64
 
 
@@ -163,7 +163,9 @@ class Uncore:
                 and topology.socket(min(node.online_cpus), self._root) == package
             )
         ]
-        if all(node.online_cpus.intersection(event.cpus or ()) for node in package_nodes):
+        if event_table.NODE_OF_CPU in event.caveats or all(
+            node.online_cpus.intersection(event.cpus or ()) for node in package_nodes
+        ):
             # The PMU has a box on each die of the package, and each die is a node.
             package_nodes = [node for node in package_nodes if cpu in node.online_cpus]
         return package_nodes[0].id if len(package_nodes) == 1 else None

@@ -238,7 +238,11 @@ LIBPFM = {
                 'LS_MABRESP_LCL_DRAM LS_MABRESP_RMT_DRAM LS_MABRESP_RMT_CACHE',
             ),
             ('19h_zen3', 'ANY_DATA_CACHE_FILLS', 'MEM_IO_LCL MEM_IO_RMT EXT_CACHE_RMT'),
-            ('19h_zen4', 'ANY_DATA_CACHE_FILLS', 'DRAM_IO_NEAR DRAM_IO_FAR FAR_CACHE_NEAR_FAR'),
+            (
+                '19h_zen4',
+                'ANY_DATA_CACHE_FILLS',
+                'DRAM_IO_NEAR DRAM_IO_FAR:ALT_MEM_NEAR_FAR FAR_CACHE_NEAR_FAR',
+            ),
         )
     },
 }
@@ -360,6 +364,47 @@ class TestThisMachine(PmuCase):
                 self.assertEqual(
                     [(0x1435, 0x3B << 32), (0x2435, 0x3B << 32)],
                     [(e.config, e.config1) for role in ('io_hit', 'io_miss') for e in roles[role]],
+                )
+
+    def test_loads_from_cxl_memory_are_remote_where_a_node_is_of_memory_only(self):
+        self.write('proc/cpuinfo', INTEL % (0xAD, 1))
+        self.add_pmu('cpu', CPU_PMU)
+        node = 'sys/devices/system/node/'
+        for with_memory, codes in (('0-1', [0x12D3]), ('0-2', [0x12D3, 0x80D1])):
+            self.write(node + 'has_cpu', '0-1\n')
+            self.write(node + 'has_memory', with_memory + '\n')
+            with self.subTest(with_memory):
+                self.assertEqual(codes, [e.config for e in self.roles()['remote_dram']])
+
+    def test_memory_controllers_of_arm_are_counted_in_bytes_where_their_driver_names_them(self):
+        ddrc = {
+            'type': '40\n',
+            'cpumask': '24\n',
+            'format/event': 'config:0-4\n',
+            'events/flux_rd': 'config=0x1\n',
+            'events/flux_wr': 'config=0x0\n',
+        }
+        scf = {
+            'type': '41\n',
+            'cpumask': '72\n',
+            'format/event': 'config:0-62\n',
+            'events/cmem_rd_data': 'event=0x1a5\n',
+            'events/cmem_wr_total_bytes': 'event=0x1db\n',
+        }
+        for name, files, expected in (
+            ('hisi_sccl3_ddrc0', ddrc, [(1, 32), (0, 32)]),
+            ('nvidia_scf_pmu_1', scf, [(0x1A5, 32), (0x1DB, 1)]),
+        ):
+            with self.subTest(name):
+                self.add_pmu(name, files)
+                self.assertEqual(
+                    expected,
+                    [
+                        (event.config, event.bytes_per_count)
+                        for role in ('mem_read', 'mem_write')
+                        for event in self.roles()[role]
+                        if event.pmu == name
+                    ],
                 )
 
     def test_events_that_the_kernel_names_on_arm_are_taken(self):

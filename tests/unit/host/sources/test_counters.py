@@ -13,7 +13,7 @@ from nova_numa_pmc.core.evidence import RunningGuest
 from nova_numa_pmc.core.rates import CounterDelta, CounterReading
 from nova_numa_pmc.core.sample_records import COUNTED
 from nova_numa_pmc.host import topology
-from nova_numa_pmc.host.perf import counters, events, perf_event
+from nova_numa_pmc.host.perf import counters, event_table, events, perf_event
 from nova_numa_pmc.host.sources import counted, uncore
 from nova_numa_pmc.host.sources.ladder import SourceTick
 from tests.cases.counting import CountingCase
@@ -372,6 +372,12 @@ class UncoreTest(unittest.TestCase):
             ({0: [(('df', 0), ['mem_read'])], 1: [(('df', 4), ['mem_read'])]}, set()),
             self.plan(read),
         )
+
+    def test_a_box_that_counts_on_a_cpu_of_its_die_belongs_to_that_cpus_node(self):
+        self.packages(dict.fromkeys(range(8), 0))
+        read = software_event(counter_roles.MEM_READ, 0, cpus=(4,))
+        read = read._replace(caveats=(event_table.NODE_OF_CPU,))
+        self.assertEqual([0, 1], [len(own) for own in self.plan(read)[0].values()])
 
     def test_without_uncore_events_the_source_is_unavailable(self):
         with self.assertRaises(exceptions.SourceUnavailable):
