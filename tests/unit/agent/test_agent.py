@@ -8,10 +8,10 @@ import shutil
 from unittest import mock
 
 from nova_numa_pmc import model
-from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf
+from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.host import files, guests, topology
 from tests.cases.agent import LOG, MIB, SECOND, START_NS, AgentCase
-from tests.fixtures import domains, fake_host
+from tests.fixtures import fake_host
 
 
 class PublishTest(AgentCase):
@@ -94,37 +94,6 @@ class PublishTest(AgentCase):
             [0.0, 1.0], [node.demand_cores for node in self.read_publication().view.nodes]
         )
 
-    def test_a_clock_that_is_set_does_not_change_rates(self):
-        agent = self.open_agent()
-        self.tick(agent, 0)
-        self.set_busy(5, 0)
-        self.tick(agent, 5, realtime_s=5.0)
-        self.assertEqual(
-            (5.0, 5.0, 1.0),
-            (
-                self.read_publication().taken_s,
-                self.read_publication().interval_s,
-                self.read_publication().view.nodes[0].demand_cores,
-            ),
-        )
-
-    def test_nothing_is_published_where_the_option_is_off(self):
-        agent = self.open_agent(publish=False)
-        self.tick(agent, 0)
-        self.assertIsNotNone(self.tick(agent, 5).publication)
-        self.assertFalse(os.path.exists(os.path.join(self.directory, 'host')))
-
-    def test_a_reload_counts_by_the_sources_of_the_new_options(self):
-        agent = self.open_agent()
-        self.tick(agent, 0)
-        agent.reload(
-            agent.options._replace(
-                counter_options=counters_conf.CounterOptions(sources=('numa_faults',))
-            )
-        )
-        self.assertIsNone(self.tick(agent, 5).publication)
-        self.assertEqual('', self.tick(agent, 10).publication.source)
-
     def test_a_reload_reaches_everything_that_keeps_options(self):
         agent = self.open_agent()
         new = agent.options._replace(
@@ -179,18 +148,6 @@ class OneReadingTest(AgentCase):
 
 
 class ProblemTest(AgentCase):
-    def test_a_failure_is_logged_once_and_again_when_it_has_ended(self):
-        agent = self.open_agent()
-        self.tick(agent, 0)
-        cpulist = 'sys/devices/system/node/node0/cpulist'
-        with self.assertLogs(LOG, 'INFO') as logs:
-            for at_s, text in ((5, 'x'), (10, 'x'), (15, '0-3'), (20, '0-3')):
-                self.host.write(cpulist, text + '\n')
-                self.tick(agent, at_s)
-        messages = [record.getMessage() for record in logs.records]
-        self.assertEqual(1, sum(cpulist in text for text in messages))
-        self.assertEqual(1020.0, self.read_publication().taken_s)
-
     def test_a_state_directory_that_cannot_be_trusted_stops_publishing_only(self):
         agent = self.open_agent()
         self.tick(agent, 0)
@@ -236,13 +193,6 @@ class PromisesTest(AgentCase):
         )
         self.assertIn('guest %s: runs without a promise' % fake_host.name_of(3), messages)
 
-    def test_a_guest_without_a_promise_that_others_placed_is_said_to_be_placed_by_others(self):
-        agent = self.open_agent()
-        self.launch(1, xml=fake_host.domain_xml(1, extra=domains.NUMA_NODES_1))
-        with self.assertLogs(LOG, 'INFO') as logs:
-            self.tick(agent, 0)
-        self.assertIn('counted as placed by others on node 1', ' '.join(logs.output))
-
     def test_a_start_that_never_came_is_dropped_after_its_grace(self):
         agent = self.open_agent()
         self.promise(1, 0, started=False, since_ns=START_NS)
@@ -263,13 +213,6 @@ class PromisesTest(AgentCase):
             self.tick(agent, 61)
         self.assertIn('locked by another process', logs.output[-1])
         self.assertEqual(1061.0, self.read_publication().taken_s)
-
-    def test_without_libvirt_no_guests_are_published(self):
-        os.rmdir(os.path.join(self.root, 'run/libvirt/qemu'))
-        agent = self.open_agent()
-        self.tick(agent, 0)
-        self.tick(agent, 5)
-        self.assertEqual([0, 0], [node.guests for node in self.read_publication().view.nodes])
 
 
 class SoakTest(AgentCase):

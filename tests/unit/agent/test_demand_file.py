@@ -5,8 +5,6 @@ import json
 import os
 import stat
 
-from nova_numa_pmc.cli import status
-from nova_numa_pmc.cmd import agent
 from tests.cases.agent import LOG, START_NS, AgentCase
 
 MINUTE = 60
@@ -72,32 +70,12 @@ class PublishTest(RememberingCase):
         self.assertGreater(longer[0], 1.8)
         self.assertEqual(0.0, now[0])
 
-    def test_lasting_demand_goes_with_a_guest_that_moves(self):
-        self.start(1)
-        self.start(2)
-        self.minutes(10, {1: (2.0, 0), 2: (1.0, 0)})
-        self.assert_demand((3.0, 0.0), (3.0, 0.0))
-        self.promise(1, 1)
-        self.tick(self.agent, self.at_s + 1)
-        longer, _ = self.demand()
-        self.assertAlmostEqual(1.0, longer[0], places=1)
-        self.assertAlmostEqual(2.0, longer[1], places=1)
-
     def test_a_guest_that_just_came_counts_as_expected_once(self):
         self.tick(self.agent, 0)
         self.launch(1)
         self.promise(1, 1, since_ns=START_NS)
         self.tick(self.agent, 5)
         self.assertEqual(([0.0, 1.0], [0.0, 0.0]), self.demand())
-
-    def test_status_and_once_show_lasting_and_measured_demand(self):
-        self.start(1)
-        self.minutes(30, {1: (2.0, 0)})
-        self.minutes(1, {1: (0.0, 0)})
-        loads = status._loads(None, self.read_publication())[0]
-        self.assertGreater(loads['demand_cores'], 1.8)
-        self.assertEqual(0.0, loads['demand_now_cores'])
-        self.assertIn('(now 0.00)', agent.to_lines(self.read_publication())[1])
 
     def test_where_recording_demand_fails_the_interval_counts(self):
         self.start(1)
@@ -131,19 +109,6 @@ class FileTest(RememberingCase):
         self.minutes(1, {1: (2.0, 0)})
         with open(self.file) as file:
             self.assertEqual(10 * MINUTE, json.load(file)['clock_s'])
-
-    def test_no_demand_file_is_written_after_a_few_seconds(self):
-        self.tick(self.agent, 0)
-        self.tick(self.agent, 5)
-        self.agent.close()
-        self.assertFalse(os.path.exists(self.file))
-
-    def test_an_agent_that_does_not_publish_writes_no_demand_file(self):
-        self.agent = self.open_agent(publish=False)
-        self.start(1)
-        self.minutes(10, {1: (2.0, 0)})
-        self.agent.close()
-        self.assertFalse(os.path.exists(self.file))
 
     def test_a_damaged_demand_file_is_logged_once_and_replaced(self):
         for content in (b'', b'{', b'[]', b'{"schema":"1.0"}', b'\xff', b'[' * 100000):

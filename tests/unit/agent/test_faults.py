@@ -8,7 +8,6 @@ from unittest import mock
 
 from nova_numa_pmc.agent.tick import Moment
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.state import pause
 from tests.cases.agent import MIB, SECOND, START_NS, AgentCase
 from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import fake_host
@@ -53,14 +52,6 @@ class ClockTest(AgentCase):
                 self.read_publication().view.nodes[0].demand_cores,
             ),
         )
-
-    def test_two_ticks_at_the_same_time_are_not_a_fault(self):
-        agent = self.open_agent()
-        with self.foreseen():
-            for at_s in (0, 5, 5, 10):
-                self.set_busy(at_s, 0)
-                self.tick(agent, at_s)
-        self.assertEqual(1010.0, self.read_publication().taken_s)
 
 
 class SuspendedMoveTest(RebalancingCase):
@@ -346,36 +337,3 @@ class StateDirectoryTest(AgentCase):
                         file.write(data)
                     self.assert_as_before(at_s)
                     at_s += 1
-
-    def test_a_stage_that_an_option_or_a_pause_turns_off_does_not_count_as_failing(self):
-        os.makedirs(os.path.join(self.directory, 'rebalance-memory.tmp', 'x'))
-        os.makedirs(self.host.path('var/lib/nova-numa-pmc/demand.tmp/x'))
-        rebalancing, saving = 1, 1
-        self.assertEqual(rebalancing, self.tick(self.agent, 10).failing_count)
-        self.assertEqual(rebalancing + saving, self.tick(self.agent, 1000).failing_count)
-        pause.begin(self.directory, 'firmware')
-        self.assertEqual(saving, self.tick(self.agent, 1005).failing_count)
-        pause.end(self.directory)
-        self.assertEqual(rebalancing + saving, self.tick(self.agent, 1010).failing_count)
-        self.agent.reload(self.agent.options._replace(rebalance=agent_conf.OFF))
-        self.assertEqual(saving, self.tick(self.agent, 1015).failing_count)
-        self.agent.reload(self.agent.options._replace(publish=False))
-        self.assertEqual(0, self.tick(self.agent, 1020).failing_count)
-
-    def test_a_state_directory_that_cannot_be_written_is_logged_once(self):
-        """The temporary file cannot be created, as on a full file system."""
-        with self.foreseen() as messages:
-            for name in ('host', 'promises', 'rebalance-memory'):
-                os.makedirs(os.path.join(self.directory, name + '.tmp', 'x'))
-            self.launch(2)
-            for at_s in (10, 15, 20):
-                self.assertIsNotNone(self.tick(self.agent, at_s).sample)
-            for name in ('host', 'promises', 'rebalance-memory'):
-                shutil.rmtree(os.path.join(self.directory, name + '.tmp'))
-            self.tick(self.agent, 25)
-        self.assertEqual(1, sum('publishing failed' in text for text in messages), messages)
-        self.assertEqual(
-            1, sum('publishing succeeded again' in text for text in messages), messages
-        )
-        self.assertEqual(2, len(self.promises()))
-        self.assertEqual(1025.0, self.read_publication().taken_s)

@@ -8,7 +8,6 @@ import tempfile
 import unittest
 
 from nova_numa_pmc.agent import guest_events
-from nova_numa_pmc.host import libvirt_events
 from tests.fixtures import fake_host
 from tests.fixtures.clock import Clock
 from tests.fixtures.listener import Listener
@@ -53,24 +52,3 @@ class GuestEventsTest(unittest.TestCase):
             ([], None, 'status files'), (events.descriptors, events.due_in_s(), events.source)
         )
         self.assertEqual([fake_host.name_of(1)], [guest.name for guest in events.guests.read()[0]])
-
-    def test_changes_of_the_source_are_logged_and_the_xml_of_new_files_is_requested(self):
-        self.host.launch(1)
-        listener = Listener()
-        listener.problem = libvirt_events.CONNECTING
-        events = self.open(listener)
-        events.collect()
-        self.assertEqual([listener.fileno()], events.descriptors)
-        with self.assertLogs(LOG, 'INFO') as logs:
-            for listener.problem in ('', '', libvirt_events.UNRESPONSIVE, ''):
-                events.collect()
-        self.assertEqual(
-            [
-                'the agent learns of changes to guests from libvirt',
-                'the agent learns of changes to guests from status files: libvirt does not answer',
-                'the agent learns of changes to guests from libvirt',
-            ],
-            [record.getMessage() for record in logs.records],
-        )
-        events.guests.read()
-        self.assertEqual([fake_host.name_of(1)], listener.requested)

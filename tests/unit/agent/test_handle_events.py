@@ -104,14 +104,6 @@ class HandleEventsTest(HandleEventsCase):
             self.handle_events(1)
         self.assertIn('now placed by others: vcpupin', logs.output[0])
 
-    def test_handling_events_measures_and_publishes_nothing(self):
-        self.reset(1)
-        self.handle_events(1)
-        self.assertFalse(os.path.exists(os.path.join(self.directory, 'host')))
-
-    def test_without_events_nothing_is_due(self):
-        self.assertIsNone(self.handle_events())
-
     def test_a_guest_without_an_event_is_not_read_between_ticks_but_in_the_next_one(self):
         for number in (1, 2):
             self.reset(number)

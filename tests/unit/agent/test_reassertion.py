@@ -86,17 +86,6 @@ class ReassertionTest(AgentCase):
             self.tick(self.open_agent(), 0)
             self.assertEqual('0-3', tree.held())
 
-    def test_where_a_cache_has_too_few_cpus_left_those_of_its_node_are_written(self):
-        agent = self.open_agent()
-        self.promise(1, 1, l3_cpus=(6, 7))
-        tree = self.launch(1)
-        self.tick(agent, 0)
-        self.assertEqual('6-7', tree.held())
-        self.host.write('sys/devices/system/cpu/online', '0-6\n')
-        self.host.write('sys/devices/system/node/node1/cpulist', '4-6\n')
-        self.tick(agent, 5)
-        self.assertEqual('4-6', tree.held())
-
     def test_each_group_is_held_where_there_is_no_common_one(self):
         agent = self.open_agent()
         self.promise(1, 1)
@@ -234,10 +223,6 @@ class OperatorsWordTest(AgentCase):
         for at_s in (0, 5):
             self.assertEqual('4-7 2 4-7', self.held(tree, agent, at_s))
 
-    def test_a_set_of_one_cpu_is_by_hand_where_each_cpu_has_its_own_cache(self):
-        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=[str(cpu) for cpu in range(8)])
-        self.test_a_set_written_by_hand_before_the_agent_began_stays()
-
     def test_a_move_killed_between_two_groups_is_completed(self):
         self.promise(1, 1)
         tree = self.launch(1)
@@ -252,17 +237,6 @@ class OperatorsWordTest(AgentCase):
         self.assertEqual('0-3', self.held(tree, agent, 0))
         self.promise(1, 1)
         self.assertEqual('4-7', self.held(tree, agent, 5))
-
-    def test_what_a_start_or_an_older_release_has_narrowed_is_handed_over(self):
-        agent = self.open_agent()
-        self.promise(1, 1)
-        tree = self.launch(1)
-        for at_s, cpus in ((0, '4-7'), (5, '0-3')):  # the move to the latter was killed
-            tree.set_all('')
-            tree.write_file(os.path.join(tree.parent, 'cpuset.cpus'), cpus + '\n')
-            self.assertEqual('4-7', self.held(tree, self.open_agent(), at_s))
-            self.assertEqual('0-7', tree.read(tree.parent, 'cpuset.cpus'))
-        self.tick(agent, 10)
 
     def test_cpus_follow_memory_that_numatune_has_bound(self):
         agent = self.open_agent()
@@ -280,22 +254,6 @@ class OperatorsWordTest(AgentCase):
                 ),
             )
             self.assertEqual(cpus, self.held(tree, agent, at_s))
-
-    def test_a_guest_bound_by_numatune_is_held_to_a_node_and_no_cache(self):
-        agent = self.open_agent()
-        self.promise(1, 1, l3_cpus=(4, 5))
-        tree = self.launch(1)
-        self.assertEqual('4-5', self.held(tree, agent, 0))
-        for at_s, node, cpus in ((5, 0, '0-3'), (10, 1, '4-7')):
-            self.launch(
-                1,
-                xml=fake_host.domain_xml(
-                    1,
-                    extra=("  <numatune><memory mode='strict' nodeset='%d'/></numatune>\n" % node),
-                ),
-            )
-            self.assertEqual(cpus, self.held(tree, agent, at_s))
-            self.assertEqual((), self.promises()[fake_host.uuid_of(1)].l3_cpus)
 
 
 class BoundTest(AgentCase):

@@ -75,16 +75,6 @@ class PlaceTest(AgentCase):
             self.tick(agent, at_s)
         self.assertEqual(('4-7', ('placed', (1,), True, False)), (tree.held(), self.placed(1)))
 
-    def test_a_guest_that_numatune_binds_and_the_hook_has_missed_is_placed_there(self):
-        self.install_hook()
-        numatune = "<numatune><memory mode='strict' nodeset='1'/></numatune>"
-        xml = fake_host.domain_xml(1, extra=numatune)
-        agent, tree = self.open_agent(), self.launch(1, xml=xml)
-        self.began(1)
-        for at_s in (0, 5, 10):
-            self.tick(agent, at_s)
-        self.assertEqual(('4-7', ('placed', (1,), True, False)), (tree.held(), self.placed(1)))
-
     def test_a_guest_that_libvirt_is_still_starting_is_not_placed(self):
         agent = self.open_agent()
         tree = self.launch(1)
@@ -242,20 +232,6 @@ class PlaceTest(AgentCase):
         self.tick(agent, 5)
         self.assertEqual('4-7', tree.held())
 
-    def test_cpus_of_a_start_that_was_not_finished_follow_memory_that_cannot_be_moved(self):
-        agent = self.open_agent()
-        tree = self.host.launch(
-            1, {0: 10 * MIB, 1: 400 * MIB}, xml=fake_host.domain_xml(1, extra=domains.LOCKED)
-        )
-        self.set_guest_times(1, 0)
-        self.promise(1, 0, started=False, since_ns=START_NS)
-        self.tick(agent, 0)
-        with self.assertLogs(LOG, 'WARNING') as logs:
-            self.tick(agent, 5)
-        self.assertIn('now placed on node 1: node 1: ', ' '.join(logs.output))
-        self.assertEqual('4-7', tree.held())
-        self.assertEqual(('placed', (1,), True, False), self.placed(1))
-
 
 class FetchTest(RebalancingCase):
     """Memory is also fetched while rebalancing is off."""
@@ -291,20 +267,6 @@ class FetchTest(RebalancingCase):
 
     def nodes(self):
         return set(self.memory(1).nodes)
-
-    def test_a_reload_that_does_not_end_moves_leaves_fetches_alone(self):
-        for rebalance in (agent_conf.OFF, agent_conf.DRY_RUN, agent_conf.ON):
-            for begun in (False, True):
-                with self.subTest(rebalance=rebalance, begun=begun):
-                    self.put_memory_elsewhere()
-                    agent = self.open_agent(rebalance)
-                    self.tick(agent, 0)
-                    if begun:
-                        agent.step()
-                    agent.reload(agent.options)
-                    self.finish_move(agent)
-                    self.assertEqual({0}, self.nodes())
-                    self.assertEqual({('fetch', 'made'): 1}, agent._executor.totals.ended)
 
     def test_memory_is_fetched_after_what_ended_its_fetch(self):
         for begun in (False, True):
@@ -346,38 +308,6 @@ class FetchTest(RebalancingCase):
         self.assertLess(1, len(waits_s))
         self.assertIsNone(agent.step())
         self.assertEqual({1}, self.nodes())
-
-    def test_memory_is_fetched_after_a_job_of_libvirt_that_ended_its_fetch(self):
-        self.put_memory_elsewhere()
-        agent = self.open_agent(agent_conf.OFF)
-        self.tick(agent, 0)
-        agent.step()
-        path = self.host.path('run/libvirt/qemu/%s.xml' % fake_host.name_of(1))
-        with open(path) as file:
-            idle = file.read()
-        for at_s, text in ((5, idle.replace("'>\n", "'>\n" + JOB, 1)), (10, idle)):
-            self.host.write(path, text)
-            self.tick(agent, at_s)
-            self.finish_move(agent)
-        self.assertEqual({0}, self.nodes())
-
-    def test_memory_whose_place_could_not_be_read_is_fetched_later(self):
-        self.put_memory_elsewhere()
-        tree = self.tree(1)
-        groups = self.host.path('proc/4001/cgroup')
-        with open(groups) as file:
-            right = file.read()
-        agent = self.open_agent(agent_conf.OFF)
-        tree.write_file(os.path.join(tree.memory, 'memory.numa_stat'), '')
-        self.tick(agent, 0)
-        self.memory(1).write_files()
-        self.host.write(groups, '0::/elsewhere\n')
-        self.tick(agent, 5)
-        self.host.write(groups, right)
-        self.assertIsNone(agent.step())
-        self.tick(agent, 10)
-        self.finish_move(agent)
-        self.assertEqual({0}, self.nodes())
 
     def test_memory_is_fetched_later_if_the_promises_were_locked(self):
         self.put_memory_elsewhere()

@@ -10,7 +10,6 @@ from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.hook import early
 from nova_numa_pmc.host import cgroups, guests, holding, journal
 from nova_numa_pmc.placing import decide
-from nova_numa_pmc.state import promises_file
 from tests.cases.hook import HookCase
 from tests.fixtures import domains, fake_host
 from tests.fixtures.cgroups import FLAT, NESTED, WITHOUT_SYSTEMD
@@ -292,22 +291,6 @@ class OverTest(EarlyCase):
                 if what == 'the record is gone':
                     os.unlink(self.host.path('run/nova-numa-pmc/promises'))
                 self.assertLess(self.run_on(hold), 0.2)
-
-    def test_the_early_process_ends_after_the_grace_and_sleeps_longer(self):
-        hold, looked = self.start(), []
-        step = hold.step
-        hold.step = lambda now_s: looked.append(now_s) or step(now_s)
-        self.assertAlmostEqual(900.0, self.run_on(hold), delta=0.2)
-        self.assertLess(len(looked), 10 / 0.005 + 890 / 0.1 + 10)
-
-    def test_the_promises_are_read_again_only_after_they_changed(self):
-        hold, read_one = self.start(), promises_file.read_one
-        for number in range(2, 5):
-            self.start(number)
-            with mock.patch.object(promises_file, 'read_one', wraps=read_one) as read:
-                self.assertFalse(hold.has_start_ended())
-                self.assertFalse(hold.has_start_ended())  # the file is unchanged: not read again
-            read.assert_called_once()
 
 
 class HookTest(HookCase):

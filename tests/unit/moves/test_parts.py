@@ -55,18 +55,3 @@ class PromiseAfterTest(unittest.TestCase):
             move = plan_records.requested_move(plan_records.FETCH, (part,), 'its start')
             after = parts.promise_after(move, part, before)
             self.assertEqual((mem_nodes, divided), (after.mem_nodes, after.mem_node_bytes))
-
-
-class ProgressTextTest(unittest.TestCase):
-    def test_progress_is_described_in_words(self):
-        progress = guest_move.Progress(
-            guest_move.PARTLY, left_bytes=3 * MIB, refused=(('EBUSY', 3), ('EPERM', 1))
-        )
-        self.assertEqual(
-            'some pages did not move, 3 MiB left; pages: 3 busy (EBUSY), 1 refused (EPERM)',
-            parts.progress_text(progress),
-        )
-        self.assertEqual(
-            'cancelled, an unknown amount left',
-            parts.progress_text(guest_move.Progress(guest_move.CANCELLED)),
-        )

@@ -77,11 +77,6 @@ class ReconcileTest(RootCase):
                 self.assertEqual([], self.reconcile(draft))
                 self.assertEqual(kept, bool(draft.promises))
 
-    def test_the_time_is_now_unless_it_is_given(self):
-        draft = Draft(promise(1)._replace(since_ns=files.boottime_ns()))
-        self.reconcile(draft, boottime_ns=None)
-        self.assertEqual({1}, draft.numbers())
-
     def test_a_guest_that_runs_without_a_promise_is_counted_where_it_is_held(self):
         self.host.launch(1).set_all('4-7')
         self.host.launch(2)

@@ -196,17 +196,6 @@ class AgentMoveLockTest(MoveLockCase):
         self.addCleanup(lock.release)
         return lock
 
-    def test_the_agent_logs_once_that_it_waits_and_once_that_it_goes_on(self):
-        ours, command = self.agent_lock(), self.lock()
-        command.take()
-        with self.assertLogs(LOG, 'INFO') as logs:
-            self.assertEqual([False, False], [ours.try_take() for _ in range(2)])
-            command.release()
-            self.assertEqual([True, True], [ours.try_take() for _ in range(2)])
-        self.assertEqual(2, len(logs.output), logs.output)
-        with self.assertRaisesRegex(StateLocked, '^nova-numa-agent '):
-            command.take()
-
     def test_the_agent_waits_while_it_cannot_open_the_lock(self):
         self.lock().take()
         ours = self.agent_lock()

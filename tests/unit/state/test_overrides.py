@@ -43,11 +43,6 @@ class OverridesTest(RootCase):
         with open(self.path) as file:
             self.assertEqual('%s ignore g\n' % UUIDS[1], file.read())
 
-    def test_names_are_kept_as_libvirt_takes_them(self):
-        for name in ('a\u3000b\xa0c ', '\U0001f469\u200d\U0001f4bb', '\U0001fae9'):
-            self.put(0, model.PIN, name)
-            self.assertEqual(name, overrides.read(self.root)[0][UUIDS[0]].name)
-
     def test_lines_that_are_not_an_override_are_reported_and_never_overwritten(self):
         good = '%s pin web 1\n' % UUIDS[0]
         for line in (

@@ -33,12 +33,6 @@ class PausingTest(unittest.TestCase):
         self.assertTrue(pause.end(self.directory))
         self.assertIsNone(pause.read(self.directory))
 
-    def test_begin_returns_the_pause_that_it_wrote(self):
-        begun = pause.begin(self.directory, 'firmware\x1b update', realtime_s=1000.7)
-        self.assertEqual(begun, pause.read(self.directory))
-        pause.end(self.directory)
-        self.assertEqual((1000, 'firmware? update'), tuple(begun))
-
     def test_a_file_of_a_pause_pauses_whatever_is_in_it(self):
         for data, expected in (
             (b'', (None, '')),
@@ -56,15 +50,3 @@ class PausingTest(unittest.TestCase):
         self.assertIn('users other than root', pause.read(self.directory).reason)
         os.chmod(self.directory, 0o777)
         self.assertIn('users other than root', pause.read(self.directory).reason)
-
-    def test_a_pause_is_logged_when_it_begins_and_ends(self):
-        watch = pause.PauseWatch(self.directory, LOG)
-        with self.assertLogs(LOG, 'INFO') as logs:
-            self.assertIsNone(watch.refresh())
-            pause.begin(self.directory, 'why')
-            for _ in range(3):
-                self.assertTrue(watch.refresh())
-            pause.end(self.directory)
-            for _ in range(3):
-                self.assertIsNone(watch.refresh())
-        self.assertEqual(2, len(logs.output), logs.output)
