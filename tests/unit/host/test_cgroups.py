@@ -49,20 +49,6 @@ class FindTest(GroupsTestCase):
                     self.assertFalse(groups.writes_parent)
                     self.assertEqual(tree.memory.rstrip('/'), groups.memory_group)
 
-    def test_names_of_groups_are_taken_as_they_are(self):
-        for machine in (
-            'machine.slice/machine-qemu\\x2d1\\x2da.scope',
-            'machine-qemu\\x2d12\\x2dtruncated\\x2dna.scope',
-            'machine.slice/machine-qemu-1-a.scope',
-            'custom.partition/deep.partition/qemu-3-a.libvirt-qemu',
-            'machine/qemu-3-a b\tc:d,é.libvirt-qemu',
-            'machine/old-name.libvirt-qemu',
-        ):
-            for version in (1, 2):
-                with self.subTest(machine=machine, version=version):
-                    tree = self.tree(version, machine=machine)
-                    self.assertEqual(tree.scope, self.find(tree).scope)
-
     def test_iothreads_are_children_and_strangers_are_not(self):
         tree = self.tree(2)
         for name in ('iothread1', 'vcpux', 'iothread', 'other', 'emulator2', 'vcpu'):
@@ -158,12 +144,6 @@ class FindTest(GroupsTestCase):
                 with self.assertRaises(CpusetError) as caught:
                     cgroups.find_thread_cgroups('group')
                 self.assertIs(error_class, type(caught.exception))
-
-    def test_without_a_process_a_guest_has_gone(self):
-        tree = self.tree(2)
-        for find in (cgroups.find, cgroups.find_memory_group):
-            with self.assertRaises(GuestGone):
-                find(None, tree.root)
 
     def test_the_nearest_own_group_with_a_cpuset_is_written(self):
         tree = self.tree(2)
@@ -277,23 +257,6 @@ class MemoryTest(GroupsTestCase):
                     {0: 8192, 1: 4096, 5: 0}, cgroups.read_memory_by_node(self.find(tree))
                 )
 
-    def test_shared_pages_count_as_memory_and_the_cache_does_not(self):
-        tree = self.tree(2, bytes_by_node={})
-        path = os.path.join(tree.memory, 'memory.numa_stat')
-        tree.write_file(
-            path, 'anon N0=1 N1=2\nfile N0=100 N1=100\nfile_mapped N0=7\nshmem N0=10 N1=20\n'
-        )
-        self.assertEqual({0: 11, 1: 22}, cgroups.read_memory_by_node(self.find(tree)))
-
-    def test_locked_pages_count_on_v1(self):
-        tree = self.tree(1, bytes_by_node={})
-        page = os.sysconf('SC_PAGE_SIZE')
-        tree.write_file(
-            os.path.join(tree.memory, 'memory.numa_stat'),
-            'anon=9 N0=9\nhierarchical_anon=3 N0=1 N1=2\nhierarchical_unevictable=4 N1=4\n',
-        )
-        self.assertEqual({0: page, 1: 6 * page}, cgroups.read_memory_by_node(self.find(tree)))
-
     def test_missing_or_malformed_memory_by_node_is_none(self):
         tree = self.tree(2)
         self.assertIsNone(cgroups.read_memory_by_node(self.find(tree)))
@@ -304,13 +267,3 @@ class MemoryTest(GroupsTestCase):
         groups = self.find(tree)
         shutil.rmtree(tree.scope)
         self.assertIsNone(cgroups.read_memory_by_node(groups))
-
-    def test_resident_bytes_are_summed_or_unknown(self):
-        tree = self.tree(2)
-        groups = self.find(tree)
-        self.assertEqual(1 << 20, cgroups.read_resident_bytes(groups, 'VmRSS', 'HugetlbPages'))
-        self.assertIsNone(cgroups.read_resident_bytes(groups, 'VmSwap'))
-        for text in ('', 'VmRSS:\n', 'VmRSS: x kB\n', 'no colon\n'):
-            with self.subTest(text=text):
-                tree.write_file('proc/%d/status' % tree.pid, text)
-                self.assertIsNone(cgroups.read_resident_bytes(groups, 'VmRSS'))

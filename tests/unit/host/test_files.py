@@ -79,12 +79,6 @@ class ReplaceTest(unittest.TestCase):
             with self.assertRaises(OSError):
                 self.replace()
 
-    def test_a_file_is_replaced_below_an_open_directory(self):
-        fd = os.open(self.directory, os.O_RDONLY)
-        self.addCleanup(os.close, fd)
-        files.replace_file('file', b'new', 'file.tmp', durable=False, directory_fd=fd)
-        self.assertEqual(['file'], os.listdir(self.directory))
-
 
 class ReadTest(RootCase):
     def test_a_file_is_read_to_its_end_within_bounds(self):
@@ -94,27 +88,6 @@ class ReadTest(RootCase):
         self.write('long', 'x' * (2 << 20))
         with self.assertRaises(OSError):
             files.read_kernel_file(path)
-
-    def test_parts_of_a_pipe_are_joined(self):
-        path = os.path.join(self.root, 'fifo')
-        os.mkfifo(path)
-        pid = os.fork()
-        if not pid:
-            with open(path, 'wb', buffering=0) as f:
-                for part in (b'0-', b'3,', b'6\n'):
-                    f.write(part)
-            os._exit(0)
-        self.assertEqual('0-3,6\n', files.read_kernel_file(path))
-        os.waitpid(pid, 0)
-
-
-class ListTest(unittest.TestCase):
-    def test_the_names_in_a_directory_are_sorted_and_an_absent_one_has_none(self):
-        with tempfile.TemporaryDirectory() as directory:
-            for name in ('b', 'c', 'a'):
-                os.mkdir(os.path.join(directory, name))
-            self.assertEqual(['a', 'b', 'c'], files.list_names(directory))
-            self.assertEqual([], files.list_names(os.path.join(directory, 'd')))
 
 
 class BootTest(unittest.TestCase):

@@ -43,25 +43,6 @@ class PassedTest(unittest.TestCase):
                 )
         self.assertEqual(guest_use.ThreadUse(), guest_use.use_between({1: old}, {1: new}, HOME, 0))
 
-    def test_a_cpu_without_node_hides_where_it_ran(self):
-        used = guest_use.use_between(
-            {1: ThreadTimes(0, 0, 9, 9)}, {1: ThreadTimes(SECOND, 0, 0, 9)}, HOME, SECOND
-        )
-        self.assertEqual((1.0, 0.0, {}, {}), used)
-
-    def test_a_thread_that_slept_on_a_cpu_without_node_does_not_hide_where_others_ran(self):
-        asleep, polling = ThreadTimes(5, 0, 9, 9), ThreadTimes(7, 0, 9, 9)
-        used = guest_use.use_between(
-            {1: ThreadTimes(0, 0, 2, 9), 2: asleep, 3: polling},
-            {1: ThreadTimes(SECOND, 0, 2, 9), 2: asleep, 3: polling._replace(wait_ns=0)},
-            HOME,
-            SECOND,
-        )
-        self.assertEqual((1.0, 0.0, {1: 1.0}, {}), used)
-        self.assertEqual(
-            (0.0, 0.0, {}, {}), guest_use.use_between({2: asleep}, {2: asleep}, HOME, SECOND)
-        )
-
 
 class GuestsTest(unittest.TestCase):
     def setUp(self):
@@ -105,20 +86,6 @@ class GuestsTest(unittest.TestCase):
         tree.set_bytes({0: 1 << 20, 1: 3 << 20})
         self.assertEqual({0: 3 << 20, 1: 1 << 20}, self.read(5)[0][0].bytes_by_node)
         self.assertEqual({0: 1 << 20, 1: 3 << 20}, self.read(15)[0][0].bytes_by_node)
-
-    def test_memory_that_was_forgotten_is_read_at_once(self):
-        tree = self.host.launch(1, {0: 3 << 20, 1: 1 << 20})
-        self.read(0)
-        tree.set_bytes({0: 1 << 20, 1: 3 << 20})
-        self.guests.forget_memory()
-        self.assertEqual({0: 1 << 20, 1: 3 << 20}, self.read(5)[0][0].bytes_by_node)
-
-    def test_memory_that_is_unknown_is_read_again_later(self):
-        tree = self.host.launch(1)
-        os.unlink(os.path.join(tree.memory, 'memory.numa_stat'))
-        self.assertEqual({}, self.read(0)[0][0].bytes_by_node)
-        tree.set_bytes({0: 7, 1: 8})
-        self.assertEqual({0: 7, 1: 8}, self.read(20)[0][0].bytes_by_node)
 
     def test_huge_pages_count_and_without_them_nothing_is_known(self):
         xml = fake_host.domain_xml(1, extra=domains.HUGE_PAGES_2M)

@@ -290,17 +290,6 @@ class HoldTest(TreeTestCase):
             [change.path for change in hold_result.changes],
         )
 
-    def test_cpus_outside_of_the_parents_set_are_reported(self):
-        tree, groups = self.tree(2, NESTED)
-        tree.write_file(os.path.join(tree.scope, 'cpuset.cpus'), '0-2\n')
-        hold_result = holding.hold(groups, NODE1, write=tree.write)
-        self.assertEqual((NODE1, frozenset({2})), (hold_result.cpus, hold_result.cpus_effective))
-
-    def test_nothing_asked_for_is_an_error(self):
-        _, groups = self.tree()
-        with self.assertRaisesRegex(CpusetError, 'empty set'):
-            holding.hold(groups, frozenset())
-
 
 class LeftAloneTest(TreeTestCase):
     def test_a_pin_that_contradicts_leaves_the_whole_guest_alone(self):

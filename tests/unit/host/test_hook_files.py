@@ -81,20 +81,6 @@ class HookFilesTest(RootCase):
         hook_files.remove(self.root)
         self.assertEqual(['qemu'], self.names())
 
-    def test_remove_without_an_install_changes_nothing(self):
-        self.assertEqual([], hook_files.remove(self.root))
-        self.write_former()
-        self.assertEqual([], hook_files.remove(self.root))
-        self.assertEqual(FORMER, read(self.main))
-
-    def test_inspect_reports_whether_our_hook_is_there_and_current(self):
-        status = hook_files.inspect(self.root, self.script)
-        self.assertFalse(status.present or status.executable or status.current)
-        hook_files.install(self.root, self.script)
-        status = hook_files.inspect(self.root, self.script)
-        self.assertTrue(status.present and status.executable and status.current)
-        self.assertFalse(hook_files.inspect(self.root, hook_files.render(9)).current)
-
     def test_render_quotes_the_directory_for_the_shell(self):
         site = '/srv/o\'dd $(touch x) "dir'
         text = hook_files.render(7, site)

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import DomainError, TopologyError
 from nova_numa_pmc.host import guests, host_devices
-from nova_numa_pmc.host.host_devices import DeviceNodeReader, node_of
+from nova_numa_pmc.host.host_devices import node_of
 from tests.cases.root import RootCase
 from tests.fixtures import domains
 from tests.fixtures.sysfs import add_device
@@ -43,12 +43,6 @@ ELEMENTS = (
         INTERFACE,
     ),
 )
-DISKS = (
-    ('nvme', PCI_SOURCE, PCI),
-    ('vhostvdpa', VDPA_SOURCE, VDPA),
-    ('block', "<source dev='/dev/nvme0n1'/>", BLOCK),
-    ('vhostuser', SOCKET_SOURCE, VHOST_USER),
-)
 
 
 def parse_devices(elements):
@@ -60,39 +54,6 @@ class ListTest(RootCase):
         for element, device in ELEMENTS:
             with self.subTest(element):
                 self.assertEqual((device,), parse_devices(element).devices)
-
-    def test_each_image_of_a_disk_is_listed(self):
-        for kind, source, device in DISKS:
-            for image in (
-                f"<disk type='{kind}'>{source}</disk>",
-                f"<disk type='file'><backingStore type='{kind}'>{source}</backingStore></disk>",
-                "<disk type='file'><source file='a'/><backingStore type='file'>"
-                f"<backingStore type='{kind}'>{source}</backingStore></backingStore></disk>",
-                f"<disk type='file'><mirror type='{kind}' job='copy'>{source}</mirror></disk>",
-                f"<disk type='file'><source file='a'><dataStore type='{kind}'>{source}"
-                '</dataStore></source></disk>',
-            ):
-                with self.subTest(image):
-                    self.assertEqual((device,), parse_devices(image).devices)
-
-    def test_what_locks_memory_is_listed_first_and_each_device_once(self):
-        elements = ''.join(element for element, _ in reversed(ELEMENTS))
-        self.assertEqual((MDEV, PCI, VDPA, INTERFACE, VHOST_USER), parse_devices(elements).devices)
-
-    def test_other_elements_are_no_devices_of_the_host(self):
-        for element in (
-            "<hostdev type='usb'><source><address bus='1' device='2'/></source></hostdev>",
-            "<interface type='bridge'><source bridge='br0'/></interface>",
-            "<disk type='file'><source file='/dev/nvme0n1'/></disk>",
-            "<disk type='block'><source dev='nvme0n1'/></disk>",
-            "<disk type='block'/>",
-            "<interface type='direct'><source dev='/dev/eth0'/></interface>",
-            f"<interface type='direct'><source dev='{'e' * 300}'/></interface>",
-            f"<disk type='file'><other type='nvme'>{PCI_SOURCE}</other></disk>",
-        ):
-            with self.subTest(element):
-                guest = parse_devices(element)
-                self.assertEqual(((), False), (guest.devices, guest.locked))
 
     def test_a_device_without_a_name_locks_memory_all_the_same(self):
         for element, kind in (
@@ -106,10 +67,6 @@ class ListTest(RootCase):
                 self.assertEqual((model.HostDevice(kind, ''),), guest.devices)
                 self.assertTrue(guest.locked)
                 self.assertIsNone(node_of(guest.devices[0], self.root))
-
-    def test_only_the_first_source_of_an_element_counts_as_for_libvirt(self):
-        element = f"<interface type='vdpa'>{VDPA_SOURCE}<source dev='/dev/other'/></interface>"
-        self.assertEqual((VDPA,), parse_devices(element).devices)
 
     def test_a_malformed_address_is_refused(self):
         for element in (
@@ -186,10 +143,6 @@ class NodeTest(RootCase):
             with self.subTest(name):
                 self.assertIsNone(node_of(model.HostDevice(kind, name), self.root))
 
-    def test_a_host_without_such_buses_knows_no_node(self):
-        for device in (PCI, MDEV, VDPA, INTERFACE, BLOCK):
-            self.assertIsNone(node_of(device, os.path.join(self.root, 'empty')))
-
     def test_a_malformed_node_is_an_error_that_names_the_file(self):
         for text in ('x', '-2', '', '²', '1' * 30):
             self.write(self.pci, text)
@@ -206,12 +159,3 @@ class NodeTest(RootCase):
                 self.assertIsNone(node_of(device, self.root))
         os.remove(os.path.join(self.root, self.pci))
         self.assertIsNone(node_of(PCI, self.root))
-
-    def test_a_known_node_is_not_read_again_while_a_guest_uses_the_device(self):
-        guest = model.Guest('u', 'g', 1, 1, devices=(MDEV, VHOST_USER))
-        reader = DeviceNodeReader(self.root)
-        self.assertEqual(({MDEV: 1, VHOST_USER: None}, []), reader.read([guest]))
-        self.write(self.pci, '0')
-        self.assertEqual(1, reader.read([guest, guest])[0][MDEV])
-        self.assertEqual(({}, []), reader.read([]))
-        self.assertEqual(0, reader.read([guest])[0][MDEV])

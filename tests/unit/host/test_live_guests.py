@@ -78,17 +78,6 @@ class LiveGuestsTest(unittest.TestCase):
         self.answer(vcpus=3, extra=PIN)
         self.assertEqual(('vcpupin',), self.read().placed_by)
 
-    def test_advice_of_numad_is_taken_from_the_file(self):
-        self.rewrite(
-            b"<domstatus state='running' pid='4001'><numad nodeset='1' cpuset='4-7'/>\n"
-            b'%s</domstatus>\n' % fake_host.domain_xml(1)
-        )
-        self.answer()
-        guest = self.read()
-        self.assertEqual(
-            (('numad',), (1,), True), (guest.placed_by, guest.numatune_nodes, guest.mem_bound)
-        )
-
     def test_a_file_that_cannot_be_understood_leaves_libvirts_answer(self):
         self.rewrite(b'<another/>')
         self.assertIsNone(self.read())

@@ -2,7 +2,6 @@
 """Nova's options are read from the files, and in the order, that its service reads."""
 
 import os
-import socket
 
 from hypothesis import given, settings, strategies
 from oslo_config import cfg
@@ -44,37 +43,11 @@ class NovaConfTest(RootCase):
         self.assertEqual(conf.files[1], conf.file_of('ram_allocation_ratio'))
         self.assertEqual(conf.files[0], conf.file_of('weight_classes', 'filter_scheduler'))
 
-    def test_the_checkers_environment_is_not_the_services(self):
-        os.environ['OS_DEFAULT__COMPUTE_MONITORS'] = 'cpu.numa_pmc'
-        self.addCleanup(os.environ.pop, 'OS_DEFAULT__COMPUTE_MONITORS')
-        self.assertEqual([], self.read('').get('compute_monitors'))
-
     def test_a_value_that_cannot_be_used_is_a_finding_and_the_default(self):
         conf = self.read('[filter_scheduler]\nhost_subset_size = many\n')
         self.assertEqual(1, conf.get('host_subset_size', 'filter_scheduler'))
         self.assertEqual(['nova-conf-value'], [f.code for f in conf.findings])
         self.assertNotIn('\n', conf.findings[0].message)
-
-    def test_a_value_that_names_itself_is_a_finding_and_the_default(self):
-        conf = self.read(
-            '[filter_scheduler]\nhost_subset_size = $host_subset_size\n'
-            '[DEFAULT]\nhost_subset_size = $host_subset_size\n'
-            'compute_monitors = $compute_monitors\n'
-        )
-        self.assertEqual([], conf.get('compute_monitors'))
-        self.assertEqual(1, conf.get('host_subset_size', 'filter_scheduler'))
-        self.assertTrue(conf.findings)
-
-    def test_a_remote_config_source_is_not_fetched(self):
-        with socket.create_server(('127.0.0.1', 0)) as server:
-            server.settimeout(0)
-            conf = self.read(
-                '[DEFAULT]\nconfig_source = far\n[far]\ndriver = remote_file\n'
-                'uri = http://127.0.0.1:%d/x\n' % server.getsockname()[1]
-            )
-            self.assertEqual([], conf.get('compute_monitors'))
-            self.assertRaises(BlockingIOError, server.accept)
-        self.assertEqual([], conf.findings)
 
     @settings(max_examples=150, deadline=None)
     @given(

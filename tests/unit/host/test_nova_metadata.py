@@ -39,13 +39,3 @@ class NovaMetadataTest(unittest.TestCase):
                     (model.SPREAD, 3e9 * asked.demand_cores),
                     (asked.policy, asked.bandwidth_bytes_per_sec),
                 )
-
-    def test_metadata_without_extra_specs_gives_the_defaults(self):
-        for release in WITHOUT:
-            with self.subTest(release):
-                guest = parsed(release)
-                self.assertEqual((), guest.extra_specs)
-                self.assertEqual(
-                    (model.AUTO, None, 'medium', ()), extra_specs.parse(guest.extra_specs)
-                )
-                self.assertEqual(model.AUTO, host_view.request(guest, PLACEMENT_OPTIONS).policy)

@@ -94,46 +94,12 @@ class GuestMoveTest(unittest.TestCase):
         self.assertEqual(400 * PAGE_BYTES, end.moved_bytes)
         self.assertLessEqual(max(pages for pages, _, _ in self.memory.calls), 16)
 
-    def test_a_wait_is_not_repeated_for_windows_without_memory(self):
-        waited_s = []
-        for gap in (0, 160):
-            began_s = self.clock()
-            # NUMA balancing has marked a page, so that a pagemap is used to skip the gap.
-            self.guest([AWAY] * 48 + [None] * gap + [AWAY] * 16, hinted=(0,))
-            end = self.run_to_end(self.mover())
-            self.assertEqual((guest_move.DONE, 64 * PAGE_BYTES), (end.state, end.moved_bytes))
-            waited_s.append(self.clock() - began_s)
-        self.assertGreater(waited_s[0], 0)
-        self.assertAlmostEqual(*waited_s)
-
-    def test_a_step_that_comes_early_does_nothing(self):
-        self.guest([AWAY] * 400)
-        mover = self.mover()
-        while not mover.step().wait_s:
-            pass
-        moved = mover.progress.moved_bytes
-        for _ in range(3):
-            self.assertGreater(mover.step().wait_s, 0)
-        self.assertEqual(moved, mover.progress.moved_bytes)
-
-    def test_a_guest_with_nothing_away_has_no_page_read(self):
-        self.guest([HOME] * 50)
-        self.memory.locate = None
-        self.assertEqual(guest_move.DONE, self.run_to_end(self.mover()).state)
-
     def test_pages_that_stay_are_counted_by_reason(self):
         self.guest([AWAY] * 64, pinned=(3, 40), busy=(20,), shared=(50, 51))
         end = self.run_to_end(self.mover())
         self.assertEqual(guest_move.PARTLY, end.state)
         self.assertEqual({'EAGAIN': 2, 'EBUSY': 1, 'EACCES': 2}, dict(end.refused))
         self.assertEqual((59 * PAGE_BYTES, 5 * PAGE_BYTES), (end.moved_bytes, end.left_bytes))
-
-    def test_a_page_in_a_hundred_may_stay(self):
-        for stay, state in ((7, guest_move.DONE), (8, guest_move.PARTLY)):
-            with self.subTest(stay):
-                self.guest([AWAY] * 720, shared=range(stay))
-                end = self.run_to_end(self.mover())
-                self.assertEqual((state, (('EACCES', stay),)), (end.state, end.refused))
 
     def test_pages_that_wait_for_a_hinting_fault_move_too(self):
         nodes = [None if at % 7 == 3 else 1 for at in range(3000)]
@@ -142,14 +108,6 @@ class GuestMoveTest(unittest.TestCase):
         self.assertEqual(guest_move.DONE, self.run_to_end(self.mover()).state)
         self.assertEqual({HOME, None}, set(memory.nodes))
         self.assertEqual({4, 5}, memory.touched_from)
-
-    def test_a_huge_page_that_waits_for_a_hinting_fault_moves_too(self):
-        # From the middle of a huge page to that of another one, in windows that divide them.
-        memory = self.guest([1] * 64, huge=32, hinted=range(64))
-        end = self.run_to_end(self.mover(limits=LIMITS._replace(batch_bytes=24 * PAGE_BYTES)))
-        self.assertEqual((guest_move.DONE, 0), (end.state, end.left_bytes))
-        self.assertEqual({HOME}, set(memory.nodes))
-        self.assertEqual(2, memory.touched, 'one touch is for all of it')
 
     def test_pages_that_numa_balancing_brings_meanwhile_count_as_brought(self):
         memory = self.guest([AWAY] * 64, pinned=range(48, 64))
@@ -200,15 +158,6 @@ class GuestMoveTest(unittest.TestCase):
         end = self.run_to_end(self.mover())
         self.assertEqual((guest_move.DONE, 64 * PAGE_BYTES), (end.state, end.moved_bytes))
         self.assertEqual({2}, {pages for pages, _, _ in self.memory.calls})
-
-    def test_a_probe_for_huge_pages_is_rare_where_there_are_none(self):
-        self.guest([AWAY] * 16 * 16)
-        self.tree.write_file(
-            'sys/kernel/mm/transparent_hugepage/hpage_pmd_size', '%d\n' % (8 * PAGE_BYTES)
-        )
-        end = self.run_to_end(self.mover())
-        self.assertEqual(guest_move.DONE, end.state)
-        self.assertEqual(17, len(self.memory.calls))
 
     def test_a_full_node_is_left_its_reserve(self):
         self.guest([AWAY] * 100, room={HOME: 40})
