@@ -86,14 +86,6 @@ class CapacityTest(RootCase):
                 conf = self.conf('[DEFAULT]\n%s\n' % nova)
                 self.assertEqual(expected, codes(capacity.check_ram_ratio(self.root, conf)))
 
-    def test_the_finding_of_a_ram_ratio_says_what_may_not_fit(self):
-        self.write(OURS, '[placement]\nram_allocation_ratio = 1\n')
-        (finding,) = capacity.check_ram_ratio(
-            self.root, self.conf('[DEFAULT]\nram_allocation_ratio = 1.5\n')
-        )
-        self.assertIn('may not fit', finding.message)
-        self.assertIn('ram_allocation_ratio = 1.5', finding.remedy)
-
     def test_memory_that_guests_get_none_of_is_found(self):
         sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2, '', 96 << 30)])
         self.assertEqual([], codes(capacity.check_withheld_memory(self.root, self.conf())))
@@ -127,16 +119,6 @@ class CapacityTest(RootCase):
             with self.subTest(value):
                 conf = self.conf('[compute]\ncpu_shared_set = %s\n' % value)
                 self.assertEqual(expected, codes(capacity.check_shared_set(self.root, conf)))
-
-    def test_the_finding_of_isolated_cpus_names_the_property_that_isolates_them(self):
-        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), isolated='3')
-        conf = self.conf('[compute]\ncpu_shared_set = 0-7\n')
-        (finding,) = capacity.check_shared_set(self.root, conf)
-        self.assertIn('CPUs 3, which are isolated by isolcpus= ', finding.message)
-        self.write('sys/fs/cgroup/cpuset.cpus.isolated', '5\n')
-        (finding,) = capacity.check_shared_set(self.root, conf)
-        self.assertIn('CPUs 3,5, which are isolated by isolcpus= ', finding.message)
-        self.assertIn('and an isolated partition', finding.message)
 
     def test_the_set_of_older_releases_is_checked_in_place_of_the_shared_one(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2))

@@ -58,16 +58,6 @@ class PageTest(unittest.TestCase):
         self.assertEqual((large[0] / 2, large[1] / 2), half)
         self.assertEqual([], sizes(by_title['node 3']))
 
-    def test_the_colours_of_a_guest_are_the_shares_of_its_memory(self):
-        html = draw(guest(by_node={0: GIB, 3: 3 * GIB}), guest('no memory known', by_node={}))
-        boxes = panels(html)['node 0'].findall('g')
-        parts = [box.findall('rect')[:-1] for box in boxes]
-        near, far = (float(part.get('width')) for part in parts[0])
-        self.assertAlmostEqual(3 * near, far, delta=0.2)
-        self.assertIn('25 % on node 0, 75 % on node 3', boxes[0].findtext('title'))
-        self.assertEqual(1, len(parts[1]))
-        self.assertIn('unknown', html)
-
     def test_an_unknown_pressure_is_not_shown_as_none(self):
         known, unknown = panels(draw()).values()
         self.assertIn('pressure 1.20 (cpu 1.20)', [text.text for text in known.iter('text')])
@@ -85,6 +75,3 @@ class PageTest(unittest.TestCase):
         self.assertEqual(plain.count('<'), html.count('<'))
         if name.isprintable():
             self.assertIn('>%s<' % escape(name), html)
-
-    def test_guests_without_memory_or_cpus_are_drawn(self):
-        self.assertEqual(1, len(sizes(panels(draw(guest(cores=0.0, size=0)))['node 0'])))

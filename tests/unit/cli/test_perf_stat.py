@@ -67,15 +67,6 @@ class ReadTest(unittest.TestCase):
                 taken = self.read(text + '0.5,1,,cycles,9,100.00,,\n', 'skylake-sp')
                 self.assertEqual(([*ends, 0.5], []), ([s.taken_s for s in taken], self.damaged))
 
-    def test_a_second_run_in_the_same_file_is_read(self):
-        text = '2.0,8,,cycles,9,100.00,,\n1.5,9,,cycles,9,100.00,,\n'
-        self.assertEqual([(2.0, 2.0), (1.5, 1.5)], [one[:2] for one in self.read(text)])
-
-    def test_a_line_of_something_else_is_damage(self):
-        self.assertEqual(1, len(self.read('hello, world\n1.0,8,,cycles,9,100.00,,\n')))
-        self.assertEqual(1, len(self.damaged))
-        self.assertIn('FILE: line 1', self.damaged[0])
-
     def test_the_tables_of_the_deck_are_read(self):
         found = []
         for name in ('unpinned', 'pinned'):
@@ -111,10 +102,6 @@ class ReadTest(unittest.TestCase):
             with self.assertRaisesRegex(RecordingError, 'context-switches.*--cpu'):
                 self.read(BY_CPU, cpu)
 
-    def test_events_of_unknown_meaning_beside_cycles_are_named(self):
-        [sample] = self.read('1.0,9,,cycles,9,100.00,,\n1.0,9,,r53100f,9,100.00,,\n')
-        self.assertIn('the meaning of r53100f is unknown', sample.problems[0])
-
     @given(st.text(max_size=100), st.integers(0, 300), st.integers(0, 60))
     def test_garbage_is_refused_or_gives_valid_rates(self, text, at, length):
         whole = ALL + BY_NODE + BY_GROUP
@@ -146,23 +133,6 @@ class ReadTest(unittest.TestCase):
         self.assertAlmostEqual(30, guest.local_per_sec, places=3)
         self.assertEqual((None, None), (guest.remote_cache_per_sec, guest.stalled_ratio))
 
-    def test_perf_stat_of_stalled_cycles_and_remote_hits_is_read(self):
-        text = FEED + ''.join(
-            '1.000000001,N0,2,%s,%s,2000000000,100.00,,\n' % (counted, GROUP)
-            for counted in ('2000,,r53014c', '7,,r53040f', '5,,r5301a2')
-        )
-        [sample] = self.read(text, cpu='westmere-dp')
-        [guest] = sample.guests
-        self.assertEqual(5 / 8000, guest.stalled_ratio)
-        self.assertAlmostEqual(7, guest.remote_cache_per_sec, places=3)
-
-    def test_figures_not_counted_in_a_part_are_unknown(self):
-        text = FEED.replace(',10,,remote_dram', ',<not counted>,,remote_dram')
-        [guest] = self.read(text)[0].guests
-        self.assertEqual(
-            ('', None, None), (guest.source, guest.remote_per_sec, guest.remote_ratio)
-        )
-
     def test_remote_accesses_that_an_event_includes_are_subtracted(self):
         lines = (
             '1.0,N0,2,10,,r37,%s,2000000000,100.00,,',
@@ -189,33 +159,3 @@ class ReadTest(unittest.TestCase):
             [(node.id, node.remote_per_sec, node.remote_ratio) for node in sample.nodes],
         )
         self.assertIn('not distinguished', sample.problems[0])
-
-    def test_bandwidth_by_memory_controllers_is_read(self):
-        [sample] = self.read(
-            '1.0,N1,1,64,MiB,uncore_imc/cas_count_read/,9,100.00,,\n'
-            '1.0,N1,1,16,MiB,uncore_imc/cas_count_write/,9,100.00,,\n'
-        )
-        self.assertEqual(80 << 20, sample.nodes[0].bandwidth_bytes_per_sec)
-
-
-class RoleTest(unittest.TestCase):
-    def test_roles_of_events_are_found_as_perf_writes_them(self):
-        names, _ = recordings.meanings('westmere-dp')
-        for event, role in (
-            ('cycles', 'cycles'),
-            ('cpu-cycles:u', 'cycles'),
-            ('instructions:GH', 'instructions'),
-            ('r53100f', 'remote_dram'),
-            ('r53080f:GH', 'local_dram'),
-            ('cpu/local_dram/', 'local_dram'),
-            ('numa_emu/remote_dram/GH', 'remote_dram'),
-            ('uncore_imc_1/cas_count_write/', 'mem_write'),
-            ('node-loads', None),
-            ('r1', None),
-            ('', None),
-        ):
-            with self.subTest(event=event):
-                self.assertEqual(role, recordings.role_of(event, names))
-
-    def test_raw_codes_mean_nothing_without_the_cpu(self):
-        self.assertIsNone(recordings.role_of('r53100f', recordings.meanings()[0]))

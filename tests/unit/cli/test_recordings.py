@@ -37,15 +37,6 @@ class ReadTest(unittest.TestCase):
         text = '\n'.join(json.dumps(to_json(one)) for one in taken)
         self.assertEqual((taken[:1], 1), (self.read(text[:-40]), len(self.damaged)))
 
-    def test_a_pipe_is_read_too(self):
-        read_fd, write_fd = os.pipe()
-        with open(write_fd, 'w') as writer:
-            writer.write(json.dumps(to_json(samples.sample())))
-        self.addCleanup(os.close, read_fd)
-        self.assertEqual(
-            [samples.sample()], list(recordings.read('/dev/fd/%d' % read_fd, self.fail))
-        )
-
     def test_a_file_without_samples_is_refused(self):
         for text in ('', 'hello\n', '{"counts": {}}', '{', '[]', '{"nodes": 1}'):
             with self.subTest(text=text), self.assertRaisesRegex(RecordingError, 'no sample'):

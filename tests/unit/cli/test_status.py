@@ -25,13 +25,6 @@ def why(*arguments, **fields):
 
 
 class WhyTest(unittest.TestCase):
-    def test_why_says_when_a_guest_was_placed(self):
-        self.assertEqual('placed 5 min ago', why())
-
-    def test_why_of_a_guest_without_a_promise_is_its_problem(self):
-        self.assertEqual('its groups: gone', why(None, problem='its groups: gone'))
-        self.assertEqual('no promise', why(None))
-
     def test_why_says_what_has_placed_a_guest_where_we_have_not(self):
         for origin, one, text in (
             (model.BY_OTHERS, None, 'placed by others'),
@@ -57,18 +50,6 @@ class WhyTest(unittest.TestCase):
                 is_held = None if held is None else False
                 self.assertEqual('placed 5 min ago' + text, why(held=held, is_held=is_held))
 
-    def test_why_says_what_keeps_a_guest_there(self):
-        self.assertEqual('placed 5 min ago; bound to its nodes', why(why_fixed='bound'))
-        # It is already said, or there is nothing to say.
-        for why_fixed in ('placed_by_others', 'unknown'):
-            self.assertEqual('placed 5 min ago', why(why_fixed=why_fixed))
-
-    def test_why_says_that_a_guest_may_grow_beyond_its_promise(self):
-        self.assertEqual(
-            'placed 5 min ago; may grow to 2 vCPUs and 4.0G, of which 2 and 1.0G are promised',
-            why(PROMISE, guest('g', 2, GIB, memory_max_bytes=4 * GIB)),
-        )
-
 
 class TableTest(unittest.TestCase):
     def row(self, one):
@@ -87,19 +68,6 @@ class TableTest(unittest.TestCase):
 
 
 class AgentTest(unittest.TestCase):
-    def test_what_the_host_cannot_measure_is_said_in_one_line(self):
-        agent = status.AgentStatus(7, 'off', None, 1.0, True, '')
-        pool = pools.Pool(frozenset(), pools.KERNEL)
-        host = status.HostStatus(
-            agent, (), (), (), (), pool, True, 0.0, BOOTTIME_S, 'pages', ('resctrl: a', 'CPUs: b')
-        )
-        self.assertIn(
-            'counted: memory accesses from pages; bandwidth of no node; links of no node; this '
-            'host has no resctrl, CPUs '
-            '("nova-numa-rebalance events")',
-            status.to_lines(host),
-        )
-
     def test_figures_from_the_future_are_not_called_old(self):
         agent = status.AgentStatus(7, 'off', None, -600.0, False, '')
         host = status.HostStatus(

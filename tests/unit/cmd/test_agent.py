@@ -13,14 +13,12 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import unittest
 from unittest import mock
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cmd import agent
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import agent_lock, promises_file, publication
 from tests.cases.root import RootCase
@@ -153,17 +151,6 @@ class CommandTest(RootCase):
         self.assertEqual((0, ''), self.run_it('--unbind')[:2])
         self.assertEqual('0-1', tree.held('mems'))
 
-    def test_log_lines_have_their_priority_for_the_journal(self):
-        formatter = agent.JournalFormatter('%(message)s')
-        for level, text in (
-            (logging.DEBUG, '<7>'),
-            (logging.INFO, '<6>'),
-            (logging.WARNING, '<4>'),
-            (logging.CRITICAL, '<3>'),
-        ):
-            record = logging.LogRecord('n', level, 'f', 1, 'one\ntwo', (), None)
-            self.assertEqual('%sone\n%stwo' % (text, text), formatter.format(record))
-
     def begun(self):
         """Start the agent as a separate process."""
         command = (sys.executable, '-m', 'nova_numa_pmc.cmd.agent')
@@ -188,69 +175,6 @@ class CommandTest(RootCase):
                     self.assertEqual(2, len(os.listdir(os.path.join(self.directory, 'metrics'))))
             finally:
                 process.kill()
-
-
-class OsloLogTest(unittest.TestCase):
-    def test_a_wrong_option_of_oslo_log_is_named(self):
-        try:
-            import oslo_log  # noqa: F401 -- an extra
-        except ImportError:
-            self.skipTest('oslo.log is not installed')
-        with tempfile.NamedTemporaryFile('w') as file:
-            file.write('[DEFAULT]\nuse_stderr = maybe\n')
-            file.flush()
-            with self.assertRaisesRegex(OptionsError, 'use_stderr'):
-                agent.set_up_logging(file.name, logging.INFO)
-            out = io.StringIO()
-            with contextlib.redirect_stdout(out):
-                self.assertEqual(1, agent.main(['--config-file', file.name, '--check']))
-        self.assertIn('use_stderr', out.getvalue())
-
-    def test_options_that_oslo_log_cannot_follow_do_not_stop_the_agent(self):
-        for error in (
-            PermissionError(13, 'Permission denied', '/var/log/x'),
-            RuntimeError('Systemd bindings do not exist'),
-            TypeError('invalid syslog facility'),
-        ):
-            with self.subTest(error):
-                first, second = self.logged_after(error)
-                self.assertIn(str(error), first)
-                self.assertIn('started', second)
-
-    def logged_after(self, error):
-        """Return the lines that are logged if oslo.log raises this error."""
-        logger = logging.getLogger('nova_numa_pmc')
-        self.addCleanup(logger.setLevel, logger.level)
-        self.addCleanup(setattr, logger, 'propagate', logger.propagate)
-        self.addCleanup(logger.handlers.clear)
-        refusing = mock.Mock()
-        refusing.log.setup.side_effect = error
-        options = mock.Mock(log_file='/var/log/x')
-        err = io.StringIO()
-        with (
-            mock.patch.dict(sys.modules, {'oslo_log': refusing}),
-            mock.patch.object(agent_conf, 'read_log_options', return_value=options),
-            contextlib.redirect_stderr(err),
-        ):
-            agent.set_up_logging('options.conf', logging.INFO)
-            agent.LOG.info('started')
-        return err.getvalue().splitlines()
-
-    def test_a_journal_line_has_its_priority_and_nothing_else(self):
-        done = subprocess.run(
-            [
-                sys.executable,
-                '-c',
-                'import logging; from nova_numa_pmc.cmd import agent\n'
-                "agent.set_up_logging('/nonexistent', logging.INFO)\n"
-                "agent.LOG.info('one')\nagent.LOG.warning('two')",
-            ],
-            env={**os.environ, 'JOURNAL_STREAM': '8:1'},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        self.assertEqual('<6>one\n<4>two\n', done.stderr)
 
 
 def said_until(process, text):

@@ -16,7 +16,7 @@ from nova_numa_pmc.cli.context import UnknownGuest
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.exceptions import StateLocked
-from nova_numa_pmc.state import history, move_lock, overrides
+from nova_numa_pmc.state import move_lock, overrides
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES
 from tests.fixtures import fake_host
@@ -32,14 +32,6 @@ class PlanTest(OperatingCase):
         self.assertIn('waiting for CPUs', out)
         self.assertNotIn('lost so far', out)
         self.assertEqual((before, []), (self.places(), self.history_entries()))
-
-    def test_plan_has_moves_and_losses_in_json(self):
-        code, answer = self.run_json('plan')
-        self.assertEqual(
-            (2, 1, ['move']),
-            (code, len(answer['moves']), [move['kind'] for move in answer['moves']]),
-        )
-        self.assertGreater(answer['loss_cores'], answer['loss_after_cores'])
 
     def test_plan_says_that_nothing_would_pay(self):
         self.wait = lambda seconds: setattr(self, 'now_s', self.now_s + seconds)
@@ -186,18 +178,6 @@ class ApplyTest(OperatingCase):
         self.assertIn('undone: ', err)
         self.assertEqual(['taken_back'], [entry.result for entry in self.history_entries()])
 
-    def test_promises_that_cannot_be_read_meanwhile_cost_a_warning(self):
-        code, _, err = self.apply_while(lambda: os.chmod(self.directory, 0o777))
-        os.chmod(self.directory, 0o755)
-        self.assertEqual((arguments.OK, 1), (code, len(self.moved())))
-        self.assertIn('%s: ' % self.directory, err)
-
-    def test_a_history_that_cannot_be_written_costs_a_warning(self):
-        os.makedirs(os.path.join(self.root, history.DIRECTORY, history.FILE))
-        code, _, err = self.run_command('apply', '--yes')
-        self.assertEqual((arguments.OK, 1), (code, len(self.moved())))
-        self.assertIn('recording moves in the history failed', err)
-
     def test_apply_beside_another_command_moves_nothing(self):
         with move_lock.MoveLock(self.directory, 'nova-numa-rebalance undo') as other:
             other.take()
@@ -312,14 +292,6 @@ class UndoTest(OperatingCase):
 
 
 class StatusPlanTest(OperatingCase):
-    def test_status_with_the_plan_without_a_terminal_ends_after_the_plan(self):
-        code, out, _ = self.run_command('status', '--plan')
-        self.assertEqual((arguments.NOT_MADE, [], []), (code, self.moved(), self.asked))
-        self.assertIn('agent: ', out)
-        self.assertIn('moves from node 0', out)
-        code, answer = self.run_json('status', '--plan')
-        self.assertEqual((arguments.NOT_MADE, {'status', 'plan'}), (code, answer.keys()))
-
     def test_status_with_the_plan_moves_only_after_a_yes(self):
         self.assertEqual(
             arguments.NOT_MADE,
@@ -330,13 +302,6 @@ class StatusPlanTest(OperatingCase):
             self.run_command('status', '--plan', on_terminal=True, answers=['yes'])[0],
         )
         self.assertEqual(1, len(self.moved()))
-
-    def test_status_with_the_plan_is_what_runs_without_a_command(self):
-        for argv in ([], ['--interval', '3']):
-            with mock.patch('nova_numa_pmc.cli.commands.status.run', return_value=7) as ran:
-                self.assertEqual(7, rebalance.main(argv))
-            self.assertTrue(ran.call_args[0][0].plan)
-            self.assertEqual(3.0 if argv else None, ran.call_args[0][0].interval)
 
     def test_wrong_usage_exits_with_its_code(self):
         for argv in (

@@ -7,16 +7,13 @@ import subprocess
 import time
 from unittest import mock
 
-from nova_numa_pmc import model
 from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.cli.context import UnknownGuest
 from nova_numa_pmc.conf import agent as agent_conf, host_options
-from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, OptionsError, PageMoveError
 from nova_numa_pmc.host import files, guests
 from nova_numa_pmc.placing import decide
-from nova_numa_pmc.state import history, move_lock, overrides, pause, promises_file, publication
-from tests.cases.agent import START_NS
+from nova_numa_pmc.state import move_lock, overrides, pause, promises_file
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES, TwoNodes
 from tests.fixtures import domains, fake_host, services, sysfs
@@ -91,12 +88,6 @@ class UnpinTest(OperatingCase):
         self.fails = True
         with self.assertRaisesRegex(NumaPmcError, 'emulatorpin .* --live: error: no'):
             self.run_command('pin', '--off', fake_host.name_of(1))
-
-    def test_unpin_of_a_guest_without_pins_runs_nothing(self):
-        self.assertIn('neither pinned', self.run_command('pin', '--off', fake_host.name_of(1))[1])
-        self.hold(2, '0-7')  # another process has reset or widened it
-        self.assertIn('neither pinned', self.run_command('pin', '--off', fake_host.name_of(2))[1])
-        self.assertEqual([], self.commands)
 
 
 class PinTest(OperatingCase):
@@ -283,11 +274,6 @@ class PauseTest(OperatingCase):
         self.assertEqual((0, {'was_paused': True}), self.run_json('pause', '--off'))
         self.assertEqual((0, {'was_paused': False}), self.run_json('pause', '--off'))
 
-    def test_pause_prints_what_it_wrote_in_json(self):
-        code, answer = self.run_json('pause', '--reason', 'firmware')
-        self.assertEqual(0, code)
-        self.assertEqual(pause.read(self.directory)._asdict(), answer)
-
     def test_pause_works_and_ends_where_an_option_is_wrong(self):
         self.host.configure('[agent]\nrebalance = maybe\n')
         self.assertEqual(arguments.OK, self.run_command('pause')[0])
@@ -325,68 +311,10 @@ class StatusTest(OperatingCase):
         ):
             self.assertIn(text, html)
 
-    def test_status_shows_how_much_of_a_guests_memory_is_promised(self):
-        self.host.launch(1, xml=fake_host.domain_xml(1, extra=domains.MAX_MEMORY_1_PIB))
-        self.promise(1, 0)
-        why = self.shown(1)['why']
-        self.assertIn('may grow to 2 vCPUs and 1024T, of which 2 and 512M are promised', why)
-
     def test_status_names_a_command_that_does_not_go_on_with_its_moves(self):
         long_ago_ns = files.boottime_ns() - int(2e9 * move_lock.LEASE_S)
         with move_lock.MoveLock(self.directory, 'apply', lambda: long_ago_ns):
             self.assertIn('suspended or hangs', ' '.join(self.run_command('status')[1:]))
-
-    def test_status_is_shown_whatever_time_a_pause_is_of(self):
-        self.host.write('run/nova-numa-pmc/paused', '20261121140000\n')
-        code, out, _ = self.run_command('status')
-        self.assertEqual(arguments.OK, code)
-        self.assertIn('paused', out)
-
-    def test_a_guest_that_spans_all_nodes_is_not_shown_as_widened(self):
-        with self.locked() as draft:
-            promise = draft.promises[fake_host.uuid_of(1)]
-            draft.put(promise._replace(cpu_nodes=(0, 1), mem_nodes=(0, 1)))
-        self.hold(1, '0-7')
-        self.assertNotIn('widened', self.shown(1)['why'])
-
-    def test_status_shows_which_cpus_plain_guests_may_use(self):
-        self.assertIn('floating pool: CPUs 0-7, all that are', self.run_command('status')[1])
-        self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-1,4-5\n')
-        self.assertIn('floating pool: CPUs 0-1,4-5, from nova.conf', self.run_command('status')[1])
-
-    def test_status_shows_the_memory_of_a_guest_on_huge_pages(self):
-        xml = fake_host.domain_xml(1, extra=domains.HUGE_PAGES_2M)
-        self.host.launch(1, {0: 5 << 20, 1: 0}, xml=xml)
-        self.promise(1, 0)
-
-        def shown():
-            guest = self.shown(1)
-            return guest['bytes_by_node'], guest['home_ratio']
-
-        self.assertEqual((None, None), shown())
-        self.host.write(
-            'proc/4001/numa_maps', '7f12 default huge N0=5 N1=5 kernelpagesize_kB=2048\n'
-        )
-        self.assertEqual(({'0': 15 << 20, '1': 10 << 20}, 0.6), shown())
-
-    def test_status_shows_how_the_agent_learns_of_guests(self):
-        view = model.HostView((model.NodeView(0, 4.0, 4, 1 << 30, 0),), ())
-        for age_s, shown in ((0.0, True), (1000.0, False)):
-            publication.write(
-                self.directory,
-                publication.Publication(
-                    time.time() - age_s,
-                    5.0,
-                    view,
-                    events_source='status files: libvirt does not answer',
-                ),
-            )
-            self.assertEqual(
-                shown,
-                'learns of changes to guests from status files: libvirt does not answer'
-                in self.run_command('status')[1],
-            )
-            self.assertEqual(shown, bool(self.run_json('status')[1]['agent']['events_source']))
 
     def test_status_reports_memory_that_is_not_for_guests(self):
         self.host.write(
@@ -407,58 +335,6 @@ class StatusTest(OperatingCase):
                 node['capacity_bytes'],
             ),
         )
-
-    def test_status_with_an_interval_measures_the_nodes(self):
-        _, answer = self.run_json('status', '--interval', '5')
-        self.assertGreater(answer['nodes'][0]['pressure'], 1)
-        self.assertEqual(0, answer['nodes'][1]['demand_cores'])
-
-    def test_status_shows_what_guests_have_wanted(self):
-        agent = self.open_agent(agent_conf.OFF)
-        for at_s in (0, 60, 120, 180):
-            self.load_node_0(at_s)
-            tick = self.tick(agent, at_s)
-        self.assertEqual({}, self.run_json('status')[1]['guests'][0]['demand_cores'])
-        agent.close()
-        (_, answer), (_, out, _) = self.run_json('status'), self.run_command('status')
-        wanted = tick.sample.guests[0].cores + tick.sample.guests[0].waiting_cores
-        for horizon in ('minutes', 'day'):
-            demand = answer['guests'][0]['demand_cores'][horizon]
-            self.assertAlmostEqual(wanted, demand, places=3)
-        self.assertIn('%.1f/' % wanted, out)
-
-    def test_status_reports_a_damaged_demand_file(self):
-        os.makedirs(os.path.join(self.root, 'var/lib/nova-numa-pmc'), exist_ok=True)
-        with open(os.path.join(self.root, 'var/lib/nova-numa-pmc/demand'), 'w') as file:
-            file.write('{')
-        code, _, err = self.run_command('status')
-        self.assertEqual(arguments.OK, code)
-        self.assertIn('var/lib/nova-numa-pmc/demand: ', err)
-
-    def test_status_says_what_moved_a_guest_and_why(self):
-        self.run_command('apply', '--yes')
-        [number] = self.moved()
-        why = self.shown(number)['why']
-        self.assertIn('moved by apply', why)
-        self.assertIn('waiting for CPUs', why)
-
-    def test_status_shows_the_move_and_not_changes_that_kept_the_place(self):
-        place = history.place_of(self.promises()[fake_host.uuid_of(1)])
-        part = history.HistoryPart(fake_host.uuid_of(1), 'g', START_NS, place, place)
-        for number in (1, 2):
-            self.promise(number, 0, since_ns=START_NS)
-        for entry_id, kind, parts in (
-            ('a', plan_records.MOVE, [part._replace(before=place._replace(cpu_nodes=(1,)))]),
-            ('b', plan_records.FETCH, [part, part._replace(uuid=fake_host.uuid_of(2))]),
-        ):
-            move = plan_records.requested_move(kind, (), 'said so')
-            history.append(
-                history.new_entry(entry_id, move, parts, 'agent', '', 0.0, history.DONE, 'why'),
-                self.root,
-            )
-        moved, stayed = self.shown(1), self.shown(2)
-        self.assertEqual(('a', None), (moved['moved'], stayed['moved']))
-        self.assertTrue(stayed['why'].startswith('placed '), stayed['why'])
 
     def test_the_cores_of_nodes_in_status_are_those_of_its_pressure(self):
         """A part of a node's CPU time was stolen from the host."""
@@ -483,30 +359,10 @@ class StatusTest(OperatingCase):
         stolen_node, other = self.run_json('status', '--interval', '5')[1]['nodes']
         self.assertEqual((3.2, 4.0), (stolen_node['cores'], other['cores']))
 
-    def test_status_lists_no_running_guest_as_not_running_though_it_cannot_be_read(self):
-        for number in (1, 2, 9):
-            self.run_command('pin', '--ignore', fake_host.uuid_of(number))
-        os.unlink(self.host.path('run/libvirt/qemu/%s.xml' % fake_host.name_of(2)))
-        self.host.write('run/libvirt/qemu/%s.xml' % fake_host.name_of(1), '<damaged')
-        absent = [override['uuid'] for override in self.run_json('status')[1]['not_running']]
-        self.assertEqual([fake_host.uuid_of(number) for number in (2, 9)], absent)
-
     def test_status_shows_why_a_running_agent_has_published_nothing(self):
         services.add_process(self.root, 77, ('/usr/bin/nova-numa-agent',))
         text = 'measures it): the agent has published nothing yet\n'
         self.assertIn(text, self.run_command('status')[1])
-
-    def test_status_names_where_it_has_read_whether_the_agent_moves_guests(self):
-        services.add_process(self.root, 77, ('/usr/bin/nova-numa-agent',))
-        self.host.configure('[agent]\nrebalance = dry-run\n')
-        self.assertIn(
-            'agent: running (process 77), rebalance = dry-run in nova-numa-pmc.conf\n',
-            self.run_command('status')[1],
-        )
-
-    def test_status_shows_what_the_operator_said_of_guests(self):
-        self.run_command('pin', fake_host.name_of(1))
-        self.assertIn('pinned by the operator', self.run_command('status')[1])
 
     def test_status_says_that_a_guest_with_a_reset_cpuset_is_elsewhere(self):
         self.hold(1, '4-7')
@@ -526,37 +382,6 @@ class HistoryTest(OperatingCase):
         self.assertEqual(second.id, json.loads(out)['id'])
         self.assertEqual(
             'no moves in the history\n', self.run_command('history', '--guest', 'x')[1]
-        )
-
-    def test_history_shows_no_memory_of_a_guest_whose_move_was_not_begun(self):
-        for kind, mem_nodes in ((plan_records.MOVE, (1,)), (plan_records.WIDEN, ())):
-            with self.subTest(kind):
-                part = plan_records.PlanPart(fake_host.uuid_of(1), 'g', (0,), (1,), mem_nodes, 0)
-                move = plan_records.requested_move(kind, (part,), 'why')
-                history.append(
-                    history.new_entry('a', move, (), 'agent', '', 0.0, history.REFUSED, 'no room'),
-                    self.root,
-                )
-                row = self.run_command('history')[1].splitlines()[-1]
-                self.assertIn('g      0     1 ', row)
-
-    def test_history_lists_one_guest_by_any_of_its_names(self):
-        for number in (1, 2):
-            self.run_command('pin', fake_host.name_of(number), '--node', '1')
-        for number, libvirts in ((1, '1'), (2, '2')):
-            for name in (fake_host.name_of(number), fake_host.uuid_of(number), libvirts):
-                with self.subTest(name):
-                    _, out, _ = self.run_command('history', '--guest', name, '--json')
-                    self.assertEqual(
-                        [fake_host.uuid_of(number)],
-                        [part['uuid'] for part in json.loads(out)['parts']],
-                    )
-        self.end(2)
-        self.assertEqual(
-            'no moves in the history\n', self.run_command('history', '--guest', '2')[1]
-        )
-        self.assertIn(
-            fake_host.name_of(2), self.run_command('history', '--guest', fake_host.uuid_of(2))[1]
         )
 
 

@@ -4,7 +4,6 @@
 import argparse
 import contextlib
 import io
-import json
 import unittest
 
 from nova_numa_pmc.cli.commands import events
@@ -26,24 +25,6 @@ class EventsTest(unittest.TestCase):
         self.assertEqual(0, code)
         self.assertIn('r53100f', text)
         self.assertIn('prefetches and stores are left out', text)
-
-    def test_the_roles_that_few_sources_count_are_shown(self):
-        _code, text = run('--cpu', 'skylake-sp')
-        self.assertIn('stalled_cycles', text)
-        self.assertIn('remote_cache', text)
-
-    def test_json_has_the_cpus_name_and_missing_roles(self):
-        code, text = run('--cpu', 'GenuineIntel-6-55-4', '--json')
-        self.assertEqual(0, code)
-        report = json.loads(text)
-        self.assertEqual('Skylake-SP', report['known_as'])
-        self.assertIn('mem_traffic', report['missing'])
-
-    def test_an_unknown_cpu_is_answered_with_known_names(self):
-        code, text = run('--cpu', 'GenuineIntel-6-99-1')
-        self.assertEqual(0, code)
-        self.assertIn('not in the table', text)
-        self.assertIn('skylake-sp', text)
 
     def test_each_role_of_this_machine_is_shown_with_an_event_or_as_missing(self):
         code, text = run()

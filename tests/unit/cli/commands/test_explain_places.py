@@ -89,17 +89,6 @@ class PlacesTest(DryRunCase):
         preview, _ = explain.decide_unrecorded(guest, self.options, self.root)
         return preview, explain.possible_places(preview, self.options.placement_options)
 
-    def test_the_first_place_is_the_one_chosen(self):
-        self.start(1)
-        preview, places = self.places(guests.parse(fake_host.domain_xml(2)))
-        self.assertEqual([(1,), (0,)], [cpus for cpus, *_ in places])
-        self.assertEqual(preview.promise.cpu_nodes, places[0][0])
-        self.assertLess(places[0][2], places[1][2])
-
-    def test_places_that_span_nodes_name_them_all(self):
-        _, places = self.places(guests.parse(fake_host.domain_xml(2, vcpus=6)))
-        self.assertEqual([((0, 1), (0, 1))], [place[:2] for place in places])
-
     def test_a_guest_that_is_left_alone_has_no_places(self):
         guest = guests.parse(fake_host.domain_xml(2))
         for change in (

@@ -12,7 +12,7 @@ import tempfile
 import unittest
 from unittest import mock
 
-from nova_numa_pmc.cli import arguments, context, recordings, tables
+from nova_numa_pmc.cli import context, recordings, tables
 from nova_numa_pmc.cli.commands import record, report, top
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import to_json
@@ -118,30 +118,6 @@ class TopTest(ViewingCase):
         take()
         yield take()
         raise KeyboardInterrupt
-
-    def test_durations_are_above_0_and_at_most_a_year(self):
-        for text, seconds in (('1.5s', 1.5), ('15m', 900.0), ('2h', 7200.0), ('1w', 604800.0)):
-            self.assertEqual(seconds, arguments.duration_s(text))
-        for text in ('0', '-1', 'x', '900d', 'nan', 'inf', '1e999d', 'm', ''):
-            with self.assertRaises(argparse.ArgumentTypeError):
-                arguments.duration_s(text)
-
-    def test_the_pace_does_not_drift_by_what_a_sample_costs(self):
-        for costs, expected in (
-            ([0.5, 1.0, 4.0, 0.0], [100.0, 105.5, 110.5, 115.5]),
-            # A whole interval passes after a sample that took too long.
-            ([0.0, 12.0, 1.0, 0.0], [100.0, 105.0, 122.0, 127.0]),
-        ):
-            clock, left, times = Clock(), iter(costs), []
-
-            def take(clock=clock, left=left, times=times):
-                times.append(clock.now_s)
-                clock.now_s += next(left)
-
-            stream = context.sample_every(take, 5.0, clock.wait, clock)
-            for _ in costs[1:]:
-                next(stream)
-            self.assertEqual(expected, times)
 
 
 class RecordTest(ViewingCase):
@@ -257,41 +233,12 @@ class ReportTest(ViewingCase):
         self.assertIn('+25.0', rows['instructions', 'per', 'cycle'])
         self.assertIn('50.00 → 1.00 (50 : 1)', text)
 
-    def test_report_in_json_has_the_means_of_both(self):
-        _code, text, _err = self.report('--json', *self.both)
-        data = json.loads(text)
-        self.assertEqual((10, 10), (data['before']['samples'], data['after']['samples']))
-        host = data['means'][0]
-        self.assertAlmostEqual(0.4, host['metrics']['ipc']['before'])
-        self.assertEqual(
-            ['host', 'node', 'node', 'guest', 'guest'], [part['kind'] for part in data['means']]
-        )
-        self.assertNotIn('local_per_sec', data['means'][-1]['metrics'])
-
     def test_report_of_one_guest_leaves_out_the_others(self):
         _code, text, _err = self.report(*self.both, '--guest', 'instance-00000002')
         self.assertIn('instance-00000002', text)
         self.assertNotIn('instance-00000001', text)
         with self.assertRaisesRegex(NumaPmcError, 'no guest no-such was recorded'):
             self.report(*self.both, '--guest', 'no-such')
-
-    def test_a_guest_of_one_recording_only_is_shown_with_what_is_known(self):
-        path = self.write(samples.sample(guests=()), name='empty')
-        _code, text, _err = self.report(self.both[0], path)
-        self.assertIn('50.00 → - (-)', text)
-
-    def test_report_says_that_the_sources_differ(self):
-        path = self.write(samples.sample(source='pages'), name='other')
-        self.assertIn('sources differ', self.report(self.both[0], path)[1])
-        self.assertNotIn('sources differ', self.report(*self.both)[1])
-
-    def test_report_says_once_that_lines_are_damaged(self):
-        with open(self.both[0], 'a', encoding='utf-8') as file:
-            file.write('{"taken_s"\n{"taken_s"')
-        code, _text, err = self.report(self.both[0])
-        self.assertEqual((0, 1), (code, err.count('\n')))
-        self.assertIn('sample 11 is left out', err)
-        self.assertIn('(and 1 more)', err)
 
     def test_report_writes_a_page_with_both_recordings_and_the_tables(self):
         path = os.path.join(self.directory, 'report.html')
