@@ -9,7 +9,7 @@ ARGS =
 .PHONY: help demo test unit coverage lab lab-full functional test-nova test-nova-all test-nova-29 \
 	test-nova-31 test-nova-33 test-nova-34 test-nova-newest lint docs bench \
 	bench-hook bench-sampling bench-rebalance bench-weigher bench-promises \
-	arena arena-region arena-validity bench-crowded soak \
+	arena arena-region bench-oversubscription bench-crowded soak \
 	fuzz-metrics config setup setup-lab clean distclean
 
 help: ## List the targets
@@ -63,6 +63,9 @@ bench-hook: setup ## Measure the hook's process time, compared with a bare Pytho
 bench-rebalance: setup ## Time the rebalancer's plan, and compare it with the optimum and other policies
 	@$(PYTHON) -m tests.bench.bench_rebalance $(ARGS)
 
+bench-oversubscription: setup ## Crowd a simulated host: work done floating, held, with the agent
+	@$(PYTHON) -m tests.bench.bench_oversubscription $(ARGS)
+
 bench-sampling: setup ## Measure the cost of sampling, compared with perf stat, and of context switches
 	@$(PYTHON) -m tests.bench.bench_sampling $(ARGS)
 
@@ -80,9 +83,6 @@ arena: setup ## Compare ways of choosing hosts in a simulated region (ARGS='--qu
 
 arena-region: setup ## The same with 10,000 hosts for a day, of which Placement offers 1,000
 	@$(PYTHON) -m tests.arena --region $(ARGS)
-
-arena-validity: setup ## Compare the arena with measured and published figures
-	@$(PYTHON) -m tests.arena.validity $(ARGS)
 
 fuzz-metrics: export NUMA_PMC_FUZZ ?= 100000
 fuzz-metrics: setup ## Mutate metrics 100,000 times: nothing may raise, weigh NaN or refuse a host

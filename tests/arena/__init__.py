@@ -22,8 +22,6 @@ The modules, from those that know nothing of the others to those that use them:
 ``inside_comparison.py``  reports on ways within hosts, with a fixed choice of hosts
 ``large_region.py``       a region so large that Placement does not offer all of its hosts
 ``fits.py``               the figures that parameters.py takes from recorded traces; run by hand
-``replicas.py``           small regions that repeat what was measured: bench-crowded, the stack
-``validity.py``           the replicas' results, compared with measured or published figures
 ``sampling.py``           decisions of a run, recorded for the referee
 ``referee.py``            the same decisions by Nova's own handler and the real weigher
 ``__main__.py``           the command
