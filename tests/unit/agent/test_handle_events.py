@@ -92,18 +92,6 @@ class HandleEventsTest(HandleEventsCase):
             self.handle_events(1)
         self.assertEqual(3, self.promises()[fake_host.uuid_of(1)].vcpus)
 
-    def test_a_pin_by_libvirt_is_logged_at_once(self):
-        self.host.write(
-            'run/libvirt/qemu/%s.xml' % fake_host.name_of(1),
-            b"<domstatus state='running' pid='4001'>\n%s</domstatus>\n"
-            % fake_host.domain_xml(
-                1, extra="  <cputune><vcpupin vcpu='0' cpuset='2'/></cputune>\n"
-            ),
-        )
-        with self.assertLogs(LOG, 'INFO') as logs:
-            self.handle_events(1)
-        self.assertIn('now placed by others: vcpupin', logs.output[0])
-
     def test_a_guest_without_an_event_is_not_read_between_ticks_but_in_the_next_one(self):
         for number in (1, 2):
             self.reset(number)

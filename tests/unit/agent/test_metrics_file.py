@@ -7,7 +7,6 @@ import os
 import re
 import stat
 import subprocess
-import sys
 import tempfile
 import unittest
 import urllib.request
@@ -261,23 +260,6 @@ class AgentTest(AgentCase):
                 )
             ),
         )
-
-
-class WithoutPrometheusClientTest(unittest.TestCase):
-    def test_without_prometheus_client_it_is_said_once(self):
-        script = (
-            'import logging, sys\n'
-            'logging.basicConfig(level="INFO")\n'
-            'sys.modules["prometheus_client"] = None\n'
-            'from nova_numa_pmc.agent import metrics_file\n'
-            'metrics = metrics_file.MetricsFile(logging.getLogger(), "/nonexistent")\n'
-            'metrics.write(None, 0.1); metrics.write(None, 0.1)\n'
-        )
-        done = subprocess.run(
-            [sys.executable, '-c', script], cwd=TOP, capture_output=True, text=True, timeout=60
-        )
-        self.assertEqual((0, 1), (done.returncode, done.stderr.count('\n')), done.stderr)
-        self.assertIn('install python3-prometheus-client from the distribution', done.stderr)
 
 
 class UnitTest(MetricsCase):

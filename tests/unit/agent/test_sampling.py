@@ -11,17 +11,13 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import sampling
 from nova_numa_pmc.conf import counters as counters_conf
-from nova_numa_pmc.core import pressure
 from nova_numa_pmc.core.sample_records import COUNTED, INFERRED, DeviceSample
-from nova_numa_pmc.host import files, firmware
-from nova_numa_pmc.host.perf import event_table, events, perf_event
+from nova_numa_pmc.host import firmware
 from nova_numa_pmc.json_values import to_json
 from nova_numa_pmc.model import MIB
-from nova_numa_pmc.state import promises_file
 from tests.cases.counting import CountingCase
 from tests.cases.root import RootCase
 from tests.fixtures import domains, fake_host, measured_host, sysfs
-from tests.fixtures.software_events import LOCAL, REMOTE
 from tests.fixtures.working_child import touch
 
 SECOND = measured_host.SECOND_NS
@@ -110,21 +106,6 @@ class SamplerTest(SamplingCase):
         self.assertTrue(any(text.startswith('guests by thread: ') for text in sample.unavailable))
         self.assertEqual((), sample.problems)
 
-    def test_another_socket_is_further_than_ones_own_where_the_slit_is_flat(self):
-        nodes = tuple(model.Node(at, frozenset((at,)), MIB) for at in range(4))
-        for distance in (10, 20):  # firmware without a SLIT, and with a flat one
-            with self.subTest(distance=distance):
-                flat = tuple(tuple(10 if a == b else distance for b in range(4)) for a in range(4))
-                latencies = self.sampler.latencies_ns(
-                    model.Topology(nodes, flat, (), sockets=(0, 0, 1, 1))
-                )
-                self.assertEqual(
-                    [latencies[0][1]] * 4,
-                    [latencies[a][b] for a, b in ((0, 1), (1, 0), (2, 3), (3, 2))],
-                )
-                self.assertLess(latencies[0][1], latencies[0][2])
-                self.assertEqual(latencies[0][2], latencies[3][1])
-
     def test_latencies_are_those_of_the_firmware_where_it_has_a_whole_row(self):
         two = model.Topology(
             tuple(model.Node(at, frozenset((at,)), MIB) for at in range(2)),
@@ -140,14 +121,6 @@ class SamplerTest(SamplingCase):
                 mock.patch.object(firmware, 'read_latencies_ns', return_value=rated),
             ):
                 self.assertEqual(expected, sampling.Sampler(root=self.root).latencies_ns(two))
-
-    def test_each_table_of_the_firmware_that_cannot_be_read_is_a_problem_of_its_own(self):
-        os.makedirs(os.path.join(self.root, 'sys/firmware/dmi/tables/DMI'))
-        os.makedirs(os.path.join(self.root, 'sys/firmware/acpi/tables'))
-        self.write('sys/firmware/acpi/tables/HMAT', 'garbage')
-        problems = '\n'.join(sampling.Sampler(root=self.root).sample(1).problems)
-        self.assertRegex(problems, 'tables/DMI: Is a directory')
-        self.assertRegex(problems, 'tables/HMAT: too short')
 
     def test_waiting_of_others_than_guests_does_not_count_as_demand(self):
         self.launch(1, {0: MIB})
@@ -208,19 +181,6 @@ class SamplerTest(SamplingCase):
         self.assertAlmostEqual(0.025, sample.guests[0].waiting_cores)
         self.assertAlmostEqual(0.025, sample.nodes[0].demand_cores)
 
-    def test_all_threads_of_a_guest_count_as_its_demand(self):
-        tree = self.launch(1, {0: MIB})
-        tree.write_file(os.path.join(tree.emulator, 'cgroup.threads'), '4001\n4002\n777\n')
-        threads_of = ((4001, 4001, 'qemu'), (4001, 4002, 'IO iothread1'), (777, 777, 'vhost-4001'))
-        for at_s in (0, 5):
-            self.run_to(1, at_s)
-            for pid, tid, name in threads_of:
-                self.host.set_thread_times(pid, tid, at_s / 10, at_s / 20, cpu=1, name=name)
-            sample = self.sample(at_s)
-        [guest] = sample.guests
-        self.assertAlmostEqual(1.3, guest.cores)
-        self.assertAlmostEqual(0.15, guest.waiting_cores)
-
     def test_resctrl_gives_nodes_their_bandwidth(self):
         self.sampler = self.open(bandwidth_max_bytes_per_sec=((0, 1e6), (1, 1e6)))
         self.host.set_l3_domains({cpu: cpu // 4 for cpu in range(8)})
@@ -262,36 +222,6 @@ class SamplerTest(SamplingCase):
                     guest.devices,
                 )
 
-    def test_a_device_that_comes_again_under_its_name_has_its_new_node(self):
-        without = domains.domain(fake_host.name_of(1), fake_host.uuid_of(1))
-        with_device = domains.domain(
-            fake_host.name_of(1), fake_host.uuid_of(1), devices=domains.HOST_DEVICES
-        )
-        for at_s, xml, read_node, nodes in (
-            (0, with_device, -1, [None]),
-            (5, with_device, 0, [0]),  # it was unknown at first
-            (10, without, 0, []),
-            (15, with_device, 1, [1]),
-        ):
-            sysfs.add_device(self.root, 'pci0/0000:3b:00.0/net/eth0', 'class/net/eth0')
-            self.host.write('sys/devices/pci0/0000:3b:00.0/numa_node', '%d\n' % read_node)
-            self.launch(1, {0: MIB}, xml=xml)
-            [guest] = self.sample(at_s).guests
-            with self.subTest(at_s=at_s):
-                self.assertEqual(
-                    nodes, [one.node for one in guest.devices if one.address == 'eth0']
-                )
-
-    def test_a_sample_has_what_nodes_have_promised(self):
-        self.assertEqual([0, 0], [node.promised_bytes for node in self.sample(0).nodes])
-        self.launch(1, {0: MIB})  # the promises may have been lost
-        self.assertEqual([None, None], [node.promised_bytes for node in self.sample(1).nodes])
-        with promises_file.locked(
-            os.path.join(self.root, 'run/nova-numa-pmc'), 1.0, files.read_boot_id(self.root)
-        ) as draft:
-            draft.put(model.Promise('u', 'n', (1,), (1,), 2, 7 * MIB))
-        self.assertEqual([0, 7 * MIB], [node.promised_bytes for node in self.sample(5).nodes])
-
     def test_a_guest_that_comes_again_under_its_name_is_measured_anew(self):
         self.launch(1, {0: MIB})
         self.sample(0)
@@ -324,12 +254,6 @@ class SamplerTest(SamplingCase):
                     (nodes[0].demand_cores is not None, nodes[1].demand_cores is not None),
                 )
 
-    def test_no_topology_is_a_problem(self):
-        self.host.write('sys/devices/system/node/node0/cpulist', 'x')
-        sample = self.sample(0)
-        self.assertEqual(((), ()), (sample.nodes, sample.guests))
-        self.assertIn('node0/cpulist', sample.problems[0])
-
     def test_after_a_tick_without_topology_nothing_is_compared(self):
         self.launch(1, {0: MIB})
         self.sample(0)
@@ -342,15 +266,6 @@ class SamplerTest(SamplingCase):
             self.assertEqual(
                 [4 * cores if cores else None] * len(sample.nodes),
                 [node.demand_cores for node in sample.nodes],
-            )
-
-    def test_time_that_does_not_pass_gives_no_rates(self):
-        self.launch(1, {0: MIB})
-        for at_s in (5, 5, 4):
-            sample = self.sample(at_s)
-            self.assertEqual(
-                (0.0, None, None),
-                (sample.elapsed_s, sample.guests[0].cores, sample.nodes[0].demand_cores),
             )
 
     @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=40)
@@ -463,44 +378,3 @@ class CountersTest(CountingCase, RootCase):
                 self.assertLess(after, len(os.listdir('/proc/self/fd')))
             self.assertEqual(after, len(os.listdir('/proc/self/fd')))
         self.assertLessEqual(before, after)
-
-    def test_counts_of_guests_stand_for_cpus_that_cannot_be_counted(self):
-        guests = [self.launch(number) for number in (1, 2)]
-        with mock.patch.object(perf_event, 'fit_together', return_value=False):
-            with contextlib.closing(sampling.Sampler(self.OPTIONS, self.root)) as sampler:
-                sampler.sample(0)
-                for guest in guests:
-                    guest.run()
-                sample = sampler.sample(SECOND)
-        self.assertEqual('guests by thread', sample.source)
-        self.assertAlmostEqual(
-            sum(guest.local_per_sec for guest in sample.guests),
-            sum(node.local_per_sec for node in sample.nodes),
-        )
-        self.assertIn('too few counters', ' '.join(sample.problems))
-
-    def test_guests_alone_show_that_prefetches_are_counted(self):
-        self.launch(1)
-        for caveats, mlp in (
-            ((), pressure.MLP_DEMAND),
-            ((event_table.ANY_FILLS,), pressure.MLP_WITH_PREFETCH),
-        ):
-            chosen = tuple(event._replace(caveats=caveats) for event in (LOCAL, REMOTE))
-            selection = events.EventSelection(events.CpuModel('', ''), None, chosen, ())
-            with (
-                mock.patch.object(perf_event, 'fit_together', return_value=False),
-                mock.patch.object(events, 'select_events', return_value=selection),
-                contextlib.closing(sampling.Sampler(self.OPTIONS, self.root)) as sampler,
-            ):
-                for at_s in (0, 1):
-                    sampler.sample(at_s * SECOND)
-            self.assertEqual(mlp, sampler.mlp)
-
-    def test_counters_that_are_switched_off_are_not_used(self):
-        self.launch(1)
-        with contextlib.closing(
-            sampling.Sampler(self.OPTIONS._replace(enabled=False), self.root)
-        ) as sampler:
-            sampler.sample(0)
-            sample = sampler.sample(SECOND)
-        self.assertNotIn('perf', ' '.join((sample.source, *sample.problems)))

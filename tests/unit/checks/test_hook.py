@@ -75,14 +75,6 @@ class TrialTest(unittest.TestCase):
                 self.assertEqual(('hook-fails', finding.ERROR), (found.code, found.severity))
                 self.assertIn(message, found.message)
 
-    def test_the_remedy_names_the_profile_of_the_daemon(self):
-        for label, name in (
-            ('libvirtd', 'usr.sbin.libvirtd'),
-            ('/usr/sbin/virtqemud', 'usr.sbin.virtqemud'),
-        ):
-            (found,) = hook.check_trial(services.LabelTrial(False, label, 'said'))
-            self.assertIn('/etc/apparmor.d/local/%s;' % name, found.remedy)
-
     def test_a_hook_that_may_not_read_a_file_is_blamed_on_confinement(self):
         message = 'selftest: failed: /sys/devices/system/node/online: Permission denied'
         (found,) = hook.check_trial(services.LabelTrial(False, 'libvirtd', message))

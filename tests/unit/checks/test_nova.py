@@ -187,21 +187,6 @@ class SchedulerTest(RootCase):
                 conf = self.conf(classes + 'weight_multiplier = ' + value)
                 self.assertEqual(expected, self.weigher(conf))
 
-    def test_values_of_the_schedulers_options_that_cannot_be_used_are_found(self):
-        for option in (
-            'mode = shadows',
-            'max_pressure = 100',
-            'penalty_floor = 2',
-            'require_one_node = maybe',
-        ):
-            with self.subTest(option):
-                conf = self.conf(option, 'numa_pmc')
-                list(nova.check_scheduler(conf))
-                self.assertEqual(['nova-conf-value'], found(conf.findings))
-        conf = self.conf('mode = Shadow\nmax_pressure = 2', 'numa_pmc')
-        list(nova.check_scheduler(conf))
-        self.assertEqual([], conf.findings)
-
     def test_the_default_multiplier_is_enough_and_so_is_the_remedy_for_a_weak_one(self):
         classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (WEIGHERS, nova.WEIGHER)
         self.assertEqual([], self.weigher(self.conf(classes)))

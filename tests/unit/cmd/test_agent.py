@@ -136,12 +136,6 @@ class CommandTest(RootCase):
                 self.run_it(*args)
             self.assertEqual(64, ended.exception.code)
 
-    def test_unbind_without_a_bound_guest_prints_nothing_and_succeeds(self):
-        for option in ('--unbind', '--widen'):  # the former name, used in units of older releases
-            with self.subTest(option):
-                self.assertEqual((0, ''), self.run_it(option)[:2])
-        self.assertNotIn('--widen', agent.build_parser().format_help())
-
     def test_no_wrong_option_keeps_guests_bound(self):
         tree = self.host.launch(1)
         tree.set_all('1', 'mems')

@@ -108,15 +108,6 @@ class PartitionTest(GrantCase):
         self.allow('sys/fs/cgroup/machine/nort.partition', '2-3')
         self.assertEqual(({2, 3}, None), self.grant(GUEST._replace(partition='/machine/nort')))
 
-    def test_the_xml_names_the_partition(self):
-        for extra, expected in (
-            ('', '/machine'),
-            (partition('/machine/nort'), '/machine/nort'),
-            (partition('nowhere'), '/machine'),
-        ):
-            guest = guests.parse(fake_host.domain_xml(1, extra=extra))
-            self.assertEqual(expected, guest.partition)
-
 
 class RunningTest(GrantCase):
     def grants(self):
@@ -159,10 +150,3 @@ class RunningTest(GrantCase):
         self.assertIsNone(self.grants()[0])
         self.write('sys/fs/cgroup/cpuset/machine.slice/cpuset.effective_cpus', '2-7\n')
         self.assertEqual({2, 3, 4, 5, 6, 7}, self.grants()[0])
-
-    def test_guests_are_the_same_objects_until_something_changes(self):
-        self.host.launch(1)
-        self.allow(SLICES, '2-7')
-        reader = guests.StatusFiles(self.root)
-        first, second = reader.read()[0][0], reader.read()[0][0]
-        self.assertIs(first, second)

@@ -4,8 +4,6 @@
 import tempfile
 import unittest
 
-from hypothesis import given, strategies as st
-
 from nova_numa_pmc.host import run_times
 from tests.fixtures import sysfs
 
@@ -29,12 +27,6 @@ class CpuTimesTest(unittest.TestCase):
         self.assertEqual({0: (100 + 20 + 3 + 7 + 8) * 10**7, 3: 10**7}, times.busy_ns)
         self.assertEqual({0: 900 * 10**7, 3: 0}, times.stolen_ns)
 
-    def test_cpu_times_of_this_kernel_are_read(self):
-        self.assertIn(0, run_times.read_cpus().busy_ns)
-
-    def test_a_kernel_without_stolen_time_gives_none(self):
-        self.assertEqual(({0: 8 * 10**7}, {}), tuple(self.read('cpu0 1 1 1 9 9 3 2\n')))
-
     def test_missing_or_malformed_cpu_times_are_unknown(self):
         for text in (
             None,
@@ -47,12 +39,6 @@ class CpuTimesTest(unittest.TestCase):
             with self.subTest(text=text):
                 self.assertEqual(run_times.CpuTimes(), self.read(text))
 
-    @given(st.text(max_size=60), st.text(max_size=60))
-    def test_garbage_in_proc_stat_does_not_crash(self, head, tail):
-        for text in (head, STAT[:40] + head + tail, 'cpu0 ' + head):
-            for times in self.read(text.encode('utf-8', 'replace')):
-                self.assertTrue(not times or min(times.values()) >= 0)
-
     def test_cores_between_two_readings_leave_out_cpus_that_changed(self):
         before, after = {0: 10, 1: 20, 2: 30}, {0: 20, 1: 19, 3: 40}
         # A CPU that came online, one that went offline, and one whose time went backwards.
@@ -63,8 +49,3 @@ class CpuTimesTest(unittest.TestCase):
             ({0: 1}, {0: 1}, 0),
         ):
             self.assertEqual({}, run_times.cores_between(before, after, elapsed_ns))
-
-    def test_a_sum_over_cpus_is_unknown_where_one_is(self):
-        self.assertEqual(3.0, run_times.sum_over({0: 1.0, 1: 2.0, 2: 4.0}, (0, 1)))
-        self.assertEqual(0, run_times.sum_over({}, ()))
-        self.assertIsNone(run_times.sum_over({0: 1.0}, (0, 1)))

@@ -49,22 +49,6 @@ class ReadTest(HierarchyCase):
         self.assertIn(103, host.l3s[0][0])
         self.assertEqual(1 + 12, self.opened())
 
-    def test_the_vendor_is_read_where_a_socket_has_several_nodes_of_one_cache_each(self):
-        for count in (2, 8):
-            l3s = [f'{at}' for at in range(count)]
-            shape = dict(l3s=l3s, sockets=(0,) * count, vendor='AuthenticAMD')
-            host = self.read(sysfs.equal_nodes(count, 1), **shape)
-            self.assertEqual('AuthenticAMD', host.vendor)
-
-    def test_offline_cpus_are_in_no_cache(self):
-        host = self.read(sysfs.equal_nodes(2), l3s=['0-3', '4-7'], offline='0,5')
-        self.assertEqual((({1, 2, 3},), ({4, 6, 7},)), host.l3s)
-
-    def test_a_node_without_cpus_has_no_cache_and_no_socket(self):
-        nodes = [*sysfs.equal_nodes(3, 1), sysfs.FakeNode(3)]
-        host = self.read(nodes, l3s=['0', '1', '2'], sockets=(0, 0, 1, 0))
-        self.assertEqual(((), None), (host.l3s[3], host.sockets[3]))
-
     def test_missing_files_of_a_cpu_are_not_known(self):
         host = self.read(sysfs.equal_nodes(4))
         self.assertEqual(((), (None,) * 4, ''), (host.l3s, host.sockets, host.vendor))
@@ -87,13 +71,3 @@ class ReadTest(HierarchyCase):
                 self.read(sysfs.equal_nodes(3), sockets=(0, 1, 2))
                 self.write(cpu4 + 'topology/physical_package_id', text)
                 self.assertEqual((0, None, 2), self.again().sockets)
-
-    def test_index3_of_another_level_is_not_taken_for_the_third(self):
-        self.read(sysfs.equal_nodes(2), l3s=['0-3', '4-7'])
-        self.write('sys/devices/system/cpu/cpu0/cache/index3/level', '2\n')
-        self.assertEqual((), self.again().l3s)
-
-    def test_a_directory_in_place_of_a_cache_file_is_not_known(self):
-        self.read(sysfs.equal_nodes(2), l3s=['4-7'])
-        os.makedirs(os.path.join(self.root, 'sys/devices/system/cpu/cpu0/cache/index3/level'))
-        self.assertEqual((), self.again().l3s)

@@ -48,20 +48,6 @@ class TestHmat(unittest.TestCase):
             {(0, 0): 70.0, (0, 1): 100.0, (1, 0): 100.0, (1, 1): 75.0}, firmware.parse_hmat(data)
         )
 
-    def test_latencies_are_in_the_unit_of_the_revision(self):
-        self.assertEqual(
-            {(3, 7): 60.0},
-            firmware.parse_hmat(
-                table(locality((6,), base=100, initiators=(3,), targets=(7,)), revision=1)
-            ),
-        )
-
-    def test_a_table_may_have_more_targets_than_initiators(self):
-        self.assertEqual(
-            {(0, 0): 80.0, (0, 2): 170.0},
-            firmware.parse_hmat(table(locality((80, 170), initiators=(0,), targets=(0, 2)))),
-        )
-
     def test_bytes_that_are_not_an_hmat_are_refused(self):
         good = table(locality((60, 100, 100, 60)))
         for data in (

@@ -36,14 +36,6 @@ class TestMaxima(RootCase):
                 maxima = maxima_bytes_per_sec({}, {}, {0: 8, 1: 8}, Dimms(number, 3200e6), EQUAL)
                 self.assertAlmostEqual(EFFICIENCY * channels * 3200e6 * 8, maxima[1], delta=1)
 
-    def test_unequal_memory_hides_which_node_has_how_many_modules(self):
-        unequal = {0: 96 << 30, 1: 48 << 30}
-        self.assertEqual({}, maxima_bytes_per_sec({}, {}, {0: 6, 1: 6}, DDR4_2933, unequal))
-        self.assertEqual(
-            {0: EFFICIENCY * 1e9},
-            maxima_bytes_per_sec({}, {0: 1e9}, {0: 6, 1: 6}, DDR4_2933, unequal),
-        )
-
     def test_the_operators_option_comes_first(self):
         self.assertEqual(
             {0: 5e9, 1: EFFICIENCY * 1e9},
@@ -54,10 +46,6 @@ class TestMaxima(RootCase):
         self.assertEqual({}, maxima_bytes_per_sec({}, {}, {}, None, EQUAL))
         self.assertEqual({}, maxima_bytes_per_sec({}, {}, {}, DDR4_2933, EQUAL))
         self.assertEqual({}, maxima_bytes_per_sec({}, {}, {0: 6, 1: 6}, None, EQUAL))
-
-    def test_a_node_without_channels_has_no_share_of_the_modules(self):
-        slow = {**EQUAL, 2: 512 << 30}
-        self.assertEqual({0, 1}, set(maxima_bytes_per_sec({}, {}, {0: 6, 1: 6}, DDR4_2933, slow)))
 
 
 class TestDimms(RootCase):
@@ -79,23 +67,10 @@ class TestDimms(RootCase):
             ),
         )
 
-    def test_a_module_of_unknown_speed_makes_all_unknown(self):
-        for speed in (0, 0xFFFF):
-            self.assertIsNone(self.dimms(memory_device(2933), memory_device(speed)))
-
-    def test_without_a_table_or_modules_they_are_unknown(self):
-        self.assertIsNone(firmware.read_dimms(self.root))
-        self.assertIsNone(self.dimms())
-
     def test_a_table_that_cannot_be_read_is_a_problem(self):
         os.makedirs(os.path.join(self.root, 'sys/firmware/dmi/tables/DMI'))
         with self.assertRaisesRegex(TopologyError, 'tables/DMI: .*run as root'):
             firmware.read_dimms(self.root)
-
-    def test_a_structure_of_an_older_version_has_no_technology(self):
-        body = bytearray(memory_device(1600)[:0x22])
-        body[1] = len(body)
-        self.assertEqual(Dimms(1, 1600e6), self.dimms(bytes(body) + b'A1\0\0'))
 
     @given(st.binary(max_size=200))
     def test_garbage_is_unknown(self, garbage):

@@ -3,9 +3,8 @@
 
 import os
 import shutil
-from unittest import mock
 
-from nova_numa_pmc.host import files, topology
+from nova_numa_pmc.host import topology
 from nova_numa_pmc.model import DEVICE_MEMORY, HOST_MEMORY, SLOW_MEMORY
 from tests.cases.root import RootCase
 from tests.fixtures import sysfs
@@ -64,42 +63,11 @@ class NodeMemoryTest(RootCase):
         self.assertEqual([HOST_MEMORY] * 3 + [SLOW_MEMORY], self.kinds())
         self.assertEqual('memory_tier22', self.sources()[3])
 
-    def test_tiers_without_a_node_with_cpus_show_nothing(self):
-        sysfs.write_memory_tier(self.root, 22, '2-3')
-        self.assertEqual([HOST_MEMORY] * 4, self.kinds())
-
     def test_the_driver_is_believed_after_dax_and_tiers(self):
         sysfs.write_memory_tier(self.root, 4, '0-1')
         sysfs.write_memory_tier(self.root, 22, '2')
         sysfs.mark_device_memory(self.root, [2, 3])
         self.assertEqual([HOST_MEMORY] * 2 + [SLOW_MEMORY, DEVICE_MEMORY], self.kinds())
-
-    def assert_kinds(self, kinds, gpus_asked):
-        """Check the kinds and how many GPUs' files are read, which waits for the GPU's lock."""
-        wrapped = files.read_fields
-        with mock.patch.object(topology, 'read_fields', wraps=wrapped) as read:
-            self.assertEqual(kinds, self.kinds())
-        paths = [call.args[1] for call in read.call_args_list]
-        self.assertEqual(gpus_asked, sum(path.endswith('/numa_status') for path in paths), paths)
-
-    def test_the_driver_is_not_asked_where_dax_or_tiers_show_the_kind(self):
-        sysfs.mark_device_memory(self.root, [2, 3])
-        self.assert_kinds([HOST_MEMORY] * 2 + [DEVICE_MEMORY] * 2, gpus_asked=2)
-        sysfs.add_kmem_device(self.root, 'dax0.0', 2)
-        sysfs.write_memory_tier(self.root, 4, '0-1')
-        sysfs.write_memory_tier(self.root, 22, '3')
-        self.assert_kinds([HOST_MEMORY] * 2 + [SLOW_MEMORY] * 2, gpus_asked=0)
-
-    def test_the_driver_is_not_asked_where_acpi_shows_the_kind(self):
-        sysfs.write_initiators(self.root, 2, (2,), '2-3')
-        sysfs.write_initiators(self.root, 3, (3,), '2-3')
-        sysfs.mark_device_memory(self.root, [2, 3])
-        self.assert_kinds([HOST_MEMORY] * 2 + [DEVICE_MEMORY] * 2, gpus_asked=0)
-        self.assertEqual({'ACPI: nearest to a device'}, set(self.sources()[2:]))
-
-    def test_a_node_with_cpus_has_the_hosts_own(self):
-        sysfs.mark_device_memory(self.root, [0, 1])
-        self.assertEqual([HOST_MEMORY] * 4, self.kinds())
 
     def test_malformed_files_do_not_count_as_evidence(self):
         for path, text in (
@@ -123,13 +91,3 @@ class NodeMemoryTest(RootCase):
             '[placement]\ndevice_memory_nodes = 0,3\nguest_memory_nodes = 2\n',
         )
         self.assertEqual({3}, topology.withheld_nodes(self.root))
-
-    def test_nodes_with_memory_are_read_from_the_kernels_list(self):
-        self.assertEqual({0, 1, 2, 3}, topology.nodes_with_memory(self.root))
-        os.rename(
-            os.path.join(self.root, NODE, 'has_memory'),
-            os.path.join(self.root, NODE, 'has_normal_memory'),
-        )
-        self.assertEqual({0, 1, 2, 3}, topology.nodes_with_memory(self.root))
-        os.remove(os.path.join(self.root, NODE, 'has_normal_memory'))
-        self.assertIsNone(topology.nodes_with_memory(self.root))

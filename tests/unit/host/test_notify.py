@@ -22,15 +22,6 @@ class NotifyTest(unittest.TestCase):
                     )
                     self.assertEqual(b'READY=1\nSTATUS=x', manager.recv(100))
 
-    def test_without_systemds_socket_nothing_is_sent(self):
-        for environment in (
-            {},
-            {'NOTIFY_SOCKET': ''},
-            {'NOTIFY_SOCKET': 'vsock:2:1'},
-            {'NOTIFY_SOCKET': '/nonexistent/notify'},
-        ):
-            self.assertFalse(process.notify('READY=1', environment=environment))
-
     def test_the_watchdogs_seconds_are_those_for_this_process(self):
         for environment, seconds in (
             ({}, None),

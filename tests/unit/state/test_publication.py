@@ -10,7 +10,6 @@ import unittest
 from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import sample_records
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.model import NodeLoad, PoolLoad
 from nova_numa_pmc.state import publication
@@ -99,41 +98,6 @@ class CodecTest(unittest.TestCase):
             self.assertIsInstance(publication.decode(bytes(whole)), Publication)
         except StateError:
             pass
-
-    def test_a_publication_joins_a_sample_with_a_view(self):
-        view = view_of_nodes(
-            node_view(
-                0, cpus=frozenset({1}), vcpus=3, demand_cores=0.5, huge_free_bytes=((4, 8),)
-            ),
-            node_view(2, cpus=frozenset()),
-        )
-        measured = sample_records.Sample(
-            5.0,
-            10.0,
-            'counters',
-            (sample_records.NodeSample(2, remote_ratio=0.5, demand_cores=1.5),),
-        )
-        joined = publication.from_sample(view, measured)
-        self.assertEqual(
-            [(None, None), (0.5, 1.5)],
-            [(one.remote_ratio, one.demand_now_cores) for one in joined.view.nodes],
-        )
-        self.assertEqual(
-            [(None, ())] * 2, [(one.cpus, one.huge_free_bytes) for one in joined.view.nodes]
-        )
-        self.assertEqual(
-            (5.0, 10.0, 'counters'), (joined.taken_s, joined.interval_s, joined.source)
-        )
-        self.assertEqual(
-            (
-                model.PoolLoad(
-                    frozenset({1}),
-                    ((0, model.NodeLoad(0.5)), (2, model.NodeLoad())),
-                    ((0, 3), (2, 0)),
-                ),
-            ),
-            joined.pools,
-        )
 
 
 class FileTest(unittest.TestCase):

@@ -11,10 +11,7 @@ import unittest
 
 from nova_numa_pmc.cli import flavor
 from nova_numa_pmc.cmd import rebalance
-from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.host import guests
-from nova_numa_pmc.placing import decide
-from tests.fixtures import domains, fake_host
+from tests.fixtures import fake_host
 from tests.fixtures.model_records import GIB
 
 FLAVOR = {
@@ -83,14 +80,6 @@ class ExplainTest(unittest.TestCase):
         _, answer = self.call('--flavor', path, '--vcpus', '6', '--spec', 'numa_pmc:policy=spread')
         self.assertEqual([0, 1], answer['decision']['cpu_nodes'])
 
-    def test_explain_says_of_a_recorded_promise_that_others_placed_the_guest(self):
-        self.host.launch(1, xml=fake_host.domain_xml(1, extra=domains.NUMA_NODES_1))
-        hook_options = host_options.read_under_root(self.root)
-        guest = guests.read_running(self.root)[0][0]
-        decide.decide_promise(guest, hook_options, self.root, 1.0)
-        _, out = self.text('--guest', fake_host.name_of(1))
-        self.assertIn('\nrecorded: placed by others, CPUs on 1, memory on 1, ', out)
-
     def test_explain_takes_a_running_guest_by_its_name(self):
         self.host.launch(1)
         code, answer = self.call('--guest', fake_host.name_of(1))
@@ -126,17 +115,6 @@ class ExplainTest(unittest.TestCase):
             with self.subTest(arguments), self.assertRaises(SystemExit) as caught:
                 self.text(*arguments)
             self.assertEqual(64, caught.exception.code)
-
-    def test_memory_sizes_are_read_with_their_unit(self):
-        for text, size in (
-            ('1', 1 << 20),
-            ('8G', 8 << 30),
-            ('512m', 512 << 20),
-            ('2T', 2 << 40),
-            ('64k', 64 << 10),
-        ):
-            with self.subTest(text):
-                self.assertEqual(size, flavor._memory_bytes(text))
 
     def test_flavor_files_are_read_and_others_refused(self):
         self.assertEqual(FLAVOR['properties'], flavor.read_flavor(self.flavor(FLAVOR)).specs)

@@ -12,12 +12,10 @@ import sys
 import tempfile
 import unittest
 
-from nova_numa_pmc import model
 from nova_numa_pmc.checks import hook as hook_checks
 from nova_numa_pmc.cli.commands import hook
 from nova_numa_pmc.cmd import rebalance
-from nova_numa_pmc.core import finding
-from nova_numa_pmc.host import files, hook_files, services
+from nova_numa_pmc.host import files, services
 from tests.fixtures import fake_host
 from tests.fixtures.services import add_process, write_stat
 
@@ -190,12 +188,6 @@ class HookCommandTest(unittest.TestCase):
         self.assertEqual(1, code)
         self.assertIn('promises', report['problems'][0]['problem'])
 
-    def test_status_as_text_names_the_remedy(self):
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            self.assertEqual(1, rebalance.main(['hook', 'status', '--root', self.root]))
-        self.assertIn('remedy: nova-numa-rebalance hook install --reload', out.getvalue())
-
     def test_status_as_text_cannot_control_the_terminal(self):
         self.daemon(label='\x1b[2J (enforce)\n')
         out = io.StringIO()
@@ -221,85 +213,3 @@ class HookCommandTest(unittest.TestCase):
         with contextlib.redirect_stderr(errors):
             self.assertEqual(1, rebalance.main(['hook', 'install', '--root', self.root]))
         self.assertIn('nova-numa-rebalance: ', errors.getvalue())
-
-
-class MembersTest(unittest.TestCase):
-    """Scripts read these members, so they must not disappear."""
-
-    FINDING = finding.Finding('code', finding.NOTE, 'message', 'remedy', 'file')
-    PROBLEM = {'code': 'code', 'problem': 'message', 'remedy': 'remedy'}
-
-    def to_json(self, result):
-        return json.loads(json.dumps(hook.to_data(result)))
-
-    def test_install_and_remove_have_these_members(self):
-        for result, expected in (
-            (hook.InstallResult(), {'changes': [], 'notes': [], 'problems': []}),
-            (
-                hook.InstallResult(('a',), ('b', 'c'), (self.FINDING,)),
-                {'changes': ['a'], 'notes': ['b', 'c'], 'problems': [self.PROBLEM]},
-            ),
-        ):
-            self.assertEqual(expected, self.to_json(result))
-
-    def test_status_has_these_members(self):
-        promise = model.Promise(
-            fake_host.uuid_of(1), 'one', (0,), (1,), 2, 1 << 20, since_ns=5, started=True
-        )
-        files = hook_files.InstalledFiles('path', True, True, True)
-        installed = {'path': 'path', 'present': True, 'executable': True, 'current': True}
-        self.assertEqual(
-            {
-                'installed': installed,
-                'daemon': None,
-                'trial': None,
-                'decisions': [],
-                'changes': [],
-                'notes': [],
-                'problems': [],
-            },
-            self.to_json(hook_checks.HookStatus(files, None, None, (), ())),
-        )
-        self.assertEqual(
-            {
-                'installed': installed,
-                'daemon': {
-                    'name': 'libvirtd',
-                    'pid': 9,
-                    'start_ns': 1,
-                    'label': 'unconfined',
-                    'same_root': True,
-                },
-                'trial': {'ok': None, 'label': 'unconfined', 'message': 'said'},
-                'decisions': [
-                    {
-                        'uuid': fake_host.uuid_of(1),
-                        'name': 'one',
-                        'cpu_nodes': [0],
-                        'mem_nodes': [1],
-                        'vcpus': 2,
-                        'memory_bytes': 1 << 20,
-                        'page_bytes': None,
-                        'bound': False,
-                        'origin': 'placed',
-                        'since_ns': 5,
-                        'started': True,
-                        'mem_node_bytes': [],
-                        'missed': False,
-                        'l3_cpus': [],
-                    }
-                ],
-                'changes': [],
-                'notes': [],
-                'problems': [self.PROBLEM],
-            },
-            self.to_json(
-                hook_checks.HookStatus(
-                    files,
-                    services.Daemon('libvirtd', 9, 1, 'unconfined', True),
-                    services.LabelTrial(None, 'unconfined', 'said'),
-                    (promise,),
-                    (self.FINDING,),
-                )
-            ),
-        )

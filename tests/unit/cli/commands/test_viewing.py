@@ -91,34 +91,6 @@ class TopTest(ViewingCase):
         self.assertEqual((0, "problem: no guest 'no-such' is running\n"), (code, err))
         self.assertIn('instance-00000002', text)
 
-    def test_top_reports_problems_apart_from_the_sample(self):
-        _code, text, err = self.top(problems=('no PMU: load the driver\x1b[2J',))
-        self.assertEqual('problem: no PMU: load the driver?[2J\n', err)
-        self.assertNotIn('no PMU', text)
-
-    def test_top_draws_each_sample_on_a_terminal_until_it_is_ended(self):
-        drawn = []
-
-        @contextlib.contextmanager
-        def screen(_stream):
-            yield drawn.append
-
-        taken = Sampler([samples.sample(BASE_S), samples.sample(problems=('no PMU',))])
-        with (
-            mock.patch.object(context, 'open_sampler', lambda *_: taken),
-            mock.patch.object(context, 'sample_every', self.one_then_an_interruption),
-            mock.patch.multiple(tables, can_draw=lambda _: True, open_screen=screen),
-        ):
-            code, out, _err = self.run_command(top)
-        self.assertEqual((0, '', ['measuring for 5 s …']), (code, out, drawn[0]))
-        self.assertEqual(['problem: no PMU'], [lines[0] for lines in drawn[1:]])
-
-    @staticmethod
-    def one_then_an_interruption(take, *_):
-        take()
-        yield take()
-        raise KeyboardInterrupt
-
 
 class RecordTest(ViewingCase):
     def record_it(self, sampler, clock, *arguments, wait=None):

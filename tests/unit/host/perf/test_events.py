@@ -126,38 +126,11 @@ class TestTable(unittest.TestCase):
         [remote] = self.of('GenuineIntel-6-2C-2', 'remote_dram')
         self.assertEqual(0x53100F, events.register_code(remote))
 
-    def test_one_code_means_different_things_on_nehalem_and_the_westmeres(self):
-        expected = {
-            'GenuineIntel-6-1A-5': ('local_dram', 0x200F, 'remote_dram', 0x100F),
-            'GenuineIntel-6-2E-6': ('local_dram', 0x200F, 'remote_dram', 0x100F),
-            'GenuineIntel-6-2C-2': ('local_dram', 0x080F, 'remote_dram', 0x100F),
-            'GenuineIntel-6-25-2': ('local_dram', 0x100F, 'remote_dram', 0x200F),
-            'GenuineIntel-6-2F-2': ('local_dram', 0x080F, 'remote_dram', 0x200F),
-        }
-        for cpu, (local, local_code, remote, remote_code) in expected.items():
-            with self.subTest(cpu):
-                self.assertEqual([local_code], [e.config for e in self.of(cpu, local)])
-                self.assertEqual([remote_code], [e.config for e in self.of(cpu, remote)])
-
-    def test_arm_subtracts_remote_from_local(self):
-        [local] = self.of('neoverse-v2', 'local_dram')
-        self.assertEqual('remote_dram', local.minus)
-
-    def test_steppings_tell_skylake_and_cascade_lake_apart(self):
-        self.assertEqual('skylake-sp', events.find_row('GenuineIntel-6-55-4').key)
-        self.assertEqual('cascadelake-sp', events.find_row('GenuineIntel-6-55-6').key)
-
     def test_each_cpu_has_one_row_in_the_table(self):
         for row in event_table.ROWS:
             self.assertIs(row, events.find_row(row.key))
         for cpu in ('AuthenticAMD-23-8-2', 'AuthenticAMD-25-21-0', 'AuthenticAMD-25-A1-1'):
             self.assertIsNotNone(events.find_row(cpu), cpu)
-
-    def test_each_entry_names_its_document_and_a_known_role(self):
-        for row in event_table.ROWS:
-            for entry in row.entries:
-                self.assertTrue(entry.document, (row.key, entry))
-                self.assertIn(entry.role, counter_roles.ROLES)
 
     def test_an_unknown_cpu_has_no_events_and_says_so(self):
         for cpu in ('GenuineIntel-6-99-1', '', 'CentaurHauls-7-1-1', 'xGenuineIntel-6-2C-2'):
@@ -366,68 +339,6 @@ class TestThisMachine(PmuCase):
                     [(e.config, e.config1) for role in ('io_hit', 'io_miss') for e in roles[role]],
                 )
 
-    def test_loads_from_cxl_memory_are_remote_where_a_node_is_of_memory_only(self):
-        self.write('proc/cpuinfo', INTEL % (0xAD, 1))
-        self.add_pmu('cpu', CPU_PMU)
-        node = 'sys/devices/system/node/'
-        for with_memory, codes in (('0-1', [0x12D3]), ('0-2', [0x12D3, 0x80D1])):
-            self.write(node + 'has_cpu', '0-1\n')
-            self.write(node + 'has_memory', with_memory + '\n')
-            with self.subTest(with_memory):
-                self.assertEqual(codes, [e.config for e in self.roles()['remote_dram']])
-
-    def test_memory_controllers_of_arm_are_counted_in_bytes_where_their_driver_names_them(self):
-        ddrc = {
-            'type': '40\n',
-            'cpumask': '24\n',
-            'format/event': 'config:0-4\n',
-            'events/flux_rd': 'config=0x1\n',
-            'events/flux_wr': 'config=0x0\n',
-        }
-        scf = {
-            'type': '41\n',
-            'cpumask': '72\n',
-            'format/event': 'config:0-62\n',
-            'events/cmem_rd_data': 'event=0x1a5\n',
-            'events/cmem_wr_total_bytes': 'event=0x1db\n',
-        }
-        for name, files, expected in (
-            ('hisi_sccl3_ddrc0', ddrc, [(1, 32), (0, 32)]),
-            ('nvidia_scf_pmu_1', scf, [(0x1A5, 32), (0x1DB, 1)]),
-        ):
-            with self.subTest(name):
-                self.add_pmu(name, files)
-                self.assertEqual(
-                    expected,
-                    [
-                        (event.config, event.bytes_per_count)
-                        for role in ('mem_read', 'mem_write')
-                        for event in self.roles()[role]
-                        if event.pmu == name
-                    ],
-                )
-
-    def test_events_that_the_kernel_names_on_arm_are_taken(self):
-        self.write('proc/cpuinfo', 'processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n')
-        self.add_pmu(
-            'armv8_pmuv3_0',
-            {
-                'type': '8',
-                'cpus': '0-3',
-                'format/event': 'config:0-15',
-                'events/remote_access': 'event=0x31',
-                'events/inst_retired': 'event=0x08',
-            },
-        )
-        roles = self.roles()
-        self.assertEqual(
-            [('kernel', 8, 0x31)], [(e.source, e.type, e.config) for e in roles['remote_dram']]
-        )
-        self.assertEqual(
-            [('table', 8, 0x37, 'remote_dram')],
-            [(e.source, e.type, e.config, e.minus) for e in roles['local_dram']],
-        )
-
     def test_overrides_of_the_operator_replace_events(self):
         self.write('proc/cpuinfo', INTEL % (0x2C, 2))
         self.add_pmu('cpu', CPU_PMU)
@@ -445,26 +356,6 @@ class TestThisMachine(PmuCase):
         self.assertEqual(0x1D3, roles['local_dram'][0].config)
         self.assertEqual(0xC0, roles['cycles'][0].config)
         self.assertNotIn('stalled_cycles', roles)
-
-    def test_an_override_counts_data_in_bytes(self):
-        self.write('proc/cpuinfo', INTEL % (0x55, 4))
-        for name in ('uncore_imc_0', 'uncore_upi_0', 'uncore_box_0'):
-            self.add_pmu(name, IMC)
-        for role, spec, bytes_per_count in (
-            ('mem_read', 'uncore_imc_*/event=0x5,umask=0xcf/', 64),
-            ('mem_traffic', 'uncore_box_0/event=0x5,umask=0xcf/', 64),
-            ('link_tx', 'uncore_box_0/cas_count_read/', 64),
-            ('link_tx', 'uncore_upi_0/event=0x2,umask=0xf/', 64 / 9),
-            ('io_hit', 'uncore_box_0/event=0x5/', None),
-        ):
-            with self.subTest(role=role, spec=spec):
-                (event,) = self.roles(overrides={role: spec})[role]
-                self.assertEqual(bytes_per_count, event.bytes_per_count)
-        for role in ('link_tx', 'io_read'):
-            selection = events.select_events(
-                self.root, overrides={role: 'uncore_box_0/event=0x2/'}
-            )
-            self.assertIn('scale in bytes', dict(selection.missing)[role])
 
     def test_bad_overrides_are_named(self):
         self.add_pmu('cpu', CPU_PMU)

@@ -13,7 +13,7 @@ from nova_numa_pmc.core.evidence import RunningGuest
 from nova_numa_pmc.core.rates import CounterDelta, CounterReading
 from nova_numa_pmc.core.sample_records import COUNTED
 from nova_numa_pmc.host import topology
-from nova_numa_pmc.host.perf import counters, event_table, events, perf_event
+from nova_numa_pmc.host.perf import counters, events, perf_event
 from nova_numa_pmc.host.sources import counted, uncore
 from nova_numa_pmc.host.sources.ladder import SourceTick
 from tests.cases.counting import CountingCase
@@ -130,37 +130,12 @@ class GuestCountersTest(GuestsCase):
         self.assertLess(0, evidence.cycles_per_sec)
         self.assertIn('not on this CPU', source.problems[0])
 
-    def test_stalled_cycles_and_remote_cache_hits_have_groups_of_their_own(self):
-        source = self.source(STALLED, LOCAL, REMOTE, REMOTE_CACHE, INSTRUCTIONS, CYCLES)
-        source.sample(self.tick(0, self.child.pid))
-        [(_, _, groups, _)] = source._owners._counters._open.values()
-        self.assertEqual([4, 1, 1], [len(group.events) for group in groups])
-        before = int(self.child.field(7))
-        self.child.run()
-        [evidence] = source.sample(self.tick(1, self.child.pid)).values()
-        self.assertEqual(int(self.child.field(7)) - before, evidence.remote_cache_per_sec)
-        self.assertEqual(evidence.local_per_sec, evidence.remote_cache_per_sec)
-        self.assertLess(0, evidence.stalled_cycles_per_sec)
-
-    def test_stalled_cycles_and_remote_cache_hits_may_be_unknown(self):
-        source = self.source(LOCAL, REMOTE, CYCLES)
-        source.sample(self.tick(0, self.child.pid))
-        [evidence] = source.sample(self.tick(1, self.child.pid)).values()
-        self.assertEqual(
-            (None, None), (evidence.remote_cache_per_sec, evidence.stalled_cycles_per_sec)
-        )
-
     def test_an_event_that_is_refused_is_unknown_and_not_0(self):
         source = self.source(LOCAL, ABSENT)
         for at_s in (0, 1, 2):
             sampled = source.sample(self.tick(at_s, self.child.pid))
             self.assertEqual(1, len(source.problems))
         self.assertFalse(sampled['u%d' % self.child.pid].covers_memory)
-
-    def test_a_host_without_guests_has_no_problem_with_an_event_that_is_refused(self):
-        source = self.source(LOCAL, ABSENT)
-        source.sample(self.tick(0, self.child.pid))
-        self.assertEqual({}, source.sample(self.tick(1)))
 
     def test_without_events_the_source_is_unavailable(self):
         with self.assertRaisesRegex(exceptions.SourceUnavailable, 'no such CPU'):
@@ -267,47 +242,6 @@ class OwnersTest(unittest.TestCase):
                 {'local_dram': expected, 'remote_dram': CounterDelta(94.0, 1.0)}, deltas
             )
 
-    def test_a_thread_that_was_not_counted_does_not_hide_another_that_is_unknown(self):
-        before = {thread: [CounterReading(5, 9, 9)] * 2 for thread in (0, 1)}
-        deltas = self.sample(
-            before,
-            {0: [CounterReading(4, 99, 99)] * 2, 1: [CounterReading(5, 10, 9)] * 2},
-            idle_is_zero=True,
-        )
-        self.assertEqual({'n': {'local_dram': None, 'remote_dram': None}}, deltas)
-
-    def test_events_with_turns_of_their_own_leave_the_share_alone(self):
-        deltas = {
-            'local_dram': CounterDelta(9.0, 0.5),
-            'remote_cache': CounterDelta(8.0, 0.2),
-            'stalled_cycles': None,
-        }
-        owner_rates = counted.owner_rates((LOCAL, REMOTE_CACHE, STALLED), deltas, SECOND)
-        self.assertEqual(
-            (9.0, 0.5, 8.0, None),
-            (
-                owner_rates.local_per_sec,
-                owner_rates.counted_ratio,
-                owner_rates.remote_cache_per_sec,
-                owner_rates.stalled_cycles_per_sec,
-            ),
-        )
-
-    def test_an_event_may_be_counted_less_another(self):
-        local = LOCAL._replace(minus=counter_roles.REMOTE_DRAM)
-        owner_rates = counted.owner_rates(
-            (local, REMOTE),
-            {'local_dram': CounterDelta(10.0, 1.0), 'remote_dram': CounterDelta(4.0, 0.5)},
-            SECOND,
-        )
-        self.assertEqual((6.0, 4.0, 0.5), (*owner_rates[:2], owner_rates.counted_ratio))
-
-
-class RolesTest(unittest.TestCase):
-    def test_each_role_is_counted_by_a_source(self):
-        opened = {*counted.ROLES, *counter_roles.GUEST_ROLES, *uncore._ROLES}
-        self.assertEqual(opened, set(counter_roles.ROLES))
-
 
 class Replayed:
     """A stand-in for :class:`counters.Counters` with readings that are set by a test."""
@@ -356,28 +290,10 @@ class UncoreTest(unittest.TestCase):
         )
         self.assertEqual(set(), shared)
 
-    def test_a_pmu_that_names_its_node_is_counted_for_that_node(self):
-        read = software_event(counter_roles.MEM_READ, 0, cpus=(0,), node=1)
-        self.assertEqual([0, 1], [len(own) for own in self.plan(read)[0].values()])
-
     def test_uncore_events_of_nodes_in_one_package_are_not_told_apart(self):
         self.packages(dict.fromkeys(range(8), 0))
         planned, shared = self.plan(software_event(counter_roles.MEM_READ, 0, cpus=(0,)))
         self.assertEqual(({0: [], 1: []}, {'mem_read'}), (planned, shared))
-
-    def test_nodes_in_one_package_that_each_have_a_box_are_told_apart(self):
-        self.packages(dict.fromkeys(range(8), 0))
-        read = software_event(counter_roles.MEM_READ, 0, cpus=(0, 4))._replace(pmu='df')
-        self.assertEqual(
-            ({0: [(('df', 0), ['mem_read'])], 1: [(('df', 4), ['mem_read'])]}, set()),
-            self.plan(read),
-        )
-
-    def test_a_box_that_counts_on_a_cpu_of_its_die_belongs_to_that_cpus_node(self):
-        self.packages(dict.fromkeys(range(8), 0))
-        read = software_event(counter_roles.MEM_READ, 0, cpus=(4,))
-        read = read._replace(caveats=(event_table.NODE_OF_CPU,))
-        self.assertEqual([0, 1], [len(own) for own in self.plan(read)[0].values()])
 
     def test_without_uncore_events_the_source_is_unavailable(self):
         with self.assertRaises(exceptions.SourceUnavailable):
@@ -413,17 +329,6 @@ class UncoreTest(unittest.TestCase):
 class CrowdedTest(GuestsCase):
     """Hardware with too few counters for threads and CPUs."""
 
-    def test_the_roles_that_fit_are_known_before_counting(self):
-        chosen = (LOCAL, REMOTE, INSTRUCTIONS, CYCLES)
-        for fits, roles in ((8, counted.ROLES), (6, (LOCAL.role, REMOTE.role)), (5, ())):
-            with mock.patch.object(
-                perf_event, 'fit_together', lambda events, cpu, fits=fits: len(events) <= fits
-            ):
-                source = self.source(*chosen)
-                self.assertEqual(
-                    [roles] * 2, [source.cpu_roles_that_fit(0), source.cpu_roles_that_fit(0)]
-                )
-
     def test_events_that_do_not_fit_beside_those_of_cpus_take_no_turn(self):
         chosen = (LOCAL, REMOTE, INSTRUCTIONS, CYCLES, REMOTE_CACHE, REMOTE_CACHE, STALLED)
         for fits, roles, unfit in (
@@ -450,10 +355,6 @@ class CrowdedTest(GuestsCase):
             source.close()  # as the ladder does with a source that failed
             source.sample(self.tick(again))
 
-    def test_software_events_fit_together_and_an_invalid_one_does_not(self):
-        self.assertTrue(perf_event.fit_together((LOCAL, REMOTE) * 2, 0))
-        self.assertFalse(perf_event.fit_together((LOCAL, ABSENT), 0))
-
     def test_fewer_roles_are_counted_after_guests_ran_uncounted(self):
         source = self.source(LOCAL, REMOTE)
         tick = self.tick(1, self.child.pid)._replace(before_ns=SECOND)
@@ -474,28 +375,3 @@ class CrowdedTest(GuestsCase):
                 self.assertEqual(roles, source.cpu_roles_that_fit(0))
         source.close()  # as the ladder does with a source that failed
         self.assertEqual(counted.ROLES, source.cpu_roles_that_fit(0))
-
-    def test_more_roles_are_counted_again_after_a_shortage(self):
-        source = self.source(LOCAL, REMOTE)
-        tick = self.tick(1, self.child.pid)._replace(before_ns=SECOND)
-        source.sample(tick)
-        [uuid] = [running.guest.uuid for running in tick.guests]
-        known = CounterDelta(1.0, 1.0)
-        for delta, ticks, roles in (
-            (None, 3, counted.ROLES[:2]),
-            (known, 719, counted.ROLES[:2]),
-            (known, 1, counted.ROLES),
-            (None, 2, counted.ROLES),
-            (known, 1, counted.ROLES),
-            (None, 2, counted.ROLES),
-        ):
-            sampled = {uuid: {'local_dram': delta, 'remote_dram': delta}}, ()
-            with mock.patch.object(counters.OwnerCounters, 'sample', return_value=sampled):
-                for _ in range(ticks):
-                    source.sample(tick)
-            self.assertEqual(roles, source.cpu_roles_that_fit(0))
-
-    def test_a_source_without_events_leaves_all_roles_to_cpus(self):
-        self.assertEqual(
-            counted.ROLES, self.source(missing=(('cycles', 'none'),)).cpu_roles_that_fit(0)
-        )

@@ -113,15 +113,3 @@ class LadderTest(unittest.TestCase):
             ),
             sampled.evidence['a'],
         )
-
-    def test_no_source_is_named_where_none_reports_anything(self):
-        sampled = ladder.Ladder(
-            [Source('best', {}), Source('other', CounterRefused('broken'))]
-        ).sample(TICK)
-        self.assertEqual(({}, ('other: broken',), '', ()), tuple(sampled))
-
-    def test_without_guests_the_best_source_that_works_is_named(self):
-        steps = ladder.Ladder(
-            [Source('best', SourceUnavailable('x')), Source('other', {}), Source('last', {})]
-        )
-        self.assertEqual('other', steps.sample(TICK._replace(guests=())).source)
