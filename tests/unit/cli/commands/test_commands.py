@@ -368,6 +368,13 @@ class StatusTest(OperatingCase):
         self.hold(1, '4-7')
         self.assertIn('not on node 0', self.run_command('status')[1])
 
+    def test_status_says_what_moved_a_guest_and_why(self):
+        self.run_command('apply', '--yes')
+        [number] = self.moved()
+        why = self.shown(number)['why']
+        self.assertIn('moved by apply', why)
+        self.assertIn('waiting for CPUs', why)
+
 
 class HistoryTest(OperatingCase):
     def test_history_lists_all_moves_the_last_or_those_of_one_guest(self):

@@ -4,6 +4,7 @@
 import argparse
 import contextlib
 import io
+import json
 import unittest
 
 from nova_numa_pmc.cli.commands import events
@@ -31,3 +32,10 @@ class EventsTest(unittest.TestCase):
         self.assertEqual(0, code)
         for role in counter_roles.ROLES:
             self.assertIn(role, text)
+
+    def test_json_has_the_cpus_name_and_missing_roles(self):
+        code, text = run('--cpu', 'GenuineIntel-6-55-4', '--json')
+        self.assertEqual(0, code)
+        report = json.loads(text)
+        self.assertEqual('Skylake-SP', report['known_as'])
+        self.assertIn('mem_traffic', report['missing'])

@@ -137,3 +137,12 @@ class ExplainTest(unittest.TestCase):
                 flavor.read_flavor(self.flavor(content))
         with self.assertRaises(flavor.FlavorError):
             flavor.read_flavor(self.host.path('absent'))
+
+    def test_text_has_decision_problems_nodes_and_places(self):
+        code, out = self.text('--vcpus', '2', '--memory', '1G', '--spec', 'numa_pmc:policy=x')
+        self.assertEqual(0, code)
+        lines = out.splitlines()
+        self.assertIn('new guest, 2 vCPUs, 1.0G: node 0: fits on one node', lines[0])
+        self.assertIn("numa_pmc:policy='x'", lines[1])
+        self.assertIn('node  cores', out)
+        self.assertIn('place  CPUs', out)

@@ -225,3 +225,14 @@ class ReportTest(ViewingCase):
             samples.sample(guests=(samples.guest_sample(1)._replace(name='\x1b[2J'),)), name='bad'
         )
         self.assertNotIn('\x1b', self.report(path)[1])
+
+    def test_report_in_json_has_the_means_of_both(self):
+        _code, text, _err = self.report('--json', *self.both)
+        data = json.loads(text)
+        self.assertEqual((10, 10), (data['before']['samples'], data['after']['samples']))
+        host = data['means'][0]
+        self.assertAlmostEqual(0.4, host['metrics']['ipc']['before'])
+        self.assertEqual(
+            ['host', 'node', 'node', 'guest', 'guest'], [part['kind'] for part in data['means']]
+        )
+        self.assertNotIn('local_per_sec', data['means'][-1]['metrics'])

@@ -11,7 +11,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import exceptions
-from nova_numa_pmc.core.rates import difference
+from nova_numa_pmc.core.rates import CounterReading, difference
 from nova_numa_pmc.host.perf import counters, events, perf_event
 from tests.cases.counting import CountingCase
 from tests.fixtures import fake_pmus
@@ -229,3 +229,9 @@ class TestParseGroup(unittest.TestCase):
     def test_parsing_any_bytes_gives_one_reading_for_each_event(self, data):
         counts = perf_event.parse_group(data, (1, 2))
         self.assertEqual(2, len(counts))
+
+    def test_a_group_is_parsed_by_id_and_not_by_order(self):
+        self.assertEqual(
+            (CounterReading(30, 9, 8), CounterReading(40, 9, 8)),
+            perf_event.parse_group(self.data(2, 9, 8, 40, 2, 30, 1), (1, 2)),
+        )
