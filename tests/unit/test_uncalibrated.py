@@ -187,23 +187,6 @@ class TestUncalibrated(UncalibratedCase):
         self.assertAlmostEqual(1.0, first.link_ratio, places=2)
         self.assertEqual(0.0, second.link_ratio)
 
-    def test_links_without_a_clock_are_compared_with_their_rate_one_by_one(self):
-        self.boot('Zen 4')
-        self.pmus.add(
-            'amd_df',
-            FIRST_CPUS,
-            {'format/event': 'config:0-7,32-37\n', 'format/umask': 'config:8-15,24-27\n'},
-        )
-        links = [0xB_0F00_3E5F, 0xB_0F00_3E9F]  # 0xb5f and 0xb9f with umask 0xf3e
-        agent = self.open_agent()
-        with self.pmus.counting():
-            self.tick(agent, 0)
-            self.pmus.run(60, {('amd_df', link, 0): 0.4e9 for link in links})
-            self.tick(agent, 60)
-        first, second = self.read_publication().view.nodes
-        self.assertAlmostEqual(0.4 / 0.8, first.link_ratio, places=2)
-        self.assertEqual(0.0, second.link_ratio)
-
     def test_a_host_that_counts_nothing_has_no_maximum(self):
         agent = self.open_agent()
         self.tick(agent, 0)

@@ -71,29 +71,6 @@ class PublishTest(AgentCase):
         self.assertEqual(1, history.guests)
         self.assertGreater(history.cores_per_vcpu_sum, 0)
 
-    def test_the_publication_contains_bandwidth_by_node(self):
-        agent = self.open_agent()
-        self.host.set_l3_domains({cpu: cpu // 4 for cpu in range(8)})
-        self.launch(1)
-        for at_s in (0, 5):
-            self.set_guest_times(1, at_s)
-            self.host.set_resctrl_group('', {0: (at_s * 64_000_000, at_s * 32_000_000), 1: (0, 0)})
-            self.tick(agent, at_s)
-        self.assertEqual(
-            [32_000_000, 32_000_000],
-            [node.bandwidth_bytes_per_sec for node in self.read_publication().view.nodes],
-        )
-
-    def test_young_guests_count_as_expected_beside_what_is_measured(self):
-        agent = self.open_agent()
-        self.launch(1)
-        self.promise(1, 1, since_ns=START_NS)
-        self.tick(agent, 0)
-        self.tick(agent, 5)
-        self.assertEqual(
-            [0.0, 1.0], [node.demand_cores for node in self.read_publication().view.nodes]
-        )
-
     def test_a_reload_reaches_everything_that_keeps_options(self):
         agent = self.open_agent()
         new = agent.options._replace(

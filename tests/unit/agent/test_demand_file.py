@@ -5,7 +5,7 @@ import json
 import os
 import stat
 
-from tests.cases.agent import LOG, START_NS, AgentCase
+from tests.cases.agent import LOG, AgentCase
 
 MINUTE = 60
 
@@ -62,21 +62,6 @@ class RememberingCase(AgentCase):
 
 
 class PublishTest(RememberingCase):
-    def test_the_longer_horizon_is_published_beside_the_interval(self):
-        self.start(1)
-        self.minutes(30, {1: (2.0, 0)})
-        self.minutes(1, {1: (0.0, 0)})
-        longer, now = self.demand()
-        self.assertGreater(longer[0], 1.8)
-        self.assertEqual(0.0, now[0])
-
-    def test_a_guest_that_just_came_counts_as_expected_once(self):
-        self.tick(self.agent, 0)
-        self.launch(1)
-        self.promise(1, 1, since_ns=START_NS)
-        self.tick(self.agent, 5)
-        self.assertEqual(([0.0, 1.0], [0.0, 0.0]), self.demand())
-
     def test_where_recording_demand_fails_the_interval_counts(self):
         self.start(1)
         self.minutes(1, {1: (2.0, 0)})

@@ -82,24 +82,6 @@ class HandleEventsTest(HandleEventsCase):
             self.handle_events(3)
             self.assertEqual({fake_host.uuid_of(number) for number in known}, set(self.promises()))
 
-    def test_vcpus_that_were_plugged_are_promised_at_once(self):
-        self.host.write(
-            'run/libvirt/qemu/%s.xml' % fake_host.name_of(1),
-            b"<domstatus state='running' pid='4001'>\n%s</domstatus>\n"
-            % fake_host.domain_xml(1, vcpus=3),
-        )
-        with self.assertLogs(LOG, 'INFO'):
-            self.handle_events(1)
-        self.assertEqual(3, self.promises()[fake_host.uuid_of(1)].vcpus)
-
-    def test_a_guest_without_an_event_is_not_read_between_ticks_but_in_the_next_one(self):
-        for number in (1, 2):
-            self.reset(number)
-        self.handle_events(1)
-        self.assertEqual(('4-7', '0-7'), (self.cpus(1), self.cpus(2)))
-        self.tick(self.agent, 5)
-        self.assertEqual('4-7', self.cpus(2))
-
     def test_a_guest_that_could_not_be_held_is_held_in_the_next_tick(self):
         self.host.write('proc/4002/cgroup', '0::/system.slice/other.service\n')
         self.agent._reassertion._groups.clear()

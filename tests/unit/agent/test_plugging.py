@@ -108,15 +108,6 @@ class PluggingTest(AgentCase):
         self.tick(agent, 10)
         self.assertEqual((4, 512), self.promised())
 
-    def test_a_guest_on_isolated_cpus_of_its_own_loads_no_node(self):
-        agent = self.open_agent()
-        self.launch(1)
-        self.host.write('sys/devices/system/cpu/isolated', '2,6\n')
-        self.describe(pin=domains.DEDICATED)
-        for at_s in (0, 5):
-            self.tick(agent, at_s)
-            self.assertEqual(0, self.promised()[0])
-
     def test_a_new_vcpu_is_held_and_counted(self):
         agent = self.open_agent()
         tree = self.launch(1)

@@ -86,20 +86,6 @@ class ReassertionTest(AgentCase):
             self.tick(self.open_agent(), 0)
             self.assertEqual('0-3', tree.held())
 
-    def test_each_group_is_held_where_there_is_no_common_one(self):
-        agent = self.open_agent()
-        self.promise(1, 1)
-        tree = self.launch(1, version=1)
-        self.tick(agent, 0)
-        plugged = os.path.join(tree.parent, 'vcpu2')
-        tree.add_group(plugged)
-        tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '5\n')
-        self.tick(agent, 5)
-        self.assertEqual(
-            ['4-7', '5', '4-7', '4-7'],
-            [tree.read(group, 'cpuset.cpus') for group in (tree.emulator, *tree.vcpus, plugged)],
-        )
-
     def test_a_guest_that_the_agent_leaves_alone_does_not_count_as_failing(self):
         agent = self.open_agent()
         self.promise(1, 1)
@@ -363,14 +349,6 @@ class BoundTest(AgentCase):
             self.tick(self.open_agent(), 0)
         self.assertIn('too much to move at once', ' '.join(logs.output))
         self.assertFalse(self.promises()[fake_host.uuid_of(1)].bound)
-
-    def test_a_vcpu_that_is_plugged_into_a_bound_guest_is_bound_too(self):
-        agent = self.open_agent()
-        self.tick(agent, 0)
-        self.tree.set_bytes({0: 400 * MIB, 1: MIB})  # more than may be fetched, as if by mlock
-        self.tree.write_file(os.path.join(self.tree.vcpus[1], 'cpuset.mems'), '0-1\n')
-        self.tick(agent, 5)
-        self.assertEqual('1', self.mems())
 
     def test_a_guest_that_cannot_be_held_is_unbound(self):
         agent = self.open_agent()

@@ -222,18 +222,6 @@ class SamplerTest(SamplingCase):
                     guest.devices,
                 )
 
-    def test_a_guest_that_comes_again_under_its_name_is_measured_anew(self):
-        self.launch(1, {0: MIB})
-        self.sample(0)
-        self.run_to(1, 5)
-        self.assertEqual(1.0, self.sample(5).guests[0].cores)
-        self.host.end(1)
-        self.assertEqual((), self.sample(10).guests)
-        self.launch(1, {1: MIB})
-        self.run_to(1, 90)
-        [guest] = self.sample(15).guests
-        self.assertEqual((None, None), (guest.cores, guest.remote_ratio))
-
     def test_a_node_whose_cpu_comes_or_goes_is_unknown_for_a_tick(self):
         self.launch(1, {0: MIB})
         self.sample(0)
@@ -253,20 +241,6 @@ class SamplerTest(SamplingCase):
                     (True, known or online == '0-6'),
                     (nodes[0].demand_cores is not None, nodes[1].demand_cores is not None),
                 )
-
-    def test_after_a_tick_without_topology_nothing_is_compared(self):
-        self.launch(1, {0: MIB})
-        self.sample(0)
-        for at_s, text, cores in ((5, 'x', None), (10, '0-3', None), (15, '0-3', 1.0)):
-            self.host.write('sys/devices/system/node/node0/cpulist', text + '\n')
-            self.run_to(1, at_s)
-            self.host.set_cpu_times(dict.fromkeys(range(8), at_s), dict.fromkeys(range(8), 0))
-            sample = self.sample(at_s)
-            self.assertEqual([cores] * len(sample.guests), [one.cores for one in sample.guests])
-            self.assertEqual(
-                [4 * cores if cores else None] * len(sample.nodes),
-                [node.demand_cores for node in sample.nodes],
-            )
 
     @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=40)
     @given(
@@ -357,16 +331,6 @@ class CountersTest(CountingCase, RootCase):
                 self.assertAlmostEqual((now - ran[at]) / (2 * SECOND), counted.cores, places=6)
                 self.assertIsNotNone(counted.cpi)
             self.assertLessEqual(sum(faults) / 2, sum(node.local_per_sec for node in sample.nodes))
-
-    def test_a_guest_started_meanwhile_is_counted_from_its_second_tick(self):
-        with contextlib.closing(sampling.Sampler(self.OPTIONS, self.root)) as sampler:
-            sampler.sample(0)
-            guest = self.launch(3)
-            sources = []
-            for at_s in (1, 2, 3):
-                guest.run()
-                sources.append(sampler.sample(at_s * SECOND).guests[0].source)
-        self.assertEqual(['', 'guests by thread', 'guests by thread'], sources)
 
     def test_no_descriptor_stays_open(self):
         before = len(os.listdir('/proc/self/fd'))

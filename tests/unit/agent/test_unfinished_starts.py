@@ -4,7 +4,7 @@
 import os
 from unittest import mock
 
-from nova_numa_pmc import hook, model
+from nova_numa_pmc import hook
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core.rebalance.plan_records import RebalanceOptions
 from nova_numa_pmc.exceptions import StateError
@@ -65,15 +65,6 @@ class PlaceTest(AgentCase):
         self.assertEqual('4-7', tree.held())
         self.assertEqual(('placed', (1,), True, False), self.placed(1))
         self.assertEqual(1, self.tick(agent, 10).starts_taken_over)
-
-    def test_a_pinned_guest_that_the_hook_has_missed_is_placed_where_its_memory_is(self):
-        self.install_hook()
-        overrides.put(overrides.Override(fake_host.uuid_of(1), model.PIN, 'g'), self.root)
-        agent, tree = self.open_agent(), self.host.launch(1, {0: 0, 1: 512 * MIB})
-        self.began(1)
-        for at_s in (0, 5, 10):
-            self.tick(agent, at_s)
-        self.assertEqual(('4-7', ('placed', (1,), True, False)), (tree.held(), self.placed(1)))
 
     def test_a_guest_that_libvirt_is_still_starting_is_not_placed(self):
         agent = self.open_agent()
@@ -309,19 +300,6 @@ class FetchTest(RebalancingCase):
         self.assertIsNone(agent.step())
         self.assertEqual({1}, self.nodes())
 
-    def test_memory_is_fetched_later_if_the_promises_were_locked(self):
-        self.put_memory_elsewhere()
-        agent = self.open_agent(agent_conf.OFF)
-        self.tick(agent, 0)
-        with self.locked():
-            with self.assertLogs(level='WARNING') as logs:
-                self.finish_move(agent)
-        self.assertIn('locked by another process', ' '.join(logs.output))
-        self.assertEqual({1}, self.nodes())
-        self.tick(agent, 5)
-        self.finish_move(agent)
-        self.assertEqual({0}, self.nodes())
-
     def test_a_fetch_that_failed_is_not_tried_again(self):
         self.put_memory_elsewhere()
         memory = self.memory(1)
@@ -356,19 +334,6 @@ class FetchTest(RebalancingCase):
         self.assertIsNone(agent.step())
         self.assertEqual('placed', self.promises()[fake_host.uuid_of(1)].origin)
         self.assertEqual({1}, self.nodes())
-
-    def test_memory_of_old_bound_starting_and_floating_guests_is_not_fetched(self):
-        for why, promised in (
-            ('old', {'since_ns': START_NS - 10**12}),
-            ('bound', {'bound': True}),
-            ('not started', {'started': False}),
-            ('floating', {'origin': 'floating'}),
-        ):
-            with self.subTest(why):
-                self.put_memory_elsewhere(**promised)
-                agent = self.open_agent(agent_conf.OFF)
-                self.tick(agent, 0)
-                self.assertIsNone(agent.step())
 
 
 class FetchLimitTest(RebalancingCase):

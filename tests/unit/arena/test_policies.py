@@ -9,10 +9,9 @@ import numpy as np
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.scheduling.outcome import expected_guest
-from nova_numa_pmc.scheduler import comparison, host_estimate, penalty
+from nova_numa_pmc.scheduler import comparison, host_estimate
 from tests.arena import fleet as fleets, parameters as p
 from tests.arena.policies import nova_weights, others, our_weigher, places
-from tests.fixtures.expected_losses import cpu_loss, queueing_loss
 
 DEDICATED = types.SimpleNamespace(
     vcpus=8, memory_mib=16384, disk_gb=40, dedicated=True, instance_uuid='7'
@@ -219,23 +218,6 @@ class OursTest(unittest.TestCase):
         # On each host, half of its lines come from the other node.
         self.assertGreater(losses_.min(), 0.01)
 
-    def test_the_penalty_of_a_known_host_depends_on_no_other(self):
-        stock = nova_weights.stock(view(), ASKED)
-        penalties = our_weigher.numa_pressure(view(), ASKED) - stock
-        # Half a core per vCPU, the median of 0.375, 0.5 and what is assumed in place of a third
-        # host, is 4 cores, which are added to 1 of 30 cores of a host with 3 of 60, and to 12 of
-        # 30 of one with 32 of 60; on the blind host, to 4.8 of 30 on each half. Two hosts that
-        # know their bandwidth are too few to assume anything of the third.
-        expected = [
-            cpu_loss((1.0, 2.0), 0, 4.0, 30),
-            cpu_loss((20.0, 12.0), 1, 4.0, 30),
-            cpu_loss((4.8, 4.8), 0, 4.0, 30),
-        ]
-        jitter = [penalty.random_part('7', f'host{at}') for at in range(3)]
-        share = our_weigher.penalty.JITTER
-        exact = (1 - share) * np.array(expected) + np.multiply(share, jitter)
-        np.testing.assert_allclose(-our_weigher.DEFAULTS['weight_multiplier'] * exact, penalties)
-
     def test_an_odd_host_changes_nothing_of_what_another_gets(self):
         # Guests are alike on all known hosts, so that some of them say as much as all. Of five
         # hosts, one does not influence the upper quartile of memory.
@@ -254,17 +236,3 @@ class OursTest(unittest.TestCase):
             penalties = our_weigher.numa_pressure(seen, ASKED)
             np.testing.assert_allclose(expected[1:], penalties[1:])
             self.assertEqual(6, len(penalties))
-
-    def test_dedicated_guests_take_no_shared_core(self):
-        # No CPU demand waits; lines of both nodes' memory do. The median of traffic per core is
-        # the busy hosts'.
-        rate = 50e9 / 32
-        calm, busy = (
-            np.mean([queueing_loss(0.2 * own + 0.8 * sum(ratios) / 2, rate) for own in ratios])
-            for ratios in ((0.01, 0.02), (0.2, 0.3))
-        )
-        # The blind host's guests want 0.3 of a core for each of 32 vCPUs.
-        blind = queueing_loss(9.6 * rate / 200e9, rate)
-        expected = [calm, busy, busy, blind]
-        np.testing.assert_allclose(expected, our_weigher.losses(view(2), DEDICATED))
-        self.assertEqual([0.0] * 3, our_weigher.losses(view(), DEDICATED).tolist())

@@ -80,15 +80,6 @@ class ConservationTest(unittest.TestCase):
                 for parts in (fleet.cpu_parts, fleet.memory_parts):
                     np.testing.assert_allclose(1.0, parts[runs].sum(1))
 
-    def test_node_counts_are_those_of_the_guests(self):
-        fleet = run(3, 'stock-10').fleet
-        runs = (fleet.state == fleets.RUNS) & ~fleet.trace.dedicated
-        vcpus = np.zeros_like(fleet.node_vcpus)
-        np.add.at(
-            vcpus, fleet.host[runs], fleet.cpu_parts[runs] * fleet.trace.vcpus[runs][:, None]
-        )
-        np.testing.assert_allclose(vcpus, fleet.node_vcpus, atol=1e-6)
-
 
 class FaultsTest(unittest.TestCase):
     def test_metrics_that_hardly_change_are_not_published(self):

@@ -146,16 +146,3 @@ class ReadTest(unittest.TestCase):
             )
         [sample] = self.read(lines[0] % '/', cpu='neoverse-n1')
         self.assertIsNone(sample.nodes[0].local_per_sec)
-
-    def test_perf_stat_by_cpu_is_read_on_node_0(self):
-        text = ''.join(
-            '2.5,CPU%d,%d,,%s,9,100.00,,\n' % (cpu, cpu, event)
-            for cpu in (0, 5)
-            for event in ('local_dram', 'remote_dram')
-        )
-        [sample] = self.read(text)
-        self.assertEqual(
-            [(0, 2.0, 0.5)],
-            [(node.id, node.remote_per_sec, node.remote_ratio) for node in sample.nodes],
-        )
-        self.assertIn('not distinguished', sample.problems[0])

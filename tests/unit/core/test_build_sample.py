@@ -133,23 +133,6 @@ class GuestSampleTest(unittest.TestCase):
             sample.devices,
         )
 
-    def test_a_source_of_a_ratio_alone_gives_only_that(self):
-        sample = build_sample.guest_sample(
-            GUEST, Evidence('pages', INFERRED, remote_ratio=0.5), ()
-        )
-        self.assertEqual(
-            ('pages', INFERRED, 0.5), (sample.source, sample.basis, sample.remote_ratio)
-        )
-        self.assertEqual(
-            (None, None, None, None),
-            (
-                sample.local_per_sec,
-                sample.cpi,
-                sample.accesses_per_1000_instructions,
-                sample.counted_ratio,
-            ),
-        )
-
     def test_a_guest_without_evidence_has_unknown_figures(self):
         sample = build_sample.guest_sample(
             GUEST._replace(cores=None, waiting_cores=None, cores_by_node={}, bytes_by_node={}),

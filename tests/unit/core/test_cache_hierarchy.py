@@ -4,8 +4,6 @@
 import unittest
 from itertools import product
 
-from hypothesis import given, strategies as st
-
 from nova_numa_pmc import model
 from nova_numa_pmc.compute import distances
 from nova_numa_pmc.core import cache_hierarchy, host_view, memory_domains
@@ -144,25 +142,6 @@ class DomainsTest(unittest.TestCase):
             (), cache_hierarchy.domains(host, PLACEMENT_OPTIONS._replace(domain_distance=10))
         )
 
-    def test_a_guest_spans_clusters_that_have_controllers_of_their_own(self):
-        # It used to be put "on one node", 1 and 3, because their distance is below 12.
-        host = machine(4, 2, 4, 2, INTEL)
-        view = host_view.view(host, (), PLACEMENT_OPTIONS)
-        new = guest(vcpus=4)
-        placed = placement.place(
-            view, host_view.request(new, PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
-        )
-        self.assertEqual('span', placed.reasons[0].code)
-        self.assertIn(placed.cpu_nodes, ((0, 1), (2, 3)))
-        self.assertEqual(
-            1,
-            len(
-                placement.place(
-                    view, host_view.request(guest(), PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
-                ).cpu_nodes
-            ),
-        )
-
 
 class DistancesTest(unittest.TestCase):
     def test_a_slit_that_tells_sockets_apart_stays(self):
@@ -179,35 +158,3 @@ class DistancesTest(unittest.TestCase):
             PLACEMENT_OPTIONS,
         )
         self.assertIn(placed.cpu_nodes, ((0, 1), (2, 3)))
-
-    def test_a_flat_slit_stays_where_sockets_are_not_known(self):
-        flat = machine(4, 2, 4, 2, INTEL, near=20, far=20)
-        for sockets in ((), (None,) * 4, (0, 1, 2, 3), (0, 0)):
-            with self.subTest(sockets=sockets):
-                host = flat._replace(sockets=sockets)
-                self.assertEqual(flat.distances, cache_hierarchy.distances(host))
-        self.assertEqual((), cache_hierarchy.distances(flat._replace(distances=())))
-
-
-labels = st.lists(st.integers(0, 5), max_size=9)
-squares = st.integers(0, 7).flatmap(
-    lambda count: st.lists(
-        st.lists(st.integers(10, 25), min_size=count, max_size=count).map(tuple),
-        min_size=count,
-        max_size=count,
-    ).map(tuple)
-)
-
-
-class LabelTest(unittest.TestCase):
-    @given(squares, st.integers(9, 26))
-    def test_near_nodes_and_those_between_are_one_domain(self, square, threshold):
-        domains = memory_domains.domains_from_distances(square, threshold) or tuple(
-            range(len(square))
-        )
-        for a, row in enumerate(square):
-            for b, distance in enumerate(row):
-                if a != b and distance < threshold:
-                    self.assertEqual(domains[a], domains[b])
-        if threshold <= 10:
-            self.assertEqual(tuple(range(len(square))), domains)

@@ -90,19 +90,6 @@ class KeptMemoryTest(unittest.TestCase):
         bound = model.Promise('p', 'p', (0,), (2,), 2, 4 * GIB, None, False, model.BY_OTHERS, 0)
         self.assertEqual([0, 0, 4 * GIB, 0], [n.promised_bytes for n in self.view([bound]).nodes])
 
-    def test_a_cpu_only_nodes_memory_is_not_a_devices_that_is_nearer(self):
-        near = ((10, 40, 11, 80), (40, 10, 80, 80), (11, 80, 10, 80), (80, 80, 80, 10))
-        topology = host(DEVICE, SLOW, sizes=(0, 16 * GIB, 96 * GIB, 96 * GIB))._replace(
-            distances=near
-        )
-        placement_options = PLACEMENT_OPTIONS._replace(domain_distance=10)
-        placed = placement.place(
-            view(topology, [], placement_options),
-            model.Request(4, 8 * GIB, allowed_cpus=frozenset(range(4))),
-            placement_options,
-        )
-        self.assertEqual(((0,), (1,)), (placed.cpu_nodes, placed.mem_nodes))
-
 
 class BandwidthTest(unittest.TestCase):
     """The bandwidth of memory that is kept from guests is not available to them."""
@@ -189,16 +176,3 @@ class RebalanceTest(unittest.TestCase):
         self.assertEqual(
             {0, 1}, {node for guest in host.guests for node, _ in guest.bytes_by_node}
         )
-
-    def test_no_move_names_a_node_without_memory(self):
-        guests = [guest_load('g%d' % n, 4, 0, 3.0, 4 * GIB, lines=1e7) for n in range(4)]
-        host = ConstantHost(
-            (4, 4, 4, 4),
-            (32 * GIB, 0, 32 * GIB, 0),
-            guests,
-            distances=model_records.two_level_distances(4, 2, near=11),
-            domains=(0, 0, 2, 2),
-        )
-        parts = self.plans(host)
-        self.assertTrue(parts)
-        self.assertLessEqual({node for part in parts for node in part.mem_nodes}, {0, 2})

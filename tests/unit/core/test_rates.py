@@ -66,13 +66,6 @@ class TestSums(unittest.TestCase):
         self.assertIsNone(rates.add([CounterDelta(2.0, 0.5), None]))
         self.assertIsNone(rates.add([]))
 
-    def test_a_subtracted_count_is_not_below_zero_and_has_the_lower_share(self):
-        self.assertEqual(
-            CounterDelta(2.0, 0.5), rates.subtract(CounterDelta(5.0, 1.0), CounterDelta(3.0, 0.5))
-        )
-        self.assertEqual(0.0, rates.subtract(CounterDelta(3.0, 1.0), CounterDelta(5.0, 1.0)).value)
-        self.assertIsNone(rates.subtract(None, CounterDelta(1.0, 1.0)))
-
 
 class TestRatios(unittest.TestCase):
     def test_cpi_is_unreliable_on_an_idle_cpu(self):

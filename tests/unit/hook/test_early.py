@@ -124,18 +124,6 @@ class Version1Test(EarlyCase):
         self.assertEqual([('vcpu0', '0-3'), ('vcpu1', '0-3')], self.written[1:])
         self.assertIn(tree.read(tree.parent, 'cpuset.cpus'), ('', '0-7'))
 
-    def test_vcpus_are_narrowed_once_libvirt_is_done_with_all_io_threads_too(self):
-        hold = self.start(extra='  <iothreads>2</iothreads>\n')
-        tree = self.launch_and_narrow_qemu(hold)
-        names = ('vcpu0', 'vcpu1', 'iothread1', 'iothread2')
-        for at_s, name in enumerate(names):
-            self.assertTrue(hold.step(at_s + 0.8))
-            self.add_thread(tree, name)
-            self.assertTrue(hold.step(at_s + 0.9))
-        self.assertEqual(1, len(self.written))
-        self.assertFalse(hold.step(5.0))
-        self.assertEqual({(name, '0-3') for name in names}, set(self.written[1:]))
-
     def test_what_was_narrowed_is_widened_for_a_guest_that_is_not_held(self):
         hold = self.start()
         tree = self.launch_and_narrow_qemu(hold)
@@ -166,17 +154,6 @@ class Version1Test(EarlyCase):
         groups, narrow = cgroups.find(4001, self.root), frozenset(range(4))
         holding.undo_narrow_early(groups, narrow, frozenset(range(6)), frozenset({'vcpu1'}))
         self.assertEqual('0-5 0-5 0-3', tree.held())
-
-    def test_a_change_by_libvirt_restarts_the_waiting_time(self):
-        hold = self.start(cpuset='0-5')
-        tree = self.launch_and_narrow_qemu(hold)
-        for number in range(2):
-            self.add_vcpu(tree, number)
-        self.assertTrue(hold.step(0.1))
-        self.add_vcpu(tree, 1, '0-5')
-        self.assertTrue(hold.step(0.16))
-        self.assertFalse(hold.step(0.22))
-        self.assertEqual('0-3', tree.read(tree.vcpus[1], 'cpuset.cpus'))
 
     def test_a_vcpu_that_is_pinned_is_not_narrowed(self):
         hold = self.start()

@@ -34,14 +34,6 @@ class StartTest(PlacedCase):
         self.assertEqual([(0,)] * 3 + [(1,)] * 3, self.homes())
         self.assertFalse(any(promise.started for promise in self.promises().values()))
 
-    def test_free_memory_does_not_count_but_promises_do(self):
-        nodes = sysfs.equal_nodes(2)
-        nodes[0].free_bytes = 100 * MIB
-        sysfs.build_sysfs(self.root, nodes)
-        for number in range(6):
-            self.call('start', number)
-        self.assertEqual([(0,)] * 3 + [(1,)] * 3, self.homes())
-
     def test_a_refused_migration_or_restore_leaves_the_running_guest_its_promise(self):
         self.call('start', 1)
         before = self.promises()
@@ -100,13 +92,6 @@ class StartTest(PlacedCase):
         for message in ('line 1 is not', 'users other than root'):
             self.assertIn(message, logged)
 
-    def test_a_guest_is_held_within_its_allowed_cpus(self):
-        tree = self.host.launch(1)
-        xml = fake_host.domain_xml(1, cpuset='2-5')
-        self.call('start', 1, xml)
-        self.call('started', 1, xml)
-        self.assertIn(tree.held(), ('2-3', '4-5'))
-
     def test_the_wait_for_the_lock_ends_before_the_scripts_alarm(self):
         self.host.configure('[hook]\ntimeout_s = 60\n')
         call = hook.HookCall('guest', 'start', self.root, None, journal.JournalLines(self.root))
@@ -137,23 +122,6 @@ class StartTest(PlacedCase):
                     self.call('start', 1, xml)
                     self.assertEqual((1,), self.promise(1).cpu_nodes)
                     self.call('release', 1, xml)
-
-    def test_persistent_memory_leaves_the_node_to_others(self):
-        device = domains.memory_device('nvdimm', 512 << 20).encode()
-        xml = fake_host.domain_xml(0, memory_bytes=(512 << 30) + 512 * MIB)
-        self.call('start', 0, xml.replace(b'</devices>', device + b'</devices>'))
-        self.assertEqual(512 * MIB, self.promise(0).memory_bytes)
-        for number in range(1, 8):
-            self.call('start', number)
-        self.assertEqual([(0,)] * 4 + [(1,)] * 4, self.homes())
-
-    def test_what_a_guest_may_grow_to_is_said_and_not_promised(self):
-        self.call('start', 0, fake_host.domain_xml(0, extra=domains.MAX_MEMORY_1_PIB))
-        self.assertEqual(512 * MIB, self.promise(0).memory_bytes)
-        self.assertIn('may grow to 2 and 1073741824 MiB', self.host.logged()[0])
-        for number in range(1, 8):
-            self.call('start', number)
-        self.assertEqual([(0,)] * 4 + [(1,)] * 4, self.homes())
 
     def test_a_disabled_hook_does_nothing(self):
         self.host.configure('[hook]\nenabled = false\n')
@@ -249,28 +217,6 @@ class SimultaneousStartsTest(PlacedCase):
         for line in lines:
             self.assertIn('fits on one node', line)
         self.assertEqual([(0,)] * 8 + [(1,)] * 8, self.homes())
-
-
-class DeviceMemoryTest(PlacedCase):
-    """Two nodes with CPUs, and one that is a GPU's memory."""
-
-    def setUp(self):
-        super().setUp()
-        sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2, '', 96 << 30)])
-        sysfs.mark_device_memory(self.root, [2])
-
-    def test_memory_that_spilled_to_a_device_is_not_followed(self):
-        for on_1, followed in ((10, False), (9000, True)):
-            with self.subTest(on_1=on_1):
-                tree = self.host.launch(1, bytes_by_node={0: MIB, 1: on_1 * MIB, 2: 5000 * MIB})
-                self.call('start', 1)
-                self.call('started', 1)
-                self.assertEqual(followed, 'with its memory' in self.host.logged()[-1])
-                self.assertNotIn(2, self.promise(1).mem_nodes)
-                if followed:
-                    self.assertEqual('4-7', tree.held())
-                self.call('stopped', 1)
-                self.host.write('run/nova-numa-pmc/promises', '')
 
 
 class StartedTest(PlacedCase):
@@ -392,15 +338,6 @@ class StartedTest(PlacedCase):
         self.assertEqual('- 3-4 -', tree.held())
         self.assertEqual(('floating', False), (self.promise(1).origin, self.promise(1).missed))
 
-    def test_a_guest_that_could_not_be_held_no_longer_counts_on_its_l3_cache(self):
-        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
-        tree = self.host.launch(1)
-        self.call('start', 1)
-        self.assertEqual((0, 1), self.promise(1).l3_cpus)
-        tree.write_file(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n')
-        self.call('started', 1)
-        self.assertEqual(((), ()), (self.promise(1).l3_cpus, self.promise(1).mem_node_bytes))
-
     def test_a_guest_placed_by_others_is_counted_and_not_written(self):
         xml = fake_host.domain_xml(1, extra=domains.NUMA_NODES_1)
         tree = self.host.launch(1, xml=xml)
@@ -480,16 +417,6 @@ class MemoryLiesTest(PlacedCase):
                     ('floating', True, False), (promise.origin, promise.started, promise.missed)
                 )
                 self.assertIn('left alone: ignored by the operator', self.host.logged()[-1])
-
-    def test_both_nodes_are_promised_where_both_hold_locked_memory(self):
-        self.assertEqual(
-            '4-7', self.cpus_after_start({0: 200 * MIB, 1: 300 * MIB}, domains.LOCKED)
-        )
-        promise = self.promise(1)
-        self.assertEqual(((1,), (0, 1)), (promise.cpu_nodes, promise.mem_nodes))
-        self.assertEqual(
-            (512 * MIB * 2 // 5, 512 * MIB - 512 * MIB * 2 // 5), promise.mem_node_bytes
-        )
 
     def cpus_with_huge_pages(self, node, normal_bytes=0):
         """Place a guest on node 0 while its huge pages are on ``node``; return its CPUs.
@@ -620,28 +547,10 @@ class PoolTest(PlacedCase):
             ),
         )
 
-    def test_a_plain_guest_gets_the_pool_that_the_agent_has_published(self):
-        self.publish(self.SHARED)
-        for number in (1, 2):
-            self.call('start', number)
-        log_text = ' '.join(self.host.logged())
-        self.assertIn('CPUs 0-1;', log_text)
-        self.assertIn('CPUs 4-5;', log_text)
-
     def test_a_pool_published_in_another_boot_is_not_used(self):
         self.publish(self.SHARED, 'ffffffff-0000-4000-8000-000000000009')
         self.call('start', 1)
         self.assertIn('CPUs 0-3;', self.host.logged()[0])
-
-    def test_a_guest_with_a_set_of_its_own_is_placed_within_that(self):
-        self.publish(self.SHARED)
-        self.call('start', 1, fake_host.domain_xml(1, cpuset='2-3,6-7'))
-        self.assertIn('CPUs 2-3;', self.host.logged()[0])
-        # Guests in another pool do not load the shared CPUs.
-        self.assertEqual(0, self.promise(1).vcpus)
-        self.call('start', 2, fake_host.domain_xml(2, cpuset=self.SHARED))
-        self.assertIn('CPUs 4-5;', self.host.logged()[0])
-        self.assertEqual(2, self.promise(2).vcpus)
 
     def test_a_guest_is_placed_by_the_load_of_its_own_pool(self):
         loads = [

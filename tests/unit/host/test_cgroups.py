@@ -49,15 +49,6 @@ class FindTest(GroupsTestCase):
                     self.assertFalse(groups.writes_parent)
                     self.assertEqual(tree.memory.rstrip('/'), groups.memory_group)
 
-    def test_iothreads_are_children_and_strangers_are_not(self):
-        tree = self.tree(2)
-        for name in ('iothread1', 'vcpux', 'iothread', 'other', 'emulator2', 'vcpu'):
-            tree.add_group(os.path.join(tree.parent, name))
-        self.assertEqual(
-            {'emulator', 'vcpu0', 'vcpu1', 'iothread1'},
-            {os.path.basename(path) for path in self.find(tree).thread_cgroups},
-        )
-
     def test_groups_are_found_below_another_mount_point_or_a_bound_root(self):
         for version, line in (
             (1, '34 31 0:31 / /odd\\040place rw - cgroup cgroup rw,cpuset\n'),

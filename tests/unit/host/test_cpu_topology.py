@@ -40,15 +40,6 @@ class ReadTest(HierarchyCase):
         self.assertEqual((0, 0, 1, 1), host.sockets)
         self.assertEqual(1 + 2 + 4, self.opened())
 
-    def test_many_caches_of_a_node_with_siblings_far_apart_are_read(self):
-        # A socket of EPYC 9654: 12 caches of 8 cores, whose second threads are numbered after all
-        # cores.
-        l3s = [f'{8 * at}-{8 * at + 7},{96 + 8 * at}-{103 + 8 * at}' for at in range(12)]
-        host = self.read([sysfs.FakeNode(0, '0-191')], l3s=l3s)
-        self.assertEqual([16] * 12, [len(cpus) for cpus in host.l3s[0]])
-        self.assertIn(103, host.l3s[0][0])
-        self.assertEqual(1 + 12, self.opened())
-
     def test_missing_files_of_a_cpu_are_not_known(self):
         host = self.read(sysfs.equal_nodes(4))
         self.assertEqual(((), (None,) * 4, ''), (host.l3s, host.sockets, host.vendor))

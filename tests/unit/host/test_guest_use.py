@@ -125,20 +125,3 @@ class GuestsTest(unittest.TestCase):
         self.assertEqual(0.5, waited(15))
         tree.write_file(quota, '25000 100000\n')
         self.assertEqual([0.5, 0.25], [waited(20), waited(80)])
-
-    def test_a_thread_that_is_new_is_counted_from_its_second_tick(self):
-        self.host.launch(1)
-        self.host.set_thread_times(4001, 5001, 0)
-        self.read(0)
-        self.host.set_thread_times(4001, 4009, 50, name='worker')
-        self.assertEqual(0.0, self.read(5)[0][0].cores)
-        self.host.set_thread_times(4001, 4009, 55, name='worker')
-        use = self.read(10)[0][0]
-        self.assertEqual((1.0, {5001}), (use.cores, set(use.threads)))
-
-    def test_a_damaged_status_file_is_a_problem_each_time(self):
-        self.host.write('run/libvirt/qemu/x.xml', '<domstatus')
-        for at_s in (0, 5):
-            uses, [problem] = self.read(at_s)
-            self.assertEqual((), uses)
-            self.assertIn('x.xml', problem)

@@ -45,16 +45,6 @@ class NovaShapesTest(unittest.TestCase):
         self.assertEqual({0, 1, 2, 3, 6}, guest.allowed_cpus)
         self.assertEqual((), guest.placed_by)
 
-    def test_a_guest_with_numa_nodes_is_placed_by_others(self):
-        guest = guests.parse(
-            domains.domain(
-                placement=domains.NUMA_NODES_1,
-                metadata=domains.nova_metadata(extra_specs={'hw:numa_nodes': '1'}),
-            )
-        )
-        self.assertEqual(('numatune', 'vcpupin', 'emulatorpin', 'hw:numa_nodes'), guest.placed_by)
-        self.assertEqual(((1,), {4, 5, 6, 7}), (guest.numatune_nodes, guest.pinned_cpus))
-
     def test_a_guest_with_dedicated_cpus_is_placed_by_others(self):
         guest = guests.parse(
             domains.domain(
@@ -69,30 +59,6 @@ class NovaShapesTest(unittest.TestCase):
         guest = guests.parse(domains.domain(backing=domains.HUGE_PAGES))
         self.assertEqual((GIB, True), (guest.page_bytes, guest.locked))
         self.assertEqual((), guest.placed_by, "the pages' nodeset is the guest's, not the host's")
-
-    def test_a_guest_with_sriov_devices_is_locked(self):
-        guest = guests.parse(domains.domain(devices=domains.SRIOV))
-        self.assertEqual(
-            ['0000:3b:02.1', '0000:af:00.0'], [device.name for device in guest.devices]
-        )
-        self.assertTrue(guest.locked)
-
-    def test_hints_are_read_from_the_flavors_extra_specs(self):
-        specs = {
-            'numa_pmc:policy': 'spread',
-            'hw:pci_numa_affinity_policy': 'required',
-            'numa_pmc:memory': 'high',
-        }
-        for namespace in (domains.NOVA_1_0, domains.NOVA_1_1):
-            guest = guests.parse(
-                domains.domain(
-                    metadata=domains.nova_metadata(extra_specs=specs, namespace=namespace)
-                )
-            )
-            self.assertEqual(
-                (('numa_pmc:memory', 'high'), ('numa_pmc:policy', 'spread')), guest.extra_specs
-            )
-            self.assertEqual((), guest.placed_by)
 
 
 class ElementsTest(unittest.TestCase):
@@ -524,13 +490,6 @@ class RunningTest(RootCase):
         running, problems = guests.read_running(self.root)
         self.assertEqual((1, []), (len(running), problems))
 
-    def test_other_files_beside_status_files_are_not_read(self):
-        os.makedirs(self.path('channel'))
-        for name in ('a.pid', 'a.xml.new', 'driver.pid'):
-            with open(self.path(name), 'w') as stream:
-                stream.write('100')
-        self.assertEqual(([], []), guests.read_running(self.root))
-
     def test_numads_advice_is_read_from_the_status_file(self):
         domains.write_status(
             self.root,
@@ -545,19 +504,6 @@ class RunningTest(RootCase):
             (guest.placed_by, guest.numatune_nodes, guest.pinned_cpus),
         )
         self.assertTrue(guest.mem_bound)
-
-    def test_numads_advice_that_is_preferred_only_does_not_bind(self):
-        domains.write_status(
-            self.root,
-            'a',
-            domains.domain(
-                placement="<numatune><memory mode='preferred' placement='auto'/></numatune>"
-            ),
-            100,
-            before="  <numad nodeset='1' cpuset='4-7'/>\n",
-        )
-        (guest,) = guests.read_running(self.root)[0]
-        self.assertEqual(((1,), False), (guest.numatune_nodes, guest.mem_bound))
 
     def test_malformed_files_are_problems_and_hide_no_guest(self):
         domains.write_status(self.root, 'good', domains.domain(), 100)

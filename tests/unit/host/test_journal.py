@@ -50,24 +50,6 @@ class JournalTest(unittest.TestCase):
         self.assertEqual(([journal.WAIT_MAX_S], 20), (self.waits_s, lines.lost))
         self.assertEqual({'full'}, set(self.host.logged()))
 
-    def test_a_wait_that_is_over_early_leaves_time_for_the_next(self):
-        self.host.fill_log()
-        lines = self.waiting(lambda: self.host.log.recv(9999), share=0.5)
-        for _ in range(3):
-            lines.log(journal.WARNING, 'said')
-        self.assertEqual([journal.WAIT_MAX_S / share for share in (1, 2, 4)], self.waits_s)
-        self.assertEqual(3, sum('said' in line for line in self.host.logged()))
-        self.assertEqual(0, lines.lost)
-
-    def test_a_line_that_fits_is_sent_when_the_time_is_up(self):
-        self.host.fill_log()
-        lines = self.waiting()
-        lines.log(journal.WARNING, 'lost')
-        self.host.logged()
-        lines.log(journal.WARNING, 'said')
-        self.assertEqual(1, lines.lost)
-        self.assertIn('said', self.host.logged()[-1])
-
     def test_the_wait_for_the_daemon_ends_with_its_time(self):
         """Measured by the kernel's own clock; the daemon never reads."""
         self.host.fill_log()

@@ -20,16 +20,6 @@ class NovaConfTest(RootCase):
             paths.append(os.path.join(self.root, '%d.conf' % number))
         return nova_conf.NovaConf(paths)
 
-    def test_options_that_are_not_set_have_novas_defaults(self):
-        conf = self.read('')
-        self.assertEqual([], conf.get('compute_monitors'))
-        self.assertEqual(
-            ['nova.scheduler.weights.all_weighers'], conf.get('weight_classes', 'filter_scheduler')
-        )
-        self.assertIsNone(conf.get('ram_allocation_ratio'))
-        self.assertEqual(conf.files[0], conf.file_of('compute_monitors'))
-        self.assertEqual([], conf.findings)
-
     def test_options_are_read_as_oslo_reads_them(self):
         conf = self.read(
             '[DEFAULT]\nram_allocation_ratio = 1.5\nsite = x\ncompute_monitors = a,\n  b\n'

@@ -5,9 +5,6 @@ import os
 import shutil
 import unittest
 
-from hypothesis import given, strategies
-
-from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import nova_conf
 from tests.cases.root import RootCase
 from tests.fixtures import services
@@ -102,26 +99,6 @@ class ReaderTest(RootCase):
 
 
 class ParseSetTest(unittest.TestCase):
-    @given(
-        strategies.lists(
-            strategies.tuples(
-                strategies.booleans(), strategies.integers(0, 40), strategies.integers(0, 9)
-            )
-        )
-    )
-    def test_every_exclusion_of_a_set_applies_to_all_items_as_in_nova(self, items):
-        included, excluded = set(), set()
-        for is_excluded, low, extra in items:
-            (excluded if is_excluded else included).update(range(low, low + extra + 1))
-        text = ' , '.join(
-            '^' * is_excluded + ('%d-%d' % (low, low + extra) if extra else '%d' % low)
-            for is_excluded, low, extra in items
-        )
-        if included - excluded:
-            self.assertEqual(included - excluded, nova_conf.parse_set('x', text))
-        else:
-            self.assertRaises(DomainError, nova_conf.parse_set, 'x', text)
-
     def test_a_set_is_read_as_nova_reads_it(self):
         for text, expected in (
             ('2-5,^3-4', {2, 5}),

@@ -61,18 +61,6 @@ class QuotasTest(RootCase):
             (77, (61, 62)), (guest_use.throttled_ns(group), self.find().emulator_tids)
         )
 
-    def test_throttled_time_is_read_or_unknown(self):
-        tree = self.tree()
-        group = guest_use.QuotaGroup(tree.vcpus[0], 2, 0.05)
-        self.assertIsNone(guest_use.throttled_ns(group))
-        for text, expected in (
-            ('nr_throttled 3\nthrottled_usec 12\n', 12000),
-            ('', None),
-            ('throttled_usec x\n', None),
-        ):
-            tree.write_file(os.path.join(tree.vcpus[0], 'cpu.stat'), text)
-            self.assertEqual(expected, guest_use.throttled_ns(group))
-
     def test_a_quota_that_cannot_be_read_is_none(self):
         self.assertEqual(((), ()), tuple(self.find()))
         tree = self.tree()

@@ -7,7 +7,6 @@ import resource
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.evidence import ThreadTimes
 from nova_numa_pmc.host import run_times
 from tests.cases.root import RootCase
 from tests.fixtures import measured_host
@@ -20,14 +19,6 @@ class ThreadsTest(RootCase):
         super().setUp()
         self.host = measured_host.MeasuredHost(self.root)
         self.addCleanup(self.host.close)
-
-    def test_times_of_a_thread_are_read(self):
-        self.host.set_thread_times(50, 51, 2.5, 0.5, cpu=6, start_ticks=77, name='CPU 0) R 1 (')
-        self.assertEqual(
-            ThreadTimes(2_500_000_000, 500_000_000, 6, 77),
-            measured_host.read_thread(50, 51, self.root),
-        )
-        self.assertIsNone(measured_host.read_thread(50, 52, self.root))
 
     def test_threads_of_vcpus_are_found_by_status_file_name_or_all(self):
         self.assertEqual((7, 8), run_times.find_vcpus(GUEST._replace(vcpu_tids=(7, 8)), self.root))
@@ -71,15 +62,6 @@ class ThreadsTest(RootCase):
         kept.read({(50, 51)})
         kept.close()
         self.assertEqual(descriptors, len(os.listdir('/proc/self/fd')))
-
-    def test_the_cpu_of_a_thread_is_read_when_it_has_run(self):
-        kept = run_times.ThreadReader(self.root)
-        self.addCleanup(kept.close)
-        self.host.set_thread_times(50, 51, 1, cpu=2, start_ticks=10)
-        before = kept.read({(50, 51)})
-        self.assertEqual(before, kept.read({(50, 51)}))
-        self.host.set_thread_times(50, 51, 1.5, cpu=5, start_ticks=10)
-        self.assertEqual({(50, 51): ThreadTimes(1_500_000_000, 0, 5, 10)}, kept.read({(50, 51)}))
 
     def test_open_files_are_at_most_an_eighth_of_the_descriptors(self):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)

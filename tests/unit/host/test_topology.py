@@ -13,29 +13,13 @@ from nova_numa_pmc.cpulist import CPUS_MAX, format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, TopologyError
 from nova_numa_pmc.host import topology
 from tests.cases.root import RootCase
-from tests.fixtures.sysfs import GIB, FakeNode, build_sysfs, equal_nodes, write
+from tests.fixtures.sysfs import FakeNode, build_sysfs, equal_nodes, write
 
 NODE = 'sys/devices/system/node'
 CPU = 'sys/devices/system/cpu'
 
 
 class CpuListTest(unittest.TestCase):
-    def test_lists_of_the_kernel_are_parsed(self):
-        for text, numbers in (
-            ('0-3,8\n', {0, 1, 2, 3, 8}),
-            ('\n', set()),
-            ('', set()),
-            ('7', {7}),
-            ('0-0', {0}),
-            ('16383', {16383}),
-            ('\0', set()),
-            ('0-3\0', {0, 1, 2, 3}),
-            ('0-3\n\0', {0, 1, 2, 3}),
-            ('0-3\0\n', {0, 1, 2, 3}),
-        ):
-            with self.subTest(text=text):
-                self.assertEqual(numbers, parse_cpulist(text))
-
     def test_other_texts_than_lists_of_the_kernel_are_refused(self):
         for text in (
             '3-1',
@@ -88,39 +72,6 @@ class TreeTest(RootCase):
 
 
 class ReadTest(TreeTest):
-    def test_two_equal_nodes_are_read(self):
-        build_sysfs(
-            self.root,
-            [
-                FakeNode(0, '0-3', 4 * GIB, 3 * GIB, 64 << 20),
-                FakeNode(1, '4-7', 4 * GIB, 2 * GIB, 32 << 20),
-            ],
-        )
-        host = topology.read(self.root)
-        self.assertEqual(
-            (
-                model.Node(
-                    0,
-                    frozenset(range(4)),
-                    4 * GIB,
-                    3 * GIB,
-                    64 << 20,
-                    online_cpus=frozenset(range(4)),
-                ),
-                model.Node(
-                    1,
-                    frozenset(range(4, 8)),
-                    4 * GIB,
-                    2 * GIB,
-                    32 << 20,
-                    online_cpus=frozenset(range(4, 8)),
-                ),
-            ),
-            host.nodes,
-        )
-        self.assertEqual(((10, 21), (21, 10)), host.distances)
-        self.assertEqual(tuple(frozenset((cpu,)) for cpu in range(8)), host.cores)
-
     def test_offline_and_isolated_cpus_are_not_usable_but_those_of_nohz_full_are(self):
         build_sysfs(self.root, equal_nodes(2), offline='7', isolated='0', nohz_full='1-6')
         write(self.root, 'sys/fs/cgroup/cpuset.cpus.isolated', '1\n')
@@ -128,14 +79,6 @@ class ReadTest(TreeTest):
         self.assertEqual([{2, 3}, {4, 5, 6}], [node.cpus for node in host.nodes])
         self.assertEqual([{0, 1, 2, 3}, {4, 5, 6}], [node.online_cpus for node in host.nodes])
         self.assertEqual(7, len(host.cores), 'isolated CPUs are still on their cores')
-
-    def test_a_nul_ends_lists_of_some_kernels(self):
-        build_sysfs(self.root, equal_nodes(2), isolated='3\0')
-        write(self.root, f'{NODE}/node1/cpulist', '4-7\0')
-        write(self.root, f'{NODE}/node1/distance', '21 10\n\0')
-        host = topology.read(self.root)
-        self.assertEqual([{0, 1, 2}, {4, 5, 6, 7}], [node.cpus for node in host.nodes])
-        self.assertEqual((), host.problems)
 
     def test_a_cpu_on_two_nodes_is_counted_once(self):
         build_sysfs(self.root, equal_nodes(3))

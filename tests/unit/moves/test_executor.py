@@ -85,19 +85,6 @@ class MovingTest(RebalancingCase):
         self.assertEqual(((1,), '6-7', {1}), moved[1])
         self.assertEqual((6, 7), self.promises()[fake_host.uuid_of(1)].l3_cpus)
 
-    def test_guests_that_one_plan_moves_to_a_node_get_different_caches(self):
-        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
-        self.promise(2, 0)
-        moves = tuple(
-            plan_records.Move(
-                plan_records.MOVE, (self.part_of(number, (0,), (1,)),), 1.0, 1.0, 1.0, 0
-            )
-            for number in (1, 3)
-        )
-        self.moving.enqueue(plan_records.Plan(moves), self.promises())
-        moved = self.end()
-        self.assertEqual(['4-5', '6-7'], sorted(moved[number][1] for number in (1, 3)))
-
     def test_a_move_is_written_down_before_anything_else_is(self):
         self.enqueue(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.moving.step()

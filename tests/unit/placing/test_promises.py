@@ -166,13 +166,6 @@ class ReconcileTest(RootCase):
         self.assertIn('odd.xml', second)
         self.assertEqual({1}, draft.numbers())
 
-    def test_a_guest_that_may_grow_is_promised_what_it_has(self):
-        largest = "  <maxMemory slots='16' unit='TiB'>1</maxMemory>\n"
-        self.host.launch(1, xml=fake_host.domain_xml(1, extra=largest))
-        draft = Draft()
-        self.assertEqual([], self.reconcile(draft))
-        self.assertEqual(512 * fake_host.MIB, draft.promises[fake_host.uuid_of(1)].memory_bytes)
-
     @examples(max_examples=30, deadline=None)
     @given(
         st.dictionaries(

@@ -11,7 +11,6 @@ import types
 from unittest import mock
 
 from nova_numa_pmc.cli import arguments, moves
-from nova_numa_pmc.cli.commands.undo import UndoError
 from nova_numa_pmc.cli.context import UnknownGuest
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.conf import agent as agent_conf
@@ -128,14 +127,6 @@ class ApplyTest(OperatingCase):
             self.assertEqual(arguments.USAGE, code)
             self.assertIn('--yes', err)
         self.assertEqual(0, self.now_s)  # reported before anything is measured
-
-    def test_apply_moves_nothing_where_nothing_would_pay(self):
-        self.wait = lambda seconds: setattr(self, 'now_s', self.now_s + seconds)
-        self.assertEqual(arguments.OK, self.run_command('apply', '--yes')[0])
-        self.assertEqual(
-            (arguments.OK, None),
-            (lambda code, answer: (code, answer['outcome']))(*self.run_json('apply', '--yes')),
-        )
 
     def test_apply_takes_back_a_guest_whose_pages_stay(self):
         for memory in self.kernel.memories.values():
@@ -261,26 +252,6 @@ class UndoTest(OperatingCase):
         code, out, _ = self.run_command('undo', '--yes')
         self.assertEqual(arguments.PROBLEM, code)
         self.assertIn('"pin --off" ends that', out)
-
-    def test_undo_takes_a_move_of_the_agent_only_by_its_id(self):
-        agent = self.open_agent(agent_conf.ON)
-        self.tick_until_moving(agent)
-        self.finish_move(agent)
-        [entry] = self.history_entries()
-        self.assertEqual(('agent', ''), (entry.mover, entry.batch))
-        with self.assertRaisesRegex(UndoError, 'undo --move ID'):
-            self.run_command('undo', '--yes')
-        code, _, _ = self.run_command('undo', '--yes', '--move', entry.id)
-        self.assertEqual((arguments.OK, []), (code, self.moved()))
-
-    def test_undo_of_no_move_or_one_undone_at_once_is_an_error(self):
-        with self.assertRaisesRegex(UndoError, 'no move'):
-            self.run_command('undo', '--yes', '--move', '12345678')
-        for memory in self.kernel.memories.values():
-            memory.pinned = set(range(PAGES))
-        self.run_command('apply', '--yes')
-        with self.assertRaisesRegex(UndoError, 'undone at once'):
-            self.run_command('undo', '--yes', '--move', self.history_entries()[0].id)
 
     def test_undo_moves_only_after_a_yes(self):
         self.assertEqual(arguments.USAGE, self.run_command('undo')[0])

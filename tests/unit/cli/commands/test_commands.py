@@ -9,9 +9,9 @@ from unittest import mock
 
 from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.cli.context import UnknownGuest
-from nova_numa_pmc.conf import agent as agent_conf, host_options
+from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, OptionsError, PageMoveError
-from nova_numa_pmc.host import files, guests
+from nova_numa_pmc.host import files
 from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import move_lock, overrides, pause, promises_file
 from tests.cases.operating import OperatingCase
@@ -249,20 +249,6 @@ class PinTest(OperatingCase):
             self.run_command('pin', '--ignore', fake_host.name_of(1), '--release')
         self.run_command('pin', '--ignore', fake_host.name_of(1), '--release')
         self.assertEqual(((), '0-7'), self.places()[1][:2])
-
-    def test_a_released_guest_no_longer_counts_on_its_l3_cache(self):
-        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
-        for number, node, cpus in ((1, 1, ()), (2, 0, (0, 1)), (3, 1, ())):
-            self.promise(number, node, l3_cpus=cpus)
-        self.run_command('pin', '--ignore', fake_host.name_of(2), '--release')
-        self.assertEqual((), self.promises()[fake_host.uuid_of(2)].l3_cpus)
-        decision = decide.decide_promise(
-            guests.parse(fake_host.domain_xml(9)),
-            host_options.read(self.host.path('none')),
-            self.root,
-            1.0,
-        )
-        self.assertEqual((0, 1), decision.promise.l3_cpus)
 
 
 class PauseTest(OperatingCase):

@@ -10,8 +10,7 @@ from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.placing import decide
 from tests.cases.root import RootCase
-from tests.fixtures import fake_host, sysfs
-from tests.fixtures.model_records import two_level_distances
+from tests.fixtures import fake_host
 
 
 class DryRunCase(RootCase):
@@ -98,15 +97,3 @@ class PlacesTest(DryRunCase):
         ):
             with self.subTest(change):
                 self.assertEqual([], self.places(guest._replace(**change))[1])
-
-    def test_nodes_that_share_their_channels_are_one_place(self):
-        sysfs.build_sysfs(
-            self.root,
-            sysfs.equal_nodes(10),
-            distances=two_level_distances(10, 5, near=11),
-            l3s=[node.cpus for node in sysfs.equal_nodes(10)],
-            sockets=(0,) * 5 + (1,) * 5,
-            vendor='AuthenticAMD',
-        )
-        _, places = self.places(guests.parse(fake_host.domain_xml(2)))
-        self.assertEqual([(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)], [cpus for cpus, *_ in places])

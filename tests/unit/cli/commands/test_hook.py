@@ -61,14 +61,6 @@ class HookCommandTest(unittest.TestCase):
         self.call('install')
         self.assertEqual(['nothing to change'], self.call('install')[1]['changes'])
 
-    def test_the_scripts_limit_is_above_the_hooks_bound(self):
-        self.host.configure('[hook]\ntimeout_s = 7.5\n')
-        self.call('install')
-        with open(self.ours) as stream:
-            self.assertIn('\nlimit=9\n', stream.read())
-        self.host.configure('[hook]\ntimeout_s = 2\n')
-        self.assertIn('is not the script that this version', self.problems()[1])
-
     def test_status_names_what_is_wrong_with_the_file(self):
         self.call('install')
         with open(self.ours, 'ab') as stream:
@@ -97,18 +89,6 @@ class HookCommandTest(unittest.TestCase):
         self.assertEqual((0, ''), self.problems())
         # Another process with its id is not known to have done so.
         write_stat(self.root, 900, 1)
-        self.assertIn('has been running since before', self.problems()[1])
-
-    def test_a_daemon_that_has_found_the_hook_finds_its_next_version(self):
-        self.daemon()
-        self.call('install')
-        daemon = services.find_daemon(self.root)
-        hook_checks.record_knows_hook(self.root, daemon)
-        with open(self.ours, 'ab') as stream:
-            stream.write(b'# an older version\n')
-        self.call('install')
-        self.assertEqual((0, ''), self.problems())
-        hook_checks.record_knows_hook(self.root, None)
         self.assertIn('has been running since before', self.problems()[1])
 
     def test_a_reload_signals_the_daemon_and_is_known(self):

@@ -43,17 +43,6 @@ class MeansTest(unittest.TestCase):
         guest = ('guest', samples.guest_sample(1).uuid)
         self.assertAlmostEqual(3.25 / 4, report.mean(recorded, guest, 'ipc'))
 
-    def test_a_source_with_only_ratios_is_summed_up_by_them(self):
-        guests = [
-            samples.guest_sample(1, cores=3.0, remote_ratio=0.5, local_per_sec=None),
-            samples.guest_sample(1, cores=1.0, remote_ratio=0.1, local_per_sec=None),
-        ]
-        recorded = report.gather(
-            samples.sample(float(at), 1.0, guests=(guest,)) for at, guest in enumerate(guests)
-        )
-        guest = ('guest', samples.guest_sample(1).uuid)
-        self.assertAlmostEqual(0.4, report.mean(recorded, guest, 'remote_ratio'), places=6)
-
     def test_a_sum_over_a_host_with_an_unknown_node_is_unknown(self):
         recorded = report.gather(
             [

@@ -2,7 +2,6 @@
 """What guests wanted is remembered over stops, pauses and restarts, within bounds."""
 
 import json
-import math
 import unittest
 
 from hypothesis import given, settings, strategies as st
@@ -82,13 +81,6 @@ class AddSampleTest(unittest.TestCase):
                 self.assertEqual((2.0, 2.0), (history.demand.minutes, history.demand.day))
                 self.assertEqual(self.histories.clock_s, history.seen_s)
 
-    def test_a_running_guest_that_is_idle_counts_as_idle(self):
-        self.add(one(2.0))
-        for state in (None, 'running'):
-            history = self.add(one(0.0), known=running(state=state), elapsed_s=600.0)
-            with self.subTest(state=state):
-                self.assertLess(history.demand.minutes, 0.1)
-
     def test_unknown_is_not_idle(self):
         self.add(one(2.0))
         history = self.add(one(None))
@@ -129,14 +121,6 @@ class AddSampleTest(unittest.TestCase):
             history = self.add(one(cores), elapsed_s=60.0)
         self.assertAlmostEqual(3.0, history.demand.minutes)
         self.assertAlmostEqual(3.0, history.demand.day)
-
-    def test_an_old_mean_forgets_at_the_rate_of_its_horizon(self):
-        for _ in range(300):
-            self.add(one(4.0), elapsed_s=600.0)
-        for _ in range(3):
-            history = self.add(one(0.0), elapsed_s=300.0)
-        self.assertAlmostEqual(4.0 * math.exp(-1), history.demand.minutes)
-        self.assertAlmostEqual(4.0 * math.exp(-900 / 86400), history.demand.day)
 
 
 class ForgetTest(unittest.TestCase):

@@ -221,14 +221,6 @@ class PoolTest(TestCase):
         self.assertAlmostEqual(4.5, near, places=1)
         self.assertEqual(0.25, far)
 
-    def test_a_young_guest_of_a_pool_counts_as_expected(self):
-        here = Here()
-        here.add('a', None, node=1, vcpus=0, since_ns=NOW_NS)
-        self.of_pool(here, 'a')
-        here.known['a'] = here.known['a']._replace(vcpus=4)
-        here.run(5.0)
-        self.assertEqual(((0, 0.5), (1, 2.0)), self.pools(here, (0, 0.5), (1, 0.0)))
-
     def test_demand_of_a_pool_stays_unknown_and_is_never_below_zero(self):
         here = Here()
         here.add('a', 0.0, vcpus=0)
@@ -311,18 +303,6 @@ class HorizonTest(TestCase):
         here.others = [0.0, 0.0]
         here.run(5.0)
         self.assertLess(here.demand()[0], 4.0)
-
-    def test_demand_that_was_unknown_was_not_sustained(self):
-        here = Here(others=(6.0, 1.0))
-        here.run(*(5.0,) * 24)
-        self.assertEqual(6.0, here.histories.sustained(0, 'demand_cores'))
-        here.others = [8.0, 1.0]
-        here.run(5.0)
-        nodes = tuple(node._replace(demand_cores=None) for node in here.sample.nodes)
-        here.histories.add_sample(here.sample._replace(nodes=nodes), {}, {})
-        self.assertIsNone(here.histories.sustained(0, 'demand_cores'))
-        self.assertEqual(0.0, here.histories.sustained(0, 'bandwidth_bytes_per_sec'))
-        self.assertIsNone(here.histories.sustained(9, 'demand_cores'))
 
     def test_demand_of_other_processes_is_gone_within_minutes(self):
         here = Here(others=(8.0, 0.0))  # as during the setup of the host

@@ -94,21 +94,6 @@ class GuestMoveTest(unittest.TestCase):
         self.assertEqual(400 * PAGE_BYTES, end.moved_bytes)
         self.assertLessEqual(max(pages for pages, _, _ in self.memory.calls), 16)
 
-    def test_pages_that_stay_are_counted_by_reason(self):
-        self.guest([AWAY] * 64, pinned=(3, 40), busy=(20,), shared=(50, 51))
-        end = self.run_to_end(self.mover())
-        self.assertEqual(guest_move.PARTLY, end.state)
-        self.assertEqual({'EAGAIN': 2, 'EBUSY': 1, 'EACCES': 2}, dict(end.refused))
-        self.assertEqual((59 * PAGE_BYTES, 5 * PAGE_BYTES), (end.moved_bytes, end.left_bytes))
-
-    def test_pages_that_wait_for_a_hinting_fault_move_too(self):
-        nodes = [None if at % 7 == 3 else 1 for at in range(3000)]
-        memory = self.guest(nodes, hinted=range(0, 3000, 2))
-        self.tree.write_file('sys/devices/system/node/node%d/cpulist' % HOME, '4-5\n')
-        self.assertEqual(guest_move.DONE, self.run_to_end(self.mover()).state)
-        self.assertEqual({HOME, None}, set(memory.nodes))
-        self.assertEqual({4, 5}, memory.touched_from)
-
     def test_pages_that_numa_balancing_brings_meanwhile_count_as_brought(self):
         memory = self.guest([AWAY] * 64, pinned=range(48, 64))
         mover = self.mover()

@@ -73,13 +73,6 @@ class KernelTest(unittest.TestCase):
                 with self.assertRaises(PageMoveRefused):
                     move_pages.move(self.child.pid, self.pages, ABSENT_NODE)
 
-    def test_another_distribution_named_numa_is_not_used(self):
-        with (
-            mock.patch.object(move_pages, '_bind', move_pages._bind.__wrapped__),
-            mock.patch.dict(sys.modules, {'numa': types.ModuleType('numa')}),
-        ):
-            self.assertGreaterEqual(min(self.nodes()), 0)
-
     def test_the_page_mover_leaves_a_range_that_is_at_home(self):
         """No page lies elsewhere, and the child's bytes are unchanged."""
         node = self.nodes()[0]
