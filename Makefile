@@ -66,7 +66,7 @@ bench-rebalance: setup ## Time the rebalancer's plan, and compare it with the op
 bench-oversubscription: setup ## Crowd a simulated host: work done floating, held, with the agent
 	@$(PYTHON) -m tests.bench.bench_oversubscription $(ARGS)
 
-bench-sampling: setup ## Measure the cost of sampling, compared with perf stat, and of context switches
+bench-sampling: setup ## Measure the cost of sampling, compared with perf stat
 	@$(PYTHON) -m tests.bench.bench_sampling $(ARGS)
 
 bench-weigher: ## Compare the speed of weigher and filter with Nova's own, on up to 10,000 hosts

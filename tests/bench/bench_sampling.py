@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the cost of sampling: CPU time, descriptors, and the slow-down of context switches.
+"""Measure the cost of sampling: CPU time and descriptors.
 
 Four events are counted on each guest (of 4 vCPUs) and on each of 64 CPUs: as counters alone by
 vCPU thread; in a whole sample (status files, threads' times, memory by node, counters, and what
@@ -32,7 +32,7 @@ from nova_numa_pmc.agent import sampling
 from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.core.sample_records import COUNTED
 from nova_numa_pmc.host.perf import counters, events, perf_event
-from tests.bench import perf_stat, running_guests, switching
+from tests.bench import perf_stat, running_guests
 
 EVENTS = tuple(
     events.Event(role, name, 'software', 1, code)
@@ -200,49 +200,6 @@ def relative_paths(directories):
     return ','.join(os.path.relpath(path, mount) for path in directories)
 
 
-def measure_slow_down(options):
-    """Return (the load, {way: CPU seconds of a round trip of two processes on one CPU}).
-
-    Each is in a control group of its own; perf counts :attr:`options.others` more groups. The
-    CPUs' own events are counted in the last way only.
-    """
-    names = ['pipe-%d' % at for at in range(2 + options.others)]
-    cpus = {cpu: {0: (perf_event.on_cpu(cpu), EVENTS)} for cpu in CPUS}
-    with (
-        running_guests.control_groups(names) as groups,
-        switching.load(options.perf, CPUS[-1], [groups[name][0] for name in names[:2]]) as (
-            load,
-            pids,
-        ),
-    ):
-        threads = {pid: {pid: (perf_event.thread(pid), EVENTS)} for pid in pids}
-        directories = [group[0] for group in groups.values()]
-        ours = {'uncounted': {}, BY_THREAD: threads, 'by thread and CPU': {**threads, **cpus}}
-        theirs = (
-            {}
-            if not options.perf
-            else {
-                'perf stat by thread': ['-t', ','.join(map(str, pids))],
-                'perf stat by control group': [
-                    '-a',
-                    '--for-each-cgroup',
-                    relative_paths(directories),
-                ],
-            }
-        )
-        times = {way: [] for way in (*ours, *theirs)}
-        for at in range(options.repeats):
-            print_progress('slow-down: %d of %d' % (at + 1, options.repeats))
-            for way, wanted in ours.items():
-                with contextlib.closing(counters.OwnerCounters()) as owners:
-                    owners.sample(wanted, idle_is_zero=True)
-                    times[way].append(switching.round_trip_s(pids, options.window))
-            for way, arguments in theirs.items():
-                with perf_stat.running([['-e', perf_events(), *arguments]], options.window):
-                    times[way].append(switching.round_trip_s(pids, options.window))
-    return load, {way: statistics.median(durations) for way, durations in times.items()}
-
-
 def print_progress(text):
     """Print the progress."""
     print(text, file=sys.stderr, flush=True)
@@ -265,7 +222,7 @@ def print_rows(number, by_way, interval_s):
         )
 
 
-def summary(options, table, load, times, copies):
+def summary(options, table, copies):
     """Return the printed results as JSON."""
     report = {
         'machine': cpu_name(),
@@ -283,17 +240,7 @@ def summary(options, table, load, times, copies):
     for key, way in (('', WHOLE), ('by_thread_', BY_THREAD), ('perf_stat_', PERF)):
         one = table.get(200, {}).get(way)
         report[key + 'core_fraction_200_guests'] = one and one['sample_s'] / options.interval
-    base = times['uncounted']
-    return {
-        **report,
-        'guests': table,
-        'round_trip': {
-            'load': load,
-            'ways': {
-                way: {'cpu_s': one, 'slow_down': one / base - 1} for way, one in times.items()
-            },
-        },
-    }
+    return {**report, 'guests': table}
 
 
 def cpu_name():
@@ -335,16 +282,6 @@ def parse(argv):
     )
     parser.add_argument(
         '--switching', type=int, default=4, help='guests in which two threads switch all the time'
-    )
-    parser.add_argument('--repeats', type=int, default=7, help='measurements of the slow-down')
-    parser.add_argument(
-        '--window', type=float, default=0.3, help='seconds of each of these measurements'
-    )
-    parser.add_argument(
-        '--others',
-        type=int,
-        default=50,
-        help='control groups that perf counts in addition to those that switch',
     )
     parser.add_argument(
         '--no-perf',
@@ -395,16 +332,7 @@ def main(argv=None):
     for number in options.guests:
         table[number] = measure(number, options, copies)
         print_rows(number, table[number], options.interval)
-    load, times = measure_slow_down(options)
-    print(
-        '\n%s: CPU time of a round trip of two processes on one CPU, median of %d'
-        % (load, options.repeats)
-    )
-    for way, one in times.items():
-        print(
-            '  %-26s %7.2f us  %+6.1f %%' % (way, 1e6 * one, 100 * (one / times['uncounted'] - 1))
-        )
-    print('\n%s\n%s' % (LOWER_BOUND, json.dumps(summary(options, table, load, times, copies))))
+    print('\n%s\n%s' % (LOWER_BOUND, json.dumps(summary(options, table, copies))))
     return 0
 
 

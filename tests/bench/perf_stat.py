@@ -23,10 +23,9 @@ def is_available():
 
 
 def run_ns(pid):
-    """Return (run time of a process's first thread [ns], how many times it was put on a CPU)."""
+    """Return the run time of a process's first thread [ns]."""
     with open('/proc/%d/schedstat' % pid, encoding='ascii') as file:
-        ran, _, times = map(int, file.read().split())
-    return ran, times
+        return int(file.read().split()[0])
 
 
 class PerfStat:
@@ -77,7 +76,7 @@ class PerfStat:
             while size != os.stat(path).st_size:
                 size = os.stat(path).st_size
                 time.sleep(0.05)
-            marks.append((run_ns(process.pid)[0], _stamps(path)))
+            marks.append((run_ns(process.pid), _stamps(path)))
         return marks
 
     def descriptors(self):
