@@ -7,12 +7,13 @@ import signal
 import unittest
 from unittest import mock
 
+from nova_numa_pmc import model
 from nova_numa_pmc.agent import loop
 from nova_numa_pmc.agent.tick import Tick
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import OptionsError
-from nova_numa_pmc.state import history
+from nova_numa_pmc.state import history, pause, publication
 from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import fake_host
 
@@ -204,3 +205,21 @@ class StopTest(RebalancingCase):
         loop.AgentLoop(agent, None, LOG, clock.wait, clock, lambda *texts: None).run()
         self.assertEqual({1: self.AWAY, 2: self.HOME, 3: self.HOME}, self.places())
         self.assertEqual([history.DONE], [entry.result for entry in history.read(self.root)[0]])
+
+
+class StatusLineTest(unittest.TestCase):
+    def test_the_status_line_has_guests_source_and_demand(self):
+        nodes = (
+            model.NodeView(0, 4.0, 4, 0, 0, 1.5, 3, 2.25),
+            model.NodeView(1, 4.0, 4, 0, 0, 0.5, 1),
+        )
+        self.assertEqual(
+            '2 guests; source: pages; cores wanted: node 0: 2.25 of 4, node 1: unknown of 4',
+            loop.status_line(
+                publication.Publication(0.0, 5.0, model.HostView(nodes, ()), 'pages')
+            ),
+        )
+        self.assertIn('the journal says why', loop.status_line(None))
+        self.assertTrue(
+            loop.status_line(None, pause.Paused(7, 'firmware')).startswith('paused: firmware; ')
+        )

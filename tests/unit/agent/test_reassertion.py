@@ -241,6 +241,17 @@ class OperatorsWordTest(AgentCase):
             )
             self.assertEqual(cpus, self.held(tree, agent, at_s))
 
+    def test_what_a_start_or_an_older_release_has_narrowed_is_handed_over(self):
+        agent = self.open_agent()
+        self.promise(1, 1)
+        tree = self.launch(1)
+        for at_s, cpus in ((0, '4-7'), (5, '0-3')):  # the move to the latter was killed
+            tree.set_all('')
+            tree.write_file(os.path.join(tree.parent, 'cpuset.cpus'), cpus + '\n')
+            self.assertEqual('4-7', self.held(tree, self.open_agent(), at_s))
+            self.assertEqual('0-7', tree.read(tree.parent, 'cpuset.cpus'))
+        self.tick(agent, 10)
+
 
 class BoundTest(AgentCase):
     def setUp(self):

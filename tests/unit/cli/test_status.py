@@ -50,6 +50,10 @@ class WhyTest(unittest.TestCase):
                 is_held = None if held is None else False
                 self.assertEqual('placed 5 min ago' + text, why(held=held, is_held=is_held))
 
+    def test_why_of_a_guest_without_a_promise_is_its_problem(self):
+        self.assertEqual('its groups: gone', why(None, problem='its groups: gone'))
+        self.assertEqual('no promise', why(None))
+
 
 class TableTest(unittest.TestCase):
     def row(self, one):

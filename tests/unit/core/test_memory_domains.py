@@ -91,6 +91,15 @@ class MergedTest(unittest.TestCase):
         self.assertIs(view, merged)
         self.assertEqual([(at,) for at in range(len(view.nodes))], list(members))
 
+    def test_huge_pages_are_added_up_by_their_size(self):
+        free = (((2 << 20, GIB),), ((2 << 20, GIB), (GIB, 4 * GIB)), (), ((GIB, GIB),))
+        nodes = (node_view(at, huge_free_bytes=value) for at, value in enumerate(free))
+        view, _ = memory_domains.merge(paired(*nodes))
+        self.assertEqual(
+            [{2 << 20: 2 * GIB, GIB: 4 * GIB}, {GIB: GIB}],
+            [dict(one.huge_free_bytes) for one in view.nodes],
+        )
+
 
 class LabelTest(unittest.TestCase):
     @given(LABELS)

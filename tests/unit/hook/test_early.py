@@ -269,6 +269,13 @@ class OverTest(EarlyCase):
                     os.unlink(self.host.path('run/nova-numa-pmc/promises'))
                 self.assertLess(self.run_on(hold), 0.2)
 
+    def test_the_early_process_ends_after_the_grace_and_sleeps_longer(self):
+        hold, looked = self.start(), []
+        step = hold.step
+        hold.step = lambda now_s: looked.append(now_s) or step(now_s)
+        self.assertAlmostEqual(900.0, self.run_on(hold), delta=0.2)
+        self.assertLess(len(looked), 10 / 0.005 + 890 / 0.1 + 10)
+
 
 class HookTest(HookCase):
     def test_only_a_start_that_has_a_place_leaves_a_process(self):

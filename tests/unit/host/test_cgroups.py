@@ -175,6 +175,12 @@ class FindTest(GroupsTestCase):
             with self.assertRaises(CpusetError):
                 cgroups.find(7, root)
 
+    def test_without_a_process_a_guest_has_gone(self):
+        tree = self.tree(2)
+        for find in (cgroups.find, cgroups.find_memory_group):
+            with self.assertRaises(GuestGone):
+                find(None, tree.root)
+
 
 class OfGuestTest(GroupsTestCase):
     def guest(self, tree, **fields):

@@ -125,3 +125,10 @@ class GuestsTest(unittest.TestCase):
         self.assertEqual(0.5, waited(15))
         tree.write_file(quota, '25000 100000\n')
         self.assertEqual([0.5, 0.25], [waited(20), waited(80)])
+
+    def test_memory_that_is_unknown_is_read_again_later(self):
+        tree = self.host.launch(1)
+        os.unlink(os.path.join(tree.memory, 'memory.numa_stat'))
+        self.assertEqual({}, self.read(0)[0][0].bytes_by_node)
+        tree.set_bytes({0: 7, 1: 8})
+        self.assertEqual({0: 7, 1: 8}, self.read(20)[0][0].bytes_by_node)

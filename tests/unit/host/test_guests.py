@@ -374,6 +374,11 @@ class HostileTest(unittest.TestCase):
         metadata = domains.nova_metadata(extra_specs={'a': '1'}).replace(spec, spec * 2)
         self.refused(domains.domain(metadata=metadata), 'twice')
 
+    def test_missing_elements_are_refused(self):
+        for element in ('name', 'uuid', 'memory'):
+            xml = domains.domain().replace(f'<{element}'.encode(), b'<other', 1)
+            self.refused(xml.replace(f'</{element}>'.encode(), b'</other>', 1), element)
+
 
 def _mutated():
     """Return valid XML in which some bytes were removed, replaced or repeated."""

@@ -290,6 +290,11 @@ class HoldTest(TreeTestCase):
             [change.path for change in hold_result.changes],
         )
 
+    def test_nothing_asked_for_is_an_error(self):
+        _, groups = self.tree()
+        with self.assertRaisesRegex(CpusetError, 'empty set'):
+            holding.hold(groups, frozenset())
+
 
 class LeftAloneTest(TreeTestCase):
     def test_a_pin_that_contradicts_leaves_the_whole_guest_alone(self):

@@ -290,3 +290,11 @@ class StatusPlanTest(OperatingCase):
             ):
                 rebalance.main(argv)
             self.assertEqual(arguments.USAGE, ended.exception.code)
+
+    def test_status_with_the_plan_without_a_terminal_ends_after_the_plan(self):
+        code, out, _ = self.run_command('status', '--plan')
+        self.assertEqual((arguments.NOT_MADE, [], []), (code, self.moved(), self.asked))
+        self.assertIn('agent: ', out)
+        self.assertIn('moves from node 0', out)
+        code, answer = self.run_json('status', '--plan')
+        self.assertEqual((arguments.NOT_MADE, {'status', 'plan'}), (code, answer.keys()))

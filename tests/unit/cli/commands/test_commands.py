@@ -7,13 +7,14 @@ import subprocess
 import time
 from unittest import mock
 
+from nova_numa_pmc import model
 from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.cli.context import UnknownGuest
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, OptionsError, PageMoveError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.placing import decide
-from nova_numa_pmc.state import move_lock, overrides, pause, promises_file
+from nova_numa_pmc.state import move_lock, overrides, pause, promises_file, publication
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES, TwoNodes
 from tests.fixtures import domains, fake_host, services, sysfs
@@ -269,6 +270,11 @@ class PauseTest(OperatingCase):
         with self.assertRaisesRegex(OptionsError, 'rebalance'):
             self.run_command('status')
 
+    def test_pause_prints_what_it_wrote_in_json(self):
+        code, answer = self.run_json('pause', '--reason', 'firmware')
+        self.assertEqual(0, code)
+        self.assertEqual(pause.read(self.directory)._asdict(), answer)
+
 
 class StatusTest(OperatingCase):
     def test_status_without_an_agent_shows_what_is_held(self):
@@ -360,6 +366,54 @@ class StatusTest(OperatingCase):
         why = self.shown(number)['why']
         self.assertIn('moved by apply', why)
         self.assertIn('waiting for CPUs', why)
+
+    def test_status_shows_the_memory_of_a_guest_on_huge_pages(self):
+        xml = fake_host.domain_xml(1, extra=domains.HUGE_PAGES_2M)
+        self.host.launch(1, {0: 5 << 20, 1: 0}, xml=xml)
+        self.promise(1, 0)
+
+        def shown():
+            guest = self.shown(1)
+            return guest['bytes_by_node'], guest['home_ratio']
+
+        self.assertEqual((None, None), shown())
+        self.host.write(
+            'proc/4001/numa_maps', '7f12 default huge N0=5 N1=5 kernelpagesize_kB=2048\n'
+        )
+        self.assertEqual(({'0': 15 << 20, '1': 10 << 20}, 0.6), shown())
+
+    def test_status_shows_how_the_agent_learns_of_guests(self):
+        view = model.HostView((model.NodeView(0, 4.0, 4, 1 << 30, 0),), ())
+        for age_s, shown in ((0.0, True), (1000.0, False)):
+            publication.write(
+                self.directory,
+                publication.Publication(
+                    time.time() - age_s,
+                    5.0,
+                    view,
+                    events_source='status files: libvirt does not answer',
+                ),
+            )
+            self.assertEqual(
+                shown,
+                'learns of changes to guests from status files: libvirt does not answer'
+                in self.run_command('status')[1],
+            )
+            self.assertEqual(shown, bool(self.run_json('status')[1]['agent']['events_source']))
+
+    def test_status_lists_no_running_guest_as_not_running_though_it_cannot_be_read(self):
+        for number in (1, 2, 9):
+            self.run_command('pin', '--ignore', fake_host.uuid_of(number))
+        os.unlink(self.host.path('run/libvirt/qemu/%s.xml' % fake_host.name_of(2)))
+        self.host.write('run/libvirt/qemu/%s.xml' % fake_host.name_of(1), '<damaged')
+        absent = [override['uuid'] for override in self.run_json('status')[1]['not_running']]
+        self.assertEqual([fake_host.uuid_of(number) for number in (2, 9)], absent)
+
+    def test_status_shows_how_much_of_a_guests_memory_is_promised(self):
+        self.host.launch(1, xml=fake_host.domain_xml(1, extra=domains.MAX_MEMORY_1_PIB))
+        self.promise(1, 0)
+        why = self.shown(1)['why']
+        self.assertIn('may grow to 2 vCPUs and 1024T, of which 2 and 512M are promised', why)
 
 
 class HistoryTest(OperatingCase):

@@ -193,3 +193,9 @@ class HookCommandTest(unittest.TestCase):
         with contextlib.redirect_stderr(errors):
             self.assertEqual(1, rebalance.main(['hook', 'install', '--root', self.root]))
         self.assertIn('nova-numa-rebalance: ', errors.getvalue())
+
+    def test_status_as_text_names_the_remedy(self):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            self.assertEqual(1, rebalance.main(['hook', 'status', '--root', self.root]))
+        self.assertIn('remedy: nova-numa-rebalance hook install --reload', out.getvalue())

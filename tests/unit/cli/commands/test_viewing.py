@@ -91,6 +91,29 @@ class TopTest(ViewingCase):
         self.assertEqual((0, "problem: no guest 'no-such' is running\n"), (code, err))
         self.assertIn('instance-00000002', text)
 
+    def test_top_draws_each_sample_on_a_terminal_until_it_is_ended(self):
+        drawn = []
+
+        @contextlib.contextmanager
+        def screen(_stream):
+            yield drawn.append
+
+        taken = Sampler([samples.sample(BASE_S), samples.sample(problems=('no PMU',))])
+        with (
+            mock.patch.object(context, 'open_sampler', lambda *_: taken),
+            mock.patch.object(context, 'sample_every', self.one_then_an_interruption),
+            mock.patch.multiple(tables, can_draw=lambda _: True, open_screen=screen),
+        ):
+            code, out, _err = self.run_command(top)
+        self.assertEqual((0, '', ['measuring for 5 s …']), (code, out, drawn[0]))
+        self.assertEqual(['problem: no PMU'], [lines[0] for lines in drawn[1:]])
+
+    @staticmethod
+    def one_then_an_interruption(take, *_):
+        take()
+        yield take()
+        raise KeyboardInterrupt
+
 
 class RecordTest(ViewingCase):
     def record_it(self, sampler, clock, *arguments, wait=None):
@@ -236,3 +259,16 @@ class ReportTest(ViewingCase):
             ['host', 'node', 'node', 'guest', 'guest'], [part['kind'] for part in data['means']]
         )
         self.assertNotIn('local_per_sec', data['means'][-1]['metrics'])
+
+    def test_report_says_once_that_lines_are_damaged(self):
+        with open(self.both[0], 'a', encoding='utf-8') as file:
+            file.write('{"taken_s"\n{"taken_s"')
+        code, _text, err = self.report(self.both[0])
+        self.assertEqual((0, 1), (code, err.count('\n')))
+        self.assertIn('sample 11 is left out', err)
+        self.assertIn('(and 1 more)', err)
+
+    def test_report_says_that_the_sources_differ(self):
+        path = self.write(samples.sample(source='pages'), name='other')
+        self.assertIn('sources differ', self.report(self.both[0], path)[1])
+        self.assertNotIn('sources differ', self.report(*self.both)[1])

@@ -3,8 +3,10 @@
 
 import unittest
 
-from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.core.rebalance.explain_move import explain_move
+from nova_numa_pmc.core.rebalance import plan_records, planner
+from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
+from nova_numa_pmc.core.rebalance.planner_state import PlannerState
+from nova_numa_pmc.model import Reason
 from tests.sim.constant import GIB, ConstantHost, guest_load
 
 
@@ -27,3 +29,21 @@ class ExplainTest(unittest.TestCase):
             ],
             explained(host),
         )
+
+    def test_each_remark_on_a_plan_has_words(self):
+        host = ConstantHost((4, 4), (GIB,) * 2, [])
+        plan, _ = planner.plan(
+            host.situation(), PlannerState(), plan_records.RebalanceOptions(), 5.0, 0.0
+        )
+        self.assertEqual(
+            ['bandwidth left out: traffic or maximum is unknown on some nodes'],
+            [explain_remark(remark) for remark in plan.remarks],
+        )
+        self.assertEqual(
+            'held back: the limit on moves per hour is reached',
+            explain_remark(Reason('budget', (('of', 'moves_per_hour'), ('used', 20)))),
+        )
+        self.assertIn('nodes 0,2', explain_remark(Reason('demand_unknown', (('nodes', (0, 2)),))))
+
+    def test_a_remark_of_a_later_release_is_its_code(self):
+        self.assertEqual('moon_phase', explain_remark(Reason('moon_phase', ())))

@@ -123,6 +123,11 @@ class TestCpu(CountersCase):
         counting.update({})
         self.assertEqual((0, {}), (len(counting), counting.read()))
 
+    def test_a_missing_event_is_reported_once(self):
+        counting, _ = self.counters({0: (perf_event.on_cpu(0), (ABSENT,))})
+        counting.update({})
+        self.assertEqual((), counting.update({0: (perf_event.on_cpu(0), (ABSENT,))}))
+
 
 class TestRefusals(CountingCase):
     def run_python(self, code, **kwargs):
@@ -194,6 +199,10 @@ class TestAttr(unittest.TestCase):
         (flags,) = struct.unpack_from('=Q', attr, 40)
         self.assertEqual(0, flags)  # exclude_guest is bit 20
         self.assertEqual(0x730004477, struct.unpack_from('=Q', attr, 56)[0])
+
+    def test_an_event_without_a_type_is_unsupported(self):
+        with self.assertRaises(exceptions.CounterUnsupported):
+            perf_event.open_event(CLOCK._replace(type=None), perf_event.on_cpu(0))
 
 
 class TestParseGroup(unittest.TestCase):

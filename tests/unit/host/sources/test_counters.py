@@ -325,6 +325,10 @@ class UncoreTest(unittest.TestCase):
         )
         self.assertIsNone(self.use(io_hit=0.0, io_miss=0.0).io_miss_ratio)
 
+    def test_a_pmu_that_names_its_node_is_counted_for_that_node(self):
+        read = software_event(counter_roles.MEM_READ, 0, cpus=(0,), node=1)
+        self.assertEqual([0, 1], [len(own) for own in self.plan(read)[0].values()])
+
 
 class CrowdedTest(GuestsCase):
     """Hardware with too few counters for threads and CPUs."""
