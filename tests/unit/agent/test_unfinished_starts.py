@@ -127,14 +127,6 @@ class PlaceTest(AgentCase):
         self.assertEqual(('placed', (1,), True, False), self.placed(1))
         self.assertEqual('4-7', tree.held())
 
-    def test_a_guest_that_cannot_be_held_floats_and_is_logged_once(self):
-        agent = self.open_agent()
-        self.launch(1)
-        self.host.write('proc/4001/cgroup', '0::/elsewhere\n')
-        self.call('start')
-        self.call('started')
-        self.assert_floats_and_is_logged_once(agent)
-
     def test_a_guest_whose_hook_was_killed_floats_while_it_cannot_be_held(self):
         agent = self.open_agent()
         self.launch(1)

@@ -44,11 +44,6 @@ class NodeSamplesTest(unittest.TestCase):
                 fields.pop(name)
             self.assertEqual({False, None}, set(fields.values()))
 
-    def test_cpi_of_an_idle_node_is_not_reliable(self):
-        uses = (NodeUse(0.1, 0.1, cycles_per_sec=8.0, instructions_per_sec=1.0), NodeUse())
-        first, _ = build_sample.node_samples(NODES, uses, UNABLE, ())
-        self.assertEqual((8.0, False), (first.cpi, first.cpi_reliable))
-
     def test_bandwidth_follows_from_all_traffic(self):
         uses = (
             NodeUse(local_per_sec=3e6, remote_per_sec=1e6),

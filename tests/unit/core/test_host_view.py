@@ -85,13 +85,6 @@ class PromisesTest(unittest.TestCase):
             self.promised(host, promised('wide', (0, 1), 5 * GIB), promised('one', (0,), 3 * GIB)),
         )
 
-    def test_a_recorded_division_stays(self):
-        host = topology((2, 2), (4 * GIB, 4 * GIB))
-        wide = promised('wide', (0, 1), 5 * GIB, mem_node_bytes=(GIB, 4 * GIB))
-        self.assertEqual([GIB, 4 * GIB], self.promised(host, wide))
-        moved = wide._replace(mem_nodes=(0,))  # and the list of bytes no longer fits
-        self.assertEqual([5 * GIB, 0], self.promised(host, moved))
-
     def test_memory_that_others_bound_to_several_nodes_is_divided_evenly(self):
         host = topology((2, 2), (8 * GIB, 8 * GIB))
         bound = promised('cells', (0, 1), 4 * GIB, origin=model.BY_OTHERS)
@@ -117,16 +110,6 @@ class PromisesTest(unittest.TestCase):
 
     def test_a_node_that_is_gone_leaves_the_guest_floating(self):
         self.assertEqual([GIB // 2] * 2, self.promised(topology(), promised('a', (7,))))
-
-    def test_vcpus_spread_in_proportion_to_cores(self):
-        host = topology((6, 2))
-        nodes = subject.view(
-            host,
-            [promised('a', cpu_nodes=(), vcpus=4), promised('b', (1,), vcpus=2)],
-            PLACEMENT_OPTIONS,
-        ).nodes
-        self.assertEqual([3.0, 3.0], [node.vcpus for node in nodes])
-        self.assertEqual([0.75, 1.25], [node.guests for node in nodes])
 
     def test_huge_pages_count_against_their_pool_only(self):
         pools = tuple((model.HugePages(2 * MIB, total, total),) for total in (1024, 0))

@@ -135,16 +135,3 @@ class GuestsPoolTest(unittest.TestCase):
         ):
             with self.subTest(one=one):
                 self.assertEqual(avoids, pools.avoids_floating_pool(one, self.host))
-
-    def test_pool_vcpus_are_those_that_may_run_in_the_pool(self):
-        mixed = guest(pins=(4, 5), vcpus=4, placed_by=('vcpupin', 'dedicated'))
-        for one, vcpus in (
-            (guest(), 2),
-            (guest(allowed=(4, 5)), 0),
-            (mixed, 2),
-            (guest(pins=(4, 5)), 0),
-            (guest(pins=(4,)), 1),
-            (guest(pins=(0,)), 2),
-        ):
-            with self.subTest(one=one):
-                self.assertEqual(vcpus, pools.pool_vcpus(one, self.host))

@@ -42,14 +42,6 @@ class StartTest(PlacedCase):
                 self.assertEqual(0, self.call(operation, number))
         self.assertEqual(before, self.promises())
 
-    def test_a_guest_with_anothers_name_replaces_it(self):
-        self.call('start', 1)
-        xml = fake_host.domain_xml(2).replace(
-            fake_host.name_of(2).encode(), fake_host.name_of(1).encode()
-        )
-        self.call('start', 1, xml)
-        self.assertEqual([fake_host.uuid_of(2)], list(self.promises()))
-
     def test_guests_are_spread_over_the_caches_of_a_node_and_held_to_them(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
         trees = {}
@@ -462,16 +454,6 @@ class EndTest(PlacedCase):
         self.call('start', 1)
         self.call('stopped', 1, b'<domain>')
         self.assertEqual({}, self.promises())
-
-    def test_a_promise_whose_guest_is_gone_is_dropped(self):
-        for number in range(4):
-            self.host.launch(number)
-            self.call('start', number)
-            self.call('started', number)
-        for number in range(3):
-            self.host.end(number)
-        self.call('start', 9)
-        self.assertEqual({fake_host.uuid_of(3), fake_host.uuid_of(9)}, set(self.promises()))
 
 
 class BootstrapTest(PlacedCase):

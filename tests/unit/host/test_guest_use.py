@@ -97,35 +97,6 @@ class GuestsTest(unittest.TestCase):
         )
         self.assertEqual({0: 5, 1: 8 << 20}, self.read(20)[0][0].bytes_by_node)
 
-    def test_a_guest_that_ends_is_forgotten(self):
-        self.host.launch(1)
-        self.read(0)
-        self.host.end(1)
-        self.assertEqual(((), []), self.read(5))
-        # A new guest with the same name and uuid is not compared with earlier values.
-        self.host.launch(1)
-        self.host.set_thread_times(4001, 5001, 100)
-        self.assertIsNone(self.read(10)[0][0].cores)
-
-    def test_groups_are_read_again_when_libvirt_has_written_or_after_a_minute(self):
-        tree = self.host.launch(1)
-        quota = os.path.join(tree.vcpus[0], 'cpu.max')
-        tree.write_file(os.path.join(tree.vcpus[0], 'cgroup.threads'), '5001\n')
-
-        def waited(at_s):
-            self.host.set_thread_times(4001, 5001, 0, at_s)
-            return self.read(at_s)[0][0].waiting_cores
-
-        waited(0)
-        self.assertEqual(1.0, waited(5))
-        tree.write_file(quota, '50000 100000\n')
-        self.assertEqual(1.0, waited(10))
-        self.host.launch(1, status=True)  # as libvirt does after virsh schedinfo
-        tree.write_file(quota, '50000 100000\n')
-        self.assertEqual(0.5, waited(15))
-        tree.write_file(quota, '25000 100000\n')
-        self.assertEqual([0.5, 0.25], [waited(20), waited(80)])
-
     def test_memory_that_is_unknown_is_read_again_later(self):
         tree = self.host.launch(1)
         os.unlink(os.path.join(tree.memory, 'memory.numa_stat'))

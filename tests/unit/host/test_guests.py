@@ -62,29 +62,6 @@ class NovaShapesTest(unittest.TestCase):
 
 
 class ElementsTest(unittest.TestCase):
-    def test_each_unit_of_memory_is_read(self):
-        for size, unit, expected in (
-            (3, 'b', 3),
-            (3, 'bytes', 3),
-            (3, 'KB', 3000),
-            (3, 'k', 3 << 10),
-            (3, 'KiB', 3 << 10),
-            (3, 'MB', 3 * 10**6),
-            (3, 'M', 3 << 20),
-            (3, 'MiB', 3 << 20),
-            (3, 'GB', 3 * 10**9),
-            (3, 'G', 3 << 30),
-            (3, 'GiB', 3 << 30),
-            (3, 'TB', 3 * 10**12),
-            (3, 'T', 3 << 40),
-            (3, 'TiB', 3 << 40),
-            (3, 'kib', 3 << 10),
-        ):
-            with self.subTest(unit=unit):
-                memory = f"<memory unit='{unit}'> {size}\n</memory>"
-                self.assertEqual(expected, parse(memory=memory).memory_bytes)
-        self.assertEqual(3 << 10, parse(memory='<memory>3</memory>').memory_bytes)
-
     def test_memory_of_a_guest_is_what_it_has_beside_what_it_may_grow_to(self):
         guest = parse(
             "<maxMemory slots='16' unit='GiB'>4</maxMemory>"

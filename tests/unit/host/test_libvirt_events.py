@@ -69,15 +69,6 @@ class RealTest(ListenerCase):
             gone = self.until(lambda changes: [change for change in changes if not change.guest])
             self.assertEqual('test', gone[-1].name)
 
-    def test_a_request_for_xml_is_answered_without_an_event(self):
-        listener = self.listen()
-        self.until(lambda changes: [change for change in changes if change.guest])
-        listener.request_xml('test')
-        listener.request_xml('nobody')
-        changes = self.until(lambda changes: len(changes) > 1)
-        self.assertEqual({'test', 'nobody'}, {change.name for change in changes})
-        self.assertEqual([None], [change.guest for change in changes if change.name == 'nobody'])
-
     def test_the_problem_says_why_there_is_no_connection(self):
         listener = self.listen('test:///no/such/file')
         self.until(lambda _: listener.problem.startswith('libvirt: '))

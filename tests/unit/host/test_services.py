@@ -72,15 +72,6 @@ class ServicesTest(RootCase):
         add_process(self.root, 30, process.command, started_s=3_000)
         self.assertFalse(services.is_running(self.root, process))
 
-    def test_a_service_is_found_by_its_title(self):
-        title = 'nova-compute: master process [%s --config-file /etc/nova/nova.conf]   ' % SCRIPT
-        write(self.root, SCRIPT.lstrip('/'), '')
-        add_process(self.root, 20, (title, '', ''), exe='/usr/bin/python3.11', cgroup=UNIT)
-        self.assertEqual(
-            (SCRIPT, '--config-file', '/etc/nova/nova.conf'),
-            services.find(self.root, 'nova-compute').command,
-        )
-
     def test_a_service_is_found_in_each_unit_and_container_that_deployers_use(self):
         groups = [*UNITS, *(path % CONTAINER_ID for path in CONTAINERS)]
         for path in groups:

@@ -64,17 +64,6 @@ class PlanTest(OperatingCase):
         with self.assertRaisesRegex(UnknownGuest, 'instance-00000001'):
             self.run_command('plan', 'instance-0000000x')
 
-    def test_a_guest_whose_cpuset_is_wider_than_promised_is_seen_on_all_of_it(self):
-        """The agent has widened it, or something has reset it."""
-        for number in (1, 2):
-            self.hold(number, '0-7')
-        self.hold(3, '2-3')
-        situation = self.command_context().measure(5).situation
-        self.assertEqual(
-            [((0, 1), (0,))] * 2 + [((0,), (0,))],
-            [(guest.held_nodes, guest.home_nodes) for guest in situation.guests],
-        )
-
     def test_a_guest_that_may_be_widened_goes_home_only_where_no_agent_runs(self):
         self.hold(1, '0-7')
         self.wait = lambda seconds: setattr(self, 'now_s', self.now_s + seconds)

@@ -13,7 +13,6 @@ from nova_numa_pmc.cli.context import UnknownGuest
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, OptionsError, PageMoveError
 from nova_numa_pmc.host import files
-from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import move_lock, overrides, pause, promises_file, publication
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES, TwoNodes
@@ -113,20 +112,6 @@ class PinTest(OperatingCase):
             arguments.OK, self.run_command('pin', fake_host.uuid_of(2), '--node', '0')[0]
         )
         self.assertEqual([], self.moved())
-
-    def test_a_pinned_guest_stays_where_it_is_though_the_hook_had_missed_it(self):
-        uuid = fake_host.uuid_of(2)
-        with self.locked() as draft:
-            draft.put(decide.as_floating(draft.promises[uuid])._replace(missed=True))
-        self.run_command('pin', uuid, '--node', '1')
-        self.assertFalse(self.promises()[uuid].missed)
-        self.hold(2, '0-7')  # as a restart of libvirt may
-        agent = self.open_agent()
-        for at_s in (0, 5):
-            self.load_node_0(at_s)
-            self.tick(agent, at_s)
-            self.finish_move(agent)
-        self.assertEqual(self.AWAY, self.places()[2])
 
     def test_a_guest_with_a_new_vcpu_that_is_not_held_yet_is_moved(self):
         tree = self.tree(2)
@@ -277,17 +262,6 @@ class PauseTest(OperatingCase):
 
 
 class StatusTest(OperatingCase):
-    def test_status_without_an_agent_shows_what_is_held(self):
-        self.tick(self.open_agent(agent_conf.OFF, publish=False), 0)
-        code, out, _ = self.run_command('status')
-        self.assertEqual(arguments.OK, code)
-        for text in ('agent: not running', 'load unknown', 'placed ', fake_host.name_of(3)):
-            self.assertIn(text, out)
-        _, answer = self.run_json('status')
-        self.assertEqual([None, None], [node['pressure'] for node in answer['nodes']])
-        self.assertEqual([[0]] * 3, [guest['held_nodes'] for guest in answer['guests']])
-        self.assertEqual([1.0] * 3, [guest['home_ratio'] for guest in answer['guests']])
-
     def test_status_writes_a_page_with_each_guest_and_why_it_is_there(self):
         self.tick(self.open_agent(agent_conf.OFF, publish=False), 0)
         path = self.host.path('status.html')

@@ -91,16 +91,6 @@ class ExplainTest(unittest.TestCase):
         self.assertEqual(1, code)
         self.assertIn('guests here: instance-00000001', out)
 
-    def test_explain_of_a_size_uses_what_the_default_slice_allows(self):
-        self.host.write('sys/fs/cgroup/machine.slice/cpuset.cpus.effective', '5-7\n')
-        self.host.write('sys/fs/cgroup/machine.slice/cpuset.cpus', '5-7\n')
-        self.host.write('sys/fs/cgroup/machine.slice/cpuset.mems.effective', '1\n')
-        _, answer = self.call('--vcpus', '2', '--memory', '1G')
-        self.assertEqual(
-            ([5, 6, 7], [1]), (answer['decision']['cpus'], answer['decision']['mem_nodes'])
-        )
-        self.assertIn('machine.slice (AllowedCPUs) allows only', answer['decision']['why'])
-
     def test_no_size_wrong_sizes_and_options_that_exclude_each_other_are_usage_errors(self):
         for arguments in (
             (),

@@ -3,7 +3,6 @@
 
 import os
 
-from nova_numa_pmc import model
 from nova_numa_pmc.cli import context
 from nova_numa_pmc.cli.commands import explain
 from nova_numa_pmc.conf import host_options
@@ -48,20 +47,6 @@ class PreviewTest(DryRunCase):
                 (preview.promise.cpu_nodes, preview.cpus, preview.why),
             )
 
-    def test_a_host_without_state_counts_its_guests_and_makes_none(self):
-        self.host.launch(1)
-        preview, _ = explain.decide_unrecorded(
-            guests.parse(fake_host.domain_xml(2)), self.options, self.root
-        )
-        self.assertEqual(
-            [1.0, 1.0],
-            [
-                sum(node.guests for node in preview.view.nodes),
-                sum(node.vcpus for node in preview.view.nodes) / 2,
-            ],
-        )
-        self.assertFalse(os.path.exists(self.host.path('run/nova-numa-pmc')))
-
     def test_a_preview_takes_a_running_guest_off_first(self):
         self.host.launch(1)
         first = self.start(1)
@@ -81,19 +66,3 @@ class PreviewTest(DryRunCase):
         )
         self.assertIn('promises', preview.problems[0])
         self.assertEqual(b'x', self.record())
-
-
-class PlacesTest(DryRunCase):
-    def places(self, guest):
-        preview, _ = explain.decide_unrecorded(guest, self.options, self.root)
-        return preview, explain.possible_places(preview, self.options.placement_options)
-
-    def test_a_guest_that_is_left_alone_has_no_places(self):
-        guest = guests.parse(fake_host.domain_xml(2))
-        for change in (
-            {'placed_by': ('vcpupin',)},
-            {'vcpus': 99},
-            {'extra_specs': (('numa_pmc:policy', model.NONE),)},
-        ):
-            with self.subTest(change):
-                self.assertEqual([], self.places(guest._replace(**change))[1])

@@ -81,16 +81,6 @@ class HookCommandTest(unittest.TestCase):
         self.daemon(ago_s=-1)
         self.assertEqual((0, ''), self.problems())
 
-    def test_a_daemon_that_was_signalled_is_known_to_have_looked_for_the_hook(self):
-        self.daemon()
-        self.call('install')
-        self.assertIn('has been running since before', self.problems()[1])
-        hook_checks.record_knows_hook(self.root, services.find_daemon(self.root))
-        self.assertEqual((0, ''), self.problems())
-        # Another process with its id is not known to have done so.
-        write_stat(self.root, 900, 1)
-        self.assertIn('has been running since before', self.problems()[1])
-
     def test_a_reload_signals_the_daemon_and_is_known(self):
         self.call('install')
         signalled = subprocess.Popen(

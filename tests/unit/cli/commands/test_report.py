@@ -18,31 +18,6 @@ class MeansTest(unittest.TestCase):
         )
         self.assertEqual(1.0, report.mean(recorded, ('host', ''), 'waiting_cores'))
 
-    def test_a_cpi_that_cannot_be_relied_on_is_left_out(self):
-        recorded = report.gather(
-            [
-                samples.sample(
-                    nodes=(
-                        samples.node_sample(0, cpi=9.0, cpi_reliable=False),
-                        samples.node_sample(1, cpi=2.0),
-                    )
-                )
-            ]
-        )
-        self.assertEqual(0.5, report.mean(recorded, ('host', ''), 'ipc'))
-
-    def test_instructions_per_cycle_is_of_all_cycles(self):
-        # 3 core-seconds at 1 instruction per cycle and 1 at a quarter: 3.25 of 4.
-        guests = [
-            samples.guest_sample(1, cores=3.0, cpi=1.0),
-            samples.guest_sample(1, cores=1.0, cpi=4.0),
-        ]
-        recorded = report.gather(
-            samples.sample(float(at), 1.0, guests=(guest,)) for at, guest in enumerate(guests)
-        )
-        guest = ('guest', samples.guest_sample(1).uuid)
-        self.assertAlmostEqual(3.25 / 4, report.mean(recorded, guest, 'ipc'))
-
     def test_a_sum_over_a_host_with_an_unknown_node_is_unknown(self):
         recorded = report.gather(
             [

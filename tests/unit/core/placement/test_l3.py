@@ -70,24 +70,11 @@ class ChooseTest(unittest.TestCase):
         self.assertEqual(16, len(host.start(5)))
         self.assertEqual((), host.reasons)
 
-    def test_a_guest_wanting_more_cores_than_a_cache_has_its_nodes_cpus(self):
-        # Four threads provide two and a half cores.
-        self.assertEqual(
-            (4, 16), tuple(len(Host(machine(threads=2)).start(vcpus)) for vcpus in (2, 3))
-        )
-
     def test_a_crowded_cache_gives_way_to_the_nodes(self):
         host = Host()
         held = [host.start(4) for _ in range(24)]
         self.assertEqual([4] * 8 + [16] * 16, [len(cpus) for cpus in held])
         self.assertEqual([reasons.L3_CROWDED], [reason.code for reason in host.reasons])
-
-    def test_measured_demand_says_how_crowded_a_cache_is(self):
-        for demand, expected in ((0.4, 4), (15.0, 16)):
-            host = Host(loads={at: model.NodeLoad(demand) for at in range(NODES)})
-            for _ in range(15):
-                host.start(4)
-            self.assertEqual(expected, len(host.start(4)))
 
     def test_guests_that_use_several_caches_count_in_parts(self):
         host = Host()

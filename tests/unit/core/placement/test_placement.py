@@ -33,21 +33,6 @@ class OneNodeTest(unittest.TestCase):
         )
         self.assertEqual(((1,), (1,)), (placed.cpu_nodes, placed.mem_nodes))
 
-    def test_a_pinned_hot_node_hides_no_gain_among_the_others(self):
-        view = view_of_nodes(
-            node_view(0, demand_cores=9.0),
-            node_view(1, demand_cores=4.0),
-            node_view(2, demand_cores=3.5),
-        )
-        self.assertEqual((2,), place(view, policy=model.ONE_NODE).cpu_nodes)
-
-    def test_free_memory_does_not_outweigh_pressure(self):
-        view = view_of_nodes(
-            node_view(0, capacity=64 * GIB, demand_cores=4.0),
-            node_view(1, capacity=2 * GIB, demand_cores=0.5),
-        )
-        self.assertEqual((1,), place(view).cpu_nodes)
-
     def test_memory_must_fit_even_under_pressure(self):
         view = view_of_nodes(
             node_view(0, demand_cores=8.0), node_view(1, promised=8 * GIB, demand_cores=0.0)
@@ -174,19 +159,6 @@ class ShapeTest(unittest.TestCase):
             node_view(0, promised=7 * GIB), node_view(1, cores=0, capacity=64 * GIB)
         )
         self.assertEqual((0,), place(view).cpu_nodes)
-
-    def test_a_memory_only_node_helps_a_guest_that_spans(self):
-        view = view_of_nodes(
-            node_view(0, cpus=frozenset({0, 1, 2, 3})),
-            node_view(1, cpus=frozenset({4, 5, 6, 7})),
-            node_view(2, cores=0, capacity=64 * GIB, cpus=frozenset()),
-            distances=((10, 21, 14), (21, 10, 24), (14, 24, 10)),
-        )
-        placed = place(view, memory=9 * GIB)
-        self.assertEqual(
-            ((0, 2), (0, 2), frozenset({0, 1, 2, 3})),
-            (placed.cpu_nodes, placed.mem_nodes, placed.cpus),
-        )
 
     def test_a_cpu_only_node_takes_guests_with_memory_of_the_nearest(self):
         view = view_of_nodes(
