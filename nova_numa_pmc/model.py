@@ -274,6 +274,8 @@ class Promise(Record):
         has to place it
     :param l3_cpus: CPUs, ascending, of the L3 cache that it is held to on its nodes
         (:func:`pools.cpus_of_promise`); empty: all CPUs of these nodes that it may use
+    :param widened_nodes: while it is widened, ids of the nodes whose CPUs it may use; empty:
+        those of ``cpu_nodes``
     """
 
     uuid: str
@@ -290,6 +292,12 @@ class Promise(Record):
     mem_node_bytes: tuple[int, ...] = ()
     missed: bool = False
     l3_cpus: tuple[int, ...] = ()
+    widened_nodes: tuple[int, ...] = ()
+
+    @property
+    def held_nodes(self) -> tuple[int, ...]:
+        """Return the ids of the nodes that its vCPUs are held to now; empty: all."""
+        return self.widened_nodes or self.cpu_nodes
 
     @property
     def origin_text(self) -> str:

@@ -102,9 +102,8 @@ class Agent:
         if options.counter_options != self.options.counter_options:
             self._sampler.close()
             self._sampler = self._open_sampler(options)
-        if self.options.rebalance == agent_conf.ON and options.rebalance != agent_conf.ON:
+        if self.options.rebalance == agent_conf.AUTO and options.rebalance != agent_conf.AUTO:
             self.end_move()
-            self._executor.widened.clear()  # widened guests go home
         host_options = options.host_options
         self._promises_reconciler.host_options = self._reassertion.host_options = host_options
         self._unfinished_starts.host_options = self._cache_widening.host_options = host_options
@@ -190,7 +189,7 @@ class Agent:
         """
         if tick.host is None or tick.host_promises is None:
             return tick
-        self._executor.cancel_unmovable(tick.guests, tick.host_promises.promises)
+        self._executor.cancel_unmovable(tick.guests)
         # Read after the promises: a guest that is not in it has the promise that was read.
         moving = frozenset() if may_move else self._move_lock.guests_of_others()
         not_moving = tuple(guest for guest in tick.guests if guest.uuid not in moving)
@@ -198,7 +197,10 @@ class Agent:
             with self._problem_log.stage('updating changed guests'):
                 tick = tick._replace(
                     host_promises=self._promises_reconciler.update_changed_guests(
-                        tick.host_promises, not_moving, tick.host
+                        tick.host_promises,
+                        not_moving,
+                        tick.host,
+                        may_be_wide=self.options.rebalance == agent_conf.AUTO,
                     )
                 )
         if self.options.reassert:
@@ -208,13 +210,7 @@ class Agent:
                 with self._problem_log.stage('widening guests'):
                     tick = self._cache_widening.widen(tick)
             with self._problem_log.stage('holding guests'):
-                self._reassertion.hold(
-                    tick,
-                    self._executor.widened.nodes,
-                    self._covered_nodes(tick),
-                    moving,
-                    changed_names,
-                )
+                self._reassertion.hold(tick, self._covered_nodes(tick), moving, changed_names)
         else:
             self._reassertion.forget_failures()
             self._problem_log.forget('finishing starts', 'widening guests', 'holding guests')

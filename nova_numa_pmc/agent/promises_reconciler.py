@@ -79,13 +79,19 @@ class PromisesReconciler:
         return draft.with_promises({}), problems
 
     def update_changed_guests(
-        self, host_promises: HostPromises, running: Collection[model.Guest], host: model.Topology
+        self,
+        host_promises: HostPromises,
+        running: Collection[model.Guest],
+        host: model.Topology,
+        may_be_wide: bool = True,
     ) -> HostPromises:
         """Update the promises of guests whose vCPUs or memory were plugged in or unplugged.
 
         Must not be called while a guest is being moved, because its promise is compared with the
         one that it had when the move began.
 
+        :param may_be_wide: whether guests are widened; otherwise, widened guests go home, as an
+            overridden guest always does
         :returns: the current promises
         """
         changed = []
@@ -94,6 +100,8 @@ class PromisesReconciler:
             before = host_promises.promises.get(guest.uuid)
             if before and before.started:
                 after = decide.updated_promise(before, guest, host)
+                if guest.override or not may_be_wide:
+                    after = after._replace(widened_nodes=())
                 if after != before:
                     changed.append((before, after))
         if not changed:

@@ -35,7 +35,7 @@ from nova_numa_pmc.placing import decide
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Container, Iterable, Mapping, Set
+    from collections.abc import Container, Iterable, Set
 
     from nova_numa_pmc.agent.tick import Moment, Tick
     from nova_numa_pmc.conf.host_options import HostOptions
@@ -69,7 +69,6 @@ class Reassertion:
     def hold(
         self,
         tick: Tick,
-        widened_nodes: Mapping[str, tuple[int, ...]] | None = None,
         covered_nodes: Set[int] | None = None,
         moving: Container[str] = (),
         names: Container[str] | None = None,
@@ -79,8 +78,6 @@ class Reassertion:
         Bound guests that are not held, as during a libvirt job, are unbound if need be.
 
         :param tick: a tick with the host and its promises
-        :param widened_nodes: {uuid: node ids} of widened guests, which are held to the CPUs of
-            these nodes instead of those of their promises
         :param covered_nodes: ids of the nodes whose memory covers its promises; None: all
         :param moving: uuids of the guests that a command is moving: they are not held, and only
             unbound if their nodes become too small
@@ -97,15 +94,14 @@ class Reassertion:
             if promise is None or not (is_ours or promise.bound):
                 self._problem_log.forget(_STAGE % guest.name)
                 continue
-            nodes = (widened_nodes or {}).get(guest.uuid) or promise.cpu_nodes
-            cpus = pools.cpus_of_promise_on(nodes, promise, tick.host, guest)
+            cpus = pools.cpus_of_promise(promise, tick.host, guest)
             is_moving = guest.uuid in moving
             may_hold, succeeded = is_ours and bool(cpus) and not is_moving, False
             with self._problem_log.stage(_STAGE % guest.name):
                 try:
                     try:
                         succeeded = may_hold and self._hold(
-                            guest, promise, nodes, cpus, tick.now, tick.host
+                            guest, promise, cpus, tick.now, tick.host
                         )
                     finally:  # its node is watched even if it could not be held
                         self._check_bound_memory(
@@ -140,7 +136,6 @@ class Reassertion:
         self,
         guest: model.Guest,
         promise: model.Promise,
-        nodes: tuple[int, ...],
         cpus: frozenset[int],
         now: Moment,
         host: model.Topology,
@@ -180,7 +175,7 @@ class Reassertion:
         if changes:
             if self._held.get(run_id) == cpus:  # the set was in force before, so others changed it
                 self._rewrite_times_s[guest.uuid] = [*recent_times_s, monotonic_s]
-            self._log_held(guest, nodes, cpus, changes)
+            self._log_held(guest, promise.held_nodes, cpus, changes)
         self._held[run_id] = cpus
         if not promise.started:
             decide.update_running(promise, self.host_options, self._root, started=True)

@@ -111,7 +111,6 @@ class Rebalancer:
             sampler,
             self.options.host_options.placement_options,
             self._root,
-            widened_nodes=self._executor.widened.nodes,
             measured_since_ns=tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
             boottime_ns=tick.now.boottime_ns,
         )

@@ -19,7 +19,7 @@ from nova_numa_pmc.cli import tables
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.core.rebalance import planner
-from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError, StateError
+from nova_numa_pmc.exceptions import DomainError, NumaPmcError, StateError
 from nova_numa_pmc.host import (
     cgroups,
     cpusets,
@@ -292,35 +292,16 @@ class CommandContext:
                 sampler,
                 self.options.host_options.placement_options,
                 self.root,
-                widened_nodes=self._widened_nodes(observed),
                 boottime_ns=files.boottime_ns(),
             )
         )
-
-    def _widened_nodes(self, observed: ObservedHost) -> dict[str, tuple[int, ...]]:
-        """Return {uuid: node ids} of the guests that are held to more nodes than were promised.
-
-        The agent has widened them, or something has reset their cpusets.
-        """
-        widened_nodes = {}
-        for guest in observed.guests:
-            promise = observed.host_promises.promises.get(guest.uuid)
-            if promise is None or promise.origin != model.PLACED or not promise.cpu_nodes:
-                continue
-            with contextlib.suppress(CpusetError):
-                node_ids = held_nodes(cgroups.of_guest(guest, self.root), observed.host) or tuple(
-                    node.id for node in observed.host.nodes if node.online_cpus
-                )
-                if set(node_ids) > set(promise.cpu_nodes):
-                    widened_nodes[guest.uuid] = node_ids
-        return widened_nodes
 
     def propose(
         self, observed: ObservedHost, payback_s: float, names: Collection[str] = ()
     ) -> tuple[plan_records.Plan, plan_records.Situation]:
         """Plan the moves that pay, without widening, which is left to the agent.
 
-        An agent also takes widened guests home: it would not know that a command has done so.
+        An agent also takes widened guests home.
 
         :param observed: a host that was measured
         :param payback_s: the time within which a move has to pay [s]

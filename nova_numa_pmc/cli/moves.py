@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 from nova_numa_pmc.cli import arguments, tables
 from nova_numa_pmc.core import eligibility
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
-from nova_numa_pmc.exceptions import NumaPmcError, StateLocked
+from nova_numa_pmc.exceptions import StateLocked
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.json_values import printable, to_json
 from nova_numa_pmc.moves import executor
-from nova_numa_pmc.placing import decide
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, move_lock
 
@@ -176,19 +175,8 @@ def _run(
             return signal
         if time.monotonic() - checked_s >= _CHECK_S:
             checked_s = time.monotonic()
-            _cancel_if_busy(command, move_executor, status_files)
-
-
-def _cancel_if_busy(
-    command: CommandContext, move_executor: executor.MoveExecutor, status_files: guests.StatusFiles
-) -> None:
-    """Cancel the move in progress if a libvirt job began on its guest, or the guest was paused."""
-    try:
-        host_promises = decide.read(command.host_options, command.root)
-    except NumaPmcError as error:
-        LOG.warning('%s', error)
-        return
-    move_executor.cancel_unmovable(status_files.read()[0], host_promises.promises)
+            # A libvirt job may have begun on a guest, or the guest may have been paused.
+            move_executor.cancel_unmovable(status_files.read()[0])
 
 
 def print_result(result: MovesResult) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 GROUP = cfg.OptGroup('agent', help='What nova-numa-agent does besides measuring.')
 #: Values of the option ``rebalance``.
-OFF, DRY_RUN, ON = 'off', 'dry-run', 'on'
+OFF, DRY_RUN, AUTO = 'off', 'dry-run', 'auto'
 _REBALANCE_OPTIONS = plan_records.RebalanceOptions()
 
 
@@ -33,14 +33,14 @@ class AgentOptions(Record):
     :param counter_options: the group ``[counters]``
     :param publish: whether what is measured is published; only an agent that runs beside another
         one does not
-    :param rebalance: :data:`OFF`, :data:`DRY_RUN` or :data:`ON`
+    :param rebalance: :data:`OFF`, :data:`DRY_RUN` or :data:`AUTO`
     """
 
     host_options: HostOptions
     counter_options: CounterOptions = counters_conf.CounterOptions()
     publish: bool = True
     reassert: bool = True
-    rebalance: str = OFF
+    rebalance: str = AUTO
     rebalance_options: plan_records.RebalanceOptions = _REBALANCE_OPTIONS
 
 
@@ -64,7 +64,7 @@ OPTIONS: Sequence[cfg.Opt] = [
         choices=[
             (OFF, 'guests stay where they were placed'),
             (DRY_RUN, 'log which moves would pay, and why, but make none'),
-            (ON, 'make the moves that pay'),
+            (AUTO, 'widen guests that wait, and make the moves that pay'),
         ],
         help='Whether running guests are moved when the load changes.',
     ),

@@ -513,7 +513,7 @@ def _count_guests(
     """Count guests, their vCPUs, and the vCPUs of young guests, by position."""
     guests, vcpus, young_vcpus = ([0.0] * len(nodes) for _ in range(3))
     for promise, positions in zip(
-        promises, _positions_of(nodes, [promise.cpu_nodes for promise in promises])
+        promises, _positions_of(nodes, [promise.held_nodes for promise in promises])
     ):
         shares = (
             _shares([cores[position] for position in positions]) if len(positions) > 1 else [1.0]

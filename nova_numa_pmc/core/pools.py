@@ -196,25 +196,13 @@ def cpus_of_promise(
 
     They are those of its promised L3 cache as long as the cache has a CPU for each vCPU on the
     promised nodes, otherwise all that the guest may use there: CPUs may have gone offline or left
-    the pool, and the guest may have been moved or got more vCPUs.
+    the pool, and the guest may have been moved, widened or got more vCPUs.
     """
-    node_cpus = cpus_on(promise.cpu_nodes, host, guest)
+    node_cpus = cpus_on(promise.held_nodes, host, guest)
+    if promise.widened_nodes:
+        return node_cpus
     l3_cpus = node_cpus.intersection(promise.l3_cpus)
     return l3_cpus if l3_cpus and len(l3_cpus) >= guest.vcpus else node_cpus
-
-
-def cpus_of_promise_on(
-    nodes: tuple[int, ...], promise: model.Promise, host: model.Topology, guest: model.Guest
-) -> frozenset[int]:
-    """Return the CPUs that a guest is given on some nodes.
-
-    On the nodes of its promise, these are the CPUs that it is held to by the promise.
-
-    :param nodes: node ids
-    """
-    if nodes == promise.cpu_nodes:
-        return cpus_of_promise(promise, host, guest)
-    return cpus_on(nodes, host, guest)
 
 
 def has_several_l3s(host: model.Topology, nodes: tuple[int, ...]) -> bool:

@@ -21,7 +21,6 @@ from nova_numa_pmc.host.page_moves import guest_move
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves.move_promises import MovePostponed, MovePromises, PendingMove
 from nova_numa_pmc.moves.parts import MovePart, has_followed, progress_text
-from nova_numa_pmc.moves.widened import WidenedGuests
 from nova_numa_pmc.placing import host_cpus
 from nova_numa_pmc.problem_log import ProblemLog
 from nova_numa_pmc.record import Record
@@ -72,7 +71,6 @@ class MoveExecutor:
     :param turn: the turn at moving guests, which is renewed before each step; None: nobody else
         moves guests
     :ivar move_promises: records the promises, and has the options in force
-    :ivar widened: the widened guests
     :ivar pool: the floating pool; None for the pool as it is published
     :ivar failed: uuids of guests whose moves were refused or undone; the planner empties it
     """
@@ -99,7 +97,6 @@ class MoveExecutor:
         self._on_history_entry = on_history_entry
         self._problem_log = problem_log or ProblemLog(log, clock)
         self.move_promises = MovePromises(options, root, clock, mover, kernel)
-        self.widened = WidenedGuests()
         self.pool: pools.Pool | None = None
         self._queue: collections.deque[PendingMove] = collections.deque()
         self._move: plan_records.Move  # the move in progress, or the last one
@@ -143,20 +140,14 @@ class MoveExecutor:
         """
         self._queue.extend(PendingMove(move, promised, targets or {}) for move in plan.moves)
 
-    def cancel_unmovable(
-        self, running: Collection[model.Guest], promised: Mapping[str, model.Promise]
-    ) -> None:
-        """Cancel the move in progress if one of its guests cannot be moved now.
-
-        Widened guests that were overridden or promised another place no longer count as widened.
-        """
+    def cancel_unmovable(self, running: Collection[model.Guest]) -> None:
+        """Cancel the move in progress if one of its guests cannot be moved now."""
         unmovable_uuids = {
             guest.uuid for guest in running if eligibility.why_not(eligibility.PROCEED, guest)
         }
         if any(part.plan_part.uuid in unmovable_uuids for part in self._parts):
             self._cancel()
         self.failed &= {guest.uuid for guest in running}
-        self.widened.forget_changed(running, promised)
 
     def step(self) -> float | None:
         """Make the next step.
@@ -246,16 +237,12 @@ class MoveExecutor:
         """Promise the new places and write the CPUs."""
         self._id = history.new_id()
         self._move = pending_move.move
-        self.widened.begin()
         try:
             self._parts = self._promise_parts(pending_move)
             for part in self._parts:
                 part.guest_move.step()
         except Exception as error:
             self._give_up(error)
-            return
-        for part in self._parts:
-            self.widened.record(pending_move.move.kind, part)
 
     def _promise_parts(self, pending_move: PendingMove) -> tuple[MovePart, ...]:
         """Record the promises of all guests of a move, or of none, and return its parts."""
@@ -322,7 +309,6 @@ class MoveExecutor:
                     part.guest_move.undo_cpus()
                 else:  # it has been promised another place, which holds
                     result = history.PARTLY
-                self.widened.undo(part.plan_part.uuid)
             except GuestGone:
                 pass
             except Exception as error:  # the other parts are undone all the same

@@ -176,7 +176,7 @@ class MovePromises:
             written_cpus = pools.cpus_of_promise(before, host, guest)
         cpus = None
         if move.kind != plan_records.FETCH and plan_part.to_nodes:
-            cpus = pools.cpus_of_promise_on(tuple(plan_part.to_nodes), after, host, guest)
+            cpus = pools.cpus_of_promise(after, host, guest)
             if not cpus:
                 raise MoveRefused(
                     'guest %s: none of the CPUs that it may use is on these nodes any more'

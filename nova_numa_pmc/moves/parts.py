@@ -91,11 +91,14 @@ def promise_after(
 ) -> model.Promise:
     """Return the promise that a guest has after a move."""
     if move.kind == plan_records.WIDEN:
-        return before
+        return before._replace(widened_nodes=tuple(plan_part.to_nodes))
     after = before
     if move.kind != plan_records.FETCH:
         after = after._replace(
-            cpu_nodes=tuple(plan_part.to_nodes), origin=model.PLACED, missed=False
+            cpu_nodes=tuple(plan_part.to_nodes),
+            widened_nodes=(),
+            origin=model.PLACED,
+            missed=False,
         )
     if plan_part.mem_nodes and tuple(plan_part.mem_nodes) != before.mem_nodes:
         after = after._replace(mem_nodes=tuple(plan_part.mem_nodes), mem_node_bytes=())

@@ -28,7 +28,6 @@ def situation(
     sampler: Sampler,
     placement_options: model.PlacementOptions,
     root: str,
-    widened_nodes: Mapping[str, tuple[int, ...]],
     measured_since_ns: int | None = None,
     boottime_ns: int | None = None,
 ) -> plan_records.Situation:
@@ -37,7 +36,6 @@ def situation(
     It includes the available memory of the nodes, which moves need.
 
     :param sampler: the sampler that took the sample
-    :param widened_nodes: {uuid: ids of the nodes that a widened guest is held to}
     :param measured_since_ns: CLOCK_BOOTTIME at the beginning of the interval; a guest placed since
         then is left where it is. None to consider all guests
     :param boottime_ns: current CLOCK_BOOTTIME; None if no guest is to count as just placed
@@ -53,7 +51,7 @@ def situation(
         host_promises.rotation,
     )
     loads = guest_load.guest_loads(
-        sample, running, promised, view, widened_nodes, boottime_ns, host, measured_since_ns
+        sample, running, promised, view, boottime_ns, host, measured_since_ns
     )
     available_bytes = []
     for node in host.nodes:

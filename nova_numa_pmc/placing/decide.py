@@ -311,6 +311,7 @@ def as_floating(promise: model.Promise) -> model.Promise:
         mem_nodes=(),
         mem_node_bytes=(),
         l3_cpus=(),
+        widened_nodes=(),
         bound=False,
         origin=model.FLOATING,
     )

@@ -80,7 +80,7 @@ def one_order(lab, duties):
     speeds['floating'] = work(lab)
     agent = Agent(lab, INTERVAL_S)
     with lab.guests.frozen():
-        agent.start(rebalance='on')
+        agent.start(rebalance='auto')
     lab.machine.pace(PACE)  # it must see the host that the guests will have
     agent.after(UNMEASURED_INTERVALS, every_s=INTERVAL_S / 2)
     lab.machine.pace(0)

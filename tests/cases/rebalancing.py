@@ -66,7 +66,7 @@ class RebalancingCase(agent_case.AgentCase):
     def xml(self, number):
         return fake_host.domain_xml(number)
 
-    def open_agent(self, rebalance=agent_conf.ON, listener=None, **more):
+    def open_agent(self, rebalance=agent_conf.AUTO, listener=None, **more):
         agent = super().open_agent(rebalance=rebalance, **more)
         agent.close()
         agent = type(agent)(agent.options, self.root, listener, self.kernel)

@@ -73,7 +73,7 @@ class Soak:
     def begin(self):
         """Start the agent."""
         self.began_s = time.monotonic()
-        self.agent.start(rebalance='on')
+        self.agent.start(rebalance='auto')
 
     def step(self, action=None):
         """Do one action, and check that it ended no guest.

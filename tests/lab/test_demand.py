@@ -74,7 +74,7 @@ def test_polling_on_dedicated_cpus_adds_no_demand_to_shared_ones(agent):
         '<nova:flavor name="{}"/></nova:instance>'
     )
     lab.run('mkdir -p /etc/nova && cat >/etc/nova/nova.conf', stdin=NOVA_CONF.format('0,2', '1,3'))
-    agent.start()
+    agent.start(rebalance='off')
     lab.guests.start(
         [
             {

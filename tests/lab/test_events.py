@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 def test_the_agent_works_while_libvirtd_is_stopped(agent):
     """Without libvirtd, the agent ticks, publishes and holds guests; later, it reconnects."""
-    agent.start()
+    agent.start(rebalance='off')
     agent.until(lambda: agent.after(1)['events_source'], lambda by: by == 'libvirt')
     agent.lab.guests.start([{'name': 'g', 'memory_mib': 16}])
     agent.lab.wait_for_hooks()

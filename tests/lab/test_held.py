@@ -94,7 +94,7 @@ def test_libvirts_commands_work_on_a_held_guest(lab_of, cgroup, commands):
     lab.wait_for_hooks()
     agent = Agent(lab)
     try:
-        agent.start()
+        agent.start(rebalance='off')
         before = lab.guests.report()
         args = ' '.join(
             "'%s=%s,%s,%s'"
@@ -150,7 +150,7 @@ def test_the_agent_holds_a_guest_whose_hook_was_killed(lab):
         '>>/run/site/hook/started.py'
     )
     try:
-        agent.start()
+        agent.start(rebalance='off')
         lab.guests.start([{'name': 'g0', 'memory_mib': 64}])
         # QEMU was narrowed before; nothing has been handed over to the threads' groups.
         assert set(
@@ -214,7 +214,7 @@ def test_guests_are_placed_within_their_slice_and_follow_a_limit_of_their_scope(
 @pytest.mark.full
 def test_the_agent_places_a_guest_that_started_without_the_lock(lab, agent):
     """If another process holds the promises' lock, the guest starts, and the agent places it."""
-    agent.start()
+    agent.start(rebalance='off')
     lab.run(
         'systemd-run -q --unit=lab-lock flock /run/nova-numa-pmc/lock sleep 600; '
         'while flock -n /run/nova-numa-pmc/lock true; do sleep 0.1; done'
@@ -272,7 +272,7 @@ def test_guests_that_start_at_once_are_local_from_their_first_page(lab_of, cgrou
     assert all(guest['cpus'] == [['0-1'], ['2-3']][home(guest)] for guest in guests.values())
     agent = Agent(lab)
     try:
-        agent.start()
+        agent.start(rebalance='off')
         agent.after(2)
         guests = agent.until(
             lab.guests.report,

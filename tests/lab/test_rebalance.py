@@ -48,7 +48,7 @@ def test_guests_divided_five_to_one_become_three_to_three(agent):
     lab = agent.lab
     homes = {f'g{i}': int(i == 5) for i in range(6)}
     before = lab.start_at([{**BUSY, 'name': name} for name in homes], homes)
-    agent.start(rebalance='on')
+    agent.start(rebalance='auto')
     agent.until(
         lambda: guests_per_node(lab.guests.report(), 2),
         lambda per_node: per_node == [3, 3],
@@ -92,7 +92,7 @@ def test_uneven_load_is_evened(agent):
     busy = [{'name': f'busy{i}', 'memory_mib': 64, 'cmdline': 'duty=75'} for i in range(3)]
     idle = [{'name': f'idle{i}', 'memory_mib': 64, 'cmdline': 'duty=2'} for i in range(3)]
     before = lab.start_at(idle + busy, {spec['name']: int(spec in idle) for spec in idle + busy})
-    agent.start(rebalance='on')
+    agent.start(rebalance='auto')
 
     def busy_on_0():
         return sum(
@@ -139,7 +139,7 @@ def test_a_bound_guest_may_spill_and_comes_home(agent):
     lab.guests.start([{'name': 'g', 'memory_mib': 700, 'cmdline': 'duty=20', 'paused': True}])
     lab.wait_for_hooks()
     assert lab.promised()[0]['bound'] and lab.promised()[0]['mem_nodes'] == [0]
-    agent.start(rebalance='on')
+    agent.start(rebalance='auto')
     agent.until(
         agent.journal, lambda lines: any(' bound to the memory of' in line for line in lines)
     )

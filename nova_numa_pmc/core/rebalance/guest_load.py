@@ -20,7 +20,6 @@ def guest_loads(
     guests: Mapping[str, model.Guest],
     promises: Mapping[str, model.Promise],
     view: model.HostView,
-    widened_nodes: Mapping[str, Iterable[int]],
     boottime_ns: int | None = None,
     host: model.Topology | None = None,
     measured_since_ns: int | None = None,
@@ -29,8 +28,6 @@ def guest_loads(
 
     :param guests, promises: {uuid: guest} and {uuid: promise}
     :param view: a view whose nodes' ``cpus`` show where a guest may run
-    :param widened_nodes: {uuid: ids of the nodes that its CPUs are held to now}; a guest that is
-        left out is held to those of its promise
     :param boottime_ns: CLOCK_BOOTTIME; None if no guest is to count as just placed
     :param host, measured_since_ns: as in :func:`eligibility.why_fixed`
     """
@@ -42,7 +39,6 @@ def guest_loads(
             promises.get(guest_sample.uuid),
             view,
             bandwidth_by_guest.get(guest_sample.uuid),
-            widened_nodes.get(guest_sample.uuid),
             boottime_ns,
             host,
             measured_since_ns,
@@ -80,7 +76,6 @@ def _guest_load(
     promise: model.Promise | None,
     view: model.HostView,
     bytes_per_sec: float | None,
-    held: Iterable[int] | None,
     boottime_ns: int | None,
     host: model.Topology | None,
     measured_since_ns: int | None,
@@ -91,7 +86,7 @@ def _guest_load(
         name=sample.name,
         vcpus=known_promise.vcpus if guest is None else guest.vcpus,
         memory_bytes=known_promise.memory_bytes,
-        held_nodes=known_promise.cpu_nodes if held is None else tuple(held),
+        held_nodes=known_promise.held_nodes,
         home_nodes=known_promise.cpu_nodes,
         mem_nodes=known_promise.mem_nodes,
         mem_node_bytes=known_promise.mem_node_bytes,

@@ -200,7 +200,7 @@ def _fetch(lab):
     """Let the agent work for some ticks, but not during counting, because counters are few."""
     agent = Agent(lab)
     try:
-        agent.start()
+        agent.start(rebalance='off')
         agent.after(3)
     finally:
         agent.stop()

@@ -74,7 +74,7 @@ class PublishTest(AgentCase):
     def test_a_reload_reaches_everything_that_keeps_options(self):
         agent = self.open_agent()
         new = agent.options._replace(
-            rebalance='on', host_options=agent.options.host_options._replace(bind=True)
+            rebalance='auto', host_options=agent.options.host_options._replace(bind=True)
         )
         agent.reload(new)
         keepers = [agent, agent._executor.move_promises, *vars(agent).values()]

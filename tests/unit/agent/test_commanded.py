@@ -173,6 +173,6 @@ class OverridesTest(CommandedCase):
         self.put_override(1, model.PIN)
         os.chmod(os.path.join(self.root, overrides.DIRECTORY, overrides.FILE), 0o666)
         with self.assertLogs(LOG, 'WARNING') as logs:
-            self.ticks(self.open_agent(agent_conf.ON))
+            self.ticks(self.open_agent(agent_conf.AUTO))
         self.assertEqual([(0,)] * 3, [nodes for nodes, _, _ in self.places().values()])
         self.assertEqual(1, sum('users other than root' in text for text in logs.output))

@@ -57,7 +57,7 @@ class ClockTest(AgentCase):
 class SuspendedMoveTest(RebalancingCase):
     def test_time_asleep_moves_no_guest(self):
         """A suspended host's guests do not wait, so their suspension pays for no move."""
-        agent = self.open_agent(agent_conf.ON)
+        agent = self.open_agent(agent_conf.AUTO)
         for tick_number, slept_s in enumerate((0, 10 * HOUR, 20 * HOUR, 30 * HOUR)):
             agent.tick(
                 Moment(
@@ -117,7 +117,7 @@ class VanishingTest(AgentCase):
         shutil.rmtree(tree.scope, ignore_errors=True)
 
     def test_a_guest_that_ends_within_a_tick_leaves_nothing(self):
-        agent, trees = self.open_agent(rebalance=agent_conf.ON), []
+        agent, trees = self.open_agent(rebalance=agent_conf.AUTO), []
         for name, at_s in self.at_each_stage(agent, lambda: self.remove(1, trees[-1])):
             with self.subTest(before=name), self.foreseen():
                 trees.append(self.launch(1))
@@ -130,7 +130,7 @@ class VanishingTest(AgentCase):
                 self.assertEqual('4-7', other.held())
 
     def test_a_guest_that_starts_within_a_tick_is_counted(self):
-        agent = self.open_agent(rebalance=agent_conf.ON)
+        agent = self.open_agent(rebalance=agent_conf.AUTO)
         trees = []
         for name, at_s in self.at_each_stage(agent, lambda: trees.append(self.launch(1))):
             with self.subTest(before=name), self.foreseen():
@@ -143,7 +143,7 @@ class VanishingTest(AgentCase):
 
     def test_a_guest_that_starts_anew_within_a_tick_is_held_to_its_new_place(self):
         """Its name and uuid are the same, but the hook has promised another place."""
-        agent = self.open_agent(rebalance=agent_conf.ON)
+        agent = self.open_agent(rebalance=agent_conf.AUTO)
 
         def again():
             self.remove(1, trees[-1])
@@ -276,7 +276,7 @@ class StateDirectoryTest(AgentCase):
         super().setUp()
         self.promise(1, 1)
         self.tree = self.launch(1)
-        self.agent = self.open_agent(rebalance=agent_conf.ON)
+        self.agent = self.open_agent(rebalance=agent_conf.AUTO)
         self.tick(self.agent, 0)
         self.tick(self.agent, 5)
 

@@ -10,6 +10,7 @@ from nova_numa_pmc.core.rebalance.planner_state import PlannerState
 from nova_numa_pmc.host import files
 from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
 from nova_numa_pmc.moves import situations
+from nova_numa_pmc.state import overrides
 from tests.cases.agent import SECOND, START_NS
 from tests.cases.rebalancing import LOG, PAGES, RebalancingCase
 from tests.fixtures import fake_host
@@ -25,7 +26,6 @@ def situation(agent, tick):
         agent._sampler,
         agent.options.host_options.placement_options,
         agent._root,
-        widened_nodes={},
     )
 
 
@@ -50,6 +50,29 @@ class RebalancingTest(RebalancingCase):
         self.assertIn('moves from node 0 to node 1', messages[0])
         self.assertIn('waiting for CPUs', messages[0])
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
+
+    def test_a_widened_guest_stays_wide_over_a_restart_of_the_agent(self):
+        for change, cpus, widened_nodes in (
+            ({}, '0-7', (0, 1)),
+            ({'rebalance': agent_conf.OFF}, '0-3', ()),
+        ):
+            with self.subTest(change), self.locked() as draft:
+                draft.put(draft.promises[fake_host.uuid_of(1)]._replace(widened_nodes=(0, 1)))
+            self.hold(1, '0-7')
+            self.tick(self.open_agent(**change), 5)
+            self.assertEqual(cpus, self.tree(1).held())
+            self.assertEqual(widened_nodes, self.promises()[fake_host.uuid_of(1)].widened_nodes)
+
+    def test_a_widened_guest_that_the_operator_pins_goes_home(self):
+        with self.locked() as draft:
+            draft.put(draft.promises[fake_host.uuid_of(1)]._replace(widened_nodes=(0, 1)))
+        self.hold(1, '0-7')
+        overrides.put(
+            overrides.Override(fake_host.uuid_of(1), 'pin', fake_host.name_of(1)), self.root
+        )
+        self.tick(self.open_agent(), 5)
+        self.assertEqual((), self.promises()[fake_host.uuid_of(1)].widened_nodes)
+        self.assertEqual('0-3', self.tree(1).held())
 
     def test_one_of_three_guests_goes_to_the_idle_node_with_its_memory(self):
         agent = self.open_agent()

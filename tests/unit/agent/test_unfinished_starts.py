@@ -256,7 +256,7 @@ class FetchTest(RebalancingCase):
             for why in ('rebalance is turned off', 'pause'):
                 with self.subTest(why, begun=begun):
                     self.put_memory_elsewhere()
-                    agent = self.open_agent(agent_conf.ON)
+                    agent = self.open_agent(agent_conf.AUTO)
                     self.tick(agent, 0)
                     if begun:
                         agent.step()

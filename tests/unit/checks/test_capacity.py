@@ -26,9 +26,9 @@ class CapacityTest(RootCase):
 
     def test_what_is_no_option_is_found_with_the_option_that_is_meant(self):
         for text, message in (
-            ('[agnet]\nrebalance = on', 'no option [agnet] rebalance'),
+            ('[agnet]\nrebalance = auto', 'no option [agnet] rebalance'),
             ('[agent]\nrebalanse = on', 'no option [agent] rebalanse'),
-            ('[placement]\nrebalance = on', 'no option [placement] rebalance'),
+            ('[placement]\nrebalance = auto', 'no option [placement] rebalance'),
         ):
             with self.subTest(text):
                 self.write(OURS, text)
@@ -36,7 +36,7 @@ class CapacityTest(RootCase):
                 self.assertEqual(('option-unknown', self.path), (finding.code, finding.file))
                 self.assertIn(message, finding.message)
                 self.assertIn('did you mean [agent] rebalance?', finding.message)
-        self.write(OURS, '[Agent]\nrebalance = on\n[Hook]\nbind: yes\n')
+        self.write(OURS, '[Agent]\nrebalance = auto\n[Hook]\nbind: yes\n')
         self.assertEqual([], codes(capacity.check_options(self.path)))
 
     def test_a_syntax_error_is_found_with_its_file_and_line(self):
@@ -52,7 +52,7 @@ class CapacityTest(RootCase):
         (finding,) = capacity.check_options(self.path)
         self.assertEqual(
             self.path + ': Value for option rebalance is not valid: '
-            "Valid values are [off, dry-run, on], but found 'maybe'",
+            "Valid values are [off, dry-run, auto], but found 'maybe'",
             finding.message,
         )
 

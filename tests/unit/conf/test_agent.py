@@ -33,11 +33,11 @@ class ReadTest(unittest.TestCase):
     def read(self, text):
         return option_file.read(agent_conf.read, text)
 
-    def test_rebalancing_is_off_by_default(self):
+    def test_rebalancing_is_automatic_by_default(self):
         options = self.read('')
         self.assertEqual(agent_conf.AgentOptions(host_options.read(os.devnull)), options)
         self.assertEqual(
-            (True, True, 'off', (), plan_records.RebalanceOptions()),
+            (True, True, 'auto', (), plan_records.RebalanceOptions()),
             (
                 options.publish,
                 options.reassert,

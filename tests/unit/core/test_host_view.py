@@ -111,6 +111,11 @@ class PromisesTest(unittest.TestCase):
     def test_a_node_that_is_gone_leaves_the_guest_floating(self):
         self.assertEqual([GIB // 2] * 2, self.promised(topology(), promised('a', (7,))))
 
+    def test_a_widened_guest_counts_where_it_may_run(self):
+        wide = promised('a', (0,), cpu_nodes=(0,), vcpus=4, widened_nodes=(0, 1))
+        nodes = subject.view(topology((2, 2)), [wide], PLACEMENT_OPTIONS).nodes
+        self.assertEqual([(2.0, GIB), (2.0, 0)], [(n.vcpus, n.promised_bytes) for n in nodes])
+
     def test_huge_pages_count_against_their_pool_only(self):
         pools = tuple((model.HugePages(2 * MIB, total, total),) for total in (1024, 0))
         host = topology(memory=(4 * GIB, 4 * GIB), huge_pages=pools)

@@ -304,24 +304,26 @@ class MovingTest(RebalancingCase):
         domains.write_status(self.root, fake_host.name_of(1), xml, 4001)
         self.assert_refused('WARNING', 'none of the CPUs that it may use is on these nodes')
 
+    def widened_nodes(self):
+        return self.promises()[fake_host.uuid_of(1)].widened_nodes
+
     def test_a_widened_guest_is_held_to_its_wider_place_until_it_goes_home(self):
         moved = self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
         self.assertEqual(((0,), '0-7', {0}), moved[1])
-        self.assertEqual({fake_host.uuid_of(1): (0, 1)}, self.moving.widened.nodes)
+        self.assertEqual((0, 1), self.widened_nodes())
         moved = self.make(plan_records.NARROW, self.part_of(1, (0, 1), (0,), memory=False))
-        self.assertEqual((self.HOME, {}), (moved[1], self.moving.widened.nodes))
+        self.assertEqual((self.HOME, ()), (moved[1], self.widened_nodes()))
 
     def test_a_widened_guest_whose_move_is_undone_is_wide_again(self):
         self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
         self.memory(1).pinned = set(range(PAGES))
         self.enqueue(plan_records.MOVE, self.part_of(1, (0, 1), (1,)))
         self.moving.step()
-        self.assertEqual({}, self.moving.widened.nodes)
+        self.assertEqual((), self.widened_nodes())
         with self.assertLogs(LOG, 'WARNING'):
             moved = self.end()
         self.assertEqual(((0,), '0-7', {0}), moved[1])
-        self.moving.cancel_unmovable((), self.promises())
-        self.assertEqual({fake_host.uuid_of(1): (0, 1)}, self.moving.widened.nodes)
+        self.assertEqual((0, 1), self.widened_nodes())
 
     def test_a_guest_that_went_home_stays_when_its_next_move_cannot_begin(self):
         self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
@@ -331,15 +333,7 @@ class MovingTest(RebalancingCase):
         with self.assertLogs(LOG, 'WARNING') as logs:
             self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.assertIn('which nova-numa-pmc did not write', logs.output[0])
-        self.assertEqual({}, self.moving.widened.nodes)
-
-    def test_a_widened_guest_that_was_started_anew_is_held_as_promised_then(self):
-        self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
-        self.moving.cancel_unmovable((), self.promises())
-        self.assertEqual({fake_host.uuid_of(1): (0, 1)}, self.moving.widened.nodes)
-        self.promise(1, 1, since_ns=START_NS)
-        self.moving.cancel_unmovable((), self.promises())
-        self.assertEqual({}, self.moving.widened.nodes)
+        self.assertEqual((), self.widened_nodes())
 
     def test_a_guest_with_a_job_of_libvirt_is_not_moved_or_goes_back(self):
         for steps in (0, 1):
@@ -348,7 +342,7 @@ class MovingTest(RebalancingCase):
             for _ in range(steps):
                 self.moving.step()
             self.begin_job(1)
-            self.moving.cancel_unmovable(guests.read_running(self.root)[0], self.promises())
+            self.moving.cancel_unmovable(guests.read_running(self.root)[0])
             with self.assertLogs(LOG, 'WARNING'):
                 while self.moving.step() is not None:
                     pass
@@ -390,7 +384,7 @@ class MovingTest(RebalancingCase):
         self.fill(1)
         with self.assertLogs(LOG, 'WARNING'):
             self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
-        self.moving.cancel_unmovable((), {})
+        self.moving.cancel_unmovable(())
         self.assertEqual(set(), self.moving.failed)
 
     def test_a_move_that_was_dropped_counts_as_failed(self):

@@ -64,7 +64,10 @@ class PlanTest(OperatingCase):
         with self.assertRaisesRegex(UnknownGuest, 'instance-00000001'):
             self.run_command('plan', 'instance-0000000x')
 
-    def test_a_guest_that_may_be_widened_goes_home_only_where_no_agent_runs(self):
+    def test_a_widened_guest_goes_home_only_where_no_agent_runs(self):
+        with self.locked() as draft:
+            promise = draft.promises[fake_host.uuid_of(1)]
+            draft.put(promise._replace(widened_nodes=(0, 1)))
         self.hold(1, '0-7')
         self.wait = lambda seconds: setattr(self, 'now_s', self.now_s + seconds)
         self.assertEqual(['narrow'], [move['kind'] for move in self.run_json('plan')[1]['moves']])
@@ -185,7 +188,7 @@ class ApplyTest(OperatingCase):
             other.take()
 
     def test_apply_beside_a_moving_agent_moves_nothing(self):
-        agent = self.open_agent(agent_conf.ON)
+        agent = self.open_agent(agent_conf.AUTO)
         self.now_s = self.tick_until_moving(agent)
         with self.assertRaisesRegex(StateLocked, 'nova-numa-agent .* pause'):
             self.run_command('apply', '--yes', '--wait', '0.1')

@@ -136,6 +136,13 @@ class ComposeTest(TestCase):
         seen = host_view.view(here.host, (), PLACEMENT_OPTIONS, here.loads())
         self.assertEqual([15.0, 15.0], [node.cores for node in seen.nodes])
 
+    def test_a_widened_guest_counts_where_it_runs(self):
+        here = Here()
+        here.add('a', 4.0, widened_nodes=(0, 1))
+        here.guests['a'][1] = {0: 0.5, 1: 0.5}
+        here.run(*HALF_HOUR)
+        self.assert_demand((2.0, 2.0), here)
+
     def test_a_guest_that_ends_leaves_nothing(self):
         here = Here(others=(1.0, 0.0))
         here.add('a', 4.0)

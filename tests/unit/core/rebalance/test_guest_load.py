@@ -16,14 +16,13 @@ NODES = (
 PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, GIB, started=True)
 
 
-def load_of(guest_sample, one=None, promise=PROMISE, nodes=NODES, widened_nodes=None, **more):
+def load_of(guest_sample, one=None, promise=PROMISE, nodes=NODES, **more):
     one = one or guest('g', 2, GIB)
     (load,) = guest_load.guest_loads(
         Sample(0.0, 5.0, '', nodes, (guest_sample,)),
         {one.uuid: one},
         {one.uuid: promise},
         VIEW,
-        widened_nodes or {},
         **more,
     )
     return load
@@ -114,7 +113,7 @@ class GuestLoadTest(unittest.TestCase):
         self.assertIsNone(load_of(sample()).allowed_cpu_counts)
 
     def test_a_widened_guest_has_a_home_node(self):
-        load = load_of(sample(), widened_nodes={'uuid-g': (0, 1)})
+        load = load_of(sample(), promise=PROMISE._replace(widened_nodes=(0, 1)))
         self.assertEqual(((0, 1), (0,)), (load.held_nodes, load.home_nodes))
 
     def test_a_guest_that_is_paused_is_fixed(self):
