@@ -188,6 +188,8 @@ class Guest(Record):
     :param partition: its ``<resource><partition>``, which determines the groups above it
     :param granted_cpus, granted_mems: CPUs, and ids of the nodes whose memory, the groups above it
         let it use (:mod:`nova_numa_pmc.host.allowed`); None: all, or not read
+    :param emulated: the buses and models of its disks and network cards that QEMU emulates
+        ('sata', 'e1000')
     :param start_ns: CLOCK_BOOTTIME at which the process with its ``pid`` began [ns]; None: not
         reported, or no process is known
     """
@@ -222,6 +224,7 @@ class Guest(Record):
     granted_cpus: frozenset[int] | None = None
     granted_mems: frozenset[int] | None = None
     start_ns: int | None = None
+    emulated: tuple[str, ...] = ()
 
     @property
     def limit_cpus(self) -> frozenset[int] | None:

@@ -15,7 +15,7 @@ from nova_numa_pmc.core.finding import Finding
 from nova_numa_pmc.core.memory_domains import NEAR_DEFAULT
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.host import files, services, topology
+from nova_numa_pmc.host import files, guests, services, topology
 from nova_numa_pmc.host.perf import perf_event
 from nova_numa_pmc.host.sources import inferred
 
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nova_numa_pmc import model
+    from nova_numa_pmc.host.nova_conf import NovaConf
 
 _KSM = 'sys/kernel/mm/ksm'
 _THP = 'sys/kernel/mm/transparent_hugepage/enabled'
 #: Bit of the capability in CapEff (linux/capability.h).
 _SYS_ADMIN = 21
+_NAMES_SHOWN = 8
 
 
 def check_nodes(root: str) -> Iterator[Finding]:
@@ -120,16 +122,31 @@ def check_numad(root: str) -> Iterator[Finding]:
 
 
 def check_balancing(root: str) -> Iterator[Finding]:
-    """Check that automatic NUMA balancing does not move the pages of placed guests."""
-    if inferred.is_balancing(root):
-        yield Finding(
-            'numa-balancing',
-            finding.WARNING,
-            'kernel.numa_balancing is on: the kernel unmaps pages of guests to see which CPUs use '
-            'them, and moves pages by itself (not the vCPUs, which nova-numa-pmc holds)',
-            'sysctl kernel.numa_balancing=0, unless guests that are not placed need it',
-            os.path.join(root, inferred.BALANCING),
-        )
+    """Check that automatic NUMA balancing does not move the pages of placed guests.
+
+    Its other mode, memory tiering (Documentation/admin-guide/sysctl/kernel.rst), only promotes the
+    pages of slow memory: that one stays on.
+    """
+    mode = inferred.read_mode(root)
+    if not mode & inferred.NORMAL:
+        return
+    events = files.read_fields(root, 'proc/vmstat', ' ')
+    uptime_s = float((files.read_optional(root, 'proc/uptime') or '0').split()[0])
+    costs = [
+        '%.0f %s' % (int(events[name]) / uptime_s, what)
+        for name, what in (('numa_pte_updates', 'unmapped pages'), ('numa_hint_faults', 'faults'))
+        if uptime_s and events.get(name, '').isdigit()
+    ]
+    yield Finding(
+        'numa-balancing',
+        finding.WARNING,
+        'kernel.numa_balancing is %d: the kernel unmaps pages of guests to see which CPUs use '
+        'them, and moves pages by itself (not the vCPUs, which nova-numa-pmc holds)%s'
+        % (mode, '; here, since boot, %s per second' % ' and '.join(costs) if costs else ''),
+        'sysctl kernel.numa_balancing=%d, unless guests that are not placed need it (to keep it, '
+        'install sysctl.d/60-nova-numa-pmc.conf)' % (mode & ~inferred.NORMAL),
+        os.path.join(root, inferred.BALANCING),
+    )
 
 
 def check_ksm(root: str) -> Iterator[Finding]:
@@ -162,8 +179,13 @@ def check_huge_pages(root: str) -> Iterator[Finding]:
         )
 
 
-def check_governor(root: str) -> Iterator[Finding]:
-    """Check that each CPU with a frequency governor has the performance governor."""
+def check_governor(root: str, conf: NovaConf) -> Iterator[Finding]:
+    """Check that each CPU with a frequency governor has the performance governor.
+
+    :param conf: of nova-compute, which may set the governors of dedicated CPUs itself
+    """
+    if conf.get('cpu_power_management', 'libvirt'):
+        return
     slow: dict[str, list[int]] = {}
     for name in files.list_names(os.path.join(root, files.CPUS)):
         governor = files.read_optional(
@@ -185,6 +207,31 @@ def check_governor(root: str) -> Iterator[Finding]:
             'of more power' % (format_cpulist(cpus), governor[:40]),
             'cpupower frequency-set -g performance',
             os.path.join(root, files.CPUS, 'cpu%d' % cpus[0], 'cpufreq/scaling_governor'),
+        )
+
+
+def check_devices(root: str) -> Iterator[Finding]:
+    """Check that guests' disks and network cards are not emulated, and that vhost-net is there."""
+    emulated = [
+        '%s (%s)' % (guest.name, ', '.join(guest.emulated))
+        for guest in guests.read_running(root)[0]
+        if guest.emulated
+    ]
+    if emulated:
+        yield Finding(
+            'devices-emulated',
+            finding.NOTE,
+            'QEMU emulates disks or network cards of %d guests, which costs several exits for '
+            'each request: %s' % (len(emulated), ', '.join(emulated[:_NAMES_SHOWN])),
+            'openstack image set --property hw_disk_bus=virtio --property hw_vif_model=virtio '
+            'IMAGE; existing servers have to be rebuilt',
+        )
+    if not os.path.exists(os.path.join(root, 'dev/vhost-net')):
+        yield Finding(
+            'vhost-net-absent',
+            finding.NOTE,
+            'there is no /dev/vhost-net: QEMU itself copies the packets of virtio network cards',
+            'modprobe vhost_net',
         )
 
 

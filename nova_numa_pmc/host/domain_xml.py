@@ -91,8 +91,8 @@ _DOMAIN: _Tree = {
     'launchSecurity': {},
     'devices': {
         'hostdev': _SOURCE_ADDRESS,
-        'interface': {**_SOURCE_ADDRESS, 'actual': _SOURCE_ADDRESS},
-        'disk': _IMAGE,
+        'interface': {**_SOURCE_ADDRESS, 'actual': _SOURCE_ADDRESS, 'model': {}},
+        'disk': {**_IMAGE, 'target': {}},
         'memory': {'source': {'nodemask': {}}, 'target': {'size': {}}},
     },
     'metadata': {**_nova({'instance': _FLAVOR}, '1.0'), **_nova({'instance': _FLAVOR}, '1.1')},

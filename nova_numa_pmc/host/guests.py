@@ -53,6 +53,11 @@ _PLACED_BY = (
     ('devices/memory/source/nodemask', 'nodemask'),
 )
 
+#: Buses of disks and models of network cards that are not paravirtual; a CD-ROM may have any.
+_EMULATED = frozenset(
+    ('fdc', 'ide', 'sata', 'usb', 'e1000', 'e1000e', 'igb', 'ne2k_pci', 'pcnet', 'rtl8139')
+)
+
 #: Pins of single threads: (path, name of the group, attribute with the thread's number).
 _PINS = (
     ('cputune/vcpupin', 'vcpu', 'vcpu'),
@@ -333,7 +338,18 @@ def _guest(elements: Elements) -> model.Guest:
         memory_max_bytes=memory_max_bytes,
         partition=_partition(elements),
         id=_id(elements),
+        emulated=_emulated(elements),
     )
+
+
+def _emulated(elements: Elements) -> tuple[str, ...]:
+    disks = [
+        element.children['target'].attributes.get('bus', '')
+        for element in elements.get('devices/disk', ())
+        if element.attributes.get('device', 'disk') == 'disk' and 'target' in element.children
+    ]
+    cards = attribute_values(elements, 'devices/interface/model', 'type')
+    return tuple(sorted(_EMULATED.intersection(disks + cards)))
 
 
 def _text(elements: Elements, path: str) -> str:

@@ -61,6 +61,7 @@ OPTIONS: dict[str, Sequence[cfg.Opt]] = {
         cfg.StrOpt('vcpu_pin_set'),
     ],
     'compute': [cfg.StrOpt('cpu_shared_set'), cfg.StrOpt('cpu_dedicated_set')],
+    'libvirt': [cfg.BoolOpt('cpu_power_management', default=False)],
     'scheduler': [cfg.IntOpt('max_placement_results', default=1000)],
     'filter_scheduler': [
         cfg.ListOpt('weight_classes', default=['nova.scheduler.weights.all_weighers']),

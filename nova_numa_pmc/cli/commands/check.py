@@ -167,7 +167,7 @@ def compute_checks(args: argparse.Namespace) -> list[Check]:
                 kernel.check_balancing,
                 kernel.check_ksm,
                 kernel.check_huge_pages,
-                kernel.check_governor,
+                kernel.check_devices,
                 kernel.check_counting,
                 capacity.check_limits,
                 hook_checks.check_libvirt,
@@ -175,6 +175,7 @@ def compute_checks(args: argparse.Namespace) -> list[Check]:
             )
         ),
         lambda: capacity.check_options(host_options.path_under_root(root, host_options.PATH)),
+        lambda: kernel.check_governor(root, conf),
         lambda: publication.check_publication(directory, time.time()),
         lambda: publication.check_counted(directory),
         lambda: publication.check_paused(directory),

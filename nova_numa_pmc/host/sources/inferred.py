@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Path relative to the root.
 BALANCING = 'proc/sys/kernel/numa_balancing'
+#: The bit for all pages; the other one, memory tiering, is only for those of slow memory.
+NORMAL = 1
 
 
 class NumaFaults:
@@ -44,7 +46,7 @@ class NumaFaults:
 
         :raises SourceUnavailable: NUMA balancing is off, or the kernel was built without it
         """
-        if not is_balancing(self._root):
+        if not read_mode(self._root):
             raise SourceUnavailable('NUMA balancing is off: kernel.numa_balancing is 0 or absent')
         node_of_cpu = {cpu: node.id for node in tick.host.nodes for cpu in node.online_cpus}
         evidence = {}
@@ -81,9 +83,10 @@ class NumaFaults:
         """Do nothing, since nothing is open."""
 
 
-def is_balancing(root: str = '/') -> bool:
-    """Return whether the kernel's NUMA balancing is on."""
-    return files.read_optional(root, BALANCING) not in (None, '', '0')
+def read_mode(root: str = '/') -> int:
+    """Return the kernel's mode of NUMA balancing, of which :data:`NORMAL` is one bit; 0: off."""
+    digits = files.read_optional(root, BALANCING) or ''
+    return int(digits) if is_number(digits) else 0
 
 
 def parse_faults(text: str) -> dict[int, int]:

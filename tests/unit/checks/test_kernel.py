@@ -5,8 +5,10 @@ import os
 import tempfile
 
 from nova_numa_pmc.checks import kernel
+from nova_numa_pmc.host.nova_conf import NovaConf
 from tests.cases.root import RootCase
 from tests.fixtures import sysfs
+from tests.fixtures.domains import domain, write_status
 from tests.fixtures.model_records import two_level_distances
 from tests.fixtures.services import add_process
 
@@ -74,15 +76,41 @@ class KernelTest(RootCase):
 
     def test_numa_balancing_that_is_on_is_found(self):
         self.assert_codes([], kernel.check_balancing)
-        # 2 is memory tiering, available from Linux 5.18 on.
-        for text, expected in (
-            ('0\n', []),
-            ('1\n', ['numa-balancing']),
-            ('2\n', ['numa-balancing']),
-        ):
+        # 2 is memory tiering, available from Linux 5.18 on: no advice switches it off.
+        for text, advised in (('0\n', None), ('1\n', '=0,'), ('2\n', None), ('3\n', '=2,')):
             with self.subTest(text=text):
                 self.write('proc/sys/kernel/numa_balancing', text)
-                self.assert_codes(expected, kernel.check_balancing)
+                remedies = [found.remedy for found in kernel.check_balancing(self.root)]
+                self.assertEqual(
+                    [advised] if advised else [], [remedy[28:31] for remedy in remedies]
+                )
+
+    def test_what_numa_balancing_costs_here_is_said(self):
+        self.write('proc/sys/kernel/numa_balancing', '1\n')
+        self.write('proc/uptime', '200.0 12.0\n')
+        self.write(
+            'proc/vmstat', 'nr_free_pages 9\nnuma_pte_updates 80000\nnuma_hint_faults 600\n'
+        )
+        (finding,) = kernel.check_balancing(self.root)
+        self.assertIn('400 unmapped pages and 3 faults per second', finding.message)
+
+    def test_emulated_devices_of_guests_and_a_missing_vhost_net_are_found(self):
+        self.assert_codes(['vhost-net-absent'], kernel.check_devices)
+        self.write('dev/vhost-net', '')
+        devices = (
+            "<disk device='disk'><target dev='hda' bus='%s'/></disk>"
+            "<disk device='cdrom'><target dev='hdd' bus='ide'/></disk>"
+            "<interface type='bridge'><model type='%s'/></interface>"
+        )
+        for bus, card, expected in (
+            ('virtio', 'virtio', []),
+            ('scsi', 'virtio', []),
+            ('sata', 'virtio', ['a (sata)']),
+            ('ide', 'e1000', ['a (e1000, ide)']),
+        ):
+            write_status(self.root, 'a', domain(name='a', devices=devices % (bus, card)), 31)
+            found = [found.message for found in kernel.check_devices(self.root)]
+            self.assertEqual(expected, [message.rpartition(': ')[2] for message in found])
 
     def test_ksm_that_merges_across_nodes_is_found(self):
         self.assert_codes([], kernel.check_ksm)
@@ -129,16 +157,19 @@ class KernelTest(RootCase):
                 self.assert_codes(expected, kernel.check_huge_pages)
 
     def test_a_powersave_governor_is_found_with_its_cpus(self):
-        self.assert_codes([], kernel.check_governor)
+        self.assertEqual([], list(kernel.check_governor(self.root, NovaConf([]))))
         for cpu in range(4):
             self.write(
                 'sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor' % cpu, 'performance\n'
             )
         self.write('sys/devices/system/cpu/cpuidle/current_driver', 'intel_idle\n')
-        self.assert_codes([], kernel.check_governor)
+        self.assertEqual([], list(kernel.check_governor(self.root, NovaConf([]))))
         for cpu in (0, 2, 3):
             self.write(
                 'sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor' % cpu, 'powersave\n'
             )
-        (finding,) = kernel.check_governor(self.root)
+        (finding,) = kernel.check_governor(self.root, NovaConf([]))
         self.assertIn('CPUs 0,2-3 is powersave', finding.message)
+        self.write('nova.conf', '[libvirt]\ncpu_power_management = True\n')
+        conf = NovaConf([os.path.join(self.root, 'nova.conf')])
+        self.assertEqual([], list(kernel.check_governor(self.root, conf)), 'Nova sets them itself')
