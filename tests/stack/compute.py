@@ -186,7 +186,11 @@ systemctl restart libvirtd
     def run_step(self, command):
         """Run a step of the guide, with the wheel for its dot and Nova's Python for its python."""
         wheel = f'/root/package/{image.wheel().name}'
-        line = re.sub(r'(pip install(?: --no-deps)?) \.$', rf'\1 {wheel}', command)
+        line = re.sub(
+            r"(pip install(?: --no-deps)?) (?:\.|'\.(\[[a-z,]+\])')$",
+            lambda install: f"{install[1]} '{wheel}{install[2] or ''}'",
+            command,
+        )
         line = line.replace('/usr/bin/python3 -m pip', '/opt/nova/bin/python -m pip')
         began = time.monotonic()
         done = self.run('export PATH=/opt/nova/bin:$PATH; ' + line, timeout=400)

@@ -15,7 +15,7 @@ PACKAGES = 'python3-venv qemu-utils jq'
 WHEELS = 'opt/wheels'
 KEPT_WHEELS = """oslo.config oslo_config oslo.i18n oslo_i18n pip setuptools wheel pbr netaddr
 stevedore rfc3986 pyyaml requests urllib3 idna certifi charset_normalizer typing_extensions
-debtcollector wrapt""".split()
+debtcollector wrapt rich markdown-it-py markdown_it_py mdurl pygments""".split()
 # Runs in a mount namespace of its own, so nothing stays mounted if it fails. In a plain chroot, /
 # is not a mount point and cannot be made private; mounts are then seen outside, and undone.
 SCRIPT = f"""set -eu
