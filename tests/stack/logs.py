@@ -5,7 +5,7 @@ import json
 import re
 
 _WEIGHED = re.compile(
-    r'NUMA pressure of \((?P<host>[^,]+), [^)]*\): penalty (?P<penalty>\S+): '
+    r'NUMA pressure of \((?P<host>[^,]+), [^)]*\): penalty (?P<penalty>[\d.]+)[^:]*: '
     r'(?P<why>.*)'
 )
 #: Of syslog(3).
