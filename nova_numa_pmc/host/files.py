@@ -180,11 +180,6 @@ def has_capability(root: str, process: str, number: int) -> bool | None:
         return None
 
 
-def list_pids(root: str) -> list[int]:
-    """Return the ids of all processes, ascending; empty if procfs cannot be listed."""
-    return sorted(int(name) for name in list_names(os.path.join(root, 'proc')) if name.isdigit())
-
-
 def parse_integer(root: str, path: str, digits: str, maximum: int) -> int:
     """Parse a number that was read from a file.
 

@@ -250,18 +250,15 @@ def read_cpus(root: str = '/') -> CpuTimes:
         name, _, rest = line.partition(' ')
         if not name.startswith('cpu') or name == 'cpu':
             continue
-        fields = _parse_numbers(rest.split())
-        if not is_number(name[3:]) or fields is None or len(fields) < 7:
+        words = rest.split()
+        if not all(map(is_number, (name[3:], *words))) or len(words) < 7:
             return CpuTimes()
+        fields = [int(word) for word in words]
         cpu = int(name[3:])
         busy[cpu] = tick_ns * sum(fields[field] for field in _BUSY_FIELDS)
         if len(fields) > _STEAL_FIELD:
             stolen[cpu] = tick_ns * fields[_STEAL_FIELD]
     return CpuTimes(busy, stolen) if busy else CpuTimes()
-
-
-def _parse_numbers(words: list[str]) -> list[int] | None:
-    return [int(word) for word in words] if all(map(is_number, words)) else None
 
 
 def cores_between(

@@ -58,6 +58,7 @@ _CONTAINER = re.compile(r'(?:[\w.:-]*[-:])?[0-9a-f]{64}(?:\.scope)?')
 #: Control groups of guests (libvirt's src/util/vircgroup.c), with and without systemd.
 _GUEST = re.compile(r'machine-(?:qemu|lxc)\b.*\.scope|.*\.libvirt-(?:qemu|lxc)')
 _COMMAND_MAX_BYTES = 1 << 16
+_OWN_UID_MAP = 'proc/self/uid_map'
 #: Capability with which a container's processes can become the host's root (linux/capability.h).
 _SYS_MODULE = 16
 # Process title that oslo.service and cotyledon set if setproctitle is installed.
@@ -104,7 +105,8 @@ def search(root: str, name: str) -> tuple[Process | None, str]:
     """
     found: list[Process] = []
     refusal = ''
-    for pid in files.list_pids(root):
+    pids = [int(pid) for pid in files.list_names(os.path.join(root, 'proc')) if pid.isdigit()]
+    for pid in sorted(pids):
         answer = _identify(root, pid, name)
         if isinstance(answer, str):
             refusal = refusal or answer
@@ -177,7 +179,7 @@ def _identify(root: str, pid: int, name: str) -> _Answer:
         programs is None
         or len(uids) != 1
         or (name in _OF_ROOT and uids != {root_uid})
-        or not _shares_user_namespace(root, directory)
+        or files.read_optional(directory, 'uid_map') != files.read_optional(root, _OWN_UID_MAP)
         or (kind == CONTAINER and not _is_in_container(root, directory, status, name, is_same))
     ):
         return None
@@ -249,11 +251,6 @@ def _is_in_container(
     return is_privileged or name in _UNPRIVILEGED
 
 
-def _shares_user_namespace(root: str, directory: str) -> bool:
-    own = files.read_optional(root, 'proc/self/uid_map')
-    return files.read_optional(directory, 'uid_map') == own
-
-
 def _has_systemd(root: str) -> bool:
     return os.path.isdir(os.path.join(root, 'run/systemd/system'))  # as sd_booted(3)
 
@@ -270,14 +267,9 @@ def _started_s(root: str, pid: int) -> float | None:
     The kernel rounds the boot time down to a whole second. A second is added, so that a service
     which was restarted right after a file had changed does not look older than the change.
     """
-    start_ns, boot = files.process_start_ns(pid, root), boot_s(root)
-    return None if start_ns is None or boot is None else boot + 1 + start_ns / 1e9
-
-
-def boot_s(root: str) -> int | None:
-    """Return the host's boot time, in whole seconds since the epoch; None if not reported."""
-    text = files.read_fields(root, 'proc/stat', ' ').get('btime')
-    return None if text is None else int(text)
+    start_ns = files.process_start_ns(pid, root)
+    boot_s = files.read_fields(root, 'proc/stat', ' ').get('btime')
+    return None if start_ns is None or boot_s is None else int(boot_s) + 1 + start_ns / 1e9
 
 
 def _same_root(root: str, process: str) -> bool:

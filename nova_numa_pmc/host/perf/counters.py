@@ -21,21 +21,16 @@ from nova_numa_pmc.exceptions import (
 from nova_numa_pmc.host.perf import perf_event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc.host.perf.events import Event
     from nova_numa_pmc.host.perf.perf_event import GroupReadings
 
     #: A target, and the events to count on it.
     Wanted = tuple[perf_event.Target, tuple[Event, ...]]
-    #: A target, its events, its open groups, and each event's position among the counts of these
-    #: groups, which is None for an event that is not open. Without positions, the counts are those
-    #: of the only group, in its order.
+    #: A target, its events, its open groups, and the positions of the events that are not open.
     _Open = tuple[
-        perf_event.Target,
-        tuple[Event, ...],
-        tuple[perf_event.EventGroup, ...],
-        tuple[int | None, ...] | None,
+        perf_event.Target, tuple[Event, ...], tuple[perf_event.EventGroup, ...], tuple[int, ...]
     ]
     #: What the events of each role counted; None: unknown.
     Deltas = dict[str, rates.CounterDelta | None]
@@ -110,9 +105,9 @@ class Counters(Generic[_K]):
             for group in groups:
                 group.close()
             return  # the thread has ended, and its id may have been reused
-        # Usually all events are in one group, whose counts are returned as they are.
-        positions = None if len(groups) == 1 and not missing else _positions(events, missing)
-        self._open[key] = (target, events, groups, positions)
+        absent = {event for event, _ in missing}
+        unopened = tuple(at for at, event in enumerate(events) if event in absent)
+        self._open[key] = (target, events, groups, unopened)
         for event, error in missing:
             if (event, target.kind) not in self._reported:
                 self._reported.add((event, target.kind))
@@ -122,14 +117,19 @@ class Counters(Generic[_K]):
         """Return {key: counts}, in the order of the target's events."""
         readings: dict[_K, perf_event.GroupReadings] = {}
         dead = []
-        for key, (target, _, groups, positions) in self._open.items():
-            if positions is None:
-                counts = readings[key] = groups[0].read()
-            else:
-                counts = tuple([count for group in groups for count in group.read()])
-                readings[key] = tuple(
-                    None if position is None else counts[position] for position in positions
-                )
+        for key, (target, _, groups, unopened) in self._open.items():
+            # Usually all events are in one group, whose counts are returned as they are.
+            counts = (
+                groups[0].read()
+                if len(groups) == 1
+                else tuple([count for group in groups for count in group.read()])
+            )
+            readings[key] = counts
+            if unopened:
+                with_unopened = list(counts)
+                for at in unopened:
+                    with_unopened.insert(at, None)
+                readings[key] = tuple(with_unopened)
             if target.kind == perf_event.CPU and (
                 self._has_stopped(key, counts)
                 or (_was_never_counted(counts) and self._split_uncounted(groups))
@@ -185,15 +185,6 @@ def _was_never_counted(counts: perf_event.GroupReadings) -> bool:
         count is not None and count.running_ns == 0 and count.enabled_ns > _UNCOUNTED_MAX_NS
         for count in counts
     )
-
-
-def _positions(
-    events: Sequence[Event], missing: Iterable[tuple[Event, object]]
-) -> tuple[int | None, ...]:
-    """Return each event's position among those that were opened; None if it was not opened."""
-    absent = {event for event, _ in missing}
-    next_position = iter(range(len(events)))
-    return tuple(None if event in absent else next(next_position) for event in events)
 
 
 def uncore_targets(events: Iterable[Event]) -> dict[tuple[str, int], Wanted]:

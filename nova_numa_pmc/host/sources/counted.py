@@ -51,23 +51,18 @@ def core_events(selection: EventSelection) -> tuple[Event, ...]:
 
     :raises SourceUnavailable: there are no such events; the message has the reason
     """
-    selected = tuple(
-        event
-        for role in ROLES
-        for event in selection.events
-        if event.role == role and event.cpus is None
-    )
+    selected = _events_on_cores(selection, ROLES)
     if not selected:
         reasons = dict.fromkeys(why for role, why in selection.missing if role in ROLES)
         raise SourceUnavailable('no core events: %s' % '; '.join(reasons or ('none known',)))
     return selected
 
 
-def guest_events(selection: EventSelection) -> tuple[Event, ...]:
-    """Return the events to count on guests in addition to :func:`core_events`."""
+def _events_on_cores(selection: EventSelection, roles: Iterable[str]) -> tuple[Event, ...]:
+    """Return the events of some roles, in the order of these."""
     return tuple(
         event
-        for role in counter_roles.GUEST_ROLES
+        for role in roles
         for event in selection.events
         if event.role == role and event.cpus is None
     )
@@ -302,7 +297,9 @@ class GuestCounters:
     def _choose(self) -> tuple[Event, ...]:
         selection = self._select()
         events = self._events = core_events(selection) + tuple(
-            event for event in guest_events(selection) if event.role not in self._unfit
+            event
+            for event in _events_on_cores(selection, counter_roles.GUEST_ROLES)
+            if event.role not in self._unfit
         )
         reason = why_no_memory_events(selection)
         self._missing = ('%s: %s' % (self.name, reason),) if reason else ()
