@@ -330,7 +330,11 @@ def parse_cpusets(what: str, texts: Iterable[str]) -> Iterator[tuple[str, frozen
     for text in set(texts):
         numbers: set[int] = set()
         for item in text.split(',') if text.strip() else ():
-            item_numbers, excluded = _cpu_range(what, item.strip())
+            item_numbers, excluded = cpu_range(what, item.strip())
+            if excluded and len(item_numbers) > 1:
+                raise DomainError(
+                    '%s: %a: only single numbers can be excluded' % (what, item[:40])
+                )
             cost += len(item_numbers) + _ITEM_COST
             if cost > LISTED_MAX:
                 raise DomainError('%s: lists more than %d CPUs or nodes' % (what, LISTED_MAX))
@@ -341,14 +345,12 @@ def parse_cpusets(what: str, texts: Iterable[str]) -> Iterator[tuple[str, frozen
         yield text, frozenset(numbers)
 
 
-def _cpu_range(what: str, item: str) -> tuple[range, bool]:
-    """Return an item's numbers, and whether it excludes them."""
+def cpu_range(what: str, item: str) -> tuple[range, bool]:
+    """Return the numbers of an item of a list ('4-7', '^5'), and whether it excludes them."""
     excluded = item.startswith('^')
     first, dash, last = item.removeprefix('^').partition('-')
     low = parse_integer(what, first, 0, CPUS_MAX - 1)
     high = parse_integer(what, last, low, CPUS_MAX - 1) if dash else low
-    if excluded and dash:
-        raise DomainError('%s: %a: only single numbers can be excluded' % (what, item[:40]))
     return range(low, high + 1), excluded
 
 

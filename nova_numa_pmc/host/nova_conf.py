@@ -30,7 +30,6 @@ from nova_numa_pmc.conf import (
 )
 from nova_numa_pmc.core import finding
 from nova_numa_pmc.core.finding import Finding
-from nova_numa_pmc.cpulist import CPUS_MAX
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import domain_xml, files, guests, ownership, services
 from nova_numa_pmc.record import Record
@@ -422,11 +421,9 @@ def parse_set(name: str, text: str) -> frozenset[int]:
     """
     included, excluded = 0, 0  # bits, because lists may repeat ranges without limit
     for item in filter(None, map(str.strip, text.split(','))):
-        first, dash, last = item.removeprefix('^').partition('-')
-        low = domain_xml.parse_integer(name, first, 0, CPUS_MAX - 1)
-        high = domain_xml.parse_integer(name, last, low, CPUS_MAX - 1) if dash else low
-        bits = (1 << high + 1) - (1 << low)
-        if item.startswith('^'):
+        numbers, is_excluded = domain_xml.cpu_range(name, item)
+        bits = (1 << numbers.stop) - (1 << numbers.start)
+        if is_excluded:
             excluded |= bits
         else:
             included |= bits
