@@ -59,7 +59,7 @@ _NAMES = {
 #: from (tools/perf/pmu-events/arch/x86). Those of demand fills are left out, because they are part
 #: of all fills.
 _BY_ORIGIN = re.compile(
-    r'(?:mem_load(?:_uops)?_(?:llc|l3)_miss_retired|mem_uncore_retired'
+    r'(?:mem_load(?:_uops)?_(?:llc|l3)_miss_retired|mem_load_retired|mem_uncore_retired'
     r'|ls_any_fills_from_sys|ls_refills_from_sys)\.(\w+)'
 )
 _ORIGINS = {
@@ -72,6 +72,10 @@ _ORIGINS = {
     'mem_io_remote': counter_roles.REMOTE_DRAM,
     'dram_io_far': counter_roles.REMOTE_DRAM,
     'ls_mabresp_rmt_dram': counter_roles.REMOTE_DRAM,
+    # CXL memory is a node of its own, so that it is remote to every CPU.
+    'alternate_memories': counter_roles.REMOTE_DRAM,
+    'local_cxl_mem': counter_roles.REMOTE_DRAM,
+    'remote_cxl_mem': counter_roles.REMOTE_DRAM,
     'remote_hitm': counter_roles.REMOTE_CACHE,
     'remote_fwd': counter_roles.REMOTE_CACHE,
 }

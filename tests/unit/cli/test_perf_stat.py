@@ -82,6 +82,8 @@ class ReadTest(unittest.TestCase):
         for local, remote in (
             ('mem_load_l3_miss_retired.local_dram', 'mem_load_l3_miss_retired.remote_dram'),
             ('ls_any_fills_from_sys.dram_io_near', 'ls_any_fills_from_sys.dram_io_far:GH'),
+            ('ls_any_fills_from_sys.dram_io_near', 'ls_any_fills_from_sys.alternate_memories'),
+            ('mem_load_l3_miss_retired.local_dram', 'mem_load_retired.local_cxl_mem'),
             ('cpu/mem_uncore_retired.local_dram/', 'cpu/mem_uncore_retired.remote_dram/GH'),
         ):
             text = '1.0,30,,%s,9,100.00,,\n1.0,10,,%s,9,100.00,,\n' % (local, remote)
