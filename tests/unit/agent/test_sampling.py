@@ -132,15 +132,6 @@ class SamplerTest(SamplingCase):
         self.assertAlmostEqual(4 * 0.4 + 0.5, sample.nodes[0].demand_cores)
         self.assertAlmostEqual(4 * 0.4, sample.nodes[1].demand_cores)
 
-    def test_a_guest_waits_where_its_thread_was_last(self):
-        self.launch(1, {0: MIB})
-        self.sample(0)
-        self.run_to(1, 0, 5, cpu=4)
-        self.host.set_cpu_times(dict.fromkeys(range(8), 0))
-        self.assertEqual([0.5, 0.5], [node.demand_cores for node in self.sample(5).nodes])
-        self.run_to(1, 0, 10, cpu=4)
-        self.assertEqual([0.0, 1.0], [node.demand_cores for node in self.sample(10).nodes])
-
     def test_cpu_time_that_was_stolen_comes_off_the_capacity(self):
         self.sample(0)
         self.host.set_cpu_times(dict.fromkeys(range(8), 2), stolen_by_cpu={0: 5, 1: 5, 4: 1})

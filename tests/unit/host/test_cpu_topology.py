@@ -40,10 +40,6 @@ class ReadTest(HierarchyCase):
         self.assertEqual((0, 0, 1, 1), host.sockets)
         self.assertEqual(1 + 2 + 4, self.opened())
 
-    def test_missing_files_of_a_cpu_are_not_known(self):
-        host = self.read(sysfs.equal_nodes(4))
-        self.assertEqual(((), (None,) * 4, ''), (host.l3s, host.sockets, host.vendor))
-
     def test_malformed_files_of_a_cpu_are_not_known(self):
         cpu4 = 'sys/devices/system/cpu/cpu4/'
         for path, text in (

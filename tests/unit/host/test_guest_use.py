@@ -22,12 +22,6 @@ class PassedTest(unittest.TestCase):
             guest_use.use_between(before, after, HOME, 2 * SECOND),
         )
 
-    def test_a_thread_that_changed_nodes_is_halved(self):
-        used = guest_use.use_between(
-            {1: ThreadTimes(0, 0, 0, 9)}, {1: ThreadTimes(SECOND, 0, 2, 9)}, HOME, SECOND
-        )
-        self.assertEqual((1.0, 0.0, {0: 0.5, 1: 0.5}, {}), used)
-
     def test_threads_that_cannot_be_compared_are_left_out(self):
         old, new = ThreadTimes(SECOND, 5, 0, 9), ThreadTimes(2 * SECOND, 5, 0, 9)
         for before, after in (

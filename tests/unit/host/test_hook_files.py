@@ -134,9 +134,3 @@ class HookFilesTest(RootCase):
         self.assertEqual('home', self.exposed())
         os.chmod(home, 0o755)
         self.assertIsNone(self.exposed())
-
-    def test_remove_without_an_install_changes_nothing(self):
-        self.assertEqual([], hook_files.remove(self.root))
-        self.write_former()
-        self.assertEqual([], hook_files.remove(self.root))
-        self.assertEqual(FORMER, read(self.main))

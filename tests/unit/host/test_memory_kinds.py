@@ -63,12 +63,6 @@ class NodeMemoryTest(RootCase):
         self.assertEqual([HOST_MEMORY] * 3 + [SLOW_MEMORY], self.kinds())
         self.assertEqual('memory_tier22', self.sources()[3])
 
-    def test_the_driver_is_believed_after_dax_and_tiers(self):
-        sysfs.write_memory_tier(self.root, 4, '0-1')
-        sysfs.write_memory_tier(self.root, 22, '2')
-        sysfs.mark_device_memory(self.root, [2, 3])
-        self.assertEqual([HOST_MEMORY] * 2 + [SLOW_MEMORY, DEVICE_MEMORY], self.kinds())
-
     def test_malformed_files_do_not_count_as_evidence(self):
         for path, text in (
             ('proc/driver/nvidia/gpus/a/numa_status', b'Node: \xff\n'),

@@ -119,26 +119,6 @@ class FilesTest(RootCase):
             self.files(),
         )
 
-    def test_configuration_files_are_those_the_service_was_started_with(self):
-        write(self.root, 'etc/nova/nova.conf', '')
-        write(self.root, 'etc/nova/d/x.conf', '')
-        add_process(
-            self.root,
-            9,
-            (
-                '/usr/bin/python3',
-                '/usr/bin/nova-compute',
-                '--config-file',
-                '/etc/nova/nova-cpu.conf',
-                '--config-file=/etc/other.conf',
-                '--config-dir=/etc/nova/d',
-            ),
-        )
-        process = services.find(self.root, 'nova-compute')
-        self.assertEqual(
-            ['etc/nova/nova-cpu.conf', 'etc/other.conf', 'etc/nova/d/x.conf'], self.files(process)
-        )
-
     def test_files_override_each_other_in_oslos_order(self):
         for path in ('nova.conf', 'nova.conf.d/a.conf', 'other.conf', 'd/x.conf'):
             write(self.root, 'etc/nova/' + path, '[compute]\ncpu_shared_set = %s\n' % path)

@@ -20,10 +20,6 @@ class QuotasTest(RootCase):
     def find(self):
         return guest_use.find_quotas(4242, self.root)
 
-    def test_a_guest_without_quotas_has_none(self):
-        self.tree()
-        self.assertEqual(((), (50,)), tuple(self.find()))
-
     def test_quotas_of_a_vcpu_the_emulator_and_all_are_found(self):
         for layout in (cgroups.NESTED, cgroups.FLAT, cgroups.WITHOUT_SYSTEMD):
             with self.subTest(layout=layout), tempfile.TemporaryDirectory() as self.root:

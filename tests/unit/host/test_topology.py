@@ -213,20 +213,3 @@ class MalformedFilesTest(TreeTest):
                 self.remove('sys')
                 self.assertIn(path, str(caught.exception))
                 self.assertTrue(str(caught.exception).isprintable())
-
-    @given(
-        st.sampled_from((f'{CPU}/online', f'{NODE}/node0/meminfo', f'{NODE}/node0/distance')),
-        st.binary(max_size=60),
-    )
-    def test_random_bytes_raise_only_the_named_error(self, path, data):
-        if not os.path.exists(os.path.join(self.root, path)):
-            build_sysfs(self.root, equal_nodes(1))
-        with open(os.path.join(self.root, path), 'rb') as stream:
-            good = stream.read()
-        write(self.root, path, data)
-        try:
-            topology.read(self.root)
-        except TopologyError:
-            pass
-        finally:
-            write(self.root, path, good)
