@@ -15,7 +15,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.core.host_view import capacity_cores_by_node
 from nova_numa_pmc.cpulist import name_nodes
-from nova_numa_pmc.placing import decide
+from nova_numa_pmc.state import promises_file
 
 if TYPE_CHECKING:
     import logging
@@ -76,7 +76,7 @@ class CacheWidening:
                 self._waited_core_sec[cache] = waited_core_sec
                 continue
             waiting_cores, promise = max(waiters, key=lambda waiter: (waiter[0], waiter[1].uuid))
-            widened_promise = decide.update_running(
+            widened_promise = promises_file.update_running(
                 promise, self.host_options, self._root, l3_cpus=()
             )
             if widened_promise is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.core import promising
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError
 from nova_numa_pmc.host import allowed, cgroups, files, guests, holding
@@ -63,7 +64,7 @@ class PromisesReconciler:
             return host_promises, []
         before = dict(host_promises.promises) if host_promises else {}
         try:
-            with decide.locked(self.host_options, self._root) as draft:
+            with promises_file.locked(self.host_options, self._root) as draft:
                 problems = decide.reconcile(
                     draft, host, self.host_options, self._root, boottime_ns=boottime_ns
                 )
@@ -99,7 +100,7 @@ class PromisesReconciler:
         for guest in running:
             before = host_promises.promises.get(guest.uuid)
             if before and before.started:
-                after = decide.updated_promise(before, guest, host)
+                after = promising.updated_promise(before, guest, host)
                 if guest.override or not may_be_wide:
                     after = after._replace(widened_nodes=())
                 if after != before:
@@ -107,7 +108,7 @@ class PromisesReconciler:
         if not changed:
             return host_promises
         try:
-            with decide.locked(self.host_options, self._root) as draft:
+            with promises_file.locked(self.host_options, self._root) as draft:
                 changed = [
                     (before, after)
                     for before, after in changed
@@ -192,7 +193,7 @@ class PromisesReconciler:
         if identity is not None and self._cached and self._cached[0] == identity:
             return self._cached[1]
         try:
-            host_promises = decide.read(self.host_options, self._root)
+            host_promises = promises_file.read(self.host_options, self._root)
         except StateError:
             return None  # reported under the lock, where a damaged file is set aside
         self._cached = identity, host_promises  # a file that replaces it has another identity

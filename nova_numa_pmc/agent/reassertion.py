@@ -16,7 +16,6 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.conf.host_options import START_GRACE_S
 from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
@@ -31,7 +30,7 @@ from nova_numa_pmc.host.cpusets import (
     read_cpusets,
 )
 from nova_numa_pmc.host.page_moves import node_room
-from nova_numa_pmc.placing import decide
+from nova_numa_pmc.state import promises_file
 
 if TYPE_CHECKING:
     import logging
@@ -90,7 +89,7 @@ class Reassertion:
             promise = tick.host_promises.promises.get(guest.uuid)
             if names is not None and guest.name not in names:
                 continue
-            is_ours = promise is not None and self._is_ours(guest, promise, tick.now)
+            is_ours = promise is not None and _is_ours(guest, promise)
             if promise is None or not (is_ours or promise.bound):
                 self._problem_log.forget(_STAGE % guest.name)
                 continue
@@ -124,13 +123,6 @@ class Reassertion:
             uuid, _ = run_id
             self._rewrite_times_s.pop(uuid, None)
         self._running_names = running_names
-
-    def _is_ours(self, guest: model.Guest, promise: model.Promise, now: Moment) -> bool:
-        if promise.origin != model.PLACED or eligibility.why_not(eligibility.HOLD, guest):
-            return False
-        # The hook writes at `started`; if that never happens, the agent takes over.
-        age_ns = now.boottime_ns - promise.since_ns
-        return bool(promise.cpu_nodes) and (promise.started or age_ns >= START_GRACE_S * 10**9)
 
     def _hold(
         self,
@@ -177,8 +169,6 @@ class Reassertion:
                 self._rewrite_times_s[guest.uuid] = [*recent_times_s, monotonic_s]
             self._log_held(guest, promise.held_nodes, cpus, changes)
         self._held[run_id] = cpus
-        if not promise.started:
-            decide.update_running(promise, self.host_options, self._root, started=True)
         return True
 
     def _written_sets(
@@ -287,7 +277,7 @@ class Reassertion:
             if not why:
                 return
         changes = holding.unbind_memory(groups, mems)
-        decide.update_running(promise, self.host_options, self._root, bound=False)
+        promises_file.update_running(promise, self.host_options, self._root, bound=False)
         self._log.info(
             'guest %s: %s bound to the memory of %s: %s',
             guest.name,
@@ -295,6 +285,16 @@ class Reassertion:
             name_nodes(mems),
             why,
         )
+
+
+def _is_ours(guest: model.Guest, promise: model.Promise) -> bool:
+    """Return whether a guest, whose start is finished, is to be held to its place."""
+    return (
+        promise.started
+        and promise.origin == model.PLACED
+        and bool(promise.cpu_nodes)
+        and not eligibility.why_not(eligibility.HOLD, guest)
+    )
 
 
 def _hold_groups(
@@ -336,7 +336,7 @@ def unbind_all(host_options: HostOptions, root: str, log: logging.Logger, why: s
 
     :param why: why their nodes are not watched, for the log
     """
-    host_promises = decide.read(host_options, root)
+    host_promises = promises_file.read(host_options, root)
     bound = {promise.uuid: promise for promise in host_promises.promises.values() if promise.bound}
     for guest in guests.read_running(root)[0] if bound else ():
         promise = bound.get(guest.uuid)

@@ -13,12 +13,19 @@ from nova_numa_pmc.conf import counters as counters_conf, host_options
 from nova_numa_pmc.core import build_sample, cache_hierarchy, host_view, pools, pressure
 from nova_numa_pmc.core.sample_records import PoolSample, Sample
 from nova_numa_pmc.exceptions import StateError, TopologyError
-from nova_numa_pmc.host import files, firmware, guest_use, host_devices, nova_conf, run_times
+from nova_numa_pmc.host import (
+    allowed,
+    files,
+    firmware,
+    guest_use,
+    host_devices,
+    nova_conf,
+    run_times,
+)
 from nova_numa_pmc.host.guests import StatusFiles
 from nova_numa_pmc.host.perf import events
 from nova_numa_pmc.host.sources import counted, inferred, ladder, resctrl, uncore
 from nova_numa_pmc.host.sources.ladder import SourceTick
-from nova_numa_pmc.placing import host_cpus
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import promises_file
 
@@ -108,7 +115,7 @@ class Sampler:
         elapsed_ns = 0 if before_ns is None else max(0, monotonic_ns - before_ns)
         self.host, self.guests = None, ()
         try:
-            host = host_cpus.host_with_usable_cpus(self._root)
+            host = allowed.host_with_usable_cpus(self._root)
         except TopologyError as error:
             self._before_ns = None  # nothing else was read, so the next sample is a first one
             return Sample(taken_s, elapsed_ns / 1e9, '', problems=(str(error),))
@@ -289,7 +296,7 @@ class Sampler:
     ) -> tuple[NodeSample, ...]:
         directory = host_options.path_under_root(self._root, self._options.state_dir)
         try:
-            host_promises = promises_file.read(directory, files.read_boot_id(self._root))
+            host_promises = promises_file.read_optional(directory, files.read_boot_id(self._root))
         except StateError as error:
             problems.append(str(error))
             return nodes

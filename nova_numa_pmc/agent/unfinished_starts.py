@@ -17,7 +17,8 @@ from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups
-from nova_numa_pmc.placing import decide, follow_memory
+from nova_numa_pmc.placing import starts
+from nova_numa_pmc.state import promises_file
 
 if TYPE_CHECKING:
     import logging
@@ -91,12 +92,13 @@ class UnfinishedStarts:
     def _finish(self, guest: model.Guest, promise: model.Promise) -> model.Promise | None:
         """Finish one start; return the guest's promise, or None if the start stays unfinished."""
         try:
-            if (promise.missed and not decide.is_left_alone(guest)) or (
-                not promise.started and promise.origin == model.PLACED
-            ):
-                return self._place(guest, promise)
-            return decide.update_running(
-                promise, self.host_options, self._root, started=True, missed=False
+            current = promises_file.read(self.host_options, self._root).promises.get(guest.uuid)
+            if current is None or current.since_ns != promise.since_ns:
+                return None  # it has ended, or was started again
+            if current != promise:  # the hook has gone on
+                return current
+            finished = starts.finish(
+                guest, promise, self.host_options, self._root, promises_file.LOCK_TIMEOUT_S
             )
         except GuestGone:
             return None
@@ -105,56 +107,20 @@ class UnfinishedStarts:
                 ['guest %s: its start could not be finished: %s' % (guest.name, error)]
             )
             return None
-
-    def _place(self, guest: model.Guest, promise: model.Promise) -> model.Promise | None:
-        """Record the place of a guest that the hook has not held: a new one if it was missed.
-
-        :returns: the guest's promise; None: the guest has ended or been started again
-        """
-        groups = self._find_groups(guest, promise)
-        if promise.missed:
-            decision = decide.decide_promise(
-                guest, self.host_options, self._root, decide.LOCK_TIMEOUT_S
-            )
-        else:
-            decision = decide.Decision(promise, None, 'as promised at its start', ())
-        if decision.promise.origin == model.PLACED:
-            decision, _ = follow_memory.decide_again_if_memory_stays(
-                guest, groups, decision, self.host_options, self._root, decide.LOCK_TIMEOUT_S
-            )
+        decision = finished.decision
         for problem in decision.problems:
             self._log.warning('guest %s: %s', guest.name, problem)
-        started_promise = decide.update_running(
-            decision.promise, self.host_options, self._root, started=True
-        )
-        if started_promise is None:
+        if not decision.promise.started:
             return None
-        if started_promise.origin == model.PLACED:
-            self._log_start(guest, started_promise, decision.why)
-        else:
+        if finished.hold_result:
+            self._log_start(guest, decision.promise, decision.why)
+        elif promise.missed:
             self._log.info(
                 'guest %s: not placed by the hook at its start, and left as it is: %s',
                 guest.name,
                 decision.why,
             )
-        return started_promise
-
-    def _find_groups(self, guest: model.Guest, promise: model.Promise) -> cgroups.GuestGroups:
-        """Return the groups to hold a guest with; without them, it is promised no place.
-
-        :raises CpusetError: the guest cannot be held; the next tick tries again
-        """
-        try:
-            return cgroups.of_guest(guest, self._root)
-        except GuestGone:
-            raise
-        except CpusetError:
-            if not (promise.missed or promise.bound):  # the nodes of a bound guest stay watched
-                with decide.locked(self.host_options, self._root) as draft:
-                    if draft.promises.get(guest.uuid) == promise:  # else the hook has gone on
-                        floating = decide.as_floating(promise)
-                        draft.put(floating._replace(started=True, missed=True))
-            raise
+        return decision.promise
 
     def _log_start(self, guest: model.Guest, promise: model.Promise, why: str) -> None:
         self.starts_taken_over += 1

@@ -231,13 +231,8 @@ def expected_script(root: str) -> bytes:
 
 def _promises(root: str) -> tuple[model.Promise, ...]:
     """Return the promises recorded since the host's boot, the latest first."""
-    host_promises = promises_file.read(_state_path(root), files.read_boot_id(root))
-    return tuple(
-        sorted(
-            host_promises.promises.values() if host_promises else (),
-            key=lambda promise: -promise.since_ns,
-        )
-    )
+    recorded = promises_file.read(host_options.read_under_root(root), root).promises
+    return tuple(sorted(recorded.values(), key=lambda promise: -promise.since_ns))
 
 
 def _state_path(root: str) -> str:

@@ -21,6 +21,7 @@ from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.core.rebalance import planner
 from nova_numa_pmc.exceptions import DomainError, NumaPmcError, StateError
 from nova_numa_pmc.host import (
+    allowed,
     cgroups,
     cpusets,
     domain_xml,
@@ -32,9 +33,9 @@ from nova_numa_pmc.host import (
 )
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves import situations
-from nova_numa_pmc.placing import decide, host_cpus
+from nova_numa_pmc.placing import decide
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import overrides
+from nova_numa_pmc.state import overrides, promises_file
 from nova_numa_pmc.state.promises_file import HostPromisesDraft
 
 if TYPE_CHECKING:
@@ -229,12 +230,14 @@ class CommandContext:
         :raises NumaPmcError: something cannot be read
         """
         running, problems = self.guests()
-        pool = pool or host_cpus.published_pool(self.root) or self._floating_pool(running)
-        host = host_cpus.host_with_pool_cpus(self.root, pool)
+        pool = pool or decide.published_pool(self.root) or self._floating_pool(running)
+        host = decide.host_with_pool_cpus(self.root, pool)
         options = self.options.host_options
         problems = [*self.problems, *host.problems, *problems]
         draft = (
-            decide.locked(options, self.root) if write_promises else read_draft(options, self.root)
+            promises_file.locked(options, self.root)
+            if write_promises
+            else read_draft(options, self.root)
         )
         with draft:
             problems += decide.reconcile(draft, host, options, self.root)
@@ -244,7 +247,7 @@ class CommandContext:
         """Determine the floating pool as the agent would."""
         sets, _ = nova_conf.NovaCpuSetsReader(self.root).read(self._clock_ns())
         return pools.floating_pool(
-            host_cpus.host_with_usable_cpus(self.root), running, sets.shared, sets.dedicated
+            allowed.host_with_usable_cpus(self.root), running, sets.shared, sets.dedicated
         )
 
     def samples(
@@ -344,7 +347,7 @@ def read_draft(options: host_options.HostOptions, root: str) -> HostPromisesDraf
     empty and has the reason as its problem.
     """
     try:
-        host_promises = decide.read(options, root)
+        host_promises = promises_file.read(options, root)
     except StateError as error:
         return HostPromisesDraft(problem=str(error))
     return HostPromisesDraft(host_promises.promises, host_promises.rotation)

@@ -163,6 +163,21 @@ def why_not(
     return next((rule.code for rule in RULES if action in rule.actions and rule.applies(case)), '')
 
 
+def is_left_alone(guest: model.Guest) -> bool:
+    """Return whether a guest is not ours to place, whatever its host and the promises look like.
+
+    :param guest: with the operator's override
+    """
+    if is_only_bound(guest):
+        guest = guest._replace(placed_by=())
+    return bool(why_not(PLACE, guest))
+
+
+def is_only_bound(guest: model.Guest) -> bool:
+    """Return whether others have bound a guest's memory to nodes and done nothing else to it."""
+    return guest.mem_bound and guest.placed_by == ('numatune',)
+
+
 def is_placed_as_a_whole(guest: model.Guest) -> bool:
     """Return whether others place a guest so that none of its threads is left to us."""
     return not set(guest.placed_by) <= _HOLDABLE

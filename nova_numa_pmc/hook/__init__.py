@@ -39,12 +39,13 @@ import time
 
 from nova_numa_pmc import installed_version, model
 from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.core import eligibility
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 from nova_numa_pmc.exceptions import NumaPmcError, StateError, describe
 from nova_numa_pmc.hook import child
 from nova_numa_pmc.host import domain_xml, files, guests, journal
-from nova_numa_pmc.placing import decide, host_cpus
-from nova_numa_pmc.state import overrides
+from nova_numa_pmc.placing import decide
+from nova_numa_pmc.state import overrides, promises_file
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -239,7 +240,7 @@ def _on_start(call: HookCall, xml: bytes) -> bytes:
     try:
         decision = decide.decide_promise(guest, call.options, call.root, call.lock_timeout_s())
     except NumaPmcError as error:
-        if not decide.is_left_alone(guest):
+        if not eligibility.is_left_alone(guest):
             raise
         call.report(error)
         return _OK
@@ -284,7 +285,8 @@ def _hold_early(
 
 def _on_stopped(call: HookCall, xml: bytes) -> bytes:
     """Forget the promise by the guest's name, so that the XML need not be readable."""
-    decide.forget(call.name, call.options, call.root, call.lock_timeout_s())
+    with promises_file.locked(call.options, call.root, call.lock_timeout_s()) as draft:
+        draft.forget(call.name)
     return _OK
 
 
@@ -308,7 +310,7 @@ def _selftest(call: HookCall) -> int:
     try:
         from nova_numa_pmc.hook import started  # noqa: F401 -- imported for the trial
 
-        host = host_cpus.host_with_pool_cpus(call.root)
+        host = decide.host_with_pool_cpus(call.root)
         running, problems = guests.read_running(call.root)
         line = 'ok, version %s, python %s, nodes %s, %d guests, %d unreadable, label %s' % (
             installed_version(),

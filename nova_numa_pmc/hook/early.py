@@ -106,11 +106,10 @@ class EarlyHold:
             if identity == self._promises_identity:
                 return False
             self._promises_identity = identity
-            promise = promises_file.read_one(
-                directory, self._promise.uuid, files.read_boot_id(self._root)
-            )
+            recorded = promises_file.read(self._options, self._root).promises
         except (OSError, StateError):
             return True
+        promise = recorded.get(self._promise.uuid)
         return promise is None or promise.started or promise.since_ns != self._promise.since_ns
 
     def _find(self) -> cgroups.GuestGroups | None:

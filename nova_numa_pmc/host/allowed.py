@@ -119,6 +119,24 @@ class Grants:
         return granted
 
 
+def host_with_usable_cpus(root: str) -> model.Topology:
+    """Read the topology, with the usable CPUs of libvirt's default partition as nodes' ``cpus``.
+
+    :raises TopologyError: the host cannot be read
+    """
+    host = topology.with_caches(topology.read(root), root)
+    granted_cpus = partition_cpus(DEFAULT_PARTITION, root)
+    return host._replace(
+        nodes=tuple(
+            node._replace(
+                cpus=node.cpus if granted_cpus is None else node.cpus & granted_cpus,
+                usable_cpus=node.cpus,
+            )
+            for node in host.nodes
+        )
+    )
+
+
 def partition_cpus(partition: str, root: str = '/') -> frozenset[int] | None:
     """Return the CPUs that the groups of a partition grant to its guests; None: unknown."""
     cpus, _ = _last_sets(partition_levels(partition, root))

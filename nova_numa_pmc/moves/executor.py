@@ -21,7 +21,7 @@ from nova_numa_pmc.host.page_moves import guest_move
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves.move_promises import MovePostponed, MovePromises, PendingMove
 from nova_numa_pmc.moves.parts import MovePart, has_followed, progress_text
-from nova_numa_pmc.placing import host_cpus
+from nova_numa_pmc.placing import decide
 from nova_numa_pmc.problem_log import ProblemLog
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, move_lock
@@ -246,7 +246,7 @@ class MoveExecutor:
 
     def _promise_parts(self, pending_move: PendingMove) -> tuple[MovePart, ...]:
         """Record the promises of all guests of a move, or of none, and return its parts."""
-        host = host_cpus.host_with_pool_cpus(self._root, self.pool)
+        host = decide.host_with_pool_cpus(self._root, self.pool)
         parts = self.move_promises.parts(pending_move, host)
         # The history is written before the promises, so that it has every move even if the process
         # is killed, and outside of their lock, so that no start of a guest waits for a disk.

@@ -12,9 +12,8 @@ from nova_numa_pmc.host import allowed, cgroups, guests
 from nova_numa_pmc.host.cpusets import common_cpus
 from nova_numa_pmc.host.page_moves import guest_move
 from nova_numa_pmc.moves.parts import CpuMove, MovePart, narrow_to_l3, promise_after
-from nova_numa_pmc.placing import decide
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import history, overrides
+from nova_numa_pmc.state import history, overrides, promises_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -104,7 +103,7 @@ class MovePromises:
             after = targets.get(plan_part.uuid) or promise_after(move, plan_part, before)
             if after.cpu_nodes != before.cpu_nodes:
                 # As they are now, with earlier moves of the plan and guests started since.
-                others = decide.read(self.options.host_options, self._root).promises
+                others = promises_file.read(self.options.host_options, self._root).promises
                 for moved in move.parts:
                     others.pop(moved.uuid, None)
                 others.update({part.plan_part.uuid: part.after for part in parts})
@@ -126,7 +125,7 @@ class MovePromises:
         :raises MoveRefused: a guest's promise has changed since the move was planned, or there is
             no room any more
         """
-        with decide.locked(self.options.host_options, self._root) as draft:
+        with promises_file.locked(self.options.host_options, self._root) as draft:
             for part in parts:
                 if draft.promises.get(part.plan_part.uuid) != part.before:
                     raise MoveRefused(
@@ -142,7 +141,8 @@ class MovePromises:
         :returns: whether the guest is promised its former place
         :raises StateError: the promise cannot be written
         """
-        with decide.locked(self.options.host_options, self._root, _UNDO_LOCK_TIMEOUT_S) as draft:
+        host_options = self.options.host_options
+        with promises_file.locked(host_options, self._root, _UNDO_LOCK_TIMEOUT_S) as draft:
             if draft.promises.get(part.plan_part.uuid) == part.after:
                 draft.put(part.before)
             return draft.promises.get(part.plan_part.uuid) == part.before

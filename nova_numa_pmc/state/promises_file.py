@@ -18,6 +18,7 @@ import os
 
 from nova_numa_pmc import json_values
 from nova_numa_pmc.exceptions import StateError, StateUnavailable
+from nova_numa_pmc.host import files
 from nova_numa_pmc.model import Promise  # noqa: TC001  # a field of a record that is read
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
@@ -27,8 +28,14 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import TracebackType
+    from typing import Any
+
+    from nova_numa_pmc.conf.host_options import HostOptions
 
 FILE, LOCK = 'promises', 'lock'
+#: How long the agent and the commands wait for the lock [s]; a short time, because starts of
+#: guests take precedence.
+LOCK_TIMEOUT_S = 0.25
 _MAJOR = 2
 _SIZE_MAX_BYTES = 4 << 20
 
@@ -114,6 +121,14 @@ class HostPromisesDraft(HostPromises):
         """Forget a guest's promise, if there is one."""
         self.promises.pop(uuid, None)
 
+    def forget(self, name: str, uuid: str | None = None) -> None:
+        """Forget the promises of all guests with this name or this uuid."""
+        self.promises = {
+            promise.uuid: promise
+            for promise in self.promises.values()
+            if promise.uuid != uuid and promise.name != name
+        }
+
     def __enter__(self) -> HostPromisesDraft:
         return self
 
@@ -126,12 +141,12 @@ class HostPromisesDraft(HostPromises):
         pass
 
 
-class locked(HostPromisesDraft):  # a context manager, used like a function
+class LockedPromises(HostPromisesDraft):
     """Promises that are read, changed and written under the lock.
 
-    ``with locked(…) as draft:`` reads the file. Leaving the block writes the promises if they have
-    changed, unless the block raised an exception. Do not call libvirt or wait inside the block,
-    because all other starts of guests wait for the lock.
+    ``with LockedPromises(…) as draft:`` reads the file. Leaving the block writes the promises if
+    they have changed, unless the block raised an exception. Do not call libvirt or wait inside the
+    block, because all other starts of guests wait for the lock.
 
     :param directory: path of the state directory, which is created if necessary
     :param timeout_s: how long to wait for the lock
@@ -151,7 +166,7 @@ class locked(HostPromisesDraft):  # a context manager, used like a function
         self._directory: state_files.StateDirectory | None = None
         self._lock: state_files.OpenFile | None = None
 
-    def __enter__(self) -> locked:
+    def __enter__(self) -> LockedPromises:
         try:
             self._directory = state_files.StateDirectory(self.directory)
             self._lock = self._directory.lock(LOCK, self.timeout_s)
@@ -200,22 +215,67 @@ class locked(HostPromisesDraft):  # a context manager, used like a function
         self._lock = self._directory = None
 
 
-def read(directory: str, boot_id: str) -> HostPromises | None:
-    """Read the promises without a lock.
+def locked(
+    host_options: HostOptions, root: str, timeout_s: float = LOCK_TIMEOUT_S
+) -> LockedPromises:
+    """Return :class:`LockedPromises` of the host at ``root``."""
+    return LockedPromises(host_options.state_path(root), timeout_s, files.read_boot_id(root))
 
-    :returns: the promises, or None if this boot has written none
+
+def read(host_options: HostOptions, root: str) -> HostPromises:
+    """Read the promises of the host at ``root`` without a lock.
+
     :raises StateError: the file cannot be used; the message names it and the remedy
     """
+    return read_optional(host_options.state_path(root), files.read_boot_id(root)) or HostPromises()
+
+
+def read_optional(directory: str, boot_id: str) -> HostPromises | None:
+    """Read the promises as :func:`read` does; return None if this boot has written none."""
     return _parse(state_files.read(directory, FILE, _SIZE_MAX_BYTES), directory, boot_id)
 
 
-def read_one(directory: str, uuid: str, boot_id: str) -> Promise | None:
-    """Read one guest's promise without a lock; return None if this boot has made none.
+def replace_running(
+    promise: Promise,
+    host_options: HostOptions,
+    root: str,
+    timeout_s: float = LOCK_TIMEOUT_S,
+    started: bool = True,
+) -> bool:
+    """Replace the whole promise of a running guest, as :func:`update_running` does some fields.
 
-    :raises StateError: as :func:`read` does
+    :param started: False: its start is still in progress
+    :returns: whether it was recorded
     """
-    host_promises = read(directory, boot_id)
-    return None if host_promises is None else host_promises.promises.get(uuid)
+    changes = promise._replace(started=started)._asdict()
+    return update_running(promise, host_options, root, timeout_s, **changes) is not None
+
+
+def update_running(
+    promise: Promise,
+    host_options: HostOptions,
+    root: str,
+    timeout_s: float = LOCK_TIMEOUT_S,
+    **changes: Any,
+) -> Promise | None:
+    """Change some fields of a running guest's promise, and keep what others have recorded.
+
+    Nothing is recorded if the guest has ended or been started again since ``promise`` was read,
+    which a late child process would not have noticed.
+
+    :param promise: as it was read
+    :param timeout_s: how long to wait for the lock [s]
+    :param changes: the new values of the fields
+    :returns: the current promise; None: nothing was recorded
+    :raises StateError: the promise cannot be written
+    """
+    with locked(host_options, root, timeout_s) as draft:
+        current = draft.promises.get(promise.uuid)
+        if current is None or current.since_ns != promise.since_ns:
+            return None
+        current = current._replace(**changes)
+        draft.put(current)
+    return current
 
 
 def prune(

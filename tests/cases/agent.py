@@ -9,7 +9,6 @@ from nova_numa_pmc import model
 from nova_numa_pmc.agent.agent import Agent
 from nova_numa_pmc.agent.tick import Moment
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
-from nova_numa_pmc.host import files
 from nova_numa_pmc.model import MIB
 from nova_numa_pmc.state import promises_file, publication
 from tests.cases.root import RootCase
@@ -74,11 +73,10 @@ class AgentCase(RootCase):
 
     def locked(self, timeout_s=1.0):
         """Return a context in which the promises are locked, and can be changed."""
-        return promises_file.locked(self.directory, timeout_s, files.read_boot_id(self.root))
+        return promises_file.locked(host_options.read('/dev/null'), self.root, timeout_s)
 
     def promises(self):
-        record = promises_file.read(self.directory, files.read_boot_id(self.root))
-        return record.promises if record else {}
+        return promises_file.read(host_options.read('/dev/null'), self.root).promises
 
     def set_busy(self, node0, node1):
         """Set the total time in seconds for which the CPUs of each node have been busy."""

@@ -4,7 +4,7 @@
 import tempfile
 
 from nova_numa_pmc import hook
-from nova_numa_pmc.host import files
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.state import promises_file
 from tests.cases.root import RootCase
 from tests.fixtures import fake_host
@@ -32,7 +32,4 @@ class HookCase(RootCase):
 
     def promises(self):
         """Return {uuid: promise} of the host."""
-        record = promises_file.read(
-            self.host.path('run/nova-numa-pmc'), files.read_boot_id(self.root)
-        )
-        return record.promises if record else {}
+        return promises_file.read(host_options.read_under_root(self.root), self.root).promises

@@ -13,7 +13,7 @@ from nova_numa_pmc.agent import sampling
 from nova_numa_pmc.compute import metrics_encoder
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.cpulist import parse_cpulist
-from nova_numa_pmc.placing import host_cpus
+from nova_numa_pmc.placing import decide
 from nova_numa_pmc.scheduler import host_estimate, request
 from nova_numa_pmc.state import publication
 from tests.cases.root import RootCase
@@ -68,7 +68,7 @@ class PoolsCase(RootCase):
         )
         sample = self.sampler.sample(5 * SECOND, 1005.0)
         seen = host_view.view(
-            host_cpus.host_with_pool_cpus(self.root, self.sampler.pool),
+            decide.host_with_pool_cpus(self.root, self.sampler.pool),
             (),
             PLACEMENT_OPTIONS,
             {node.id: node for node in sample.nodes},

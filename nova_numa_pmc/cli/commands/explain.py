@@ -28,7 +28,7 @@ from nova_numa_pmc.core.placement import candidates, placement, ranking
 from nova_numa_pmc.cpulist import format_nodes
 from nova_numa_pmc.host import allowed, files, guests
 from nova_numa_pmc.json_values import printable, to_json
-from nova_numa_pmc.placing import decide, host_cpus
+from nova_numa_pmc.placing import decide
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     hook_options = host_options.read_under_root(args.root)
     decision, recorded = decide_unrecorded(guest, hook_options, args.root)
     places = possible_places(decision, hook_options.placement_options)
-    nodes = host_cpus.host_with_pool_cpus(args.root).nodes
+    nodes = decide.host_with_pool_cpus(args.root).nodes
     withheld = node_memory.list_withheld(nodes, hook_options.placement_options)
     if args.json:
         print(

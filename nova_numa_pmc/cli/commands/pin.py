@@ -32,13 +32,13 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import arguments, context, moves
-from nova_numa_pmc.core import eligibility, page_choice, pools
+from nova_numa_pmc.core import eligibility, page_choice, pools, promising
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, PageMoveError
 from nova_numa_pmc.host import cgroups, domain_xml, files, holding
-from nova_numa_pmc.placing import decide, host_cpus
-from nova_numa_pmc.state import history, overrides
+from nova_numa_pmc.placing import decide
+from nova_numa_pmc.state import history, overrides, promises_file
 
 if TYPE_CHECKING:
     import argparse
@@ -129,8 +129,8 @@ def _end_override(
 
 def _release(command: context.CommandContext, guest: model.Guest) -> None:
     """Release a guest that we have placed from its promise, its CPUs and its nodes."""
-    host = host_cpus.host_with_pool_cpus(command.root)
-    with decide.locked(command.host_options, command.root) as draft:
+    host = decide.host_with_pool_cpus(command.root)
+    with promises_file.locked(command.host_options, command.root) as draft:
         # Without a promise, it is released from what its groups hold it to.
         decide.reconcile(draft, host, command.host_options, command.root)
     promise = draft.promises.get(guest.uuid)
@@ -147,8 +147,8 @@ def _release(command: context.CommandContext, guest: model.Guest) -> None:
         command.kernel.write,
     )
     holding.unbind_memory(groups, frozenset(promise.mem_nodes), write=command.kernel.write)
-    decide.replace_running(
-        decide.as_floating(promise), command.host_options, command.root, started=promise.started
+    promises_file.replace_running(
+        promising.as_floating(promise), command.host_options, command.root, started=promise.started
     )
 
 

@@ -12,9 +12,8 @@ import sys
 import labguests
 
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.host import cgroups, files, holding, topology
+from nova_numa_pmc.host import cgroups, holding, topology
 from nova_numa_pmc.host.cpusets import common_cpus
-from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import promises_file
 
 TIMEOUT_S = 30
@@ -22,10 +21,8 @@ TIMEOUT_S = 30
 
 def promise(name):
     """Return a guest's promise."""
-    record = promises_file.read(
-        host_options.read(host_options.PATH).state_dir, files.read_boot_id('/')
-    )
-    (promised,) = (promised for promised in record.promises.values() if promised.name == name)
+    recorded = promises_file.read(host_options.read(host_options.PATH), '/').promises
+    (promised,) = (promised for promised in recorded.values() if promised.name == name)
     return promised
 
 
@@ -34,7 +31,7 @@ def place(name, node, host):
     groups = cgroups.find(labguests.pids()[name])
     (cpus,) = (node_view.cpus for node_view in host.nodes if node_view.id == node)
     holding.hold(groups, cpus, written_cpus=common_cpus(groups) or frozenset())
-    decide.replace_running(
+    promises_file.replace_running(
         promise(name)._replace(cpu_nodes=(node,), mem_nodes=(node,)),
         host_options.read(host_options.PATH),
         '/',

@@ -9,8 +9,7 @@ from nova_numa_pmc.agent import cache_widening
 from nova_numa_pmc.agent.tick import Tick
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import sample_records
-from nova_numa_pmc.host import files
-from nova_numa_pmc.placing import decide, host_cpus
+from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import promises_file
 from tests.cases.agent import AgentCase
 from tests.fixtures import fake_host, sysfs
@@ -57,8 +56,8 @@ class CacheWideningTest(AgentCase):
                     for at, wait in enumerate(waits, 1)
                 ),
             ),
-            host_cpus.host_with_pool_cpus(self.root),
-            host_promises=promises_file.read(self.directory, files.read_boot_id(self.root)),
+            decide.host_with_pool_cpus(self.root),
+            host_promises=promises_file.read(host_options.read('/dev/null'), self.root),
             guests=guests,
         )
         if meanwhile:
@@ -114,5 +113,5 @@ class CacheWideningTest(AgentCase):
         self.assertTrue(self.promises()[fake_host.uuid_of(1)].bound)
 
     def test_a_guest_that_was_started_again_since_the_tick_began_is_not_widened(self):
-        with mock.patch.object(decide, 'update_running', return_value=None):
+        with mock.patch.object(promises_file, 'update_running', return_value=None):
             self.assertEqual({1, 2}, self.look((9.0, 0.0, 0.0)))

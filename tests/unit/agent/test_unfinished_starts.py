@@ -6,12 +6,12 @@ from unittest import mock
 
 from nova_numa_pmc import hook
 from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.core import promising
 from nova_numa_pmc.core.rebalance.plan_records import RebalanceOptions
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
-from nova_numa_pmc.placing import decide
-from nova_numa_pmc.state import overrides, pause
+from nova_numa_pmc.state import overrides, pause, promises_file
 from tests.cases.agent import LOG, MIB, SECOND, START_NS, AgentCase
 from tests.cases.rebalancing import PAGES, RebalancingCase
 from tests.fixtures import domains, fake_host, services
@@ -94,7 +94,7 @@ class PlaceTest(AgentCase):
                 for at_s in (0, 5, 10):
                     self.tick(agent, at_s)
                 self.assertEqual(('', 0), (tree.held(), self.tick(agent, 15).starts_taken_over))
-                with decide.locked(agent.options.host_options, self.root, 1.0) as draft:
+                with promises_file.locked(agent.options.host_options, self.root, 1.0) as draft:
                     draft.drop(fake_host.uuid_of(1))
 
     def test_a_guest_that_the_operator_ignores_is_not_placed_nor_any_with_the_hook_off(self):
@@ -163,21 +163,18 @@ class PlaceTest(AgentCase):
         hook.run(fake_host.name_of(1), operation, reader, self.root)
         os.close(reader)
 
-    def test_a_start_that_cannot_be_finished_is_logged_and_finished_later(self):
+    def test_a_start_that_cannot_be_recorded_is_logged_and_finished_later(self):
         agent = self.open_agent()
         tree = self.launch(1)
         self.promise(1, 1, started=False, since_ns=START_NS)
         self.tick(agent, 0)
         with (
-            mock.patch.object(decide, 'update_running', side_effect=StateError('full')),
+            mock.patch.object(promises_file, 'update_running', side_effect=StateError('full')),
             self.assertLogs(LOG, 'WARNING') as logs,
         ):
             self.assertEqual(0, self.tick(agent, 5).starts_taken_over)
-        self.assertIn(
-            'guest %s: its start could not be finished: full' % fake_host.name_of(1),
-            ' '.join(logs.output),
-        )
-        self.assertEqual(('', False), (tree.held(), self.promises()[fake_host.uuid_of(1)].started))
+        self.assertIn('full; the guest is placed, but not recorded', ' '.join(logs.output))
+        self.assertFalse(self.promises()[fake_host.uuid_of(1)].started)
         self.assertEqual(1, self.tick(agent, 10).starts_taken_over)
         self.assertEqual('4-7', tree.held())
 
@@ -237,9 +234,9 @@ class FetchTest(RebalancingCase):
         self.put_memory_elsewhere()
         uuid = fake_host.uuid_of(1)
         agent = self.open_agent(agent_conf.OFF)
-        with decide.locked(agent.options.host_options, self.root, 1.0) as draft:
+        with promises_file.locked(agent.options.host_options, self.root, 1.0) as draft:
             promise = draft.promises[uuid]
-            draft.put(decide.as_floating(promise)._replace(missed=True))
+            draft.put(promising.as_floating(promise)._replace(missed=True))
         with mock.patch.object(files, 'boottime_ns', return_value=START_NS):
             for at_s in (0, 5, 10):
                 self.tick(agent, at_s)

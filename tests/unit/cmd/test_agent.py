@@ -18,8 +18,7 @@ from unittest import mock
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cmd import agent
-from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.host import files
+from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.state import agent_lock, promises_file, publication
 from tests.cases.root import RootCase
 from tests.fixtures import fake_host, measured_host
@@ -74,7 +73,7 @@ class CommandTest(RootCase):
         self.assertFalse(os.path.exists(os.path.join(self.directory, publication.FILE)))
 
     def keep_bound_promise(self):
-        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as draft:
+        with promises_file.locked(host_options.read('/dev/null'), self.root) as draft:
             draft.put(
                 model.Promise(
                     fake_host.uuid_of(1),
@@ -98,7 +97,7 @@ class CommandTest(RootCase):
         before = tree.contents()
         self.assertEqual(0, self.run_it('--once')[0])
         self.assertEqual(before, tree.contents())
-        promises = promises_file.read(self.directory, files.read_boot_id(self.root)).promises
+        promises = promises_file.read(host_options.read('/dev/null'), self.root).promises
         self.assertTrue(promises[fake_host.uuid_of(1)].bound)
 
     def test_once_with_an_unreadable_topology_exits_with_1(self):

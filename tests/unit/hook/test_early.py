@@ -10,6 +10,7 @@ from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.hook import early
 from nova_numa_pmc.host import cgroups, guests, holding, journal
 from nova_numa_pmc.placing import decide
+from nova_numa_pmc.state import promises_file
 from tests.cases.hook import HookCase
 from tests.fixtures import domains, fake_host
 from tests.fixtures.cgroups import FLAT, NESTED, WITHOUT_SYSTEMD
@@ -223,7 +224,7 @@ class StartedTest(EarlyCase):
         call = hook.HookCall(
             fake_host.name_of(1), 'started', self.root, None, journal.JournalLines(self.root)
         )
-        with decide.locked(self.options, self.root, 1.0):
+        with promises_file.locked(self.options, self.root, 1.0):
             answer = call.perform(fake_host.domain_xml(1, extra=domains.LOCKED))
         self.assertIn(b'not placed: ', answer)
         self.assertIn('the guest is left as it is', self.host.logged()[-1])
@@ -258,7 +259,7 @@ class OverTest(EarlyCase):
         for what in ('release', 'started', 'a newer start', 'the record is gone'):
             with self.subTest(what):
                 hold = self.start()
-                with decide.locked(self.options, self.root, 1.0) as draft:
+                with promises_file.locked(self.options, self.root, 1.0) as draft:
                     if what == 'release':
                         draft.drop(promise.uuid)
                     elif what == 'started':

@@ -11,7 +11,6 @@ from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.hook import child
 from nova_numa_pmc.host import files, journal
 from nova_numa_pmc.model import MIB
-from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import overrides, promises_file, publication
 from tests.cases.hook import HookCase
 from tests.fixtures import domains, fake_host, sysfs
@@ -144,7 +143,7 @@ class StartTest(PlacedCase):
     def test_strict_lets_start_what_is_not_ours_to_place_without_a_decision(self):
         self.host.configure('[hook]\nstrict = yes\ntimeout_s = 0.2\n')
         pinned = '<cputune><vcpupin vcpu="0" cpuset="1"/></cputune>'
-        with promises_file.locked(
+        with promises_file.LockedPromises(
             self.host.path('run/nova-numa-pmc'), 1.0, files.read_boot_id(self.root)
         ):
             for extra in (domains.OPTED_OUT, domains.NUMA_NODES_1, pinned):
@@ -318,7 +317,7 @@ class StartedTest(PlacedCase):
         self.call('stopped', 1)
         self.call('start', 1)
         newer = self.promise(1)
-        decide.replace_running(late, options, self.root, 1)
+        promises_file.replace_running(late, options, self.root, 1)
         self.assertEqual(newer, self.promise(1))
         self.assertFalse(newer.started)
 

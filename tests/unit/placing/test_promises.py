@@ -11,7 +11,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
-from nova_numa_pmc.placing import decide, host_cpus
+from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import promises_file
 from tests.cases.root import RootCase
 from tests.fixtures import domains, fake_host, services
@@ -53,7 +53,7 @@ class ReconcileTest(RootCase):
 
     def reconcile(self, draft, starting=None, boottime_ns=NOW_NS):
         options = host_options.read(self.host.path(host_options.PATH[1:]))
-        host = host_cpus.host_with_pool_cpus(self.root)
+        host = decide.host_with_pool_cpus(self.root)
         return decide.reconcile(draft, host, options, self.root, starting, boottime_ns)
 
     def test_a_guest_that_runs_keeps_its_promise_as_it_is(self):

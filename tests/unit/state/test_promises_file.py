@@ -149,10 +149,10 @@ class StateTestCase(unittest.TestCase):
         self.file = os.path.join(self.directory, promises_file.FILE)
 
     def locked(self, timeout_s=10.0, boot_id=BOOT):
-        return promises_file.locked(self.directory, timeout_s, boot_id)
+        return promises_file.LockedPromises(self.directory, timeout_s, boot_id)
 
     def read(self):
-        return promises_file.read(self.directory, BOOT)
+        return promises_file.read_optional(self.directory, BOOT)
 
     def record(self, *promises):
         with self.locked() as draft:
@@ -200,7 +200,7 @@ class LockedTest(StateTestCase):
 
     def test_another_boots_record_does_not_count(self):
         self.record()
-        self.assertIsNone(promises_file.read(self.directory, 'another'))
+        self.assertIsNone(promises_file.read_optional(self.directory, 'another'))
         with self.locked(boot_id='another') as draft:
             self.assertEqual(({}, None), (draft.promises, draft.problem))
             draft.put(GUEST)
