@@ -7,7 +7,9 @@ A stage is logged when it begins to fail, and again when it works.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -26,20 +28,42 @@ from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
-from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.exceptions import StateError, StateLocked
 from nova_numa_pmc.host import files
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.problem_log import ProblemLog
-from nova_numa_pmc.state import move_lock, overrides, pause, publication
+from nova_numa_pmc.state import move_lock, overrides, pause, publication, state_files
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
     from nova_numa_pmc.core.sample_records import NodeSample
     from nova_numa_pmc.host.libvirt_events import Listener
 
 LOG = logging.getLogger(__name__)
+#: Name of the file in the state directory that the one agent of a host locks.
+_LOCK = 'agent'
+
+
+@contextlib.contextmanager
+def hold_agent_lock(directory: str) -> Iterator[None]:
+    """Hold the lock of the host's agent inside the ``with`` block.
+
+    :param directory: path of the state directory
+    :raises StateLocked: another agent is running
+    :raises StateError: the state directory cannot be trusted or created
+    """
+    with state_files.StateDirectory(directory) as state_directory:
+        try:
+            lock = state_directory.lock(_LOCK, 0)
+        except StateLocked:
+            raise StateLocked(
+                '%s: locked: another nova-numa-agent is running on this host (see fuser(1))'
+                % os.path.join(directory, _LOCK)
+            ) from None
+        with lock:
+            yield
 
 
 class Agent:

@@ -29,14 +29,14 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.agent import loop, reassertion
-from nova_numa_pmc.agent.agent import Agent
+from nova_numa_pmc.agent.agent import Agent, hold_agent_lock
 from nova_numa_pmc.agent.metrics_file import MetricsFile
 from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.exceptions import NumaPmcError, StateLocked
 from nova_numa_pmc.host import guests, libvirt_events, process
 from nova_numa_pmc.json_values import printable
-from nova_numa_pmc.state import agent_lock, publication
+from nova_numa_pmc.state import publication
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,8 +94,6 @@ def build_parser() -> argparse.ArgumentParser:
         help='unbind the memory of bound guests, then exit; the unit does this when the agent '
         'ends, because nothing watches their nodes after that',
     )
-    # The former name, which the unit still uses: it has to work after a downgrade of the agent.
-    modes.add_argument('--widen', dest='unbind', action='store_true', help=argparse.SUPPRESS)
     parser.add_argument(
         '--json', action='store_true', help='with --once: print what is published as JSON'
     )
@@ -128,7 +126,7 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
         directory = options.host_options.state_path(args.root)
         if args.once:
             return _once(args, options, directory, wait or time.sleep)
-        with agent_lock.hold_agent_lock(directory):
+        with hold_agent_lock(directory):
             return _serve(args, options)
     except (NumaPmcError, OSError) as error:
         print('nova-numa-agent: %s' % error, file=sys.stderr)
@@ -194,7 +192,7 @@ def _once(
     options = options._replace(rebalance=agent_conf.OFF, reassert=False)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(agent_lock.hold_agent_lock(directory))
+            stack.enter_context(hold_agent_lock(directory))
         except StateLocked:
             print(
                 'the service is running: this measurement is separate and is not published',

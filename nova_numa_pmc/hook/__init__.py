@@ -20,7 +20,9 @@ file is bounded, but writing cpusets may sleep in the kernel. ``started`` theref
 child process, and the hook ends within the operator's time limit whatever happens to that. A late
 child process finishes, records what it did and logs it. The lock of the promises file is held only
 to decide and to record, never while a cpuset is written. hooks/qemu sets an alarm that ends
-the process if anything else hangs.
+the process if anything else hangs. A signal could not end a late child process: a write to a
+cpuset sleeps uninterruptibly in the kernel while the host migrates pages for another process, and
+even SIGKILL takes effect only afterwards.
 """
 
 # ruff: noqa: E402
@@ -34,6 +36,7 @@ gc.disable()
 
 import _signal  # signal would import enum
 import os
+import select
 import sys
 import time
 
@@ -42,7 +45,6 @@ from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import eligibility
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 from nova_numa_pmc.exceptions import NumaPmcError, StateError, describe
-from nova_numa_pmc.hook import child
 from nova_numa_pmc.host import domain_xml, files, guests, journal
 from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import overrides, promises_file
@@ -76,7 +78,7 @@ def main(argv: list[str], root: str = '/') -> NoReturn:
     """
     status, lines = 0, journal.JournalLines(root)
     try:
-        status = run(argv[1], argv[2], 0, root, child.run_detached, lines)
+        status = run(argv[1], argv[2], 0, root, run_detached, lines)
     except BaseException as error:
         lines.log(
             journal.ERROR,
@@ -111,7 +113,7 @@ def run(
         return 0
     xml = _read(stdin_fd)
     if operation == 'started':
-        answer = child.run(lambda: call.perform(xml), call.time_left_s(), call.report)
+        answer = run_in_child(lambda: call.perform(xml), call.time_left_s(), call.report)
     else:
         answer = call.perform(xml)
     if answer is None:
@@ -324,6 +326,84 @@ def _selftest(call: HookCall) -> int:
         line = 'failed: ' + describe(error)
     os.write(2, ('selftest: %s\n' % line).encode('utf-8', 'backslashreplace'))
     return 0
+
+
+def run_in_child(
+    work: Callable[[], bytes], timeout_s: float, report: Callable[[BaseException], object]
+) -> bytes | None:
+    """Run ``work()`` in a child process.
+
+    The child process has no standard streams, because libvirt waits for the end of a hook's stdout
+    and stderr as well as of the process (virCommandRun in its src/util/vircommand.c). It is in a
+    session of its own, so that timeout(1), which kills a process group, spares it.
+
+    :param work: called in the child process; returns 1 to 4096 bytes
+    :param timeout_s: how long to wait [s]
+    :param report: called in the child process with an exception that ``work`` raised
+    :returns: what ``work`` returned; b'' if it raised or the child process died; None if it is
+        late
+    :raises OSError: no process or pipe is available
+    """
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        _child(work, writer, report)
+    os.close(writer)
+    try:
+        ready, _, _ = select.select((reader,), (), (), max(0, timeout_s))
+        if not ready:
+            return None
+        answer = os.read(reader, 4096)
+    finally:
+        os.close(reader)
+    os.waitpid(pid, 0)
+    return answer
+
+
+def run_detached(work: Callable[[], object], report: Callable[[BaseException], object]) -> None:
+    """Run ``work()`` in a child process, without waiting for it.
+
+    The child process closes all inherited descriptors, because libvirt waits until every holder of
+    a hook's stdout and stderr has closed them.
+
+    :param report: called in the child process with an exception that ``work`` raised
+    :raises OSError: no process is available
+    """
+    if os.fork():
+        return
+    try:
+        os.setsid()
+        for name in os.listdir('/proc/self/fd'):
+            try:
+                os.close(int(name))
+            except OSError:
+                pass  # the descriptor of the listing itself, which is closed by now
+        for _ in range(3):
+            os.open(os.devnull, os.O_RDWR)
+        try:
+            work()
+        except BaseException as error:
+            report(error)
+    finally:
+        os._exit(0)
+
+
+def _child(
+    work: Callable[[], bytes], writer: int, report: Callable[[BaseException], object]
+) -> NoReturn:
+    try:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        try:
+            answer = work()
+        except BaseException as error:
+            report(error)
+        else:
+            os.write(writer, answer)
+    finally:
+        os._exit(0)
 
 
 def _read(stdin_fd: int) -> bytes:

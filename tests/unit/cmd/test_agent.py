@@ -17,9 +17,10 @@ import unittest
 from unittest import mock
 
 from nova_numa_pmc import model
+from nova_numa_pmc.agent.agent import hold_agent_lock
 from nova_numa_pmc.cmd import agent
 from nova_numa_pmc.conf import agent as agent_conf, host_options
-from nova_numa_pmc.state import agent_lock, promises_file, publication
+from nova_numa_pmc.state import promises_file, publication
 from tests.cases.root import RootCase
 from tests.fixtures import fake_host, measured_host
 from tests.fixtures.checkout import TOP
@@ -66,7 +67,7 @@ class CommandTest(RootCase):
             self.assertEqual(json.load(file), json.loads(out))
 
     def test_once_beside_the_service_writes_nothing(self):
-        with agent_lock.hold_agent_lock(self.directory):
+        with hold_agent_lock(self.directory):
             status, out, err = self.run_it('--once', '--json')
         self.assertEqual((0, 2), (status, len(json.loads(out)['view']['nodes'])))
         self.assertIn('not published', err)
@@ -107,7 +108,7 @@ class CommandTest(RootCase):
         self.assertIn('node0/cpulist', err)
 
     def test_a_second_service_beside_the_first_ends_at_once(self):
-        with agent_lock.hold_agent_lock(self.directory):
+        with hold_agent_lock(self.directory):
             status, _, err = self.run_it()
         self.assertEqual(1, status)
         self.assertIn('another nova-numa-agent is running', err)
@@ -194,7 +195,7 @@ class UnitTest(unittest.TestCase):
             'RuntimeDirectoryPreserve=yes',
             'LogsDirectory=nova-numa-pmc',
             'ProtectControlGroups=no',
-            'ExecStopPost=nova-numa-agent --widen',
+            'ExecStopPost=nova-numa-agent --unbind',
             'NoNewPrivileges=yes',
         ):
             self.assertIn(line, self.lines)

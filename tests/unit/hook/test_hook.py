@@ -8,7 +8,6 @@ from unittest import mock
 
 from nova_numa_pmc import hook, model
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.hook import child
 from nova_numa_pmc.host import files, journal
 from nova_numa_pmc.model import MIB
 from nova_numa_pmc.state import overrides, promises_file, publication
@@ -584,7 +583,9 @@ class PoolTest(PlacedCase):
 class BoundedTest(unittest.TestCase):
     def run_in_child(self, work, timeout_s=20):
         pipe = os.pipe()
-        answer = child.run(work, timeout_s, lambda error: os.write(pipe[1], repr(error).encode()))
+        answer = hook.run_in_child(
+            work, timeout_s, lambda error: os.write(pipe[1], repr(error).encode())
+        )
         os.close(pipe[1])
         with open(pipe[0]) as stream:
             return answer, stream.read()
@@ -600,7 +601,7 @@ class BoundedTest(unittest.TestCase):
             os.write(done[1], b'finished')
             return b'late'
 
-        self.assertIsNone(child.run(work, 0.01, print))
+        self.assertIsNone(hook.run_in_child(work, 0.01, print))
         os.write(gate[1], b'x')
         self.assertEqual(b'finished', os.read(done[0], 99))
 
@@ -615,7 +616,7 @@ class BoundedTest(unittest.TestCase):
                 with open(gate, 'w') as stream:  # until another process opens the other end
                     print(os.getsid(0) == os.getpid(), links, file=stream)
 
-            child.run_detached(work, print)
+            hook.run_detached(work, print)
             os.close(writer)
             self.assertEqual(b'', os.read(reader, 1))
             os.close(reader)
@@ -631,7 +632,7 @@ class BoundedTest(unittest.TestCase):
                 with open(directory + '/reported', 'w') as stream:
                     stream.write(repr(error))
 
-            child.run_detached(lambda: {'found': 0}['lost'], report)
+            hook.run_detached(lambda: {'found': 0}['lost'], report)
             with open(directory + '/reported') as stream:
                 self.assertEqual("KeyError('lost')", stream.read())
             os.wait()
