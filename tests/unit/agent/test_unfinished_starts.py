@@ -156,12 +156,42 @@ class PlaceTest(AgentCase):
                 self.tick(agent, at_s)
         self.assertEqual({bound.uuid: bound}, self.promises())
 
-    def call(self, operation):
+    def call(self, operation, number=1, **more):
         reader, writer = os.pipe()
-        os.write(writer, fake_host.domain_xml(1))
+        os.write(writer, fake_host.domain_xml(number, **more))
         os.close(writer)
-        hook.run(fake_host.name_of(1), operation, reader, self.root)
+        hook.run(fake_host.name_of(number), operation, reader, self.root)
         os.close(reader)
+
+    def test_the_hook_and_the_agent_finish_a_start_alike(self):
+        self.host.configure('[hook]\nbind = true\n')
+        for why, extra, bytes_by_node in (
+            ('plain', '', {0: MIB, 1: MIB}),
+            ('memory stays elsewhere', domains.LOCKED, {0: 400 * MIB, 1: MIB}),
+            ('placed by others since', domains.NUMA_NODES_1, {0: MIB, 1: MIB}),
+            ('opted out since', domains.OPTED_OUT, {0: MIB, 1: MIB}),
+        ):
+            ends = []
+            for number in (1, 2):
+                tree = self.host.launch(
+                    number, bytes_by_node, xml=fake_host.domain_xml(number, extra=extra)
+                )
+                self.set_guest_times(number, 0)
+                self.promise(number, 1, started=False, since_ns=START_NS)
+                if number == 1:
+                    self.call('started', number, extra=extra)
+                else:
+                    agent = self.open_agent()
+                    for at_s in (0, 5):
+                        self.tick(agent, at_s)
+                    agent.close()
+                promise = self.promises()[fake_host.uuid_of(number)]
+                ends.append((promise._replace(uuid='', name='', since_ns=0), tree.held()))
+                self.host.end(number)
+                with self.locked() as draft:
+                    draft.promises.clear()
+            with self.subTest(why):
+                self.assertEqual(*ends)
 
     def test_a_start_that_cannot_be_recorded_is_logged_and_finished_later(self):
         agent = self.open_agent()
