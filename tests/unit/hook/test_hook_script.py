@@ -205,7 +205,7 @@ class HookScriptTest(unittest.TestCase):
         """libvirt continues; the child process finishes when the kernel lets it."""
         path = self.script()
         self.assert_lives(path, operations=('start',))
-        self.host.configure('[hook]\ntimeout_s = 0.2\n')
+        self.host.configure('[hook]\ntimeout_s = 2\n')
         control = os.path.join(self.tree.emulator, 'cpuset.cpus')
         os.unlink(control)
         os.mkfifo(control)  # opening it sleeps until another process opens the other end
