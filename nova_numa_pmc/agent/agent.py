@@ -30,7 +30,7 @@ from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import StateError, StateLocked
 from nova_numa_pmc.host import files
-from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
+from nova_numa_pmc.host.page_moves.move_pages import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.problem_log import ProblemLog
 from nova_numa_pmc.state import move_lock, overrides, pause, publication, state_files
@@ -213,7 +213,7 @@ class Agent:
         """
         if tick.host is None or tick.host_promises is None:
             return tick
-        self._executor.cancel_unmovable(tick.guests)
+        self._executor.forget_ended(tick.guests)
         # Read after the promises: a guest that is not in it has the promise that was read.
         moving = frozenset() if may_move else self._move_lock.guests_of_others()
         not_moving = tuple(guest for guest in tick.guests if guest.uuid not in moving)

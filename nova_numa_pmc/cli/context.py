@@ -31,7 +31,7 @@ from nova_numa_pmc.host import (
     process,
     services,
 )
-from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
+from nova_numa_pmc.host.page_moves.move_pages import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves import situations
 from nova_numa_pmc.placing import decide
 from nova_numa_pmc.record import Record

@@ -9,14 +9,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc.cli import arguments, tables
 from nova_numa_pmc.core import eligibility
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
 from nova_numa_pmc.exceptions import StateLocked
-from nova_numa_pmc.host import guests
 from nova_numa_pmc.json_values import printable, to_json
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.record import Record
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.page_moves import guest_move
 
 LOG = logging.getLogger(__name__)
-#: Interval at which to check whether a guest being moved must now be left alone [s].
-_CHECK_S = 1.0
 #: Number of guests named for each reason to leave guests alone.
 _NAMES_SHOWN = 6
 #: Time after which waiting for the move lock is reported [s]; a tick of the agent takes less.
@@ -148,7 +144,7 @@ def make_moves(
             move_executor.pool = observed.pool
             move_executor.enqueue(plan, observed.host_promises.promises, targets)
             try:
-                signal = _run(command, move_executor, wait, show)
+                signal = _run(move_executor, wait, show)
             finally:
                 move_executor.end_move()
         finally:
@@ -158,13 +154,11 @@ def make_moves(
 
 
 def _run(
-    command: CommandContext,
     move_executor: executor.MoveExecutor,
     wait: Callable[[float], int | None],
     show: Callable[[Collection[tuple[str, guest_move.Progress]]], None],
 ) -> int | None:
     """Make the moves; return the number of the signal that ended them early, or None."""
-    status_files, checked_s = guests.StatusFiles(command.root), time.monotonic()
     while True:
         wait_s = move_executor.step()
         if wait_s is None:
@@ -173,10 +167,6 @@ def _run(
         signal = wait(wait_s)
         if signal:
             return signal
-        if time.monotonic() - checked_s >= _CHECK_S:
-            checked_s = time.monotonic()
-            # A libvirt job may have begun on a guest, or the guest may have been paused.
-            move_executor.cancel_unmovable(status_files.read()[0])
 
 
 def print_result(result: MovesResult) -> None:

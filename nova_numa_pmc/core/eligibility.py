@@ -99,7 +99,7 @@ RULES = (
         PLACED_BY_OTHERS,
         lambda case: case.guest.placed_by or case.promise.origin == model.BY_OTHERS,
         model.ORIGIN_TEXTS[model.BY_OTHERS],
-        (PLACE, FETCH, MOVE),
+        (PLACE, FETCH, MOVE, PROCEED),
     ),
     Rule(
         HELD_BY_OTHERS,
@@ -120,7 +120,12 @@ RULES = (
         (MOVE,),
     ),
     # Because of VFIO, SEV or mlock.
-    Rule('locked', lambda case: case.guest.locked, 'its memory cannot be moved', (FETCH, MOVE)),
+    Rule(
+        'locked',
+        lambda case: case.guest.locked,
+        'its memory cannot be moved',
+        (FETCH, MOVE, PROCEED),
+    ),
     Rule(
         'huge_pages',
         lambda case: case.guest.page_bytes or case.promise.page_bytes,

@@ -12,15 +12,26 @@ import collections
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core import eligibility
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.core.rebalance.explain_move import explain_why
 from nova_numa_pmc.cpulist import name_nodes
-from nova_numa_pmc.exceptions import GuestGone, PageMoveError, StateLocked, describe, is_expected
+from nova_numa_pmc.exceptions import (
+    GuestGone,
+    PageMoveError,
+    StateError,
+    StateLocked,
+    describe,
+    is_expected,
+)
 from nova_numa_pmc.host.page_moves import guest_move
-from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
-from nova_numa_pmc.moves.move_promises import MovePostponed, MovePromises, PendingMove
-from nova_numa_pmc.moves.parts import MovePart, has_followed, progress_text
+from nova_numa_pmc.host.page_moves.move_pages import KERNEL_CALLS, KernelCalls
+from nova_numa_pmc.moves.move_promises import (
+    MovePart,
+    MovePostponed,
+    MovePromises,
+    MoveRefused,
+    PendingMove,
+)
 from nova_numa_pmc.placing import decide
 from nova_numa_pmc.problem_log import ProblemLog
 from nova_numa_pmc.record import Record
@@ -43,6 +54,7 @@ _GIVEN_UP = {
     history.REFUSED: 'not moved',
     history.TAKEN_BACK: 'undone',
     history.PARTLY: 'not fully undone',
+    history.SPLIT: 'undone',
 }
 
 
@@ -105,6 +117,7 @@ class MoveExecutor:
         self.failed: set[str] = set()
         self._interrupted: set[str] = set()
         self._has_moved = False
+        self._why_all_stay = ''
         self._ended: dict[tuple[str, str], int] = {}
         self._moved_bytes = 0
 
@@ -140,13 +153,8 @@ class MoveExecutor:
         """
         self._queue.extend(PendingMove(move, promised, targets or {}) for move in plan.moves)
 
-    def cancel_unmovable(self, running: Collection[model.Guest]) -> None:
-        """Cancel the move in progress if one of its guests cannot be moved now."""
-        unmovable_uuids = {
-            guest.uuid for guest in running if eligibility.why_not(eligibility.PROCEED, guest)
-        }
-        if any(part.plan_part.uuid in unmovable_uuids for part in self._parts):
-            self._cancel()
+    def forget_ended(self, running: Collection[model.Guest]) -> None:
+        """Forget failed moves of guests that have ended."""
         self.failed &= {guest.uuid for guest in running}
 
     def step(self) -> float | None:
@@ -159,10 +167,10 @@ class MoveExecutor:
         self._has_moved = True
         self.keep_turn()
         if not self._parts:
-            if not self._queue:
-                return None
-            self._begin(self._queue.popleft())
-            return 0.0
+            if not self._all_stay() and self._queue:
+                self._begin(self._queue.popleft())
+                return 0.0
+            return None
         try:
             waits_s = [
                 part.guest_move.step().wait_s
@@ -180,11 +188,21 @@ class MoveExecutor:
         if len(ended) == len(self._parts):
             self._end()
             return 0.0
-        if not all(map(has_followed, ended)):
+        if not all(progress.has_followed for progress in ended):
             for part in self._parts:  # which will be undone as well
                 part.guest_move.cancel()
             return 0.0
         return min(*waits_s, move_lock.RENEW_S)
+
+    def _all_stay(self) -> bool:
+        """Drop the pending moves if no guest may be moved now, and return whether that is so."""
+        why = self.move_promises.why_all_stay()
+        if why and why != self._why_all_stay:
+            self._log.warning('%s: no guest is moved meanwhile', why)
+        self._why_all_stay = why
+        if why:
+            self.clear_queue()
+        return bool(why)
 
     def keep_turn(self) -> None:
         """Renew the turn, if moves are in progress or pending; end them if it was lost.
@@ -249,20 +267,23 @@ class MoveExecutor:
         host = decide.host_with_pool_cpus(self._root, self.pool)
         parts = self.move_promises.parts(pending_move, host)
         # The history is written before the promises, so that it has every move even if the process
-        # is killed, and outside of their lock, so that no start of a guest waits for a disk.
-        self._write_history(
-            parts, history.BEGUN, 'in progress, or the process that made it was killed'
-        )
+        # is killed, and outside of their lock, so that no start of a guest waits for a disk. A
+        # move that it would not have could not be undone, and is not begun.
+        try:
+            self._append_to_history(
+                parts, history.BEGUN, 'in progress, or the process that made it was killed'
+            )
+        except (OSError, StateError) as error:
+            raise MoveRefused('the history cannot be written: %s' % error) from None
         self.move_promises.record(parts, host)
         return parts
 
     def _end(self) -> None:
         """Keep a move whose memory has followed, and undo any other."""
-        unmoved = [part for part in self._parts if not has_followed(part.guest_move.progress)]
+        unmoved = [part for part in self._parts if not part.guest_move.progress.has_followed]
         if unmoved:
             details = ', '.join(
-                '%s: %s' % (part.plan_part.name, progress_text(part.guest_move.progress))
-                for part in unmoved
+                '%s: %s' % (part.plan_part.name, part.guest_move.progress) for part in unmoved
             )
             self._give_up(PageMoveError('most of its memory stays where it was (%s)' % details))
             return
@@ -275,13 +296,13 @@ class MoveExecutor:
                 _route(self._move.kind, part.plan_part),
                 progress.moved_bytes >> 20,
                 1e3 * (self._clock() - part.began_s),
-                '' if progress.state == guest_move.DONE else ' (%s)' % progress_text(progress),
+                '' if progress.state == guest_move.DONE else ' (%s)' % str(progress),
                 explain_why(self._move),
             )
         self._count(MADE, self._parts)
         parts, self._parts = self._parts, ()
         shortfalls = [
-            progress_text(part.guest_move.progress)
+            str(part.guest_move.progress)
             for part in parts
             if part.guest_move.progress.state != guest_move.DONE
         ]
@@ -303,6 +324,8 @@ class MoveExecutor:
         if isinstance(cause, (StateLocked, MovePostponed)):  # it was not tried
             self._interrupted.update(uuids)
         result = history.TAKEN_BACK if parts else history.REFUSED
+        if any(part.guest_move.progress.moved_bytes for part in parts):
+            result = history.SPLIT
         for part in parts:
             try:
                 if self.move_promises.undo(part):
@@ -314,14 +337,19 @@ class MoveExecutor:
             except Exception as error:  # the other parts are undone all the same
                 self._warn('guest %s' % part.plan_part.name, error)
                 result = history.PARTLY
-        self._count(MADE if result == history.PARTLY else result, parts)
-        outcome = _GIVEN_UP[result]
+        self._count(
+            {history.PARTLY: MADE, history.SPLIT: history.TAKEN_BACK}.get(result, result), parts
+        )
+        outcome, why = _GIVEN_UP[result], describe(cause)
+        if result == history.SPLIT:
+            why += '; the memory that had moved stays there until "undo" brings it back'
         if isinstance(cause, GuestGone):
-            self._log.info('%s: %s', outcome, cause)
+            self._log.info('%s: %s', outcome, why)
         else:
             names = ', '.join(part.name for part in self._move.parts)
-            self._warn('%s: %s' % (outcome, names), cause)
-        self._write_history(parts, result, describe(cause))
+            traceback = None if is_expected(cause) else cause
+            self._log.warning('%s: %s: %s', outcome, names, why, exc_info=traceback)
+        self._write_history(parts, result, why)
 
     def _warn(self, subject: str, error: Exception) -> None:
         """Log an error, with a traceback if it is a bug."""
@@ -329,7 +357,15 @@ class MoveExecutor:
         self._log.warning('%s: %s', subject, describe(error), exc_info=traceback)
 
     def _write_history(self, parts: Sequence[MovePart], result: str, why: str) -> None:
-        """Append the beginning or the result of a move to the history; never raise."""
+        """Append the result of a move to the history; never raise."""
+        with self._problem_log.stage('recording moves in the history'):
+            self._append_to_history(parts, result, why)
+
+    def _append_to_history(self, parts: Sequence[MovePart], result: str, why: str) -> None:
+        """Append the beginning or the result of a move to the history.
+
+        :raises StateError, OSError: it cannot be written
+        """
         entry = history.new_entry(
             self._id,
             self._move,
@@ -351,8 +387,7 @@ class MoveExecutor:
             why=why,
         )
         self._on_history_entry(entry)
-        with self._problem_log.stage('recording moves in the history'):
-            history.append(entry, self._root)
+        history.append(entry, self._root)
 
 
 def _route(kind: str, plan_part: plan_records.PlanPart) -> str:

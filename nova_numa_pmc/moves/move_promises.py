@@ -5,27 +5,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc import model
 from nova_numa_pmc.core import eligibility, host_view, pools
+from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.exceptions import GuestGone, PageMoveError
-from nova_numa_pmc.host import allowed, cgroups, guests
+from nova_numa_pmc.exceptions import GuestGone, PageMoveError, StateError
+from nova_numa_pmc.host import allowed, cgroups, guests, holding
 from nova_numa_pmc.host.cpusets import common_cpus
 from nova_numa_pmc.host.page_moves import guest_move
-from nova_numa_pmc.moves.parts import CpuMove, MovePart, narrow_to_l3, promise_after
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, overrides, promises_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from nova_numa_pmc import model
     from nova_numa_pmc.conf.agent import AgentOptions
-    from nova_numa_pmc.host.page_moves.kernel_calls import KernelCalls
+    from nova_numa_pmc.host.page_moves.move_pages import KernelCalls
+    from nova_numa_pmc.host.writes import FileChange
     from nova_numa_pmc.state.promises_file import HostPromises
 
-#: How long one guest of a swap waits for the room that the other is to make [s] (assumed: some
-#: batches at a low rate, or a walk over memory that is not present).
-_ROOM_WAIT_MAX_S = 10.0
 #: How long undoing a move waits for the promises file's lock [s], for each of its guests; longer
 #: than other changes, because it is not tried again, but below the timeouts of the service.
 _UNDO_LOCK_TIMEOUT_S = 5.0
@@ -52,6 +50,22 @@ class PendingMove(Record):
     targets: Mapping[str, model.Promise]
 
 
+class MovePart(Record):
+    """One guest's part of a move in progress.
+
+    :param plan_part: the same part in the plan
+    :param before, after: the guest's promise before and after the move
+    :param guest_move: the move of the guest's CPUs and memory
+    :param began_s: when the part began, on the executor's clock
+    """
+
+    plan_part: plan_records.PlanPart
+    before: model.Promise
+    after: model.Promise
+    guest_move: guest_move.GuestMove
+    began_s: float
+
+
 class MovePromises:
     """Records the promises of guests that are moved.
 
@@ -74,6 +88,20 @@ class MovePromises:
         self._kernel = kernel
         self._status_files = guests.StatusFiles(root)
 
+    def why_all_stay(self) -> str:
+        """Return why no guest may be moved now: libvirt migrates one; empty if they may.
+
+        What a migration needs of the host's memory and CPUs is not to be disturbed.
+        """
+        return next(
+            (
+                'guest %s is being migrated (%s)' % (guest.name, guest.job)
+                for guest in self._status_files.read()[0]
+                if guest.job and guest.job.startswith('migration')
+            ),
+            '',
+        )
+
     def parts(self, pending_move: PendingMove, host: model.Topology) -> tuple[MovePart, ...]:
         """Return the parts of a move; nothing is promised or written yet.
 
@@ -81,22 +109,10 @@ class MovePromises:
             made
         """
         move, promised, targets = pending_move
-        running: Iterable[model.Guest] = self._status_files.read()[0]
-        if self._mover != history.PIN:
-            running, _ = overrides.with_overrides(running, self._root)
-        by_uuid = {guest.uuid: guest for guest in running}
         parts: list[MovePart] = []
         placement_options = self.options.host_options.placement_options
         for plan_part in move.parts:
-            guest = by_uuid.get(plan_part.uuid)
-            if guest is None:
-                raise GuestGone('guest %s: ended before it was moved' % plan_part.name)
-            reason_code = eligibility.why_not(eligibility.PROCEED, guest)
-            if reason_code:
-                detail = '' if guest.override else ' (%s)' % (guest.job or guest.state)
-                raise MovePostponed(
-                    'guest %s: %s%s' % (plan_part.name, eligibility.TEXTS[reason_code], detail)
-                )
+            guest = self._guest_to_move(plan_part)
             before = promised.get(plan_part.uuid)
             if before is None:
                 raise MoveRefused('guest %s: it has no promise' % plan_part.name)
@@ -107,7 +123,7 @@ class MovePromises:
                 for moved in move.parts:
                     others.pop(moved.uuid, None)
                 others.update({part.plan_part.uuid: part.after for part in parts})
-                after = narrow_to_l3(after, guest, host, list(others.values()), placement_options)
+                after = _narrow_to_l3(after, guest, host, list(others.values()), placement_options)
             parts.append(
                 MovePart(
                     plan_part,
@@ -118,6 +134,39 @@ class MovePromises:
                 )
             )
         return tuple(parts)
+
+    def _guest_to_move(self, plan_part: plan_records.PlanPart) -> model.Guest:
+        """Return a guest as it is now, if it may be moved.
+
+        :raises GuestGone, MovePostponed: it has ended, or may not be moved now
+        :raises StateError: the overrides cannot be read
+        """
+        running: Iterable[model.Guest] = self._status_files.read()[0]
+        if self._mover != history.PIN:
+            running, _ = overrides.with_overrides(running, self._root)
+        guest = next((guest for guest in running if guest.uuid == plan_part.uuid), None)
+        if guest is None:
+            raise GuestGone('guest %s: ended before it was moved' % plan_part.name)
+        reason_code = eligibility.why_not(eligibility.PROCEED, guest)
+        if reason_code:
+            detail = guest.job or ('' if guest.state in (None, 'running') else guest.state)
+            raise MovePostponed(
+                'guest %s: %s%s'
+                % (
+                    plan_part.name,
+                    eligibility.TEXTS[reason_code],
+                    ' (%s)' % detail if detail and not guest.override else '',
+                )
+            )
+        return guest
+
+    def _why_not(self, plan_part: plan_records.PlanPart) -> str:
+        """Return why a guest may not be moved on; empty if it may."""
+        try:
+            self._guest_to_move(plan_part)
+        except (MovePostponed, StateError) as error:
+            return str(error)
+        return self.why_all_stay()
 
     def record(self, parts: Sequence[MovePart], host: model.Topology) -> None:
         """Record the promises of all guests of a move, or of none.
@@ -155,8 +204,8 @@ class MovePromises:
         host: model.Topology,
         before: model.Promise,
         after: model.Promise,
-    ) -> guest_move.GuestMove | CpuMove:
-        """Return the move of a guest's CPUs and memory, or of its CPUs only.
+    ) -> guest_move.GuestMove:
+        """Return the move of a guest's CPUs and memory.
 
         :raises MoveRefused: the nodes have no CPU left that the guest may use, or its memory may
             not be brought there
@@ -174,7 +223,7 @@ class MovePromises:
         written_cpus = common_cpus(groups)
         if written_cpus is None:  # a vCPU that was plugged in has not been held yet
             written_cpus = pools.cpus_of_promise(before, host, guest)
-        cpus = None
+        cpus = frozenset[int]()
         if move.kind != plan_records.FETCH and plan_part.to_nodes:
             cpus = pools.cpus_of_promise(after, host, guest)
             if not cpus:
@@ -182,24 +231,32 @@ class MovePromises:
                     'guest %s: none of the CPUs that it may use is on these nodes any more'
                     % plan_part.name
                 )
-        if not plan_part.mem_nodes:
-            return CpuMove(guest, groups, cpus, written_cpus, self._kernel)
+
+        def write_cpus() -> tuple[FileChange, ...]:
+            if move.kind == plan_records.FETCH:
+                return ()
+            write = self._kernel.write
+            if cpus:
+                return holding.hold(groups, cpus, written_cpus=written_cpus, write=write).changes
+            return holding.release_cpus(
+                groups, written_cpus, guest.allowed_cpus, guest.pinned_groups, write
+            )
+
         memory_move_count = sum(1 for part in move.parts if part.mem_nodes)
         rebalance_options = self.options.rebalance_options
         return guest_move.GuestMove(
             groups,
             plan_part.mem_nodes,
-            cpus,
-            written_cpus=written_cpus,
+            write_cpus,
             root=self._root,
             limits=guest_move.PageMoveLimits(
-                bytes_per_sec=max(1, rebalance_options.bytes_per_sec // memory_move_count),
+                bytes_per_sec=max(1, rebalance_options.bytes_per_sec // max(1, memory_move_count)),
                 reserve_bytes=rebalance_options.reserve_bytes,
-                room_wait_max_s=_ROOM_WAIT_MAX_S if memory_move_count > 1 else 0.0,
             ),
             mem_node_bytes=after.mem_node_bytes,
             clock=self._clock,
             kernel=self._kernel,
+            why_not=lambda: self._why_not(plan_part),
         )
 
     def _check_room(
@@ -225,3 +282,55 @@ class MovePromises:
                     'node %d has no room left for %s'
                     % (node.id, ', '.join(part.plan_part.name for part in parts))
                 )
+
+
+def promise_after(
+    move: plan_records.Move, plan_part: plan_records.PlanPart, before: model.Promise
+) -> model.Promise:
+    """Return the promise that a guest has after a move."""
+    if move.kind == plan_records.WIDEN:
+        return before._replace(widened_nodes=tuple(plan_part.to_nodes))
+    after = before
+    if move.kind != plan_records.FETCH:
+        after = after._replace(
+            cpu_nodes=tuple(plan_part.to_nodes),
+            widened_nodes=(),
+            origin=model.PLACED,
+            missed=False,
+        )
+    if plan_part.mem_nodes and tuple(plan_part.mem_nodes) != before.mem_nodes:
+        after = after._replace(mem_nodes=tuple(plan_part.mem_nodes), mem_node_bytes=())
+    return after
+
+
+def _narrow_to_l3(
+    after: model.Promise,
+    guest: model.Guest,
+    host: model.Topology,
+    others: Sequence[model.Promise],
+    placement_options: model.PlacementOptions,
+) -> model.Promise:
+    """Return a promise with the L3 cache that a moved guest gets on its new nodes, if any.
+
+    The L3 cache is chosen by promises, as the guest's demand was considered when the move was
+    planned.
+
+    :param after: the guest's promise after the move
+    :param others: the host's other promises
+    """
+    if not pools.has_several_l3s(host, after.cpu_nodes):
+        return after._replace(l3_cpus=())
+    pool_host = pools.with_guest_pool(guest, host)
+    view = host_view.view(pool_host, others, placement_options)
+    domains = {
+        view.domains[position] if view.domains else position
+        for position, node in enumerate(view.nodes)
+        if node.id in after.cpu_nodes
+    }
+    request = model.Request(guest.vcpus, guest.memory_bytes, allowed_cpus=guest.limit_cpus)
+    cpus: tuple[int, ...] = ()
+    if len(domains) == 1:
+        cpus, _ = l3.choose(
+            pool_host, view, tuple(others), after.cpu_nodes, request, placement_options
+        )
+    return after._replace(l3_cpus=cpus)

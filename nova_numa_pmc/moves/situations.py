@@ -33,7 +33,7 @@ def situation(
 ) -> plan_records.Situation:
     """Return the rebalancer's input, from a sample and the observed guests.
 
-    It includes the available memory of the nodes, which moves need.
+    It includes the room on the nodes, as a move of pages reads it.
 
     :param sampler: the sampler that took the sample
     :param measured_since_ns: CLOCK_BOOTTIME at the beginning of the interval; a guest placed since
@@ -53,16 +53,17 @@ def situation(
     loads = guest_load.guest_loads(
         sample, running, promised, view, boottime_ns, host, measured_since_ns
     )
-    available_bytes = []
-    for node in host.nodes:
-        with contextlib.suppress(PageMoveError):
-            available_bytes.append((node.id, node_room.available_bytes(node.id, root)))
+    room_bytes: tuple[tuple[int, int], ...] = ()
+    with contextlib.suppress(PageMoveError):
+        room_bytes = tuple(
+            (node, memory.room_bytes) for node, memory in node_room.read(root).items()
+        )
     return plan_records.Situation(
         view,
         loads,
         sampler.latencies_ns(host),
         guest_load.waiting_cores(pool_samples),
-        tuple(available_bytes),
+        room_bytes,
         sampler.mlp,
         placement_options,
     )

@@ -4,8 +4,8 @@
 Each line is a JSON object with a schema version ``major.minor``, and a reader accepts any minor
 version of its own major version. A line is appended by a single write(2), so that a crash or a
 full file system costs at most one line. At about 1 MiB, the file is renamed to ``history.1``,
-replacing the previous one. A writer holds the move lock (:mod:`move_lock`), so there is only one
-at a time.
+replacing the previous one. Writers hold a lock, because the turn at moving guests
+(:mod:`move_lock`) may pass to another process while its holder hangs.
 
 A move has two lines with the same id, one for its beginning and one for its end. If the process is
 killed in between, the first line remains valid: the guests are promised their new places, and part
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.json_values import Signed
 
-DIRECTORY, FILE = state_files.PERSISTENT, 'history'
+DIRECTORY, FILE, LOCK = state_files.PERSISTENT, 'history', 'history.lock'
+#: A writer holds the lock for milliseconds only.
+_LOCK_TIMEOUT_S = 5.0
 ROTATE_BYTES = 1 << 20
 _MAJOR = 2
 _SIZE_MAX_BYTES = 4 << 20
@@ -38,12 +40,14 @@ _LINE_MAX_BYTES = 1 << 16
 _TEXT_MAX = 1000
 #: What moves guests: the agent or a command.
 AGENT, APPLY, UNDO, PIN = 'agent', 'apply', 'undo', 'pin'
-#: Results of a move: all of the memory has followed; most of it has; the move was undone; it
-#: was not begun; it is in progress, or its process was killed.
-DONE, PARTLY, TAKEN_BACK, REFUSED, BEGUN = RESULTS = (
+#: Results of a move: all of the memory has followed; most of it has; the move was undone; the
+#: move was undone, but the memory that had moved stayed behind; it was not begun; it is in
+#: progress, or its process was killed.
+DONE, PARTLY, TAKEN_BACK, SPLIT, REFUSED, BEGUN = RESULTS = (
     'done',
     'partly',
     'taken_back',
+    'split',
     'refused',
     'begun',
 )
@@ -127,7 +131,10 @@ def append(entry: HistoryEntry, root: str = '/') -> None:
     :raises OSError: the file cannot be written
     """
     line = encode(entry)
-    with state_files.StateDirectory(os.path.join(root, DIRECTORY)) as directory:
+    with (
+        state_files.StateDirectory(os.path.join(root, DIRECTORY)) as directory,
+        directory.lock(LOCK, _LOCK_TIMEOUT_S),
+    ):
         size, torn = _end(directory)
         if size and size + len(line) > ROTATE_BYTES:
             os.rename(FILE, FILE + '.1', src_dir_fd=directory.fd, dst_dir_fd=directory.fd)

@@ -2,24 +2,15 @@
 """A base class for tests of moves, on a host with an uneven load and an emulated kernel."""
 
 import os
-import shutil
 
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.host.page_moves.kernel_calls import KernelCalls
+from nova_numa_pmc.host.page_moves.move_pages import KernelCalls
 from tests.cases import agent as agent_case
 from tests.fixtures import domains, fake_host
 from tests.fixtures.guest_memory import GuestMemory
 
 LOG = agent_case.LOG
 PAGES = 300
-
-
-class TwoNodes(GuestMemory):
-    """A guest's pages on a host without a third node."""
-
-    def write_files(self):
-        super().write_files()
-        shutil.rmtree(os.path.join(self.tree.root, 'sys/devices/system/node/node2'))
 
 
 class Kernel(KernelCalls):
@@ -60,7 +51,7 @@ class RebalancingCase(agent_case.AgentCase):
         for number in self.NUMBERS:
             self.promise(number, 0)
             tree = self.host.launch(number, xml=self.xml(number))
-            self.kernel.memories[tree.pid] = TwoNodes(tree, [0] * PAGES)
+            self.kernel.memories[tree.pid] = GuestMemory(tree, [0] * PAGES)
         self.load_node_0(0)
 
     def xml(self, number):

@@ -226,13 +226,13 @@ def test_a_full_node_takes_only_what_leaves_its_reserve(lab):
     """A full node takes what leaves its reserve; no guest is killed; the rest follows later."""
     guest_on_node_1(lab)
     room = (
-        'import sys; from nova_numa_pmc.host.page_moves.node_room import available_bytes; '
-        'print(available_bytes(0) >> 20)'
+        'from nova_numa_pmc.host.page_moves import node_room; '
+        'print(node_room.read()[0].room_bytes >> 20)'
     )
-    free_mib = int(lab.run(f'python3 -c {shlex.quote(room)}').stdout)
-    lab.skew(node=0, mib=max(1, free_mib - 256 - 16 - 64))
+    room_mib = int(lab.run(f'python3 -c {shlex.quote(room)}').stdout)
+    lab.skew(node=0, mib=max(1, room_mib - 256 - 16 - 64))
     ended = run_labmove(lab)
-    print(free_mib, ended)
+    print(room_mib, ended)
     assert ended['state'] == 'full' and ended['moved_bytes'] < 150 * MIB
     guest = lab.guests.report()['w']
     assert (guest['cpus'], guest['mems']) == (['0-1'], ['0-1'])

@@ -65,8 +65,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show what would be undone, ask, undo it, and return the exit code."""
     command = command or context.CommandContext(args.root)
-    if not moves.may_proceed(args, command):
-        return arguments.USAGE
     command.require_root()
     entries, _ = history.read(command.root)
     observed = command.read_host(write_promises=True)
@@ -80,6 +78,8 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
             print(printable('%s: left alone: %s' % (name, why)))
     result = None
     if undo.plan.moves:
+        if not moves.may_proceed(args, command):
+            return arguments.USAGE
         if not args.yes and not moves.ask_operator(command, 'undo these moves?'):
             return arguments.NOT_MADE
         result = moves.make_moves(
@@ -114,19 +114,23 @@ def entries_to_undo(
             raise UndoError(
                 'no move %.40r in the history: see "nova-numa-rebalance history"' % move_id
             )
-        if not matching[-1].is_in_effect:
+        if not _can_be_undone(matching[-1]):
             raise UndoError(
                 'move %s was not made, or was undone at once: %s' % (move_id, matching[-1].why)
             )
         return matching[-1:]
-    entries_in_effect = [entry for entry in entries if entry.batch and entry.is_in_effect]
-    if not entries_in_effect:
+    of_commands = [entry for entry in entries if entry.batch and _can_be_undone(entry)]
+    if not of_commands:
         raise UndoError(
-            'no command has moved guests; "nova-numa-rebalance history" shows the agent\'s '
-            'moves, and undo --move ID undoes one of them'
+            'nothing to undo: no command has moved guests; "nova-numa-rebalance history" shows '
+            "the agent's moves, and undo --move ID undoes one of them"
         )
-    last_batch = entries_in_effect[-1].batch
-    return [entry for entry in entries_in_effect if entry.batch == last_batch]
+    return [entry for entry in of_commands if entry.batch == of_commands[-1].batch]
+
+
+def _can_be_undone(entry: history.HistoryEntry) -> bool:
+    """Return whether a move has left guests or memory elsewhere than before."""
+    return entry.is_in_effect or entry.result == history.SPLIT
 
 
 def plan_undo(
@@ -149,6 +153,8 @@ def plan_undo(
         parts = []
         for part in entry.parts:
             promise = promised.get(part.uuid)
+            if entry.result == history.SPLIT:  # the guest is back, but not all of its memory
+                part = part._replace(after=part.before)
             why = _why_left(part, guests.get(part.uuid), promise)
             if why or promise is None or part.uuid in targets:
                 left_alone.append((part.name, why or 'it has already been undone'))
@@ -157,7 +163,7 @@ def plan_undo(
             if place.mem_nodes != part.before.mem_nodes:
                 stays_text = 'its memory stays on %s' % name_nodes(place.mem_nodes)
                 left_alone.append((part.name, stays_text))
-            if place != part.after:
+            if place != part.after or part.before == part.after:
                 targets[part.uuid] = promise._replace(**place._asdict())
                 parts.append(_reverse_part(part._replace(before=place)))
         if parts:
@@ -175,7 +181,7 @@ def _why_left(
         return 'it has been restarted since'
     if history.place_of(promise) != part.after:
         return 'it has been promised another place since'
-    if part.before == part.after:
+    if part.before == part.after and not (part.moved_bytes and part.before.mem_nodes):
         return 'the move did not change its place'
     if guest.override:
         return (
@@ -199,7 +205,9 @@ def _place_to_restore(part: history.HistoryPart) -> history.PromisedPlace:
 
 def _reverse_part(part: history.HistoryPart) -> plan_records.PlanPart:
     before, after = part.before, part.after
-    moves_memory = bool(before.cpu_nodes) and before.mem_nodes != after.mem_nodes
+    moves_memory = bool(before.cpu_nodes) and (
+        before.mem_nodes != after.mem_nodes or before == after
+    )
     return plan_records.PlanPart(
         part.uuid,
         part.name,

@@ -88,8 +88,8 @@ class Situation(Record):
     :param latencies_ns: unloaded latencies by *position*, with a row for each node's CPUs
     :param waiting_cores: (node id, cores that waited there in the interval), even if other CPUs
         were idle; on a node that is left out, the demand above its capacity is assumed to wait
-    :param available_bytes: (node id, memory that it can still give now: what is free, and half of
-        its page cache); on a node that is left out, only promises limit what fits
+    :param available_bytes: (node id, free memory above its watermarks, without the page cache); on
+        a node that is left out, only promises limit what fits
     :param mlp: number of cache misses that a core waits for at the same time
         (``core/pressure.py``)
     :param placement_options: the placement options of the host

@@ -18,21 +18,21 @@ from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.core.token_bucket import TokenBucket
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError
 from nova_numa_pmc.host import cgroups, files, holding
-from nova_numa_pmc.host.page_moves import mappings, node_room
-from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
-from nova_numa_pmc.host.page_moves.page_mover import PageMover
+from nova_numa_pmc.host.page_moves import mappings, node_room, page_mover
+from nova_numa_pmc.host.page_moves.move_pages import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 
     from nova_numa_pmc.host.page_moves.page_mover import MovedPages
+    from nova_numa_pmc.host.writes import FileChange
 
 #: States of a move. MOVING is the only one that is not final.
 MOVING = 'moving'
 DONE = 'done'  # almost no movable memory is left on other nodes
 PARTLY = 'partly'  # some pages did not move; ``refused`` says why
-FULL = 'full'  # the target nodes have no room for more
+FULL = 'full'  # the target nodes have no room for more, or memory is short
 CANCELLED = 'cancelled'
 FAILED = 'failed'  # an error was raised
 #: {state: its text for operators}
@@ -49,26 +49,31 @@ _WALKS_MAX = 3  # passes over a guest's memory; a pass that moves nothing is the
 # The refused share that is ignored: QEMU shares a page or two with libvirt.
 _REFUSED_IGNORED_MAX_RATIO = 0.01
 _UNSEEN_MIN_RATIO = 0.25  # of what was to be moved; more than QEMU's own read-only pages
-_ROOM_CHECK_S = 0.1  # time between checks for room
 _REFUSED_RUN_MAX_BYTES = 64 << 20  # refused in a row: these pages are pinned, as are the rest
+#: The longest time that a guest should wait for a page of a batch [s]. A batch that takes longer
+#: is followed by one of half its size, and one that takes less than a quarter by a larger one.
+STALL_MAX_S = 0.02
+_FIRST_BATCH_BYTES = 2 << 20  # a transparent huge page, and the least that a batch has
+#: How often room is checked for while there is none, how long a move rests once the kernel was
+#: short of memory, and how long it waits for room before it ends [s] (assumed). The guests of a
+#: swap make room for each other, and others give memory back.
+_ROOM_CHECK_S, _REST_S, _ROOM_WAIT_MAX_S = 0.1, 1.0, 10.0
 
 
 class PageMoveLimits(Record):
     """Limits on moving a guest's memory.
 
     :param bytes_per_sec: the rate limit
-    :param batch_bytes: memory that one step examines, and the most that it moves. Each call makes
-        every CPU of the host drain its cached pages (lru_cache_disable() in mm/swap.c), so a batch
-        should not be too small; a cancellation waits for the current batch, so it should not be
-        too large
-    :param reserve_bytes: available memory to leave on a node
-    :param room_wait_max_s: how long to wait for room if the nodes are full, as others make it
+    :param batch_bytes: the most memory that one step examines and moves. Each call makes every CPU
+        of the host drain its cached pages (lru_cache_disable() in mm/swap.c), so a batch should
+        not be too small; a cancellation waits for the current batch, and so does a guest that
+        touches a page of it, so it should not be too large
+    :param reserve_bytes: room to leave on a node
     """
 
     bytes_per_sec: float = 256 << 20
     batch_bytes: int = page_choice.BATCH_BYTES
     reserve_bytes: int = 256 << 20
-    room_wait_max_s: float = 0.0
 
 
 class Progress(Record):
@@ -82,6 +87,7 @@ class Progress(Record):
         :class:`page_mover.MovedPages` explains the names
     :param wait_s: time to wait before the next step, which does nothing if it is taken earlier
     :param left_at_first_bytes: ``left_bytes`` before the first walk
+    :param why: why the move was cancelled; empty if nobody said so
     """
 
     state: str
@@ -90,6 +96,7 @@ class Progress(Record):
     refused: tuple[tuple[str, int], ...] = ()
     wait_s: float = 0.0
     left_at_first_bytes: int | None = None
+    why: str = ''
 
     @property
     def arrived_bytes(self) -> int:
@@ -97,6 +104,30 @@ class Progress(Record):
         if self.left_bytes is None:
             return self.moved_bytes
         return max(self.moved_bytes, (self.left_at_first_bytes or 0) - self.left_bytes)
+
+    @property
+    def has_followed(self) -> bool:
+        """Return whether at least half of the memory that was to be moved has been moved."""
+        return self.state == DONE or (
+            self.left_bytes is not None and self.arrived_bytes >= self.left_bytes
+        )
+
+    def __str__(self) -> str:
+        left_text = (
+            'an unknown amount'
+            if self.left_bytes is None
+            else ('%d MiB' % (self.left_bytes >> 20))
+        )
+        refused = ', '.join(
+            '%d %s (%s)' % (count, page_mover.TEXTS.get(name, 'refused'), name)
+            for name, count in self.refused
+        )
+        return '%s%s, %s left%s' % (
+            TEXTS[self.state],
+            ' (%s)' % self.why if self.why else '',
+            left_text,
+            '; pages: ' + refused if refused else '',
+        )
 
 
 class GuestMove:
@@ -107,57 +138,62 @@ class GuestMove:
     CpusetError and PinnedByOthers, after which the CPU sets are as they were.
 
     :ivar progress: progress after the last step
-    :ivar hold_result: result of holding the CPUs; None if they have not been held
     """
 
     def __init__(
         self,
         groups: cgroups.GuestGroups,
         mems: Collection[int],
-        cpus: frozenset[int] | None = None,
-        written_cpus: frozenset[int] = frozenset(),
+        write_cpus: Callable[[], tuple[FileChange, ...]] = lambda: (),
         limits: PageMoveLimits | None = None,
         mem_node_bytes: Sequence[int] = (),
         root: str = '/',
         clock: Callable[[], float] = time.monotonic,
         kernel: KernelCalls = KERNEL_CALLS,
+        why_not: Callable[[], str] = lambda: '',
     ) -> None:
         """Prepare a move; nothing is written yet.
 
-        :param mems: ids of the nodes that the memory goes to; at least one
-        :param cpus: CPUs to hold the guest to; None to leave its CPUs as they are
-        :param written_cpus: the CPUs that the hook or an earlier move has written, and that may
-            therefore be changed. ``cpuset.mems`` is only written to move a small remainder where
-            move_pages(2) is denied
+        :param mems: ids of the nodes that the memory goes to; empty if it stays where it is
+        :param write_cpus: writes the CPUs that the guest moves to, and returns the changes
         :param mem_node_bytes: bytes promised on each of ``mems``, by which the memory is divided
             among them; empty: in equal parts
         :param clock: function that returns monotonic time in seconds
+        :param why_not: is called before each batch, and returns why the guest may not be moved on;
+            empty if it may
         :raises GuestGone: the guest has ended
-        :raises PageMoveError: no node was given, or one of them does not exist or has no memory
+        :raises PageMoveError: one of the nodes does not exist or has no memory
         """
-        if not mems:
-            raise PageMoveError('%s: no node was requested' % groups.parent)
         self._groups = groups
         self._root = root
         self._clock = clock
         self._kernel = kernel
         self._mems = tuple(mems)
         self._mem_node_bytes = tuple(mem_node_bytes)
-        self._cpus = cpus
-        self._written_cpus = written_cpus
+        self._write_cpus = write_cpus
+        self._why_not = why_not
         self._limits = limits or PageMoveLimits()
-        for node in self._mems:
-            node_room.available_bytes(node, root)
-        self._check_alive()
-        self._pages = PageMover(groups.pid, frozenset(self._mems), root, kernel)
-        self._cancelled = False
+        self._batch_bytes = self._first_batch_bytes = min(
+            self._limits.batch_bytes, _FIRST_BATCH_BYTES
+        )
+        self._changes: tuple[FileChange, ...] = ()
+        self._is_cancelled = False
         self._refused: dict[str, int] = {}
         self._present_bytes: dict[int, int] = {}
         self._wanted_bytes: Mapping[int, int] = {}
         self._refused_bytes = 0  # in the current walk, like _refused
-        self.hold_result: holding.HoldResult | None = None
+        self._shortages: int | None = None
+        self._rests_until_s = float('-inf')
         self.progress = Progress(MOVING)
         self._steps = self._run()
+        if self._mems:
+            absent = sorted(set(self._mems).difference(node_room.read(root)))
+            if absent:
+                raise PageMoveError(
+                    'there is no node %d with memory, so none can be moved there' % absent[0]
+                )
+            self._check_alive()
+            self._pages = page_mover.PageMover(groups.pid, frozenset(self._mems), root, kernel)
 
     def step(self) -> Progress:
         """Move the next batch and return the progress."""
@@ -168,29 +204,31 @@ class GuestMove:
             raise
         return self.progress
 
-    def cancel(self) -> None:
+    def cancel(self, why: str = '') -> None:
         """End the move at the next step; memory that has been moved stays where it is."""
-        self._cancelled = True
+        if not self._is_cancelled:
+            self.progress = self.progress._replace(why=why)
+        self._is_cancelled = True
 
     def undo_cpus(self) -> None:
         """Undo this move's changes of the CPU sets.
 
         :raises GuestGone, CpusetError: as :func:`holding.undo` does
         """
-        holding.undo(
-            self._groups,
-            self.hold_result.changes if self.hold_result else (),
-            write=self._kernel.write,
-        )
+        holding.undo(self._groups, self._changes, write=self._kernel.write)
 
     def _run(self) -> Iterator[None]:
+        if not self._mems:
+            self._changes = self._write_cpus()
+            self.progress = Progress(DONE)
+            return
         elsewhere_bytes = self._bytes_elsewhere()
         self.progress = self.progress._replace(
             left_bytes=elsewhere_bytes, left_at_first_bytes=elsewhere_bytes
         )
         state = CANCELLED
-        if not self._cancelled:
-            self._hold_cpus()
+        if not self._is_cancelled:
+            self._changes = self._write_cpus()
             yield
             state = yield from self._walk_until_done()
             if state == DONE and self._has_much_unseen_memory():
@@ -204,13 +242,6 @@ class GuestMove:
         self.progress = self.progress._replace(left_bytes=self._bytes_elsewhere())
         left_bytes = self.progress.left_bytes or 0
         return left_bytes > _UNSEEN_MIN_RATIO * (left_bytes + self.progress.arrived_bytes)
-
-    def _hold_cpus(self) -> None:
-        if self._cpus:
-            self.hold_result = holding.hold(
-                self._groups, self._cpus, written_cpus=self._written_cpus, write=self._kernel.write
-            )
-            self._written_cpus = self._cpus
 
     def _walk_until_done(self) -> Generator[None, None, str]:
         bucket = TokenBucket(self._limits.bytes_per_sec, self._limits.batch_bytes, self._clock())
@@ -242,20 +273,11 @@ class GuestMove:
         pagemap = mappings.Pagemap(self._groups.pid, self._root)
         try:
             for mapping, start, end in self._windows():
-                wait_s = bucket.wait_s(self._clock())
-                while wait_s and not self._cancelled:
-                    self.progress = self.progress._replace(wait_s=wait_s)
-                    yield
-                    wait_s = bucket.wait_s(self._clock())
-                self.progress = self.progress._replace(wait_s=0.0)
-                if self._cancelled:
-                    return CANCELLED
-                self._check_alive()
                 if not pagemap.any_present(start, end):
                     yield
                     continue
-                target = yield from self._wait_for_target()
-                if self._cancelled:
+                target = yield from self._wait_for_target(bucket)
+                if self._is_cancelled:
                     return CANCELLED
                 if target is None:
                     return FULL
@@ -271,32 +293,62 @@ class GuestMove:
         return PARTLY if self._refused else DONE
 
     def _windows(self) -> Iterator[tuple[mappings.Mapping, int, int]]:
+        """Yield (mapping, start, end) of the ranges to look at, each as large as a batch."""
         for mapping in mappings.read(self._groups.pid, self._root):
-            for start, end in page_choice.windows(
-                mapping.start, mapping.end, self._limits.batch_bytes
-            ):
+            end = mapping.start
+            while end < mapping.end:
+                start, size = end, self._batch_bytes
+                end = min(mapping.end, (start // size + 1) * size)
                 yield mapping, start, end
 
-    def _wait_for_target(self) -> Generator[None, None, int | None]:
-        """Return the node that the next pages go to; None if all are and stay full."""
-        target = self._target()
-        end_s = self._clock() + self._limits.room_wait_max_s
-        while target is None and not self._cancelled and self._clock() < end_s:
-            self.progress = self.progress._replace(wait_s=_ROOM_CHECK_S)
-            yield
-            self._check_alive()
-            target = self._target()
-        return target
+    def _wait_for_target(self, bucket: TokenBucket) -> Generator[None, None, int | None]:
+        """Wait until the next batch may be moved, and return the node that its pages go to.
 
-    def _target(self) -> int | None:
-        room_bytes = self._limits.reserve_bytes + self._limits.batch_bytes
+        :returns: the node's id; None if all are and stay full, or the move was cancelled
+        """
+        deadline_s = None
+        while not self._is_cancelled:
+            now_s = self._clock()
+            wait_s = bucket.wait_s(now_s)
+            if not wait_s:
+                self._check_alive()
+                why = self._why_not()
+                if why:
+                    self.cancel(why)
+                    break
+                target = self._target(now_s)
+                if target is not None:
+                    self.progress = self.progress._replace(wait_s=0.0)
+                    return target
+                if deadline_s is None:
+                    deadline_s = now_s + _ROOM_WAIT_MAX_S
+                if now_s >= deadline_s:
+                    break
+                wait_s = _ROOM_CHECK_S
+            self.progress = self.progress._replace(wait_s=wait_s)
+            yield
+        return None
+
+    def _target(self, now_s: float) -> int | None:
+        """Return the node that has room for the next batch, and lacks most of its share, if any.
+
+        After the kernel has been short of memory, no node has room for a while.
+        """
+        shortages = node_room.read_shortages(self._root)
+        if self._shortages is not None and shortages > self._shortages:
+            self._rests_until_s = now_s + _REST_S
+        self._shortages = shortages
+        if now_s < self._rests_until_s:
+            return None
+        nodes = node_room.read(self._root)
+        needed_bytes = self._limits.reserve_bytes + self._batch_bytes
         return page_choice.next_target(
             self._wanted_bytes,
             self._present_bytes,
             [
                 node
                 for node in self._mems
-                if node_room.available_bytes(node, self._root) >= room_bytes
+                if node in nodes and nodes[node].room_bytes >= needed_bytes
             ],
         )
 
@@ -309,7 +361,9 @@ class GuestMove:
         target: int,
         pagemap: mappings.Pagemap,
     ) -> MovedPages:
+        began_s = self._clock()
         moved = self._pages.move(mapping, start, end, target, pagemap)
+        self._adapt_batch(moved, self._clock() - began_s)
         # The kernel has tried several times to move a refused page, so such pages count as well.
         bucket.spend(moved.moved_bytes + moved.refused_bytes, self._clock())
         self._present_bytes[target] = self._present_bytes.get(target, 0) + moved.moved_bytes
@@ -325,6 +379,13 @@ class GuestMove:
             refused=tuple(sorted(self._refused.items())),
         )
         return moved
+
+    def _adapt_batch(self, moved: MovedPages, took_s: float) -> None:
+        """Halve the batch if it took too long, and double it if it can be larger."""
+        if took_s > STALL_MAX_S:
+            self._batch_bytes = max(self._batch_bytes // 2, self._first_batch_bytes)
+        elif moved.moved_bytes and took_s < STALL_MAX_S / 4:
+            self._batch_bytes = min(self._batch_bytes * 2, self._limits.batch_bytes)
 
     def _check_alive(self) -> None:
         ticks = mappings.start_ticks(self._groups.pid, self._root)

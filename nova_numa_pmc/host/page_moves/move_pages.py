@@ -23,7 +23,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
-from nova_numa_pmc.host import system_calls
+from nova_numa_pmc.host import system_calls, writes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Set
@@ -193,3 +193,29 @@ def _py_libnuma() -> ctypes.CDLL:
     from numa import LIBNUMA
 
     return LIBNUMA
+
+
+class KernelCalls:
+    """The kernel calls of a move; tests substitute a model of the kernel."""
+
+    def write(self, path: str, text: str) -> None:
+        """Write a control file, as :func:`writes.write_file` does."""
+        writes.write_file(path, text)
+
+    def locate(self, pid: int, addresses: array[int]) -> array[int]:
+        """Return the node of each page, as :func:`locate` does."""
+        return locate(pid, addresses)
+
+    def move(
+        self, pid: int, addresses: array[int], node: int, shared: bool
+    ) -> tuple[int, array[int]]:
+        """Move pages to a node, as :func:`move` does."""
+        return move(pid, addresses, node, shared)
+
+    def touch(self, pid: int, addresses: array[int], cpus: frozenset[int]) -> None:
+        """Read a byte of each page, as :func:`touch` does."""
+        touch(pid, addresses, cpus)
+
+
+#: The calls to this host's kernel.
+KERNEL_CALLS = KernelCalls()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimate how much more memory a node can take without harm to its guests.
+"""Read how much more memory each node can take, and whether the kernel is short of memory.
 
 The libvirt hook imports this module if it binds memory, so it imports only light modules.
 """
@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc.core import page_choice
-from nova_numa_pmc.exceptions import PageMoveError, TopologyError
-from nova_numa_pmc.host.files import NODES, read_meminfo_bytes
+from nova_numa_pmc.exceptions import PageMoveError
+from nova_numa_pmc.host.files import read_optional
+from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -19,36 +20,79 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
 
-_TOTAL, _FREE, _CACHES = 'MemTotal', 'MemFree', ('Active(file)', 'Inactive(file)')
+_PAGE_BYTES = os.sysconf('SC_PAGE_SIZE')
+_ZONES, _EVENTS = 'proc/zoneinfo', 'proc/vmstat'
+#: Fields of a zone that are needed; the first two are counted for the whole node, and printed with
+#: its first zone.
+_FIELDS = frozenset(('nr_active_file', 'nr_inactive_file', 'high', 'managed'))
+#: Counters in /proc/vmstat of what happens when memory is short: pages are swapped out, and
+#: processes wait until pages have been reclaimed or compacted.
+_SHORTAGES = ('pswpout', 'allocstall_', 'compact_stall')
 
 
-def available_bytes(node: int, root: str = '/') -> int:
-    """Return a node's free memory plus half of its page cache.
+class NodeMemory(Record):
+    """What a node with memory can still give.
 
-    The kernel counts at least half of the page cache in MemAvailable (si_mem_available() in
-    mm/show_mem.c), which it does not report for each node.
-
-    :raises PageMoveError: the node does not exist or has no memory, or its file cannot be parsed
+    :param room_bytes: free memory above the high watermarks of its zones, which can be taken
+        without anything being reclaimed. It does not include the page cache: the kernel only
+        reclaims that when free memory has fallen to the low watermark, and then also swaps out
+        guests' memory
+    :param cache_bytes: its page cache
     """
-    path = '%s/node%d/meminfo' % (NODES, node)
+
+    room_bytes: int
+    cache_bytes: int
+
+
+def read(root: str = '/') -> dict[int, NodeMemory]:
+    """Return {id of a node that has memory: what it can still give}.
+
+    Format: zoneinfo_show_print() in mm/vmstat.c. Free pages that a zone reserves for allocations
+    which cannot use a higher zone (``protection``) are no room.
+
+    :raises PageMoveError: /proc/zoneinfo cannot be read or parsed
+    """
+    nodes: dict[int, NodeMemory] = {}
+    node, free_pages = -1, 0
+    values: dict[str, int] = {}
     try:
-        fields = read_meminfo_bytes(root, path, (_TOTAL, _FREE, *_CACHES))
-    except TopologyError as error:
-        raise PageMoveError(str(error)) from None
-    path = os.path.join(root, path)
-    if fields is None:
-        raise PageMoveError('%s: no such file: there is no such node' % path)
-    if fields.get(_TOTAL) == 0:
-        raise PageMoveError('%s: node %d has no memory, so none can be moved there' % (path, node))
-    if _FREE not in fields:
-        raise PageMoveError('%s: no MemFree in it' % path)
-    return fields[_FREE] + sum(fields.get(name, 0) for name in _CACHES) // 2
+        for line in (read_optional(root, _ZONES) or '').splitlines():
+            words = line.replace(',', ' ').split() or ['']
+            if words[0] == 'Node':
+                node, values = int(words[1]), {}
+            elif words[:2] == ['pages', 'free']:
+                free_pages = int(words[2])
+            elif words[0] in _FIELDS:
+                values[words[0]] = int(words[1])
+            elif words[0] == 'protection:' and values['managed']:
+                protected_pages = max(int(word.strip('()')) for word in words[1:])
+                room_pages = max(0, free_pages - values['high'] - protected_pages)
+                cache_pages = sum(values.get(name, 0) for name in _FIELDS if '_file' in name)
+                before = nodes.get(node, NodeMemory(0, 0))
+                nodes[node] = NodeMemory(
+                    before.room_bytes + room_pages * _PAGE_BYTES,
+                    before.cache_bytes + cache_pages * _PAGE_BYTES,
+                )
+    except (ValueError, LookupError):
+        nodes = {}
+    if not nodes:
+        path = os.path.join(root, _ZONES)
+        raise PageMoveError('%s: does not show the free memory of nodes' % path)
+    return nodes
+
+
+def read_shortages(root: str = '/') -> int:
+    """Return how often memory has been short since boot; only the growth has a meaning."""
+    pairs = [line.split() for line in (read_optional(root, _EVENTS) or '').splitlines()]
+    return sum(int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0].startswith(_SHORTAGES))
 
 
 class BoundRoom:
-    """The available memory that the nodes have for the bound guests that are checked together.
+    """The memory that the nodes have for the bound guests that are checked together.
 
-    It excludes the reserve: below that, the kernel may kill guests that cannot use another node.
+    A bound guest can use no other node, so the kernel reclaims page cache for it, of which at
+    least half counts as available (si_mem_available() in mm/show_mem.c). The reserve is excluded:
+    below that, the kernel may kill guests that cannot use another node.
 
     :param reserve_bytes: memory of each node that is kept for the host
     """
@@ -56,26 +100,30 @@ class BoundRoom:
     def __init__(self, reserve_bytes: int, root: str) -> None:
         self._reserve_bytes = reserve_bytes
         self._root = root
-        self._room_bytes: dict[int, int] = {}  # by node id
+        self._left_bytes: dict[int, int] = {}  # by node id; empty until it is needed
 
     def take(self, promise: model.Promise, present_bytes: Mapping[int, int]) -> str:
         """Subtract a guest's untouched memory from the room of its nodes.
 
         :param present_bytes: {node id: bytes} that the guest has
         :returns: why the memory does not fit; empty if it does
-        :raises PageMoveError: the available memory of a node cannot be read
+        :raises PageMoveError: what the nodes can give cannot be read
         """
+        if not self._left_bytes:
+            self._left_bytes = {
+                node: memory.room_bytes + memory.cache_bytes // 2 - self._reserve_bytes
+                for node, memory in read(self._root).items()
+            }
         wanted_bytes = page_choice.wanted_bytes_by_node(
             promise.mem_nodes, promise.mem_node_bytes, promise.memory_bytes
         )
         for node, promised_bytes in wanted_bytes.items():
-            if node not in self._room_bytes:
-                self._room_bytes[node] = available_bytes(node, self._root) - self._reserve_bytes
             untouched_bytes = max(0, promised_bytes - present_bytes.get(node, 0))
-            if untouched_bytes > self._room_bytes[node]:
+            left_bytes = self._left_bytes.get(node, 0)
+            if untouched_bytes > left_bytes:
                 return (
                     'it has yet to touch %d MiB of its promise there, but only %d MiB is available'
-                    % (untouched_bytes >> 20, max(0, self._room_bytes[node] >> 20))
+                    % (untouched_bytes >> 20, max(0, left_bytes >> 20))
                 )
-            self._room_bytes[node] -= untouched_bytes
+            self._left_bytes[node] = left_bytes - untouched_bytes
         return ''

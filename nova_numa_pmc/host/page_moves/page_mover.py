@@ -15,8 +15,8 @@ from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.host import files, topology
 from nova_numa_pmc.host.page_moves import move_pages
-from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
+from nova_numa_pmc.host.page_moves.move_pages import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:

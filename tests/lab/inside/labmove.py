@@ -22,7 +22,7 @@ import time
 import labguests
 
 from nova_numa_pmc.cpulist import parse_cpulist
-from nova_numa_pmc.host import cgroups, cpusets
+from nova_numa_pmc.host import cgroups, cpusets, holding
 from nova_numa_pmc.host.page_moves import guest_move
 
 PROBE = labguests.ROOT / 'labprobe'
@@ -37,17 +37,20 @@ def thp_bytes(groups):
     return sum(int(sizes[name]) for name in names if name in sizes)
 
 
+def write_cpus(groups, request):
+    """Hold a guest to the requested CPUs, if any; return the changes."""
+    if not request.get('cpus'):
+        return ()
+    cpus, ours = parse_cpulist(request['cpus']), parse_cpulist(request.get('ours', ''))
+    return holding.hold(groups, cpus, written_cpus=ours).changes
+
+
 def move(request):
     """Move a guest to a node; report each step."""
     groups = cgroups.find(labguests.pids()[request['guest']])
     limits = guest_move.PageMoveLimits(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
-    cpus, ours = request.get('cpus'), request.get('ours', '')
     mover = guest_move.GuestMove(
-        groups,
-        (request['node'],),
-        parse_cpulist(cpus) if cpus else None,
-        written_cpus=parse_cpulist(ours),
-        limits=limits,
+        groups, (request['node'],), lambda: write_cpus(groups, request), limits=limits
     )
     cancel_at = request.get('cancel_after_mib', 1 << 40) << 20
 

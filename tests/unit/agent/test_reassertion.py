@@ -330,18 +330,7 @@ class BoundTest(AgentCase):
 
     def leave(self, free_mib):
         """Set the available memory of node 1."""
-        self.host.write(
-            'sys/devices/system/node/node1/meminfo',
-            ''.join(
-                f'Node 1 {name}: {mib << 10} kB\n'
-                for name, mib in (
-                    ('MemTotal', 65536),
-                    ('MemFree', free_mib - 100),
-                    ('Active(file)', 150),
-                    ('Inactive(file)', 50),
-                )
-            ),
-        )
+        sysfs.write_zones(self.root, {1: (free_mib - 100) << 20}, cache_bytes=200 << 20)
 
     def test_no_guest_is_bound_where_others_have_taken_the_memory(self):
         agent = self.open_agent()
@@ -415,10 +404,7 @@ class BoundTest(AgentCase):
         second = self.host.launch(2, {0: 0, 1: MIB})
         self.set_guest_times(2, 0)
         self.tick(agent, 0)
-        self.host.write(
-            'sys/devices/system/node/node1/meminfo',
-            (f'Node 1 MemTotal: {64 << 20} kB\nNode 1 MemFree: {(256 + 600) << 10} kB\n'),
-        )
+        sysfs.write_zones(self.root, {1: (256 + 600) << 20})
         self.tick(agent, 5)
         self.assertEqual(['0-1', '1'], sorted((self.mems(), second.held('mems'))))
 

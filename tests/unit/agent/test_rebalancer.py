@@ -13,7 +13,7 @@ from nova_numa_pmc.moves import situations
 from nova_numa_pmc.state import overrides
 from tests.cases.agent import SECOND, START_NS
 from tests.cases.rebalancing import LOG, PAGES, RebalancingCase
-from tests.fixtures import fake_host
+from tests.fixtures import fake_host, sysfs
 
 
 def situation(agent, tick):
@@ -134,25 +134,12 @@ class RebalancingTest(RebalancingCase):
         self.finish_move(agent)
         self.assertIn(self.AWAY, self.places().values())
 
-    def test_half_of_the_page_cache_is_room_for_a_move(self):
+    def test_the_page_cache_is_no_room_for_a_move(self):
         agent = self.open_agent(agent_conf.OFF)
         tick = self.tick(agent, 0)
-        self.host.write(
-            'sys/devices/system/node/node0/meminfo',
-            ''.join(
-                'Node 0 %s: %d kB\n' % field
-                for field in (
-                    ('MemTotal', 64 << 20),
-                    ('MemFree', 1 << 20),
-                    ('Active(file)', 3 << 20),
-                    ('Inactive(file)', 1 << 20),
-                    ('AnonPages', 7 << 20),
-                )
-            ),
-        )
-        os.unlink(self.host.path('sys/devices/system/node/node1/meminfo'))
+        sysfs.write_zones(self.root, {0: 300 << 20}, cache_bytes=40 << 30)
         seen = situation(agent, tick)
-        self.assertEqual(((0, 3 << 30),), seen.available_bytes)
+        self.assertEqual(((0, 300 << 20),), seen.available_bytes)
 
     def test_the_move_of_a_guest_whose_pages_stay_is_undone(self):
         for memory in self.kernel.memories.values():

@@ -2,6 +2,7 @@
 """Test single moves: swaps, CPUs alone, memory alone, and obstacles."""
 
 import contextlib
+import errno
 import logging
 import os
 from unittest import mock
@@ -10,13 +11,13 @@ from nova_numa_pmc import model
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.host import guests
 from nova_numa_pmc.moves import executor, move_promises
 from nova_numa_pmc.state import history, state_files
 from tests.cases.agent import START_NS
-from tests.cases.rebalancing import PAGES, RebalancingCase, TwoNodes
+from tests.cases.rebalancing import PAGES, RebalancingCase
 from tests.fixtures import domains, fake_host, sysfs
 from tests.fixtures.clock import Clock
+from tests.fixtures.guest_memory import GuestMemory
 
 LOG = logging.getLogger('nova_numa_pmc.moves.executor')
 
@@ -27,11 +28,12 @@ class MovingTest(RebalancingCase):
         self.promise(2, 1)
         self.memory(2).nodes = [1] * PAGES
         self.memory(2).write_files()
+        self.clock = Clock()
         self.moving = executor.MoveExecutor(
             agent_conf.AgentOptions(host_options.read('/dev/null')),
             self.root,
             LOG,
-            clock=lambda: 0.0,
+            clock=self.clock,
             kernel=self.kernel,
         )
         self.tick(self.open_agent(agent_conf.OFF), 0)  # holds each guest to its place
@@ -57,8 +59,10 @@ class MovingTest(RebalancingCase):
 
     def end(self):
         for _ in range(1000):
-            if self.moving.step() is None:
+            wait_s = self.moving.step()
+            if wait_s is None:
                 return self.places()
+            self.clock.wait(wait_s)
         raise AssertionError('it does not end')
 
     def swap(self):
@@ -192,18 +196,19 @@ class MovingTest(RebalancingCase):
             executor.MoveTotals({('swap', 'taken_back'): 1}, PAGES * 4096), self.moving.totals
         )
 
-    def assert_undone_with_a_traceback(self):
+    def assert_undone_with_a_traceback(self, result):
         with self.assertLogs(LOG, 'WARNING') as logs:
             moved = self.swap()
         self.assertEqual((self.HOME[:2], self.AWAY[:2]), (moved[1][:2], moved[2][:2]))
         [record] = logs.records
         self.assertIs(KeyError, record.exc_info[0])
         (entry,), _ = history.read(self.root)
-        self.assertEqual((plan_records.SWAP, history.TAKEN_BACK), (entry.kind, entry.result))
+        self.assertEqual(plan_records.SWAP, entry.kind)
+        self.assertEqual(result, entry.result)
 
     def test_a_swap_is_undone_after_a_bug_while_its_second_half_is_moved(self):
         self.memory(2).before_move = mock.Mock(side_effect=KeyError)
-        self.assert_undone_with_a_traceback()
+        self.assert_undone_with_a_traceback(history.SPLIT)
 
     def test_a_swap_is_undone_after_a_bug_while_its_second_half_is_begun(self):
         write, scope = self.kernel.write, self.tree(2).scope
@@ -215,7 +220,7 @@ class MovingTest(RebalancingCase):
             write(path, text)
 
         self.kernel.write = write_or_fail
-        self.assert_undone_with_a_traceback()
+        self.assert_undone_with_a_traceback(history.TAKEN_BACK)
         self.assertEqual([], faults)
 
     def test_the_second_half_is_undone_after_a_bug_while_the_first_is_undone(self):
@@ -239,7 +244,7 @@ class MovingTest(RebalancingCase):
 
     def test_a_swap_ends_as_soon_as_one_half_has_failed(self):
         many_pages = 3 * page_choice.BATCH_BYTES // 4096
-        self.kernel.memories[4001] = TwoNodes(self.tree(1), [0] * many_pages)
+        self.kernel.memories[4001] = GuestMemory(self.tree(1), [0] * many_pages)
         self.memory(2).pinned = set(range(PAGES))
         with self.assertLogs(LOG, 'WARNING'):
             self.swap()
@@ -335,18 +340,79 @@ class MovingTest(RebalancingCase):
         self.assertIn('which nova-numa-pmc did not write', logs.output[0])
         self.assertEqual((), self.widened_nodes())
 
-    def test_a_guest_with_a_job_of_libvirt_is_not_moved_or_goes_back(self):
-        for steps in (0, 1):
+    def test_a_guest_that_libvirt_works_on_is_not_moved_or_goes_back(self):
+        for batches in (0, 1):
             self.begin_job(1, '')
             self.enqueue(plan_records.MOVE, self.part_of(1, (0,), (1,)))
-            for _ in range(steps):
+            if batches:
                 self.moving.step()
-            self.begin_job(1)
-            self.moving.cancel_unmovable(guests.read_running(self.root)[0])
-            with self.assertLogs(LOG, 'WARNING'):
-                while self.moving.step() is not None:
-                    pass
-            self.assertEqual(self.HOME, self.places()[1])
+            self.begin_job(1, 'snapshot')
+            with self.assertLogs(LOG, 'WARNING') as logs:
+                self.assertEqual(self.HOME, self.end()[1])
+            self.assertIn('a libvirt job is running (snapshot)', logs.output[0])
+
+    def large(self, number, node=0):
+        """Give a guest so much memory that it is moved in several batches."""
+        memory = GuestMemory(self.tree(number), [node] * (20 << 8))
+        self.kernel.memories[4000 + number] = memory
+        return memory
+
+    def begin_batches(self):
+        """Begin the move of guest 1, up to its first batch."""
+        memory = self.large(1)
+        self.enqueue(plan_records.MOVE, self.part_of(1, (0,), (1,)))
+        while memory.nodes.count(1) == 0:
+            self.moving.step()
+        return memory.nodes.count(1)
+
+    def test_a_guest_that_an_operator_pins_in_the_middle_of_its_move_is_moved_no_further(self):
+        for extra, pinned in (
+            ("  <cputune><vcpupin vcpu='0' cpuset='0'/></cputune>\n", '0'),
+            ("  <numatune><memory mode='strict' nodeset='0'/></numatune>\n", None),
+        ):
+            with self.subTest(extra):
+                moved_pages = self.begin_batches()
+                xml = fake_host.domain_xml(1, extra=extra)
+                domains.write_status(self.root, fake_host.name_of(1), xml, 4001)
+                tree = self.tree(1)
+                if pinned:
+                    tree.write_file(tree.vcpus[0] + '/cpuset.cpus', pinned + '\n')
+                with self.assertLogs(LOG, 'WARNING') as logs:
+                    self.end()
+                self.assertIn('placed by others', logs.output[0])
+                self.assertEqual(moved_pages, self.memory(1).nodes.count(1))
+                self.assertEqual((0,), self.promises()[fake_host.uuid_of(1)].cpu_nodes)
+                if pinned:
+                    self.assertEqual('0', tree.read(tree.vcpus[0], 'cpuset.cpus').strip())
+                (entry,) = history.read(self.root)[0][-1:]
+                self.assertEqual(history.SPLIT, entry.result)
+                self.begin_job(1, '')
+                tree.set_all('0-3')
+
+    def test_no_guest_is_moved_while_another_one_is_migrated(self):
+        for job in ('migration out', 'migration in'):
+            with self.subTest(job):
+                self.begin_job(2, '')
+                moved_pages = self.begin_batches()
+                self.enqueue(plan_records.MOVE, self.part_of(3, (0,), (1,)))
+                self.begin_job(2, job)
+                with self.assertLogs(LOG, 'WARNING') as logs:
+                    moved = self.end()
+                self.assertIn('is being migrated (%s)' % job, logs.output[0])
+                self.assertEqual(moved_pages, self.memory(1).nodes.count(1))
+                self.assertEqual((self.HOME[:2], self.HOME), (moved[1][:2], moved[3]))
+                self.assertIn(fake_host.uuid_of(3), self.moving.pop_interrupted())
+
+    def test_a_move_that_the_history_cannot_record_is_not_begun(self):
+        before = self.promises(), self.tree(1).contents()
+        with mock.patch.object(
+            history, 'append', side_effect=OSError(errno.ENOSPC, 'No space left on device')
+        ):
+            with self.assertLogs(LOG, 'WARNING') as logs:
+                moved = self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
+        self.assertIn('the history cannot be written: ', logs.output[0])
+        self.assertEqual(self.HOME, moved[1])
+        self.assertEqual(before, (self.promises(), self.tree(1).contents()))
 
     def test_a_guest_that_is_busy_when_its_turn_comes_is_named_for_a_later_fetch(self):
         part = plan_records.PlanPart(
@@ -384,7 +450,7 @@ class MovingTest(RebalancingCase):
         self.fill(1)
         with self.assertLogs(LOG, 'WARNING'):
             self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
-        self.moving.cancel_unmovable(())
+        self.moving.forget_ended(())
         self.assertEqual(set(), self.moving.failed)
 
     def test_a_move_that_was_dropped_counts_as_failed(self):

@@ -4,6 +4,7 @@
 import errno
 import os
 import random
+import threading
 import unittest
 from unittest import mock
 
@@ -161,7 +162,35 @@ class FileTest(RootCase):
         ids, broken = self.ids()
         self.assertEqual((1499, 0), (ids[-1], broken))
         self.assertEqual(list(range(ids[0], 1500)), ids)
-        self.assertEqual(['history', 'history.1'], sorted(os.listdir(os.path.dirname(self.path))))
+        names = sorted(os.listdir(os.path.dirname(self.path)))
+        self.assertEqual(['history', 'history.1', 'history.lock'], names)
+
+    def test_two_writers_at_the_time_of_a_rotation_lose_nothing(self):
+        long = 'x' * 900
+        number = 1
+        while not os.path.exists(self.path) or os.path.getsize(self.path) < (
+            history.ROTATE_BYTES - 2000
+        ):
+            history.append(entry(number, why=long), self.root)
+            number += 1
+        rename = os.rename
+        second = threading.Thread(
+            target=lambda: history.append(entry(number + 1, why=long), self.root)
+        )
+
+        def rename_later(*args, **options):
+            if not second.ident:
+                second.start()
+                second.join(0.1)  # the other one rotates, too, unless it has to wait
+            rename(*args, **options)
+
+        with mock.patch.object(history.os, 'rename', rename_later):
+            history.append(entry(number, why=long), self.root)
+            if not second.ident:
+                second.start()
+            second.join()
+        ids, broken = self.ids()
+        self.assertEqual((list(range(1, number + 2)), 0), (sorted(ids), broken))
 
     def test_a_history_that_others_can_write_is_refused(self):
         history.append(entry(), self.root)

@@ -3,7 +3,6 @@
 
 import contextlib
 import io
-import itertools
 import os
 import shutil
 import signal
@@ -11,11 +10,12 @@ import types
 from unittest import mock
 
 from nova_numa_pmc.cli import arguments, moves
+from nova_numa_pmc.cli.commands.undo import UndoError
 from nova_numa_pmc.cli.context import UnknownGuest
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.exceptions import StateLocked
-from nova_numa_pmc.state import move_lock, overrides
+from nova_numa_pmc.state import history, move_lock, overrides
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES
 from tests.fixtures import fake_host
@@ -143,23 +143,24 @@ class ApplyTest(OperatingCase):
         self.assertIn('ended by signal 15', out)
         self.assertEqual(['taken_back'], [entry.result for entry in self.history_entries()])
 
-    def apply_while(self, change):
-        """Run apply, calling ``change`` in each step, which takes a second."""
-        self.step = change
-        seconds = types.SimpleNamespace(monotonic=itertools.count().__next__)
-        with mock.patch.object(moves, 'time', seconds):
-            return self.run_command('apply', '--yes')
-
     def test_a_guest_on_which_a_job_of_libvirt_begins_meanwhile_goes_back(self):
         def begin_jobs():
             for number in self.NUMBERS:
-                self.begin_job(number)
+                self.begin_job(number, 'snapshot')
 
+        self.step = begin_jobs
         before = self.places()
-        code, _, err = self.apply_while(begin_jobs)
+        code, _, err = self.run_command('apply', '--yes')
         self.assertEqual((arguments.PROBLEM, before), (code, self.places()))
         self.assertIn('undone: ', err)
         self.assertEqual(['taken_back'], [entry.result for entry in self.history_entries()])
+
+    def test_nothing_is_moved_while_the_history_cannot_be_written(self):
+        os.makedirs(os.path.join(self.root, history.DIRECTORY, history.FILE))
+        code, _, err = self.run_command('apply', '--yes')
+        self.assertEqual((arguments.PROBLEM, []), (code, self.moved()))
+        self.assertIn('not moved: ', err)
+        self.assertIn('the history cannot be written', err)
 
     def test_apply_beside_another_command_moves_nothing(self):
         with move_lock.MoveLock(self.directory, 'nova-numa-rebalance undo') as other:
@@ -246,8 +247,10 @@ class UndoTest(OperatingCase):
         self.assertIn('"pin --off" ends that', out)
 
     def test_undo_moves_only_after_a_yes(self):
-        self.assertEqual(arguments.USAGE, self.run_command('undo')[0])
+        with self.assertRaisesRegex(UndoError, 'nothing to undo'):
+            self.run_command('undo')
         self.run_command('apply', '--yes')
+        self.assertEqual(arguments.USAGE, self.run_command('undo')[0])
         self.assertEqual(
             arguments.NOT_MADE, self.run_command('undo', on_terminal=True, answers=[''])[0]
         )

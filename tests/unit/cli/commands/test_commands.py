@@ -15,8 +15,9 @@ from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, OptionsError, Pa
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import move_lock, overrides, pause, promises_file, publication
 from tests.cases.operating import OperatingCase
-from tests.cases.rebalancing import PAGES, TwoNodes
+from tests.cases.rebalancing import PAGES
 from tests.fixtures import domains, fake_host, services, sysfs
+from tests.fixtures.guest_memory import GuestMemory
 
 
 class UnpinTest(OperatingCase):
@@ -130,7 +131,7 @@ class PinTest(OperatingCase):
         for mib, expected in ((4, []), (24, [('pin', 'done', 24 << 20)])):
             with self.subTest(mib=mib):
                 pages = mib << 20 >> 12
-                memory = TwoNodes(tree, [0] * PAGES + [1] * pages)
+                memory = GuestMemory(tree, [0] * PAGES + [1] * pages)
                 self.kernel.memories[4001] = memory
                 code, _, _ = self.run_command('pin', fake_host.name_of(1), '--node', '0')
                 self.assertEqual(
@@ -150,7 +151,7 @@ class PinTest(OperatingCase):
         tree = self.tree(1)
         self.promise(1, 1)
         self.hold(1, '4-7')
-        TwoNodes(tree, [0] * (24 << 8))
+        GuestMemory(tree, [0] * (24 << 8))
         self.host.write(
             'sys/devices/system/node/node1/meminfo',
             'Node 1 MemTotal: 0 kB\nNode 1 MemFree: 0 kB\n',
@@ -201,7 +202,7 @@ class PinTest(OperatingCase):
     def test_a_released_guest_gets_only_the_cpus_that_it_may_use_and_keeps_its_pins(self):
         pins = "<cputune><vcpupin vcpu='0' cpuset='2'/></cputune>"
         tree = self.host.launch(1, xml=fake_host.domain_xml(1, cpuset='0-3,6', extra=pins))
-        self.kernel.memories[tree.pid] = TwoNodes(tree, [0] * PAGES)
+        self.kernel.memories[tree.pid] = GuestMemory(tree, [0] * PAGES)
         self.hold(1, '0-3')
         tree.write(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '2')
         self.run_command('pin', '--ignore', fake_host.name_of(1), '--release')

@@ -123,6 +123,18 @@ class PlanTest(unittest.TestCase):
         self.assertEqual([plan_records.MOVE], [move.kind for move in undo.plan.moves])
         self.assertEqual(('g2',), tuple(name for name, _ in undo.left_alone))
 
+    def test_undo_brings_back_the_memory_that_a_failed_move_left_behind(self):
+        moved = history.HistoryPart('u1', 'g1', 7, HOME, AWAY, 135 * 4096)
+        split = entry((1, HOME, AWAY), result=history.SPLIT)._replace(parts=(moved,))
+        undo = plan([split], promise(1, HOME))
+        [move] = undo.plan.moves
+        self.assertEqual(plan_records.FETCH, move.kind)
+        self.assertEqual(((0,), 135 * 4096), (move.parts[0].mem_nodes, move.to_move_bytes))
+        self.assertEqual({'u1': promise(1, HOME)}, undo.targets)
+        unmoved = split._replace(parts=(moved._replace(moved_bytes=0),))
+        self.assertEqual((), plan([unmoved], promise(1, HOME)).plan.moves)
+        self.assertEqual([split], undo_command.entries_to_undo([split]))
+
     def test_undo_begins_with_the_last_move(self):
         undo = plan(
             [entry((1, HOME, AWAY), number=1), entry((2, HOME, AWAY), number=2)],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test how much memory a node can take."""
+"""Test how much memory the nodes can take."""
 
 import os
 import shutil
@@ -8,6 +8,7 @@ import unittest
 
 from nova_numa_pmc.exceptions import PageMoveError
 from nova_numa_pmc.host.page_moves import node_room
+from tests.fixtures import sysfs
 
 
 class NodeRoomTest(unittest.TestCase):
@@ -15,29 +16,32 @@ class NodeRoomTest(unittest.TestCase):
         self.root = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.root)
 
-    def put(self, text):
-        directory = os.path.join(self.root, 'sys/devices/system/node/node1')
-        os.makedirs(directory, exist_ok=True)
-        with open(directory + '/meminfo', 'w', encoding='utf-8') as file:
-            file.write(text)
-
-    def test_room_is_free_memory_and_half_of_the_page_cache(self):
-        self.put(
-            'Node 1 MemTotal:       1000 kB\nNode 1 MemFree:         100 kB\n'
-            'Node 1 Active(anon):     7 kB\nNode 1 Active(file):     30 kB\n'
-            'Node 1 Inactive(file):   10 kB\nNode 1 HugePages_Free:  4\n'
+    def test_room_is_what_is_free_above_the_watermarks_and_never_the_page_cache(self):
+        sysfs.write_zones(self.root, {0: 300 << 20, 3: 0}, cache_bytes=40 << 30)
+        self.assertEqual(
+            {0: node_room.NodeMemory(300 << 20, 40 << 30), 3: node_room.NodeMemory(0, 40 << 30)},
+            node_room.read(self.root),
         )
-        self.assertEqual(120 << 10, node_room.available_bytes(1, self.root))
 
-    def test_a_node_without_memory_is_an_error(self):
-        self.put('Node 1 MemTotal: 0 kB\nNode 1 MemFree: 0 kB\n')
-        with self.assertRaisesRegex(PageMoveError, 'node 1 has no memory'):
-            node_room.available_bytes(1, self.root)
+    def test_this_kernels_file_is_understood(self):
+        if not os.path.exists('/proc/zoneinfo'):
+            self.skipTest('no /proc/zoneinfo')
+        self.assertTrue(all(memory.room_bytes >= 0 for memory in node_room.read().values()))
 
-    def test_an_absent_node_or_malformed_meminfo_is_an_error(self):
-        with self.assertRaisesRegex(PageMoveError, 'node7'):
-            node_room.available_bytes(7, self.root)
-        for text in ('', 'Node 1 MemFree:\n', 'Node 1 MemFree: x kB\n', 'Node 1 MemTotal: 1 kB\n'):
-            self.put(text)
-            with self.subTest(text=text), self.assertRaisesRegex(PageMoveError, 'node1/meminfo'):
-                node_room.available_bytes(1, self.root)
+    def test_a_file_that_is_missing_or_malformed_is_an_error(self):
+        with self.assertRaisesRegex(PageMoveError, 'zoneinfo'):
+            node_room.read(self.root)
+        whole = 'Node 0, zone Normal\n pages free 9\n high 1\n managed 9\n protection: (0, 0)\n'
+        for old, new in (('free 9', 'free x'), (' high 1\n', ''), ('(0, 0)', ''), ('e 0,', 'e')):
+            sysfs.write(self.root, 'proc/zoneinfo', whole.replace(old, new))
+            with self.subTest(old=old), self.assertRaisesRegex(PageMoveError, 'zoneinfo'):
+                node_room.read(self.root)
+
+    def test_shortages_of_memory_are_counted_where_the_kernel_counts_them(self):
+        self.assertEqual(0, node_room.read_shortages(self.root))
+        sysfs.write(
+            self.root,
+            'proc/vmstat',
+            'pswpin 9\npswpout 1\nallocstall_normal 2\nallocstall_dma 4\ncompact_stall 8\n',
+        )
+        self.assertEqual(15, node_room.read_shortages(self.root))
