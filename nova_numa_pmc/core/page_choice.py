@@ -10,7 +10,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 #: Memory that one step of a move examines, and the most that it moves [bytes].
 BATCH_BYTES = 16 << 20
@@ -35,14 +35,6 @@ def notable_bytes_elsewhere(
     elsewhere_bytes = sum(size for node, size in bytes_by_node.items() if node not in nodes)
     limit_bytes = max(negligible_bytes, _NEGLIGIBLE_RATIO * sum(bytes_by_node.values()))
     return elsewhere_bytes if elsewhere_bytes > limit_bytes else 0
-
-
-def windows(start: int, end: int, step_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, end) of each window of a range that is cut at multiples of ``step_bytes``."""
-    while start < end:
-        window_end = min(end, (start // step_bytes + 1) * step_bytes)
-        yield start, window_end
-        start = window_end
 
 
 def misplaced_pages(statuses: Sequence[int], mems: Collection[int]) -> list[int]:

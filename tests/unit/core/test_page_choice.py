@@ -27,19 +27,6 @@ class NotableBytesElsewhereTest(unittest.TestCase):
                 )
 
 
-class WindowsTest(unittest.TestCase):
-    @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 300))
-    def test_windows_cover_the_range_once_and_are_cut_at_multiples(self, start, size, step):
-        cuts = list(page_choice.windows(start, start + size, step))
-        self.assertEqual(
-            list(range(start, start + size)), [at for a, b in cuts for at in range(a, b)]
-        )
-        for a, b in cuts:
-            self.assertLess(a, b)
-            self.assertLessEqual(b - a, step)
-            self.assertTrue(b % step == 0 or b == start + size)
-
-
 class MisplacedPagesTest(unittest.TestCase):
     @given(st.lists(st.integers(-20, 4)), st.sets(st.integers(0, 4), min_size=1))
     def test_misplaced_pages_are_present_pages_off_the_home_nodes(self, statuses, homes):

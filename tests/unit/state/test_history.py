@@ -184,7 +184,7 @@ class FileTest(RootCase):
                 second.join(0.1)  # the other one rotates, too, unless it has to wait
             rename(*args, **options)
 
-        with mock.patch.object(history.os, 'rename', rename_later):
+        with mock.patch.object(os, 'rename', rename_later):
             history.append(entry(number, why=long), self.root)
             if not second.ident:
                 second.start()
