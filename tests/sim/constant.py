@@ -73,8 +73,8 @@ class ConstantHost:
         guests = self.guests if guests is None else guests
         demand, bandwidths, promised = ({n: 0.0 for n in self.ids} for _ in range(3))
         for guest in guests:
-            for n in guest.held_nodes:
-                demand[n] += guest.demand_cores / len(guest.held_nodes)
+            for n in guest.held_nodes or self.ids:  # a guest that floats is on all nodes
+                demand[n] += guest.demand_cores / len(guest.held_nodes or self.ids)
             total = sum(size for _, size in guest.bytes_by_node) or 1
             for n, size in guest.bytes_by_node:
                 bandwidths[n] += (guest.bandwidth_bytes_per_sec or 0.0) * size / total

@@ -110,9 +110,9 @@ class GuestModel:
             lines_per_sec = ASSUMED_LINES_PER_CORE_SEC * served_cores
         self.stalls_per_ns = lines_per_sec * scale * 1e-9 / mlp
         self.bandwidth_bytes_per_sec = (load.bandwidth_bytes_per_sec or 0.0) * scale
-        cores_by_position = layout.sum_by_position(load.cores_by_node)
-        self.cpu_shares = shares_of(
-            {n: cores_by_position.get(n, 0.0) for n in self.cpu_positions}
+        # Where the kernel ran a guest that floats in one interval says nothing about the next one.
+        self.cpu_shares = (
+            layout.measured_shares(load) if load.held_nodes else ()
         ) or layout.shares_by_cores(self.cpu_positions)
         self.mem_shares = self._mem_shares(layout)
         self.effect = losses.effect_at(
@@ -239,6 +239,13 @@ class Layout:
         """Return shares of CPU time in proportion to the cores of positions."""
         return shares_of({n: self.nodes[n].cores for n in positions})
 
+    def measured_shares(self, guest: plan_records.GuestLoad) -> losses.Shares:
+        """Return the shares of a guest's CPU time on the positions that its CPUs may use."""
+        cores_by_position = self.sum_by_position(guest.cores_by_node)
+        return shares_of(
+            {n: cores_by_position.get(n, 0.0) for n in self.positions(guest.held_nodes)}
+        )
+
     def promise_by_position(self, guest: plan_records.GuestLoad) -> dict[int, int]:
         """Return {position: bytes} of a promise, divided as :func:`host_view.view` does."""
         if guest.mem_node_bytes and len(guest.mem_node_bytes) == len(guest.mem_nodes):
@@ -275,7 +282,7 @@ class Layout:
             for n in self.all_positions
         ]
         for guest in self.guests.values():
-            for n, share in guest.cpu_shares:
+            for n, share in self.measured_shares(guest.load) or guest.cpu_shares:
                 demand[n] = max(0.0, demand[n] - share * guest.demand_cores)
             for m, share in guest.mem_shares:
                 bandwidths[m] = max(

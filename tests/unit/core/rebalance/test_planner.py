@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test which moves are planned, and when, and which are never planned."""
 
+import random
 import unittest
 
 from nova_numa_pmc import json_values, model
@@ -78,6 +79,97 @@ class FiveToOneTest(unittest.TestCase):
         self.assertEqual(['move', 'move'], [move.kind for move in plan.moves])
         nothing = planner.propose(skewed().situation(), OPTIONS, payback_s=0.05)
         self.assertEqual([], [move for move in nothing.moves if move.to_move_bytes])
+
+
+class FloatingFiveToOneTest(unittest.TestCase):
+    """Guests that float, with the memory of five on one node: left by numad, or by installing us.
+
+    Where the kernel runs such a guest in an interval, and how much it waits, is chance.
+    """
+
+    MEMORY_BYTES = 332 * MIB
+
+    def host(self, lines):
+        return ConstantHost(
+            (2, 2),
+            (2 * GIB, 2 * GIB),
+            [
+                guest_load(
+                    f'g{at}',
+                    1,
+                    (),
+                    0.6,
+                    memory=400 * MIB,
+                    memory_at=((int(at == 5), self.MEMORY_BYTES),),
+                )._replace(lines_per_sec=lines)
+                for at in range(6)
+            ],
+        )
+
+    @staticmethod
+    def measured(host, rng):
+        """Return the situation as one interval shows it."""
+        guests = []
+        for guest in host.guests:
+            demand, share = guest.demand_cores * rng.uniform(0.9, 1.1), rng.random()
+            nodes = guest.held_nodes or (0, 1)
+            shares = (share, 1 - share) if len(nodes) == 2 else (1.0,)
+            guests.append(
+                guest._replace(
+                    demand_cores=demand,
+                    served_cores=demand,
+                    cores_by_node=tuple(zip(nodes, (demand * part for part in shares))),
+                )
+            )
+        situation = host.situation(guests)
+        nodes = tuple(
+            node._replace(
+                demand_cores=sum(dict(guest.cores_by_node).get(node.id, 0.0) for guest in guests)
+            )
+            for node in situation.view.nodes
+        )
+        return situation._replace(
+            view=situation.view._replace(nodes=nodes), waiting_cores=((0, 0.1), (1, 0.1))
+        )
+
+    def assert_evened(self, host):
+        self.assertEqual([3, 3], count(host))
+        for guest in host.guests:
+            self.assertEqual(guest.held_nodes, tuple(node for node, _ in guest.bytes_by_node))
+
+    def test_what_is_proposed_ends_at_three_to_three_with_the_memory_at_home(self):
+        options = OPTIONS._replace(widen=False)
+        for seed in range(20):
+            with self.subTest(seed=seed):
+                rng, host = random.Random(seed), self.host(lines=1e6)
+                moved_bytes = host.make(planner.propose(self.measured(host, rng), options))
+                self.assert_evened(host)
+                self.assertEqual(2 * self.MEMORY_BYTES, moved_bytes)
+                self.assertEqual((), planner.propose(self.measured(host, rng), options).moves)
+
+    def test_guests_whose_accesses_are_not_counted_are_evened_within_a_few_proposals(self):
+        options = OPTIONS._replace(widen=False)
+        for seed in range(20):
+            with self.subTest(seed=seed):
+                rng, host = random.Random(seed), self.host(lines=None)
+                for _ in range(3):
+                    host.make(planner.propose(self.measured(host, rng), options))
+                self.assert_evened(host)
+
+    def test_the_plan_of_each_tick_evens_them_too(self):
+        for seed in range(5):
+            with self.subTest(seed=seed):
+                rng, host, state = random.Random(seed), self.host(lines=1e6), PlannerState()
+                for tick in range(120):
+                    plan, state = planner.plan(
+                        self.measured(host, rng), state, OPTIONS, TICK_S, 1000.0 + tick * TICK_S
+                    )
+                    host.make(plan)
+                at = [guest.bytes_by_node[0][0] for guest in host.guests]
+                self.assertEqual([3, 3], [at.count(node) for node in (0, 1)])
+                # One may be wide, as it waits; all are held to where their memory is.
+                for guest, node in zip(host.guests, at):
+                    self.assertIn(node, guest.held_nodes)
 
 
 class CausesTest(unittest.TestCase):
