@@ -270,14 +270,22 @@ class CommandContext:
                 observed = self.read_host(write_promises, sampler.pool)
                 yield self._with_sample(observed, sample, sampler)
 
-    def measure(self, interval_s: float, write_promises: bool = False) -> ObservedHost:
+    def measure(
+        self,
+        interval_s: float,
+        write_promises: bool = False,
+        wait: Callable[[float], None] | None = None,
+    ) -> ObservedHost:
         """Measure over one interval and return the observed host.
 
         :param write_promises: as for :meth:`read_host`
+        :param wait: waits for the given number of seconds; None: :attr:`wait`
         """
         if sys.stderr.isatty():
             print('measuring for %g s …' % interval_s, file=sys.stderr, flush=True)
-        with contextlib.closing(self.samples(interval_s, self.wait, write_promises)) as hosts:
+        with contextlib.closing(
+            self.samples(interval_s, wait or self.wait, write_promises)
+        ) as hosts:
             return next(hosts)
 
     def _with_sample(
@@ -324,10 +332,28 @@ class CommandContext:
                     for guest in situation.guests
                 )
             )
-        options = self.options.rebalance_options._replace(
+        return planner.propose(situation, self._rebalance_options(), payback_s), situation
+
+    def why_not_paying(
+        self,
+        move: plan_records.Move,
+        wait: Callable[[float], None],
+        interval_s: float,
+        payback_s: float,
+    ) -> str:
+        """Measure again, and return why a planned move no longer pays; empty if it does.
+
+        :param wait: waits for the given number of seconds
+        :param interval_s, payback_s: as for :meth:`measure` and :meth:`propose`
+        """
+        situation = self.measure(interval_s, write_promises=True, wait=wait).situation
+        assert situation is not None
+        return planner.why_not_paying(situation, self._rebalance_options(), move, payback_s)
+
+    def _rebalance_options(self) -> plan_records.RebalanceOptions:
+        return self.options.rebalance_options._replace(
             widen=False, go_home=services.find(self.root, services.AGENT) is None
         )
-        return planner.propose(situation, options, payback_s), situation
 
 
 def held_nodes(groups: cgroups.GuestGroups, host: model.Topology) -> tuple[int, ...]:

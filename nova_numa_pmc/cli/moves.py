@@ -7,12 +7,14 @@ Their progress is shown. A signal ends them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc.cli import arguments, tables
 from nova_numa_pmc.core import eligibility
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
 from nova_numa_pmc.exceptions import StateLocked
 from nova_numa_pmc.json_values import printable, to_json
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
     from nova_numa_pmc.cli.context import CommandContext, ObservedHost
-    from nova_numa_pmc.core.rebalance import plan_records
     from nova_numa_pmc.host.page_moves import guest_move
 
 LOG = logging.getLogger(__name__)
@@ -42,12 +43,14 @@ class MovesResult(Record):
     :param batch: the id that the moves share in the history
     :param entries: the history entries, one for each move that was tried
     :param not_begun: number of moves that were not begun
+    :param not_paying: (names of the guests, why) of moves that no longer paid in their turn
     :param signal: number of the signal that ended the run, or None
     """
 
     batch: str
     entries: tuple[history.HistoryEntry, ...]
     not_begun: int = 0
+    not_paying: tuple[tuple[str, str], ...] = ()
     signal: int | None = None
 
     @property
@@ -98,6 +101,27 @@ def take_move_lock(command: CommandContext, mover: str, wait_s: float) -> move_l
     return lock
 
 
+def make_shown_moves(
+    command: CommandContext,
+    plan: plan_records.Plan,
+    observed: ObservedHost,
+    args: argparse.Namespace,
+) -> MovesResult:
+    """Make those moves of a plan that was shown that still pay, measured again before each."""
+    return make_moves(
+        command,
+        plan,
+        observed,
+        history.APPLY,
+        args.wait,
+        why_not=functools.partial(
+            command.why_not_paying,
+            interval_s=args.interval or arguments.INTERVAL_S,
+            payback_s=args.payback,
+        ),
+    )
+
+
 def make_moves(
     command: CommandContext,
     plan: plan_records.Plan,
@@ -105,15 +129,20 @@ def make_moves(
     mover: str,
     wait_s: float = 0.0,
     targets: dict[str, model.Promise] | None = None,
+    why_not: Callable[[plan_records.Move, Callable[[float], None]], str] = lambda move, wait: '',
 ) -> MovesResult:
-    """Make the moves of a plan.
+    """Make the moves of a plan, one after the other.
 
     :param observed: the host as the plan was made for it
     :param targets: as in :class:`move_promises.PendingMove`
     :param mover: :data:`history.APPLY`, :data:`history.UNDO` or :data:`history.PIN`
     :param wait_s: how long to wait for another process that moves guests [s]
+    :param why_not: is called before each move, with a function to wait by, and returns why the
+        move is not to be made any more; empty if it is
     :raises StateLocked: another process holds the move lock for longer
     """
+    not_paying: list[tuple[str, str]] = []
+    signal = None
     entries: list[history.HistoryEntry] = []
     batch = history.new_id()
 
@@ -126,6 +155,14 @@ def make_moves(
         command.block_signals() as wait,
         tables.progress_bars(sys.stderr) as (print_line, show),
     ):
+
+        def wait_in_turn(seconds: float) -> None:
+            """Wait without losing the turn."""
+            while seconds > 0:
+                turn.renew()
+                command.wait(min(seconds, move_lock.RENEW_S))
+                seconds -= move_lock.RENEW_S
+
         printer = _MessagePrinter(print_line)
         previous_level = LOG.level
         LOG.addHandler(printer)
@@ -142,15 +179,29 @@ def make_moves(
                 turn=turn,
             )
             move_executor.pool = observed.pool
-            move_executor.enqueue(plan, observed.host_promises.promises, targets)
             try:
-                signal = _run(move_executor, wait, show)
+                for move in plan.moves:
+                    why = why_not(move, wait_in_turn)
+                    if why:
+                        not_paying.append((', '.join(part.name for part in move.parts), why))
+                        continue
+                    tried_count = len(entries)
+                    move_executor.enqueue(
+                        plan_records.Plan((move,)), observed.host_promises.promises, targets
+                    )
+                    signal = _run(move_executor, wait, show)
+                    if signal or len(entries) == tried_count:  # it was dropped, which was logged
+                        break
+            except move_lock.TurnLost as error:
+                LOG.warning('%s: its moves end', error)
             finally:
                 move_executor.end_move()
         finally:
             LOG.setLevel(previous_level)
             LOG.removeHandler(printer)
-    return MovesResult(batch, tuple(entries), len(plan.moves) - len(entries), signal)
+    return MovesResult(
+        batch, tuple(entries), len(plan.moves) - len(entries), tuple(not_paying), signal
+    )
 
 
 def _run(
@@ -196,6 +247,8 @@ def print_result(result: MovesResult) -> None:
                     entry.why,
                 )
             )
+    for names, why in result.not_paying:
+        print('%s: not made: %s' % (names, why))
     if made_count:
         print('to undo these moves: nova-numa-rebalance undo')
 
@@ -206,6 +259,7 @@ def to_data(result: MovesResult) -> dict[str, Any]:
         'batch': result.batch,
         'entries': [to_json(entry) for entry in result.entries],
         'not_begun': result.not_begun,
+        'not_paying': dict(result.not_paying),
         'signal': result.signal,
     }
 

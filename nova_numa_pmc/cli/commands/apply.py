@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure this host, show which moves of guests would pay, ask, and make them.
 
+Only the moves that were shown are made. Before each one, the host is measured again;
+a move that no longer pays is left out, and the command says why.
+
 A move promises the new place, writes the CPUs, and lets the memory follow at the rate
 of the option move_mib_per_s. A move whose memory does not follow is undone.
 Ctrl-C and SIGTERM end the move in progress: it is kept if most of the memory has
@@ -26,7 +29,6 @@ import json
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import arguments, context, moves, tables
-from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
     import argparse
@@ -54,7 +56,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         )
     result = None
     if plan.moves and (args.yes or moves.ask_operator(command, 'make these moves?')):
-        result = moves.make_moves(command, plan, observed, history.APPLY, args.wait)
+        result = moves.make_shown_moves(command, plan, observed, args)
     if args.json:
         print(
             json.dumps(

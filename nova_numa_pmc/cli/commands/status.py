@@ -29,7 +29,6 @@ import json
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import arguments, context, moves, page, status, tables
-from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
     import argparse
@@ -87,6 +86,6 @@ def _show_plan(args: argparse.Namespace, command: context.CommandContext) -> int
         return arguments.OK
     if not can_ask or not moves.ask_operator(command, 'make these moves?'):
         return arguments.NOT_MADE
-    result = moves.make_moves(command, plan, observed, history.APPLY, args.wait)
+    result = moves.make_shown_moves(command, plan, observed, args)
     moves.print_result(result)
     return result.exit_code

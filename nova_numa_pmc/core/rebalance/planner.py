@@ -128,10 +128,7 @@ def propose(
             if moved_uuids.isdisjoint(guest.load.uuid for guest, _ in proposal)
         ]
         paying_candidates = [
-            candidate
-            for candidate in candidates
-            if candidate.gain_cores >= host_model.min_gain_cores
-            and candidate.gain_cores * payback_s > candidate.cost_core_sec
+            candidate for candidate in candidates if _pays(host_model, candidate, payback_s)
         ]
         best_gains = _best_gain_by_place(paying_candidates)
         best = _best_candidate(paying_candidates, best_gains, payback_s)
@@ -145,6 +142,38 @@ def propose(
         loss_before,
         host_model.host_loss.loss(),
         _remarks(host_model, PlannerState(), ()),
+    )
+
+
+def why_not_paying(
+    situation: plan_records.Situation,
+    rebalance_options: plan_records.RebalanceOptions,
+    move: plan_records.Move,
+    payback_s: float,
+) -> str:
+    """Return why a move that :func:`propose` has listed no longer pays; empty if it does.
+
+    :param situation: the situation now
+    """
+    host_model = HostModel(situation, rebalance_options)
+    proposal = _recall_proposal(
+        host_model, tuple((part.uuid, part.to_nodes, part.mem_nodes) for part in move.parts)
+    )
+    if proposal is None:
+        return 'the guest has moved, has ended, or may not or does not fit there any more'
+    candidate = MoveCandidate(host_model, proposal, gain_of(host_model, proposal))
+    if _pays(host_model, candidate, payback_s):
+        return ''
+    return 'it no longer pays: it would gain %.2f cores and cost %.1f core-seconds' % (
+        candidate.gain_cores,
+        candidate.cost_core_sec,
+    )
+
+
+def _pays(host_model: HostModel, candidate: MoveCandidate, payback_s: float) -> bool:
+    return (
+        candidate.gain_cores >= host_model.min_gain_cores
+        and candidate.gain_cores * payback_s > candidate.cost_core_sec
     )
 
 

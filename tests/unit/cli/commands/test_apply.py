@@ -203,10 +203,23 @@ class ApplyTest(OperatingCase):
             return 'y'
 
         self.answer = answer
-        code, _, err = self.run_command('apply', on_terminal=True)
+        code, out, _ = self.run_command('apply', on_terminal=True)
         self.assertEqual((arguments.PROBLEM, 1), (code, len(self.moved())))
-        self.assertIn('its promise has changed since', err)
-        self.assertEqual(['done', 'refused'], [entry.result for entry in self.history_entries()])
+        self.assertIn('not made: the guest has moved', out)
+        self.assertEqual(['done'], [entry.result for entry in self.history_entries()])
+
+    def test_a_move_that_no_longer_pays_when_its_turn_comes_is_not_made(self):
+        def answer(prompt):
+            asked_s, load = self.now_s, self.load_node_0
+            # From now on, the guests want a twentieth of what they did.
+            self.load_node_0 = lambda at_s: load(asked_s + (at_s - asked_s) / 20)
+            return 'y'
+
+        self.answer = answer
+        code, out, _ = self.run_command('apply', on_terminal=True)
+        self.assertEqual((arguments.PROBLEM, [], []), (code, self.moved(), self.history_entries()))
+        self.assertIn('0 of 1 moves made', out)
+        self.assertIn(': not made: it no longer pays: it would gain ', out)
 
 
 class UndoTest(OperatingCase):
