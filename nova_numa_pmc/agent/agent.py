@@ -108,7 +108,7 @@ class Agent:
         self._rebalancer = rebalancer.Rebalancer(
             options, self._executor, root, LOG, self._problem_log
         )
-        self._pause_watch = pause.PauseWatch(self._directory, LOG)
+        self._pause_watch = pause.PauseWatch(root, LOG)
         self._demand_file = demand_file.DemandFile(root, LOG, self._problem_log)
 
     def reload(self, options: agent_conf.AgentOptions) -> None:

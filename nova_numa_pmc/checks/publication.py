@@ -123,19 +123,16 @@ def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
         )
 
 
-def check_paused(directory: str) -> Iterator[Finding]:
-    """Check that the agent has not been left paused.
-
-    :param directory: the state directory, as this process sees it
-    """
-    paused = pause.read(directory)
+def check_paused(root: str) -> Iterator[Finding]:
+    """Check that the agent has not been left paused."""
+    paused = pause.read(root)
     if paused:
         yield Finding(
             'agent-paused',
             finding.WARNING,
             'the agent moves no guest: %s' % str(paused),
             'nova-numa-rebalance pause --off',
-            os.path.join(directory, pause.FILE),
+            pause.path(root),
         )
 
 

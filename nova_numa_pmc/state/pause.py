@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pause the agent, so that it moves no guests, by a file in the state directory.
+"""Pause the agent, so that it moves no guests, by a file that outlasts a reboot.
 
-The file contains the time in seconds since the epoch, a space, and the reason. The agent is paused
-while the file exists, whatever its content. A reboot removes it.
+The agent is paused while the file exists, whatever its content, unless that says until when. A
+configuration management may therefore put any file there, with the reason as its first line.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cpulist import is_number
+from nova_numa_pmc import json_values
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
     import logging
 
-FILE = 'paused'
+DIRECTORY, FILE = state_files.PERSISTENT, 'paused'
+_MAJOR = 1
 _SIZE_MAX_BYTES = 4096
 REASON_MAX = 200
 
@@ -30,74 +30,87 @@ class Paused(Record):
 
     :param since_s: CLOCK_REALTIME of its beginning [s since the epoch]; None if unknown
     :param reason: why the agent was paused
+    :param until_s: CLOCK_REALTIME of its end; None: until the operator ends it
     """
 
-    since_s: float | None
-    reason: str
+    since_s: float | None = None
+    reason: str = ''
+    until_s: float | None = None
 
     def __str__(self) -> str:
-        return 'paused' + (': ' + self.reason if self.reason else '')
+        until = ''
+        if self.until_s is not None:
+            until = time.strftime(' until %Y-%m-%d %H:%M', time.localtime(self.until_s))
+        return 'paused%s%s' % (until, ': ' + self.reason if self.reason else '')
 
 
-def read(directory: str) -> Paused | None:
-    """Return since when and why the agent is paused; None if it is not paused.
+def path(root: str = '/') -> str:
+    """Return the path of the file."""
+    return os.path.join(root, DIRECTORY, FILE)
 
-    :param directory: path of the state directory
-    """
+
+def read(root: str = '/') -> Paused | None:
+    """Return since when and why the agent is paused; None if it is not paused."""
     try:
-        data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
+        data = state_files.read(os.path.join(root, DIRECTORY), FILE, _SIZE_MAX_BYTES)
     except StateError as error:
-        return Paused(None, str(error))
-    return None if data is None else _parse(data.decode('utf-8', 'replace'))
+        return Paused(reason=str(error))
+    if data is None:
+        return None
+    try:
+        paused = json_values.decode(Paused, data, _MAJOR)
+    except ValueError:
+        return Paused(reason=_reason(data.decode('utf-8', 'replace').partition('\n')[0]))
+    is_over = paused.until_s is not None and paused.until_s <= time.time()
+    return None if is_over else paused._replace(reason=_reason(paused.reason))
 
 
-def _parse(text: str) -> Paused:
-    since, _, reason = text.rstrip('\n').partition(' ')
-    return Paused(int(since) if is_number(since) else None, printable(reason[:REASON_MAX]))
+def _reason(text: str) -> str:
+    return json_values.printable(text[:REASON_MAX])
 
 
-def begin(directory: str, reason: str = '', realtime_s: float | None = None) -> Paused:
-    """Pause the agent, or change the time and reason of a pause.
+def begin(root: str = '/', reason: str = '', duration_s: float | None = None) -> Paused:
+    """Pause the agent, or change a pause.
 
+    :param duration_s: how long; None: until the operator ends the pause
     :returns: the pause as written; another process may have ended it since
-    :raises StateError: the state directory cannot be trusted, or the file cannot be written
+    :raises StateError: the directory cannot be trusted, or the file cannot be written
     """
-    text = '%d %s\n' % (time.time() if realtime_s is None else realtime_s, reason)
-    state_files.write(directory, FILE, text.encode())
-    return _parse(text)
+    now_s = round(time.time(), 3)
+    paused = Paused(now_s, _reason(reason), None if duration_s is None else now_s + duration_s)
+    data = json_values.encode(paused, _MAJOR)
+    state_files.write(os.path.join(root, DIRECTORY), FILE, data, durable=True)
+    return paused
 
 
-def end(directory: str) -> bool:
+def end(root: str = '/') -> bool:
     """End the pause of the agent.
 
     :returns: whether the agent was paused
-    :raises StateError: the state directory cannot be trusted, or the file cannot be removed
+    :raises StateError: the directory cannot be trusted, or the file cannot be removed
     """
+    was_paused = read(root) is not None
+    directory = os.path.join(root, DIRECTORY)
     try:
         with state_files.StateDirectory(directory, create=False) as state_directory:
             os.unlink(FILE, dir_fd=state_directory.fd)
     except FileNotFoundError:
-        return False
+        pass
     except OSError as error:
-        raise StateError(
-            '%s: %s: remove it' % (os.path.join(directory, FILE), error.strerror)
-        ) from None
-    return True
+        raise StateError('%s: %s: remove it' % (path(root), error.strerror)) from None
+    return was_paused
 
 
 class PauseWatch:
-    """Reads the pause anew in each tick, and logs when one begins and when it ends.
+    """Reads the pause anew in each tick, and logs when one begins and when it ends."""
 
-    :param directory: path of the state directory
-    """
-
-    def __init__(self, directory: str, log: logging.Logger) -> None:
-        self._directory, self._log = directory, log
+    def __init__(self, root: str, log: logging.Logger) -> None:
+        self._root, self._log = root, log
         self._previous: Paused | None = None
 
     def refresh(self) -> Paused | None:
         """Read the pause anew and return it; None if the agent is not paused."""
-        paused = read(self._directory)
+        paused = read(self._root)
         if paused and not self._previous:
             self._log.info('%s; guests are held, and none is moved', paused)
         elif self._previous and not paused:

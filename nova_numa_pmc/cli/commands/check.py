@@ -169,6 +169,7 @@ def compute_checks(args: argparse.Namespace) -> list[Check]:
                 kernel.check_huge_pages,
                 kernel.check_devices,
                 kernel.check_counting,
+                publication.check_paused,
                 capacity.check_limits,
                 hook_checks.check_libvirt,
                 _check_hook,
@@ -178,7 +179,6 @@ def compute_checks(args: argparse.Namespace) -> list[Check]:
         lambda: kernel.check_governor(root, conf),
         lambda: publication.check_publication(directory, time.time()),
         lambda: publication.check_counted(directory),
-        lambda: publication.check_paused(directory),
         lambda: publication.check_turns(directory),
         lambda: publication.check_visible(ours.state_dir, process),
         # A host that runs libvirt but no Nova service needs no configuration of nova-compute.

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep the agent from moving guests, until --off or a reboot.
+"""Keep the agent from moving guests, until --off or for a time.
 
 At its next tick, the agent ends the moves in progress, which are kept if most of the
 memory has moved and undone otherwise, and it plans no new ones. It still measures,
 publishes and holds guests to their places. The operator's commands still move guests.
-After --off, the agent moves guests again if its option rebalance is on.
+After --off, the agent moves guests again if its option rebalance is on. A pause is kept
+across reboots, in /var/lib/nova-numa-pmc/paused; a file that something else puts there
+pauses the agent too, with its first line as the reason.
 
 examples:
   nova-numa-rebalance pause --reason 'replacing memory until 15:00'
+  nova-numa-rebalance pause --for 2h
   nova-numa-rebalance pause --off
 
 exit codes: 0 done, or with --off, it was not paused; 1 a problem; 64 usage error
@@ -24,7 +27,15 @@ from nova_numa_pmc.state import pause
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument('--off', action='store_true', help='let the agent move guests again')
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument('--off', action='store_true', help='let the agent move guests again')
+    end.add_argument(
+        '--for',
+        dest='duration_s',
+        type=arguments.duration_s,
+        metavar='DURATION',
+        help='how long, such as 90s, 15m, 2h or 7d (default: until --off)',
+    )
     parser.add_argument(
         '--reason',
         type=_reason,
@@ -46,15 +57,18 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     command = command or context.CommandContext(args.root)
     command.require_root()
     if args.off:
-        was_paused = pause.end(command.directory)
+        was_paused = pause.end(command.root)
         if args.json:
             print(json.dumps({'was_paused': was_paused}))
         else:
             print('the agent may move guests again' if was_paused else 'the agent was not paused')
         return arguments.OK
-    paused = pause.begin(command.directory, args.reason)
+    paused = pause.begin(command.root, args.reason, args.duration_s)
     if args.json:
         print(json.dumps(paused._asdict()))
     else:
-        print('the agent moves no guest until "nova-numa-rebalance pause --off"')
+        print(
+            'the agent moves no guest: %s; "nova-numa-rebalance pause --off" ends that'
+            % str(paused)
+        )
     return arguments.OK

@@ -38,7 +38,7 @@ class CommandedCase(RebalancingCase):
 
 class PauseTest(CommandedCase):
     def test_a_pause_plans_nothing_and_holds_guests(self):
-        pause.begin(self.directory, 'firmware')
+        pause.begin(self.root, 'firmware')
         cpus = self.reset(2)
         self.assertEqual([self.HOME] * 3, list(self.ticks(self.open_agent()).values()))
         self.assertEqual('0-3', cpus())
@@ -47,7 +47,7 @@ class PauseTest(CommandedCase):
     def test_a_pause_in_the_middle_of_a_move_undoes_it(self):
         agent = self.open_agent()
         at_s = self.tick_until_moving(agent)
-        pause.begin(self.directory, 'firmware')
+        pause.begin(self.root, 'firmware')
         with self.assertLogs(LOG, 'INFO') as logs:
             tick = self.tick(agent, at_s + 5)
         self.assertEqual('paused: firmware', str(tick.paused))
@@ -57,9 +57,9 @@ class PauseTest(CommandedCase):
 
     def test_moves_go_on_after_a_pause_ends(self):
         agent = self.open_agent()
-        pause.begin(self.directory)
+        pause.begin(self.root)
         self.ticks(agent, 2)
-        pause.end(self.directory)
+        pause.end(self.root)
         self.assertIn(self.AWAY, self.ticks(agent).values())
 
 

@@ -288,9 +288,9 @@ class FetchTest(RebalancingCase):
                     if begun:
                         agent.step()
                     if why == 'pause':
-                        pause.begin(self.directory)
+                        pause.begin(self.root)
                         self.tick(agent, 5)
-                        pause.end(self.directory)
+                        pause.end(self.root)
                     else:
                         agent.reload(agent.options._replace(rebalance=agent_conf.OFF))
                     self.assertIsNone(agent.step())

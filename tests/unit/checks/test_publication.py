@@ -63,10 +63,11 @@ class PublishedTest(RootCase):
         self.assertIn('libvirt does not answer', finding.message)
 
     def test_a_paused_agent_is_found_with_its_reason(self):
-        self.assertEqual([], list(publication_checks.check_paused(self.state)))
-        os.makedirs(os.path.dirname(self.state))
-        pause.begin(self.state, 'firmware')
-        [finding] = publication_checks.check_paused(self.state)
+        root = os.path.dirname(self.state)
+        self.assertEqual([], list(publication_checks.check_paused(root)))
+        os.makedirs(os.path.join(root, 'var/lib'))
+        pause.begin(root, 'firmware')
+        [finding] = publication_checks.check_paused(root)
         self.assertEqual('agent-paused', finding.code)
         self.assertIn('firmware', finding.message)
 

@@ -1,52 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test the file that keeps the agent from moving guests."""
 
-import logging
 import os
 import tempfile
+import time
 import unittest
+from unittest import mock
 
 from nova_numa_pmc.state import pause
-
-LOG = logging.getLogger('nova_numa_pmc.state.pause')
 
 
 class PausingTest(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
-        self.directory = os.path.join(directory.name, 'state')
+        self.root = directory.name
+        os.makedirs(os.path.join(self.root, 'var/lib'))
+        self.path = pause.path(self.root)
 
     def write(self, data):
-        os.makedirs(self.directory, exist_ok=True)
-        with open(os.path.join(self.directory, pause.FILE), 'wb') as file:
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        with open(self.path, 'wb') as file:
             file.write(data)
 
     def test_a_pause_begins_and_ends(self):
-        self.assertIsNone(pause.read(self.directory))
-        self.assertFalse(pause.end(self.directory))
-        pause.begin(self.directory, 'firmware update', realtime_s=1000.7)
-        self.assertEqual((1000, 'firmware update'), tuple(pause.read(self.directory)))
-        self.assertEqual('paused: firmware update', str(pause.read(self.directory)))
-        pause.begin(self.directory)
-        self.assertEqual('paused', str(pause.read(self.directory)))
-        self.assertTrue(pause.end(self.directory))
-        self.assertIsNone(pause.read(self.directory))
+        self.assertIsNone(pause.read(self.root))
+        self.assertFalse(pause.end(self.root))
+        begun = pause.begin(self.root, 'firmware\x1b update')
+        self.assertEqual(begun, pause.read(self.root))
+        self.assertEqual('paused: firmware? update', str(begun))
+        pause.begin(self.root)
+        self.assertEqual('paused', str(pause.read(self.root)))
+        self.assertTrue(pause.end(self.root))
+        self.assertIsNone(pause.read(self.root))
 
-    def test_a_file_of_a_pause_pauses_whatever_is_in_it(self):
-        for data, expected in (
-            (b'', (None, '')),
-            (b'soon x', (None, 'x')),
-            (b'7 a\x1b[2J\xff\n', (7, 'a?[2J\ufffd')),
-            (b'9' * 30, (None, '')),
-            (b'1 ' + b'x' * 4000, (1, 'x' * pause.REASON_MAX)),
+    def test_a_pause_for_a_time_ends_by_itself(self):
+        begun = pause.begin(self.root, 'why', 7200.0)
+        self.assertRegex(
+            str(pause.read(self.root)), r'^paused until \d{4}-\d\d-\d\d \d\d:\d\d: why$'
+        )
+        for left_s, is_paused in ((1, True), (0, False), (-1, False)):
+            now_s = begun.until_s - left_s
+            with mock.patch.object(time, 'time', return_value=now_s):
+                self.assertEqual(is_paused, pause.read(self.root) is not None)
+        with mock.patch.object(time, 'time', return_value=begun.until_s):
+            self.assertFalse(pause.end(self.root))
+        self.assertIsNone(pause.read(self.root))
+
+    def test_a_file_of_others_pauses_with_its_first_line_as_the_reason(self):
+        for data, reason in (
+            (b'', ''),
+            (b'managed by puppet\nsecond line\n', 'managed by puppet'),
+            (b'a\x1b[2J\xff\n', 'a?[2J\ufffd'),
+            (b'{"schema": "1.0", "until_s": "x"}', '{"schema": "1.0", "until_s": "x"}'),
+            (b'x' * 4000, 'x' * pause.REASON_MAX),
         ):
             with self.subTest(data[:20]):
                 self.write(data)
-                self.assertEqual(expected, tuple(pause.read(self.directory)))
+                self.assertEqual(pause.Paused(reason=reason), pause.read(self.root))
         self.write(b'x' * 5000)
-        self.assertIsNone(pause.read(self.directory).since_s)
-        os.chmod(os.path.join(self.directory, pause.FILE), 0o666)
-        self.assertIn('users other than root', pause.read(self.directory).reason)
-        os.chmod(self.directory, 0o777)
-        self.assertIn('users other than root', pause.read(self.directory).reason)
+        self.assertIsNone(pause.read(self.root).since_s)
+        os.chmod(self.path, 0o666)
+        self.assertIn('users other than root', pause.read(self.root).reason)
