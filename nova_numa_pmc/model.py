@@ -28,8 +28,8 @@ EXTRA_SPEC_PREFIX = 'numa_pmc:'
 #: Values of ``hw:cpu_policy`` with which Nova itself pins vCPUs.
 DEDICATED_POLICIES = ('dedicated', 'mixed')
 #: How a flavor or an operator wants a guest placed (``numa_pmc:policy``).
-AUTO, SPREAD, ONE_NODE, NONE = 'auto', 'spread', 'one_node', 'none'
-POLICIES = (AUTO, SPREAD, ONE_NODE, NONE)
+AUTO, SPREAD, ONE_NODE, STAY, NONE = 'auto', 'spread', 'one_node', 'stay', 'none'
+POLICIES = (AUTO, SPREAD, ONE_NODE, STAY, NONE)
 #: The extra spec that has it.
 POLICY_KEY = EXTRA_SPEC_PREFIX + 'policy'
 #: Origin of a guest's place: this package, others, or nothing (it floats).

@@ -10,7 +10,7 @@ from nova_numa_pmc import json_values
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
-from nova_numa_pmc.core.rebalance.planner_state import PlannerState, without_guests
+from nova_numa_pmc.core.rebalance.planner_state import PlannerState, refunded, without_guests
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.moves import situations
@@ -58,10 +58,8 @@ class Rebalancer:
         self._log = log
         self._problem_log = problem_log
         self._planner_state: PlannerState | None = None
-        #: The plan that was last logged: the kind of each move, and its guests with their nodes.
-        self._logged: tuple[
-            tuple[str, tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]], ...
-        ] = ()
+        #: {uuid: where a dry run has the guest}.
+        self._assumed: dict[str, plan_records.PlanPart] = {}
 
     def plan_and_enqueue(self, tick: Tick, sampler: Sampler) -> None:
         """Make a plan, and enqueue or log its moves.
@@ -78,6 +76,8 @@ class Rebalancer:
         if self._executor.failed:
             self._planner_state = without_guests(self._planner_state, self._executor.failed)
             self._executor.failed.clear()
+        self._planner_state = refunded(self._planner_state, self._executor.not_begun)
+        self._executor.not_begun.clear()
         if self._executor.busy or tick.guests_moved or not tick.sample.elapsed_s:
             return
         plan, state = planner.plan(
@@ -86,11 +86,15 @@ class Rebalancer:
             self.options.rebalance_options,
             tick.sample.elapsed_s,
             tick.now.boottime_ns / 1e9,
+            self._assumed.values(),
         )
         if not plan.moves:  # otherwise, the state assumes that the moves are made
             self._planner_state = state
         if self.options.rebalance == agent_conf.DRY_RUN:
-            self._log_plan(plan)
+            self._planner_state = state  # it plans on as if its moves had been made
+            for move in plan.moves:
+                self._log.info('dry run: %s', explain_move(move))
+                self._assumed.update((part.uuid, part) for part in move.parts)
             return
         self._save(state)
         self._planner_state = state  # a move that cannot be saved is neither made nor counted
@@ -114,20 +118,6 @@ class Rebalancer:
             measured_since_ns=tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
             boottime_ns=tick.now.boottime_ns,
         )
-
-    def _log_plan(self, plan: plan_records.Plan) -> None:
-        """Log a plan, unless it equals the last one logged."""
-        moves = tuple(
-            (move.kind, tuple((part.uuid, part.to_nodes, part.mem_nodes) for part in move.parts))
-            for move in plan.moves
-        )
-        if moves == self._logged:
-            return
-        self._logged = moves
-        for move in plan.moves:
-            self._log.info('dry run: %s', explain_move(move))
-        if not moves:
-            self._log.info('dry run: nothing would be moved now')
 
     def _load(self) -> PlannerState:
         try:

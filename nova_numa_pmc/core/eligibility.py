@@ -27,6 +27,9 @@ UNKNOWN, PLACED_BY_OTHERS, HELD_BY_OTHERS = 'unknown', 'placed_by_others', 'held
 #: Code for a guest that the command did not name, which says nothing about the guest itself.
 NOT_NAMED = 'not_named'
 
+#: Guests are not moved at this age or below: they boot, and have yet to touch their memory [ns].
+SETTLING_NS = 60 * 10**9
+
 #: Pins of single threads leave the other threads to us, and numatune leaves the CPUs to us.
 _HOLDABLE = {'vcpupin', 'emulatorpin', 'iothreadpin', 'numatune'}
 
@@ -119,6 +122,12 @@ RULES = (
         'its flavor requires spreading',
         (MOVE,),
     ),
+    Rule(
+        'stays',
+        lambda case: case.guest.policy == model.STAY,
+        'its flavor has it placed but never moved',
+        (FETCH, MOVE),
+    ),
     # Because of VFIO, SEV or mlock.
     Rule(
         'locked',
@@ -208,9 +217,6 @@ def _has_limited_memory(guest: model.Guest, host: model.Topology) -> bool:
 
 
 def _is_new(case: _Case) -> bool:
-    """Return whether a guest was given its place after the measured interval began.
-
-    The measurements then do not show the guest at its place for the whole interval.
-    """
+    """Return whether a guest had not settled at its place when the measured interval began."""
     began_ns = case.measured_since_ns
-    return began_ns is not None and case.promise.since_ns > began_ns
+    return began_ns is not None and case.promise.since_ns > began_ns - SETTLING_NS

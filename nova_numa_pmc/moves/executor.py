@@ -85,6 +85,7 @@ class MoveExecutor:
     :ivar move_promises: records the promises, and has the options in force
     :ivar pool: the floating pool; None for the pool as it is published
     :ivar failed: uuids of guests whose moves were refused or undone; the planner empties it
+    :ivar not_begun: the moves that were refused or dropped; the planner empties it
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class MoveExecutor:
         self._id = ''
         self._parts: tuple[MovePart, ...] = ()
         self.failed: set[str] = set()
+        self.not_begun: list[plan_records.Move] = []
         self._interrupted: set[str] = set()
         self._has_moved = False
         self._why_all_stay = ''
@@ -224,6 +226,7 @@ class MoveExecutor:
         uuids = {part.uuid for pending_move in self._queue for part in pending_move.move.parts}
         self._interrupted |= uuids
         self.failed |= uuids
+        self.not_begun += [pending_move.move for pending_move in self._queue]
         self._queue.clear()
 
     def end_move(self) -> None:
@@ -324,6 +327,8 @@ class MoveExecutor:
         if isinstance(cause, (StateLocked, MovePostponed)):  # it was not tried
             self._interrupted.update(uuids)
         result = history.TAKEN_BACK if parts else history.REFUSED
+        if not parts:
+            self.not_begun.append(self._move)
         if any(part.guest_move.progress.moved_bytes for part in parts):
             result = history.SPLIT
         for part in parts:

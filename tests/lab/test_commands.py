@@ -30,6 +30,11 @@ class Operator:
         assert done.returncode == code, (command, done.returncode, done.stderr)
         return done.stdout
 
+    def run_any(self, command):
+        """Run a command, whatever it ends with, and show what it says."""
+        done = self.lab.run(f'nova-numa-rebalance {command}', timeout=600, check=False)
+        print(f'$ nova-numa-rebalance {command} -> {done.returncode}\n{done.stdout}{done.stderr}')
+
     def run_json(self, command, code=DONE):
         """Run a command that answers in JSON; return the answer."""
         return json.loads(self.run(command + ' --json', code))
@@ -51,7 +56,7 @@ def operator(lab):
 def assert_together(lab, homes):
     """Assert that each guest's CPUs and memory are on its node, according to the kernel.
 
-    Of 30 MiB, 3 MiB of QEMU's own read-only pages stay.
+    Of 30 MiB or more, 3 MiB of QEMU's own read-only pages stay.
     """
     for name, guest in lab.guests.report().items():
         assert guest['cpus'] == [CPUS[homes[name]]], (name, guest)
@@ -76,6 +81,27 @@ def test_a_plan_is_applied_and_undone_without_an_agent(operator):
     assert [one['mover'] for one in history] == ['apply'] * 2 + ['undo'] * 2
     assert {one['result'] for one in history} == {'done'}
     assert sorted(lab.running()) == names and not lab.oom_kills()
+
+
+def test_guests_that_float_five_to_one_end_at_three_to_three_with_their_memory(lab):
+    """The package is installed under guests that float, with the memory of five on one node."""
+    homes = {f'f{i}': int(i == 5) for i in range(6)}
+    specs = [{'memory_mib': 64, 'cmdline': 'duty=60', 'name': name} for name in homes]
+    lab.guests.start([{**spec, 'paused': True} for spec in specs])
+    lab.guests.resume(homes)
+    with lab.guests.frozen():
+        lab.guests.move_memory(homes)
+    operator = Operator(lab)
+    assert operator.per_node() == [5, 1]
+    lab.install_hook()
+    for _ in range(3):  # what an interval shows of emulated guests varies
+        operator.run_any('apply --interval 10 --yes')
+        if operator.per_node() == [3, 3]:
+            break
+    report = lab.guests.report()
+    assert operator.per_node() == [3, 3], report
+    assert_together(lab, {name: home(guest) for name, guest in report.items()})
+    assert lab.running() == sorted(homes) and not lab.oom_kills()
 
 
 def test_a_signal_ends_apply_and_leaves_guests_as_promised(operator):

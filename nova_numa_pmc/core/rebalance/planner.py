@@ -56,6 +56,7 @@ def plan(
     rebalance_options: plan_records.RebalanceOptions,
     elapsed_s: float,
     now_s: float,
+    assumed: Iterable[plan_records.PlanPart] = (),
 ) -> tuple[plan_records.Plan, PlannerState]:
     """Decide which guests to move now.
 
@@ -70,11 +71,16 @@ def plan(
     :param state: the state that the last call returned, or an empty one in the first call
     :param elapsed_s: length of the measured interval [s]
     :param now_s: time of a clock that does not jump [s]
+    :param assumed: parts of earlier plans that count as made, although they were not
     :returns: (plan, state for the next call). The state presumes that all moves are made; for
         those that are not, call :func:`planner_state.without_guests`
     """
     elapsed_s = min(max(0.0, elapsed_s), rebalance_options.interval_max_s)
     host_model = HostModel(situation, rebalance_options)
+    for part in assumed:
+        proposal = _recall_proposal(host_model, ((part.uuid, part.to_nodes, part.mem_nodes),))
+        if proposal:
+            host_model.apply(proposal)
     state = after_interval(state, host_model, elapsed_s, now_s)
     candidates = _candidates_with_regrets(host_model, state, elapsed_s)
     loss_before = host_model.host_loss.loss()

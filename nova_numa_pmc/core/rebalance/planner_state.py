@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -154,6 +155,25 @@ def with_move_recorded(
         changed_s=state.changed_s + (() if moves_memory else times_s),
         owed_bytes=state.owed_bytes + move.to_move_bytes,
     )
+
+
+def refunded(state: PlannerState, moves: Iterable[Move]) -> PlannerState:
+    """Return the state without what the last moves have used of the budgets, if they were refused.
+
+    :param moves: moves that were not begun; those that nobody planned have used nothing
+    """
+    for move in moves:
+        if any(reason.code == plan_records.REQUESTED for reason in move.reasons):
+            continue
+        count = len(move.parts)
+        if any(part.mem_nodes for part in move.parts):
+            state = state._replace(
+                moved_s=state.moved_s[:-count],
+                owed_bytes=max(0, state.owed_bytes - move.to_move_bytes),
+            )
+        else:
+            state = state._replace(changed_s=state.changed_s[:-count])
+    return state
 
 
 def without_guests(state: PlannerState, uuids: Iterable[str]) -> PlannerState:

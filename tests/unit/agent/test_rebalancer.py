@@ -38,10 +38,10 @@ class RebalancingTest(RebalancingCase):
             self.assertIsNone(agent.step())
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
-    def test_a_dry_run_logs_a_plan_once_and_moves_no_guest(self):
+    def test_a_dry_run_goes_on_as_if_its_moves_were_made_and_moves_no_guest(self):
         agent = self.open_agent(agent_conf.DRY_RUN)
         with self.assertLogs(LOG, 'INFO') as logs:
-            for at_s in range(0, 60, 5):
+            for at_s in range(0, 300, 5):
                 self.load_node_0(at_s)
                 self.tick(agent, at_s)
                 self.assertIsNone(agent.step())
@@ -84,6 +84,23 @@ class RebalancingTest(RebalancingCase):
         )
         [message] = [text for text in logs.output if ': move: from node 0 to node 1' in text]
         self.assertIn('waiting for CPUs', message)
+
+    def test_a_move_that_is_refused_costs_no_budget(self):
+        agent = self.open_agent()
+        at_s = 0
+        while not agent._executor.busy:
+            self.load_node_0(at_s)
+            self.tick(agent, at_s)
+            at_s += 5
+        self.assertEqual(1, len(agent._rebalancer._planner_state.moved_s))
+        for number in self.NUMBERS:
+            self.begin_job(number, 'snapshot')
+        with self.assertLogs('nova_numa_pmc', 'WARNING'):
+            self.finish_move(agent)
+        self.load_node_0(at_s)
+        self.tick(agent, at_s)
+        state = agent._rebalancer._planner_state
+        self.assertEqual(((), 0), (state.moved_s, state.owed_bytes))
 
     def planner_state(self, at_s):
         """Return the planner's state after a first tick of another agent."""
@@ -240,11 +257,14 @@ class JustPlacedTest(RebalancingCase):
             self.load_node_0(5 * tick_number)
             self.tick(agent, 5 * tick_number)
             self.assertIsNone(agent.step())
-        self.load_node_0(30)
-        self.tick(agent, 30)
-        self.load_node_0(35)
-        self.tick(agent, 35)
-        self.assertIsNotNone(agent.step())
+        at_s, waits_s = 25, None
+        while waits_s is None:
+            at_s += 5
+            self.load_node_0(at_s)
+            self.tick(agent, at_s)
+            waits_s = agent.step()
+        # The first interval to count began a minute after the last placement, which was at 23 s.
+        self.assertEqual(90, at_s)
 
 
 class FewCpusTest(RebalancingCase):

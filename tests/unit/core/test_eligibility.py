@@ -30,6 +30,7 @@ CASES = (
     ('placed_by_others', guest('g', placed_by=('numatune',)), PROMISE),
     ('policy_none', guest('g', extra_specs=(('numa_pmc:policy', 'none'),)), PROMISE),
     ('spread', guest('g', extra_specs=(('numa_pmc:policy', 'spread'),)), PROMISE),
+    ('stays', guest('g', extra_specs=(('numa_pmc:policy', 'stay'),)), PROMISE),
     ('locked', guest('g', locked=True), PROMISE),
     ('huge_pages', guest('g', page_bytes=2 << 20), PROMISE),
     ('bound', guest('g'), PROMISE._replace(bound=True)),
@@ -63,9 +64,21 @@ class WhyNotTest(unittest.TestCase):
         self.assertEqual('unknown', why_not(MOVE, one, None))
         self.assertEqual('locked', why_not(MOVE, one, PROMISE))
 
-    def test_a_guest_placed_since_the_interval_began_is_starting(self):
-        for began_ns, code in ((None, ''), (6, 'starting'), (7, '')):
+    def test_a_guest_that_had_not_settled_when_the_interval_began_is_starting(self):
+        settled_ns = PROMISE.since_ns + eligibility.SETTLING_NS
+        for began_ns, code in ((None, ''), (settled_ns - 1, 'starting'), (settled_ns, '')):
             self.assertEqual(code, why_not(MOVE, guest('g'), PROMISE, HOST, began_ns))
+
+    def test_a_flavor_may_have_its_guests_placed_and_held_but_never_moved(self):
+        one = guest('g', extra_specs=(('numa_pmc:policy', 'stay'),))
+        for action, code in (
+            (eligibility.PLACE, ''),
+            (eligibility.HOLD, ''),
+            (eligibility.FETCH, 'stays'),
+            (MOVE, 'stays'),
+            (PROCEED, ''),
+        ):
+            self.assertEqual(code, why_not(action, one, PROMISE, HOST))
 
     def test_a_move_goes_on_unless_the_operator_libvirt_or_others_stand_against_it(self):
         against = ('pinned_by_operator', 'ignored', 'active_job', 'paused')

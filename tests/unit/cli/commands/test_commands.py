@@ -241,7 +241,7 @@ class PinTest(OperatingCase):
 class PauseTest(OperatingCase):
     def test_status_shows_a_pause_with_its_reason(self):
         self.run_command('pause', '--reason', 'firmware')
-        self.assertEqual('firmware', pause.read(self.directory).reason)
+        self.assertEqual('firmware', pause.read(self.root).reason)
         self.assertIn('paused: firmware', self.run_command('status')[1])
         self.assertEqual('firmware', self.run_json('status')[1]['agent']['paused']['reason'])
         self.assertEqual((0, {'was_paused': True}), self.run_json('pause', '--off'))
@@ -250,7 +250,7 @@ class PauseTest(OperatingCase):
     def test_pause_works_and_ends_where_an_option_is_wrong(self):
         self.host.configure('[agent]\nrebalance = maybe\n')
         self.assertEqual(arguments.OK, self.run_command('pause')[0])
-        self.assertTrue(pause.read(self.directory))
+        self.assertTrue(pause.read(self.root))
         self.run_command('pin', '--ignore', fake_host.name_of(1), '--release')
         self.assertEqual(arguments.OK, self.run_command('pause', '--off')[0])
         with self.assertRaisesRegex(OptionsError, 'rebalance'):
@@ -259,7 +259,7 @@ class PauseTest(OperatingCase):
     def test_pause_prints_what_it_wrote_in_json(self):
         code, answer = self.run_json('pause', '--reason', 'firmware')
         self.assertEqual(0, code)
-        self.assertEqual(pause.read(self.directory)._asdict(), answer)
+        self.assertEqual(pause.read(self.root)._asdict(), answer)
 
 
 class StatusTest(OperatingCase):
