@@ -81,7 +81,7 @@ class WhyNotTest(unittest.TestCase):
             self.assertEqual(code, why_not(action, one, PROMISE, HOST))
 
     def test_a_move_goes_on_unless_the_operator_libvirt_or_others_stand_against_it(self):
-        against = ('pinned_by_operator', 'ignored', 'active_job', 'paused')
+        against: tuple[str, ...] = ('pinned_by_operator', 'ignored', 'active_job', 'paused')
         against += ('placed_by_others', 'locked')
         for code, one, _ in CASES:
             with self.subTest(code):
