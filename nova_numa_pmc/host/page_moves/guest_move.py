@@ -64,16 +64,19 @@ class PageMoveLimits(Record):
     """Limits on moving a guest's memory.
 
     :param bytes_per_sec: the rate limit
-    :param batch_bytes: the most memory that one step examines and moves. Each call makes every CPU
+    :param batch_bytes: the most memory that one step examines and moves, and that is moved before
+        the room is looked at again. Each call makes every CPU
         of the host drain its cached pages (lru_cache_disable() in mm/swap.c), so a batch should
         not be too small; a cancellation waits for the current batch, and so does a guest that
         touches a page of it, so it should not be too large
     :param reserve_bytes: room to leave on a node
+    :param stall_max_s: the longest time that a batch should take
     """
 
     bytes_per_sec: float = 256 << 20
     batch_bytes: int = page_choice.BATCH_BYTES
     reserve_bytes: int = 256 << 20
+    stall_max_s: float = STALL_MAX_S
 
 
 class Progress(Record):
@@ -183,6 +186,8 @@ class GuestMove:
         self._wanted_bytes: Mapping[int, int] = {}
         self._refused_bytes = 0  # in the current walk, like _refused
         self._shortages: int | None = None
+        self._target_now: int | None = None  # the node that has room
+        self._room_left_bytes = 0  # that may go there before its room is looked at again
         self._rests_until_s = float('-inf')
         self.progress = Progress(MOVING)
         self._steps = self._run()
@@ -316,10 +321,13 @@ class GuestMove:
                 if why:
                     self.cancel(why)
                     break
-                target = self._target(now_s)
-                if target is not None:
+                if self._room_left_bytes <= 0:
+                    self._target_now = self._target(now_s)
+                    if self._target_now is not None:
+                        self._room_left_bytes = self._limits.batch_bytes
+                if self._target_now is not None:
                     self.progress = self.progress._replace(wait_s=0.0)
-                    return target
+                    return self._target_now
                 if deadline_s is None:
                     deadline_s = now_s + _ROOM_WAIT_MAX_S
                 if now_s >= deadline_s:
@@ -341,7 +349,7 @@ class GuestMove:
         if now_s < self._rests_until_s:
             return None
         nodes = node_room.read(self._root)
-        needed_bytes = self._limits.reserve_bytes + self._batch_bytes
+        needed_bytes = self._limits.reserve_bytes + self._limits.batch_bytes
         return page_choice.next_target(
             self._wanted_bytes,
             self._present_bytes,
@@ -366,6 +374,7 @@ class GuestMove:
         self._adapt_batch(moved, self._clock() - began_s)
         # The kernel has tried several times to move a refused page, so such pages count as well.
         bucket.spend(moved.moved_bytes + moved.refused_bytes, self._clock())
+        self._room_left_bytes -= moved.moved_bytes + moved.refused_bytes
         self._present_bytes[target] = self._present_bytes.get(target, 0) + moved.moved_bytes
         self._refused_bytes += moved.refused_bytes
         for code, pages in moved.refused:
@@ -382,9 +391,9 @@ class GuestMove:
 
     def _adapt_batch(self, moved: MovedPages, took_s: float) -> None:
         """Halve the batch if it took too long, and double it if it can be larger."""
-        if took_s > STALL_MAX_S:
+        if took_s > self._limits.stall_max_s:
             self._batch_bytes = max(self._batch_bytes // 2, self._first_batch_bytes)
-        elif moved.moved_bytes and took_s < STALL_MAX_S / 4:
+        elif moved.moved_bytes and took_s < self._limits.stall_max_s / 4:
             self._batch_bytes = min(self._batch_bytes * 2, self._limits.batch_bytes)
 
     def _check_alive(self) -> None:

@@ -49,6 +49,8 @@ def move(request):
     """Move a guest to a node; report each step."""
     groups = cgroups.find(labguests.pids()[request['guest']])
     limits = guest_move.PageMoveLimits(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
+    # Emulated, a batch of any size takes longer than a guest may stall.
+    limits = limits._replace(stall_max_s=10.0)
     mover = guest_move.GuestMove(
         groups, (request['node'],), lambda: write_cpus(groups, request), limits=limits
     )
