@@ -29,16 +29,20 @@ if TYPE_CHECKING:
     from typing import Any
 
     #: {role: deltas of its events}
-    _DeltasByRole = dict[str, list[CounterDelta | None]]
-    #: (end and length of an interval [s], its lines)
-    _Interval = tuple[float, float, list[re.Match[str]]]
+    _Counts = dict[str, list[CounterDelta | None]]
 
 _T = TypeVar('_T', NodeSample, GuestSample)
 #: 10,000 guests take 8 MB.
-_SAMPLE_MAX_BYTES = 32 << 20
+_LINE_MAX_BYTES = 32 << 20
 SOURCE = 'perf stat'
-_LINE_MAX = 4096
-_UNIT_BYTES = {'B': 1, 'Bytes': 1, 'KiB': 1 << 10, 'MiB': 1 << 20, 'GiB': 1 << 30}
+_UNIT_BYTES = {
+    '': pressure.LINE_BYTES,
+    'B': 1,
+    'Bytes': 1,
+    'KiB': 1 << 10,
+    'MiB': 1 << 20,
+    'GiB': 1 << 30,
+}
 #: Names of events in perf that mean the same on every CPU, in addition to those of the CPU's own
 #: events.
 _NAMES = {
@@ -90,8 +94,8 @@ _ROW = re.compile(
     r'(?:(?P<cgroup>[^,]*),)?'
     r'(?P<run>\d+),(?P<share>\d{1,3}\.\d+)(?:,.*)?'
 )
-#: The second metric of an event is on a line of its own.
-_METRIC_ROW = re.compile(r'[^,]*,[^,]*,{3,}[^,]*,[^,]*')
+#: A comment, or the second metric of an event, which is on a line of its own.
+_NO_COUNT = re.compile(r'#.*|[^,]*,[^,]*,{3,}[^,]*,[^,]*')
 
 
 def read(
@@ -106,21 +110,18 @@ def read(
     :raises RecordingError: the file contains no sample
     """
     with open(path, encoding='utf-8', errors='replace') as file:
-        whole: Iterator[str] = (
-            line for line in iter(lambda: file.readline(_SAMPLE_MAX_BYTES), '') if line.strip()
-        )
+        whole = filter(str.strip, iter(lambda: file.readline(_LINE_MAX_BYTES), ''))
         first = next(whole, '')
         lines = itertools.chain([first], whole)
-        samples = (
+        is_json = first.lstrip().startswith('{')
+        sample = None
+        for sample in (
             _from_json(path, lines, on_damage)
-            if first.lstrip().startswith('{')
+            if is_json
             else from_perf(path, lines, on_damage, cpu)
-        )
-        any_sample = False
-        for sample in samples:
-            any_sample = True
+        ):
             yield sample
-    if not any_sample:
+    if sample is None:
         raise RecordingError(
             '%s: contains no sample: nova-numa-rebalance record --out FILE and perf stat -x, -I '
             'write such files' % path
@@ -146,33 +147,23 @@ def from_perf(
     :raises RecordingError: the lines give no rates, or no event is one whose meaning is known
     """
     names, minus = meanings(cpu)
-    any_role = False
-    unknown: dict[str, None] = {}
-    for at_s, elapsed_s, rows in _intervals(path, lines, on_damage):
-        roles = {row['event']: role_of(row['event'], names) for row in rows}
-        any_role = any_role or any(roles.values())
-        unknown.update(dict.fromkeys(name for name, role in roles.items() if role is None))
-        yield _to_sample(at_s, elapsed_s, rows, roles, minus)
-    if unknown and not any_role:
-        raise RecordingError(
-            '%s: the meaning of these events is unknown: %s; count local_dram and remote_dram, or '
-            "perf's own events of the CPU (nova-numa-rebalance events lists them), and name the "
-            'CPU by --cpu if they are raw' % (path, ', '.join(list(unknown)[:4]))
-        )
-
-
-def _intervals(
-    path: str, lines: Iterable[str], on_damage: Callable[[str], object]
-) -> Iterator[_Interval]:
+    roles: dict[str, str | None] = {}
     before_s = 0.0
-    for at_s, rows in itertools.groupby(
-        _rows(path, lines, on_damage), lambda row: float(row['time'])
-    ):
+    rows = _rows(path, lines, on_damage)
+    for at_s, group in itertools.groupby(rows, lambda row: float(row['time'])):
+        of_interval = list(group)
+        roles.update({row['event']: role_of(row['event'], names) for row in of_interval})
         # If the time is smaller, another run of perf was appended to the file.
         elapsed_s = at_s - before_s if at_s > before_s else at_s
         before_s = at_s
         if elapsed_s > 0:
-            yield at_s, elapsed_s, list(rows)
+            yield _to_sample(at_s, elapsed_s, of_interval, roles, minus)
+    if roles and not any(roles.values()):
+        raise RecordingError(
+            '%s: the meaning of these events is unknown: %s; count local_dram and remote_dram, or '
+            "perf's own events of the CPU (nova-numa-rebalance events lists them), and name the "
+            'CPU by --cpu if they are raw' % (path, ', '.join(list(roles)[:4]))
+        )
 
 
 def _rows(
@@ -182,25 +173,22 @@ def _rows(
 
     :raises RecordingError: the counts are not of intervals, or of neither CPUs nor nodes
     """
-    for number, line in enumerate(lines, 1):
-        line = line.rstrip('\r\n')
-        if not line.strip() or line.startswith('#'):
-            continue
-        match = _ROW.fullmatch(line) if len(line) <= _LINE_MAX else None
-        if match is None:
-            if not _METRIC_ROW.fullmatch(line):
+    for number, line in enumerate(map(str.strip, lines), 1):
+        row = _ROW.fullmatch(line)
+        if row is None:
+            if line and not _NO_COUNT.fullmatch(line):
                 on_damage('%s: line %d is not from perf stat -x: %.80r' % (path, number, line))
             continue
-        if match['time'] is None:
+        if row['time'] is None:
             raise RecordingError(
                 '%s: line %d: perf stat wrote no times: run it with -I' % (path, number)
             )
-        if match['kind'] not in ('CPU', 'N', None) or match['parts']:
+        if row['kind'] not in ('CPU', 'N', None) or row['parts']:
             raise RecordingError(
                 '%s: %s%s%s: only counts by node (--per-node), by CPU (-A) or of the whole host '
-                'are supported' % (path, match['kind'], match['id'], match['parts'])
+                'are supported' % (path, row['kind'], row['id'], row['parts'])
             )
-        yield match
+        yield row
 
 
 def meanings(cpu: str | None = None) -> tuple[dict[str, str], dict[str, str]]:
@@ -236,17 +224,6 @@ def role_of(name: str, names: Mapping[str, str]) -> str | None:
     return names.get(plain) or names.get(bare)
 
 
-def _delta(row: re.Match[str], role: str) -> CounterDelta | None:
-    """Return what a line counts, with amounts of data in bytes; None: not counted, or unknown."""
-    share = min(1.0, float(row['share']) / 100)
-    scale: float | None = 1
-    if role in counter_roles.UNCORE_ROLES:
-        scale = _UNIT_BYTES.get(row['unit'], pressure.LINE_BYTES if not row['unit'] else None)
-    if row['value'].startswith('<') or not share or scale is None:
-        return None
-    return CounterDelta(float(row['value']) * scale, share)
-
-
 def _to_sample(
     at_s: float,
     elapsed_s: float,
@@ -259,58 +236,55 @@ def _to_sample(
     Counts without a control group, or of the root group '/', are those of nodes. Counts of the
     other groups are those of guests, which are named by the paths of their groups. Counts of the
     whole host or of a CPU are attributed to node 0, and this is reported.
+
+    :param roles: {event: its role, None: unknown}
     """
-    nodes: dict[int, _DeltasByRole] = {}
-    guests: dict[str, _DeltasByRole] = {}
+    nodes: dict[int, _Counts] = {}
+    guests: dict[str, _Counts] = {}
     problems: dict[str, None] = {}
-    unknown = [event for event, role in roles.items() if role is None]
-    if unknown and not {counter_roles.LOCAL_DRAM, counter_roles.REMOTE_DRAM} & {*roles.values()}:
-        problems['perf stat: the meaning of %s is unknown' % ', '.join(unknown[:4])] = None
     for row in rows:
-        role = roles[row['event']]
+        role, kind, group = roles[row['event']], row['kind'], (row['cgroup'] or '/')
         if row['value'] == '<not supported>':
             problems['perf stat: %s is not supported there' % row['event']] = None
         if role is None:
+            problems['perf stat: the meaning of %s is unknown' % row['event']] = None
             continue
-        if row['cgroup'] not in (None, '', '/'):
-            owner = guests.setdefault(row['cgroup'], {})
-        else:
-            if row['kind'] != 'N':
-                problems[
-                    'perf stat: nodes are not distinguished: everything is attributed to node 0'
-                ] = None
-            owner = nodes.setdefault(int(row['id']) if row['kind'] == 'N' else 0, {})
-        owner.setdefault(role, []).append(_delta(row, role))
+        if kind != 'N' and group == '/':
+            problems[
+                'perf stat: nodes are not distinguished: everything is attributed to node 0'
+            ] = None
+        counts = (
+            nodes.setdefault(int(row['id']) if kind == 'N' else 0, {})
+            if group == '/'
+            else guests.setdefault(group, {})
+        )
+        counts.setdefault(role, []).append(_delta(row, role))
     return Sample(
         at_s,
         elapsed_s,
         SOURCE,
-        tuple(_part(NodeSample, (node,), nodes[node], minus, elapsed_s) for node in sorted(nodes)),
+        tuple(_part(NodeSample(node), nodes[node], minus, elapsed_s) for node in sorted(nodes)),
         tuple(
-            _part(
-                GuestSample,
-                (path, path.rpartition('/')[2] or path),
-                guests[path],
-                minus,
-                elapsed_s,
-            )
+            _part(GuestSample(path, path.rpartition('/')[2]), guests[path], minus, elapsed_s)
             for path in sorted(guests)
         ),
         tuple(problems),
     )
 
 
-def _part(
-    kind: type[_T],
-    first: tuple[Any, ...],
-    counts: _DeltasByRole,
-    minus: Mapping[str, str],
-    elapsed_s: float,
-) -> _T:
+def _delta(row: re.Match[str], role: str) -> CounterDelta | None:
+    """Return what a line counts, with amounts of data in bytes; None: not counted, or unknown."""
+    share = min(1.0, float(row['share']) / 100)
+    scale = _UNIT_BYTES.get(row['unit']) if role in counter_roles.UNCORE_ROLES else 1
+    if row['value'].startswith('<') or not share or scale is None:
+        return None
+    return CounterDelta(float(row['value']) * scale, share)
+
+
+def _part(empty: _T, counts: _Counts, minus: Mapping[str, str], elapsed_s: float) -> _T:
     """Return the sample of a node or of a guest from its counts.
 
-    :param kind: :class:`NodeSample` or :class:`GuestSample`
-    :param first: its first fields
+    :param empty: the sample without measurements
     :param minus: as :func:`meanings` returns it
     """
     totals = {role: rates.add(deltas) for role, deltas in counts.items()}
@@ -341,4 +315,6 @@ def _part(
         'remote_cache_per_sec': per_sec.get(counter_roles.REMOTE_CACHE),
         'stalled_ratio': rates.stalled_ratio(per_sec.get(counter_roles.STALLED_CYCLES), cycles),
     }
-    return kind(*first, **{name: figures[name] for name in figures if name in kind._fields})
+    return empty._replace(
+        **{name: value for name, value in figures.items() if name in empty._fields}
+    )

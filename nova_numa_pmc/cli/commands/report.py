@@ -16,14 +16,12 @@ exit codes: 0 done; 1 a problem, such as a file without samples; 64 usage error
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import sys
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import arguments, page, recordings, tables
-from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import printable
@@ -39,25 +37,25 @@ if TYPE_CHECKING:
     _Part = Union[GuestSample, NodeSample]
     #: ('host', ''), ('node', its id) or ('guest', its uuid)
     Key = tuple[str, Union[int, str]]
-    #: {metric: (sum of its values times their weights, sum of the weights)}
-    _Totals = dict[str, tuple[float, float]]
-    #: (name of the host, node or guest, {metric: (mean before, mean after)} where one is known)
-    Compared = tuple[str, dict[str, tuple[Optional[float], Optional[float]]]]
+    #: The host, a node or a guest: its name, and {metric: its mean in each recording}
+    Compared = tuple[Key, str, dict[str, tuple[Optional[float], ...]]]
 
 #: {metric: (its label, factor, format)}, in their order
 _LABELS = {
-    'ipc': ('instructions per cycle', 1, '%.2f'),
+    'ipc': ('instructions per cycle', 1, '{:.2f}'),
     'local_per_sec': ('local accesses/s', 1, '{:,.0f}'),
     'remote_per_sec': ('remote accesses/s', 1, '{:,.0f}'),
-    'remote_ratio': ('remote share [%]', 100, '%.2f'),
-    'bandwidth_bytes_per_sec': ('memory traffic [GB/s]', 1e-9, '%.2f'),
-    'cores': ('cores', 1, '%.2f'),
-    'waiting_cores': ('waiting [cores]', 1, '%.2f'),
-    'distance_cores': ('distance [cores]', 1, '%.2f'),
-    'pressure': ('pressure', 1, '%.2f'),
+    'remote_ratio': ('remote share [%]', 100, '{:.2f}'),
+    'bandwidth_bytes_per_sec': ('memory traffic [GB/s]', 1e-9, '{:.2f}'),
+    'cores': ('cores', 1, '{:.2f}'),
+    'waiting_cores': ('waiting [cores]', 1, '{:.2f}'),
+    'distance_cores': ('distance [cores]', 1, '{:.2f}'),
+    'pressure': ('pressure', 1, '{:.2f}'),
 }
 #: Metrics of a host that are the sum over its nodes.
 _SUMMED = tuple(name for name in _LABELS if name not in ('ipc', 'remote_ratio', 'pressure'))
+_KINDS = ('host', 'node', 'guest')
+_SIDES = ('before', 'after')
 #: A guest is drawn at the nodes on which it ran for at least this share of its time.
 _RAN_ON_MIN_RATIO = 0.05
 
@@ -65,12 +63,15 @@ _RAN_ON_MIN_RATIO = 0.05
 class Recorded(Record):
     """What a recording adds up to.
 
-    :param totals: {the host, a node or a guest: (its name, its totals)}
+    :param names: {the host, a node or a guest: its name}
+    :param means: {(the host, a node or a guest; metric): mean over the time when it was known}
     :param sources: sources of the host's samples
     :param last: the last sample
     """
 
-    totals: dict[Key, tuple[str, _Totals]]
+    path: str
+    names: dict[Key, str]
+    means: dict[tuple[Key, str], float]
     sources: tuple[str, ...]
     problems: tuple[str, ...]
     samples: int
@@ -98,37 +99,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report; return the exit code."""
     recorded = [_read(path, args) for path in (args.before, args.after) if path]
-    compared = compare(*recorded)
+    compared = compare(recorded)
+    all_tables = list(_tables(compared, len(recorded)))
+    lines = list(_to_lines(recorded))
     if args.html:
-        page.write(args.html, _to_html(recorded, compared))
+        pictures = [_picture('%s, at its end' % one.path, one.last) for one in recorded]
+        page.write(args.html, page.to_html('Recorded', pictures, all_tables, lines))
     if args.json:
         print(json.dumps(_to_data(recorded, compared), indent=2))
-        return arguments.OK
-    print('\n'.join(_to_lines(recorded, compared)))
+    else:
+        parts = (lines, *map(tables.to_lines, all_tables))
+        print('\n\n'.join('\n'.join(part) for part in parts))
     return arguments.OK
 
 
 def _read(path: str, args: argparse.Namespace) -> Recorded:
-    def selected() -> Iterator[Sample]:
-        damaged: list[str] = []
-        for sample in recordings.read(path, damaged.append, args.cpu):
-            yield tables.select_guests(sample, args.guest)
-        if damaged:
-            print(
-                'report: %s%s'
-                % (damaged[0], ' (and %d more)' % (len(damaged) - 1) if damaged[1:] else ''),
-                file=sys.stderr,
-            )
-
-    recorded = gather(selected())
-    if args.guest and not any(kind == 'guest' for kind, _ in recorded.totals):
+    damaged: list[str] = []
+    samples = recordings.read(path, damaged.append, args.cpu)
+    recorded = gather(path, (tables.select_guests(sample, args.guest) for sample in samples))
+    if damaged:
+        more = ' (and %d more)' % (len(damaged) - 1) if damaged[1:] else ''
+        print('report: %s%s' % (damaged[0], more), file=sys.stderr)
+    if args.guest and not any(kind == 'guest' for kind, _ in recorded.names):
         raise NumaPmcError('%s: no guest %s was recorded' % (path, ', '.join(args.guest)))
     return recorded
 
 
-def gather(samples: Iterable[Sample]) -> Recorded:
+def gather(path: str, samples: Iterable[Sample]) -> Recorded:
     """Add up samples, of which there is at least one."""
-    totals: dict[Key, tuple[str, _Totals]] = {}
+    names: dict[Key, str] = {}
+    sums: dict[tuple[Key, str], tuple[float, float]] = {}  # of values times weights, of weights
     sources: dict[str, None] = {}
     problems: dict[str, None] = {}
     count, elapsed_s = 0, 0.0
@@ -142,130 +142,124 @@ def gather(samples: Iterable[Sample]) -> Recorded:
             *((('guest', guest.uuid), guest.name, (guest,)) for guest in sample.guests),
         ]
         for key, name, records in parts:
-            _, of_part = totals.setdefault(key, (name, {}))
-            for metric, value, weight in _figures(records, sample.elapsed_s):
+            names.setdefault(key, name)
+            for metric, value, weight in _figures(records):
                 if value is not None:
-                    total, weights = of_part.get(metric, (0.0, 0.0))
-                    of_part[metric] = total + value * weight, weights + weight
-    return Recorded(totals, tuple(sources), tuple(problems), count, elapsed_s, sample)
+                    total, weights = sums.get((key, metric), (0.0, 0.0))
+                    weight *= sample.elapsed_s
+                    sums[key, metric] = total + value * weight, weights + weight
+    means = {at: total / weights for at, (total, weights) in sums.items() if weights}
+    return Recorded(path, names, means, tuple(sources), tuple(problems), count, elapsed_s, sample)
 
 
-def _figures(parts: Sequence[_Part], seconds: float) -> Iterator[tuple[str, float | None, float]]:
-    """Yield (metric, value, weight) of one node or guest, or of all nodes of the host.
+def _figures(parts: Sequence[_Part]) -> Iterator[tuple[str, float | None, float]]:
+    """Yield (metric, value, weight per second) of one node or guest, or of all nodes of a host.
 
-    Means are over the time for which a value was known. Amounts of a host are the sums over its
-    nodes, unknown while that of any node is unknown; its pressure is that of the node with the
-    highest. Samples have CPI but no cycles: with core-seconds c in their place, which assumes
-    equal clock rates, IPC = Σ (c ÷ CPI) ÷ Σ c. Where the CPU time is unknown, c is the time.
+    Amounts of a host are the sums over its nodes, unknown while that of any node is unknown; its
+    pressure is that of the node with the highest. Remote shares are weighted by the accesses, or
+    if the source has only ratios, by the CPU time. Samples have CPI but no cycles: with
+    core-seconds c in their place, which assumes equal clock rates, IPC = Σ (c ÷ CPI) ÷ Σ c. Where
+    the CPU time is unknown, c is the time.
     """
     cores = [getattr(part, 'cores', part.demand_cores) for part in parts]
     for metric in _SUMMED:
         values = cores if metric == 'cores' else [getattr(part, metric, None) for part in parts]
         known = all_known(values)
-        yield metric, math.fsum(known) if known else None, seconds
+        yield metric, math.fsum(known) if known else None, 1.0
     pressures = [getattr(part, 'pressure', None) for part in parts]
-    yield 'pressure', max((p for p in pressures if p is not None), default=None), seconds
+    yield 'pressure', max((p for p in pressures if p is not None), default=None), 1.0
     for part, used_cores in zip(parts, cores):
-        weight = seconds * (1.0 if used_cores is None else used_cores)
-        yield 'remote_ratio', part.remote_ratio, weight
+        weight = 1.0 if used_cores is None else used_cores
+        accesses = all_known((part.local_per_sec, part.remote_per_sec))
+        yield 'remote_ratio', part.remote_ratio, math.fsum(accesses) if accesses else weight
         yield 'ipc', 1 / part.cpi if part.cpi and part.cpi_reliable else None, weight
 
 
-def mean(recorded: Recorded | None, key: Key, metric: str) -> float | None:
-    """Return a mean; None: unknown.
+def compare(recorded: Sequence[Recorded]) -> list[Compared]:
+    """Return the host, the nodes by id and the guests by name of one or two recordings.
 
-    The remote share is Σ remote ÷ Σ (local + remote) or, if the source has only ratios, their
-    mean.
+    Each has the metrics that are known in one of them.
     """
-    totals = recorded.totals[key][1] if recorded and key in recorded.totals else {}
-    local, remote = (totals.get(name, (0.0, 0.0)) for name in _SUMMED[:2])
-    if metric == 'remote_ratio' and local[1] and remote[1]:
-        local_per_sec, remote_per_sec = local[0] / local[1], remote[0] / remote[1]
-        return rates.remote_ratio(local_per_sec, remote_per_sec)
-    total, weight = totals.get(metric, (0.0, 0.0))
-    return total / weight if weight else None
-
-
-def compare(before: Recorded, after: Recorded | None = None) -> dict[Key, Compared]:
-    """Return the host, nodes and guests of one or two recordings, guests by name."""
-    recorded = [one for one in (before, after) if one]
-    names = {key: name for one in recorded for key, (name, _) in one.totals.items()}
-    kinds = ('host', 'node', 'guest')
-    ordered = sorted(
-        names, key=lambda key: (kinds.index(key[0]), names[key] if key[0] == 'guest' else key[1])
-    )
-    compared = {}
-    for key in ordered:
-        pairs = {m: (mean(before, key, m), mean(after, key, m)) for m in _LABELS}
-        known = {metric: pair for metric, pair in pairs.items() if pair != (None, None)}
-        compared[key] = names[key], known
+    names = {key: name for one in recorded for key, name in one.names.items()}
+    # Ids of nodes are numbers, and are compared only with each other.
+    keys = sorted(names, key=lambda k: (_KINDS.index(k[0]), k[1] if k[0] == 'node' else names[k]))
+    compared = []
+    for key in keys:
+        means = {m: tuple(one.means.get((key, m)) for one in recorded) for m in _LABELS}
+        known = {metric: each for metric, each in means.items() if set(each) != {None}}
+        compared.append((key, names[key], known))
     return compared
 
 
-def _to_data(recorded: Sequence[Recorded], compared: dict[Key, Compared]) -> dict[str, object]:
-    sides = ('before', 'after')[: len(recorded)]
-    return {
-        **{
-            side: {
-                'samples': one.samples,
-                'seconds': one.seconds,
-                'sources': one.sources,
-                'problems': one.problems,
-            }
-            for side, one in zip(sides, recorded)
-        },
-        'means': [
-            {
-                'kind': kind,
-                'id': key or None,
-                'name': name,
-                'metrics': {metric: dict(zip(sides, pair)) for metric, pair in metrics.items()},
-            }
-            for (kind, key), (name, metrics) in compared.items()
-        ],
+def _to_data(recorded: Sequence[Recorded], compared: Sequence[Compared]) -> dict[str, object]:
+    data: dict[str, object] = {
+        side: {
+            'samples': one.samples,
+            'seconds': one.seconds,
+            'sources': one.sources,
+            'problems': one.problems,
+        }
+        for side, one in zip(_SIDES, recorded)
     }
+    data['means'] = [
+        {
+            'kind': kind,
+            'id': identifier or None,
+            'name': name,
+            'metrics': {metric: dict(zip(_SIDES, means)) for metric, means in metrics.items()},
+        }
+        for (kind, identifier), name, metrics in compared
+    ]
+    return data
 
 
-def _to_lines(recorded: Sequence[Recorded], compared: dict[Key, Compared]) -> Iterator[str]:
-    for side, one in zip(_sides(recorded), recorded):
+def _to_lines(recorded: Sequence[Recorded]) -> Iterator[str]:
+    """Yield what the recordings are, and what could not be measured."""
+    for one in recorded:
+        sources = ', '.join(printable(source) or 'none' for source in one.sources)
         yield '%s: %d samples of %.4g s, source: %s' % (
-            side,
+            printable(one.path),
             one.samples,
             one.seconds,
-            ', '.join(printable(source) or 'none' for source in one.sources),
+            sources,
         )
     problems = [problem for one in recorded for problem in one.problems]
     yield from tables.problem_lines(dict.fromkeys(problems))
     if len({source for one in recorded for source in one.sources}) > 1:
         yield 'The sources differ: accesses from different sources cannot be compared.'
-    for table in _tables(recorded, compared):
-        yield ''
-        yield from tables.to_lines(table)
 
 
-def _tables(recorded: Sequence[Recorded], compared: dict[Key, Compared]) -> Iterator[tables.Table]:
-    for kind in ('host', 'node', 'guest'):
-        of_kind = [part for (its_kind, _), part in compared.items() if its_kind == kind]
-        if kind == 'node' and len(of_kind) == 1:
-            continue  # it is the host
-        if recorded[1:] and kind != 'guest':
-            yield from map(_comparison_table, of_kind)
-        elif of_kind:
-            yield _table(kind, of_kind, len(recorded) > 1)
-
-
-def _sides(recorded: Sequence[Recorded]) -> tuple[str, ...]:
-    return ('before', 'after') if recorded[1:] else ('recorded',)
-
-
-def _to_html(recorded: Sequence[Recorded], compared: dict[Key, Compared]) -> str:
-    """Return a page with the last sample of each recording as a picture, and the tables."""
-    pictures = [
-        _picture('%s, at its end' % side.capitalize(), one.last)
-        for side, one in zip(_sides(recorded), recorded)
+def _tables(compared: Sequence[Compared], recordings: int) -> Iterator[tables.Table]:
+    """Yield the host's table, with a row for each metric, and those of nodes and guests."""
+    [(_, _, of_host), *_] = compared
+    sides = _SIDES if recordings > 1 else ('mean',)
+    rows = [
+        (_LABELS[metric][0], *_texts(metric, means), *([ratio(*means)] if means[1:] else ()))
+        for metric, means in of_host.items()
     ]
-    notes = itertools.takewhile(bool, _to_lines(recorded, compared))
-    return page.to_html('Recorded', pictures, _tables(recorded, compared), notes)
+    yield tables.Table(('host', *sides, *(['ratio'] if recordings > 1 else ())), rows, (0,))
+    for kind in ('node', 'guest'):
+        parts = [(name, means) for key, name, means in compared if key[0] == kind]
+        known = [metric for metric in _LABELS if any(metric in means for _, means in parts)]
+        if parts[kind == 'node' :]:  # a single node is the host
+            rows = [
+                (printable(name), *(' → '.join(_texts(m, means.get(m, (None,)))) for m in known))
+                for name, means in parts
+            ]
+            yield tables.Table((kind, *(_LABELS[metric][0] for metric in known)), rows, (0,))
+
+
+def _texts(metric: str, means: Sequence[float | None]) -> list[str]:
+    _, factor, layout = _LABELS[metric]
+    return [tables.UNKNOWN if mean is None else layout.format(mean * factor) for mean in means]
+
+
+def ratio(before: float | None, after: float | None) -> str:
+    """Return the ratio of before to after as '56 : 1' or '1 : 1.12'; '-' if unknown or 0."""
+    if not before or not after:
+        return tables.UNKNOWN
+    quotient = before / after
+    return '%.3g : 1' % quotient if quotient >= 1 else '1 : %.3g' % (1 / quotient)
 
 
 def _picture(title: str, sample: Sample) -> page.Picture:
@@ -300,50 +294,3 @@ def _picture(title: str, sample: Sample) -> page.Picture:
         for guest in sample.guests
     ]
     return page.Picture(title, nodes, guests)
-
-
-def _comparison_table(compared: Compared) -> tables.Table:
-    name, metrics = compared
-    rows = [
-        (_LABELS[metric][0], _amount(metric, a), _amount(metric, b), _change(a, b), ratio(a, b))
-        for metric, (a, b) in metrics.items()
-    ]
-    return tables.Table((printable(name), 'before', 'after', 'change', 'ratio'), rows, (0,))
-
-
-def _table(kind: str, compared: Sequence[Compared], is_comparison: bool) -> tables.Table:
-    """Return a table with a row for each node or guest, and a column for each known metric."""
-    known = [metric for metric in _LABELS if any(metric in metrics for _, metrics in compared)]
-    rows = []
-    for name, metrics in compared:
-        pairs = [(metric, *metrics.get(metric, (None, None))) for metric in known]
-        if is_comparison:
-            cells = [
-                '%s → %s (%s)' % (_amount(metric, a), _amount(metric, b), ratio(a, b))
-                for metric, a, b in pairs
-            ]
-        else:
-            cells = [_amount(metric, a) for metric, a, _ in pairs]
-        rows.append([printable(name), *cells])
-    return tables.Table((kind, *(_LABELS[metric][0] for metric in known)), rows, (0,))
-
-
-def ratio(before: float | None, after: float | None) -> str:
-    """Return the ratio of before to after as '56 : 1' or '1 : 1.12'; '-' if unknown or 0."""
-    if not before or not after:
-        return tables.UNKNOWN
-    quotient = before / after
-    return '%.3g : 1' % quotient if quotient >= 1 else '1 : %.3g' % (1 / quotient)
-
-
-def _amount(metric: str, value: float | None) -> str:
-    if value is None:
-        return tables.UNKNOWN
-    _, factor, layout = _LABELS[metric]
-    return layout.format(value) if '{' in layout else layout % (value * factor)
-
-
-def _change(before: float | None, after: float | None) -> str:
-    if not before or after is None:
-        return tables.UNKNOWN
-    return '%+.1f %%' % (100 * (after / before - 1))
