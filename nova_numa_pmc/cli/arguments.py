@@ -26,6 +26,10 @@ EXIT_CODES_HELP = (
     'pay but were not made; 3 some moves were made, others were not; 64 usage error'
 )
 _UNITS_S = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400, 'w': 604800}
+_UNITS_BYTES = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
+_MEMORY_MAX_BYTES = 1 << 50
+#: More than any guest has (``domain_xml.VCPUS_MAX``).
+_VCPUS_MAX = 1 << 16
 #: How long a command measures unless it is told otherwise [s].
 INTERVAL_S = 5.0
 
@@ -122,6 +126,55 @@ def add_guests(parser: argparse.ArgumentParser) -> None:
         metavar='GUEST',
         help='consider only these guests (name, uuid or libvirt id)',
     )
+
+
+def add_size(parser: argparse.ArgumentParser, required: bool) -> None:
+    """Add the options that describe the flavor of a guest that does not exist yet."""
+    size = parser.add_argument_group('guest')
+    size.add_argument(
+        '--vcpus',
+        type=integer(_VCPUS_MAX),
+        required=required,
+        metavar='N',
+        help='vCPUs of the guest',
+    )
+    size.add_argument(
+        '--memory',
+        type=memory_bytes,
+        required=required,
+        metavar='SIZE',
+        help='memory of the guest: 8G, 512M; a plain number is MiB, as in a flavor',
+    )
+    size.add_argument(
+        '--spec',
+        action='append',
+        default=[],
+        type=_spec,
+        metavar='KEY=VALUE',
+        help='extra spec of its flavor (may be repeated)',
+    )
+
+
+def memory_bytes(text: str) -> int:
+    """Parse an amount of memory such as '8G' or '512M'; a plain number is MiB.
+
+    :raises argparse.ArgumentTypeError: it is not such an amount
+    """
+    digits, unit = (text, 'M') if text[-1:].isdigit() else (text[:-1], text[-1:].upper())
+    if not (
+        is_number(digits, 15)
+        and unit in _UNITS_BYTES
+        and 0 < int(digits) * _UNITS_BYTES[unit] <= _MEMORY_MAX_BYTES
+    ):
+        raise argparse.ArgumentTypeError('%.40r is not a size like 8G or 512M' % text)
+    return int(digits) * _UNITS_BYTES[unit]
+
+
+def _spec(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition('=')
+    if not equals or not key:
+        raise argparse.ArgumentTypeError('%.40r is not KEY=VALUE' % text)
+    return key, value
 
 
 def add_measuring(

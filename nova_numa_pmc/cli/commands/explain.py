@@ -9,7 +9,6 @@ examples:
   nova-numa-rebalance explain --vcpus 4 --memory 8G
   nova-numa-rebalance explain --vcpus 4 --memory 8G --spec numa_pmc:policy=one_node
   nova-numa-rebalance explain --guest instance-0000002a --json
-  nova-numa-rebalance explain --flavor flavor.json
 
 exit codes: 0 there is a place; 1 there is none, or something cannot be read;
 64 usage error
@@ -18,10 +17,11 @@ exit codes: 0 there is a place; 1 there is none, or something cannot be read;
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cli import arguments, context, flavor, status, tables
+from nova_numa_pmc.cli import arguments, context, status, tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import extra_specs, node_memory
 from nova_numa_pmc.core.placement import candidates, placement, ranking
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from nova_numa_pmc.cli.flavor import Flavor
     from nova_numa_pmc.placing.decide import Decision
 
 #: Number of places that the text shows; the JSON has all of them.
@@ -51,19 +50,19 @@ class PossiblePlace(Record):
 
     :param cpu_nodes, mem_nodes: ids of the nodes of its CPUs and of its memory
     :param pressure: the highest pressure that these nodes would have with the guest
-    :param sort_key: {part of the sort key: value}; a value is a number, or a list of numbers for
-        a set of nodes
+    :param key: {part of the sort key: value}; a value is a number, None for an infinite one, or a
+        list of numbers for a set of nodes
     """
 
     cpu_nodes: tuple[int, ...]
     mem_nodes: tuple[int, ...]
     pressure: float
-    sort_key: dict[str, Any]
+    key: dict[str, Any]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    flavor.add_arguments(parser)
+    arguments.add_size(parser, required=False)
     parser.add_argument(
         '--guest', metavar='GUEST', help='running guest of this host: name, uuid or libvirt id'
     )
@@ -72,10 +71,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the explanation; return the exit code."""
+    if not args.guest and not (args.vcpus and args.memory):
+        args.parser.error('give --vcpus and --memory of a new guest, or --guest')
     guest = (
         context.find_guest(args.guest, *guests.read_running(args.root))
         if args.guest
-        else allowed.Grants(args.root).apply([new_guest(flavor.requested(args))])[0]
+        else allowed.Grants(args.root).apply([new_guest(args)])[0]
     )
     hook_options = host_options.read_under_root(args.root)
     decision, recorded = decide_unrecorded(guest, hook_options, args.root)
@@ -125,26 +126,28 @@ def possible_places(
             inputs.node_ids(rank.candidate.cpu_positions),
             inputs.node_ids(rank.candidate.mem_positions),
             rank.pressure,
-            dict(zip(ranking.KEY_FIELDS, rank.key)),
+            {
+                field: None if value == math.inf else value
+                for field, value in zip(ranking.KEY_FIELDS, rank.key)
+            },
         )
         for rank in placement.decide_place(inputs, placement_options).ranks
     ]
 
 
-def new_guest(requested: Flavor) -> model.Guest:
-    """Return a guest of this flavor that does not exist yet."""
-    our_specs = tuple(
-        sorted(
-            pair for pair in requested.specs.items() if pair[0].startswith(model.EXTRA_SPEC_PREFIX)
-        )
+def new_guest(args: argparse.Namespace) -> model.Guest:
+    """Return the guest that does not exist yet and that the options describe."""
+    specs = dict(args.spec)
+    our_specs = sorted(
+        pair for pair in specs.items() if pair[0].startswith(model.EXTRA_SPEC_PREFIX)
     )
     return model.Guest(
         _NEW_UUID,
         _NEW_NAME,
-        requested.vcpus,
-        requested.memory_bytes,
-        extra_specs=our_specs,
-        placed_by=tuple(extra_specs.pinning_specs(requested.specs)),
+        args.vcpus,
+        args.memory,
+        extra_specs=tuple(our_specs),
+        placed_by=tuple(extra_specs.pinning_specs(specs)),
     )
 
 
@@ -188,19 +191,7 @@ def to_data(
             dict(node._asdict(), cpus=None if node.cpus is None else sorted(node.cpus))
             for node in decision.view.nodes
         ],
-        'places': list(map(_place_data, places)),
-    }
-
-
-def _place_data(place: PossiblePlace) -> dict[str, Any]:
-    return {
-        'cpu_nodes': place.cpu_nodes,
-        'mem_nodes': place.mem_nodes,
-        'pressure': place.pressure,
-        'key': {
-            field: None if value == float('inf') else value
-            for field, value in place.sort_key.items()
-        },
+        'places': [place._asdict() for place in places],
     }
 
 
@@ -261,24 +252,20 @@ def _node_table(view: model.HostView) -> tables.Table:
 
 
 def _place_table(places: Sequence[PossiblePlace]) -> tables.Table:
-    rows = [
-        (
-            '%d.' % number,
-            format_nodes(cpu_nodes) or 'any',
-            format_nodes(mem_nodes) or 'any',
-            tables.number(pressure),
-            tables.number(sort_key['distance'], 0),
-            _maximum_text(sort_key['vCPUs per core']),
-            tables.percent(sort_key['promised memory']),
+    rows = []
+    for number, place in enumerate(places[:_PLACES_SHOWN], 1):
+        per_core = place.key['vCPUs per core']
+        rows.append(
+            (
+                '%d.' % number,
+                format_nodes(place.cpu_nodes) or 'any',
+                format_nodes(place.mem_nodes) or 'any',
+                tables.number(place.pressure),
+                tables.number(place.key['distance'], 0),
+                tables.number(max(per_core) if isinstance(per_core, list) else per_core),
+                tables.percent(place.key['promised memory']),
+            )
         )
-        for number, (cpu_nodes, mem_nodes, pressure, sort_key) in enumerate(
-            places[:_PLACES_SHOWN], 1
-        )
-    ]
     if len(places) > _PLACES_SHOWN:
         rows.append(('and %d more' % (len(places) - _PLACES_SHOWN),) + ('',) * 6)
     return tables.Table('place CPUs memory pressure distance vcpus/core promised%'.split(), rows)
-
-
-def _maximum_text(value: float | list[float]) -> str:
-    return tables.number(max(value) if isinstance(value, list) else value)

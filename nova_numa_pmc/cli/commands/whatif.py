@@ -10,9 +10,9 @@ changed.
 
 examples:
   nova-numa-rebalance whatif --vcpus 4 --memory 8G --count 20
-  nova-numa-rebalance whatif --flavor flavor.json --nova-conf /etc/nova/nova.conf \\
-      --nova-conf trial.conf
-  nova-numa-rebalance whatif --flavor flavor.json --count 100 --json | jq .changed
+  nova-numa-rebalance whatif --vcpus 4 --memory 8G --spec numa_pmc:policy=one_node \\
+      --nova-conf /etc/nova/nova.conf --nova-conf trial.conf
+  nova-numa-rebalance whatif --vcpus 4 --memory 8G --count 100 --json | jq .changed
 
 exit codes: 0 shown; 1 a problem, or there is no host for a guest; 64 usage error
 """
@@ -25,7 +25,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.checks import interpreter
-from nova_numa_pmc.cli import arguments, flavor, tables
+from nova_numa_pmc.cli import arguments, tables
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import printable
 
@@ -44,7 +44,7 @@ class NovaError(NumaPmcError):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    flavor.add_arguments(parser)
+    arguments.add_size(parser, required=True)
     parser.add_argument(
         '--count',
         type=arguments.integer(_COUNT_MAX),
@@ -67,8 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
     :raises NovaError: Nova cannot be imported, or its configuration or databases not be used
     """
-    requested = flavor.requested(args)
-    size = requested.vcpus, -(-requested.memory_bytes >> 20), requested.specs, args.count
+    size = args.vcpus, -(-args.memory >> 20), dict(args.spec), args.count
     try:
         # Imported by name: the other commands have to work without Nova.
         what_if = importlib.import_module('nova_numa_pmc.scheduler.what_if')

@@ -9,21 +9,12 @@ import shutil
 import tempfile
 import unittest
 
-from nova_numa_pmc.cli import flavor
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.placing import decide
 from tests.fixtures import domains, fake_host
 from tests.fixtures.model_records import GIB
-
-FLAVOR = {
-    'name': 'm1',
-    'vcpus': 2,
-    'ram': 1024,
-    'disk': 1,
-    'properties': {'numa_pmc:policy': 'one_node', 'trait:X': 'required'},
-}
 
 
 class ExplainTest(unittest.TestCase):
@@ -44,12 +35,6 @@ class ExplainTest(unittest.TestCase):
         code, out = self.text(*arguments, '--json')
         return code, json.loads(out, parse_constant=self.fail)
 
-    def flavor(self, content):
-        self.host.write(
-            'flavor.json', content if isinstance(content, str) else json.dumps(content)
-        )
-        return self.host.path('flavor.json')
-
     def test_explain_of_a_size_shows_decision_nodes_and_places(self):
         code, answer = self.call('--vcpus', '2', '--memory', '1G')
         self.assertEqual(0, code)
@@ -67,20 +52,19 @@ class ExplainTest(unittest.TestCase):
         self.assertEqual((1, []), (code, answer['places']))
         self.assertIn('64 vCPUs, but only 8 CPUs', answer['decision']['why'])
 
-    def test_explain_takes_a_flavor_and_what_overrides_it(self):
-        path = self.flavor(FLAVOR)
-        _, answer = self.call('--flavor', path)
+    def test_explain_takes_the_size_and_the_specs_of_a_flavor(self):
+        size = '--vcpus', '6', '--memory', '1G', '--spec', 'trait:X=required'
+        _, answer = self.call(*size, '--spec', 'numa_pmc:policy=spread')
         self.assertEqual(
             {
                 'name': 'new guest',
-                'vcpus': 2,
+                'vcpus': 6,
                 'memory_bytes': GIB,
-                'extra_specs': {'numa_pmc:policy': 'one_node'},
+                'extra_specs': {'numa_pmc:policy': 'spread'},
                 'placed_by': [],
             },
             answer['guest'],
         )
-        _, answer = self.call('--flavor', path, '--vcpus', '6', '--spec', 'numa_pmc:policy=spread')
         self.assertEqual([0, 1], answer['decision']['cpu_nodes'])
 
     def test_explain_takes_a_running_guest_by_its_name(self):
@@ -92,7 +76,7 @@ class ExplainTest(unittest.TestCase):
         self.assertIn('guests here: instance-00000001', out)
 
     def test_no_size_wrong_sizes_and_options_that_exclude_each_other_are_usage_errors(self):
-        for arguments in (
+        for words in (
             (),
             ('--vcpus', '2'),
             ('--vcpus', '0'),
@@ -105,31 +89,9 @@ class ExplainTest(unittest.TestCase):
             ('--spec', 'policy'),
             ('--spec', '=x'),
         ):
-            with self.subTest(arguments), self.assertRaises(SystemExit) as caught:
-                self.text(*arguments)
+            with self.subTest(words), self.assertRaises(SystemExit) as caught:
+                self.text(*words)
             self.assertEqual(64, caught.exception.code)
-
-    def test_flavor_files_are_read_and_others_refused(self):
-        self.assertEqual(FLAVOR['properties'], flavor.read_flavor(self.flavor(FLAVOR)).specs)
-        none = dict(FLAVOR, properties=None)
-        self.assertEqual({}, flavor.read_flavor(self.flavor(none)).specs)
-        for content in (
-            '',
-            '[]',
-            '{}',
-            '{"vcpus": "x", "ram": 1}',
-            '{"vcpus": 1}',
-            'null',
-            '[' * 50_000,
-            dict(FLAVOR, ram=-1),
-            dict(FLAVOR, ram='1G'),
-            dict(FLAVOR, properties=3),
-            dict(FLAVOR, properties='x'),
-        ):
-            with self.subTest(content), self.assertRaises(flavor.FlavorError):
-                flavor.read_flavor(self.flavor(content))
-        with self.assertRaises(flavor.FlavorError):
-            flavor.read_flavor(self.host.path('absent'))
 
     def test_text_has_decision_problems_nodes_and_places(self):
         code, out = self.text('--vcpus', '2', '--memory', '1G', '--spec', 'numa_pmc:policy=x')
