@@ -10,7 +10,12 @@ import contextlib
 import datetime
 import functools
 import importlib.util
+import os
+import select
 import sys
+import termios
+import time
+import tty
 from typing import TYPE_CHECKING, TypeVar
 
 from nova_numa_pmc.core import rates
@@ -21,9 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
     from typing import TextIO
 
+    import rich.live
+
     from nova_numa_pmc.core.sample_records import GuestSample, NodeSample, Sample
     from nova_numa_pmc.host.page_moves import guest_move
 
+    #: Returns, for a sort order, (lines that are always shown, lines that are shown by pages).
+    Render = Callable[[str], tuple[list[str], list[str]]]
     #: Draws a bar for each (name of a guest, progress of its move).
     _Show = Callable[[Collection[tuple[str, guest_move.Progress]]], None]
 
@@ -202,9 +211,8 @@ _GUESTS: tuple[tuple[str, Callable[[GuestSample], str]], ...] = (
 
 #: {sort order: the value by which guests are sorted, the highest first; None: by name}
 SORTS: dict[str, Callable[[GuestSample], float | None] | None] = {
-    'name': None,
-    'cores': lambda guest: guest.cores,
     'wait': lambda guest: guest.waiting_cores,
+    'cores': lambda guest: guest.cores,
     'remote': lambda guest: guest.remote_ratio,
     'accesses': lambda guest: guest.remote_per_sec,
     'bandwidth': lambda guest: guest.bandwidth_bytes_per_sec,
@@ -213,6 +221,7 @@ SORTS: dict[str, Callable[[GuestSample], float | None] | None] = {
     'memory': lambda guest: (
         sum(size for _node, size in guest.bytes_by_node) if guest.bytes_by_node else None
     ),
+    'name': None,
 }
 
 LEGEND = (
@@ -229,13 +238,16 @@ def node_table(sample: Sample) -> Table:
     return columns_table(_NODES, sample.nodes)
 
 
-def guest_table(sample: Sample, sort: str = 'name') -> Table:
+def guest_table(sample: Sample, sort: str = 'wait') -> Table:
     """Return a sample's guests as a table, by name or by descending values, unknown ones last.
+
+    Guests of equal values are sorted by their remote accesses.
 
     :param sort: one of :data:`SORTS`
     """
     guests, value = sorted(sample.guests, key=lambda guest: guest.name), SORTS[sort]
     if value is not None:
+        guests.sort(key=lambda guest: -(guest.remote_per_sec or 0))
         guests.sort(key=lambda guest: (value(guest) is None, -(value(guest) or 0)))
     return columns_table(_GUESTS, guests)
 
@@ -299,21 +311,69 @@ def can_draw(stream: TextIO) -> bool:
     return stream.isatty() and importlib.util.find_spec('rich') is not None
 
 
+class Screen:
+    """A terminal that is redrawn; keys choose the sort order and the page."""
+
+    def __init__(self, live: rich.live.Live, sort: str, keyboard: TextIO) -> None:
+        """Show nothing yet.
+
+        :param live: what draws on the terminal
+        :param sort: the first sort order, one of :data:`SORTS`
+        :param keyboard: the terminal's input
+        """
+        self._live, self._sort, self._keyboard = live, sort, keyboard
+        self._first = self._room = 0
+        self._render: Render = lambda _: ([], [])
+
+    def show(self, render: Render) -> None:
+        """Draw lines, which are cropped at the right, with the keys below them."""
+        import rich.text
+
+        self._render = render
+        above, rows = render(self._sort)
+        self._room = max(1, self._live.console.height - len(above) - 1)
+        self._first = max(0, min(self._first, len(rows) - self._room))
+        page = rows[self._first : self._first + self._room]
+        keys = 's: sort by the next column   space, b: next, previous page (%d-%d of %d)   q: end'
+        shown = keys % (self._first + 1, self._first + len(page), len(rows)) if rows else 'q: end'
+        text = '\n'.join([*above, *page, shown])
+        self._live.update(rich.text.Text(text, no_wrap=True, overflow='ellipsis'), refresh=True)
+
+    def wait(self, seconds: float) -> None:
+        """Wait, and meanwhile do what the operator's keys say.
+
+        :raises KeyboardInterrupt: the operator wants to end
+        """
+        due_s = time.monotonic() + seconds
+        while select.select([self._keyboard], [], [], max(0.0, due_s - time.monotonic()))[0]:
+            key = os.read(self._keyboard.fileno(), 16)
+            if key in (b'q', b''):
+                raise KeyboardInterrupt
+            if key == b's':
+                orders = list(SORTS)
+                self._sort = orders[(orders.index(self._sort) + 1) % len(orders)]
+            pages = {b' ': 1, b'\x1b[6~': 1, b'b': -1, b'\x1b[5~': -1}  # with Page Down, Page Up
+            self._first += pages.get(key, 0) * self._room
+            self.show(self._render)
+
+
 @contextlib.contextmanager
-def open_screen(stream: TextIO) -> Iterator[Callable[[Iterable[str]], None]]:
-    """Yield a function that redraws a terminal with lines, which are cropped at its edges.
+def open_screen(sort: str) -> Iterator[Screen]:
+    """Yield the terminal as a screen.
 
     At the end, the terminal shows again what it showed before.
     """
     import rich.console
     import rich.live
-    import rich.text
 
-    console = rich.console.Console(file=stream)
+    former = termios.tcgetattr(sys.stdin)
+    console = rich.console.Console(file=sys.stdout)
     with rich.live.Live(console=console, screen=True, auto_refresh=False) as live:
-        yield lambda lines: live.update(
-            rich.text.Text('\n'.join(lines), no_wrap=True, overflow='ellipsis'), refresh=True
-        )
+        tty.setcbreak(sys.stdin)
+        try:
+            yield Screen(live, sort, sys.stdin)
+        finally:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, former)
 
 
 @contextlib.contextmanager

@@ -2,9 +2,10 @@
 """Tables have each figure of nodes, guests and devices, and a dash for what is unknown."""
 
 import io
-import os
 import unittest
-from unittest import mock
+
+import rich.console
+import rich.live
 
 from nova_numa_pmc.cli import tables
 from nova_numa_pmc.core.sample_records import GuestSample, NodeSample
@@ -78,7 +79,9 @@ class TerminalTest(unittest.TestCase):
     def test_names_are_not_read_as_markup_on_a_terminal(self):
         self.assertIn('a [bold] 1 was moved', self.progress(Terminal()))
         stream = Terminal()
-        size = {'COLUMNS': '80', 'LINES': '30', 'TERM': 'xterm'}
-        with mock.patch.dict(os.environ, size), tables.open_screen(stream) as draw:
-            draw(['[red]x[/nonsense]', 'y'])
+        console = rich.console.Console(
+            file=stream, width=80, height=30, _environ={'TERM': 'xterm'}
+        )
+        with rich.live.Live(console=console, screen=True, auto_refresh=False) as live:
+            tables.Screen(live, 'wait', stream).show(lambda _: (['[red]x[/nonsense]'], ['y']))
         self.assertIn('[red]x[/nonsense]', stream.getvalue())

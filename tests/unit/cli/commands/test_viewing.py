@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import stat
+import sys
 import tempfile
 import unittest
 from unittest import mock
@@ -91,28 +92,54 @@ class TopTest(ViewingCase):
         self.assertEqual((0, "problem: no guest 'no-such' is running\n"), (code, err))
         self.assertIn('instance-00000002', text)
 
-    def test_top_draws_each_sample_on_a_terminal_until_it_is_ended(self):
-        drawn = []
-
-        @contextlib.contextmanager
-        def screen(_stream):
-            yield drawn.append
-
-        taken = Sampler([samples.sample(BASE_S), samples.sample(problems=('no PMU',))])
-        with (
-            mock.patch.object(context, 'open_sampler', lambda *_: taken),
-            mock.patch.object(context, 'sample_every', self.one_then_an_interruption),
-            mock.patch.multiple(tables, can_draw=lambda _: True, open_screen=screen),
-        ):
-            code, out, _err = self.run_command(top)
-        self.assertEqual((0, '', ['measuring for 5 s …']), (code, out, drawn[0]))
-        self.assertEqual(['problem: no PMU'], [lines[0] for lines in drawn[1:]])
+    def test_top_pages_and_sorts_on_a_terminal_by_keys(self):
+        guests = tuple(
+            samples.guest_sample(number, waiting_cores=number / 100) for number in range(1, 61)
+        )
+        taken = Sampler([samples.sample(), samples.sample(guests=guests, problems=('no PMU',))])
+        screens = self.play(taken, b' ', b'b', b's', b'q')
+        self.assertIn('measuring', screens[0])
+        for screen in screens[1:]:
+            lines = screen.splitlines()
+            self.assertLessEqual(len(lines), 24)
+            self.assertEqual('problem: no PMU', lines[0])
+            self.assertIn('q: end', lines[-1])
+        first, second, back, by_cores = screens[1:]
+        self.assertIn('sorted by wait', first)
+        self.assertIn('instance-0000003c', first)  # the one that waits most
+        self.assertNotIn('instance-0000003c', second)
+        self.assertEqual(first, back)
+        self.assertIn('sorted by cores', by_cores)
 
     @staticmethod
-    def one_then_an_interruption(take, *_):
-        take()
-        yield take()
-        raise KeyboardInterrupt
+    def play(taken, *keys):
+        """Run top on a terminal of 80 x 24 with these keys; return what it has shown."""
+        shown = []
+        live = mock.Mock(console=mock.Mock(height=24))
+        live.update = lambda text, refresh: shown.append(text.plain)
+        reader, writer = os.pipe()
+        with open(reader) as keyboard, open(writer, 'wb', buffering=0) as typed:
+            screen = tables.Screen(live, 'wait', keyboard)
+
+            def one_sample(take, *_):
+                take()
+                yield take()
+                for key in keys:
+                    typed.write(key)
+                    screen.wait(0.0)
+
+            with (
+                mock.patch.object(context, 'open_sampler', lambda *_: taken),
+                mock.patch.object(context, 'sample_every', one_sample),
+                mock.patch.object(sys, 'stdin', mock.Mock(isatty=lambda: True)),
+                mock.patch.multiple(
+                    tables,
+                    can_draw=lambda _: True,
+                    open_screen=lambda _: contextlib.nullcontext(screen),
+                ),
+            ):
+                ViewingCase.run_command(top)
+        return shown
 
 
 class RecordTest(ViewingCase):
