@@ -119,7 +119,8 @@ def to_data(result: hook_checks.HookStatus | InstallResult) -> dict[str, Any]:
         ],
     }
     if isinstance(result, InstallResult):
-        return dict(data, changes=result.changes, notes=result.notes)
+        changes = result.changes
+        return dict(data, changed=bool(changes), changes=changes, notes=result.notes)
     return dict(
         data,
         installed=result.installed._asdict(),
@@ -131,7 +132,8 @@ def to_data(result: hook_checks.HookStatus | InstallResult) -> dict[str, Any]:
 
 def _print(result: hook_checks.HookStatus | InstallResult) -> None:
     if isinstance(result, InstallResult):
-        lines = [*result.changes, *result.notes]
+        nothing = () if result.findings else ('nothing to change',)
+        lines = [*(result.changes or nothing), *result.notes]
     else:
         lines = _status_lines(result)
     for line in lines:
@@ -212,7 +214,7 @@ def install(root: str, reload: bool = False, force: bool = False) -> InstallResu
     if hook_checks.is_own_root(root):
         notes += _relabel()
         notes += reload_daemon(root, daemon, reload, knew_hook)
-    return InstallResult(tuple(changes) or ('nothing to change',), tuple(notes))
+    return InstallResult(tuple(changes), tuple(notes))
 
 
 def remove(root: str) -> InstallResult:
@@ -225,7 +227,7 @@ def remove(root: str) -> InstallResult:
     if changes and hook_checks.is_own_root(root):
         with contextlib.suppress(StateError):
             hook_checks.record_knows_hook(root, None)
-    return InstallResult(changes or ('nothing to remove',))
+    return InstallResult(changes)
 
 
 def _compile(site: str) -> list[str]:
