@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     ):
         if screen is not None:
             screen.show(lambda _: ([measuring], []))
-        wait = screen.wait if screen else time.sleep
+        wait = screen.wait if screen else command.wait if command else time.sleep
         frames = _plans(args, command, wait) if args.plan else _samples(args, wait)
         for render, data, problems in itertools.islice(frames, 1 if args.once else None):
             if screen is not None:
