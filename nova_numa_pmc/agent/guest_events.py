@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.host import libvirt_events, live_guests
+from nova_numa_pmc.host import libvirt_events
 
 if TYPE_CHECKING:
     import logging
@@ -34,7 +34,7 @@ class GuestEvents:
         self._log = log
         self._clock = clock
         self._listener = listener
-        self.guests = live_guests.LiveGuests(root, listener)
+        self.guests = libvirt_events.LiveGuests(root, listener)
         self._pending: set[str] = set()  # names of guests
         self._since_s = 0.0  # when the first of them was received
         self._logged_source = ''

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
     from nova_numa_pmc.core.build_sample import CpuRates
-    from nova_numa_pmc.core.evidence import Evidence, RunningGuest
-    from nova_numa_pmc.core.sample_records import GuestSample, NodeSample
+    from nova_numa_pmc.core.sample_records import Evidence, GuestSample, NodeSample, RunningGuest
     from nova_numa_pmc.host.sources.ladder import Source
 
 _T = TypeVar('_T')

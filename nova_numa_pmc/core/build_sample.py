@@ -9,15 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import pressure, rates
-from nova_numa_pmc.core.evidence import Evidence
 from nova_numa_pmc.core.missing import all_known
-from nova_numa_pmc.core.sample_records import COUNTED, DeviceSample, GuestSample, NodeSample
+from nova_numa_pmc.core.sample_records import (
+    COUNTED,
+    DeviceSample,
+    Evidence,
+    GuestSample,
+    NodeSample,
+)
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nova_numa_pmc.core.evidence import RunningGuest
+    from nova_numa_pmc.core.sample_records import RunningGuest
     from nova_numa_pmc.model import Node
 
 

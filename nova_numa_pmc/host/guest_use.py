@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import cpu_wait
-from nova_numa_pmc.core.evidence import RunningGuest
+from nova_numa_pmc.core.sample_records import RunningGuest
 from nova_numa_pmc.exceptions import CpusetError
 from nova_numa_pmc.host import cgroups, files, run_times
 from nova_numa_pmc.host.page_moves import hugetlb
@@ -22,7 +22,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nova_numa_pmc.core.evidence import ThreadTimes
+    from nova_numa_pmc.core.sample_records import ThreadTimes
     from nova_numa_pmc.model import Guest, RunId, Topology
 
     #: {thread id: its times}

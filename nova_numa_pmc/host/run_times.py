@@ -7,7 +7,7 @@ import os
 import resource
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core.evidence import ThreadTimes
+from nova_numa_pmc.core.sample_records import ThreadTimes
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.host.files import read_optional
 from nova_numa_pmc.record import Record

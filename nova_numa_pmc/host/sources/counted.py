@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import counter_roles, rates
 from nova_numa_pmc.core.build_sample import CpuRates, attribute_accesses_of_nodes
-from nova_numa_pmc.core.evidence import Evidence
-from nova_numa_pmc.core.sample_records import ATTRIBUTED, COUNTED
+from nova_numa_pmc.core.sample_records import ATTRIBUTED, COUNTED, Evidence
 from nova_numa_pmc.exceptions import NumaPmcError, SourceUnavailable
 from nova_numa_pmc.host.perf import counters, event_table, events, perf_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from nova_numa_pmc.core.evidence import RunningGuest
+    from nova_numa_pmc.core.sample_records import RunningGuest
     from nova_numa_pmc.host.perf.counters import Wanted
     from nova_numa_pmc.host.perf.events import Event, EventSelection
     from nova_numa_pmc.host.sources.ladder import SourceTick

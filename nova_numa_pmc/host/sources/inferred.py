@@ -14,8 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import rates
-from nova_numa_pmc.core.evidence import Evidence
-from nova_numa_pmc.core.sample_records import INFERRED
+from nova_numa_pmc.core.sample_records import INFERRED, Evidence
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import files

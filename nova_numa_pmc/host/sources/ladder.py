@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import ParamSpec
 
     from nova_numa_pmc.core.build_sample import CpuRates
-    from nova_numa_pmc.core.evidence import Evidence, RunningGuest
+    from nova_numa_pmc.core.sample_records import Evidence, RunningGuest
     from nova_numa_pmc.model import Topology
 
     _P = ParamSpec('_P')

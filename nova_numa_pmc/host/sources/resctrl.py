@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.build_sample import CpuRates, attribute_accesses_of_nodes
-from nova_numa_pmc.core.evidence import Evidence
 from nova_numa_pmc.core.missing import all_known
-from nova_numa_pmc.core.sample_records import ATTRIBUTED, COUNTED
+from nova_numa_pmc.core.sample_records import ATTRIBUTED, COUNTED, Evidence
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import files, topology
@@ -30,7 +29,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from nova_numa_pmc.core.evidence import RunningGuest
+    from nova_numa_pmc.core.sample_records import RunningGuest
     from nova_numa_pmc.host.sources.ladder import SourceTick
     from nova_numa_pmc.model import Topology
 

@@ -6,8 +6,13 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.core import build_sample
 from nova_numa_pmc.core.build_sample import NodeCapacities, NodeUse
-from nova_numa_pmc.core.evidence import Evidence, RunningGuest
-from nova_numa_pmc.core.sample_records import COUNTED, INFERRED, DeviceSample
+from nova_numa_pmc.core.sample_records import (
+    COUNTED,
+    INFERRED,
+    DeviceSample,
+    Evidence,
+    RunningGuest,
+)
 
 NODES = tuple(model.Node(id, frozenset(range(4 * id, 4 * id + 4)), 1000, 600) for id in (0, 1))
 ABLE = NodeCapacities((4.0, 4.0), (1e9, None), ((60.0, 100.0), (100.0, 60.0)), 1)

@@ -7,7 +7,7 @@ import os
 import tempfile
 import unittest
 
-from nova_numa_pmc.host import guests, live_guests
+from nova_numa_pmc.host import guests, libvirt_events
 from nova_numa_pmc.host.libvirt_events import GuestEvent
 from tests.fixtures import fake_host
 
@@ -29,7 +29,7 @@ class LiveGuestsTest(unittest.TestCase):
         self.host = fake_host.FakeHost(self.root)
         self.addCleanup(self.host.close)
         self.host.launch(1)
-        self.live_guests = live_guests.LiveGuests(self.root, self.asked)  # type: ignore[arg-type]
+        self.live_guests = libvirt_events.LiveGuests(self.root, self.asked)  # type: ignore[arg-type]
 
     def answer(self, identity=None, **more):
         """Let libvirt answer for the status file as it is, or for ``identity``."""

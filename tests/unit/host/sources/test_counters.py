@@ -9,9 +9,8 @@ from unittest import mock
 
 from nova_numa_pmc import exceptions, model
 from nova_numa_pmc.core import counter_roles
-from nova_numa_pmc.core.evidence import RunningGuest
 from nova_numa_pmc.core.rates import CounterDelta, CounterReading
-from nova_numa_pmc.core.sample_records import COUNTED
+from nova_numa_pmc.core.sample_records import COUNTED, RunningGuest
 from nova_numa_pmc.host import topology
 from nova_numa_pmc.host.perf import counters, events, perf_event
 from nova_numa_pmc.host.sources import counted, uncore

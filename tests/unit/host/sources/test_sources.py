@@ -7,8 +7,13 @@ from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.build_sample import CpuRates
-from nova_numa_pmc.core.evidence import RunningGuest, ThreadTimes
-from nova_numa_pmc.core.sample_records import ATTRIBUTED, COUNTED, INFERRED
+from nova_numa_pmc.core.sample_records import (
+    ATTRIBUTED,
+    COUNTED,
+    INFERRED,
+    RunningGuest,
+    ThreadTimes,
+)
 from nova_numa_pmc.host import topology
 from nova_numa_pmc.host.sources import counted, inferred, resctrl
 from nova_numa_pmc.host.sources.ladder import SourceTick
