@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 #: One more than the highest CPU or node number accepted: libvirt's VIR_DOMAIN_CPUMASK_LEN,
 #: twice the number of CPUs that the largest kernels are built for.
 CPUS_MAX = 16384
-#: Highest number of nodes that a kernel can be built for (MAX_NUMNODES).
-NODES_MAX = 1024
 
 #: Characters that may surround a list. RHEL 7's ``nohz_full``, and a node's ``cpulist`` in early
 #: 5.15 kernels on Arm, end in a NUL.

@@ -7,7 +7,6 @@ measured again.
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING
 
@@ -95,10 +94,8 @@ class DemandFile:
         """
         assert self.histories is not None
         self._saved_s = self.histories.clock_s  # a failed write is not retried in every tick
-        data = json.dumps(
-            demand_histories.to_data(self.histories), separators=(',', ':'), allow_nan=False
-        ).encode()
         with self._problem_log.stage(_SAVING):
+            data = demand_histories.encode(self.histories)
             state_files.write(self._directory, FILE, data, durable)
 
     def _load(self) -> Histories:
@@ -117,8 +114,8 @@ def read(root: str = '/') -> Histories | None:
     directory = os.path.join(root, state_files.PERSISTENT)
     try:
         data = state_files.read(directory, FILE, SIZE_MAX_BYTES)
-        return None if data is None else demand_histories.from_data(json.loads(data))
-    except (ValueError, RecursionError) as error:
+        return None if data is None else demand_histories.decode(data)
+    except ValueError as error:
         raise StateError(
             '%s: %.200s: nova-numa-agent will replace the file within a few minutes'
             % (os.path.join(directory, FILE), error)

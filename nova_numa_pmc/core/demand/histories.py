@@ -18,12 +18,10 @@ from nova_numa_pmc import json_values, model
 from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.core.rates import shares
 from nova_numa_pmc.core.traffic import bandwidth_by_guest
-from nova_numa_pmc.cpulist import NODES_MAX
-from nova_numa_pmc.exceptions import require_major
+from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import Any
 
     from nova_numa_pmc.core.sample_records import GuestSample, NodeSample, Sample
 
@@ -42,27 +40,34 @@ ABSENT_MAX_S, GUESTS_MAX = 86400.0, 1024
 #: The most guests that count in what a host expects of others, so that one host does not decide
 #: for all.
 EXPECTED_GUESTS_MAX = 50
-MAJOR = 2
+MAJOR = 3
 
 
-@dataclasses.dataclass
-class Mean:
+class Mean(Record):
     """Means of one quantity, None until it was measured.
 
-    :ivar minutes, day: over the horizons
-    :ivar measured_s: for how long it was measured [s]
+    :param minutes, day: over the horizons
+    :param measured_s: for how long it was measured [s]
     """
 
     minutes: float | None = None
     day: float | None = None
     measured_s: float = 0.0
 
-    def add(self, value: float, elapsed_s: float) -> None:
-        """Add an interval's mean, which may be negative by an error of measurement."""
-        value = max(0.0, value)
-        self.measured_s += elapsed_s
-        self.minutes = _moved(self.minutes, value, elapsed_s, self.measured_s, MINUTES_S)
-        self.day = _moved(self.day, value, elapsed_s, self.measured_s, DAY_S)
+    def after(self, value: float | None, elapsed_s: float) -> Mean:
+        """Return the means after an interval.
+
+        :param value: the interval's mean, which may be negative by an error of measurement; None:
+            unknown
+        """
+        if value is None:
+            return self
+        value, measured_s = max(0.0, value), self.measured_s + elapsed_s
+        return Mean(
+            _moved(self.minutes, value, elapsed_s, measured_s, MINUTES_S),
+            _moved(self.day, value, elapsed_s, measured_s, DAY_S),
+            measured_s,
+        )
 
 
 def _moved(
@@ -78,29 +83,39 @@ def _moved(
     return mean + weight * (value - mean)
 
 
-@dataclasses.dataclass
-class UsageHistory:
+class UsageHistory(Record):
     """History of one guest, or of everything else on one node.
 
-    :ivar demand: CPU time that was used and waited for [cores]
-    :ivar bandwidth: DRAM traffic [bytes/s]
-    :ivar vcpus: number of a guest's vCPUs when it was last seen; 0 on CPUs of its own, where what
+    :param demand: CPU time that was used and waited for [cores]
+    :param bandwidth: DRAM traffic [bytes/s]
+    :param vcpus: number of a guest's vCPUs when it was last seen; 0 on CPUs of its own, where what
         it wants says nothing about guests that share theirs
-    :ivar seen_s: time at which it was last seen, by the clock of the histories [s]
-    :ivar cores_by_node: {node id: cores} where it ran over minutes
+    :param seen_s: time at which it was last seen, by the clock of the histories [s]
+    :param cores_by_node: (node id, cores) where it ran over minutes
     """
 
-    demand: Mean = dataclasses.field(default_factory=Mean)
-    bandwidth: Mean = dataclasses.field(default_factory=Mean)
+    demand: Mean = Mean()
+    bandwidth: Mean = Mean()
     vcpus: int = 0
     seen_s: float = 0.0
-    cores_by_node: dict[int, float] = dataclasses.field(default_factory=dict)
+    cores_by_node: tuple[tuple[int, float], ...] = ()
 
-    def add(self, cores: float | None, bytes_per_sec: float | None, elapsed_s: float) -> None:
-        """Add an interval; what is unknown (None) stays as it is."""
-        for mean, value in ((self.demand, cores), (self.bandwidth, bytes_per_sec)):
-            if value is not None:
-                mean.add(value, elapsed_s)
+    def after(
+        self, cores: float | None, bytes_per_sec: float | None, elapsed_s: float
+    ) -> UsageHistory:
+        """Return the history after an interval; what is unknown (None) stays as it is."""
+        return self._replace(
+            demand=self.demand.after(cores, elapsed_s),
+            bandwidth=self.bandwidth.after(bytes_per_sec, elapsed_s),
+        )
+
+
+class _Saved(Record):
+    """Histories as they are saved."""
+
+    clock_s: float
+    guests: tuple[tuple[str, UsageHistory], ...]
+    non_guest: tuple[tuple[int, UsageHistory], ...]
 
 
 @dataclasses.dataclass
@@ -142,7 +157,8 @@ class Histories:
                 guest_sample, guests.get(uuid), promises.get(uuid), bandwidths.get(uuid), elapsed_s
             )
         for node, cores, bytes_per_sec in non_guest_loads(sample, promises, bandwidths):
-            self.non_guest.setdefault(node, UsageHistory()).add(cores, bytes_per_sec, elapsed_s)
+            before = self.non_guest.get(node) or UsageHistory()
+            self.non_guest[node] = before.after(cores, bytes_per_sec, elapsed_s)
         latest = sorted(self.guests.items(), key=lambda item: -item[1].seen_s)[:GUESTS_MAX]
         oldest_s = self.clock_s - ABSENT_MAX_S
         self.guests = {uuid: history for uuid, history in latest if history.seen_s >= oldest_s}
@@ -164,25 +180,28 @@ class Histories:
         bytes_per_sec: float | None,
         elapsed_s: float,
     ) -> None:
-        history = self.guests.setdefault(sample.uuid, UsageHistory())
-        history.seen_s = self.clock_s
-        definition = guest or promise
+        history = self.guests.get(sample.uuid) or UsageHistory()
+        definition, vcpus = guest or promise, history.vcpus
         if definition:
-            history.vcpus = definition.vcpus if uses_floating_pool(promise) else 0
-        if sample.demand_cores is None or (guest and guest.state not in (None, 'running')):
-            return
-        history.add(sample.demand_cores, bytes_per_sec, elapsed_s)
-        before, now, measured_s = (
-            history.cores_by_node,
-            dict(sample.cores_by_node),
-            history.demand.measured_s,
-        )
-        history.cores_by_node = {
-            node: _moved(
-                before.get(node, 0.0), now.get(node, 0.0), elapsed_s, measured_s, MINUTES_S
-            )
-            for node in before.keys() | now.keys()
-        }
+            vcpus = definition.vcpus if uses_floating_pool(promise) else 0
+        history = history._replace(vcpus=vcpus, seen_s=self.clock_s)
+        if sample.demand_cores is not None and not (
+            guest and guest.state not in (None, 'running')
+        ):
+            history = history.after(sample.demand_cores, bytes_per_sec, elapsed_s)
+            before, now = dict(history.cores_by_node), dict(sample.cores_by_node)
+            cores_by_node = {
+                node: _moved(
+                    before.get(node, 0.0),
+                    now.get(node, 0.0),
+                    elapsed_s,
+                    history.demand.measured_s,
+                    MINUTES_S,
+                )
+                for node in before.keys() | now.keys()
+            }
+            history = history._replace(cores_by_node=tuple(sorted(cores_by_node.items())))
+        self.guests[sample.uuid] = history
 
     def expectation(self) -> model.DemandHistory:
         """Return the demand of all guests, from which that of new ones is expected.
@@ -204,51 +223,23 @@ class Histories:
         return model.DemandHistory(guests, round(100 * guests * sum(known) / len(known)) / 100)
 
 
-def to_data(histories: Histories) -> dict[str, Any]:
-    """Return histories as plain data."""
-    return {
-        'schema': '%d.0' % MAJOR,
-        'clock_s': histories.clock_s,
-        'guests': {uuid: dataclasses.asdict(each) for uuid, each in histories.guests.items()},
-        'non_guest': {
-            node: dataclasses.asdict(each) for node, each in histories.non_guest.items()
-        },
-    }
+def encode(histories: Histories) -> bytes:
+    """Return histories as the bytes of a file."""
+    return json_values.encode(
+        _Saved(
+            histories.clock_s, tuple(histories.guests.items()), tuple(histories.non_guest.items())
+        ),
+        MAJOR,
+    )
 
 
-def from_data(data: Any) -> Histories:
-    """Return the histories that plain data describes; the next interval shows where guests ran.
+def decode(data: bytes) -> Histories:
+    """Return the histories in the bytes of a file.
 
     :raises ValueError: the data is damaged, or was written by another major version
     """
-    try:
-        require_major(data['schema'], MAJOR)
-        guests = json_values.mapping(data['guests'], GUESTS_MAX)
-        non_guest = json_values.mapping(data['non_guest'], NODES_MAX)
-        return Histories(
-            json_values.number(data['clock_s']),
-            {uuid: _history_from_data(history) for uuid, history in guests.items()},
-            {int(node): _history_from_data(history) for node, history in non_guest.items()},
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError('%s: %.100s' % (type(error).__name__, error)) from None
-
-
-def _history_from_data(data: Any) -> UsageHistory:
-    return UsageHistory(
-        _mean_from_data(data['demand']),
-        _mean_from_data(data['bandwidth']),
-        json_values.integer(data['vcpus']),
-        json_values.number(data['seen_s']),
-    )
-
-
-def _mean_from_data(data: Any) -> Mean:
-    minutes, day = (
-        None if mean is None else json_values.number(mean)
-        for mean in (data['minutes'], data['day'])
-    )
-    return Mean(minutes, day, json_values.number(data['measured_s']))
+    saved = json_values.decode(_Saved, data, MAJOR)
+    return Histories(saved.clock_s, dict(saved.guests), dict(saved.non_guest))
 
 
 def uses_floating_pool(promise: model.Promise | None) -> bool:

@@ -226,7 +226,8 @@ class LastingDemand:
             return None  # what it uses is part of the history of everything else
         nodes = promise.held_nodes if promise and promise.cpu_nodes else tuple(self._cores)
         # Only on nodes that it is held to, so that its demand follows the promise at once.
-        ran = {node: history.cores_by_node.get(node, 0.0) for node in nodes}
+        by_node = dict(history.cores_by_node)
+        ran = {node: by_node.get(node, 0.0) for node in nodes}
         cpu_shares = shares(ran) or self._shares_by_cores(nodes)
         mem_shares = shares(sample.bytes_by_node if sample else ())
         if not mem_shares and promise and promise.mem_nodes:

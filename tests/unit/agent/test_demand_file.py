@@ -109,7 +109,7 @@ class FileTest(RememberingCase):
                 )
                 self.assertIn(self.file, message)
                 with open(self.file) as file:
-                    self.assertEqual('2.0', json.load(file)['schema'])
+                    self.assertEqual('3.0', json.load(file)['schema'])
 
     def test_a_demand_file_that_others_may_write_is_not_believed(self):
         self.start(1)
