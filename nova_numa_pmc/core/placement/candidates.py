@@ -118,50 +118,73 @@ def by_size(
     needs_memory: bool,
     pressure_keys: Callable[[], Sequence[node_sets.PressureKey]],
 ) -> Iterator[list[Candidate]]:
-    """Yield the places that hold a guest, one node first, then sets of more and more nodes.
-
-    A set of more nodes than hold the guest is for its CPUs' sake, and takes part of its memory to
-    each: only nodes count that have CPUs, and room for an equal part, and no more than it has
-    vCPUs.
+    """Yield the places that hold a guest, on as few nodes as do, then on more and more.
 
     :param needs_memory: whether there has to be room for its memory; if not, it may be anywhere
     :param pressure_keys: a function that returns the sort key of each position by its pressure, by
         which :func:`node_sets.smallest_sets` chooses if many sets of positions hold the guest
     """
-    places = single_node_candidates(inputs, needs_memory)
+    places, size = single_node_candidates(inputs, needs_memory), 1
+    if not places and inputs.request.policy != model.ONE_NODE:
+        sets = _sets(inputs, needs_memory, pressure_keys, 1)
+        places, size = _span_candidates(inputs, sets, needs_memory), len(sets[0]) if sets else 0
     if places:
         yield places
-    if inputs.request.policy == model.ONE_NODE:
-        return
-    needs = [max(1, inputs.request.vcpus), inputs.cores_needed]
-    room = [[count, cores] for count, cores in zip(inputs.cpu_counts, inputs.cores)]
-    if needs_memory:
-        needs.append(inputs.request.memory_bytes)
-        for amounts, node_bytes in zip(room, inputs.unpromised_bytes):
-            amounts.append(max(0, node_bytes))
-    is_held, size = bool(places), 2 if places else 1
-    while size <= len(room) and not (is_held and size > inputs.request.vcpus):
-        sets = node_sets.smallest_sets(
-            list(map(tuple, room)), tuple(needs), inputs.distance, pressure_keys(), size
-        )
+        if inputs.request.policy != model.ONE_NODE:
+            yield from _wider(inputs, needs_memory, pressure_keys, size)
+
+
+def _wider(
+    inputs: PlacementInput,
+    needs_memory: bool,
+    pressure_keys: Callable[[], Sequence[node_sets.PressureKey]],
+    size: int,
+) -> Iterator[list[Candidate]]:
+    """Yield the places on more nodes than hold a guest, for its CPUs' sake.
+
+    Part of its memory is on each: only nodes count that have CPUs, and room for an equal part, and
+    no more than it has vCPUs.
+
+    :param size: the number of nodes that hold it
+    """
+    while size < min(len(inputs.cores), inputs.request.vcpus):
+        sets = _sets(inputs, needs_memory, pressure_keys, size + 1)
         if not sets:
             return
         size = len(sets[0])
-        if is_held:
-            part_bytes = inputs.request.memory_bytes / size if needs_memory else -math.inf
-            sets = [
+        part_bytes = inputs.request.memory_bytes / size if needs_memory else -math.inf
+        places = _span_candidates(
+            inputs,
+            [
                 positions
                 for positions in sets
                 if all(
                     inputs.cpu_counts[position] and inputs.unpromised_bytes[position] >= part_bytes
                     for position in positions
                 )
-            ]
-        places = _span_candidates(inputs, sets, needs_memory)
+            ],
+            needs_memory,
+        )
         if places:
-            is_held = True
             yield places
-        size += 1
+
+
+def _sets(
+    inputs: PlacementInput,
+    needs_memory: bool,
+    pressure_keys: Callable[[], Sequence[node_sets.PressureKey]],
+    size_min: int,
+) -> list[node_sets.NodeSet]:
+    """Return the smallest sets of at least so many positions that hold a guest."""
+    needs = [max(1, inputs.request.vcpus), inputs.cores_needed]
+    room = [[count, cores] for count, cores in zip(inputs.cpu_counts, inputs.cores)]
+    if needs_memory:
+        needs.append(inputs.request.memory_bytes)
+        for amounts, node_bytes in zip(room, inputs.unpromised_bytes):
+            amounts.append(max(0, node_bytes))
+    return node_sets.smallest_sets(
+        list(map(tuple, room)), tuple(needs), inputs.distance, pressure_keys(), size_min
+    )
 
 
 def all_nodes(inputs: PlacementInput) -> list[Candidate]:
