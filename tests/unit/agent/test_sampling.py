@@ -11,13 +11,16 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import sampling
 from nova_numa_pmc.conf import counters as counters_conf
+from nova_numa_pmc.core import pressure
 from nova_numa_pmc.core.sample_records import COUNTED, INFERRED, DeviceSample
 from nova_numa_pmc.host import firmware
+from nova_numa_pmc.host.perf import event_table, events, perf_event
 from nova_numa_pmc.json_values import to_json
 from nova_numa_pmc.model import MIB
 from tests.cases.counting import CountingCase
 from tests.cases.root import RootCase
 from tests.fixtures import domains, fake_host, measured_host, sysfs
+from tests.fixtures.software_events import LOCAL, REMOTE
 from tests.fixtures.working_child import touch
 
 SECOND = measured_host.SECOND_NS
@@ -333,3 +336,20 @@ class CountersTest(CountingCase, RootCase):
                 self.assertLess(after, len(os.listdir('/proc/self/fd')))
             self.assertEqual(after, len(os.listdir('/proc/self/fd')))
         self.assertLessEqual(before, after)
+
+    def test_guests_alone_show_that_prefetches_are_counted(self):
+        self.launch(1)
+        for caveats, mlp in (
+            ((), pressure.MLP_DEMAND),
+            ((event_table.ANY_FILLS,), pressure.MLP_WITH_PREFETCH),
+        ):
+            chosen = tuple(event._replace(caveats=caveats) for event in (LOCAL, REMOTE))
+            selection = events.EventSelection(events.CpuModel('', ''), None, chosen, ())
+            with (
+                mock.patch.object(perf_event, 'fit_together', return_value=False),
+                mock.patch.object(events, 'select_events', return_value=selection),
+                contextlib.closing(sampling.Sampler(self.OPTIONS, self.root)) as sampler,
+            ):
+                for at_s in (0, 1):
+                    sampler.sample(at_s * SECOND)
+            self.assertEqual(mlp, sampler.mlp)

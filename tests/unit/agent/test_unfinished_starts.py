@@ -354,6 +354,24 @@ class FetchTest(RebalancingCase):
         self.assertEqual('placed', self.promises()[fake_host.uuid_of(1)].origin)
         self.assertEqual({1}, self.nodes())
 
+    def test_memory_whose_place_could_not_be_read_is_fetched_later(self):
+        self.put_memory_elsewhere()
+        tree = self.tree(1)
+        groups = self.host.path('proc/4001/cgroup')
+        with open(groups) as file:
+            right = file.read()
+        agent = self.open_agent(agent_conf.OFF)
+        tree.write_file(os.path.join(tree.memory, 'memory.numa_stat'), '')
+        self.tick(agent, 0)
+        self.memory(1).write_files()
+        self.host.write(groups, '0::/elsewhere\n')
+        self.tick(agent, 5)
+        self.host.write(groups, right)
+        self.assertIsNone(agent.step())
+        self.tick(agent, 10)
+        self.finish_move(agent)
+        self.assertEqual({0}, self.nodes())
+
 
 class FetchLimitTest(RebalancingCase):
     def test_memory_of_several_guests_is_fetched_within_the_limit_of_each_tick(self):

@@ -166,3 +166,15 @@ class InterpreterTest(RootCase):
                 write(self.root, site + '/a.pth', text)
                 self.assertEqual((), self.read('/usr/bin/python3').points)
         self.assertEqual((), self.read(sys.executable).nova)
+
+    def test_editable_installations_are_found(self):
+        site = 'opt/venv/lib/python3.11/site-packages'
+        write(self.root, 'opt/venv/pyvenv.cfg', 'home = /usr/bin\nversion_info = 3.11.2.final.0\n')
+        install(self.root, 'opt/stack/nova')
+        write(self.root, site + '/a.pth', '# no\nimport os; os._exit(3)\n/opt/stack/nova\n/no\n')
+        modules = self.read('/opt/venv/bin/python3')
+        self.assertEqual('/opt/stack/nova/' + SHIM, modules.shim)
+        write(self.root, site + '/a.pth', 'import __editable___nova_1_finder\n')
+        mapping = "MAPPING: dict[str, str] = {'nova': '/opt/stack/nova/nova'}\nX = f()\n"
+        write(self.root, site + '/__editable___nova_1_finder.py', mapping)
+        self.assertEqual('/opt/stack/nova/' + SHIM, self.read('/opt/venv/bin/python3').shim)

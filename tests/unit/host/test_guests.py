@@ -7,6 +7,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core import extra_specs
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import domain_xml, guests
 from tests.cases.root import RootCase
@@ -59,6 +60,18 @@ class NovaShapesTest(unittest.TestCase):
         guest = guests.parse(domains.domain(backing=domains.HUGE_PAGES))
         self.assertEqual((GIB, True), (guest.page_bytes, guest.locked))
         self.assertEqual((), guest.placed_by, "the pages' nodeset is the guest's, not the host's")
+
+    def test_a_hint_that_is_not_a_line_of_text_is_kept_as_a_wrong_one(self):
+        for text in ('none\nspread', 'no&#x7f;ne', 'n' * 256):
+            with self.subTest(text=text):
+                guest = guests.parse(
+                    domains.domain(
+                        metadata=domains.nova_metadata(extra_specs={'numa_pmc:policy': text})
+                    )
+                )
+                ((_, kept),) = guest.extra_specs
+                self.assertTrue(kept.isprintable() and len(kept) < 255)
+                self.assertEqual(1, len(extra_specs.parse(guest.extra_specs).problems))
 
 
 class ElementsTest(unittest.TestCase):

@@ -54,6 +54,18 @@ def changed(**members):
     return json.dumps({**json.loads(publication.encode(STATE)), **members}).encode()
 
 
+def view_changed(**members):
+    """Return them with members of the view changed."""
+    return changed(view={**json.loads(publication.encode(STATE))['view'], **members})
+
+
+def node_changed(**members):
+    """Return them with members of the first node changed."""
+    nodes = json.loads(publication.encode(STATE))['view']['nodes']
+    nodes[0].update(members)
+    return view_changed(nodes=nodes)
+
+
 class FreshnessTest(unittest.TestCase):
     def test_a_publication_is_stale_after_three_intervals(self):
         for interval_s, age_s, wanted in (
@@ -91,6 +103,45 @@ class CodecTest(unittest.TestCase):
             self.assertIsInstance(publication.decode(bytes(whole)), Publication)
         except StateError:
             pass
+
+    def test_a_damaged_publication_is_refused(self):
+        whole = publication.encode(STATE)
+        for name, data in {
+            'empty': b'',
+            'cut short': whole[:-9],
+            'not JSON': b'\xff\x00',
+            'a list': b'[]',
+            'null': b'null',
+            'deep': b'[' * 100000,
+            'no nodes': view_changed(nodes=[]),
+            'too many nodes': view_changed(nodes=[{}] * 1025),
+            'nodes of text': view_changed(nodes='ab'),
+            'a node twice': view_changed(nodes=json.loads(whole)['view']['nodes'][:1] * 2),
+            'NaN': whole.replace(b'10.0', b'NaN'),
+            'infinity': whole.replace(b'10.0', b'1e999'),
+            'a boolean time': changed(taken_s=True),
+            'a text time': changed(taken_s='1'),
+            'negative cores': node_changed(cores=-1),
+            'no cores': node_changed(cores=None),
+            'a huge amount': node_changed(promised_bytes=2**61),
+            'half a thread': node_changed(cpu_count=0.5),
+            'a negative demand': node_changed(demand_now_cores=-1),
+            'remote beyond all': node_changed(remote_ratio=1.5),
+            'a domain too few': view_changed(domains=[0]),
+            'odd domains': view_changed(domains=['a', 0]),
+            'a row too few': view_changed(distances=[[10, 20]]),
+            'a row too short': view_changed(distances=[[10], [20]]),
+            'a long name': changed(source='x' * 5000),
+            'uuids of text': changed(uuids='ab'),
+            'a number as a uuid': changed(uuids=[1]),
+            'a pool of text': changed(pools=['0-3']),
+            'a load without its node': changed(
+                pools=[{'cpus': [0], 'loads': [[{}]], 'vcpus': []}]
+            ),
+            'too many uuids': changed(uuids=['f' * 36] * 65537),
+        }.items():
+            with self.subTest(name), self.assertRaises(StateError):
+                publication.decode(data)
 
 
 class FileTest(unittest.TestCase):

@@ -11,9 +11,10 @@ from nova_numa_pmc import model
 from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.cli.context import UnknownGuest
 from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, OptionsError, PageMoveError
 from nova_numa_pmc.host import files
-from nova_numa_pmc.state import move_lock, overrides, pause, promises_file, publication
+from nova_numa_pmc.state import history, move_lock, overrides, pause, promises_file, publication
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES
 from tests.fixtures import domains, fake_host, services, sysfs
@@ -390,6 +391,20 @@ class StatusTest(OperatingCase):
         why = self.shown(1)['why']
         self.assertIn('may grow to 2 vCPUs and 1024T, of which 2 and 512M are promised', why)
 
+    def test_status_shows_what_guests_have_wanted(self):
+        agent = self.open_agent(agent_conf.OFF)
+        for at_s in (0, 60, 120, 180):
+            self.load_node_0(at_s)
+            tick = self.tick(agent, at_s)
+        self.assertEqual({}, self.run_json('status')[1]['guests'][0]['demand_cores'])
+        agent.close()
+        (_, answer), (_, out, _) = self.run_json('status'), self.run_command('status')
+        wanted = tick.sample.guests[0].cores + tick.sample.guests[0].waiting_cores
+        for horizon in ('minutes', 'day'):
+            demand = answer['guests'][0]['demand_cores'][horizon]
+            self.assertAlmostEqual(wanted, demand, places=3)
+        self.assertIn('%.1f/' % wanted, out)
+
 
 class HistoryTest(OperatingCase):
     def test_history_lists_all_moves_the_last_or_those_of_one_guest(self):
@@ -405,6 +420,18 @@ class HistoryTest(OperatingCase):
         self.assertEqual(
             'no moves in the history\n', self.run_command('history', '--guest', 'x')[1]
         )
+
+    def test_history_shows_no_memory_of_a_guest_whose_move_was_not_begun(self):
+        for kind, mem_nodes in ((plan_records.MOVE, (1,)), (plan_records.WIDEN, ())):
+            with self.subTest(kind):
+                part = plan_records.PlanPart(fake_host.uuid_of(1), 'g', (0,), (1,), mem_nodes, 0)
+                move = plan_records.requested_move(kind, (part,), 'why')
+                history.append(
+                    history.new_entry('a', move, (), 'agent', '', 0.0, history.REFUSED, 'no room'),
+                    self.root,
+                )
+                row = self.run_command('history')[1].splitlines()[-1]
+                self.assertIn('g      0     1 ', row)
 
 
 class TopPlanTest(OperatingCase):

@@ -133,3 +133,20 @@ class MappingsTest(unittest.TestCase):
         self.assertEqual(
             [False], there.are_present([3 * page]), 'what is not known is not touched'
         )
+
+    def test_malformed_maps_are_an_error_with_their_path(self):
+        for text in (
+            'x\n',
+            '1000-2000\n',
+            '2000-1000 rw-p 0 0:0 0\n',
+            '1-2 rw-p 0 0:0 0\n',
+            '1000-2000-3000 rw-p 0 0:0 0\n',
+            '1000-2000 rw-p 0 0:0 z\n',
+            '-1000-2000 rw-p 0 0:0 0\n',
+            '0-1%s000 rw-p 0 0:0 0\n' % ('0' * 16),
+            b'\xff\xfe\0',
+            '\n',
+        ):
+            self.put('maps', text)
+            with self.subTest(text[:20]), self.assertRaisesRegex(PageMoveError, 'proc/7/maps'):
+                mappings.read(7, self.root)
