@@ -9,7 +9,7 @@ ARGS =
 .PHONY: help demo test unit coverage lab lab-full functional test-nova test-nova-all test-nova-29 \
 	test-nova-31 test-nova-33 test-nova-34 test-nova-newest lint docs bench \
 	bench-hook bench-sampling bench-rebalance bench-weigher bench-promises \
-	arena arena-region bench-oversubscription bench-crowded soak \
+	arena arena-region bench-oversubscription bench-balance bench-crowded soak \
 	fuzz-metrics config setup setup-lab clean distclean
 
 help: ## List the targets
@@ -65,6 +65,9 @@ bench-rebalance: setup ## Time the rebalancer's plan, and compare it with the op
 
 bench-oversubscription: setup ## Crowd a simulated host: work done floating, held, with the agent
 	@$(PYTHON) -m tests.bench.bench_oversubscription $(ARGS)
+
+bench-balance: setup ## Simulate days of a host: loss and moves, off, floating, widened, and by default
+	@$(PYTHON) -m tests.bench.bench_balance $(ARGS)
 
 bench-sampling: setup ## Measure the cost of sampling, compared with perf stat
 	@$(PYTHON) -m tests.bench.bench_sampling $(ARGS)

@@ -163,11 +163,12 @@ class Agent:
             self._problem_log.forget('rebalancing')
         elif may_move and tick.host_promises and tick.sample:
             with self._problem_log.stage('rebalancing'):
-                self._rebalancer.plan_and_enqueue(tick, self._sampler)
+                self._rebalancer.plan_and_enqueue(tick, self._sampler, self._demand_file.histories)
         self._release_move_lock()
         self._last_tick = tick._replace(sample=None)
         return tick._replace(
             totals=self._executor.totals,
+            moves_stopped=self._rebalancer.moves_stopped,
             failing_count=self._problem_log.failing_count,
             starts_taken_over=self._unfinished_starts.starts_taken_over,
         )

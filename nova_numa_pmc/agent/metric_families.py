@@ -201,6 +201,11 @@ def _agent(tick: Tick, ticks: int, duration_s: float) -> Iterator[core.Metric]:
         int(tick.paused is not None),
     )
     yield _gauge(
+        'agent_moves_stopped',
+        'Whether the agent moves no memory for a day because its last moves did not pay',
+        int(tick.moves_stopped),
+    )
+    yield _gauge(
         'agent_problems',
         "Problems of the last tick's measurement",
         None if tick.sample is None else len(tick.sample.problems),

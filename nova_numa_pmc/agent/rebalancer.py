@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values
 from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.core.demand.histories import DAY_S
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
 from nova_numa_pmc.core.rebalance.planner_state import PlannerState, refunded, without_guests
@@ -15,19 +16,20 @@ from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.moves import situations
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import state_files
+from nova_numa_pmc.state import pause, state_files
 
 if TYPE_CHECKING:
     import logging
 
     from nova_numa_pmc.agent.sampling import Sampler
     from nova_numa_pmc.agent.tick import Tick
+    from nova_numa_pmc.core.demand.histories import Histories
     from nova_numa_pmc.moves.executor import MoveExecutor
     from nova_numa_pmc.problem_log import ProblemLog
 
 #: File in the state directory with the planner's state, which outlasts a restart of the agent.
 FILE = 'rebalance-memory'
-_MAJOR = 2
+_MAJOR = 3
 _SIZE_MAX_BYTES = 4 << 20
 
 
@@ -60,8 +62,10 @@ class Rebalancer:
         self._planner_state: PlannerState | None = None
         #: {uuid: where a dry run has the guest}.
         self._assumed: dict[str, plan_records.PlanPart] = {}
+        #: Whether no memory is moved because the last moves did not pay.
+        self.moves_stopped = False
 
-    def plan_and_enqueue(self, tick: Tick, sampler: Sampler) -> None:
+    def plan_and_enqueue(self, tick: Tick, sampler: Sampler, histories: Histories | None) -> None:
         """Make a plan, and enqueue or log its moves.
 
         Nothing is planned while moves are in progress, nor if guests were moved in the interval of
@@ -69,8 +73,10 @@ class Rebalancer:
 
         :param tick: a tick with a sample, the host and its promises
         :param sampler: the sampler that took the sample
+        :param histories: of the guests' demand; None: unknown
         """
         assert tick.sample is not None and tick.host_promises is not None
+        self.moves_stopped = pause.read(self._root, pause.STOPPED) is not None
         if self._planner_state is None:
             self._planner_state = self._load()
         if self._executor.failed:
@@ -81,9 +87,9 @@ class Rebalancer:
         if self._executor.busy or tick.guests_moved or not tick.sample.elapsed_s:
             return
         plan, state = planner.plan(
-            self._situation(tick, sampler),
+            self._situation(tick, sampler, histories),
             self._planner_state,
-            self.options.rebalance_options,
+            self.options.rebalance_options._replace(may_move=not self.moves_stopped),
             tick.sample.elapsed_s,
             tick.now.boottime_ns / 1e9,
             self._assumed.values(),
@@ -101,11 +107,16 @@ class Rebalancer:
         self._problem_log.log_problems(
             'rebalance: ' + explain_remark(remark)
             for remark in plan.remarks
-            if remark.code == plan_records.BUDGET
+            if remark.code in (plan_records.BUDGET, plan_records.DO_NOT_PAY)
         )
+        for remark in plan.remarks:
+            if remark.code == plan_records.DO_NOT_PAY:
+                pause.begin(self._root, explain_remark(remark), DAY_S, pause.STOPPED)
         self._executor.enqueue(plan, tick.host_promises.promises)
 
-    def _situation(self, tick: Tick, sampler: Sampler) -> plan_records.Situation:
+    def _situation(
+        self, tick: Tick, sampler: Sampler, histories: Histories | None
+    ) -> plan_records.Situation:
         assert tick.sample is not None and tick.host is not None and tick.host_promises is not None
         return situations.situation(
             tick.sample,
@@ -117,6 +128,7 @@ class Rebalancer:
             self._root,
             measured_since_ns=tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
             boottime_ns=tick.now.boottime_ns,
+            histories=histories.guests if histories else {},
         )
 
     def _load(self) -> PlannerState:

@@ -51,6 +51,7 @@ class Tick(Record):
     :param starts_taken_over: number of starts that the agent has finished for the hook
     :param pools: the loads of the pools of CPUs, which are written with the publication
     :param guests_moved: whether guests were moved during the interval of the sample
+    :param moves_stopped: whether no memory is moved because the last moves did not pay
     """
 
     now: Moment
@@ -65,6 +66,7 @@ class Tick(Record):
     events_source: str = ''
     starts_taken_over: int = 0
     guests_moved: bool = False
+    moves_stopped: bool = False
 
     def with_promises(self, promises: Mapping[str, model.Promise]) -> Tick:
         """Return the tick with {uuid: promise} in place of these guests' earlier promises."""

@@ -64,16 +64,20 @@ OPTIONS: Sequence[cfg.Opt] = [
         choices=[
             (OFF, 'guests stay where they were placed'),
             (DRY_RUN, 'log which moves would pay, and why, but make none'),
-            (AUTO, 'widen guests that wait, and make the moves that pay'),
+            (AUTO, 'widen guests that wait, and move memory where that pays lastingly'),
         ],
         help='Whether running guests are moved when the load changes.',
     ),
     cfg.IntOpt(
-        'moves_per_hour',
-        default=_REBALANCE_OPTIONS.moves_per_hour,
+        'moved_percent_per_day',
+        default=round(100 * _REBALANCE_OPTIONS.moved_ratio_per_day),
         min=0,
         max=100000,
-        help='Maximum number of guests whose memory is moved per hour.',
+        help=(
+            "Maximum share of the guests' memory that the agent moves per day [%], but at "
+            'least what takes a minute at move_mib_per_s. 0: no memory is moved, and guests '
+            'that wait are only widened.'
+        ),
     ),
     cfg.IntOpt(
         'move_mib_per_s',
@@ -109,7 +113,7 @@ def read(path: str = host_options.PATH) -> AgentOptions:
         conf, options = counters_conf.parse_file(path, register_opts), host_options.read(path)
         group = conf.agent
         rebalance_options = plan_records.RebalanceOptions(
-            moves_per_hour=group.moves_per_hour,
+            moved_ratio_per_day=group.moved_percent_per_day / 100,
             bytes_per_sec=group.move_mib_per_s << 20,
             reserve_bytes=options.placement_options.reserve_bytes,
             widen=group.widen,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import eligibility, host_view, pools
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
     from nova_numa_pmc.agent.sampling import Sampler
+    from nova_numa_pmc.core.demand.histories import UsageHistory
     from nova_numa_pmc.core.sample_records import GuestSample, Sample
     from nova_numa_pmc.state.promises_file import HostPromises
 
@@ -30,6 +32,7 @@ def situation(
     root: str,
     measured_since_ns: int | None = None,
     boottime_ns: int | None = None,
+    histories: Mapping[str, UsageHistory] = MappingProxyType({}),
 ) -> plan_records.Situation:
     """Return the rebalancer's input, from a sample and the observed guests.
 
@@ -39,6 +42,7 @@ def situation(
     :param measured_since_ns: CLOCK_BOOTTIME at the beginning of the interval; a guest placed since
         then is left where it is. None to consider all guests
     :param boottime_ns: current CLOCK_BOOTTIME; None if no guest is to count as just placed
+    :param histories: {uuid: history of its demand}
     """
     promised = host_promises.promises
     running = {guest.uuid: guest for guest in guests}
@@ -51,7 +55,7 @@ def situation(
         host_promises.rotation,
     )
     loads = guest_load.guest_loads(
-        sample, running, promised, view, boottime_ns, host, measured_since_ns
+        sample, running, promised, view, boottime_ns, host, measured_since_ns, histories
     )
     room_bytes: tuple[tuple[int, int], ...] = ()
     with contextlib.suppress(PageMoveError):

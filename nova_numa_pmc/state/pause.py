@@ -2,7 +2,8 @@
 """Pause the agent, so that it moves no guests, by a file that outlasts a reboot.
 
 The agent is paused while the file exists, whatever its content, unless that says until when. A
-configuration management may therefore put any file there, with the reason as its first line.
+configuration management may therefore put any file there, with the reason as its first line. A second file like
+it is the agent's own: while it exists, no memory is moved, because the last moves did not pay.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from nova_numa_pmc.state import state_files
 if TYPE_CHECKING:
     import logging
 
-DIRECTORY, FILE = state_files.PERSISTENT, 'paused'
+DIRECTORY = state_files.PERSISTENT
+FILE, STOPPED = 'paused', 'moves-stopped'
 _MAJOR = 1
 _SIZE_MAX_BYTES = 4096
 REASON_MAX = 200
@@ -44,15 +46,15 @@ class Paused(Record):
         return 'paused%s%s' % (until, ': ' + self.reason if self.reason else '')
 
 
-def path(root: str = '/') -> str:
-    """Return the path of the file."""
-    return os.path.join(root, DIRECTORY, FILE)
+def path(root: str = '/', file: str = FILE) -> str:
+    """Return the path of a file, :data:`FILE` or :data:`STOPPED`."""
+    return os.path.join(root, DIRECTORY, file)
 
 
-def read(root: str = '/') -> Paused | None:
+def read(root: str = '/', file: str = FILE) -> Paused | None:
     """Return since when and why the agent is paused; None if it is not paused."""
     try:
-        data = state_files.read(os.path.join(root, DIRECTORY), FILE, _SIZE_MAX_BYTES)
+        data = state_files.read(os.path.join(root, DIRECTORY), file, _SIZE_MAX_BYTES)
     except StateError as error:
         return Paused(reason=str(error))
     if data is None:
@@ -69,7 +71,9 @@ def _reason(text: str) -> str:
     return json_values.printable(text[:REASON_MAX])
 
 
-def begin(root: str = '/', reason: str = '', duration_s: float | None = None) -> Paused:
+def begin(
+    root: str = '/', reason: str = '', duration_s: float | None = None, file: str = FILE
+) -> Paused:
     """Pause the agent, or change a pause.
 
     :param duration_s: how long; None: until the operator ends the pause
@@ -79,25 +83,26 @@ def begin(root: str = '/', reason: str = '', duration_s: float | None = None) ->
     now_s = round(time.time(), 3)
     paused = Paused(now_s, _reason(reason), None if duration_s is None else now_s + duration_s)
     data = json_values.encode(paused, _MAJOR)
-    state_files.write(os.path.join(root, DIRECTORY), FILE, data, durable=True)
+    state_files.write(os.path.join(root, DIRECTORY), file, data, durable=True)
     return paused
 
 
 def end(root: str = '/') -> bool:
-    """End the pause of the agent.
+    """End the pause of the agent, and let it move memory again.
 
-    :returns: whether the agent was paused
+    :returns: whether the agent was paused, or moved no memory
     :raises StateError: the directory cannot be trusted, or the file cannot be removed
     """
-    was_paused = read(root) is not None
+    was_paused = any(read(root, file) for file in (FILE, STOPPED))
     directory = os.path.join(root, DIRECTORY)
-    try:
-        with state_files.StateDirectory(directory, create=False) as state_directory:
-            os.unlink(FILE, dir_fd=state_directory.fd)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise StateError('%s: %s: remove it' % (path(root), error.strerror)) from None
+    for file in (FILE, STOPPED):
+        try:
+            with state_files.StateDirectory(directory, create=False) as state_directory:
+                os.unlink(file, dir_fd=state_directory.fd)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StateError('%s: %s: remove it' % (path(root, file), error.strerror)) from None
     return was_paused
 
 

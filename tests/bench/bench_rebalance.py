@@ -39,7 +39,7 @@ from tests.sim.policies import NoMoves, PlannerPolicy, ThresholdPolicy  # noqa: 
 
 PLAN_MS_MAX, P50_LOSS_RATIO_MAX = 100.0, 1.05
 #: Without whatever would end the moves early: what counts is the final state.
-FREE = plan_records.RebalanceOptions(bytes_per_tick=1 << 50, moves_per_hour=10**6, widen=False)
+FREE = plan_records.RebalanceOptions(moved_ratio_per_day=1e6, widen=False, measured_min_s=0.0)
 #: Seconds and number of ticks with constant load. With the longer ticks, all moves have paid at
 #: once, and the order is by gain; with the shorter ones, cheap moves come first, as in operation.
 TICKS = ((5, 400), (60, 200))
@@ -119,7 +119,7 @@ def bound(host):
 def plan_many_guests(ticks=40):
     """Plan for 1,000 guests, make the moves, and continue."""
     host, state = large_host(random.Random(1)), PlannerState()
-    options = plan_records.RebalanceOptions(bytes_per_tick=64 * GIB, moves_per_hour=1000)
+    options = plan_records.RebalanceOptions(moved_ratio_per_day=1e6, measured_min_s=0.0)
     cpu_ms, wall_ms, losses, guests_moved, size = [], [], [], 0, 0
     for tick in range(ticks):
         seen = host.situation()

@@ -4,6 +4,7 @@
 import os
 
 from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.core.rebalance.plan_records import RebalanceOptions
 from nova_numa_pmc.host.page_moves.move_pages import KernelCalls
 from tests.cases import agent as agent_case
 from tests.fixtures import domains, fake_host
@@ -40,6 +41,10 @@ class Kernel(KernelCalls):
         self.before()
 
 
+#: Moves memory without widening guests or measuring them for long before.
+MOVING = RebalanceOptions(widen=False, measured_min_s=0.0)
+
+
 class RebalancingCase(agent_case.AgentCase):
     """Three guests that want two cores more than their node has, next to an idle node."""
 
@@ -58,7 +63,9 @@ class RebalancingCase(agent_case.AgentCase):
         return fake_host.domain_xml(number)
 
     def open_agent(self, rebalance=agent_conf.AUTO, listener=None, **more):
-        agent = super().open_agent(rebalance=rebalance, **more)
+        """Open an agent that moves guests at once, instead of widening them first."""
+        options = {'rebalance_options': MOVING, **more}
+        agent = super().open_agent(rebalance=rebalance, **options)
         agent.close()
         agent = type(agent)(agent.options, self.root, listener, self.kernel)
         self.addCleanup(agent.close)

@@ -27,7 +27,6 @@ from machine.shape import Shape  # noqa: E402
 from machine.vm import Machine, MachineError  # noqa: E402
 
 GUESTS_MAX, STEPS_BETWEEN_CHECKS = 8, 5
-MOVES_PER_HOUR = 20  # the option's default
 #: The maximum demand of all guests together [% of a CPU]. An emulated CPU waits in each TLB
 #: shootdown until the real ones have run all others: with more of them busy than there are real
 #: ones, 32 MiB take minutes to migrate, and a process that writes to a cgroup in the meantime
@@ -72,7 +71,6 @@ class Soak:
 
     def begin(self):
         """Start the agent."""
-        self.began_s = time.monotonic()
         self.agent.start(rebalance='auto')
 
     def step(self, action=None):
@@ -257,14 +255,11 @@ class Soak:
         assert not [line for line in lines if 'Traceback' in line or STAGE_FAILED.match(line)]
         kinds = [match['kind'] for match in map(MOVED.match, lines) if match]
         moves = kinds.count('move') + kinds.count('swap')
-        allowed = round(MOVES_PER_HOUR * max(1.0, (time.monotonic() - self.began_s) / 3600))
-        assert moves <= allowed, (moves, allowed)
         return {
             'steps': dict(self.counts),
             'guests_started': self.started - self.timed_out,
             'starts_timed_out': self.timed_out,
             'moves': moves,
-            'moves_allowed': allowed,
             'held_again': sum(' again: CPUs ' in line for line in lines),
             'not_moved': sum(
                 line.startswith(('not moved: ', 'undone: ', 'not fully undone: '))

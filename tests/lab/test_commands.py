@@ -170,7 +170,7 @@ def test_the_agent_moves_no_guest_that_is_pinned_and_none_while_paused(operator,
     for name in names[:2]:
         operator.run(f'pin {name}')
     operator.run("pause --reason 'a test'")
-    agent.start(rebalance='auto')
+    agent.start(widen='false')
     agent.after(4)
     assert operator.per_node() == [4, 0]
     assert agent.show('StatusText').startswith('paused: a test; ')

@@ -40,19 +40,15 @@ def assert_paid(match, tick_s):
 
 
 def test_guests_divided_five_to_one_become_three_to_three(agent):
-    """Two guests move, with their bytes only, as soon as it pays; then nothing happens.
-
-    One may move by being widened and then narrowed to the other node, which the log does not call
-    a move.
-    """
+    """Two guests move, with their bytes only, as soon as it pays; then nothing happens."""
     lab = agent.lab
     homes = {f'g{i}': int(i == 5) for i in range(6)}
     before = lab.start_at([{**BUSY, 'name': name} for name in homes], homes)
-    agent.start(rebalance='auto')
+    agent.start(widen='false')  # widened guests would still work on both nodes at the end
     agent.until(
         lambda: guests_per_node(lab.guests.report(), 2),
         lambda per_node: per_node == [3, 3],
-        400,
+        700,
         POLL_S,
     )
     agent.until(
@@ -92,7 +88,7 @@ def test_uneven_load_is_evened(agent):
     busy = [{'name': f'busy{i}', 'memory_mib': 64, 'cmdline': 'duty=75'} for i in range(3)]
     idle = [{'name': f'idle{i}', 'memory_mib': 64, 'cmdline': 'duty=2'} for i in range(3)]
     before = lab.start_at(idle + busy, {spec['name']: int(spec in idle) for spec in idle + busy})
-    agent.start(rebalance='auto')
+    agent.start(widen='false')
 
     def busy_on_0():
         return sum(
@@ -101,7 +97,7 @@ def test_uneven_load_is_evened(agent):
             if name.startswith('busy')
         )
 
-    agent.until(busy_on_0, lambda busy_guests: busy_guests in (1, 2), 400, POLL_S)
+    agent.until(busy_on_0, lambda busy_guests: busy_guests in (1, 2), 700, POLL_S)
     agent.until(lambda: logged_moves(agent), bool, 120, POLL_S)
     tick_s = agent.after(3)['interval_s']
     moves = logged_moves(agent)
@@ -136,7 +132,7 @@ def test_a_bound_guest_may_spill_and_comes_home(agent):
         )
 
     lab.install_hook(bind='true')
-    lab.guests.start([{'name': 'g', 'memory_mib': 700, 'cmdline': 'duty=20', 'paused': True}])
+    lab.guests.start([{'name': 'g', 'memory_mib': 700, 'cmdline': 'duty=60', 'paused': True}])
     lab.wait_for_hooks()
     assert lab.promised()[0]['bound'] and lab.promised()[0]['mem_nodes'] == [0]
     agent.start(rebalance='auto')

@@ -70,7 +70,12 @@ class ConstantHost:
 
     def situation(self, guests=None):
         """Return what a perfect measurement sees; ``guests`` may be given with noise."""
-        guests = self.guests if guests is None else guests
+        guests = [
+            guest
+            if guest.demand_cores is None
+            else guest._replace(mean_cores=(guest.demand_cores,) * 2)
+            for guest in (self.guests if guests is None else guests)
+        ]
         demand, bandwidths, promised = ({n: 0.0 for n in self.ids} for _ in range(3))
         for guest in guests:
             for n in guest.held_nodes or self.ids:  # a guest that floats is on all nodes

@@ -17,6 +17,8 @@ class SimGuest:
     """A guest: its size, its current demand, and its place.
 
     :ivar wanted: cores, before bursts; lines: DRAM accesses per useful core-second
+    :ivar mlp: misses at a time, or None for the host's; counted: share of accesses that counters
+        see, or None for all
     :ivar cpus: tuple of nodes; bytes: list by node
     """
 
@@ -26,7 +28,7 @@ class SimGuest:
         self.cpus = self.home = (0,)
         self.bytes = [0.0] * nodes
         self.bytes[0] = float(resident_bytes)
-        self.target = None
+        self.target = self.mlp = self.counted = None
         self.reset()
 
     def reset(self):
@@ -124,12 +126,13 @@ class SimHost:
                 if size:
                     stall += size / total * (row[m] + self._queueing(m) - row[n])
                     local += size / total if m == n else 0.0
-            done = got / (1 + guest.lines * stall * 1e-9 / self.mlp)
+            done = got / (1 + guest.lines * stall * 1e-9 / (guest.mlp or self.mlp))
             served += got
             useful += done
             guest.ran[n] += got * seconds
-            guest.local += done * guest.lines * local * seconds
-            guest.remote += done * guest.lines * (1 - local) * seconds
+            counted = done * guest.lines * (guest.counted or 1.0) * seconds
+            guest.local += counted * local
+            guest.remote += counted * (1 - local)
             for m, size in enumerate(guest.bytes):
                 traffic[m] += done * guest.lines * LINE_BYTES * size / total
         guest.asked += want * seconds

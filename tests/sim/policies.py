@@ -2,20 +2,25 @@
 """Policies for moving guests: none, a threshold rule, the planner. Each sees a noisy interval."""
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core.demand.histories import DAY_S, Mean
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.planner_state import PlannerState
 
 
-def situation(host, rng=None, noise=0.0):
+def situation(host, rng=None, noise=0.0, means=None):
     """Turn an interval of a simulated host into the planner's input.
 
     :param noise: standard deviation of each guest's measured rates, relative to them
+    :param means: {guest name: its demand over minutes and a day}, to which the interval is added
     """
     seconds = host.elapsed or 1.0
     guests, busy = [], {id(guest) for guest in host.queue}
     for guest in host.guests:
         off = (lambda: max(0.0, rng.gauss(1.0, noise))) if noise else (lambda: 1.0)
         lines = (guest.local + guest.remote) * off() / seconds
+        demand_cores = guest.asked * off() / seconds
+        mean = Mean() if means is None else means.setdefault(guest.name, Mean())
+        mean.add(demand_cores, seconds)
         guests.append(
             plan_records.GuestLoad(
                 guest.name,
@@ -28,8 +33,11 @@ def situation(host, rng=None, noise=0.0):
                 (),
                 tuple((n, int(size)) for n, size in enumerate(guest.bytes) if size),
                 tuple((n, ran / seconds) for n, ran in enumerate(guest.ran) if ran),
-                guest.asked * off() / seconds,
+                demand_cores,
                 guest.served / seconds,
+                (mean.minutes, mean.day),
+                mean.measured_s,
+                1 - guest.useful / guest.served if guest.served else 0.0,
                 lines,
                 guest.remote / (guest.local + guest.remote)
                 if guest.local + guest.remote
@@ -112,16 +120,22 @@ class PlannerPolicy:
     def __init__(self, options=None):
         self.options = options or plan_records.RebalanceOptions()
         self.state = PlannerState()
-        self.kinds = {}
+        self.means, self.made, self.stopped_until_s = {}, [], 0.0
 
     def tick(self, host, now_s, elapsed_s, rng, noise):
-        """Examine one interval and apply the plan."""
-        plan, self.state = planner.plan(
-            situation(host, rng, noise), self.state, self.options, elapsed_s, now_s
-        )
+        """Examine one interval and apply the plan, unless memory is being moved."""
+        seen = situation(host, rng, noise, self.means)
+        if host.queue:
+            return
+        options = self.options
+        if now_s < self.stopped_until_s:
+            options = options._replace(may_move=False)
+        plan, self.state = planner.plan(seen, self.state, options, elapsed_s, now_s)
+        if any(remark.code == plan_records.DO_NOT_PAY for remark in plan.remarks):
+            self.stopped_until_s = now_s + DAY_S
+        self.made += [(now_s, move) for move in plan.moves]
         by_name = {guest.name: guest for guest in host.guests}
         for move in plan.moves:
-            self.kinds[move.kind] = self.kinds.get(move.kind, 0) + 1
             for part in move.parts:
                 host.change(
                     by_name[part.uuid],

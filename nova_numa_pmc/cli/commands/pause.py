@@ -4,7 +4,8 @@
 At its next tick, the agent ends the moves in progress, which are kept if most of the
 memory has moved and undone otherwise, and it plans no new ones. It still measures,
 publishes and holds guests to their places. The operator's commands still move guests.
-After --off, the agent moves guests again if its option rebalance is on. A pause is kept
+After --off, the agent moves guests again if its option rebalance is auto, even if it
+had stopped because its last moves did not pay. A pause is kept
 across reboots, in /var/lib/nova-numa-pmc/paused; a file that something else puts there
 pauses the agent too, with its first line as the reason.
 

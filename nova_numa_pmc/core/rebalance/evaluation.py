@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import losses, plan_records
-from nova_numa_pmc.core.rebalance.planner_state import Trial, TrialPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -73,7 +72,7 @@ class MoveCandidate:
     def overlaps(self, other: MoveCandidate) -> bool:
         """Return whether another candidate moves any of the same guests."""
         return any(
-            own_guest is other_guest
+            own_guest.load.uuid == other_guest.load.uuid
             for own_guest, _ in self.proposal
             for other_guest, _ in other.proposal
         )
@@ -119,6 +118,11 @@ def distinct_proposals(*sequences: Iterable[Proposal]) -> dict[ProposalKey, Prop
     return {proposal_key(proposal): proposal for sequence in sequences for proposal in sequence}
 
 
+def moves_memory(proposal: Proposal) -> bool:
+    """Return whether memory follows."""
+    return any(place.mem_position is not None for _, place in proposal)
+
+
 def kind_of(proposal: Proposal) -> str:
     """Return the kind of a proposal, one of :data:`plan_records.KINDS`."""
     if len(proposal) > 1:
@@ -136,7 +140,9 @@ def kind_of(proposal: Proposal) -> str:
     )
 
 
-def as_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Move:
+def as_move(
+    host_model: HostModel, candidate: MoveCandidate, away_cores: float = 0.0
+) -> plan_records.Move:
     """Return a candidate as a :class:`plan_records.Move`; call this before it is applied."""
     return plan_records.Move(
         candidate.kind,
@@ -145,28 +151,38 @@ def as_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Mov
         candidate.cost_core_sec,
         candidate.regret_core_sec,
         candidate.to_move_bytes,
-        tuple(_reasons(host_model, candidate)),
+        tuple(_reasons(host_model, candidate, away_cores)),
     )
 
 
-def _reasons(host_model: HostModel, candidate: MoveCandidate) -> Iterator[model.Reason]:
-    """Yield the parts that a candidate's gain consists of, the largest first."""
-    old_effects = [guest.effect for guest, _ in candidate.proposal]
-    new_effects = [host_model.effect(guest, place) for guest, place in candidate.proposal]
-    gains = [
+def gains_by_cause(host_model: HostModel, proposal: Proposal) -> list[float]:
+    """Return the gains of a proposal: waiting, distance, bandwidth, crowding [cores]."""
+    return [
         loss_before - loss_after
         for loss_before, loss_after in zip(
             host_model.host_loss.by_cause(),
-            host_model.host_loss.by_cause(old_effects, new_effects),
+            host_model.host_loss.by_cause(
+                [guest.effect for guest, _ in proposal],
+                [host_model.effect(guest, place) for guest, place in proposal],
+            ),
         )
     ]
-    gains.append(candidate.gain_cores - sum(gains))
+
+
+def _reasons(
+    host_model: HostModel, candidate: MoveCandidate, away_cores: float
+) -> Iterator[model.Reason]:
+    """Yield the parts that a candidate's gain consists of, the largest first."""
+    gains = gains_by_cause(host_model, candidate.proposal)
+    gains.append(
+        away_cores if moves_memory(candidate.proposal) else candidate.gain_cores - sum(gains)
+    )
     causes = (
         plan_records.WAITING,
         plan_records.DISTANCE,
         plan_records.BANDWIDTH,
         plan_records.CROWDING,
-        plan_records.AWAY if candidate.kind == plan_records.NARROW else plan_records.BURSTS,
+        plan_records.BURSTS if candidate.kind == plan_records.WIDEN else plan_records.AWAY,
     )
     is_counted = all(guest.counted for guest, _ in candidate.proposal)
     from_and_to = (
@@ -178,27 +194,6 @@ def _reasons(host_model: HostModel, candidate: MoveCandidate) -> Iterator[model.
             is_assumed = cause == plan_records.DISTANCE and not is_counted
             rate = (('rate', plan_records.ASSUMED),) if is_assumed else ()
             yield model.Reason(cause, (('cores', cores), *from_and_to, *rate))
-
-
-def open_trial(host_model: HostModel, candidate: MoveCandidate, now_s: float) -> Trial:
-    """Return a new trial of a candidate; call this before the candidate is applied."""
-    return Trial(
-        tuple(
-            TrialPart(
-                guest.load.uuid,
-                host_model.node_ids(guest.cpu_positions),
-                tuple(
-                    (host_model.nodes_at[position][0], share)
-                    for position, share in guest.mem_shares
-                ),
-                host_model.node_ids(place.cpu_positions),
-            )
-            for guest, place in candidate.proposal
-        ),
-        candidate.cost_core_sec,
-        0.0,
-        now_s,
-    )
 
 
 def _part(host_model: HostModel, guest: GuestModel, place: Place) -> plan_records.PlanPart:

@@ -23,10 +23,7 @@ TEXTS = {
     plan_records.BANDWIDTH: 'saturated memory',
     plan_records.CROWDING: 'unevenly crowded nodes',
     plan_records.BURSTS: 'bursts absorbed by idle CPUs elsewhere',
-    plan_records.AWAY: 'new memory allocated away from home',
-    plan_records.BYTES_PER_TICK: 'memory moved per plan',
-    plan_records.MOVES_PER_HOUR: 'moves per hour',
-    plan_records.CHANGES_PER_HOUR: 'CPU changes per hour',
+    plan_records.AWAY: 'work away from home',
 }
 
 
@@ -68,7 +65,11 @@ def explain_remark(reason: Reason) -> str:
     """Return a remark on a plan as one line: what held moves back, or what was unknown."""
     values = _values(reason)
     if reason.code == plan_records.BUDGET:
-        return 'held back: the limit on %s is reached' % TEXTS.get(values['of'], values['of'])
+        return 'held back: %s of memory were moved within a day (moved_percent_per_day)' % _size(
+            values['used']
+        )
+    if reason.code == plan_records.DO_NOT_PAY:
+        return 'the last %d moves cost more than they gained' % values['moves']
     if reason.code == plan_records.DEMAND_UNKNOWN:
         return 'no CPU moves from or to %s: CPU demand is unknown there' % _nodes(values['nodes'])
     if reason.code == reasons.BANDWIDTH_DROPPED:

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import eligibility, rates, traffic
+from nova_numa_pmc.core.demand.histories import Mean
+from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.core.rebalance import placement_order, plan_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from nova_numa_pmc.core.demand.histories import UsageHistory
     from nova_numa_pmc.core.sample_records import GuestSample, Sample
 
 
@@ -23,6 +27,7 @@ def guest_loads(
     boottime_ns: int | None = None,
     host: model.Topology | None = None,
     measured_since_ns: int | None = None,
+    histories: Mapping[str, UsageHistory] = MappingProxyType({}),
 ) -> tuple[plan_records.GuestLoad, ...]:
     """Return the load of each guest of a sample, in the order of their uuids.
 
@@ -30,6 +35,7 @@ def guest_loads(
     :param view: a view whose nodes' ``cpus`` show where a guest may run
     :param boottime_ns: CLOCK_BOOTTIME; None if no guest is to count as just placed
     :param host, measured_since_ns: as in :func:`eligibility.why_fixed`
+    :param histories: {uuid: history of its demand}
     """
     bandwidth_by_guest = traffic.bandwidth_by_guest(sample.guests, sample.nodes)
     return tuple(
@@ -42,6 +48,7 @@ def guest_loads(
             boottime_ns,
             host,
             measured_since_ns,
+            histories.get(guest_sample.uuid),
         )
         for guest_sample in sorted(sample.guests, key=lambda guest_sample: guest_sample.uuid)
     )
@@ -79,7 +86,10 @@ def _guest_load(
     boottime_ns: int | None,
     host: model.Topology | None,
     measured_since_ns: int | None,
+    history: UsageHistory | None,
 ) -> plan_records.GuestLoad:
+    mean = history.demand if history else Mean()
+    means = all_known([mean.minutes, mean.day])
     known_promise = promise or model.Promise(sample.uuid, sample.name, (), (), 1, 0)
     return plan_records.GuestLoad(
         uuid=sample.uuid,
@@ -94,6 +104,9 @@ def _guest_load(
         cores_by_node=sample.cores_by_node,
         demand_cores=sample.demand_cores,
         served_cores=sample.cores,
+        mean_cores=tuple(means or ()),
+        measured_s=mean.measured_s,
+        stalled_ratio=sample.stalled_ratio,
         lines_per_sec=traffic.lines_per_sec(sample),
         remote_ratio=sample.remote_ratio,
         bandwidth_bytes_per_sec=bytes_per_sec,

@@ -32,6 +32,10 @@ class HostModel(Layout):
             self.nodes, self.memory_at, self.latencies_ns, situation.placement_options
         )
 
+    def same(self, proposal: Proposal) -> Proposal:
+        """Return a proposal of another model of the same host with the guests of this one."""
+        return tuple((self.guests[guest.load.uuid], place) for guest, place in proposal)
+
     def effect(self, guest: GuestModel, place: Place) -> losses.Effect:
         """Return a guest's effect at a place, after any move of its memory is complete."""
         if len(place.cpu_positions) == 1 and place in guest.effects:

@@ -196,6 +196,8 @@ def _waiting_and_crowding(demand: float, cores: float, burst_cores: float) -> fl
 class HostLoss:
     """The sums of a host, and its loss with these or with some guests elsewhere.
 
+    :ivar trust_ratios: share of a gain in waiting, distance and bandwidth that counts
+
     :ivar cores, bandwidth_max_bytes_per_sec, burst_cores: C, B and v by position
     :ivar demand_cores: D by position, of the guests held to a single node and of everything but
         guests
@@ -226,6 +228,7 @@ class HostLoss:
         self.distance_cores, self.queueing_cores = [0.0] * len(cores), [0.0] * len(cores)
         self.bandwidth_bytes_per_sec = list(bandwidth_bytes_per_sec)
         self.accessing_cores = [0.0] * len(cores)
+        self.trust_ratios: Sequence[float] = (1.0, 1.0, 1.0)
         # Loss to waiting and crowding now; None if not computed yet.
         self._cpu_loss_now: float | None = None
 
@@ -307,7 +310,14 @@ class HostLoss:
                         sums[1] += sign * queueing
                         sums[2] += sign * bandwidth
                         sums[3] += sign * accessing_cores
-        return self._saved_cpu_loss(demand_changes, spanning) + self._saved_memory_loss(terms)
+        saved = (
+            self._saved_cpu_loss(demand_changes, spanning),
+            -sum([sums[0] for sums in terms.values()]),
+            self._saved_queueing_loss(terms),
+        )
+        return sum(
+            [part * (ratio if part > 0 else 1) for part, ratio in zip(saved, self.trust_ratios)]
+        )
 
     def levelled_demand(
         self,
@@ -371,10 +381,9 @@ class HostLoss:
             changed_demand, self.spanning_cores if spanning is None else spanning
         )
 
-    def _saved_memory_loss(self, terms: Mapping[int, Sequence[float]]) -> float:
+    def _saved_queueing_loss(self, terms: Mapping[int, Sequence[float]]) -> float:
         saved_cores = 0.0
-        for m, (distance, queueing, bandwidth, accessing_cores) in terms.items():
-            saved_cores -= distance
+        for m, (_, queueing, bandwidth, accessing_cores) in terms.items():
             if self.bandwidth_max_bytes_per_sec is not None:
                 saved_cores += self._queueing_loss(
                     m,

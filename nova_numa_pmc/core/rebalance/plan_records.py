@@ -26,12 +26,12 @@ WAITING, DISTANCE, BANDWIDTH, CROWDING = 'waiting', 'distance', 'bandwidth', 'cr
 BURSTS, AWAY = 'bursts', 'away'
 #: Value of 'rate' in a reason 'distance' if a guest's accesses are not counted.
 ASSUMED = 'assumed'
-#: Codes of remarks on a plan: a budget is used up; nodes have unknown demand. A third one is
+#: Codes of remarks on a plan: the day's budget is used up; nodes have unknown demand. Another is
 #: :data:`reasons.BANDWIDTH_DROPPED`.
 BUDGET, DEMAND_UNKNOWN = 'budget', 'demand_unknown'
-#: Names of the budgets, which are fields of :class:`RebalanceOptions`.
-BYTES_PER_TICK = 'bytes_per_tick'
-MOVES_PER_HOUR, CHANGES_PER_HOUR = 'moves_per_hour', 'changes_per_hour'
+#: Code of a remark: the last moves cost more than they gained, so that no more are to be made for
+#: a day.
+DO_NOT_PAY = 'do_not_pay'
 
 
 class GuestLoad(Record):
@@ -48,6 +48,10 @@ class GuestLoad(Record):
     :param demand_cores: CPU time that it used and waited for [cores]; None if unknown, and then it
         is not moved
     :param served_cores: CPU time that it used [cores]; None if unknown
+    :param mean_cores: its demand as a mean over minutes and over a day; empty if unknown, and
+        then the agent does not move its memory
+    :param measured_s: for how long it was measured [s]
+    :param stalled_ratio: share of its cycles in which it stalled; None if not counted
     :param lines_per_sec: DRAM accesses per second; None if unknown, and then a low rate is assumed
         for its loss to distance
     :param remote_ratio: remote share of its accesses; None if it is to be derived from where its
@@ -73,6 +77,9 @@ class GuestLoad(Record):
     cores_by_node: tuple[tuple[int, float], ...] = ()
     demand_cores: float | None = None
     served_cores: float | None = None
+    mean_cores: tuple[float, ...] = ()
+    measured_s: float = 0.0
+    stalled_ratio: float | None = None
     lines_per_sec: float | None = None
     remote_ratio: float | None = None
     bandwidth_bytes_per_sec: float | None = None
@@ -107,12 +114,11 @@ class Situation(Record):
 class RebalanceOptions(Record):
     """The costs and limits of moves: the operator's options, and the planner's assumptions.
 
-    :param bytes_per_tick: memory that one plan may move. A larger guest is moved alone, and the
-        next plans move no memory until their bytes have covered the excess
-    :param moves_per_hour: the most guests that are moved with their memory in an hour, even if it
-        appears to be on the target already
-    :param changes_per_hour: the most guests of which only the CPUs are changed (widened or
-        narrowed) in an hour
+    :param bytes_per_tick: memory that is fetched at once for guests that were just started
+    :param moved_ratio_per_day: share of the guests' memory that the agent moves in a day, but at
+        least what takes a minute, so that small hosts are repaired, too; 0: none
+    :param may_move: whether memory is moved; otherwise, guests are only widened
+    :param measured_min_s: the memory of a guest that was measured for less than this stays [s]
     :param bytes_per_sec: the highest rate of a move
     :param cpu_s_per_page: CPU time to move a page of 4 KiB [s] (assumed)
     :param change_core_sec: cost of changing a guest's CPUs, in cold caches and stalled writes
@@ -128,8 +134,9 @@ class RebalanceOptions(Record):
     """
 
     bytes_per_tick: int = 4 << 30
-    moves_per_hour: int = 20
-    changes_per_hour: int = 120
+    moved_ratio_per_day: float = 0.1
+    may_move: bool = True
+    measured_min_s: float = 120.0
     bytes_per_sec: float = 256 << 20
     cpu_s_per_page: float = 2e-6
     change_core_sec: float = 0.5

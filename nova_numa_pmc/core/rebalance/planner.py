@@ -17,35 +17,37 @@ from nova_numa_pmc.core.rebalance.evaluation import (
     as_move,
     distinct_proposals,
     gain_of,
-    open_trial,
+    gains_by_cause,
+    moves_memory,
     proposal_key,
     regret_key,
 )
 from nova_numa_pmc.core.rebalance.host_model import HostModel
+from nova_numa_pmc.core.rebalance.lasting import as_it_lasts
 from nova_numa_pmc.core.rebalance.layout import Place
 from nova_numa_pmc.core.rebalance.planner_state import (
+    JUDGED_MOVES,
+    WAITS_RATIO,
     PlannerState,
     Regret,
     after_interval,
-    caution_factors,
     with_move_recorded,
 )
-from nova_numa_pmc.core.rebalance.proposals import proposals
+from nova_numa_pmc.core.rebalance.proposals import cpu_proposals, memory_proposals
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from nova_numa_pmc.core.rebalance.evaluation import ProposalKey
-    from nova_numa_pmc.core.rebalance.layout import Proposal
+    from nova_numa_pmc.core.rebalance.layout import GuestModel, Proposal
     from nova_numa_pmc.core.rebalance.planner_state import RegretKey
 
 #: Maximum number of regrets that are kept between ticks.
 REGRETS_MAX = 256
 #: Of the moves that are due, the one with the highest net gain over this time comes first [s].
 PAYBACK_S = 600.0
-#: A guest is not widened if a move from its node will be due within this time, because widening
-#: would only delay the move [s].
-DUE_SOON_S = 60.0
+#: A host may move in a day what takes this time to copy, however little its guests have [s].
+COPYING_MIN_S = 60.0
 #: Maximum number of moves that :func:`propose` lists.
 PROPOSED_MAX = 200
 
@@ -60,13 +62,17 @@ def plan(
 ) -> tuple[plan_records.Plan, PlannerState]:
     """Decide which guests to move now.
 
+    CPU sets change by the load of the interval; memory moves by what lasts, the lower of the gains
+    at the guests' mean demands over minutes and over a day. A gain counts as far as earlier claims
+    of its kind came true.
+
     In each interval, the regret of each candidate becomes R ← max(0, R + (G − min_gain_cores) ·
-    Δt). The candidate is due when R ≥ K · caution: what was lost by waiting then equals the cost
-    of the move, so that loss and cost together are within a constant factor of the least possible
-    in hindsight (ski rental: Karlin, Manasse, Rudolph & Sleator 1988, "Competitive snoopy
-    caching"). Of the moves that are due, the one with the highest G · 600 s − K comes first. The
-    others are then evaluated again as if it had been made, and their regret is reduced in
-    proportion to what they would still gain.
+    Δt). The candidate is due when R ≥ K: what was lost by waiting then equals the cost of the
+    move, so that loss and cost together are within a constant factor of the least possible in
+    hindsight (ski rental: Karlin, Manasse, Rudolph & Sleator 1988, "Competitive snoopy caching").
+    Of the moves that are due, the one with the highest G · 600 s − K comes first. The others are
+    then evaluated again as if it had been made, and their regret is reduced in proportion to what
+    they would still gain.
 
     :param state: the state that the last call returned, or an empty one in the first call
     :param elapsed_s: length of the measured interval [s]
@@ -76,39 +82,144 @@ def plan(
         those that are not, call :func:`planner_state.without_guests`
     """
     elapsed_s = min(max(0.0, elapsed_s), rebalance_options.interval_max_s)
-    host_model = HostModel(situation, rebalance_options)
+    outlook = Outlook(situation, rebalance_options, state, now_s)
     for part in assumed:
-        proposal = _recall_proposal(host_model, ((part.uuid, part.to_nodes, part.mem_nodes),))
+        key = ((part.uuid, part.to_nodes, part.mem_nodes),)
+        proposal = _recall_proposal(outlook.lasting[0] if part.mem_nodes else outlook.now, key)
         if proposal:
-            host_model.apply(proposal)
-    state = after_interval(state, host_model, elapsed_s, now_s)
-    candidates = _candidates_with_regrets(host_model, state, elapsed_s)
-    loss_before = host_model.host_loss.loss()
+            outlook.apply(proposal)
+    state = after_interval(state, outlook.now, elapsed_s, now_s)
+    candidates = _candidates_with_regrets(outlook, state, elapsed_s)
+    loss_before = outlook.now.host_loss.loss()
     moves: list[plan_records.Move] = []
-    exceeded_budgets: set[str] = set()
     while True:
-        best = _best_due_candidate(host_model, candidates, state, exceeded_budgets)
+        best = _best_due_candidate(outlook, candidates, state.moved_bytes(now_s))
         if best is None:
             break
-        moves.append(as_move(host_model, best))
-        state = with_move_recorded(state, moves[-1], open_trial(host_model, best, now_s), now_s)
-        host_model.apply(best.proposal)
+        host_model = outlook.model(best.proposal)
+        away_cores = outlook.away_cores(best.proposal) if host_model is not outlook.now else 0.0
+        moves.append(as_move(host_model, best, away_cores))
+        claims = gains_by_cause(host_model, best.proposal)
+        claims[0] += claims.pop()  # crowding is shown as waiting, which it divides
+        claims[1] += away_cores
+        state = with_move_recorded(state, moves[-1], claims, now_s)
+        outlook.apply(best.proposal)
         candidates = [candidate for candidate in candidates if not best.overlaps(candidate)]
         for candidate in candidates:
             candidate.fresh = False
-    candidates = [candidate for candidate in candidates if _refresh(host_model, candidate)]
+    candidates = [candidate for candidate in candidates if _refresh(outlook, candidate)]
     state = state._replace(
         regrets=tuple(
-            Regret(regret_key(host_model, candidate.proposal), candidate.regret_core_sec)
+            Regret(regret_key(outlook.now, candidate.proposal), candidate.regret_core_sec)
             for candidate in candidates
         )
     )
+    remarks = _remarks(outlook.now)
+    if outlook.held_back:
+        used = (('used', state.moved_bytes(now_s)),)
+        remarks = (model.Reason(plan_records.BUDGET, used), *remarks)
+    if state.moves_do_not_pay:
+        state = state._replace(outcomes=())
+        judged = (('moves', JUDGED_MOVES),)
+        remarks = (model.Reason(plan_records.DO_NOT_PAY, judged), *remarks)
     return plan_records.Plan(
-        tuple(moves),
-        loss_before,
-        host_model.host_loss.loss(),
-        _remarks(host_model, state, exceeded_budgets),
+        tuple(moves), loss_before, outlook.now.host_loss.loss(), remarks
     ), state
+
+
+class Outlook:
+    """A host as it is now, by which CPU sets change, and as it lasts, by which memory moves.
+
+    :ivar now: the host in the interval
+    :ivar lasting: the host at the guests' mean demands over minutes and over a day
+    :ivar held_back: whether the day's budget has held back a move
+    """
+
+    def __init__(
+        self,
+        situation: plan_records.Situation,
+        rebalance_options: plan_records.RebalanceOptions,
+        state: PlannerState,
+        now_s: float,
+    ) -> None:
+        self.now = HostModel(situation, rebalance_options)
+        self.lasting = [
+            HostModel(
+                as_it_lasts(situation, horizon, rebalance_options.measured_min_s),
+                rebalance_options,
+            )
+            for horizon in (0, 1)
+        ]
+        for host_model in self.lasting:
+            host_model.host_loss.trust_ratios = state.trust_ratios
+            host_model.host_loss.burst_cores = self.now.host_loss.burst_cores
+        self._state, self._now_s = state, now_s
+        self.held_back = False
+        ratio = rebalance_options.moved_ratio_per_day
+        self.may_move = rebalance_options.may_move and ratio > 0
+        self._bytes_per_day = max(
+            ratio * sum(guest.memory_bytes for guest in situation.guests),
+            COPYING_MIN_S * rebalance_options.bytes_per_sec,
+        )
+
+    def model(self, proposal: Proposal) -> HostModel:
+        """Return the model to whose guests a proposal refers."""
+        return self.lasting[0] if moves_memory(proposal) else self.now
+
+    def proposals(self) -> list[Proposal]:
+        """List the proposals to evaluate."""
+        proposals = cpu_proposals(self.now)
+        if self.may_move:
+            proposals += filter(self.allows, memory_proposals(self.lasting[0]))
+        return proposals
+
+    def allows(self, proposal: Proposal) -> bool:
+        """Return whether no guest of a proposal has to stay because it was moved lately."""
+        for guest, place in proposal if moves_memory(proposal) else ():
+            nodes = self.now.node_ids(place.cpu_positions)
+            if place.cpu_positions != guest.cpu_positions and self._state.stays(
+                guest.load.uuid, self._waits(guest), nodes, self._now_s
+            ):
+                return False
+        return self.may_move or not moves_memory(proposal)
+
+    def _waits(self, guest: GuestModel) -> bool:
+        load = self.now.guests[guest.load.uuid].load
+        demand_cores = load.demand_cores or 0.0
+        return demand_cores - (load.served_cores or 0.0) > WAITS_RATIO * demand_cores
+
+    def gain(self, proposal: Proposal) -> float:
+        """Return the gain of a proposal [cores]."""
+        if not moves_memory(proposal):
+            return gain_of(self.now, proposal)
+        away_cores = self.away_cores(proposal) * self._state.trust_ratios[1]
+        gain_cores = gain_of(self.lasting[0], proposal) + away_cores
+        if gain_cores <= self.now.min_gain_cores:
+            return gain_cores
+        lasting_gain_cores = gain_of(self.lasting[1], self.lasting[1].same(proposal))
+        return min(gain_cores, lasting_gain_cores + away_cores)
+
+    def away_cores(self, proposal: Proposal) -> float:
+        """Return what guests lose to distance while widened, which a move ends [cores]."""
+        guests = [self.now.guests[guest.load.uuid] for guest, _ in proposal]
+        return sum(
+            distance_cores
+            for guest in guests
+            if set(guest.home) < set(guest.cpu_positions)
+            for _, distance_cores, *_ in guest.effect.memory_terms
+        )
+
+    def apply(self, proposal: Proposal) -> None:
+        """Update the models as if a proposal had been carried out."""
+        for host_model in (self.now, *self.lasting):
+            host_model.apply(host_model.same(proposal))
+
+    def is_within_budget(self, candidate: MoveCandidate, moved_bytes: int) -> bool:
+        """Return whether the memory of a candidate may be moved today."""
+        is_within = moved_bytes + candidate.to_move_bytes <= self._bytes_per_day
+        is_within = is_within or not candidate.to_move_bytes
+        self.held_back = self.held_back or not is_within
+        return is_within
 
 
 def propose(
@@ -130,24 +241,22 @@ def propose(
     while len(moves) < PROPOSED_MAX:
         candidates = [
             MoveCandidate(host_model, proposal, gain_of(host_model, proposal))
-            for proposal in distinct_proposals(proposals(host_model)).values()
+            for proposal in distinct_proposals(
+                cpu_proposals(host_model), memory_proposals(host_model)
+            ).values()
             if moved_uuids.isdisjoint(guest.load.uuid for guest, _ in proposal)
         ]
         paying_candidates = [
             candidate for candidate in candidates if _pays(host_model, candidate, payback_s)
         ]
-        best_gains = _best_gain_by_place(paying_candidates)
-        best = _best_candidate(paying_candidates, best_gains, payback_s)
+        best = _best_candidate(paying_candidates, payback_s)
         if best is None:
             break
         moves.append(as_move(host_model, best))
         moved_uuids.update(guest.load.uuid for guest, _ in best.proposal)
         host_model.apply(best.proposal)
     return plan_records.Plan(
-        tuple(moves),
-        loss_before,
-        host_model.host_loss.loss(),
-        _remarks(host_model, PlannerState(), ()),
+        tuple(moves), loss_before, host_model.host_loss.loss(), _remarks(host_model)
     )
 
 
@@ -184,22 +293,19 @@ def _pays(host_model: HostModel, candidate: MoveCandidate, payback_s: float) -> 
 
 
 def _candidates_with_regrets(
-    host_model: HostModel, state: PlannerState, elapsed_s: float
+    outlook: Outlook, state: PlannerState, elapsed_s: float
 ) -> list[MoveCandidate]:
     """Evaluate new proposals and those with regrets, and return those nearest to being due."""
-    recalled_regrets = [
-        (_recall_proposal(host_model, regret.key), regret.core_sec) for regret in state.regrets
-    ]
-    known_regrets = {
-        proposal_key(proposal): core_sec for proposal, core_sec in recalled_regrets if proposal
-    }
-    recalled_proposals = [proposal for proposal, _ in recalled_regrets if proposal]
-    candidates = _evaluate(
-        host_model,
-        distinct_proposals(proposals(host_model), recalled_proposals),
-        known_regrets,
-        elapsed_s,
-    )
+    known_regrets = {}
+    recalled_proposals = []
+    for regret in state.regrets:
+        has_memory = any(mem_nodes for _, _, mem_nodes in regret.key)
+        proposal = _recall_proposal(outlook.lasting[0] if has_memory else outlook.now, regret.key)
+        if proposal and outlook.allows(proposal):
+            recalled_proposals.append(proposal)
+            known_regrets[proposal_key(proposal)] = regret.core_sec
+    proposed = distinct_proposals(outlook.proposals(), recalled_proposals)
+    candidates = _evaluate(outlook, proposed, known_regrets, elapsed_s)
     candidates.sort(
         key=lambda candidate: (
             -candidate.regret_core_sec / max(candidate.cost_core_sec, 1e-9),
@@ -210,7 +316,7 @@ def _candidates_with_regrets(
 
 
 def _evaluate(
-    host_model: HostModel,
+    outlook: Outlook,
     proposed: Mapping[ProposalKey, Proposal],
     known_regrets: Mapping[ProposalKey, float],
     elapsed_s: float,
@@ -218,11 +324,11 @@ def _evaluate(
     """Evaluate proposals, add the interval to their regret, and return those with any regret."""
     candidates = []
     for key, proposal in proposed.items():
-        gain_cores = gain_of(host_model, proposal)
-        added_core_sec = (gain_cores - host_model.min_gain_cores) * elapsed_s
+        gain_cores = outlook.gain(proposal)
+        added_core_sec = (gain_cores - outlook.now.min_gain_cores) * elapsed_s
         regret_core_sec = known_regrets.get(key, 0.0) + added_core_sec
         if regret_core_sec > 0:
-            candidates.append(MoveCandidate(host_model, proposal, gain_cores))
+            candidates.append(MoveCandidate(outlook.model(proposal), proposal, gain_cores))
             candidates[-1].regret_core_sec = regret_core_sec
     return candidates
 
@@ -253,145 +359,68 @@ def _recall_proposal(host_model: HostModel, key: RegretKey) -> Proposal | None:
 
 
 def _best_due_candidate(
-    host_model: HostModel,
-    candidates: list[MoveCandidate],
-    state: PlannerState,
-    exceeded_budgets: set[str],
+    outlook: Outlook, candidates: list[MoveCandidate], moved_bytes: int
 ) -> MoveCandidate | None:
-    """Return the best candidate that is due and within the budgets; None if there is none.
+    """Return the best candidate that is due and within the budget; None if there is none.
 
     A gain that is outdated by moves of this plan is computed again only if its candidate could
     come first.
 
-    :param exceeded_budgets: set to which the budgets that held candidates back are added by name
+    :param moved_bytes: memory that was moved within a day
     """
-    factors = caution_factors(state)
     while True:
-        gains_soon = _gains_due_soon(host_model, candidates, state, factors)
-        due_candidates = []
-        for candidate in candidates:
-            has_gain = (
-                candidate.gain_cores > 0 and candidate.gain_cores >= host_model.min_gain_cores
-            )
-            if not has_gain or _missing_regret(candidate, factors) > 0:
-                continue
-            budget = _exceeded_budget(host_model, candidate, state)
-            if budget:
-                exceeded_budgets.add(budget)
-            else:
-                due_candidates.append(candidate)
-        best = _best_candidate(due_candidates, gains_soon, PAYBACK_S)
+        due_candidates = [
+            candidate
+            for candidate in candidates
+            if candidate.gain_cores > 0
+            and candidate.gain_cores >= outlook.now.min_gain_cores
+            and candidate.regret_core_sec >= candidate.cost_core_sec
+            and outlook.is_within_budget(candidate, moved_bytes)
+        ]
+        best = _best_candidate(due_candidates, PAYBACK_S)
         if best is None or best.fresh:
             return best
-        if not _refresh(host_model, best):
+        if not _refresh(outlook, best):
             candidates.remove(best)
 
 
-def _missing_regret(candidate: MoveCandidate, factors: Mapping[str, float]) -> float:
-    """Return the cost that regret has yet to cover [core-seconds]; at most 0 if a move is due."""
-    return (
-        candidate.cost_core_sec
-        * max(factors.get(guest.load.uuid, 1.0) for guest, _ in candidate.proposal)
-        - candidate.regret_core_sec
+def _best_candidate(candidates: Sequence[MoveCandidate], payback_s: float) -> MoveCandidate | None:
+    """Return the best candidate; None if there is none.
+
+    Widening is superfluous where a move that gains at least half as much is to be made.
+    """
+    moving_gain_cores = max(
+        (each.gain_cores for each in candidates if moves_memory(each.proposal)), default=0.0
     )
-
-
-def _gains_due_soon(
-    host_model: HostModel,
-    candidates: Iterable[MoveCandidate],
-    state: PlannerState,
-    factors: Mapping[str, float],
-) -> dict[tuple[int, ...], float]:
-    """Return {positions: gain of the best move from these that is due now or soon}."""
-    return _best_gain_by_place(
-        candidate
-        for candidate in candidates
-        if candidate.gain_cores >= host_model.min_gain_cores
-        and _missing_regret(candidate, factors) <= DUE_SOON_S * candidate.gain_cores
-        and _exceeded_budget(host_model, candidate, state) != plan_records.MOVES_PER_HOUR
-    )
-
-
-def _best_gain_by_place(candidates: Iterable[MoveCandidate]) -> dict[tuple[int, ...], float]:
-    """Return {positions: gain of the best move or swap of a guest from these}."""
-    best_gains: dict[tuple[int, ...], float] = {}
-    for candidate in candidates:
-        if candidate.kind in (plan_records.MOVE, plan_records.SWAP):
-            for guest, _ in candidate.proposal:
-                best_gains[guest.cpu_positions] = max(
-                    candidate.gain_cores, best_gains.get(guest.cpu_positions, 0.0)
-                )
-    return best_gains
-
-
-def _best_candidate(
-    candidates: Iterable[MoveCandidate],
-    best_gains: Mapping[tuple[int, ...], float],
-    payback_s: float,
-) -> MoveCandidate | None:
-    """Return the best candidate that is not superfluous; None if there is none."""
     return min(
-        (candidate for candidate in candidates if not _is_superfluous(candidate, best_gains)),
+        (
+            each
+            for each in candidates
+            if each.kind != plan_records.WIDEN or each.gain_cores > 2 * moving_gain_cores
+        ),
         key=lambda candidate: candidate.sort_key(payback_s),
         default=None,
     )
 
 
-def _is_superfluous(candidate: MoveCandidate, gains_soon: Mapping[tuple[int, ...], float]) -> bool:
-    """Return whether a candidate widens a guest although a move that is due soon suffices.
-
-    The move suffices if it gains at least half as much.
-    """
-    if candidate.kind != plan_records.WIDEN:
-        return False
-    ((guest, _),) = candidate.proposal
-    return gains_soon.get(guest.cpu_positions, 0.0) >= candidate.gain_cores / 2
-
-
-def _exceeded_budget(host_model: HostModel, candidate: MoveCandidate, state: PlannerState) -> str:
-    """Return the name of the budget that a candidate would exceed; empty if there is none."""
-    rebalance_options, count = host_model.rebalance_options, len(candidate.proposal)
-    if all(place.mem_position is None for _, place in candidate.proposal):
-        is_exceeded = len(state.changed_s) + count > rebalance_options.changes_per_hour
-        return plan_records.CHANGES_PER_HOUR if is_exceeded else ''
-    if len(state.moved_s) + count > rebalance_options.moves_per_hour:
-        return plan_records.MOVES_PER_HOUR
-    is_alone = candidate.to_move_bytes > rebalance_options.bytes_per_tick and not state.owed_bytes
-    if (
-        not is_alone
-        and state.owed_bytes + candidate.to_move_bytes > rebalance_options.bytes_per_tick
-    ):
-        return plan_records.BYTES_PER_TICK
-    return ''
-
-
-def _refresh(host_model: HostModel, candidate: MoveCandidate) -> bool:
+def _refresh(outlook: Outlook, candidate: MoveCandidate) -> bool:
     """Evaluate a candidate again after other moves, and reduce its regret with its gain.
 
     :returns: whether the candidate is still to be considered
     """
     if not candidate.fresh:
-        if not host_model.fits(candidate.proposal):
+        if not outlook.model(candidate.proposal).fits(candidate.proposal):
             return False
         previous_gain = candidate.gain_cores
-        candidate.gain_cores, candidate.fresh = gain_of(host_model, candidate.proposal), True
+        candidate.gain_cores, candidate.fresh = outlook.gain(candidate.proposal), True
         if previous_gain > 0:
             candidate.regret_core_sec *= max(0.0, min(1.0, candidate.gain_cores / previous_gain))
     return candidate.regret_core_sec > 0
 
 
-def _remarks(
-    host_model: HostModel, state: PlannerState, exceeded_budgets: Collection[str]
-) -> tuple[model.Reason, ...]:
-    """Return remarks on budgets that held moves back, and on parts that are unknown."""
+def _remarks(host_model: HostModel) -> tuple[model.Reason, ...]:
+    """Return remarks on parts that are unknown."""
     remarks = []
-    for name in sorted(exceeded_budgets):
-        used_amount = {
-            plan_records.BYTES_PER_TICK: state.owed_bytes,
-            plan_records.MOVES_PER_HOUR: len(state.moved_s),
-            plan_records.CHANGES_PER_HOUR: len(state.changed_s),
-        }[name]
-        remarks.append(model.Reason(plan_records.BUDGET, (('of', name), ('used', used_amount))))
     unknown_nodes = host_model.node_ids(
         n for n in host_model.positions_with_cpus if not host_model.cpu_known[n]
     )

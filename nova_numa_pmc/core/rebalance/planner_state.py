@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of the rebalancer between ticks: regrets, trials of moves, cautions and budgets.
+"""What the planner keeps between ticks: regrets, moved guests, and how far claims came true.
 
 The records are immutable: each plan takes a state and returns the next one. All fields are
 numbers, strings, and tuples of these, so that a state can be kept over a restart. Times are
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core.rebalance import plan_records
+from nova_numa_pmc.core.demand.histories import DAY_S, MINUTES_S
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from nova_numa_pmc.core.rebalance.host_model import HostModel
     from nova_numa_pmc.core.rebalance.plan_records import Move
@@ -23,9 +23,20 @@ if TYPE_CHECKING:
     #: For each guest, (uuid, node ids for its CPUs, node ids for its memory).
     RegretKey = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
 
-HOUR_S = 3600.0
-#: The highest factor of a caution.
-FACTOR_MAX = 64.0
+#: A guest stays for a day after a move unless it waits, and for a week once it has come back.
+STAY_S, STAY_AFTER_RETURN_S = DAY_S, 7 * DAY_S
+#: A guest waits if this share of its demand is not served.
+WAITS_RATIO = 0.1
+#: A move is judged by the time after it in which its gain has to cover its cost [s].
+PAYBACK_S = 3600.0
+#: The number of moves that together have to pay.
+JUDGED_MOVES = 10
+#: (claimed, realised) [cores] per kind of gain (waiting, distance, bandwidth) before any move was
+#: judged. Waiting is measured as it is claimed; overlapping misses hide latency, and bandwidth
+#: that a move is to relieve has often changed by then (both seen in simulations).
+TRUST_AT_FIRST = ((4.0, 4.0), (4.0, 2.0), (4.0, 0.4))
+#: Share of earlier claims that is forgotten with each judgement.
+FORGOTTEN_RATIO = 0.1
 
 
 class Regret(Record):
@@ -39,192 +50,263 @@ class Regret(Record):
     core_sec: float
 
 
-class TrialPart(Record):
-    """The part of a move on trial that concerns one guest.
+class MovedGuest(Record):
+    """A guest that was moved with its memory.
 
-    :param mem_shares: (node id, share of its accesses) before the move
+    :param from_nodes: ids of the nodes that it came from
+    :param came_back: whether it was moved to where it had come from
     """
 
     uuid: str
+    at_s: float
     from_nodes: tuple[int, ...]
-    mem_shares: tuple[tuple[int, float], ...]
-    to_nodes: tuple[int, ...]
+    moved_bytes: int
+    came_back: bool = False
+
+
+class NodeLoss(Record):
+    """What the guests on some nodes want and lose [cores].
+
+    :param lost: what they wait for, and for how long they stall where this is counted
+    :param stalls_known: whether the stalls of all these guests are counted
+    """
+
+    wanted: float = 0.0
+    lost: float = 0.0
+    stalls_known: bool = True
+
+    @property
+    def ratio(self) -> float:
+        """Return the lost share of what is wanted."""
+        return self.lost / self.wanted if self.wanted else 0.0
 
 
 class Trial(Record):
-    """A move that was made but has not yet saved as much as it cost.
+    """Moves that are judged together, because their nodes or their time overlap.
 
-    :param credit_core_sec: loss that the move has saved so far; the move has paid once this covers
-        its cost
+    :param nodes: ids of the nodes that they concern
+    :param claims: gains by kind (waiting, distance, bandwidth) [cores]
+    :param before: what guests lost on these nodes before
+    :param after: likewise after the last move, summed up over ``measured_s`` [core-seconds]
     """
 
-    parts: tuple[TrialPart, ...]
+    nodes: tuple[int, ...]
+    claims: tuple[float, float, float]
     cost_core_sec: float
-    credit_core_sec: Signed
-    since_s: float
-
-
-class Caution(Record):
-    """A factor by which the cost of a guest's next move is multiplied; each move raises it."""
-
-    uuid: str
-    factor: float
-    since_s: float
+    moves: int
+    before: NodeLoss
+    after: NodeLoss
+    measured_s: float
 
 
 class PlannerState(Record):
     """The memory of the planner between ticks.
 
-    :param moved_s: times within the last hour at which a guest was moved with its memory
-    :param changed_s: times within the last hour at which only a guest's CPUs were changed
-    :param owed_bytes: moved bytes that the bytes allowed per tick have yet to cover
+    :param moved: guests that were moved within a week
+    :param losses: (node id, loss as a mean over minutes)
+    :param trials: the moves that are being judged, at most one trial
+    :param trust: (claimed, realised) [cores] by kind of gain
+    :param outcomes: realised gain less cost of the last moves that were judged [core-seconds]
     """
 
     regrets: tuple[Regret, ...] = ()
+    moved: tuple[MovedGuest, ...] = ()
+    losses: tuple[tuple[int, NodeLoss], ...] = ()
     trials: tuple[Trial, ...] = ()
-    cautions: tuple[Caution, ...] = ()
-    moved_s: tuple[float, ...] = ()
-    changed_s: tuple[float, ...] = ()
-    owed_bytes: int = 0
+    trust: tuple[tuple[float, Signed], ...] = TRUST_AT_FIRST
+    outcomes: tuple[Signed, ...] = ()
+
+    @property
+    def trust_ratios(self) -> tuple[float, ...]:
+        """Return the share of a claim that counts, by kind of gain."""
+        return tuple(
+            min(1.0, max(0.0, realised / claimed)) if claimed else 1.0
+            for claimed, realised in self.trust
+        )
+
+    @property
+    def moves_do_not_pay(self) -> bool:
+        """Return whether the last moves together cost more than they gained."""
+        return len(self.outcomes) >= JUDGED_MOVES and sum(self.outcomes) < 0
+
+    def stays(self, uuid: str, waits: bool, to_nodes: tuple[int, ...], now_s: float) -> bool:
+        """Return whether a guest was moved so lately that it must not be moved to some nodes.
+
+        A guest that waits may be moved again, but not back.
+        """
+        return any(
+            moved.uuid == uuid
+            and (
+                moved.came_back
+                or (now_s - moved.at_s < STAY_S and (not waits or moved.from_nodes == to_nodes))
+            )
+            for moved in self.moved
+        )
+
+    def moved_bytes(self, now_s: float) -> int:
+        """Return the memory that was moved within the last day."""
+        return sum(each.moved_bytes for each in self.moved if now_s - each.at_s < DAY_S)
 
 
 def after_interval(
     state: PlannerState, host_model: HostModel, elapsed_s: float, now_s: float
 ) -> PlannerState:
-    """Return the state after an interval, with trials credited or closed and budgets refilled.
+    """Return the state after an interval, with what guests lost in it.
 
-    The credit of a trial grows by what reversing its move would lose now. Once the credit covers
-    the cost, the trial ends and the cautions of its guests are halved. A trial is dropped if one
-    of its guests has gone or was moved by others, or if it is older than an hour.
-
-    :param host_model: the host as it is now
+    :param host_model: the host as it was in the interval
     """
-    trials, cautions = [], {caution.uuid: caution for caution in state.cautions}
+    weight = min(1.0, elapsed_s / MINUTES_S)
+    before, now = dict(state.losses), _losses_by_node(host_model)
+    losses = tuple(
+        (node, _mixed(before.get(node, now[node]), now[node], weight)) for node in sorted(now)
+    )
+    state = state._replace(
+        losses=losses,
+        moved=tuple(
+            moved for moved in state.moved if 0 <= now_s - moved.at_s < STAY_AFTER_RETURN_S
+        ),
+    )
     for trial in state.trials:
-        is_recent = 0 <= now_s - trial.since_s <= HOUR_S
-        if is_recent and any(part.uuid in host_model.unmeasured_uuids for part in trial.parts):
-            trials.append(trial)
-            continue
-        saved_cores = _saved_loss(trial, host_model)
-        if saved_cores is None or not is_recent:
-            continue
-        trial = trial._replace(credit_core_sec=trial.credit_core_sec + saved_cores * elapsed_s)
-        if trial.credit_core_sec < trial.cost_core_sec:
-            trials.append(trial)
-            continue
-        for part in trial.parts:
-            if part.uuid in cautions:
-                caution = cautions[part.uuid]
-                cautions[part.uuid] = caution._replace(factor=caution.factor / 2)
+        sums = _sum([loss for node, loss in now.items() if node in trial.nodes])
+        trial = trial._replace(
+            after=NodeLoss(
+                trial.after.wanted + sums.wanted * elapsed_s,
+                trial.after.lost + sums.lost * elapsed_s,
+                trial.after.stalls_known and sums.stalls_known,
+            ),
+            measured_s=trial.measured_s + elapsed_s,
+        )
+        state = state._replace(trials=(trial,))
+        if trial.measured_s >= MINUTES_S:
+            state = _judged(state, trial)._replace(trials=())
+    return state
+
+
+def _judged(state: PlannerState, trial: Trial) -> PlannerState:
+    """Return the state with what a trial's moves gained.
+
+    The gain is the lost share of what the guests wanted before, less that after, at what they
+    wanted after. Without counted stalls, it says nothing about distance and bandwidth.
+    """
+    stalls_known = trial.before.stalls_known and trial.after.stalls_known
+    judged = trial.claims if stalls_known else (trial.claims[0], 0.0, 0.0)
+    gained = (trial.before.ratio - trial.after.ratio) * trial.after.wanted / trial.measured_s
+    expected = [claim * ratio for claim, ratio in zip(judged, state.trust_ratios)]
+    if not sum(expected):
+        return state
+    trust = tuple(
+        (
+            (1 - FORGOTTEN_RATIO) * claimed + claim,
+            (1 - FORGOTTEN_RATIO) * realised + gained * part / sum(expected),
+        )
+        if claim
+        else (claimed, realised)
+        for (claimed, realised), claim, part in zip(state.trust, judged, expected)
+    )
+    outcome = (gained * PAYBACK_S - trial.cost_core_sec) / trial.moves
     return state._replace(
-        trials=tuple(trials),
-        cautions=_reduce_cautions(cautions.values(), host_model, now_s),
-        moved_s=_within_last_hour(state.moved_s, now_s),
-        changed_s=_within_last_hour(state.changed_s, now_s),
-        owed_bytes=max(0, state.owed_bytes - host_model.rebalance_options.bytes_per_tick),
+        trust=trust, outcomes=(*state.outcomes, *[outcome] * trial.moves)[-JUDGED_MOVES:]
     )
 
 
-def caution_factors(state: PlannerState) -> dict[str, float]:
-    """Return {uuid: factor by which the cost of the guest's next move is multiplied}."""
-    return {caution.uuid: caution.factor for caution in state.cautions}
-
-
 def with_move_recorded(
-    state: PlannerState, move: Move, trial: Trial, now_s: float
+    state: PlannerState, move: Move, claims: Sequence[float], now_s: float
 ) -> PlannerState:
     """Return the state after a move.
 
-    The cost of its guests' next move counts twice until this move has paid. Otherwise, a load that
-    changes faster than moves pay would cause guests to be moved forever.
-
-    :param trial: the trial of the move
+    :param claims: the gains by kind (waiting, distance, bandwidth) [cores]
     """
-    cautions = {caution.uuid: caution for caution in state.cautions}
     uuids = {part.uuid for part in move.parts}
-    for uuid in uuids:
-        previous_factor = cautions[uuid].factor if uuid in cautions else 1.0
-        cautions[uuid] = Caution(uuid, min(FACTOR_MAX, 2 * previous_factor), now_s)
-    times_s = (now_s,) * len(move.parts)
-    moves_memory = any(part.mem_nodes for part in move.parts)
     state = without_guests(state, uuids)
+    if not any(part.mem_nodes for part in move.parts):
+        return state
+    former = {moved.uuid: moved.from_nodes for moved in state.moved}
+    moved = tuple(
+        MovedGuest(
+            part.uuid,
+            now_s,
+            part.from_nodes,
+            part.to_move_bytes,
+            part.from_nodes != part.to_nodes and former.get(part.uuid) == part.to_nodes,
+        )
+        for part in move.parts
+    )
+    nodes = {node for part in move.parts for node in (*part.from_nodes, *part.to_nodes)}
+    cost_core_sec, moves = move.cost_core_sec, 1
+    positive = [max(0.0, claim) for claim in claims]
+    for trial in state.trials:
+        nodes.update(trial.nodes)
+        cost_core_sec, moves = cost_core_sec + trial.cost_core_sec, 1 + trial.moves
+        positive = [claim + earlier for claim, earlier in zip(positive, trial.claims)]
+    before = [trial.before for trial in state.trials] or [
+        _sum([loss for node, loss in state.losses if node in nodes])
+    ]
+    waiting, distance, bandwidth = positive
     return state._replace(
-        trials=(*state.trials, trial),
-        cautions=tuple(cautions.values()),
-        moved_s=state.moved_s + (times_s if moves_memory else ()),
-        changed_s=state.changed_s + (() if moves_memory else times_s),
-        owed_bytes=state.owed_bytes + move.to_move_bytes,
+        moved=tuple(each for each in state.moved if each.uuid not in uuids) + moved,
+        trials=(
+            Trial(
+                tuple(sorted(nodes)),
+                (waiting, distance, bandwidth),
+                cost_core_sec,
+                moves,
+                before[0],
+                NodeLoss(),
+                0.0,
+            ),
+        ),
     )
 
 
 def refunded(state: PlannerState, moves: Iterable[Move]) -> PlannerState:
-    """Return the state without what the last moves have used of the budgets, if they were refused.
+    """Return the state as if moves that were refused had not been planned.
 
-    :param moves: moves that were not begun; those that nobody planned have used nothing
+    :param moves: moves that were not begun
     """
-    for move in moves:
-        if any(reason.code == plan_records.REQUESTED for reason in move.reasons):
-            continue
-        count = len(move.parts)
-        if any(part.mem_nodes for part in move.parts):
-            state = state._replace(
-                moved_s=state.moved_s[:-count],
-                owed_bytes=max(0, state.owed_bytes - move.to_move_bytes),
-            )
-        else:
-            state = state._replace(changed_s=state.changed_s[:-count])
-    return state
+    uuids = {part.uuid for move in moves for part in move.parts if part.mem_nodes}
+    moved = tuple(each for each in state.moved if each.uuid not in uuids)
+    return state if moved == state.moved else state._replace(moved=moved, trials=())
 
 
 def without_guests(state: PlannerState, uuids: Iterable[str]) -> PlannerState:
-    """Return the state without regrets and trials of guests, as after moves or failed ones."""
+    """Return the state without regrets of guests, as after moves or failed ones."""
     uuids = frozenset(uuids)
     return state._replace(
         regrets=tuple(
             regret for regret in state.regrets if uuids.isdisjoint(uuid for uuid, *_ in regret.key)
-        ),
-        trials=tuple(
-            trial for trial in state.trials if uuids.isdisjoint(part.uuid for part in trial.parts)
-        ),
+        )
     )
 
 
-def _saved_loss(trial: Trial, host_model: HostModel) -> float | None:
-    """Return what reversing a trial's move would lose now [cores]; None if it is not in effect."""
-    present_effects, former_effects = [], []
-    for uuid, from_nodes, mem_shares, to_nodes in trial.parts:
-        guest = host_model.guests.get(uuid)
-        if guest is None or guest.cpu_positions != host_model.positions(to_nodes):
-            return None
-        present_effects.append(guest.effect)
-        former_effects.append(
-            host_model.effect_with_memory(
-                guest,
-                host_model.positions(from_nodes),
-                tuple(
-                    (host_model.position_of_node[node], share)
-                    for node, share in mem_shares
-                    if node in host_model.position_of_node
-                ),
+def _losses_by_node(host_model: HostModel) -> dict[int, NodeLoss]:
+    """Return {id of a position's first node: what its guests want and lose}."""
+    by_node = {nodes[0]: NodeLoss() for nodes in host_model.nodes_at}
+    for guest in host_model.guests.values():
+        served_cores = min(guest.demand_cores, guest.load.served_cores or 0.0)
+        stalled_ratio = guest.load.stalled_ratio
+        lost_cores = guest.demand_cores - served_cores + served_cores * (stalled_ratio or 0.0)
+        for position, share in guest.cpu_shares:
+            node = host_model.nodes_at[position][0]
+            wanted, lost, stalls_known = by_node[node]
+            by_node[node] = NodeLoss(
+                wanted + share * guest.demand_cores,
+                lost + share * lost_cores,
+                stalls_known and stalled_ratio is not None,
             )
-        )
-    return -host_model.host_loss.gain(present_effects, former_effects)
+    return by_node
 
 
-def _reduce_cautions(
-    cautions: Iterable[Caution], host_model: HostModel, now_s: float
-) -> tuple[Caution, ...]:
-    """Halve cautions that are an hour old, and drop those at 1 or of guests that have gone."""
-    remaining = []
-    for caution in cautions:
-        if not 0 <= now_s - caution.since_s <= HOUR_S:
-            caution = caution._replace(factor=caution.factor / 2, since_s=now_s)
-        if caution.factor > 1 and (
-            caution.uuid in host_model.guests or caution.uuid in host_model.unmeasured_uuids
-        ):
-            remaining.append(caution)
-    return tuple(remaining)
+def _mixed(old: NodeLoss, new: NodeLoss, weight: float) -> NodeLoss:
+    return NodeLoss(
+        old.wanted + weight * (new.wanted - old.wanted),
+        old.lost + weight * (new.lost - old.lost),
+        new.stalls_known,
+    )
 
 
-def _within_last_hour(times: Iterable[float], now_s: float) -> tuple[float, ...]:
-    return tuple(time_s for time_s in times if 0 <= now_s - time_s < HOUR_S)
+def _sum(losses: Sequence[NodeLoss]) -> NodeLoss:
+    return NodeLoss(
+        sum(loss.wanted for loss in losses),
+        sum(loss.lost for loss in losses),
+        all(loss.stalls_known for loss in losses),
+    )

@@ -34,9 +34,25 @@ _OTHERS_MAX = 2
 _EXHAUSTIVE_GUESTS_MAX = 16
 
 
-def proposals(host_model: HostModel) -> list[Proposal]:
-    """List the proposals to evaluate."""
-    movable_guests = [guest for guest in host_model.guests.values() if guest.movable]
+def cpu_proposals(host_model: HostModel) -> list[Proposal]:
+    """List the proposals to evaluate that leave memory where it is."""
+    movable_guests = _movable_guests(host_model)
+    proposals: list[Proposal] = [
+        ((guest, place),)
+        for guest in movable_guests
+        if not guest.load.mem_nodes
+        for place in single_places(host_model, guest, with_memory=False)
+    ]
+    if host_model.rebalance_options.go_home:
+        proposals.extend(_going_home_proposals(host_model, movable_guests))
+    if host_model.rebalance_options.widen:
+        proposals.extend(_widening_proposals(host_model, movable_guests))
+    return proposals
+
+
+def memory_proposals(host_model: HostModel) -> list[Proposal]:
+    """List the proposals to evaluate by which memory follows the CPUs."""
+    movable_guests = _movable_guests(host_model)
     gain_max = {
         guest.load.uuid: host_model.host_loss.gain((guest.effect,), ()) for guest in movable_guests
     }
@@ -45,7 +61,7 @@ def proposals(host_model: HostModel) -> list[Proposal]:
     ]
     is_exhaustive = len(movable_guests) <= _EXHAUSTIVE_GUESTS_MAX
     guests_by_place = _guests_by_place(promising_guests)
-    all_proposals: list[Proposal] = []
+    proposals: list[Proposal] = []
     for positions in sorted(guests_by_place):
         evaluated_guests = (
             guests_by_place[positions]
@@ -53,30 +69,33 @@ def proposals(host_model: HostModel) -> list[Proposal]:
             else _best_guests(host_model, guests_by_place[positions], gain_max, _MOVED_MAX)
         )
         for guest in evaluated_guests:
-            all_proposals.extend(((guest, place),) for place in single_places(host_model, guest))
-    if host_model.rebalance_options.go_home:
-        all_proposals.extend(_going_home_proposals(host_model, movable_guests))
-    all_proposals.extend(
+            proposals.extend(((guest, place),) for place in single_places(host_model, guest))
+    proposals.extend(
         _swap_proposals(host_model, movable_guests, guests_by_place, gain_max, is_exhaustive)
     )
-    if host_model.rebalance_options.widen:
-        all_proposals.extend(_widening_proposals(host_model, movable_guests))
-    return all_proposals
+    return proposals
 
 
-def single_places(host_model: HostModel, guest: GuestModel) -> list[Place]:
-    """List the places at a single position that a guest may have instead of its present place."""
+def _movable_guests(host_model: HostModel) -> list[GuestModel]:
+    return [guest for guest in host_model.guests.values() if guest.movable]
+
+
+def single_places(
+    host_model: HostModel, guest: GuestModel, with_memory: bool = True
+) -> list[Place]:
+    """List the places at a single position that a guest may have instead of its present place.
+
+    :param with_memory: whether its memory follows; otherwise, it was promised nowhere in
+        particular and stays where it is
+    """
     places = []
     for n in host_model.positions_with_cpus:
-        place = Place((n,), host_model.memory_at[n])
+        place = Place((n,), host_model.memory_at[n] if with_memory else None)
         if guest.cpu_positions == (n,):
-            if guest.has_memory_worth_fetching(host_model.memory_at[n]):
+            if with_memory and guest.has_memory_worth_fetching(host_model.memory_at[n]):
                 places.append(place)
         elif guest.home == guest.cpu_positions or guest.home != (n,):
             places.append(place)
-            if not guest.load.mem_nodes:
-                # Its memory was promised nowhere in particular, so that it may stay where it is.
-                places.append(Place((n,), None))
     return [
         place
         for place in places

@@ -168,6 +168,7 @@ class ContentTest(MetricsCase):
                 'agent_tick_seconds_sum',
                 'agent_failing',
                 'agent_paused',
+                'agent_moves_stopped',
                 'agent_last_tick_timestamp_seconds',
                 'moving_guests',
                 'moves_total',

@@ -5,12 +5,13 @@ import json
 import os
 import shutil
 
+from nova_numa_pmc.checks import publication
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core.rebalance.planner_state import PlannerState
 from nova_numa_pmc.host import files
 from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
 from nova_numa_pmc.moves import situations
-from nova_numa_pmc.state import overrides
+from nova_numa_pmc.state import overrides, pause
 from tests.cases.agent import SECOND, START_NS
 from tests.cases.rebalancing import LOG, PAGES, RebalancingCase
 from tests.fixtures import fake_host, sysfs
@@ -125,7 +126,7 @@ class RebalancingTest(RebalancingCase):
                 self.assertIn('regret of moves starts from zero again', ' '.join(logs.output))
 
     def test_regret_of_another_boot_starts_from_zero_without_a_warning(self):
-        saved = {'schema': '2.0', 'boot_id': 'x', 'memory': {}}
+        saved = {'schema': '3.0', 'boot_id': 'x', 'memory': {}}
         self.host.write('run/nova-numa-pmc/rebalance-memory', json.dumps(saved))
         with self.foreseen() as texts:
             self.assertEqual(PlannerState(), self.planner_state(0))
@@ -143,13 +144,36 @@ class RebalancingTest(RebalancingCase):
         self.assertIn('rebalancing failed: %s' % path, ' '.join(logs.output))
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
         kept = agent._rebalancer._planner_state
-        self.assertEqual(((), ()), (kept.moved_s, kept.trials))
+        self.assertEqual(((), ()), (kept.moved, kept.trials))
         os.rmdir(path)
         self.load_node_0(60)
         self.tick(agent, 60)
-        self.assertEqual(1, len(agent._rebalancer._planner_state.moved_s))
+        self.assertEqual(1, len(agent._rebalancer._planner_state.moved))
         self.finish_move(agent)
         self.assertIn(self.AWAY, self.places().values())
+
+    def test_moves_that_do_not_pay_stop_for_a_day_or_until_a_command(self):
+        agent = self.open_agent()
+        agent._rebalancer._planner_state = PlannerState(outcomes=(-1.0,) * 10)
+        for at_s in (0, 5):
+            self.load_node_0(at_s)
+            self.tick(agent, at_s)
+        self.finish_move(agent)
+        agent._rebalancer._planner_state = PlannerState()
+        before = self.places()
+        for at_s in range(10, 40, 5):
+            self.load_node_0(at_s)
+            self.assertTrue(self.tick(agent, at_s).moves_stopped)
+            self.assertIsNone(agent.step())
+        self.assertEqual(before, self.places())
+        stopped = pause.read(self.root, pause.STOPPED)
+        self.assertEqual('the last 10 moves cost more than they gained', stopped.reason)
+        self.assertEqual(86400.0, stopped.until_s - stopped.since_s)
+        [finding] = publication.check_paused(self.root)
+        self.assertEqual('moves-stopped', finding.code)
+        self.assertTrue(pause.end(self.root))
+        self.load_node_0(40)
+        self.assertFalse(self.tick(agent, 40).moves_stopped)
 
     def test_the_page_cache_is_no_room_for_a_move(self):
         agent = self.open_agent(agent_conf.OFF)

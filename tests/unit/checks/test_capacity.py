@@ -63,9 +63,9 @@ class CapacityTest(RootCase):
         self.assertIn('timeout_s', finding.message)
 
     def test_a_wrong_option_of_the_agent_is_found_beside_one_of_the_hook(self):
-        self.write(OURS, '[agent]\nmoves_per_hour = x\n[hook]\ntimeout_s = soon\n')
+        self.write(OURS, '[agent]\nmoved_percent_per_day = x\n[hook]\ntimeout_s = soon\n')
         agents, hooks = capacity.check_options(self.path)
-        self.assertIn('moves_per_hour', agents.message)
+        self.assertIn('moved_percent_per_day', agents.message)
         self.assertIn('timeout_s', hooks.message)
 
     def test_a_ram_ratio_unlike_novas_is_found(self):

@@ -140,7 +140,7 @@ class CommandTest(RootCase):
         tree = self.host.launch(1)
         tree.set_all('1', 'mems')
         self.keep_bound_promise()
-        self.configure('[hook]\nbind = true\n[agent]\nmoves_per_hour = x\n')
+        self.configure('[hook]\nbind = true\n[agent]\nmoved_percent_per_day = x\n')
         self.assertEqual('1', tree.held('mems'))
         self.assertEqual((0, ''), self.run_it('--unbind')[:2])
         self.assertEqual('0-1', tree.held('mems'))

@@ -15,7 +15,7 @@ FILE = """\
 [agent]
 reassert = no
 rebalance = dry-run
-moves_per_hour = 3
+moved_percent_per_day = 3
 move_mib_per_s = 50
 widen = no
 [counters]
@@ -55,7 +55,10 @@ class ReadTest(unittest.TestCase):
                 False,
                 'dry-run',
                 plan_records.RebalanceOptions(
-                    moves_per_hour=3, bytes_per_sec=50 << 20, reserve_bytes=1 << 30, widen=False
+                    moved_ratio_per_day=0.03,
+                    bytes_per_sec=50 << 20,
+                    reserve_bytes=1 << 30,
+                    widen=False,
                 ),
             ),
             options[2:],
@@ -73,6 +76,6 @@ class ReadTest(unittest.TestCase):
         self.assertEqual(self.read(''), self.read(text))
 
     def test_a_wrong_value_is_refused_with_its_option(self):
-        for line in ('rebalance = maybe', 'moves_per_hour = -1', 'move_mib_per_s = x'):
+        for line in ('rebalance = maybe', 'moved_percent_per_day = -1', 'move_mib_per_s = x'):
             with self.subTest(line), self.assertRaisesRegex(OptionsError, line.split(' ')[0]):
                 self.read('[agent]\n%s\n' % line)

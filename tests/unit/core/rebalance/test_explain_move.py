@@ -27,7 +27,7 @@ class ExplainTest(unittest.TestCase):
                 'g0 moves from node 0 to node 1 (1.0 GiB): gains 4.6 cores (waiting for CPUs 4, '
                 'unevenly crowded nodes 0.6), costs 5.0 core-seconds, 22.8 lost so far'
             ],
-            explained(host),
+            explained(host, measured_min_s=0.0),
         )
 
     def test_each_remark_on_a_plan_has_words(self):

@@ -15,9 +15,11 @@ from nova_numa_pmc.model import MIB
 from tests.sim.constant import GIB, ConstantHost, guest_load, slit_latencies_ns
 
 QUICK = settings(max_examples=25, deadline=None)
-OPTIONS = plan_records.RebalanceOptions()
+OPTIONS = plan_records.RebalanceOptions(measured_min_s=0.0)
 #: Without limits that would end the moves before all are made.
-UNBOUNDED = OPTIONS._replace(bytes_per_tick=1 << 50, moves_per_hour=10**6, changes_per_hour=10**6)
+UNBOUNDED = OPTIONS._replace(moved_ratio_per_day=1e6)
+#: A state in which each claim counts in full.
+TRUSTING = PlannerState(trust=((1.0, 1.0),) * 3)
 MINUTE_S, DAY_S = 60.0, 86400.0
 
 GUEST = st.tuples(
@@ -63,6 +65,9 @@ ODD_GUEST = st.builds(
     NODE_IDS.map(lambda ids: tuple((node, 0.5) for node in ids)),
     UNKNOWN,
     UNKNOWN,
+    st.just(()) | st.tuples(st.floats(0, 30), st.floats(0, 30)),
+    st.just(0.0),
+    st.none() | st.floats(0, 1),
     UNKNOWN.map(lambda lines: lines and lines * 1e7),
     st.none() | st.floats(0, 1),
     UNKNOWN,
@@ -122,7 +127,7 @@ class PropertyTest(unittest.TestCase):
         host = build(drawn)
         for _ in range(20):
             before = sum(HostModel(host.situation(), UNBOUNDED).host_loss.by_cause())
-            (plan,), _ = host.run(UNBOUNDED, 1, MINUTE_S)
+            (plan,), _ = host.run(UNBOUNDED, 1, MINUTE_S, state=TRUSTING)
             spared = before - sum(HostModel(host.situation(), UNBOUNDED).host_loss.by_cause())
             if any(move.kind in ('widen', 'narrow') for move in plan.moves):
                 break  # where a guest on several nodes runs is measured, and unknown here

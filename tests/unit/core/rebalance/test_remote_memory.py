@@ -14,7 +14,7 @@ from nova_numa_pmc.core.rebalance.host_model import HostModel
 from nova_numa_pmc.core.rebalance.layout import Place
 from tests.sim.constant import GIB, ConstantHost, guest_load
 
-OPTIONS = plan_records.RebalanceOptions()
+OPTIONS = plan_records.RebalanceOptions(measured_min_s=0.0, moved_ratio_per_day=9.0)
 TICK_S, FOUR_HOURS_S = 60.0, 4 * 3600.0
 FAR = ((10, 21), (21, 10))
 
@@ -91,7 +91,7 @@ class SmallRemainderTest(unittest.TestCase):
 
     def test_a_remainder_that_has_become_small_is_not_fetched(self):
         _, state = self.host(20 * GIB, remote_ratio=0.5).run(
-            OPTIONS._replace(moves_per_hour=0), 2, TICK_S
+            OPTIONS._replace(bytes_per_sec=1.0), 2, TICK_S
         )
         self.assertTrue(state.regrets)
         plans, _ = self.host(8 << 10, remote_ratio=0.03).run(OPTIONS, 2, TICK_S, state=state)
