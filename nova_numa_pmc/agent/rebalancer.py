@@ -127,7 +127,6 @@ class Rebalancer:
             self.options.host_options.placement_options,
             self._root,
             measured_since_ns=tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
-            boottime_ns=tick.now.boottime_ns,
             histories=histories.guests if histories else {},
         )
 

@@ -125,19 +125,24 @@ def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
 
 def check_paused(root: str) -> Iterator[Finding]:
     """Check that the agent has not been left paused, and that its moves pay."""
-    for file, code, message in (
-        (pause.FILE, 'agent-paused', 'the agent moves no guest: %s'),
-        (pause.STOPPED, 'moves-stopped', 'the agent moves no memory: %s'),
-    ):
-        paused = pause.read(root, file)
-        if paused:
-            yield Finding(
-                code,
-                finding.WARNING,
-                message % str(paused),
-                'nova-numa-rebalance pause --off',
-                pause.path(root, file),
-            )
+    paused = pause.read(root)
+    if paused:
+        yield Finding(
+            'agent-paused',
+            finding.WARNING,
+            'the agent moves no guest: %s' % str(paused),
+            'nova-numa-rebalance pause --off',
+            pause.path(root),
+        )
+    stopped = pause.read(root, pause.STOPPED)
+    if stopped:
+        yield Finding(
+            'moves-stopped',
+            finding.WARNING,
+            'the agent moves no memory: %s' % stopped.reason,
+            'nova-numa-rebalance pause --off',
+            pause.path(root, pause.STOPPED),
+        )
 
 
 def check_turns(directory: str) -> Iterator[Finding]:

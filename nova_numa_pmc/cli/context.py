@@ -25,7 +25,6 @@ from nova_numa_pmc.host import (
     cgroups,
     cpusets,
     domain_xml,
-    files,
     guests,
     nova_conf,
     process,
@@ -303,7 +302,6 @@ class CommandContext:
                 sampler,
                 self.options.host_options.placement_options,
                 self.root,
-                boottime_ns=files.boottime_ns(),
             )
         )
 

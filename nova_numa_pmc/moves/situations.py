@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import eligibility, host_view, pools
@@ -31,8 +30,7 @@ def situation(
     placement_options: model.PlacementOptions,
     root: str,
     measured_since_ns: int | None = None,
-    boottime_ns: int | None = None,
-    histories: Mapping[str, UsageHistory] = MappingProxyType({}),
+    histories: Mapping[str, UsageHistory] | None = None,
 ) -> plan_records.Situation:
     """Return the rebalancer's input, from a sample and the observed guests.
 
@@ -41,8 +39,7 @@ def situation(
     :param sampler: the sampler that took the sample
     :param measured_since_ns: CLOCK_BOOTTIME at the beginning of the interval; a guest placed since
         then is left where it is. None to consider all guests
-    :param boottime_ns: current CLOCK_BOOTTIME; None if no guest is to count as just placed
-    :param histories: {uuid: history of its demand}
+    :param histories: {uuid: history of its demand}; None: unknown
     """
     promised = host_promises.promises
     running = {guest.uuid: guest for guest in guests}
@@ -55,7 +52,7 @@ def situation(
         host_promises.rotation,
     )
     loads = guest_load.guest_loads(
-        sample, running, promised, view, boottime_ns, host, measured_since_ns, histories
+        sample, running, promised, view, host, measured_since_ns, histories
     )
     room_bytes: tuple[tuple[int, int], ...] = ()
     with contextlib.suppress(PageMoveError):
@@ -69,7 +66,6 @@ def situation(
         guest_load.waiting_cores(pool_samples),
         room_bytes,
         sampler.mlp,
-        placement_options,
     )
 
 

@@ -2,8 +2,9 @@
 """Pause the agent, so that it moves no guests, by a file that outlasts a reboot.
 
 The agent is paused while the file exists, whatever its content, unless that says until when. A
-configuration management may therefore put any file there, with the reason as its first line. A second file like
-it is the agent's own: while it exists, no memory is moved, because the last moves did not pay.
+configuration management may therefore put any file there, with the reason as its first line. A
+second file like it is the agent's own: while it exists, no memory is moved, because the last moves
+did not pay.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ burden (loss and crowding) is the planner's own definition; its loss is tested a
 ``core/pressure.py`` elsewhere.
 """
 
-from nova_numa_pmc.core.rebalance.host_model import HostModel
-from nova_numa_pmc.core.rebalance.layout import Place
+from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 
 #: Losses are equal if they differ by at most this fraction, or by this number of cores.
 EQUAL_RATIO, EQUAL_CORES = 0.01, 0.02

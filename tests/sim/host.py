@@ -25,7 +25,8 @@ class SimGuest:
     def __init__(self, name, vcpus, promise_bytes, resident_bytes, nodes):
         self.name, self.vcpus, self.promise_bytes = name, vcpus, promise_bytes
         self.wanted, self.lines = 0.0, 0.0
-        self.cpus = self.home = (0,)
+        self.cpus: tuple[int, ...] = (0,)
+        self.home: tuple[int, ...] = (0,)
         self.bytes = [0.0] * nodes
         self.bytes[0] = float(resident_bytes)
         self.target = self.mlp = self.counted = None

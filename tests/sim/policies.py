@@ -2,9 +2,23 @@
 """Policies for moving guests: none, a threshold rule, the planner. Each sees a noisy interval."""
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.demand.histories import DAY_S, Mean
+from nova_numa_pmc.core.demand.histories import DAY_S, MINUTES_S
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.planner_state import PlannerState
+
+
+class Mean:
+    """The mean demand of a guest over minutes and over a day."""
+
+    def __init__(self):
+        self.minutes = self.day = self.measured_s = 0.0
+
+    def add(self, value, elapsed_s):
+        """Add an interval."""
+        self.measured_s += elapsed_s
+        least = elapsed_s / self.measured_s
+        self.minutes += max(least, elapsed_s / MINUTES_S) * (value - self.minutes)
+        self.day += max(least, elapsed_s / DAY_S) * (value - self.day)
 
 
 def situation(host, rng=None, noise=0.0, means=None):

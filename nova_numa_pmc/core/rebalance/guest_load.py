@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Combine each guest's sample, promise and definition into the rebalancer's input."""
+"""Combine what is known of each guest into the rebalancer's input, now and as it lasts."""
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import eligibility, rates, traffic
 from nova_numa_pmc.core.demand.histories import Mean
 from nova_numa_pmc.core.missing import all_known
-from nova_numa_pmc.core.rebalance import placement_order, plan_records
+from nova_numa_pmc.core.rates import shares
+from nova_numa_pmc.core.rebalance import plan_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc.core.demand.histories import UsageHistory
+    from nova_numa_pmc.core.rebalance.plan_records import GuestLoad, Situation
     from nova_numa_pmc.core.sample_records import GuestSample, Sample
 
 
@@ -24,18 +25,16 @@ def guest_loads(
     guests: Mapping[str, model.Guest],
     promises: Mapping[str, model.Promise],
     view: model.HostView,
-    boottime_ns: int | None = None,
     host: model.Topology | None = None,
     measured_since_ns: int | None = None,
-    histories: Mapping[str, UsageHistory] = MappingProxyType({}),
+    histories: Mapping[str, UsageHistory] | None = None,
 ) -> tuple[plan_records.GuestLoad, ...]:
     """Return the load of each guest of a sample, in the order of their uuids.
 
     :param guests, promises: {uuid: guest} and {uuid: promise}
     :param view: a view whose nodes' ``cpus`` show where a guest may run
-    :param boottime_ns: CLOCK_BOOTTIME; None if no guest is to count as just placed
     :param host, measured_since_ns: as in :func:`eligibility.why_fixed`
-    :param histories: {uuid: history of its demand}
+    :param histories: {uuid: history of its demand}; None: unknown
     """
     bandwidth_by_guest = traffic.bandwidth_by_guest(sample.guests, sample.nodes)
     return tuple(
@@ -45,10 +44,9 @@ def guest_loads(
             promises.get(guest_sample.uuid),
             view,
             bandwidth_by_guest.get(guest_sample.uuid),
-            boottime_ns,
             host,
             measured_since_ns,
-            histories.get(guest_sample.uuid),
+            (histories or {}).get(guest_sample.uuid),
         )
         for guest_sample in sorted(sample.guests, key=lambda guest_sample: guest_sample.uuid)
     )
@@ -83,7 +81,6 @@ def _guest_load(
     promise: model.Promise | None,
     view: model.HostView,
     bytes_per_sec: float | None,
-    boottime_ns: int | None,
     host: model.Topology | None,
     measured_since_ns: int | None,
     history: UsageHistory | None,
@@ -112,16 +109,6 @@ def _guest_load(
         bandwidth_bytes_per_sec=bytes_per_sec,
         allowed_cpu_counts=None if guest is None else _allowed_cpu_counts(guest, view),
         why_fixed=eligibility.why_not(eligibility.MOVE, guest, promise, host, measured_since_ns),
-        just_placed=_is_just_placed(promise, boottime_ns),
-    )
-
-
-def _is_just_placed(promise: model.Promise | None, boottime_ns: int | None) -> bool:
-    return (
-        promise is not None
-        and boottime_ns is not None
-        and promise.origin == model.PLACED
-        and promise.since_ns > boottime_ns - placement_order.JUST_PLACED_NS
     )
 
 
@@ -136,3 +123,75 @@ def _allowed_cpu_counts(
         (node.id, len(limit_cpus & node.cpus)) for node in view.nodes if node.cpus is not None
     )
     return tuple((node, count) for node, count in counts if count)
+
+
+#: Why a guest is not moved that was not measured for long enough.
+YOUNG = 'young'
+
+
+def as_it_lasts(situation: Situation, horizon: int, measured_min_s: float) -> Situation:
+    """Return a situation at the guests' mean demands, with widened guests at home.
+
+    Guests access memory in proportion to their CPU time, as in the interval. What waited in the
+    interval is left out: it says nothing about another demand by itself.
+
+    :param horizon: index of :attr:`GuestLoad.mean_cores`
+    :param measured_min_s: guests that were measured for less than this stay where they are [s]
+    """
+    demand_changes: dict[int, float] = {}
+    bandwidth_changes: dict[int, float] = {}
+    guests = []
+    for guest in situation.guests:
+        if not guest.mean_cores or guest.demand_cores is None:
+            guests.append(guest._replace(why_fixed=guest.why_fixed or YOUNG))
+            continue
+        lasting_guest = _at_home(guest, guest.mean_cores[horizon])
+        if guest.measured_s < measured_min_s:
+            lasting_guest = lasting_guest._replace(why_fixed=guest.why_fixed or YOUNG)
+        guests.append(lasting_guest)
+        for sign, load in ((-1, guest), (1, lasting_guest)):
+            _add(demand_changes, load.cores_by_node, sign * (load.demand_cores or 0.0))
+            _add(
+                bandwidth_changes, load.bytes_by_node, sign * (load.bandwidth_bytes_per_sec or 0.0)
+            )
+    nodes = tuple(
+        node._replace(
+            demand_cores=_changed(node.demand_cores, demand_changes.get(node.id, 0.0)),
+            bandwidth_bytes_per_sec=_changed(
+                node.bandwidth_bytes_per_sec, bandwidth_changes.get(node.id, 0.0)
+            ),
+        )
+        for node in situation.view.nodes
+    )
+    return situation._replace(
+        view=situation.view._replace(nodes=nodes), guests=tuple(guests), waiting_cores=()
+    )
+
+
+def _at_home(guest: GuestLoad, demand_cores: float) -> GuestLoad:
+    """Return a guest that wants and gets so many cores, on its home nodes if it is widened."""
+    ratio = demand_cores / guest.served_cores if guest.served_cores else 0.0
+    lasting_guest = guest._replace(
+        demand_cores=demand_cores,
+        served_cores=demand_cores,
+        lines_per_sec=None if guest.lines_per_sec is None else ratio * guest.lines_per_sec,
+        bandwidth_bytes_per_sec=None
+        if guest.bandwidth_bytes_per_sec is None
+        else ratio * guest.bandwidth_bytes_per_sec,
+    )
+    if not set(guest.home_nodes) < set(guest.held_nodes):
+        return lasting_guest
+    return lasting_guest._replace(
+        held_nodes=guest.home_nodes,
+        cores_by_node=tuple((node, demand_cores) for node in guest.home_nodes),
+        remote_ratio=None,  # it was counted on all nodes that it may use
+    )
+
+
+def _add(sums: dict[int, float], by_node: Iterable[tuple[int, float]], amount: float) -> None:
+    for node, share in shares(by_node).items():
+        sums[node] = sums.get(node, 0.0) + share * amount
+
+
+def _changed(value: float | None, change: float) -> float | None:
+    return None if value is None else max(0.0, value + change)

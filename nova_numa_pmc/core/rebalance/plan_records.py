@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.model import PlacementOptions, Reason
+from nova_numa_pmc.model import Reason
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -61,8 +61,6 @@ class GuestLoad(Record):
         None if it may use all
     :param why_fixed: code of the reason why it must not be touched, such as 'placed_by_others';
         empty if it may be
-    :param just_placed: whether it was just placed, so that it stays where it is unless a placement
-        would prefer another node (:mod:`placement_order`)
     """
 
     uuid: str
@@ -85,7 +83,6 @@ class GuestLoad(Record):
     bandwidth_bytes_per_sec: float | None = None
     allowed_cpu_counts: tuple[tuple[int, int], ...] | None = None
     why_fixed: str = ''
-    just_placed: bool = False
 
 
 class Situation(Record):
@@ -99,7 +96,6 @@ class Situation(Record):
         a node that is left out, only promises limit what fits
     :param mlp: number of cache misses that a core waits for at the same time
         (``core/pressure.py``)
-    :param placement_options: the placement options of the host
     """
 
     view: HostView
@@ -108,7 +104,6 @@ class Situation(Record):
     waiting_cores: tuple[tuple[int, float], ...] = ()
     available_bytes: tuple[tuple[int, int], ...] = ()
     mlp: float = 1.0
-    placement_options: PlacementOptions = PlacementOptions()
 
 
 class RebalanceOptions(Record):

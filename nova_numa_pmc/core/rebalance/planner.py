@@ -12,19 +12,8 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model
 from nova_numa_pmc.core.placement import reasons
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.core.rebalance.evaluation import (
-    MoveCandidate,
-    as_move,
-    distinct_proposals,
-    gain_of,
-    gains_by_cause,
-    moves_memory,
-    proposal_key,
-    regret_key,
-)
-from nova_numa_pmc.core.rebalance.host_model import HostModel
-from nova_numa_pmc.core.rebalance.lasting import as_it_lasts
-from nova_numa_pmc.core.rebalance.layout import Place
+from nova_numa_pmc.core.rebalance.guest_load import as_it_lasts
+from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 from nova_numa_pmc.core.rebalance.planner_state import (
     JUDGED_MOVES,
     WAITS_RATIO,
@@ -33,14 +22,25 @@ from nova_numa_pmc.core.rebalance.planner_state import (
     after_interval,
     with_move_recorded,
 )
-from nova_numa_pmc.core.rebalance.proposals import cpu_proposals, memory_proposals
+from nova_numa_pmc.core.rebalance.proposals import (
+    MoveCandidate,
+    as_move,
+    cpu_proposals,
+    distinct_proposals,
+    gain_of,
+    gains_by_cause,
+    memory_proposals,
+    moves_memory,
+    proposal_key,
+    regret_key,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from nova_numa_pmc.core.rebalance.evaluation import ProposalKey
-    from nova_numa_pmc.core.rebalance.layout import GuestModel, Proposal
+    from nova_numa_pmc.core.rebalance.host_model import GuestModel, Proposal
     from nova_numa_pmc.core.rebalance.planner_state import RegretKey
+    from nova_numa_pmc.core.rebalance.proposals import ProposalKey
 
 #: Maximum number of regrets that are kept between ticks.
 REGRETS_MAX = 256

@@ -93,7 +93,7 @@ class RebalancingTest(RebalancingCase):
             self.load_node_0(at_s)
             self.tick(agent, at_s)
             at_s += 5
-        self.assertEqual(1, len(agent._rebalancer._planner_state.moved_s))
+        self.assertEqual(1, len(agent._rebalancer._planner_state.moved))
         for number in self.NUMBERS:
             self.begin_job(number, 'snapshot')
         with self.assertLogs('nova_numa_pmc', 'WARNING'):
@@ -101,7 +101,7 @@ class RebalancingTest(RebalancingCase):
         self.load_node_0(at_s)
         self.tick(agent, at_s)
         state = agent._rebalancer._planner_state
-        self.assertEqual(((), 0), (state.moved_s, state.owed_bytes))
+        self.assertEqual(((), ()), (state.moved, state.trials))
 
     def planner_state(self, at_s):
         """Return the planner's state after a first tick of another agent."""

@@ -40,8 +40,8 @@ class ExplainTest(unittest.TestCase):
             [explain_remark(remark) for remark in plan.remarks],
         )
         self.assertEqual(
-            'held back: the limit on moves per hour is reached',
-            explain_remark(Reason('budget', (('of', 'moves_per_hour'), ('used', 20)))),
+            'held back: 20.0 GiB of memory were moved within a day (moved_percent_per_day)',
+            explain_remark(Reason('budget', (('used', 20 * GIB),))),
         )
         self.assertIn('nodes 0,2', explain_remark(Reason('demand_unknown', (('nodes', (0, 2)),))))
 

@@ -39,23 +39,6 @@ class GuestLoadTest(unittest.TestCase):
         self.assertEqual(1.5, load_of(sample(cores=1.5)).demand_cores)
         self.assertIsNone(load_of(sample()).demand_cores)
 
-    def test_a_guest_that_we_have_placed_lately_counts_as_just_placed(self):
-        boottime_ns = 10**15
-        for since_ns, origin, just_placed in (
-            (boottime_ns - 899 * 10**9, model.PLACED, True),
-            (boottime_ns, model.PLACED, True),
-            (boottime_ns - 900 * 10**9, model.PLACED, False),
-            (boottime_ns, model.FLOATING, False),
-        ):
-            promise = PROMISE._replace(since_ns=since_ns, origin=origin)
-            self.assertEqual(
-                just_placed,
-                load_of(sample(), promise=promise, boottime_ns=boottime_ns).just_placed,
-            )
-        self.assertFalse(
-            load_of(sample(), promise=PROMISE._replace(since_ns=boottime_ns)).just_placed
-        )
-
     def test_unknown_accesses_stay_unknown(self):
         load = load_of(sample(cores=1.0, remote_ratio=0.5))
         self.assertIsNone(load.lines_per_sec)

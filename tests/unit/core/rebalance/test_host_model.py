@@ -3,8 +3,8 @@
 
 import unittest
 
-from nova_numa_pmc.core.rebalance import evaluation, host_model, plan_records
-from nova_numa_pmc.core.rebalance.layout import Place
+from nova_numa_pmc.core.rebalance import host_model, plan_records, proposals
+from nova_numa_pmc.core.rebalance.host_model import Place
 from tests.sim.constant import GIB, ConstantHost, guest_load
 
 OPTIONS = plan_records.RebalanceOptions()
@@ -72,15 +72,6 @@ class MayTest(unittest.TestCase):
         self.assertFalse(self.allows(Place((1,), 1), memory_at=()))
         self.assertTrue(self.allows(Place((1,), None), memory_at=()))
 
-    def test_a_young_guest_on_several_nodes_may_be_held_to_one_with_room(self):
-        self.assertTrue(
-            self.allows(Place((1,), None), at=(0, 1), home_nodes=(0,), just_placed=True)
-        )
-
-    def test_a_young_guest_stays_unless_another_node_is_better(self):
-        self.assertFalse(self.allows(Place((1,), 1), just_placed=True))
-        self.assertTrue(self.allows(Place((0, 1), None), just_placed=True))
-
 
 class CostTest(unittest.TestCase):
     def cost(self, mib_per_s):
@@ -100,7 +91,7 @@ class WidenTest(unittest.TestCase):
         """Return what a guest next to those of two busy nodes gains by more nodes [cores]."""
         beside = [guest_load(f'b{n}{k}', 4, n, 3.5) for n in (0, 1) for k in range(3)]
         laid_out = host_of(guest_load('g', 4, at, 4.0), *beside, waiting_cores=waiting_cores)
-        return evaluation.gain_of(laid_out, ((laid_out.guests['g'], Place(to, None)),))
+        return proposals.gain_of(laid_out, ((laid_out.guests['g'], Place(to, None)),))
 
     def test_each_further_node_helps_a_guest_among_full_ones(self):
         self.assertGreater(self.gain((0,), (0, 2)), 1.0)

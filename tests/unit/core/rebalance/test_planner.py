@@ -11,6 +11,8 @@ from nova_numa_pmc.model import MIB
 from tests.sim.constant import GIB, ConstantHost, guest_load
 
 TICK_S, DAY_S = 5.0, 86400.0
+#: A state in which each claim counts in full.
+TRUSTING = PlannerState(trust=((1.0, 1.0),) * 3)
 #: Without the time for which the demand of a guest is measured before it is moved.
 OPTIONS = plan_records.RebalanceOptions(measured_min_s=0.0)
 
@@ -155,7 +157,7 @@ class FloatingFiveToOneTest(unittest.TestCase):
     def test_the_plan_of_each_tick_evens_them_too(self):
         for seed in range(5):
             with self.subTest(seed=seed):
-                rng, host, state = random.Random(seed), self.host(lines=1e6), PlannerState()
+                rng, host, state = random.Random(seed), self.host(lines=1e6), TRUSTING
                 for tick in range(120):
                     plan, state = planner.plan(
                         self.measured(host, rng), state, OPTIONS, TICK_S, 1000.0 + tick * TICK_S

@@ -32,7 +32,8 @@ def after(state, waits=0.0, seconds=600.0, now_s=NOW_S, **fields):
 
 
 def moved(state, uuid='a', route=((0,), (1,)), now_s=NOW_S, claims=WAITING, cost=10.0):
-    part = plan_records.PlanPart(uuid, uuid, *route, route[1], GIB)
+    from_nodes, to_nodes = route
+    part = plan_records.PlanPart(uuid, uuid, from_nodes, to_nodes, to_nodes, GIB)
     move = plan_records.Move(plan_records.MOVE, (part,), 2.0, cost, cost, GIB)
     return planner_state.with_move_recorded(state, move, claims, now_s)
 
