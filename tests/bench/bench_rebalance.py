@@ -7,15 +7,10 @@
    measured every 5 and every 60 s: the loss compared with the least that an exact search finds,
    and the bytes moved compared with the fewest that lead to an equal loss. Both may put each guest
    on any one node; neither widens.
-3. A simulated host whose guests change their demand every 2, 10 and 60 minutes: loss + cost of
-   the planner, of floating guests, of static pins and of a threshold rule.
-4. Three vCPUs for each core, ten loads: throughput compared with static pins and floating guests,
-   with memory traffic and, which suits floating best, without any.
 
-The simulation is second by second, measured every 5 s with 5 % noise; see tests/sim.
 Times are CPU time of the process, so that other load on the machine does not count; wall
 time is printed next to them. The last line of output is one JSON object.
-Usage: bench_rebalance.py [HOSTS [SEEDS [HOURS]]]
+Usage: bench_rebalance.py [HOSTS]
 """
 
 import json
@@ -34,8 +29,6 @@ from nova_numa_pmc.core.rebalance.host_model import HostModel  # noqa: E402
 from nova_numa_pmc.core.rebalance.planner_state import PlannerState
 from tests.bench.exact_rebalance import EQUAL_CORES, EQUAL_RATIO, Search  # noqa: E402
 from tests.sim.constant import GIB, ConstantHost, guest_load  # noqa: E402
-from tests.sim.loads import SimulatedLoad, total_cost  # noqa: E402
-from tests.sim.policies import NoMoves, PlannerPolicy, ThresholdPolicy  # noqa: E402
 
 #: A plan models a host three times: now, over minutes, and over a day.
 PLAN_MS_MAX, P50_LOSS_RATIO_MAX = 250.0, 1.05
@@ -44,25 +37,6 @@ FREE = plan_records.RebalanceOptions(moved_ratio_per_day=1e6, widen=False, measu
 #: Seconds and number of ticks with constant load. With the longer ticks, all moves have paid at
 #: once, and the order is by gain; with the shorter ones, cheap moves come first, as in operation.
 TICKS = ((5, 400), (60, 200))
-PHASES_S = (120, 600, 3600)
-#: Three vCPUs for each core; guests' memory accesses are as in 3., or none at all, which is the
-#: best case for floating: it then levels CPUs without any cost.
-SHAPES = {
-    '18 guests of 4 vCPUs, 2 × 12 cores': {'guests': 18, 'vcpus': (4,), 'cores': 12},
-    'the same without memory traffic': {
-        'guests': 18,
-        'vcpus': (4,),
-        'cores': 12,
-        'kinds': ((0, 0),),
-    },
-    '12 of 1, 2 × 2 cores, no traffic': {
-        'guests': 12,
-        'vcpus': (1,),
-        'cores': 2,
-        'kinds': ((0, 0),),
-    },
-}
-LOADS = ((0.6, 0.7), (0.8, 0.9), (0.95, 1.05), (1.3, 1.4))
 
 
 def print_progress(text):
@@ -256,113 +230,11 @@ def _exact_figures(tick_s, rows):
     return figures
 
 
-def policies():
-    """Return (name, policy, whether guests float)."""
-    return (
-        ('floating', NoMoves(), True),
-        ('static', NoMoves(), False),
-        ('threshold', ThresholdPolicy(), False),
-        ('planned', PlannerPolicy(), False),
-    )
-
-
-def compare_policies(seeds, hours):
-    """Compare policies while guests' demand changes."""
-    means = {}
-    print(
-        f'{"loss + cost [core-seconds]":28}{"loss":>10}{"cost":>9}{"sum":>10}{"moves":>8}'
-        f'{"widened":>9}{"GiB":>8}{"useful":>8}   means of {seeds} loads, {hours:g} h'
-    )
-    for phase_s in PHASES_S:
-        sums = {}
-        for seed in range(seeds):
-            simulated = SimulatedLoad(seed, phase_s, hours, load=(0.6, 0.95), bandwidth_max=20e9)
-            for name, policy, floating in policies():
-                host = simulated.run(policy, floating)
-                row = (
-                    host.lost,
-                    host.cost,
-                    total_cost(host),
-                    host.moves,
-                    host.changes,
-                    host.moved_bytes / GIB,
-                    host.useful / host.wanted,
-                )
-                sums[name] = [a + b / seeds for a, b in zip(sums.get(name, [0.0] * 7), row)]
-            print_progress(f'phases of {phase_s} s: {seed + 1} of {seeds} loads')
-        for name, mean in sums.items():
-            print(
-                f'  {phase_s // 60:3} min {name:19}{mean[0]:10.0f}{mean[1]:9.0f}{mean[2]:10.0f}'
-                f'{mean[3]:8.1f}{mean[4]:9.1f}{mean[5]:8.0f}{mean[6]:8.3f}'
-            )
-            means.setdefault(f'{phase_s // 60}_min', {})[name] = round(mean[2], 1)
-    print()
-    return {'loss_and_cost_core_sec': means}
-
-
-def compare_work_done(seeds, hours):
-    """Compare the throughput with three times more vCPUs than cores."""
-    by_title = {}
-    for title, shape in SHAPES.items():
-        print(
-            f'{title:34}{"floating":>9}{"static":>9}{"planned":>9}{"− floating":>13}'
-            f'{"− static":>12}{"changes":>9}{"moves":>7}'
-        )
-        subtitle = f'  useful / wanted, {seeds} loads'
-        print(f'{subtitle:61}{"least":>13}{"least":>12}{"per h":>9}{"per h":>7}')
-        for low, high in LOADS:
-            rows = [
-                _work_done(SimulatedLoad(seed, 600, hours, load=(low, high), burst=0.5, **shape))
-                for seed in range(seeds)
-            ]
-            print_progress(f'{title}, {low} to {high} of the cores wanted')
-            mean = [statistics.mean(column) for column in zip(*rows)]
-            over = [min(row[2] - row[at] for row in rows) for at in (0, 1)]
-            print(
-                f'  {low:.2f} to {high:.2f} of the cores wanted   '
-                + ''.join(f'{value:9.3f}' for value in mean[:3])
-                + f'{over[0]:13.4f}{over[1]:12.4f}'
-                f'{mean[3] / hours:9.1f}{mean[4] / hours:7.1f}'
-            )
-            by_title.setdefault(title, {})[f'{low}_to_{high}'] = {
-                'floating': round(mean[0], 4),
-                'static': round(mean[1], 4),
-                'planned': round(mean[2], 4),
-                'least_over_floating': round(over[0], 4),
-                'least_over_static': round(over[1], 4),
-            }
-        print()
-    return {'over_subscribed_throughput': by_title}
-
-
-def _work_done(simulated):
-    """Return useful / wanted of floating, static and planned; changes and moves of the last."""
-    floating, static, planned = (
-        simulated.run(policy, floats) for name, policy, floats in policies() if name != 'threshold'
-    )
-    return (
-        *(host.useful / host.wanted for host in (floating, static, planned)),
-        planned.changes,
-        planned.moves,
-    )
-
-
-def main(hosts=100, seeds=5, hours=2):
+def main(hosts=100):
     """Run the benchmark; return 1 if the time or the median loss misses its target."""
-    hosts, seeds, hours = int(hosts), int(seeds), float(hours)
-    figures = plan_many_guests()
-    figures.update(compare_with_exact(hosts))
-    figures.update(compare_policies(seeds, hours))
-    figures.update(compare_work_done(2 * seeds, hours / 4))
+    figures = {**plan_many_guests(), **compare_with_exact(int(hosts))}
     figures.update(
-        compared_with=[
-            'exact search',
-            'floating guests',
-            'static pins',
-            'threshold rule: 10 %, three ticks, 60 s',
-        ],
-        python=platform.python_version(),
-        kernel=platform.release(),
+        compared_with='exact search', python=platform.python_version(), kernel=platform.release()
     )
     print(json.dumps(figures))
     return int(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies for moving guests: none, a threshold rule, the planner. Each sees a noisy interval."""
+"""Policies for moving guests: none, the planner. Each sees a noisy interval."""
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.demand.histories import DAY_S, MINUTES_S
@@ -91,41 +91,6 @@ class NoMoves:
 
     def tick(self, host, now_s, elapsed_s, rng, noise):
         """Do nothing."""
-
-
-class ThresholdPolicy:
-    """Move one guest when CPU pressures differ by 10 % for three ticks; 60 s of cool-down.
-
-    The guest is the one that levels best, as a rule that considers only load would choose.
-    """
-
-    def __init__(self):
-        self.high, self.quiet_until = 0, 0.0
-
-    def tick(self, host, now_s, elapsed_s, rng, noise):
-        """Examine one interval and move at most one guest."""
-        load = [asked / elapsed_s / cores for asked, cores in zip(host.node_asked, host.cores)]
-        most, least = load.index(max(load)), load.index(min(load))
-        self.high = self.high + 1 if load[most] - load[least] > 0.1 else 0
-        if self.high < 3 or now_s < self.quiet_until:
-            return
-        here = [
-            guest
-            for guest in host.guests
-            if guest.cpus == (most,) and guest not in host.queue and self._room(host, guest, least)
-        ]
-        if not here:
-            return
-        wanted = (load[most] - load[least]) / 2 * host.cores[most]
-        guest = min(here, key=lambda candidate: abs(candidate.asked / elapsed_s - wanted))
-        if guest.asked / elapsed_s < 2 * wanted:
-            host.change(guest, (least,), least)
-            self.high, self.quiet_until = 0, now_s + 60
-
-    @staticmethod
-    def _room(host, guest, node):
-        promised = sum(other.promise_bytes for other in host.guests if other.home == (node,))
-        return promised + guest.promise_bytes <= host.capacity_bytes[node]
 
 
 class PlannerPolicy:
