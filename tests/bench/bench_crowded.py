@@ -5,11 +5,10 @@ Twelve guests of one vCPU each run on four CPUs of two nodes: four want all of a
 four little, started in a shuffled order. The same guests work in three ways, one after the other:
 permanently held to the nodes that the hook gave them at their start, without knowing their load;
 floating over all CPUs; and as the agent has placed them. The agent is stopped while their work is
-counted, because a tick takes a second in emulation, but a few milliseconds outside of it (make
-bench-agent). Their work is the number of instructions that they execute in the same time, read
-from outside of the machine; remote memory costs nothing in emulation. Each vCPU of the machine is
-held to a pace below its share of the real CPUs; otherwise, a CPU would run faster because others
-idle.
+counted, because a tick takes a second in emulation, but a few milliseconds outside of it. Their
+work is the number of instructions that they execute in the same time, read from outside of the
+machine; remote memory costs nothing in emulation. Each vCPU of the machine is held to a pace below
+its share of the real CPUs; otherwise, a CPU would run faster because others idle.
 The last line of output is one JSON object.
 
 examples:
@@ -17,6 +16,7 @@ examples:
   make bench-crowded ARGS='--orders 2'
 """
 
+import argparse
 import contextlib
 import json
 import os
@@ -34,7 +34,6 @@ from machine.agent import Agent  # noqa: E402
 from machine.shape import Shape  # noqa: E402
 from machine.vm import MachineGone  # noqa: E402
 
-from tests.bench import command  # noqa: E402
 from tests.lab.demo import scenario  # noqa: E402
 
 #: Floating is measured twice: the two results differ by the error of measurement.
@@ -115,7 +114,9 @@ def executed(lab):
 
 def parse_args(argv):
     """Parse the command line."""
-    parser = command.parser('tests.bench.bench_crowded', __doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('--orders', type=int, default=10, help='shuffled orders (default 10)')
     parser.add_argument('--seed', type=int, default=1, help='seed of the orders (default 1)')
     return parser.parse_args(argv)

@@ -24,8 +24,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from typing import Any
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.agent import sampling
@@ -43,18 +41,17 @@ EVENTS = tuple(
         ('context-switches', 'instructions', 3),
     )
 )
+#: The events as perf expects them, as one group.
+PERF_EVENTS = '{%s}' % ','.join(event.name for event in EVENTS)
 CPUS = tuple(sorted(os.sched_getaffinity(0)))
 WANTED_CPUS = 64
-BY_THREAD, WHOLE, PERF = 'by thread', 'whole sample', 'perf stat'
-LOWER_BOUND = (
-    'Software events: a lower bound. Hardware counters cost more to switch, and on '
-    '%d real CPUs\nmore of them are read through an interrupt.' % WANTED_CPUS
-)
-
-
-def perf_events():
-    """Return the events as perf expects them, as one group."""
-    return '{%s}' % ','.join(event.name for event in EVENTS)
+#: How often each CPU is counted.
+COPIES = -(-WANTED_CPUS // len(CPUS))
+#: Seconds between samples for which the share of a core is printed; those that pass here, to save
+#: time; number of samples, a multiple of 3, because memory is read at every third.
+INTERVAL_S, GAP_S, ROUNDS = 5.0, 0.5, 9
+#: Guests in which two threads switch all the time.
+SWITCHING = 4
 
 
 class Counting:
@@ -84,32 +81,18 @@ class Counting:
             owners.close()
 
 
-def by_thread(guests):
-    """Return what to count for guests by thread."""
-    return {
-        guest.pid: {tid: (perf_event.thread(tid), EVENTS) for tid in guest.tids}
-        for guest in guests
-    }
-
-
 class WholeSample:
     """The agent's work at each tick, plus the CPUs that this host lacks."""
 
-    def __init__(self, root, copies, interval_s):
-        self._sampler = sampling.Sampler(
-            counters_conf.CounterOptions(
-                events=tuple(
-                    (event.role, 'software/config=%#x/' % event.config) for event in EVENTS
-                )
-            ),
-            root,
-        )
-        self._more_cpus = Counting({}, copies - 1)
-        self._interval_ns, self._ticks = int(interval_s * 1e9), 0
+    def __init__(self, root):
+        roles = tuple((event.role, 'software/config=%#x/' % event.config) for event in EVENTS)
+        self._sampler = sampling.Sampler(counters_conf.CounterOptions(events=roles), root)
+        self._more_cpus = Counting({}, COPIES - 1)
+        self._ticks = 0
 
     def sample(self):
         """Take a sample, as if the interval had passed."""
-        sample = self._sampler.sample(self._ticks * self._interval_ns)
+        sample = self._sampler.sample(self._ticks * int(INTERVAL_S * 1e9))
         self._ticks += 1
         if self._ticks > 1 and any(guest.basis != COUNTED for guest in sample.guests):
             raise exceptions.CounterError('; '.join(sample.problems) or 'guests are not counted')
@@ -121,6 +104,28 @@ class WholeSample:
         self._more_cpus.close()
 
 
+def measure(number):
+    """Return {way: {descriptors, open_s, sample_s}} for a number of guests."""
+    print('%d guests' % number, file=sys.stderr, flush=True)
+    with (
+        running_guests.running(number, SWITCHING, 0.8 * GAP_S) as guests,
+        tempfile.TemporaryDirectory() as directory,
+    ):
+        running_guests.make_root(directory, guests)
+        by_thread = {
+            guest.pid: {tid: (perf_event.thread(tid), EVENTS) for tid in guest.tids}
+            for guest in guests
+        }
+        rounds = {}
+        with contextlib.closing(Counting(by_thread, COPIES)) as counting:
+            rounds['by thread'] = rounds_of(counting)
+        with contextlib.closing(WholeSample(directory)) as whole:
+            rounds['whole sample'] = rounds_of(whole)
+        if perf_stat.is_available():
+            rounds['perf stat'] = rounds_of_perf([guest.group for guest in guests])
+    return rounds
+
+
 def timed(function):
     """Return the CPU seconds that a call takes."""
     began = time.thread_time()
@@ -128,126 +133,36 @@ def timed(function):
     return time.thread_time() - began
 
 
-def measure(number, options, copies):
-    """Return {way: {descriptors, open_s, sample_s}} for a number of guests; ways may be absent."""
-    print_progress('%d guests' % number)
-    rounds = {}
-    with (
-        running_guests.running(number, options.switching, 0.8 * options.gap) as guests,
-        tempfile.TemporaryDirectory() as directory,
-    ):
-        groups = [guest.group for guest in guests]
-        running_guests.make_root(directory, guests)
-        ways: dict[str, Callable[[], Any]] = {
-            BY_THREAD: lambda: Counting(by_thread(guests), copies),
-            WHOLE: lambda: WholeSample(directory, copies, options.interval),
-        }
-        for way, make in ways.items():
-            try:
-                with contextlib.closing(make()) as one:
-                    rounds[way] = rounds_of(one, options)
-            except (exceptions.CounterError, exceptions.SourceUnavailable) as error:
-                print_progress('%d guests, %s: not measured: %s' % (number, way, error))
-        if options.perf:
-            rounds[PERF] = rounds_of_perf(
-                [
-                    ['-a', '-e', perf_events(), '--for-each-cgroup', relative_paths(groups)],
-                    ['-a', '-A', '-e', ','.join([perf_events()] * copies)],
-                ],
-                options,
-            )
-    return rounds
-
-
-def rounds_of(one, options):
-    """Return the cost of one of our ways.
-
-    It is a mean, because memory is read at every third sample.
-    """
+def rounds_of(one):
+    """Return the cost of one of our ways."""
     before = descriptors()
     open_s = timed(one.sample)
     costs = []
-    for _ in range(options.rounds):
-        time.sleep(options.gap)
+    for _ in range(ROUNDS):
+        time.sleep(GAP_S)
         costs.append(timed(one.sample))
-    return {
-        'descriptors': descriptors() - before,
-        'open_s': open_s,
-        'sample_s': statistics.mean(costs),
-    }
+    sample_s = statistics.mean(costs)
+    return {'descriptors': descriptors() - before, 'open_s': open_s, 'sample_s': sample_s}
 
 
-def rounds_of_perf(commands, options):
-    """Return the cost of perf."""
-    with perf_stat.running(commands, options.gap) as beside:
+def rounds_of_perf(groups):
+    """Return the cost of perf on these control groups and all CPUs."""
+    mount = running_guests.mount_of('perf_event')
+    paths = ','.join(os.path.relpath(path, mount) for path in groups)
+    commands = [
+        ['-a', '-e', PERF_EVENTS, '--for-each-cgroup', paths],
+        ['-a', '-A', '-e', ','.join([PERF_EVENTS] * COPIES)],
+    ]
+    with perf_stat.running(commands, GAP_S) as beside:
         before = beside.mark()
-        time.sleep(options.rounds * options.gap)
-        return {
-            'descriptors': beside.descriptors(),
-            'open_s': None,
-            'sample_s': perf_stat.sample_s(before, beside.mark()),
-        }
+        time.sleep(ROUNDS * GAP_S)
+        sample_s = perf_stat.sample_s(before, beside.mark())
+        return {'descriptors': beside.descriptors(), 'open_s': 0.0, 'sample_s': sample_s}
 
 
 def descriptors():
     """Return the number of descriptors that this process has open."""
     return len(os.listdir('/proc/self/fd'))
-
-
-def relative_paths(directories):
-    """Return control groups in the form that perf expects."""
-    mount = running_guests.mount_of('perf_event')
-    return ','.join(os.path.relpath(path, mount) for path in directories)
-
-
-def print_progress(text):
-    """Print the progress."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def print_rows(number, by_way, interval_s):
-    """Print the rows for this number of guests."""
-    for way, one in by_way.items():
-        print(
-            '%7d  %-17s %11d %9s %9.2f ms %8.3f %%'
-            % (
-                number,
-                way,
-                one['descriptors'],
-                '' if one['open_s'] is None else '%.0f ms' % (1e3 * one['open_s']),
-                1e3 * one['sample_s'],
-                100 * one['sample_s'] / interval_s,
-            ),
-            flush=True,
-        )
-
-
-def summary(options, table, copies):
-    """Return the printed results as JSON."""
-    report = {
-        'machine': cpu_name(),
-        'kernel': platform.release(),
-        'cpus': len(CPUS),
-        'load_average': os.getloadavg()[0],
-        'descriptors_max': resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        'interval_s': options.interval,
-        'gap_s': options.gap,
-        'rounds': options.rounds,
-        'cpus_counted': copies * len(CPUS),
-        'events': [event.name for event in EVENTS],
-        'software_events_lower_bound': True,
-    }
-    for key, way in (('', WHOLE), ('by_thread_', BY_THREAD), ('perf_stat_', PERF)):
-        one = table.get(200, {}).get(way)
-        report[key + 'core_fraction_200_guests'] = one and one['sample_s'] / options.interval
-    return {**report, 'guests': table}
-
-
-def cpu_name():
-    """Return the CPU's name."""
-    with open('/proc/cpuinfo', encoding='utf-8') as file:
-        names = [line.partition(':')[2].strip() for line in file if line.startswith('model name')]
-    return names[0] if names else platform.machine()
 
 
 def raise_descriptor_limit(number):
@@ -259,44 +174,13 @@ def raise_descriptor_limit(number):
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def parse(argv):
-    """Return the options."""
+def main():
+    """Print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('--guests', type=int, nargs='+', default=[10, 100, 200, 1000])
-    parser.add_argument(
-        '--interval',
-        type=float,
-        default=5.0,
-        help='seconds between samples for which the share of a core is printed',
-    )
-    parser.add_argument(
-        '--gap',
-        type=float,
-        default=0.5,
-        help='actual seconds between samples, shorter to save time',
-    )
-    parser.add_argument(
-        '--rounds', type=int, default=9, help='number of samples, preferably a multiple of 3'
-    )
-    parser.add_argument(
-        '--switching', type=int, default=4, help='guests in which two threads switch all the time'
-    )
-    parser.add_argument(
-        '--no-perf',
-        dest='perf',
-        action='store_false',
-        help='do not use perf even if it is installed',
-    )
-    options = parser.parse_args(argv)
-    options.perf = options.perf and perf_stat.is_available()
-    return options
-
-
-def main(argv=None):
-    """Print the tables."""
-    options = parse(argv)
+    numbers = parser.parse_args().guests
     try:
         with running_guests.control_groups(['probe']):
             perf_event.EventGroup(EVENTS, perf_event.on_cpu(CPUS[0])).close()
@@ -304,35 +188,29 @@ def main(argv=None):
         print('skipped: no guest can be counted: %s' % error, file=sys.stderr)
         return 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that groups are removed
-    raise_descriptor_limit(max(options.guests) * 64 + 4096)
-    copies = -(-WANTED_CPUS // len(CPUS))
-    print(
-        '%s, %d CPUs, Linux %s; load %.1f\n%d vCPUs a guest, 4 software events; %d CPUs '
-        'counted: each %d times\nCPU time of a sample, and its share of a core at one every '
-        '%g s\n\n%7s  %-17s %11s %9s %12s %10s'
-        % (
-            cpu_name(),
-            len(CPUS),
-            platform.release(),
-            os.getloadavg()[0],
-            running_guests.VCPUS,
-            copies * len(CPUS),
-            copies,
-            options.interval,
-            'guests',
-            'way',
-            'descriptors',
-            'opening',
-            'sample',
-            'core',
-        ),
-        flush=True,
-    )
+    raise_descriptor_limit(max(numbers) * 64 + 4096)
+    print('%d CPUs, each counted %d times, load %.1f' % (len(CPUS), COPIES, os.getloadavg()[0]))
+    print('CPU time of a sample, and its share of a core at one every %g s\n' % INTERVAL_S)
+    print('%7s  %-13s %11s %10s %11s %9s' % ('guests', 'way', 'descriptors', 'open', 'sample', ''))
     table = {}
-    for number in options.guests:
-        table[number] = measure(number, options, copies)
-        print_rows(number, table[number], options.interval)
-    print('\n%s\n%s' % (LOWER_BOUND, json.dumps(summary(options, table, copies))))
+    for number in numbers:
+        table[number] = measure(number)
+        for way, one in table[number].items():
+            cost_ms, share = 1e3 * one['sample_s'], 100 * one['sample_s'] / INTERVAL_S
+            print(
+                '%7d  %-13s %11d %7.0f ms %8.2f ms %7.3f %%'
+                % (number, way, one['descriptors'], 1e3 * one['open_s'], cost_ms, share),
+                flush=True,
+            )
+    figures = {'kernel': platform.release(), 'cpus_counted': COPIES * len(CPUS), 'guests': table}
+    for way, key in (
+        ('whole sample', ''),
+        ('by thread', 'by_thread_'),
+        ('perf stat', 'perf_stat_'),
+    ):
+        one = table.get(200, {}).get(way)
+        figures[key + 'core_fraction_200_guests'] = one and one['sample_s'] / INTERVAL_S
+    print(json.dumps(figures))
     return 0
 
 

@@ -38,22 +38,9 @@ class PerfStat:
         self.processes: list[tuple[Any, str]] = []
         for at, arguments in enumerate(commands):
             path = os.path.join(directory, 'perf-stat-%d' % at)
-            process = subprocess.Popen(
-                [
-                    'perf',
-                    'stat',
-                    '-x',
-                    ',',
-                    '-I',
-                    '%d' % (1000 * interval_s),
-                    '-o',
-                    path,
-                    *arguments,
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+            command = f'perf stat -x , -I {1000 * interval_s:.0f} -o {path}'.split() + arguments
+            quiet = subprocess.DEVNULL
+            process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
             self.processes.append((process, path))
 
     def wait(self):
