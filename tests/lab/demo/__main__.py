@@ -3,10 +3,8 @@
 
 examples:
   make demo
-  make demo ARGS='--skew 0 --parallel 1'
   make demo ARGS='--only placed'
   python -m tests.lab.demo --only floating,placed,bound --out build/bound
-  python -m tests.lab.demo --json >report.json
   make demo ARGS='--picture doc/source/_static/demo.png'
 
 arrangements: floating (the kernel's NUMA balancing off), balanced (on), numad (libvirt's
@@ -70,143 +68,62 @@ def _names(text):
     return names
 
 
-def _integer_from(least):
-    def parse(text):
-        number = int(text)
-        if number < least:
-            raise ValueError
-        return number
-
-    parse.__name__ = f'whole number from {least}'
-    return parse
-
-
 def parse_args(argv=None):
     """Parse the command line."""
-    plan = scenario.Plan()
     parser = argparse.ArgumentParser(
         prog='python -m tests.lab.demo',
         description=__doc__.splitlines()[0],
         epilog=__doc__.partition('\n\n')[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         '--out',
         type=pathlib.Path,
         default=pathlib.Path('build/demo'),
         metavar='DIR',
         help='directory for the report (default build/demo)',
     )
-    add(
+    parser.add_argument(
         '--only',
         type=_names,
         metavar='NAME[,NAME…]',
         help='run these arrangements, and join them to the report in the directory of --out '
         f'(default: begin a new report, with {",".join(scenario.DEFAULT)})',
     )
-    add(
-        '--skew',
-        type=_integer_from(0),
-        default=plan.skew_mib,
-        metavar='MIB',
-        help=f'memory taken on node 0 before (default {plan.skew_mib})',
-    )
-    add(
-        '--parallel',
-        type=_integer_from(1),
-        default=plan.parallel,
-        metavar='N',
-        help=f'guests that start at the same time (default {plan.parallel})',
-    )
-    add(
-        '--windows',
-        type=_integer_from(1),
-        default=plan.windows,
-        metavar='N',
-        help=f'how often to count; the counts are summed (default {plan.windows})',
-    )
-    add(
-        '--seconds',
-        type=_integer_from(1),
-        default=plan.window_s,
-        metavar='N',
-        help=f'length of a window (default {plan.window_s})',
-    )
-    add(
-        '--balance',
-        type=_integer_from(0),
-        default=plan.balance_s,
-        metavar='N',
-        help=f"seconds for the kernel's balancing before it is counted (default {plan.balance_s})",
-    )
-    add(
+    parser.add_argument(
         '--picture',
         type=pathlib.Path,
         metavar='FILE',
         help='also draw the plot into this file, such as the one that README.rst shows',
     )
-    add('--json', action='store_true', help='print the report as JSON instead of tables')
     return parser.parse_args(argv)
 
 
-def record_all(args, plan, steps, runs):
+def record_all(names, steps, runs):
     """Run the arrangements and put them into {name: run}.
 
     One that fails is recorded as failed, and the next one is tried.
     """
-    for name in args.only:
+    for name in names:
         arrangement = scenario.ARRANGEMENTS[name]
         try:
-            record = scenario.run(f'demo-{os.getpid()}', arrangement, plan, steps)
+            record = scenario.run(f'demo-{os.getpid()}', arrangement, steps)
         except LAB_ERRORS as error:
             print_progress(f'{name} failed: {error}')
             runs[name] = {'title': arrangement.title, 'failed': str(error)}
             continue
-        runs[name] = report.summarize(record, plan.shape.nodes)
-        _print_result(name, runs[name])
-
-
-def _print_result(name, run):
-    print_progress(
-        f'{name}: {":".join(map(str, run["guests_per_node"]))}, at least '
-        f'{run["home_share_min"]:.1%} at home, {show.count(run["local"])} local and '
-        f'{show.count(run["remote"])} remote accesses'
-    )
-
-
-def settings_of(plan):
-    """Return what the runs of a report have in common, in the form that JSON has."""
-    return {
-        'nodes': plan.shape.nodes,
-        'cpus_per_node': plan.shape.cpus_per_node,
-        'memory_mib': list(plan.shape.memory_mib),
-        'skew_mib': plan.skew_mib,
-        'guest_memory_mib': plan.memory_mib,
-        'guest_cmdline': scenario.CMDLINE,
-        'parallel': plan.parallel,
-        'windows': plan.windows,
-        'window_s': plan.window_s,
-        'balance_s': plan.balance_s,
-    }
+        run = runs[name] = report.summarize(record, scenario.SHAPE.nodes)
+        print_progress(
+            f'{name}: {":".join(map(str, run["guests_per_node"]))}, at least '
+            f'{run["home_share_min"]:.1%} at home, {show.count(run["local"])} local and '
+            f'{show.count(run["remote"])} remote accesses'
+        )
 
 
 def print_report(console, findings):
-    """Print tables, bars and verdicts."""
-    for part in (
-        show.summary(findings),
-        show.guests(findings),
-        show.bars(findings),
-        show.verdicts(findings),
-    ):
-        console.print(part)
-    console.print(show.notes(findings))
-    console.print(
-        'seconds: '
-        + ', '.join(f'{phase} {seconds:.0f}' for phase, seconds in findings['phases_s'].items())
-        + f', in all {findings["total_s"]:.0f}',
-        highlight=False,
-    )
+    """Print table and verdicts."""
+    console.print(show.summary(findings))
+    console.print(show.verdicts(findings))
 
 
 def save(findings, directory, picture=None):
@@ -222,29 +139,19 @@ def save(findings, directory, picture=None):
 
 def main(argv=None):
     """Run the demo; return its exit code."""
-    args = parse_args(argv)
-    plan = scenario.Plan(
-        skew_mib=args.skew,
-        windows=args.windows,
-        window_s=args.seconds,
-        balance_s=args.balance,
-        parallel=args.parallel,
-    )
-    runs = {}
+    args, runs, status = parse_args(argv), {}, 0
     if args.only and (args.out / 'report.json').exists():
         former = json.loads((args.out / 'report.json').read_text())
-        runs = report.comparable_runs(former, settings_of(plan))
-        if runs is None:
-            print_progress(
-                f'{args.out}/report.json has other settings or another format: name another --out'
-            )
+        if (former['schema'], former.get('settings')) != (report.SCHEMA, scenario.SETTINGS):
+            print_progress(f'{args.out}/report.json is of another release: name another --out')
             return 2
-    args.only = args.only or list(scenario.DEFAULT)
-    steps, status = scenario.Steps(print_progress), 0
+        runs = former['runs']
+    names = args.only or list(scenario.DEFAULT)
+    steps = scenario.Steps(print_progress)
     scenario.end_on_sigterm()
     try:
-        scenario.build(plan, steps)
-        record_all(args, plan, steps, runs)
+        scenario.build(steps)
+        record_all(names, steps, runs)
     except KeyboardInterrupt:
         print_progress('interrupted; the machine is down')
         status = 130
@@ -253,22 +160,17 @@ def main(argv=None):
         return 3
     if not runs:
         return status
-    interrupted = {
-        name: {'title': scenario.ARRANGEMENTS[name].title, 'failed': 'interrupted'}
-        for name in args.only
-    }
-    runs = {**interrupted, **runs}
+    for name in names:
+        title = scenario.ARRANGEMENTS[name].title
+        runs.setdefault(name, {'title': title, 'failed': 'interrupted'})
     findings = report.report(
         {name: runs[name] for name in scenario.ARRANGEMENTS if name in runs},
-        {**settings_of(plan), 'host': scenario.host_facts(), 'command': sys.orig_argv},
+        scenario.SETTINGS,
         steps.phases_s,
     )
     save(findings, args.out, args.picture)
-    if args.json:
-        print(json.dumps(findings))
-    else:
-        print_report(Console(width=None if sys.stdout.isatty() else TEXT_WIDTH), findings)
-        print(f'report: {args.out}/report.json, report.txt, report.png')
+    print_report(Console(width=None if sys.stdout.isatty() else TEXT_WIDTH), findings)
+    print(f'report: {args.out}/report.json, report.txt, report.png')
     failed = ','.join(name for name, run in findings['runs'].items() if 'failed' in run)
     if failed:
         print_progress(f'failed: to run again: --only {failed} --out {args.out}')

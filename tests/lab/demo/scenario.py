@@ -8,11 +8,8 @@ long as ending guests, and nothing is left of the previous arrangement.
 import contextlib
 import dataclasses
 import datetime
-import os
-import platform
 import shutil
 import signal
-import subprocess
 import time
 
 from conftest import Lab
@@ -20,12 +17,12 @@ from machine import image, vm
 from machine.agent import Agent
 from machine.shape import Shape
 
-CMDLINE = 'duty=10 touch=12'
 NUMAD = {
     'vcpu': "placement='auto'",
     'tune': "<numatune><memory mode='strict' placement='auto'/></numatune>",
 }
-FACTS = """uname -r; qemu-system-x86_64 --version | head -n 1; libvirtd --version
+FACTS = ('kernel', 'qemu', 'libvirt', 'numad', 'cpu', 'cgroup_fs')
+READ_FACTS = """uname -r; qemu-system-x86_64 --version | head -n 1; libvirtd --version
 dpkg-query -W -f '${Version}\\n' numad; grep -m 1 'model name' /proc/cpuinfo | cut -d : -f 2
 stat -fc %T /sys/fs/cgroup"""
 
@@ -55,23 +52,20 @@ ARRANGEMENTS = {
 DEFAULT = ('floating', 'balanced', 'numad', 'placed')
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """The settings that all arrangements have in common.
-
-    :param skew_mib: taken on node 0 before the guests start
-    :param balance_s: how long the kernel's balancing works before the first window
-    :param parallel: guests that start at the same time
-    """
-
-    guests: int = 6
-    memory_mib: int = 300
-    skew_mib: int = 500
-    windows: int = 2
-    window_s: int = 10
-    balance_s: int = 20
-    parallel: int = 6
-    shape: Shape = Shape()
+SHAPE = Shape()
+#: What all arrangements have in common.
+#:
+#: skew_mib: taken on node 0 before the guests start; balance_s: how long the kernel's balancing
+#: works before the first window; guests start all at once.
+SETTINGS = {
+    'guests': 6,
+    'memory_mib': 300,
+    'cmdline': 'duty=10 touch=12',
+    'skew_mib': 500,
+    'windows': 2,
+    'window_s': 10,
+    'balance_s': 20,
+}
 
 
 class Steps:
@@ -113,56 +107,51 @@ def machine_up(name, shape):
     shutil.rmtree(machine.dir, ignore_errors=True)
 
 
-def build(plan, steps):
+def build(steps):
     """Build what the machines of all arrangements are made from."""
     with steps.step('build', 'building image, tools, wheel and a booted machine, if not cached'):
-        vm.build(plan.shape)
+        vm.build(SHAPE)
 
 
-def run(name, arrangement, plan, steps):
+def run(name, arrangement, steps):
     """Start the guests in one way; return the observations for ``report.summarize``.
 
     :param name: of the machine
     """
-    before_s = dict(steps.phases_s)
 
     def step(phase, text):
         return steps.step(phase, f'{arrangement.title}: {text}')
 
     with contextlib.ExitStack() as stack:
         with step('thaw', 'thawing the machine'):
-            lab = Lab(stack.enter_context(machine_up(name, plan.shape)))
-        with step(
-            'prepare',
-            f'taking {plan.skew_mib} MiB on node 0'
-            + ('' if arrangement.hook is None else ', installing the hook'),
-        ):
-            free = _prepare(lab, arrangement, plan.skew_mib)
-            facts = _machine_facts(lab)
-        with step('start', f'starting {plan.guests} guests, {plan.parallel} at a time'):
+            lab = Lab(stack.enter_context(machine_up(name, SHAPE)))
+        with step('prepare', f'taking {SETTINGS["skew_mib"]} MiB on node 0'):
+            _prepare(lab, arrangement)
+            facts = dict(zip(FACTS, map(str.strip, lab.run(READ_FACTS).stdout.splitlines())))
+        with step('start', f'starting {SETTINGS["guests"]} guests'):
             started = lab.guests.start(
                 [
                     {
                         'name': f'guest{i}',
-                        'memory_mib': plan.memory_mib,
-                        'cmdline': CMDLINE,
+                        'memory_mib': SETTINGS['memory_mib'],
+                        'cmdline': SETTINGS['cmdline'],
                         **arrangement.spec,
                     }
-                    for i in range(1, plan.guests + 1)
+                    for i in range(1, SETTINGS['guests'] + 1)
                 ],
-                parallel=plan.parallel,
+                parallel=SETTINGS['guests'],
             )
         if arrangement.balancing:
-            with step('settle', f"letting the kernel's balancing work for {plan.balance_s} s"):
-                time.sleep(plan.balance_s)
+            with step('settle', "letting the kernel's balancing work"):
+                time.sleep(SETTINGS['balance_s'])
         if arrangement.hook is not None:
             with step('settle', 'letting the agent fetch what QEMU had elsewhere'):
                 lab.wait_for_hooks()
                 _fetch(lab)
         windows = []
-        for i in range(plan.windows):
-            with step('count', f'counting for {plan.window_s} s, {i + 1} of {plan.windows}'):
-                windows.append(lab.guests.count_accesses(plan.window_s))
+        for i in range(SETTINGS['windows']):
+            with step('count', f'counting, {i + 1} of {SETTINGS["windows"]}'):
+                windows.append(lab.guests.count_accesses(SETTINGS['window_s']))
         with step('report', "reading the guests' bytes per node"):
             guests_after = lab.guests.report()
             hook_log = lab.journal() if arrangement.hook is not None else []
@@ -170,30 +159,20 @@ def run(name, arrangement, plan, steps):
         'title': arrangement.title,
         'date': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
         'facts': facts,
-        'numa_balancing': arrangement.balancing,
-        'free_mib_before': free,
         'start_s': {n: r['seconds'] for n, r in started.items()},
-        'phases_s': {
-            phase: seconds - before_s.get(phase, 0.0) for phase, seconds in steps.phases_s.items()
-        },
         'hook_log': hook_log,
         'windows': windows,
         'guests': guests_after,
     }
 
 
-def _prepare(lab, arrangement, skew_mib):
-    """Set up balancing, skew and hook; return the free memory of each node [MiB]."""
+def _prepare(lab, arrangement):
+    """Set up balancing, skew and hook."""
     lab.run('virsh -q list')  # a libvirtd that its socket starts has ended after two idle minutes
     if arrangement.hook is not None:
         lab.install_hook(**arrangement.hook)
-    if skew_mib:
-        lab.skew(0, skew_mib)
-    done = lab.run(
-        f'sysctl -q kernel.numa_balancing={int(arrangement.balancing)} && '
-        'grep -h MemFree /sys/devices/system/node/node*/meminfo'
-    )
-    return [int(line.split()[-2]) >> 10 for line in done.stdout.splitlines()]
+    lab.skew(0, SETTINGS['skew_mib'])
+    lab.run(f'sysctl -q kernel.numa_balancing={int(arrangement.balancing)}')
 
 
 def _fetch(lab):
@@ -204,27 +183,3 @@ def _fetch(lab):
         agent.after(3)
     finally:
         agent.stop()
-
-
-def _machine_facts(lab):
-    lines = lab.run(FACTS).stdout.splitlines()
-    keys = ('kernel', 'qemu', 'libvirt', 'numad', 'cpu', 'cgroup_fs')
-    return dict(zip(keys, map(str.strip, lines)))
-
-
-def host_facts():
-    """Return facts about the host that the demo runs on."""
-    version = subprocess.run([vm.QEMU, '--version'], capture_output=True, text=True, check=True)
-    cpu = 'unknown'
-    with contextlib.suppress(OSError), open('/proc/cpuinfo') as lines:
-        cpu = next(
-            (line.partition(':')[2].strip() for line in lines if line.startswith('model name')),
-            cpu,
-        )
-    return {
-        'kernel': platform.release(),
-        'cpu': cpu,
-        'cpus': len(os.sched_getaffinity(0)),
-        'load_average': os.getloadavg()[0],
-        'qemu': version.stdout.splitlines()[0],
-    }

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show a report: tables and bars for the terminal, a plot as PNG."""
+"""Show a report: a table and verdicts for the terminal, a plot as PNG."""
 
-import math
 import textwrap
 
 from rich.table import Table
 from rich.text import Text
 
-from tests.lab.demo.report import ran
+from tests.lab.demo.report import OURS, ran
 
 COLOURS = ('#4269d0', '#efb118', '#ff725c', '#6cc5b0', '#a463f2', '#9c6b4e')
 MIB = 1 << 20
-BAR_CELLS = 44
 FAILURE_CHARS = 160
 
 
@@ -44,7 +42,6 @@ def summary(findings):
         'local\nDRAM',
         'remote\nDRAM',
         'remote\nshare',
-        'modelled at\n60/100 ns',
         'passes',
         'remote\nper pass',
         'fewer than\nfloating',
@@ -52,67 +49,23 @@ def summary(findings):
     ):
         table.add_column(head, justify='right')
     for name, run in findings['runs'].items():
-        ours = name in ('placed', 'bound')
         if 'failed' in run:
             table.add_row(Text(run['title'], 'bold red'), 'FAILED')
             continue
-        spread = ':'.join(map(str, run['guests_per_node']))
         share = run['remote_share']
-        latency = run['mean_latency_ns']
         table.add_row(
-            Text(run['title'], 'bold green' if ours else ''),
-            spread,
+            Text(run['title'], 'bold green' if name in OURS else ''),
+            ':'.join(map(str, run['guests_per_node'])),
             f'{run["home_share_min"]:.1%}',
             count(run['local']),
             count(run['remote']),
             '–' if share is None else f'{share:.2%}',
-            '–' if latency is None else f'{latency:.1f} ns',
             str(run['passes']),
             count(run['remote_per_pass']),
             _times(findings['ratios'][name]['remote']),
             _times(findings['ratios'][name]['remote_per_pass']),
         )
     return table
-
-
-def guests(findings):
-    """Return the table of each guest's bytes per node, one column for each arrangement."""
-    table = Table(
-        title='MiB on each node (from the kernel), by guest',
-        title_justify='left',
-        title_style='bold',
-        header_style='bold',
-    )
-    table.add_column('guest')
-    runs = ran(findings['runs']).values()
-    for run in runs:
-        table.add_column(run['title'], justify='right')
-    for name in sorted({name for run in runs for name in run['guests']}):
-        cells = []
-        for run in runs:
-            guest = run['guests'].get(name)
-            cells.append(
-                '–'
-                if guest is None
-                else ' + '.join(f'{b / MIB:.1f}' for b in guest['bytes_per_node'])
-            )
-        table.add_row(name, *cells)
-    return table
-
-
-def bars(findings):
-    """Return remote accesses as bars on a log axis, one line for each arrangement."""
-    runs = ran(findings['runs'])
-    highest = max((math.log10(max(1, run['remote'])) for run in runs.values()), default=0)
-    width = max((len(run['title']) for run in runs.values()), default=0)
-    text = Text('Remote DRAM accesses (log axis)\n', 'bold')
-    for name, run in runs.items():
-        cells = round(BAR_CELLS * math.log10(max(1, run['remote'])) / highest) if highest else 0
-        style = 'green' if name in ('placed', 'bound') else 'red'
-        text.append(f'{run["title"]:>{width}} ', '')
-        text.append('█' * cells, style)
-        text.append(f' {count(run["remote"])}\n', '')
-    return text
 
 
 def verdicts(findings):
@@ -123,28 +76,17 @@ def verdicts(findings):
             text.append(' FAILED', 'bold red')
             text.append(f'  {run["title"]}: {run["failed"]}\n')
     for check in findings['checks']:
-        word = (
-            ('ok', 'green')
-            if check['passed']
-            else (('FAILED', 'bold red') if check['required'] else ('not met', 'yellow'))
-        )
-        text.append(f'{word[0]:>7}', word[1])
+        word, style = ('FAILED', 'bold red') if check['required'] else ('not met', 'yellow')
+        if check['passed']:
+            word, style = 'ok', 'green'
+        text.append(f'{word:>7}', style)
         text.append(f'  {check["name"]}: {check["value"]}\n')
     for run in ran(findings['runs']).values():
-        accesses = ', '.join(count(window['remote']) for window in run['windows'])
+        accesses = ', '.join(map(count, run['remote_by_window']))
         text.append(f'{run["title"]}: remote accesses by window: {accesses}\n', 'dim')
+    times = ', '.join(f'{phase} {spent:.0f}' for phase, spent in findings['phases_s'].items())
+    text.append(f'seconds: {times}, in all {sum(findings["phases_s"].values()):.0f}')
     return text
-
-
-def notes(findings):
-    """Return an explanation of the figures."""
-    return Text(
-        "Counts are those of the emulated counters (perf), bytes are the kernel's. The latency "
-        'is modelled: 60 ns + 40 ns × remote share. "Fewer than floating" compares the same '
-        'time, "fewer per pass" the same work, which is fairer: guests that get less CPU also '
-        'access less. Floating guests wander, so their counts differ from window to window.',
-        'dim',
-    )
 
 
 def picture(findings, path):
@@ -162,7 +104,7 @@ def picture(findings, path):
     _draw_remote(right, runs, findings['ratios'])
     kernels = {run['facts']['kernel'] for run in ran(runs).values()}
     figure.suptitle(
-        f'Six guests on two nodes, {findings["machine"]["skew_mib"]} MiB less free on '
+        f'Six guests on two nodes, {findings["settings"]["skew_mib"]} MiB less free on '
         f'node 0 (emulated, Linux {", ".join(sorted(kernels))})',
         fontsize=12,
     )
@@ -175,16 +117,7 @@ def _draw_bytes(axes, runs):
     ticks, labels, legend = [], [], {}
     for at, run in enumerate(runs.values()):
         middle = at * (nodes + 0.8) + (nodes - 1) / 2
-        axes.text(
-            middle,
-            -0.11,
-            _wrapped(run['title']),
-            ha='center',
-            va='top',
-            transform=axes.get_xaxis_transform(),
-            fontsize=10,
-            fontweight='bold',
-        )
+        _write(axes, middle, -0.11, _wrapped(run['title']), va='top', fontweight='bold')
         if 'failed' in run:
             reason = textwrap.fill(textwrap.shorten(run['failed'], FAILURE_CHARS), 24)
             _draw_failure(axes, middle, f'FAILED\n{reason}')
@@ -192,28 +125,12 @@ def _draw_bytes(axes, runs):
         for node in range(nodes):
             x, bottom = at * (nodes + 0.8) + node, 0
             for i, (name, guest) in enumerate(run['guests'].items()):
-                height = guest['bytes_per_node'][node] / MIB
-                legend[name] = axes.bar(
-                    x,
-                    height,
-                    0.85,
-                    bottom,
-                    color=COLOURS[i % len(COLOURS)],
-                    edgecolor='white',
-                    linewidth=0.6,
-                )
+                height, colour = guest['bytes_per_node'][node] / MIB, COLOURS[i % len(COLOURS)]
+                legend[name] = axes.bar(x, height, 0.85, bottom, color=colour, edgecolor='white')
                 bottom += height
             ticks.append(x)
             labels.append(f'node {node}')
-        axes.text(
-            middle,
-            1.005,
-            ':'.join(map(str, run['guests_per_node'])),
-            ha='center',
-            va='bottom',
-            transform=axes.get_xaxis_transform(),
-            fontsize=11,
-        )
+        _write(axes, middle, 1.005, ':'.join(map(str, run['guests_per_node'])), va='bottom')
     axes.set_xlim(-0.9, len(runs) * (nodes + 0.8) - 0.9)
     axes.set_xticks(ticks, labels, fontsize=8)
     axes.set_ylabel('MiB of guest memory')
@@ -225,17 +142,14 @@ def _draw_bytes(axes, runs):
     axes.spines[['top', 'right']].set_visible(False)
 
 
+def _write(axes, x, y, text, fontsize=10, **more):
+    """Write text at a position of the axis, and a height relative to the plot's."""
+    place = axes.get_xaxis_transform()
+    axes.text(x, y, text, ha='center', transform=place, fontsize=fontsize, **more)
+
+
 def _draw_failure(axes, at, text):
-    axes.text(
-        at,
-        0.5,
-        text,
-        ha='center',
-        va='center',
-        transform=axes.get_xaxis_transform(),
-        fontsize=8,
-        color='#b3261e',
-    )
+    _write(axes, at, 0.5, text, fontsize=8, va='center', color='#b3261e')
 
 
 def _draw_remote(axes, runs, ratios):
@@ -243,24 +157,21 @@ def _draw_remote(axes, runs, ratios):
         if 'failed' in run:
             _draw_failure(axes, at, 'FAILED')
             continue
-        ours = name in ('placed', 'bound')
         remote = max(1, run['remote'])
-        axes.bar(at, remote, 0.7, color='#3a9d5d' if ours else '#b0b4bb')
+        axes.bar(at, remote, 0.7, color='#3a9d5d' if name in OURS else '#b0b4bb')
         fewer = ratios[name]['remote']
         label = count(run['remote'])
         if fewer is not None and name != 'floating':
-            label += (
-                f'\n{_times(fewer)} × fewer' if fewer >= 1 else f'\n{_times(1 / fewer)} × more'
-            )
+            less = f'{_times(fewer)} × fewer' if fewer >= 1 else f'{_times(1 / fewer)} × more'
+            label += f'\n{less}'
         axes.text(at, remote * 1.15, label, ha='center', va='bottom', fontsize=9)
     axes.set_xlim(-0.6, len(runs) - 0.4)
     if ran(runs):
         axes.set_yscale('log')
         low, high = axes.get_ylim()
         axes.set_ylim(max(1, low / 20), high * 4)
-    axes.set_xticks(
-        range(len(runs)), [_wrapped(run['title']) for run in runs.values()], fontsize=9
-    )
+    titles = [_wrapped(run['title']) for run in runs.values()]
+    axes.set_xticks(range(len(runs)), titles, fontsize=9)
     axes.set_title('Remote DRAM accesses in the same time (log)', fontsize=11, pad=20)
     axes.spines[['top', 'right']].set_visible(False)
     axes.yaxis.grid(True, alpha=0.3)
