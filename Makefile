@@ -115,7 +115,7 @@ stack-up: setup-stack ## Start OpenStack's real control plane on the loopback in
 stack-shell: ## Open a shell with the credentials of that control plane (ARGS: a command)
 	@$(STACK) shell $(ARGS)
 
-stack-down: ## Stop it and delete its data (ARGS=--keep-data: keep it)
+stack-down: ## Stop it and delete its data
 	@$(STACK) down $(ARGS)
 
 setup: ## Make .venv and install what is missing (idempotent)

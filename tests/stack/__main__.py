@@ -15,7 +15,7 @@ import sys
 
 from tests.stack import compute, control, report
 from tests.stack.layout import VENV, Layout
-from tests.stack.service import Service, StackError
+from tests.stack.service import StackError
 
 
 def _shell(layout, args):
@@ -97,23 +97,10 @@ def _write_report(layout, runs):
     return 0 if all(run['passed'] for run in runs) else 1
 
 
-def _status(layout, _args):
-    running = {name: Service(layout, name).pid() for name in control.NAMES}
-    for name, pid in running.items():
-        print(f'{name:18} {f"pid {pid}" if pid else "-":12} {layout.log(name)}')
-    return 0 if all(running.values()) else 3
-
-
-def _down(layout, args):
-    ended = compute.down() + control.down(layout, args.keep_data)
+def _down(layout, _args):
+    ended = compute.down() + control.down(layout)
     print('ended: ' + (', '.join(ended) or 'nothing ran'))
     return 0
-
-
-def _times(text):
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 100):
-        raise argparse.ArgumentTypeError(f'{text!r} is not a number from 1 to 99')
-    return int(text)
 
 
 def _parser():
@@ -136,15 +123,8 @@ def _parser():
     )
     commands = parser.add_subparsers(dest='command', required=True, metavar='COMMAND')
 
-    def command(name, do, summary, *parents, examples=''):
-        subparser = commands.add_parser(
-            name,
-            help=summary,
-            description=summary,
-            parents=parents,
-            epilog=examples and f'examples:\n{examples}',
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+    def command(name, do, summary, *parents):
+        subparser = commands.add_parser(name, help=summary, description=summary, parents=parents)
         subparser.set_defaults(do=do)
         return subparser
 
@@ -153,45 +133,23 @@ def _parser():
         _scenario,
         'bring everything up, go through the scenario, end it: with the package and without',
         counters,
-        examples='  python -m tests.stack scenario --times 3\n'
-        '  python -m tests.stack scenario --only-with --counters\n',
     )
     whole.add_argument(
-        '--times', type=_times, default=1, metavar='N', help='number of runs with the package'
+        '--times', type=int, default=1, metavar='N', help='number of runs with the package'
     )
     whole.add_argument('--only-with', action='store_true', help='skip the run without the package')
-    up = command(
-        'up',
-        _up,
-        'start what does not run',
-        package,
-        counters,
-        examples='  python -m tests.stack up --hosts\n'
-        '  python -m tests.stack up --hosts --without-package\n',
-    )
+    up = command('up', _up, 'start what does not run', package, counters)
     up.add_argument(
         '--hosts',
         action='store_true',
         help='also two emulated compute hosts, with the package as the guide says',
     )
-    run = command(
-        'run',
-        _run,
-        'go through the scenario on a stack that is up with hosts',
-        examples='  python -m tests.stack run\n  python -m tests.stack run --phase resize\n',
-    )
+    run = command('run', _run, 'go through the scenario on a stack that is up with hosts')
     run.add_argument(
         '--phase', default='', metavar='WORD', help='only phases with this word in their name'
     )
-    down = command('down', _down, 'stop everything and delete its data')
-    down.add_argument('--keep-data', action='store_true', help='keep databases and images')
-    command('status', _status, 'show which services run, and their logs')
-    shell = command(
-        'shell',
-        _shell,
-        'run a command with the credentials of the stack',
-        examples='  python -m tests.stack shell openstack server list --long\n',
-    )
+    command('down', _down, 'stop everything and delete its data')
+    shell = command('shell', _shell, 'run a command with the credentials of the stack')
     shell.add_argument('words', nargs=argparse.REMAINDER, metavar='CMD')
     return parser
 

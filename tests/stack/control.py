@@ -79,17 +79,9 @@ def _nova(layout, name, *more):
 
 #: Every service in the order of their start.
 NAMES = (
-    'mariadb',
-    'epmd',
-    'rabbitmq',
-    'keystone',
-    'placement',
-    'glance',
-    'neutron-stand-in',
-    'nova-conductor',
-    'nova-scheduler',
-    'nova-api',
-)
+    'mariadb epmd rabbitmq keystone placement glance neutron-stand-in '
+    'nova-conductor nova-scheduler nova-api'
+).split()
 
 
 def services(layout):
@@ -113,69 +105,39 @@ def services(layout):
     ]
 
 
-def _manage(layout, name, tool, conf, *words):
+def _manage(layout, tool, conf, words, *more):
+    """Run a service's tool; its words have no spaces, unlike what may follow them."""
     run(
         layout,
-        name,
-        [VENV / 'bin' / tool, '--config-file', layout.conf(conf), *words],
+        tool,
+        [VENV / 'bin' / tool, '--config-file', layout.conf(conf), *words.split(), *more],
         environment={'PYTHONWARNINGS': 'ignore'},
     )
 
 
 def _fill_keystone(layout):
+    def manage(words, *more):
+        _manage(layout, 'keystone-manage', 'keystone.conf', words, *more)
+
     for keys in ('fernet_setup', 'credential_setup'):
-        _manage(
-            layout,
-            'keystone-manage',
-            'keystone-manage',
-            'keystone.conf',
-            keys,
-            '--keystone-user',
-            'root',
-            '--keystone-group',
-            'root',
-        )
-    _manage(layout, 'keystone-manage', 'keystone-manage', 'keystone.conf', 'db_sync')
-    _manage(
-        layout,
-        'keystone-manage',
-        'keystone-manage',
-        'keystone.conf',
-        'bootstrap',
-        '--bootstrap-password',
-        layout.password('admin'),
-        '--bootstrap-region-id',
-        config.REGION,
-        '--bootstrap-public-url',
-        layout.url('keystone', '/v3'),
-        '--bootstrap-internal-url',
-        layout.url('keystone', '/v3'),
+        manage(f'{keys} --keystone-user root --keystone-group root')
+    manage('db_sync')
+    url, password = layout.url('keystone', '/v3'), layout.password('admin')
+    manage(
+        f'bootstrap --bootstrap-region-id {config.REGION} --bootstrap-public-url {url} '
+        f'--bootstrap-internal-url {url} --bootstrap-password',
+        password,
     )
 
 
 def _fill_nova(layout):
-    _manage(layout, 'nova-manage', 'nova-manage', 'nova.conf', 'api_db', 'sync')
-    _manage(
-        layout,
-        'nova-manage',
-        'nova-manage',
-        'nova.conf',
-        'cell_v2',
-        'map_cell0',
-        '--database_connection',
-        layout.database_url('nova_cell0'),
-    )
-    _manage(layout, 'nova-manage', 'nova-manage', 'nova.conf', 'db', 'sync')
-    _manage(
-        layout,
-        'nova-manage',
-        'nova-manage',
-        'nova.conf',
-        'cell_v2',
-        'create_cell',
-        '--name',
-        'cell1',
-    )
+    for words in (
+        'api_db sync',
+        f'cell_v2 map_cell0 --database_connection {layout.database_url("nova_cell0")}',
+        'db sync',
+        'cell_v2 create_cell --name cell1',
+    ):
+        _manage(layout, 'nova-manage', 'nova.conf', words)
 
 
 def _fill_databases(layout):
@@ -189,18 +151,8 @@ def _fill_databases(layout):
         done = [
             pool.submit(_fill_keystone, layout),
             pool.submit(_fill_nova, layout),
-            pool.submit(
-                _manage,
-                layout,
-                'placement-manage',
-                'placement-manage',
-                'placement.conf',
-                'db',
-                'sync',
-            ),
-            pool.submit(
-                _manage, layout, 'glance-manage', 'glance-manage', 'glance-api.conf', 'db_sync'
-            ),
+            pool.submit(_manage, layout, 'placement-manage', 'placement.conf', 'db sync'),
+            pool.submit(_manage, layout, 'glance-manage', 'glance-api.conf', 'db_sync'),
         ]
         for future in done:
             future.result()
@@ -211,27 +163,15 @@ def connect(layout):
     """Return openstacksdk's connection as the admin."""
     import openstack
 
-    words = {
-        key.removeprefix('OS_').lower(): value
-        for key, value in layout.client_environment().items()
-    }
+    variables = layout.client_environment()
+    auth = 'auth_url username password project_name user_domain_id project_domain_id'.split()
     return openstack.connect(
         load_yaml_config=False,
         load_envvars=False,
-        auth={
-            key: words[key]
-            for key in (
-                'auth_url',
-                'username',
-                'password',
-                'project_name',
-                'user_domain_id',
-                'project_domain_id',
-            )
-        },
-        region_name=words['region_name'],
+        auth={key: variables['OS_' + key.upper()] for key in auth},
+        region_name=variables['OS_REGION_NAME'],
         interface='public',
-        compute_default_microversion=words['compute_api_version'],
+        compute_default_microversion=variables['OS_COMPUTE_API_VERSION'],
         api_timeout=API_S,
     )
 
@@ -336,21 +276,14 @@ def up(layout, with_package=True):
     if with_package:
         for command in guide.commands(guide.NOVA, 'On controllers'):
             if command.startswith('nova-numa-rebalance '):  # the package is in VENV already
-                run(
-                    layout,
-                    'check',
-                    [
-                        VENV / 'bin' / word if not at else word
-                        for at, word in enumerate(command.split())
-                    ],
-                )
+                tool, *words = command.split()
+                run(layout, 'check', [VENV / 'bin' / tool, *words])
                 done(command)
     return seconds
 
 
-def down(layout, keep_data=False):
+def down(layout):
     """Stop every service, the last started first; return the names of those that ran."""
     ended = [name for name in reversed(NAMES) if Service(layout, name).stop()]
-    if not keep_data:
-        shutil.rmtree(layout.data, ignore_errors=True)
+    shutil.rmtree(layout.data, ignore_errors=True)
     return ended

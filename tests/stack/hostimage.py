@@ -57,17 +57,8 @@ def _build(work):
         raise image.BuildError('no /etc/resolv.conf: apt-get in the image needs the network')
     image._run(
         [
-            'unshare',
-            '--mount',
-            '--propagation',
-            'unchanged',
-            'sh',
-            '-c',
-            SCRIPT,
-            'sh',
-            work,
-            REQUIREMENTS,
-            VENV / 'bin/pip',
+            *'unshare --mount --propagation unchanged sh -c'.split(),
+            *(SCRIPT, 'sh', work, REQUIREMENTS, VENV / 'bin/pip'),
         ],
         work / 'log',
         'Nova in the image',

@@ -18,12 +18,8 @@ def mariadb(layout):
             layout,
             'mariadb-install-db',
             [
-                'mariadb-install-db',
-                '--no-defaults',
-                f'--datadir={data}',
-                '--user=root',
-                '--auth-root-authentication-method=normal',
-                '--skip-test-db',
+                *('mariadb-install-db', '--no-defaults', f'--datadir={data}'),
+                *'--user=root --auth-root-authentication-method=normal --skip-test-db'.split(),
             ],
         )
     grants = layout.etc / 'grants.sql'
@@ -41,17 +37,13 @@ def mariadb(layout):
         [
             '/usr/sbin/mariadbd',
             '--no-defaults',
-            '--user=root',
             f'--datadir={data}',
-            '--socket=mariadb.sock',
             f'--pid-file={data}/mariadbd.pid',
             f'--init-file={grants}',
             f'--bind-address={LOOPBACK}',
             f'--port={PORTS["mariadb"]}',
-            '--skip-name-resolve',
-            '--max-connections=500',
-            '--innodb-flush-log-at-trx-commit=0',
-            '--innodb-doublewrite=0',
+            *'--user=root --socket=mariadb.sock --skip-name-resolve --max-connections=500'.split(),
+            *'--innodb-flush-log-at-trx-commit=0 --innodb-doublewrite=0'.split(),
         ],
         ready=lambda: is_listening(PORTS['mariadb']),
     )
