@@ -151,9 +151,10 @@ def pytest_sessionfinish(session):
 
 def _end_orphans():
     """End the machines of test runs that were killed."""
-    for name in [m['name'] for m in running() if m['name'].startswith('test-')]:
-        if not pathlib.Path('/proc', name.split('-')[1]).exists():
-            Machine.find(name).down()
+    for machine in running():
+        name = machine.name
+        if name.startswith('test-') and not pathlib.Path('/proc', name.split('-')[1]).exists():
+            machine.down()
 
 
 FAILED = pytest.StashKey()

@@ -11,6 +11,7 @@ import datetime
 import shutil
 import signal
 import time
+from typing import Any
 
 from conftest import Lab
 from machine import image, vm
@@ -57,7 +58,7 @@ SHAPE = Shape()
 #:
 #: skew_mib: taken on node 0 before the guests start; balance_s: how long the kernel's balancing
 #: works before the first window; guests start all at once.
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     'guests': 6,
     'memory_mib': 300,
     'cmdline': 'duty=10 touch=12',

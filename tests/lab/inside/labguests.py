@@ -197,20 +197,10 @@ def count_accesses(request):
     names = sorted(before)
     paths = {n: scope(group(p, 'perf_event')) for n, p in pids().items()}
     base = ROOT if V2 else ROOT / 'perf_event'
-    events = ['numa_emu/local_dram/GH', 'numa_emu/remote_dram/GH']
-    command = [
-        'perf',
-        'stat',
-        '-x',
-        ',',
-        '-a',
-        '-e',
-        ','.join(events),
-        '--for-each-cgroup',
-        ','.join(str(paths[n].relative_to(base)) for n in names),
-        'sleep',
-        str(request['seconds']),
-    ]
+    groups = ','.join(str(paths[n].relative_to(base)) for n in names)
+    events = 'numa_emu/local_dram/GH,numa_emu/remote_dram/GH'
+    command = f'perf stat -x , -a -e {events} --for-each-cgroup'.split()
+    command += [groups, 'sleep', str(request['seconds'])]
     began = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True)
     counts = [line.split(',') for line in done.stderr.splitlines() if 'numa_emu' in line]

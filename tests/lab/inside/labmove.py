@@ -189,18 +189,8 @@ class AccessCounts:
         """Start counting the threads of a process."""
         self._seen = []
         self._perf = subprocess.Popen(
-            [
-                'perf',
-                'stat',
-                '-x',
-                ',',
-                '-I',
-                '500',
-                '-p',
-                str(pid),
-                '-e',
-                'numa_emu/local_dram/GH,numa_emu/remote_dram/GH',
-            ],
+            f'perf stat -x , -I 500 -p {pid} -e '
+            'numa_emu/local_dram/GH,numa_emu/remote_dram/GH'.split(),
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,

@@ -218,21 +218,8 @@ def _build_image(work):
         log,
         'mmdebstrap',
     )
-    _run(
-        [
-            'ssh-keygen',
-            '-q',
-            '-t',
-            'ed25519',
-            '-N',
-            '',
-            '-C',
-            'numalab',
-            '-f',
-            work / 'id_ed25519',
-        ],
-        log,
-    )
+    key = work / 'id_ed25519'
+    _run([*'ssh-keygen -q -t ed25519 -C numalab -N'.split(), '', '-f', key], log)
     for name, text in FILES.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -240,19 +227,8 @@ def _build_image(work):
     keys = root / 'root/.ssh/authorized_keys'
     keys.parent.mkdir(mode=0o700, exist_ok=True)
     keys.write_bytes((work / 'id_ed25519.pub').read_bytes())
-    _run(
-        [
-            'chroot',
-            root,
-            'systemctl',
-            'enable',
-            'systemd-networkd',
-            'ssh',
-            'libvirtd',
-            'numalab-ready',
-        ],
-        log,
-    )
+    enabled = ('systemd-networkd', 'ssh', 'libvirtd', 'numalab-ready')
+    _run(['chroot', root, 'systemctl', 'enable', *enabled], log)
     _run(['chroot', root, 'systemctl', 'mask', *MASKED], log)
     host_key = (root / 'etc/ssh/ssh_host_ed25519_key.pub').read_text().split()[:2]
     (work / 'known_hosts').write_text(f'numalab {" ".join(host_key)}\n')
@@ -270,58 +246,21 @@ def image():
 
 def _build_tools(work):
     log = work / 'log'
-    _run(
-        [
-            'gcc',
-            '-O2',
-            '-Wall',
-            '-shared',
-            '-fPIC',
-            '-o',
-            work / 'numapmu.so',
-            LAB / 'plugin/numapmu.c',
-        ],
-        log,
-    )
-    _run(
-        [
-            'gcc',
-            '-m32',
-            '-march=i686',
-            '-mno-sse',
-            '-ffreestanding',
-            '-fno-pic',
-            '-no-pie',
-            '-fno-stack-protector',
-            '-nostdlib',
-            '-static',
-            '-O1',
-            '-Wall',
-            '-Wl,--build-id=none',
-            '-Wl,-T,' + str(LAB / 'guest/walker.ld'),
-            LAB / 'guest/walker.c',
-            '-o',
-            work / 'walker.elf',
-        ],
-        log,
-    )
-    _run(
-        ['gcc', '-O1', '-static', '-Wall', '-o', work / 'numawalk', LAB / 'probe/numawalk.c'], log
-    )
+    shared = 'gcc -O2 -Wall -shared -fPIC -o'.split()
+    _run([*shared, work / 'numapmu.so', LAB / 'plugin/numapmu.c'], log)
+    freestanding = (
+        'gcc -m32 -march=i686 -mno-sse -ffreestanding -fno-pic -no-pie -fno-stack-protector '
+        '-nostdlib -static -O1 -Wall -Wl,--build-id=none'
+    ).split()
+    script, source = f'-Wl,-T,{LAB}/guest/walker.ld', LAB / 'guest/walker.c'
+    _run([*freestanding, script, source, '-o', work / 'walker.elf'], log)
+    static = 'gcc -O1 -static -Wall -o'.split()
+    _run([*static, work / 'numawalk', LAB / 'probe/numawalk.c'], log)
     with tempfile.TemporaryDirectory() as scratch:
         for name in ('kmod', 'plugin'):
             shutil.copytree(LAB / name, pathlib.Path(scratch) / name)
-        _run(
-            [
-                'make',
-                '-s',
-                '-C',
-                f'/lib/modules/{kernel_version()}/build',
-                f'M={scratch}/kmod',
-                'modules',
-            ],
-            log,
-        )
+        kernel = f'/lib/modules/{kernel_version()}/build'
+        _run(['make', '-s', '-C', kernel, f'M={scratch}/kmod', 'modules'], log)
         shutil.copy(pathlib.Path(scratch) / 'kmod/numa_emu.ko', work)
 
 
@@ -350,12 +289,7 @@ def _build_wheel(work, checkout):
         _run(
             [
                 python if python.exists() else sys.executable,
-                '-m',
-                'pip',
-                'wheel',
-                '-q',
-                '--no-deps',
-                '-w',
+                *'-m pip wheel -q --no-deps -w'.split(),
                 work,
                 source,
             ],

@@ -159,16 +159,8 @@ class Shape:
     def kernel_words(self):
         """Return the kernel's command line for this shape."""
         words = [
-            'console=ttyS0',
-            'root=/dev/vda',
-            'rw',
-            'quiet',
-            'mitigations=off',
-            'panic=-1',
-            'net.ifnames=0',
-            'tsc=reliable',
-            'clocksource=tsc',
-            'hpet=disable',
+            'console=ttyS0 root=/dev/vda rw quiet mitigations=off panic=-1 net.ifnames=0',
+            'tsc=reliable clocksource=tsc hpet=disable',
         ]
         if self.cgroup == 'v1':
             words.append('systemd.unified_cgroup_hierarchy=0')

@@ -93,13 +93,7 @@ def _qemu(base, shape, directory, disk, port, plugin=None, incoming=None, device
     """Start QEMU in a directory, where its own messages go to qemu.log."""
     parts = base.image_dir
     args = [
-        QEMU,
-        '-nodefaults',
-        '-display',
-        'none',
-        '-vga',
-        'none',
-        '-no-reboot',
+        *f'{QEMU} -nodefaults -display none -vga none -no-reboot'.split(),
         '-accel',
         f'tcg,thread=multi,tb-size={_translated_mib(base, shape)}',
         *shape.qemu_args(),
@@ -154,21 +148,8 @@ def _alive(pid):
 
 
 def _overlay(path, backing, backing_format):
-    subprocess.run(
-        [
-            'qemu-img',
-            'create',
-            '-q',
-            '-f',
-            'qcow2',
-            '-F',
-            backing_format,
-            '-b',
-            str(backing),
-            str(path),
-        ],
-        check=True,
-    )
+    command = f'qemu-img create -q -f qcow2 -F {backing_format} -b'.split()
+    subprocess.run([*command, backing, path], check=True)
 
 
 class Machine:
@@ -241,16 +222,13 @@ class Machine:
         return self
 
     def _save(self):
-        (self.dir / 'state.json').write_text(
-            json.dumps(
-                {
-                    'pid': self.pid,
-                    'port': self.port,
-                    'image_dir': str(self.image_dir),
-                    'shape': dataclasses.asdict(self.shape),
-                }
-            )
-        )
+        state = {
+            'pid': self.pid,
+            'port': self.port,
+            'image_dir': str(self.image_dir),
+            'shape': dataclasses.asdict(self.shape),
+        }
+        (self.dir / 'state.json').write_text(json.dumps(state))
 
     def _thaw(self, process):
         log = self.dir / 'qemu.log'
@@ -289,14 +267,10 @@ class Machine:
 
     def _answers(self):
         try:
-            return (
-                self.run(
-                    f'date -s @{time.time():.0f} >/dev/null', timeout=30, check=False
-                ).returncode
-                == 0
-            )
+            done = self.run(f'date -s @{time.time():.0f} >/dev/null', timeout=30, check=False)
         except subprocess.TimeoutExpired:
             return False
+        return done.returncode == 0
 
     def _install(self, tools, wheel):
         files = [tools / n for n in ('walker.elf', 'numawalk', 'numa_emu.ko')]
@@ -335,32 +309,19 @@ class Machine:
         return Qmp(self.dir / 'qmp.sock')
 
     def _ssh(self, program, port_option):
-        keys = self.image_dir
-        return [
-            program,
-            '-F',
-            'none',
-            port_option,
-            str(self.port),
-            '-i',
-            f'{keys}/id_ed25519',
-            '-o',
-            f'UserKnownHostsFile={keys}/known_hosts',
-            '-o',
-            'HostKeyAlias=numalab',
-            '-o',
-            'ControlMaster=auto',
-            '-o',
-            f'ControlPath={self.dir}/ssh',
-            '-o',
-            'ControlPersist=600',
-            '-o',
-            'ConnectTimeout=60',
-            '-o',
-            'LogLevel=ERROR',
-            '-o',
-            'BatchMode=yes',
-        ]
+        options = {
+            'UserKnownHostsFile': self.image_dir / 'known_hosts',
+            'HostKeyAlias': 'numalab',
+            'ControlMaster': 'auto',
+            'ControlPath': self.dir / 'ssh',
+            'ControlPersist': 600,
+            'ConnectTimeout': 60,
+            'LogLevel': 'ERROR',
+            'BatchMode': 'yes',
+        }
+        words = [f'-o{name}={value}' for name, value in options.items()]
+        key = str(self.image_dir / 'id_ed25519')
+        return [program, '-F', 'none', port_option, str(self.port), '-i', key, *words]
 
     def command(self, line):
         """Return the ssh command for a shell line in the machine, for callers that stream it."""
@@ -433,31 +394,19 @@ class Machine:
 
 
 def running():
-    """Return the running machines: [{name, pid, ssh_port, console, shape}, …]."""
+    """Return the machines that run."""
     machines, parent = [], run_dir('any').parent
     for directory in sorted(parent.glob('*/')) if parent.is_dir() else ():
         with contextlib.suppress(MachineError):
-            machine = Machine.find(directory.name)
-            machines.append(
-                {
-                    'name': machine.name,
-                    'pid': machine.pid,
-                    'ssh_port': machine.port,
-                    'console': str(machine.dir / 'console.log'),
-                    'shape': dataclasses.asdict(machine.shape),
-                }
-            )
+            machines.append(Machine.find(directory.name))
     return machines
 
 
 def build(shape):
-    """Build what the machines of a shape need and is not cached; return {part: directory}."""
-    return {
-        'image': image.image(),
-        'tools': image.tools(),
-        'wheel': image.wheel(),
-        'frozen': freeze(shape),
-    }
+    """Build what the machines of a shape need and is not cached."""
+    for part in (image.image, image.tools, image.wheel):
+        part()
+    freeze(shape)
 
 
 def freeze(shape, base=None):

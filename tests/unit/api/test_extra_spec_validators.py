@@ -28,27 +28,8 @@ class SpecsTest(unittest.TestCase):
         for text in ('0.8', '1', '0.000001', '63.999999', '64', '64.0', '10'):
             with self.subTest(text=text):
                 self.assertTrue(self.accepts(text))
-        for text in (
-            '',
-            '0',
-            '0.0',
-            '00',
-            '-1',
-            '64.1',
-            '65',
-            '100',
-            '1e1',
-            'nan',
-            'inf',
-            '.5',
-            '1.',
-            ' 1',
-            '1 ',
-            '1\n',
-            '1_0',
-            '٣',
-            '0.1234567',
-        ):
+        refused = '0 0.0 00 -1 64.1 65 100 1e1 nan inf .5 1. 1_0 ٣ 0.1234567'.split()
+        for text in (*refused, '', ' 1', '1 ', '1\n'):
             with self.subTest(text=text):
                 self.assertFalse(self.accepts(text))
 
