@@ -101,7 +101,7 @@ def test_libvirts_commands_work_on_a_held_guest(lab_of, cgroup, commands):
             % (command, name, *OTHER_NODE[0 if before[name]['cpus'] == ['0-1'] else 1])
             for command, name in names.items()
         )
-        ask = f'python3 {LAB_DIR}/labcommands.py --json '
+        ask = f'python3 {LAB_DIR}/labcommands.py '
         done = json.loads(lab.run(ask + args, timeout=300).stdout)
         agent.after(2)
         later = json.loads(lab.run(ask + '--no-run ' + args, timeout=300).stdout)

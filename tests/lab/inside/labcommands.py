@@ -4,7 +4,7 @@
 
     labcommands.py COMMAND=GUEST,CPU,NODE...
 
-CPU and NODE must not be the guest's. Prints a table or, with ``--json``, one object
+CPU and NODE must not be the guest's. Prints one JSON object
 {command: {code, message, effect, wanted, works}}; with ``--no-run``, no command is run.
 """
 
@@ -114,7 +114,6 @@ def main():
     """Run the commands and print the result of each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('guests', nargs='+', metavar='COMMAND=GUEST,CPU,NODE')
-    parser.add_argument('--json', action='store_true')
     parser.add_argument('--no-run', action='store_true', help='only report the effects')
     args = parser.parse_args()
     outcomes = {}
@@ -129,19 +128,7 @@ def main():
             'wanted': expected,
             'works': not code and effect() == expected,
         }
-    if args.json:
-        print(json.dumps(outcomes))
-        return
-    for command, outcome in outcomes.items():
-        print(
-            '%-15s %-5s %-12s %s'
-            % (
-                command,
-                'works' if outcome['works'] else 'FAILS',
-                '%s/%s' % (outcome['effect'], outcome['wanted']),
-                outcome['message'],
-            )
-        )
+    print(json.dumps(outcomes))
 
 
 if __name__ == '__main__':
