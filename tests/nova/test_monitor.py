@@ -7,7 +7,6 @@ import time
 from unittest import mock
 
 from nova import context, objects
-from nova.compute import monitors
 from oslo_config import cfg
 
 from nova_numa_pmc.compute import metrics_decoder, metrics_encoder, monitor
@@ -371,30 +370,6 @@ class StockWeigherTest(base.NovaTest):
                     self.start_hosts('one', 'two')
                 self.send(one=(0.1, 0.1), two=(0.1, 0.1))
                 self.boot(self.flavor())
-
-
-class OneMonitorTest(base.NovaTest):
-    """Nova loads one monitor per namespace; the package's monitor does the other one's work."""
-
-    MONITORS = ['virt_driver', 'numa_pmc']
-
-    def test_nova_logs_which_monitor_it_left_out(self):
-        self.start_hosts('one')
-        self.assertEqual(1, len(self.computes['one'].manager.rt.monitors))
-        self.assertRegex(
-            self.stdlog.logger.output,
-            r'Excluding nova\.compute\.monitors\.cpu monitor \w+\. Already loaded',
-        )
-
-
-class ShimTest(base.NovaTest):
-    def test_the_installed_entry_point_lies_in_novas_package_without_hiding_it(self):
-        self.start_hosts('one')
-        self.assertEqual('nova_numa_pmc.compute.monitor', type(self.monitor('one')).__module__)
-        from nova.compute.monitors import cpu
-
-        self.assertIn('numa_pmc.py', os.listdir(os.path.dirname(cpu.__file__)))
-        self.assertTrue(os.path.exists(monitors.__file__))
 
 
 def damages(path, good):
