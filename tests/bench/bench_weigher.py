@@ -15,22 +15,12 @@ before the weigher, which then finds the answers that the filter got (``weigher_
 ``weigher_new_guests`` is the weigher if every host got two guests since it was measured, and
 ``weigher_turnover`` if, in addition, one left.
 
-``shadow_line_share`` is the cost of the line of shadow mode, relative to Nova's own filtering and
-weighing of a request among 1,000 hosts (``SchedulerManager._get_sorted_hosts``, with all weighers,
-and filters that need no database): the additional time of the weigher in shadow mode compared with
-mode on, divided by the time of the whole in mode on. All three are minima, because the line takes
-less than other load adds or takes away; each mode is first in every other pair. The line is
-formatted and written to /dev/null. The rest of a request, reading its hosts from the database, is
-left out, so the share of a complete request is smaller.
-
 The last line of output is one JSON object. Usage: bench_weigher.py [ROUNDS]
 """
 
 import datetime
 import gc
 import json
-import logging
-import os
 import statistics
 import sys
 import time
@@ -41,13 +31,8 @@ warnings.filterwarnings('ignore')
 import nova.conf  # noqa: E402
 import nova.version  # noqa: E402
 from nova import objects  # noqa: E402
-from nova.scheduler import filters, host_manager, manager as scheduler_manager, weights  # noqa: E402
-from nova.scheduler.filters import (  # noqa: E402
-    affinity_filter,
-    compute_capabilities_filter,
-    image_props_filter,
-    numa_topology_filter,
-)
+from nova.scheduler import weights  # noqa: E402
+from nova.scheduler.filters import numa_topology_filter  # noqa: E402
 from nova.scheduler.weights import metrics as metrics_weigher  # noqa: E402
 
 from nova_numa_pmc.scheduler import filter as pressure_filter, weigher  # noqa: E402
@@ -60,16 +45,6 @@ ADDED_RATIO_MAX = 2.0
 #: MetricsWeigher. Some 40 % of its time is waiting for memory, which depends on what else the
 #: machine does.
 RATIO_MAX, FILTER_RATIO_MAX = 2.5, 0.1
-SHADOW_HOSTS, SHADOW_PAIRS, SHADOW_SHARE_MAX = 1000, 15, 0.01
-#: Those of Nova's default filters that need no database, and ours where the guide puts it.
-FILTERS = (
-    compute_capabilities_filter.ComputeCapabilitiesFilter,
-    image_props_filter.ImagePropertiesFilter,
-    affinity_filter.ServerGroupAntiAffinityFilter,
-    affinity_filter.ServerGroupAffinityFilter,
-    pressure_filter.NUMAPressureFilter,
-    numa_topology_filter.NUMATopologyFilter,
-)
 
 
 def timed_us(work, hosts):
@@ -161,76 +136,6 @@ def measure(count, rounds):
     return medians_us
 
 
-class TimedWeigher(weigher.NUMAPressureWeigher):
-    """Our weigher, which records the time that it took last [ns]."""
-
-    def weigh_objects(self, weighed_obj_list, weight_properties):
-        start = time.thread_time_ns()
-        weighed = super().weigh_objects(weighed_obj_list, weight_properties)
-        self.took_ns = time.thread_time_ns() - start
-        return weighed
-
-
-def scheduler():
-    """Make Nova's scheduler without its database; return it and our weigher."""
-    ours = TimedWeigher()
-    manager = scheduler_manager.SchedulerManager.__new__(scheduler_manager.SchedulerManager)
-    manager.host_manager = host_manager.HostManager.__new__(host_manager.HostManager)
-    manager.host_manager.filter_handler = filters.HostFilterHandler()
-    manager.host_manager.enabled_filters = [weigher_class() for weigher_class in FILTERS]
-    manager.host_manager.weight_handler = weights.HostWeightHandler()
-    stock = manager.host_manager.weight_handler.get_matching_classes(
-        ['nova.scheduler.weights.all_weighers']
-    )
-    manager.host_manager.weighers = [*(weigher_class() for weigher_class in stock), ours]
-    return manager, ours
-
-
-def shadow_line(count=SHADOW_HOSTS, pairs=SHADOW_PAIRS):
-    """Return the cost of the shadow line, and of the work that it is compared with."""
-    rows, spec = nova_hosts.compute_nodes(count), nova_hosts.request_spec()
-    scheduling, ours = scheduler()
-    log = logging.getLogger('nova_numa_pmc')
-    log.setLevel(logging.INFO)
-    lines = LineLengths(open(os.devnull, 'w'))  # noqa: SIM115 -- closed with the process
-    log.addHandler(lines)
-    weigher_ns, request_ns = {'on': [], 'shadow': []}, []
-    for number in range(pairs):
-        for mode in ('on', 'shadow') if number % 2 else ('shadow', 'on'):
-            nova.conf.CONF.set_override('mode', mode, group='numa_pmc')
-            hosts = nova_hosts.host_states(rows)
-            gc.collect()
-            start = time.thread_time_ns()
-            chosen = scheduling._get_sorted_hosts(spec, hosts, 0)
-            took_ns = time.thread_time_ns() - start
-            weigher_ns[mode].append(ours.took_ns)
-            if mode == 'on':
-                request_ns.append(took_ns)
-    nova.conf.CONF.clear_override('mode', group='numa_pmc')
-    assert lines.bytes_max and len(chosen) == count
-    log.removeHandler(lines)
-    line_ms = (min(weigher_ns['shadow']) - min(weigher_ns['on'])) / 1e6
-    request_ms = min(request_ns) / 1e6
-    return {
-        'shadow_line_share': round(line_ms / request_ms, 5),
-        'shadow_line_ms': round(line_ms, 3),
-        'request_ms': round(request_ms, 1),
-        'shadow_line_bytes_max': lines.bytes_max,
-        'shadow_hosts': count,
-        'shadow_pairs': pairs,
-    }
-
-
-class LineLengths(logging.StreamHandler):
-    """A handler that writes lines and remembers the length of the longest."""
-
-    bytes_max = 0
-
-    def emit(self, record):
-        self.bytes_max = max(self.bytes_max, len(record.getMessage()))
-        super().emit(record)
-
-
 def _only(prefix, column):
     """Return a column's JSON with only the metrics of one monitor."""
     return json.dumps(
@@ -257,22 +162,10 @@ def main(rounds=9):
     }
     print('µs per host, medians; 50 instances each, two nodes, decoding included')
     columns = (
-        'weigher',
-        'metrics_weigher',
-        'ratio_to_metrics_weigher',
-        'weigher_after_filter',
-        'weigher_new_guests',
-        'weigher_turnover',
-        'filter',
-        'numa_topology_filter',
-        'filter_ratio',
-        'from_json',
-        'from_json_ours',
-        'from_json_cpu',
-        'added',
-        'metrics_added',
-        'added_ratio',
-    )
+        'weigher metrics_weigher ratio_to_metrics_weigher weigher_after_filter '
+        'weigher_new_guests weigher_turnover filter numa_topology_filter filter_ratio '
+        'from_json from_json_ours from_json_cpu added metrics_added added_ratio'
+    ).split()
     print('hosts'.rjust(8) + ''.join(name.rjust(len(name) + 2) for name in columns))
     missed = False
     for count in SIZES:
@@ -289,11 +182,8 @@ def main(rounds=9):
         )
     for name in ('ratio_to_metrics_weigher', 'filter_ratio', 'added_ratio'):
         figures[name] = max(figures[str(count)][name] for count in SIZES)
-    line_cost = shadow_line()
-    print('shadow mode: ' + ', '.join(f'{name} {value}' for name, value in line_cost.items()))
-    missed |= line_cost['shadow_line_share'] > SHADOW_SHARE_MAX
-    figures.update(line_cost, ratio_max=RATIO_MAX, filter_ratio_max=FILTER_RATIO_MAX)
-    figures.update(added_ratio_max=ADDED_RATIO_MAX, shadow_line_share_max=SHADOW_SHARE_MAX)
+    figures.update(ratio_max=RATIO_MAX, filter_ratio_max=FILTER_RATIO_MAX)
+    figures['added_ratio_max'] = ADDED_RATIO_MAX
     print(json.dumps(figures))
     return int(missed)
 

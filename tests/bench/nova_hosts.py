@@ -13,7 +13,7 @@ from nova.scheduler import host_manager
 from nova_numa_pmc import model
 from nova_numa_pmc.compute import metrics_encoder
 from nova_numa_pmc.state import publication
-from tests.fixtures.metrics import CPU_METRICS
+from tests.fixtures.metrics import metric_list
 from tests.fixtures.model_records import GIB
 
 objects.register_all()
@@ -49,36 +49,6 @@ def uuids(at, count):
     """Return the uuids of a host's instances, as random as Nova's."""
     rng = random.Random(at)
     return [str(uuid.UUID(int=rng.getrandbits(128))) for _ in range(count)]
-
-
-def metrics_json(state, vcpus_used, memory_mb_used, counted, sent_s):
-    """Render the column compute_nodes.metrics: Nova's own CPU metrics, and ours."""
-    stamp = '2026-01-01T00:00:00.000000'
-    listed = [
-        {
-            'name': f'cpu.{name}',
-            'timestamp': stamp,
-            'source': 'libvirt.LibvirtDriver',
-            'value': 0.12 if name.endswith('percent') else 10**16,
-        }
-        for name in CPU_METRICS
-    ]
-    for name, values in zip(
-        (metrics_encoder.CURRENT, metrics_encoder.MAXIMUM),
-        metrics_encoder.to_values(
-            state, vcpus_used, memory_mb_used, nova_counts=counted, sent_s=sent_s
-        ),
-    ):
-        listed.append(
-            {
-                'name': name,
-                'timestamp': stamp,
-                'source': 'numa_pmc',
-                'value': 123456,
-                'numa_membw_values': values,
-            }
-        )
-    return json.dumps(listed)
 
 
 def topology_json(nodes=2, cpus=32):
@@ -131,12 +101,14 @@ def compute_nodes(count, seed=1, instances=50):
             ram_allocation_ratio=1.5,
             disk_allocation_ratio=1.0,
             numa_topology=topology,
-            metrics=metrics_json(
-                published(rng),
-                50,
-                100 << 10,
-                metrics_encoder.NovaCounts(tuple(uuids(at, instances))),
-                now_s,
+            metrics=json.dumps(
+                metric_list(
+                    published(rng),
+                    50,
+                    100 << 10,
+                    metrics_encoder.NovaCounts(tuple(uuids(at, instances))),
+                    now_s,
+                )
             ),
         )
         for at in range(count)
