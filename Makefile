@@ -95,8 +95,8 @@ fuzz-metrics: setup ## Mutate metrics 100,000 times: nothing may raise, weigh Na
 bench-crowded: setup-lab ## Crowd a host: work done pinned, floating, and with the agent (an hour)
 	@$(PYTHON) -m tests.bench.bench_crowded $(ARGS)
 
-soak: setup-lab ## Run two hours of random starts, stops, loads and faults with the agent (ARGS)
-	@$(PYTHON) -m tests.lab.soak $(ARGS)
+soak: setup-lab ## Run two hours of random starts, stops, loads and faults with the agent
+	@SOAK_MINUTES=$${SOAK_MINUTES:-120} $(PYTHON) -m pytest tests/lab/test_soak.py --full -s $(ARGS)
 
 config: setup ## Regenerate the sample configuration in etc/
 	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/config-generator.conf
