@@ -38,7 +38,7 @@ def _up(layout, args):
 
         session = Session(layout, args.package)
         session.make_images_and_flavors()
-        session.start_hosts(args.counters)
+        session.start_hosts()
     print('up: make stack-shell; make stack-down stops it')
     return 0
 
@@ -58,10 +58,7 @@ def _run(layout, args):
     session.make_images_and_flavors()
     scenario.run_phases(session, args.phase)
     label = 'with the package' if session.with_package else 'without it'
-    counters = any(host.machine.shape.pmu for host in session.hosts.values())
-    return _write_report(
-        layout, [scenario.result(session.line, session.with_package, counters, label)]
-    )
+    return _write_report(layout, [scenario.result(session.line, session.with_package, label)])
 
 
 def _scenario(layout, args):
@@ -76,7 +73,7 @@ def _scenario(layout, args):
         plans.append(('without it', False))
     runs = []
     for label, package in plans:
-        runs.append(scenario.run_once(layout, package, args.counters, label))
+        runs.append(scenario.run_once(layout, package, label))
         # Written after each run, so that it remains if the next one is interrupted.
         code = _write_report(layout, runs)
     return code
@@ -110,21 +107,10 @@ def _parser():
         epilog=__doc__.partition('\n\n')[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    counters = argparse.ArgumentParser(add_help=False)
-    counters.add_argument(
-        '--counters', action='store_true', help="emulate the hosts' counters: takes twice as long"
-    )
-    package = argparse.ArgumentParser(add_help=False)
-    package.add_argument(
-        '--without-package',
-        dest='package',
-        action='store_false',
-        help='a stack without the package, for comparison',
-    )
     commands = parser.add_subparsers(dest='command', required=True, metavar='COMMAND')
 
-    def command(name, do, summary, *parents):
-        subparser = commands.add_parser(name, help=summary, description=summary, parents=parents)
+    def command(name, do, summary):
+        subparser = commands.add_parser(name, help=summary, description=summary)
         subparser.set_defaults(do=do)
         return subparser
 
@@ -132,13 +118,18 @@ def _parser():
         'scenario',
         _scenario,
         'bring everything up, go through the scenario, end it: with the package and without',
-        counters,
     )
     whole.add_argument(
         '--times', type=int, default=1, metavar='N', help='number of runs with the package'
     )
     whole.add_argument('--only-with', action='store_true', help='skip the run without the package')
-    up = command('up', _up, 'start what does not run', package, counters)
+    up = command('up', _up, 'start what does not run')
+    up.add_argument(
+        '--without-package',
+        dest='package',
+        action='store_false',
+        help='a stack without the package, for comparison',
+    )
     up.add_argument(
         '--hosts',
         action='store_true',

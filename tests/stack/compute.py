@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compute hosts: lab machines with Nova's compute service and, by the guide, the package."""
 
-import dataclasses
 import json
 import pathlib
 import re
@@ -19,9 +18,9 @@ from tests.stack.service import StackError, print_step, wait
 INSIDE = pathlib.Path(__file__).parent / 'inside'
 
 HOSTS = {'cmp1': '192.168.77.11', 'cmp2': '192.168.77.12'}
-#: Without counters, unless requested: Nova and pip take half the time, and the location of pages
-#: does not need them. Two habits of the kernel write 2 MiB at once, which is expensive in
-#: emulation (below): clearing what is allocated, and moving huge pages between nodes.
+#: Without counters: Nova and pip take half the time, and the location of pages does not need
+#: them. Two habits of the kernel write 2 MiB at once, which is expensive in emulation (below):
+#: clearing what is allocated, and moving huge pages between nodes.
 SHAPE = Shape(
     nodes=2,
     cpus_per_node=2,
@@ -34,8 +33,6 @@ SHAPE = Shape(
 #: hosts stood still for minutes and lost libvirt's and RabbitMQ's connections.
 TRANSLATED_MIB = 512
 NETWORK_CARD = ('-device', 'virtio-net-pci,netdev=link,romfile=')
-#: How long accesses are counted [s].
-COUNT_S = 5
 #: The last command of the guide, which needs a running nova-compute.
 CHECK = 'nova-numa-rebalance check --role compute'
 NOVA_LOG = '/var/log/nova-compute.log'
@@ -95,10 +92,6 @@ def _base():
     )
 
 
-def _shape(counters):
-    return dataclasses.replace(SHAPE, pmu=counters)
-
-
 def _link(name):
     """Return QEMU's arguments for the link between the two hosts: a socket for each end."""
     (own,) = [run_dir(n) / 'link' for n in HOSTS if n == name]
@@ -136,12 +129,10 @@ class Host:
         return host
 
     @classmethod
-    def up(cls, name, counters=False):
+    def up(cls, name):
         """Thaw a host and give it its own name, address and identity."""
-        self = cls(
-            name,
-            Machine.up(name, _shape(counters), package=False, base=_base(), devices=_link(name)),
-        )
+        machine = Machine.up(name, SHAPE, package=False, base=_base(), devices=_link(name))
+        self = cls(name, machine)
         number = list(HOSTS).index(name) + 1
         names = '\n'.join(f'{address} {host}' for host, address in HOSTS.items())
         self.run(f"""set -e
@@ -230,11 +221,7 @@ systemctl restart libvirtd
             return {}
         self.machine.push([INSIDE / 'vcpunodes.py'], LAB_DIR)
         ticks = json.loads(self.run(f'python3 {LAB_DIR}/vcpunodes.py').stdout)
-        accesses = guests.count_accesses(COUNT_S)['guests'] if self.machine.shape.pmu else {}
-        return {
-            name: places.place(guest, ticks.get(name), accesses.get(name))
-            for name, guest in reports.items()
-        }
+        return {name: places.place(guest, ticks.get(name)) for name, guest in reports.items()}
 
     def force(self, homes):
         """Hold paused guests' CPUs, promise and memory to {domain's name: node}, as ours."""

@@ -8,15 +8,13 @@ import collections
 LOCAL_RATIO_MIN, REFUSED_BYTES = 0.99, 1 << 20
 
 
-def place(guest, ticks=None, counted=None):
+def place(guest, ticks=None):
     """Combine what is known about a guest on its host.
 
     :param guest: {'bytes': {node: n}, 'cpus': [list of CPUs of each vCPU], 'mems': [nodes]}
     :param ticks: CPU time by node, {'0': n}; None or empty if it is not known
-    :param counted: {'local': n, 'remote': n} DRAM accesses, or None if they were not counted
     :returns: dict: node (which has most of its bytes), share (of its bytes there), local (the
-        chance that CPU time and a byte meet on a node, or None), bytes, ticks, cpus, mems and,
-        if they were counted, accesses
+        chance that CPU time and a byte meet on a node, or None), bytes, ticks, cpus, mems
     """
     in_all = max(1, sum(guest['bytes'].values()))
     home = max(guest['bytes'], key=lambda node: (guest['bytes'][node], -node))
@@ -27,7 +25,7 @@ def place(guest, ticks=None, counted=None):
         if ran
         else None
     )
-    entry = {
+    return {
         'node': home,
         'share': round(guest['bytes'][home] / in_all, 4),
         'local': local if local is None else round(local, 4),
@@ -36,9 +34,6 @@ def place(guest, ticks=None, counted=None):
         'cpus': guest['cpus'],
         'mems': guest['mems'],
     }
-    if counted is not None:
-        entry['accesses'] = {key: counted[key] for key in ('local', 'remote')}
-    return entry
 
 
 def flaws(place, promise, cpus):
@@ -77,23 +72,6 @@ def spread(places):
     return dict(sorted(counts.items()))
 
 
-def remote_ratios(places):
-    """Return {'cmp1 node 0': remote / all DRAM accesses of the guests whose home it is}.
-
-    Without counters, it is empty.
-    """
-    sums = collections.defaultdict(lambda: [0, 0])
-    for place_ in places.values():
-        if 'accesses' in place_:
-            sums[_node(place_)][0] += place_['accesses']['local']
-            sums[_node(place_)][1] += place_['accesses']['remote']
-    return {
-        node: round(remote / (local + remote), 4)
-        for node, (local, remote) in sorted(sums.items())
-        if local + remote
-    }
-
-
 def estimated_remote(places):
     """Return {'cmp1 node 0': mean over its guests of what is not local by bytes and CPU time}."""
     remote_shares = collections.defaultdict(list)
@@ -114,7 +92,6 @@ def figures(places):
             [p['local'] for p in places.values() if p['local'] is not None]
         ),
         'remote, by bytes and CPU time': _percents(estimated_remote(places)) or 'not known',
-        'remote accesses by counters': _percents(remote_ratios(places)) or 'not counted',
     }
 
 

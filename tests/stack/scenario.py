@@ -55,12 +55,11 @@ def _temporary_servers(session):
     return [name for name in session.servers if not name.startswith('plain-')]
 
 
-def result(line, with_package, counters, label):
+def result(line, with_package, label):
     """Return what the report has about a run."""
     return {
         'label': label,
         'with_package': with_package,
-        'counters': counters,
         'passed': bool(line.phases) and all(entry['passed'] for entry in line.phases),
         'seconds': line.at_s(),
         'phases': line.phases,
@@ -68,7 +67,7 @@ def result(line, with_package, counters, label):
     }
 
 
-def run_once(layout, with_package, counters, label):
+def run_once(layout, with_package, label):
     """Start a new stack, run the scenario on it, and stop it.
 
     The logs stay in ``logs-LABEL``.
@@ -87,7 +86,7 @@ def run_once(layout, with_package, counters, label):
                 session = Session(layout, with_package, line)
                 session.make_images_and_flavors()
             with line.phase('compute hosts'):
-                session.start_hosts(counters)
+                session.start_hosts()
             run_phases(session)
     finally:
         try:
@@ -95,7 +94,7 @@ def run_once(layout, with_package, counters, label):
                 save_logs(session)
         finally:
             stop_all(layout)
-    return result(line, with_package, counters, label)
+    return result(line, with_package, label)
 
 
 def save_logs(session):

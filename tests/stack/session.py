@@ -22,9 +22,8 @@ FLAVORS: dict[str, dict[str, Any]] = {
 #: elsewhere by then, including QEMU's own 25. The walker works a thirtieth of the time; otherwise,
 #: a migration would not catch up with it.
 IMAGES = {'walker': 'duty=3 touch=15', 'busy': 'duty=100 touch=15'}
-#: Time limits for a change of a server and for its effects on a host: twice the usual time,
-#: because emulated counters double it. Demand over the longer horizon takes six minutes to rise,
-#: and longer on a machine that also does other things.
+#: Time limits for a change of a server and for its effects on a host: twice the usual time. Demand
+#: over the longer horizon takes six minutes to rise, and longer beside other work.
 BOOT_S, PROMISE_S, DEMAND_S, SERVICES_S, MOVES_S = 600, 120, 1200, 600, 900
 #: Maximum demand of an idle host's nodes, relative to their capacity; emulated daemons are busy.
 QUIET_DEMAND_MAX = 0.3
@@ -67,7 +66,7 @@ class Session:
 
     # Set-up
 
-    def start_hosts(self, counters=False):
+    def start_hosts(self):
         """Thaw hosts that are not up, install the package by the guide, start nova-compute."""
 
         def start_host(name):
@@ -75,7 +74,7 @@ class Session:
             if running:
                 self.hosts[name] = running
                 return
-            host = compute.Host.up(name, counters)
+            host = compute.Host.up(name)
             self.hosts[name] = host  # kept even if a later step fails, because its logs are wanted
             self.line.add_event('is up', name)
             if self.with_package:
