@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Count the same window as ``perf stat`` does, per thread and per CPU.
 
-The events of ``--roles`` are compared if the machine has them, otherwise software events.
-At most half of the hardware's counters should be requested, because both sides count at the
-same time. perf excludes guest mode unless told otherwise, hence ``:GH``.
+The events of local and remote DRAM are compared if the machine has them, otherwise software
+events: no more, because both sides count at the same time. perf excludes guest mode unless told
+otherwise, hence ``:GH``.
 """
 
-import argparse
 import contextlib
 import mmap
 import os
@@ -24,6 +23,9 @@ SOFTWARE = tuple(
     for name, code in (('page-faults', 2), ('context-switches', 3))
 )
 
+#: Work of a window, and the largest relative difference.
+ROUNDS, APART_MAX = 60, 0.01
+
 
 def perf_name(event):
     """Return the event in perf's syntax."""
@@ -32,12 +34,12 @@ def perf_name(event):
     return '%s/config=%#x,config1=%#x/GH' % (event.pmu, event.config, event.config1)
 
 
-def choose_events(roles):
-    """Return the machine's events for some roles, or software events if it has none."""
+def choose_events():
+    """Return the machine's events for DRAM, or software events if it has none."""
     supported = [
         event
         for event in events.select_events().events
-        if event.role in roles and event.cpus is None
+        if event.role in ('local_dram', 'remote_dram') and event.cpus is None
     ]
     return tuple(supported) or SOFTWARE
 
@@ -45,7 +47,7 @@ def choose_events(roles):
 class Worker:
     """A process on one CPU that faults in pages and yields when told to."""
 
-    def __init__(self, cpu, rounds):
+    def __init__(self, cpu):
         self._read, go = os.pipe()
         done, self._write = os.pipe()
         self.pid = os.fork()
@@ -55,7 +57,7 @@ class Worker:
             os.sched_setaffinity(0, {cpu})
             with contextlib.suppress(BaseException):
                 while os.read(self._read, 1):
-                    self._work(rounds)
+                    self._work()
                     os.write(self._write, b'd')
             os._exit(0)
         os.close(self._read)
@@ -64,10 +66,10 @@ class Worker:
         self.run()
 
     @staticmethod
-    def _work(rounds):
+    def _work():
         with mmap.mmap(-1, 1024 * mmap.PAGESIZE) as memory:
             memory.madvise(mmap.MADV_NOHUGEPAGE)
-            for _ in range(rounds):
+            for _ in range(ROUNDS):
                 memory.madvise(mmap.MADV_DONTNEED)
                 for page in range(1024):
                     memory[page * mmap.PAGESIZE] = 1
@@ -90,16 +92,7 @@ class PerfStat:
         control_read, self._control = os.pipe()
         self._ack, ack_write = os.pipe()
         self._process = subprocess.Popen(
-            [
-                'perf',
-                'stat',
-                '-x',
-                ',',
-                '-D',
-                '-1',
-                '--control',
-                'fd:%d,%d' % (control_read, ack_write),
-            ]
+            f'perf stat -x , -D -1 --control fd:{control_read},{ack_write}'.split()
             + [word for event in chosen for word in ('-e', perf_name(event))]
             + arguments,
             stderr=subprocess.PIPE,
@@ -158,20 +151,13 @@ def scopes(chosen, worker, cpu):
     yield 'cpu', {cpu: (perf_event.on_cpu(cpu), chosen)}, ['-a', '-C', str(cpu)]
 
 
-def main(argv=None):
+def main():
     """Print each pair and its difference; return 0 if all are within the limit."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument('--roles', default='local_dram,remote_dram')
-    parser.add_argument('--rounds', type=int, default=60)
-    parser.add_argument('--limit', type=float, default=0.01, help='relative difference')
-    args = parser.parse_args(argv)
     if not shutil.which('perf'):
         print('skipped: perf is not installed')
         return 77
-    chosen, cpu, worst = choose_events(args.roles.split(',')), max(os.sched_getaffinity(0)), 0.0
-    worker = Worker(cpu, args.rounds)
+    chosen, cpu, worst = choose_events(), max(os.sched_getaffinity(0)), 0.0
+    worker = Worker(cpu)
     try:
         for scope, wanted, arguments in scopes(chosen, worker, cpu):
             pairs = compare(chosen, wanted, arguments, worker)
@@ -199,7 +185,7 @@ def main(argv=None):
         return 77
     finally:
         worker.end()
-    return int(worst > args.limit)
+    return int(worst > APART_MAX)
 
 
 if __name__ == '__main__':
