@@ -76,7 +76,7 @@ class Rebalancer:
         :param histories: of the guests' demand; None: unknown
         """
         assert tick.sample is not None and tick.host_promises is not None
-        self.moves_stopped = pause.read(self._root, pause.STOPPED) is not None
+        self.moves_stopped = pause.read(self._root) is not None  # of memory only, or it is paused
         if self._planner_state is None:
             self._planner_state = self._load()
         if self._executor.failed:
@@ -111,7 +111,7 @@ class Rebalancer:
         )
         for remark in plan.remarks:
             if remark.code == plan_records.DO_NOT_PAY:
-                pause.begin(self._root, explain_remark(remark), DAY_S, pause.STOPPED)
+                pause.begin(self._root, explain_remark(remark), DAY_S, only_memory=True)
         self._executor.enqueue(plan, tick.host_promises.promises)
 
     def _situation(

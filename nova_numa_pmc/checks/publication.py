@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.agent import guest_events
+from nova_numa_pmc.agent import tick
 from nova_numa_pmc.conf import counters as counters_conf, host_options
 from nova_numa_pmc.core import finding, pools, pressure
 from nova_numa_pmc.core.finding import Finding
@@ -78,7 +78,7 @@ def _check_fresh(
             'restart nova-numa-agent once the clock is right',
             path,
         )
-    elif published.events_source.startswith(guest_events.BY_STATUS_FILES):
+    elif published.events_source.startswith(tick.BY_STATUS_FILES):
         yield Finding(
             'libvirt-not-heard',
             finding.NOTE,
@@ -126,23 +126,15 @@ def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
 def check_paused(root: str) -> Iterator[Finding]:
     """Check that the agent has not been left paused, and that its moves pay."""
     paused = pause.read(root)
-    if paused:
-        yield Finding(
-            'agent-paused',
-            finding.WARNING,
-            'the agent moves no guest: %s' % str(paused),
-            'nova-numa-rebalance pause --off',
-            pause.path(root),
-        )
-    stopped = pause.read(root, pause.STOPPED)
-    if stopped:
-        yield Finding(
-            'moves-stopped',
-            finding.WARNING,
-            'the agent moves no memory: %s' % stopped.reason,
-            'nova-numa-rebalance pause --off',
-            pause.path(root, pause.STOPPED),
-        )
+    if not paused:
+        return
+    remedy, path = 'nova-numa-rebalance pause --off', pause.path(root)
+    if paused.only_memory:
+        message = 'the agent moves no memory: %s' % paused.reason
+        yield Finding('moves-stopped', finding.WARNING, message, remedy, path)
+    else:
+        message = 'the agent moves no guest: %s' % paused
+        yield Finding('agent-paused', finding.WARNING, message, remedy, path)
 
 
 def check_turns(directory: str) -> Iterator[Finding]:

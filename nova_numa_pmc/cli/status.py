@@ -238,7 +238,7 @@ def _read_agent(command: context.CommandContext) -> tuple[AgentStatus, Publicati
     return AgentStatus(
         process and process.pid,
         command.options.rebalance,
-        pause.read(command.root) or pause.read(command.root, pause.STOPPED),
+        pause.read(command.root),
         age_s,
         fresh,
         problem,

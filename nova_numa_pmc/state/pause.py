@@ -2,9 +2,8 @@
 """Pause the agent, so that it moves no guests, by a file that outlasts a reboot.
 
 The agent is paused while the file exists, whatever its content, unless that says until when. A
-configuration management may therefore put any file there, with the reason as its first line. A
-second file like it is the agent's own: while it exists, no memory is moved, because the last moves
-did not pay.
+configuration management may therefore put any file there, with the reason as its first line. The
+agent writes it itself if the last moves did not pay: then only memory is not moved.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     import logging
 
 DIRECTORY = state_files.PERSISTENT
-FILE, STOPPED = 'paused', 'moves-stopped'
+FILE = 'paused'
 _MAJOR = 1
 _SIZE_MAX_BYTES = 4096
 REASON_MAX = 200
@@ -34,28 +33,31 @@ class Paused(Record):
     :param since_s: CLOCK_REALTIME of its beginning [s since the epoch]; None if unknown
     :param reason: why the agent was paused
     :param until_s: CLOCK_REALTIME of its end; None: until the operator ends it
+    :param only_memory: whether guests may still be widened
     """
 
     since_s: float | None = None
     reason: str = ''
     until_s: float | None = None
+    only_memory: bool = False
 
     def __str__(self) -> str:
         until = ''
         if self.until_s is not None:
             until = time.strftime(' until %Y-%m-%d %H:%M', time.localtime(self.until_s))
-        return 'paused%s%s' % (until, ': ' + self.reason if self.reason else '')
+        what = 'moves of memory paused' if self.only_memory else 'paused'
+        return '%s%s%s' % (what, until, ': ' + self.reason if self.reason else '')
 
 
-def path(root: str = '/', file: str = FILE) -> str:
-    """Return the path of a file, :data:`FILE` or :data:`STOPPED`."""
-    return os.path.join(root, DIRECTORY, file)
+def path(root: str = '/') -> str:
+    """Return the path of the file."""
+    return os.path.join(root, DIRECTORY, FILE)
 
 
-def read(root: str = '/', file: str = FILE) -> Paused | None:
+def read(root: str = '/') -> Paused | None:
     """Return since when and why the agent is paused; None if it is not paused."""
     try:
-        data = state_files.read(os.path.join(root, DIRECTORY), file, _SIZE_MAX_BYTES)
+        data = state_files.read(os.path.join(root, DIRECTORY), FILE, _SIZE_MAX_BYTES)
     except StateError as error:
         return Paused(reason=str(error))
     if data is None:
@@ -73,37 +75,38 @@ def _reason(text: str) -> str:
 
 
 def begin(
-    root: str = '/', reason: str = '', duration_s: float | None = None, file: str = FILE
+    root: str = '/', reason: str = '', duration_s: float | None = None, only_memory: bool = False
 ) -> Paused:
     """Pause the agent, or change a pause.
 
     :param duration_s: how long; None: until the operator ends the pause
+    :param only_memory: whether guests may still be widened
     :returns: the pause as written; another process may have ended it since
     :raises StateError: the directory cannot be trusted, or the file cannot be written
     """
     now_s = round(time.time(), 3)
-    paused = Paused(now_s, _reason(reason), None if duration_s is None else now_s + duration_s)
+    until_s = None if duration_s is None else now_s + duration_s
+    paused = Paused(now_s, _reason(reason), until_s, only_memory)
     data = json_values.encode(paused, _MAJOR)
-    state_files.write(os.path.join(root, DIRECTORY), file, data, durable=True)
+    state_files.write(os.path.join(root, DIRECTORY), FILE, data, durable=True)
     return paused
 
 
 def end(root: str = '/') -> bool:
     """End the pause of the agent, and let it move memory again.
 
-    :returns: whether the agent was paused, or moved no memory
+    :returns: whether the agent was paused
     :raises StateError: the directory cannot be trusted, or the file cannot be removed
     """
-    was_paused = any(read(root, file) for file in (FILE, STOPPED))
+    was_paused = read(root) is not None
     directory = os.path.join(root, DIRECTORY)
-    for file in (FILE, STOPPED):
-        try:
-            with state_files.StateDirectory(directory, create=False) as state_directory:
-                os.unlink(file, dir_fd=state_directory.fd)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise StateError('%s: %s: remove it' % (path(root, file), error.strerror)) from None
+    try:
+        with state_files.StateDirectory(directory, create=False) as state_directory:
+            os.unlink(FILE, dir_fd=state_directory.fd)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StateError('%s: %s: remove it' % (path(root), error.strerror)) from None
     return was_paused
 
 
@@ -115,8 +118,10 @@ class PauseWatch:
         self._previous: Paused | None = None
 
     def refresh(self) -> Paused | None:
-        """Read the pause anew and return it; None if the agent is not paused."""
+        """Read the pause anew and return it; None if the agent is not paused as a whole."""
         paused = read(self._root)
+        if paused and paused.only_memory:
+            paused = None
         if paused and not self._previous:
             self._log.info('%s; guests are held, and none is moved', paused)
         elif self._previous and not paused:

@@ -166,7 +166,7 @@ class RebalancingTest(RebalancingCase):
             self.assertTrue(self.tick(agent, at_s).moves_stopped)
             self.assertIsNone(agent.step())
         self.assertEqual(before, self.places())
-        stopped = pause.read(self.root, pause.STOPPED)
+        stopped = pause.read(self.root)
         self.assertEqual('the last 10 moves cost more than they gained', stopped.reason)
         self.assertEqual(86400.0, stopped.until_s - stopped.since_s)
         [finding] = publication.check_paused(self.root)
