@@ -14,36 +14,28 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.agent import (
-    cache_widening,
-    demand_file,
-    guest_events,
-    promises_reconciler,
-    reassertion,
-    rebalancer,
-    sampling,
-    unfinished_starts,
-)
-from nova_numa_pmc.agent.tick import Moment, Tick
+from nova_numa_pmc.agent import binding, cache_widening, demand_file, keeper, rebalancer, sampling
+from nova_numa_pmc.agent.tick import BY_STATUS_FILES, Moment, Tick
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import StateError, StateLocked
-from nova_numa_pmc.host import files
+from nova_numa_pmc.host import files, libvirt_events
 from nova_numa_pmc.host.page_moves.move_pages import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.problem_log import ProblemLog
 from nova_numa_pmc.state import move_lock, overrides, pause, publication, state_files
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nova_numa_pmc.core.sample_records import NodeSample
-    from nova_numa_pmc.host.libvirt_events import Listener
 
 LOG = logging.getLogger(__name__)
 #: Name of the file in the state directory that the one agent of a host locks.
 _LOCK = 'agent'
+#: Events that follow the first one within this time are handled together with it [s].
+COALESCE_S = 0.2
 
 
 @contextlib.contextmanager
@@ -71,6 +63,7 @@ class Agent:
 
     :param root: root of the host's file system
     :param listener: a started receiver of libvirt's events; None: only status files are read
+    :param clock: monotonic clock for the events [s]
     :ivar options: the options in force
     """
 
@@ -78,27 +71,24 @@ class Agent:
         self,
         options: agent_conf.AgentOptions,
         root: str = '/',
-        listener: Listener | None = None,
+        listener: libvirt_events.Listener | None = None,
         kernel: KernelCalls = KERNEL_CALLS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Open the sources of guest events only; the first tick opens the counters."""
         self.options = options
         self._root = root
         self._problem_log = ProblemLog(LOG, time.monotonic)
-        self._guest_events = guest_events.GuestEvents(root, LOG, listener)
+        self._clock = clock
+        self._listener = listener
+        self._live_guests = libvirt_events.LiveGuests(root, listener)
+        self._event_s: float | None = None  # when the first unhandled event was received
+        self._logged_source = ''
         self._last_tick: Tick | None = None
         self._unavailable: tuple[str, ...] = ()
         self._enqueues_moves = True
         self._sampler = self._open_sampler(options)
-        self._promises_reconciler = promises_reconciler.PromisesReconciler(
-            options.host_options, root, LOG
-        )
-        self._reassertion = reassertion.Reassertion(
-            options.host_options, root, LOG, self._problem_log
-        )
-        self._unfinished_starts = unfinished_starts.UnfinishedStarts(
-            options.host_options, root, LOG, self._problem_log
-        )
+        self._keeper = keeper.Keeper(options, root, LOG, self._problem_log)
         self._cache_widening = cache_widening.CacheWidening(options.host_options, root, LOG)
         self._directory = options.host_options.state_path(root)
         self._move_lock = move_lock.AgentMoveLock(self._directory, LOG)
@@ -128,17 +118,13 @@ class Agent:
             self._sampler = self._open_sampler(options)
         if self.options.rebalance == agent_conf.AUTO and options.rebalance != agent_conf.AUTO:
             self.end_move()
-        host_options = options.host_options
-        self._promises_reconciler.host_options = self._reassertion.host_options = host_options
-        self._unfinished_starts.host_options = self._cache_widening.host_options = host_options
-        self.options = self._executor.move_promises.options = self._rebalancer.options = options
+        self._cache_widening.host_options = options.host_options
+        self.options = self._keeper.options = self._rebalancer.options = options
+        self._executor.move_promises.options = options
 
     def _open_sampler(self, options: agent_conf.AgentOptions) -> sampling.Sampler:
         return sampling.Sampler(
-            options.counter_options,
-            self._root,
-            self._guest_events.guests.read,
-            with_promises=False,
+            options.counter_options, self._root, self._live_guests.read, with_promises=False
         )
 
     def tick(self, now: Moment | None = None) -> Tick:
@@ -147,18 +133,18 @@ class Agent:
         :param now: the moment of the tick; by default, the clocks are read
         """
         self._collect_events()
-        self._guest_events.pop_names()  # a tick looks at all guests
+        self._event_s = None
         tick = Tick(now or Moment.read(), paused=self._pause_watch.refresh())
         if tick.paused:
             self.end_move()
         # Taken first, so that the sample and the promises include the moves of a finished command.
         may_move = self._take_turn()
-        tick = self._with_promises(self._measure_and_read(tick))
+        tick = self._read_promises(self._measure_and_read(tick))
         with self._problem_log.stage('publishing'):
             tick = self._with_publication(tick)
             if self.options.publish and tick.publication:
                 publication.write(self._directory, tick.publication)
-        tick = self._record_and_hold(tick, may_move)
+        self._keep(tick, may_move)
         if tick.paused or self.options.rebalance == agent_conf.OFF:
             self._problem_log.forget('rebalancing')
         elif may_move and tick.host_promises and tick.sample:
@@ -170,86 +156,84 @@ class Agent:
             totals=self._executor.totals,
             moves_stopped=self._rebalancer.moves_stopped,
             failing_count=self._problem_log.failing_count,
-            starts_taken_over=self._unfinished_starts.starts_taken_over,
+            starts_taken_over=self._keeper.starts_taken_over,
         )
 
     def handle_events(self, now: Moment | None = None) -> float | None:
-        """Handle the guests that events have named, as a tick does but without measuring.
-
-        This never raises.
+        """Keep the guests after an event, as a tick does but without measuring; never raise.
 
         :param now: the current moment; by default, the clocks are read
         :returns: seconds after which to call this again; None: when a descriptor is readable
         """
         self._collect_events()
-        due_in_s, last_tick = self._guest_events.due_in_s(), self._last_tick
-        if due_in_s is None or due_in_s > 0 or last_tick is None or last_tick.host is None:
-            return due_in_s or None
-        names = self._guest_events.pop_names()
-        tick = last_tick._replace(now=now or Moment.read(), host_promises=None, guests=())
+        if self._event_s is None or self._last_tick is None or self._last_tick.host is None:
+            return None
+        wait_s = self._event_s + COALESCE_S - self._clock()
+        if wait_s > 0:
+            return wait_s
+        self._event_s = None
         with self._problem_log.stage('reading the host'):
-            tick = tick._replace(guests=self._with_overrides(self._guest_events.guests.read()[0]))
+            guests = self._with_overrides(self._live_guests.read()[0])
             may_move = self._take_turn()
-            self._last_tick = self._record_and_hold(self._with_promises(tick), may_move, names)
+            tick = self._last_tick._replace(now=now or Moment.read(), guests=guests)
+            self._keep(self._read_promises(tick), may_move)
         self._release_move_lock()
         return None
 
     def _collect_events(self) -> None:
+        """Collect libvirt's events without waiting; without libvirt, a tick finds the changes."""
         with self._problem_log.stage('receiving guest events'):
-            self._guest_events.collect()
+            events = self._listener.pop_events() if self._listener else []
+            for event in events:
+                self._live_guests.update(event)
+            if events and self._event_s is None:
+                self._event_s = self._clock()
+            source = self._events_source
+            if source != self._logged_source and libvirt_events.CONNECTING not in source:
+                self._logged_source = source
+                if self._listener:
+                    LOG.info('the agent learns of changes to guests from %s', source)
+
+    @property
+    def _events_source(self) -> str:
+        """Return the source of changes: 'libvirt', or 'status files', with the reason if known."""
+        if self._listener is None:
+            return BY_STATUS_FILES
+        problem = self._listener.problem
+        return '%s: %s' % (BY_STATUS_FILES, problem) if problem else 'libvirt'
 
     @property
     def descriptors(self) -> list[int]:
         """Return descriptors that become readable when :meth:`handle_events` has work to do."""
-        return self._guest_events.descriptors
+        return [self._listener.fileno()] if self._listener else []
 
-    def _record_and_hold(
-        self, tick: Tick, may_move: bool, changed_names: Container[str] | None = None
-    ) -> Tick:
-        """Bring the promises up to date and hold the guests to their places.
+    def _keep(self, tick: Tick, may_move: bool) -> None:
+        """Keep the guests at their places, and fetch memory that they had elsewhere.
 
+        :param tick: its promises are replaced where they change
         :param may_move: whether it is the agent's turn, so that no command is moving guests
-        :param changed_names: names of the guests whose cpusets are read back; None: all
-        :returns: the tick with the updated promises
         """
         if tick.host is None or tick.host_promises is None:
-            return tick
+            return
         self._executor.forget_ended(tick.guests)
+        is_free = may_move and not (self._executor.busy or tick.paused)
+        if is_free and tick.sample and self.options.reassert:
+            with self._problem_log.stage('widening guests'):
+                self._cache_widening.widen(tick)
+        else:
+            self._problem_log.forget('widening guests')
         # Read after the promises: a guest that is not in it has the promise that was read.
         moving = frozenset() if may_move else self._move_lock.guests_of_others()
-        not_moving = tuple(guest for guest in tick.guests if guest.uuid not in moving)
-        if not self._executor.busy:
-            with self._problem_log.stage('updating changed guests'):
-                tick = tick._replace(
-                    host_promises=self._promises_reconciler.update_changed_guests(
-                        tick.host_promises,
-                        not_moving,
-                        tick.host,
-                        may_be_wide=self.options.rebalance == agent_conf.AUTO,
-                    )
-                )
-        if self.options.reassert:
-            with self._problem_log.stage('finishing starts'):
-                tick = self._unfinished_starts.finish(tick, moving)
-            if may_move and tick.sample and not (self._executor.busy or tick.paused):
-                with self._problem_log.stage('widening guests'):
-                    tick = self._cache_widening.widen(tick)
-            with self._problem_log.stage('holding guests'):
-                self._reassertion.hold(tick, self._covered_nodes(tick), moving, changed_names)
-        else:
-            self._reassertion.forget_failures()
-            self._problem_log.forget('finishing starts', 'widening guests', 'holding guests')
-        if tick.paused:
-            self._problem_log.forget('widening guests', 'fetching memory')
-        may_fetch = may_move and self._enqueues_moves and not (self._executor.busy or tick.paused)
-        if may_fetch and tick.host_promises:
+        with self._problem_log.stage('keeping guests'):
+            self._keeper.keep(tick, moving, may_update=not self._executor.busy)
+        if is_free and self._enqueues_moves:
             with self._problem_log.stage('fetching memory'):
-                self._unfinished_starts.fetch_again(self._executor.pop_interrupted())
+                self._keeper.fetch_again(self._executor.pop_interrupted())
                 self._executor.enqueue(
-                    self._unfinished_starts.plan_fetches(tick, self.options.rebalance_options),
-                    tick.host_promises.promises,
+                    self._keeper.plan_fetches(tick), tick.host_promises.promises
                 )
-        return tick
+        elif tick.paused:
+            self._problem_log.forget('fetching memory')
 
     def _take_turn(self) -> bool:
         """Take the turn at moving guests, or keep it; return whether guests may be moved."""
@@ -275,7 +259,7 @@ class Agent:
         with self._problem_log.stage('reading the host'):
             self._log_pool(self._executor.pool, self._sampler.pool)
             self._executor.pool = self._sampler.pool
-            tick = tick._replace(host=self._sampler.host, events_source=self._guest_events.source)
+            tick = tick._replace(host=self._sampler.host, events_source=self._events_source)
             tick = tick._replace(guests=self._with_overrides(self._sampler.guests))
         return tick
 
@@ -300,19 +284,18 @@ class Agent:
             guests, problems = overrides.with_overrides(running, self._root)
         except StateError:
             # No guest is held or moved, as that might violate an override, nor is any watched.
-            reassertion.unbind_all(
+            binding.unbind_all(
                 self.options.host_options, self._root, LOG, 'the overrides cannot be read'
             )
             raise
         self._problem_log.log_problems(problems)
         return guests
 
-    def _with_promises(self, tick: Tick) -> Tick:
+    def _read_promises(self, tick: Tick) -> Tick:
+        tick = tick._replace(host_promises=None)
         if tick.host is not None:
             with self._problem_log.stage('updating the promises'):
-                host_promises, problems = self._promises_reconciler.read(
-                    tick.host, tick.now.boottime_ns
-                )
+                host_promises, problems = self._keeper.read_promises(tick)
                 tick = tick._replace(host_promises=host_promises)
                 self._problem_log.log_problems(problems)
         return tick
@@ -332,23 +315,18 @@ class Agent:
         ):
             return tick
         placement_options, sample = self.options.host_options.placement_options, tick.sample
-        loads: Mapping[int, model.NodeLoad | NodeSample] | None = None
-        boottime_ns: int | None = None
+        # The load of the interval, in case the lasting one cannot be computed.
+        loads: Mapping[int, model.NodeLoad | NodeSample] = {node.id: node for node in sample.nodes}
         history = model.DemandHistory()
         with self._problem_log.stage('recording guest demand'):
             loads, pool_samples, history = self._demand_file.add_tick(tick, self.options)
             sample = sample._replace(pools=pool_samples)
-        if loads is None:
-            # The load of the interval itself does not include guests that have just arrived.
-            loads = {node.id: node for node in tick.sample.nodes}
-            boottime_ns = tick.now.boottime_ns
         view = host_view.view(
             tick.host,
             tick.host_promises.promises.values(),
             placement_options,
             loads,
             tick.host_promises.rotation,
-            boottime_ns,
         )
         return tick._replace(
             publication=publication.from_sample(view, sample)._replace(
@@ -359,18 +337,6 @@ class Agent:
                 taken_ns=tick.now.boottime_ns,
             )
         )
-
-    def _covered_nodes(self, tick: Tick) -> set[int] | None:
-        """Return the ids of nodes whose memory covers their promises; None: no guest is bound."""
-        assert tick.host is not None and tick.host_promises is not None
-        if not any(promise.bound for promise in tick.host_promises.promises.values()):
-            return None
-        view = host_view.view(
-            tick.host,
-            tick.host_promises.promises.values(),
-            self.options.host_options.placement_options,
-        )
-        return {node.id for node in view.nodes if node.promised_bytes <= node.capacity_bytes}
 
     def step(self) -> float | None:
         """Take the next step of the moves in progress; never raise.
@@ -400,4 +366,5 @@ class Agent:
         with self._problem_log.stage('recording guest demand'):
             self._demand_file.close(self.options)
         self._sampler.close()
-        self._guest_events.close()
+        if self._listener is not None:
+            self._listener.close()

@@ -47,11 +47,10 @@ class CacheWidening:
         self._log = log
         self._waited_core_sec: dict[_Cache, float] = {}
 
-    def widen(self, tick: Tick) -> Tick:
+    def widen(self, tick: Tick) -> None:
         """Widen the guest that waits most, on each cache on which waiting persists.
 
-        :param tick: a tick with a sample, the host and its promises
-        :returns: the tick with the current promises
+        :param tick: a tick with a sample, the host and its promises; changed ones are replaced
         :raises StateError: a promise cannot be written
         """
         assert tick.sample is not None and tick.host is not None and tick.host_promises is not None
@@ -63,7 +62,6 @@ class CacheWidening:
         elapsed_s = min(tick.sample.elapsed_s or 0.0, INTERVAL_MAX_S)
         cores = capacity_cores_by_node(tick.host, self.host_options.placement_options)
         before, self._waited_core_sec = self._waited_core_sec, {}
-        widened: dict[str, model.Promise] = {}
         for cache, waiters in waiters_by_cache.items():
             # The waiting is also included in the demand on the nodes, so it is added to the room.
             total_cores = sum(waiting_cores for waiting_cores, _ in waiters)
@@ -81,7 +79,7 @@ class CacheWidening:
             )
             if widened_promise is None:
                 continue
-            widened[promise.uuid] = widened_promise
+            tick.host_promises.put(widened_promise)
             self._log.info(
                 'guest %s: given all CPUs of %s: it is short of %.1f cores on its L3 cache '
                 'while other CPUs are idle',
@@ -89,7 +87,6 @@ class CacheWidening:
                 name_nodes(promise.cpu_nodes),
                 waiting_cores,
             )
-        return tick.with_promises(widened)
 
     @staticmethod
     def _waiting(

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from nova_numa_pmc.conf import counters as counters_conf, host_options
-from nova_numa_pmc.core import build_sample, cache_hierarchy, host_view, pools, pressure
+from nova_numa_pmc.core import build_sample, host_view, memory_domains, pools, pressure
 from nova_numa_pmc.core.sample_records import PoolSample, Sample
 from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import (
@@ -352,7 +352,7 @@ class Sampler:
         """
         ids = [node.id for node in host.nodes]
         estimates = pressure.slit_latencies_ns(
-            cache_hierarchy.distances(host), pressure.LOCAL_LATENCY_NS
+            memory_domains.distances(host), pressure.LOCAL_LATENCY_NS
         )
         rated = {domain for pair in self._firmware_ns for domain in pair}
         if not rated <= set(ids):  # the domains are not numbered like the nodes

@@ -11,13 +11,14 @@ from nova_numa_pmc.moves import executor
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nova_numa_pmc import model
     from nova_numa_pmc.core.sample_records import Sample
     from nova_numa_pmc.state import pause
     from nova_numa_pmc.state.promises_file import HostPromises
     from nova_numa_pmc.state.publication import Publication
+
+#: Beginning of :attr:`Tick.events_source` if libvirt reports no events.
+BY_STATUS_FILES = 'status files'
 
 
 class Moment(Record):
@@ -47,7 +48,7 @@ class Tick(Record):
     :param totals: the counts of moves at the end of the tick
     :param failing_count: number of stages that currently fail
     :param paused: since when, and why, the agent has been paused; None: it is not paused
-    :param events_source: the source of guests' changes, as :attr:`guest_events.GuestEvents.source`
+    :param events_source: the source of guests' changes: 'libvirt', or :data:`BY_STATUS_FILES`
     :param starts_taken_over: number of starts that the agent has finished for the hook
     :param pools: the loads of the pools of CPUs, which are written with the publication
     :param guests_moved: whether guests were moved during the interval of the sample
@@ -67,9 +68,3 @@ class Tick(Record):
     starts_taken_over: int = 0
     guests_moved: bool = False
     moves_stopped: bool = False
-
-    def with_promises(self, promises: Mapping[str, model.Promise]) -> Tick:
-        """Return the tick with {uuid: promise} in place of these guests' earlier promises."""
-        if not promises or self.host_promises is None:
-            return self
-        return self._replace(host_promises=self.host_promises.with_promises(promises))

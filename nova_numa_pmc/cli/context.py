@@ -35,7 +35,7 @@ from nova_numa_pmc.moves import situations
 from nova_numa_pmc.placing import decide
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import overrides, promises_file
-from nova_numa_pmc.state.promises_file import HostPromisesDraft
+from nova_numa_pmc.state.promises_file import HostPromises
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Iterator
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.rebalance import plan_records
     from nova_numa_pmc.core.sample_records import Sample
-    from nova_numa_pmc.state.promises_file import HostPromises
 
 _T = TypeVar('_T')
 #: An error about an unknown guest names at most this many others.
@@ -233,12 +232,12 @@ class CommandContext:
         host = decide.host_with_pool_cpus(self.root, pool)
         options = self.options.host_options
         problems = [*self.problems, *host.problems, *problems]
-        draft = (
+        promises = (
             promises_file.locked(options, self.root)
             if write_promises
-            else read_draft(options, self.root)
+            else contextlib.nullcontext(read_draft(options, self.root))
         )
-        with draft:
+        with promises as draft:
             problems += decide.reconcile(draft, host, options, self.root)
         return ObservedHost(host, draft, running, tuple(problems), pool)
 
@@ -364,17 +363,16 @@ def held_nodes(groups: cgroups.GuestGroups, host: model.Topology) -> tuple[int, 
     return () if len(nodes) == sum(1 for node in host.nodes if node.online_cpus) else nodes
 
 
-def read_draft(options: host_options.HostOptions, root: str) -> HostPromisesDraft:
+def read_draft(options: host_options.HostOptions, root: str) -> HostPromises:
     """Return a copy of the promises to decide with, which needs no lock and is never written.
 
     It does not wait for a guest's start in progress. If the promises cannot be read, the draft is
     empty and has the reason as its problem.
     """
     try:
-        host_promises = promises_file.read(options, root)
+        return promises_file.read(options, root)
     except StateError as error:
-        return HostPromisesDraft(problem=str(error))
-    return HostPromisesDraft(host_promises.promises, host_promises.rotation)
+        return HostPromises(problem=str(error))
 
 
 def pinned_threads(

@@ -28,7 +28,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.agent import loop, reassertion
+from nova_numa_pmc.agent import binding, loop
 from nova_numa_pmc.agent.agent import Agent, hold_agent_lock
 from nova_numa_pmc.agent.metrics_file import MetricsFile
 from nova_numa_pmc.cli import arguments
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
             hook_options = host_options.read(args.config_file)
             for problem in hook_options.problems:
                 LOG.warning('%s', problem)
-            reassertion.unbind_all(hook_options, args.root, LOG, 'the agent has ended')
+            binding.unbind_all(hook_options, args.root, LOG, 'the agent has ended')
             return 0
         if args.check:
             return _check(args.config_file)

@@ -8,11 +8,13 @@ node that was best before the first of them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from nova_numa_pmc import model
 from nova_numa_pmc.conf import host_options as host_options_conf
 from nova_numa_pmc.core import eligibility, pools, promising
+from nova_numa_pmc.core.placement.reasons import ON_ONE_NODE
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import allowed, files, guests, host_devices
@@ -78,7 +80,7 @@ def decide_promise(
     root: str,
     timeout_s: float,
     bytes_by_node: Mapping[int, int] | None = None,
-    given_draft: promises_file.HostPromisesDraft | None = None,
+    given_draft: promises_file.HostPromises | None = None,
 ) -> Decision:
     """Decide on a guest's place and promise it, replacing the guest's earlier promise.
 
@@ -90,7 +92,7 @@ def decide_promise(
     :raises NumaPmcError: there is no decision, and nothing was recorded
     """
     # Not needed for a recorded decision.
-    from nova_numa_pmc.core.placement import explain, placement
+    from nova_numa_pmc.core.placement import explain, l3, placement
 
     host = host_with_pool_cpus(root)
     nodes_by_device, problems = host_devices.read_nodes(
@@ -101,7 +103,12 @@ def decide_promise(
     placement_options = host_options.placement_options
     guest = promising.with_cpus_near_bound_memory(guest, host)
     pool_host = pools.with_guest_pool(guest, host)
-    with given_draft or promises_file.locked(host_options, root, timeout_s) as draft:
+    promises = (
+        promises_file.locked(host_options, root, timeout_s)
+        if given_draft is None
+        else contextlib.nullcontext(given_draft)
+    )
+    with promises as draft:
         problems += reconcile(draft, host, host_options, root, guest)
         draft.forget(guest.name, guest.uuid)
         evidence = publication.read_evidence(
@@ -116,9 +123,15 @@ def decide_promise(
             guest, device_nodes, host, others, placement_options, evidence, draft.rotation
         )
         placed = placement.place(view, request, placement_options)
-        placed, l3_cpus = _narrow_to_l3(
-            placed, pool_host, view, others, request, placement_options
-        )
+        l3_cpus: tuple[int, ...] = ()
+        if placed.cpus is not None and placed.reasons[0].code == ON_ONE_NODE:
+            l3_cpus, l3_reasons = l3.choose(
+                pool_host, view, others, placed.cpu_nodes, request, placement_options
+            )
+            placed = placed._replace(
+                cpus=placed.cpus.intersection(l3_cpus) or placed.cpus,
+                reasons=placed.reasons + l3_reasons,
+            )
         promise = placement.new_promise(
             promising.with_topology(guest, host), placed, files.boottime_ns(), l3_cpus
         )
@@ -162,7 +175,7 @@ def _limits(guest: model.Guest, host: model.Topology, root: str) -> list[str]:
 
 
 def reconcile(
-    draft: promises_file.HostPromisesDraft,
+    draft: promises_file.HostPromises,
     host: model.Topology,
     host_options: HostOptions,
     root: str,
@@ -322,33 +335,3 @@ def _view_and_request(
         dict(evidence.vcpus),
         evidence.history,
     ), request
-
-
-def _narrow_to_l3(
-    placed: model.Placement,
-    host: model.Topology,
-    view: model.HostView,
-    promises: Collection[model.Promise],
-    request: model.Request,
-    placement_options: model.PlacementOptions,
-) -> tuple[model.Placement, tuple[int, ...]]:
-    """Narrow a placement on one node to one of the node's L3 caches, if it has several.
-
-    :returns: the placement, and the CPUs of the cache; no CPUs if it was not narrowed
-    """
-    from nova_numa_pmc.core.placement.reasons import ON_ONE_NODE
-
-    if (
-        placed.cpus is None
-        or placed.reasons[0].code != ON_ONE_NODE
-        or not pools.has_several_l3s(host, placed.cpu_nodes)
-    ):
-        return placed, ()
-    from nova_numa_pmc.core.placement import l3  # few hosts have several L3 caches on a node
-
-    cpus, reasons = l3.choose(
-        host, view, tuple(promises), placed.cpu_nodes, request, placement_options
-    )
-    return placed._replace(
-        cpus=placed.cpus.intersection(cpus) or placed.cpus, reasons=placed.reasons + reasons
-    ), cpus

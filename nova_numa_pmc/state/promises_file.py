@@ -14,6 +14,7 @@ read by nova-compute, which does not run as root.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from nova_numa_pmc import json_values
@@ -26,8 +27,8 @@ from nova_numa_pmc.state import state_files
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from types import TracebackType
+    from collections.abc import Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
     from typing import Any
 
     from nova_numa_pmc.conf.host_options import HostOptions
@@ -53,19 +54,34 @@ class _Content(Record):
 
 
 class HostPromises:
-    """The promises to a host's guests.
+    """The promises to a host's guests, which may be changed; :func:`locked` writes the changes.
 
     :ivar promises: {guest uuid: :class:`~nova_numa_pmc.model.Promise`}
     :ivar rotation: number of placements made so far, which breaks ties between equal nodes
+    :ivar problem: why the promises could not be read, or None
     """
 
-    def __init__(self, promises: Mapping[str, Promise] | None = None, rotation: int = 0) -> None:
+    def __init__(
+        self,
+        promises: Mapping[str, Promise] | None = None,
+        rotation: int = 0,
+        problem: str | None = None,
+    ) -> None:
         self.promises = dict(promises or {})
         self.rotation = rotation
+        self.problem = problem
 
-    def with_promises(self, promises: Mapping[str, Promise]) -> HostPromises:
-        """Return a copy with promises added or replaced, given as {guest uuid: promise}."""
-        return HostPromises({**self.promises, **promises}, self.rotation)
+    def put(self, promise: Promise) -> None:
+        """Record a promise, replacing an earlier one of the guest."""
+        self.promises[promise.uuid] = promise
+
+    def forget(self, name: str, uuid: str | None = None) -> None:
+        """Forget the promises of all guests with this name or this uuid."""
+        self.promises = {
+            promise.uuid: promise
+            for promise in self.promises.values()
+            if promise.uuid != uuid and promise.name != name
+        }
 
 
 def encode(host_promises: HostPromises, boot_id: str) -> bytes:
@@ -98,128 +114,46 @@ def decode(data: bytes) -> tuple[str, HostPromises]:
     return content.boot_id, HostPromises(promises, content.rotation)
 
 
-class HostPromisesDraft(HostPromises):
-    """Promises that a decision may change; leaving the ``with`` block does not write them.
-
-    :ivar problem: why the promises could not be read, or None
-    """
-
-    def __init__(
-        self,
-        promises: Mapping[str, Promise] | None = None,
-        rotation: int = 0,
-        problem: str | None = None,
-    ) -> None:
-        super().__init__(promises, rotation)
-        self.problem = problem
-
-    def put(self, promise: Promise) -> None:
-        """Record a promise, replacing an earlier one of the guest."""
-        self.promises[promise.uuid] = promise
-
-    def drop(self, uuid: str) -> None:
-        """Forget a guest's promise, if there is one."""
-        self.promises.pop(uuid, None)
-
-    def forget(self, name: str, uuid: str | None = None) -> None:
-        """Forget the promises of all guests with this name or this uuid."""
-        self.promises = {
-            promise.uuid: promise
-            for promise in self.promises.values()
-            if promise.uuid != uuid and promise.name != name
-        }
-
-    def __enter__(self) -> HostPromisesDraft:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        pass
+def locked(
+    host_options: HostOptions, root: str, timeout_s: float = LOCK_TIMEOUT_S
+) -> AbstractContextManager[HostPromises]:
+    """Return :func:`locked_at` for the promises of the host at ``root``."""
+    return locked_at(host_options.state_path(root), timeout_s, files.read_boot_id(root))
 
 
-class LockedPromises(HostPromisesDraft):
-    """Promises that are read, changed and written under the lock.
+@contextlib.contextmanager
+def locked_at(directory_path: str, timeout_s: float, boot_id: str) -> Iterator[HostPromises]:
+    """Read the promises, let the ``with`` block change them, and write them, under the lock.
 
-    ``with LockedPromises(…) as draft:`` reads the file. Leaving the block writes the promises if
-    they have changed, unless the block raised an exception. Do not call libvirt or wait inside the
-    block, because all other starts of guests wait for the lock.
+    They are written if they have changed, unless the block raises an exception. Do not call
+    libvirt or wait inside the block, because all other starts of guests wait for the lock. A file
+    from another boot is not used, and one that cannot be parsed is renamed to ``promises.bad``,
+    about which ``problem`` says why.
 
-    :param directory: path of the state directory, which is created if necessary
+    :param directory_path: path of the state directory, which is created if necessary
     :param timeout_s: how long to wait for the lock
-    :param boot_id: boot id of the running kernel; a file from another boot is not used
-    :ivar problem: why the existing file was renamed to ``promises.bad``, or None
-
+    :param boot_id: boot id of the running kernel
     :raises StateLocked: another process has held the lock for longer than ``timeout_s``
     :raises StateUnavailable: the file cannot be read at the moment; it is left as it is
     :raises StateError: the directory cannot be trusted, or the file cannot be written
     """
-
-    def __init__(self, directory: str, timeout_s: float, boot_id: str) -> None:
-        super().__init__()
-        self.directory = directory
-        self.timeout_s = timeout_s
-        self.boot_id = boot_id
-        self._directory: state_files.StateDirectory | None = None
-        self._lock: state_files.OpenFile | None = None
-
-    def __enter__(self) -> LockedPromises:
-        try:
-            self._directory = state_files.StateDirectory(self.directory)
-            self._lock = self._directory.lock(LOCK, self.timeout_s)
-            self._load(self._directory)
-        except BaseException:
-            self._close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        try:
-            if (
-                kind is None
-                and self._directory is not None
-                and (self.promises, self.rotation) != self._loaded
-            ):
-                self._directory.replace(FILE, encode(self, self.boot_id))
-        finally:
-            self._close()
-
-    def _load(self, directory: state_files.StateDirectory) -> None:
-        try:
-            data = directory.read(FILE, _SIZE_MAX_BYTES)
-            host_promises = _parse(data, self.directory, self.boot_id)
-        except StateUnavailable:
-            raise
-        except StateError as error:
-            self.problem = str(error)
-            host_promises = None
-            _set_aside(directory)
-        host_promises = host_promises or HostPromises()
-        self.promises = host_promises.promises
-        self.rotation = host_promises.rotation
-        self._loaded = dict(self.promises), self.rotation
-
-    def _close(self) -> None:
-        # Closing the file releases its flock(2).
-        for file in (self._lock, self._directory):
-            if file is not None:
-                file.close()
-        self._lock = self._directory = None
+    with state_files.StateDirectory(directory_path) as directory, directory.lock(LOCK, timeout_s):
+        draft = _load(directory, boot_id)
+        before = dict(draft.promises), draft.rotation
+        yield draft
+        if (draft.promises, draft.rotation) != before:
+            directory.replace(FILE, encode(draft, boot_id))
 
 
-def locked(
-    host_options: HostOptions, root: str, timeout_s: float = LOCK_TIMEOUT_S
-) -> LockedPromises:
-    """Return :class:`LockedPromises` of the host at ``root``."""
-    return LockedPromises(host_options.state_path(root), timeout_s, files.read_boot_id(root))
+def _load(directory: state_files.StateDirectory, boot_id: str) -> HostPromises:
+    try:
+        data = directory.read(FILE, _SIZE_MAX_BYTES)
+        return _parse(data, directory.path, boot_id) or HostPromises()
+    except StateUnavailable:
+        raise
+    except StateError as error:
+        _set_aside(directory)
+        return HostPromises(problem=str(error))
 
 
 def read(host_options: HostOptions, root: str) -> HostPromises:

@@ -4,6 +4,7 @@
 import contextlib
 import logging
 import os
+import time
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent.agent import Agent
@@ -29,12 +30,13 @@ class AgentCase(RootCase):
         self.host.set_idle()
         self.directory = os.path.join(self.root, 'run/nova-numa-pmc')
 
-    def open_agent(self, *, listener=None, **options):
+    def open_agent(self, *, listener=None, clock=time.monotonic, **options):
         shared = host_options.read(os.path.join(self.root, host_options.PATH[1:]))
         agent = Agent(
             agent_conf.AgentOptions(shared, counters_conf.CounterOptions(), **options),
             self.root,
             listener,
+            clock=clock,
         )
         self.addCleanup(agent.close)
         return agent

@@ -62,8 +62,8 @@ class CacheWideningTest(AgentCase):
         )
         if meanwhile:
             self.promise(1, 1, l3_cpus=CACHE, **meanwhile)
-        after = self.subject.widen(tick)
-        self.assertEqual(self.promises(), after.host_promises.promises)
+        self.subject.widen(tick)
+        self.assertEqual(self.promises(), tick.host_promises.promises)
         return {at for at in (1, 2, 3) if self.promises()[fake_host.uuid_of(at)].l3_cpus}
 
     def test_the_guest_that_waits_most_is_widened_once_that_has_gone_on_for_a_while(self):

@@ -90,9 +90,9 @@ class VanishingTest(AgentCase):
         parts = (
             (agent._sampler, 'sample'),
             (agent._sampler, '_read_guests'),
-            (agent._promises_reconciler, 'read'),
-            (agent._promises_reconciler, 'update_changed_guests'),
-            (agent._reassertion, 'hold'),
+            (agent._keeper, 'read_promises'),
+            (agent._keeper, 'keep'),
+            (agent._keeper, 'plan_fetches'),
             (agent._rebalancer, 'plan_and_enqueue'),
         )
         for at, (owner, name) in enumerate(parts):

@@ -20,8 +20,7 @@ class HandleEventsCase(AgentCase):
     def setUp(self):
         super().setUp()
         self.listener, self.clock = Listener(), Clock()
-        self.agent = self.open_agent(listener=self.listener)
-        self.agent._guest_events._clock = self.clock
+        self.agent = self.open_agent(listener=self.listener, clock=self.clock)
         self.trees = {}
         for number in (1, 2):
             self.promise(number, 1)
@@ -84,7 +83,7 @@ class HandleEventsTest(HandleEventsCase):
 
     def test_a_guest_that_could_not_be_held_is_held_in_the_next_tick(self):
         self.host.write('proc/4002/cgroup', '0::/system.slice/other.service\n')
-        self.agent._reassertion._groups.clear()
+        self.agent._keeper._known.clear()
         self.reset(2)
         with self.assertLogs(LOG, 'WARNING'):
             self.tick(self.agent, 5)

@@ -95,7 +95,7 @@ class PlaceTest(AgentCase):
                     self.tick(agent, at_s)
                 self.assertEqual(('', 0), (tree.held(), self.tick(agent, 15).starts_taken_over))
                 with promises_file.locked(agent.options.host_options, self.root, 1.0) as draft:
-                    draft.drop(fake_host.uuid_of(1))
+                    draft.promises.pop(fake_host.uuid_of(1), None)
 
     def test_a_guest_that_the_operator_ignores_is_not_placed_nor_any_with_the_hook_off(self):
         for off in (False, True):
@@ -208,27 +208,18 @@ class PlaceTest(AgentCase):
         self.assertEqual(1, self.tick(agent, 10).starts_taken_over)
         self.assertEqual('4-7', tree.held())
 
-    def test_a_guest_that_a_late_hook_has_bound_stays_bound_when_its_start_is_finished(self):
-        agent = self.open_agent()
-        self.launch(1)
-        self.promise(1, 1, started=False, since_ns=START_NS)
-        tick = self.tick(agent, 0)
-        bound = self.promise(1, 1, bound=True, since_ns=START_NS)
-        later = tick._replace(now=tick.now._replace(monotonic_ns=5 * SECOND))
-        after = agent._unfinished_starts.finish(later)
-        self.assertEqual({bound.uuid: bound}, self.promises())
-        self.assertEqual(self.promises(), after.host_promises.promises)
-
-    def test_a_guest_that_was_started_again_since_the_tick_began_is_left_to_its_hook(self):
-        agent = self.open_agent()
-        self.launch(1)
-        self.promise(1, 1, started=False, since_ns=START_NS)
-        tick = self.tick(agent, 0)
-        newer = self.promise(1, 0, started=False, since_ns=START_NS + 1)
-        later = tick._replace(now=tick.now._replace(monotonic_ns=5 * SECOND))
-        agent._unfinished_starts.finish(later)
-        self.assertEqual({newer.uuid: newer}, self.promises())
-        self.assertEqual(0, agent._unfinished_starts.starts_taken_over)
+    def test_what_the_hook_has_recorded_since_the_promises_were_read_stays(self):
+        """The hook has bound a guest at last, or the guest was started again."""
+        for newer in ({'bound': True}, {'started': False, 'since_ns': START_NS + 1}):
+            with self.subTest(newer):
+                agent = self.open_agent()
+                self.launch(1)
+                self.promise(1, 1, started=False, since_ns=START_NS)
+                tick = self.tick(agent, 0)
+                promise = self.promise(1, 1, **{'since_ns': START_NS, **newer})
+                agent._keeper.keep(tick._replace(now=tick.now._replace(monotonic_ns=5 * SECOND)))
+                self.assertEqual({promise.uuid: promise}, self.promises())
+                self.assertEqual(0, agent._keeper.starts_taken_over)
 
     def test_cpus_follow_memory_that_cannot_be_moved(self):
         self.install_hook()
@@ -302,8 +293,7 @@ class FetchTest(RebalancingCase):
     def test_an_agent_that_is_stopping_begins_no_fetch_because_of_an_event(self):
         self.put_memory_elsewhere()
         listener, clock = Listener(), Clock()
-        agent = self.open_agent(agent_conf.OFF, listener=listener)
-        agent._guest_events._clock = clock
+        agent = self.open_agent(agent_conf.OFF, listener=listener, clock=clock)
         self.tick(agent, 0)
         agent.stop_beginning_moves()
         self.host.write(
@@ -346,7 +336,7 @@ class FetchTest(RebalancingCase):
         memory.tree.set_all('0-3')
         services.write_stat(self.root, 4001, 1)
         with self.locked() as draft:
-            draft.drop(fake_host.uuid_of(1))
+            draft.promises.pop(fake_host.uuid_of(1), None)
         agent = self.open_agent(agent_conf.OFF)
         with mock.patch.object(files, 'boottime_ns', return_value=START_NS):
             self.tick(agent, 0)

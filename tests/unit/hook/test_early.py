@@ -261,7 +261,7 @@ class OverTest(EarlyCase):
                 hold = self.start()
                 with promises_file.locked(self.options, self.root, 1.0) as draft:
                     if what == 'release':
-                        draft.drop(promise.uuid)
+                        draft.promises.pop(promise.uuid, None)
                     elif what == 'started':
                         draft.put(hold._promise._replace(started=True))
                     elif what == 'a newer start':

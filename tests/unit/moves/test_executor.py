@@ -301,7 +301,7 @@ class MovingTest(RebalancingCase):
 
     def test_a_guest_without_a_promise_is_not_moved(self):
         with self.locked() as draft:
-            draft.drop(fake_host.uuid_of(1))
+            draft.promises.pop(fake_host.uuid_of(1), None)
         self.assert_refused('WARNING', 'it has no promise')
 
     def test_a_guest_that_may_use_no_cpu_of_the_other_node_is_not_moved(self):

@@ -35,7 +35,7 @@ def promise(number, age_s=0, **fields):
     )
 
 
-class Draft(promises_file.HostPromisesDraft):
+class Draft(promises_file.HostPromises):
     """Promises without a file."""
 
     def __init__(self, *promised, problem=None):

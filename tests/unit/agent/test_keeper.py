@@ -7,9 +7,10 @@ import shutil
 from unittest import mock
 
 from nova_numa_pmc import model
-from nova_numa_pmc.agent import reassertion
+from nova_numa_pmc.agent import binding
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import CpusetError
+from nova_numa_pmc.host import holding
 from nova_numa_pmc.state import move_lock, overrides
 from tests.cases.agent import LOG, MIB, START_NS, AgentCase
 from tests.fixtures import domains, fake_host, sysfs
@@ -266,7 +267,7 @@ class BoundTest(AgentCase):
 
     def unbind_all(self):
         options = host_options.read(os.path.join(self.root, host_options.PATH[1:]))
-        reassertion.unbind_all(options, self.root, logging.getLogger(LOG), 'ended')
+        binding.unbind_all(options, self.root, logging.getLogger(LOG), 'ended')
 
     def test_guests_unbound_at_an_agents_end_are_bound_by_the_next(self):
         self.tick(self.open_agent(), 0)
@@ -355,7 +356,7 @@ class BoundTest(AgentCase):
         self.tick(agent, 0)
         self.leave(256 + 510)
         self.tree.set_all('0-7')
-        with mock.patch.object(reassertion, '_hold_groups', side_effect=CpusetError('read-only')):
+        with mock.patch.object(holding, 'hold', side_effect=CpusetError('read-only')):
             self.tick(agent, 5)
         self.assertEqual(('0-7', '0-1'), (self.tree.held(), self.mems()))
 
@@ -371,7 +372,7 @@ class BoundTest(AgentCase):
         self.tree.set_all('4-7')
         self.tree.set_all('1', 'mems')
         with self.locked() as draft:
-            draft.drop(fake_host.uuid_of(1))
+            draft.promises.pop(fake_host.uuid_of(1), None)
         self.leave(256 + 510)
         agent = self.open_agent()
         self.tick(agent, 0)
