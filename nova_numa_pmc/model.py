@@ -470,8 +470,6 @@ class PlacementOptions(Record):
     :param ram_ratio: Nova's RAM allocation ratio on this host
     :param reserve_bytes: memory of each node that is kept for the host itself
     :param smt_ratio: capacity that an SMT sibling adds to a core [cores]
-    :param domain_distance: nodes nearer than this share their memory channels, whatever the
-        caches show [SLIT units]; 0: the caches decide (``core/cache_hierarchy.py``)
     :param pressure_floor: pressures below this count as equal
     :param pressure_step: pressures that differ by less than this count as equal
     :param device_memory_nodes: ids of nodes whose memory belongs to a device although the kernel
@@ -482,7 +480,6 @@ class PlacementOptions(Record):
     ram_ratio: float = 1.0
     reserve_bytes: int = 256 << 20
     smt_ratio: float = 0.25
-    domain_distance: int = 0
     pressure_floor: float = 0.7
     pressure_step: float = 0.05
     device_memory_nodes: frozenset[int] = frozenset()

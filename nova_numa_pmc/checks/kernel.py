@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.core import cache_hierarchy, finding, node_memory
+from nova_numa_pmc.core import finding, memory_domains, node_memory
 from nova_numa_pmc.core.finding import Finding
 from nova_numa_pmc.core.memory_domains import NEAR_DEFAULT
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
@@ -61,7 +61,7 @@ def check_nodes(root: str) -> Iterator[Finding]:
             'firmware',
         )
     placement_options = host_options.read_under_root(root).placement_options
-    yield from _memory_domains(topology.with_caches(host, root), placement_options)
+    yield from _memory_domains(topology.with_caches(host, root))
     for node in node_memory.list_unexplained(host.nodes, placement_options):
         yield Finding(
             'memory-unexplained',
@@ -75,11 +75,9 @@ def check_nodes(root: str) -> Iterator[Finding]:
         )
 
 
-def _memory_domains(
-    host: model.Topology, placement_options: model.PlacementOptions
-) -> Iterator[Finding]:
+def _memory_domains(host: model.Topology) -> Iterator[Finding]:
     """Say which nodes are taken for one place because they share their memory channels."""
-    domains = cache_hierarchy.domains(host, placement_options)
+    domains = memory_domains.domains(host)
     groups = [
         [position for position, other in enumerate(domains) if other == label]
         for label in sorted(set(domains))

@@ -7,7 +7,7 @@ The libvirt hook imports this module at every guest start, so it imports only li
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import cache_hierarchy, eligibility
+from nova_numa_pmc.core import eligibility, memory_domains
 from nova_numa_pmc.core.missing import all_known, reports_memory
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -47,7 +47,6 @@ def view(
     placement_options: model.PlacementOptions,
     loads: Mapping[int, model.NodeLoad | NodeSample] | None = None,
     rotation: int = 0,
-    boottime_ns: int | None = None,
 ) -> model.HostView:
     """Aggregate a host per node, in the units of :func:`quantise`.
 
@@ -62,25 +61,19 @@ def view(
     :param loads: {node id: its measured load}, without the nodes that were not measured; None if
         none was
     :param rotation: number of placements made before
-    :param boottime_ns: CLOCK_BOOTTIME; if it is given, the expected demand of guests younger than
-        120 s is added to the measured demand, which does not fully include them yet. The sum is an
-        upper bound: taking the larger of the two would require each guest's own measurement
     """
     nodes = with_guest_memory_only(host.nodes, placement_options)
     promises = list(promises)
     cores = capacity_cores(host, placement_options)
     capacities = [capacity_bytes(node, placement_options) for node in nodes]
     promised_bytes, promised_huge_bytes = _sum_promises(nodes, capacities, promises)
-    guests, vcpus, young_vcpus = _count_guests(nodes, cores, promises, boottime_ns)
+    guests, vcpus = _count_guests(nodes, cores, promises)
     views = []
     for position, node in enumerate(nodes):
         load = (loads or {}).get(node.id) or _UNMEASURED
-        demand_cores = load.demand_cores
         cores[position] = capacity_without_stolen(
             cores[position], _hundredths(load.stolen_cores or 0.0)
         )
-        if demand_cores is not None:
-            demand_cores += PRIOR_CORES_PER_VCPU * young_vcpus[position]
         views.append(
             model.NodeView(
                 id=node.id,
@@ -90,7 +83,7 @@ def view(
                 promised_bytes=promised_bytes[position],
                 guests=guests[position],
                 vcpus=vcpus[position],
-                demand_cores=demand_cores,
+                demand_cores=load.demand_cores,
                 bandwidth_bytes_per_sec=load.bandwidth_bytes_per_sec,
                 bandwidth_max_bytes_per_sec=load.bandwidth_max_bytes_per_sec,
                 link_ratio=load.link_ratio,
@@ -100,10 +93,7 @@ def view(
         )
     return quantise(
         model.HostView(
-            tuple(views),
-            cache_hierarchy.distances(host),
-            rotation,
-            cache_hierarchy.domains(host, placement_options),
+            tuple(views), memory_domains.distances(host), rotation, memory_domains.domains(host)
         )
     )
 
@@ -505,26 +495,20 @@ def _huge_free(node: model.Node, promised_bytes: Mapping[int, int]) -> tuple[tup
 
 
 def _count_guests(
-    nodes: Sequence[model.Node],
-    cores: Sequence[float],
-    promises: Sequence[model.Promise],
-    boottime_ns: int | None,
-) -> tuple[list[float], list[float], list[float]]:
-    """Count guests, their vCPUs, and the vCPUs of young guests, by position."""
-    guests, vcpus, young_vcpus = ([0.0] * len(nodes) for _ in range(3))
+    nodes: Sequence[model.Node], cores: Sequence[float], promises: Sequence[model.Promise]
+) -> tuple[list[float], list[float]]:
+    """Count guests and their vCPUs by position."""
+    guests, vcpus = [0.0] * len(nodes), [0.0] * len(nodes)
     for promise, positions in zip(
         promises, _positions_of(nodes, [promise.held_nodes for promise in promises])
     ):
         shares = (
             _shares([cores[position] for position in positions]) if len(positions) > 1 else [1.0]
         )
-        is_young = boottime_ns is not None and promise.since_ns > boottime_ns - NOT_YET_MEASURED_NS
         for position, share in zip(positions, shares):
             guests[position] += share
             vcpus[position] += share * promise.vcpus
-            if is_young:
-                young_vcpus[position] += share * promise.vcpus
-    return guests, vcpus, young_vcpus
+    return guests, vcpus
 
 
 def split_bytes(amount: int, weights: Sequence[int]) -> list[int]:

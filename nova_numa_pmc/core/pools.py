@@ -205,11 +205,6 @@ def cpus_of_promise(
     return l3_cpus if l3_cpus and len(l3_cpus) >= guest.vcpus else node_cpus
 
 
-def has_several_l3s(host: model.Topology, nodes: tuple[int, ...]) -> bool:
-    """Return whether the nodes with these ids together have several L3 caches."""
-    return sum(len(l3s) for node, l3s in zip(host.nodes, host.l3s) if node.id in nodes) > 1
-
-
 def avoids_floating_pool(guest: model.Guest, host: model.Topology) -> bool:
     """Return whether a guest may use no CPU of the floating pool, so that it loads other CPUs.
 

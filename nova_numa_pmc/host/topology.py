@@ -33,8 +33,12 @@ import os
 import re
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.cache_hierarchy import one_l3_positions
-from nova_numa_pmc.core.memory_domains import DISTANCE_MAX, LOCAL_DISTANCE, REMOTE_DISTANCE
+from nova_numa_pmc.core.memory_domains import (
+    DISTANCE_MAX,
+    LOCAL_DISTANCE,
+    REMOTE_DISTANCE,
+    one_l3_positions,
+)
 from nova_numa_pmc.cpulist import format_cpulist, is_number
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host.files import (

@@ -318,19 +318,8 @@ def _narrow_to_l3(
     :param after: the guest's promise after the move
     :param others: the host's other promises
     """
-    if not pools.has_several_l3s(host, after.cpu_nodes):
-        return after._replace(l3_cpus=())
     pool_host = pools.with_guest_pool(guest, host)
     view = host_view.view(pool_host, others, placement_options)
-    domains = {
-        view.domains[position] if view.domains else position
-        for position, node in enumerate(view.nodes)
-        if node.id in after.cpu_nodes
-    }
     request = model.Request(guest.vcpus, guest.memory_bytes, allowed_cpus=guest.limit_cpus)
-    cpus: tuple[int, ...] = ()
-    if len(domains) == 1:
-        cpus, _ = l3.choose(
-            pool_host, view, tuple(others), after.cpu_nodes, request, placement_options
-        )
+    cpus, _ = l3.choose(pool_host, view, others, after.cpu_nodes, request, placement_options)
     return after._replace(l3_cpus=cpus)

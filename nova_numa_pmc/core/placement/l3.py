@@ -45,7 +45,8 @@ def choose(
 
     It is the cache with the fewest promised vCPUs per core, then the fewest guests, then the
     lowest CPU. Memory does not matter, because all caches of a place reach it equally well. No
-    cache is chosen, and the guest gets all CPUs of its nodes, if it could want more cores than the
+    cache is chosen, and the guest gets all CPUs of its nodes, if these are in several memory
+    domains, if it could want more cores than the
     cache has, or if it would leave the cache above ``pressure_floor`` and more crowded than its
     nodes are together: guests that are held to fewer CPUs must not wait while others are idle. A
     cache of which the guest may use only a single core is therefore never chosen. The demand per
@@ -57,6 +58,13 @@ def choose(
     :param nodes: ids of the nodes of the guest's place
     :returns: (online CPUs of the cache in ascending order, or empty if none was chosen; reasons)
     """
+    domains = {
+        view.domains[position] if view.domains else position
+        for position, node in enumerate(view.nodes)
+        if node.id in nodes
+    }
+    if len(domains) != 1:
+        return (), ()
     caches = _usable_caches(host, nodes, request, placement_options)
     vcpus = max(1, request.vcpus)
     fitting_caches = [

@@ -146,17 +146,6 @@ class MeasuredTest(unittest.TestCase):
         nodes = subject.view(topology(), (), PLACEMENT_OPTIONS, {1: model.NodeLoad(0.0)}).nodes
         self.assertEqual([None, 0.0], [node.demand_cores for node in nodes])
 
-    def test_young_guests_are_charged_beside_what_is_measured(self):
-        now = 10**12
-        promises = [
-            promised('old', (0,), vcpus=4, since_ns=now - 121 * 10**9),
-            promised('young', (0,), vcpus=2, since_ns=now - 119 * 10**9),
-        ]
-        node = subject.view(
-            topology(), promises, PLACEMENT_OPTIONS, {0: model.NodeLoad(1.5)}, boottime_ns=now
-        ).nodes[0]
-        self.assertEqual(2.5, node.demand_cores)
-
 
 class RequestTest(unittest.TestCase):
     def test_without_history_a_guest_asks_for_a_prior_share_of_its_vcpus(self):

@@ -6,7 +6,7 @@ from itertools import product
 
 from nova_numa_pmc import model
 from nova_numa_pmc.compute import distances
-from nova_numa_pmc.core import cache_hierarchy, host_view, memory_domains
+from nova_numa_pmc.core import host_view, memory_domains
 from nova_numa_pmc.core.placement import placement
 from tests.fixtures.model_records import (
     GIB,
@@ -92,7 +92,7 @@ class DomainsTest(unittest.TestCase):
                 continue
             with self.subTest(sockets=sockets, nps=nps, l3s=l3s, l3_as_numa=l3_as_numa):
                 host, parts = epyc(sockets, nps, l3s, l3_as_numa)
-                domains = cache_hierarchy.domains(host, PLACEMENT_OPTIONS)
+                domains = memory_domains.domains(host)
                 self.assertEqual(memory_domains.domains_from_labels(parts), domains)
                 # nova-scheduler learns the same.
                 metrics = {}
@@ -114,8 +114,7 @@ class DomainsTest(unittest.TestCase):
                 host, parts = epyc(sockets, nps, l3s, True, FLAT)
                 together = [socket for socket, _ in parts] if l3s > 4 else range(len(parts))
                 self.assertEqual(
-                    memory_domains.domains_from_labels(together),
-                    cache_hierarchy.domains(host, PLACEMENT_OPTIONS),
+                    memory_domains.domains_from_labels(together), memory_domains.domains(host)
                 )
 
     def test_sub_numa_clusters_have_controllers_of_their_own_whatever_their_distances(self):
@@ -124,34 +123,23 @@ class DomainsTest(unittest.TestCase):
         ):
             host = machine(sockets * clusters, 4, 4 * clusters, clusters, vendor, near=near)
             with self.subTest(sockets=sockets, clusters=clusters, vendor=vendor, near=near):
-                self.assertEqual((), cache_hierarchy.domains(host, PLACEMENT_OPTIONS))
+                self.assertEqual((), memory_domains.domains(host))
 
     def test_domains_follow_from_each_shape_of_machine(self):
         for name, (host, expected) in SHAPES.items():
             with self.subTest(name):
-                self.assertEqual(expected, cache_hierarchy.domains(host, PLACEMENT_OPTIONS))
-
-    def test_the_operator_may_set_other_domains(self):
-        host, _ = SHAPES['SNC-2']
-        self.assertEqual(
-            (0, 0, 2, 2),
-            cache_hierarchy.domains(host, PLACEMENT_OPTIONS._replace(domain_distance=12)),
-        )
-        host, _ = SHAPES['L3 as NUMA, eight a socket']
-        self.assertEqual(
-            (), cache_hierarchy.domains(host, PLACEMENT_OPTIONS._replace(domain_distance=10))
-        )
+                self.assertEqual(expected, memory_domains.domains(host))
 
 
 class DistancesTest(unittest.TestCase):
     def test_a_slit_that_tells_sockets_apart_stays(self):
         for name, (host, _) in SHAPES.items():
             with self.subTest(name):
-                self.assertIs(host.distances, cache_hierarchy.distances(host))
+                self.assertIs(host.distances, memory_domains.distances(host))
 
     def test_a_flat_slit_is_replaced_by_the_distances_of_sockets(self):
         flat = machine(4, 2, 4, 2, INTEL, near=20, far=20)
-        self.assertEqual(two_level_distances(4, 2, 20, 21), cache_hierarchy.distances(flat))
+        self.assertEqual(two_level_distances(4, 2, 20, 21), memory_domains.distances(flat))
         placed = placement.place(
             host_view.view(flat, (), PLACEMENT_OPTIONS, rotation=1),
             host_view.request(guest(vcpus=4), PLACEMENT_OPTIONS),
