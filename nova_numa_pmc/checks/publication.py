@@ -133,7 +133,7 @@ def check_paused(root: str) -> Iterator[Finding]:
         message = 'the agent moves no memory: %s' % paused.reason
         yield Finding('moves-stopped', finding.WARNING, message, remedy, path)
     else:
-        message = 'the agent moves no guest: %s' % paused
+        message = 'the agent moves no guest: ' + str(paused)
         yield Finding('agent-paused', finding.WARNING, message, remedy, path)
 
 

@@ -52,8 +52,10 @@ from nova_numa_pmc.state import overrides, promises_file
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import NoReturn
+
+    from nova_numa_pmc.host import holding
 
     Report = Callable[[BaseException], object]
     RunDetached = Callable[[Callable[[], object], Report], object]
@@ -61,7 +63,6 @@ if TYPE_CHECKING:
 #: Exit status that makes hooks/qemu let a start fail (option ``strict``).
 STRICT_STATUS = 77
 
-_OK, _NOT_PLACED = b'ok', b'not placed: '
 #: Share of the time limit for which a start may wait for the promises file's lock.
 _LOCK_RATIO = 0.75
 #: Time reserved for logging a timeout, before the alarm of hooks/qemu ends the process [s].
@@ -113,21 +114,18 @@ def run(
         return 0
     xml = _read(stdin_fd)
     if operation == 'started':
-        answer = run_in_child(lambda: call.perform(xml), call.time_left_s(), call.report)
-    else:
-        answer = call.perform(xml)
-    if answer is None:
-        call.log(
-            journal.WARNING,
-            'not finished within [hook] timeout_s: libvirt continues, and a child process '
-            'finishes it',
-        )
-    if answer == _OK or not call.options.strict or operation != 'start':
+        if not run_in_child(lambda: call.perform(xml), call.time_left_s(), call.report):
+            call.log(
+                journal.WARNING,
+                'not finished within [hook] timeout_s: libvirt continues, and a child process '
+                'finishes it',
+            )
         return 0
-    reason = answer.decode() if answer else 'not placed: the hook failed (see the journal)'
-    os.write(
-        2, ('nova-numa-pmc: %s; the start fails because of [hook] strict\n' % reason).encode()
-    )
+    why_not_placed = call.perform(xml)
+    if not why_not_placed or not call.options.strict or operation != 'start':
+        return 0
+    text = 'nova-numa-pmc: not placed: %s; the start fails because of [hook] strict\n'
+    os.write(2, (text % why_not_placed).encode('utf-8', 'backslashreplace'))
     return STRICT_STATUS
 
 
@@ -173,13 +171,13 @@ class HookCall:
         self._problems += problems
         return guest
 
-    def perform(self, xml: bytes) -> bytes:
-        """Run the operation and return the answer for the waiting process."""
+    def perform(self, xml: bytes) -> str:
+        """Run the operation, and return why the guest was not placed; empty if that is right."""
         try:
             return _OPERATIONS[self.operation](self, xml)
         except (NumaPmcError, OSError) as error:
             self.report(error)
-            return _not_placed(str(error))
+            return str(error)
         finally:
             self._log_problems()
 
@@ -237,7 +235,7 @@ class HookCall:
         self.log(journal.INFO, '%s; %d MiB promised' % (line, promise.memory_bytes >> 20))
 
 
-def _on_start(call: HookCall, xml: bytes) -> bytes:
+def _on_start(call: HookCall, xml: bytes) -> str:
     guest = call.read_guest(xml)
     try:
         decision = decide.decide_promise(guest, call.options, call.root, call.lock_timeout_s())
@@ -245,18 +243,11 @@ def _on_start(call: HookCall, xml: bytes) -> bytes:
         if not eligibility.is_left_alone(guest):
             raise
         call.report(error)
-        return _OK
+        return ''
     call.log_decision(decision)
     if call.run_detached and decision.cpus and decision.promise.origin == model.PLACED:
         _hold_early(call, call.run_detached, guest, decision.promise, decision.cpus)
-    if decision.has_no_place:
-        return _not_placed(decision.why)
-    return _OK
-
-
-def _not_placed(reason: str) -> bytes:
-    """Return the answer that a guest was not placed, and why."""
-    return _NOT_PLACED + reason.encode('utf-8', 'backslashreplace')[:3000]
+    return decision.why if decision.has_no_place else ''
 
 
 def _hold_early(
@@ -285,18 +276,62 @@ def _hold_early(
         call.report_early(error)
 
 
-def _on_stopped(call: HookCall, xml: bytes) -> bytes:
+def _on_stopped(call: HookCall, xml: bytes) -> str:
     """Forget the promise by the guest's name, so that the XML need not be readable."""
     with promises_file.locked(call.options, call.root, call.lock_timeout_s()) as draft:
         draft.forget(call.name)
-    return _OK
+    return ''
 
 
-def _on_started(call: HookCall, xml: bytes) -> bytes:
-    from nova_numa_pmc.hook import started  # causes half of all imports; only needed here
+def _on_started(call: HookCall, xml: bytes) -> str:
+    """Finish a guest's start, and log how."""
+    from nova_numa_pmc.placing import starts  # causes half of all imports; only needed here
 
-    started.hold(call, xml)
-    return _OK
+    guest = call.read_guest(xml)
+    try:
+        promise = promises_file.read(call.options, call.root).promises.get(guest.uuid)
+    except StateError:
+        promise = None  # a new decision creates the file again, and reports the error
+    finished = starts.finish(guest, promise, call.options, call.root, call.lock_timeout_s())
+    decision, hold_result = finished.decision, finished.hold_result
+    if hold_result:
+        call.log_decision(
+            decision,
+            _cpus_before_text(hold_result),
+            _memory_text(hold_result, decision.promise, finished.bytes_by_node),
+        )
+    elif decision.view or decision.problems:  # not what the start has logged already
+        call.log_decision(decision)
+    return ''
+
+
+def _cpus_before_text(hold_result: holding.HoldResult) -> str:
+    for change in hold_result.changes:
+        # The group that was narrowed at the start is widened again, as those below it now hold.
+        if change.path.endswith('cpuset.cpus') and change.after == format_cpulist(
+            hold_result.cpus
+        ):
+            return 'from %s to ' % (change.before or 'any')
+    return ''
+
+
+def _memory_text(
+    hold_result: holding.HoldResult, promise: model.Promise, bytes_by_node: Mapping[int, int]
+) -> str:
+    homes = promise.mem_nodes or promise.cpu_nodes
+    elsewhere_bytes = sum(size for node, size in bytes_by_node.items() if node not in homes)
+    text = ' (local)'
+    if elsewhere_bytes:
+        text = ' (unbound, %d of %d KiB were elsewhere)' % (
+            elsewhere_bytes + 1023 >> 10,
+            sum(bytes_by_node.values()) >> 10,
+        )
+    if (
+        hold_result.cpus_effective is not None
+        and not hold_result.cpus_effective >= hold_result.cpus
+    ):
+        text += '; the kernel allows only CPUs %s' % format_cpulist(hold_result.cpus_effective)
+    return text
 
 
 _OPERATIONS = {
@@ -310,7 +345,7 @@ _OPERATIONS = {
 def _selftest(call: HookCall) -> int:
     """Exercise the imports and the readers without writing anything; report on stderr."""
     try:
-        from nova_numa_pmc.hook import started  # noqa: F401 -- imported for the trial
+        from nova_numa_pmc.placing import starts  # noqa: F401 -- imported for the trial
 
         host = decide.host_with_pool_cpus(call.root)
         running, problems = guests.read_running(call.root)
@@ -329,44 +364,34 @@ def _selftest(call: HookCall) -> int:
 
 
 def run_in_child(
-    work: Callable[[], bytes], timeout_s: float, report: Callable[[BaseException], object]
-) -> bytes | None:
-    """Run ``work()`` in a child process.
+    work: Callable[[], object], timeout_s: float, report: Callable[[BaseException], object]
+) -> bool:
+    """Run ``work()`` in a child process, as :func:`run_detached`, and wait for its end.
 
-    The child process has no standard streams, because libvirt waits for the end of a hook's stdout
-    and stderr as well as of the process (virCommandRun in its src/util/vircommand.c). It is in a
-    session of its own, so that timeout(1), which kills a process group, spares it.
-
-    :param work: called in the child process; returns 1 to 4096 bytes
     :param timeout_s: how long to wait [s]
-    :param report: called in the child process with an exception that ``work`` raised
-    :returns: what ``work`` returned; b'' if it raised or the child process died; None if it is
-        late
+    :returns: whether the child process has ended
     :raises OSError: no process or pipe is available
     """
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if not pid:
-        _child(work, writer, report)
+    reader, writer = os.pipe()  # the child process closes its end when it ends
+    run_detached(work, report, writer)
     os.close(writer)
-    try:
-        ready, _, _ = select.select((reader,), (), (), max(0, timeout_s))
-        if not ready:
-            return None
-        answer = os.read(reader, 4096)
-    finally:
-        os.close(reader)
-    os.waitpid(pid, 0)
-    return answer
+    ready, _, _ = select.select((reader,), (), (), max(0, timeout_s))
+    os.close(reader)
+    return bool(ready)
 
 
-def run_detached(work: Callable[[], object], report: Callable[[BaseException], object]) -> None:
+def run_detached(
+    work: Callable[[], object], report: Callable[[BaseException], object], kept_fd: int = -1
+) -> None:
     """Run ``work()`` in a child process, without waiting for it.
 
     The child process closes all inherited descriptors, because libvirt waits until every holder of
-    a hook's stdout and stderr has closed them.
+    a hook's stdout and stderr has closed them, as well as for the end of the process
+    (virCommandRun in its src/util/vircommand.c). It is in a session of its own, so that
+    timeout(1), which kills a process group, spares it.
 
     :param report: called in the child process with an exception that ``work`` raised
+    :param kept_fd: a descriptor that stays open until the child process ends
     :raises OSError: no process is available
     """
     if os.fork():
@@ -375,33 +400,16 @@ def run_detached(work: Callable[[], object], report: Callable[[BaseException], o
         os.setsid()
         for name in os.listdir('/proc/self/fd'):
             try:
-                os.close(int(name))
+                if int(name) != kept_fd:
+                    os.close(int(name))
             except OSError:
                 pass  # the descriptor of the listing itself, which is closed by now
-        for _ in range(3):
-            os.open(os.devnull, os.O_RDWR)
+        while os.open(os.devnull, os.O_RDWR) < 2:
+            pass  # also the standard streams, if the kept descriptor is none of them
         try:
             work()
         except BaseException as error:
             report(error)
-    finally:
-        os._exit(0)
-
-
-def _child(
-    work: Callable[[], bytes], writer: int, report: Callable[[BaseException], object]
-) -> NoReturn:
-    try:
-        os.setsid()
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(null, stream)
-        try:
-            answer = work()
-        except BaseException as error:
-            report(error)
-        else:
-            os.write(writer, answer)
     finally:
         os._exit(0)
 

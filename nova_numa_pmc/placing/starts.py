@@ -145,18 +145,16 @@ class _Start:
         groups = self.groups = cgroups.of_guest(guest, self.root)
         # The group of its own, or a slice that it was the first to need, may limit it further.
         (self.guest,) = (guest,) = allowed.Grants(self.root).apply([guest])
+        self.early_cpus = _early_cpus(groups, guest)
         decides_now = self.is_recorded
         if self.is_recorded and not eligibility.is_left_alone(guest):
             host = decide.host_with_pool_cpus(self.root)
             promise = promising.as_granted(self.decision.promise, guest, host)
             cpus = pools.cpus_of_promise(promise, host, guest)
-            self.early_cpus = _narrowed_cpus(groups, self.decision.promise, host)
             if pools.is_large_enough(cpus, host, guest):
                 self.decision = self.decision._replace(promise=promise, cpus=cpus)
                 self.early_cpus = self.early_cpus or cpus
                 decides_now = False
-        else:
-            self.early_cpus = _unrecorded_cpus(groups, guest)
         if decides_now:
             self.decision = self._decide()
         bytes_by_node, has_to_stay = _read_memory(guest, groups, self.decision.promise, self.root)
@@ -183,27 +181,12 @@ class _Start:
             )
 
 
-def _narrowed_cpus(
-    groups: cgroups.GuestGroups, promise: model.Promise, host: model.Topology
-) -> frozenset[int]:
-    """Return the CPUs to which ``start`` has narrowed a guest; empty if it has not.
+def _early_cpus(groups: cgroups.GuestGroups, guest: model.Guest) -> frozenset[int]:
+    """Return the CPUs to which ``start`` has narrowed a guest without pins; empty if it has not.
 
-    The floating pool may have changed since.
+    Only ``start`` sets the CPUs of ``libvirt/`` (v2). Elsewhere, libvirt has given the group of
+    the emulator all CPUs that the guest may use.
     """
-    promised_cpus = frozenset[int]().union(
-        *(node.online_cpus for node in host.nodes if node.id in promise.cpu_nodes)
-    )
-    cpus_by_group = cpusets.read_own_cpus(groups)
-    # On v1, the group above always has a set, which is not ours.
-    for group in (groups.parent, groups.main)[groups.version == 1 :]:
-        cpus = cpus_by_group.get(group, frozenset())
-        if cpus and cpus & host.online_cpus <= promised_cpus:
-            return cpus
-    return frozenset()
-
-
-def _unrecorded_cpus(groups: cgroups.GuestGroups, guest: model.Guest) -> frozenset[int]:
-    """Return the CPUs to which a start whose record is lost has narrowed a guest without pins."""
     cpus_by_group = cpusets.read_own_cpus(groups)
     if groups.version == 2 and groups.parent != groups.scope:
         return cpus_by_group[groups.parent]
@@ -219,7 +202,7 @@ def _undo_unrecorded(guest: model.Guest, root: str) -> None:
     try:
         groups = cgroups.of_guest(guests.with_process(guest, root), root)
         if groups.version == 2 and groups.parent != groups.scope:
-            _undo_early(groups, _unrecorded_cpus(groups, guest), guest)
+            _undo_early(groups, _early_cpus(groups, guest), guest)
     except NumaPmcError:
         pass
 

@@ -145,9 +145,9 @@ def test_the_agent_holds_a_guest_whose_hook_was_killed(lab):
     agent = Agent(lab)
     site = '$(cd /; python3 -c "import nova_numa_pmc as p; print(p.__path__[0])")'
     lab.run(
-        f'ln -sfn {site} /run/site; cp -a /run/site/hook/started.py /run/hook_started.py; '
+        f'ln -sfn {site} /run/site; cp -a /run/site/placing/starts.py /run/starts.py; '
         'echo \'import os, sys; "started" in sys.argv and os.kill(os.getpid(), 9)\' '
-        '>>/run/site/hook/started.py'
+        '>>/run/site/placing/starts.py'
     )
     try:
         agent.start(rebalance='off')
@@ -169,7 +169,7 @@ def test_the_agent_holds_a_guest_whose_hook_was_killed(lab):
         ) == set(guest['cpus'])
         assert any('now placed on node' in line for line in agent.journal())
     finally:
-        lab.run('cp -a /run/hook_started.py $(readlink /run/site)/hook/started.py')
+        lab.run('cp -a /run/starts.py $(readlink /run/site)/placing/starts.py')
         agent.stop()
 
 

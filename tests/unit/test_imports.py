@@ -109,7 +109,7 @@ class ImportTest(unittest.TestCase):
 
         script = (
             'import sys; sys.path.insert(0, sys.argv[1])\n'
-            'import nova_numa_pmc.hook, nova_numa_pmc.hook.started, nova_numa_pmc.hook.early\n'
+            'import nova_numa_pmc.hook, nova_numa_pmc.placing.starts, nova_numa_pmc.hook.early\n'
             'import nova_numa_pmc.core.placement.placement\n'
             'import nova_numa_pmc.host.page_moves.hugetlb\n'
             'import nova_numa_pmc.host.page_moves.node_room\n'
