@@ -10,16 +10,21 @@ No step leaves an executable file half-written: files are written under a tempor
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import stat
 import sys
 import sysconfig
+from typing import TYPE_CHECKING
 
 import nova_numa_pmc
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.host import files, ownership
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TEMPORARY = '.nova-numa-pmc.new'
 PROBE = '.nova-numa-pmc.probe'
@@ -92,8 +97,9 @@ def render(limit_s: int, site: str | None = None) -> bytes:
 def find_writable_by_others(site: str, owner: int = 0) -> str | None:
     """Return the first file that the hook or the agent runs and not only root can change, or None.
 
-    These are the interpreters, the package's directory, and all that is in it: any module there
-    may be imported as root. Of very many files, the first :data:`_FILES_MAX` are checked.
+    These are the interpreters, the package's directory, the virtual environment, and all that is
+    in them, links to other directories included: any module there may be imported as root. Of very
+    many files, the first :data:`_FILES_MAX` are checked.
 
     :param site: the absolute path of the directory that contains the package
     :param owner: the uid that counts as root's
@@ -102,20 +108,43 @@ def find_writable_by_others(site: str, owner: int = 0) -> str | None:
         found = ownership.find_changeable(path, owners={0, owner})
         if found is not None:
             return found
-    count = 0
-    for directory, directories, names in os.walk(site):
-        for name in (*directories, *names):
-            path = os.path.join(directory, name)
-            status = os.lstat(path)
-            if ownership.can_others_change(status, {0, owner}):
-                return path
-            if stat.S_ISLNK(status.st_mode) and os.path.exists(path):
-                found = ownership.find_changeable(path, owners={0, owner})
-                if found is not None:
-                    return found
-            count += 1
-        if count > _FILES_MAX:
-            break
+    tops = [site] if sys.prefix == sys.base_prefix else [site, sys.prefix]
+    for path in itertools.islice(_walk(tops), _FILES_MAX):
+        found = _find_changeable(path, {0, owner})
+        if found is not None:
+            return found
+    return None
+
+
+def _walk(tops: list[str]) -> Iterator[str]:
+    """Yield all that is in some directories, and in those to which links there lead.
+
+    :param tops: paths of directories, to which those links are appended
+    """
+    walked: set[str] = set()
+    for top in tops:
+        for directory, directories, names in os.walk(top):
+            if directory in walked:
+                directories.clear()
+                continue
+            walked.add(directory)
+            for name in (*directories, *names):
+                path = os.path.join(directory, name)
+                yield path
+                if os.path.islink(path) and os.path.isdir(path):
+                    tops.append(os.path.realpath(path))
+
+
+def _find_changeable(path: str, owners: set[int]) -> str | None:
+    """Return a path if others than ``owners`` can change the file or what it is a link to."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return None  # a module that is just being compiled
+    if ownership.can_others_change(status, owners):
+        return path
+    if stat.S_ISLNK(status.st_mode) and os.path.exists(path):
+        return ownership.find_changeable(path, owners=owners)
     return None
 
 

@@ -4,6 +4,8 @@
 import os
 import stat
 import subprocess
+import sys
+from unittest import mock
 
 from nova_numa_pmc.host import files, hook_files
 from tests.cases.root import RootCase
@@ -119,6 +121,23 @@ class HookFilesTest(RootCase):
                 self.skipTest('only root can give a file to another user')
             os.chown(self.root + '/nova_numa_pmc/host/files.py', 4321, -1)
             self.assertEqual('nova_numa_pmc/host/files.py', self.exposed())
+
+    def test_whatever_others_may_write_of_the_virtual_environment_is_found(self):
+        os.chmod(self.root, 0o755)
+        for path in ('venv/bin/nova-numa-agent', 'venv/pyvenv.cfg', 'elsewhere/rich/table.py'):
+            sysfs.write(self.root, path, '')
+        sysfs.write(self.root, 'venv/lib/site-packages/nova_numa_pmc/__init__.py', '')
+        site = os.path.join(self.root, 'venv/lib/site-packages')
+        os.symlink('../../../elsewhere/rich', site + '/rich')
+        with mock.patch.object(sys, 'prefix', self.root + '/venv'):
+            self.assertIsNone(hook_files.find_writable_by_others(site, os.geteuid()))
+            for path in ('venv/bin/nova-numa-agent', 'venv/pyvenv.cfg', 'elsewhere/rich/table.py'):
+                with self.subTest(path):
+                    full = os.path.join(self.root, path)
+                    os.chmod(full, 0o666)
+                    found = hook_files.find_writable_by_others(site, os.geteuid())
+                    self.assertEqual(full, found)
+                    os.chmod(full, 0o644)
 
     def test_a_package_that_links_lead_to_through_a_home_is_found(self):
         home, package = (os.path.join(self.root, name) for name in ('home', 'nova_numa_pmc'))
