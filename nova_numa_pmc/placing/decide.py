@@ -15,9 +15,9 @@ from nova_numa_pmc import model
 from nova_numa_pmc.conf import host_options as host_options_conf
 from nova_numa_pmc.core import eligibility, pools, promising
 from nova_numa_pmc.core.placement.reasons import ON_ONE_NODE
-from nova_numa_pmc.cpulist import name_nodes
+from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError
-from nova_numa_pmc.host import allowed, files, guests, host_devices
+from nova_numa_pmc.host import allowed, files, guests, host_devices, topology
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import promises_file, publication
 
@@ -166,12 +166,18 @@ def decide_promise(
 
 
 def _limits(guest: model.Guest, host: model.Topology, root: str) -> list[str]:
-    """Return, as text, which groups take CPUs or memory from a guest that it would have else."""
+    """Return, as text, what takes CPUs or memory from a guest that it would have else."""
+    wanted_cpus = guest.allowed_cpus or host.online_cpus
+    isolated = [
+        '%s keeps guests off CPUs %s' % (why, format_cpulist(cpus & wanted_cpus))
+        for why, cpus in topology.isolated_cpus(root).items()
+        if cpus & wanted_cpus
+    ]
     if guest.granted_mems is None and pools.all_cpus(
         pools.with_guest_pool(guest, host)
     ) == pools.all_cpus(pools.with_guest_pool(guest._replace(granted_cpus=None), host)):
-        return []
-    return allowed.limits(guest, root)
+        return isolated
+    return isolated + allowed.limits(guest, root)
 
 
 def reconcile(

@@ -64,6 +64,20 @@ class HookTest(HookCase):
             ' '.join(self.host.logged()),
         )
 
+    def test_the_property_that_isolates_cpus_is_named_to_the_guests_that_lack_them(self):
+        for path, text, why in (
+            ('sys/devices/system/cpu/isolated', '1-7', 'isolcpus= on the kernel command line'),
+            ('sys/fs/cgroup/cpuset.cpus.isolated', '1-7', 'an isolated partition'),
+        ):
+            self.host.write(path, text + '\n')
+            for number, cpuset, shown in ((1, None, '1-7'), (2, '0-2', '1-2'), (3, '0', None)):
+                self.place(number, cpuset=cpuset)
+                logged = ' '.join(self.host.logged())
+                self.assertEqual(bool(shown), why in logged)
+                if shown:
+                    self.assertIn('keeps guests off CPUs ' + shown, logged)
+            self.host.write(path, '\n')
+
     def test_a_guest_is_too_large_for_the_cpus_that_it_has_of_a_node(self):
         allow(self, SLICE, '0-5')
         self.assertEqual((0,), self.place(0, vcpus=3).cpu_nodes)
