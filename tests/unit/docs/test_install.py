@@ -21,6 +21,19 @@ class ExtrasTest(unittest.TestCase):
         self.assertEqual(sorted(config['extras']), sorted(re.findall(r'(?m)^``(\w+)``', table)))
 
 
+class ReleasesTest(unittest.TestCase):
+    def test_the_guides_name_the_releases_of_nova_that_are_tested(self):
+        tested = {
+            path.stem.removeprefix('requirements-')
+            for path in (TOP / 'tests/nova').glob('requirements-[0-9]*.txt')
+        }
+        for page in ('README.rst', 'doc/source/install/index.rst', 'doc/source/admin/nova.rst'):
+            text = (TOP / page).read_text(encoding='utf-8')
+            sentences = [part for part in re.split(r'\.\s|\.$', text) if 'tested' in part]
+            named = [set(re.findall(r'\b[23]\d\b', part)) for part in sentences]
+            self.assertTrue(any(tested <= releases for releases in named), page)
+
+
 class NameTest(unittest.TestCase):
     def test_nothing_is_installed_by_the_name_of_this_project_from_the_public_index(self):
         # Nobody has registered it there, so whoever does would run code as root.
