@@ -15,7 +15,6 @@ import configparser
 import itertools
 import os
 import re
-import stat
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.host import files, ownership
@@ -193,15 +192,4 @@ def _existing(path: str, base: str) -> str:
 
 
 def _read(path: str, base: str) -> str:
-    """Return the beginning of a regular file below ``base``; '' if it cannot be read."""
-    real_path = ownership.real_path(path, base)
-    if real_path is None:
-        return ''
-    try:
-        descriptor = os.open(real_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(descriptor, 'rb') as stream:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return ''
-            return stream.read(_TEXT_MAX_BYTES).decode('utf-8', 'replace')
-    except OSError:
-        return ''
+    return ownership.read_text(path, base, _TEXT_MAX_BYTES)

@@ -11,8 +11,6 @@ import errno
 import os
 import stat
 
-from nova_numa_pmc.host import files
-
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
 
 #: As the kernel's MAXSYMLINKS.
 _LINKS_MAX = 40
+_ACCOUNTS_MAX_BYTES = 1 << 20
 
 
 def follow(path: str, base: str = '/') -> Iterator[tuple[str, os.stat_result]]:
@@ -66,6 +65,24 @@ def real_path(path: str, base: str = '/') -> str | None:
         return None
 
 
+def read_text(path: str, base: str, max_bytes: int) -> str:
+    """Return the beginning of a regular file below ``base``; '' if it cannot be read.
+
+    A container may have anything in its place, such as a pipe that nobody writes to.
+    """
+    followed = real_path(path, base)
+    if followed is None:
+        return ''
+    try:
+        descriptor = os.open(followed, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(descriptor, 'rb') as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return ''
+            return stream.read(max_bytes).decode('utf-8', 'replace')
+    except OSError:
+        return ''
+
+
 def can_others_change(
     status: os.stat_result, owners: Collection[int], groups: Collection[int] = ()
 ) -> bool:
@@ -104,9 +121,8 @@ def find_changeable(
 
 def accounts(name: str, base: str = '/') -> list[tuple[int, int]]:
     """Return (uid, gid) of each account of a name in the ``/etc/passwd`` below ``base``."""
-    path = real_path('etc/passwd', base)
     found = []
-    for line in (files.read_optional('/', path) or '').splitlines() if path else ():
+    for line in read_text('etc/passwd', base, _ACCOUNTS_MAX_BYTES).splitlines():
         account, _, uid, gid, *_ = (*line.split(':'), '', '', '', '')
         if account == name and uid.isdigit() and gid.isdigit():
             found.append((int(uid), int(gid)))

@@ -213,6 +213,13 @@ class ServicesTest(RootCase):
         sets, problems = nova_conf.NovaCpuSetsReader(self.root).read(0)
         self.assertEqual(({4, 5, 6, 7}, ()), (sets.shared, problems))
 
+    def test_a_pipe_in_a_container_is_not_waited_for(self):
+        add_process(self.root, 30, COMPUTE, inside='image')
+        os.makedirs(self.root + '/image/etc')
+        os.mkfifo(self.root + '/image/etc/passwd')
+        process = services.find(self.root, 'nova-compute')
+        self.assertEqual(frozenset(), nova_conf.trust_in(process, self.root).accounts)
+
     def test_kernel_threads_and_what_ended_are_passed_over(self):
         write(self.root, 'proc/2/cmdline', '')
         write(self.root, 'proc/2/cgroup', UNIT)
