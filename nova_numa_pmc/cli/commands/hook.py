@@ -282,6 +282,9 @@ def reload_daemon(
         return ['no libvirt daemon was found on this host: there is none to run the hook']
     if wanted:
         try:
+            # The trial may have taken a minute, and the id may be another process's by now.
+            if services.find_daemon(root) != daemon:
+                raise ProcessLookupError
             os.kill(daemon.pid, signal.SIGHUP)
         except ProcessLookupError:
             return ['%s has just ended: it looks for hooks when it is started' % daemon.name]

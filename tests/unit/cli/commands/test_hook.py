@@ -87,6 +87,11 @@ class HookCommandTest(unittest.TestCase):
         self.addCleanup(signalled.kill)
         self.daemon(pid=signalled.pid)
         daemon = services.find_daemon(self.root)
+        [note] = hook.reload_daemon(
+            self.root, daemon._replace(start_ns=1), wanted=True, knew_hook=False
+        )
+        self.assertIn('has just ended', note, 'the id is that of another process')
+        self.assertIsNone(signalled.poll())
         [note] = hook.reload_daemon(self.root, daemon, wanted=False, knew_hook=False)
         self.assertIn('hook install --reload" makes it look', note)
         self.assertIn('has been running since before', self.problems()[1])
