@@ -2,14 +2,13 @@
 """Keep a history of the moves of guests in a file that survives a reboot.
 
 Each line is a JSON object with a schema version ``major.minor``, and a reader accepts any minor
-version of its own major version. A line is appended by a single write(2), so that a crash or a
-full file system costs at most one line. At about 1 MiB, the file is renamed to ``history.1``,
-replacing the previous one. Writers hold a lock, because the turn at moving guests
-(:mod:`move_lock`) may pass to another process while its holder hangs.
+version of its own major version. The file has the last :data:`ENTRIES_MAX` moves and is replaced
+atomically. Writers hold a lock, because the turn at moving guests (:mod:`move_lock`) may pass to
+another process while its holder hangs.
 
-A move has two lines with the same id, one for its beginning and one for its end. If the process is
-killed in between, the first line remains valid: the guests are promised their new places, and part
-of their memory may still be at the old ones.
+A move is written at its beginning, and again at its end, with the same id. If the process is killed
+in between, the first entry remains: the guests are promised their new places, and part of their
+memory may still be at the old ones.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values, model
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.exceptions import DomainError, StateError
-from nova_numa_pmc.host import domain_xml
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
 
@@ -33,10 +30,10 @@ if TYPE_CHECKING:
 DIRECTORY, FILE, LOCK = state_files.PERSISTENT, 'history', 'history.lock'
 #: A writer holds the lock for milliseconds only.
 _LOCK_TIMEOUT_S = 5.0
-ROTATE_BYTES = 1 << 20
+#: Number of moves that are kept: of some weeks, at ten a day.
+ENTRIES_MAX = 500
 _MAJOR = 2
 _SIZE_MAX_BYTES = 4 << 20
-_LINE_MAX_BYTES = 1 << 16
 _TEXT_MAX = 1000
 #: What moves guests: the agent or a command.
 AGENT, APPLY, UNDO, PIN = 'agent', 'apply', 'undo', 'pin'
@@ -125,103 +122,37 @@ def place_of(promise: model.Promise) -> PromisedPlace:
 
 
 def append(entry: HistoryEntry, root: str = '/') -> None:
-    """Append an entry.
+    """Append an entry, in place of the one that was written when the move began.
 
-    :raises StateError: the directory or the file cannot be trusted
-    :raises OSError: the file cannot be written
+    :raises StateError: the directory or the file cannot be trusted or written
     """
-    line = encode(entry)
     with (
         state_files.StateDirectory(os.path.join(root, DIRECTORY)) as directory,
         directory.lock(LOCK, _LOCK_TIMEOUT_S),
     ):
-        size, torn = _end(directory)
-        if size and size + len(line) > ROTATE_BYTES:
-            os.rename(FILE, FILE + '.1', src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
-        elif torn:
-            line = b'\n' + line
-        fd = os.open(
-            FILE,
-            os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
-            0o644,
-            dir_fd=directory.fd,
-        )
-        with state_files.OpenFile(fd):
-            os.fchmod(fd, 0o644)  # regardless of the umask, as any user may read the history
-            if os.write(fd, line) < len(line):
-                raise StateError(
-                    '%s: its file system is full' % os.path.join(directory.path, FILE)
-                )
-
-
-def _end(directory: state_files.StateDirectory) -> tuple[int, bool]:
-    """Return (size [bytes], whether the last line is torn) of the history file.
-
-    :raises StateError: the file cannot be trusted or opened
-    """
-    opened = directory.open(FILE, _SIZE_MAX_BYTES)
-    if opened is None:
-        return 0, False
-    file, size = opened
-    with file:
-        return size, bool(size) and os.pread(file.fd, 1, size - 1) != b'\n'
+        entries, _ = _decode(directory.read(FILE, _SIZE_MAX_BYTES))
+        entries = [each for each in entries if (each.id, each.result) != (entry.id, BEGUN)]
+        lines = [json_values.encode(each, _MAJOR) for each in (*entries, entry)[-ENTRIES_MAX:]]
+        directory.replace(FILE, b''.join(lines), durable=True)
 
 
 def read(root: str = '/') -> tuple[list[HistoryEntry], int]:
-    """Read all entries that are kept, the oldest first; only the last line of each move counts.
+    """Read all entries that are kept, the oldest first.
 
     :returns: (entries, number of lines that could not be parsed)
-    :raises StateError: a file cannot be trusted or read
+    :raises StateError: the file cannot be trusted or read
     """
-    directory = os.path.join(root, DIRECTORY)
-    texts = [
-        state_files.read(directory, name, _SIZE_MAX_BYTES) or b'' for name in (FILE + '.1', FILE)
-    ]
-    entries: list[HistoryEntry] = []
-    begun: dict[str, int] = {}  # {id of a move: index of its entry}
-    unreadable = 0
-    for line in b'\n'.join(texts).split(b'\n'):
-        if line:
-            try:
-                entry = decode(line)
-            except ValueError:
-                unreadable += 1
-                continue
-            if entry.id in begun:
-                entries[begun.pop(entry.id)] = entry
-            else:
-                entries.append(entry)
-            if entry.result == BEGUN:
-                begun[entry.id] = len(entries) - 1
-    return entries, unreadable
+    return _decode(state_files.read(os.path.join(root, DIRECTORY), FILE, _SIZE_MAX_BYTES))
 
 
-def encode(entry: HistoryEntry) -> bytes:
-    """Return an entry as a line of the file."""
-    return json_values.encode(entry, _MAJOR)
-
-
-def decode(line: bytes) -> HistoryEntry:
-    """Return the entry in a line of the file.
-
-    :raises ValueError: the line is malformed; the message has the reason
-    """
-    if len(line) > _LINE_MAX_BYTES:
-        raise ValueError('too long')
-    entry = json_values.decode(HistoryEntry, line, _MAJOR)
-    if entry.kind not in plan_records.KINDS or entry.result not in RESULTS or not entry.parts:
-        raise ValueError('an entry without guests, or of an unknown kind or result')
-    for part in entry.parts:
-        if not {part.before.origin, part.after.origin} <= model.ORIGIN_TEXTS.keys():
-            raise ValueError('unknown origin of a place')
+def _decode(data: bytes | None) -> tuple[list[HistoryEntry], int]:
+    entries, unreadable = [], 0
+    for line in (data or b'').splitlines():
         try:
-            domain_xml.parse_uuid(part.uuid)
-            domain_xml.parse_name(part.name)
-        except DomainError as error:
-            raise ValueError('%s' % error) from None
-    if not (entry.id + entry.mover + entry.batch + entry.why).isprintable():
-        raise ValueError('unprintable characters')
-    return entry
+            entries.append(json_values.decode(HistoryEntry, line, _MAJOR))
+        except ValueError:
+            unreadable += 1
+    return entries, unreadable
 
 
 def new_entry(

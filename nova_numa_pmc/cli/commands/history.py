@@ -2,7 +2,7 @@
 """Show which guests were moved, by what, why, and with what result; the newest move last.
 
 The history has the moves of the agent and of commands, and is kept across reboots in
-/var/lib/nova-numa-pmc/history (about 1 MiB, and one older file of that size).
+/var/lib/nova-numa-pmc/history (the last 500 moves).
 
 examples:
   nova-numa-rebalance history
