@@ -7,8 +7,9 @@ continues after its lease has expired finds out before its next step, and ends i
 guests to their places takes no turn: it only leaves out the guests that another process is moving
 at that moment.
 
-The turns are in a file that is replaced atomically and read without a lock. The lock is only held
-while the file is changed, so a process that is suspended keeps it from nobody.
+The file has the turns of the processes that run and have not ended theirs. It is replaced
+atomically and read without a lock. The lock is only held while the file is changed, so a process
+that is suspended keeps it from nobody.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ RENEW_S = LEASE_S / 4
 _POLL_S = 0.05
 #: How long to wait for the lock, which is held for a fraction of a millisecond [s].
 _LOCK_TIMEOUT_S = 0.1
-_MAJOR = 1
-_SIZE_MAX_BYTES, _LAPSED_MAX, _GUESTS_MAX = 1 << 16, 16, 256
+_MAJOR = 2
+_SIZE_MAX_BYTES, _TURNS_MAX = 1 << 16, 16
 
 
 class TurnLost(StateError):
@@ -53,7 +54,7 @@ class Turn(Record):
     :param holder: name of the holder, with its process id
     :param pid, start_ns: the holder's process: its id, and its start after the host's boot [ns]
     :param token: distinguishes the turns
-    :param expires_ns: CLOCK_BOOTTIME at which it expires; 0: it was ended by its holder
+    :param expires_ns: CLOCK_BOOTTIME at which it expires
     :param guests: uuids of the guests that are being moved
     """
 
@@ -69,26 +70,21 @@ class Turn(Record):
 
         One that expires later than a lease allows was taken before a reboot.
         """
-        return 0 < self.expires_ns - boottime_ns <= LEASE_S * 1e9 and self._is_running()
+        return 0 < self.expires_ns - boottime_ns <= LEASE_S * 1e9 and self.is_running()
 
-    def has_lapsed(self, boottime_ns: int) -> bool:
-        """Return whether the holder still runs, but has let its lease expire."""
-        return 0 < self.expires_ns <= boottime_ns and self._is_running()
-
-    def _is_running(self) -> bool:
-        # Among the processes that this one sees, wherever the state directory is.
+    def is_running(self) -> bool:
+        """Return whether the holder runs: among the processes that this one sees."""
         return files.process_start_ns(self.pid, '/') == self.start_ns
 
 
 class _Turns(Record):
     """The content of the file.
 
-    :param last: the turn that was taken last
-    :param lapsed: earlier turns that have expired, and whose holders still ran
+    :param last: token of the turn that was taken last
     """
 
-    last: Turn | None = None
-    lapsed: tuple[Turn, ...] = ()
+    last: str = ''
+    turns: tuple[Turn, ...] = ()
 
 
 def read_lapsed(directory: str) -> tuple[Turn, ...]:
@@ -96,9 +92,12 @@ def read_lapsed(directory: str) -> tuple[Turn, ...]:
 
     :param directory: path of the state directory
     """
-    turns, boottime_ns = _read(directory), files.boottime_ns()
-    every = (*turns.lapsed, *((turns.last,) if turns.last else ()))
-    return tuple(turn for turn in every if turn.has_lapsed(boottime_ns))
+    boottime_ns = files.boottime_ns()
+    return tuple(
+        turn
+        for turn in _read(directory).turns
+        if turn.expires_ns <= boottime_ns and turn.is_running()
+    )
 
 
 def lapsed_text(turn: Turn) -> str:
@@ -154,15 +153,14 @@ class MoveLock:
                 time.sleep(min(_POLL_S, remaining_s))
 
     def _take(self) -> None:
-        with self._locked() as directory:
-            turns, boottime_ns = _read_from(directory), self._clock()
-            last = turns.last
-            is_ours = last is not None and last.token == self._turn.token
-            if last and not is_ours and last.is_in_force(boottime_ns):
-                raise StateLocked('%s is moving guests' % last.holder)
-            self._write(directory, turns, boottime_ns, self._turn.guests if is_ours else ())
-        if not is_ours:
-            self.had_other_holder = True
+        with self._locked():
+            turns, boottime_ns = _read(self._directory), self._clock()
+            for turn in self._others(turns):
+                if turn.is_in_force(boottime_ns):
+                    raise StateLocked('%s is moving guests' % turn.holder)
+            is_ours = turns.last == self._turn.token
+            self._extend(turns, self._turn.guests if is_ours else ())
+        self.had_other_holder = self.had_other_holder or not is_ours
 
     def renew(self, guests: Collection[str] = ()) -> None:
         """Extend the lease before a step of a move.
@@ -185,11 +183,12 @@ class MoveLock:
         ):
             return
         try:
-            with self._locked() as directory:
-                turns = _read_from(directory)
-                if turns.last and turns.last.token != turn.token:
-                    raise TurnLost('%s moves guests now' % turns.last.holder)
-                self._write(directory, turns, boottime_ns, tuple(guests))
+            with self._locked():
+                turns = _read(self._directory)
+                for other in self._others(turns):
+                    if other.token == turns.last:
+                        raise TurnLost('%s moves guests now' % other.holder)
+                self._extend(turns, tuple(guests))
         except TurnLost:
             raise
         except StateError:
@@ -201,54 +200,44 @@ class MoveLock:
             return
         self._turn = self._turn._replace(expires_ns=0, guests=())
         try:
-            with self._locked() as directory:
-                turns = _read_from(directory)
-                is_last = turns.last is not None and turns.last.token == self._turn.token
-                self._replace(directory, turns, self._turn if is_last else turns.last)
+            with self._locked():
+                turns = _read(self._directory)
+                self._write(_Turns(turns.last, self._others(turns)))
         except (StateError, OSError):
             pass  # it ends when the lease expires, or with this process
 
     def guests_of_others(self) -> frozenset[str]:
         """Return the uuids of the guests that another process is moving."""
-        last = _read(self._directory).last
-        if last is None or last.token == self._turn.token or not last.is_in_force(self._clock()):
-            return frozenset()
-        return frozenset(last.guests)
+        boottime_ns = self._clock()
+        return frozenset(
+            uuid
+            for turn in self._others(_read(self._directory))
+            if turn.is_in_force(boottime_ns)
+            for uuid in turn.guests
+        )
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[state_files.StateDirectory]:
+    def _locked(self) -> Iterator[None]:
         with (
             state_files.StateDirectory(self._directory) as directory,
             directory.lock(LOCK, _LOCK_TIMEOUT_S),
         ):
-            yield directory
+            yield
 
-    def _write(
-        self,
-        directory: state_files.StateDirectory,
-        turns: _Turns,
-        boottime_ns: int,
-        guests: tuple[str, ...],
-    ) -> None:
-        turn = self._turn._replace(
-            expires_ns=boottime_ns + int(LEASE_S * 1e9), guests=guests[:_GUESTS_MAX]
-        )
-        self._replace(directory, turns, turn)
+    def _others(self, turns: _Turns) -> tuple[Turn, ...]:
+        """Return the turns of other processes that still run."""
+        others = [turn for turn in turns.turns if turn.token != self._turn.token]
+        return tuple(turn for turn in others[-_TURNS_MAX:] if turn.is_running())
+
+    def _extend(self, turns: _Turns, guests: tuple[str, ...]) -> None:
+        """Write our turn, with a new lease, as the last one that was taken."""
+        expires_ns = self._clock() + int(LEASE_S * 1e9)
+        turn = self._turn._replace(expires_ns=expires_ns, guests=guests)
+        self._write(_Turns(turn.token, (*self._others(turns), turn)))
         self._turn = turn
 
-    def _replace(
-        self, directory: state_files.StateDirectory, turns: _Turns, last: Turn | None
-    ) -> None:
-        """Replace the file; a turn that its holder did not end stays in it."""
-        others = (*turns.lapsed, *((turns.last,) if turns.last else ()))
-        lapsed = [
-            turn
-            for turn in others
-            if turn.token not in (self._turn.token, last and last.token)
-            and turn.has_lapsed(self._clock())
-        ]
-        content = _Turns(last, tuple(lapsed[-_LAPSED_MAX:]))
-        directory.replace(FILE, json_values.encode(content, _MAJOR))
+    def _write(self, turns: _Turns) -> None:
+        state_files.write(self._directory, FILE, json_values.encode(turns, _MAJOR))
 
     def __enter__(self) -> MoveLock:
         self.take()
@@ -259,20 +248,10 @@ class MoveLock:
 
 
 def _read(directory: str) -> _Turns:
+    """Return the content of the file; nobody's turn if it cannot be read or trusted."""
     try:
-        with state_files.StateDirectory(directory, create=False) as state_directory:
-            return _read_from(state_directory)
-    except (FileNotFoundError, StateError):
-        return _Turns()
-
-
-def _read_from(directory: state_files.StateDirectory) -> _Turns:
-    """Return the content of the file; nobody's turn if it is damaged."""
-    try:
-        data = directory.read(FILE, _SIZE_MAX_BYTES)
+        data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
         return json_values.decode(_Turns, data, _MAJOR) if data else _Turns()
-    except StateUnavailable:
-        raise
     except (StateError, ValueError):
         return _Turns()
 

@@ -136,7 +136,7 @@ def test_a_suspended_apply_keeps_no_guest_from_being_held(operator, agent):
         'sleep 2; kill -STOP $(cat /run/apply.pid)',
         timeout=400,
     )
-    [moving] = json.loads(lab.run('cat /run/nova-numa-pmc/turns').stdout)['last']['guests']
+    [moving] = json.loads(lab.run('cat /run/nova-numa-pmc/turns').stdout)['turns'][-1]['guests']
     resting = [one['name'] for one in lab.promised() if one['uuid'] != moving]
     lab.run(
         'for f in /sys/fs/cgroup/machine.slice/machine-qemu*/libvirt/{vcpu*,emulator}/cpuset.cpus;'
