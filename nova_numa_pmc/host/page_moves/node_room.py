@@ -26,8 +26,9 @@ _ZONES, _EVENTS = 'proc/zoneinfo', 'proc/vmstat'
 #: its first zone.
 _FIELDS = frozenset(('nr_active_file', 'nr_inactive_file', 'high', 'managed'))
 #: Counters in /proc/vmstat of what happens when memory is short: pages are swapped out, and
-#: processes wait until pages have been reclaimed or compacted.
-_SHORTAGES = ('pswpout', 'allocstall_', 'compact_stall')
+#: processes wait until pages have been reclaimed. Waiting for compaction (compact_stall) is no
+#: shortage: a move causes it by itself where it allocates huge pages.
+_SHORTAGES = ('pswpout', 'allocstall_')
 
 
 class NodeMemory(Record):

@@ -179,7 +179,7 @@ class GuestMoveTest(unittest.TestCase):
                 self.assertEqual((state, moved_pages * PAGE_BYTES), (end.state, end.moved_bytes))
 
     def test_a_move_rests_while_the_kernel_is_short_of_memory_and_then_goes_on(self):
-        for name in ('pswpout', 'allocstall_movable', 'compact_stall'):
+        for name in ('pswpout', 'allocstall_movable'):
             with self.subTest(name):
                 self.guest([AWAY] * 64)
                 self.tree.write_file('proc/vmstat', 'nr_free_pages 9\n%s 5\n' % name)
