@@ -6,9 +6,9 @@ version of its own major version. The file has the last :data:`ENTRIES_MAX` move
 atomically. Writers hold a lock, because the turn at moving guests (:mod:`move_lock`) may pass to
 another process while its holder hangs.
 
-A move is written at its beginning, and again at its end, with the same id. If the process is killed
-in between, the first entry remains: the guests are promised their new places, and part of their
-memory may still be at the old ones.
+A move is written at its beginning, and again at its end, with the same id. If the process is
+killed in between, the first entry remains: the guests are promised their new places, and part of
+their memory may still be at the old ones.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values, model
-from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from nova_numa_pmc.core.rebalance import plan_records
     from nova_numa_pmc.json_values import Signed
 
 DIRECTORY, FILE, LOCK = state_files.PERSISTENT, 'history', 'history.lock'
@@ -40,14 +40,8 @@ AGENT, APPLY, UNDO, PIN = 'agent', 'apply', 'undo', 'pin'
 #: Results of a move: all of the memory has followed; most of it has; the move was undone; the
 #: move was undone, but the memory that had moved stayed behind; it was not begun; it is in
 #: progress, or its process was killed.
-DONE, PARTLY, TAKEN_BACK, SPLIT, REFUSED, BEGUN = RESULTS = (
-    'done',
-    'partly',
-    'taken_back',
-    'split',
-    'refused',
-    'begun',
-)
+DONE, PARTLY, TAKEN_BACK = 'done', 'partly', 'taken_back'
+SPLIT, REFUSED, BEGUN = 'split', 'refused', 'begun'
 
 
 class PromisedPlace(Record):
@@ -86,7 +80,7 @@ class HistoryEntry(Record):
     :param gain_cores, cost_core_sec: gain and cost as planned
     :param moved_bytes: total of all parts
     :param duration_s: how long the move took
-    :param result: one of :data:`RESULTS`
+    :param result: one of the above
     :param why: why it was made, or why it was not made or not completed
     """
 

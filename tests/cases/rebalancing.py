@@ -42,8 +42,8 @@ class Kernel(KernelCalls):
         self.before()
 
 
-#: Moves memory without widening guests or measuring them for long before.
-MOVING = RebalanceOptions(widen=False, measured_min_s=0.0)
+#: Moves memory in any tick, without widening guests or measuring them for long before.
+MOVING = RebalanceOptions(widen=False, measured_min_s=0.0, memory_every_s=0.0)
 
 
 class RebalancingCase(agent_case.AgentCase):

@@ -67,6 +67,7 @@ class ConstantHost:
         self.cores, self.capacity_bytes = cores, capacity_bytes
         self.guests, self.bandwidth_max = list(guests), bandwidth_max
         self.distances, self.latencies_ns, self.domains = distances, latencies_ns, domains
+        self.now_s = 1000.0
 
     def situation(self, guests=None):
         """Return what a perfect measurement sees; ``guests`` may be given with noise."""
@@ -112,7 +113,7 @@ class ConstantHost:
             ]
         return sum(move.to_move_bytes for move in plan.moves)
 
-    def run(self, options, ticks, elapsed_s=5.0, noise=None, state=None):
+    def run(self, options, ticks, elapsed_s=60.0, noise=None, state=None):
         """Plan and make moves; return (plans, state).
 
         :param noise: ``noise(guest, tick)`` returns the guest as measured in a tick
@@ -120,9 +121,8 @@ class ConstantHost:
         plans, state = [], state or PlannerState()
         for tick in range(ticks):
             seen = [noise(guest, tick) for guest in self.guests] if noise else None
-            plan, state = planner.plan(
-                self.situation(seen), state, options, elapsed_s, 1000.0 + tick * elapsed_s
-            )
+            plan, state = planner.plan(self.situation(seen), state, options, elapsed_s, self.now_s)
+            self.now_s += elapsed_s
             self.make(plan)
             plans.append(plan)
         return plans, state

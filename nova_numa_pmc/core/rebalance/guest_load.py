@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc.core.demand.histories import UsageHistory
-    from nova_numa_pmc.core.rebalance.plan_records import GuestLoad, Situation
+    from nova_numa_pmc.core.rebalance.plan_records import Situation
     from nova_numa_pmc.core.sample_records import GuestSample, Sample
 
 
@@ -130,10 +130,11 @@ YOUNG = 'young'
 
 
 def as_it_lasts(situation: Situation, horizon: int, measured_min_s: float) -> Situation:
-    """Return a situation at the guests' mean demands, with widened guests at home.
+    """Return a situation at the guests' mean demands.
 
-    Guests access memory in proportion to their CPU time, as in the interval. What waited in the
-    interval is left out: it says nothing about another demand by itself.
+    Guests are where they are: what widening has taken away already is no gain of a move. They
+    access memory in proportion to their CPU time, as in the interval. What waited in the interval
+    is left out: it says nothing about another demand by itself.
 
     :param horizon: index of :attr:`GuestLoad.mean_cores`
     :param measured_min_s: guests that were measured for less than this stay where they are [s]
@@ -142,18 +143,23 @@ def as_it_lasts(situation: Situation, horizon: int, measured_min_s: float) -> Si
     bandwidth_changes: dict[int, float] = {}
     guests = []
     for guest in situation.guests:
-        if not guest.mean_cores or guest.demand_cores is None:
+        known_demand = guest.demand_cores
+        if not guest.mean_cores or known_demand is None or guest.measured_s < measured_min_s:
             guests.append(guest._replace(why_fixed=guest.why_fixed or YOUNG))
             continue
-        lasting_guest = _at_home(guest, guest.mean_cores[horizon])
-        if guest.measured_s < measured_min_s:
-            lasting_guest = lasting_guest._replace(why_fixed=guest.why_fixed or YOUNG)
-        guests.append(lasting_guest)
-        for sign, load in ((-1, guest), (1, lasting_guest)):
-            _add(demand_changes, load.cores_by_node, sign * (load.demand_cores or 0.0))
-            _add(
-                bandwidth_changes, load.bytes_by_node, sign * (load.bandwidth_bytes_per_sec or 0.0)
+        demand_cores = guest.mean_cores[horizon]
+        ratio = demand_cores / guest.served_cores if guest.served_cores else 0.0
+        bandwidth = guest.bandwidth_bytes_per_sec
+        guests.append(
+            guest._replace(
+                demand_cores=demand_cores,
+                served_cores=demand_cores,
+                lines_per_sec=_scaled(guest.lines_per_sec, ratio),
+                bandwidth_bytes_per_sec=_scaled(bandwidth, ratio),
             )
+        )
+        _add(demand_changes, guest.cores_by_node, demand_cores - known_demand)
+        _add(bandwidth_changes, guest.bytes_by_node, (ratio - 1) * (bandwidth or 0.0))
     nodes = tuple(
         node._replace(
             demand_cores=_changed(node.demand_cores, demand_changes.get(node.id, 0.0)),
@@ -168,24 +174,8 @@ def as_it_lasts(situation: Situation, horizon: int, measured_min_s: float) -> Si
     )
 
 
-def _at_home(guest: GuestLoad, demand_cores: float) -> GuestLoad:
-    """Return a guest that wants and gets so many cores, on its home nodes if it is widened."""
-    ratio = demand_cores / guest.served_cores if guest.served_cores else 0.0
-    lasting_guest = guest._replace(
-        demand_cores=demand_cores,
-        served_cores=demand_cores,
-        lines_per_sec=None if guest.lines_per_sec is None else ratio * guest.lines_per_sec,
-        bandwidth_bytes_per_sec=None
-        if guest.bandwidth_bytes_per_sec is None
-        else ratio * guest.bandwidth_bytes_per_sec,
-    )
-    if not set(guest.home_nodes) < set(guest.held_nodes):
-        return lasting_guest
-    return lasting_guest._replace(
-        held_nodes=guest.home_nodes,
-        cores_by_node=tuple((node, demand_cores) for node in guest.home_nodes),
-        remote_ratio=None,  # it was counted on all nodes that it may use
-    )
+def _scaled(value: float | None, ratio: float) -> float | None:
+    return None if value is None else ratio * value
 
 
 def _add(sums: dict[int, float], by_node: Iterable[tuple[int, float]], amount: float) -> None:

@@ -23,6 +23,7 @@ from math import log, sqrt
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core.pressure import QUEUEING_FACTOR, queueing_at
+from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,24 +34,17 @@ if TYPE_CHECKING:
     MemoryTerms = tuple[int, float, float, float, float]
 
 
-class Effect:
+class Effect(Record):
     """Demand and traffic that one guest adds to its host at one place.
 
-    :ivar cpu_positions: positions that its CPUs may use, in ascending order
-    :ivar demand_cores: its demand
-    :ivar memory_terms: (position, A, R, W, S) for each node that it accesses memory of
+    :param cpu_positions: positions that its CPUs may use, in ascending order
+    :param demand_cores: its demand
+    :param memory_terms: (position, A, R, W, S) for each node that it accesses memory of
     """
 
-    __slots__ = ('cpu_positions', 'demand_cores', 'memory_terms')
-
-    def __init__(
-        self,
-        cpu_positions: tuple[int, ...],
-        demand_cores: float,
-        memory_terms: tuple[MemoryTerms, ...],
-    ) -> None:
-        self.cpu_positions, self.demand_cores = cpu_positions, demand_cores
-        self.memory_terms = memory_terms
+    cpu_positions: tuple[int, ...]
+    demand_cores: float
+    memory_terms: tuple[MemoryTerms, ...]
 
 
 def effect_at(
@@ -189,15 +183,24 @@ def level_out(
         demand[n] = max(demand[n], level * cores[n])
 
 
-def _waiting_and_crowding(demand: float, cores: float, burst_cores: float) -> float:
-    return waiting(demand, cores, burst_cores) + crowding(demand, cores)
+class Causes(Record):
+    """The parts of a host's loss, or of what a move saves of it, and crowding [cores]."""
+
+    waiting: float
+    distance: float
+    queueing: float
+    crowding: float
+
+    @property
+    def kinds(self) -> tuple[float, float, float]:
+        """Return the parts by kind of claim; crowding is waiting, which it divides."""
+        return self.waiting + self.crowding, self.distance, self.queueing
 
 
 class HostLoss:
     """The sums of a host, and its loss with these or with some guests elsewhere.
 
-    :ivar trust_ratios: share of a gain in waiting, distance and bandwidth that counts
-
+    :ivar trust_ratios: share of a gain in waiting, distance and queueing that counts
     :ivar cores, bandwidth_max_bytes_per_sec, burst_cores: C, B and v by position
     :ivar demand_cores: D by position, of the guests held to a single node and of everything but
         guests
@@ -230,7 +233,7 @@ class HostLoss:
         self.accessing_cores = [0.0] * len(cores)
         self.trust_ratios: Sequence[float] = (1.0, 1.0, 1.0)
         # Loss to waiting and crowding now; None if not computed yet.
-        self._cpu_loss_now: float | None = None
+        self._cpu_loss_now: tuple[float, float] | None = None
 
     def add_effect(self, added: Effect, sign: int = 1) -> None:
         """Add an effect, or subtract it if ``sign`` is −1."""
@@ -250,73 +253,54 @@ class HostLoss:
             self.bandwidth_bytes_per_sec[m] += sign * bandwidth
             self.accessing_cores[m] += sign * accessing_cores
 
-    def by_cause(
-        self, removed: Iterable[Effect] = (), added: Iterable[Effect] = ()
-    ) -> tuple[float, float, float, float]:
-        """Return (waiting, distance, queueing, crowding) with some effects replaced [cores].
-
-        The loss is the sum of the first three; for the last, see :func:`crowding`.
-        """
-        changed = self._copy()
-        for sign, effects in ((-1, removed), (1, added)):
-            for effect in effects:
-                changed.add_effect(effect, sign)
-        queueing = sum(
-            changed._queueing_loss(
-                m,
-                changed.queueing_cores[m],
-                changed.bandwidth_bytes_per_sec[m],
-                changed.accessing_cores[m],
-            )
-            for m in range(len(changed.cores))
-        )
-        demand = changed.levelled_demand()
-        return (
-            sum(map(waiting, demand, changed.cores, changed.burst_cores)),
-            sum(changed.distance_cores),
-            queueing,
-            sum(map(crowding, demand, changed.cores)),
+    def by_cause(self) -> Causes:
+        """Return the host's loss by its causes, and its crowding."""
+        waiting_cores, crowding_cores = self._waiting_and_crowding(self.levelled_demand())
+        return Causes(
+            waiting_cores,
+            sum(self.distance_cores),
+            sum(self._queueing_loss(m) for m in range(len(self.cores))),
+            crowding_cores,
         )
 
     def loss(self) -> float:
         """Return the host's loss [cores]."""
         return sum(self.by_cause()[:3])
 
-    def gain(self, removed: Iterable[Effect], added: Iterable[Effect]) -> float:
-        """Return by how much loss and crowding fall if some effects are replaced [cores]."""
+    def saved(self, removed: Iterable[Effect], added: Iterable[Effect]) -> Causes:
+        """Return by how much the parts of the loss fall if some effects are replaced."""
         demand_changes: dict[int, float] = {}
-        spanning: dict[tuple[int, ...], float] | None = None
-        terms: dict[int, list[float]] = {}
+        spanning = self.spanning_cores
+        terms: dict[int, tuple[float, ...]] = {}
         for sign, effects in ((-1, removed), (1, added)):
             for effect in effects:
-                positions = effect.cpu_positions
+                positions, demand_cores = effect.cpu_positions, sign * effect.demand_cores
                 if len(positions) == 1:
                     n = positions[0]
-                    demand_changes[n] = demand_changes.get(n, 0.0) + sign * effect.demand_cores
+                    demand_changes[n] = demand_changes.get(n, 0.0) + demand_cores
                 else:
-                    spanning = dict(self.spanning_cores) if spanning is None else spanning
-                    spanning[positions] = spanning.get(positions, 0.0) + sign * effect.demand_cores
-                for m, distance, queueing, bandwidth, accessing_cores in effect.memory_terms:
-                    sums = terms.get(m)
-                    if sums is None:
-                        terms[m] = [
-                            sign * distance,
-                            sign * queueing,
-                            sign * bandwidth,
-                            sign * accessing_cores,
-                        ]
-                    else:
-                        sums[0] += sign * distance
-                        sums[1] += sign * queueing
-                        sums[2] += sign * bandwidth
-                        sums[3] += sign * accessing_cores
-        saved = (
-            self._saved_cpu_loss(demand_changes, spanning),
-            -sum([sums[0] for sums in terms.values()]),
-            self._saved_queueing_loss(terms),
-        )
+                    others = spanning.get(positions, 0.0)
+                    spanning = {**spanning, positions: others + demand_cores}
+                for m, *values in effect.memory_terms:
+                    sums = terms.get(m, (0.0, 0.0, 0.0, 0.0))
+                    terms[m] = tuple([a + sign * b for a, b in zip(sums, values)])
+        waiting_cores, crowding_cores = self._saved_cpu_loss(demand_changes, spanning)
+        queueing_cores = 0.0
+        if self.bandwidth_max_bytes_per_sec is not None:
+            queueing_cores = sum(
+                [
+                    self._queueing_loss(m) - self._queueing_loss(m, *change)
+                    for m, (_, *change) in terms.items()
+                ]
+            )
+        distance_cores = -sum([distance for distance, *_ in terms.values()])
+        return Causes(waiting_cores, distance_cores, queueing_cores, crowding_cores)
+
+    def gain(self, removed: Iterable[Effect], added: Iterable[Effect]) -> float:
+        """Return what :meth:`saved` returns as far as it is trusted; losses count in full."""
         return sum(
-            [part * (ratio if part > 0 else 1) for part, ratio in zip(saved, self.trust_ratios)]
+            part * (ratio if part > 0 else 1)
+            for part, ratio in zip(self.saved(removed, added).kinds, self.trust_ratios)
         )
 
     def levelled_demand(
@@ -343,67 +327,40 @@ class HostLoss:
         """Return D / C of a position, without guests on several nodes; 0 if it has no CPUs."""
         return self.demand_cores[n] / self.cores[n] if self.cores[n] else 0.0
 
-    def _copy(self) -> HostLoss:
-        other = HostLoss(
-            self.cores,
-            self.bandwidth_max_bytes_per_sec,
-            self.demand_cores,
-            self.bandwidth_bytes_per_sec,
-            self.burst_cores,
-        )
-        other.spanning_cores = dict(self.spanning_cores)
-        other.distance_cores = list(self.distance_cores)
-        other.queueing_cores = list(self.queueing_cores)
-        other.accessing_cores = list(self.accessing_cores)
-        return other
-
-    def _cpu_loss(self, demand: list[float], spanning: Mapping[tuple[int, ...], float]) -> float:
-        if spanning:
-            demand = self.levelled_demand(demand, spanning)
-        return sum(map(_waiting_and_crowding, demand, self.cores, self.burst_cores))
+    def _waiting_and_crowding(
+        self, demand: Sequence[float], positions: Iterable[int] | None = None
+    ) -> tuple[float, float]:
+        waiting_cores = crowding_cores = 0.0
+        for n in range(len(demand)) if positions is None else positions:
+            waiting_cores += self.waiting_at(n, demand)
+            crowding_cores += crowding(demand[n], self.cores[n])
+        return waiting_cores, crowding_cores
 
     def _saved_cpu_loss(
-        self, demand_changes: Mapping[int, float], spanning: Mapping[tuple[int, ...], float] | None
-    ) -> float:
-        if spanning is None and not self.spanning_cores:
-            demand, cores, bursts = self.demand_cores, self.cores, self.burst_cores
-            return sum(
-                _waiting_and_crowding(demand[n], cores[n], bursts[n])
-                - _waiting_and_crowding(demand[n] + change, cores[n], bursts[n])
-                for n, change in demand_changes.items()
-            )
-        if self._cpu_loss_now is None:
-            self._cpu_loss_now = self._cpu_loss(self.demand_cores, self.spanning_cores)
-        changed_demand = list(self.demand_cores)
+        self, demand_changes: Mapping[int, float], spanning: Mapping[tuple[int, ...], float]
+    ) -> tuple[float, float]:
+        """Return by how much waiting and crowding fall."""
+        demand = list(self.demand_cores)
         for n, change in demand_changes.items():
-            changed_demand[n] += change
-        return self._cpu_loss_now - self._cpu_loss(
-            changed_demand, self.spanning_cores if spanning is None else spanning
-        )
-
-    def _saved_queueing_loss(self, terms: Mapping[int, Sequence[float]]) -> float:
-        saved_cores = 0.0
-        for m, (_, queueing, bandwidth, accessing_cores) in terms.items():
-            if self.bandwidth_max_bytes_per_sec is not None:
-                saved_cores += self._queueing_loss(
-                    m,
-                    self.queueing_cores[m],
-                    self.bandwidth_bytes_per_sec[m],
-                    self.accessing_cores[m],
-                ) - self._queueing_loss(
-                    m,
-                    self.queueing_cores[m] + queueing,
-                    self.bandwidth_bytes_per_sec[m] + bandwidth,
-                    self.accessing_cores[m] + accessing_cores,
-                )
-        return saved_cores
+            demand[n] += change
+        if not spanning:
+            before = self._waiting_and_crowding(self.demand_cores, demand_changes)
+            after = self._waiting_and_crowding(demand, demand_changes)
+        else:
+            if self._cpu_loss_now is None:
+                self._cpu_loss_now = self._waiting_and_crowding(self.levelled_demand())
+            before = self._cpu_loss_now
+            after = self._waiting_and_crowding(self.levelled_demand(demand, spanning))
+        return before[0] - after[0], before[1] - after[1]
 
     def _queueing_loss(
-        self, m: int, queueing_cores: float, bandwidth: float, accessing_cores: float
+        self, m: int, queueing: float = 0.0, bandwidth: float = 0.0, accessing: float = 0.0
     ) -> float:
-        """Return the loss to queueing at m [cores]; 0 if B is unknown."""
+        """Return the loss to queueing at m if R, W and S change [cores]; 0 if B is unknown."""
         maximum = self.bandwidth_max_bytes_per_sec and self.bandwidth_max_bytes_per_sec[m]
+        accessing_cores = self.accessing_cores[m] + accessing
         if not maximum or accessing_cores <= 0:
             return 0.0
-        u = bandwidth / maximum
+        u = (self.bandwidth_bytes_per_sec[m] + bandwidth) / maximum
+        queueing_cores = self.queueing_cores[m] + queueing
         return limit_loss(queueing_cores * queueing_at(u), accessing_cores) if u > 0 else 0.0

@@ -114,6 +114,8 @@ class RebalanceOptions(Record):
         least what takes a minute, so that small hosts are repaired, too; 0: none
     :param may_move: whether memory is moved; otherwise, guests are only widened
     :param measured_min_s: the memory of a guest that was measured for less than this stays [s]
+    :param memory_every_s: how often moves of memory are evaluated [s]: the means that they go by
+        change over minutes
     :param bytes_per_sec: the highest rate of a move
     :param cpu_s_per_page: CPU time to move a page of 4 KiB [s] (assumed)
     :param change_core_sec: cost of changing a guest's CPUs, in cold caches and stalled writes
@@ -132,6 +134,7 @@ class RebalanceOptions(Record):
     moved_ratio_per_day: float = 0.1
     may_move: bool = True
     measured_min_s: float = 120.0
+    memory_every_s: float = 60.0
     bytes_per_sec: float = 256 << 20
     cpu_s_per_page: float = 2e-6
     change_core_sec: float = 0.5

@@ -26,21 +26,18 @@ from nova_numa_pmc.core.rebalance.proposals import (
     MoveCandidate,
     as_move,
     cpu_proposals,
-    distinct_proposals,
     gain_of,
-    gains_by_cause,
     memory_proposals,
     moves_memory,
-    proposal_key,
     regret_key,
+    saved_by,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from nova_numa_pmc.core.rebalance.host_model import GuestModel, Proposal
     from nova_numa_pmc.core.rebalance.planner_state import RegretKey
-    from nova_numa_pmc.core.rebalance.proposals import ProposalKey
 
 #: Maximum number of regrets that are kept between ticks.
 REGRETS_MAX = 256
@@ -62,14 +59,15 @@ def plan(
 ) -> tuple[plan_records.Plan, PlannerState]:
     """Decide which guests to move now.
 
-    CPU sets change by the load of the interval; memory moves by what lasts, the lower of the gains
-    at the guests' mean demands over minutes and over a day. A gain counts as far as earlier claims
-    of its kind came true.
+    CPU sets change by the load of the interval. Memory moves by what lasts, the lower of the gains
+    at the guests' mean demands over minutes and over a day, which is looked at once a minute; a
+    gain counts as far as earlier claims of its kind came true.
 
-    In each interval, the regret of each candidate becomes R ← max(0, R + (G − min_gain_cores) ·
-    Δt). The candidate is due when R ≥ K: what was lost by waiting then equals the cost of the
-    move, so that loss and cost together are within a constant factor of the least possible in
-    hindsight (ski rental: Karlin, Manasse, Rudolph & Sleator 1988, "Competitive snoopy caching").
+    In each interval, the regret of each candidate becomes R ← max(0, R + (G − g) · Δt). The
+    candidate is due when R ≥ K: what was lost by waiting then equals the cost of the move, so that
+    loss and cost together are within a constant factor of the least possible in hindsight (ski
+    rental: Karlin, Manasse, Rudolph & Sleator 1988, "Competitive snoopy caching"). The noise of
+    one interval, g, is ``min_gain_cores``; a gain at means has none.
     Of the moves that are due, the one with the highest G · 600 s − K comes first. The others are
     then evaluated again as if it had been made, and their regret is reduced in proportion to what
     they would still gain.
@@ -82,14 +80,14 @@ def plan(
         those that are not, call :func:`planner_state.without_guests`
     """
     elapsed_s = min(max(0.0, elapsed_s), rebalance_options.interval_max_s)
-    outlook = Outlook(situation, rebalance_options, state, now_s)
+    outlook = Outlook(situation, rebalance_options, state, elapsed_s, now_s)
     for part in assumed:
         key = ((part.uuid, part.to_nodes, part.mem_nodes),)
-        proposal = _recall_proposal(outlook.lasting[0] if part.mem_nodes else outlook.now, key)
+        proposal = _recall_proposal(outlook.now, key)
         if proposal:
             outlook.apply(proposal)
     state = after_interval(state, outlook.now, elapsed_s, now_s)
-    candidates = _candidates_with_regrets(outlook, state, elapsed_s)
+    candidates = _candidates_with_regrets(outlook, state)
     loss_before = outlook.now.host_loss.loss()
     moves: list[plan_records.Move] = []
     while True:
@@ -97,23 +95,23 @@ def plan(
         if best is None:
             break
         host_model = outlook.model(best.proposal)
-        away_cores = outlook.away_cores(best.proposal) if host_model is not outlook.now else 0.0
-        moves.append(as_move(host_model, best, away_cores))
-        claims = gains_by_cause(host_model, best.proposal)
-        claims[0] += claims.pop()  # crowding is shown as waiting, which it divides
-        claims[1] += away_cores
+        moves.append(as_move(host_model, best))
+        claims = saved_by(host_model, best.proposal).kinds
         state = with_move_recorded(state, moves[-1], claims, now_s)
         outlook.apply(best.proposal)
         candidates = [candidate for candidate in candidates if not best.overlaps(candidate)]
         for candidate in candidates:
             candidate.fresh = False
-    candidates = [candidate for candidate in candidates if _refresh(outlook, candidate)]
-    state = state._replace(
-        regrets=tuple(
-            Regret(regret_key(outlook.now, candidate.proposal), candidate.regret_core_sec)
-            for candidate in candidates
-        )
-    )
+    regrets = [
+        Regret(regret_key(outlook.now, candidate.proposal), candidate.regret_core_sec)
+        for candidate in candidates
+        if _refresh(outlook, candidate)
+    ]
+    if outlook.may_move and not outlook.lasting:
+        regrets += [regret for regret in state.regrets if regret.moves_memory]
+    if outlook.lasting:
+        state = state._replace(memory_at_s=now_s)
+    state = state._replace(regrets=tuple(regrets))
     remarks = _remarks(outlook.now)
     if outlook.held_back:
         used = (('used', state.moved_bytes(now_s)),)
@@ -131,7 +129,9 @@ class Outlook:
     """A host as it is now, by which CPU sets change, and as it lasts, by which memory moves.
 
     :ivar now: the host in the interval
-    :ivar lasting: the host at the guests' mean demands over minutes and over a day
+    :ivar lasting: the host at the guests' mean demands over minutes and over a day; empty if moves
+        of memory are not evaluated this time
+    :ivar may_move: whether memory is moved at all
     :ivar held_back: whether the day's budget has held back a move
     """
 
@@ -140,48 +140,60 @@ class Outlook:
         situation: plan_records.Situation,
         rebalance_options: plan_records.RebalanceOptions,
         state: PlannerState,
+        elapsed_s: float,
         now_s: float,
     ) -> None:
         self.now = HostModel(situation, rebalance_options)
-        self.lasting = [
-            HostModel(
-                as_it_lasts(situation, horizon, rebalance_options.measured_min_s),
-                rebalance_options,
-            )
-            for horizon in (0, 1)
-        ]
-        for host_model in self.lasting:
-            host_model.host_loss.trust_ratios = state.trust_ratios
-            host_model.host_loss.burst_cores = self.now.host_loss.burst_cores
-        self._state, self._now_s = state, now_s
+        self.lasting: list[HostModel] = []
         self.held_back = False
+        self._state, self._elapsed_s, self._now_s = state, elapsed_s, now_s
         ratio = rebalance_options.moved_ratio_per_day
         self.may_move = rebalance_options.may_move and ratio > 0
         self._bytes_per_day = max(
             ratio * sum(guest.memory_bytes for guest in situation.guests),
             COPYING_MIN_S * rebalance_options.bytes_per_sec,
         )
+        self._memory_elapsed_s = elapsed_s
+        if state.memory_at_s is not None:
+            since_s = now_s - state.memory_at_s
+            self._memory_elapsed_s = min(since_s, rebalance_options.interval_max_s)
+            if 0 <= since_s < rebalance_options.memory_every_s:
+                return
+        for horizon in (0, 1) if self.may_move else ():
+            lasting = as_it_lasts(situation, horizon, rebalance_options.measured_min_s)
+            host_model = HostModel(lasting, rebalance_options)
+            host_model.host_loss.trust_ratios = state.trust_ratios
+            host_model.host_loss.burst_cores = self.now.host_loss.burst_cores
+            self.lasting.append(host_model)
 
     def model(self, proposal: Proposal) -> HostModel:
         """Return the model to whose guests a proposal refers."""
         return self.lasting[0] if moves_memory(proposal) else self.now
 
     def proposals(self) -> list[Proposal]:
-        """List the proposals to evaluate."""
+        """List the proposals to evaluate, with those that are regretted."""
         proposals = cpu_proposals(self.now)
-        if self.may_move:
-            proposals += filter(self.allows, memory_proposals(self.lasting[0]))
-        return proposals
+        if self.lasting:
+            proposals += memory_proposals(self.lasting[0])
+        for regret in self._state.regrets:
+            if self.lasting or not regret.moves_memory:
+                host_model = self.lasting[0] if regret.moves_memory else self.now
+                recalled = _recall_proposal(host_model, regret.key)
+                proposals += [recalled] if recalled else []
+        return [proposal for proposal in proposals if not self._stays(proposal)]
 
-    def allows(self, proposal: Proposal) -> bool:
-        """Return whether no guest of a proposal has to stay because it was moved lately."""
-        for guest, place in proposal if moves_memory(proposal) else ():
-            nodes = self.now.node_ids(place.cpu_positions)
-            if place.cpu_positions != guest.cpu_positions and self._state.stays(
-                guest.load.uuid, self._waits(guest), nodes, self._now_s
-            ):
-                return False
-        return self.may_move or not moves_memory(proposal)
+    def _stays(self, proposal: Proposal) -> bool:
+        """Return whether a guest of a proposal has to stay because it was moved lately."""
+        return moves_memory(proposal) and any(
+            place.cpu_positions != guest.cpu_positions
+            and self._state.stays(
+                guest.load.uuid,
+                self._waits(guest),
+                self.now.node_ids(place.cpu_positions),
+                self._now_s,
+            )
+            for guest, place in proposal
+        )
 
     def _waits(self, guest: GuestModel) -> bool:
         load = self.now.guests[guest.load.uuid].load
@@ -192,22 +204,16 @@ class Outlook:
         """Return the gain of a proposal [cores]."""
         if not moves_memory(proposal):
             return gain_of(self.now, proposal)
-        away_cores = self.away_cores(proposal) * self._state.trust_ratios[1]
-        gain_cores = gain_of(self.lasting[0], proposal) + away_cores
+        gain_cores = gain_of(self.lasting[0], proposal)
         if gain_cores <= self.now.min_gain_cores:
             return gain_cores
-        lasting_gain_cores = gain_of(self.lasting[1], self.lasting[1].same(proposal))
-        return min(gain_cores, lasting_gain_cores + away_cores)
+        return min(gain_cores, gain_of(self.lasting[1], self.lasting[1].same(proposal)))
 
-    def away_cores(self, proposal: Proposal) -> float:
-        """Return what guests lose to distance while widened, which a move ends [cores]."""
-        guests = [self.now.guests[guest.load.uuid] for guest, _ in proposal]
-        return sum(
-            distance_cores
-            for guest in guests
-            if set(guest.home) < set(guest.cpu_positions)
-            for _, distance_cores, *_ in guest.effect.memory_terms
-        )
+    def added_regret(self, proposal: Proposal, gain_cores: float) -> float:
+        """Return by how much the regret of a proposal changes [core-seconds]."""
+        if moves_memory(proposal):
+            return gain_cores * self._memory_elapsed_s
+        return (gain_cores - self.now.min_gain_cores) * self._elapsed_s
 
     def apply(self, proposal: Proposal) -> None:
         """Update the models as if a proposal had been carried out."""
@@ -241,9 +247,7 @@ def propose(
     while len(moves) < PROPOSED_MAX:
         candidates = [
             MoveCandidate(host_model, proposal, gain_of(host_model, proposal))
-            for proposal in distinct_proposals(
-                cpu_proposals(host_model), memory_proposals(host_model)
-            ).values()
+            for proposal in cpu_proposals(host_model) + memory_proposals(host_model)
             if moved_uuids.isdisjoint(guest.load.uuid for guest, _ in proposal)
         ]
         paying_candidates = [
@@ -292,20 +296,18 @@ def _pays(host_model: HostModel, candidate: MoveCandidate, payback_s: float) -> 
     )
 
 
-def _candidates_with_regrets(
-    outlook: Outlook, state: PlannerState, elapsed_s: float
-) -> list[MoveCandidate]:
-    """Evaluate new proposals and those with regrets, and return those nearest to being due."""
-    known_regrets = {}
-    recalled_proposals = []
-    for regret in state.regrets:
-        has_memory = any(mem_nodes for _, _, mem_nodes in regret.key)
-        proposal = _recall_proposal(outlook.lasting[0] if has_memory else outlook.now, regret.key)
-        if proposal and outlook.allows(proposal):
-            recalled_proposals.append(proposal)
-            known_regrets[proposal_key(proposal)] = regret.core_sec
-    proposed = distinct_proposals(outlook.proposals(), recalled_proposals)
-    candidates = _evaluate(outlook, proposed, known_regrets, elapsed_s)
+def _candidates_with_regrets(outlook: Outlook, state: PlannerState) -> list[MoveCandidate]:
+    """Evaluate proposals, add the interval to their regret, and return those nearest to due."""
+    regrets = {regret.key: regret.core_sec for regret in state.regrets}
+    proposals = {regret_key(outlook.now, proposal): proposal for proposal in outlook.proposals()}
+    candidates = []
+    for key, proposal in proposals.items():
+        gain_cores = outlook.gain(proposal)
+        regret_core_sec = regrets.get(key, 0.0) + outlook.added_regret(proposal, gain_cores)
+        if regret_core_sec > 0:
+            candidate = MoveCandidate(outlook.model(proposal), proposal, gain_cores)
+            candidate.regret_core_sec = regret_core_sec
+            candidates.append(candidate)
     candidates.sort(
         key=lambda candidate: (
             -candidate.regret_core_sec / max(candidate.cost_core_sec, 1e-9),
@@ -313,24 +315,6 @@ def _candidates_with_regrets(
         )
     )
     return candidates[:REGRETS_MAX]
-
-
-def _evaluate(
-    outlook: Outlook,
-    proposed: Mapping[ProposalKey, Proposal],
-    known_regrets: Mapping[ProposalKey, float],
-    elapsed_s: float,
-) -> list[MoveCandidate]:
-    """Evaluate proposals, add the interval to their regret, and return those with any regret."""
-    candidates = []
-    for key, proposal in proposed.items():
-        gain_cores = outlook.gain(proposal)
-        added_core_sec = (gain_cores - outlook.now.min_gain_cores) * elapsed_s
-        regret_core_sec = known_regrets.get(key, 0.0) + added_core_sec
-        if regret_core_sec > 0:
-            candidates.append(MoveCandidate(outlook.model(proposal), proposal, gain_cores))
-            candidates[-1].regret_core_sec = regret_core_sec
-    return candidates
 
 
 def _recall_proposal(host_model: HostModel, key: RegretKey) -> Proposal | None:

@@ -49,6 +49,11 @@ class Regret(Record):
     key: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
     core_sec: float
 
+    @property
+    def moves_memory(self) -> bool:
+        """Return whether memory would follow."""
+        return any(mem_nodes for _, _, mem_nodes in self.key)
+
 
 class MovedGuest(Record):
     """A guest that was moved with its memory.
@@ -84,35 +89,37 @@ class NodeLoss(Record):
 class Trial(Record):
     """Moves that are judged together, because their nodes or their time overlap.
 
-    :param nodes: ids of the nodes that they concern
+    :param before: what guests lost on the nodes of these moves before the first one
+    :param nodes: ids of these nodes
     :param claims: gains by kind (waiting, distance, bandwidth) [cores]
-    :param before: what guests lost on these nodes before
     :param after: likewise after the last move, summed up over ``measured_s`` [core-seconds]
     """
 
-    nodes: tuple[int, ...]
-    claims: tuple[float, float, float]
-    cost_core_sec: float
-    moves: int
     before: NodeLoss
-    after: NodeLoss
-    measured_s: float
+    nodes: tuple[int, ...] = ()
+    claims: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    cost_core_sec: float = 0.0
+    moves: int = 0
+    after: NodeLoss = NodeLoss()
+    measured_s: float = 0.0
 
 
 class PlannerState(Record):
     """The memory of the planner between ticks.
 
+    :param memory_at_s: when moves of memory were last evaluated; None: never
     :param moved: guests that were moved within a week
     :param losses: (node id, loss as a mean over minutes)
-    :param trials: the moves that are being judged, at most one trial
+    :param trial: the moves that are being judged
     :param trust: (claimed, realised) [cores] by kind of gain
     :param outcomes: realised gain less cost of the last moves that were judged [core-seconds]
     """
 
     regrets: tuple[Regret, ...] = ()
+    memory_at_s: float | None = None
     moved: tuple[MovedGuest, ...] = ()
     losses: tuple[tuple[int, NodeLoss], ...] = ()
-    trials: tuple[Trial, ...] = ()
+    trial: Trial | None = None
     trust: tuple[tuple[float, Signed], ...] = TRUST_AT_FIRST
     outcomes: tuple[Signed, ...] = ()
 
@@ -166,20 +173,21 @@ def after_interval(
             moved for moved in state.moved if 0 <= now_s - moved.at_s < STAY_AFTER_RETURN_S
         ),
     )
-    for trial in state.trials:
-        sums = _sum([loss for node, loss in now.items() if node in trial.nodes])
-        trial = trial._replace(
-            after=NodeLoss(
-                trial.after.wanted + sums.wanted * elapsed_s,
-                trial.after.lost + sums.lost * elapsed_s,
-                trial.after.stalls_known and sums.stalls_known,
-            ),
-            measured_s=trial.measured_s + elapsed_s,
-        )
-        state = state._replace(trials=(trial,))
-        if trial.measured_s >= MINUTES_S:
-            state = _judged(state, trial)._replace(trials=())
-    return state
+    trial = state.trial
+    if trial is None:
+        return state
+    sums = _sum([loss for node, loss in now.items() if node in trial.nodes])
+    trial = trial._replace(
+        after=NodeLoss(
+            trial.after.wanted + sums.wanted * elapsed_s,
+            trial.after.lost + sums.lost * elapsed_s,
+            trial.after.stalls_known and sums.stalls_known,
+        ),
+        measured_s=trial.measured_s + elapsed_s,
+    )
+    if trial.measured_s < MINUTES_S:
+        return state._replace(trial=trial)
+    return _judged(state._replace(trial=None), trial)
 
 
 def _judged(state: PlannerState, trial: Trial) -> PlannerState:
@@ -218,7 +226,7 @@ def with_move_recorded(
     """
     uuids = {part.uuid for part in move.parts}
     state = without_guests(state, uuids)
-    if not any(part.mem_nodes for part in move.parts):
+    if not move.to_move_bytes:
         return state
     former = {moved.uuid: moved.from_nodes for moved in state.moved}
     moved = tuple(
@@ -232,28 +240,19 @@ def with_move_recorded(
         for part in move.parts
     )
     nodes = {node for part in move.parts for node in (*part.from_nodes, *part.to_nodes)}
-    cost_core_sec, moves = move.cost_core_sec, 1
-    positive = [max(0.0, claim) for claim in claims]
-    for trial in state.trials:
-        nodes.update(trial.nodes)
-        cost_core_sec, moves = cost_core_sec + trial.cost_core_sec, 1 + trial.moves
-        positive = [claim + earlier for claim, earlier in zip(positive, trial.claims)]
-    before = [trial.before for trial in state.trials] or [
-        _sum([loss for node, loss in state.losses if node in nodes])
-    ]
-    waiting, distance, bandwidth = positive
+    trial = state.trial or Trial(_sum([loss for node, loss in state.losses if node in nodes]))
+    waiting, distance, bandwidth = (
+        earlier + max(0.0, claim) for earlier, claim in zip(trial.claims, claims)
+    )
     return state._replace(
         moved=tuple(each for each in state.moved if each.uuid not in uuids) + moved,
-        trials=(
-            Trial(
-                tuple(sorted(nodes)),
-                (waiting, distance, bandwidth),
-                cost_core_sec,
-                moves,
-                before[0],
-                NodeLoss(),
-                0.0,
-            ),
+        trial=trial._replace(
+            nodes=tuple(sorted(nodes.union(trial.nodes))),
+            claims=(waiting, distance, bandwidth),
+            cost_core_sec=trial.cost_core_sec + move.cost_core_sec,
+            moves=trial.moves + 1,
+            after=NodeLoss(),
+            measured_s=0.0,
         ),
     )
 
@@ -265,7 +264,7 @@ def refunded(state: PlannerState, moves: Iterable[Move]) -> PlannerState:
     """
     uuids = {part.uuid for move in moves for part in move.parts if part.mem_nodes}
     moved = tuple(each for each in state.moved if each.uuid not in uuids)
-    return state if moved == state.moved else state._replace(moved=moved, trials=())
+    return state if moved == state.moved else state._replace(moved=moved, trial=None)
 
 
 def without_guests(state: PlannerState, uuids: Iterable[str]) -> PlannerState:

@@ -9,7 +9,7 @@ there that fit. On a host with few guests, all moves and swaps are evaluated.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import heapq
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
@@ -22,21 +22,14 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance.host_model import GuestModel, HostModel, Place, Proposal
     from nova_numa_pmc.core.rebalance.planner_state import RegretKey
 
-    #: For each guest, its uuid and its new place in positions, in an order that does not depend on
-    #: that of the proposal. A RegretKey has node ids instead, because it is kept between ticks.
-    ProposalKey = tuple[tuple[str, tuple[int, ...], int | None], ...]
-
 
 #: Maximum number of guests of each node that are evaluated, by the upper bound of their gain and,
 #: as many again, by that bound ÷ cost.
 _MOVED_MAX = 8
 #: Maximum number of guests of each node that are evaluated in swaps, or widened.
 _SWAPPED_MAX = 6
-#: Maximum number of a guest's partners on each other node that are chosen by nearest demand.
-_NEAREST_MAX = 2
-#: Maximum number of partners chosen by each of two other orders: fewest accesses, and memory on
-#: the guest's node.
-_OTHERS_MAX = 2
+#: Maximum number of a guest's partners on each other node.
+_PARTNERS_MAX = 4
 #: If at most this many guests may be moved, no move is left out.
 _EXHAUSTIVE_GUESTS_MAX = 16
 
@@ -44,12 +37,7 @@ _EXHAUSTIVE_GUESTS_MAX = 16
 def cpu_proposals(host_model: HostModel) -> list[Proposal]:
     """List the proposals to evaluate that leave memory where it is."""
     movable_guests = _movable_guests(host_model)
-    proposals: list[Proposal] = [
-        ((guest, place),)
-        for guest in movable_guests
-        if not guest.load.mem_nodes
-        for place in single_places(host_model, guest, with_memory=False)
-    ]
+    proposals: list[Proposal] = []
     if host_model.rebalance_options.go_home:
         proposals.extend(_going_home_proposals(host_model, movable_guests))
     if host_model.rebalance_options.widen:
@@ -87,19 +75,13 @@ def _movable_guests(host_model: HostModel) -> list[GuestModel]:
     return [guest for guest in host_model.guests.values() if guest.movable]
 
 
-def single_places(
-    host_model: HostModel, guest: GuestModel, with_memory: bool = True
-) -> list[Place]:
-    """List the places at a single position that a guest may have instead of its present place.
-
-    :param with_memory: whether its memory follows; otherwise, it was promised nowhere in
-        particular and stays where it is
-    """
+def single_places(host_model: HostModel, guest: GuestModel) -> list[Place]:
+    """List the places at a single position that a guest may have instead of its present one."""
     places = []
     for n in host_model.positions_with_cpus:
-        place = Place((n,), host_model.memory_at[n] if with_memory else None)
+        place = Place((n,), host_model.memory_at[n])
         if guest.cpu_positions == (n,):
-            if with_memory and guest.has_memory_worth_fetching(host_model.memory_at[n]):
+            if guest.has_memory_worth_fetching(host_model.memory_at[n]):
                 places.append(place)
         elif guest.home == guest.cpu_positions or guest.home != (n,):
             places.append(place)
@@ -145,8 +127,8 @@ def _swap_proposals(
     is_exhaustive: bool,
 ) -> Iterator[Proposal]:
     """Yield swaps of guests that cause a loss at their place with guests elsewhere."""
-    partners_by_place = {
-        positions: _SwapPartners(guests)
+    guests_to_swap_with = {
+        positions: guests
         for positions, guests in _guests_by_place(movable_guests).items()
         if len(positions) == 1
     }
@@ -160,18 +142,13 @@ def _swap_proposals(
             else _best_guests(host_model, guests_by_place[positions], gain_max, _SWAPPED_MAX // 2)
         )
         for guest in guests_to_swap:
-            for other_positions in sorted(partners_by_place):
+            for other_positions, partners in sorted(guests_to_swap_with.items()):
                 if other_positions == positions or not host_model.allows(
                     guest, _place_at(host_model, other_positions)
                 ):
                     continue
-                partners = (
-                    partners_by_place[other_positions].guests
-                    if is_exhaustive
-                    else partners_by_place[other_positions].partners(
-                        host_model, guest, other_positions[0]
-                    )
-                )
+                if not is_exhaustive:
+                    partners = _partners(host_model, partners, guest, other_positions[0])
                 for partner in partners:
                     pair = frozenset((guest.load.uuid, partner.load.uuid))
                     proposal = (
@@ -191,41 +168,22 @@ def _place_at(host_model: HostModel, positions: tuple[int, ...]) -> Place:
     return Place(positions, host_model.memory_at[positions[0]])
 
 
-class _SwapPartners:
-    """Guests of one node, in each order in which swap partners are searched for."""
+def _partners(
+    host_model: HostModel, others: Iterable[GuestModel], guest: GuestModel, target: int
+) -> list[GuestModel]:
+    """Return those partners whose demand is nearest to what would relieve the guest's node.
 
-    def __init__(self, guests: Iterable[GuestModel]) -> None:
-        self.guests = sorted(guests, key=lambda guest: (guest.demand_cores, guest.load.uuid))
-        self.demands = [guest.demand_cores for guest in self.guests]
-        self.fewest_accesses = sorted(self.guests, key=lambda guest: guest.stalls_per_ns)[
-            :_OTHERS_MAX
-        ]
-        #: {position: guests that have most of their memory there}
-        self.guests_by_memory_position: dict[int, list[GuestModel]] = {}
-        for guest in self.guests:
-            for position, share in guest.mem_shares:
-                if share > 0.5 and position != guest.cpu_positions[0]:
-                    self.guests_by_memory_position.setdefault(position, []).append(guest)
-
-    def partners(
-        self, host_model: HostModel, guest: GuestModel, target: int
-    ) -> Iterable[GuestModel]:
-        """Return the partners for a guest that would move to ``target``.
-
-        They are the guests whose demand is nearest to what would relieve the guest's node, those
-        with the lowest rate of accesses, and those that have most of their memory on its node.
-        """
-        host_loss, source = host_model.host_loss, guest.cpu_positions[0]
-        missing_cores = host_loss.demand_cores[source] - host_loss.cores[source]
-        idle_cores = host_loss.cores[target] - host_loss.demand_cores[target]
-        wanted_demand = guest.demand_cores - (
-            min(missing_cores, max(0.0, idle_cores)) if missing_cores > 0 else 0.0
-        )
-        start = max(0, bisect_left(self.demands, wanted_demand) - _NEAREST_MAX // 2)
-        memory_at_source = self.guests_by_memory_position.get(source, [])[:_OTHERS_MAX]
-        return dict.fromkeys(
-            self.guests[start : start + _NEAREST_MAX] + self.fewest_accesses + memory_at_source
-        )
+    :param others: the guests at ``target``
+    """
+    host_loss, source = host_model.host_loss, guest.cpu_positions[0]
+    missing_cores = host_loss.demand_cores[source] - host_loss.cores[source]
+    idle_cores = host_loss.cores[target] - host_loss.demand_cores[target]
+    wanted_demand = guest.demand_cores
+    if missing_cores > 0:
+        wanted_demand -= min(missing_cores, max(0.0, idle_cores))
+    return heapq.nsmallest(
+        _PARTNERS_MAX, others, key=lambda other: abs(other.demand_cores - wanted_demand)
+    )
 
 
 def _going_home_proposals(
@@ -373,19 +331,6 @@ def regret_key(host_model: HostModel, proposal: Proposal) -> RegretKey:
     )
 
 
-def proposal_key(proposal: Proposal) -> ProposalKey:
-    """Return a key that identifies a proposal within a tick."""
-    key = tuple(
-        [(guest.load.uuid, place.cpu_positions, place.mem_position) for guest, place in proposal]
-    )
-    return key[::-1] if len(key) > 1 and not key[0] < key[1] else key
-
-
-def distinct_proposals(*sequences: Iterable[Proposal]) -> dict[ProposalKey, Proposal]:
-    """Return {key: proposal} of all sequences, without duplicates."""
-    return {proposal_key(proposal): proposal for sequence in sequences for proposal in sequence}
-
-
 def moves_memory(proposal: Proposal) -> bool:
     """Return whether memory follows."""
     return any(place.mem_position is not None for _, place in proposal)
@@ -408,9 +353,7 @@ def kind_of(proposal: Proposal) -> str:
     )
 
 
-def as_move(
-    host_model: HostModel, candidate: MoveCandidate, away_cores: float = 0.0
-) -> plan_records.Move:
+def as_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Move:
     """Return a candidate as a :class:`plan_records.Move`; call this before it is applied."""
     return plan_records.Move(
         candidate.kind,
@@ -419,32 +362,23 @@ def as_move(
         candidate.cost_core_sec,
         candidate.regret_core_sec,
         candidate.to_move_bytes,
-        tuple(_reasons(host_model, candidate, away_cores)),
+        tuple(_reasons(host_model, candidate)),
     )
 
 
-def gains_by_cause(host_model: HostModel, proposal: Proposal) -> list[float]:
-    """Return the gains of a proposal: waiting, distance, bandwidth, crowding [cores]."""
-    return [
-        loss_before - loss_after
-        for loss_before, loss_after in zip(
-            host_model.host_loss.by_cause(),
-            host_model.host_loss.by_cause(
-                [guest.effect for guest, _ in proposal],
-                [host_model.effect(guest, place) for guest, place in proposal],
-            ),
-        )
-    ]
+def saved_by(host_model: HostModel, proposal: Proposal) -> losses.Causes:
+    """Return what a proposal saves, whether or not it is trusted [cores]."""
+    return host_model.host_loss.saved(
+        [guest.effect for guest, _ in proposal],
+        [host_model.effect(guest, place) for guest, place in proposal],
+    )
 
 
-def _reasons(
-    host_model: HostModel, candidate: MoveCandidate, away_cores: float
-) -> Iterator[model.Reason]:
+def _reasons(host_model: HostModel, candidate: MoveCandidate) -> Iterator[model.Reason]:
     """Yield the parts that a candidate's gain consists of, the largest first."""
-    gains = gains_by_cause(host_model, candidate.proposal)
-    gains.append(
-        away_cores if moves_memory(candidate.proposal) else candidate.gain_cores - sum(gains)
-    )
+    gains = list(saved_by(host_model, candidate.proposal))
+    is_trusted = moves_memory(candidate.proposal)  # less than these, or as much
+    gains.append(0.0 if is_trusted else candidate.gain_cores - sum(gains))
     causes = (
         plan_records.WAITING,
         plan_records.DISTANCE,

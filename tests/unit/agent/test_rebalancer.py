@@ -101,7 +101,7 @@ class RebalancingTest(RebalancingCase):
         self.load_node_0(at_s)
         self.tick(agent, at_s)
         state = agent._rebalancer._planner_state
-        self.assertEqual(((), ()), (state.moved, state.trials))
+        self.assertEqual(((), None), (state.moved, state.trial))
 
     def planner_state(self, at_s):
         """Return the planner's state after a first tick of another agent."""
@@ -144,7 +144,7 @@ class RebalancingTest(RebalancingCase):
         self.assertIn('rebalancing failed: %s' % path, ' '.join(logs.output))
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
         kept = agent._rebalancer._planner_state
-        self.assertEqual(((), ()), (kept.moved, kept.trials))
+        self.assertEqual(((), None), (kept.moved, kept.trial))
         os.rmdir(path)
         self.load_node_0(60)
         self.tick(agent, 60)

@@ -4,7 +4,6 @@
 import contextlib
 import errno
 import logging
-import os
 from unittest import mock
 
 from nova_numa_pmc import model

@@ -42,7 +42,7 @@ ENTRIES = st.builds(
     AMOUNTS,
     st.integers(0, 1 << 50),
     AMOUNTS,
-    st.sampled_from(history.RESULTS),
+    st.sampled_from((history.DONE, history.SPLIT, history.BEGUN)),
     TEXTS,
 )
 

@@ -25,7 +25,7 @@ class ExplainTest(unittest.TestCase):
         self.assertEqual(
             [
                 'g0 moves from node 0 to node 1 (1.0 GiB): gains 4.6 cores (waiting for CPUs 4, '
-                'unevenly crowded nodes 0.6), costs 5.0 core-seconds, 22.8 lost so far'
+                'unevenly crowded nodes 0.6), costs 5.0 core-seconds, 276.2 lost so far'
             ],
             explained(host, measured_min_s=0.0),
         )
