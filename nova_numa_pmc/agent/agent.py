@@ -110,8 +110,7 @@ class Agent:
         if options.host_options.state_dir != state_dir:
             LOG.warning('[state] dir: %s stays in use until the agent is restarted', state_dir)
             options = options._replace(
-                host_options=options.host_options._replace(state_dir=state_dir),
-                counter_options=options.counter_options._replace(state_dir=state_dir),
+                host_options=options.host_options._replace(state_dir=state_dir)
             )
         if options.counter_options != self.options.counter_options:
             self._sampler.close()
@@ -123,9 +122,7 @@ class Agent:
         self._executor.move_promises.options = options
 
     def _open_sampler(self, options: agent_conf.AgentOptions) -> sampling.Sampler:
-        return sampling.Sampler(
-            options.counter_options, self._root, self._live_guests.read, with_promises=False
-        )
+        return sampling.Sampler(options.counter_options, self._root, self._live_guests.read)
 
     def tick(self, now: Moment | None = None) -> Tick:
         """Run all stages once; never raise.

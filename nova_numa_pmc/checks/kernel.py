@@ -13,11 +13,10 @@ from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import finding, memory_domains, node_memory
 from nova_numa_pmc.core.finding import Finding
 from nova_numa_pmc.core.memory_domains import NEAR_DEFAULT
-from nova_numa_pmc.cpulist import format_cpulist, name_nodes
+from nova_numa_pmc.cpulist import format_cpulist, is_number, name_nodes
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import files, guests, services, topology
 from nova_numa_pmc.host.perf import perf_event
-from nova_numa_pmc.host.sources import inferred
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
 
 _KSM = 'sys/kernel/mm/ksm'
 _THP = 'sys/kernel/mm/transparent_hugepage/enabled'
+_BALANCING = 'proc/sys/kernel/numa_balancing'
+#: The bit for all pages; the other one, memory tiering, is only for those of slow memory.
+_BALANCES = 1
 #: Bit of the capability in CapEff (linux/capability.h).
 _SYS_ADMIN = 21
 _NAMES_SHOWN = 8
@@ -125,8 +127,9 @@ def check_balancing(root: str) -> Iterator[Finding]:
     Its other mode, memory tiering (Documentation/admin-guide/sysctl/kernel.rst), only promotes the
     pages of slow memory: that one stays on.
     """
-    mode = inferred.read_mode(root)
-    if not mode & inferred.NORMAL:
+    digits = files.read_optional(root, _BALANCING) or ''
+    mode = int(digits) if is_number(digits) else 0
+    if not mode & _BALANCES:
         return
     events = files.read_fields(root, 'proc/vmstat', ' ')
     uptime_s = float((files.read_optional(root, 'proc/uptime') or '0').split()[0])
@@ -142,8 +145,8 @@ def check_balancing(root: str) -> Iterator[Finding]:
         'them, and moves pages by itself (not the vCPUs, which nova-numa-pmc holds)%s'
         % (mode, '; here, since boot, %s per second' % ' and '.join(costs) if costs else ''),
         'sysctl kernel.numa_balancing=%d, unless guests that are not placed need it (to keep it, '
-        'install sysctl.d/60-nova-numa-pmc.conf)' % (mode & ~inferred.NORMAL),
-        os.path.join(root, inferred.BALANCING),
+        'install sysctl.d/60-nova-numa-pmc.conf)' % (mode & ~_BALANCES),
+        os.path.join(root, _BALANCING),
     )
 
 

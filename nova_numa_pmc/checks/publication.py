@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.services import Process
 
 #: Sources that do not count accesses.
-_NOT_COUNTING = ('', counters_conf.NUMA_FAULTS, counters_conf.PAGES)
+_NOT_COUNTING = ('', counters_conf.PAGES)
 _WHY = '"nova-numa-rebalance events" and "status --interval 1" say what is missing'
 
 

@@ -294,6 +294,7 @@ def _part(empty: _T, counts: _Counts, minus: Mapping[str, str], elapsed_s: float
     local, remote = per_sec.get(counter_roles.LOCAL_DRAM), per_sec.get(counter_roles.REMOTE_DRAM)
     cycles = per_sec.get(counter_roles.CYCLES)
     instructions = per_sec.get(counter_roles.INSTRUCTIONS)
+    read, written = per_sec.get(counter_roles.MEM_READ), per_sec.get(counter_roles.MEM_WRITE)
     is_known = None not in (local, remote)
     figures: dict[str, Any] = {
         'source': SOURCE if is_known else '',
@@ -302,10 +303,7 @@ def _part(empty: _T, counts: _Counts, minus: Mapping[str, str], elapsed_s: float
         'remote_per_sec': remote,
         'remote_ratio': rates.remote_ratio(local, remote),
         'cpi': rates.ratio(cycles, instructions),
-        'cpi_reliable': True,
-        'bandwidth_bytes_per_sec': pressure.bandwidth_bytes_per_sec(
-            per_sec.get(counter_roles.MEM_READ), per_sec.get(counter_roles.MEM_WRITE), 10**9
-        ),
+        'bandwidth_bytes_per_sec': None if read is None or written is None else read + written,
         'accesses_per_1000_instructions': rates.accesses_per_1000_instructions(
             local, remote, instructions
         ),

@@ -100,11 +100,6 @@ def pair_text(first: str, second: str) -> str:
     return UNKNOWN if first == second == UNKNOWN else '%s/%s' % (first, second)
 
 
-def cpi(value: float | None, reliable: bool) -> str:
-    """Return a CPI with two decimals, marked if it is of CPUs that were nearly idle."""
-    return number(value) + ('' if value is None or reliable else '?')
-
-
 def source_text(guest: GuestSample) -> str:
     """Return the source and the basis of a guest's accesses, with the share that was counted."""
     if not guest.source:
@@ -166,7 +161,7 @@ _NODES: tuple[tuple[str, Callable[[NodeSample], str]], ...] = (
     ('wait', lambda node: number(node.waiting_cores)),
     ('dist', lambda node: number(node.distance_cores)),
     ('rem%', lambda node: percent(node.remote_ratio)),
-    ('CPI', lambda node: cpi(node.cpi, node.cpi_reliable)),
+    ('CPI', lambda node: number(node.cpi)),
     (
         'GB/s',
         lambda node: pair_text(
@@ -176,7 +171,6 @@ _NODES: tuple[tuple[str, Callable[[NodeSample], str]], ...] = (
             )
         ),
     ),
-    ('promised', lambda node: short_number(node.promised_bytes, 1024)),
     (
         'free',
         lambda node: pair_text(
@@ -201,7 +195,7 @@ _GUESTS: tuple[tuple[str, Callable[[GuestSample], str]], ...] = (
             guest.bandwidth_bytes_per_sec and guest.bandwidth_bytes_per_sec / 1e6, 0
         ),
     ),
-    ('CPI', lambda guest: cpi(guest.cpi, guest.cpi_reliable)),
+    ('CPI', lambda guest: number(guest.cpi)),
     ('acc/kI', lambda guest: number(guest.accesses_per_1000_instructions)),
     ('source', source_text),
     ('stall%', lambda guest: percent(guest.stalled_ratio)),
@@ -227,7 +221,7 @@ SORTS: dict[str, Callable[[GuestSample], float | None] | None] = {
 LEGEND = (
     'pressure: highest of cpu, bw, link (1 is saturated)   cores: wanted/available   wait, dist: '
     'cores lost to waiting and to distance',
-    'rem%: remote share of DRAM accesses   CPI?: unreliable, CPUs less than 5 % busy   '
+    'rem%: remote share of DRAM accesses   CPI: where CPUs are 5 % busy or more   '
     'acc/kI: DRAM accesses per 1,000 instructions   -: unknown',
     'stall%: share of stalled cycles (see "events")   rcache: hits in remote caches',
 )

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.agent import binding, loop
 from nova_numa_pmc.agent.agent import Agent, hold_agent_lock
-from nova_numa_pmc.agent.metrics_file import MetricsFile
+from nova_numa_pmc.agent.metrics import MetricsFile
 from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.exceptions import NumaPmcError, StateLocked

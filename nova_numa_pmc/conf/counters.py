@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 GROUP = cfg.OptGroup('counters', help='How a host is measured.')
 #: The sources of the ladder of evidence, best first.
-GUESTS, CPUS, RESCTRL, NUMA_FAULTS, PAGES = 'guests', 'cpus', 'resctrl', 'numa_faults', 'pages'
-SOURCES = (GUESTS, CPUS, RESCTRL, NUMA_FAULTS, PAGES)
+SOURCES = GUESTS, CPUS, RESCTRL, PAGES = 'guests', 'cpus', 'resctrl', 'pages'
 
 
 class CounterOptions(Record):
@@ -37,7 +36,6 @@ class CounterOptions(Record):
     :param events: (role, event) pairs that override the events chosen
     :param bandwidth_max_bytes_per_sec: (node id, bytes per second) pairs
     :param placement_options: the group ``[placement]``
-    :param state_dir: ``dir`` of the group ``[state]``
     """
 
     enabled: bool = True
@@ -46,7 +44,6 @@ class CounterOptions(Record):
     events: tuple[tuple[str, str], ...] = ()
     bandwidth_max_bytes_per_sec: tuple[tuple[int, float], ...] = ()
     placement_options: model.PlacementOptions = model.PlacementOptions()
-    state_dir: str = '/run/nova-numa-pmc'
 
 
 _DEFAULT = CounterOptions()
@@ -57,8 +54,8 @@ OPTIONS: Sequence[cfg.Opt] = [
         'enabled',
         default=_DEFAULT.enabled,
         help=(
-            'Count hardware events. When false, only resctrl, NUMA faults and pages show '
-            'where guests access memory.'
+            'Count hardware events. When false, only resctrl and pages show where guests '
+            'access memory.'
         ),
     ),
     cfg.FloatOpt(
@@ -75,8 +72,8 @@ OPTIONS: Sequence[cfg.Opt] = [
         help=(
             'Sources of evidence of memory accesses: for each guest, the first that works. '
             'guests: counters for each guest. cpus: counters for each CPU, divided among the '
-            'guests by where they ran. resctrl: memory bandwidth monitoring. numa_faults: '
-            'NUMA balancing. pages: where pages are and where vCPUs ran.'
+            'guests by where they ran. resctrl: memory bandwidth monitoring. pages: where '
+            'pages are and where vCPUs ran.'
         ),
     ),
     cfg.MultiStrOpt(
@@ -125,7 +122,6 @@ def from_conf(
         events=_events(group.event),
         bandwidth_max_bytes_per_sec=_bandwidths(group.node_bandwidth_max),
         placement_options=options.placement_options,
-        state_dir=options.state_dir,
     )
 
 

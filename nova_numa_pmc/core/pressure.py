@@ -17,11 +17,8 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import TypeVar
 
     from nova_numa_pmc import model
-
-    _Thread = TypeVar('_Thread')
 
 LINE_BYTES = 64
 #: Latency of local memory if it was not measured (two-socket servers have 60 to 100 ns).
@@ -37,8 +34,6 @@ QUEUEING_FACTOR = 0.15
 QUEUEING_KNEE = 0.95
 
 _AT_KNEE, _SLOPE_AT_KNEE = QUEUEING_KNEE / (1 - QUEUEING_KNEE), 1 / (1 - QUEUEING_KNEE) ** 2
-_FIT_ROUNDS = 100
-_FIT_TOLERANCE = 1e-9
 
 
 class NodePressure(Record):
@@ -58,15 +53,6 @@ class Loss(Record):
 
     waiting_cores: float | None
     distance_cores: float | None
-
-
-def bandwidth_bytes_per_sec(
-    read_bytes: float | None, write_bytes: float | None, elapsed_ns: int
-) -> float | None:
-    """Return a memory controller's traffic, (read + write) / Δt; None if it is unknown."""
-    if read_bytes is None or write_bytes is None or elapsed_ns <= 0:
-        return None
-    return (read_bytes + write_bytes) * 1e9 / elapsed_ns
 
 
 def node_pressure(
@@ -186,89 +172,3 @@ def _distance_cores(
         for m in range(len(row))
     )
     return sum(lines * extra for lines, extra in zip(known_lines, extra_ns)) * 1e-9 / mlp
-
-
-def attribute_accesses(
-    local: Sequence[float],
-    remote: Sequence[float],
-    guests: Sequence[tuple[Sequence[float], Sequence[float]]],
-    incoming: Sequence[float | None],
-) -> tuple[tuple[float, ...], ...]:
-    """Return the accesses of each node's CPUs by the node whose memory they reach.
-
-    Counters show how many accesses of a node's CPUs were remote, but not which nodes they reached.
-    As a seed, the remote accesses of each guest are spread in proportion to where its pages are,
-    x_nm = Σ_g remote_gn · bytes_gm / Σ_{k≠n} bytes_gk. The seed is then fitted to the sums of rows
-    (remote accesses of node n's CPUs) and, if memory controllers are counted, to those of columns,
-    by iterative proportional fitting (Deming & Stephan, 1940). The columns only divide what the
-    rows have counted, because memory controllers also count prefetches and writebacks.
-
-    :param local: accesses per second of each node's CPUs to their own memory
-    :param remote: accesses per second of each node's CPUs to other nodes' memory
-    :param guests: for each guest, (its remote accesses per second by node of its CPUs, its bytes
-        of memory by node)
-    :param incoming: reads per second that each node's controllers served, without those of its own
-        CPUs and devices; an item is None if they are not counted
-    :returns: lines per second, with a row for each node's CPUs and a column for each node's memory
-    """
-    nodes = range(len(remote))
-    rows = [_scale(row, total) for row, total in zip(_seed(guests, remote), remote)]
-    known_incoming = all_known(incoming)
-    if known_incoming is not None:
-        rows = _fit(rows, remote, [max(0.0, reads) for reads in known_incoming])
-    return tuple(tuple(float(local[n]) if m == n else rows[n][m] for m in nodes) for n in nodes)
-
-
-def _seed(
-    guests: Sequence[tuple[Sequence[float], Sequence[float]]], remote: Sequence[float]
-) -> list[list[float]]:
-    """Return rows in proportion to where guests' pages are, or equal ones if that is unknown."""
-    nodes = range(len(remote))
-    rows = [[0.0] * len(remote) for _ in nodes]
-    for guest_remote, guest_bytes in guests:
-        for n in nodes:
-            bytes_elsewhere = sum(guest_bytes) - guest_bytes[n]
-            if bytes_elsewhere > 0:
-                for m in nodes:
-                    if m != n:
-                        rows[n][m] += guest_remote[n] * guest_bytes[m] / bytes_elsewhere
-    return [
-        row if sum(row) > 0 else [0.0 if m == n else 1.0 for m in nodes]
-        for n, row in enumerate(rows)
-    ]
-
-
-def _scale(values: Sequence[float], total: float) -> list[float]:
-    current_total = sum(values)
-    return (
-        [value * total / current_total for value in values]
-        if current_total > 0
-        else [0.0] * len(values)
-    )
-
-
-def _fit(
-    rows: list[list[float]], row_sums: Sequence[float], column_sums: Sequence[float]
-) -> list[list[float]]:
-    """Scale columns and rows alternately, ending with the rows, until the values converge."""
-    columns = _scale(column_sums, sum(row_sums))
-    for _ in range(_FIT_ROUNDS):
-        sums = [sum(row[m] for row in rows) for m in range(len(columns))]
-        factors = [column / total if total > 0 else 1.0 for column, total in zip(columns, sums)]
-        fitted_rows = [
-            _scale([value * factor for value, factor in zip(row, factors)], total)
-            for row, total in zip(rows, row_sums)
-        ]
-        # A row cannot be fitted if no reads arrived at any of its targets: it stays as it was.
-        fitted_rows = [
-            new if sum(new) > 0 or total <= 0 else old
-            for new, old, total in zip(fitted_rows, rows, row_sums)
-        ]
-        change_max = max(
-            (abs(a - b) for new, old in zip(fitted_rows, rows) for a, b in zip(new, old)),
-            default=0.0,
-        )
-        rows = fitted_rows
-        if change_max <= _FIT_TOLERANCE * sum(row_sums):
-            break
-    return rows

@@ -134,15 +134,15 @@ def remote_ratio(local: float | None, remote: float | None) -> float | None:
 
 def cycles_per_instruction(
     cycles: float | None, instructions: float | None, busy_ratio: float | None
-) -> tuple[float | None, bool]:
-    """Return the cycles per instruction (CPI) and whether they are reliable.
+) -> float | None:
+    """Return the cycles per instruction (CPI); None if unknown.
 
-    :param busy_ratio: share of the time for which the CPUs were busy; None if unknown. The CPI is
-        not reliable if this is unknown or below :data:`BUSY_MIN_RATIO`
-    :returns: (CPI, whether it is reliable); the CPI is None if it is unknown
+    :param busy_ratio: share of the time for which the CPUs were busy; if this is unknown or below
+        :data:`BUSY_MIN_RATIO`, the CPI is unknown
     """
-    cpi = ratio(cycles, instructions)
-    return cpi, cpi is not None and busy_ratio is not None and busy_ratio >= BUSY_MIN_RATIO
+    if busy_ratio is None or busy_ratio < BUSY_MIN_RATIO:
+        return None
+    return ratio(cycles, instructions)
 
 
 def stalled_ratio(stalled: float | None, cycles: float | None) -> float | None:

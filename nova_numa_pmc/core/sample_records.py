@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.core.pressure import LINE_BYTES
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -30,11 +31,10 @@ class NodeSample(Record):
     :param pressure: the highest of the known utilisations
     :param local_per_sec, remote_per_sec: DRAM accesses of the node's CPUs
     :param remote_ratio: remote share of these accesses, 0 to 1
-    :param cpi: cycles per instruction; only reliable if ``cpi_reliable``
+    :param cpi: cycles per instruction (:func:`rates.cycles_per_instruction`)
     :param waiting_cores, distance_cores: the two parts of the loss [cores]
     :param io_miss_ratio: share of requests of devices that missed the cache (DDIO), 0 to 1
     :param memory_bytes, free_bytes: MemTotal and MemFree
-    :param promised_bytes: memory promised on the node, as in :class:`model.NodeView`
     :param stolen_cores: CPU time that the host's own hypervisor gave to others, which is not
         included in ``capacity_cores``
     """
@@ -52,13 +52,11 @@ class NodeSample(Record):
     remote_per_sec: float | None = None
     remote_ratio: float | None = None
     cpi: float | None = None
-    cpi_reliable: bool = False
     waiting_cores: float | None = None
     distance_cores: float | None = None
     io_miss_ratio: float | None = None
     memory_bytes: int | None = None
     free_bytes: int | None = None
-    promised_bytes: int | None = None
     stolen_cores: float | None = None
 
 
@@ -109,7 +107,6 @@ class GuestSample(Record):
     remote_ratio: float | None = None
     bandwidth_bytes_per_sec: float | None = None
     cpi: float | None = None
-    cpi_reliable: bool = False
     accesses_per_1000_instructions: float | None = None
     counted_ratio: float | None = None
     devices: tuple[DeviceSample, ...] = ()
@@ -120,6 +117,14 @@ class GuestSample(Record):
     def demand_cores(self) -> float | None:
         """Return the CPU time that the guest's threads wanted [cores]; None: unknown."""
         return None if self.cores is None else self.cores + (self.waiting_cores or 0.0)
+
+    @property
+    def lines_per_sec(self) -> float | None:
+        """Return the guest's DRAM accesses; from its traffic if the source counts only that."""
+        if self.local_per_sec is not None and self.remote_per_sec is not None:
+            return self.local_per_sec + self.remote_per_sec
+        traffic = self.bandwidth_bytes_per_sec
+        return None if traffic is None else traffic / LINE_BYTES
 
 
 class PoolSample(Record):
@@ -179,14 +184,17 @@ class ThreadTimes(Record):
 
 
 class Evidence(Record):
-    """Evidence of one guest from a source, with fields as in :class:`GuestSample`.
+    """Evidence of a guest, or of all that ran on a node's CPUs; fields as in :class:`GuestSample`.
 
-    An idle guest has rates of 0 and no ratio. If there are neither rates nor a ratio, the evidence
-    is only of execution or of traffic that may be local or remote.
+    If there are neither accesses nor a ratio, the evidence is only of execution or of traffic that
+    may be local or remote.
+
+    :param remote_ratio: only of a source that has no rates
+    :param counted_ratio: the two rates after it are not considered, which are multiplexed apart
     """
 
-    source: str
-    basis: str
+    source: str = ''
+    basis: str = ''
     local_per_sec: float | None = None
     remote_per_sec: float | None = None
     remote_ratio: float | None = None
@@ -201,6 +209,10 @@ class Evidence(Record):
     def covers_memory(self) -> bool:
         """Return whether the evidence covers memory accesses."""
         return self.local_per_sec is not None or self.remote_ratio is not None
+
+    def completed_by(self, other: Evidence) -> Evidence:
+        """Return the evidence with figures of other evidence where it has none."""
+        return Evidence._make([theirs if own is None else own for own, theirs in zip(self, other)])
 
 
 class RunningGuest(Record):

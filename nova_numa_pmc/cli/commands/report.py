@@ -172,7 +172,7 @@ def _figures(parts: Sequence[_Part]) -> Iterator[tuple[str, float | None, float]
         weight = 1.0 if used_cores is None else used_cores
         accesses = all_known((part.local_per_sec, part.remote_per_sec))
         yield 'remote_ratio', part.remote_ratio, math.fsum(accesses) if accesses else weight
-        yield 'ipc', 1 / part.cpi if part.cpi and part.cpi_reliable else None, weight
+        yield 'ipc', 1 / part.cpi if part.cpi else None, weight
 
 
 def compare(recorded: Sequence[Recorded]) -> list[Compared]:

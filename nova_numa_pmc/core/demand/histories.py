@@ -15,9 +15,9 @@ import math
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values, model
+from nova_numa_pmc.core.build_sample import bandwidth_by_guest
 from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.core.rates import shares
-from nova_numa_pmc.core.traffic import bandwidth_by_guest
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import eligibility, rates, traffic
+from nova_numa_pmc.core import build_sample, eligibility, rates
 from nova_numa_pmc.core.demand.histories import Mean
 from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.core.rates import shares
@@ -36,7 +36,7 @@ def guest_loads(
     :param host, measured_since_ns: as in :func:`eligibility.why_fixed`
     :param histories: {uuid: history of its demand}; None: unknown
     """
-    bandwidth_by_guest = traffic.bandwidth_by_guest(sample.guests, sample.nodes)
+    bandwidth_by_guest = build_sample.bandwidth_by_guest(sample.guests, sample.nodes)
     return tuple(
         _guest_load(
             guest_sample,
@@ -104,7 +104,7 @@ def _guest_load(
         mean_cores=tuple(means or ()),
         measured_s=mean.measured_s,
         stalled_ratio=sample.stalled_ratio,
-        lines_per_sec=traffic.lines_per_sec(sample),
+        lines_per_sec=sample.lines_per_sec,
         remote_ratio=sample.remote_ratio,
         bandwidth_bytes_per_sec=bytes_per_sec,
         allowed_cpu_counts=None if guest is None else _allowed_cpu_counts(guest, view),

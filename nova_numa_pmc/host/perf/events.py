@@ -195,7 +195,7 @@ def _find(
     if not row:
         return (), (
             'this CPU is not in the table of events, and the kernel exports no event for this: '
-            'resctrl, NUMA hinting faults or page counts are used instead'
+            'resctrl or page counts are used instead'
         )
     if not entries:
         return (), 'the table has no such event for %s' % row.title

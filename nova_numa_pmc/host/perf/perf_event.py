@@ -43,7 +43,6 @@ GROUP_MAX = {'amd_df': 4}
 _READ_FORMAT = 1 | 2 | 4 | 8
 # No exclude_* bit is set, because guests are to be counted. perf sets exclude_guest
 # by default, so the counts are to be compared with `perf stat -e event:GH`.
-_DISABLED = 1
 _FD_CLOEXEC = 8
 # PERF_EVENT_IOC_ID, in which powerpc encodes the direction differently (its asm/ioctl.h).
 _IOC_ID, _IOC_ID_BY_MACHINE = 0x80082407, {'ppc64le': 0x40082407}
@@ -91,7 +90,7 @@ def thread(tid: int, root: str = '/') -> Target | None:
         return None
 
 
-def pack_attr(event: Event, disabled: bool = False) -> bytes:
+def pack_attr(event: Event) -> bytes:
     """Return an event's perf_event_attr."""
     return _ATTR.pack(
         event.type,
@@ -100,7 +99,7 @@ def pack_attr(event: Event, disabled: bool = False) -> bytes:
         0,
         0,
         _READ_FORMAT,
-        _DISABLED if disabled else 0,
+        0,
         0,
         0,
         event.config1,
@@ -108,7 +107,7 @@ def pack_attr(event: Event, disabled: bool = False) -> bytes:
     )
 
 
-def open_event(event: Event, target: Target, group_fd: int = -1, disabled: bool = False) -> int:
+def open_event(event: Event, target: Target, group_fd: int = -1) -> int:
     """Open one counter and return its descriptor.
 
     :raises CounterError: the subclass tells what can be done about it
@@ -116,7 +115,7 @@ def open_event(event: Event, target: Target, group_fd: int = -1, disabled: bool 
     number = system_calls.number_of('perf_event_open')
     if number is None or event.type is None:
         raise exceptions.CounterUnsupported('%s: not on this machine' % event.name)
-    attr, pid = pack_attr(event, disabled), -1 if target.id is None else target.id
+    attr, pid = pack_attr(event), -1 if target.id is None else target.id
     try:
         return system_calls.call(number, attr, pid, target.cpu, group_fd, _FD_CLOEXEC)
     except OSError as error:
@@ -203,7 +202,7 @@ def parse_group(data: bytes, ids: Sequence[int]) -> GroupReadings:
 class EventGroup:
     """Events that the hardware counts together, on one target."""
 
-    def __init__(self, events: Iterable[Event], target: Target, disabled: bool = False) -> None:
+    def __init__(self, events: Iterable[Event], target: Target) -> None:
         """Open the events; if one fails, none stays open.
 
         :raises CounterError: see :func:`open_event`
@@ -216,14 +215,14 @@ class EventGroup:
         self._last: tuple[bytes | None, GroupReadings] = None, ()
         try:
             for event in events:
-                self.add(event, disabled and not self.fds)
+                self.add(event)
         except exceptions.CounterError:
             self.close()
             raise
 
-    def add(self, event: Event, disabled: bool = False) -> None:
+    def add(self, event: Event) -> None:
         """Open one more event in this group."""
-        fd = open_event(event, self.target, self.fds[0] if self.fds else -1, disabled)
+        fd = open_event(event, self.target, self.fds[0] if self.fds else -1)
         request = _IOC_ID_BY_MACHINE.get(platform.machine(), _IOC_ID)
         try:
             self.ids.append(struct.unpack('=Q', fcntl.ioctl(fd, request, bytes(8)))[0])
@@ -251,18 +250,6 @@ class EventGroup:
         for fd in reversed(self.fds):
             os.close(fd)
         self.fds = []
-
-
-def fit_together(events: Iterable[Event], cpu: int) -> bool:
-    """Return whether the hardware can count all of these events on a CPU at once.
-
-    :raises CounterError: an error other than a refusal of the group
-    """
-    try:
-        EventGroup(events, on_cpu(cpu), disabled=True).close()
-    except exceptions.CounterUnsupported:
-        return False
-    return True
 
 
 def open_groups(

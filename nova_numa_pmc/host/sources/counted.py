@@ -5,8 +5,9 @@ A guest takes a descriptor for each vCPU and event. Its emulator and vhost threa
 
 Counters on CPUs take precedence over counters on threads: the kernel schedules the former first,
 and only lets events of the same kind take turns (ctx_sched_in, kernel/events/core.c). If the
-hardware has too few counters for both, threads are never counted; see
-:meth:`GuestCounters.cpu_roles_that_fit`.
+hardware has too few counters for both, threads are never counted. Beside guests, CPUs are
+therefore counted by two events only, and not at all for an hour after guests got no counter
+(:attr:`GuestCounters.crowded_out`).
 
 Stalled cycles and hits in remote caches are counted in groups of their own, which take turns
 with the first group if the hardware has too few counters for all.
@@ -14,12 +15,11 @@ with the first group if the hardware has too few counters for all.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from nova_numa_pmc.core import counter_roles, rates
-from nova_numa_pmc.core.build_sample import CpuRates, attribute_accesses_of_nodes
-from nova_numa_pmc.core.sample_records import ATTRIBUTED, COUNTED, Evidence
-from nova_numa_pmc.exceptions import NumaPmcError, SourceUnavailable
+from nova_numa_pmc.core.sample_records import COUNTED, Evidence
+from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.perf import counters, event_table, events, perf_event
 
 if TYPE_CHECKING:
@@ -34,368 +34,225 @@ if TYPE_CHECKING:
     #: A thread's id and start time.
     _Key = tuple[int, int]
 
+_O = TypeVar('_O')
+_K = TypeVar('_K')
 
+#: Roles that show where memory is accessed.
+DRAM_ROLES = (counter_roles.LOCAL_DRAM, counter_roles.REMOTE_DRAM)
 #: Roles of core events in the order in which these are opened. They are in one group as far as the
 #: hardware allows, because counts that are divided by each other have to cover the same time.
-ROLES = (
-    counter_roles.LOCAL_DRAM,
-    counter_roles.REMOTE_DRAM,
-    counter_roles.INSTRUCTIONS,
-    counter_roles.CYCLES,
-)
-
-
-def core_events(selection: EventSelection) -> tuple[Event, ...]:
-    """Return the events to count on cores.
-
-    :raises SourceUnavailable: there are no such events; the message has the reason
-    """
-    selected = _events_on_cores(selection, ROLES)
-    if not selected:
-        reasons = dict.fromkeys(why for role, why in selection.missing if role in ROLES)
-        raise SourceUnavailable('no core events: %s' % '; '.join(reasons or ('none known',)))
-    return selected
-
-
-def _events_on_cores(selection: EventSelection, roles: Iterable[str]) -> tuple[Event, ...]:
-    """Return the events of some roles, in the order of these."""
-    return tuple(
-        event
-        for role in roles
-        for event in selection.events
-        if event.role == role and event.cpus is None
-    )
-
-
-def why_no_memory_events(selection: EventSelection) -> str | None:
-    """Return why local and remote accesses cannot be told apart; None if they can."""
-    missing = dict(selection.missing)
-    for role in (counter_roles.LOCAL_DRAM, counter_roles.REMOTE_DRAM):
-        if role in missing:
-            return 'no event for %s: %s' % (role, missing[role])
-    return None
-
-
-def include_prefetches(counted_events: Iterable[Event] | None) -> bool:
-    """Return whether the accesses that events count include prefetches; None: no events."""
-    return any(event_table.ANY_FILLS in event.caveats for event in counted_events or ())
-
-
-def refuse_mediated_vpmu(root: str) -> None:
-    """Raise an exception if KVM's mediated vPMU is enabled.
-
-    This has to be checked at every tick, because KVM's module may be reloaded with it enabled, and
-    an open event of ours would then stop the next guest from starting.
-
-    :raises SourceUnavailable: the mediated vPMU is enabled
-    """
-    if events.has_mediated_vpmu(root):
-        raise SourceUnavailable(events.WHY_MEDIATED % 'cores')
+ROLES = (*DRAM_ROLES, counter_roles.INSTRUCTIONS, counter_roles.CYCLES)
 
 
 def owner_rates(
     counted_events: Iterable[Event],
     deltas: Mapping[str, rates.CounterDelta | None],
     elapsed_ns: int,
-) -> CpuRates:
+    source: str = '',
+    basis: str = '',
+) -> Evidence:
     """Return an owner's rates; a role is unknown if one of its events is on any target.
+
+    Local and remote accesses are unknown if either is, since one shows nothing without the other.
 
     :param counted_events: the events that ``deltas`` are of
     :param deltas: deltas of one owner, from :meth:`OwnerCounters.sample`
     """
-    totals = {role: deltas.get(role) for role in ROLES + counter_roles.GUEST_ROLES}
+    totals = dict(deltas)
     for event in counted_events:
         if event.minus is not None:
-            totals[event.role] = rates.subtract(totals[event.role], totals.get(event.minus))
+            totals[event.role] = rates.subtract(totals.get(event.role), totals.get(event.minus))
     shares = [delta.share for delta in map(totals.get, ROLES) if delta is not None]
     local, remote, instructions, cycles, remote_cache, stalled = (
-        rates.per_sec(delta, elapsed_ns) for delta in totals.values()
+        rates.per_sec(totals.get(role), elapsed_ns) for role in ROLES + counter_roles.GUEST_ROLES
     )
-    counted_ratio = min(shares, default=None)
-    return CpuRates(local, remote, cycles, instructions, counted_ratio, remote_cache, stalled)
+    if local is None or remote is None:
+        local = remote = None
+    # Positional, because keyword arguments take longer, and there are hundreds of guests.
+    return Evidence(
+        source,
+        basis,
+        local,
+        remote,
+        None,
+        None,
+        cycles,
+        instructions,
+        min(shares, default=None),
+        remote_cache,
+        stalled,
+    )
 
 
-class CpuCounters:
-    """Counters of all that runs on each node's CPUs; not a source itself.
+class _CoreCounters(Generic[_O, _K]):
+    """Counters of core events; the events are chosen at the first sample after a start or close.
 
     :param select: function that returns the events that can be counted on this host
-    :ivar roles: roles that may be counted
+    :param roles: what to count
     """
 
-    name = 'CPUs'
+    name = ''
 
-    def __init__(self, select: Callable[[], EventSelection], root: str = '/') -> None:
+    def __init__(
+        self, select: Callable[[], EventSelection], root: str, roles: tuple[str, ...]
+    ) -> None:
         self._select = select
         self._root = root
+        self._roles = roles
         self._events: tuple[Event, ...] | None = None
-        self.roles: tuple[str, ...] = ROLES
-        # The owners are nodes, and the keys are their CPUs.
-        self._owners: counters.OwnerCounters[int, int] = counters.OwnerCounters()
+        self._why_partial: tuple[str, ...] = ()
+        self._owners: counters.OwnerCounters[_O, _K] = counters.OwnerCounters()
         self.problems: tuple[str, ...] = ()
 
-    def count_only(self, roles: tuple[str, ...]) -> None:
-        """Count only these roles from now on."""
-        if roles != self.roles:
-            self.close()
-            self.roles = roles
+    def _chosen_events(self) -> tuple[Event, ...]:
+        """Return the events to count.
 
-    def sample(self, host: Topology, elapsed_ns: int) -> dict[int, CpuRates]:
-        """Return {node id: rates} of the nodes whose counts are known.
+        KVM's mediated vPMU is looked for at every tick, because KVM's module may be reloaded with
+        it enabled, and an open event of ours would then stop the next guest from starting.
 
-        :raises SourceUnavailable: nothing can be counted on any CPU
+        :raises SourceUnavailable: nothing can be counted; the message has the reason
         """
-        refuse_mediated_vpmu(self._root)
-        events = self._events
-        if events is None:
-            events = self._events = tuple(
-                event for event in core_events(self._select()) if event.role in self.roles
-            )
-        deltas, problems = self._owners.sample(
-            {
-                node.id: {cpu: (perf_event.on_cpu(cpu), events) for cpu in node.online_cpus}
-                for node in host.nodes
-            },
-            idle_is_zero=False,
-        )
-        self.problems = problems
-        return {
-            node: owner_rates(events, node_deltas, elapsed_ns)
-            for node, node_deltas in deltas.items()
-        }
+        if events.has_mediated_vpmu(self._root):
+            raise SourceUnavailable(events.WHY_MEDIATED % 'cores')
+        if self._events is None:
+            selection = self._select()
+            by_role = [
+                event
+                for role in self._roles
+                for event in selection.events
+                if event.role == role and event.cpus is None
+            ]
+            missing = {role: why for role, why in selection.missing if role in ROLES}
+            if not any(event.role in ROLES for event in by_role):
+                reasons = dict.fromkeys(missing.values()) or ('none known',)
+                raise SourceUnavailable('no core events: %s' % '; '.join(reasons))
+            self._why_partial = tuple(
+                '%s: no event for %s: %s' % (self.name, role, missing[role])
+                for role in DRAM_ROLES
+                if role in missing
+            )[:1]
+            self._events = tuple(by_role)
+        return self._events
 
     @property
     def with_prefetch(self) -> bool:
         """Return whether the counted accesses include prefetches."""
-        return include_prefetches(self._events)
+        return any(event_table.ANY_FILLS in event.caveats for event in self._events or ())
 
     def close(self) -> None:
-        """Close the counters; the events are chosen again at the next sample."""
+        """Close the counters."""
         self._owners.close()
         self._events = None
 
 
-class CpuAttribution:
-    """The source ``cpus``.
+class CpuCounters(_CoreCounters[int, int]):
+    """Counters of all that runs on each node's CPUs; not a source itself."""
 
-    A guest's share of a node's accesses is taken to be its share of the node's busy time.
-    """
+    name = 'CPUs'
 
-    name = 'cpus'
-    problems: tuple[str, ...] = ()
+    def sample(self, host: Topology, elapsed_ns: int) -> dict[int, Evidence]:
+        """Return {node id: rates} of the nodes whose counts are known.
 
-    def sample(self, tick: SourceTick) -> dict[str, Evidence]:
-        """Return {uuid: evidence}, as if all that ran on a node accessed memory at the same rate.
-
-        :raises SourceUnavailable: the CPUs are not counted
+        :raises SourceUnavailable: nothing can be counted on any CPU
         """
-        if tick.before_ns is None:
-            return {}
-        counted = [
-            node_rates
-            for node_rates in tick.cpu_rates.values()
-            if node_rates.local_per_sec is not None and node_rates.remote_per_sec is not None
-        ]
-        if not counted:
-            raise SourceUnavailable('the CPUs are not counted')
-        counted_ratio = min(
-            (
-                node_rates.counted_ratio
-                for node_rates in counted
-                if node_rates.counted_ratio is not None
-            ),
-            default=None,
+        chosen = self._chosen_events()
+        deltas, self.problems = self._owners.sample(
+            {
+                node.id: {cpu: (perf_event.on_cpu(cpu), chosen) for cpu in node.online_cpus}
+                for node in host.nodes
+            },
+            idle_is_zero=False,
         )
-        evidence = {}
-        for running in tick.guests:
-            attributed = attribute_accesses_of_nodes(
-                running.cores_by_node, tick.cpu_rates, tick.busy_cores
-            )
-            if attributed is None:
-                continue
-            local, remote = attributed
-            evidence[running.guest.uuid] = Evidence(
-                self.name,
-                ATTRIBUTED,
-                local,
-                remote,
-                rates.remote_ratio(local, remote),
-                counted_ratio=counted_ratio,
-            )
-        return evidence
-
-    def close(self) -> None:
-        """Do nothing, since the counters belong to the sampler."""
+        return {
+            node: owner_rates(chosen, node_deltas, elapsed_ns)
+            for node, node_deltas in deltas.items()
+        }
 
 
 #: A guest that ran for more than this without being counted did not get counters [cores].
 _UNCOUNTED_MIN_CORES = 0.01
-#: Roles to count on CPUs in addition to the guests; the first set that fits is used.
-_ROLE_SETS = (ROLES, ROLES[:2], ())
-#: The next set is used after a guest did not get counters in this many successive ticks, because
-#: others may use counters for a moment.
+#: CPUs give way after a guest did not get counters in this many successive ticks, because others
+#: may use counters for a moment.
 _SHORT_TICKS = 3
-#: Ticks after which more roles are tried again: an hour at the default interval.
-_RETRY_TICKS = 720
+#: Ticks for which they do: an hour at the default interval.
+_CROWDED_OUT_TICKS = 720
 
 
-class GuestCounters:
-    """The source ``guests``.
+class GuestCounters(_CoreCounters[str, '_Key']):
+    """The source ``guests``."""
 
-    :param select: function that returns the events that can be counted on this host
-    """
+    name = 'guests by thread'
 
     def __init__(self, select: Callable[[], EventSelection], root: str = '/') -> None:
-        self.name = 'guests by thread'
-        self._select = select
-        self._root = root
-        self._events: tuple[Event, ...] | None = None
-        self._missing: tuple[str, ...] = ()
-        self._owners: counters.OwnerCounters[str, _Key] = counters.OwnerCounters()
+        super().__init__(select, root, ROLES + counter_roles.GUEST_ROLES)
         self._wanted: dict[str, dict[_Key, Wanted]] = {}  # in the form that OwnerCounters takes
         self._last_ns: int | None = None
-        self._closed = False  # whether it was closed and has not been sampled since
-        self._role_set = 0  # index into _ROLE_SETS of the first set that fits
-        self._lowered = 0  # number of sets to skip after that one, because counters were short
         self._short_ticks = 0  # successive ticks in which counters were short
-        self._retry_ticks = 0  # ticks until the first set that fits is tried again
-        self._unfit: tuple[str, ...] = ()  # roles that do not fit beside the chosen set
-        self.problems: tuple[str, ...] = ()
+        self._crowded_out_ticks = 0  # ticks for which CPUs still give way
 
-    def cpu_roles_that_fit(self, cpu: int) -> tuple[str, ...]:
-        """Return the most roles that can be counted on CPUs alongside this source.
+    @property
+    def crowded_out(self) -> bool:
+        """Return whether CPUs should not be counted, because guests got no counters beside them.
 
-        :param cpu: an online CPU to try this on
+        Fewer counters may be free than the hardware has: the NMI watchdog takes one.
         """
-        if self._closed:
-            return _ROLE_SETS[0]
-        if self._events is None:
-            try:
-                events = self._choose()
-                first = _events_with_roles(events, ROLES)
-                self._role_set = next(
-                    index
-                    for index, roles in enumerate(_ROLE_SETS)
-                    if not roles
-                    or perf_event.fit_together(first + _events_with_roles(first, roles), cpu)
-                )
-                # If a group does not fit in its turn, the kernel does not try the next one.
-                cpu_events = _events_with_roles(first, _ROLE_SETS[self._role_set])
-                self._unfit = tuple(
-                    role
-                    for role in dict.fromkeys(event.role for event in events)
-                    if role not in ROLES
-                    and not perf_event.fit_together(
-                        cpu_events + _events_with_roles(events, (role,)), cpu
-                    )
-                )
-                self._events = tuple(event for event in events if event.role not in self._unfit)
-            except NumaPmcError:
-                return _ROLE_SETS[0]  # sample() reports why
-        return _ROLE_SETS[min(self._role_set + self._lowered, len(_ROLE_SETS) - 1)]
-
-    def _choose(self) -> tuple[Event, ...]:
-        selection = self._select()
-        events = self._events = core_events(selection) + tuple(
-            event
-            for event in _events_on_cores(selection, counter_roles.GUEST_ROLES)
-            if event.role not in self._unfit
-        )
-        reason = why_no_memory_events(selection)
-        self._missing = ('%s: %s' % (self.name, reason),) if reason else ()
-        return events
+        return self._crowded_out_ticks > 0
 
     def sample(self, tick: SourceTick) -> dict[str, Evidence]:
         """Return {uuid: evidence}, which is of execution only if there are no DRAM events.
 
         :raises SourceUnavailable: nothing can be counted on any guest
         """
-        refuse_mediated_vpmu(self._root)
-        events = self._choose() if self._events is None else self._events
-        self._closed = False
+        chosen = self._chosen_events()
         self._wanted = {
-            running.guest.uuid: self._threads(running, events) for running in tick.guests
+            running.guest.uuid: self._threads(running, chosen) for running in tick.guests
         }
         deltas, problems = self._owners.sample(self._wanted, idle_is_zero=True)
         if self._last_ns != tick.before_ns:
             deltas = {}  # not sampled in the last tick, so the counts cover a longer time
         self._last_ns = tick.monotonic_ns
-        self.problems = self._missing + problems
-        self._share_counters(tick.guests, deltas)
+        self.problems = self._why_partial + problems
+        self._note_short_counters(tick.guests, deltas)
         evidence = {}
         for uuid, guest_deltas in deltas.items():
-            guest_rates = owner_rates(events, guest_deltas, tick.elapsed_ns)
-            if guest_rates.counted_ratio is not None:
-                evidence[uuid] = self._evidence(guest_rates)
+            found = owner_rates(chosen, guest_deltas, tick.elapsed_ns, self.name, COUNTED)
+            if found.counted_ratio is not None:
+                evidence[uuid] = found
         return evidence
 
-    def _share_counters(
+    def _note_short_counters(
         self, guests: Iterable[RunningGuest], deltas: Mapping[str, counters.Deltas]
     ) -> None:
-        """Count fewer roles on CPUs if guests lack counters, and try more again later.
-
-        Fewer counters may be free than the hardware has: the NMI watchdog takes one.
-        """
         is_short = any(
             running.cores
             and running.cores > _UNCOUNTED_MIN_CORES
-            and _is_unknown(deltas.get(running.guest.uuid))
+            and _is_uncounted(deltas.get(running.guest.uuid))
             for running in guests
         )
         self._short_ticks = self._short_ticks + 1 if is_short else 0
         if self._short_ticks == _SHORT_TICKS:
-            self._lowered += 1
-            self._short_ticks, self._retry_ticks = 0, _RETRY_TICKS
-        elif self._retry_ticks:
-            self._retry_ticks -= 1
-            if not self._retry_ticks:
-                self._lowered = 0
+            self._crowded_out_ticks = _CROWDED_OUT_TICKS
+        else:
+            self._crowded_out_ticks = max(0, self._crowded_out_ticks - 1)
 
-    def _evidence(self, guest_rates: CpuRates) -> Evidence:
-        local, remote = guest_rates.local_per_sec, guest_rates.remote_per_sec
-        if local is None or remote is None:
-            local = remote = None
-        return Evidence(
-            self.name,
-            COUNTED,
-            local,
-            remote,
-            rates.remote_ratio(local, remote),
-            None,
-            guest_rates.cycles_per_sec,
-            guest_rates.instructions_per_sec,
-            guest_rates.counted_ratio,
-            guest_rates.remote_cache_per_sec,
-            guest_rates.stalled_cycles_per_sec,
-        )
-
-    def _threads(self, running: RunningGuest, events: tuple[Event, ...]) -> dict[_Key, Wanted]:
+    def _threads(self, running: RunningGuest, chosen: tuple[Event, ...]) -> dict[_Key, Wanted]:
         before = self._wanted.get(running.guest.uuid, {})
         keys = [(tid, times.start_ticks) for tid, times in running.threads.items()]
         return {
             key: before.get(key)
-            or (perf_event.Target(perf_event.THREAD, key[0], start_ticks=key[1]), events)
+            or (perf_event.Target(perf_event.THREAD, key[0], start_ticks=key[1]), chosen)
             for key in keys
         }
 
-    @property
-    def with_prefetch(self) -> bool:
-        """Return whether the counted accesses include prefetches."""
-        return include_prefetches(self._events)
-
     def close(self) -> None:
-        """Close the counters; the events are chosen again at the next sample."""
-        self._owners.close()
-        self._events = None
+        """Close the counters."""
+        super().close()
         self._wanted = {}
-        self._closed = True
+        self._short_ticks = self._crowded_out_ticks = 0
 
 
-def _is_unknown(deltas: counters.Deltas | None) -> bool:
-    """Return whether nothing is known about a guest although it is counted."""
+def _is_uncounted(deltas: counters.Deltas | None) -> bool:
+    """Return whether nothing is known of a guest's first group although it is counted."""
     if deltas is None:
         return False
     return {delta for role, delta in deltas.items() if role in ROLES} == {None}
-
-
-def _events_with_roles(events: tuple[Event, ...], roles: tuple[str, ...]) -> tuple[Event, ...]:
-    return tuple(event for event in events if event.role in roles)

@@ -2,26 +2,30 @@
 """The ladder of evidence: try the sources in order until every guest has evidence.
 
 A source has ``name``, as in the option ``sources``, ``problems``, ``sample(tick)``, which returns
-{uuid: :class:`evidence.Evidence`}, and ``close()`` (:class:`Source`). While it cannot be
-used on this host, ``sample()`` raises :class:`SourceUnavailable` with the remedy. A guest without
-evidence in a tick is absent from the result, and the next source is tried for it.
+{uuid: :class:`Evidence`}, and ``close()`` (:class:`Source`). While it cannot be used on this host,
+``sample()`` raises :class:`SourceUnavailable` with the remedy. A guest without evidence in a tick
+is absent from the result, and the next source is tried for it.
+
+The two sources that read nothing themselves are here: :class:`CpuAttribution`, :class:`Pages`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.core import rates
+from nova_numa_pmc.core.build_sample import attribute_accesses_of_nodes
+from nova_numa_pmc.core.sample_records import ATTRIBUTED, INFERRED, Evidence
 from nova_numa_pmc.exceptions import NumaPmcError, SourceUnavailable
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Protocol, TypeVar
 
     from typing_extensions import ParamSpec
 
-    from nova_numa_pmc.core.build_sample import CpuRates
-    from nova_numa_pmc.core.sample_records import Evidence, RunningGuest
+    from nova_numa_pmc.core.sample_records import RunningGuest
     from nova_numa_pmc.model import Topology
 
     _P = ParamSpec('_P')
@@ -57,7 +61,7 @@ class SourceTick(Record):
     :param before_ns: CLOCK_MONOTONIC of the previous tick; None in the first
     :param monotonic_ns: CLOCK_MONOTONIC of this tick
     :param busy_cores: {node id: cores for which its CPUs were busy}, at least what guests used
-    :param cpu_rates: {node id: rates [lines/s] of all that ran on its CPUs}; empty if nothing was
+    :param evidence_by_node: {node id: evidence of all that ran on its CPUs}; empty if nothing was
         counted
     """
 
@@ -66,7 +70,7 @@ class SourceTick(Record):
     host: Topology
     guests: tuple[RunningGuest, ...]
     busy_cores: dict[int, float]
-    cpu_rates: dict[int, CpuRates]
+    evidence_by_node: dict[int, Evidence]
 
     @property
     def elapsed_ns(self) -> int:
@@ -76,21 +80,6 @@ class SourceTick(Record):
 
 #: Ticks for which a failed source is skipped: a minute at the default interval.
 RETRY_TICKS = 12
-
-
-class LadderResult(Record):
-    """Evidence that the ladder has gathered in one tick.
-
-    :param evidence: {uuid: :class:`Evidence`}; absent for a guest without any
-    :param problems: problems of the sources that were tried, with their remedies
-    :param source: name of the best source in use; empty if none is
-    :param unavailable: the sources that the host lacks something for, with what it lacks
-    """
-
-    evidence: dict[str, Evidence]
-    problems: tuple[str, ...]
-    source: str
-    unavailable: tuple[str, ...] = ()
 
 
 class MeasurementRetries:
@@ -142,28 +131,40 @@ class MeasurementRetries:
         return result
 
 
+class LadderResult(Record):
+    """Evidence that the ladder has gathered in one tick.
+
+    :param evidence: {uuid: :class:`Evidence`}; absent for a guest without any
+    :param source: name of the best source in use; empty if none is
+    """
+
+    evidence: dict[str, Evidence]
+    source: str
+
+
 class Ladder:
-    """The sources, best first; if one fails, the next is tried in the same tick."""
+    """The sources, best first; if one fails, the next is tried in the same tick.
 
-    def __init__(self, sources: Iterable[Source]) -> None:
+    :param retries: skips a source that failed
+    """
+
+    def __init__(self, sources: Iterable[Source], retries: MeasurementRetries) -> None:
         self._sources = tuple(sources)
-        self._retries = MeasurementRetries()
+        self._retries = retries
 
-    def sample(self, tick: SourceTick) -> LadderResult:
+    def sample(self, tick: SourceTick, problems: list[str]) -> LadderResult:
         """Return the best evidence of each guest; problems of sources are returned, not raised.
 
-        A guest's memory accesses are taken from the first source that has them. Its execution
-        (cycles, instructions), or its traffic without where that goes, may come from a better
-        source.
+        A guest's memory accesses are taken from the first source that has them. What that source
+        lacks (cycles, instructions, or traffic without where that goes) may come from a better
+        one.
+
+        :param problems: list that the sources' problems are added to
         """
         evidence: dict[str, Evidence] = {}
-        partial: dict[str, Evidence] = {}
-        problems: list[str] = []
+        remaining = {running.guest.uuid for running in tick.guests}
         best = ''
         for source in self._sources:
-            remaining = tuple(
-                running for running in tick.guests if running.guest.uuid not in evidence
-            )
             if tick.guests and not remaining:
                 break
             sampled = self._retries.sample(source, problems, tick)
@@ -172,22 +173,13 @@ class Ladder:
             if not tick.guests:  # the source was tried only to learn whether it works
                 best = source.name
                 break
-            for running in remaining:
-                uuid = running.guest.uuid
-                guest_evidence = sampled.get(uuid)
-                if guest_evidence is None:
-                    continue
-                if guest_evidence.covers_memory:
-                    evidence[uuid] = _with_execution(guest_evidence, partial.get(uuid))
+            for uuid in remaining & sampled.keys():
+                found, earlier = sampled[uuid], evidence.get(uuid)
+                evidence[uuid] = found.completed_by(earlier) if earlier else found
+                if found.covers_memory:
+                    remaining.discard(uuid)
                     best = best or source.name
-                else:
-                    partial.setdefault(uuid, guest_evidence)
-        return LadderResult(
-            {**partial, **evidence},
-            tuple(problems),
-            best,
-            tuple(self._retries.unavailable.values()),
-        )
+        return LadderResult(evidence, best)
 
     def close(self) -> None:
         """Close all sources."""
@@ -195,17 +187,71 @@ class Ladder:
             source.close()
 
 
-def _with_execution(evidence: Evidence, partial: Evidence | None) -> Evidence:
-    if partial is None or evidence.cycles_per_sec is not None:
+class CpuAttribution:
+    """The source ``cpus``.
+
+    A guest's share of a node's accesses is taken to be its share of the node's busy time.
+    """
+
+    name = 'cpus'
+    problems: tuple[str, ...] = ()
+
+    def sample(self, tick: SourceTick) -> dict[str, Evidence]:
+        """Return {uuid: evidence}, as if all that ran on a node accessed memory at the same rate.
+
+        :raises SourceUnavailable: the CPUs are not counted
+        """
+        if tick.before_ns is None:
+            return {}
+        counted = [one for one in tick.evidence_by_node.values() if one.local_per_sec is not None]
+        if not counted:
+            raise SourceUnavailable('the CPUs are not counted')
+        ratios = [one.counted_ratio for one in counted if one.counted_ratio is not None]
+        counted_ratio = min(ratios, default=None)
+        evidence = {}
+        for running in tick.guests:
+            attributed = attribute_accesses_of_nodes(
+                running.cores_by_node, tick.evidence_by_node, tick.busy_cores
+            )
+            if attributed is not None:
+                evidence[running.guest.uuid] = Evidence(
+                    self.name, ATTRIBUTED, *attributed, counted_ratio=counted_ratio
+                )
         return evidence
-    bandwidth = evidence.bandwidth_bytes_per_sec
-    return evidence._replace(
-        bandwidth_bytes_per_sec=(
-            partial.bandwidth_bytes_per_sec if bandwidth is None else bandwidth
-        ),
-        cycles_per_sec=partial.cycles_per_sec,
-        instructions_per_sec=partial.instructions_per_sec,
-        counted_ratio=partial.counted_ratio,
-        remote_cache_per_sec=partial.remote_cache_per_sec,
-        stalled_cycles_per_sec=partial.stalled_cycles_per_sec,
-    )
+
+    def close(self) -> None:
+        """Do nothing, since the counters belong to the sampler."""
+
+
+class Pages:
+    """The source ``pages``, which assumes that a guest accesses all its pages equally often."""
+
+    name = 'pages'
+    problems: tuple[str, ...] = ()
+
+    def sample(self, tick: SourceTick) -> dict[str, Evidence]:
+        """Return {uuid: evidence}, which has a ratio but no rates."""
+        evidence = {}
+        for running in tick.guests:
+            ratio = remote_ratio_of_pages(running.cores_by_node, running.bytes_by_node)
+            if ratio is not None:
+                evidence[running.guest.uuid] = Evidence(self.name, INFERRED, remote_ratio=ratio)
+        return evidence
+
+    def close(self) -> None:
+        """Do nothing, since nothing is open."""
+
+
+def remote_ratio_of_pages(
+    cores_by_node: Mapping[int, float], bytes_by_node: Mapping[int, int]
+) -> float | None:
+    """Return 1 − Σ_n (cores_n ÷ Σ cores) · (bytes_n ÷ Σ bytes).
+
+    :param cores_by_node, bytes_by_node: {node id: amount}
+    :returns: None if the guest did not run or none of its memory is known
+    """
+    cpu_shares, mem_shares = rates.shares(cores_by_node), rates.shares(bytes_by_node)
+    if not cpu_shares or not mem_shares:
+        return None
+    local = sum(share * mem_shares.get(node, 0.0) for node, share in cpu_shares.items())
+    return min(1.0, max(0.0, 1.0 - local))

@@ -16,18 +16,18 @@ import re
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.core import pressure, rates
-from nova_numa_pmc.core.build_sample import CpuRates, attribute_accesses_of_nodes
+from nova_numa_pmc.core.build_sample import attribute_accesses_of_nodes
 from nova_numa_pmc.core.missing import all_known
+from nova_numa_pmc.core.pressure import LINE_BYTES
 from nova_numa_pmc.core.sample_records import ATTRIBUTED, COUNTED, Evidence
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import files, topology
 from nova_numa_pmc.host.files import read_optional
-from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
+    from typing import Optional
 
     from nova_numa_pmc.core.sample_records import RunningGuest
     from nova_numa_pmc.host.sources.ladder import SourceTick
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     #: The directory name of an L3 domain, or of a node below it, where the domain has several.
     _Domain = str
-    #: Bytes by L3 domain; None: not reported.
-    BytesByL3Domain = dict[_Domain, 'MonitoredBytes | None']
+    #: {(domain, file): bytes so far or in an interval; None: not reported}
+    Traffic = dict[tuple[_Domain, str], Optional[int]]
 
 #: The hardware counts in fewer than 64 bits; the kernel extends its counts.
 _PATH = '/sys/fs/resctrl'
@@ -45,23 +45,12 @@ _GROUPS_MAX = 4096
 _NOT_GROUPS = ('info', 'mon_groups', 'mon_data')
 _DOMAIN = re.compile(r'mon_L3_\d{2,5}')
 _NODE = re.compile(r'mon_sub_L3_')
-
-
-class MonitoredBytes(Record):
-    """Traffic of a group in an L3 domain [bytes], in total and to or from local memory.
-
-    :param local: None: not counted, as by CPUs with MPAM or without cqm_mbm_local
-    """
-
-    total: int
-    local: int | None
+#: Traffic in total, and to or from local memory, which CPUs with MPAM do not count.
+_TOTAL, _LOCAL = 'mbm_total_bytes', 'mbm_local_bytes'
 
 
 class Resctrl:
-    """The source ``resctrl``.
-
-    :param path: where resctrl is mounted, relative to ``root``
-    """
+    """The source ``resctrl``."""
 
     name = 'resctrl'
     problems: tuple[str, ...] = ()
@@ -69,97 +58,94 @@ class Resctrl:
     def __init__(self, root: str = '/') -> None:
         self._root = root
         self._path = host_options.path_under_root(root, _PATH)
-        #: CLOCK_MONOTONIC [ns] of the last sample, and {group's directory: what was read}.
-        self._before: tuple[int, dict[str, BytesByL3Domain]] | None = None
-        self._ctrl_mon_groups: list[str] | None = None
-        #: The nodes' online CPUs, and {L3 domain: nodes that they are on}.
+        #: CLOCK_MONOTONIC [ns] of the last sample, the groups that added up to all traffic, and
+        #: {group's directory: what was read}.
+        self._before: tuple[int, list[str], dict[str, Traffic]] | None = None
+        #: The nodes' online CPUs, and {domain: nodes that they are on}.
         self._cached_nodes: tuple[tuple[frozenset[int], ...] | None, dict[_Domain, set[int]]] = (
             None,
             {},
         )
-        #: CLOCK_MONOTONIC [ns] of the last sample, and {node id: rates [lines/s]}.
-        self._last_node_rates: tuple[int | None, dict[int, CpuRates]] = (None, {})
+        #: CLOCK_MONOTONIC [ns] of the last sample, and {node id: evidence}.
+        self._last_nodes: tuple[int | None, dict[int, Evidence]] = (None, {})
 
     def sample(self, tick: SourceTick) -> dict[str, Evidence]:
         """Return {uuid: evidence}.
 
         :raises SourceUnavailable: resctrl is not mounted, or does not count total bandwidth
         """
-        ctrl_mon_groups, groups = self._groups()
-        readings = {group: self._read(group) for group in groups}
-        if not any(any(reading.values()) for reading in readings.values()):
+        ctrl_mon_groups, tids_by_group = self._groups()
+        readings = {group: self._read(group) for group in tids_by_group}
+        if not any(_counts_total(reading) for reading in readings.values()):
             raise SourceUnavailable('%s: total bandwidth is not counted' % self._path)
-        before, self._before = self._before, (tick.monotonic_ns, readings)
+        before, self._before = self._before, (tick.monotonic_ns, ctrl_mon_groups, readings)
         if before is None or before[0] != tick.before_ns or not tick.elapsed_ns:
-            self._ctrl_mon_groups = ctrl_mon_groups
             return {}
         traffic = {
-            group: _traffic_between(before[1].get(group), now) for group, now in readings.items()
+            group: _difference(before[2].get(group, {}), reading)
+            for group, reading in readings.items()
         }
-        tids_by_group = {group: tids for group, tids in groups.items() if tids}
         # If a group was created or removed since the last tick, part of the sums is lost with it.
-        unchanged = ctrl_mon_groups == self._ctrl_mon_groups
-        domains = _sum([traffic[group] for group in ctrl_mon_groups]) if unchanged else {}
-        self._ctrl_mon_groups = ctrl_mon_groups
-        nodes = _by_node(domains, self._nodes_by_domain(tick.host), tick.elapsed_ns)
-        self._last_node_rates = tick.monotonic_ns, nodes
-        return {
-            running.guest.uuid: evidence
+        is_whole = before[1] == ctrl_mon_groups
+        sums = _sum([traffic[group] for group in ctrl_mon_groups]) if is_whole else {}
+        nodes = self._evidence_by_node(sums, tick)
+        self._last_nodes = tick.monotonic_ns, nodes
+        found = {
+            running.guest.uuid: self._evidence_of(running, tids_by_group, traffic, nodes, tick)
             for running in tick.guests
-            for evidence in (self._evidence_of(running, tids_by_group, traffic, nodes, tick),)
-            if evidence
         }
+        return {uuid: evidence for uuid, evidence in found.items() if evidence}
 
-    def rates_by_node_at(self, monotonic_ns: int) -> dict[int, CpuRates]:
-        """Return {node id: rates [lines/s]} of the sample taken at this time; {}: none was."""
-        return self._last_node_rates[1] if self._last_node_rates[0] == monotonic_ns else {}
+    def evidence_by_node_at(self, monotonic_ns: int) -> dict[int, Evidence]:
+        """Return {node id: evidence} of the sample taken at this time; {}: none was."""
+        return self._last_nodes[1] if self._last_nodes[0] == monotonic_ns else {}
 
     def _evidence_of(
         self,
         running: RunningGuest,
-        groups: Mapping[str, frozenset[int]],
-        traffic: Mapping[str, BytesByL3Domain],
-        nodes: Mapping[int, CpuRates],
+        tids_by_group: Mapping[str, frozenset[int]],
+        traffic: Mapping[str, Traffic],
+        nodes: Mapping[int, Evidence],
         tick: SourceTick,
     ) -> Evidence | None:
         """Return a guest's evidence from its own groups, or else from its share of the nodes."""
         tids = set(running.threads)
-        own = [group for group, members in groups.items() if tids & members]
+        own = [group for group, members in tids_by_group.items() if tids & members]
         # The counts of a monitoring group are included in those of the group that contains it.
         own = [group for group in own if os.path.dirname(os.path.dirname(group)) not in own]
-        members = frozenset[int]().union(*(groups[group] for group in own))
+        members = frozenset[int]().union(*(tids_by_group[group] for group in own))
         if tids and tids == members:
-            known_bytes = all_known(_sum([traffic[group] for group in own]).values())
-            if not known_bytes:
-                return None
-            per_sec = 1e9 / tick.elapsed_ns
-            own_traffic = _add(known_bytes)
-            total_per_sec = own_traffic.total * per_sec
-            if own_traffic.local is None:
-                return Evidence(self.name, COUNTED, bandwidth_bytes_per_sec=total_per_sec)
-            return self._evidence(total_per_sec, own_traffic.local * per_sec, COUNTED)
+            own_traffic = _sum([traffic[group] for group in own])
+            domains = {domain for domain, _ in own_traffic}
+            return _evidence(own_traffic, domains, tick.elapsed_ns)
         attributed = attribute_accesses_of_nodes(running.cores_by_node, nodes, tick.busy_cores)
         if attributed is None:
             return None
-        local, remote = attributed
-        line_bytes = pressure.LINE_BYTES
-        return self._evidence((local + remote) * line_bytes, local * line_bytes, ATTRIBUTED)
-
-    def _evidence(
-        self, total_bytes_per_sec: float, local_bytes_per_sec: float, basis: str
-    ) -> Evidence:
-        line_bytes = pressure.LINE_BYTES
-        # They are read one after the other, so the local traffic may be larger.
-        local_bytes_per_sec = min(local_bytes_per_sec, total_bytes_per_sec)
-        remote_bytes_per_sec = total_bytes_per_sec - local_bytes_per_sec
         return Evidence(
             self.name,
-            basis,
-            local_bytes_per_sec / line_bytes,
-            remote_bytes_per_sec / line_bytes,
-            rates.remote_ratio(local_bytes_per_sec, remote_bytes_per_sec),
-            total_bytes_per_sec,
+            ATTRIBUTED,
+            *attributed,
+            bandwidth_bytes_per_sec=sum(attributed) * LINE_BYTES,
         )
+
+    def _evidence_by_node(self, sums: Traffic, tick: SourceTick) -> dict[int, Evidence]:
+        """Return {node id: evidence} of the nodes whose domains are all known.
+
+        Where several nodes share a domain whose nodes are not counted one by one, whose traffic it
+        is cannot be told.
+        """
+        nodes_by_domain = self._nodes_by_domain(tick.host)
+        is_by_node = any(_NODE.match(domain) for domain, _ in sums)
+        found = {}
+        for node in tick.host.nodes:
+            domains = [
+                domain
+                for domain, nodes in nodes_by_domain.items()
+                if node.id in nodes and bool(_NODE.match(domain)) == is_by_node
+            ]
+            if all(len(nodes_by_domain[domain]) == 1 for domain in domains):
+                found[node.id] = _evidence(sums, domains, tick.elapsed_ns)
+        return {node_id: evidence for node_id, evidence in found.items() if evidence}
 
     def _groups(self) -> tuple[list[str], dict[str, frozenset[int]]]:
         """Return (directories of the groups that add up to all traffic, {directory: threads})."""
@@ -192,9 +178,9 @@ class Resctrl:
         except OSError:
             return []
 
-    def _read(self, group: str) -> BytesByL3Domain:
-        """Return the traffic of a group so far, by L3 domain."""
-        domains: BytesByL3Domain = {}
+    def _read(self, group: str) -> Traffic:
+        """Return the traffic of a group so far."""
+        traffic: Traffic = {}
         data = os.path.join(group, 'mon_data')
         for name in files.list_names(data):  # none if the group was removed
             if not _DOMAIN.fullmatch(name):
@@ -202,14 +188,10 @@ class Resctrl:
             # With sub-NUMA clusters, Linux 6.11 and later count each node of a domain.
             nodes = [sub for sub in files.list_names(os.path.join(data, name)) if _NODE.match(sub)]
             for domain in [os.path.join(name, node) for node in nodes] or [name]:
-                total, local = (
-                    _amount(os.path.join(data, domain, kind))
-                    for kind in ('mbm_total_bytes', 'mbm_local_bytes')
-                )
-                domains[os.path.basename(domain)] = (
-                    None if total is None else MonitoredBytes(total, local)
-                )
-        return domains
+                for kind in (_TOTAL, _LOCAL):
+                    amount = _amount(os.path.join(data, domain, kind))
+                    traffic[os.path.basename(domain), kind] = amount
+        return traffic
 
     def _nodes_by_domain(self, host: Topology) -> dict[_Domain, set[int]]:
         """Return {L3 domain: the nodes that its CPUs are on}, and each node as its own."""
@@ -228,7 +210,7 @@ class Resctrl:
     def close(self) -> None:
         """Forget the readings."""
         self._before = None
-        self._last_node_rates = (None, {})
+        self._last_nodes = (None, {})
 
 
 def _amount(path: str) -> int | None:
@@ -245,63 +227,45 @@ def _tasks(group: str) -> frozenset[int]:
     return frozenset(int(word) for word in words if is_number(word, 11))
 
 
-def _traffic_between(before: BytesByL3Domain | None, now: BytesByL3Domain) -> BytesByL3Domain:
-    """Return the traffic between two readings, by L3 domain."""
-    traffic: BytesByL3Domain = {}
-    for domain, new in now.items():
-        old = (before or {}).get(domain)
-        traffic[domain] = None
-        if old is not None and new is not None and old.total <= new.total:
-            is_known = old.local is not None and new.local is not None and old.local <= new.local
-            local = (new.local or 0) - (old.local or 0) if is_known else None
-            traffic[domain] = MonitoredBytes(new.total - old.total, local)
+def _counts_total(traffic: Traffic) -> bool:
+    return any(kind == _TOTAL and amount is not None for (_, kind), amount in traffic.items())
+
+
+def _difference(before: Traffic, now: Traffic) -> Traffic:
+    """Return the traffic between two readings."""
+    traffic: Traffic = {}
+    for key, amount in now.items():
+        earlier = before.get(key)
+        traffic[key] = None
+        if amount is not None and earlier is not None and amount >= earlier:
+            traffic[key] = amount - earlier
     return traffic
 
 
-def _sum(parts: Collection[BytesByL3Domain]) -> BytesByL3Domain:
-    """Return the sum over groups, in which a domain is unknown if any of them does not know it."""
-    domains = {domain for part in parts for domain in part}
-    total: BytesByL3Domain = {}
-    for domain in domains:
-        known_amounts = all_known([part.get(domain) for part in parts])
-        total[domain] = None if known_amounts is None else _add(known_amounts)
+def _sum(parts: Collection[Traffic]) -> Traffic:
+    """Return the sum over groups, in which a figure is unknown if it is of any of them."""
+    total: Traffic = {}
+    for key in {key for part in parts for key in part}:
+        known_amounts = all_known([part.get(key) for part in parts])
+        total[key] = None if known_amounts is None else sum(known_amounts)
     return total
 
 
-def _add(amounts: Collection[MonitoredBytes]) -> MonitoredBytes:
-    local = all_known([amount.local for amount in amounts])
-    return MonitoredBytes(
-        sum(amount.total for amount in amounts), None if local is None else sum(local)
+def _evidence(traffic: Traffic, domains: Iterable[_Domain], elapsed_ns: int) -> Evidence | None:
+    """Return what the traffic in some domains shows; None if the total of one is unknown."""
+    totals = all_known([traffic.get((domain, _TOTAL)) for domain in domains])
+    locals_ = all_known([traffic.get((domain, _LOCAL)) for domain in domains])
+    if not totals:
+        return None
+    total_per_sec = sum(totals) * 1e9 / elapsed_ns
+    if locals_ is None:
+        return Evidence(Resctrl.name, COUNTED, bandwidth_bytes_per_sec=total_per_sec)
+    # They are read one after the other, so the local traffic may be larger.
+    local_per_sec = min(sum(locals_) * 1e9 / elapsed_ns, total_per_sec)
+    return Evidence(
+        Resctrl.name,
+        COUNTED,
+        local_per_sec / LINE_BYTES,
+        (total_per_sec - local_per_sec) / LINE_BYTES,
+        bandwidth_bytes_per_sec=total_per_sec,
     )
-
-
-def _by_node(
-    domains: BytesByL3Domain, nodes_by_domain: Mapping[_Domain, set[int]], elapsed_ns: int
-) -> dict[int, CpuRates]:
-    """Return {node id: rates [lines/s]} of the nodes whose domains are all known.
-
-    Where several nodes share a domain whose nodes are not counted one by one, whose traffic it is
-    cannot be told.
-    """
-    local: dict[int, float] = {}
-    remote: dict[int, float] = {}
-    unknown: set[int] = set()
-    by_node = any(_NODE.match(domain) for domain in domains)
-    lines_per_byte = 1e9 / (elapsed_ns * pressure.LINE_BYTES)
-    for domain, nodes in nodes_by_domain.items():
-        if bool(_NODE.match(domain)) != by_node:
-            continue
-        traffic = domains.get(domain)
-        if traffic is None or traffic.local is None or len(nodes) > 1:
-            unknown |= nodes
-            continue
-        for node in nodes:
-            local[node] = local.get(node, 0.0) + lines_per_byte * min(traffic.local, traffic.total)
-            remote[node] = remote.get(node, 0.0) + lines_per_byte * max(
-                0, traffic.total - traffic.local
-            )
-    return {
-        node: CpuRates(local[node], remote[node], None, None, None)
-        for node in local
-        if node not in unknown
-    }

@@ -6,12 +6,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core import counter_roles, pressure, rates
+from nova_numa_pmc.core import counter_roles, rates
 from nova_numa_pmc.core.missing import all_known
+from nova_numa_pmc.core.sample_records import NodeSample
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import firmware, topology
 from nova_numa_pmc.host.perf import counters, event_table
-from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -25,28 +25,17 @@ if TYPE_CHECKING:
     #: {owner: {(PMU, CPU): target and events}}
     WantedByOwner = dict[Owner, dict[tuple[str, int], Wanted]]
 
-#: Roles that are used here. A package has dozens of boxes for some of the others.
-_ROLES = (*counter_roles.DATA_ROLES, counter_roles.IO_HIT, counter_roles.IO_MISS)
+#: Roles that are used here. A package has dozens of boxes for the others.
+_ROLES = (
+    *counter_roles.MEMORY_ROLES,
+    counter_roles.MEM_MAX,
+    *counter_roles.LINK_ROLES,
+    counter_roles.IO_HIT,
+    counter_roles.IO_MISS,
+)
 #: PMUs that have a box for each memory channel.
 _CHANNEL_PMU = re.compile(r'(uncore_imc_|amd_umc_|hisi_sccl\d+_ddrc)\d+')
 _CHANNELS_MAX = 64
-
-
-class UncoreUse(Record):
-    """Use of one node's uncore; what was not counted is None.
-
-    :param bandwidth_bytes_per_sec: bytes read + ω · bytes written
-    :param clock_max_bytes_per_sec: bytes that the clocks of the memory controllers allow
-    :param read_lines_per_sec: lines read for CPUs of any node, without those read for devices
-    :param link_ratio: utilisation of the busiest link to other sockets, each of its own maximum
-    :param io_miss_ratio: share of requests of devices that missed the cache
-    """
-
-    bandwidth_bytes_per_sec: float | None = None
-    clock_max_bytes_per_sec: float | None = None
-    read_lines_per_sec: float | None = None
-    link_ratio: float | None = None
-    io_miss_ratio: float | None = None
 
 
 class Uncore:
@@ -70,8 +59,8 @@ class Uncore:
         self.channels: dict[int, int] = {}
         self.problems: tuple[str, ...] = ()
 
-    def sample(self, host: Topology) -> dict[int, UncoreUse]:
-        """Return {node id: use} of the nodes whose use is known.
+    def sample(self, host: Topology) -> dict[int, NodeSample]:
+        """Return {node id: what its uncore counted}, with what its clocks allow as the maximum.
 
         :raises SourceUnavailable: nothing can be counted
         """
@@ -92,27 +81,13 @@ class Uncore:
             )
         deltas, problems = self._owners.sample(self._wanted, idle_is_zero=False)
         self.problems = self._shared + problems
-        uses = {}
-        for (node, link), node_deltas in deltas.items():
-            if link == '':
-                elapsed_ns = self._owners.counted_ns[node, link]
-                use = self._use(node_deltas, elapsed_ns)
-                uses[node] = use._replace(
-                    link_ratio=self._busiest_link_ratio(node, deltas),
-                    clock_max_bytes_per_sec=self._clock_max_of(node, use.clock_max_bytes_per_sec),
-                )
-        return uses
-
-    def _clock_max_of(self, node: int, clock_max_bytes_per_sec: float | None) -> float | None:
-        """Return what a node's clocks allow, at the highest frequency that they have had.
-
-        The frequency does not change, but in a package's sleep (C3 and deeper) the memory
-        controllers have no clock (Intel 329468, *POWER_SELF_REFRESH*).
-        """
-        if clock_max_bytes_per_sec is not None:
-            highest = max(self._clock_max.get(node, 0.0), clock_max_bytes_per_sec)
-            self._clock_max[node] = highest
-        return self._clock_max.get(node)
+        return {
+            node: self._use(node, node_deltas, self._owners.counted_ns[node, link])._replace(
+                link_ratio=self._busiest_link_ratio(node, deltas)
+            )
+            for (node, link), node_deltas in deltas.items()
+            if link == ''
+        }
 
     def _busiest_link_ratio(
         self, node: int, deltas: Mapping[Owner, counters.Deltas]
@@ -171,29 +146,26 @@ class Uncore:
         return package_nodes[0].id if len(package_nodes) == 1 else None
 
     def _use(
-        self, node_deltas: Mapping[str, rates.CounterDelta | None], elapsed_ns: int
-    ) -> UncoreUse:
-        """Return a node's use from what its events counted."""
-        amounts = {
-            role: None if delta is None else delta.value
-            for role, delta in ((role, node_deltas.get(role)) for role in _ROLES)
-        }
-        read, written, traffic = (amounts[role] for role in counter_roles.MEMORY_ROLES)
-        bandwidth = rates.per_sec(node_deltas.get(counter_roles.MEM_TRAFFIC), elapsed_ns)
-        if traffic is None:
-            bandwidth = pressure.bandwidth_bytes_per_sec(read, written, elapsed_ns)
-        lines = (
-            None
-            if read is None or elapsed_ns <= 0
-            else max(0.0, read - (amounts[counter_roles.IO_READ] or 0.0))
-            * 1e9
-            / (pressure.LINE_BYTES * elapsed_ns)
-        )
-        hit, miss = amounts[counter_roles.IO_HIT], amounts[counter_roles.IO_MISS]
-        return UncoreUse(
-            bandwidth,
-            rates.per_sec(node_deltas.get(counter_roles.MEM_MAX), elapsed_ns),
-            lines,
+        self, node: int, node_deltas: Mapping[str, rates.CounterDelta | None], elapsed_ns: int
+    ) -> NodeSample:
+        """Return a node's use from what its events counted.
+
+        What the clocks of its memory controllers allow is at the highest frequency that they have
+        had. It does not change, but in a package's sleep (C3 and deeper) they have no clock (Intel
+        329468, *POWER_SELF_REFRESH*).
+        """
+        per_sec = {role: rates.per_sec(node_deltas.get(role), elapsed_ns) for role in _ROLES}
+        read, written, bandwidth = (per_sec[role] for role in counter_roles.MEMORY_ROLES)
+        if bandwidth is None and read is not None and written is not None:
+            bandwidth = read + written
+        clock_max = per_sec[counter_roles.MEM_MAX]
+        if clock_max is not None:
+            self._clock_max[node] = max(self._clock_max.get(node, 0.0), clock_max)
+        hit, miss = per_sec[counter_roles.IO_HIT], per_sec[counter_roles.IO_MISS]
+        return NodeSample(
+            node,
+            bandwidth_bytes_per_sec=bandwidth,
+            bandwidth_max_bytes_per_sec=self._clock_max.get(node),
             io_miss_ratio=None if hit is None or miss is None else rates.ratio(miss, hit + miss),
         )
 

@@ -93,8 +93,7 @@ class PublishTest(AgentCase):
         self.tick(agent, 0)
         before = agent.options
         elsewhere = before._replace(
-            host_options=before.host_options._replace(state_dir='/run/elsewhere'),
-            counter_options=before.counter_options._replace(state_dir='/run/elsewhere'),
+            host_options=before.host_options._replace(state_dir='/run/elsewhere')
         )
         with self.assertLogs(LOG, 'WARNING') as logs:
             agent.reload(elsewhere)
@@ -108,7 +107,7 @@ class PublishTest(AgentCase):
         self.tick(agent, 0)
         agent.reload(
             agent.options._replace(
-                counter_options=counters_conf.CounterOptions(sources=('numa_faults',))
+                counter_options=counters_conf.CounterOptions(sources=('resctrl',))
             )
         )
         self.assertIsNone(self.tick(agent, 5).publication)

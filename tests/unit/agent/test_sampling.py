@@ -14,7 +14,7 @@ from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.core import pressure
 from nova_numa_pmc.core.sample_records import COUNTED, INFERRED, DeviceSample
 from nova_numa_pmc.host import firmware
-from nova_numa_pmc.host.perf import event_table, events, perf_event
+from nova_numa_pmc.host.perf import event_table, events
 from nova_numa_pmc.json_values import to_json
 from nova_numa_pmc.model import MIB
 from tests.cases.counting import CountingCase
@@ -245,15 +245,12 @@ class SamplerTest(SamplingCase):
                 'proc/4001/task/5001/stat',
                 'proc/4001/cgroup',
                 'proc/4001/task/5001/schedstat',
-                'proc/4001/task/5001/sched',
                 'proc/self/mountinfo',
                 'run/libvirt/qemu/instance-00000001.xml',
                 'sys/devices/system/node/node1/meminfo',
                 'sys/bus/pci/devices/0000:af:00.0/numa_node',
-                'proc/sys/kernel/numa_balancing',
                 'sys/fs/resctrl/mon_data/mon_L3_00/mbm_local_bytes',
                 'proc/cpuinfo',
-                'run/nova-numa-pmc/promises',
                 'sys/devices/system/cpu/online',
                 'sys/bus/event_source/devices/cpu/type',
             )
@@ -323,7 +320,7 @@ class CountersTest(CountingCase, RootCase):
                 )
                 now = measured_host.read_thread(guests[at].pid, guests[at].pid).run_ns
                 self.assertAlmostEqual((now - ran[at]) / (2 * SECOND), counted.cores, places=6)
-                self.assertIsNotNone(counted.cpi)
+                self.assertIsNotNone(counted.accesses_per_1000_instructions)
             self.assertLessEqual(sum(faults) / 2, sum(node.local_per_sec for node in sample.nodes))
 
     def test_no_descriptor_stays_open(self):
@@ -346,7 +343,6 @@ class CountersTest(CountingCase, RootCase):
             chosen = tuple(event._replace(caveats=caveats) for event in (LOCAL, REMOTE))
             selection = events.EventSelection(events.CpuModel('', ''), None, chosen, ())
             with (
-                mock.patch.object(perf_event, 'fit_together', return_value=False),
                 mock.patch.object(events, 'select_events', return_value=selection),
                 contextlib.closing(sampling.Sampler(self.OPTIONS, self.root)) as sampler,
             ):

@@ -25,7 +25,7 @@ class TestCounting(unittest.TestCase):
         )
 
     def test_a_host_that_counts_nothing_is_found_once(self):
-        for source in ('', 'pages', 'numa_faults'):
+        for source in ('', 'pages'):
             with self.subTest(source):
                 text, codes = self.codes(source, {0: None, 1: None})
                 self.assertEqual(['counts-nothing'], codes)

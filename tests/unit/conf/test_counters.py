@@ -17,9 +17,6 @@ sources = resctrl, pages
 event = remote_dram=cpu/event=0xd3,umask=0x2/
 event = local_dram = r53080f
 node_bandwidth_max = 0:76000,1:38.5
-
-[state]
-dir = /run/elsewhere
 """
 
 
@@ -39,7 +36,6 @@ class ReadTest(unittest.TestCase):
             ),
             options[:5],
         )
-        self.assertEqual('/run/elsewhere', options.state_dir)
 
     def test_a_wrong_value_is_refused_with_its_option(self):
         for line in (

@@ -3,7 +3,7 @@
 
 import unittest
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from nova_numa_pmc.core import pressure
 from tests.fixtures import model_records
@@ -78,51 +78,3 @@ class TestLosses(unittest.TestCase):
                 0
             ].distance_cores
         )
-
-
-class TestAttribute(unittest.TestCase):
-    def test_a_guests_pages_show_where_its_remote_accesses_go(self):
-        # All remote accesses of node 0 are those of one guest: a quarter of its pages elsewhere is
-        # on node 1, the rest is on node 2.
-        lines_per_sec = pressure.attribute_accesses(
-            (0, 0, 0), (100, 0, 0), [((100, 0, 0), (50, 10, 30))], (None, None, None)
-        )
-        self.assertEqual((0.0, 25.0, 75.0), lines_per_sec[0])
-
-    def test_traffic_of_controllers_corrects_what_pages_show(self):
-        # Pages imply an even division; according to the controllers, node 2 served three times as
-        # much.
-        lines_per_sec = pressure.attribute_accesses(
-            (0, 0, 0), (100, 0, 0), [((100, 0, 0), (0, 40, 40))], (0, 25, 75)
-        )
-        for seen, fitted in zip((0.0, 25.0, 75.0), lines_per_sec[0]):
-            self.assertAlmostEqual(seen, fitted)
-
-    NODES = st.shared(st.integers(2, 5), key='nodes')
-    AMOUNTS = NODES.flatmap(lambda n: st.lists(st.integers(0, 10**9), min_size=n, max_size=n))
-
-    @settings(max_examples=60, deadline=None)
-    @given(AMOUNTS, AMOUNTS, st.lists(st.tuples(AMOUNTS, AMOUNTS), max_size=4), AMOUNTS)
-    def test_attributed_rows_sum_to_what_was_counted(self, local, remote, guests, incoming):
-        lines_per_sec = pressure.attribute_accesses(local, remote, guests, incoming)
-        for n, row in enumerate(lines_per_sec):
-            self.assertEqual(local[n], row[n])
-            self.assertAlmostEqual(remote[n], sum(row) - row[n], delta=1e-3 + 1e-6 * remote[n])
-            self.assertTrue(all(lines >= 0 for lines in row))
-
-    @settings(max_examples=60, deadline=None)
-    @given(
-        NODES.flatmap(
-            lambda n: st.lists(
-                st.lists(st.integers(1, 10**6), min_size=n, max_size=n), min_size=n, max_size=n
-            )
-        )
-    )
-    def test_attributed_columns_meet_consistent_sums(self, truth):
-        nodes = range(len(truth))
-        remote = [sum(row) - row[n] for n, row in enumerate(truth)]
-        incoming = [sum(truth[n][m] for n in nodes if n != m) for m in nodes]
-        lines_per_sec = pressure.attribute_accesses([0] * len(truth), remote, (), incoming)
-        missed = sum(abs(sum(row[m] for row in lines_per_sec) - incoming[m]) for m in nodes)
-        # It converges slowly if a true cell is almost zero.
-        self.assertLess(missed, (0.02 if len(truth) > 2 else 1e-7) * sum(incoming))

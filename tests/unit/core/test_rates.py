@@ -68,8 +68,8 @@ class TestSums(unittest.TestCase):
 
 
 class TestRatios(unittest.TestCase):
-    def test_cpi_is_unreliable_on_an_idle_cpu(self):
-        self.assertEqual((2.0, True), rates.cycles_per_instruction(200, 100, 0.5))
-        self.assertEqual((2.0, False), rates.cycles_per_instruction(200, 100, 0.049))
-        self.assertEqual((2.0, False), rates.cycles_per_instruction(200, 100, None))
-        self.assertEqual((None, False), rates.cycles_per_instruction(200, 0, 0.5))
+    def test_cpi_is_unknown_on_an_idle_cpu(self):
+        self.assertEqual(2.0, rates.cycles_per_instruction(200, 100, 0.5))
+        self.assertIsNone(rates.cycles_per_instruction(200, 100, 0.049))
+        self.assertIsNone(rates.cycles_per_instruction(200, 100, None))
+        self.assertIsNone(rates.cycles_per_instruction(200, 0, 0.5))

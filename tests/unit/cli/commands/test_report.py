@@ -26,10 +26,7 @@ class MeansTest(unittest.TestCase):
             PATH,
             [
                 samples.sample(
-                    nodes=(
-                        samples.node_sample(0, cpi=9.0, cpi_reliable=False),
-                        samples.node_sample(1, cpi=2.0),
-                    )
+                    nodes=(samples.node_sample(0, cpi=None), samples.node_sample(1, cpi=2.0))
                 )
             ],
         )

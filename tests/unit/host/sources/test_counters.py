@@ -10,9 +10,9 @@ from unittest import mock
 from nova_numa_pmc import exceptions, model
 from nova_numa_pmc.core import counter_roles
 from nova_numa_pmc.core.rates import CounterDelta, CounterReading
-from nova_numa_pmc.core.sample_records import COUNTED, RunningGuest
+from nova_numa_pmc.core.sample_records import COUNTED, NodeSample, RunningGuest
 from nova_numa_pmc.host import topology
-from nova_numa_pmc.host.perf import counters, events, perf_event
+from nova_numa_pmc.host.perf import counters, events
 from nova_numa_pmc.host.sources import counted, uncore
 from nova_numa_pmc.host.sources.ladder import SourceTick
 from tests.cases.counting import CountingCase
@@ -24,8 +24,6 @@ from tests.fixtures.software_events import (
     INSTRUCTIONS,
     LOCAL,
     REMOTE,
-    REMOTE_CACHE,
-    STALLED,
     software_event,
 )
 from tests.fixtures.working_child import touch
@@ -87,19 +85,13 @@ class GuestCountersTest(GuestsCase):
         sampled = source.sample(self.tick(1, self.child.pid, idle.pid))
         evidence = sampled['u%d' % self.child.pid]
         self.assertEqual(
-            ('guests by thread', COUNTED, 0.0, 0.0, 1.0),
-            (
-                evidence.source,
-                evidence.basis,
-                evidence.remote_per_sec,
-                evidence.remote_ratio,
-                evidence.counted_ratio,
-            ),
+            ('guests by thread', COUNTED, 0.0, 1.0),
+            (evidence.source, evidence.basis, evidence.remote_per_sec, evidence.counted_ratio),
         )
         self.assertEqual(int(self.child.field(7)) - before, evidence.local_per_sec)
         self.assertLess(0, evidence.cycles_per_sec)
         of_idle = sampled['u%d' % idle.pid]
-        self.assertEqual((0.0, 0.0, None), of_idle[2:5])
+        self.assertEqual((0.0, 0.0), of_idle[2:4])
 
     def test_threads_that_come_or_go_make_a_guest_unknown_for_a_tick(self):
         source = self.source(LOCAL, REMOTE)
@@ -154,7 +146,9 @@ class GuestCountersTest(GuestsCase):
 
 class CpuCountersTest(GuestsCase):
     def test_the_count_of_a_node_is_the_sum_of_its_cpus(self):
-        counters = counted.CpuCounters(selecting(LOCAL, REMOTE), self.root)
+        counters = counted.CpuCounters(
+            selecting(LOCAL, REMOTE, CYCLES), self.root, counted.DRAM_ROLES
+        )
         self.addCleanup(counters.close)
         host = topology.read()
         self.assertEqual({}, counters.sample(host, 0))
@@ -162,14 +156,7 @@ class CpuCountersTest(GuestsCase):
         readings = counters.sample(host, SECOND)
         self.assertLessEqual(2000, sum(rates.local_per_sec for rates in readings.values()))
         self.assertEqual({node.id for node in host.nodes if node.cpus}, readings.keys())
-        counters.count_only((REMOTE.role,))
-        self.assertEqual(
-            [{}, None],
-            [
-                counters.sample(host, SECOND),
-                counters.sample(host, SECOND)[host.nodes[0].id].local_per_sec,
-            ],
-        )
+        self.assertIsNone(readings[host.nodes[0].id].cycles_per_sec)
         # When a CPU goes offline, its counts are lost.
         fewer = host._replace(
             nodes=tuple(
@@ -181,7 +168,7 @@ class CpuCountersTest(GuestsCase):
 
     def test_a_mediated_vpmu_makes_counting_by_cpu_unavailable(self):
         self.mediate()
-        counters = counted.CpuCounters(selecting(LOCAL, REMOTE), self.root)
+        counters = counted.CpuCounters(selecting(LOCAL, REMOTE), self.root, counted.ROLES)
         with self.assertRaises(exceptions.SourceUnavailable):
             counters.sample(topology.read(), 0)
 
@@ -224,8 +211,8 @@ class OwnersTest(unittest.TestCase):
                 self.assertEqual(
                     {'local_dram': None, 'remote_dram': CounterDelta(4.0, 1.0)}, deltas['n']
                 )
-                owner_rates = counted.owner_rates((LOCAL, REMOTE), deltas['n'], SECOND)
-                self.assertEqual((None, 4.0, 1.0), (*owner_rates[:2], owner_rates.counted_ratio))
+                evidence = counted.owner_rates((LOCAL, REMOTE), deltas['n'], SECOND)
+                self.assertEqual((None, None, 1.0), (*evidence[2:4], evidence.counted_ratio))
 
     def test_a_guest_is_known_without_a_thread_that_hardly_ran_and_was_not_counted(self):
         before = {thread: [CounterReading(0, 0, 0)] * 2 for thread in (0, 1)}
@@ -303,25 +290,21 @@ class UncoreTest(unittest.TestCase):
             role: value if value is None else CounterDelta(value, 1.0)
             for role, value in deltas.items()
         }
-        return uncore.Uncore(selecting())._use(counted, 2 * SECOND)
+        return uncore.Uncore(selecting())._use(0, counted, 2 * SECOND)
 
     def test_uncore_use_follows_from_the_counts_there_are(self):
         self.assertEqual(
-            uncore.UncoreUse(1200.0, 50.0, 10.0, None, 0.25),
-            self.use(
-                mem_read=1600.0,
-                mem_write=800.0,
-                io_read=320.0,
-                mem_max=100.0,
-                io_hit=3.0,
-                io_miss=1.0,
+            NodeSample(
+                0,
+                bandwidth_bytes_per_sec=1200.0,
+                bandwidth_max_bytes_per_sec=50.0,
+                io_miss_ratio=0.25,
             ),
+            self.use(mem_read=1600.0, mem_write=800.0, mem_max=100.0, io_hit=3.0, io_miss=1.0),
         )
-        self.assertEqual(uncore.UncoreUse(200.0), self.use(mem_traffic=400.0))
-        self.assertEqual(uncore.UncoreUse(), self.use())
-        self.assertEqual(
-            uncore.UncoreUse(None, None, 12.5), self.use(mem_read=1600.0, mem_write=None)
-        )
+        self.assertEqual(NodeSample(0, bandwidth_bytes_per_sec=200.0), self.use(mem_traffic=400.0))
+        self.assertEqual(NodeSample(0), self.use())
+        self.assertEqual(NodeSample(0), self.use(mem_read=1600.0, mem_write=None))
         self.assertIsNone(self.use(io_hit=0.0, io_miss=0.0).io_miss_ratio)
 
     def test_a_pmu_that_names_its_node_is_counted_for_that_node(self):
@@ -332,37 +315,10 @@ class UncoreTest(unittest.TestCase):
 class CrowdedTest(GuestsCase):
     """Hardware with too few counters for threads and CPUs."""
 
-    def test_events_that_do_not_fit_beside_those_of_cpus_take_no_turn(self):
-        chosen = (LOCAL, REMOTE, INSTRUCTIONS, CYCLES, REMOTE_CACHE, REMOTE_CACHE, STALLED)
-        for fits, roles, unfit in (
-            (8, counted.ROLES, set()),
-            (6, counted.ROLES[:2], set()),
-            (5, (), set()),
-        ):
-            self.asked(chosen, fits, roles, unfit)
-        # The events of a role are one group, of which nothing fits in addition to two used by
-        # CPUs.
-        self.asked(
-            (LOCAL, REMOTE, *[REMOTE_CACHE] * 3, STALLED), 4, counted.ROLES, {'remote_cache'}
-        )
-
-    def asked(self, chosen, fits, roles, unfit):
-        with mock.patch.object(
-            perf_event, 'fit_together', lambda events, cpu: len(events) <= fits
-        ):
-            source = self.source(*chosen)
-            self.assertEqual(roles, source.cpu_roles_that_fit(0))
-        for again in range(2):
-            roles = {event.role for event in source._events}
-            self.assertEqual({event.role for event in chosen} - unfit, roles)
-            source.close()  # as the ladder does with a source that failed
-            source.sample(self.tick(again))
-
-    def test_fewer_roles_are_counted_after_guests_ran_uncounted(self):
+    def test_cpus_give_way_to_guests_that_ran_uncounted_for_an_hour(self):
         source = self.source(LOCAL, REMOTE)
         tick = self.tick(1, self.child.pid)._replace(before_ns=SECOND)
         source.sample(tick)
-        self.assertEqual(counted.ROLES, source.cpu_roles_that_fit(0))
         [uuid] = [running.guest.uuid for running in tick.guests]
         starved = {
             uuid: {
@@ -371,10 +327,18 @@ class CrowdedTest(GuestsCase):
                 'stalled_cycles': CounterDelta(1.0, 1.0),
             }
         }
-        sampled = starved, ('the event remote_cache is not supported',)
-        with mock.patch.object(counters.OwnerCounters, 'sample', return_value=sampled):
-            for roles in (*[counted.ROLES] * 2, *[counted.ROLES[:2]] * 3, *[()] * 4):
-                self.assertEqual({}, source.sample(tick))
-                self.assertEqual(roles, source.cpu_roles_that_fit(0))
+        counts = {uuid: dict.fromkeys(starved[uuid], CounterDelta(1.0, 1.0))}
+        for deltas, ticks, is_crowded in (
+            (starved, 2, False),
+            (starved, 1, True),
+            (counts, 719, True),
+            (counts, 1, False),
+            (starved, 3, True),
+        ):
+            answer = mock.patch.object(counters.OwnerCounters, 'sample', return_value=(deltas, ()))
+            with answer:
+                for _ in range(ticks):
+                    source.sample(tick)
+            self.assertEqual(is_crowded, source.crowded_out)
         source.close()  # as the ladder does with a source that failed
-        self.assertEqual(counted.ROLES, source.cpu_roles_that_fit(0))
+        self.assertFalse(source.crowded_out)

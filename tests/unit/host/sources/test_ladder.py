@@ -41,11 +41,15 @@ def ratio(value, source='x', basis=INFERRED):
     return Evidence(source, basis, remote_ratio=value)
 
 
+def steps(*sources):
+    return ladder.Ladder(sources, ladder.MeasurementRetries())
+
+
 class LadderTest(unittest.TestCase):
     def test_the_best_source_is_taken_and_the_others_are_not_asked(self):
         best, other = Source('best', {'a': ratio(0.1), 'b': ratio(0.2)}), Source('other', {})
-        sampled = ladder.Ladder([best, other]).sample(TICK)
-        self.assertEqual(({'a': ratio(0.1), 'b': ratio(0.2)}, (), 'best', ()), tuple(sampled))
+        sampled = steps(best, other).sample(TICK, [])
+        self.assertEqual(({'a': ratio(0.1), 'b': ratio(0.2)}, 'best'), tuple(sampled))
         self.assertEqual(0, other.asked)
 
     def test_each_guest_has_the_best_source_that_reports_on_it(self):
@@ -53,62 +57,57 @@ class LadderTest(unittest.TestCase):
             Source('best', {'a': ratio(0.1)}),
             Source('other', {'a': ratio(0.9), 'b': ratio(0.2)}),
         )
-        sampled = ladder.Ladder([best, other]).sample(TICK)
+        sampled = steps(best, other).sample(TICK, [])
         self.assertEqual({'a': ratio(0.1), 'b': ratio(0.2)}, sampled.evidence)
         self.assertEqual('best', sampled.source)
 
     def test_what_a_host_lacks_is_a_fact_and_no_problem(self):
         best = Source('best', SourceUnavailable('the CPU has no such counter'))
-        steps = ladder.Ladder([best, Source('other', {'a': ratio(0.1), 'b': ratio(0.2)})])
+        retries = ladder.MeasurementRetries()
+        both = ladder.Ladder([best, Source('other', {'a': ratio(0.1), 'b': ratio(0.2)})], retries)
+        problems: list[str] = []
         for _ in range(1 + ladder.RETRY_TICKS):
-            sampled = steps.sample(TICK)
+            both.sample(TICK, problems)
             self.assertEqual(
-                ((), ('best: the CPU has no such counter',)),
-                (sampled.problems, sampled.unavailable),
+                ([], ['best: the CPU has no such counter']),
+                (problems, [*retries.unavailable.values()]),
             )
         best.answer = CounterRefused('not permitted')
-        sampled = steps.sample(TICK)
-        self.assertEqual((('best: not permitted',), ()), (sampled.problems, sampled.unavailable))
+        both.sample(TICK, problems)
+        self.assertEqual((['best: not permitted'], {}), (problems, retries.unavailable))
 
     def test_a_failing_source_is_left_within_the_tick_and_tried_again_later(self):
-        broken = CounterRefused('broken')
-        best, other = Source('best', broken), Source('other', {'a': ratio(0.1), 'b': ratio(0.2)})
-        steps = ladder.Ladder([best, other])
+        best = Source('best', CounterRefused('broken'))
+        both = steps(best, Source('other', {'a': ratio(0.1), 'b': ratio(0.2)}))
         for _ in range(1 + ladder.RETRY_TICKS):
-            sampled = steps.sample(TICK)
-            self.assertEqual(('other', ('best: broken',)), (sampled.source, sampled.problems))
+            problems: list[str] = []
+            sampled = both.sample(TICK, problems)
+            self.assertEqual(('other', ['best: broken']), (sampled.source, problems))
             self.assertEqual(2, len(sampled.evidence))
         self.assertEqual((1, 1), (best.asked, best.closed))
         best.answer = {'a': ratio(0.3), 'b': ratio(0.4)}
-        self.assertEqual(('best', ()), (steps.sample(TICK).source, steps.sample(TICK).problems))
+        self.assertEqual('best', both.sample(TICK, problems).source)
+        self.assertEqual(['best: broken'], problems)
 
-    def test_execution_of_a_better_source_stays(self):
-        best = Source(
+    def test_what_better_sources_know_stays(self):
+        executed = Evidence(
             'best',
-            {
-                'a': Evidence(
-                    'best',
-                    COUNTED,
-                    cycles_per_sec=3.0,
-                    instructions_per_sec=2.0,
-                    counted_ratio=0.5,
-                    remote_cache_per_sec=4.0,
-                    stalled_cycles_per_sec=1.0,
-                )
-            },
+            COUNTED,
+            cycles_per_sec=3.0,
+            instructions_per_sec=2.0,
+            counted_ratio=0.5,
+            remote_cache_per_sec=4.0,
+            stalled_cycles_per_sec=1.0,
         )
+        best = Source('best', {'a': executed})
         best.problems = ('no event for remote_dram',)
-        sampled = ladder.Ladder([best, Source('other', {'a': ratio(0.1)})]).sample(TICK)
+        total = Source('total', {'a': Evidence('total', COUNTED, bandwidth_bytes_per_sec=7.0)})
+        problems: list[str] = []
+        sampled = steps(best, total, Source('other', {'a': ratio(0.1)})).sample(TICK, problems)
+        self.assertEqual(('other', ['no event for remote_dram']), (sampled.source, problems))
         self.assertEqual(
-            ('other', ('no event for remote_dram',)), (sampled.source, sampled.problems)
-        )
-        self.assertEqual(
-            ratio(0.1)._replace(
-                cycles_per_sec=3.0,
-                instructions_per_sec=2.0,
-                counted_ratio=0.5,
-                remote_cache_per_sec=4.0,
-                stalled_cycles_per_sec=1.0,
+            executed._replace(
+                source='x', basis=INFERRED, remote_ratio=0.1, bandwidth_bytes_per_sec=7.0
             ),
             sampled.evidence['a'],
         )

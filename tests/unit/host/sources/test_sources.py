@@ -1,37 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test the sources that do not read counters."""
+"""Test the sources that do not open counters."""
 
 import unittest
 
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.build_sample import CpuRates
 from nova_numa_pmc.core.sample_records import (
     ATTRIBUTED,
     COUNTED,
-    INFERRED,
+    Evidence,
     RunningGuest,
     ThreadTimes,
 )
 from nova_numa_pmc.host import topology
-from nova_numa_pmc.host.sources import counted, inferred, resctrl
+from nova_numa_pmc.host.sources import ladder, resctrl
 from nova_numa_pmc.host.sources.ladder import SourceTick
 from tests.cases.root import RootCase
 from tests.fixtures import measured_host
 
 SECOND = measured_host.SECOND_NS
-SCHED = """\
-CPU 0/KVM (5001, #threads: 6)
--------------------------------------------------------------------
-se.exec_start                                :     1355234.000000
-numa_pages_migrated                          :                    0
-numa_preferred_nid                           :                   -1
-total_numa_faults                            :                   40
-current_node=0, numa_group_id=0
-numa_faults node=0 task_private=%d task_shared=%d group_private=9 group_shared=9
-numa_faults node=1 task_private=%d task_shared=%d group_private=9 group_shared=9
-"""
 
 
 def guest(number, cores_by_node, bytes_by_node=None, tids=(), cpu=0):
@@ -47,45 +35,46 @@ def guest(number, cores_by_node, bytes_by_node=None, tids=(), cpu=0):
 
 class PagesTest(unittest.TestCase):
     def test_the_remote_ratio_by_pages_weighs_nodes_by_time_run(self):
-        self.assertEqual(0.0, inferred.remote_ratio_of_pages({0: 1.5}, {0: 10, 1: 0}))
-        self.assertEqual(1.0, inferred.remote_ratio_of_pages({0: 1.5}, {1: 10}))
-        self.assertAlmostEqual(0.5, inferred.remote_ratio_of_pages({0: 1, 1: 1}, {0: 5, 1: 5}))
-        self.assertAlmostEqual(0.4, inferred.remote_ratio_of_pages({0: 1, 1: 3}, {0: 3, 1: 7}))
+        self.assertEqual(0.0, ladder.remote_ratio_of_pages({0: 1.5}, {0: 10, 1: 0}))
+        self.assertEqual(1.0, ladder.remote_ratio_of_pages({0: 1.5}, {1: 10}))
+        self.assertAlmostEqual(0.5, ladder.remote_ratio_of_pages({0: 1, 1: 1}, {0: 5, 1: 5}))
+        self.assertAlmostEqual(0.4, ladder.remote_ratio_of_pages({0: 1, 1: 3}, {0: 3, 1: 7}))
 
     def test_the_remote_ratio_by_pages_is_unknown_without_time_or_pages(self):
         for cores, size in (({}, {0: 1}), ({0: 0.0}, {0: 1}), ({0: 1.0}, {}), ({0: 1.0}, {0: 0})):
-            self.assertIsNone(inferred.remote_ratio_of_pages(cores, size))
+            self.assertIsNone(ladder.remote_ratio_of_pages(cores, size))
 
     @given(
         st.dictionaries(st.integers(0, 3), st.floats(0, 100)),
         st.dictionaries(st.integers(0, 3), st.integers(0, 1 << 50)),
     )
     def test_the_remote_ratio_by_pages_is_from_0_to_1(self, cores, size):
-        ratio = inferred.remote_ratio_of_pages(cores, size)
+        ratio = ladder.remote_ratio_of_pages(cores, size)
         self.assertTrue(ratio is None or 0 <= ratio <= 1)
 
 
 class CpuAttributionTest(unittest.TestCase):
-    CPU_RATES = {0: CpuRates(90.0, 10.0, None, None, 1.0), 1: CpuRates(0.0, 40.0, None, None, 0.5)}
+    OF_CPUS = {
+        0: Evidence(local_per_sec=90.0, remote_per_sec=10.0, counted_ratio=1.0),
+        1: Evidence(local_per_sec=0.0, remote_per_sec=40.0, counted_ratio=0.5),
+    }
 
-    def sample(self, guests, busy, cpu_rates=CPU_RATES):
-        return counted.CpuAttribution().sample(
-            SourceTick(0, SECOND, None, guests, busy, cpu_rates)
-        )
+    def sample(self, guests, busy, of_cpus=OF_CPUS):
+        return ladder.CpuAttribution().sample(SourceTick(0, SECOND, None, guests, busy, of_cpus))
 
     def test_counts_of_cpus_are_shared_by_busy_time(self):
         evidence = self.sample((guest(1, {0: 1.0}), guest(2, {0: 0.5, 1: 0.5})), {0: 2.0, 1: 1.0})
         self.assertEqual(
-            ('cpus', ATTRIBUTED, 45.0, 5.0, 0.1, 0.5),
-            (*evidence['u1'][:5], evidence['u1'].counted_ratio),
+            ('cpus', ATTRIBUTED, 45.0, 5.0, 0.5),
+            (*evidence['u1'][:4], evidence['u1'].counted_ratio),
         )
-        self.assertEqual((22.5, 22.5, 0.5), evidence['u2'][2:5])
+        self.assertEqual((22.5, 22.5), evidence['u2'][2:4])
 
     def test_guests_on_uncounted_nodes_or_idle_have_no_share(self):
         evidence = self.sample(
             (guest(1, {0: 1.0}), guest(2, {1: 0.5}), guest(3, {})),
             {0: 2.0, 1: 1.0},
-            {0: self.CPU_RATES[0]},
+            {0: self.OF_CPUS[0]},
         )
         self.assertEqual({'u1'}, evidence.keys())
 
@@ -100,49 +89,6 @@ class HostCase(RootCase):
     def tick(self, at_s, *guests):
         return SourceTick(
             (at_s - 1) * SECOND, at_s * SECOND, self.topology, guests, {0: 2.0, 1: 1.0}, {}
-        )
-
-
-class NumaFaultsTest(HostCase):
-    def setUp(self):
-        super().setUp()
-        self.source = inferred.NumaFaults(self.root)
-        self.host.write('proc/sys/kernel/numa_balancing', '1\n')
-
-    def test_numa_faults_show_the_ratio_of_pages_on_other_nodes(self):
-        self.host.write('proc/4001/task/5001/sched', SCHED % (20, 10, 5, 5))
-        self.host.write('proc/4001/task/5002/sched', SCHED % (0, 0, 0, 40))
-        evidence = self.source.sample(self.tick(1, guest(1, {0: 1.0}, tids=(5001, 5002, 5003))))[
-            'u1'
-        ]
-        self.assertEqual(
-            ('numa_faults', INFERRED, 50 / 80, None),
-            (evidence.source, evidence.basis, evidence.remote_ratio, evidence.local_per_sec),
-        )
-
-    def test_without_numa_faults_or_time_run_there_is_no_evidence(self):
-        self.host.write('proc/4001/task/5001/sched', SCHED % (0, 0, 0, 0))
-        self.host.write('proc/4002/task/5002/sched', SCHED % (1, 1, 1, 1))
-        self.assertEqual(
-            {},
-            self.source.sample(
-                self.tick(
-                    1,
-                    guest(1, {0: 1.0}, tids=(5001,)),
-                    guest(2, {}, tids=(5002,)),
-                    guest(3, {0: 1.0}, tids=(5003,)),
-                )
-            ),
-        )
-
-    @given(st.text(max_size=80))
-    def test_garbage_in_sched_gives_no_negative_pages(self, text):
-        for line in (text, 'numa_faults node=' + text, SCHED[:-40] + text):
-            pages_by_node = inferred.parse_faults(line)
-            self.assertTrue(all(pages >= 0 for pages in pages_by_node.values()))
-        self.assertEqual({}, inferred.parse_faults('numa_faults node=0 task_private=1'))
-        self.assertEqual(
-            {}, inferred.parse_faults('numa_faults node=0 task_private=-1 task_shared=2')
         )
 
 
@@ -161,8 +107,8 @@ class ResctrlTest(HostCase):
 
     def rates_by_node_at(self, at_s):
         return {
-            node: node_rates[:2]
-            for node, node_rates in self.source.rates_by_node_at(at_s * SECOND).items()
+            node: evidence[2:4]
+            for node, evidence in self.source.evidence_by_node_at(at_s * SECOND).items()
         }
 
     def test_resctrl_traffic_is_shared_by_time_run_in_a_domain(self):
@@ -172,8 +118,8 @@ class ResctrlTest(HostCase):
         evidence = self.source.sample(
             self.tick(2, guest(1, {0: 1.0}), guest(2, {1: 1.0}), guest(3, {}))
         )
-        self.assertEqual(('resctrl', ATTRIBUTED, 75.0, 25.0, 0.25, 6400.0), evidence['u1'][:6])
-        self.assertEqual((0.0, 40.0, 1.0), evidence['u2'][2:5])
+        self.assertEqual(('resctrl', ATTRIBUTED, 75.0, 25.0, None, 6400.0), evidence['u1'][:6])
+        self.assertEqual((0.0, 40.0), evidence['u2'][2:4])
         self.assertEqual({'u1', 'u2'}, evidence.keys())
         self.assertEqual({0: (150.0, 50.0), 1: (0.0, 40.0)}, self.rates_by_node_at(2))
         self.assertEqual({}, self.rates_by_node_at(3))
@@ -191,7 +137,7 @@ class ResctrlTest(HostCase):
                     guest(2, {0: 1.0}, tids=(61,)),
                 )
             )
-        self.assertEqual((COUNTED, 25.0, 75.0, 0.75), evidence['u1'][1:5])
+        self.assertEqual((COUNTED, 25.0, 75.0), evidence['u1'][1:4])
         self.assertEqual(ATTRIBUTED, evidence['u2'].basis)
 
     def test_resctrl_is_unknown_after_a_gap_a_step_back_or_a_new_group(self):

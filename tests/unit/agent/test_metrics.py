@@ -12,7 +12,7 @@ import unittest
 import urllib.request
 
 from nova_numa_pmc import model
-from nova_numa_pmc.agent import metrics_file
+from nova_numa_pmc.agent.metrics import GUESTS_FILE, HOST_FILE, MetricsFile
 from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.core import sample_records
 from nova_numa_pmc.moves import executor
@@ -58,13 +58,11 @@ NODES = tuple(
         2e5,
         0.17,
         1.5,
-        True,
         0.5,
         0.25,
         0.3,
         1 << 33,
         1 << 32,
-        1 << 31,
     )
     for node in (0, 1)
 )
@@ -110,20 +108,20 @@ class MetricsCase(unittest.TestCase):
         self.directory = directory.name
 
     def open_metrics(self, tick=FULL):
-        metrics = metrics_file.MetricsFile(LOG, self.directory)
+        metrics = MetricsFile(LOG, self.directory)
         metrics.write(tick, 0.25)
         return metrics
 
-    def path(self, name=metrics_file.HOST_FILE):
+    def path(self, name=HOST_FILE):
         return os.path.join(self.directory, 'metrics', name)
 
-    def text(self, name=metrics_file.HOST_FILE):
+    def text(self, name=HOST_FILE):
         with open(self.path(name), encoding='utf-8') as file:
             return file.read()
 
     def all_text(self):
         self.open_metrics()
-        return self.text() + self.text(metrics_file.GUESTS_FILE)
+        return self.text() + self.text(GUESTS_FILE)
 
 
 class ContentTest(MetricsCase):
@@ -179,7 +177,7 @@ class ContentTest(MetricsCase):
         )
         unknown = FULL._replace(
             sample=FULL.sample._replace(
-                nodes=(sample_records.NodeSample(0, capacity_cores=4.0, cpi=1.5), NODES[1])
+                nodes=(sample_records.NodeSample(0, capacity_cores=4.0), NODES[1])
             )
         )
         self.open_metrics(unknown)
@@ -197,7 +195,7 @@ class ContentTest(MetricsCase):
     def test_guests_are_named_in_a_file_of_their_own(self):
         self.open_metrics()
         self.assertNotRegex(self.text(), 'e4a1|instance-1|guest_')
-        exported = values(self.text(metrics_file.GUESTS_FILE))
+        exported = values(self.text(GUESTS_FILE))
         self.assertEqual(
             {'nova_numa_guest_'}, {re.match('nova_numa_guest_', n).group() for n in exported}
         )
@@ -220,8 +218,7 @@ class ContentTest(MetricsCase):
             self.assertIn('nova_numa_node_demand_cores{', former.read())
         self.assertNotIn('nova_numa_node_demand_cores{', self.text())
         self.assertEqual(
-            sorted((metrics_file.HOST_FILE, metrics_file.GUESTS_FILE)),
-            sorted(os.listdir(os.path.dirname(self.path()))),
+            sorted((HOST_FILE, GUESTS_FILE)), sorted(os.listdir(os.path.dirname(self.path())))
         )
         self.assertEqual(0o644, stat.S_IMODE(os.stat(self.path()).st_mode) | 0o044)
 
@@ -242,7 +239,7 @@ class AgentTest(AgentCase):
         agent = self.open_agent()
         self.launch(1)
         self.promise(1, 0)
-        metrics = metrics_file.MetricsFile(LOG, self.directory)
+        metrics = MetricsFile(LOG, self.directory)
         for at_s in (0, 5):
             self.set_busy(at_s, 0)
             metrics.write(self.tick(agent, at_s), 0.01)
