@@ -187,19 +187,6 @@ def _was_never_counted(counts: perf_event.GroupReadings) -> bool:
     )
 
 
-def uncore_targets(events: Iterable[Event]) -> dict[tuple[str, int], Wanted]:
-    """Return the targets of uncore events as {(PMU, CPU): (target, events)}.
-
-    Each box is read once per package, on the CPU that its ``cpumask`` names.
-    """
-    wanted: dict[tuple[str, int], Wanted] = {}
-    for event in events:
-        for cpu in event.cpus or ():
-            target, events_there = wanted.get((event.pmu, cpu), (perf_event.on_cpu(cpu), ()))
-            wanted[event.pmu, cpu] = target, (*events_there, event)
-    return wanted
-
-
 #: The owner of targets.
 _O = TypeVar('_O')
 

@@ -2,8 +2,7 @@
 """Choose the events to count on this CPU, with their roles, codes and sources.
 
 For every role (:data:`counter_roles.ROLES`), the first of these sources that has an event is used:
-the operator's override (which may name an event of libpfm4), the names that the kernel exports,
-our table.
+the operator's override, the names that the kernel exports, our table.
 """
 
 from __future__ import annotations
@@ -127,9 +126,8 @@ def select_events(
     :param cpu: cpuid or key of another CPU, to show what would be counted there (its
         events cannot be opened here); None for this machine's CPU
     :param overrides: {role: event}, where an event is written as in perf
-        (``cpu/event=0xd3,umask=0x1/``, ``cpu/instructions/``, ``r53100f``) or as a
-        libpfm4 name with its prefix (``skx::EVENT:UMASK``), or is 'none' if the role
-        is not to be counted
+        (``cpu/event=0xd3,umask=0x1/``, ``cpu/instructions/``, ``r53100f``), or is 'none' if
+        the role is not to be counted
     :raises EventError: an override has an unknown role, or is not an event
     """
     for_this_host = cpu is None
@@ -233,12 +231,8 @@ def _from_override(
             )
             for box in boxes
         )
-    code = pmu.encode_by_libpfm(spec) if '::' in spec else None
-    if code:
-        return (Event(role, spec, 'cpu', *code, source=OVERRIDE, document='libpfm4'),)
     raise exceptions.EventError(
-        '%s: %.80r is not an event: write cpu/event=0xd3,umask=0x1/, r53100f or, with libpfm4 '
-        'installed, PMU::EVENT:UMASK' % (role, spec)
+        '%s: %.80r is not an event: write cpu/event=0xd3,umask=0x1/ or r53100f' % (role, spec)
     )
 
 

@@ -43,6 +43,7 @@ GROUP_MAX = {'amd_df': 4}
 _READ_FORMAT = 1 | 2 | 4 | 8
 # No exclude_* bit is set, because guests are to be counted. perf sets exclude_guest
 # by default, so the counts are to be compared with `perf stat -e event:GH`.
+_FLAGS = 0
 _FD_CLOEXEC = 8
 # PERF_EVENT_IOC_ID, in which powerpc encodes the direction differently (its asm/ioctl.h).
 _IOC_ID, _IOC_ID_BY_MACHINE = 0x80082407, {'ppc64le': 0x40082407}
@@ -99,7 +100,7 @@ def pack_attr(event: Event) -> bytes:
         0,
         0,
         _READ_FORMAT,
-        0,
+        _FLAGS,
         0,
         0,
         event.config1,
@@ -130,35 +131,46 @@ def read_paranoid(root: str = '/') -> int | None:
         return None
 
 
+#: {errno: (exception, remedy)}
+_REFUSED = (
+    exceptions.CounterRefused,
+    ' (kernel.perf_event_paranoid is %s); run with CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8, '
+    'and on Debian and Ubuntu while the sysctl is above 2), or set the sysctl to -1, and in a '
+    'container allow perf_event_open in its seccomp profile',
+)
+_EXHAUSTED = (
+    exceptions.CountersExhausted,
+    '; raise LimitNOFILE of the service or count fewer guests',
+)
+_EXPLAINED: dict[int | None, tuple[type[exceptions.CounterError], str]] = {
+    errno.EACCES: _REFUSED,
+    errno.EPERM: _REFUSED,
+    errno.EMFILE: _EXHAUSTED,
+    errno.ENFILE: _EXHAUSTED,
+    errno.ENOMEM: _EXHAUSTED,
+    errno.ESRCH: (exceptions.CounterTargetGone, ''),
+    errno.ENOSYS: (exceptions.CounterUnsupported, '; this kernel has no perf events'),
+    errno.EBUSY: (
+        exceptions.CounterUnsupported,
+        '; another perf user has exclusive use of the PMU',
+    ),
+    errno.EOPNOTSUPP: (
+        exceptions.CounterUnsupported,
+        "; the PMU cannot count this way (a guest with KVM's mediated vPMU?)",
+    ),
+}
+
+
 def _explain(error: OSError, event: Event, target: Target) -> exceptions.CounterError:
     """Return the exception for a failed call, with its remedy."""
     where = 'CPU %s' % target.cpu if target.kind == CPU else 'thread %s' % target.id
-    number = error.errno
     text = '%s on %s: %s' % (event.name, where, error.strerror)
-    if number in (errno.EACCES, errno.EPERM):
-        return exceptions.CounterRefused(
-            '%s (kernel.perf_event_paranoid is %s); run with CAP_PERFMON (CAP_SYS_ADMIN before '
-            'Linux 5.8, and on Debian and Ubuntu while the sysctl is above 2), or set the sysctl '
-            'to -1, and in a container allow perf_event_open in its seccomp profile'
-            % (text, read_paranoid())
-        )
-    if number == errno.ENOSYS:
-        return exceptions.CounterUnsupported(text + '; this kernel has no perf events')
-    if number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-        return exceptions.CountersExhausted(
-            '%s; raise LimitNOFILE of the service or count fewer guests' % text
-        )
-    if number == errno.ESRCH or (number in (errno.ENODEV, errno.ENXIO) and target.kind == CPU):
+    if target.kind == CPU and error.errno in (errno.ENODEV, errno.ENXIO):
         return exceptions.CounterTargetGone(text)
-    if number == errno.EBUSY:
-        return exceptions.CounterUnsupported(
-            text + '; another perf user has exclusive use of the PMU'
-        )
-    if number == errno.EOPNOTSUPP:
-        return exceptions.CounterUnsupported(
-            "%s; the PMU cannot count this way (a guest with KVM's mediated vPMU?)" % text
-        )
-    return exceptions.CounterUnsupported(text)
+    kind, remedy = _EXPLAINED.get(error.errno, (exceptions.CounterUnsupported, ''))
+    if kind is exceptions.CounterRefused:
+        remedy %= read_paranoid()
+    return kind(text + remedy)
 
 
 def raise_descriptor_limit() -> bool:

@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encode events: by the formats that the kernel exports for its PMUs, or by libpfm4.
+"""Encode events by the formats that the kernel exports for its PMUs.
 
-Sources: Documentation/ABI/testing/sysfs-bus-event_source-devices-{format,events}, and
-``perfmon/pfmlib_perf_event.h`` of libpfm 4.13. Debian has no Python package of libpfm4 (Fedora's
-python3-libpfm is a SWIG module from libpfm's own build), so the functions that are needed are
-bound with ctypes.
+Source: Documentation/ABI/testing/sysfs-bus-event_source-devices-{format,events}.
 """
 
 from __future__ import annotations
 
-import ctypes
 import fnmatch
 import os
 import re
-import struct
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import exceptions
@@ -31,8 +26,6 @@ CONFIGS = ('config', 'config1', 'config2')
 
 _FORMAT = re.compile(r'(config[12]?):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)')
 _TERM = re.compile(r'([A-Za-z_][A-Za-z0-9_-]*)(?:=(0[xX][0-9a-fA-F]+|[0-9]+))?')
-#: Privilege levels, and the kind of encoding, of perfmon/pfmlib.h.
-_USER_AND_KERNEL, _OS_PERF_EVENT = 0x8 | 0x1, 1
 _UNIT_BYTES = {'Bytes': 1, 'KiB': 1 << 10, 'MiB': 1 << 20}
 
 
@@ -187,40 +180,3 @@ def matching(pmus: Mapping[str, Pmu], pattern: str) -> list[Pmu]:
             ],
         )
     ]
-
-
-class _Argument(ctypes.Structure):
-    _fields_ = (
-        ('attr', ctypes.c_void_p),
-        ('name', ctypes.c_void_p),
-        ('size', ctypes.c_size_t),
-        ('index', ctypes.c_int),
-        ('cpu', ctypes.c_int),
-        ('flags', ctypes.c_int),
-    )
-
-
-def encode_by_libpfm(name: str, soname: str = 'libpfm.so.4') -> tuple[int, int, int, int] | None:
-    """Return (type, config, config1, config2) of an event by its name in libpfm4.
-
-    The other fields of perf_event_attr are dropped, because libpfm4 sets ``exclude_guest`` and
-    guests are to be counted here. The variable LIBPFM_ENCODE_INACTIVE lets the library encode
-    events of CPUs other than the one it runs on (libpfm(3)).
-
-    :param name: name with the PMU's prefix, such as ``skx::EVENT:UMASK``
-    :returns: None if the event is unknown or the library is not installed
-    """
-    os.environ.setdefault('LIBPFM_ENCODE_INACTIVE', '1')
-    try:
-        library = ctypes.CDLL(soname)
-        is_ready = library.pfm_initialize() == 0
-    except (OSError, AttributeError):
-        return None
-    attr = ctypes.create_string_buffer(256)  # room for any kernel's perf_event_attr
-    argument = _Argument(ctypes.addressof(attr), None, ctypes.sizeof(_Argument), 0, 0, 0)
-    if not is_ready or library.pfm_get_os_event_encoding(
-        name.encode(), _USER_AND_KERNEL, _OS_PERF_EVENT, ctypes.byref(argument)
-    ):
-        return None
-    kind, _, config = struct.unpack_from('=IIQ', attr)
-    return (kind, config, *struct.unpack_from('=QQ', attr, 56))

@@ -11,7 +11,7 @@ from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.core.sample_records import NodeSample
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import firmware, topology
-from nova_numa_pmc.host.perf import counters, event_table
+from nova_numa_pmc.host.perf import counters, event_table, perf_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -112,14 +112,16 @@ class Uncore:
             raise SourceUnavailable('the kernel has no PMU for them here')
         wanted: WantedByOwner = {(node.id, ''): {} for node in host.nodes}
         shared: set[str] = set()
-        for (name, cpu), (target, events) in counters.uncore_targets(uncore_events).items():
-            for event in events:
+        for event in uncore_events:
+            for cpu in event.cpus or ():
                 node = self._node(event, cpu, host)
                 if node is None:
                     shared.add(event.role)
                     continue
                 targets = wanted.setdefault((node, _link(event)), {})
-                targets[name, cpu] = target, (*targets.get((name, cpu), (target, ()))[1], event)
+                # Each box is read once per package, on the CPU that its ``cpumask`` names.
+                target, others = targets.get((event.pmu, cpu), (perf_event.on_cpu(cpu), ()))
+                targets[event.pmu, cpu] = target, (*others, event)
         return wanted, shared
 
     def _node(self, event: Event, cpu: int, host: Topology) -> int | None:

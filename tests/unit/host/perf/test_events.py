@@ -2,7 +2,6 @@
 """Each CPU gets the events that its documents, libpfm, the kernel or the operator name."""
 
 import csv
-import ctypes
 import tempfile
 import unittest
 
@@ -10,9 +9,10 @@ from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core import counter_roles
-from nova_numa_pmc.host.perf import event_table, events, pmu
+from nova_numa_pmc.host.perf import event_table, events
 from nova_numa_pmc.host.perf.pmu import parse_terms
 from tests.cases.root import RootCase
+from tests.fixtures import libpfm
 from tests.fixtures.checkout import TOP
 
 DEVICES = 'sys/bus/event_source/devices/'
@@ -140,26 +140,6 @@ class TestTable(unittest.TestCase):
             self.assertIn('not in the table', dict(selection.missing)['remote_dram'])
 
 
-class PmuEncoding(ctypes.Structure):
-    """pfm_pmu_encode_arg_t of libpfm4's perfmon/pfmlib.h."""
-
-    _fields_ = (
-        ('codes', ctypes.POINTER(ctypes.c_uint64)),
-        ('fstr', ctypes.POINTER(ctypes.c_char_p)),
-        ('size', ctypes.c_size_t),
-        ('count', ctypes.c_int),
-        ('idx', ctypes.c_int),
-    )
-
-
-def raw_codes(name):
-    """Return the values of the registers of an event, as libpfm4 encodes it without an OS."""
-    encoding = PmuEncoding(size=ctypes.sizeof(PmuEncoding))
-    library = ctypes.CDLL('libpfm.so.4')
-    error = library.pfm_get_os_event_encoding(name.encode(), 3, 0, ctypes.byref(encoding))
-    return [] if error else [encoding.codes[index] for index in range(encoding.count)]
-
-
 #: {(libpfm4's prefix, row of the table): {role: libpfm4's names of its events, in their order}}
 LIBPFM = {
     **{
@@ -223,7 +203,9 @@ LIBPFM = {
 
 class TestAgainstLibpfm(unittest.TestCase):
     def setUp(self):
-        if pmu.encode_by_libpfm('skx::CYCLE_ACTIVITY:STALLS_L3_MISS') is None:
+        try:
+            libpfm.encode('skx::CYCLE_ACTIVITY:STALLS_L3_MISS')
+        except OSError:
             self.skipTest('libpfm4 is not installed')
 
     def test_entries_agree_with_libpfm_where_it_names_them(self):
@@ -232,7 +214,7 @@ class TestAgainstLibpfm(unittest.TestCase):
             for role, names in names_by_role.items():
                 with self.subTest(row, role=role):
                     self.assertEqual(
-                        [pmu.encode_by_libpfm(prefix + '::' + name) for name in names.split()],
+                        [libpfm.encode(prefix + '::' + name) for name in names.split()],
                         [(4, *event[4:7]) for event in chosen if event.role == role],
                     )
 
@@ -247,17 +229,7 @@ class TestAgainstLibpfm(unittest.TestCase):
             ('skx_unc_cha0::UNC_C_TOR_INSERTS:IO_MISS', [0x2435, 0, 0x3B]),
         ):
             with self.subTest(name):
-                self.assertEqual(codes, raw_codes(name))
-
-    def test_an_event_may_be_named_as_for_libpfm(self):
-        name = 'spr::OCR:READS_TO_CORE_REMOTE_DRAM'
-        (event,) = events.select_events('/nowhere', overrides={'remote_dram': name}).events
-        self.assertEqual((4, 0x12A, 0x730004477, 0), event[3:7])
-
-    def test_names_unknown_to_libpfm_are_none(self):
-        for name in ('skx::NONSENSE', '', 'nope::CYCLES', '::', 'skx::MEM_LOAD:\u00e9'):
-            self.assertIsNone(pmu.encode_by_libpfm(name), name)
-        self.assertIsNone(pmu.encode_by_libpfm('skx::CYCLES', 'libpfm-is-not-here.so.4'))
+                self.assertEqual(codes, libpfm.raw_codes(name))
 
 
 class TestThisMachine(PmuCase):
