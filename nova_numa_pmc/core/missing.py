@@ -14,12 +14,15 @@ from __future__ import annotations
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from typing import TypeVar
+    from collections.abc import Callable, Collection, Sequence
+    from typing import Optional, TypeVar
 
     from nova_numa_pmc.model import NodeView
 
     _T = TypeVar('_T')
+    _HasPart = Callable[[NodeView], bool]
+    _RatioOf = Callable[[NodeView], Optional[float]]
+    _WithRatio = Callable[[NodeView, float, tuple[NodeView, ...]], NodeView]
 
 #: Codes of the remarks that a part of pressure is assumed for some nodes.
 CPU_ASSUMED, BANDWIDTH_ASSUMED, LINK_ASSUMED = (
@@ -77,14 +80,23 @@ def fill_in(nodes: tuple[NodeView, ...]) -> tuple[tuple[NodeView, ...], tuple[st
     :returns: (nodes, a code such as :data:`CPU_ASSUMED` for each part that was filled in)
     """
     filled_parts: tuple[str, ...] = ()
-    for part, fill in (
-        (CPU_ASSUMED, _with_demand),
-        (BANDWIDTH_ASSUMED, _with_bandwidth),
-        (LINK_ASSUMED, _with_link),
-    ):
-        filled_nodes = fill(nodes)
-        if filled_nodes is not None:
-            nodes, filled_parts = filled_nodes, (*filled_parts, part)
+    parts: tuple[tuple[str, _HasPart, _RatioOf, _WithRatio], ...] = (
+        (CPU_ASSUMED, lambda node: bool(node.cores), _cpu_ratio, _with_cpu_ratio),
+        (BANDWIDTH_ASSUMED, reports_memory, _bandwidth_ratio, _with_bandwidth_ratio),
+        (LINK_ASSUMED, lambda node: True, lambda node: node.link_ratio, _with_link_ratio),
+    )
+    for part, has_part, ratio_of, with_ratio in parts:
+        known = [ratio for ratio in map(ratio_of, nodes) if ratio is not None]
+        if not known or len(known) == sum(map(has_part, nodes)):
+            continue
+        assumed_ratio = upper_quartile(known)
+        nodes = tuple(
+            with_ratio(node, assumed_ratio, nodes)
+            if has_part(node) and ratio_of(node) is None
+            else node
+            for node in nodes
+        )
+        filled_parts += (part,)
     return nodes, filled_parts
 
 
@@ -93,53 +105,30 @@ def reports_memory(node: NodeView) -> bool:
     return bool(node.capacity_bytes) or node.bandwidth_bytes_per_sec is not None
 
 
-def _with_demand(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
-    ratios = [
-        node.demand_cores / node.cores
-        for node in nodes
-        if node.cores and node.demand_cores is not None
-    ]
-    if not ratios or len(ratios) == sum(1 for node in nodes if node.cores):
-        return None
-    assumed_ratio = upper_quartile(ratios)
-    return tuple(
-        node
-        if node.demand_cores is not None or not node.cores
-        else node._replace(demand_cores=assumed_ratio * node.cores)
-        for node in nodes
-    )
+def _cpu_ratio(node: NodeView) -> float | None:
+    return node.demand_cores / node.cores if node.cores and node.demand_cores is not None else None
 
 
-def _with_bandwidth(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
-    known_pairs = [
-        (node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec)
-        for node in nodes
-        if node.bandwidth_bytes_per_sec is not None and node.bandwidth_max_bytes_per_sec
-    ]
-    if not known_pairs or len(known_pairs) == sum(1 for node in nodes if reports_memory(node)):
-        return None
-    assumed_ratio = upper_quartile([bandwidth / maximum for bandwidth, maximum in known_pairs])
+def _bandwidth_ratio(node: NodeView) -> float | None:
+    used, maximum = node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec
+    return used / maximum if maximum and used is not None else None
+
+
+def _with_cpu_ratio(node: NodeView, ratio: float, _nodes: tuple[NodeView, ...]) -> NodeView:
+    return node._replace(demand_cores=ratio * node.cores)
+
+
+def _with_bandwidth_ratio(node: NodeView, ratio: float, nodes: tuple[NodeView, ...]) -> NodeView:
     # The lowest maximum, so that a guest's traffic weighs no less here than on another node.
-    lowest_maximum = min(maximum for _, maximum in known_pairs)
-    filled_nodes = []
-    for node in nodes:
-        maximum = node.bandwidth_max_bytes_per_sec
-        if reports_memory(node) and (node.bandwidth_bytes_per_sec is None or not maximum):
-            maximum = maximum or lowest_maximum
-            node = node._replace(
-                bandwidth_bytes_per_sec=assumed_ratio * maximum,
-                bandwidth_max_bytes_per_sec=maximum,
-            )
-        filled_nodes.append(node)
-    return tuple(filled_nodes)
-
-
-def _with_link(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
-    ratios = [node.link_ratio for node in nodes if node.link_ratio is not None]
-    if not ratios or len(ratios) == len(nodes):
-        return None
-    assumed_ratio = upper_quartile(ratios)
-    return tuple(
-        node if node.link_ratio is not None else node._replace(link_ratio=assumed_ratio)
-        for node in nodes
+    maximum = node.bandwidth_max_bytes_per_sec or min(
+        other.bandwidth_max_bytes_per_sec or 0.0
+        for other in nodes
+        if _bandwidth_ratio(other) is not None
     )
+    return node._replace(
+        bandwidth_bytes_per_sec=ratio * maximum, bandwidth_max_bytes_per_sec=maximum
+    )
+
+
+def _with_link_ratio(node: NodeView, ratio: float, _nodes: tuple[NodeView, ...]) -> NodeView:
+    return node._replace(link_ratio=ratio)

@@ -11,10 +11,8 @@ Structures: include/uapi/linux/perf_event.h.
 from __future__ import annotations
 
 import errno
-import fcntl
 import functools
 import os
-import platform
 import resource
 import struct
 from typing import TYPE_CHECKING
@@ -26,7 +24,7 @@ from nova_numa_pmc.host import files, system_calls
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc.host.perf.events import Event
 
@@ -39,14 +37,12 @@ _ATTR = struct.Struct('=IIQQQQQIIQQ40x')
 #: {PMU: the most events of a group}, for PMUs whose drivers accept groups that can never be
 #: counted: amd_uncore has four counters (NUM_COUNTERS_NB in arch/x86/events/amd/uncore.c).
 GROUP_MAX = {'amd_df': 4}
-# TOTAL_TIME_ENABLED | TOTAL_TIME_RUNNING | ID | GROUP
-_READ_FORMAT = 1 | 2 | 4 | 8
+# TOTAL_TIME_ENABLED | TOTAL_TIME_RUNNING | GROUP
+_READ_FORMAT = 1 | 2 | 8
 # No exclude_* bit is set, because guests are to be counted. perf sets exclude_guest
 # by default, so the counts are to be compared with `perf stat -e event:GH`.
 _FLAGS = 0
 _FD_CLOEXEC = 8
-# PERF_EVENT_IOC_ID, in which powerpc encodes the direction differently (its asm/ioctl.h).
-_IOC_ID, _IOC_ID_BY_MACHINE = 0x80082407, {'ppc64le': 0x40082407}
 
 CPU, THREAD = 'cpu', 'thread'
 
@@ -187,28 +183,24 @@ def _words(number: int) -> struct.Struct:
     return struct.Struct('=%dQ' % number)
 
 
-def parse_group(data: bytes, ids: Sequence[int]) -> GroupReadings:
-    """Return a group's counts in the order of ``ids``.
+def parse_group(data: bytes, number: int) -> GroupReadings:
+    """Return the counts of a group of so many events, in the order in which they were opened.
 
-    :param data: what read(2) returned: nr, enabled, running, then the value and id of each event
-    :returns: None for an event that is not in the data, and for all if they are not a group's
+    The kernel appends each event to those of its group (perf_group_attach, kernel/events/core.c).
+
+    :param data: what read(2) returned: nr, enabled, running, then the value of each event
+    :returns: None for all events if the data are not of such a group, as after an event was
+        removed from it because the CPU went offline
     """
-    unknown = (None,) * len(ids)
-    if len(data) < 24 or len(data) % 8:
+    unknown = (None,) * number
+    if len(data) != 24 + 8 * number:
         return unknown
-    words = _words(len(data) // 8).unpack(data)
-    number, enabled, running = words[:3]
+    reported, enabled, running, *values = _words(3 + number).unpack(data)
     # running > enabled is impossible: it means a leader in an error state or in another format.
-    if len(words) != 3 + 2 * number or running > enabled:
+    if reported != number or running > enabled:
         return unknown
-    if words[4::2] == tuple(ids):  # nearly always, as the kernel keeps the order of opening
-        # CounterReading(...), a named tuple's own constructor, would take twice as long.
-        return tuple([CounterReading._make((value, enabled, running)) for value in words[3::2]])
-    by_id = dict(zip(words[4::2], words[3::2]))
-    return tuple(
-        CounterReading(by_id[event_id], enabled, running) if event_id in by_id else None
-        for event_id in ids
-    )
+    # CounterReading(...), a named tuple's own constructor, would take twice as long.
+    return tuple([CounterReading._make((value, enabled, running)) for value in values])
 
 
 class EventGroup:
@@ -222,7 +214,6 @@ class EventGroup:
         self.events: tuple[Event, ...] = ()
         self.target = target
         self.fds: list[int] = []
-        self.ids: list[int] = []
         #: The data that were read last, and their counts.
         self._last: tuple[bytes | None, GroupReadings] = None, ()
         try:
@@ -234,14 +225,8 @@ class EventGroup:
 
     def add(self, event: Event) -> None:
         """Open one more event in this group."""
-        fd = open_event(event, self.target, self.fds[0] if self.fds else -1)
-        request = _IOC_ID_BY_MACHINE.get(platform.machine(), _IOC_ID)
-        try:
-            self.ids.append(struct.unpack('=Q', fcntl.ioctl(fd, request, bytes(8)))[0])
-        except OSError as error:
-            os.close(fd)
-            raise _explain(error, event, self.target) from error
-        self.fds.append(fd)
+        leader = self.fds[0] if self.fds else -1
+        self.fds.append(open_event(event, self.target, leader))
         self.events += (event,)
 
     def read(self) -> GroupReadings:
@@ -250,11 +235,11 @@ class EventGroup:
         As long as the target has not run, the same object is returned.
         """
         try:
-            data = os.read(self.fds[0], 24 + 16 * len(self.fds))
+            data = os.read(self.fds[0], 24 + 8 * len(self.fds))
         except (OSError, IndexError):
             return (None,) * len(self.events)
         if data != self._last[0]:
-            self._last = data, parse_group(data, self.ids)
+            self._last = data, parse_group(data, len(self.fds))
         return self._last[1]
 
     def close(self) -> None:

@@ -332,7 +332,6 @@ class TestThisMachine(PmuCase):
     def test_bad_overrides_are_named(self):
         self.add_pmu('cpu', CPU_PMU)
         for role, spec in (
-            ('remote', 'r1'),
             ('cycles', 'cpu/nonsense=1/'),
             ('cycles', ''),
             ('cycles', 'gpu/event=1/'),
