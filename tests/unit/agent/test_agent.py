@@ -8,7 +8,7 @@ import shutil
 from unittest import mock
 
 from nova_numa_pmc import model
-from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf
+from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.host import files, guests, topology
 from tests.cases.agent import LOG, MIB, SECOND, START_NS, AgentCase
 from tests.fixtures import fake_host
@@ -101,17 +101,6 @@ class PublishTest(AgentCase):
         self.assertEqual(before, agent.options)
         self.tick(agent, 5)
         self.assertFalse(os.path.exists(os.path.join(self.root, 'run/elsewhere')))
-
-    def test_a_reload_counts_by_the_sources_of_the_new_options(self):
-        agent = self.open_agent()
-        self.tick(agent, 0)
-        agent.reload(
-            agent.options._replace(
-                counter_options=counters_conf.CounterOptions(sources=('resctrl',))
-            )
-        )
-        self.assertIsNone(self.tick(agent, 5).publication)
-        self.assertEqual('', self.tick(agent, 10).publication.source)
 
 
 class OneReadingTest(AgentCase):

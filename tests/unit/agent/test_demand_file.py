@@ -110,25 +110,3 @@ class FileTest(RememberingCase):
                 self.assertIn(self.file, message)
                 with open(self.file) as file:
                     self.assertEqual('3.0', json.load(file)['schema'])
-
-    def test_a_demand_file_that_others_may_write_is_not_believed(self):
-        self.start(1)
-        self.minutes(5, {1: (2.0, 0)})
-        os.chmod(self.file, 0o666)
-        self.agent = self.open_agent()
-        with self.assertLogs(LOG, 'WARNING') as logs:
-            self.minutes(1, {1: (0.0, 0)})
-        self.assertEqual(1, sum('users other than root' in text for text in logs.output))
-        self.assert_demand((0.0, 0.0), (0.0, 0.0))
-
-    def test_a_demand_file_that_cannot_be_written_costs_one_warning(self):
-        self.start(1)
-        self.minutes(1, {1: (2.0, 0)})
-        os.makedirs(os.path.dirname(self.file), exist_ok=True)
-        os.chmod(os.path.dirname(self.file), 0o777)
-        with self.assertLogs(LOG, 'WARNING') as logs:
-            self.minutes(15, {1: (2.0, 0)})
-        self.assertEqual(1, sum('saving guest demand failed' in text for text in logs.output))
-        os.chmod(os.path.dirname(self.file), 0o755)
-        self.minutes(5, {1: (2.0, 0)})
-        self.assertTrue(os.path.exists(self.file))

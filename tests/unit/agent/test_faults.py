@@ -69,18 +69,6 @@ class SuspendedMoveTest(RebalancingCase):
             self.assertIsNone(agent.step())
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
-    def test_setting_the_time_of_day_moves_no_guest(self):
-        moved = []
-        for realtime_s in (0, YEARS):
-            agent = self.open_agent(agent_conf.DRY_RUN)
-            plans = []
-            for tick_number in range(3):
-                self.load_node_0(5 * tick_number)
-                self.tick(agent, 5 * tick_number, realtime_s=1000.0 + tick_number * realtime_s)
-                plans.append(agent._rebalancer._planner_state)
-            moved.append(plans)
-        self.assertEqual(*moved)
-
 
 class VanishingTest(AgentCase):
     """Guests that start and end within a tick."""
@@ -192,24 +180,6 @@ class UnlistedTest(AgentCase):
 
 
 class LibvirtTest(AgentCase):
-    def test_guests_are_counted_again_when_libvirts_directory_comes_back(self):
-        """Its guests continue to run, and are counted where they are held."""
-        agent = self.open_agent()
-        self.promise(1, 1)
-        tree = self.launch(1)
-        self.tick(agent, 0)
-        status, away = self.host.path('run/libvirt'), self.host.path('run/away')
-        with self.foreseen():
-            os.rename(status, away)
-            self.tick(agent, 5)
-            self.assertEqual(0, self.read_publication().view.nodes[1].guests)
-            os.rename(away, status)
-            self.tick(agent, 10)
-            self.tick(agent, 15)
-        self.assertEqual((1,), self.promises()[fake_host.uuid_of(1)].cpu_nodes)
-        self.assertEqual('4-7', tree.held())
-        self.assertEqual(1, self.read_publication().view.nodes[1].guests)
-
     def test_foreign_files_in_libvirts_directory_hide_no_guest(self):
         agent = self.open_agent()
         self.promise(2, 1)
@@ -295,33 +265,6 @@ class StateDirectoryTest(AgentCase):
             os.mkdir(self.directory, 0o755)
             self.assert_as_before(15)
             self.assert_as_before(20)
-
-    def test_a_state_directory_that_cannot_be_trusted_is_not_used(self):
-        def link():
-            os.symlink(self.directory + '.old', self.directory)
-
-        def file():
-            with open(self.directory, 'w'):
-                pass
-
-        def open_to_all():
-            os.mkdir(self.directory)
-            os.chmod(self.directory, 0o777)
-
-        for at_s, replace in ((10, link), (20, file), (30, open_to_all)):
-            with self.subTest(replace.__name__), self.foreseen() as messages:
-                os.rename(self.directory, self.directory + '.old')
-                replace()
-                for more in (0, 5):
-                    tick = self.tick(self.agent, at_s + more)
-                    self.assertTrue(tick.sample.elapsed_s)
-                if os.path.isdir(self.directory) and not os.path.islink(self.directory):
-                    os.rmdir(self.directory)
-                else:
-                    os.unlink(self.directory)
-                os.rename(self.directory + '.old', self.directory)
-                self.assert_as_before(at_s + 9)
-            self.assertLess(len(messages), 14, messages)
 
     def test_files_that_break_in_the_state_directory_are_written_anew(self):
         for at_s, name in (

@@ -44,15 +44,6 @@ class ReassertionTest(AgentCase):
         self.assertEqual('', other.held())
         self.assertNotIn('held', ''.join(logs.output))
 
-    def test_a_place_whose_writer_was_killed_is_written_by_the_agent(self):
-        """The promise is newer than the cpuset, and is authoritative."""
-        agent = self.open_agent()
-        tree = self.launch(1)
-        tree.set_all('0-3')
-        self.promise(1, 1)
-        self.tick(agent, 0)
-        self.assertEqual('4-7', tree.held())
-
     def test_a_guest_whose_hook_never_came_to_started_is_held(self):
         agent = self.open_agent()
         tree = self.launch(1)
@@ -100,30 +91,6 @@ class ReassertionTest(AgentCase):
             self.assertEqual(kind == model.PIN, self.tick(agent, at_s).failing_count)
         agent.reload(agent.options._replace(reassert=False))
         self.assertEqual(0, self.tick(agent, 15).failing_count)
-
-    def test_pinned_and_floating_guests_are_left_alone(self):
-        for why, more, promised in (
-            (
-                'pinned',
-                {
-                    'xml': domains.domain(
-                        fake_host.name_of(1), fake_host.uuid_of(1), placement=domains.NUMA_NODES_1
-                    )
-                },
-                {},
-            ),
-            ('floating', {}, {'origin': 'floating'}),
-        ):
-            with self.subTest(why):
-                agent = self.open_agent()
-                self.promise(1, 1, **promised)
-                tree = self.launch(1, **more)
-                self.tick(agent, 0)
-                self.assertEqual('', tree.held())
-        agent = self.open_agent(reassert=False)
-        self.promise(1, 1)
-        self.tick(agent, 0)
-        self.assertEqual('', tree.held())
 
     def test_a_guest_that_is_gone_and_one_that_fails_do_not_hinder_the_others(self):
         agent = self.open_agent()
@@ -217,14 +184,6 @@ class OperatorsWordTest(AgentCase):
         tree.write_file(os.path.join(tree.emulator, 'cpuset.cpus'), '4-7\n')
         self.assertEqual('4-7', self.held(tree, self.open_agent(), 0))
 
-    def test_a_guest_that_a_command_has_moved_is_held_there(self):
-        agent = self.open_agent()
-        self.promise(1, 0)
-        tree = self.launch(1)
-        self.assertEqual('0-3', self.held(tree, agent, 0))
-        self.promise(1, 1)
-        self.assertEqual('4-7', self.held(tree, agent, 5))
-
     def test_cpus_follow_memory_that_numatune_has_bound(self):
         agent = self.open_agent()
         self.promise(1, 1)
@@ -277,17 +236,6 @@ class BoundTest(AgentCase):
         self.assertTrue(self.promises()[fake_host.uuid_of(1)].bound)
         self.tick(self.open_agent(), 5)
         self.assertEqual('1', self.mems())
-
-    def test_a_pinned_vcpu_keeps_its_cpus_when_its_guest_is_bound_again(self):
-        for cpus in ('2-7', '0'):
-            with self.subTest(cpus=cpus):
-                self.promise(1, 1, bound=True)
-                xml = fake_host.domain_xml(1, extra=PIN % (0, cpus))
-                self.tree = self.host.launch(1, {0: 0, 1: MIB}, xml=xml)
-                self.tree.set_all('4-7')
-                self.tree.write_file(os.path.join(self.tree.vcpus[0], 'cpuset.cpus'), cpus + '\n')
-                self.tick(self.open_agent(), 0)
-                self.assertEqual(('4-7 %s 4-7' % cpus, '1'), (self.tree.held(), self.mems()))
 
     def test_a_guest_that_stays_bound_or_has_ended_leaves_no_other_bound(self):
         trees = [self.tree]
@@ -360,14 +308,6 @@ class BoundTest(AgentCase):
             self.tick(agent, 5)
         self.assertEqual(('0-7', '0-1'), (self.tree.held(), self.mems()))
 
-    def test_a_guest_none_of_whose_cpus_is_in_the_pool_is_unbound(self):
-        agent = self.open_agent()
-        self.tick(agent, 0)
-        self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-3\n')
-        self.leave(256 + 510)
-        self.tick(self.open_agent(), 5)
-        self.assertEqual(('4-7', '0-1'), (self.tree.held(), self.mems()))
-
     def test_the_promise_of_a_guest_that_was_bound_before_the_promises_were_lost_is_bound(self):
         self.tree.set_all('4-7')
         self.tree.set_all('1', 'mems')
@@ -398,16 +338,6 @@ class BoundTest(AgentCase):
             self.tick(agent, 15)
         self.assertEqual(('0-7', '0-1'), (self.tree.held(), self.mems()))
         self.assertFalse(self.promises()[fake_host.uuid_of(1)].bound)
-
-    def test_as_many_guests_stay_bound_as_the_memory_suffices_for(self):
-        agent = self.open_agent()
-        self.promise(2, 1, bound=True)
-        second = self.host.launch(2, {0: 0, 1: MIB})
-        self.set_guest_times(2, 0)
-        self.tick(agent, 0)
-        sysfs.write_zones(self.root, {1: (256 + 600) << 20})
-        self.tick(agent, 5)
-        self.assertEqual(['0-1', '1'], sorted((self.mems(), second.held('mems'))))
 
     def set_status(self, xml):
         """Replace the status file of the guest."""

@@ -11,11 +11,8 @@ from nova_numa_pmc import model
 from nova_numa_pmc.agent import loop
 from nova_numa_pmc.agent.tick import Tick
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf
-from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import OptionsError
-from nova_numa_pmc.state import history, pause, publication
-from tests.cases.rebalancing import RebalancingCase
-from tests.fixtures import fake_host
+from nova_numa_pmc.state import pause, publication
 
 LOG = logging.getLogger('nova_numa_pmc.agent.loop')
 
@@ -172,39 +169,6 @@ class ServiceTest(unittest.TestCase):
         self.serve([(0, signal.SIGTERM)], steps=[0.5] * 4, pending=[0.5] * 4)
         self.assertEqual((0, 0), (self.agent.ended, len(self.agent.steps)))
         self.assertEqual([0.5] * 4, self.clock.waits)
-
-
-class StopTest(RebalancingCase):
-    def test_no_further_move_of_a_plan_begins_after_sigterm(self):
-        agent, clock = self.open_agent(), Clock([(0, signal.SIGTERM)])
-        agent._executor.enqueue(
-            plan_records.Plan(
-                tuple(
-                    plan_records.Move(
-                        plan_records.MOVE,
-                        (
-                            plan_records.PlanPart(
-                                fake_host.uuid_of(number),
-                                fake_host.name_of(number),
-                                (0,),
-                                (1,),
-                                (1,),
-                                0,
-                            ),
-                        ),
-                        1.0,
-                        1.0,
-                        1.0,
-                        0,
-                    )
-                    for number in (1, 2)
-                )
-            ),
-            self.promises(),
-        )
-        loop.AgentLoop(agent, None, LOG, clock.wait, clock, lambda *texts: None).run()
-        self.assertEqual({1: self.AWAY, 2: self.HOME, 3: self.HOME}, self.places())
-        self.assertEqual([history.DONE], [entry.result for entry in history.read(self.root)[0]])
 
 
 class StatusLineTest(unittest.TestCase):

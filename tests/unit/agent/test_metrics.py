@@ -17,7 +17,6 @@ from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.core import sample_records
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.state import publication
-from tests.cases.agent import AgentCase
 from tests.fixtures.checkout import TOP
 
 try:
@@ -232,32 +231,6 @@ class ContentTest(MetricsCase):
         with self.assertLogs(LOG, 'INFO') as logs:
             metrics.write(FULL, 0.1)
         self.assertIn('succeeded again', logs.output[0])
-
-
-class AgentTest(AgentCase):
-    def test_the_agent_writes_what_it_measures_of_a_host(self):
-        agent = self.open_agent()
-        self.launch(1)
-        self.promise(1, 0)
-        metrics = MetricsFile(LOG, self.directory)
-        for at_s in (0, 5):
-            self.set_busy(at_s, 0)
-            metrics.write(self.tick(agent, at_s), 0.01)
-        with open(os.path.join(self.directory, 'metrics/nova-numa-pmc.prom')) as file:
-            exported = values(file.read())
-        self.assertEqual(
-            (1.0, 0.0, 1.0, 512 << 20, 1.0),
-            tuple(
-                exported['nova_numa_' + name]
-                for name in (
-                    'node_demand_cores{node="0"}',
-                    'node_lasting_demand_cores{node="1"}',
-                    'node_guests{node="0"}',
-                    'node_promised_bytes{node="0"}',
-                    'guests',
-                )
-            ),
-        )
 
 
 class UnitTest(MetricsCase):

@@ -221,18 +221,6 @@ class PlaceTest(AgentCase):
                 self.assertEqual({promise.uuid: promise}, self.promises())
                 self.assertEqual(0, agent._keeper.starts_taken_over)
 
-    def test_cpus_follow_memory_that_cannot_be_moved(self):
-        self.install_hook()
-        agent = self.open_agent()
-        tree = self.host.launch(
-            1, {0: 10 * MIB, 1: 400 * MIB}, xml=fake_host.domain_xml(1, extra=domains.LOCKED)
-        )
-        self.set_guest_times(1, 0)
-        self.began(1)
-        self.tick(agent, 0)
-        self.tick(agent, 5)
-        self.assertEqual('4-7', tree.held())
-
 
 class FetchTest(RebalancingCase):
     """Memory is also fetched while rebalancing is off."""
@@ -343,24 +331,6 @@ class FetchTest(RebalancingCase):
         self.assertIsNone(agent.step())
         self.assertEqual('placed', self.promises()[fake_host.uuid_of(1)].origin)
         self.assertEqual({1}, self.nodes())
-
-    def test_memory_whose_place_could_not_be_read_is_fetched_later(self):
-        self.put_memory_elsewhere()
-        tree = self.tree(1)
-        groups = self.host.path('proc/4001/cgroup')
-        with open(groups) as file:
-            right = file.read()
-        agent = self.open_agent(agent_conf.OFF)
-        tree.write_file(os.path.join(tree.memory, 'memory.numa_stat'), '')
-        self.tick(agent, 0)
-        self.memory(1).write_files()
-        self.host.write(groups, '0::/elsewhere\n')
-        self.tick(agent, 5)
-        self.host.write(groups, right)
-        self.assertIsNone(agent.step())
-        self.tick(agent, 10)
-        self.finish_move(agent)
-        self.assertEqual({0}, self.nodes())
 
 
 class FetchLimitTest(RebalancingCase):

@@ -71,17 +71,6 @@ class StartTest(PlacedCase):
         self.assertEqual(('floating', True), (self.promise(1).origin, self.promise(1).started))
         self.assertIn('left alone: ignored by the operator', ' '.join(self.host.logged()))
 
-    def test_a_damaged_list_of_the_operators_costs_a_warning(self):
-        self.host.write('var/lib/nova-numa-pmc/guests', 'x\n%s pin g\n' % fake_host.uuid_of(1))
-        self.call('start', 1)
-        self.assertEqual((0,), self.promise(1).cpu_nodes)
-        os.chmod(self.host.path('var/lib/nova-numa-pmc/guests'), 0o666)
-        self.call('start', 2)
-        self.assertEqual((1,), self.promise(2).cpu_nodes)
-        logged = ' '.join(self.host.logged())
-        for message in ('line 1 is not', 'users other than root'):
-            self.assertIn(message, logged)
-
     def test_the_wait_for_the_lock_ends_before_the_scripts_alarm(self):
         self.host.configure('[hook]\ntimeout_s = 60\n')
         call = hook.HookCall('guest', 'start', self.root, None, journal.JournalLines(self.root))
@@ -133,12 +122,6 @@ class StartTest(PlacedCase):
         )
         self.assertEqual(0, self.call('start', 1))
 
-    def test_strict_lets_start_what_is_not_ours_to_place(self):
-        self.host.configure('[hook]\nstrict = yes\n')
-        for extra in (domains.OPTED_OUT, domains.NUMA_NODES_1):
-            self.assertEqual(0, self.call('start', 1, fake_host.domain_xml(1, extra=extra)))
-            self.assertNotEqual('placed', self.promise(1).origin)
-
     def test_strict_lets_start_what_is_not_ours_to_place_without_a_decision(self):
         self.host.configure('[hook]\nstrict = yes\ntimeout_s = 0.2\n')
         pinned = '<cputune><vcpupin vcpu="0" cpuset="1"/></cputune>'
@@ -157,34 +140,6 @@ class StartTest(PlacedCase):
         tree = self.host.launch(1)
         self.assertEqual(0, self.call('started', 1, xml))
         self.assertEqual('0-3', tree.held())
-
-
-class LogTest(PlacedCase):
-    def setUp(self):
-        super().setUp()
-        self.host.write('var/lib/nova-numa-pmc/guests', 'no override\n' * 30)
-        self.waits_s = []
-
-    def wait(self, sender, limit_s):
-        """Wait, in vain."""
-        self.waits_s.append(limit_s)
-        return limit_s
-
-    def start(self):
-        return self.call('start', lines=journal.JournalLines(self.root, self.wait))
-
-    def test_the_decision_is_logged_first(self):
-        self.host.fill_log(room=1)
-        self.assertEqual(0, self.start())
-        self.assertEqual(
-            ['node 0'], [line.split(': ')[3] for line in self.host.logged() if line != 'full']
-        )
-
-    def test_all_lines_together_wait_no_longer_than_one(self):
-        self.host.fill_log()
-        self.assertEqual(0, self.start())
-        self.assertEqual([journal.WAIT_MAX_S], self.waits_s)
-        self.assertEqual((0,), self.promise(1).cpu_nodes)
 
 
 class SimultaneousStartsTest(PlacedCase):
@@ -244,14 +199,6 @@ class StartedTest(PlacedCase):
 
     def test_started_decides_where_start_reserved_nothing(self):
         tree = self.host.launch(1)
-        self.call('started', 1)
-        self.assertEqual('0-3', tree.held())
-        self.assertTrue(self.promise(1).started)
-
-    def test_started_decides_again_when_the_record_is_spoilt(self):
-        tree = self.host.launch(1)
-        self.call('start', 1)
-        self.host.write('run/nova-numa-pmc/promises', 'garbage')
         self.call('started', 1)
         self.assertEqual('0-3', tree.held())
         self.assertTrue(self.promise(1).started)
@@ -343,20 +290,6 @@ class StartedTest(PlacedCase):
         self.call('start', 2)
         self.assertEqual((0,), self.promise(2).cpu_nodes)
 
-    def test_a_guest_on_cpus_of_its_own_counts_its_memory_on_their_node(self):
-        self.host.write('sys/devices/system/cpu/isolated', '6-7\n')
-        pins = ''.join(f"<vcpupin vcpu='{at}' cpuset='6-7'/>" for at in (0, 1))
-        self.call('start', 1, fake_host.domain_xml(1, extra=f'  <cputune>{pins}</cputune>\n'))
-        self.assertEqual(
-            ('pinned', (1,), (1,), 0),
-            (
-                self.promise(1).origin,
-                self.promise(1).cpu_nodes,
-                self.promise(1).mem_nodes,
-                self.promise(1).vcpus,
-            ),
-        )
-
 
 class MemoryLiesTest(PlacedCase):
     """At ``started``, some of a guest's memory already exists; its promise is for node 0."""
@@ -381,9 +314,6 @@ class MemoryLiesTest(PlacedCase):
         self.assertEqual('4-7', self.cpus_after_start({0: 10 * MIB, 1: 4097 * MIB}))
         self.assertEqual(((1,), (1,)), (self.promise(1).cpu_nodes, self.promise(1).mem_nodes))
         self.assertIn('with its memory', self.host.logged()[-1])
-
-    def test_cpus_stay_where_most_lies(self):
-        self.assertEqual('0-3', self.cpus_after_start({0: 400 * MIB, 1: 100 * MIB}))
 
     def test_cpus_follow_locked_memory_however_little(self):
         self.assertEqual('4-7', self.cpus_after_start({0: 0, 1: 40 * MIB}, domains.LOCKED))
@@ -455,20 +385,6 @@ class EndTest(PlacedCase):
 
 
 class BootstrapTest(PlacedCase):
-    def test_running_guests_are_counted(self):
-        for number in range(3):
-            self.host.launch(number)
-        self.call('start', 9)
-        self.assertEqual(4, len(self.promises()))
-        self.assertEqual({'floating', 'placed'}, {p.origin for p in self.promises().values()})
-
-    def test_a_running_guest_held_to_a_node_is_counted_there(self):
-        tree = self.host.launch(1)
-        tree.set_all('0-3')
-        self.call('start', 9)
-        self.assertEqual(('placed', (0,)), (self.promise(1).origin, self.promise(1).cpu_nodes))
-        self.assertEqual((1,), self.promise(9).cpu_nodes)
-
     def test_running_guests_are_promised_as_starting_ones_are(self):
         for extra in ('', domains.OPTED_OUT, domains.NUMA_NODES_1):
             with self.subTest(extra=extra):
@@ -486,30 +402,6 @@ class BootstrapTest(PlacedCase):
                     self.promise(1)._replace(since_ns=0),
                 )
                 self.call('stopped', 9)
-
-    def test_a_lost_record_is_made_again(self):
-        for number in range(4):
-            self.call('start', number)
-            self.host.launch(number)
-            self.call('started', number)
-        before = self.homes()
-        self.host.write('run/nova-numa-pmc/promises', 'garbage')
-        self.call('start', 9)
-        self.assertEqual(
-            before,
-            sorted(
-                promise.cpu_nodes
-                for uuid, promise in self.promises().items()
-                if uuid != fake_host.uuid_of(9)
-            ),
-        )
-        self.assertTrue(any('promises' in line for line in self.host.logged()))
-
-    def test_another_boots_record_does_not_count(self):
-        self.call('start', 1)
-        self.host.write('proc/sys/kernel/random/boot_id', 'another\n')
-        self.call('start', 2)
-        self.assertEqual([fake_host.uuid_of(2)], list(self.promises()))
 
 
 class PoolTest(PlacedCase):
