@@ -64,7 +64,6 @@ _STAGE = 'holding guest %s'
 class _Known:
     """What is known about a running guest from one tick to the next.
 
-    :ivar placed_by: how others had placed it when it was last read
     :ivar groups: its control groups; None: not found yet
     :ivar held_cpus: the CPUs that all groups except the operator's were last seen to have
     :ivar set_by_others: names of the groups that are left to the operator, as logged
@@ -74,7 +73,6 @@ class _Known:
     """
 
     name: str
-    placed_by: tuple[str, ...]
     groups: cgroups.GuestGroups | None = None
     held_cpus: frozenset[int] | None = None
     set_by_others: frozenset[str] = frozenset()
@@ -170,8 +168,7 @@ class Keeper:
             self.options.host_options, self._root, self._log, tick.host, tick.host_promises
         )
         for guest in tick.guests:
-            known = self._known.setdefault(guest.run_id, _Known(guest.name, guest.placed_by))
-            self._log_placed(known, guest)
+            known = self._known.setdefault(guest.run_id, _Known(guest.name))
             promise = tick.host_promises.promises.get(guest.uuid)
             if promise is None:
                 continue
@@ -194,16 +191,6 @@ class Keeper:
         """Drop everything that is known about guests that are gone."""
         for run_id in self._known.keys() - {guest.run_id for guest in running}:
             self._problem_log.forget(_STAGE % self._known.pop(run_id).name)
-
-    def _log_placed(self, known: _Known, guest: model.Guest) -> None:
-        """Log a change in how others have placed a guest."""
-        if known.placed_by == guest.placed_by:
-            return
-        known.placed_by = guest.placed_by
-        text = 'no longer placed by others'
-        if guest.placed_by:
-            text = 'now placed by others: ' + ', '.join(guest.placed_by)
-        self._log.info('guest %s: %s', guest.name, text)
 
     # --- The promise ---
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 #: Polling interval, the slower one for long starts, and the age at which that one applies [s].
 POLL_S, SLOW_POLL_S, SLOW_AFTER_S = 0.005, 0.1, 10.0
-#: Time between checks of whether the start has ended, which may read the promises file [s].
-END_CHECK_S = 0.1
+#: Time between checks of whether the start has ended, which read the promises file [s].
+END_CHECK_S = 1.0
 #: With v1, libvirt sets up a vCPU's group, its thread and the thread's affinity in quick
 #: succession; groups that have not changed for this long are complete [s].
 QUIET_S = 0.05
@@ -68,7 +68,6 @@ class EarlyHold:
         #: v1: path and CPUs of each thread cgroup, and whether it has threads.
         self._group_states: tuple[tuple[str, str, bool], ...] | None = None
         self._states_changed_s = 0.0  # when _group_states was last seen to change
-        self._promises_identity: Identity | None = None
 
     def step(self, monotonic_s: float) -> bool:
         """Narrow the groups that are ready, and return whether anything is left to do.
@@ -100,14 +99,9 @@ class EarlyHold:
 
         It has ended if its promise is gone, is marked as started, or was replaced by a newer one.
         """
-        directory = self._options.state_path(self._root)
         try:
-            identity = files.identity(os.path.join(directory, promises_file.FILE))
-            if identity == self._promises_identity:
-                return False
-            self._promises_identity = identity
             recorded = promises_file.read(self._options, self._root).promises
-        except (OSError, StateError):
+        except StateError:
             return True
         promise = recorded.get(self._promise.uuid)
         return promise is None or promise.started or promise.since_ns != self._promise.since_ns

@@ -94,8 +94,6 @@ class _Start:
     def finish(self) -> FinishedStart:
         """Hold the guest to its place, or leave it alone, and record that."""
         if self.decision.promise.origin != model.PLACED:
-            if not self.is_recorded:
-                _undo_unrecorded(self.guest, self.root)
             self._record()
             return FinishedStart(self.decision)
         try:
@@ -192,19 +190,6 @@ def _early_cpus(groups: cgroups.GuestGroups, guest: model.Guest) -> frozenset[in
         return cpus_by_group[groups.parent]
     cpus = cpus_by_group.get(groups.main, frozenset())
     return frozenset() if cpus == (guest.allowed_cpus or cpus_by_group[groups.parent]) else cpus
-
-
-def _undo_unrecorded(guest: model.Guest, root: str) -> None:
-    """Widen ``libvirt/`` (v2) of a guest that is not placed, if a start had narrowed it.
-
-    Nothing else sets its CPUs before ``started``. In other groups, libvirt does.
-    """
-    try:
-        groups = cgroups.of_guest(guests.with_process(guest, root), root)
-        if groups.version == 2 and groups.parent != groups.scope:
-            _undo_early(groups, _early_cpus(groups, guest), guest)
-    except NumaPmcError:
-        pass
 
 
 def _undo_early(

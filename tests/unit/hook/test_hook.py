@@ -217,16 +217,6 @@ class StartedTest(PlacedCase):
                 if is_nested:
                     self.assertEqual('0-7', tree.read(tree.parent, 'cpuset.cpus'))
 
-    def test_started_widens_a_guest_that_floats_because_its_record_was_lost(self):
-        self.call('start', 1)
-        tree = self.host.launch(1)
-        tree.write(os.path.join(tree.parent, 'cpuset.cpus'), '0-3')
-        os.unlink(self.host.path('run/nova-numa-pmc/promises'))
-        overrides.put(overrides.Override(fake_host.uuid_of(1), 'ignore', 'guest'), self.root)
-        self.call('started', 1)
-        self.assertEqual('floating', self.promise(1).origin)
-        self.assertEqual('0-7', tree.read(tree.parent, 'cpuset.cpus'))
-
     def test_started_does_not_touch_another_process_under_the_pid(self):
         tree = self.host.launch(1)
         self.host.write('proc/4001/cmdline', 'qemu\0-uuid\0%s\0' % fake_host.uuid_of(2))
