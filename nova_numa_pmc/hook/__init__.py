@@ -216,18 +216,16 @@ class HookCall:
         left_s = _LOCK_RATIO * self.options.timeout_s - self.age_s()
         return max(0.1, min(left_s, self.time_left_s()))
 
-    def log_decision(self, decision: decide.Decision, before: str = '', after: str = '') -> None:
+    def log_decision(self, decision: decide.Decision, after: str = '') -> None:
         """Log the decision, its reasons and its outcome.
 
-        :param before: the guest's previous CPUs, ending in a space
         :param after: the outcome for its memory, beginning with a space
         """
         promise = decision.promise
         self._problems += decision.problems
         line = decision.why
         if promise.origin == model.PLACED:
-            line += '; CPUs %s%s; memory on %s%s' % (
-                before,
+            line += '; CPUs %s; memory on %s%s' % (
                 format_cpulist(decision.cpus or ()),
                 name_nodes(promise.mem_nodes),
                 after,
@@ -297,21 +295,10 @@ def _on_started(call: HookCall, xml: bytes) -> str:
     if hold_result:
         call.log_decision(
             decision,
-            _cpus_before_text(hold_result),
             _memory_text(hold_result, decision.promise, finished.bytes_by_node),
         )
     elif decision.view or decision.problems:  # not what the start has logged already
         call.log_decision(decision)
-    return ''
-
-
-def _cpus_before_text(hold_result: holding.HoldResult) -> str:
-    for change in hold_result.changes:
-        # The group that was narrowed at the start is widened again, as those below it now hold.
-        if change.path.endswith('cpuset.cpus') and change.after == format_cpulist(
-            hold_result.cpus
-        ):
-            return 'from %s to ' % (change.before or 'any')
     return ''
 
 
