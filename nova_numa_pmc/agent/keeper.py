@@ -172,20 +172,32 @@ class Keeper:
             promise = tick.host_promises.promises.get(guest.uuid)
             if promise is None:
                 continue
-            if may_update and promise.started and guest.uuid not in moving:
-                promise = self._updated(promise, guest, tick.host)
-                tick.host_promises.put(promise)
-            if not self.options.reassert:
-                self._problem_log.forget(_STAGE % guest.name)
-                continue
             with self._problem_log.stage(_STAGE % guest.name):
-                if guest.uuid not in moving and self._is_due(known, guest, promise, tick):
-                    promise = self._finish(guest, promise)
-                    tick.host_promises.put(promise)
-                try:
-                    self._hold_or_unbind(known, guest, promise, tick, binder, moving)
-                except GuestGone:
-                    known.groups = None  # its groups may have been made elsewhere
+                self._keep_guest(known, guest, promise, tick, binder, moving, may_update)
+
+    def _keep_guest(
+        self,
+        known: _Known,
+        guest: model.Guest,
+        promise: model.Promise,
+        tick: Tick,
+        binder: binding.Binder,
+        moving: Container[str],
+        may_update: bool,
+    ) -> None:
+        assert tick.host is not None and tick.host_promises is not None
+        if may_update and promise.started and guest.uuid not in moving:
+            promise = self._updated(promise, guest, tick.host)
+            tick.host_promises.put(promise)
+        if not self.options.reassert:
+            return
+        if guest.uuid not in moving and self._is_due(known, guest, promise, tick):
+            promise = self._finish(guest, promise)
+            tick.host_promises.put(promise)
+        try:
+            self._hold_or_unbind(known, guest, promise, tick, binder, moving)
+        except GuestGone:
+            known.groups = None  # its groups may have been made elsewhere
 
     def _forget(self, running: Iterable[model.Guest]) -> None:
         """Drop everything that is known about guests that are gone."""

@@ -7,7 +7,7 @@ The libvirt hook imports this module at every guest start, so it imports only li
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import eligibility, memory_domains
+from nova_numa_pmc.core import eligibility, memory_domains, node_memory
 from nova_numa_pmc.core.missing import all_known, reports_memory
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -62,7 +62,7 @@ def view(
         none was
     :param rotation: number of placements made before
     """
-    nodes = with_guest_memory_only(host.nodes, placement_options)
+    nodes = node_memory.with_guest_memory_only(host.nodes, placement_options)
     promises = list(promises)
     cores = capacity_cores(host, placement_options)
     capacities = [capacity_bytes(node, placement_options) for node in nodes]
@@ -96,17 +96,6 @@ def view(
             tuple(views), memory_domains.distances(host), rotation, memory_domains.domains(host)
         )
     )
-
-
-def with_guest_memory_only(
-    nodes: tuple[model.Node, ...], placement_options: model.PlacementOptions
-) -> tuple[model.Node, ...]:
-    """Return the nodes, with memory that is not for guests counted as none."""
-    if any(node.memory_bytes and not node.cpus for node in nodes):
-        from nova_numa_pmc.core import node_memory  # few hosts have such nodes
-
-        nodes = node_memory.with_guest_memory_only(nodes, placement_options)
-    return nodes
 
 
 def with_memory_on(host_view: model.HostView, mems: frozenset[int] | None) -> model.HostView:

@@ -294,8 +294,7 @@ def _on_started(call: HookCall, xml: bytes) -> str:
     decision, hold_result = finished.decision, finished.hold_result
     if hold_result:
         call.log_decision(
-            decision,
-            _memory_text(hold_result, decision.promise, finished.bytes_by_node),
+            decision, _memory_text(hold_result, decision.promise, finished.bytes_by_node)
         )
     elif decision.view or decision.problems:  # not what the start has logged already
         call.log_decision(decision)
