@@ -50,9 +50,8 @@ def view(
 ) -> model.HostView:
     """Aggregate a host per node, in the units of :func:`quantise`.
 
-    Memory that is promised on one node counts there. Memory that is promised on several nodes
-    counts as it was divided when it was promised, or, if that was not recorded, evenly if others
-    placed the guest and such parts fit, otherwise in proportion to what other promises leave of
+    Memory that is promised on several nodes counts as it was divided when it was promised, or, if
+    that was not recorded, evenly if such parts fit, otherwise in proportion to the capacity of
     these nodes. The memory of a floating guest is spread over all nodes in proportion to their
     capacity. A node whose memory is not for guests (:mod:`node_memory`) counts as having none.
     Huge pages count only against their pools. A guest's vCPUs are spread over its nodes in
@@ -366,8 +365,6 @@ def _sum_promises(
     """
     normal_bytes = [0] * len(nodes)
     huge_bytes: list[dict[int, int]] = [{} for _ in nodes]
-    spanning_promises: list[tuple[tuple[int, ...], int]] = []
-    floating_promises: list[tuple[tuple[int, ...], int]] = []
     memory_positions = tuple(position for position, node in enumerate(nodes) if node.memory_bytes)
     for promise, positions in zip(
         promises,
@@ -376,30 +373,12 @@ def _sum_promises(
         if promise.page_bytes:
             _add_huge_promise(nodes, huge_bytes, positions, promise, promise.page_bytes)
             continue
-        shares = _known_division(
-            promise, positions, [capacity[position] for position in positions]
-        )
-        if shares is not None:
-            _add(normal_bytes, positions, shares)
-        elif len(positions) == 1:
-            normal_bytes[positions[0]] += promise.memory_bytes
-        else:
-            (spanning_promises if promise.mem_nodes else floating_promises).append(
-                (positions, promise.memory_bytes)
-            )
-    for positions, memory_bytes in spanning_promises:
-        left_bytes = [
-            max(0, capacity[position] - normal_bytes[position]) for position in positions
-        ]
-        if sum(left_bytes) < memory_bytes:
-            left_bytes = [capacity[position] for position in positions]
-        _add(normal_bytes, positions, split_bytes(memory_bytes, left_bytes))
-    for positions, memory_bytes in floating_promises:
-        _add(
-            normal_bytes,
-            positions,
-            split_bytes(memory_bytes, [capacity[position] for position in positions]),
-        )
+        limits_bytes = [capacity[position] for position in positions]
+        shares = _known_division(promise, positions, limits_bytes)
+        if shares is None:
+            shares = split_bytes(promise.memory_bytes, limits_bytes)
+        for position, share in zip(positions, shares):
+            normal_bytes[position] += share
     return normal_bytes, huge_bytes
 
 
@@ -431,8 +410,9 @@ def _known_division(
 ) -> Sequence[int] | None:
     """Return the promised bytes on each position; None if their division is not known.
 
-    Nova gives each of a guest's NUMA nodes the same memory by default, and binds each to one node
-    of the host. If a node is smaller than such a part, the guest was divided in another way.
+    What was not recorded is taken to be even, if the nodes are large enough for that: Nova gives
+    each of a guest's NUMA nodes the same memory by default, and binds each to one node of the
+    host.
 
     :param capacity: bytes that may be promised on each of the positions
     """
@@ -440,8 +420,6 @@ def _known_division(
         return None
     if len(promise.mem_node_bytes) == len(positions):
         return promise.mem_node_bytes
-    if promise.origin != model.BY_OTHERS:
-        return None
     even_shares = split_memory(promise.memory_bytes, [0] * len(positions), promise.page_bytes)
     return even_shares if all(map(int.__le__, even_shares, capacity)) else None
 
@@ -459,11 +437,6 @@ def _positions_of(
         tuple(position_of[node] for node in ids if node in position_of) or default
         for ids in node_ids
     ]
-
-
-def _add(amounts: list[int], positions: tuple[int, ...], shares: Sequence[int]) -> None:
-    for position, share in zip(positions, shares):
-        amounts[position] += share
 
 
 def _huge_free(node: model.Node, promised_bytes: Mapping[int, int]) -> tuple[tuple[int, int], ...]:

@@ -78,14 +78,13 @@ class PromisesTest(unittest.TestCase):
         host = topology((2, 2), (3 * GIB, GIB))
         self.assertEqual([3 * GIB // 4, GIB // 4], self.promised(host, promised('a')))
 
-    def test_a_spanning_guest_fills_what_is_left(self):
-        host = topology((2, 2), (4 * GIB, 4 * GIB))
-        self.assertEqual(
-            [4 * GIB, 4 * GIB],
-            self.promised(host, promised('wide', (0, 1), 5 * GIB), promised('one', (0,), 3 * GIB)),
-        )
+    def test_memory_of_several_nodes_is_spread_by_capacity_where_even_parts_do_not_fit(self):
+        host = topology((2, 2), (4 * GIB, 2 * GIB))
+        for size, expected in ((3 * GIB, [1.5, 1.5]), (6 * GIB, [4, 2])):
+            wide = promised('wide', (0, 1), size)
+            self.assertEqual([part * GIB for part in expected], self.promised(host, wide))
 
-    def test_memory_that_others_bound_to_several_nodes_is_divided_evenly(self):
+    def test_memory_of_several_nodes_is_divided_evenly_unless_recorded(self):
         host = topology((2, 2), (8 * GIB, 8 * GIB))
         bound = promised('cells', (0, 1), 4 * GIB, origin=model.BY_OTHERS)
         busy = promised('one', (0,), 5 * GIB)
