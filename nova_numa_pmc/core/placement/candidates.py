@@ -7,17 +7,25 @@ The libvirt hook imports this module at every guest start, so it imports only li
 from __future__ import annotations
 
 import math
+from itertools import combinations
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.host_view import demand_or_prior
-from nova_numa_pmc.core.placement import loss, node_sets
+from nova_numa_pmc.core.placement import loss, ranking
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    #: Set of positions, in ascending order.
+    NodeSet = tuple[int, ...]
+
+#: Maximum number of sets of one size that are enumerated. If there are more, only those of nodes
+#: near each other are listed.
+ENUMERATED_MAX = 300
 
 
 class Candidate(Record):
@@ -113,33 +121,22 @@ def unpromised_bytes(nodes: Sequence[model.NodeView], request: model.Request) ->
     return [dict(node.huge_free_bytes).get(request.page_bytes, 0) for node in nodes]
 
 
-def by_size(
-    inputs: PlacementInput,
-    needs_memory: bool,
-    pressure_keys: Callable[[], Sequence[node_sets.PressureKey]],
-) -> Iterator[list[Candidate]]:
+def by_size(inputs: PlacementInput, needs_memory: bool) -> Iterator[list[Candidate]]:
     """Yield the places that hold a guest, on as few nodes as do, then on more and more.
 
     :param needs_memory: whether there has to be room for its memory; if not, it may be anywhere
-    :param pressure_keys: a function that returns the sort key of each position by its pressure, by
-        which :func:`node_sets.smallest_sets` chooses if many sets of positions hold the guest
     """
     places, size = single_node_candidates(inputs, needs_memory), 1
     if not places and inputs.request.policy != model.ONE_NODE:
-        sets = _sets(inputs, needs_memory, pressure_keys, 1)
+        sets = smallest_sets(inputs, needs_memory)
         places, size = _span_candidates(inputs, sets, needs_memory), len(sets[0]) if sets else 0
     if places:
         yield places
         if inputs.request.policy != model.ONE_NODE:
-            yield from _wider(inputs, needs_memory, pressure_keys, size)
+            yield from _wider(inputs, needs_memory, size)
 
 
-def _wider(
-    inputs: PlacementInput,
-    needs_memory: bool,
-    pressure_keys: Callable[[], Sequence[node_sets.PressureKey]],
-    size: int,
-) -> Iterator[list[Candidate]]:
+def _wider(inputs: PlacementInput, needs_memory: bool, size: int) -> Iterator[list[Candidate]]:
     """Yield the places on more nodes than hold a guest, for its CPUs' sake.
 
     Part of its memory is on each: only nodes count that have CPUs, and room for an equal part, and
@@ -148,7 +145,7 @@ def _wider(
     :param size: the number of nodes that hold it
     """
     while size < min(len(inputs.cores), inputs.request.vcpus):
-        sets = _sets(inputs, needs_memory, pressure_keys, size + 1)
+        sets = smallest_sets(inputs, needs_memory, size + 1)
         if not sets:
             return
         size = len(sets[0])
@@ -169,22 +166,57 @@ def _wider(
             yield places
 
 
-def _sets(
-    inputs: PlacementInput,
-    needs_memory: bool,
-    pressure_keys: Callable[[], Sequence[node_sets.PressureKey]],
-    size_min: int,
-) -> list[node_sets.NodeSet]:
-    """Return the smallest sets of at least so many positions that hold a guest."""
+def smallest_sets(inputs: PlacementInput, needs_memory: bool, size_min: int = 1) -> list[NodeSet]:
+    """List the smallest sets of nodes, of at least some size, that together hold a guest.
+
+    The list is complete unless there are more than 300 sets of that size, as on hosts of more than
+    ten nodes: there, a set is grown from each node by the nearest others, those of the lowest
+    pressure first, and the smallest that are found are listed, though a smaller one may exist.
+
+    :returns: ascending tuples, all of the same size; empty if all nodes together do not suffice
+    """
     needs = [max(1, inputs.request.vcpus), inputs.cores_needed]
-    room = [[count, cores] for count, cores in zip(inputs.cpu_counts, inputs.cores)]
+    room: list[Sequence[float]] = [inputs.cpu_counts, inputs.cores]
     if needs_memory:
         needs.append(inputs.request.memory_bytes)
-        for amounts, node_bytes in zip(room, inputs.unpromised_bytes):
-            amounts.append(max(0, node_bytes))
-    return node_sets.smallest_sets(
-        list(map(tuple, room)), tuple(needs), inputs.distance, pressure_keys(), size_min
-    )
+        room.append([max(0, node_bytes) for node_bytes in inputs.unpromised_bytes])
+
+    def holds(positions: Sequence[int]) -> bool:
+        return all(
+            sum([amounts[position] for position in positions]) >= need
+            for amounts, need in zip(room, needs)
+        )
+
+    count = len(inputs.cores)
+    for size in range(size_min, count + 1):
+        if math.comb(count, size) > ENUMERATED_MAX:
+            return _grown_sets(inputs, holds, size) if holds(range(count)) else []
+        sets = list(filter(holds, combinations(range(count), size)))
+        if sets:
+            return sets
+    return []
+
+
+def _grown_sets(
+    inputs: PlacementInput, holds: Callable[[Sequence[int]], bool], size_min: int
+) -> list[NodeSet]:
+    """Grow a set from each node by the nearest others; return the smallest that hold a guest.
+
+    :param holds: returns whether positions hold the guest, as all together do
+    """
+    pressures, grown = ranking.pressures(inputs.view_by_domain), set()
+    count = len(pressures)
+    for seed in range(count):
+        order = sorted(range(count), key=lambda at: (inputs.distance(seed, at), pressures[at]))
+        size = next((size for size in range(size_min, count) if holds(order[:size])), count)
+        chosen = order[:size]
+        for position in order[:size]:  # some of them may have no room
+            others = [other for other in chosen if other != position]
+            if len(others) >= size_min and holds(others):
+                chosen = others
+        grown.add(tuple(sorted(chosen)))
+    least = min(map(len, grown))
+    return sorted(positions for positions in grown if len(positions) == least)
 
 
 def all_nodes(inputs: PlacementInput) -> list[Candidate]:
@@ -222,7 +254,7 @@ def single_node_candidates(inputs: PlacementInput, needs_memory: bool = True) ->
 
 
 def _span_candidates(
-    inputs: PlacementInput, sets: Iterable[node_sets.NodeSet], needs_memory: bool
+    inputs: PlacementInput, sets: Iterable[NodeSet], needs_memory: bool
 ) -> list[Candidate]:
     nodes = inputs.view_by_domain.nodes
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidate] = {}

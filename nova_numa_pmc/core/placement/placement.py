@@ -15,7 +15,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.host_view import demand_or_prior, node_traffic_per_core, split_memory
 from nova_numa_pmc.core.placement import candidates, loss, reasons
-from nova_numa_pmc.core.placement.ranking import KEY_FIELDS, pressure_keys, rank_candidates
+from nova_numa_pmc.core.placement.ranking import KEY_FIELDS, rank_candidates
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -135,9 +135,7 @@ def _least_loss(
     cores = demand_or_prior(inputs.request)
     lines = loss.guest_lines(cores, inputs.request.bandwidth_bytes_per_sec)
     best, best_lost = None, 0.0
-    for places in candidates.by_size(
-        inputs, needs_memory, lambda: pressure_keys(inputs, placement_options)
-    ):
+    for places in candidates.by_size(inputs, needs_memory):
         ranks = rank_candidates(inputs, places, placement_options)[0]
         place = ranks[0].candidate
         lost = loss.of_place(

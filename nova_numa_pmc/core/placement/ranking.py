@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.placement.candidates import Candidate, PlacementInput
     from nova_numa_pmc.model import HostView, NodeView, PlacementOptions, Request
 
-    #: Sort key of a candidate, parallel to :data:`KEY_FIELDS`. It has lists for a set of nodes,
-    #: and cannot be compared with the key of a single node.
+    #: Sort key of a candidate, parallel to :data:`KEY_FIELDS`.
     Key = tuple[Any, ...]
 
 #: Fields of a candidate's sort key, in order. The candidate with the lowest key is the best.
@@ -61,70 +60,15 @@ def rank_candidates(
         :mod:`missing`)
     """
     nodes, assumed = missing.fill_in(inputs.view_by_domain.nodes)
-    are_single_nodes = all(
-        len(candidate.cpu_positions) == 1 and len(candidate.mem_positions) < 2
-        for candidate in candidates
-    )
-    rank_one = _rank_single if are_single_nodes else _rank_set
-    ranks = [rank_one(inputs, candidate, nodes, placement_options) for candidate in candidates]
+    ranks = [_rank(inputs, candidate, nodes, placement_options) for candidate in candidates]
     ranks.sort(key=lambda rank: rank.key)
     return ranks, assumed
-
-
-def pressure_keys(
-    inputs: PlacementInput, placement_options: PlacementOptions
-) -> list[tuple[float, float]]:
-    """Return the sort keys of a host's nodes by their pressure without the guest.
-
-    :returns: by position, (pressure in steps, raised to the floor if it is lower; pressure)
-    """
-    return [
-        (in_steps(max(pressure, placement_options.pressure_floor), placement_options), pressure)
-        for pressure in pressures(inputs.view_by_domain)
-    ]
 
 
 def pressures(view: HostView) -> list[float]:
     """Return the pressures of a host's nodes by position, with what is unknown filled in."""
     nodes, _ = missing.fill_in(view.nodes)
     return [_pressure(node, 0, 0) for node in nodes]
-
-
-def _rank_single(
-    inputs: PlacementInput,
-    candidate: Candidate,
-    nodes: Sequence[NodeView],
-    placement_options: PlacementOptions,
-) -> Rank:
-    """Rank a single node, which is the usual case, by a key without lists."""
-    view, request, position = inputs.view_by_domain, inputs.request, candidate.cpu_positions[0]
-    node = nodes[position]
-    mem_positions = candidate.mem_positions or candidate.cpu_positions
-    bandwidth, mem_position = _bandwidth(request), mem_positions[0]
-    pressure = _pressure(
-        node, demand_or_prior(request), bandwidth if mem_position == position else 0
-    )
-    if mem_position != position:
-        pressure = max(pressure, _pressure(nodes[mem_position], None, bandwidth))
-    cores = node.cores or 1.0
-    distance = _distance(inputs, candidate)
-    promised_ratio = _promised_ratio(inputs, mem_positions)
-    return Rank(
-        candidate,
-        pressure,
-        distance,
-        promised_ratio,
-        (
-            in_steps(max(pressure, placement_options.pressure_floor), placement_options),
-            distance,
-            in_steps(pressure, placement_options),
-            _lacks_room_to_grow(inputs, candidate),
-            round((node.vcpus + request.vcpus) / cores, 9),
-            promised_ratio,
-            round(node.guests, 9),
-            (position - view.rotation) % len(view.nodes),
-        ),
-    )
 
 
 def pressures_with(
@@ -170,7 +114,7 @@ def _vcpus_per_core(inputs: PlacementInput, candidate: Candidate) -> list[float]
     )
 
 
-def _rank_set(
+def _rank(
     inputs: PlacementInput,
     candidate: Candidate,
     nodes: Sequence[NodeView],
