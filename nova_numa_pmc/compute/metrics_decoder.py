@@ -128,19 +128,22 @@ class HostMetrics:
     @property
     def pinned_cpus(self) -> int:
         """Return how many of ``vcpus_used`` have a CPU of their own; 0: none, or not reported."""
-        return integer(self._current.get('pmc.pin', 0), METRIC_VALUE_MAX)
+        return self._count('pmc.pin') or 0
 
     @property
     def huge_page_mb(self) -> int | None:
         """Return how much of ``memory_mb_used`` is in huge pages; None: no pools, or unknown."""
-        used_mb = self._current.get('pmc.huge')
-        return None if used_mb is None else integer(used_mb, METRIC_VALUE_MAX)
+        return self._count('pmc.huge')
 
     @property
     def reserved(self) -> tuple[int, int]:
         """Return how many of ``vcpus_used`` and ``memory_mb_used`` are the host's own."""
-        cpus, memory_mb = (self._current.get(key, 0) for key in ('pmc.hcpu', 'pmc.hmb'))
-        return integer(cpus, METRIC_VALUE_MAX), integer(memory_mb, METRIC_VALUE_MAX)
+        return self._count('pmc.hcpu') or 0, self._count('pmc.hmb') or 0
+
+    def _count(self, key: str) -> int | None:
+        """Return a value that may be absent; None if it is absent or no count."""
+        value = self._current.get(key)
+        return _bounded(value) if type(value) is int and value >= 0 else None
 
     def count_departed(self, uuids: Iterable[str]) -> tuple[int, int]:
         """Return how many of the counted instances are not among these, and how many were counted.
@@ -185,6 +188,9 @@ def _decode(metrics: object) -> HostMetrics | None:
         uniform = 'pmc.i0' not in maximum
     except KeyError:
         maxima, figures, uniform = _BARE[0][count](maximum), _BARE[1][count](current), False
+    if max(figures) > METRIC_VALUE_MAX:
+        # It must not pass for an unknown host, which is assumed to be usual.
+        figures = tuple(map(_bounded, figures))
     all_known = _are_all_known(maxima, figures, count)
     decoded = HostMetrics()
     decoded.taken_s, decoded.vcpus_used, decoded.memory_mb_used = figures[:_HEADER]
@@ -243,6 +249,11 @@ def _decode(metrics: object) -> HostMetrics | None:
     return decoded
 
 
+def _bounded(value: int) -> int:
+    """Return a figure, however high it is, within the bound of what is sent: saturation."""
+    return min(value, METRIC_VALUE_MAX)
+
+
 def _are_all_known(maxima: tuple[int, ...], figures: tuple[int, ...], count: int) -> bool:
     """Return whether all values are known, that is, none of them is :data:`UNKNOWN`.
 
@@ -250,7 +261,7 @@ def _are_all_known(maxima: tuple[int, ...], figures: tuple[int, ...], count: int
     :raises ValueError: they are not all whole numbers in range, or a node has CPUs but no cores
     """
     values = maxima + figures
-    if set(map(type, values)) != _INT_ONLY or max(values) > METRIC_VALUE_MAX:
+    if set(map(type, values)) != _INT_ONLY or max(maxima) > METRIC_VALUE_MAX:
         raise ValueError
     if 0 in maxima[:count] and any(
         cpus and not cores for cores, cpus in zip(maxima[:count], maxima[count:])
@@ -312,13 +323,16 @@ def _read_optional(
             for position in range(count)
         )
     columns = [[values.get(str(node)) for (node,) in members] for values in (current, maximum)]
+    columns[0] = [None if value is None else _bounded(value) for value in columns[0]]
     bandwidths: list[_Column] = [
         [None if value is None else integer(value, METRIC_VALUE_MAX) * MB for value in column]
         for column in columns
     ]
     links = [current.get('pmc.l%d' % position) for position in range(count)]
     links = [
-        None if link is None or link == UNKNOWN else integer(link, METRIC_VALUE_MAX) / 1000
+        None
+        if link is None or link == UNKNOWN
+        else integer(_bounded(link), METRIC_VALUE_MAX) / 1000
         for link in links
     ]
     return bandwidths[0], bandwidths[1], links, distances, members

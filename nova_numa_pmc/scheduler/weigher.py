@@ -89,17 +89,29 @@ class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
         ]
         estimates = host_estimate.estimates(host_states, guest_request, realtime_s)
         losses = comparison.compare(host_states, estimates, guest_request.guest)
-        options = penalty.PenaltyOptions(conf.penalty_floor, penalty.JITTER)
+        default_options = penalty.PenaltyOptions(conf.penalty_floor, penalty.JITTER)
+        options = [
+            _with_own_floor(default_options, host_state)
+            if host_state.aggregates
+            else default_options
+            for host_state in host_states
+        ]
         penalties = [
             penalty.penalty(
                 loss,
-                _with_own_floor(options, host_state) if host_state.aggregates else options,
+                host_options,
                 host_state.nodename,  # all nodes of an ironic nova-compute have the same host
                 guest_request.instance_uuid,
             )
-            for host_state, loss in zip(host_states, losses)
+            for host_state, loss, host_options in zip(host_states, losses, options)
         ]
-        broken = promises.shortfalls(self._promise_weighers, weighed, spec)
+        # Losses below the floor cost nothing, and so do not outweigh a promise.
+        broken = [
+            max(0.0, promises.PROMISE_LOSS - host_options.floor) * shortfall
+            for shortfall, host_options in zip(
+                promises.shortfalls(self._promise_weighers, weighed, spec), options
+            )
+        ]
         subtracted = _weights(
             _counted(multipliers, modes, (scheduler_conf.ON,)), penalties, broken
         )
@@ -146,7 +158,7 @@ def _weights(
     A host whose multiplier is 0 is exempt. Beside hosts that are not, it would attract all guests,
     so it has the median of what is subtracted from these for their penalties.
 
-    :param broken: by how much hosts fall short of other weighers' promises
+    :param broken: what hosts' shortfalls of other weighers' promises are worth, as a penalty
     """
     most = max(multipliers)
     if not most:
@@ -161,11 +173,7 @@ def _weights(
         products = [
             product if multiplier else exempt for product, multiplier in zip(products, multipliers)
         ]
-    # Where nothing would be lost, Nova's order is not changed at all.
-    if not any(products) or not any(broken):
-        return products
-    scale = most * promises.PROMISE_LOSS
-    return [product + scale * shortfall for product, shortfall in zip(products, broken)]
+    return [product + most * shortfall for product, shortfall in zip(products, broken)]
 
 
 def _multiplier(host_state: HostState, default: float) -> float:

@@ -416,7 +416,16 @@ class PromiseTest(SchedulerTest):
             self.weigher = weigher.NUMAPressureWeigher()
             self.assertEqual(1, len(set(self.weigh(*hosts)[1].values())), options)
 
-    def test_nothing_is_added_where_nothing_is_lost(self):
+    def test_no_host_changes_what_is_added_to_others(self):
+        self.flags(penalty_floor=0.2, group='numa_pmc')
+        hosts = [bench_promises.host(at, pressure) for at, pressure in enumerate((0.2, 0.2, 2.0))]
+        hosts[1].hypervisor_version -= 1
+        _, with_busy = self.weigh(*hosts)
+        _, without = self.weigh(*hosts[:2])
+        self.assertLess(without['host1'], without['host0'])
+        self.assertEqual(without, {name: with_busy[name] for name in without})
+
+    def test_nothing_is_added_below_a_floor_that_is_worth_more_than_a_promise(self):
         self.flags(penalty_floor=0.4, group='numa_pmc')
         hosts = [bench_promises.host(at, 0.2) for at in range(2)]
         hosts[1].hypervisor_version -= 1

@@ -336,7 +336,7 @@ class RefusalTest(unittest.TestCase):
             'a float': ({'pmc.v0': 1.0},),
             'a boolean': ({'pmc.v0': True},),
             'text': ({'0': 'x'},),
-            'huge': ({'pmc.p0': 2**51},),
+            'a huge capacity': ({}, {'pmc.c0': 2**51}),
             'negative bandwidth': ({}, {'0': -5}),
             'CPUs without a core': ({}, {'pmc.c1': 0}),
             'no nodes': ({}, {'pmc.nodes': 0}),

@@ -571,7 +571,7 @@ class PenaltyTest(unittest.TestCase):
         self.assertLess(uneven, busy)
 
     def test_demand_that_cannot_be_is_saturation(self):
-        for pressure in (1.5, 5.0, 900.0, 2e6):
+        for pressure in (1.5, 5.0, 900.0, 2e6, 1e16, 1e30):
             odd = host_state(pressure, pressure, vcpus=32)
             odd.vcpus_total = 32
             busy, absurd = self.penalties(host_state(0.9, 0.9), odd)
