@@ -2,8 +2,8 @@
 """Undo the moves of the last command, or one move from the history.
 
 Guests that have not been restarted since the move, and are still where it left them,
-are moved back with their memory; the others are listed and left alone. If a guest was
-moved from several nodes to only some of them, its memory stays. An undo can itself be undone.
+are moved back with their memory; the others are listed and left alone. An undo can
+itself be undone.
 To undo one of the agent's moves, use --move; the agent may repeat the move once it pays
 again, unless the guest is pinned or the agent is paused.
 
@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.cli import arguments, context, moves
 from nova_numa_pmc.core import eligibility
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.core.rebalance.explain_move import explain_move
-from nova_numa_pmc.cpulist import name_nodes
+from nova_numa_pmc.core.rebalance.plan_records import explain_move
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.record import Record
@@ -47,7 +46,7 @@ class UndoPlan(Record):
     """Moves that undo earlier ones.
 
     :param targets: {uuid of a guest: its promise after the undo}
-    :param left_alone: (name of a guest of which all or the memory is left alone, why)
+    :param left_alone: (name of a guest that is left alone, why)
     """
 
     plan: plan_records.Plan
@@ -159,13 +158,8 @@ def plan_undo(
             if why or promise is None or part.uuid in targets:
                 left_alone.append((part.name, why or 'it has already been undone'))
                 continue
-            place = _place_to_restore(part)
-            if place.mem_nodes != part.before.mem_nodes:
-                stays_text = 'its memory stays on %s' % name_nodes(place.mem_nodes)
-                left_alone.append((part.name, stays_text))
-            if place != part.after or part.before == part.after:
-                targets[part.uuid] = promise._replace(**place._asdict())
-                parts.append(_reverse_part(part._replace(before=place)))
+            targets[part.uuid] = promise._replace(**part.before._asdict())
+            parts.append(_reverse_part(part))
         if parts:
             undone.append(_reverse_move(entry, tuple(parts)))
     return UndoPlan(plan_records.Plan(tuple(undone)), targets, tuple(left_alone))
@@ -189,18 +183,6 @@ def _why_left(
             % eligibility.TEXTS[eligibility.why_not(eligibility.PROCEED, guest)]
         )
     return ''
-
-
-def _place_to_restore(part: history.HistoryPart) -> history.PromisedPlace:
-    """Return a guest's place before a move, or with its memory as after the move if that stays.
-
-    Only memory on other nodes is moved, so memory is not divided again among nodes that include
-    those where it is.
-    """
-    before, after = part.before, part.after
-    if before.cpu_nodes and after.mem_nodes and set(after.mem_nodes) < set(before.mem_nodes):
-        return before._replace(mem_nodes=after.mem_nodes, mem_node_bytes=after.mem_node_bytes)
-    return before
 
 
 def _reverse_part(part: history.HistoryPart) -> plan_records.PlanPart:

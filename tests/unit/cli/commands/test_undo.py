@@ -81,19 +81,6 @@ class PlanTest(unittest.TestCase):
                 self.assertEqual({'u1': promise(1, before)}, undo.targets)
                 self.assertEqual((), undo.left_alone)
 
-    def test_memory_that_was_brought_to_fewer_of_its_nodes_stays_there(self):
-        undo = plan([entry((1, SPANS, AWAY))], promise(1, AWAY))
-        [move] = undo.plan.moves
-        self.assertEqual(((0, 1), ()), (move.parts[0].to_nodes, move.parts[0].mem_nodes))
-        self.assertEqual({'u1': promise(1, PromisedPlace((0, 1), (1,)))}, undo.targets)
-        self.assertEqual((('g1', 'its memory stays on node 1'),), undo.left_alone)
-
-    def test_a_fetch_to_fewer_nodes_is_left(self):
-        fetched = PromisedPlace((0, 1), (1,))
-        undo = plan([entry((1, SPANS, fetched), kind=plan_records.FETCH)], promise(1, fetched))
-        self.assertEqual(((), {}), (undo.plan.moves, undo.targets))
-        self.assertEqual((('g1', 'its memory stays on node 1'),), undo.left_alone)
-
     def test_guests_that_changed_since_are_left_and_the_reason_is_given(self):
         moved = entry((1, HOME, AWAY))
         for reason, undo in (
