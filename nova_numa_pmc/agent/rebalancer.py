@@ -10,7 +10,7 @@ from nova_numa_pmc import json_values
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core.demand.histories import DAY_S
 from nova_numa_pmc.core.rebalance import plan_records, planner
-from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
+from nova_numa_pmc.core.rebalance.plan_records import explain_move, explain_remark
 from nova_numa_pmc.core.rebalance.planner_state import PlannerState, refunded, without_guests
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nova_numa_pmc.cli import arguments, tables
 from nova_numa_pmc.core import eligibility
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
+from nova_numa_pmc.core.rebalance.plan_records import explain_move, explain_remark
 from nova_numa_pmc.exceptions import StateLocked
 from nova_numa_pmc.json_values import printable, to_json
 from nova_numa_pmc.moves import executor

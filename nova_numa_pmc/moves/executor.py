@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.core.rebalance.explain_move import explain_why
+from nova_numa_pmc.core.rebalance.plan_records import explain_why
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import (
     GuestGone,

@@ -30,6 +30,11 @@ ASSUMED_LINES_PER_CORE_SEC = 1e6
 #: A gain below this share of the host's cores is noise, unless ``min_gain_cores`` is less.
 NOISE_RATIO = 0.004
 
+PAGE_BYTES = 4096
+#: A move is expected to use this share of the bandwidth that is left on its source and on its
+#: target, or this rate if it is higher, but never more than the operator's limit.
+SPARE_RATIO, RATE_MIN_BYTES_PER_SEC = 0.25, 16 << 20
+
 
 class Place(Record):
     """A place of a guest.
@@ -80,7 +85,7 @@ class GuestModel:
     )
 
     def __init__(
-        self, layout: Layout, load: plan_records.GuestLoad, demand_cores: float, mlp: float
+        self, host_model: HostModel, load: plan_records.GuestLoad, demand_cores: float, mlp: float
     ) -> None:
         """Lay out a guest at its present place.
 
@@ -88,15 +93,15 @@ class GuestModel:
         """
         self.load = load
         self.effects: dict[Place, losses.Effect] = {}
-        self.cpu_positions = layout.positions(load.held_nodes)
-        self.home = layout.positions(load.home_nodes or load.held_nodes)
+        self.cpu_positions = host_model.positions(load.held_nodes)
+        self.home = host_model.positions(load.home_nodes or load.held_nodes)
         allowed = load.allowed_cpu_counts
-        self.allowed = None if allowed is None else layout.sum_by_position(allowed)
+        self.allowed = None if allowed is None else host_model.sum_by_position(allowed)
         self.demand_cores = demand_cores = max(0.0, demand_cores)
         self.bytes_by_position = (
-            layout.sum_by_position(load.bytes_by_node) if load.bytes_by_node else None
+            host_model.sum_by_position(load.bytes_by_node) if load.bytes_by_node else None
         )
-        self.promised_bytes = layout.promise_by_position(load)
+        self.promised_bytes = host_model.promise_by_position(load)
         self.movable = not load.why_fixed and bool(self.cpu_positions)
         scale = 1.0
         if load.served_cores:
@@ -110,9 +115,9 @@ class GuestModel:
         self.bandwidth_bytes_per_sec = (load.bandwidth_bytes_per_sec or 0.0) * scale
         # Where the kernel ran a guest that floats in one interval says nothing about the next one.
         self.cpu_shares = (
-            layout.measured_shares(load) if load.held_nodes else ()
-        ) or layout.shares_by_cores(self.cpu_positions)
-        self.mem_shares = self._mem_shares(layout)
+            host_model.measured_shares(load) if load.held_nodes else ()
+        ) or host_model.shares_by_cores(self.cpu_positions)
+        self.mem_shares = self._mem_shares(host_model)
         self.effect = losses.effect_at(
             self.cpu_positions,
             demand_cores,
@@ -120,7 +125,7 @@ class GuestModel:
             self.mem_shares,
             self.stalls_per_ns,
             self.bandwidth_bytes_per_sec,
-            layout.latencies_ns,
+            host_model.latencies_ns,
             served_cores=min(served_cores, demand_cores),
             counts_queueing=self.counted,
         )
@@ -134,13 +139,13 @@ class GuestModel:
             page_choice.notable_bytes_elsewhere(self.bytes_by_position or {}, (mem_position,)) > 0
         )
 
-    def _mem_shares(self, layout: Layout) -> losses.Shares:
+    def _mem_shares(self, host_model: HostModel) -> losses.Shares:
         """Return the shares of its accesses by where its pages are and by the remote ratio."""
         bytes_by_position, remote_ratio = self.bytes_by_position or {}, self.load.remote_ratio
         shares = shares_of(bytes_by_position) or tuple(
-            (layout.memory_at[n], share) for n, share in self.cpu_shares
+            (host_model.memory_at[n], share) for n, share in self.cpu_shares
         )
-        local_memory = layout.memory_at[self.cpu_positions[0]]
+        local_memory = host_model.memory_at[self.cpu_positions[0]]
         if (
             remote_ratio is None
             or len(self.cpu_positions) > 1
@@ -152,8 +157,8 @@ class GuestModel:
         return ((local_memory, 1 - remote_ratio), *remote_shares)
 
 
-class Layout:
-    """A host and its guests by position, with what was measured of them and what is promised.
+class HostModel:
+    """A host with its guests by position, and what other places would change for them.
 
     :ivar guests: {uuid: model} of the guests whose demand is known
     :ivar nodes: by position, the view of the memory domain
@@ -292,34 +297,6 @@ class Layout:
                 position = self.position_of_node[node]
                 sums[position] = sums.get(position, 0) + amount
         return sums
-
-
-def shares_of(amounts: Mapping[int, float]) -> losses.Shares:
-    """Turn {position: amount} into (position, share) pairs; empty if all amounts are 0."""
-    return tuple((n, share) for n, share in rates.shares(amounts).items() if share > 0)
-
-
-def _mean_latencies(
-    latencies_ns: Sequence[Sequence[float]], members: Sequence[tuple[int, ...]]
-) -> tuple[tuple[float, ...], ...]:
-    """Return latencies by position, averaged over the nodes of each memory domain."""
-    return tuple(
-        tuple(
-            sum(latencies_ns[a][b] for a in group for b in other) / (len(group) * len(other))
-            for other in members
-        )
-        for group in members
-    )
-
-
-PAGE_BYTES = 4096
-#: A move is expected to use this share of the bandwidth that is left on its source and on its
-#: target, or this rate if it is higher, but never more than the operator's limit.
-SPARE_RATIO, RATE_MIN_BYTES_PER_SEC = 0.25, 16 << 20
-
-
-class HostModel(Layout):
-    """A host with its guests, and what other places would change for them."""
 
     def same(self, proposal: Proposal) -> Proposal:
         """Return a proposal of another model of the same host with the guests of this one."""
@@ -515,3 +492,21 @@ class HostModel(Layout):
             if positions == guest.cpu_positions
             else self.shares_by_cores(positions)
         )
+
+
+def shares_of(amounts: Mapping[int, float]) -> losses.Shares:
+    """Turn {position: amount} into (position, share) pairs; empty if all amounts are 0."""
+    return tuple((n, share) for n, share in rates.shares(amounts).items() if share > 0)
+
+
+def _mean_latencies(
+    latencies_ns: Sequence[Sequence[float]], members: Sequence[tuple[int, ...]]
+) -> tuple[tuple[float, ...], ...]:
+    """Return latencies by position, averaged over the nodes of each memory domain."""
+    return tuple(
+        tuple(
+            sum(latencies_ns[a][b] for a in group for b in other) / (len(group) * len(other))
+            for other in members
+        )
+        for group in members
+    )

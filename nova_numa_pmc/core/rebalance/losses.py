@@ -161,16 +161,6 @@ def level_out(
     :param demand: D by position, which is changed in place
     :param cores: C by position
     """
-    if len(positions) == 2:  # for speed alone, as most hosts have two nodes
-        first, second = positions
-        level = (demand[first] + demand[second] + amount) / (cores[first] + cores[second])
-        if level * cores[first] < demand[first]:
-            demand[second] += amount
-        elif level * cores[second] < demand[second]:
-            demand[first] += amount
-        else:
-            demand[first], demand[second] = level * cores[first], level * cores[second]
-        return
     order = sorted(positions, key=lambda n: demand[n] / cores[n])
     total_demand, total_cores, level = amount, 0.0, 0.0
     for rank, n in enumerate(order, 1):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records that the rebalancer takes and returns: a host's situation, options, and a plan.
+"""Records that the rebalancer takes and returns, and a plan in words.
 
 They are not in :mod:`nova_numa_pmc.model`, because the libvirt hook loads that module at every
 guest start and never moves a running guest. Cores are core-seconds per second.
@@ -9,10 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.model import Reason
+from nova_numa_pmc.core.placement import reasons
+from nova_numa_pmc.cpulist import name_nodes
+from nova_numa_pmc.model import GIB, MIB, Reason
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
     from nova_numa_pmc.model import HostView
 
 #: Kinds of a :class:`Move`: a guest moves to another node; two guests change places; a guest may
@@ -206,3 +211,90 @@ class Plan(Record):
     loss_cores: float = 0.0
     loss_after_cores: float = 0.0
     remarks: tuple[Reason, ...] = ()
+
+
+#: {code of a reason, or a budget: its text for operators}
+TEXTS = {
+    WAITING: 'waiting for CPUs',
+    DISTANCE: 'distance to memory',
+    BANDWIDTH: 'saturated memory',
+    CROWDING: 'unevenly crowded nodes',
+    BURSTS: 'bursts absorbed by idle CPUs elsewhere',
+    AWAY: 'work away from home',
+}
+
+
+def explain_move(move: Move) -> str:
+    """Return one line that states what is moved and why it pays.
+
+    :returns: a line without a newline, such as ``web moves from node 0 to node 1 (1.0 GiB): gains
+        4 cores (waiting for CPUs 4), costs 5.0 core-seconds, 19.8 lost so far``
+    """
+    where = '; '.join(_part(move.kind, part) for part in move.parts)
+    return '%s: %s' % (where, explain_why(move))
+
+
+def explain_why(move: Move) -> str:
+    """Return why a move is made, without its guests and nodes."""
+    requested = [_values(reason)['why'] for reason in move.reasons if reason.code == REQUESTED]
+    if requested:
+        return str(requested[0])
+    causes = [(_values(reason)['cores'], _cause(reason)) for reason in move.reasons]
+    shown = ', '.join('%s %.2g' % (cause, cores) for cores, cause in causes if abs(cores) >= 0.005)
+    return (
+        'gains %.2g cores' % move.gain_cores
+        + (' (%s)' % shown if shown else '')
+        + ', costs %.1f core-seconds' % move.cost_core_sec
+        + (', %.1f lost so far' % move.regret_core_sec if move.regret_core_sec else '')
+    )
+
+
+def _cause(reason: Reason) -> str:
+    cause = TEXTS.get(reason.code, reason.code)
+    if dict(reason.values).get('rate') == ASSUMED:
+        cause += ', at an assumed rate of accesses,'
+    return cause
+
+
+def explain_remark(reason: Reason) -> str:
+    """Return a remark on a plan as one line: what held moves back, or what was unknown."""
+    values = _values(reason)
+    if reason.code == BUDGET:
+        return 'held back: %s of memory were moved within a day (moved_percent_per_day)' % _size(
+            values['used']
+        )
+    if reason.code == DO_NOT_PAY:
+        return 'the last %d moves cost more than they gained' % values['moves']
+    if reason.code == DEMAND_UNKNOWN:
+        return 'no CPU moves from or to %s: CPU demand is unknown there' % _nodes(values['nodes'])
+    if reason.code == reasons.BANDWIDTH_DROPPED:
+        return 'bandwidth left out: traffic or maximum is unknown on some nodes'
+    return reason.code
+
+
+def _values(reason: Reason) -> dict[str, Any]:
+    return dict(reason.values)
+
+
+def _part(kind: str, part: PlanPart) -> str:
+    size = ' (%s)' % _size(part.to_move_bytes) if part.to_move_bytes else ''
+    if kind == FETCH:
+        return '%s fetches its memory%s to %s' % (part.name, size, _nodes(part.mem_nodes))
+    if kind == WIDEN:
+        return '%s is widened from %s to %s' % (
+            part.name,
+            _nodes(part.from_nodes),
+            _nodes(part.to_nodes),
+        )
+    if kind == NARROW:
+        return '%s is narrowed to %s%s' % (part.name, _nodes(part.to_nodes), size)
+    text = '%s swaps %s for %s%s' if kind == SWAP else '%s moves from %s to %s%s'
+    return text % (part.name, _nodes(part.from_nodes), _nodes(part.to_nodes), size)
+
+
+def _nodes(ids: Sequence[int]) -> str:
+    return name_nodes(ids) if ids else 'all nodes'
+
+
+def _size(size: int) -> str:
+    return '%.1f GiB' % (size / GIB) if size >= GIB else '%.0f MiB' % (size / MIB)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.placement import reasons
+from nova_numa_pmc.core.rates import shares
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.core.rebalance.guest_load import as_it_lasts
 from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 from nova_numa_pmc.core.rebalance.planner_state import (
     JUDGED_MOVES,
@@ -45,6 +45,8 @@ REGRETS_MAX = 256
 PAYBACK_S = 600.0
 #: A host may move in a day what takes this time to copy, however little its guests have [s].
 COPYING_MIN_S = 60.0
+#: Why a guest is not moved that was not measured for long enough.
+YOUNG = 'young'
 #: Maximum number of moves that :func:`propose` lists.
 PROPOSED_MAX = 200
 
@@ -413,3 +415,63 @@ def _remarks(host_model: HostModel) -> tuple[model.Reason, ...]:
     if not host_model.bandwidth_known:
         remarks.append(model.Reason(reasons.BANDWIDTH_DROPPED))
     return tuple(remarks)
+
+
+def as_it_lasts(
+    situation: plan_records.Situation, horizon: int, measured_min_s: float
+) -> plan_records.Situation:
+    """Return a situation at the guests' mean demands.
+
+    Guests are where they are: what widening has taken away already is no gain of a move. They
+    access memory in proportion to their CPU time, as in the interval. What waited in the interval
+    is left out: it says nothing about another demand by itself.
+
+    :param horizon: index of :attr:`plan_records.GuestLoad.mean_cores`
+    :param measured_min_s: guests that were measured for less than this stay where they are [s]
+    """
+    demand_changes: dict[int, float] = {}
+    bandwidth_changes: dict[int, float] = {}
+    guests = []
+    for guest in situation.guests:
+        known_demand = guest.demand_cores
+        if not guest.mean_cores or known_demand is None or guest.measured_s < measured_min_s:
+            guests.append(guest._replace(why_fixed=guest.why_fixed or YOUNG))
+            continue
+        demand_cores = guest.mean_cores[horizon]
+        ratio = demand_cores / guest.served_cores if guest.served_cores else 0.0
+        bandwidth = guest.bandwidth_bytes_per_sec
+        guests.append(
+            guest._replace(
+                demand_cores=demand_cores,
+                served_cores=demand_cores,
+                lines_per_sec=_scaled(guest.lines_per_sec, ratio),
+                bandwidth_bytes_per_sec=_scaled(bandwidth, ratio),
+            )
+        )
+        _add(demand_changes, guest.cores_by_node, demand_cores - known_demand)
+        _add(bandwidth_changes, guest.bytes_by_node, (ratio - 1) * (bandwidth or 0.0))
+    nodes = tuple(
+        node._replace(
+            demand_cores=_changed(node.demand_cores, demand_changes.get(node.id, 0.0)),
+            bandwidth_bytes_per_sec=_changed(
+                node.bandwidth_bytes_per_sec, bandwidth_changes.get(node.id, 0.0)
+            ),
+        )
+        for node in situation.view.nodes
+    )
+    return situation._replace(
+        view=situation.view._replace(nodes=nodes), guests=tuple(guests), waiting_cores=()
+    )
+
+
+def _scaled(value: float | None, ratio: float) -> float | None:
+    return None if value is None else ratio * value
+
+
+def _add(sums: dict[int, float], by_node: Iterable[tuple[int, float]], amount: float) -> None:
+    for node, share in shares(by_node).items():
+        sums[node] = sums.get(node, 0.0) + share * amount
+
+
+def _changed(value: float | None, change: float) -> float | None:
+    return None if value is None else max(0.0, value + change)

@@ -18,14 +18,14 @@ from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.core.token_bucket import TokenBucket
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError
 from nova_numa_pmc.host import cgroups, files, holding
-from nova_numa_pmc.host.page_moves import mappings, node_room, page_mover
+from nova_numa_pmc.host.page_moves import node_room, process_pages
 from nova_numa_pmc.host.page_moves.move_pages import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 
-    from nova_numa_pmc.host.page_moves.page_mover import MovedPages
+    from nova_numa_pmc.host.page_moves.process_pages import MovedPages
     from nova_numa_pmc.host.writes import FileChange
 
 #: States of a move. MOVING is the only one that is not final.
@@ -87,7 +87,7 @@ class Progress(Record):
     :param left_bytes: bytes that are still on other nodes; None if unknown. At the end they may
         include memory that QEMU has not mapped
     :param refused: pages that did not move in the last walk, as (errno's name, number of pages);
-        :class:`page_mover.MovedPages` explains the names
+        :class:`process_pages.MovedPages` explains the names
     :param wait_s: time to wait before the next step, which does nothing if it is taken earlier
     :param left_at_first_bytes: ``left_bytes`` before the first walk
     :param why: why the move was cancelled; empty if nobody said so
@@ -122,7 +122,7 @@ class Progress(Record):
             else ('%d MiB' % (self.left_bytes >> 20))
         )
         refused = ', '.join(
-            '%d %s (%s)' % (count, page_mover.TEXTS.get(name, 'refused'), name)
+            '%d %s (%s)' % (count, process_pages.TEXTS.get(name, 'refused'), name)
             for name, count in self.refused
         )
         return '%s%s, %s left%s' % (
@@ -198,7 +198,7 @@ class GuestMove:
                     'there is no node %d with memory, so none can be moved there' % absent[0]
                 )
             self._check_alive()
-            self._pages = page_mover.PageMover(groups.pid, frozenset(self._mems), root, kernel)
+            self._pages = process_pages.PageMover(groups.pid, frozenset(self._mems), root, kernel)
 
     def step(self) -> Progress:
         """Move the next batch and return the progress."""
@@ -275,7 +275,7 @@ class GuestMove:
     def _walk(self, bucket: TokenBucket) -> Generator[None, None, str]:
         """Go through the guest's memory once and return the resulting state."""
         refused_run_bytes = 0
-        pagemap = mappings.Pagemap(self._groups.pid, self._root)
+        pagemap = process_pages.Pagemap(self._groups.pid, self._root)
         try:
             for mapping, start, end in self._windows():
                 if not pagemap.any_present(start, end):
@@ -297,9 +297,9 @@ class GuestMove:
             pagemap.close()
         return PARTLY if self._refused else DONE
 
-    def _windows(self) -> Iterator[tuple[mappings.Mapping, int, int]]:
+    def _windows(self) -> Iterator[tuple[process_pages.Mapping, int, int]]:
         """Yield (mapping, start, end) of the ranges to look at, each as large as a batch."""
-        for mapping in mappings.read(self._groups.pid, self._root):
+        for mapping in process_pages.read(self._groups.pid, self._root):
             end = mapping.start
             while end < mapping.end:
                 start, size = end, self._batch_bytes
@@ -363,11 +363,11 @@ class GuestMove:
     def _move(
         self,
         bucket: TokenBucket,
-        mapping: mappings.Mapping,
+        mapping: process_pages.Mapping,
         start: int,
         end: int,
         target: int,
-        pagemap: mappings.Pagemap,
+        pagemap: process_pages.Pagemap,
     ) -> MovedPages:
         began_s = self._clock()
         moved = self._pages.move(mapping, start, end, target, pagemap)
@@ -397,7 +397,7 @@ class GuestMove:
             self._batch_bytes = min(self._batch_bytes * 2, self._limits.batch_bytes)
 
     def _check_alive(self) -> None:
-        ticks = mappings.start_ticks(self._groups.pid, self._root)
+        ticks = process_pages.start_ticks(self._groups.pid, self._root)
         if files.ticks_ns(ticks) != self._groups.start_ns:
             raise GuestGone(
                 '%s: the process has ended and its id has been reused' % self._groups.proc

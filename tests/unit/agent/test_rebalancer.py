@@ -9,7 +9,7 @@ from nova_numa_pmc.checks import publication
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core.rebalance.planner_state import PlannerState
 from nova_numa_pmc.host import files
-from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
+from nova_numa_pmc.host.page_moves.process_pages import PAGE_BYTES
 from nova_numa_pmc.moves import situations
 from nova_numa_pmc.state import overrides, pause
 from tests.cases.agent import SECOND, START_NS
@@ -182,27 +182,6 @@ class RebalancingTest(RebalancingCase):
         seen = situation(agent, tick)
         self.assertEqual(((0, 300 << 20),), seen.available_bytes)
 
-    def test_the_move_of_a_guest_whose_pages_stay_is_undone(self):
-        for memory in self.kernel.memories.values():
-            memory.pinned = set(range(PAGES))
-        agent = self.open_agent()
-        with self.assertLogs(LOG, 'WARNING') as logs:
-            self.tick_until_moving(agent)
-            self.finish_move(agent)
-        self.assertIn('most of its memory stays where it was', ' '.join(logs.output))
-        self.assertEqual([self.HOME] * 3, list(self.places().values()))
-
-    def test_a_move_given_up_early_is_undone_and_a_late_one_kept(self):
-        for kept in (False, True):
-            with self.subTest(kept=kept):
-                agent = self.open_agent()
-                self.tick_until_moving(agent)
-                if kept:
-                    self.finish_move(agent)
-                agent.end_move()
-                self.assertIsNone(agent.step())
-                self.assertEqual(kept, self.AWAY in self.places().values())
-
     def test_a_guest_whose_promise_was_changed_meanwhile_is_not_touched(self):
         agent = self.open_agent()
         for tick_number in range(6):
@@ -227,17 +206,6 @@ class RebalancingTest(RebalancingCase):
         self.finish_move(agent)
         self.tick(agent, 60)
         self.assertEqual({}, self.promises())
-
-    def test_an_agent_killed_anywhere_leaves_guests_where_the_record_says(self):
-        for kill_at in range(12):
-            with self.subTest(kill_at=kill_at):
-                self.assert_held_after_a_kill(kill_at, lambda case: self._work(case))
-
-    @staticmethod
-    def _work(case):
-        agent = case.open_agent()
-        case.tick_until_moving(agent)
-        case.finish_move(agent)
 
 
 class AfterMovesTest(RebalancingCase):
@@ -289,22 +257,6 @@ class JustPlacedTest(RebalancingCase):
             waits_s = agent.step()
         # The first interval to count began a minute after the last placement, which was at 23 s.
         self.assertEqual(90, at_s)
-
-
-class FewCpusTest(RebalancingCase):
-    """The pool has become larger; guests that run may still use only one CPU of node 1."""
-
-    def xml(self, number):
-        return fake_host.domain_xml(number, cpuset='0-4')
-
-    def test_no_guest_is_moved_to_fewer_cpus_than_it_has_vcpus(self):
-        self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-7\n')
-        agent = self.open_agent()
-        for at_s in range(0, 60, 5):
-            self.load_node_0(at_s)
-            self.tick(agent, at_s)
-            self.finish_move(agent)
-        self.assertNotIn('4', {cpus for _, cpus, _ in self.places().values()})
 
 
 class OtherPoolTest(RebalancingCase):

@@ -10,7 +10,7 @@ from nova_numa_pmc.core import promising
 from nova_numa_pmc.core.rebalance.plan_records import RebalanceOptions
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
-from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
+from nova_numa_pmc.host.page_moves.process_pages import PAGE_BYTES
 from nova_numa_pmc.state import overrides, pause, promises_file
 from tests.cases.agent import LOG, MIB, SECOND, START_NS, AgentCase
 from tests.cases.rebalancing import PAGES, RebalancingCase

@@ -201,10 +201,6 @@ class MovingTest(RebalancingCase):
         self.assertEqual(plan_records.SWAP, entry.kind)
         self.assertEqual(result, entry.result)
 
-    def test_a_swap_is_undone_after_a_bug_while_its_second_half_is_moved(self):
-        self.memory(2).before_move = mock.Mock(side_effect=KeyError)
-        self.assert_undone_with_a_traceback(history.SPLIT)
-
     def test_a_swap_is_undone_after_a_bug_while_its_second_half_is_begun(self):
         write, scope = self.kernel.write, self.tree(2).scope
         faults = [KeyError()]
@@ -324,16 +320,6 @@ class MovingTest(RebalancingCase):
             moved = self.end()
         self.assertEqual(((0,), '0-7', {0}), moved[1])
         self.assertEqual((0, 1), self.widened_nodes())
-
-    def test_a_guest_that_went_home_stays_when_its_next_move_cannot_begin(self):
-        self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
-        self.make(plan_records.NARROW, self.part_of(1, (0, 1), (0,), memory=False))
-        tree = self.tree(1)
-        tree.write_file(tree.vcpus[0] + '/cpuset.cpus', '2\n')
-        with self.assertLogs(LOG, 'WARNING') as logs:
-            self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
-        self.assertIn('which nova-numa-pmc did not write', logs.output[0])
-        self.assertEqual((), self.widened_nodes())
 
     def test_a_guest_that_libvirt_works_on_is_not_moved_or_goes_back(self):
         for batches in (0, 1):

@@ -15,7 +15,7 @@ from nova_numa_pmc.cli.context import UnknownGuest
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.exceptions import StateLocked
-from nova_numa_pmc.state import history, move_lock, overrides
+from nova_numa_pmc.state import move_lock, overrides
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES
 from tests.fixtures import fake_host
@@ -120,47 +120,12 @@ class ApplyTest(OperatingCase):
             self.assertIn('--yes', err)
         self.assertEqual(0, self.now_s)  # reported before anything is measured
 
-    def test_apply_takes_back_a_guest_whose_pages_stay(self):
-        for memory in self.kernel.memories.values():
-            memory.pinned = set(range(PAGES))
-        code, answer = self.run_json('apply', '--yes')
-        self.assertEqual((arguments.PROBLEM, []), (code, self.moved()))
-        self.assertEqual(
-            ['taken_back'], [entry['result'] for entry in answer['outcome']['entries']]
-        )
-
-    def test_apply_keeps_a_guest_of_which_some_pages_stay(self):
-        for memory in self.kernel.memories.values():
-            memory.pinned = set(range(PAGES // 4))
-        code, out, _ = self.run_command('apply', '--yes')
-        self.assertEqual(arguments.PARTLY, code)
-        self.assertIn('some pages did not move', out)
-
     def test_a_signal_takes_back_the_move_in_progress(self):
         self.signals = [(1, signal.SIGTERM)]
         code, out, _ = self.run_command('apply', '--yes')
         self.assertEqual((arguments.PROBLEM, []), (code, self.moved()))
         self.assertIn('ended by signal 15', out)
         self.assertEqual(['taken_back'], [entry.result for entry in self.history_entries()])
-
-    def test_a_guest_on_which_a_job_of_libvirt_begins_meanwhile_goes_back(self):
-        def begin_jobs():
-            for number in self.NUMBERS:
-                self.begin_job(number, 'snapshot')
-
-        self.step = begin_jobs
-        before = self.places()
-        code, _, err = self.run_command('apply', '--yes')
-        self.assertEqual((arguments.PROBLEM, before), (code, self.places()))
-        self.assertIn('undone: ', err)
-        self.assertEqual(['taken_back'], [entry.result for entry in self.history_entries()])
-
-    def test_nothing_is_moved_while_the_history_cannot_be_written(self):
-        os.makedirs(os.path.join(self.root, history.DIRECTORY, history.FILE))
-        code, _, err = self.run_command('apply', '--yes')
-        self.assertEqual((arguments.PROBLEM, []), (code, self.moved()))
-        self.assertIn('not moved: ', err)
-        self.assertIn('the history cannot be written', err)
 
     def test_apply_beside_another_command_moves_nothing(self):
         with move_lock.MoveLock(self.directory, 'nova-numa-rebalance undo') as other:

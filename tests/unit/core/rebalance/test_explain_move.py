@@ -4,7 +4,7 @@
 import unittest
 
 from nova_numa_pmc.core.rebalance import plan_records, planner
-from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
+from nova_numa_pmc.core.rebalance.plan_records import explain_move, explain_remark
 from nova_numa_pmc.core.rebalance.planner_state import PlannerState
 from nova_numa_pmc.model import Reason
 from tests.sim.constant import GIB, ConstantHost, guest_load

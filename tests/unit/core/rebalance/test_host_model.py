@@ -16,14 +16,6 @@ def host_of(*guests, waiting_cores=()):
     return host_model.HostModel(host.situation()._replace(waiting_cores=waiting_cores), OPTIONS)
 
 
-class PlaceTest(unittest.TestCase):
-    def test_places_of_the_same_nodes_are_equal(self):
-        self.assertEqual(Place((0,), None), Place((0,), None))
-        self.assertEqual(1, len({Place((0, 1), 1), Place((0, 1), 1)}))
-        for other in (Place((1,), None), Place((0,), 0), (0,)):
-            self.assertNotEqual(Place((0,), None), other)
-
-
 class BandwidthTest(unittest.TestCase):
     def is_known(self, **fields):
         """Return whether it is if only the last of three nodes has no known maximum."""

@@ -8,8 +8,8 @@ from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import json_values, model
 from nova_numa_pmc.core.rebalance import plan_records, planner
-from nova_numa_pmc.core.rebalance.explain_move import explain_move
 from nova_numa_pmc.core.rebalance.host_model import HostModel
+from nova_numa_pmc.core.rebalance.plan_records import explain_move
 from nova_numa_pmc.core.rebalance.planner_state import PlannerState
 from nova_numa_pmc.model import MIB
 from tests.sim.constant import GIB, ConstantHost, guest_load, slit_latencies_ns

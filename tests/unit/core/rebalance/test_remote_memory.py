@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc.core.rebalance import plan_records, planner
-from nova_numa_pmc.core.rebalance.explain_move import explain_move
 from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
+from nova_numa_pmc.core.rebalance.plan_records import explain_move
 from tests.sim.constant import GIB, ConstantHost, guest_load
 
 OPTIONS = plan_records.RebalanceOptions(measured_min_s=0.0, moved_ratio_per_day=9.0)

@@ -22,7 +22,7 @@ from nova_numa_pmc.exceptions import (
 from nova_numa_pmc.host import cgroups, holding
 from nova_numa_pmc.host.cpusets import read_cpusets
 from nova_numa_pmc.host.page_moves import guest_move, move_pages
-from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
+from nova_numa_pmc.host.page_moves.process_pages import PAGE_BYTES
 from tests.fixtures import sysfs
 from tests.fixtures.cgroups import GuestCgroups
 from tests.fixtures.clock import Clock

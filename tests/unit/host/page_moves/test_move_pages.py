@@ -11,9 +11,8 @@ from array import array
 from unittest import mock
 
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
-from nova_numa_pmc.host.page_moves import mappings, move_pages
-from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
-from nova_numa_pmc.host.page_moves.page_mover import PageMover
+from nova_numa_pmc.host.page_moves import move_pages, process_pages
+from nova_numa_pmc.host.page_moves.process_pages import PAGE_BYTES, PageMover
 from tests.fixtures.paged_child import PAGES, PagedChild, can_locate_pages
 
 ABSENT_NODE = 1021
@@ -76,8 +75,10 @@ class KernelTest(unittest.TestCase):
     def test_the_page_mover_leaves_a_range_that_is_at_home(self):
         """No page lies elsewhere, and the child's bytes are unchanged."""
         node = self.nodes()[0]
-        mapping = next(m for m in mappings.read(self.child.pid) if m.start <= self.start < m.end)
-        there = mappings.Pagemap(self.child.pid)
+        mapping = next(
+            m for m in process_pages.read(self.child.pid) if m.start <= self.start < m.end
+        )
+        there = process_pages.Pagemap(self.child.pid)
         self.addCleanup(there.close)
         moved = PageMover(self.child.pid, frozenset({node})).move(
             mapping, self.start, self.start + 2 * PAGES * PAGE_BYTES, node, there

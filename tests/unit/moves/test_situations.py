@@ -4,8 +4,8 @@
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import guest_load
 from nova_numa_pmc.core.sample_records import GuestSample, NodeSample, Sample
+from nova_numa_pmc.moves import situations
 from tests.fixtures.model_records import GIB, guest, node_view, view_of_nodes
 
 VIEW = view_of_nodes(node_view(0, cpus=frozenset({0, 1})), node_view(1, cpus=frozenset({2, 3})))
@@ -18,7 +18,7 @@ PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, GIB, started=True)
 
 def load_of(guest_sample, one=None, promise=PROMISE, nodes=NODES, **more):
     one = one or guest('g', 2, GIB)
-    (load,) = guest_load.guest_loads(
+    (load,) = situations.guest_loads(
         Sample(0.0, 5.0, '', nodes, (guest_sample,)),
         {one.uuid: one},
         {one.uuid: promise},
@@ -113,7 +113,7 @@ class WaitingTest(unittest.TestCase):
             sample(waiting_cores=1.0, cores_by_node=((0, 3.0), (1, 1.0))),
             sample(waiting_cores=0.5, cores_by_node=((1, 2.0),)),
         ]
-        self.assertEqual(((0, 0.75), (1, 0.75)), guest_load.waiting_cores(samples))
+        self.assertEqual(((0, 0.75), (1, 0.75)), situations.waiting_cores(samples))
 
     def test_a_node_where_one_is_unknown_is_left_out(self):
         samples = [
@@ -122,4 +122,4 @@ class WaitingTest(unittest.TestCase):
             sample(waiting_cores=1.0),
             sample(waiting_cores=1.0, cores_by_node=((0, 0.0),)),
         ]
-        self.assertEqual(((0, 0.5),), guest_load.waiting_cores(samples))
+        self.assertEqual(((0, 0.5),), situations.waiting_cores(samples))

@@ -10,8 +10,8 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError
-from nova_numa_pmc.host.page_moves import mappings
-from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES, Mapping
+from nova_numa_pmc.host.page_moves import process_pages
+from nova_numa_pmc.host.page_moves.process_pages import PAGE_BYTES, Mapping
 
 QEMU = r"""55d0c0000000-55d0c0400000 r--p 00000000 08:01 7    /usr/bin/qemu-system-x86_64
 55d0c1000000-55d0c1010000 rw-p 00e00000 08:01 7          /usr/bin/qemu-system-x86_64
@@ -40,7 +40,7 @@ class MappingsTest(unittest.TestCase):
 
     def test_mappings_are_those_qemu_may_write_and_no_device(self):
         self.put('maps', QEMU)
-        found_mappings = mappings.read(7, self.root)
+        found_mappings = process_pages.read(7, self.root)
         self.assertEqual(
             [
                 Mapping(0x55D0C1000000, 0x55D0C1010000, False),
@@ -73,26 +73,26 @@ class MappingsTest(unittest.TestCase):
                 Mapping(0x7F5ECE9F3000, 0x7F5ECE9F4000, False),
                 Mapping(0x7F5ECEA01000, 0x7F5ECEA02000, False),
             ],
-            mappings.read(7, self.root),
+            process_pages.read(7, self.root),
         )
 
     def test_a_process_that_has_gone_raises_guest_gone(self):
-        for ask in (mappings.read, mappings.start_ticks):
+        for ask in (process_pages.read, process_pages.start_ticks):
             with self.subTest(ask.__name__), self.assertRaises(GuestGone):
                 ask(8, self.root)
 
     def test_too_large_maps_are_an_error(self):
         self.put('maps', b'a' * ((16 << 20) + 1))
         with self.assertRaises(PageMoveError):
-            mappings.read(7, self.root)
+            process_pages.read(7, self.root)
 
     @given(st.binary(max_size=200))
     def test_any_bytes_give_mappings_or_an_error_with_their_path(self, data):
         self.put('maps', data)
         self.put('stat', data)
         for ask in (
-            lambda: mappings.read(7, self.root),
-            lambda: mappings.start_ticks(7, self.root),
+            lambda: process_pages.read(7, self.root),
+            lambda: process_pages.start_ticks(7, self.root),
         ):
             try:
                 ask()
@@ -101,16 +101,16 @@ class MappingsTest(unittest.TestCase):
 
     def test_the_start_of_a_process_is_read_and_a_zombie_is_gone(self):
         self.put('stat', '7 (qemu) (x) y) S ' + ' '.join(str(n) for n in range(4, 53)))
-        self.assertEqual(22, mappings.start_ticks(7, self.root))
+        self.assertEqual(22, process_pages.start_ticks(7, self.root))
         self.put('stat', '7 (qemu) Z ' + ' '.join(str(n) for n in range(4, 53)))
         with self.assertRaises(GuestGone):
-            mappings.start_ticks(7, self.root)
+            process_pages.start_ticks(7, self.root)
 
     def test_presence_of_pages_is_read_from_pagemap(self):
         page = PAGE_BYTES
         soft_dirty, swapped, present = 1 << 55, 1 << 62, 1 << 63
         self.put('pagemap', struct.pack('=8Q', 0, soft_dirty, swapped, present, 0, 0, 0, 0))
-        there = mappings.Pagemap(7, self.root)
+        there = process_pages.Pagemap(7, self.root)
         self.addCleanup(there.close)
         for start, end, expected in (
             (0, 2, False),
@@ -149,4 +149,4 @@ class MappingsTest(unittest.TestCase):
         ):
             self.put('maps', text)
             with self.subTest(text[:20]), self.assertRaisesRegex(PageMoveError, 'proc/7/maps'):
-                mappings.read(7, self.root)
+                process_pages.read(7, self.root)
