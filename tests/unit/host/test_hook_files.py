@@ -116,9 +116,7 @@ class HookFilesTest(RootCase):
                     self.assertEqual(path, self.exposed())
                     os.chmod(full, before)
         self.assertIsNone(self.exposed())
-        with self.subTest('a file of another user'):
-            if os.geteuid() != 0:
-                self.skipTest('only root can give a file to another user')
+        if os.geteuid() == 0:  # who alone can give a file to another user
             os.chown(self.root + '/nova_numa_pmc/host/files.py', 4321, -1)
             self.assertEqual('nova_numa_pmc/host/files.py', self.exposed())
 
