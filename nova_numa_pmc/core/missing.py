@@ -89,13 +89,11 @@ def fill_in(nodes: tuple[NodeView, ...]) -> tuple[tuple[NodeView, ...], tuple[st
         known = [ratio for ratio in map(ratio_of, nodes) if ratio is not None]
         if not known or len(known) == sum(map(has_part, nodes)):
             continue
-        assumed_ratio = upper_quartile(known)
-        nodes = tuple(
-            with_ratio(node, assumed_ratio, nodes)
-            if has_part(node) and ratio_of(node) is None
-            else node
-            for node in nodes
-        )
+        filled_nodes = list(nodes)
+        for position, node in enumerate(nodes):
+            if has_part(node) and ratio_of(node) is None:
+                filled_nodes[position] = with_ratio(node, upper_quartile(known), nodes)
+        nodes = tuple(filled_nodes)
         filled_parts += (part,)
     return nodes, filled_parts
 

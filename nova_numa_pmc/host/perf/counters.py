@@ -15,7 +15,6 @@ from nova_numa_pmc.exceptions import (
     CounterRefused,
     CountersExhausted,
     CounterTargetGone,
-    CounterUnsupported,
     SourceUnavailable,
 )
 from nova_numa_pmc.host.perf import perf_event
@@ -45,8 +44,9 @@ _K = TypeVar('_K')
 class Counters(Generic[_K]):
     """Counters on any number of targets, opened and closed as these change.
 
-    A counter that cannot be opened is not an error: it reads as None, and :meth:`update` reports
-    each unsupported event only once.
+    A counter that cannot be opened is not an error: it reads as None.
+
+    :ivar unsupported: {(event, kind of target): why it cannot be counted there}
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Counters(Generic[_K]):
         self._enabled_ns: dict[_K, int | None] = {}  # of targets that are CPUs, at the last read
         #: {PMU: the most events of a group}; less than before after a group was never counted.
         self._group_max = dict(perf_event.GROUP_MAX)
-        self._reported: set[tuple[Event, str]] = set()  # unsupported events, by kind of target
+        self.unsupported: dict[tuple[Event, str], str] = {}
 
     def __len__(self) -> int:
         """Return the number of open descriptors."""
@@ -66,7 +66,7 @@ class Counters(Generic[_K]):
         If the target of a key has changed (a thread id was reused, or a control group
         was created again under its name), its counters are closed and opened again.
 
-        :returns: the errors of what could not be counted
+        :returns: the errors of what could not be counted, but for unsupported events
         """
         for key in [
             key
@@ -75,26 +75,18 @@ class Counters(Generic[_K]):
             or (wanted[key][1] is not events and wanted[key][1] != events)
         ]:
             self._close(key)
-        errors: list[CounterError] = []
         for key, (target, events) in wanted.items():
             if key in self._open:
                 continue
             try:
-                self._add(key, target, events, errors)
+                self._add(key, target, events)
             except CounterTargetGone:
                 continue  # it has ended since it was listed
             except (CountersExhausted, CounterRefused) as error:
-                errors.append(error)
-                break  # the others would fail as well; those that are open keep counting
-        return tuple(errors)
+                return (error,)  # the others would fail as well; those open keep counting
+        return ()
 
-    def _add(
-        self,
-        key: _K,
-        target: perf_event.Target,
-        events: tuple[Event, ...],
-        errors: list[CounterError],
-    ) -> None:
+    def _add(self, key: _K, target: perf_event.Target, events: tuple[Event, ...]) -> None:
         try:
             groups, missing = perf_event.open_groups(events, target, self._group_max)
         except CountersExhausted:
@@ -109,9 +101,7 @@ class Counters(Generic[_K]):
         unopened = tuple(at for at, event in enumerate(events) if event in absent)
         self._open[key] = (target, events, groups, unopened)
         for event, error in missing:
-            if (event, target.kind) not in self._reported:
-                self._reported.add((event, target.kind))
-                errors.append(error)
+            self.unsupported.setdefault((event, target.kind), str(error))
 
     def read(self) -> dict[_K, perf_event.GroupReadings]:
         """Return {key: counts}, in the order of the target's events."""
@@ -205,7 +195,6 @@ class OwnerCounters(Generic[_O, _K]):
     def __init__(self) -> None:
         self._counters: Counters[tuple[_O, _K]] = Counters()
         self._before: dict[_O, dict[_K, GroupReadings]] = {}
-        self._unsupported: dict[str, None] = {}
         #: Time between the last two readings of each owner in ``sample`` [ns], by the kernel's
         #: clock; only for owners that are never idle.
         self.counted_ns: dict[_O, int] = {}
@@ -228,15 +217,9 @@ class OwnerCounters(Generic[_O, _K]):
             for key, target in targets.items()
         }
         errors = self._counters.update(wanted_by_key)
-        # Counters reports unsupported events once, but refusals and exhaustion at each attempt.
-        self._unsupported.update(
-            (str(error), None) for error in errors if isinstance(error, CounterUnsupported)
-        )
-        problems = tuple(dict.fromkeys([*self._unsupported, *map(str, errors)]))
+        problems = tuple(dict.fromkeys([*self._counters.unsupported.values(), *map(str, errors)]))
         if wanted_by_key and problems and not len(self._counters):
-            if all(isinstance(error, CounterUnsupported) for error in errors):
-                raise SourceUnavailable(problems[0])
-            raise CounterError(problems[0])
+            raise CounterError(str(errors[0])) if errors else SourceUnavailable(problems[0])
         readings: dict[_O, dict[_K, GroupReadings]] = {owner: {} for owner in wanted}
         for (owner, key), reading in self._counters.read().items():
             readings[owner][key] = reading
@@ -255,7 +238,6 @@ class OwnerCounters(Generic[_O, _K]):
         self._counters.close()
         self._counters = Counters()
         self._before = {}
-        self._unsupported = {}
 
 
 def _counted_ns(before: Mapping[_K, GroupReadings], after: Mapping[_K, GroupReadings]) -> int:

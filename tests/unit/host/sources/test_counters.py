@@ -234,6 +234,7 @@ class Replayed:
 
     def __init__(self, readings):
         self._readings = iter(readings)
+        self.unsupported = {}
 
     def update(self, wanted):
         return ()
