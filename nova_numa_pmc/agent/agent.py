@@ -139,7 +139,7 @@ class Agent:
         tick = self._read_promises(self._measure_and_read(tick))
         with self._problem_log.stage('publishing'):
             tick = self._with_publication(tick)
-            if self.options.publish and tick.publication:
+            if tick.publication:
                 publication.write(self._directory, tick.publication)
         self._keep(tick, may_move)
         if tick.paused or self.options.rebalance == agent_conf.OFF:
@@ -361,7 +361,7 @@ class Agent:
         """Save the guests' demand and close files, counters and connections."""
         self._move_lock.release()
         with self._problem_log.stage('recording guest demand'):
-            self._demand_file.close(self.options)
+            self._demand_file.close()
         self._sampler.close()
         if self._listener is not None:
             self._listener.close()

@@ -54,7 +54,6 @@ class DemandFile:
         """Add a tick's interval and return the host's demand over the longer horizon.
 
         :param tick: a tick with a sample, the host and its promises
-        :param options: the file is written only if the agent publishes
         :returns: ({node id: load}, the demand of the pools other than the floating one, the
             history from which the demand of new guests is estimated)
         """
@@ -65,9 +64,7 @@ class DemandFile:
         guests = {guest.uuid: guest for guest in tick.guests}
         promises = tick.host_promises.promises
         self.histories.add_sample(tick.sample, guests, promises)
-        if not options.publish:
-            self._problem_log.forget(_SAVING)
-        elif self.histories.clock_s >= self._saved_s + SAVE_EVERY_S:
+        if self.histories.clock_s >= self._saved_s + SAVE_EVERY_S:
             self.save()
         demand = lasting_demand.LastingDemand(
             self.histories,
@@ -80,9 +77,9 @@ class DemandFile:
         )
         return demand.node_loads(), demand.pool_demands(), self.histories.expectation()
 
-    def close(self, options: AgentOptions) -> None:
+    def close(self) -> None:
         """Write the histories if at least :data:`SAVE_MIN_S` was measured since the last write."""
-        if self.histories is None or not options.publish:
+        if self.histories is None:
             return
         if self.histories.clock_s >= self._saved_s + SAVE_MIN_S:
             self.save(durable=True)

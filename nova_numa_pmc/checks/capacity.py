@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
@@ -33,7 +32,6 @@ def check_options(path: str) -> Iterator[Finding]:
     """
     try:
         agent_conf.read(path)
-        agent_conf.read_log_options(path)
     except OptionsError as error:
         yield Finding(
             'option-invalid',
@@ -53,7 +51,6 @@ def check_options(path: str) -> Iterator[Finding]:
     known = {
         (group.name, option.dest) for group, options in opts.list_opts() for option in options
     }
-    known |= {('DEFAULT', name) for name in agent_conf.read_log_options(os.devnull) or ()}
     yield from nova.check_unknown(path, known)
 
 

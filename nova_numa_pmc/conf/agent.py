@@ -31,14 +31,11 @@ class AgentOptions(Record):
 
     :param host_options: the groups that the hook reads as well
     :param counter_options: the group ``[counters]``
-    :param publish: whether what is measured is published; only an agent that runs beside another
-        one does not
     :param rebalance: :data:`OFF`, :data:`DRY_RUN` or :data:`AUTO`
     """
 
     host_options: HostOptions
     counter_options: CounterOptions = counters_conf.CounterOptions()
-    publish: bool = True
     reassert: bool = True
     rebalance: str = AUTO
     rebalance_options: plan_records.RebalanceOptions = _REBALANCE_OPTIONS
@@ -125,20 +122,3 @@ def read(path: str = host_options.PATH) -> AgentOptions:
             rebalance=group.rebalance,
             rebalance_options=rebalance_options,
         )
-
-
-def read_log_options(path: str = host_options.PATH) -> cfg.ConfigOpts | None:
-    """Return oslo.log's options, group ``[DEFAULT]``; None: it is not installed.
-
-    :raises OptionsError: the file cannot be read, or a value is invalid
-    """
-    try:
-        from oslo_log import log
-    except ImportError:
-        return None
-    with counters_conf.naming_file(path):
-        conf = counters_conf.parse_file(path, log.register_options)
-        # oslo.config checks a value when it is read.
-        for name in ('log_file', 'log_dir', 'use_syslog', 'use_journal', 'use_stderr', 'debug'):
-            getattr(conf, name)
-        return conf

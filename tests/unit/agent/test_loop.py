@@ -144,7 +144,7 @@ class ServiceTest(unittest.TestCase):
                 self.assertEqual([1, 3], self.when('READY=1'))
 
     def test_reload_without_new_counter_options_leaves_the_next_tick_at_its_time(self):
-        new = agent_conf.AgentOptions(HOST_OPTIONS, counters_conf.CounterOptions(), publish=False)
+        new = agent_conf.AgentOptions(HOST_OPTIONS, counters_conf.CounterOptions(), reassert=False)
         self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], lambda: new)
         self.assertEqual([new], self.agent.reloaded)
         self.assertEqual([0, 1, 6], self.agent.ticks)

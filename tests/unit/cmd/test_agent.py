@@ -5,7 +5,6 @@ import ast
 import contextlib
 import importlib.util
 import io
-import json
 import logging
 import os
 import pathlib
@@ -14,13 +13,12 @@ import signal
 import subprocess
 import sys
 import unittest
-from unittest import mock
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent.agent import hold_agent_lock
 from nova_numa_pmc.cmd import agent
-from nova_numa_pmc.conf import agent as agent_conf, host_options
-from nova_numa_pmc.state import promises_file, publication
+from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.state import promises_file
 from tests.cases.root import RootCase
 from tests.fixtures import fake_host, measured_host
 from tests.fixtures.checkout import TOP
@@ -39,11 +37,7 @@ class CommandTest(RootCase):
         self.configure('')
         logger = logging.getLogger('nova_numa_pmc')
         self.addCleanup(logger.setLevel, logger.level)
-        self.addCleanup(setattr, logger, 'propagate', logger.propagate)
         self.addCleanup(logger.handlers.clear)
-        without = mock.patch.object(agent_conf, 'read_log_options', return_value=None)
-        without.start()
-        self.addCleanup(without.stop)
 
     def configure(self, text):
         with open(self.config, 'w') as file:
@@ -52,26 +46,8 @@ class CommandTest(RootCase):
     def run_it(self, *args):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = agent.main(
-                ['--config-file', self.config, '--root', self.root, *args],
-                wait=lambda seconds: None,
-            )
+            status = agent.main(['--config-file', self.config, '--root', self.root, *args])
         return status, out.getvalue(), err.getvalue()
-
-    def test_once_prints_nodes_and_publishes_them(self):
-        status, out, _ = self.run_it('--once')
-        self.assertEqual(0, status)
-        self.assertIn('node 1: ', out)
-        status, out, _ = self.run_it('--once', '--json')
-        with open(os.path.join(self.directory, publication.FILE), 'rb') as file:
-            self.assertEqual(json.load(file), json.loads(out))
-
-    def test_once_beside_the_service_writes_nothing(self):
-        with hold_agent_lock(self.directory):
-            status, out, err = self.run_it('--once', '--json')
-        self.assertEqual((0, 2), (status, len(json.loads(out)['view']['nodes'])))
-        self.assertIn('not published', err)
-        self.assertFalse(os.path.exists(os.path.join(self.directory, publication.FILE)))
 
     def keep_bound_promise(self):
         with promises_file.locked(host_options.read('/dev/null'), self.root) as draft:
@@ -88,24 +64,6 @@ class CommandTest(RootCase):
                     bound=True,
                 )
             )
-
-    def test_once_writes_no_cpuset(self):
-        """Neither CPUs nor memory are held, as nothing would watch the nodes of bound guests."""
-        self.configure('[hook]\nbind = true\n')
-        tree = self.host.launch(1, {0: 0, 1: 1 << 20})
-        self.host.set_thread_times(4001, 5001, 0)
-        self.keep_bound_promise()
-        before = tree.contents()
-        self.assertEqual(0, self.run_it('--once')[0])
-        self.assertEqual(before, tree.contents())
-        promises = promises_file.read(host_options.read('/dev/null'), self.root).promises
-        self.assertTrue(promises[fake_host.uuid_of(1)].bound)
-
-    def test_once_with_an_unreadable_topology_exits_with_1(self):
-        self.host.write('sys/devices/system/node/node0/cpulist', 'x')
-        status, out, err = self.run_it('--once')
-        self.assertEqual((1, ''), (status, out))
-        self.assertIn('node0/cpulist', err)
 
     def test_a_second_service_beside_the_first_ends_at_once(self):
         with hold_agent_lock(self.directory):
@@ -131,7 +89,7 @@ class CommandTest(RootCase):
         self.assertIn('there is no such file', self.run_it('--check')[1])
 
     def test_wrong_usage_exits_with_64(self):
-        for args in (['--json'], ['--once', '--check'], ['--no-such']):
+        for args in (['--unbind', '--check'], ['--no-such']):
             with self.assertRaises(SystemExit) as ended:
                 self.run_it(*args)
             self.assertEqual(64, ended.exception.code)
@@ -193,7 +151,6 @@ class UnitTest(unittest.TestCase):
         for line in (
             'Type=notify',
             'RuntimeDirectoryPreserve=yes',
-            'LogsDirectory=nova-numa-pmc',
             'ProtectControlGroups=no',
             'ExecStopPost=nova-numa-agent --unbind',
             'NoNewPrivileges=yes',

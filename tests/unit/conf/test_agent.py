@@ -37,9 +37,8 @@ class ReadTest(unittest.TestCase):
         options = self.read('')
         self.assertEqual(agent_conf.AgentOptions(host_options.read(os.devnull)), options)
         self.assertEqual(
-            (True, True, 'auto', (), plan_records.RebalanceOptions()),
+            (True, 'auto', (), plan_records.RebalanceOptions()),
             (
-                options.publish,
                 options.reassert,
                 options.rebalance,
                 options.host_options.problems,
@@ -51,7 +50,6 @@ class ReadTest(unittest.TestCase):
         options = self.read(FILE)
         self.assertEqual(
             (
-                True,
                 False,
                 'dry-run',
                 plan_records.RebalanceOptions(

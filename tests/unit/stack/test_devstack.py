@@ -17,7 +17,6 @@ OWN_WORDS = {
 #: Commands for an operator to look or try, which no script runs.
 SAMPLES = (
     'nova-numa-agent --check',
-    'nova-numa-agent --once',
     'journalctl',
     'head -1',
     'nova-numa-rebalance check',

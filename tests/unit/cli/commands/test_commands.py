@@ -265,7 +265,7 @@ class PauseTest(OperatingCase):
 
 class StatusTest(OperatingCase):
     def test_status_writes_a_page_with_each_guest_and_why_it_is_there(self):
-        self.tick(self.open_agent(agent_conf.OFF, publish=False), 0)
+        self.tick(self.open_agent(agent_conf.OFF), 0)
         path = self.host.path('status.html')
         self.assertEqual(arguments.OK, self.run_command('status', '--html', path)[0])
         with open(path, encoding='utf-8') as file:
