@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the libvirt hook: what is installed, whether it works, and what it decided last.
+"""Check the libvirt hook: what is installed, and whether it works.
 
 kolla and openstack-helm run libvirt and nova-compute in containers that share the host's pid and
 cgroup namespaces. Each container has a file system of its own, which contains the hook, the
@@ -17,12 +17,11 @@ from nova_numa_pmc.core.finding import ERROR, NOTE, WARNING, Finding
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files, hook_files, services
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import promises_file, state_files
+from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nova_numa_pmc import model
 
 _INSTALL = 'nova-numa-rebalance hook install --reload'
 #: File in the state directory that names the daemon that was last made to look for hooks.
@@ -32,14 +31,6 @@ _RELOADED = 'daemon-reloaded'
 _NOT_IN_CONTAINERS = ('hook-outdated', 'hook-not-installed')
 
 
-#: (part of the name of a container's control group, the tool that deployed it).
-_DEPLOYMENTS = (
-    ('kubepods', 'openstack-helm'),
-    ('libpod', 'kolla (podman)'),
-    ('docker', 'kolla (docker)'),
-)
-
-
 class HookStatus(Record):
     """The hook as it is installed on a host.
 
@@ -47,45 +38,32 @@ class HookStatus(Record):
     :param daemon: the daemon that runs the hook; None: no daemon is running
     :param trial: a trial of the installed script; None: there was none, as it needs root
         privileges and this host's own files
-    :param promises: promises recorded since the host's boot, the latest first
     :param findings: findings, with the script as their file
     """
 
     installed: hook_files.InstalledFiles
     daemon: services.Daemon | None
     trial: services.LabelTrial | None
-    promises: tuple[model.Promise, ...]
     findings: tuple[Finding, ...]
 
 
-def check_status(status: HookStatus, in_container: bool = False) -> Iterator[Finding]:
-    """Yield the findings of the hook's status.
-
-    :param in_container: whether this is the status in the root of libvirt's container
-    """
-    for finding in status.findings:
+def check_hook(root: str) -> Iterator[Finding]:
+    """Check the hook where the daemon looks for it, which may be inside a container."""
+    daemon = services.find_daemon(root)
+    in_container = daemon is not None and not daemon.same_root
+    if daemon is not None and in_container:
+        root = os.path.join(root, 'proc/%d/root' % daemon.pid)
+    for finding in read_status(root).findings:
         if not (in_container and finding.code in _NOT_IN_CONTAINERS):
             yield finding
 
 
 def read_status(root: str) -> HookStatus:
-    """Return whether the hook works, what it decided last, and what is wrong."""
+    """Return whether the hook works, and what is wrong."""
     installed = hook_files.inspect(root, expected_script(root))
     daemon = services.find_daemon(root)
     findings: list[Finding] = []
-    promises: tuple[model.Promise, ...] = ()
     trial = None
-    try:
-        promises = _promises(root)
-    except StateError as error:
-        findings.append(
-            Finding(
-                'promises-unreadable',
-                WARNING,
-                str(error),
-                'the next start of a guest creates it again',
-            )
-        )
     refusal = '' if daemon else services.why_not_believed(root)
     if refusal:
         findings.append(Finding('libvirt-not-believed', WARNING, refusal, services.REFUSAL_REMEDY))
@@ -100,7 +78,6 @@ def read_status(root: str) -> HookStatus:
         installed,
         daemon,
         trial,
-        promises,
         tuple(finding._replace(file=installed.path) for finding in findings),
     )
 
@@ -229,12 +206,6 @@ def expected_script(root: str) -> bytes:
     return hook_files.render(int(host_options.read_under_root(root).timeout_s + 1.999))
 
 
-def _promises(root: str) -> tuple[model.Promise, ...]:
-    """Return the promises recorded since the host's boot, the latest first."""
-    recorded = promises_file.read(host_options.read_under_root(root), root).promises
-    return tuple(sorted(recorded.values(), key=lambda promise: -promise.since_ns))
-
-
 def _state_path(root: str) -> str:
     return host_options.read_under_root(root).state_path(root)
 
@@ -261,21 +232,12 @@ def check_libvirt(root: str) -> Iterator[Finding]:
         inside = os.path.join(root, 'proc/%d/root' % daemon.pid)
         hook = os.path.join(inside, files.HOOKS, files.OUR_HOOK)
         if not os.path.exists(hook):
-            cgroup = files.read_optional(root, 'proc/%d/cgroup' % daemon.pid) or ''
-            tool = next((name for mark, name in _DEPLOYMENTS if mark in cgroup), 'unknown tool')
             yield Finding(
                 'hook-not-in-container',
                 ERROR,
-                '%s (pid %d) runs in a container (%s), and the hook is not installed there'
-                % (daemon.name, daemon.pid, tool),
+                '%s (pid %d) runs in a container, and the hook is not installed there'
+                % (daemon.name, daemon.pid),
                 'install the package in its image, run "nova-numa-rebalance hook install" in '
                 'it, and share /run/nova-numa-pmc with the host',
                 hook,
             )
-    elif daemon.name == 'virtqemud':
-        yield Finding(
-            'libvirt-modular',
-            NOTE,
-            'libvirt is modular: virtqemud (pid %d) runs the hook, not libvirtd' % daemon.pid,
-            'where a guide tells you to reload libvirtd, reload virtqemud',
-        )

@@ -11,7 +11,6 @@ with links followed inside its root.
 from __future__ import annotations
 
 import ast
-import configparser
 import itertools
 import os
 import re
@@ -27,28 +26,29 @@ if TYPE_CHECKING:
 
 _LINE_MAX_BYTES, _TEXT_MAX_BYTES, _ENTRIES_MAX = 4096, 1 << 18, 10_000
 _MONITORS = 'nova/compute/monitors/cpu'
-_GROUP = 'nova.compute.monitors.cpu'
+#: The directory with the entry points of an installed package.
+_METADATA = re.compile(r'nova_numa_pmc\b.*\.(dist|egg)-info')
 #: What an editable installation by setuptools maps: {top-level package: directory}.
 _MAPPING = re.compile(r'^MAPPING\b[^=\n]*= *(\{[^\n]*\})', re.M)
 
 
 class InterpreterModules(Record):
-    """The modules and entry points that an interpreter finds.
+    """The modules that an interpreter finds.
 
     :param python: path of the interpreter, as the service sees it
-    :param nova: directories of the package ``nova``; empty: it cannot be imported
-    :param monitors: ``nova.compute.monitors.cpu.__path__``
-    :param shim: path of the module ``numa_pmc`` in that package; None: there is none
-    :param package: path of ``nova_numa_pmc``; None: it cannot be imported
-    :param points: (name, target) of each entry point for CPU monitors
+    :param nova: directory of the package ``nova``; empty: it cannot be imported
+    :param monitors: that of the package ``nova.compute.monitors.cpu``; empty: there is none
+    :param shim: path of the module ``numa_pmc`` in that package; empty: there is none
+    :param package: directory of ``nova_numa_pmc``; empty: it cannot be imported
+    :param declared: whether the package's entry points are declared there
     """
 
     python: str
-    nova: tuple[str, ...] = ()
-    monitors: tuple[str, ...] = ()
-    shim: str | None = None
-    package: str | None = None
-    points: tuple[tuple[str, str], ...] = ()
+    nova: str = ''
+    monitors: str = ''
+    shim: str = ''
+    package: str = ''
+    declared: bool = False
 
 
 def python_of(process: Process | None, script: str = '', root: str = '/') -> str | None:
@@ -87,22 +87,21 @@ def read(python: str, base: str = '/') -> InterpreterModules:
     for path in finders:
         mapped.update(_mapping(_read(path, base)))
 
-    def find(package: str) -> str | None:
+    def find(package: str) -> str:
         paths = [os.path.join(site, package) for site in sites] + [mapped.get(package, '')]
         return next(
-            (path for path in paths if _existing(os.path.join(path, '__init__.py'), base)), None
+            (path for path in paths if _existing(os.path.join(path, '__init__.py'), base)), ''
         )
 
-    nova, package = find('nova'), find('nova_numa_pmc')
-    monitors = nova and _existing(os.path.join(os.path.dirname(nova), _MONITORS), base)
-    shim = monitors and _existing(os.path.join(monitors, 'numa_pmc.py'), base)
+    nova = find('nova')
+    monitors = _existing(os.path.join(os.path.dirname(nova), _MONITORS), base)
     return InterpreterModules(
         python,
-        (nova,) if nova else (),
-        (monitors,) if monitors else (),
-        shim or None,
-        package and os.path.join(package, '__init__.py'),
-        tuple(sorted({point for site in sites for point in _points(site, base)})),
+        nova,
+        monitors,
+        _existing(os.path.join(monitors, 'numa_pmc.py'), base),
+        find('nova_numa_pmc'),
+        any(_METADATA.fullmatch(name) for site in sites for name in _names(site, base)),
     )
 
 
@@ -164,22 +163,6 @@ def _mapping(text: str) -> dict[str, str]:
         return {str(name): str(path) for name, path in mapping.items()}
     except (ValueError, SyntaxError, TypeError, AttributeError, RecursionError, MemoryError):
         return {}  # not what setuptools writes
-
-
-def _points(site: str, base: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, target) of each entry point for CPU monitors that a directory declares."""
-    for name in _names(site, base):
-        if not name.endswith(('.dist-info', '.egg-info')):
-            continue
-        parser = configparser.ConfigParser(
-            delimiters=('=',), interpolation=None, strict=False, default_section='\0'
-        )
-        try:
-            parser.read_string(_read(os.path.join(site, name, 'entry_points.txt'), base))
-        except configparser.Error:
-            continue
-        if parser.has_section(_GROUP):
-            yield from ((key, value.strip()) for key, value in parser.items(_GROUP))
 
 
 def _names(path: str, base: str) -> list[str]:

@@ -3,8 +3,8 @@
 
 nova/compute/monitors/__init__.py shows how Nova loads monitors: names without a namespace are in
 ``cpu``, only one monitor of each namespace is loaded, and an entry point's target has to be in
-Nova's own package ``nova.compute.monitors.cpu``. Nova's options are described in its nova/conf,
-and Placement's in placement/conf/placement.py. oslo.config and the hook ignore options that do
+Nova's own package ``nova.compute.monitors.cpu``. Nova's options are described in its nova/conf.
+oslo.config and the hook ignore options that do
 not exist: misspelt ones, and those that an earlier version had.
 """
 
@@ -386,63 +386,26 @@ def _weighed_cpu_metrics(conf: NovaConf) -> str:
     return ', '.join(name for name in names if name.startswith('cpu.'))
 
 
-def check_candidates(conf: NovaConf, placement_conf: NovaConf | None) -> Iterator[Finding]:
-    """Check that Placement, if it has many hosts, does not always return the same candidates.
-
-    :param placement_conf: configuration of Placement; None: it is not on this host
-    """
-    option = 'randomize_allocation_candidates', 'placement'
-    if placement_conf is not None and not placement_conf.get(*option):
-        hosts = conf.get('max_placement_results', 'scheduler')
-        yield Finding(
-            'candidates-not-random',
-            NOTE,
-            'Placement gives the scheduler at most %d hosts, and always the same ones: the other '
-            'hosts are never weighed' % hosts,
-            'if there are more than %d hosts, set [placement] randomize_allocation_candidates = '
-            'true in placement.conf' % hosts,
-            placement_conf.file_of(*option),
-        )
-
-
-def check_monitor_loadable(
-    modules: InterpreterModules, installed: str | None = None
-) -> Iterator[Finding]:
-    """Check that nova-compute's Python finds the entry point, the shim and the package.
-
-    :param installed: path to which the shim was installed; None: nowhere
-    """
-    pip = 'in the checkout of nova-numa-pmc: %s -m pip install --no-deps .' % modules.python
+def check_monitor_loadable(modules: InterpreterModules) -> Iterator[Finding]:
+    """Check that nova-compute's Python finds the entry point, the shim and the package."""
     if not modules.nova:
         message = '%s cannot import Nova' % modules.python
         yield Finding('monitor-not-asked', NOTE, message, 'run this where nova-compute runs')
         return
     runs = '%s, which runs nova-compute, ' % modules.python
+    remedy = (
+        'in the checkout of nova-numa-pmc: %s -m pip install --no-deps . (an editable install '
+        'does not put the module numa_pmc there)' % modules.python
+    )
     if not modules.package:
-        message = runs + 'cannot import nova_numa_pmc'
-        yield Finding('monitor-package-missing', ERROR, message, pip)
-    targets = [target for name, target in modules.points if name == 'numa_pmc']
-    if not targets:
-        message = runs + 'has no entry point numa_pmc in nova.compute.monitors.cpu'
-        yield Finding('monitor-entry-point-missing', ERROR, message, pip)
-    elif not any(target.startswith(TARGET + ':') for target in targets):
-        message = (
-            'the entry point numa_pmc points to %s: Nova loads monitors only from its own package'
-            % ', '.join(targets)
-        )
-        yield Finding('monitor-entry-point-elsewhere', ERROR, message, pip)
-    if modules.shim:
-        return
-    directories = ', '.join(modules.monitors) or 'nowhere'
-    message = 'the module numa_pmc is missing from %s' % directories
-    remedy = pip + '; an editable install (pip install -e) does not put it there'
-    if installed is not None:
-        message = (
-            'the module numa_pmc was installed as %s, but Nova loads its monitors from %s'
-            % (installed, directories)
-        )
-        remedy = 'cp %s %s/ and restart nova-compute' % (installed, directories)
-    yield Finding('monitor-shim-missing', ERROR, message, remedy, installed or directories)
+        text = runs + 'cannot import nova_numa_pmc'
+        yield Finding('monitor-package-missing', ERROR, text, remedy)
+    elif not modules.declared:
+        text = runs + 'has no entry point numa_pmc in nova.compute.monitors.cpu'
+        yield Finding('monitor-entry-point-missing', ERROR, text, remedy)
+    if not modules.shim:
+        text = 'the module numa_pmc is missing from %s' % (modules.monitors or 'Nova')
+        yield Finding('monitor-shim-missing', ERROR, text, remedy, modules.monitors)
 
 
 def check_scheduler_loadable(modules: InterpreterModules) -> Iterator[Finding]:

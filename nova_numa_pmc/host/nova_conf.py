@@ -60,8 +60,6 @@ OPTIONS: dict[str, Sequence[cfg.Opt]] = {
         cfg.StrOpt('vcpu_pin_set'),
     ],
     'compute': [cfg.StrOpt('cpu_shared_set'), cfg.StrOpt('cpu_dedicated_set')],
-    'libvirt': [cfg.BoolOpt('cpu_power_management', default=False)],
-    'scheduler': [cfg.IntOpt('max_placement_results', default=1000)],
     'filter_scheduler': [
         cfg.ListOpt('weight_classes', default=['nova.scheduler.weights.all_weighers']),
         cfg.MultiStrOpt('available_filters', default=['nova.scheduler.filters.all_filters']),
@@ -84,7 +82,6 @@ OPTIONS: dict[str, Sequence[cfg.Opt]] = {
         cfg.FloatOpt('io_ops_weight_multiplier', default=-1.0),
     ],
     # In Placement's own file.
-    'placement': [cfg.BoolOpt('randomize_allocation_candidates', default=False)],
     'metrics': [cfg.ListOpt('weight_setting', default=[])],
     # Options of oslo.messaging.
     'oslo_messaging_notifications': [

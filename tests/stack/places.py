@@ -39,7 +39,7 @@ def place(guest, ticks=None):
 def flaws(place, promise, cpus):
     """Return texts about what is wrong with the place of a guest that the hook should place.
 
-    :param promise: the guest's promise on its host, as in ``hook status --json``, or None
+    :param promise: the guest's promise on its host, or None
     :param cpus: its node's CPUs, as the kernel lists them
     """
     node, promise = place['node'], promise or {'origin': 'missing', 'cpu_nodes': None}

@@ -5,7 +5,6 @@ import ast
 import pathlib
 import shutil
 import subprocess
-import sys
 import unittest
 
 from tests.fixtures.checkout import TOP
@@ -103,27 +102,3 @@ class ImportTest(unittest.TestCase):
             stdin=subprocess.DEVNULL,
         )
         self.assertEqual(('', '', 0), (done.stdout, done.stderr, done.returncode))
-
-    def test_installing_the_hook_compiles_the_modules_that_it_imports(self):
-        from nova_numa_pmc.cli.commands import hook
-
-        script = (
-            'import sys; sys.path.insert(0, sys.argv[1])\n'
-            'import nova_numa_pmc.hook, nova_numa_pmc.placing.starts, nova_numa_pmc.hook.early\n'
-            'import nova_numa_pmc.core.placement.placement\n'
-            'import nova_numa_pmc.host.page_moves.hugetlb\n'
-            'import nova_numa_pmc.host.page_moves.node_room\n'
-            'print(*(name for name in sys.modules if name.startswith("nova_numa_pmc.")))'
-        )
-        done = subprocess.run(
-            [sys.executable, '-I', '-S', '-c', script, str(TOP)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        imported_from = {
-            '/'.join(name.split('.')[1:-1])
-            for name in done.stdout.split()
-            if not (TOP / name.replace('.', '/')).is_dir()
-        }
-        self.assertEqual(imported_from, set(hook._PACKAGES_OF_HOOK))

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 COMPUTE, CONTROLLER = 'compute', 'controller'
 _SERVICES = {COMPUTE: services.NOVA_COMPUTE, CONTROLLER: services.NOVA_SCHEDULER}
-_PLACEMENT_CONF = '/etc/placement/placement.conf'
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -63,11 +62,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help='a configuration file of the service; later ones override earlier ones (default: '
         'those that the service was started with)',
-    )
-    parser.add_argument(
-        '--placement-conf',
-        metavar='PATH',
-        help="the Placement service's configuration file (default: %s)" % _PLACEMENT_CONF,
     )
     arguments.add_common(parser)
 
@@ -172,11 +166,10 @@ def compute_checks(args: argparse.Namespace) -> list[Check]:
                 publication.check_paused,
                 capacity.check_limits,
                 hook_checks.check_libvirt,
-                _check_hook,
+                hook_checks.check_hook,
             )
         ),
         lambda: capacity.check_options(host_options.path_under_root(root, host_options.PATH)),
-        lambda: kernel.check_governor(root, conf),
         lambda: publication.check_publication(directory, time.time()),
         lambda: publication.check_counted(directory),
         lambda: publication.check_turns(directory),
@@ -197,17 +190,8 @@ def compute_checks(args: argparse.Namespace) -> list[Check]:
             lambda: conf.findings,  # the last: reading an option may add one
         ]
     if modules:
-        checks.append(lambda: nova.check_monitor_loadable(modules, installed_shim()))
+        checks.append(lambda: nova.check_monitor_loadable(modules))
     return checks
-
-
-def _check_hook(root: str) -> Iterable[Finding]:
-    """Check the hook where the daemon looks for it, which may be inside a container."""
-    daemon = services.find_daemon(root)
-    in_container = daemon is not None and not daemon.same_root
-    if daemon is not None and in_container:
-        root = os.path.join(root, 'proc/%d/root' % daemon.pid)
-    return hook_checks.check_status(hook_checks.read_status(root), in_container)
 
 
 def controller_checks(args: argparse.Namespace) -> list[Check]:
@@ -221,12 +205,10 @@ def controller_checks(args: argparse.Namespace) -> list[Check]:
         )
     ]
     if conf.files:
-        placement = _placement_conf(args)
         checks += [
             lambda: nova.check_scheduler(conf),
-            lambda: nova.check_candidates(conf, placement),
             lambda: nova.check_our_group(conf.files),
-            lambda: conf.findings + (placement.findings if placement else []),
+            lambda: conf.findings,
         ]
     if modules:
         checks.append(lambda: nova.check_scheduler_loadable(modules))
@@ -250,13 +232,6 @@ def _conf(
     return nova_conf.find(process, _SERVICES[role], args.root)
 
 
-def _placement_conf(args: argparse.Namespace) -> nova_conf.NovaConf | None:
-    path = args.placement_conf or host_options.path_under_root(args.root, _PLACEMENT_CONF)
-    if not args.placement_conf and not os.path.exists(path):
-        return None
-    return nova_conf.NovaConf([path])
-
-
 def _modules(
     args: argparse.Namespace, role: str, process: services.Process | None
 ) -> interpreter.InterpreterModules | None:
@@ -265,22 +240,3 @@ def _modules(
     if python is None:
         return None
     return interpreter.read(python, process.root if process else args.root)
-
-
-def installed_shim() -> str | None:
-    """Return the path of the shim that this installation of the package has, or None."""
-    from importlib import metadata
-
-    try:
-        files = metadata.files('nova-numa-pmc') or ()
-    except metadata.PackageNotFoundError:
-        return None
-    name = nova.TARGET.replace('.', '/') + '.py'
-    return next(
-        (
-            str(file.locate())
-            for file in files
-            if str(file) == name and os.path.isfile(file.locate())
-        ),
-        None,
-    )

@@ -5,7 +5,7 @@ install   put the script into /etc/libvirt/hooks/qemu.d/; first run it as the da
           would, under the daemon's AppArmor or SELinux label, and refuse to install
           if that fails
 remove    remove the script
-status    report whether guests are placed, and if not, why and what to do
+status    report whether the hook works, and if not, why and what to do
 
 examples:
   nova-numa-rebalance hook install --reload
@@ -30,29 +30,14 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.checks import hook as hook_checks
 from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.core.finding import ERROR, Finding
-from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import hook_files, ownership, services
-from nova_numa_pmc.json_values import printable, to_json
+from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     import argparse
     from typing import Any
-
-
-#: Packages from which the hook imports modules; checked by tests/unit/test_imports.py.
-_PACKAGES_OF_HOOK = (
-    '',
-    'conf',
-    'core',
-    'core/placement',
-    'hook',
-    'host',
-    'host/page_moves',
-    'placing',
-    'state',
-)
 
 
 class InstallResult(Record):
@@ -126,7 +111,6 @@ def to_data(result: hook_checks.HookStatus | InstallResult) -> dict[str, Any]:
         installed=result.installed._asdict(),
         daemon=result.daemon and result.daemon._asdict(),
         trial=result.trial and result.trial._asdict(),
-        decisions=[to_json(promise) for promise in result.promises],
     )
 
 
@@ -154,16 +138,7 @@ def _status_lines(status: hook_checks.HookStatus) -> list[str]:
         )
     if status.trial:
         lines.append('trial: %s' % status.trial.message)
-    return lines + [
-        'guest %s: CPUs on %s, memory on %s, %s'
-        % (
-            promise.name,
-            name_nodes(promise.cpu_nodes),
-            name_nodes(promise.mem_nodes),
-            promise.origin_text,
-        )
-        for promise in status.promises
-    ]
+    return lines
 
 
 def install(root: str, reload: bool = False, force: bool = False) -> InstallResult:
@@ -231,7 +206,7 @@ def remove(root: str) -> InstallResult:
 
 
 def _compile(site: str) -> list[str]:
-    """Byte-compile the modules that the hook imports, with the interpreter that will run it.
+    """Byte-compile the package with the interpreter that will run the hook.
 
     :returns: a note if that failed
     """
@@ -242,8 +217,7 @@ def _compile(site: str) -> list[str]:
             '-m',
             'compileall',
             '-q',
-            '-l',
-            *(os.path.join(site, 'nova_numa_pmc', package) for package in _PACKAGES_OF_HOOK),
+            os.path.join(site, 'nova_numa_pmc'),
         ],
         capture_output=True,
     )

@@ -8,13 +8,12 @@ import sys
 import tempfile
 import venv
 
-from nova_numa_pmc.checks import interpreter, nova
+from nova_numa_pmc.checks import interpreter
 from nova_numa_pmc.host import services
 from tests.cases.root import RootCase
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write
 
-POINT = ('numa_pmc', nova.TARGET + ':Monitor')
 NOVA = ('nova', 'nova/compute', 'nova/compute/monitors', 'nova/compute/monitors/cpu')
 SHIM = 'nova/compute/monitors/cpu/numa_pmc.py'
 
@@ -25,11 +24,7 @@ def install(root, site, names=(*NOVA, 'nova_numa_pmc'), shim=True, kind='dist-in
         write(root, '%s/%s/__init__.py' % (site, name), 'raise SystemExit(3)\n')
     if shim:
         write(root, '%s/%s' % (site, SHIM), '')
-    write(
-        root,
-        '%s/nova_numa_pmc-1.%s/entry_points.txt' % (site, kind),
-        '[console_scripts]\nx = y:z\n[nova.compute.monitors.cpu]\nnuma_pmc = %s\n' % POINT[1],
-    )
+    write(root, '%s/nova_numa_pmc-1.%s/entry_points.txt' % (site, kind), '')
 
 
 class InterpreterTest(RootCase):
@@ -39,11 +34,11 @@ class InterpreterTest(RootCase):
     def seen(self, site):
         return interpreter.InterpreterModules(
             '/usr/bin/python3',
-            (site + '/nova',),
-            (site + '/nova/compute/monitors/cpu',),
+            site + '/nova',
+            site + '/nova/compute/monitors/cpu',
             site + '/' + SHIM,
-            site + '/nova_numa_pmc/__init__.py',
-            (POINT,),
+            site + '/nova_numa_pmc',
+            True,
         )
 
     def test_the_interpreter_is_the_one_that_runs_nova_compute(self):
@@ -90,15 +85,14 @@ class InterpreterTest(RootCase):
         modules = self.read('/usr/bin/python3')
         local = '/usr/local/lib/python3.11/dist-packages'
         self.assertEqual(
-            (None, local + '/nova_numa_pmc/__init__.py', (POINT,)),
-            (modules.shim, modules.package, modules.points),
+            ('', local + '/nova_numa_pmc', True), (modules.shim, modules.package, modules.declared)
         )
 
     def test_a_virtual_environment_has_only_its_own_packages_or_the_systems_too(self):
         install(self.root, 'usr/lib/python3/dist-packages')
         site = '/opt/venv/lib/python3.11/site-packages'
         install(self.root, site.lstrip('/'), ('nova_numa_pmc',), shim=False)
-        for text, found in (('false', ()), ('true', ('/usr/lib/python3/dist-packages/nova',))):
+        for text, found in (('false', ''), ('true', '/usr/lib/python3/dist-packages/nova')):
             write(
                 self.root,
                 'opt/venv/pyvenv.cfg',
@@ -106,7 +100,7 @@ class InterpreterTest(RootCase):
             )
             modules = self.read('/opt/venv/bin/python3')
             self.assertEqual(found, modules.nova)
-            self.assertEqual(site + '/nova_numa_pmc/__init__.py', modules.package)
+            self.assertEqual(site + '/nova_numa_pmc', modules.package)
 
     def test_what_is_read_is_what_an_interpreter_of_this_system_finds(self):
         directory = os.path.join(self.root, 'venv')
@@ -114,8 +108,8 @@ class InterpreterTest(RootCase):
         python = directory + '/bin/python3'
         install('/', self.own_site(python).lstrip('/'))
         modules = self.read(python, '/')
-        self.assertEqual((self.own_site(python) + '/nova',), modules.nova)
-        self.assertEqual((POINT,), modules.points)
+        self.assertEqual(self.own_site(python) + '/nova', modules.nova)
+        self.assertTrue(modules.declared)
 
     def own_site(self, python):
         command = [python, '-c', 'import sysconfig; print(sysconfig.get_path("purelib"))']
@@ -127,12 +121,12 @@ class InterpreterTest(RootCase):
         os.makedirs(image + '/usr/lib/python3')
         for target in (outside + '/site', '../' * 20 + outside[1:] + '/site'):
             os.symlink(target, image + '/usr/lib/python3/dist-packages')
-            self.assertEqual((), self.read('/usr/bin/python3', image).nova)
+            self.assertEqual('', self.read('/usr/bin/python3', image).nova)
             os.unlink(image + '/usr/lib/python3/dist-packages')
         install(image, 'opt/site')
         os.symlink('/opt/site', image + '/usr/lib/python3/dist-packages')
         self.assertEqual(
-            ('/usr/lib/python3/dist-packages/nova',), self.read('/usr/bin/python3', image).nova
+            '/usr/lib/python3/dist-packages/nova', self.read('/usr/bin/python3', image).nova
         )
 
     def test_nothing_that_is_found_is_run(self):
@@ -151,21 +145,12 @@ class InterpreterTest(RootCase):
 
     def test_an_odd_installation_is_read_without_an_error(self):
         site = 'usr/lib/python3/dist-packages'
-        for text in (
-            b'\xff\xfe[',
-            b'[nova.compute.monitors.cpu\n',
-            b'x = y\n',
-            b'[' * 9999,
-            b'1',
-            b'[]: 1',
-            b'',
-        ):
+        for text in (b'\xff\xfe[', b'[' * 9999, b'1', b'[]: 1', b''):
             with self.subTest(text[:9]):
-                write(self.root, site + '/a-1.dist-info/entry_points.txt', text)
                 write(self.root, site + '/x_finder.py', b'MAPPING = {' + text + b'}\n')
                 write(self.root, site + '/a.pth', text)
-                self.assertEqual((), self.read('/usr/bin/python3').points)
-        self.assertEqual((), self.read(sys.executable).nova)
+                self.assertFalse(self.read('/usr/bin/python3').declared)
+        self.assertEqual('', self.read(sys.executable).nova)
 
     def test_editable_installations_are_found(self):
         site = 'opt/venv/lib/python3.11/site-packages'
