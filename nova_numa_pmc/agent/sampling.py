@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure a host: read all counters once a tick, and subtract the readings of the previous tick.
 
-Everything that measures, such as ``top``, ``record`` and the agent, uses :class:`Sampler`.
+Everything that measures, such as ``top`` and the agent, uses :class:`Sampler`.
 """
 
 from __future__ import annotations

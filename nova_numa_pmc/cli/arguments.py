@@ -30,8 +30,6 @@ _UNITS_BYTES = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 _MEMORY_MAX_BYTES = 1 << 50
 #: More than any guest has (``domain_xml.VCPUS_MAX``).
 _VCPUS_MAX = 1 << 16
-#: How long a command measures unless it is told otherwise [s].
-INTERVAL_S = 5.0
 
 
 class Parser(argparse.ArgumentParser):
@@ -105,29 +103,6 @@ def add_json(parser: argparse.ArgumentParser, json_help: str = 'print one JSON o
     parser.add_argument('--json', action='store_true', help=json_help)
 
 
-def add_html(parser: argparse.ArgumentParser) -> None:
-    """Add ``--html``."""
-    parser.add_argument(
-        '--html', metavar='FILE', help='also write a page with a picture of nodes and guests'
-    )
-
-
-def add_guest(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the commands that concern one guest."""
-    parser.add_argument('guest', metavar='GUEST', help='a name, uuid or libvirt id')
-    add_common(parser)
-
-
-def add_guests(parser: argparse.ArgumentParser) -> None:
-    """Add the argument with the names of guests."""
-    parser.add_argument(
-        'guest',
-        nargs='*',
-        metavar='GUEST',
-        help='consider only these guests (name, uuid or libvirt id)',
-    )
-
-
 def add_size(parser: argparse.ArgumentParser, required: bool) -> None:
     """Add the options that describe the flavor of a guest that does not exist yet."""
     size = parser.add_argument_group('guest')
@@ -177,15 +152,13 @@ def _spec(text: str) -> tuple[str, str]:
     return key, value
 
 
-def add_measuring(
-    parser: argparse.ArgumentParser, default_s: float | None = INTERVAL_S, default: str = '5'
+def add_interval(
+    parser: argparse.ArgumentParser, default_s: float | None = 5.0, default: str = '5'
 ) -> None:
-    """Add ``--interval`` and ``--payback``.
+    """Add ``--interval``.
 
     :param default: what the help text says about the default
     """
-    from nova_numa_pmc.core.rebalance import planner  # not needed by most commands
-
     parser.add_argument(
         '--interval',
         type=duration_s,
@@ -193,6 +166,19 @@ def add_measuring(
         metavar='DURATION',
         help='how long to measure (default: %s)' % default,
     )
+
+
+def add_planning(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the commands that plan moves."""
+    from nova_numa_pmc.core.rebalance import planner  # not needed by most commands
+
+    parser.add_argument(
+        'guest',
+        nargs='*',
+        metavar='GUEST',
+        help='consider only these guests (name, uuid or libvirt id)',
+    )
+    add_interval(parser)
     parser.add_argument(
         '--payback',
         type=duration_s,
@@ -200,6 +186,7 @@ def add_measuring(
         metavar='DURATION',
         help='time within which a move has to pay, if the load stays as it is (default: 10m)',
     )
+    add_common(parser)
 
 
 def add_moving(parser: argparse.ArgumentParser) -> None:

@@ -7,29 +7,16 @@ import contextlib
 import difflib
 import functools
 import os
-import signal
-import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model
 from nova_numa_pmc.agent import sampling
-from nova_numa_pmc.cli import tables
-from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
+from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.core.rebalance import planner
-from nova_numa_pmc.exceptions import DomainError, NumaPmcError, StateError
-from nova_numa_pmc.host import (
-    allowed,
-    cgroups,
-    cpusets,
-    domain_xml,
-    guests,
-    nova_conf,
-    process,
-    services,
-)
+from nova_numa_pmc.exceptions import NumaPmcError, StateError
+from nova_numa_pmc.host import allowed, guests, nova_conf, process, services
 from nova_numa_pmc.host.page_moves.move_pages import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves import situations
 from nova_numa_pmc.placing import decide
@@ -38,15 +25,13 @@ from nova_numa_pmc.state import overrides, promises_file
 from nova_numa_pmc.state.promises_file import HostPromises
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable
     from contextlib import AbstractContextManager
-    from types import FrameType
-    from typing import NoReturn
 
+    from nova_numa_pmc import model
     from nova_numa_pmc.core.rebalance import plan_records
     from nova_numa_pmc.core.sample_records import Sample
 
-_T = TypeVar('_T')
 #: An error about an unknown guest names at most this many others.
 _NAMES_SHOWN = 8
 
@@ -74,23 +59,11 @@ def find_guest(
                 return guest
     names = sorted(guest.name for guest in running)
     similar = difflib.get_close_matches(text, names, _NAMES_SHOWN)
-    similar += [name for name in names if text and text in name and name not in similar]
-    raise UnknownGuest(
-        '; '.join(
-            (
-                'no guest %.80r is running here; %s: %s%s'
-                % (
-                    text,
-                    'similar names' if similar else 'guests here',
-                    ', '.join((similar or names)[:_NAMES_SHOWN]) or 'none',
-                    ' and %d more' % (len(names) - _NAMES_SHOWN)
-                    if len(names) > _NAMES_SHOWN and not similar
-                    else '',
-                ),
-                *problems,
-            )
-        )
+    shown = '%s: %s' % (
+        'similar names' if similar else 'guests here',
+        ', '.join((similar or names)[:_NAMES_SHOWN]) or 'none',
     )
+    raise UnknownGuest('; '.join(('no guest %.80r is running here' % text, shown, *problems)))
 
 
 class ObservedHost(Record):
@@ -132,7 +105,6 @@ class CommandContext:
             [], AbstractContextManager[Callable[[float], int | None]]
         ] = process.blocked,
         clock_ns: Callable[[], int] = time.monotonic_ns,
-        run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
         kernel: KernelCalls = KERNEL_CALLS,
     ) -> None:
         """Read the host's options; this never fails.
@@ -141,7 +113,6 @@ class CommandContext:
         :param ask: prints a question and returns the answer, like :func:`input`
         :param block_signals: replaces :func:`process.blocked`
         :param clock_ns: returns CLOCK_MONOTONIC [ns]
-        :param run: replaces :func:`subprocess.run`
         :param kernel: the kernel operations of a move
         """
         self.root = root
@@ -150,7 +121,6 @@ class CommandContext:
         self.kernel = kernel
         self.wait = wait
         self._clock_ns = clock_ns
-        self.run = run
         self.host_options = host_options.read_under_root(root)
         self.directory = self.host_options.state_path(root)
         self.on_terminal = all(
@@ -201,8 +171,8 @@ class CommandContext:
     def find_overridden(self, name: str) -> tuple[str, str]:
         """Return (uuid, name) of a guest that is running or has an override.
 
-        :param name: name, uuid or libvirt id; an unknown uuid is returned as it is, unnamed
-        :raises UnknownGuest: there is no such guest, and it is not a uuid
+        :param name: name, uuid or libvirt id
+        :raises UnknownGuest: there is no such guest
         """
         try:
             guest = self.find(name)
@@ -211,10 +181,6 @@ class CommandContext:
             for override in overrides.read(self.root)[0].values():
                 if name in (override.name, override.uuid):
                     return override.uuid, override.name
-            try:
-                return domain_xml.parse_uuid(name), overrides.UNNAMED
-            except DomainError:
-                pass
             raise
 
     def read_host(
@@ -248,26 +214,6 @@ class CommandContext:
             allowed.host_with_usable_cpus(self.root), running, sets.shared, sets.dedicated
         )
 
-    def samples(
-        self, interval_s: float, wait: Callable[[float], None], write_promises: bool = False
-    ) -> Generator[ObservedHost]:
-        """Measure, and yield the observed host at the end of each interval.
-
-        :param wait: waits for the given number of seconds
-        :param write_promises: as for :meth:`read_host`
-        """
-        with contextlib.closing(
-            sampling.Sampler(self.options.counter_options, self.root)
-        ) as sampler:
-            for sample in sample_every(
-                lambda: sampler.sample(self._clock_ns()),
-                interval_s,
-                wait,
-                lambda: self._clock_ns() / 1e9,
-            ):
-                observed = self.read_host(write_promises, sampler.pool)
-                yield self._with_sample(observed, sample, sampler)
-
     def measure(
         self,
         interval_s: float,
@@ -282,27 +228,25 @@ class CommandContext:
         if sys.stderr.isatty():
             print('measuring for %g s …' % interval_s, file=sys.stderr, flush=True)
         with contextlib.closing(
-            self.samples(interval_s, wait or self.wait, write_promises)
-        ) as hosts:
-            return next(hosts)
-
-    def _with_sample(
-        self, observed: ObservedHost, sample: Sample, sampler: sampling.Sampler
-    ) -> ObservedHost:
-        observed = observed._replace(
-            sample=sample, problems=tuple(dict.fromkeys((*observed.problems, *sample.problems)))
-        )
-        return observed._replace(
-            situation=situations.situation(
-                sample,
-                observed.host,
-                observed.host_promises,
-                observed.guests,
-                sampler,
-                self.options.host_options.placement_options,
-                self.root,
+            sampling.Sampler(self.options.counter_options, self.root)
+        ) as sampler:
+            sampler.sample(self._clock_ns())
+            (wait or self.wait)(interval_s)
+            sample = sampler.sample(self._clock_ns())
+            observed = self.read_host(write_promises, sampler.pool)
+            return observed._replace(
+                sample=sample,
+                problems=tuple(dict.fromkeys((*observed.problems, *sample.problems))),
+                situation=situations.situation(
+                    sample,
+                    observed.host,
+                    observed.host_promises,
+                    observed.guests,
+                    sampler,
+                    self.options.host_options.placement_options,
+                    self.root,
+                ),
             )
-        )
 
     def propose(
         self, observed: ObservedHost, payback_s: float, names: Collection[str] = ()
@@ -353,16 +297,6 @@ class CommandContext:
         )
 
 
-def held_nodes(groups: cgroups.GuestGroups, host: model.Topology) -> tuple[int, ...]:
-    """Return the ids of the nodes that a guest's CPUs are held to.
-
-    :returns: the ids; empty if the guest is not held, or may run on every node with CPUs
-    :raises CpusetError: the guest's cpusets cannot be read
-    """
-    nodes = pools.nodes_of(cpusets.held_cpus(groups), host)
-    return () if len(nodes) == sum(1 for node in host.nodes if node.online_cpus) else nodes
-
-
 def read_draft(options: host_options.HostOptions, root: str) -> HostPromises:
     """Return a copy of the promises to decide with, which needs no lock and is never written.
 
@@ -373,87 +307,3 @@ def read_draft(options: host_options.HostOptions, root: str) -> HostPromises:
         return promises_file.read(options, root)
     except StateError as error:
         return HostPromises(problem=str(error))
-
-
-def pinned_threads(
-    guest: model.Guest, promise: model.Promise | None, host: model.Topology, root: str = '/'
-) -> dict[str, frozenset[int]]:
-    """Return {name of a thread's group: its CPUs} of the threads that others have pinned.
-
-    :param promise: the guest's promise, or None if it has none and we do not hold it
-    :raises CpusetError: the guest's control groups cannot be read
-    """
-    is_ours = promise is not None and promise.origin == model.PLACED
-    if promise is None or not is_ours or eligibility.is_placed_as_a_whole(guest):
-        return {}
-    promised_cpus = pools.cpus_of_promise(promise, host, guest)
-    online = host.online_cpus
-    groups = cgroups.of_guest(guest, root)
-    cpus_by_group = cpusets.read_own_cpus(groups)
-    cpus_by_group.pop(groups.parent)
-    # If all threads have the same CPUs, these are an earlier or widened place and not pins.
-    distinct_sets = {cpus & online for cpus in cpus_by_group.values()}
-    pinned_groups = (
-        {}
-        if len(distinct_sets) == 1
-        else {
-            directory.rpartition('/')[2]: cpus & online
-            for directory, cpus in cpus_by_group.items()
-            if cpus & online and not cpus & online >= promised_cpus
-        }
-    )
-    return dict(sorted({**pinned_groups, **dict(guest.pins)}.items()))
-
-
-@contextlib.contextmanager
-def until_interrupted() -> Iterator[None]:
-    """Leave the block without a traceback on SIGINT or SIGTERM; ``finally`` clauses are run."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    previous_handler = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
-    finally:
-        signal.signal(signal.SIGTERM, previous_handler)
-
-
-def open_sampler(root: str = '/') -> sampling.Sampler:
-    """Return a sampler of this host."""
-    path = host_options.path_under_root(root, host_options.PATH)
-    return sampling.Sampler(counters_conf.read(path), root)
-
-
-def print_new_problems(problems: Collection[str], printed: set[str]) -> None:
-    """Print each problem that is not in ``printed`` to stderr, and add it to that set."""
-    for line in tables.problem_lines(problem for problem in problems if problem not in printed):
-        print(line, file=sys.stderr, flush=True)
-    printed.update(problems)
-
-
-def sample_every(
-    take: Callable[[], _T],
-    interval_s: float,
-    wait: Callable[[float], None],
-    clock: Callable[[], float],
-) -> Iterator[_T]:
-    """Yield a sample at the end of each interval.
-
-    The time that sampling takes does not shift the schedule, except that a sample that took longer
-    than an interval is followed by a whole interval.
-
-    :param take: returns a sample of the time since the previous call
-    :param wait: waits for the given number of seconds
-    :param clock: returns the time of a monotonic clock [s]
-    """
-    take()  # the first sample has no rates
-    due_s = clock() + interval_s
-    while True:
-        wait(max(0.0, due_s - clock()))
-        yield take()
-        due_s += interval_s
-        if due_s <= clock():
-            due_s = clock() + interval_s

@@ -7,7 +7,6 @@ Their progress is shown. A signal ends them.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import sys
 from typing import TYPE_CHECKING, Any
@@ -68,15 +67,31 @@ class MovesResult(Record):
 class _MessagePrinter(logging.Handler):
     """Log handler that prints the messages of the moves."""
 
-    def __init__(self, print_line: Callable[[str], None]) -> None:
-        super().__init__()
-        self._print_line = print_line
-
     def emit(self, record: logging.LogRecord) -> None:
         """Print the message, without characters that could control a terminal."""
         # Even without a terminal, the move in progress has to be completed and recorded.
         with contextlib.suppress(OSError, ValueError):
-            self._print_line(printable(record.getMessage()))
+            print(_line_start() + printable(record.getMessage()), file=sys.stderr, flush=True)
+
+
+def _line_start() -> str:
+    """Return what clears the terminal's line, in which the progress is shown."""
+    return '\r\x1b[K' if sys.stderr.isatty() else ''
+
+
+def _show_progress(in_progress: Collection[tuple[str, guest_move.Progress]]) -> None:
+    """Show on a terminal how far each guest's memory has moved."""
+    if in_progress and sys.stderr.isatty():
+        texts = [
+            '%s: %s moved, %s left'
+            % (
+                printable(name),
+                tables.short_number(progress.moved_bytes, 1024),
+                tables.short_number(progress.left_bytes, 1024),
+            )
+            for name, progress in in_progress
+        ]
+        print(_line_start() + ', '.join(texts), end='', file=sys.stderr, flush=True)
 
 
 def take_move_lock(command: CommandContext, mover: str, wait_s: float) -> move_lock.MoveLock:
@@ -99,27 +114,6 @@ def take_move_lock(command: CommandContext, mover: str, wait_s: float) -> move_l
                 'agent\'s moves with "nova-numa-rebalance pause"' % second_error
             ) from None
     return lock
-
-
-def make_shown_moves(
-    command: CommandContext,
-    plan: plan_records.Plan,
-    observed: ObservedHost,
-    args: argparse.Namespace,
-) -> MovesResult:
-    """Make those moves of a plan that was shown that still pay, measured again before each."""
-    return make_moves(
-        command,
-        plan,
-        observed,
-        history.APPLY,
-        args.wait,
-        why_not=functools.partial(
-            command.why_not_paying,
-            interval_s=args.interval or arguments.INTERVAL_S,
-            payback_s=args.payback,
-        ),
-    )
 
 
 def make_moves(
@@ -150,11 +144,7 @@ def make_moves(
         if entry.result != history.BEGUN:
             entries.append(entry)
 
-    with (
-        take_move_lock(command, mover, wait_s) as turn,
-        command.block_signals() as wait,
-        tables.progress_bars(sys.stderr) as (print_line, show),
-    ):
+    with take_move_lock(command, mover, wait_s) as turn, command.block_signals() as wait:
 
         def wait_in_turn(seconds: float) -> None:
             """Wait without losing the turn."""
@@ -163,7 +153,7 @@ def make_moves(
                 command.wait(min(seconds, move_lock.RENEW_S))
                 seconds -= move_lock.RENEW_S
 
-        printer = _MessagePrinter(print_line)
+        printer = _MessagePrinter()
         previous_level = LOG.level
         LOG.addHandler(printer)
         LOG.setLevel(logging.INFO)
@@ -189,7 +179,7 @@ def make_moves(
                     move_executor.enqueue(
                         plan_records.Plan((move,)), observed.host_promises.promises, targets
                     )
-                    signal = _run(move_executor, wait, show)
+                    signal = _run(move_executor, wait)
                     if signal or len(entries) == tried_count:  # it was dropped, which was logged
                         break
             except move_lock.TurnLost as error:
@@ -204,17 +194,13 @@ def make_moves(
     )
 
 
-def _run(
-    move_executor: executor.MoveExecutor,
-    wait: Callable[[float], int | None],
-    show: Callable[[Collection[tuple[str, guest_move.Progress]]], None],
-) -> int | None:
+def _run(move_executor: executor.MoveExecutor, wait: Callable[[float], int | None]) -> int | None:
     """Make the moves; return the number of the signal that ended them early, or None."""
     while True:
         wait_s = move_executor.step()
         if wait_s is None:
             return None
-        show(move_executor.in_progress)
+        _show_progress(move_executor.in_progress)
         signal = wait(wait_s)
         if signal:
             return signal

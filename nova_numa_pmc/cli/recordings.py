@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read samples from a file: output of ``record``, ``top --json`` or ``perf stat -x, -I``.
+"""Read samples from a file: output of ``top --json`` or ``perf stat -x, -I``.
 
 perf's counts may be of the whole host, by CPU (``-A``) or by node (``--per-node``), and each of
 these also by control group (``--for-each-cgroup``), on this host or another. The format is in "CSV
@@ -104,7 +104,7 @@ def read(
     """Yield the samples of a file, which may be a pipe.
 
     :param on_damage: function that is called with a line of text for each line that is no sample,
-        such as the last one if the recorder was killed
+        such as the last one if it was written only in part
     :param cpu: CPU on which perf counted ('westmere-dp', 'GenuineIntel-6-2C-2'), which determines
         the meaning of raw events
     :raises RecordingError: the file contains no sample
@@ -123,8 +123,8 @@ def read(
             yield sample
     if sample is None:
         raise RecordingError(
-            '%s: contains no sample: nova-numa-rebalance record --out FILE and perf stat -x, -I '
-            'write such files' % path
+            '%s: contains no sample: nova-numa-rebalance top --json and perf stat -x, -I write '
+            'such files' % path
         )
 
 

@@ -1,40 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lay out samples as lines of text, and draw lines and bars on a terminal with rich.
-
-Unknown values are shown as ``-``. rich is an optional dependency, and takes long to import.
-"""
+"""Lay out samples as lines of text. Unknown values are shown as ``-``."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import functools
-import importlib.util
-import os
-import select
 import sys
-import termios
-import time
-import tty
 from typing import TYPE_CHECKING, TypeVar
 
-from nova_numa_pmc.core import rates
+from nova_numa_pmc.core import node_memory, rates
 from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
-    from typing import TextIO
+    from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
-    import rich.live
-
+    from nova_numa_pmc import model
     from nova_numa_pmc.core.sample_records import GuestSample, NodeSample, Sample
-    from nova_numa_pmc.host.page_moves import guest_move
-
-    #: Returns, for a sort order, (lines that are always shown, lines that are shown by pages).
-    Render = Callable[[str], tuple[list[str], list[str]]]
-    #: Draws a bar for each (name of a guest, progress of its move).
-    _Show = Callable[[Collection[tuple[str, guest_move.Progress]]], None]
 
 _T = TypeVar('_T')
 
@@ -144,6 +125,16 @@ def devices_text(guest: GuestSample) -> str:
             for device in guest.devices
         )
         or UNKNOWN
+    )
+
+
+def memory_line(node_id: int, size_bytes: int | None, memory: model.NodeMemory) -> str:
+    """Return the line of text about a node whose memory is not for guests."""
+    return 'node %d: its memory (%s) is %s (%s) and not for guests' % (
+        node_id,
+        short_number(size_bytes, 1024),
+        node_memory.TEXTS[memory.kind],
+        printable(memory.source),
     )
 
 
@@ -298,113 +289,3 @@ def select_guests(sample: Sample, names: Collection[str] | None) -> Sample:
         return sample
     chosen = (guest for guest in sample.guests if guest.name in names or guest.uuid in names)
     return sample._replace(guests=tuple(chosen))
-
-
-def can_draw(stream: TextIO) -> bool:
-    """Return whether lines can be drawn there again and again: on a terminal, with rich."""
-    return stream.isatty() and importlib.util.find_spec('rich') is not None
-
-
-class Screen:
-    """A terminal that is redrawn; keys choose the sort order and the page."""
-
-    def __init__(self, live: rich.live.Live, sort: str, keyboard: TextIO) -> None:
-        """Show nothing yet.
-
-        :param live: what draws on the terminal
-        :param sort: the first sort order, one of :data:`SORTS`
-        :param keyboard: the terminal's input
-        """
-        self._live, self._sort, self._keyboard = live, sort, keyboard
-        self._first = self._room = 0
-        self._render: Render = lambda _: ([], [])
-
-    def show(self, render: Render) -> None:
-        """Draw lines, which are cropped at the right, with the keys below them."""
-        import rich.text
-
-        self._render = render
-        above, rows = render(self._sort)
-        self._room = max(1, self._live.console.height - len(above) - 1)
-        self._first = max(0, min(self._first, len(rows) - self._room))
-        page = rows[self._first : self._first + self._room]
-        keys = 's: sort by the next column   space, b: next, previous page (%d-%d of %d)   q: end'
-        shown = keys % (self._first + 1, self._first + len(page), len(rows)) if rows else 'q: end'
-        text = '\n'.join([*above, *page, shown])
-        self._live.update(rich.text.Text(text, no_wrap=True, overflow='ellipsis'), refresh=True)
-
-    def wait(self, seconds: float) -> None:
-        """Wait, and meanwhile do what the operator's keys say.
-
-        :raises KeyboardInterrupt: the operator wants to end
-        """
-        due_s = time.monotonic() + seconds
-        while select.select([self._keyboard], [], [], max(0.0, due_s - time.monotonic()))[0]:
-            key = os.read(self._keyboard.fileno(), 16)
-            if key in (b'q', b''):
-                raise KeyboardInterrupt
-            if key == b's':
-                orders = list(SORTS)
-                self._sort = orders[(orders.index(self._sort) + 1) % len(orders)]
-            pages = {b' ': 1, b'\x1b[6~': 1, b'b': -1, b'\x1b[5~': -1}  # with Page Down, Page Up
-            self._first += pages.get(key, 0) * self._room
-            self.show(self._render)
-
-
-@contextlib.contextmanager
-def open_screen(sort: str) -> Iterator[Screen]:
-    """Yield the terminal as a screen.
-
-    At the end, the terminal shows again what it showed before.
-    """
-    import rich.console
-    import rich.live
-
-    former = termios.tcgetattr(sys.stdin)
-    console = rich.console.Console(file=sys.stdout)
-    with rich.live.Live(console=console, screen=True, auto_refresh=False) as live:
-        tty.setcbreak(sys.stdin)
-        try:
-            yield Screen(live, sort, sys.stdin)
-        finally:
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, former)
-
-
-@contextlib.contextmanager
-def progress_bars(stream: TextIO) -> Iterator[tuple[Callable[[str], None], _Show]]:
-    """Yield a function that prints a line above the bars, and one that draws the bars.
-
-    Without a terminal, or without rich, there are only lines.
-    """
-    if not can_draw(stream):
-        yield functools.partial(print, file=stream, flush=True), lambda _: None
-        return
-    import rich.console
-    import rich.progress
-
-    bars = rich.progress.Progress(
-        rich.progress.TextColumn('{task.description}', markup=False),
-        rich.progress.BarColumn(),
-        rich.progress.DownloadColumn(binary_units=True),
-        rich.progress.TransferSpeedColumn(),
-        rich.progress.TimeRemainingColumn(),
-        console=rich.console.Console(file=stream),
-        transient=True,
-    )
-    tasks: dict[str, rich.progress.TaskID] = {}
-
-    def show(in_progress: Collection[tuple[str, guest_move.Progress]]) -> None:
-        for name in tasks.keys() - {name for name, _ in in_progress}:
-            bars.remove_task(tasks.pop(name))
-        for name, progress in in_progress:
-            if name not in tasks:
-                tasks[name] = bars.add_task(name, total=None)
-            left_bytes, moved_bytes = progress.left_bytes, progress.moved_bytes
-            total = None if left_bytes is None else moved_bytes + left_bytes
-            bars.update(tasks[name], completed=moved_bytes, total=total)
-
-    with bars:
-        yield (
-            functools.partial(bars.console.print, markup=False, highlight=False, soft_wrap=True),
-            show,
-        )

@@ -29,7 +29,6 @@ COMMANDS = {
     'pause': 'keep the agent from moving guests, or end that',
     'pin': 'keep a guest where it is or on a node, leave it alone, or end either',
     'plan': 'show which moves of guests would pay, and why',
-    'record': 'record samples of this host to a file',
     'report': 'show the means of a recording, or compare it with another',
     'status': 'show nodes and guests: where each is, and why',
     'top': 'show a live view of node pressure and of where guests run and access memory',
@@ -37,7 +36,7 @@ COMMANDS = {
     'whatif': 'show which hosts Nova would choose, with our weigher and without',
 }
 #: What runs if no command is given.
-_NO_COMMAND = 'status', '--plan'
+_NO_COMMAND = 'status'
 
 
 class _CommandParser(arguments.Parser):
@@ -65,8 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         prog='nova-numa-rebalance',
         description='NUMA placement of libvirt guests on this host. Without a command, it shows '
-        'the status and the plan and, on a terminal, asks whether to make the moves '
-        '(as "status --plan", whose options may be given).',
+        'the status, whose options may be given.',
         epilog='Guests are given by name, uuid or libvirt id (top and report: name or uuid). '
         + arguments.EXIT_CODES_HELP,
     )
@@ -84,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
     if not argv or (argv[0].startswith('-') and argv[0] not in ('-h', '--help')):
-        argv[:0] = _NO_COMMAND
+        argv.insert(0, _NO_COMMAND)
     # Python has None for what was closed.
     sys.stdout = sys.stdout or open(os.devnull, 'w')  # noqa: SIM115 -- open until the end
     sys.stderr = sys.stderr or open(os.devnull, 'w')  # noqa: SIM115

@@ -2,7 +2,7 @@
 """Measurements of a host over one interval, per node and per guest, and what they are made from.
 
 These records connect the code that measures (``host/``, the agent) with the code that reads
-measurements (``top``, ``record``, ``report``, the publication). ``None`` is unknown, never 0.
+measurements (``top``, ``report``, the publication). ``None`` is unknown, never 0.
 Rates are per second of the interval; accesses are DRAM accesses (cache lines).
 """
 

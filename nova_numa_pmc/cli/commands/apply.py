@@ -25,10 +25,12 @@ command cannot ask
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import arguments, context, moves, tables
+from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
     import argparse
@@ -36,9 +38,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    arguments.add_guests(parser)
-    arguments.add_measuring(parser)
-    arguments.add_common(parser)
+    arguments.add_planning(parser)
     arguments.add_moving(parser)
 
 
@@ -56,7 +56,16 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         )
     result = None
     if plan.moves and (args.yes or moves.ask_operator(command, 'make these moves?')):
-        result = moves.make_shown_moves(command, plan, observed, args)
+        result = moves.make_moves(
+            command,
+            plan,
+            observed,
+            history.APPLY,
+            args.wait,
+            why_not=functools.partial(
+                command.why_not_paying, interval_s=args.interval, payback_s=args.payback
+            ),
+        )
     if args.json:
         print(
             json.dumps(

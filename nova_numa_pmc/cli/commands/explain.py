@@ -21,7 +21,7 @@ import math
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cli import arguments, context, status, tables
+from nova_numa_pmc.cli import arguments, context, tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import extra_specs, node_memory
 from nova_numa_pmc.core.placement import candidates, placement, ranking
@@ -224,7 +224,7 @@ def to_lines(
             )
         )
     lines += tables.problem_lines(decision.problems)
-    lines += [status.memory_line(node.id, node.memory_bytes, memory) for node, memory in withheld]
+    lines += [tables.memory_line(node.id, node.memory_bytes, memory) for node, memory in withheld]
     return [
         *lines,
         '',

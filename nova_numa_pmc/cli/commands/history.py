@@ -19,9 +19,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import arguments, context, tables
+from nova_numa_pmc.cli import arguments, tables
 from nova_numa_pmc.cpulist import format_nodes
-from nova_numa_pmc.host import guests
 from nova_numa_pmc.json_values import printable, to_json
 from nova_numa_pmc.state import history
 
@@ -32,11 +31,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument(
-        '--guest',
-        metavar='GUEST',
-        help='only this guest: its name, its uuid or, while it runs, its libvirt id',
-    )
+    parser.add_argument('--guest', metavar='NAME|UUID', help='only this guest')
     parser.add_argument(
         '--last',
         type=arguments.integer(999_999),
@@ -51,11 +46,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the history; return the exit code."""
     entries, unreadable_count = history.read(args.root)
     if args.guest:
-        identifiers = {args.guest, *_uuids_of(args.guest, args.root)}
         entries = [
             entry
             for entry in entries
-            if any(identifiers & {part.name, part.uuid} for part in entry.parts)
+            if any(args.guest in (part.name, part.uuid) for part in entry.parts)
         ]
     entries = entries[-args.last :] if args.last else entries
     if args.json:
@@ -66,14 +60,6 @@ def run(args: argparse.Namespace) -> int:
     if unreadable_count:
         print('unreadable lines of the history, left out: %d' % unreadable_count, file=sys.stderr)
     return arguments.OK
-
-
-def _uuids_of(text: str, root: str) -> list[str]:
-    """Return the uuid of the running guest that ``text`` identifies, in a list, or []."""
-    try:
-        return [context.find_guest(text, guests.read_running(root)[0]).uuid]
-    except context.UnknownGuest:
-        return []
 
 
 def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:

@@ -9,16 +9,15 @@ once use all CPUs and nodes that guests may use on this host. The override is ke
 across reboots, in /var/lib/nova-numa-pmc/guests, until --off removes it: at its next
 start, a pinned guest is placed like any other and then stays there.
 
-With --off, threads that were pinned after the guest's start, with virsh vcpupin,
-emulatorpin or iothreadpin or by hand, are unpinned through virsh, and the agent holds
-them like the other threads. A guest that was released floats until it is restarted.
+A guest that was released floats until it is restarted. Threads that were pinned with
+virsh vcpupin, emulatorpin or iothreadpin are left alone until the same command gives
+them all CPUs (virsh vcpupin GUEST N r).
 
 examples:
   nova-numa-rebalance pin instance-0000002a
   nova-numa-rebalance pin instance-0000002a --node 1
   nova-numa-rebalance pin instance-0000002a --ignore --release
   nova-numa-rebalance pin --off instance-0000002a
-  nova-numa-rebalance pin --off 6ba7b810-9dad-11d1-80b4-00c04fd430c8   # not on this host
 
 exit codes: 0 done, or with --off, there was no override; 1 a problem, nothing was
 overruled; 3 pinned, but only part of its memory has followed; 64 usage error
@@ -27,26 +26,21 @@ overruled; 3 pinned, but only part of its memory has followed; 64 usage error
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import arguments, context, moves
 from nova_numa_pmc.core import eligibility, page_choice, pools, promising
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.cpulist import format_cpulist
-from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, PageMoveError
-from nova_numa_pmc.host import cgroups, domain_xml, files, holding
+from nova_numa_pmc.exceptions import CpusetError, PageMoveError
+from nova_numa_pmc.host import cgroups, holding
 from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import history, overrides, promises_file
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable
 
-#: How long to wait for virsh [s], so that a libvirt that hangs does not block the command.
-TIMEOUT_S = 30.0
-_COMMAND = ('virsh', '-q', '-c', 'qemu:///system')
+_KINDS = {model.PIN: 'pinned', model.IGNORE: 'ignored'}
 _EFFECTS = {
     model.PIN: 'pinned: it is held where it is and not moved',
     model.IGNORE: 'ignored: it is neither held nor moved, and left floating at its next start',
@@ -55,7 +49,8 @@ _EFFECTS = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    arguments.add_guest(parser)
+    parser.add_argument('guest', metavar='GUEST', help='a name, uuid or libvirt id')
+    arguments.add_common(parser)
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument('--node', type=int, metavar='N', help='move the guest to this node first')
     kind.add_argument('--ignore', action='store_true', help='leave the guest alone')
@@ -74,7 +69,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     command.require_root()
     uuid, name = command.find_overridden(args.guest)
     if args.off:
-        return _end_override(args, command, uuid, name)
+        return _end_override(args, command.root, uuid, name)
     result = None
     override = overrides.Override(uuid, model.IGNORE if args.ignore else model.PIN, name)
     if args.release:
@@ -106,24 +101,16 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     return result.exit_code if result else arguments.OK
 
 
-def _end_override(
-    args: argparse.Namespace, command: context.CommandContext, uuid: str, name: str
-) -> int:
-    """Remove a guest's override and unpin its threads; return the exit code."""
-    dropped_override = overrides.drop(uuid, command.root)
-    thread_names = _unpin_threads(command, uuid)
+def _end_override(args: argparse.Namespace, root: str, uuid: str, name: str) -> int:
+    """Remove a guest's override; return the exit code."""
+    dropped_override = overrides.drop(uuid, root)
+    was = dropped_override and dropped_override.kind
     if args.json:
-        was = dropped_override and dropped_override.kind
-        answer = {'uuid': uuid, 'name': name, 'was': was, 'restored': thread_names}
-        print(json.dumps(answer))
-        return arguments.OK
-    if dropped_override:
-        kinds = {model.PIN: 'pinned', model.IGNORE: 'ignored'}
-        print('%s %s: no longer %s' % (name, uuid, kinds[dropped_override.kind]))
-    elif not thread_names:
+        print(json.dumps({'uuid': uuid, 'name': name, 'was': was}))
+    elif was:
+        print('%s %s: no longer %s' % (name, uuid, _KINDS[was]))
+    else:
         print('%s %s: neither pinned nor ignored' % (name, uuid))
-    if thread_names:
-        print('%s %s: threads unpinned: %s' % (name, uuid, ', '.join(thread_names)))
     return arguments.OK
 
 
@@ -150,25 +137,6 @@ def _release(command: context.CommandContext, guest: model.Guest) -> None:
     promises_file.replace_running(
         promising.as_floating(promise), command.host_options, command.root, started=promise.started
     )
-
-
-def _unpin_threads(command: context.CommandContext, uuid: str) -> list[str]:
-    """Unpin the threads that others have pinned since the guest was placed.
-
-    :returns: names of the threads' groups, such as 'vcpu0'
-    """
-    for guest in command.guests()[0]:
-        if guest.uuid == uuid:
-            observed = command.read_host()
-            names = list(
-                context.pinned_threads(
-                    guest, observed.host_promises.promises.get(uuid), observed.host, command.root
-                )
-            )
-            if names:
-                unpin(guest, names, command.root, command.run)
-            return names
-    return []
 
 
 def _move_to_node(
@@ -226,50 +194,3 @@ def _is_elsewhere(command: context.CommandContext, guest: model.Guest, node_id: 
     except CpusetError:
         return False
     return page_choice.notable_bytes_elsewhere(bytes_by_node, (node_id,)) > 0
-
-
-def unpin(
-    guest: model.Guest,
-    names: Iterable[str],
-    root: str = '/',
-    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
-) -> None:
-    """Have libvirt unpin threads, so that the agent holds them with the others again.
-
-    It resets both the cpuset and the affinity of a thread. If only the cpuset were widened, the
-    affinity would still restrict the thread.
-
-    :param names: names of the threads' groups, such as 'vcpu0'
-    :param run: replaces :func:`subprocess.run`
-    :raises CpusetError: the guest's control groups cannot be read
-    :raises NumaPmcError: libvirt refuses or does not answer
-    """
-    cpus = format_cpulist(_widest_cpus(guest, root))
-    for name in names:
-        element = domain_xml.pin_element(name)
-        number = name[len(element) - len('pin') :]
-        command = [*_COMMAND, element, guest.uuid, *([number] if number else []), cpus, '--live']
-        try:
-            completed = run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise NumaPmcError('%s: %s: run it by hand' % (' '.join(command), error)) from None
-        if completed.returncode:
-            raise NumaPmcError('%s: %s' % (' '.join(command), ' '.join(completed.stderr.split())))
-
-
-def _widest_cpus(guest: model.Guest, root: str) -> frozenset[int]:
-    """Return the most CPUs to which libvirt can pin a thread of a guest.
-
-    On v2, offline CPUs are included, so that the threads may use them, and the pin still counts as
-    none, once they are online. A cpuset of v1 cannot contain them.
-    """
-    offline_too = cgroups.of_guest(guest, root).version == 2
-    cpus = files.optional_cpus(root, files.CPUS + ('/present' if offline_too else '/online'))
-    return cpus if guest.allowed_cpus is None else guest.allowed_cpus & cpus

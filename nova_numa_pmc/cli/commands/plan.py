@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    arguments.add_guests(parser)
-    arguments.add_measuring(parser)
-    arguments.add_common(parser)
+    arguments.add_planning(parser)
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Show the means of a recording per node and guest, or compare it with a second one.
 
-A recording is the output of `record`, of "top --json", or of "perf stat -x, -I 5000"
-with --per-node and --for-each-cgroup if possible.
+A recording is the output of "top --json", or of "perf stat -x, -I 5000" with --per-node
+and --for-each-cgroup if possible.
 
 examples:
   nova-numa-rebalance report /var/tmp/before
@@ -92,7 +92,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='CPU on which perf counted, which determines the meaning of raw events (see '
         '"events --help")',
     )
-    arguments.add_html(parser)
+    parser.add_argument('--html', metavar='FILE', help='also write a page with pictures')
     arguments.add_json(parser)
 
 

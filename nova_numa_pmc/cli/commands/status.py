@@ -4,88 +4,721 @@
 It answers at once, with the load that the agent last published; with --interval, the
 load is measured instead. The row of a guest shows the nodes that its CPUs are held to,
 the nodes that its memory is on, and what brought it there: its start, or a move and
-the reason for it. The agent need not be running.
-
-With --plan, which is what nova-numa-rebalance does without a command, the load is
-measured, the moves that would pay are shown, and root on a terminal is asked whether to
-make them.
+the reason for it. The agent need not be running. It is what nova-numa-rebalance does
+without a command; "plan" shows which moves would pay.
 
 examples:
-  nova-numa-rebalance
-  nova-numa-rebalance --interval 20
   nova-numa-rebalance status
   nova-numa-rebalance status --interval 5
   nova-numa-rebalance status --html /tmp/status.html
   nova-numa-rebalance status --json | jq '.guests[] | {name, held_nodes, why}'
 
-exit codes: 0 shown; with --plan, no move would pay, or all were made; 2 moves would pay
-but were not made; 3 some moves were made and others were not; 1 a problem; 64 usage
-error
+exit codes: 0 shown; 1 a problem; 64 usage error
 """
 
 from __future__ import annotations
 
 import json
+import os
+import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import arguments, context, moves, page, status, tables
+from nova_numa_pmc import model
+from nova_numa_pmc.agent import demand_file
+from nova_numa_pmc.checks import publication as publication_checks
+from nova_numa_pmc.cli import arguments, context, page, tables
+from nova_numa_pmc.cli.tables import memory_line, memory_text, number, percent, short_number
+from nova_numa_pmc.core import eligibility, host_view, node_memory, pools, pressure
+from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
+from nova_numa_pmc.exceptions import CpusetError, StateError
+from nova_numa_pmc.host import cgroups, cpusets, guests, services
+from nova_numa_pmc.host.page_moves import hugetlb
+from nova_numa_pmc.json_values import printable, to_json
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.state import history, move_lock, overrides, pause, publication
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from nova_numa_pmc.core.demand.histories import UsageHistory
+    from nova_numa_pmc.core.sample_records import Sample
+    from nova_numa_pmc.state.publication import Publication
+
+
+#: Fields of :class:`NodeStatus` that a node's sample has under the same names.
+_MEASURED = (
+    'pressure',
+    'cpu_ratio',
+    'bandwidth_ratio',
+    'link_ratio',
+    'demand_cores',
+    'remote_ratio',
+)
+_UNKNOWN_LOAD: dict[str, float | None] = dict.fromkeys((*_MEASURED, 'demand_now_cores'))
+
+
+class AgentStatus(Record):
+    """State of the agent as seen from outside its process.
+
+    :param pid: its process id, or None if it is not running
+    :param rebalance: value of the option ``rebalance`` in the file, which the agent may not have
+        read yet
+    :param paused: since when and why it is paused, or None if it is not
+    :param published_age_s: age of the publication, or None without one
+    :param fresh: whether there is a publication that is not stale
+    :param problem: why there is no publication; empty if there is one
+    :param events_source: as in :class:`publication.Publication`; empty if that is stale
+    """
+
+    pid: int | None
+    rebalance: str
+    paused: pause.Paused | None
+    published_age_s: float | None
+    fresh: bool
+    problem: str
+    events_source: str = ''
+
+
+class NodeStatus(Record):
+    """State of a node; what is unknown is None.
+
+    :param cores: capacity, without stolen time if it was measured or published
+    :param demand_cores: demand over the measured interval or, if the command did not measure, over
+        the longer horizon, as published
+    :param demand_now_cores: demand over the last interval
+    :param memory_kind, memory_source: as in :class:`model.NodeMemory`, from the operator's options
+        or else from the kernel
+    :param memory_bytes: all memory of the node (MemTotal)
+    """
+
+    id: int
+    pressure: float | None
+    cpu_ratio: float | None
+    bandwidth_ratio: float | None
+    link_ratio: float | None
+    demand_cores: float | None
+    cores: float | None
+    remote_ratio: float | None
+    promised_bytes: int
+    capacity_bytes: int
+    free_bytes: int | None
+    guests: float
+    demand_now_cores: float | None = None
+    memory_kind: str = model.HOST_MEMORY
+    memory_source: str = ''
+    memory_bytes: int | None = None
+
+
+class GuestStatus(Record):
+    """State of a guest.
+
+    :param promise: its promise, or None if it has none
+    :param held_nodes: ids of the nodes that its CPUs are held to, as :func:`context.held_nodes`
+        returns them; None if unknown
+    :param bytes_by_node: {node id: bytes of its memory there}, or None if unknown
+    :param home_ratio: share of its memory that is on the promised nodes, or None if unknown
+    :param why_fixed: code of the reason why it is not moved, as in
+        :class:`plan_records.GuestLoad`; empty if it may be moved
+    :param moved: the move that brought it to its place, or None if it started there
+    :param problem: why its cpusets or memory could not be read, or ''
+    :param demand_history: its demand history as the agent last saved it, or None
+    :param pinned: (name of a thread's group, such as 'vcpu0'; its CPUs) of the threads that others
+        have pinned since the guest was placed
+    :param is_held: whether its CPUs are held to just its promised nodes; None if unknown
+    """
+
+    guest: model.Guest
+    promise: model.Promise | None
+    held_nodes: tuple[int, ...] | None
+    bytes_by_node: dict[int, int] | None
+    home_ratio: float | None
+    why_fixed: str
+    moved: history.HistoryEntry | None = None
+    problem: str = ''
+    demand_history: UsageHistory | None = None
+    pinned: tuple[tuple[str, frozenset[int]], ...] = ()
+    is_held: bool | None = None
+
+
+class HostStatus(Record):
+    """State of a host.
+
+    :param absent: overrides of guests that are not running
+    :param problems: what could not be read or measured
+    :param pool: the floating pool, with the source that the agent published if it is the agent's
+    :param measured: whether the load was measured, and not taken from the publication
+    :param realtime_s, boottime_s: the time by CLOCK_REALTIME and by CLOCK_BOOTTIME [s]
+    :param source: the source of memory accesses in use; empty: none, or unknown
+    :param unavailable: the measurements that the host lacks something for, with what it lacks;
+        None if the load was not measured
+    """
+
+    agent: AgentStatus
+    nodes: tuple[NodeStatus, ...]
+    guests: tuple[GuestStatus, ...]
+    absent: tuple[overrides.Override, ...]
+    problems: tuple[str, ...]
+    pool: pools.Pool
+    measured: bool
+    realtime_s: float
+    boottime_s: float
+    source: str = ''
+    unavailable: tuple[str, ...] | None = None
+
+
+_NODES: tuple[tuple[str, Callable[[NodeStatus], str]], ...] = (
+    ('node', lambda node: str(node.id)),
+    ('pressure', lambda node: number(node.pressure)),
+    ('cpu', lambda node: number(node.cpu_ratio)),
+    ('bw', lambda node: number(node.bandwidth_ratio)),
+    ('link', lambda node: number(node.link_ratio)),
+    ('cores', lambda node: '%s/%s' % (number(node.demand_cores, 1), number(node.cores, 1))),
+    ('now', lambda node: number(node.demand_now_cores, 1)),
+    ('rem%', lambda node: percent(node.remote_ratio)),
+    (
+        'promised',
+        lambda node: (
+            '%s/%s'
+            % (short_number(node.promised_bytes, 1024), short_number(node.capacity_bytes, 1024))
+        ),
+    ),
+    ('free', lambda node: short_number(node.free_bytes, 1024)),
+    ('guests', lambda node: number(node.guests, 0 if node.guests == int(node.guests) else 1)),
+)
+#: Columns that a picture of a node shows as well.
+_ON_NODES = ('cores', 'promised', 'free')
+_LEGEND = (
+    'pressure: highest of cpu, bw, link (1 is saturated)   cores: wanted/available   now: '
+    'wanted in the last interval   home%: share of memory on the promised nodes   wanted: '
+    'cores over minutes and over a day   -: unknown'
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
+    arguments.add_interval(parser, None, 'show the published load')
     parser.add_argument(
-        '--plan', action='store_true', help='also show which moves would pay, and ask'
+        '--html', metavar='FILE', help='also write a page with a picture of nodes and guests'
     )
-    arguments.add_measuring(parser, None, 'show the published load; with --plan, 5')
-    arguments.add_wait(parser, 'with --plan: ')
-    arguments.add_html(parser)
     arguments.add_common(parser)
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show the host's status; return the exit code."""
     command = command or context.CommandContext(args.root)
-    if args.plan:
-        return _show_plan(args, command)
     observed = command.measure(args.interval) if args.interval else command.read_host()
-    host = status.read(command, observed)
+    host = read(command, observed)
     if args.html:
-        page.write(args.html, status.to_html(host))
+        page.write(args.html, to_html(host))
     if args.json:
-        print(json.dumps(status.to_data(host)))
+        print(json.dumps(to_data(host)))
     else:
-        tables.print_lines(status.to_lines(host), host.problems)
+        tables.print_lines(to_lines(host), host.problems)
     return arguments.OK
 
 
-def _show_plan(args: argparse.Namespace, command: context.CommandContext) -> int:
-    """Show status and plan, ask, make the moves, and return the exit code."""
-    can_ask = command.on_terminal and command.may_write and not args.json
-    observed = command.measure(args.interval or arguments.INTERVAL_S, write_promises=can_ask)
-    plan, situation = command.propose(observed, args.payback)
-    host = status.read(command, observed)
-    if args.html:
-        page.write(args.html, status.to_html(host))
-    if args.json:
-        print(
-            json.dumps(
-                {
-                    'status': status.to_data(host),
-                    'plan': moves.plan_data(plan, situation, observed),
-                }
+def read(command: context.CommandContext, observed: context.ObservedHost) -> HostStatus:
+    """Return the status of a host.
+
+    :raises StateError: the file of overrides cannot be read, or the running guests not listed
+    """
+    agent, published = _read_agent(command)
+    guest_statuses, problems = _read_guests(command, observed)
+    running = {guest.uuid for guest in observed.guests} | observed.host_promises.promises.keys()
+    unread_names = guests.active_names(command.root) - {guest.name for guest in observed.guests}
+    source = published.source if published and agent.fresh else ''
+    if observed.sample:
+        source = observed.sample.source
+    pool = observed.pool
+    if published and published.pool_source and pool.source == pools.AGENT:
+        pool = pool._replace(source=published.pool_source)
+    return HostStatus(
+        agent=agent,
+        nodes=_read_nodes(command, observed, published if agent.fresh else None),
+        guests=guest_statuses,
+        absent=tuple(
+            override
+            for override in overrides.read(command.root)[0].values()
+            if override.uuid not in running and override.name not in unread_names
+        ),
+        problems=(
+            *observed.problems,
+            *problems,
+            *map(move_lock.lapsed_text, move_lock.read_lapsed(command.directory)),
+        ),
+        pool=pool,
+        measured=observed.sample is not None,
+        source=source,
+        unavailable=observed.sample and observed.sample.unavailable,
+        realtime_s=time.time(),
+        boottime_s=time.clock_gettime(time.CLOCK_BOOTTIME),
+    )
+
+
+def _read_agent(command: context.CommandContext) -> tuple[AgentStatus, Publication | None]:
+    """Read the state of the agent.
+
+    :returns: (the agent's status, its last publication or None if that cannot be read)
+    """
+    process, problem = services.search(command.root, services.AGENT)
+    published, age_s = None, None
+    realtime_s = time.time()
+    try:
+        published = publication.read(command.directory)
+        age_s = realtime_s - published.taken_s
+    except StateError as error:
+        problem = str(error)
+        if process and not os.path.exists(os.path.join(command.directory, publication.FILE)):
+            problem = 'the agent has published nothing yet'
+    fresh = (
+        published is not None and publication.freshness(published, realtime_s) == publication.FRESH
+    )
+    return AgentStatus(
+        process and process.pid,
+        command.options.rebalance,
+        pause.read(command.root),
+        age_s,
+        fresh,
+        problem,
+        published.events_source if published and fresh else '',
+    ), published
+
+
+def _read_nodes(
+    command: context.CommandContext, observed: context.ObservedHost, published: Publication | None
+) -> tuple[NodeStatus, ...]:
+    """Return the status of the nodes, from the sample or else from the publication.
+
+    :param published: the agent's publication, or None if there is no fresh one
+    """
+    view = host_view.view(
+        observed.host,
+        observed.host_promises.promises.values(),
+        command.options.host_options.placement_options,
+    )
+    loads = _loads(observed.sample, published)
+    statuses = []
+    for node, host_node in zip(view.nodes, observed.host.nodes):
+        memory = node_memory.memory_of(host_node, command.options.host_options.placement_options)
+        load = {**_UNKNOWN_LOAD, 'cores': node.cores, **loads.get(node.id, {})}
+        statuses.append(
+            NodeStatus(
+                id=node.id,
+                promised_bytes=node.promised_bytes,
+                capacity_bytes=node.capacity_bytes,
+                free_bytes=host_node.free_bytes,
+                guests=node.guests,
+                memory_kind=memory.kind,
+                memory_source=memory.source,
+                memory_bytes=host_node.memory_bytes,
+                **load,
+            )
+        )
+    return tuple(statuses)
+
+
+def _loads(
+    sample: Sample | None, published: Publication | None
+) -> dict[int, dict[str, float | None]]:
+    """Return {node id: its measured fields}, from a sample or else from a publication."""
+    if sample:
+        return {
+            node.id: dict(
+                {name: getattr(node, name) for name in _MEASURED},
+                cores=node.capacity_cores,
+                demand_now_cores=node.demand_cores,
+            )
+            for node in sample.nodes
+        }
+    return {
+        node.id: dict(
+            pressure.view_pressure(node)._asdict(),
+            cores=node.cores,
+            demand_cores=node.demand_cores,
+            remote_ratio=node.remote_ratio,
+            demand_now_cores=node.demand_now_cores,
+        )
+        for node in (published.view.nodes if published else ())
+    }
+
+
+def _read_guests(
+    command: context.CommandContext, observed: context.ObservedHost
+) -> tuple[tuple[GuestStatus, ...], list[str]]:
+    """Return (the status of each running guest, sorted by name, problems)."""
+    try:
+        entries, unreadable_count = history.read(command.root)
+        problems = (
+            ['unreadable lines of the history: %d' % unreadable_count] if unreadable_count else []
+        )
+    except StateError as error:
+        entries, problems = [], [str(error)]
+    try:
+        histories = demand_file.read(command.root)
+        demand_histories = histories.guests if histories else {}
+    except StateError as error:
+        demand_histories = {}
+        problems.append(str(error))
+    entry_by_place = {
+        (part.uuid, part.since_ns, part.after): entry
+        for entry in entries
+        if entry.is_in_effect
+        for part in entry.parts
+        if part.before != part.after
+    }
+    return tuple(
+        _guest_status(command, observed, guest, entry_by_place)._replace(
+            demand_history=demand_histories.get(guest.uuid)
+        )
+        for guest in sorted(observed.guests, key=lambda guest: guest.name)
+    ), problems
+
+
+def _guest_status(
+    command: context.CommandContext,
+    observed: context.ObservedHost,
+    guest: model.Guest,
+    entry_by_place: dict[tuple[str, int, history.PromisedPlace], history.HistoryEntry],
+) -> GuestStatus:
+    """Return a guest's status, without its demand history.
+
+    :param entry_by_place: {(uuid, ``since_ns`` of the promise, place): the move to that place}
+    """
+    promise = observed.host_promises.promises.get(guest.uuid)
+    held_nodes: tuple[int, ...] | None = None
+    bytes_by_node: dict[int, int] | None = None
+    pinned: dict[str, frozenset[int]] = {}
+    problem = ''
+    try:
+        groups = cgroups.of_guest(guest, command.root)
+        held_nodes = _nodes_held_to(groups, observed.host)
+        bytes_by_node = cgroups.read_memory_by_node(groups)
+        if guest.page_bytes:
+            bytes_by_node = hugetlb.add_huge_pages(bytes_by_node or {}, guest.pid, command.root)
+        pinned = _pinned_threads(guest, promise, observed.host, command.root)
+    except CpusetError as error:
+        problem = str(error)
+    with_cpus = {node.id for node in observed.host.nodes if node.online_cpus}
+    is_held = None
+    if promise and held_nodes is not None:
+        is_held = (set(held_nodes) or with_cpus) == set(promise.cpu_nodes) & with_cpus
+    home_ratio, total = None, sum((bytes_by_node or {}).values())
+    if bytes_by_node and total and promise and promise.mem_nodes:
+        home_ratio = sum(bytes_by_node.get(node, 0) for node in promise.mem_nodes) / total
+    return GuestStatus(
+        guest=guest,
+        promise=promise,
+        held_nodes=held_nodes,
+        bytes_by_node=bytes_by_node,
+        home_ratio=home_ratio,
+        why_fixed=eligibility.why_not(eligibility.MOVE, guest, promise, observed.host),
+        moved=promise
+        and entry_by_place.get((guest.uuid, promise.since_ns, history.place_of(promise))),
+        problem=problem,
+        pinned=tuple(pinned.items()),
+        is_held=is_held,
+    )
+
+
+def _nodes_held_to(groups: cgroups.GuestGroups, host: model.Topology) -> tuple[int, ...]:
+    """Return the ids of the nodes that a guest's CPUs are held to.
+
+    :returns: the ids; empty if the guest is not held, or may run on every node with CPUs
+    :raises CpusetError: the guest's cpusets cannot be read
+    """
+    nodes = pools.nodes_of(cpusets.held_cpus(groups), host)
+    return () if len(nodes) == sum(1 for node in host.nodes if node.online_cpus) else nodes
+
+
+def _pinned_threads(
+    guest: model.Guest, promise: model.Promise | None, host: model.Topology, root: str = '/'
+) -> dict[str, frozenset[int]]:
+    """Return {name of a thread's group: its CPUs} of the threads that others have pinned.
+
+    :param promise: the guest's promise, or None if it has none and we do not hold it
+    :raises CpusetError: the guest's control groups cannot be read
+    """
+    is_ours = promise is not None and promise.origin == model.PLACED
+    if promise is None or not is_ours or eligibility.is_placed_as_a_whole(guest):
+        return {}
+    promised_cpus = pools.cpus_of_promise(promise, host, guest)
+    online = host.online_cpus
+    groups = cgroups.of_guest(guest, root)
+    cpus_by_group = cpusets.read_own_cpus(groups)
+    cpus_by_group.pop(groups.parent)
+    # If all threads have the same CPUs, these are an earlier or widened place and not pins.
+    distinct_sets = {cpus & online for cpus in cpus_by_group.values()}
+    pinned_groups = (
+        {}
+        if len(distinct_sets) == 1
+        else {
+            directory.rpartition('/')[2]: cpus & online
+            for directory, cpus in cpus_by_group.items()
+            if cpus & online and not cpus & online >= promised_cpus
+        }
+    )
+    return dict(sorted({**pinned_groups, **dict(guest.pins)}.items()))
+
+
+def to_lines(host: HostStatus) -> list[str]:
+    """Return the status as lines of text, without the problems."""
+    lines = [
+        *_agent_lines(host.agent, host.measured),
+        *_counting_lines(host),
+        'floating pool: CPUs %s, %s'
+        % (format_cpulist(host.pool.cpus), pools.TEXTS.get(host.pool.source, host.pool.source)),
+        *(
+            memory_line(
+                node.id, node.memory_bytes, model.NodeMemory(node.memory_kind, node.memory_source)
+            )
+            for node in host.nodes
+            if node.memory_kind != model.HOST_MEMORY
+        ),
+        '',
+        *tables.to_lines(tables.columns_table(_NODES, host.nodes)),
+    ]
+    if host.guests:
+        lines += ['', *tables.to_lines(guest_table(host.guests, host.realtime_s, host.boottime_s))]
+    if host.absent:
+        lines += [
+            '',
+            'not running: '
+            + ', '.join(
+                '%s %s (%s)' % (override.name, override.uuid, override.kind)
+                for override in host.absent
+            ),
+        ]
+    return lines
+
+
+def _counting_lines(host: HostStatus) -> list[str]:
+    """Return the line about what is counted; none if that is unknown."""
+    if not host.source and host.unavailable is None:
+        return []
+    nodes = {
+        node.id: pressure.node_pressure(node.cpu_ratio, node.bandwidth_ratio, node.link_ratio)
+        for node in host.nodes
+        if node.cores
+    }
+    text, _ = publication_checks.describe_counting(host.source, nodes)
+    lacking = ', '.join(name.partition(':')[0] for name in host.unavailable or ())
+    if lacking:
+        text += '; this host has no %s ("nova-numa-rebalance events")' % lacking
+    return ['counted: ' + text]
+
+
+def _agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
+    """Return the lines about the agent.
+
+    :param measured: whether the command has measured the load itself; if so, nothing is said about
+        the publication
+    """
+    running = (
+        'running (process %d), rebalance = %s in nova-numa-pmc.conf' % (agent.pid, agent.rebalance)
+        if agent.pid
+        else 'not running: systemctl start nova-numa-agent'
+    )
+    lines = ['agent: ' + running]
+    if agent.paused:
+        since = agent.paused.since_s
+        lines.append(
+            'agent: %s%s: "nova-numa-rebalance pause --off" ends the pause'
+            % (
+                printable(str(agent.paused)),
+                '' if since is None else ', since ' + tables.clock_time(since),
+            )
+        )
+    if agent.events_source:
+        lines.append('agent: learns of changes to guests from ' + printable(agent.events_source))
+    if measured:
+        return lines
+    if agent.published_age_s is None:
+        lines.append('load unknown (--interval measures it): ' + agent.problem)
+    elif not agent.fresh:
+        lines.append(
+            'load unknown: the published figures are %s --interval measures it'
+            % (
+                'dated %s in the future: was the clock set back?' % age(-agent.published_age_s)
+                if agent.published_age_s < 0
+                else '%s old;' % age(agent.published_age_s)
             )
         )
     else:
-        tables.print_lines(status.to_lines(host), host.problems)
-        print()
-        print('\n'.join(moves.plan_lines(plan, situation, args.payback, observed)), flush=True)
-    if not plan.moves:
-        return arguments.OK
-    if not can_ask or not moves.ask_operator(command, 'make these moves?'):
-        return arguments.NOT_MADE
-    result = moves.make_shown_moves(command, plan, observed, args)
-    moves.print_result(result)
-    return result.exit_code
+        lines.append('load: published %s ago' % age(agent.published_age_s))
+    return lines
+
+
+def age(seconds: float) -> str:
+    """Return an age such as '12 s', '5 min', '3 h' or '9 d'."""
+    for unit, size_s in (('d', 86400), ('h', 3600), ('min', 60)):
+        if abs(seconds) >= 2 * size_s:
+            return '%.0f %s' % (seconds / size_s, unit)
+    return '%.0f s' % seconds
+
+
+def guest_table(
+    guests: Iterable[GuestStatus], realtime_s: float, boottime_s: float
+) -> tables.Table:
+    """Return the guests as a table.
+
+    :param realtime_s, boottime_s: the time by CLOCK_REALTIME and by CLOCK_BOOTTIME [s]
+    """
+    columns: tuple[tuple[str, Callable[[GuestStatus], str]], ...] = (
+        ('guest', lambda one: printable(one.guest.name)),
+        ('id', lambda one: tables.UNKNOWN if one.guest.id is None else str(one.guest.id)),
+        ('CPUs on', lambda one: _held_text(one.held_nodes)),
+        (
+            'memory on',
+            lambda one: (
+                tables.UNKNOWN
+                if one.bytes_by_node is None
+                else memory_text(sorted(one.bytes_by_node.items())) or '0'
+            ),
+        ),
+        ('home%', lambda one: percent(one.home_ratio)),
+        ('wanted', lambda one: _demand_text(one.demand_history)),
+        ('why', lambda one: printable(why(one, realtime_s, boottime_s))),
+    )
+    return tables.columns_table(columns, guests, (_LEGEND,))
+
+
+def why(status: GuestStatus, realtime_s: float, boottime_s: float) -> str:
+    """Return one line on why a guest is where it is, and what keeps it there.
+
+    :param realtime_s, boottime_s: as for :func:`guest_table`
+    """
+    promise = status.promise
+    if status.problem:
+        return status.problem
+    if promise is None:
+        return 'no promise'
+    reasons = [_origin_text(status, promise, realtime_s, boottime_s)]
+    if status.pinned:
+        reasons.append(
+            'pinned by others and left alone: '
+            + ', '.join('%s on %s' % (name, format_cpulist(cpus)) for name, cpus in status.pinned)
+        )
+    elif status.is_held is False and promise.origin == model.PLACED:
+        is_widened = not status.held_nodes or set(status.held_nodes) > set(promise.cpu_nodes)
+        reasons.append(
+            ('widened from ' if is_widened else 'not on ') + name_nodes(promise.cpu_nodes)
+        )
+    guest = status.guest
+    if guest.vcpus_max or guest.memory_max_bytes:
+        reasons.append(
+            'may grow to %d vCPUs and %s, of which %d and %s are promised'
+            % (
+                guest.vcpus_max or guest.vcpus,
+                tables.short_number(guest.memory_max_bytes or guest.memory_bytes, 1024),
+                promise.vcpus,
+                tables.short_number(promise.memory_bytes, 1024),
+            )
+        )
+    if status.why_fixed and status.why_fixed not in (
+        eligibility.PLACED_BY_OTHERS,
+        eligibility.UNKNOWN,
+    ):
+        reasons.append(eligibility.TEXTS[status.why_fixed])
+    return '; '.join(reasons)
+
+
+def _origin_text(
+    status: GuestStatus, promise: model.Promise, realtime_s: float, boottime_s: float
+) -> str:
+    if promise.origin == model.BY_OTHERS or (status.guest.placed_by and not status.pinned):
+        return model.ORIGIN_TEXTS[model.BY_OTHERS] + (
+            ': ' + ', '.join(status.guest.placed_by) if status.guest.placed_by else ''
+        )
+    if status.moved:
+        return 'moved by %s %s ago: %s' % (
+            status.moved.mover,
+            age(realtime_s - status.moved.taken_s),
+            status.moved.why,
+        )
+    if promise.origin == model.FLOATING or not promise.cpu_nodes:
+        return 'floats'
+    return 'placed %s ago' % age(boottime_s - promise.since_ns / 1e9)
+
+
+def _held_text(nodes: tuple[int, ...] | None) -> str:
+    if nodes is None:
+        return tables.UNKNOWN
+    return format_nodes(nodes) or 'any'
+
+
+def _demand_text(history: UsageHistory | None) -> str:
+    if history is None or history.demand.day is None:
+        return tables.UNKNOWN
+    return '%s/%s' % (number(history.demand.minutes, 1), number(history.demand.day, 1))
+
+
+def _means(history: UsageHistory | None, quantity: str) -> dict[str, float | None]:
+    mean = getattr(history, quantity, None)
+    return {} if not mean or mean.day is None else {'minutes': mean.minutes, 'day': mean.day}
+
+
+def to_html(host: HostStatus) -> str:
+    """Return the status as a page with a picture of the nodes and their guests."""
+    nodes = [
+        page.NodeBox(
+            node.id,
+            node.pressure,
+            {'cpu': node.cpu_ratio, 'bandwidth': node.bandwidth_ratio, 'link': node.link_ratio},
+            ', '.join('%s %s' % (name, text(node)) for name, text in _NODES if name in _ON_NODES),
+        )
+        for node in host.nodes
+    ]
+    boxes = [
+        page.GuestBox(
+            status.guest.name,
+            status.held_nodes or (),
+            status.guest.vcpus,
+            status.guest.memory_bytes,
+            status.bytes_by_node or {},
+            why(status, host.realtime_s, host.boottime_s),
+        )
+        for status in host.guests
+    ]
+    return page.to_html(
+        'Nodes and guests',
+        [page.Picture(tables.clock_time(host.realtime_s), nodes, boxes)],
+        [
+            tables.columns_table(_NODES, host.nodes),
+            guest_table(host.guests, host.realtime_s, host.boottime_s),
+        ],
+        _agent_lines(host.agent, host.measured),
+    )
+
+
+def to_data(host: HostStatus) -> dict[str, Any]:
+    """Return the status as plain data."""
+    return {
+        'agent': to_json(host.agent),
+        'nodes': [node._asdict() for node in host.nodes],
+        'guests': [
+            {
+                'uuid': status.guest.uuid,
+                'name': status.guest.name,
+                'id': status.guest.id,
+                'held_nodes': status.held_nodes,
+                'bytes_by_node': status.bytes_by_node,
+                'home_ratio': status.home_ratio,
+                'override': status.guest.override,
+                'why_fixed': status.why_fixed,
+                'demand_cores': _means(status.demand_history, 'demand'),
+                'bandwidth_bytes_per_sec': _means(status.demand_history, 'bandwidth'),
+                'pinned': {name: format_cpulist(cpus) for name, cpus in status.pinned},
+                'promise': status.promise and to_json(status.promise),
+                'moved': status.moved and status.moved.id,
+                'why': why(status, host.realtime_s, host.boottime_s),
+            }
+            for status in host.guests
+        ],
+        'not_running': [override._asdict() for override in host.absent],
+        'problems': list(host.problems),
+        'source': host.source,
+        'unavailable': host.unavailable,
+        'pool': {'cpus': sorted(host.pool.cpus), 'source': host.pool.source},
+    }

@@ -3,15 +3,15 @@
 
 On a terminal, the tables are redrawn after each interval, by rich (the extra "tools"),
 until q or Ctrl-C; the keys below them sort the guests and turn pages. Otherwise, and
-with --once, they are printed one after another. With --plan, they are the nodes and the
-moves of guests that would pay now; nothing is moved.
+with --once, they are printed one after another. The output of --json is a recording:
+"report" shows its means, or compares two.
 
 examples:
   nova-numa-rebalance top
   nova-numa-rebalance top --once --interval 2
   nova-numa-rebalance top --guest instance-0000002a --sort remote
   nova-numa-rebalance top --json | jq '.nodes[] | {id, pressure, remote_ratio}'
-  nova-numa-rebalance top --plan --json | jq --unbuffered '.moves | length'
+  timeout 10m nova-numa-rebalance top --json --interval 10 >/var/tmp/before
 
 exit codes: 0 ended by the operator, or shown once; 1 a problem; 64 usage error
 """
@@ -20,36 +20,42 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import itertools
 import json
+import os
+import select
+import signal
 import sys
+import termios
 import time
-from typing import TYPE_CHECKING
+import tty
+from typing import TYPE_CHECKING, TypeVar
 
-from nova_numa_pmc.cli import arguments, context, moves, tables
-from nova_numa_pmc.core.rebalance import planner
+from nova_numa_pmc.agent import sampling
+from nova_numa_pmc.cli import arguments, tables
+from nova_numa_pmc.conf import counters as counters_conf, host_options
 from nova_numa_pmc.json_values import printable, to_json
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
-    from typing import Any
+    from collections.abc import Callable, Collection, Iterator
+    from types import FrameType
+    from typing import NoReturn, TextIO
+
+    import rich.live
 
     from nova_numa_pmc.core.sample_records import Sample
 
-    #: (an interval's lines of text, the same as plain data, what could not be measured)
-    _Frame = tuple[tables.Render, dict[str, Any], tuple[str, ...]]
+    #: Returns, for a sort order, (lines that are always shown, lines that are shown by pages).
+    Render = Callable[[str], tuple[list[str], list[str]]]
+
+_T = TypeVar('_T')
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument(
-        '--interval',
-        type=arguments.duration_s,
-        default=5.0,
-        metavar='DURATION',
-        help='length of a sample (default: 5)',
-    )
+    arguments.add_interval(parser)
     parser.add_argument('--once', action='store_true', help='show one interval and exit')
     arguments.add_common(parser, 'print one JSON object per sample, each on its own line')
     parser.add_argument(
@@ -57,9 +63,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action='append',
         metavar='NAME|UUID',
         help='show this guest only (may be repeated)',
-    )
-    parser.add_argument(
-        '--plan', action='store_true', help='show which moves would pay instead of guests'
     )
     parser.add_argument(
         '--sort',
@@ -70,73 +73,54 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
-    """Show samples until the operator ends the command; return the exit code.
-
-    :param command: what --plan uses; tests replace it
-    """
-    is_drawn = not (args.json or args.once) and tables.can_draw(sys.stdout) and sys.stdin.isatty()
-    printed_problems: set[str] = set()
+def run(args: argparse.Namespace) -> int:
+    """Show samples until the operator ends the command; return the exit code."""
+    is_drawn = not (args.json or args.once) and can_draw(sys.stdout) and sys.stdin.isatty()
+    printed: set[str] = set()
     measuring = 'measuring for %g s …' % args.interval
     if sys.stderr.isatty() and not is_drawn:
         print(measuring, file=sys.stderr)
     with (
-        context.until_interrupted(),
-        tables.open_screen(args.sort) if is_drawn else contextlib.nullcontext() as screen,
+        until_interrupted(),
+        open_screen(args.sort) if is_drawn else contextlib.nullcontext() as screen,
+        contextlib.closing(open_sampler(args.root)) as sampler,
     ):
         if screen is not None:
             screen.show(lambda _: ([measuring], []))
-        wait = screen.wait if screen else command.wait if command else time.sleep
-        frames = _plans(args, command, wait) if args.plan else _samples(args, wait)
-        for render, data, problems in itertools.islice(frames, 1 if args.once else None):
+        wait = screen.wait if screen else time.sleep
+        samples = sample_every(sampler.sample, args.interval, wait, time.monotonic)
+        for sample in itertools.islice(samples, 1 if args.once else None):
+            chosen = _choose(sample, args.guest or ())
             if screen is not None:
-                screen.show(functools.partial(_with_problems, problems, render))
-            elif args.json:
-                print(json.dumps(data), flush=True)
+                screen.show(functools.partial(_to_screen, chosen))
+                continue
+            if args.json:
+                print(json.dumps(to_json(chosen)), flush=True)
             else:
-                context.print_new_problems(problems, printed_problems)
-                above, rows = render(args.sort)
-                print('\n'.join([*above, *rows, '', *(() if args.plan else tables.LEGEND), '']))
+                above, rows = to_lines(chosen, args.sort)
+                print('\n'.join([*above, *rows, '', *tables.LEGEND, '']), flush=True)
+            for line in tables.problem_lines(p for p in chosen.problems if p not in printed):
+                print(line, file=sys.stderr, flush=True)
+            printed.update(chosen.problems)
     return arguments.OK
 
 
-def _with_problems(
-    problems: tuple[str, ...], render: tables.Render, sort: str
-) -> tuple[list[str], list[str]]:
-    above, rows = render(sort)
-    return [*tables.problem_lines(problems), *above], rows
+def open_sampler(root: str) -> sampling.Sampler:
+    """Return a sampler of this host."""
+    path = host_options.path_under_root(root, host_options.PATH)
+    return sampling.Sampler(counters_conf.read(path), root)
 
 
-def _plans(
-    args: argparse.Namespace, command: context.CommandContext | None, wait: Callable[[float], None]
-) -> Iterator[_Frame]:
-    command = command or context.CommandContext(args.root)
-    for observed in command.samples(args.interval, wait):
-        assert observed.sample is not None
-        plan, situation = command.propose(observed, planner.PAYBACK_S, args.guest or ())
-        lines = moves.plan_lines(plan, situation, planner.PAYBACK_S, observed)
-        nodes = tables.to_lines(tables.node_table(observed.sample))
-        data = moves.plan_data(plan, situation, observed)
-        yield functools.partial(_same, [*nodes, ''], lines), data, observed.problems
+def _choose(sample: Sample, names: Collection[str]) -> Sample:
+    """Return a sample with the chosen guests only, and a problem for each that does not run."""
+    running = {name for guest in sample.guests for name in (guest.name, guest.uuid)}
+    absent = tuple('no guest %.80r is running' % name for name in names if name not in running)
+    return tables.select_guests(sample, names)._replace(problems=sample.problems + absent)
 
 
-def _same(above: list[str], rows: list[str], _sort: str) -> tuple[list[str], list[str]]:
-    return above, rows
-
-
-def _samples(args: argparse.Namespace, wait: Callable[[float], None]) -> Iterator[_Frame]:
-    """Yield the chosen guests of each sample, and a problem for each that does not run."""
-    with contextlib.closing(context.open_sampler(args.root)) as sampler:
-        for sample in context.sample_every(sampler.sample, args.interval, wait, time.monotonic):
-            running = {name for guest in sample.guests for name in (guest.name, guest.uuid)}
-            absent = [name for name in args.guest or () if name not in running]
-            chosen = tables.select_guests(sample, args.guest)._replace(
-                problems=(
-                    *sample.problems,
-                    *('no guest %.80r is running' % name for name in absent),
-                )
-            )
-            yield functools.partial(to_lines, chosen), to_json(chosen), chosen.problems
+def _to_screen(sample: Sample, sort: str) -> tuple[list[str], list[str]]:
+    above, rows = to_lines(sample, sort)
+    return [*tables.problem_lines(sample.problems), *above], rows
 
 
 def to_lines(sample: Sample, sort: str) -> tuple[list[str], list[str]]:
@@ -156,3 +140,114 @@ def to_lines(sample: Sample, sort: str) -> tuple[list[str], list[str]]:
         '',
         *([headings] if rows else ()),
     ], rows
+
+
+def sample_every(
+    take: Callable[[], _T],
+    interval_s: float,
+    wait: Callable[[float], None],
+    clock: Callable[[], float],
+) -> Iterator[_T]:
+    """Yield a sample at the end of each interval.
+
+    The time that sampling takes does not shift the schedule, except that a sample that took longer
+    than an interval is followed by a whole interval.
+
+    :param take: returns a sample of the time since the previous call
+    :param wait: waits for the given number of seconds
+    :param clock: returns the time of a monotonic clock [s]
+    """
+    take()  # the first sample has no rates
+    due_s = clock() + interval_s
+    while True:
+        wait(max(0.0, due_s - clock()))
+        yield take()
+        due_s += interval_s
+        if due_s <= clock():
+            due_s = clock() + interval_s
+
+
+@contextlib.contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Leave the block without a traceback on SIGINT or SIGTERM; ``finally`` clauses are run."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    previous_handler = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, previous_handler)
+
+
+def can_draw(stream: TextIO) -> bool:
+    """Return whether lines can be drawn there again and again: on a terminal, with rich."""
+    return stream.isatty() and importlib.util.find_spec('rich') is not None
+
+
+class Screen:
+    """A terminal that is redrawn; keys choose the sort order and the page."""
+
+    def __init__(self, live: rich.live.Live, sort: str, keyboard: TextIO) -> None:
+        """Show nothing yet.
+
+        :param live: what draws on the terminal
+        :param sort: the first sort order, one of :data:`tables.SORTS`
+        :param keyboard: the terminal's input
+        """
+        self._live, self._sort, self._keyboard = live, sort, keyboard
+        self._first = self._room = 0
+        self._render: Render = lambda _: ([], [])
+
+    def show(self, render: Render) -> None:
+        """Draw lines, which are cropped at the right, with the keys below them."""
+        import rich.text
+
+        self._render = render
+        above, rows = render(self._sort)
+        self._room = max(1, self._live.console.height - len(above) - 1)
+        self._first = max(0, min(self._first, len(rows) - self._room))
+        page = rows[self._first : self._first + self._room]
+        keys = 's: sort by the next column   space, b: next, previous page (%d-%d of %d)   q: end'
+        shown = keys % (self._first + 1, self._first + len(page), len(rows)) if rows else 'q: end'
+        text = '\n'.join([*above, *page, shown])
+        self._live.update(rich.text.Text(text, no_wrap=True, overflow='ellipsis'), refresh=True)
+
+    def wait(self, seconds: float) -> None:
+        """Wait, and meanwhile do what the operator's keys say.
+
+        :raises KeyboardInterrupt: the operator wants to end
+        """
+        due_s = time.monotonic() + seconds
+        while select.select([self._keyboard], [], [], max(0.0, due_s - time.monotonic()))[0]:
+            key = os.read(self._keyboard.fileno(), 16)
+            if key in (b'q', b''):
+                raise KeyboardInterrupt
+            if key == b's':
+                orders = list(tables.SORTS)
+                self._sort = orders[(orders.index(self._sort) + 1) % len(orders)]
+            pages = {b' ': 1, b'\x1b[6~': 1, b'b': -1, b'\x1b[5~': -1}  # with Page Down, Page Up
+            self._first += pages.get(key, 0) * self._room
+            self.show(self._render)
+
+
+@contextlib.contextmanager
+def open_screen(sort: str) -> Iterator[Screen]:
+    """Yield the terminal as a screen.
+
+    At the end, the terminal shows again what it showed before.
+    """
+    import rich.console
+    import rich.live
+
+    former = termios.tcgetattr(sys.stdin)
+    console = rich.console.Console(file=sys.stdout)
+    with rich.live.Live(console=console, screen=True, auto_refresh=False) as live:
+        tty.setcbreak(sys.stdin)
+        try:
+            yield Screen(live, sort, sys.stdin)
+        finally:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, former)

@@ -101,27 +101,15 @@ def run(args: argparse.Namespace) -> int:
 def to_lines(
     hosts: list[tuple[str | None, str | None]], weights: dict[str, dict[str, float]]
 ) -> list[str]:
-    """Return the choices, and the weights of the last one with our weigher, as lines.
-
-    Weighers that give the same weight to all hosts have no column.
-    """
+    """Return the choices, and the weights of the last one with our weigher, as lines."""
     rows = [
         (str(number), *(printable(host or '-') for host in pair))
         for number, pair in enumerate(hosts, 1)
     ]
-    lines = [*tables.to_lines(tables.Table('guest with without'.split(), rows, (1, 2))), '']
-    weighers = [
-        name
-        for name in next(iter(weights.values()), ())
-        if len({added[name] for added in weights.values()}) > 1
+    sums = sorted(((sum(added.values()), host) for host, added in weights.items()), reverse=True)
+    best = [(printable(host), tables.number(total, 3)) for total, host in sums[:_HOSTS_SHOWN]]
+    return [
+        *tables.to_lines(tables.Table('guest with without'.split(), rows, (1, 2))),
+        '',
+        *tables.to_lines(tables.Table(('host', 'weight'), best, (0,))),
     ]
-    best = sorted(weights.items(), key=lambda item: -sum(item[1].values()))[:_HOSTS_SHOWN]
-    rows = [
-        (
-            printable(host),
-            tables.number(sum(added.values()), 3),
-            *(tables.number(added[name], 3) for name in weighers),
-        )
-        for host, added in best
-    ]
-    return lines + tables.to_lines(tables.Table(('host', 'weight', *weighers), rows, (0,)))

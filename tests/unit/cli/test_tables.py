@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables have each figure of nodes, guests and devices, and a dash for what is unknown."""
 
-import io
 import unittest
-
-import rich.console
-import rich.live
 
 from nova_numa_pmc.cli import tables
 from nova_numa_pmc.core.sample_records import GuestSample, NodeSample
-from nova_numa_pmc.host.page_moves.guest_move import DONE, MOVING, Progress
 from tests.fixtures import samples
 
 
@@ -63,35 +58,3 @@ class TestTables(unittest.TestCase):
             (((0, 3.0), (1, 1.0)), '0:75% 1:25%'),
         ):
             self.assertEqual(expected, tables.runs_on(samples.guest_sample(cores_by_node=cores)))
-
-
-class Terminal(io.StringIO):
-    """A terminal, as far as a program can query it."""
-
-    def isatty(self):
-        return True
-
-
-class TerminalTest(unittest.TestCase):
-    def progress(self, stream):
-        """Let two guests move and end; the size of the second is unknown."""
-        with tables.progress_bars(stream) as (print_line, show):
-            for in_progress in (
-                (('a', Progress(MOVING)),),
-                (('a', Progress(MOVING, 1 << 20, 3 << 20)),),
-                (('a', Progress(DONE, 4 << 20, 0)), ('b', Progress(MOVING))),
-                (),
-            ):
-                show(in_progress)
-            print_line('a [bold] 1 was moved')
-        return stream.getvalue()
-
-    def test_names_are_not_read_as_markup_on_a_terminal(self):
-        self.assertIn('a [bold] 1 was moved', self.progress(Terminal()))
-        stream = Terminal()
-        console = rich.console.Console(
-            file=stream, width=80, height=30, _environ={'TERM': 'xterm'}
-        )
-        with rich.live.Live(console=console, screen=True, auto_refresh=False) as live:
-            tables.Screen(live, 'wait', stream).show(lambda _: (['[red]x[/nonsense]'], ['y']))
-        self.assertIn('[red]x[/nonsense]', stream.getvalue())

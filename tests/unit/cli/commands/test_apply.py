@@ -235,18 +235,7 @@ class UndoTest(OperatingCase):
         self.assertEqual(1, len(self.moved()))
 
 
-class StatusPlanTest(OperatingCase):
-    def test_status_with_the_plan_moves_only_after_a_yes(self):
-        self.assertEqual(
-            arguments.NOT_MADE,
-            self.run_command('status', '--plan', on_terminal=True, answers=['n'])[0],
-        )
-        self.assertEqual(
-            arguments.OK,
-            self.run_command('status', '--plan', on_terminal=True, answers=['yes'])[0],
-        )
-        self.assertEqual(1, len(self.moved()))
-
+class UsageTest(OperatingCase):
     def test_wrong_usage_exits_with_its_code(self):
         for argv in (
             ['--no-such'],
@@ -263,11 +252,3 @@ class StatusPlanTest(OperatingCase):
             ):
                 rebalance.main(argv)
             self.assertEqual(arguments.USAGE, ended.exception.code)
-
-    def test_status_with_the_plan_without_a_terminal_ends_after_the_plan(self):
-        code, out, _ = self.run_command('status', '--plan')
-        self.assertEqual((arguments.NOT_MADE, [], []), (code, self.moved(), self.asked))
-        self.assertIn('agent: ', out)
-        self.assertIn('moves from node 0', out)
-        code, answer = self.run_json('status', '--plan')
-        self.assertEqual((arguments.NOT_MADE, {'status', 'plan'}), (code, answer.keys()))

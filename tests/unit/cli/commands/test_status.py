@@ -4,7 +4,7 @@
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cli import status
+from nova_numa_pmc.cli.commands import status
 from nova_numa_pmc.core import pools
 from tests.fixtures.model_records import GIB, guest
 
