@@ -36,7 +36,6 @@ def options():
     """Return the host's options with a slow rate of moves."""
     defaults = agent_conf.read()
     return defaults._replace(
-        publish=False,
         rebalance=agent_conf.OFF,
         rebalance_options=defaults.rebalance_options._replace(bytes_per_sec=MIB_PER_SEC << 20),
     )

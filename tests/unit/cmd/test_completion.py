@@ -45,4 +45,4 @@ class CompletionTest(unittest.TestCase):
     def test_options_are_completed_with_a_command_and_without(self):
         self.assertEqual(['--payback'], self.completed('plan', '--pa'))
         self.assertEqual(['--interval'], self.completed('--in'))
-        self.assertEqual(['--html'], self.completed('--interval', '5', '--h')[:1])
+        self.assertEqual(['--html'], self.completed('--interval', '5', '--ht'))
