@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 #: The full name of our monitor in ``compute_monitors``.
 NAME = 'cpu.numa_pmc'
-TARGET = 'nova.compute.monitors.cpu.numa_pmc'
 WEIGHER = 'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'
 FILTER = 'nova_numa_pmc.scheduler.filter.NUMAPressureFilter'
 _FILTER_NAME = FILTER.rpartition('.')[2]

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from nova_numa_pmc.model import Guest
 
 DIRECTORY, FILE, LOCK = state_files.PERSISTENT, 'guests', 'guests.lock'
-UNNAMED = '-'
 _SIZE_MAX_BYTES = 4 << 20
 #: A command holds the lock for milliseconds only.
 _LOCK_TIMEOUT_S = 5.0

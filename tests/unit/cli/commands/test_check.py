@@ -52,10 +52,7 @@ class CheckCommandTest(unittest.TestCase):
             self.host.write(SITE + 'nova/%s__init__.py' % name, '')
         self.host.write(SITE + 'nova/compute/monitors/cpu/numa_pmc.py', '')
         self.host.write(SITE + 'nova_numa_pmc/__init__.py', '')
-        self.host.write(
-            SITE + 'nova_numa_pmc-1.dist-info/entry_points.txt',
-            '[nova.compute.monitors.cpu]\nnuma_pmc = %s:Monitor\n' % nova.TARGET,
-        )
+        self.host.write(SITE + 'nova_numa_pmc-1.dist-info/METADATA', '')
         add_process(
             self.root,
             901,
