@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import finding, memory_domains, node_memory
 from nova_numa_pmc.core.finding import Finding
-from nova_numa_pmc.core.memory_domains import NEAR_DEFAULT
 from nova_numa_pmc.cpulist import is_number, name_nodes
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import files, guests, services, topology
@@ -86,22 +85,12 @@ def _memory_domains(host: model.Topology) -> Iterator[Finding]:
     shared_groups = [group for group in groups if len(group) > 1]
     if not shared_groups:
         return
-    farthest = max(host.distances[a][b] for group in shared_groups for a in group for b in group)
-    if farthest < NEAR_DEFAULT:
-        why = 'each is one L3 cache, and the firmware reports distances of up to %d' % farthest
-    else:
-        why = (
-            "each is one L3 cache, a socket has more than four of them, and the firmware's "
-            'distances do not divide it further'
-        )
     yield Finding(
         'memory-domains',
         finding.NOTE,
-        '%s are taken to share their memory channels, and count as one place: %s'
-        % (
-            '; '.join(name_nodes([host.nodes[at].id for at in group]) for group in shared_groups),
-            why,
-        ),
+        '%s are taken to share their memory channels, and count as one place: each is one L3 '
+        'cache, and the distances of the firmware do not divide them'
+        % '; '.join(name_nodes([host.nodes[at].id for at in group]) for group in shared_groups),
         'compare with the firmware\'s setting "NUMA nodes per socket" (NPS); if it divides the '
         'memory otherwise, report the CPU model as a bug',
     )

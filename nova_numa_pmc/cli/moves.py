@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from nova_numa_pmc.cli.context import CommandContext, ObservedHost
     from nova_numa_pmc.host.page_moves import guest_move
 
-LOG = logging.getLogger(__name__)
 #: Number of guests named for each reason to leave guests alone.
 _NAMES_SHOWN = 6
 #: Time after which waiting for the move lock is reported [s]; a tick of the agent takes less.
@@ -153,42 +152,36 @@ def make_moves(
                 command.wait(min(seconds, move_lock.RENEW_S))
                 seconds -= move_lock.RENEW_S
 
-        printer = _MessagePrinter()
-        previous_level = LOG.level
-        LOG.addHandler(printer)
-        LOG.setLevel(logging.INFO)
+        log = logging.Logger('nova-numa-rebalance', logging.INFO)
+        log.addHandler(_MessagePrinter())
+        move_executor = executor.MoveExecutor(
+            command.options,
+            command.root,
+            log,
+            mover=mover,
+            batch=batch,
+            on_history_entry=record,
+            kernel=command.kernel,
+            turn=turn,
+        )
+        move_executor.pool = observed.pool
         try:
-            move_executor = executor.MoveExecutor(
-                command.options,
-                command.root,
-                LOG,
-                mover=mover,
-                batch=batch,
-                on_history_entry=record,
-                kernel=command.kernel,
-                turn=turn,
-            )
-            move_executor.pool = observed.pool
-            try:
-                for move in plan.moves:
-                    why = why_not(move, wait_in_turn)
-                    if why:
-                        not_paying.append((', '.join(part.name for part in move.parts), why))
-                        continue
-                    tried_count = len(entries)
-                    move_executor.enqueue(
-                        plan_records.Plan((move,)), observed.host_promises.promises, targets
-                    )
-                    signal = _run(move_executor, wait)
-                    if signal or len(entries) == tried_count:  # it was dropped, which was logged
-                        break
-            except move_lock.TurnLost as error:
-                LOG.warning('%s: its moves end', error)
-            finally:
-                move_executor.end_move()
+            for move in plan.moves:
+                why = why_not(move, wait_in_turn)
+                if why:
+                    not_paying.append((', '.join(part.name for part in move.parts), why))
+                    continue
+                tried_count = len(entries)
+                move_executor.enqueue(
+                    plan_records.Plan((move,)), observed.host_promises.promises, targets
+                )
+                signal = _run(move_executor, wait)
+                if signal or len(entries) == tried_count:  # it was dropped, which was logged
+                    break
+        except move_lock.TurnLost as error:
+            log.warning('%s: its moves end', error)
         finally:
-            LOG.setLevel(previous_level)
-            LOG.removeHandler(printer)
+            move_executor.end_move()
     return MovesResult(
         batch, tuple(entries), len(plan.moves) - len(entries), tuple(not_paying), signal
     )

@@ -331,15 +331,6 @@ def why_not_believed(root: str = '/') -> str:
     return next(filter(None, refusals), '')
 
 
-def is_installed(root: str) -> bool:
-    """Return whether a daemon is installed on the host at ``root``, running or not."""
-    return any(
-        os.path.exists(os.path.join(root, directory, name))
-        for directory in ('usr/sbin', 'usr/bin')
-        for name in DAEMONS
-    )
-
-
 def label_of_daemon(root: str = '/', daemon: Daemon | None = None) -> str | None:
     """Return the label to try a hook under, or None if it cannot be determined.
 

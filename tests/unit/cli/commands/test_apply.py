@@ -13,7 +13,6 @@ from nova_numa_pmc.cli import arguments, moves
 from nova_numa_pmc.cli.commands.undo import UndoError
 from nova_numa_pmc.cli.context import UnknownGuest
 from nova_numa_pmc.cmd import rebalance
-from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.exceptions import StateLocked
 from nova_numa_pmc.state import move_lock, overrides
 from tests.cases.operating import OperatingCase
@@ -152,14 +151,6 @@ class ApplyTest(OperatingCase):
         self.assertIn(' is moving guests: waiting for up to 30 s', texts[0])
         with self.assertRaises(StateLocked):
             other.take()
-
-    def test_apply_beside_a_moving_agent_moves_nothing(self):
-        agent = self.open_agent(agent_conf.AUTO)
-        self.now_s = self.tick_until_moving(agent)
-        with self.assertRaisesRegex(StateLocked, 'nova-numa-agent .* pause'):
-            self.run_command('apply', '--yes', '--wait', '0.1')
-        self.finish_move(agent)
-        self.assertEqual(1, len(self.moved()))
 
     def test_a_guest_that_another_has_moved_meanwhile_is_not_moved_again(self):
         def answer(prompt):

@@ -112,14 +112,8 @@ class HookCommandTest(unittest.TestCase):
         self.assertEqual((0, ''), self.problems())
 
     def test_a_reload_without_a_daemon_is_said_to_have_none(self):
-        for files_of_libvirt, text in (
-            ((), 'no libvirt daemon was found on this host'),
-            (('usr/sbin/libvirtd',), 'no libvirt daemon was found running'),
-        ):
-            for path in files_of_libvirt:
-                self.host.write(path, '')
-            [note] = hook.reload_daemon(self.root, None, wanted=True, knew_hook=False)
-            self.assertIn(text, note)
+        [note] = hook.reload_daemon(self.root, None, wanted=True, knew_hook=False)
+        self.assertIn('no libvirt daemon was found running', note)
 
     def test_a_daemon_that_is_not_believed_is_said_with_the_reason(self):
         self.daemon()
