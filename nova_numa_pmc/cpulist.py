@@ -8,8 +8,7 @@ imports it at every guest start, so it imports only light modules.
 from __future__ import annotations
 
 from nova_numa_pmc.exceptions import CpuListError
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -27,8 +27,7 @@ import json
 import sys
 
 from nova_numa_pmc.exceptions import require_major
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

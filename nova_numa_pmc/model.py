@@ -11,9 +11,7 @@ frozensets of the kernel's logical CPU numbers.
 
 from __future__ import annotations
 
-from nova_numa_pmc.record import Record
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from nova_numa_pmc.json_values import Share

@@ -7,7 +7,7 @@ page is not present). A position is the index of a page in its window.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Mapping, Sequence

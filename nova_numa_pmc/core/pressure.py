@@ -11,9 +11,7 @@ The libvirt hook imports this module at every guest start, so it imports only li
 from __future__ import annotations
 
 from nova_numa_pmc.core.missing import all_known
-from nova_numa_pmc.record import Record
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

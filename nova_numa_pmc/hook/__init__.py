@@ -30,6 +30,8 @@ from __future__ import annotations
 
 import gc
 
+from nova_numa_pmc.record import TYPE_CHECKING
+
 # The process lives for milliseconds, and importing records with a hundred annotations would start
 # a garbage collection.
 gc.disable()
@@ -48,8 +50,6 @@ from nova_numa_pmc.exceptions import NumaPmcError, StateError, describe
 from nova_numa_pmc.host import domain_xml, files, guests, journal
 from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import overrides, promises_file
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

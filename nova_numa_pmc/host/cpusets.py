@@ -9,9 +9,7 @@ from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError
 from nova_numa_pmc.host import writes
 from nova_numa_pmc.host.files import read_kernel_file
-from nova_numa_pmc.record import Record
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping

@@ -14,8 +14,7 @@ import time
 
 from nova_numa_pmc.cpulist import BLANK, is_number, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, StateError, TopologyError
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Container

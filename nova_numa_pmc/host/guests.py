@@ -21,8 +21,7 @@ from nova_numa_pmc.cpulist import is_label, is_number
 from nova_numa_pmc.exceptions import CpusetError, DomainError, GuestGone, StateError
 from nova_numa_pmc.host import allowed, domain_xml, files, host_devices, topology
 from nova_numa_pmc.host.domain_xml import attribute_values
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -29,9 +29,7 @@ from nova_numa_pmc.host.cpusets import (
     written_groups,
 )
 from nova_numa_pmc.host.files import optional_cpus, read_kernel_file, read_optional
-from nova_numa_pmc.record import Record
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping

@@ -19,8 +19,7 @@ from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host import domain_xml
 from nova_numa_pmc.host.domain_xml import IMAGES
 from nova_numa_pmc.host.files import list_names, parse_integer, read_text
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -31,9 +31,8 @@ import re
 import subprocess
 
 from nova_numa_pmc.host import files, ownership
-from nova_numa_pmc.record import Record
+from nova_numa_pmc.record import TYPE_CHECKING, Record
 
-TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from typing import Union
 

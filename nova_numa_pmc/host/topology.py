@@ -54,8 +54,8 @@ from nova_numa_pmc.host.files import (
     read_optional,
     read_text,
 )
+from nova_numa_pmc.record import TYPE_CHECKING
 
-TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Set
 

@@ -18,10 +18,8 @@ from nova_numa_pmc.core.placement.reasons import ON_ONE_NODE
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import allowed, files, guests, host_devices, topology
-from nova_numa_pmc.record import Record
+from nova_numa_pmc.record import TYPE_CHECKING, Record
 from nova_numa_pmc.state import promises_file, publication
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

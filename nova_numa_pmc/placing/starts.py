@@ -23,10 +23,8 @@ from nova_numa_pmc.exceptions import (
 )
 from nova_numa_pmc.host import allowed, cgroups, cpusets, guests, holding
 from nova_numa_pmc.placing import decide
-from nova_numa_pmc.record import Record
+from nova_numa_pmc.record import TYPE_CHECKING, Record
 from nova_numa_pmc.state import promises_file
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

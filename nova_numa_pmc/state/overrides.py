@@ -13,10 +13,8 @@ import os
 from nova_numa_pmc.exceptions import DomainError, StateError
 from nova_numa_pmc.host import domain_xml
 from nova_numa_pmc.model import IGNORE, PIN
-from nova_numa_pmc.record import Record
+from nova_numa_pmc.record import TYPE_CHECKING, Record
 from nova_numa_pmc.state import state_files
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

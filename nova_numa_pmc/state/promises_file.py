@@ -21,10 +21,8 @@ from nova_numa_pmc import json_values
 from nova_numa_pmc.exceptions import StateError, StateUnavailable
 from nova_numa_pmc.host import files
 from nova_numa_pmc.model import Promise  # noqa: TC001  # a field of a record that is read
-from nova_numa_pmc.record import Record
+from nova_numa_pmc.record import TYPE_CHECKING, Record
 from nova_numa_pmc.state import state_files
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

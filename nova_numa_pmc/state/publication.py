@@ -17,10 +17,8 @@ from nova_numa_pmc import json_values, model
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.model import DemandHistory, HostView, PoolLoad
-from nova_numa_pmc.record import Record
+from nova_numa_pmc.record import TYPE_CHECKING, Record
 from nova_numa_pmc.state import state_files
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,8 +11,7 @@ import time
 
 from nova_numa_pmc.exceptions import StateError, StateLocked, StateUnavailable
 from nova_numa_pmc.host import files
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing_extensions import Self

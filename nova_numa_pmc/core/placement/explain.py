@@ -10,8 +10,7 @@ from nova_numa_pmc.core import eligibility, missing
 from nova_numa_pmc.core.placement import reasons
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.model import MIB
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

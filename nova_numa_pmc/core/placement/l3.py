@@ -9,8 +9,7 @@ from __future__ import annotations
 from nova_numa_pmc import model
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, capacity_cores, demand_or_prior
 from nova_numa_pmc.core.placement.reasons import L3_CROWDED, ONE_L3
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -22,9 +22,7 @@ from nova_numa_pmc.core.pressure import (
     QUEUEING_FACTOR,
     added_queueing,
 )
-from nova_numa_pmc.record import Record
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

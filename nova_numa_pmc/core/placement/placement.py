@@ -16,9 +16,7 @@ from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.host_view import demand_or_prior, node_traffic_per_core, split_memory
 from nova_numa_pmc.core.placement import candidates, loss, reasons
 from nova_numa_pmc.core.placement.ranking import KEY_FIELDS, rank_candidates
-from nova_numa_pmc.record import Record
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc.host.files import read_kernel_file
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,9 +11,7 @@ import os
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.exceptions import PageMoveError
 from nova_numa_pmc.host.files import read_optional
-from nova_numa_pmc.record import Record
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
