@@ -21,6 +21,7 @@ from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import StateError, StateLocked
 from nova_numa_pmc.host import files, libvirt_events
+from nova_numa_pmc.host.guests import StatusFiles
 from nova_numa_pmc.host.page_moves.move_pages import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.problem_log import ProblemLog
@@ -81,7 +82,7 @@ class Agent:
         self._problem_log = ProblemLog(LOG, time.monotonic)
         self._clock = clock
         self._listener = listener
-        self._live_guests = libvirt_events.LiveGuests(root, listener)
+        self._status_files = StatusFiles(root)
         self._event_s: float | None = None  # when the first unhandled event was received
         self._logged_source = ''
         self._last_tick: Tick | None = None
@@ -122,7 +123,7 @@ class Agent:
         self._executor.move_promises.options = options
 
     def _open_sampler(self, options: agent_conf.AgentOptions) -> sampling.Sampler:
-        return sampling.Sampler(options.counter_options, self._root, self._live_guests.read)
+        return sampling.Sampler(options.counter_options, self._root, self._status_files.read)
 
     def tick(self, now: Moment | None = None) -> Tick:
         """Run all stages once; never raise.
@@ -170,7 +171,7 @@ class Agent:
             return wait_s
         self._event_s = None
         with self._problem_log.stage('reading the host'):
-            guests = self._with_overrides(self._live_guests.read()[0])
+            guests = self._with_overrides(self._status_files.read()[0])
             may_move = self._take_turn()
             tick = self._last_tick._replace(now=now or Moment.read(), guests=guests)
             self._keep(self._read_promises(tick), may_move)
@@ -180,10 +181,8 @@ class Agent:
     def _collect_events(self) -> None:
         """Collect libvirt's events without waiting; without libvirt, a tick finds the changes."""
         with self._problem_log.stage('receiving guest events'):
-            events = self._listener.pop_events() if self._listener else []
-            for event in events:
-                self._live_guests.update(event)
-            if events and self._event_s is None:
+            names = self._listener.pop_names() if self._listener else set()
+            if names and self._event_s is None:
                 self._event_s = self._clock()
             source = self._events_source
             if source != self._logged_source and libvirt_events.CONNECTING not in source:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import importlib
 import logging
 import os
@@ -30,7 +29,7 @@ from nova_numa_pmc.agent.metrics import MetricsFile
 from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.host import guests, libvirt_events, process
+from nova_numa_pmc.host import libvirt_events, process
 from nova_numa_pmc.json_values import printable
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
     # receive no signals.
     with (
         process.blocked() as wait,
-        contextlib.closing(Agent(options, args.root, _listener(args.root))) as agent,
+        contextlib.closing(Agent(options, args.root, _listener())) as agent,
     ):
         wait.watch(*agent.descriptors)
         LOG.info(
@@ -147,10 +146,8 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
     return 0
 
 
-def _listener(root: str) -> libvirt_events.Listener:
-    listener = libvirt_events.Listener(
-        functools.partial(guests.runtime_file_identity, root, suffix='.xml')
-    )
+def _listener() -> libvirt_events.Listener:
+    listener = libvirt_events.Listener()
     listener.start()
     return listener
 

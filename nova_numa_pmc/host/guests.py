@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.domain_xml import Elements
     from nova_numa_pmc.host.files import Identity
 
-    #: A status file's name without '.xml', its identity, its guest, and the problem with it.
-    Entry = tuple[str, 'Identity | None', 'model.Guest | None', 'str | None']
-
 #: Where libvirt keeps a status file and a pid file for each active domain, below the root.
 STATUS_DIRECTORY = 'run/libvirt/qemu'
 
@@ -173,19 +170,6 @@ class StatusFiles:
 
     def read(self) -> tuple[list[model.Guest], list[str]]:
         """Return the running guests and problems, as :func:`read_running` does."""
-        entries, problems = self.entries()
-        return (
-            without_full_pins(
-                self._grants.apply(guest for _, _, guest, _ in entries if guest), self._root
-            ),
-            problems + [problem for *_, problem in entries if problem is not None],
-        )
-
-    def entries(self) -> tuple[list[Entry], list[str]]:
-        """Return one entry per status file, and problems with listing the files.
-
-        An entry's guest is None if there is a problem with the file or if its process is gone.
-        """
         directory = os.path.join(self._root, STATUS_DIRECTORY)
         before, self._parsed = self._parsed, {}
         try:
@@ -194,27 +178,25 @@ class StatusFiles:
             return [], []
         except OSError as error:
             return [], ['%s: %s' % (directory, error.strerror)]
-        entries: list[Entry] = []
-        for name in names:
-            if not name.endswith('.xml'):
-                continue
-            path = os.path.join(directory, name)
-            file_identity = None
+        running: list[model.Guest] = []
+        problems: list[str] = []
+        for path in (os.path.join(directory, name) for name in names if name.endswith('.xml')):
             try:
                 file_identity = files.identity(path)
-                _, guest, problem = self._parsed[path] = (
-                    before[path]
-                    if path in before and before[path][0] == file_identity
-                    else (file_identity, *self._parse(path))
-                )
+                known = before.get(path)
+                if known is None or known[0] != file_identity:
+                    known = (file_identity, *self._parse(path))
             except FileNotFoundError:
                 continue
             except OSError as error:
-                guest, problem = None, '%s: %s' % (ascii(path)[1:-1], error.strerror)
-            if guest and not self._is_running(guest):
-                guest = None
-            entries.append((name[:-4], file_identity, guest, problem))
-        return entries, []
+                problems.append('%s: %s' % (ascii(path)[1:-1], error.strerror))
+                continue
+            _, guest, problem = self._parsed[path] = known
+            if problem is not None:
+                problems.append(problem)
+            if guest and self._is_running(guest):
+                running.append(guest)
+        return without_full_pins(self._grants.apply(running), self._root), problems
 
     def _is_running(self, guest: model.Guest) -> bool:
         """Return whether the process that began before its file was parsed still runs."""

@@ -111,14 +111,11 @@ class OneReadingTest(AgentCase):
         with (
             mock.patch.object(topology, 'read', wraps=topology.read) as read_topology,
             mock.patch.object(
-                guests.StatusFiles,
-                'entries',
-                autospec=True,
-                side_effect=guests.StatusFiles.entries,
-            ) as read_entries,
+                guests.StatusFiles, 'read', autospec=True, side_effect=guests.StatusFiles.read
+            ) as read_guests,
         ):
             last = self.tick(agent, 5)
-        self.assertEqual((1, 1), (read_topology.call_count, read_entries.call_count))
+        self.assertEqual((1, 1), (read_topology.call_count, read_guests.call_count))
         self.assertEqual([fake_host.uuid_of(1)], [guest.uuid for guest in last.guests])
         self.assertEqual(2, len(last.host.nodes))
 
