@@ -305,7 +305,6 @@ class Sampler:
         self._ladder.close()
         self._cpu_counters.close()
         self._uncore.close()
-        self._guest_use.close()
 
 
 def _busy_cores(

@@ -27,7 +27,7 @@ from nova_numa_pmc.record import Record
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
     from nova_numa_pmc.model import Guest
 
@@ -49,8 +49,6 @@ class GuestGroups(Record):
     :param main: the group of QEMU's main thread, or ``parent`` if that group has no cpuset
     :param writes_parent: whether cpusets are written to ``parent`` itself (v2, without usable
         thread cgroups); otherwise they are written to each of these, and ``parent`` stays wide
-    :param memory_group: the group whose ``memory.numa_stat`` counts the guest's memory, or None
-        if there is none
     :param proc: the process's directory in procfs
     :param start_ns: CLOCK_BOOTTIME at which the process began [ns]; None: not reported
     """
@@ -62,7 +60,6 @@ class GuestGroups(Record):
     thread_cgroups: tuple[str, ...]
     main: str
     writes_parent: bool
-    memory_group: str | None
     proc: str
     start_ns: int | None = None
 
@@ -74,16 +71,12 @@ class MachineGroup(Record):
     :param version: version of the hierarchy, 1 or 2
     :param scope: the group's directory
     :param tail: the components below it of the path of QEMU's main thread
-    :param paths: {controller: path of QEMU's main thread}; '' is the key of the unified hierarchy
-    :param mounts: text of ``mountinfo``
     """
 
     pid: int
     version: int
     scope: str
     tail: list[str]
-    paths: dict[str, str]
-    mounts: str
 
 
 def of_guest(guest: Guest, root: str = '/') -> GuestGroups:
@@ -176,28 +169,9 @@ def find(pid: int | None, root: str = '/') -> GuestGroups:
         thread_cgroups,
         main if _has_cpuset(main) else parent,
         writes_parent,
-        _memory_directory(machine, parent, root),
         os.path.join(root, 'proc', '%d' % machine.pid),
         start_ns,
     )
-
-
-def find_memory_group(pid: int | None, root: str = '/') -> tuple[int, str]:
-    """Return (version, directory) of the group whose ``memory.numa_stat`` counts a guest.
-
-    :raises CpusetError: as :func:`find_machine_group`, or no group has that file
-    :raises GuestGone: the process no longer exists
-    """
-    machine = find_machine_group(pid, 'memory', root)
-    directory = _find_counting_group(
-        (machine.scope,) if machine.version == 2 else _memory_groups(machine.scope, machine.tail)
-    )
-    if directory is None:
-        raise CpusetError(
-            '%s: no memory.numa_stat: enable the memory controller for machine.slice'
-            % machine.scope
-        )
-    return machine.version, directory
 
 
 def find_machine_group(pid: int | None, controller: str, root: str = '/') -> MachineGroup:
@@ -221,10 +195,15 @@ def find_machine_group(pid: int | None, controller: str, root: str = '/') -> Mac
             % (proc, controller, controller)
         )
     mounts = _read(os.path.join(root, 'proc/self/mountinfo'))
-    return MachineGroup(pid, version, *_locate(paths[key], key, mounts, root), paths, mounts)
+    return MachineGroup(pid, version, *_locate(paths[key], key, mounts, root))
 
 
 def read_memory_by_node(groups: GuestGroups) -> dict[int, int] | None:
+    """Return :func:`memory_by_node` of the guest with these groups."""
+    return memory_by_node(groups.pid, os.path.join(groups.proc, '../..'))
+
+
+def memory_by_node(pid: int | None, root: str = '/') -> dict[int, int] | None:
     """Read how much anonymous and shared memory a guest has on each node.
 
     Source: ``memory.numa_stat``, which is in bytes on v2 and in pages on v1, where shared pages
@@ -232,20 +211,19 @@ def read_memory_by_node(groups: GuestGroups) -> dict[int, int] | None:
     (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst). Page cache is left out,
     because a cpuset only moves mapped pages. Huge pages of a pool are not counted there.
 
+    :param pid: id of QEMU's main process; None if it is not known
     :returns: {node id: bytes}, or None if the kernel does not report it
     """
-    if groups.memory_group is None:
+    try:
+        machine = find_machine_group(pid, 'memory', root)
+    except CpusetError:
         return None
-    return read_group_memory_by_node(groups.version, groups.memory_group)
-
-
-def read_group_memory_by_node(version: int, directory: str) -> dict[int, int] | None:
-    """Return :func:`read_memory_by_node` of a group that :func:`find_memory_group` found."""
-    names, unit_bytes = (
-        (('anon', 'shmem'), 1)
-        if version == 2
-        else (('hierarchical_anon', 'hierarchical_unevictable'), os.sysconf('SC_PAGE_SIZE'))
-    )
+    names, unit_bytes, directory = ('anon', 'shmem'), 1, machine.scope
+    if machine.version == 1:
+        names = 'hierarchical_anon', 'hierarchical_unevictable'
+        unit_bytes = os.sysconf('SC_PAGE_SIZE')
+        # The scope's totals may not include the groups below it (use_hierarchy).
+        directory = os.path.join(machine.scope, *machine.tail)
     bytes_by_node: dict[int, int] = {}
     try:
         for line in read_kernel_file(os.path.join(directory, 'memory.numa_stat')).splitlines():
@@ -410,36 +388,3 @@ def _is_thread_cgroup(name: str) -> bool:
 
 def _has_cpuset(directory: str) -> bool:
     return os.path.exists(os.path.join(directory, 'cpuset.cpus'))
-
-
-def _memory_directory(machine: MachineGroup, parent: str, root: str) -> str | None:
-    """Return the guest's group that counts its memory per node, or None if there is none.
-
-    :param machine: the machine's group in the hierarchy with the cpuset controller
-    :param parent: as in :class:`GuestGroups`
-    """
-    directories: Iterable[str] = (machine.scope, parent)
-    if machine.version == 1:
-        try:
-            directories = _memory_groups(
-                *_locate(machine.paths.get('memory', '/'), 'memory', machine.mounts, root)
-            )
-        except CpusetError:
-            return None
-    return _find_counting_group(directories)
-
-
-def _memory_groups(scope: str, tail: list[str]) -> tuple[str, str]:
-    """Return the groups that may count a guest's memory on v1, with the preferred one first.
-
-    The scope's totals may not include the groups below it (use_hierarchy).
-    """
-    return os.path.join(scope, *tail), scope
-
-
-def _find_counting_group(directories: Iterable[str]) -> str | None:
-    """Return the first group that counts its memory per node, or None if none does."""
-    for directory in directories:
-        if os.path.exists(os.path.join(directory, 'memory.numa_stat')):
-            return directory
-    return None

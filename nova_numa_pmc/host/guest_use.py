@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from nova_numa_pmc.core.sample_records import ThreadTimes
+    from nova_numa_pmc.host.run_times import ThreadReading
     from nova_numa_pmc.model import Guest, RunId, Topology
 
     #: {thread id: its times}
@@ -47,20 +48,21 @@ class ThreadUse(Record):
     waiting_cores_by_cpu: dict[int, float] = {}
 
 
-class _CachedThreads(Record):
-    """State of a guest's threads that is cached from tick to tick.
+class _Threads(Record):
+    """A guest's threads and quotas, which are cached from tick to tick.
 
     :param guest: the guest's record when this was read
-    :param read_ns: CLOCK_MONOTONIC when the guest's groups were read
+    :param read_ns: CLOCK_MONOTONIC when this was read
     :param task_link_count: result of :func:`run_times.task_link_count` for the guest's process
-    :param other_threads: (pid, tid) of the guest's threads that are not vCPUs
+    :param keys: (pid, tid) of all threads
     """
 
     guest: Guest
     read_ns: int
-    guest_quotas: GuestQuotas
     task_link_count: int | None
-    other_threads: frozenset[tuple[int, int]]
+    quotas: tuple[QuotaGroup, ...]
+    vcpus: tuple[int, ...]
+    keys: frozenset[run_times.Key]
 
 
 class GuestUseReader:
@@ -71,16 +73,13 @@ class GuestUseReader:
 
     def __init__(self, root: str = '/') -> None:
         self._root = root
-        self._threads = run_times.ThreadReader(root)
-        self._cached: dict[RunId, _CachedThreads] = {}
-        #: {uuid: {tid: times}} of all threads at the last tick.
-        self._times: dict[str, dict[int, ThreadTimes]] = {}
+        self._threads: dict[RunId, _Threads] = {}
+        #: Of the last tick: {thread id: its times} of each guest.
+        self._readings: dict[RunId, dict[int, ThreadReading]] = {}
         #: {directory: time for which the group had been throttled [ns]} at the last tick.
         self._throttled: dict[str, int | None] = {}
-        #: (version, directory) of the group that counts a guest's memory.
-        self._memory_groups: dict[RunId, tuple[int, str]] = {}
         #: When a guest's memory was read [ns], and its bytes by node.
-        self._memory_readings: dict[RunId, tuple[int, dict[int, int]]] = {}
+        self._memory: dict[RunId, tuple[int, dict[int, int]]] = {}
 
     def read(
         self, guests: Sequence[Guest], host: Topology, monotonic_ns: int, elapsed_ns: int
@@ -91,22 +90,26 @@ class GuestUseReader:
         :param monotonic_ns: CLOCK_MONOTONIC
         :param elapsed_ns: time since the last call, 0 in the first call
         """
-        by_uuid = {guest.uuid: guest for guest in guests}
         node_of_cpu = {cpu: node.id for node in host.nodes for cpu in node.online_cpus}
-        vcpus = {uuid: run_times.find_vcpus(guest, self._root) for uuid, guest in by_uuid.items()}
-        self._forget(guests)
-        times = self._read_threads(by_uuid, vcpus, monotonic_ns)
+        run_ids = {guest.run_id for guest in guests}
+        for cache in (self._threads, self._memory):
+            for run_id in cache.keys() - run_ids:
+                del cache[run_id]
+        readings, self._readings = self._readings, {}
         throttled, self._throttled = self._throttled, {}
         running = []
         for guest in sorted(guests, key=lambda guest: (guest.name, guest.uuid)):
-            uuid = guest.uuid
-            before, after = self._times.get(uuid, {}), times[uuid]
-            interval_quotas = self._quotas(guest, before, after, throttled)
-            use = use_between(before, after, node_of_cpu, elapsed_ns, interval_quotas)
+            threads = self._threads[guest.run_id] = self._look_up(guest, monotonic_ns)
+            last = readings.get(guest.run_id, {})
+            now = self._readings[guest.run_id] = self._read_threads(threads.keys, last)
+            before = {tid: reading.times for tid, reading in last.items()}
+            after = {tid: reading.times for tid, reading in now.items()}
+            quotas = self._interval_quotas(threads.quotas, throttled)
+            use = use_between(before, after, node_of_cpu, elapsed_ns, quotas)
             running.append(
                 RunningGuest(
                     guest,
-                    {tid: after[tid] for tid in vcpus[uuid] if tid in after},
+                    {tid: after[tid] for tid in threads.vcpus if tid in after},
                     use.cores,
                     use.waiting_cores,
                     use.cores_by_node,
@@ -114,122 +117,68 @@ class GuestUseReader:
                     use.waiting_cores_by_cpu,
                 )
             )
-        self._times = times
         return tuple(running)
 
-    def _read_threads(
-        self, by_uuid: Mapping[str, Guest], vcpus: Mapping[str, tuple[int, ...]], monotonic_ns: int
-    ) -> dict[str, dict[int, ThreadTimes]]:
-        """Return {uuid: {tid: times}} of all threads."""
-        keys: dict[str, frozenset[run_times.Key]] = {}
-        for uuid, guest in by_uuid.items():
-            vcpu_keys = frozenset((guest.pid, tid) for tid in vcpus[uuid] if guest.pid is not None)
-            cached = self._cached[guest.run_id] = self._look_up(guest, vcpu_keys, monotonic_ns)
-            keys[uuid] = vcpu_keys | cached.other_threads
-        times = self._threads.read(frozenset().union(*keys.values()))
-        return {
-            uuid: {key[1]: times[key] for key in guest_keys if key in times}
-            for uuid, guest_keys in keys.items()
-        }
-
-    def _look_up(
-        self, guest: Guest, vcpus: frozenset[run_times.Key], monotonic_ns: int
-    ) -> _CachedThreads:
-        """Return the state of a guest's threads, read again where it may have changed."""
-        cached = self._cached.get(guest.run_id)
-        if cached is not None and (
-            _has_changed(cached.guest, guest)
-            or not 0 <= monotonic_ns - cached.read_ns < GROUPS_AGE_MAX_NS
-        ):
-            cached = None
+    def _look_up(self, guest: Guest, monotonic_ns: int) -> _Threads:
+        """Return a guest's threads and quotas, read again if they may have changed."""
         task_link_count = run_times.task_link_count(guest.pid, self._root)
-        if cached is not None and cached.task_link_count == task_link_count:
+        cached = self._threads.get(guest.run_id)
+        if (
+            cached is not None
+            and not _has_changed(cached.guest, guest)
+            and cached.task_link_count == task_link_count
+            and 0 <= monotonic_ns - cached.read_ns < GROUPS_AGE_MAX_NS
+        ):
             return cached
-        guest_quotas = (
-            find_quotas(guest.pid, self._root) if cached is None else cached.guest_quotas
-        )
-        other_threads = (
-            run_times.all_threads(guest.pid, guest_quotas.emulator_tids, self._root) - vcpus
-        )
-        return _CachedThreads(
-            guest,
-            monotonic_ns if cached is None else cached.read_ns,
-            guest_quotas,
-            task_link_count,
-            other_threads,
-        )
+        quotas, emulator_tids = find_quotas(guest.pid, self._root)
+        vcpus = run_times.find_vcpus(guest, self._root)
+        keys = run_times.all_threads(guest.pid, emulator_tids, self._root)
+        return _Threads(guest, monotonic_ns, task_link_count, quotas, vcpus, keys)
 
-    def _quotas(
-        self,
-        guest: Guest,
-        before: _TimesByTid,
-        after: _TimesByTid,
-        throttled: Mapping[str, int | None],
+    def _read_threads(
+        self, keys: Iterable[run_times.Key], last: Mapping[int, ThreadReading]
+    ) -> dict[int, ThreadReading]:
+        """Return {thread id: its times} of the threads that exist."""
+        readings = {}
+        for key in keys:
+            _, tid = key
+            reading = run_times.read_thread(key, last.get(tid), self._root)
+            if reading is not None:
+                readings[tid] = reading
+        return readings
+
+    def _interval_quotas(
+        self, groups: Iterable[QuotaGroup], throttled: Mapping[str, int | None]
     ) -> tuple[cpu_wait.Quota, ...]:
-        """Return the guest's quotas for the interval.
-
-        How long a group was throttled is only read if one of its threads has run or waited since
-        the last tick; for most guests, nothing is read.
+        """Return a guest's quotas for the interval.
 
         :param throttled: {directory: time for which the group had been throttled [ns]} at the
             last tick
         """
-        interval_quotas = []
-        for group in self._cached[guest.run_id].guest_quotas.groups:
-            tids = after if group.tids is None else group.tids
-            old_ns = throttled.get(group.directory)
-            if old_ns is None or any(before.get(tid) != after.get(tid) for tid in tids):
-                new_ns = throttled_ns(group)
-            else:
-                new_ns = old_ns
+        quotas = []
+        for group in groups:
+            old_ns, new_ns = throttled.get(group.directory), throttled_ns(group)
             self._throttled[group.directory] = new_ns
-            interval_quotas.append(
-                cpu_wait.Quota(
-                    group.cores,
-                    group.tids,
-                    new_ns - old_ns
-                    if old_ns is not None and new_ns is not None and new_ns >= old_ns
-                    else None,
-                )
-            )
-        return tuple(interval_quotas)
-
-    def _forget(self, running: Iterable[Guest]) -> None:
-        run_ids = {guest.run_id for guest in running}
-        for cache in (self._cached, self._memory_groups, self._memory_readings):
-            for run_id in cache.keys() - run_ids:
-                del cache[run_id]
+            growth_ns = None if old_ns is None or new_ns is None else new_ns - old_ns
+            if growth_ns is not None and growth_ns < 0:
+                growth_ns = None  # another group of this name
+            quotas.append(cpu_wait.Quota(group.cores, group.tids, growth_ns))
+        return tuple(quotas)
 
     def forget_memory(self) -> None:
         """Forget where the guests' memory is, so that the next call of :meth:`read` reads it."""
-        self._memory_readings.clear()
+        self._memory.clear()
 
     def _bytes_by_node(self, guest: Guest, monotonic_ns: int) -> dict[int, int]:
-        run_id = guest.run_id
-        read_ns, bytes_by_node = self._memory_readings.get(run_id, (None, {}))
+        read_ns, bytes_by_node = self._memory.get(guest.run_id, (None, {}))
         if read_ns is None or monotonic_ns - read_ns >= MEMORY_AGE_MAX_NS:
-            bytes_by_node = self._read_memory(guest, run_id)
-            self._memory_readings[run_id] = monotonic_ns, bytes_by_node
+            bytes_by_node = cgroups.memory_by_node(guest.pid, self._root) or {}
+            if guest.page_bytes:
+                bytes_by_node = (
+                    hugetlb.add_huge_pages(bytes_by_node, guest.pid, self._root) or {}
+                )
+            self._memory[guest.run_id] = monotonic_ns, bytes_by_node
         return bytes_by_node
-
-    def _read_memory(self, guest: Guest, run_id: RunId) -> dict[int, int]:
-        try:
-            if run_id not in self._memory_groups:
-                self._memory_groups[run_id] = cgroups.find_memory_group(guest.pid, self._root)
-            bytes_by_node = cgroups.read_group_memory_by_node(*self._memory_groups[run_id])
-        except CpusetError:
-            bytes_by_node = None
-        if bytes_by_node is None:
-            # The group may have been created again elsewhere.
-            self._memory_groups.pop(run_id, None)
-            bytes_by_node = {}
-        if guest.page_bytes:
-            return hugetlb.add_huge_pages(bytes_by_node, guest.pid, self._root) or {}
-        return bytes_by_node
-
-    def close(self) -> None:
-        """Close the threads' files."""
-        self._threads.close()
 
 
 def _has_changed(before: Guest, guest: Guest) -> bool:
@@ -313,34 +262,22 @@ class QuotaGroup(Record):
     tids: frozenset[int] | None = None
 
 
-class GuestQuotas(Record):
-    """Quotas of a guest's groups.
+def find_quotas(
+    pid: int | None, root: str = '/'
+) -> tuple[tuple[QuotaGroup, ...], tuple[int, ...]]:
+    """Find the quotas of a guest's groups; a group that cannot be read counts as having none.
 
-    :param groups: the groups with a quota, the innermost first
-    :param emulator_tids: ids of the threads in the emulator's group, including the kernel's vhost
-        workers, which are not threads of QEMU before Linux 6.4
+    :returns: (the groups with a quota, the innermost first; ids of the threads in the emulator's
+        group, including the kernel's vhost workers, which are not threads of QEMU before 6.4)
     """
-
-    groups: tuple[QuotaGroup, ...] = ()
-    emulator_tids: tuple[int, ...] = ()
-
-
-def find_quotas(pid: int | None, root: str = '/') -> GuestQuotas:
-    """Find the quotas of a guest's groups; a group that cannot be read counts as having none."""
     try:
         machine = cgroups.find_machine_group(pid, 'cpu', root)
     except CpusetError:
-        return GuestQuotas()
+        return (), ()
     version, scope = machine.version, machine.scope
     base = os.path.join(scope, 'libvirt') if machine.tail[:1] == ['libvirt'] else scope
-    try:
-        names = [
-            name for name in os.listdir(base) if name.startswith(('vcpu', 'emulator', 'iothread'))
-        ]
-    except OSError:
-        names = []
     groups = []
-    for name in sorted(names):
+    for name in files.list_names(base):
         directory = os.path.join(base, name)
         cores = quota_cores(directory, version)
         if cores is not None:
@@ -351,7 +288,7 @@ def find_quotas(pid: int | None, root: str = '/') -> GuestQuotas:
         cores = quota_cores(directory, version)
         if cores is not None:
             groups.append(QuotaGroup(directory, version, cores))
-    return GuestQuotas(tuple(groups), cgroups.thread_ids(os.path.join(base, 'emulator')))
+    return tuple(groups), cgroups.thread_ids(os.path.join(base, 'emulator'))
 
 
 def quota_cores(directory: str, version: int) -> float | None:

@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import os
-import resource
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core.sample_records import ThreadTimes
 from nova_numa_pmc.cpulist import is_number
-from nova_numa_pmc.host.files import read_optional
+from nova_numa_pmc.host.files import read_kernel_file, read_optional
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Set
+    from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc.model import Guest
 
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 
 
 _THREADS_MAX = 65536
-_READ_BYTES = 4096
-#: The share of the process's descriptors that may be kept open for threads is 1 ÷ this.
-_CACHED_DIVISOR = 8
 
 
 def find_vcpus(guest: Guest, root: str = '/') -> tuple[int, ...]:
@@ -54,11 +50,9 @@ def all_threads(pid: int | None, emulator_tids: Iterable[int], root: str = '/') 
     :param pid: id of the guest's process, or None if not known
     :param emulator_tids: ids of the threads in the emulator's group
     """
-    if pid is None:
-        return frozenset((tid, tid) for tid in emulator_tids)
-    own_tids = _tids(os.path.join(root, 'proc/%d/task' % pid))
+    own_tids = set() if pid is None else _tids(os.path.join(root, 'proc/%d/task' % pid))
     return frozenset(
-        [(pid, tid) for tid in own_tids]
+        [(pid or 0, tid) for tid in own_tids]
         + [(tid, tid) for tid in emulator_tids if tid not in own_tids]
     )
 
@@ -69,10 +63,8 @@ def task_link_count(pid: int | None, root: str = '/') -> int | None:
     The kernel includes the threads in the link count of the process's ``task`` directory
     (proc_task_getattr() in fs/proc/base.c).
     """
-    if pid is None:
-        return None
     try:
-        return os.stat('%s/proc/%d/task' % (root.rstrip('/'), pid)).st_nlink
+        return os.stat('%s/proc/%d/task' % (root.rstrip('/'), pid or 0)).st_nlink
     except OSError:
         return None
 
@@ -86,135 +78,45 @@ def _tids(directory: str) -> set[int]:
     return {int(name) for name in names[:_THREADS_MAX]}
 
 
-class ThreadReader:
-    """Reads the times of threads.
+class ThreadReading(Record):
+    """The times of a thread, and the text of ``schedstat`` when they were read."""
 
-    The threads' files stay open, because opening and closing them takes twice as long as reading
-    them. An open file belongs to one thread even if another thread is given its id. At most an
-    eighth of the process's descriptors is used, because counters need more. A thread that never
-    runs, like most of an emulator's, needs only one descriptor.
+    schedstat: str
+    times: ThreadTimes
+
+
+def read_thread(key: Key, last: ThreadReading | None, root: str = '/') -> ThreadReading | None:
+    """Return a thread's times, or None if the thread is gone or they are not reported.
+
+    ``schedstat`` has the run and wait times [ns] (Documentation/scheduler/sched-stats.rst), and
+    ``stat`` has the CPU and the start time (Documentation/filesystems/proc.rst, fields 39 and 22).
+    Both are read in the thread's own directory, because ``/proc/TID/stat`` has the sums of the
+    whole process.
+
+    :param last: the last reading, which is returned if ``schedstat`` has not changed: the thread
+        has not run and is where it was. ``stat``, which takes three times as long, is not read
     """
-
-    def __init__(self, root: str = '/') -> None:
-        self._root = root
-        self._cached: dict[Key, _ThreadFiles] = {}
-        self._room = 0  # how many more descriptors may be kept
-
-    def read(self, wanted: Set[Key]) -> dict[Key, ThreadTimes]:
-        """Return the times of the wanted threads that exist; close the files of all others."""
-        for key in self._cached.keys() - wanted:
-            self._cached.pop(key).close()
-        # Read at each call, because the limit is raised when counters need it.
-        self._room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _CACHED_DIVISOR - sum(
-            files.descriptors for files in self._cached.values()
-        )
-        times = {}
-        for key in wanted:
-            files = self._cached.get(key)
-            thread_times = (files and files.read()) or self._read_anew(key)
-            if thread_times is not None:
-                times[key] = thread_times
-        return times
-
-    def _read_anew(self, key: Key) -> ThreadTimes | None:
-        """Read a thread that is new, or that has been given the id of one that ended."""
-        if key in self._cached:
-            self._cached.pop(key).close()
-        try:
-            files = _ThreadFiles(*key, self._root)
-        except OSError:
-            return None
-        thread_times = files.read()
-        if thread_times and self._room > 0:
-            self._cached[key] = files
-            self._room -= files.descriptors
-        else:
-            files.close()
-        return thread_times
-
-    def close(self) -> None:
-        """Close the threads' files."""
-        for files in self._cached.values():
-            files.close()
-        self._cached = {}
+    directory = '%s/proc/%d/task/%d/' % (root.rstrip('/'), *key)
+    try:
+        schedstat = read_kernel_file(directory + 'schedstat')
+        if last is not None and last.schedstat == schedstat:
+            return last
+        times = _parse_thread(schedstat, read_kernel_file(directory + 'stat'))
+    except OSError:
+        return None
+    return None if times is None else ThreadReading(schedstat, times)
 
 
-class _ThreadFiles:
-    """A thread's open files, and what they last contained.
-
-    :ivar descriptors: number of open files
-    """
-
-    __slots__ = ('_directory', '_schedstat', '_stat', '_schedstat_text', '_times', 'descriptors')
-
-    def __init__(self, pid: int, tid: int, root: str) -> None:
-        """Open ``schedstat``.
-
-        :raises OSError: the thread is gone
-        """
-        self._directory = '%s/proc/%d/task/%d/' % (root.rstrip('/'), pid, tid)
-        self._schedstat = self._open('schedstat')
-        self._stat: int | None = None
-        self._schedstat_text: bytes | None = None
-        self._times: ThreadTimes | None = None
-        self.descriptors = 1
-
-    def _open(self, name: str) -> int:
-        return os.open(self._directory + name, os.O_RDONLY | os.O_CLOEXEC)
-
-    def read(self) -> ThreadTimes | None:
-        """Return the thread's times, or None if the thread is gone or they are not reported.
-
-        ``schedstat`` has the run and wait times [ns] (Documentation/scheduler/sched-stats.rst),
-        and ``stat`` has the CPU and the start time (Documentation/filesystems/proc.rst, fields 39
-        and 22). Both are read in the thread's own directory, because ``/proc/TID/stat`` has the
-        sums of the whole process.
-
-        If ``schedstat`` has not changed, the thread has not run and is where it was. ``stat``,
-        which takes three times as long, is then not read. It stays open once the thread has run.
-        """
-        try:
-            schedstat_text = os.pread(self._schedstat, _READ_BYTES, 0)
-            if schedstat_text != self._schedstat_text:
-                # As schedstat could be read, its thread is alive, and stat is of the same thread.
-                stat = self._open('stat') if self._stat is None else self._stat
-                try:
-                    self._times = _parse_thread(schedstat_text, os.pread(stat, _READ_BYTES, 0))
-                finally:
-                    if self._schedstat_text is None:
-                        os.close(stat)
-                    else:
-                        self._stat = stat
-                        self.descriptors = 2
-                self._schedstat_text = schedstat_text
-        except OSError:
-            return None
-        return self._times
-
-    def close(self) -> None:
-        """Close the files."""
-        os.close(self._schedstat)
-        if self._stat is not None:
-            os.close(self._stat)
-
-
-def _parse_thread(schedstat: bytes, stat: bytes) -> ThreadTimes | None:
+def _parse_thread(schedstat: str, stat: str) -> ThreadTimes | None:
     """Return the times in the two files, or None if these are not a thread's."""
     times = schedstat.split()
-    fields = stat.rpartition(b')')[2].split(None, 37)
+    fields = stat.rpartition(')')[2].split(None, 37)
     if len(times) != 3 or len(fields) < 37:
         return None
-    run_ns, wait_ns, cpu, start_ticks = times[0], times[1], fields[36], fields[19]
-    # bytes.isdigit() only accepts ASCII; the kernel writes no sign, no dot and no longer number.
-    if not (
-        run_ns.isdigit()
-        and wait_ns.isdigit()
-        and cpu.isdigit()
-        and start_ticks.isdigit()
-        and max(map(len, (run_ns, wait_ns, cpu, start_ticks))) < 21
-    ):
+    numbers = times[0], times[1], fields[36], fields[19]
+    if not all(map(is_number, numbers)):
         return None
-    return ThreadTimes(int(run_ns), int(wait_ns), int(cpu), int(start_ticks))
+    return ThreadTimes(*map(int, numbers))
 
 
 #: Positions of user, nice, system, irq and softirq among a CPU's fields in /proc/stat

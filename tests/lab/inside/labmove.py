@@ -32,7 +32,9 @@ REST_S = 3  # observed before and after a move
 def thp_bytes(groups):
     """Return how much of a guest's memory is transparent huge pages, by its memory.stat."""
     names = ('anon_thp', 'shmem_thp') if groups.version == 2 else ('rss_huge',)
-    lines = pathlib.Path(groups.memory_group, 'memory.stat').read_text().splitlines()
+    machine = cgroups.find_machine_group(groups.pid, 'memory')
+    group = pathlib.Path(machine.scope, *(machine.tail if machine.version == 1 else ()))
+    lines = (group / 'memory.stat').read_text().splitlines()
     sizes = dict(line.split(' ') for line in lines)
     return sum(int(sizes[name]) for name in names if name in sizes)
 

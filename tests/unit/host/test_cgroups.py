@@ -47,7 +47,6 @@ class FindTest(GroupsTestCase):
                         ),
                     )
                     self.assertFalse(groups.writes_parent)
-                    self.assertEqual(tree.memory.rstrip('/'), groups.memory_group)
 
     def test_groups_are_found_below_another_mount_point_or_a_bound_root(self):
         for version, line in (
@@ -177,9 +176,9 @@ class FindTest(GroupsTestCase):
 
     def test_without_a_process_a_guest_has_gone(self):
         tree = self.tree(2)
-        for find in (cgroups.find, cgroups.find_memory_group):
-            with self.assertRaises(GuestGone):
-                find(None, tree.root)
+        with self.assertRaises(GuestGone):
+            cgroups.find(None, tree.root)
+        self.assertIsNone(cgroups.memory_by_node(None, tree.root))
 
 
 class OfGuestTest(GroupsTestCase):

@@ -47,7 +47,6 @@ class GuestsTest(unittest.TestCase):
         self.topology = topology.read(directory.name)
         self.status_files = guests.StatusFiles(directory.name)
         self.guests = guest_use.GuestUseReader(directory.name)
-        self.addCleanup(self.guests.close)
 
     def read(self, at_s, elapsed_s=5):
         running, problems = self.status_files.read()

@@ -27,7 +27,7 @@ class QuotasTest(RootCase):
                 tree.write_file(os.path.join(tree.vcpus[1], 'cpu.max'), '5000 100000\n')
                 tree.write_file(os.path.join(tree.emulator, 'cpu.max'), '200000 100000\n')
                 tree.write_file(os.path.join(tree.parent, 'cpu.max'), '150000 50000\n')
-                groups = self.find().groups
+                groups, _ = self.find()
                 self.assertEqual(
                     [
                         (tree.emulator, 2.0, {50}),
@@ -51,15 +51,13 @@ class QuotasTest(RootCase):
             tree.write_file(os.path.join(base, name, 'cpu.cfs_period_us'), '100000\n')
             tree.write_file(os.path.join(base, name, 'tasks'), '61\n62\n')
         tree.write_file(os.path.join(base, 'vcpu0/cpu.stat'), 'nr_periods 3\nthrottled_time 77\n')
-        [group] = self.find().groups
+        [group], emulator_tids = self.find()
         self.assertEqual((1, 0.25, {61, 62}), (group.version, group.cores, group.tids))
-        self.assertEqual(
-            (77, (61, 62)), (guest_use.throttled_ns(group), self.find().emulator_tids)
-        )
+        self.assertEqual((77, (61, 62)), (guest_use.throttled_ns(group), emulator_tids))
 
     def test_a_quota_that_cannot_be_read_is_none(self):
-        self.assertEqual(((), ()), tuple(self.find()))
+        self.assertEqual(((), ()), self.find())
         tree = self.tree()
         for text in ('', '5000', 'x y', '5000 0', '5000 100000 7'):
             tree.write_file(os.path.join(tree.vcpus[0], 'cpu.max'), text)
-            self.assertEqual((), self.find().groups)
+            self.assertEqual((), self.find()[0])

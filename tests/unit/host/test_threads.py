@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest's threads, their times and their CPUs are read with a bounded number of open files."""
+"""A guest's threads, their times and their CPUs are read, or are unknown."""
 
 import os
-import resource
 
 from hypothesis import given, strategies as st
 
@@ -20,6 +19,9 @@ class ThreadsTest(RootCase):
         self.host = measured_host.MeasuredHost(self.root)
         self.addCleanup(self.host.close)
 
+    def read(self, tid, last=None):
+        return run_times.read_thread((50, tid), last, self.root)
+
     def test_threads_of_vcpus_are_found_by_status_file_name_or_all(self):
         self.assertEqual((7, 8), run_times.find_vcpus(GUEST._replace(vcpu_tids=(7, 8)), self.root))
         self.assertEqual((), run_times.find_vcpus(GUEST, self.root))
@@ -36,65 +38,30 @@ class ThreadsTest(RootCase):
         self.assertEqual(
             {(50, 50), (50, 51), (77, 77)}, run_times.all_threads(50, (50, 77), self.root)
         )
-        self.assertEqual({(77, 77)}, run_times.all_threads(49, (77,), self.root))
-        self.assertEqual({(77, 77)}, run_times.all_threads(None, (77,), self.root))
+        for pid in (49, None):
+            self.assertEqual({(77, 77)}, run_times.all_threads(pid, (77,), self.root))
 
     def test_the_count_changes_with_the_threads(self):
-        self.assertIsNone(run_times.task_link_count(50, self.root))
-        self.assertIsNone(run_times.task_link_count(None, self.root))
+        for pid in (50, None):
+            self.assertIsNone(run_times.task_link_count(pid, self.root))
         counts = set()
         for tid in (50, 51):
             self.host.set_thread_times(50, tid, 0)
             counts.add(run_times.task_link_count(50, self.root))
         self.assertEqual(2, len(counts))
 
-    def test_open_files_follow_their_threads_and_are_closed(self):
-        kept = run_times.ThreadReader(self.root)
-        self.host.set_thread_times(50, 51, 1)
-        descriptors = len(os.listdir('/proc/self/fd'))
-        self.assertEqual({(50, 51)}, kept.read({(50, 51), (50, 52)}).keys())
-        self.assertEqual(descriptors + 1, len(os.listdir('/proc/self/fd')))  # it has not run since
-        self.host.set_thread_times(50, 51, 2)
-        self.assertEqual(2 * measured_host.SECOND_NS, kept.read({(50, 51)})[50, 51].run_ns)
-        self.assertEqual(descriptors + 2, len(os.listdir('/proc/self/fd')))
-        kept.read(set())
-        self.assertEqual(descriptors, len(os.listdir('/proc/self/fd')))
-        kept.read({(50, 51)})
-        kept.close()
-        self.assertEqual(descriptors, len(os.listdir('/proc/self/fd')))
-
-    def test_open_files_are_at_most_an_eighth_of_the_descriptors(self):
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-        kept = run_times.ThreadReader(self.root)
-        self.addCleanup(kept.close)
-        wanted = {(50, 51 + at) for at in range(20)}
-        for pid, tid in wanted:
-            self.host.set_thread_times(pid, tid, 1)
-        descriptors = len(os.listdir('/proc/self/fd'))
-        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, limit)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (160, limit[1]))
-        self.assertEqual(wanted, kept.read(wanted).keys())
-        self.assertEqual(descriptors + 20, len(os.listdir('/proc/self/fd')))
-
-    def test_a_thread_id_used_again_is_read_anew(self):
-        kept = run_times.ThreadReader(self.root)
-        self.addCleanup(kept.close)
+    def test_a_thread_that_has_not_run_is_not_read_again(self):
         self.host.set_thread_times(50, 51, 5, start_ticks=10)
-        kept.read({(50, 51)})
-        for name in ('stat', 'schedstat'):
-            self.host.write('proc/50/task/51/' + name, '')  # as after its end: ESRCH in procfs
-            os.unlink(os.path.join(self.root, 'proc/50/task/51', name))
-        self.host.set_thread_times(50, 51, 1, start_ticks=20)
-        self.assertEqual(20, kept.read({(50, 51)})[50, 51].start_ticks)
+        first = self.read(51)
+        os.unlink(os.path.join(self.root, 'proc/50/task/51/stat'))
+        self.assertIs(first, self.read(51, first))
+        self.host.set_thread_times(50, 51, 1, cpu=3, start_ticks=20)  # its id was used again
+        self.assertEqual((10**9, 0, 3, 20), tuple(self.read(51, first).times))
+        self.assertIsNone(self.read(52))
 
     @given(st.binary(max_size=80), st.binary(max_size=200))
     def test_garbage_for_a_thread_gives_no_times(self, schedstat, stat):
         self.host.write('proc/50/task/60/schedstat', schedstat)
         self.host.write('proc/50/task/60/stat', stat)
-        ran = measured_host.read_thread(50, 60, self.root)
-        self.assertTrue(ran is None or min(ran) >= 0)
-        self.host.set_thread_times(50, 60, 1)
-        self.host.write('proc/50/task/60/schedstat', schedstat)
-        ran = measured_host.read_thread(50, 60, self.root)
-        if ran is not None:
-            self.assertEqual([ran.run_ns, ran.wait_ns], [int(n) for n in schedstat.split()[:2]])
+        reading = self.read(60)
+        self.assertTrue(reading is None or min(reading.times) >= 0)
