@@ -9,8 +9,8 @@ offline once stay missing, and we add them again.
 
 A guest that has yet to start gets the sets of the slice to which its ``<resource><partition>``
 maps (virSystemdMakeSliceName() in libvirt's src/util/virsystemd.c). If the first guest of a boot
-is yet to create that slice, they are those of the slices above it and of the unit's files
-(systemd.resource-control(5), systemd.unit(5)).
+is yet to create that slice, they are those of the slices above it; what the slice itself grants is
+then known at ``started``, where a guest that may not use its place gets another one.
 
 What else limits a guest (its XML, Nova's sets, isolation) is combined with its grant in
 :mod:`pools`. The libvirt hook imports this module, so it imports only light modules.
@@ -45,16 +45,6 @@ _EFFECTIVE = (
 )
 #: Properties of a unit that limit its CPUs and its memory nodes.
 _PROPERTIES = ('AllowedCPUs', 'AllowedMemoryNodes')
-#: systemd's directories of units, the last one first that decides.
-_UNITS = (
-    'usr/lib/systemd/system',
-    'usr/local/lib/systemd/system',
-    'run/systemd/system',
-    'etc/systemd/system',
-    'run/systemd/transient',
-    'run/systemd/system.control',
-    'etc/systemd/system.control',
-)
 #: Characters that libvirt leaves as they are in the name of a slice, apart from the dash.
 _PLAIN = frozenset('0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ:_.')
 #: The longest name of a partition that is looked up; systemd's names of units are shorter.
@@ -82,8 +72,6 @@ class Grants:
     def __init__(self, root: str = '/') -> None:
         self._root = root
         self._scopes: dict[model.RunId, str] = {}
-        #: {run id: (guest as it was passed, the same guest with its grant)}.
-        self._guests: dict[model.RunId, tuple[model.Guest, model.Guest]] = {}
 
     def apply(self, guests: Iterable[model.Guest]) -> list[model.Guest]:
         """Return the guests with their grants; None in place of a set that limits nothing."""
@@ -103,19 +91,11 @@ class Grants:
             if directory:
                 self._scopes[guest.run_id] = directory
             cpus, mems = sets
-            granted.append(self._granted(guest, _limit(cpus, online), _limit(mems, with_memory)))
-        self._guests = {run_id: self._guests[run_id] for run_id in self._scopes}
-        return granted
-
-    def _granted(
-        self, guest: model.Guest, cpus: frozenset[int] | None, mems: frozenset[int] | None
-    ) -> model.Guest:
-        """Return a guest with its grant; the same object as long as neither changes."""
-        before, granted = self._guests.get(guest.run_id, (None, guest))
-        if before is not guest or (cpus, mems) != (granted.granted_cpus, granted.granted_mems):
-            granted = guest._replace(granted_cpus=cpus, granted_mems=mems)
-            granted = guest if granted == guest else granted
-        self._guests[guest.run_id] = guest, granted
+            granted.append(
+                guest._replace(
+                    granted_cpus=_limit(cpus, online), granted_mems=_limit(mems, with_memory)
+                )
+            )
         return granted
 
 
@@ -168,7 +148,7 @@ def limits(guest: model.Guest, root: str = '/') -> list[str]:
 
 
 def partition_levels(partition: str, root: str = '/') -> list[Level]:
-    """Return the levels from the root group to a partition's own group, which need not exist."""
+    """Return the levels from the root group to a partition's own one, those that exist."""
     hierarchy = _V1 if os.path.isdir(os.path.join(root, _V1)) else _V2
     levels = [_level(os.path.join(root, hierarchy), 'the root group')]
     plain = _plain_groups(partition)
@@ -181,17 +161,6 @@ def partition_levels(partition: str, root: str = '/') -> list[Level]:
             directory = os.path.join(above, '_' + name)
         if os.path.isdir(directory):
             levels.append(_level(directory, _source(directory, root)))
-        elif name.endswith('.slice') and hierarchy == _V2:
-            cpus, mems = unit_sets(name, root)
-            # A group whose set is disjoint from those above it has theirs.
-            above_cpus, above_mems = _last_sets(levels)
-            levels.append(
-                Level(
-                    '%s (AllowedCPUs, AllowedMemoryNodes of the unit)' % name,
-                    (cpus & above_cpus if above_cpus else cpus) or above_cpus,
-                    (mems & above_mems if above_mems else mems) or above_mems,
-                )
-            )
     return levels
 
 
@@ -207,37 +176,6 @@ def slice_names(partition: str) -> list[str]:
     if not all(parts):  # systemd refuses such a name
         return []
     return ['%s.slice' % '-'.join(parts[: end + 1]) for end in range(len(parts))]
-
-
-def unit_sets(name: str, root: str = '/') -> tuple[frozenset[int], frozenset[int]]:
-    """Return the CPUs and memory nodes that the files of a slice's unit allow; empty: any.
-
-    In a file and in the drop-ins after it, settings add up, and an empty one resets them.
-    """
-    paths: dict[str, str] = {}
-    unit = ''
-    stem = name.removesuffix('.slice')
-    prefixes = [
-        stem[: position + 1] for position, character in enumerate(stem) if character == '-'
-    ]
-    for drop_in_of in ('slice', *('%s.slice' % prefix for prefix in prefixes), name):
-        for base in _UNITS:
-            directory = os.path.join(root, base, drop_in_of + '.d')
-            for file_name in list_names(directory):
-                if file_name.endswith('.conf'):
-                    paths[file_name] = os.path.join(directory, file_name)
-    for base in _UNITS:
-        if os.path.exists(os.path.join(root, base, name)):
-            unit = os.path.join(root, base, name)
-    sets: dict[str, frozenset[int]] = dict.fromkeys(_PROPERTIES, frozenset())
-    for path in filter(None, (unit, *(paths[file_name] for file_name in sorted(paths)))):
-        for line in (read_optional('', path) or '').splitlines():
-            key, equals, value = line.partition('=')
-            if equals and key.strip() in sets:
-                numbers = _parse_unit_list(value)
-                sets[key.strip()] = sets[key.strip()] | numbers if numbers else frozenset()
-    cpus, mems = (sets[key] for key in _PROPERTIES)
-    return cpus, mems
 
 
 def only_with_memory(groups: GuestGroups, mems: frozenset[int]) -> frozenset[int] | None:
@@ -368,17 +306,6 @@ def _escape(path: str) -> str:
         else ''.join('\\x%02x' % byte for byte in character.encode('utf-8', 'surrogateescape'))
         for position, character in enumerate(path)
     )
-
-
-def _parse_unit_list(value: str) -> frozenset[int]:
-    """Parse a list in systemd's syntax, which may have spaces and any order; empty if invalid."""
-    numbers: set[int] = set()
-    for item in value.replace(',', ' ').split():
-        try:
-            numbers |= parse_cpulist(item)
-        except CpuListError:
-            return frozenset()
-    return frozenset(numbers)
 
 
 def _own_path(directory: str, kind: str) -> str:

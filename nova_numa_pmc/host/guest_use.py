@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 #: The nodes of a guest's memory change slowly unless it is moved, and each reading makes the
 #: kernel sum up a tree of groups.
 MEMORY_AGE_MAX_NS = 15 * 10**9
-#: Quotas and threads outside of QEMU also change slowly. A change of a quota by libvirt is noticed
-#: at once, because libvirt writes the status file; so are new threads of QEMU, because they are
-#: counted.
+#: Quotas and threads outside of QEMU also change slowly. New threads of QEMU are noticed at once,
+#: because they are counted.
 GROUPS_AGE_MAX_NS = 60 * 10**9
 
 
@@ -86,7 +85,7 @@ class GuestUseReader:
     ) -> tuple[RunningGuest, ...]:
         """Return the guests' use of the host, sorted by the guests' names.
 
-        :param guests: the running guests; the same record as before if nothing was rewritten
+        :param guests: the running guests
         :param monotonic_ns: CLOCK_MONOTONIC
         :param elapsed_ns: time since the last call, 0 in the first call
         """
@@ -125,7 +124,7 @@ class GuestUseReader:
         cached = self._threads.get(guest.run_id)
         if (
             cached is not None
-            and not _has_changed(cached.guest, guest)
+            and cached.guest == guest
             and cached.task_link_count == task_link_count
             and 0 <= monotonic_ns - cached.read_ns < GROUPS_AGE_MAX_NS
         ):
@@ -179,15 +178,6 @@ class GuestUseReader:
                 )
             self._memory[guest.run_id] = monotonic_ns, bytes_by_node
         return bytes_by_node
-
-
-def _has_changed(before: Guest, guest: Guest) -> bool:
-    """Return whether libvirt has rewritten a guest's status file between two records.
-
-    A rewritten file results in a new record. For a guest with pins every reading creates a new
-    record, so the contents of the records are compared.
-    """
-    return before is not guest and (not guest.pins or before != guest)
 
 
 def use_between(

@@ -73,35 +73,12 @@ class PartitionTest(GrantCase):
         self.assertEqual((None, None), self.grant())
         self.assertEqual([], allowed.limits(GUEST, self.root))
 
-    def test_a_slice_that_does_not_exist_yet_gets_what_its_unit_allows(self):
+    def test_a_slice_that_does_not_exist_yet_gets_what_those_above_it_have(self):
+        self.allow('sys/fs/cgroup', '0-7')
         guest = GUEST._replace(partition='/machine/nort')
-        self.allow('sys/fs/cgroup', '0-7')
-        unit = 'etc/systemd/system/machine-nort.slice'
-        self.write(unit, '[Slice]\nAllowedCPUs=2-3 6\nAllowedMemoryNodes=0\n')
-        self.assertEqual(({2, 3, 6}, {0}), self.grant(guest))
-        self.write('usr/lib/systemd/system/machine.slice', '[Slice]\nAllowedCPUs=1,2,3\n')
-        self.assertEqual(({2, 3}, {0}), self.grant(guest))
-        self.assertEqual(({1, 2, 3}, None), self.grant())
-        self.assertIn(
-            '(AllowedCPUs, AllowedMemoryNodes of the unit) allows only CPUs 2-3',
-            ' '.join(allowed.limits(guest, self.root)),
-        )
-
-    def test_drop_ins_add_to_a_unit_and_an_empty_setting_resets_it(self):
-        self.allow('sys/fs/cgroup', '0-7')
-        self.write('etc/systemd/system/machine.slice', '[Slice]\nAllowedCPUs=1\n')
-        self.write('run/systemd/system/machine.slice.d/10-a.conf', '[Slice]\nAllowedCPUs=2\n')
-        self.assertEqual(({1, 2}, None), self.grant())
-        self.write(
-            'etc/systemd/system.control/machine.slice.d/50-AllowedCPUs.conf',
-            '[Slice]\nAllowedCPUs=\nAllowedCPUs=4-5\n',
-        )
-        self.assertEqual(({4, 5}, None), self.grant())
-
-    def test_a_set_of_a_unit_that_is_disjoint_from_those_above_has_no_effect(self):
-        self.allow('sys/fs/cgroup', '0-3')
-        self.write('etc/systemd/system/machine.slice', '[Slice]\nAllowedCPUs=6\n')
-        self.assertEqual(({0, 1, 2, 3}, None), self.grant())
+        self.assertEqual((None, None), self.grant(guest))
+        self.allow(SLICES, '1-3')
+        self.assertEqual(({1, 2, 3}, None), self.grant(guest))
 
     def test_partitions_without_systemd_are_found(self):
         self.allow('sys/fs/cgroup/machine', '2-7')

@@ -16,21 +16,10 @@ class JournalTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.root)
         self.host = fake_host.FakeHost(self.root)
         self.addCleanup(self.host.close)
-        self.waits_s = []
 
     def log(self, severity, message):
         journal.JournalLines(self.root).log(severity, message)
         return self.host.logged()
-
-    def waiting(self, wait=lambda: None, share=1.0):
-        """Return lines whose waits are recorded, and take this share of their limit."""
-
-        def noted(sender, limit_s):
-            wait()
-            self.waits_s.append(limit_s)
-            return share * limit_s
-
-        return journal.JournalLines(self.root, noted)
 
     def test_a_message_is_one_line_whatever_its_text(self):
         (line,) = self.log(journal.INFO, 'a\nb\0\udcff')
@@ -44,16 +33,8 @@ class JournalTest(unittest.TestCase):
 
     def test_lines_for_a_daemon_that_does_not_read_are_lost_and_counted(self):
         self.host.fill_log()
-        lines = self.waiting()
+        lines = journal.JournalLines(self.root)
         for _ in range(20):
             lines.log(journal.WARNING, 'lost')
-        self.assertEqual(([journal.WAIT_MAX_S], 20), (self.waits_s, lines.lost))
+        self.assertEqual(20, lines.lost)
         self.assertEqual({'full'}, set(self.host.logged()))
-
-    def test_the_wait_for_the_daemon_ends_with_its_time(self):
-        """Measured by the kernel's own clock; the daemon never reads."""
-        self.host.fill_log()
-        lines = journal.JournalLines(self.root)
-        for _ in range(3):
-            lines.log(journal.WARNING, 'lost')
-        self.assertEqual(3, lines.lost)
