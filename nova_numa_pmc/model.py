@@ -108,7 +108,6 @@ class Topology(Record):
         a frozenset for each cache, which may contain other nodes' CPUs too; empty: unknown
     :param sockets: by position: number of the physical package; None: unknown
     :param vendor: vendor of the CPUs, as in /proc/cpuinfo; empty if it was not read
-    :param problems: what the firmware reports wrongly, and how it was corrected
     """
 
     nodes: tuple[Node, ...]
@@ -117,7 +116,6 @@ class Topology(Record):
     l3s: tuple[tuple[frozenset[int], ...], ...] = ()
     sockets: tuple[int | None, ...] = ()
     vendor: str = ''
-    problems: tuple[str, ...] = ()
 
     @property
     def online_cpus(self) -> frozenset[int]:

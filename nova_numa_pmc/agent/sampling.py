@@ -102,7 +102,6 @@ class Sampler:
         self._ladder = ladder.Ladder(self._sources(), self._retries)
         self._before_ns: int | None = None
         self._times = run_times.CpuTimes()
-        self._devices = host_devices.DeviceNodeReader(root)
         self.mlp: float = pressure.MLP_DEMAND
         self._firmware_problems: list[str] = []
         self._dimms = self._of_firmware(firmware.read_dimms)
@@ -143,7 +142,7 @@ class Sampler:
         running, guest_problems = self._read_guests()
         # A guest with two files would be counted twice; libvirt has one file for each name.
         self.guests = tuple({guest.uuid: guest for guest in running}.values())
-        problems = [*self._firmware_problems, *guest_problems, *host.problems]
+        problems = [*self._firmware_problems, *guest_problems]
         self.pool = self._find_floating_pool(host, monotonic_ns, problems)
         self.host = host = pools.with_floating_pool(host, self.pool)
         guests = self._guest_use.read(self.guests, host, monotonic_ns, elapsed_ns)
@@ -249,7 +248,8 @@ class Sampler:
     def _guest_samples(
         self, guests: Sequence[RunningGuest], evidence: Mapping[str, Evidence], problems: list[str]
     ) -> tuple[GuestSample, ...]:
-        nodes, device_problems = self._devices.read(self.guests)
+        devices = {device for guest in self.guests for device in guest.devices}
+        nodes, device_problems = host_devices.read_nodes(sorted(devices), self._root)
         problems += device_problems
         return tuple(
             build_sample.guest_sample(

@@ -44,14 +44,6 @@ def check_nodes(root: str) -> Iterator[Finding]:
             'without the nodes no guest is placed: check that sysfs is mounted',
         )
         return
-    for problem in host.problems:
-        yield Finding(
-            'node-cpus',
-            finding.WARNING,
-            problem,
-            'compare with "lscpu -e=CPU,NODE,ONLINE"; newer firmware or a newer kernel may '
-            'report it correctly',
-        )
     if len(host.nodes) < 2:
         yield Finding(
             'one-node',

@@ -197,7 +197,7 @@ class CommandContext:
         pool = pool or decide.published_pool(self.root) or self._floating_pool(running)
         host = decide.host_with_pool_cpus(self.root, pool)
         options = self.options.host_options
-        problems = [*self.problems, *host.problems, *problems]
+        problems = [*self.problems, *problems]
         promises = (
             promises_file.locked(options, self.root)
             if write_promises

@@ -151,29 +151,3 @@ def read_nodes(
             nodes[device] = None
             problems.append(str(error))
     return nodes, problems
-
-
-class DeviceNodeReader:
-    """Reads the nodes of guests' devices.
-
-    It caches a known node for as long as a running guest uses the device, because the name may be
-    that of another device afterwards.
-    """
-
-    def __init__(self, root: str = '/') -> None:
-        self._root = root
-        self._nodes: dict[model.HostDevice, int | None] = {}
-
-    def read(
-        self, guests: Iterable[model.Guest]
-    ) -> tuple[dict[model.HostDevice, int | None], list[str]]:
-        """Return :func:`read_nodes` of all devices of these guests."""
-        devices = {device for guest in guests for device in guest.devices}
-        known = {
-            device: node
-            for device, node in self._nodes.items()
-            if device in devices and node is not None
-        }
-        nodes, problems = read_nodes(sorted(devices - known.keys()), self._root)
-        self._nodes = {**known, **nodes}
-        return self._nodes, problems

@@ -39,7 +39,7 @@ from nova_numa_pmc.core.memory_domains import (
     REMOTE_DISTANCE,
     one_l3_positions,
 )
-from nova_numa_pmc.cpulist import format_cpulist, is_number
+from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host.files import (
     CPUS,
@@ -57,7 +57,7 @@ from nova_numa_pmc.host.files import (
 from nova_numa_pmc.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Set
+    from collections.abc import Iterator, Set
 
     #: The CPUs of each L3 cache.
     _L3s = tuple[frozenset[int], ...]
@@ -79,7 +79,8 @@ ISOLATED = {
     'isolcpus= on the kernel command line': CPUS + '/isolated',
     'an isolated partition (cpuset.cpus.partition)': 'sys/fs/cgroup/cpuset.cpus.isolated',  # 6.7
 }
-_CPULIST = NODES + '/node%d/cpulist'
+_NODE = NODES + '/node%d'
+_CPULIST = _NODE + '/cpulist'
 _HUGE_PAGES = 'sys/kernel/mm/hugepages'
 
 
@@ -95,60 +96,33 @@ def read(root: str = '/') -> model.Topology:
     online = read_cpus(root, _ONLINE)
     node_ids = _node_ids(root)
     cpus_by_node = {node_id: cpus_of_node(node_id, root) for node_id in node_ids}
-    meminfo = NODES + '/node%d/meminfo'
+    meminfo, huge_pages = _NODE + '/meminfo', _NODE + '/hugepages'
     if not node_ids:
-        node_ids, cpus_by_node, meminfo = (0,), {0: online or frozenset()}, 'proc/meminfo'
+        node_ids, cpus_by_node = (0,), {0: online or frozenset()}
+        meminfo, huge_pages = 'proc/meminfo', _HUGE_PAGES
     if online is None:
         online = frozenset[int]().union(*cpus_by_node.values())
     if not online:
         raise TopologyError('%s/online: no CPU is online' % os.path.join(root, CPUS))
     usable = online.difference(*isolated_cpus(root).values())
-    cpus_by_node, problems = _keep_on_one_node(root, cpus_by_node, online)
-    nodes = tuple(
-        _read_node(
-            root,
-            node_id,
-            cpus_by_node[node_id] & usable,
-            cpus_by_node[node_id],
-            meminfo.replace('%d', str(node_id)),
+    sizes = _huge_page_sizes(root)
+    nodes = []
+    unseen = online  # a CPU that firmware puts on several nodes counts on the first
+    for node_id, cpus in cpus_by_node.items():
+        node = _read_node(root, node_id, cpus & unseen, meminfo.replace('%d', str(node_id)))
+        directory = huge_pages.replace('%d', str(node_id))
+        nodes.append(
+            node._replace(
+                cpus=node.online_cpus & usable,
+                huge_pages=_read_huge_pages(root, directory, sizes, node.memory_bytes),
+            )
         )
-        for node_id in node_ids
-    )
-    nodes = with_memory_kinds(nodes, root)
+        unseen -= cpus
     return model.Topology(
-        with_huge_pages(root, nodes),
+        with_memory_kinds(tuple(nodes), root),
         _read_distances(root, node_ids),
         _read_cores(root, online),
-        problems=problems,
     )
-
-
-def _keep_on_one_node(
-    root: str, cpus_by_node: Mapping[int, frozenset[int]], online: frozenset[int]
-) -> tuple[dict[int, frozenset[int]], tuple[str, ...]]:
-    """Keep each online CPU on one node; report CPUs that firmware puts on several nodes or none.
-
-    :param cpus_by_node: {node id: its CPUs}
-    :returns: ({node id: its online CPUs}, problems)
-    """
-    online_by_node: dict[int, frozenset[int]] = {}
-    remaining = online
-    problems: list[str] = []
-    for node_id, cpus in cpus_by_node.items():
-        duplicates = cpus & online - remaining
-        if duplicates:
-            problems.append(
-                '%s: CPUs %s are also on another node, and counted there'
-                % (os.path.join(root, _CPULIST % node_id), format_cpulist(duplicates))
-            )
-        online_by_node[node_id] = cpus & remaining
-        remaining -= cpus
-    if remaining:
-        problems.append(
-            '%s/node*/cpulist: CPUs %s are online but on no node: no guest is placed '
-            'on them' % (os.path.join(root, NODES), format_cpulist(remaining))
-        )
-    return online_by_node, tuple(problems)
 
 
 def read_online(root: str = '/') -> frozenset[int]:
@@ -186,17 +160,15 @@ def _node_ids(root: str) -> tuple[int, ...]:
     )
 
 
-def _read_node(
-    root: str, node_id: int, cpus: frozenset[int], online_cpus: frozenset[int], meminfo: str
-) -> model.Node:
+def _read_node(root: str, node_id: int, online_cpus: frozenset[int], meminfo: str) -> model.Node:
     fields = read_meminfo_bytes(root, meminfo, ('MemTotal', 'MemFree', *UNRECLAIMABLE_FIELDS))
     if fields is None:
-        return model.Node(node_id, cpus, online_cpus=online_cpus)
+        return model.Node(node_id, frozenset(), online_cpus=online_cpus)
     if 'MemTotal' not in fields or 'MemFree' not in fields:
         raise TopologyError('%s: MemTotal or MemFree is missing' % os.path.join(root, meminfo))
     return model.Node(
         node_id,
-        cpus,
+        frozenset(),
         fields['MemTotal'],
         min(fields['MemFree'], fields['MemTotal']),
         sum(fields.get(field, 0) for field in UNRECLAIMABLE_FIELDS),
@@ -231,7 +203,7 @@ def _read_distances(root: str, node_ids: tuple[int, ...]) -> tuple[tuple[int, ..
 def _read_cores(root: str, online: frozenset[int]) -> tuple[frozenset[int], ...]:
     """Return the online SMT siblings of each core, sorted by their lowest CPU."""
     smt = read_text(root, CPUS + '/smt/active')
-    if smt is not None and smt == '0':
+    if smt == '0':
         return tuple(frozenset((cpu,)) for cpu in sorted(online))
     cores: list[frozenset[int]] = []
     seen_cpus: set[int] = set()
@@ -450,95 +422,34 @@ def _from_tiers(root: str, with_cpus: Set[int]) -> Iterator[_Kind]:
                 yield node_id, model.NodeMemory(model.SLOW_MEMORY, 'memory_tier%d' % tier)
 
 
-_NODE_HUGE_PAGES = NODES + '/node%d/hugepages/%s'
-
-
-def with_huge_pages(root: str, nodes: tuple[model.Node, ...]) -> tuple[model.Node, ...]:
-    """Return the nodes with their huge pages filled in.
-
-    Pages of the host that no node reports are divided evenly among those nodes that do not report
-    their pages and have the host's own memory, as the kernel divides pages when it allocates them.
-    A kernel without NUMA reports huge pages only in ``/sys/kernel/mm/hugepages``.
-
-    :raises TopologyError: a file is malformed
-    """
-    unreserved_bytes = {node.id: node.memory_bytes for node in nodes}
-    own_nodes = {node.id for node in nodes if node.memory.kind == model.HOST_MEMORY}
-    pages: dict[int, list[model.HugePages]] = {node.id: [] for node in nodes}
-    for size, path, total in _huge_page_sizes(root):
-        for node_id, count, free in _pages_of_size(
-            root, path, size, total, unreserved_bytes, own_nodes
-        ):
-            count = min(count, unreserved_bytes[node_id] // size)
-            unreserved_bytes[node_id] -= count * size
-            if count:
-                pages[node_id].append(model.HugePages(size, count, min(free, count)))
-    return tuple(
-        node._replace(huge_pages=tuple(sorted(pages[node.id]))) if pages[node.id] else node
-        for node in nodes
-    )
-
-
-def _huge_page_sizes(root: str) -> list[tuple[int, str, int]]:
-    """Return (bytes of a page, directory, pages) of each size that the host has pages of.
+def _huge_page_sizes(root: str) -> list[tuple[int, str]]:
+    """Return (bytes of a page, name of its directory) of each size that the host has pages of.
 
     The largest size comes first: smaller pages fit into the memory that larger ones leave.
     """
     sizes = []
     for name in list_names(os.path.join(root, _HUGE_PAGES)):
         path = '%s/%s' % (_HUGE_PAGES, name)
-        total = read_integer(root, path + '/nr_hugepages')
-        if total:
+        if read_integer(root, path + '/nr_hugepages'):
             digits = name.removeprefix('hugepages-').removesuffix('kB')
-            sizes.append((parse_integer(root, path, digits, 1 << 40) << 10, path, total))
+            sizes.append((parse_integer(root, path, digits, 1 << 40) << 10, name))
     return sorted([size for size in sizes if size[0]], reverse=True)
 
 
-def _pages_of_size(
-    root: str,
-    path: str,
-    size: int,
-    host_total: int,
-    unreserved_bytes: Mapping[int, int],
-    own_nodes: Set[int],
-) -> list[tuple[int, int, int]]:
-    """Return (node id, pages, free pages) of each node for one page size.
+def _read_huge_pages(
+    root: str, directory: str, sizes: list[tuple[int, str]], memory_bytes: int
+) -> tuple[model.HugePages, ...]:
+    """Return a node's huge pages, as far as its memory has room for them.
 
-    :param path: the host's directory for this size
-    :param size: bytes of a page
-    :param unreserved_bytes: {node id: bytes of its memory that are in no huge page yet}
-    :param own_nodes: ids of the nodes that have the host's own memory
+    :raises TopologyError: a file is malformed
     """
-    pages: list[tuple[int, int, int]] = []
-    unreported_nodes: list[int] = []
-    for node_id in unreserved_bytes:
-        directory = _NODE_HUGE_PAGES % (node_id, path.rpartition('/')[2])
-        total = read_integer(root, directory + '/nr_hugepages')
-        if total is None:
-            unreported_nodes += [node_id] if node_id in own_nodes else []
-        elif total:
-            pages.append((node_id, total, _read_free(root, directory)))
-    unreported_total = host_total - sum(total for _, total, _ in pages)
-    if unreported_nodes and unreported_total > 0:
-        free = _read_free(root, path) - sum(free for _, _, free in pages)
-        fitting = {node_id: unreserved_bytes[node_id] // size for node_id in unreported_nodes}
-        pages += _divide(fitting, unreported_total, max(0, free))
-    return pages
-
-
-def _divide(fitting: Mapping[int, int], total: int, free: int) -> list[tuple[int, int, int]]:
-    """Divide pages evenly among nodes, as far as each has memory for them.
-
-    :param fitting: {node id: number of pages that it has memory for}
-    :returns: (node id, pages, free pages); a node has no more free pages than pages
-    """
-    shares, free_each = [], free // len(fitting)
-    for index, node_id in enumerate(sorted(fitting, key=fitting.__getitem__)):
-        share = min(-(-total // (len(fitting) - index)), fitting[node_id])
-        total -= share
-        shares.append((node_id, share, min(free_each, share)))
-    return shares
-
-
-def _read_free(root: str, directory: str) -> int:
-    return read_integer(root, directory + '/free_hugepages') or 0
+    pages = []
+    for page_bytes, name in sizes:
+        path = '%s/%s' % (directory, name)
+        total = read_integer(root, path + '/nr_hugepages') or 0
+        free = read_integer(root, path + '/free_hugepages') or 0
+        total = min(total, memory_bytes // page_bytes)
+        memory_bytes -= total * page_bytes
+        if total:
+            pages.append(model.HugePages(page_bytes, total, min(free, total)))
+    return tuple(sorted(pages))

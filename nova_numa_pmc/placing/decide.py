@@ -97,7 +97,7 @@ def decide_promise(
         [device for device in guest.devices if device.locks_memory], root
     )
     device_nodes = tuple(sorted({node for node in nodes_by_device.values() if node is not None}))
-    problems += (*host.problems, *_extra_spec_problems(guest.extra_specs))
+    problems += _extra_spec_problems(guest.extra_specs)
     placement_options = host_options.placement_options
     guest = promising.with_cpus_near_bound_memory(guest, host)
     pool_host = pools.with_guest_pool(guest, host)

@@ -25,13 +25,6 @@ class KernelTest(RootCase):
             sysfs.build_sysfs(root, sysfs.equal_nodes(1))
             self.assertEqual(['one-node'], [f.code for f in kernel.check_nodes(root)])
 
-    def test_a_cpu_on_two_nodes_is_found(self):
-        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2))
-        self.write('sys/devices/system/node/node1/cpulist', '3-7\n')
-        (finding,) = kernel.check_nodes(self.root)
-        self.assertEqual('node-cpus', finding.code)
-        self.assertIn('CPUs 3 are also on another node', finding.message)
-
     def test_nodes_that_are_taken_for_one_place_are_named(self):
         def findings(distances):
             sysfs.build_sysfs(

@@ -5,7 +5,7 @@ import os
 import shutil
 import unittest
 
-from hypothesis import given, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view
@@ -88,38 +88,24 @@ class ReadTest(TreeTest):
             [{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}], [node.online_cpus for node in host.nodes]
         )
         self.assertEqual([4, 4, 4], host_view.capacity_cores(host, model.PlacementOptions()))
-        (problem,) = host.problems
-        self.assertIn('node1/cpulist: CPUs 2-3 are also on another node', problem)
 
-    def test_cpus_on_no_node_are_reported_and_not_counted(self):
+    def test_cpus_on_no_node_are_not_counted(self):
         build_sysfs(self.root, equal_nodes(2))
         self.remove(f'{NODE}/node1/cpulist')
         host = topology.read(self.root)
         self.assertEqual([4, 0], host_view.capacity_cores(host, model.PlacementOptions()))
-        (problem,) = host.problems
-        self.assertIn('CPUs 4-7 are online but on no node', problem)
 
     def test_contradicting_siblings_count_every_cpu_once(self):
         build_sysfs(self.root, equal_nodes(1), threads=2)
         write(self.root, f'{CPU}/cpu1/topology/thread_siblings_list', '0-3\n')
         self.assertEqual([{0, 2}, {1, 3}], [set(core) for core in topology.read(self.root).cores])
 
-    def test_pools_that_no_node_reports_are_divided_over_those_with_memory(self):
-        build_sysfs(
-            self.root,
-            [
-                FakeNode(0, '0', huge_pages={1 << 30: (1, 1)}),
-                FakeNode(1, '1', 0, 0),
-                FakeNode(2, '2', huge_pages={1 << 30: (2, 0)}),
-                FakeNode(3, '3', huge_pages={1 << 30: (1, 1)}),
-            ],
-        )
-        for node in (1, 2, 3):
-            self.remove(f'{NODE}/node{node}/hugepages')
-        self.assertEqual(
-            [((1 << 30, 1, 1),), (), ((1 << 30, 2, 0),), ((1 << 30, 1, 0),)],
-            [node.huge_pages for node in topology.read(self.root).nodes],
-        )
+    def test_huge_pages_are_no_more_than_fit_into_their_nodes_memory(self):
+        pages = {1 << 30: (3, 2), 2 << 20: (600, 600)}
+        build_sysfs(self.root, [FakeNode(0, '0', 4 << 30, huge_pages=pages), FakeNode(1, '1')])
+        nodes = topology.read(self.root).nodes
+        self.assertEqual(((2 << 20, 512, 512), (1 << 30, 3, 2)), nodes[0].huge_pages)
+        self.assertEqual((), nodes[1].huge_pages)
 
     def test_memory_of_guests_is_not_unreclaimable(self):
         # The fixture's Unevictable, Shmem and anonymous memory: guests' locked and shared pages.
@@ -213,3 +199,34 @@ class MalformedFilesTest(TreeTest):
                 self.remove('sys')
                 self.assertIn(path, str(caught.exception))
                 self.assertTrue(str(caught.exception).isprintable())
+
+    PATHS = (
+        f'{CPU}/online',
+        f'{CPU}/isolated',
+        f'{CPU}/smt/active',
+        f'{CPU}/cpu0/topology/thread_siblings_list',
+        f'{NODE}/node1/cpulist',
+        f'{NODE}/node1/meminfo',
+        f'{NODE}/node1/distance',
+        f'{NODE}/node0/hugepages/hugepages-1048576kB/free_hugepages',
+    )
+
+    @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(st.sampled_from(PATHS), st.binary(max_size=40) | st.sampled_from((b'0-7', b'4\n', b'')))
+    def test_any_content_of_a_file_gives_a_host_or_the_named_error(self, path, content):
+        build_sysfs(
+            self.root,
+            [FakeNode(0, '0-3', huge_pages={1 << 30: (1, 1)}), FakeNode(1, '4-7')],
+            threads=2,
+        )
+        write(self.root, path, content)
+        try:
+            host = topology.read(self.root)
+        except TopologyError as error:
+            self.assertTrue(str(error).startswith(self.root) and str(error).isprintable())
+            return
+        finally:
+            self.remove('sys')
+        cpus = [cpu for node in host.nodes for cpu in node.online_cpus]
+        self.assertEqual(len(set(cpus)), len(cpus), 'a CPU on two nodes')
+        self.assertLessEqual(set(cpus), frozenset().union(*host.cores))
