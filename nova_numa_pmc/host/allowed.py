@@ -23,7 +23,7 @@ import os
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError
 from nova_numa_pmc.host import topology, writes
-from nova_numa_pmc.host.files import list_names, optional_cpus, read_kernel_file, read_optional
+from nova_numa_pmc.host.files import optional_cpus, read_kernel_file, read_optional
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import

@@ -173,9 +173,7 @@ class GuestUseReader:
         if read_ns is None or monotonic_ns - read_ns >= MEMORY_AGE_MAX_NS:
             bytes_by_node = cgroups.memory_by_node(guest.pid, self._root) or {}
             if guest.page_bytes:
-                bytes_by_node = (
-                    hugetlb.add_huge_pages(bytes_by_node, guest.pid, self._root) or {}
-                )
+                bytes_by_node = hugetlb.add_huge_pages(bytes_by_node, guest.pid, self._root) or {}
             self._memory[guest.run_id] = monotonic_ns, bytes_by_node
         return bytes_by_node
 

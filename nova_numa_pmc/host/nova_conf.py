@@ -30,6 +30,7 @@ from nova_numa_pmc.conf import (
 )
 from nova_numa_pmc.core import finding
 from nova_numa_pmc.core.finding import Finding
+from nova_numa_pmc.cpulist import CPUS_MAX
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import domain_xml, files, guests, ownership, services
 from nova_numa_pmc.record import Record
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
-    from nova_numa_pmc.host.files import Identity
     from nova_numa_pmc.host.services import Process
 
 
@@ -97,26 +97,13 @@ class Trust(Record):
     """Who may change the configuration files that were found.
 
     :param base: the root directory below which they are
-    :param root: the host's root directory
-    :param accounts: uids of Nova's accounts, besides root
-    :param groups: the groups of these accounts
+    :param owners: uids that may own them
+    :param groups: ids of groups whose members may write to them
     """
 
     base: str
-    root: str
-    accounts: frozenset[int]
+    owners: frozenset[int]
     groups: frozenset[int]
-
-    def find_changeable(self, path: str) -> str | None:
-        """Return the first component of a path below ``base`` that others can change, or None."""
-        root_uid = ownership.root_uid(self.root)
-        exposed = ownership.find_changeable(path, self.base, {root_uid})
-        if exposed is None or not self.accounts:
-            return exposed
-        # A guest that has taken over its QEMU has the ids of QEMU, which kolla also gives to Nova.
-        uids, gids = guests.ids(self.root)
-        owners = {root_uid, *(self.accounts - uids)}
-        return ownership.find_changeable(path, self.base, owners, self.groups - gids)
 
 
 class _FilesOnly(cfg.ConfigOpts):
@@ -194,7 +181,11 @@ class NovaConf:
         """Return a file's path without links; '' if it is not trusted, which is a finding."""
         name = path[len(trust.base) :]
         real_path = ownership.real_path(name, trust.base)
-        exposed = trust.find_changeable(name) if real_path else None
+        exposed = (
+            ownership.find_changeable(name, trust.base, trust.owners, trust.groups)
+            if real_path
+            else None
+        )
         if exposed is None:
             return real_path or path
         self._add(
@@ -211,25 +202,17 @@ class NovaConf:
             status = os.stat(path)
             if not stat.S_ISREG(status.st_mode) or status.st_size > SIZE_MAX_BYTES:
                 raise OSError(None, 'not a regular file of at most %d bytes' % SIZE_MAX_BYTES)
-            with open(path, 'rb') as stream:
-                stream.read(SIZE_MAX_BYTES).decode('utf-8')
-        except FileNotFoundError:
-            self._add_unreadable(path, 'no such file')
-        except UnicodeDecodeError as error:
-            self._add_unreadable(path, str(error))
+            os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
-            self._add_unreadable(path, str(error.strerror))
+            self._add(
+                'nova-conf-unreadable',
+                '%s: %s' % (path, error.strerror),
+                'run as root, or name the file with --nova-conf',
+                path,
+            )
         else:
             return True
         return False
-
-    def _add_unreadable(self, path: str, why: str) -> None:
-        self._add(
-            'nova-conf-unreadable',
-            '%s: %s' % (path, why),
-            'run as root, or name the file with --nova-conf',
-            path,
-        )
 
     def _add(self, code: str, message: str, remedy: str, file: str) -> None:
         self.findings.append(Finding(code, finding.ERROR, ' '.join(message.split()), remedy, file))
@@ -255,7 +238,10 @@ def trust_in(process: Process | None, root: str) -> Trust:
     for uid, gid in ownership.accounts('nova', base):
         accounts.add(uid)
         groups.add(gid)
-    return Trust(base, root, frozenset(accounts), frozenset(groups))
+    # A guest that has taken over its QEMU has the ids of QEMU, which kolla also gives to Nova.
+    guest_uids, guest_gids = guests.ids(root)
+    owners = {ownership.root_uid(root), *(accounts - guest_uids)}
+    return Trust(base, frozenset(owners), frozenset(groups - guest_gids))
 
 
 def find(process: Process | None, service: str, root: str) -> NovaConf:
@@ -313,7 +299,7 @@ def _files_of_argument(option: str, path: str, base: str) -> list[str]:
 
 #: The option of the dedicated CPUs, and its group.
 DEDICATED_SET = 'cpu_dedicated_set', 'compute'
-#: How often to check whether nova-compute's files have changed.
+#: How often to read nova-compute's files again.
 _AGE_MAX_NS = 60 * 10**9
 #: How often to search for nova-compute's process while none is known that is running; a search
 #: reads all of procfs.
@@ -333,7 +319,7 @@ class NovaCpuSets(Record):
 
 
 class NovaCpuSetsReader:
-    """Reads both sets, and parses the files again only if one of them has changed.
+    """Reads both sets from time to time.
 
     :param root: root of the host's file system
     """
@@ -345,7 +331,6 @@ class NovaCpuSetsReader:
         self._process: services.Process | None = None
         self._searched_ns: int | None = None
         self._read_ns: int | None = None
-        self._identities: tuple[object, ...] = ()
 
     def read(self, monotonic_ns: int) -> tuple[NovaCpuSets, tuple[str, ...]]:
         """Return (:class:`NovaCpuSets`, problems).
@@ -359,15 +344,9 @@ class NovaCpuSetsReader:
         if self._process and not (is_running or self._process.same_root):
             self._searched_ns = None  # its container is being restarted; its pid may be another's
             return self._sets, self._problems
-        files = files_of(self._process, services.NOVA_COMPUTE, self._root)
-        trust = trust_in(self._process, self._root)
-        files = [path for path in files if os.path.lexists(path)]
-        identities = tuple(
-            (_identity(path), trust.find_changeable(path[len(trust.base) :])) for path in files
-        )
-        if identities != self._identities:
-            self._identities = identities
-            self._sets, self._problems = parse_cpu_sets(NovaConf(files, trust))
+        paths = files_of(self._process, services.NOVA_COMPUTE, self._root)
+        conf = NovaConf(filter(os.path.lexists, paths), trust_in(self._process, self._root))
+        self._sets, self._problems = parse_cpu_sets(conf)
         return self._sets, self._problems
 
     def _search(self, monotonic_ns: int) -> bool:
@@ -418,7 +397,7 @@ def parse_set(name: str, text: str) -> frozenset[int]:
     """
     included, excluded = 0, 0  # bits, because lists may repeat ranges without limit
     for item in filter(None, map(str.strip, text.split(','))):
-        numbers, is_excluded = domain_xml.cpu_range(name, item)
+        numbers, is_excluded = _cpu_range(name, item)
         bits = (1 << numbers.stop) - (1 << numbers.start)
         if is_excluded:
             excluded |= bits
@@ -430,8 +409,9 @@ def parse_set(name: str, text: str) -> frozenset[int]:
     return frozenset(cpu for cpu in range(cpus.bit_length()) if cpus >> cpu & 1)
 
 
-def _identity(path: str) -> tuple[str, Identity | None]:
-    try:
-        return path, files.identity(path)
-    except OSError:
-        return path, None
+def _cpu_range(name: str, item: str) -> tuple[range, bool]:
+    """Return the numbers of an item of a set ('4-7', '^5'), and whether it excludes them."""
+    first, dash, last = item.removeprefix('^').partition('-')
+    low = domain_xml.parse_integer(name, first, 0, CPUS_MAX - 1)
+    high = domain_xml.parse_integer(name, last, low, CPUS_MAX - 1) if dash else low
+    return range(low, high + 1), item.startswith('^')

@@ -3,12 +3,11 @@
 
 Any process chooses its own command line, so a service is recognised by what it cannot choose:
 
-- its control group, which systemd or a container's runtime has put it into. On a host with systemd
-  this is a unit of the service's name outside of user.slice and machine.slice, or a container. A
-  process of a container counts only if it has a root directory of its own, as no group that an
-  account has been delegated gives it, and if the container could load a kernel module, which makes
-  it the host's root anyway (kolla and openstack-helm run nova-compute and libvirt so). Without
-  systemd, groups say nothing, and the process has to be root's or that of Nova's account;
+- its control group, which systemd or a container's runtime has put it into: a unit of the
+  service's name outside of user.slice and machine.slice, or a container. A process of a container
+  counts only if it has a root directory of its own, as no group that an account has been delegated
+  gives it, and if the container could load a kernel module, which makes it the host's root anyway
+  (kolla and openstack-helm run nova-compute and libvirt so);
 - its user namespace, which has to be ours;
 - its executable, which only root can change, and, if that is Python, the script that it runs.
 
@@ -65,7 +64,7 @@ _TITLE = re.compile(r'\S+: master process \[(?P<command>[^\0]*)\][ \0]*')
 
 #: What to do about a process that is not believed.
 REFUSAL_REMEDY = 'let root own the file and its directories, and nobody else write to them'
-UNIT, CONTAINER, WHOLE_SYSTEM = 'unit', 'container', 'whole system'
+UNIT, CONTAINER = 'unit', 'container'
 
 
 class Process(Record):
@@ -126,8 +125,7 @@ def group_kind(cgroup: str, name: str) -> str | None:
     :param cgroup: text of the process's ``cgroup``
     :param name: the service's name
     :returns: :data:`UNIT` for the service's own unit; :data:`CONTAINER` for a container of any
-        name; :data:`WHOLE_SYSTEM` for no group or that of another service manager, which only
-        means something where there is no systemd; None: the process is not the service
+        name; None: the process is not the service
     """
     paths: dict[str, list[str]] = {}
     for line in cgroup.splitlines():
@@ -151,14 +149,14 @@ def group_kind(cgroup: str, name: str) -> str | None:
         re.fullmatch(pattern, unit) or re.fullmatch(_UNITS.get(name, pattern), unit)
     ):
         return UNIT
-    return WHOLE_SYSTEM
+    return None
 
 
 def _identify(root: str, pid: int, name: str) -> _Answer:
     """Return the service, None for another process, or why its executable is not believed."""
     directory = os.path.join(root, 'proc', str(pid))
     kind = group_kind(files.read_optional(directory, 'cgroup') or '', name)
-    if kind is None or (kind == WHOLE_SYSTEM and _has_systemd(root)):
+    if kind is None:
         return None
     try:
         executable = os.readlink(os.path.join(directory, 'exe')).removesuffix(' (deleted)')
@@ -183,10 +181,6 @@ def _identify(root: str, pid: int, name: str) -> _Answer:
     ):
         return None
     base = root if is_same else os.path.join(directory, 'root')
-    if kind == WHOLE_SYSTEM:
-        nova_uids = {uid for uid, _ in ownership.accounts('nova', base)}
-        if not (is_same and uids <= {root_uid, *nova_uids}):
-            return None
     # An account's own unit may run the account's own programs (devstack), but not its own Python.
     accounts = frozenset(uids if kind == UNIT else ()) - {root_uid}
     exposed = ownership.find_changeable(executable, base, {root_uid})
@@ -248,10 +242,6 @@ def _is_in_container(
     except (KeyError, ValueError):
         is_privileged = False
     return is_privileged or name in _UNPRIVILEGED
-
-
-def _has_systemd(root: str) -> bool:
-    return os.path.isdir(os.path.join(root, 'run/systemd/system'))  # as sd_booted(3)
 
 
 def _is_child(root: str, pid: int) -> bool:
