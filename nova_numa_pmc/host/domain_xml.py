@@ -16,8 +16,8 @@ from __future__ import annotations
 import os
 import pyexpat
 
-from nova_numa_pmc.cpulist import CPUS_MAX, HEX_DIGITS, is_label, is_number, is_one_line
-from nova_numa_pmc.exceptions import DomainError
+from nova_numa_pmc.cpulist import HEX_DIGITS, is_label, is_number, is_one_line, parse_cpulist
+from nova_numa_pmc.exceptions import CpuListError, DomainError
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -68,9 +68,6 @@ def _nova(tree: _Tree, version: str) -> _Tree:
 
 #: Path of all of those images.
 IMAGES = 'devices/disk/backingStore'
-#: Path of the sizes of memory devices, to which the device's model is appended: '…/nvdimm'.
-MEMORY_SIZES = 'devices/memory/target/size'
-
 _DOMAIN: _Tree = {
     'uuid': {},
     'name': {},
@@ -103,53 +100,6 @@ _ROOTS: dict[str, _Tree] = {
     'domstatus': {'domstatus': {'numad': {}, 'job': {}, 'vcpus': {'vcpu': {}}, 'domain': _DOMAIN}},
 }
 
-# libvirt reads the first of these and ignores any others. If a second one were accepted, it could
-# be used to make us believe something other than what libvirt does.
-_ONCE = frozenset(
-    (
-        'domain',
-        'numad',
-        'job',
-        'uuid',
-        'name',
-        'memory',
-        'maxMemory',
-        'vcpu',
-        'iothreads',
-        'numatune',
-        'numatune/memory',
-        'cputune',
-        'cputune/emulatorpin',
-        'memoryBacking',
-        'memoryBacking/hugepages',
-        'memoryBacking/allocation',
-        'launchSecurity',
-        'resource',
-        'resource/partition',
-        'devices',
-        'metadata',
-        'metadata/instance',
-        'metadata/instance/flavor',
-    )
-)
-
-# libvirt reads the text of an element together with that of all elements below it (XPath's
-# string()), but writes no elements there itself.
-_TEXTS = frozenset(
-    (
-        'uuid',
-        'name',
-        'memory',
-        'maxMemory',
-        'vcpu',
-        'iothreads',
-        'resource/partition',
-        'devices/memory/source/nodemask',
-        MEMORY_SIZES,
-        'metadata/instance/flavor/extraSpecs/extraSpec',
-    )
-)
-
 
 class _Collector:
     """Expat handlers that collect the known elements, and only count the others."""
@@ -161,8 +111,6 @@ class _Collector:
         # For each known element that is open: (known children, path, attributes, children).
         self.open: list[_Open] = [(tree, '', {}, {})]
         self.texts: list[list[str]] = [[]]
-        #: The entry of the memory device whose size was read last.
-        self.sized_device: _Open | None = None
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         self.elements += 1
@@ -172,8 +120,6 @@ class _Collector:
         if len(self.open) + self.unknown_depth > DEPTH_MAX:
             raise DomainError('elements nest deeper than %d' % DEPTH_MAX)
         if self.unknown_depth or name not in known_children:
-            if path in _TEXTS:
-                raise DomainError('<%s> has elements where its text belongs' % path)
             self.unknown_depth += 1
             return
         self.open.append((known_children[name], _join(path, name), attributes, {}))
@@ -188,21 +134,9 @@ class _Collector:
             self.unknown_depth -= 1
             return
         _, path, attributes, children = self.open.pop()
-        if path == MEMORY_SIZES:
-            path = self._path_with_model(path)
-        elements = self.by_path.setdefault(path, [])
-        if elements and path in _ONCE:
-            raise DomainError('<%s> occurs twice' % path)
         element = Element(attributes, ''.join(self.texts.pop()), children)
-        elements.append(element)
+        self.by_path.setdefault(path, []).append(element)
         self.open[-1][3].setdefault(name, element)
-
-    def _path_with_model(self, path: str) -> str:
-        device = self.open[-2]
-        if device is self.sized_device:
-            raise DomainError('<%s> occurs twice' % path)
-        self.sized_device = device
-        return '%s/%s' % (path, device[2].get('model', ''))
 
     def refuse_document_type(self, *_: object) -> None:
         raise DomainError('document types and entities are not accepted')
@@ -257,11 +191,8 @@ def attribute_values(elements: Elements, path: str, name: str) -> list[str]:
 NAME_MAX_BYTES = 255
 MEMORY_MAX_BYTES = 1 << 60
 VCPUS_MAX = 65536
-# Limit on the numbers in all sets of one guest together, because lists may overlap and repeat
-# without limit: 1,024 vCPUs each pinned to 4,096 CPUs.
+# Limit on the numbers in all sets of one guest together: 1,024 vCPUs each pinned to 4,096 CPUs.
 LISTED_MAX = 1 << 22
-# An item takes as much time as this many numbers.
-_ITEM_COST = 16
 
 
 def parse_uuid(text: str) -> str:
@@ -296,20 +227,10 @@ def parse_integer(what: str, digits: str, minimum: int, maximum: int) -> int:
 
 
 def parse_size_bytes(what: str, digits: str, unit: str | None) -> int:
-    """Convert a scaled integer to bytes as virScaleInteger does; without a unit, it is in KiB."""
-    value = parse_integer(what, digits, 1, MEMORY_MAX_BYTES)
-    unit = unit or 'KiB'
-    if unit.isascii():  # the Kelvin sign would become a 'k' in lower case
-        unit = unit.lower()
-    if unit in ('b', 'byte', 'bytes'):
-        scale = 1
-    elif unit[0] in 'kmgtpe' and unit[1:] in ('', 'b', 'ib'):
-        scale = (1000 if unit[1:] == 'b' else 1024) ** ('kmgtpe'.index(unit[0]) + 1)
-    else:
-        raise DomainError('%s: %a is not a unit of memory' % (what, unit[:40]))
-    if value * scale > MEMORY_MAX_BYTES:
-        raise DomainError('%s: more than %d bytes' % (what, MEMORY_MAX_BYTES))
-    return value * scale
+    """Convert a size to bytes; libvirt writes all sizes in KiB (virDomainDefFormat)."""
+    if unit not in (None, 'KiB'):
+        raise DomainError('%s: %a is not a unit that libvirt writes' % (what, unit[:40]))
+    return parse_integer(what, digits, 1, MEMORY_MAX_BYTES >> 10) << 10
 
 
 def parse_cpuset(what: str, texts: Iterable[str]) -> frozenset[int]:
@@ -321,48 +242,31 @@ def parse_cpuset(what: str, texts: Iterable[str]) -> frozenset[int]:
 
 
 def parse_cpusets(what: str, texts: Iterable[str]) -> Iterator[tuple[str, frozenset[int]]]:
-    """Yield (text, its set) of sets in libvirt's syntax, such as '0-3,8' or '0-3,^2'.
+    """Yield (text, its set) of sets as libvirt writes them, such as '0-3,8' (virBitmapFormat).
 
-    Each distinct text is parsed once. An exclusion applies to the items before it in its own text
-    (virBitmapParse).
+    Each distinct text is parsed once.
     """
     cost = 0
     for text in set(texts):
-        numbers: set[int] = set()
-        for item in text.split(',') if text.strip() else ():
-            item_numbers, excluded = cpu_range(what, item.strip())
-            if excluded and len(item_numbers) > 1:
-                raise DomainError(
-                    '%s: %a: only single numbers can be excluded' % (what, item[:40])
-                )
-            cost += len(item_numbers) + _ITEM_COST
-            if cost > LISTED_MAX:
-                raise DomainError('%s: lists more than %d CPUs or nodes' % (what, LISTED_MAX))
-            if excluded:
-                numbers.difference_update(item_numbers)
-            else:
-                numbers.update(item_numbers)
-        yield text, frozenset(numbers)
-
-
-def cpu_range(what: str, item: str) -> tuple[range, bool]:
-    """Return the numbers of an item of a list ('4-7', '^5'), and whether it excludes them."""
-    excluded = item.startswith('^')
-    first, dash, last = item.removeprefix('^').partition('-')
-    low = parse_integer(what, first, 0, CPUS_MAX - 1)
-    high = parse_integer(what, last, low, CPUS_MAX - 1) if dash else low
-    return range(low, high + 1), excluded
+        try:
+            numbers = parse_cpulist(text)
+        except CpuListError as error:
+            raise DomainError('%s: %s' % (what, error)) from None
+        cost += len(numbers)
+        if cost > LISTED_MAX:
+            raise DomainError('%s: lists more than %d CPUs or nodes' % (what, LISTED_MAX))
+        yield text, numbers
 
 
 def parse_pci_address(attributes: Mapping[str, str]) -> str:
     """Return an address like '0000:3b:00.1' from the attributes of libvirt's ``<address>``."""
     parts = []
     for name, maximum in (('domain', 0xFFFFFFFF), ('bus', 0xFF), ('slot', 0x1F), ('function', 7)):
-        text = attributes.get(name, '0')
-        digits = text[2:] if text[:2] in ('0x', '0X') else ''
-        if digits and set(digits.lower()) <= HEX_DIGITS and len(digits) <= 8:
-            text = str(int(digits, 16))
-        parts.append(parse_integer('PCI %s' % name, text, 0, maximum))
+        digits = attributes.get(name, '0').removeprefix('0x').lower()
+        is_hex = 0 < len(digits) <= 8 and set(digits) <= HEX_DIGITS
+        if not is_hex or int(digits, 16) > maximum:
+            raise DomainError('PCI %s: %a is not an address' % (name, digits[:40]))
+        parts.append(int(digits, 16))
     return '%04x:%02x:%02x.%x' % tuple(parts)
 
 
@@ -419,10 +323,15 @@ def _size_bytes(elements: Elements, path: str) -> int:
 
 
 def _not_ram_bytes(elements: Elements) -> int:
+    sizes = [
+        device.children['target'].children['size']
+        for device in elements.get('devices/memory', ())
+        if device.attributes.get('model') in _NOT_RAM
+        and 'target' in device.children
+        and 'size' in device.children['target'].children
+    ]
     return sum(
-        parse_size_bytes(model, element.text, element.attributes.get('unit'))
-        for model in _NOT_RAM
-        for element in elements.get('%s/%s' % (MEMORY_SIZES, model), ())
+        parse_size_bytes('memory device', size.text, size.attributes.get('unit')) for size in sizes
     )
 
 

@@ -25,7 +25,7 @@ class PluggingTest(AgentCase):
         if max_mib:
             xml = xml.replace(
                 '  <memory ',
-                "  <maxMemory slots='4' unit='MiB'>%d</maxMemory>\n  <memory " % max_mib,
+                "  <maxMemory slots='4' unit='KiB'>%d</maxMemory>\n  <memory " % (max_mib << 10),
                 1,
             )
         if current_mib:
