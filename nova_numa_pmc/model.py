@@ -48,9 +48,6 @@ PCI, MDEV, VDPA, INTERFACE, BLOCK, VHOST_USER = (
     'block',
     'vhost-user',
 )
-#: Kinds of a node's memory: the host's own; a device's, such as a GPU's; that of a slower tier,
-#: such as CXL.
-HOST_MEMORY, DEVICE_MEMORY, SLOW_MEMORY = 'host', 'device', 'slow'
 
 
 class HugePages(Record):
@@ -59,18 +56,6 @@ class HugePages(Record):
     page_bytes: int
     total: int
     free: int
-
-
-class NodeMemory(Record):
-    """The kind of a node's memory, and the source that reports it.
-
-    :param kind: :data:`HOST_MEMORY`, :data:`DEVICE_MEMORY` or :data:`SLOW_MEMORY`
-    :param source: what reports the kind, as text for operators; empty: nothing does, so the memory
-        is the host's own
-    """
-
-    kind: str = HOST_MEMORY
-    source: str = ''
 
 
 class Node(Record):
@@ -83,7 +68,8 @@ class Node(Record):
     :param online_cpus: ``cpus`` and the CPUs that are withheld from unpinned guests
     :param usable_cpus: CPUs that a ``<vcpu cpuset>`` or a partition may give to a guest: online
         and not isolated
-    :param memory: the kind of its memory, as the kernel reports it
+    :param is_far: whether its memory is near no CPU: a device's, a slower tier's, or that of a
+        socket without CPUs online; guests get it only if asked (:mod:`node_memory`)
     """
 
     id: int
@@ -94,7 +80,7 @@ class Node(Record):
     huge_pages: tuple[HugePages, ...] = ()
     online_cpus: frozenset[int] = frozenset()
     usable_cpus: frozenset[int] = frozenset()
-    memory: NodeMemory = NodeMemory()
+    is_far: bool = False
 
 
 class Topology(Record):
@@ -468,9 +454,7 @@ class PlacementOptions(Record):
     :param smt_ratio: capacity that an SMT sibling adds to a core [cores]
     :param pressure_floor: pressures below this count as equal
     :param pressure_step: pressures that differ by less than this count as equal
-    :param device_memory_nodes: ids of nodes whose memory belongs to a device although the kernel
-        does not report it; nodes with CPUs do not count
-    :param guest_memory_nodes: ids of nodes whose memory is for guests, whatever its kind
+    :param guest_memory_nodes: ids of nodes whose memory is for guests although it is near no CPU
     """
 
     ram_ratio: float = 1.0
@@ -478,5 +462,4 @@ class PlacementOptions(Record):
     smt_ratio: float = 0.25
     pressure_floor: float = 0.7
     pressure_step: float = 0.05
-    device_memory_nodes: frozenset[int] = frozenset()
     guest_memory_nodes: frozenset[int] = frozenset()

@@ -15,7 +15,7 @@ from nova_numa_pmc.exceptions import DomainError, NumaPmcError, OptionsError
 from nova_numa_pmc.host import allowed, guests, nova_conf, topology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from nova_numa_pmc.host.nova_conf import NovaConf
 
@@ -87,7 +87,7 @@ def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
 
 
 def check_withheld_memory(root: str, conf: NovaConf) -> Iterator[Finding]:
-    """Check that Nova does not offer memory that is not for guests: a device's or a slow tier's.
+    """Check that Nova does not offer memory that is not for guests: that of nodes without CPUs.
 
     libvirt reports all memory that is online to Nova (virNodeGetInfo()).
     """
@@ -99,10 +99,13 @@ def check_withheld_memory(root: str, conf: NovaConf) -> Iterator[Finding]:
     withheld = node_memory.list_withheld(nodes, host_options.read(path).placement_options)
     if not withheld:
         return
-    withheld_mib = sum(node.memory_bytes for node, _ in withheld) >> 20
-    withheld_ids = [node.id for node, _ in withheld]
+    withheld_mib = sum(node.memory_bytes for node in withheld) >> 20
+    withheld_ids = [node.id for node in withheld]
     reserved_mib, name = conf.get('reserved_host_memory_mb'), 'reserved_host_memory_mb'
-    message = _withheld_text(withheld)
+    message = '%s: no guest is placed there' % '; '.join(
+        'node %d has %d MiB of memory, but no CPUs online' % (node.id, node.memory_bytes >> 20)
+        for node in withheld
+    )
     remedy = 'if guests may use it, set [placement] guest_memory_nodes = %s in %s' % (
         format_cpulist(withheld_ids),
         host_options.PATH,
@@ -126,15 +129,6 @@ def check_withheld_memory(root: str, conf: NovaConf) -> Iterator[Finding]:
         ),
         path,
     )
-
-
-def _withheld_text(withheld: Iterable[tuple[model.Node, model.NodeMemory]]) -> str:
-    texts = [
-        'the memory of node %d (%d MiB) is %s (%s)'
-        % (node.id, node.memory_bytes >> 20, node_memory.TEXTS[memory.kind], memory.source)
-        for node, memory in withheld
-    ]
-    return '%s: no guest is placed there' % '; '.join(texts)
 
 
 def check_limits(root: str) -> Iterator[Finding]:

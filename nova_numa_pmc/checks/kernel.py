@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.core import finding, memory_domains, node_memory
+from nova_numa_pmc.core import finding, memory_domains
 from nova_numa_pmc.core.finding import Finding
 from nova_numa_pmc.cpulist import is_number, name_nodes
 from nova_numa_pmc.exceptions import NumaPmcError
@@ -52,19 +51,7 @@ def check_nodes(root: str) -> Iterator[Finding]:
             'if it has several sockets, enable NUMA (and disable node interleaving) in the '
             'firmware',
         )
-    placement_options = host_options.read_under_root(root).placement_options
     yield from _memory_domains(topology.with_caches(host, root))
-    for node in node_memory.list_unexplained(host.nodes, placement_options):
-        yield Finding(
-            'memory-unexplained',
-            finding.WARNING,
-            'node %d has %d MiB of memory but no online CPUs, and no driver, memory tier or ACPI '
-            'table says what that memory is: it may be CXL memory that the firmware has made '
-            'ordinary memory. Guests are placed there' % (node.id, node.memory_bytes >> 20),
-            'find out what it is ("cxl list", the firmware\'s settings); then set, in %s, '
-            '[placement] guest_memory_nodes = %d if guests may use it, else device_memory_nodes '
-            '= %d' % (host_options.PATH, node.id, node.id),
-        )
 
 
 def _memory_domains(host: model.Topology) -> Iterator[Finding]:

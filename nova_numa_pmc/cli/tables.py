@@ -7,14 +7,13 @@ import datetime
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
-from nova_numa_pmc.core import node_memory, rates
+from nova_numa_pmc.core import rates
 from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
-    from nova_numa_pmc import model
     from nova_numa_pmc.core.sample_records import GuestSample, NodeSample, Sample
 
 _T = TypeVar('_T')
@@ -128,13 +127,11 @@ def devices_text(guest: GuestSample) -> str:
     )
 
 
-def memory_line(node_id: int, size_bytes: int | None, memory: model.NodeMemory) -> str:
+def memory_line(node_id: int, size_bytes: int | None) -> str:
     """Return the line of text about a node whose memory is not for guests."""
-    return 'node %d: its memory (%s) is %s (%s) and not for guests' % (
+    return 'node %d: its memory (%s) is not for guests: it has no CPUs' % (
         node_id,
         short_number(size_bytes, 1024),
-        node_memory.TEXTS[memory.kind],
-        printable(memory.source),
     )
 
 

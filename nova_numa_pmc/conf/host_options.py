@@ -122,25 +122,14 @@ OPTIONS = (
     ),
     Option(
         'placement',
-        'device_memory_nodes',
-        NodeList,
-        NodeList(),
-        None,
-        None,
-        'Nodes without CPUs whose memory belongs to a device, such as a GPU, if the kernel does '
-        'not report it (see "nova-numa-rebalance check"): no guest is placed on these nodes, and '
-        'no promise is counted there [a list like 2,4-5].',
-    ),
-    Option(
-        'placement',
         'guest_memory_nodes',
         NodeList,
         NodeList(),
         None,
         None,
-        'Nodes without CPUs whose memory guests may use although it belongs to a device or a '
-        'slower tier (CXL, persistent memory). By default, guests get memory of this kind only '
-        'if their own numatune names the node [a list like 2,4-5].',
+        'Nodes without CPUs whose memory guests may use. By default, guests get memory of such a '
+        'node, which may be that of a GPU or of CXL, only if their own numatune names it [a list '
+        'like 2,4-5].',
     ),
     Option(
         'hook',
@@ -340,7 +329,6 @@ def _record(values: dict[tuple[str, str], Any], problems: tuple[str, ...]) -> Ho
     placement_options = model.PlacementOptions(
         ram_ratio=values['placement', 'ram_allocation_ratio'],
         reserve_bytes=values['placement', 'reserve_mib'] << 20,
-        device_memory_nodes=parse_cpulist(values['placement', 'device_memory_nodes']),
         guest_memory_nodes=parse_cpulist(values['placement', 'guest_memory_nodes']),
     )
     hook = {name: value for (group, name), value in values.items() if group == 'hook'}

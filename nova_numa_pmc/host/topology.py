@@ -11,20 +11,9 @@ Formats: the kernel's Documentation/ABI/stable/sysfs-devices-node and sysfs-devi
 (``topology``), Documentation/ABI/testing/sysfs-devices-system-cpu (``cache/indexN``) and
 sysfs-kernel-mm-hugepages, and, for the fields of ``meminfo``, Documentation/filesystems/proc.rst.
 
-Whose memory a node without CPUs has is determined by the first of these sources that knows it:
-
-* ``node/has_generic_initiator`` (5.10) and ``nodeN/access0/initiators``: ACPI's SRAT and HMAT list
-  devices that access memory by themselves. Memory is a device's if such a device, and no CPU, is
-  nearest to it (Documentation/admin-guide/mm/numaperf.rst)
-* ``/sys/bus/dax/devices/*``: memory that the kmem driver has given to the kernel, namely CXL
-  memory, persistent memory, and memory that firmware has reserved for special purposes
-* ``/sys/devices/virtual/memory_tiering`` (6.1): a tier is slower if its number is higher than that
-  of any node with CPUs (Documentation/ABI/testing/sysfs-kernel-mm-memory-tiers)
-* ``/proc/driver/nvidia/gpus/*/numa_status``: NVIDIA's driver reports the node of a GPU's memory
-  (nv_procfs_read_numa_status() in its kernel-open/nvidia/nv-procfs.c). To do so, it waits for the
-  GPU's lock without a time limit, so this is read last, and only if a node is still unexplained
-
-If no file gives the kind, the memory is the host's own.
+The memory of a node without CPUs may be a device's (a GPU's, which its driver has given to the
+kernel), of a slower tier (CXL, persistent memory), or that of a socket whose CPUs are offline. No
+file tells these apart on all kernels and firmware, and none is memory to start guests on.
 """
 
 from __future__ import annotations
@@ -48,21 +37,15 @@ from nova_numa_pmc.host.files import (
     optional_cpus,
     parse_integer,
     read_cpus,
-    read_fields,
     read_integer,
     read_meminfo_bytes,
-    read_optional,
     read_text,
 )
 from nova_numa_pmc.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Set
-
     #: The CPUs of each L3 cache.
     _L3s = tuple[frozenset[int], ...]
-    #: A node's id and the kind of its memory.
-    _Kind = tuple[int, model.NodeMemory]
 
 
 #: Memory of a node that the kernel cannot free for guests. Unevictable and Mlocked (guests with
@@ -114,15 +97,12 @@ def read(root: str = '/') -> model.Topology:
         nodes.append(
             node._replace(
                 cpus=node.online_cpus & usable,
+                is_far=bool(node.memory_bytes) and not node.online_cpus,
                 huge_pages=_read_huge_pages(root, directory, sizes, node.memory_bytes),
             )
         )
         unseen -= cpus
-    return model.Topology(
-        with_memory_kinds(tuple(nodes), root),
-        _read_distances(root, node_ids),
-        _read_cores(root, online),
-    )
+    return model.Topology(tuple(nodes), _read_distances(root, node_ids), _read_cores(root, online))
 
 
 def read_online(root: str = '/') -> frozenset[int]:
@@ -300,24 +280,7 @@ def _beginning(root: str, path: str) -> str:
         return ''
 
 
-_GPUS = 'proc/driver/nvidia/gpus'
-_DAX = 'sys/bus/dax/devices'
 _WITH_CPUS = NODES + '/has_cpu'
-_TIERS = 'sys/devices/virtual/memory_tiering'
-
-
-def with_memory_kinds(nodes: tuple[model.Node, ...], root: str) -> tuple[model.Node, ...]:
-    """Return the nodes with the kind of their memory filled in.
-
-    No file is opened unless a node has memory but no CPUs.
-    """
-    memory_only = {node.id for node in nodes if node.memory_bytes and not node.online_cpus}
-    if not memory_only:
-        return nodes
-    kinds = _kinds(root, memory_only, {node.id for node in nodes if node.online_cpus})
-    return tuple(
-        node._replace(memory=kinds[node.id]) if node.id in kinds else node for node in nodes
-    )
 
 
 def memory_only_nodes(root: str = '/') -> frozenset[int]:
@@ -335,31 +298,9 @@ def withheld_nodes(root: str = '/') -> frozenset[int]:
     memory_only = memory_only_nodes(root)
     if not memory_only:
         return frozenset()
-    with_cpus = optional_cpus(root, _WITH_CPUS)
     from nova_numa_pmc.conf import host_options  # few hosts have such nodes
 
-    placement_options = host_options.read_under_root(root).placement_options
-    return (
-        frozenset(_kinds(root, memory_only, with_cpus))
-        | placement_options.device_memory_nodes & memory_only
-    ) - placement_options.guest_memory_nodes
-
-
-def _kinds(root: str, memory_only: Set[int], with_cpus: Set[int]) -> dict[int, model.NodeMemory]:
-    """Return {node id: kind} of the nodes whose memory is not the host's own."""
-    kinds: dict[int, model.NodeMemory] = {}
-    for source in (
-        _from_initiators(root, memory_only, with_cpus),
-        _from_dax(root),
-        _from_tiers(root, with_cpus),
-        _from_gpus(root),
-    ):
-        if memory_only <= kinds.keys():
-            break
-        for node_id, memory in source:
-            if node_id in memory_only:
-                kinds.setdefault(node_id, memory)
-    return kinds
+    return memory_only - host_options.read_under_root(root).placement_options.guest_memory_nodes
 
 
 def nodes_with_memory(root: str = '/') -> frozenset[int] | None:
@@ -370,56 +311,6 @@ def nodes_with_memory(root: str = '/') -> frozenset[int] | None:
         if node_ids:
             return node_ids
     return None
-
-
-def _from_gpus(root: str) -> Iterator[_Kind]:
-    for name in list_names(os.path.join(root, _GPUS)):
-        # A GPU that is not in use also has its node; a GPU without a node reports -1.
-        status = read_fields(root, '%s/%s/numa_status' % (_GPUS, name))
-        node_text = status.get('Node', '').strip()
-        if is_number(node_text):
-            yield int(node_text), model.NodeMemory(model.DEVICE_MEMORY, 'GPU %s' % name[:40])
-
-
-def _from_initiators(root: str, memory_only: Set[int], with_cpus: Set[int]) -> Iterator[_Kind]:
-    initiators = optional_cpus(root, '%s/has_generic_initiator' % NODES)
-    if not initiators:
-        return
-    for node_id in sorted(memory_only):
-        path = '%s/node%d/access0/initiators' % (NODES, node_id)
-        nearest = {
-            int(name[4:])
-            for name in list_names(os.path.join(root, path))
-            if name[:4] == 'node' and is_number(name[4:])
-        } or {node_id}
-        if nearest & initiators and not nearest & with_cpus:
-            yield node_id, model.NodeMemory(model.DEVICE_MEMORY, 'ACPI: nearest to a device')
-
-
-def _from_dax(root: str) -> Iterator[_Kind]:
-    for name in list_names(os.path.join(root, _DAX)):
-        try:
-            driver = os.path.basename(os.readlink(os.path.join(root, _DAX, name, 'driver')))
-        except OSError:
-            continue
-        target = read_optional(root, '%s/%s/target_node' % (_DAX, name)) or ''
-        if driver == 'kmem' and is_number(target):
-            yield int(target), model.NodeMemory(model.SLOW_MEMORY, name[:40])
-
-
-def _from_tiers(root: str, with_cpus: Set[int]) -> Iterator[_Kind]:
-    tiers: dict[int, frozenset[int]] = {}
-    for name in list_names(os.path.join(root, _TIERS)):
-        digits = name.removeprefix('memory_tier')
-        if digits != name and is_number(digits):
-            tiers[int(digits)] = optional_cpus(root, '%s/%s/nodelist' % (_TIERS, name))
-    slowest_cpu_tier = max(
-        (tier for tier, node_ids in tiers.items() if node_ids & with_cpus), default=None
-    )
-    for tier in sorted(tiers):
-        if slowest_cpu_tier is not None and tier > slowest_cpu_tier:
-            for node_id in sorted(tiers[tier]):
-                yield node_id, model.NodeMemory(model.SLOW_MEMORY, 'memory_tier%d' % tier)
 
 
 def _huge_page_sizes(root: str) -> list[tuple[int, str]]:

@@ -117,19 +117,20 @@ def test_a_guest_larger_than_a_node_spans_two(lab_of):
 
 @pytest.mark.full
 def test_no_guest_is_placed_on_the_memory_of_a_device(lab_of):
-    """No guest and no promise is on a GPU's memory, although that node has the most room.
+    """No guest and no promise is on memory of a node without CPUs, although it has the most room.
 
-    The machine has no GPU: the operator declares the node as one.
+    The machine has no GPU, whose memory would be such a node.
     """
     lab = lab_of(**GPU)
     lab.guests.start([{'name': 'float', 'memory_mib': 300, 'cmdline': 'duty=5'}])  # no hook yet
     lab.install_hook()
     asks = 'nova-numa-rebalance explain --vcpus 1 --memory 2400M --json'  # more than all others
+    conf = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
+    lab.run(f'touch {conf}; cp -p {conf} {conf}.before')
+    lab.run(f'printf "[placement]\\nguest_memory_nodes = 3\\n" >>{conf}')
     assert 3 in json.loads(lab.run(asks).stdout)['decision']['mem_nodes']
-    lab.run(
-        'printf "[placement]\\ndevice_memory_nodes = 3\\n" >>/etc/nova-numa-pmc/nova-numa-pmc.conf'
-    )
-    answer = json.loads(lab.run(asks).stdout)
+    lab.run(f'mv {conf}.before {conf}')
+    answer = json.loads(lab.run(asks, check=False).stdout)
     assert 3 not in answer['decision']['mem_nodes']
     assert [withheld['node'] for withheld in answer['memory_withheld']] == [3]
     promised = {node['id']: node['promised_bytes'] for node in answer['nodes']}

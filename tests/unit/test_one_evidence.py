@@ -128,8 +128,6 @@ class HostCase(unittest.TestCase):
         directory = tempfile.TemporaryDirectory(prefix='evidence-')
         self.addCleanup(directory.cleanup)
         nodes, more = SHAPES[shape]
-        if shape == 'withheld':
-            sysfs.mark_device_memory(directory.name, (2, 3))
         published_host = PublishedHost(directory.name, nodes, **more)
         self.addCleanup(published_host.close)
         return published_host

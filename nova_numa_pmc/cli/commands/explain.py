@@ -156,7 +156,7 @@ def to_data(
     decision: Decision,
     recorded: model.Promise | None,
     places: Iterable[PossiblePlace],
-    withheld: Sequence[tuple[model.Node, model.NodeMemory]] = (),
+    withheld: Sequence[model.Node] = (),
 ) -> dict[str, Any]:
     """Return the explanation as plain data.
 
@@ -183,10 +183,7 @@ def to_data(
             'evidence': decision.evidence and decision.evidence.summary,
         },
         'problems': list(decision.problems),
-        'memory_withheld': [
-            dict(memory._asdict(), node=node.id, bytes=node.memory_bytes)
-            for node, memory in withheld
-        ],
+        'memory_withheld': [{'node': node.id, 'bytes': node.memory_bytes} for node in withheld],
         'nodes': [
             dict(node._asdict(), cpus=None if node.cpus is None else sorted(node.cpus))
             for node in decision.view.nodes
@@ -200,7 +197,7 @@ def to_lines(
     decision: Decision,
     recorded: model.Promise | None,
     places: Sequence[PossiblePlace],
-    withheld: Sequence[tuple[model.Node, model.NodeMemory]] = (),
+    withheld: Sequence[model.Node] = (),
 ) -> list[str]:
     """Return the explanation as lines of text, from what :func:`to_data` takes."""
     assert decision.view is not None
@@ -224,7 +221,7 @@ def to_lines(
             )
         )
     lines += tables.problem_lines(decision.problems)
-    lines += [tables.memory_line(node.id, node.memory_bytes, memory) for node, memory in withheld]
+    lines += [tables.memory_line(node.id, node.memory_bytes) for node in withheld]
     return [
         *lines,
         '',

@@ -88,8 +88,7 @@ class NodeStatus(Record):
     :param demand_cores: demand over the measured interval or, if the command did not measure, over
         the longer horizon, as published
     :param demand_now_cores: demand over the last interval
-    :param memory_kind, memory_source: as in :class:`model.NodeMemory`, from the operator's options
-        or else from the kernel
+    :param memory_withheld: whether its memory is not for guests
     :param memory_bytes: all memory of the node (MemTotal)
     """
 
@@ -106,8 +105,7 @@ class NodeStatus(Record):
     free_bytes: int | None
     guests: float
     demand_now_cores: float | None = None
-    memory_kind: str = model.HOST_MEMORY
-    memory_source: str = ''
+    memory_withheld: bool = False
     memory_bytes: int | None = None
 
 
@@ -299,9 +297,11 @@ def _read_nodes(
         command.options.host_options.placement_options,
     )
     loads = _loads(observed.sample, published)
+    withheld = node_memory.list_withheld(
+        observed.host.nodes, command.options.host_options.placement_options
+    )
     statuses = []
     for node, host_node in zip(view.nodes, observed.host.nodes):
-        memory = node_memory.memory_of(host_node, command.options.host_options.placement_options)
         load = {**_UNKNOWN_LOAD, 'cores': node.cores, **loads.get(node.id, {})}
         statuses.append(
             NodeStatus(
@@ -310,8 +310,7 @@ def _read_nodes(
                 capacity_bytes=node.capacity_bytes,
                 free_bytes=host_node.free_bytes,
                 guests=node.guests,
-                memory_kind=memory.kind,
-                memory_source=memory.source,
+                memory_withheld=host_node in withheld,
                 memory_bytes=host_node.memory_bytes,
                 **load,
             )
@@ -469,13 +468,7 @@ def to_lines(host: HostStatus) -> list[str]:
         *_counting_lines(host),
         'floating pool: CPUs %s, %s'
         % (format_cpulist(host.pool.cpus), pools.TEXTS.get(host.pool.source, host.pool.source)),
-        *(
-            memory_line(
-                node.id, node.memory_bytes, model.NodeMemory(node.memory_kind, node.memory_source)
-            )
-            for node in host.nodes
-            if node.memory_kind != model.HOST_MEMORY
-        ),
+        *(memory_line(node.id, node.memory_bytes) for node in host.nodes if node.memory_withheld),
         '',
         *tables.to_lines(tables.columns_table(_NODES, host.nodes)),
     ]

@@ -43,22 +43,6 @@ class KernelTest(RootCase):
         (finding,) = findings(two_level_distances(8, 8, 20, 20))
         self.assertIn('nodes 0,1,2,3,4,5,6,7 are taken', finding.message)
 
-    def test_memory_without_cpus_that_nothing_explains_is_found(self):
-        sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2)])
-        tiers = 'sys/devices/virtual/memory_tiering/memory_tier%d/nodelist'
-        # With neither an HMAT nor a driver, CXL memory is in the tier of all other memory.
-        self.write(tiers % 4, '0-2\n')
-        (finding,) = kernel.check_nodes(self.root)
-        self.assertEqual('memory-unexplained', finding.code)
-        self.assertIn('node 2 has 4096 MiB of memory but no online CPUs', finding.message)
-        for option in ('guest_memory_nodes', 'device_memory_nodes'):
-            self.write('etc/nova-numa-pmc/nova-numa-pmc.conf', f'[placement]\n{option} = 2\n')
-            self.assert_codes([], kernel.check_nodes)
-        self.write('etc/nova-numa-pmc/nova-numa-pmc.conf', '')
-        self.write(tiers % 4, '0-1\n')
-        self.write(tiers % 22, '2\n')
-        self.assert_codes([], kernel.check_nodes)
-
     def test_a_running_numad_is_found(self):
         self.assert_codes([], kernel.check_numad)
         add_process(self.root, 7, ('/usr/bin/numad', '-i', '15'))

@@ -45,7 +45,7 @@ class BadValueTest(unittest.TestCase):
             ('placement', 'reserve_mib = -1'),
             ('placement', 'reserve_mib = 1.5'),
             ('placement', 'ram_allocation_ratio = 65'),
-            ('placement', 'device_memory_nodes = 2-1'),
+            ('placement', 'guest_memory_nodes = 2-1'),
             ('placement', 'guest_memory_nodes = GPU'),
             ('state', 'dir = run'),
             ('state', 'dir ='),

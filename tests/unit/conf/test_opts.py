@@ -17,8 +17,7 @@ FILE = """\
 [placement]
 ram_allocation_ratio = 1.5
 reserve_mib: 1024
-device_memory_nodes = 2,4-5
-guest_memory_nodes = "3"
+guest_memory_nodes = "2,4-5"
 
 [hook]
 enabled = FALSE

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of devices and slow memory is kept from guests, unless the operator decides otherwise."""
+"""Memory of nodes without CPUs is kept from guests, unless the operator decides otherwise."""
 
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.core.host_view import view
 from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import plan_records
@@ -12,18 +11,15 @@ from tests.fixtures import model_records
 from tests.fixtures.model_records import GIB, PLACEMENT_OPTIONS
 from tests.sim.constant import ConstantHost, guest_load
 
-DEVICE = model.NodeMemory(model.DEVICE_MEMORY, 'GPU 0000:01:00.0')
-SLOW = model.NodeMemory(model.SLOW_MEMORY, 'memory_tier22')
 #: The distances of a Grace Hopper: two sockets, two GPUs.
 FAR = ((10, 40, 80, 80), (40, 10, 80, 80), (80, 80, 10, 80), (80, 80, 80, 10))
 
 
-def host(*memory, cpus=(4, 4, 0, 0), sizes=(16 * GIB, 16 * GIB, 96 * GIB, 96 * GIB)):
-    """Build a host of two nodes with CPUs and two without, with memory of these kinds."""
+def host(cpus=(4, 4, 0, 0), sizes=(16 * GIB, 16 * GIB, 96 * GIB, 96 * GIB)):
+    """Build a host of two nodes with CPUs and two without."""
     topology = model_records.topology(cpus=cpus, memory=sizes, distances=FAR)
     return topology._replace(
-        nodes=topology.nodes[:2]
-        + tuple(node._replace(memory=kind) for node, kind in zip(topology.nodes[2:], memory))
+        nodes=topology.nodes[:2] + tuple(node._replace(is_far=True) for node in topology.nodes[2:])
     )
 
 
@@ -32,16 +28,12 @@ def floating(gib):
 
 
 class KeptMemoryTest(unittest.TestCase):
-    def view(self, promises=(), memory=(DEVICE, SLOW), placement_options=PLACEMENT_OPTIONS):
-        return view(host(*memory), promises, placement_options)
+    def view(self, promises=(), placement_options=PLACEMENT_OPTIONS):
+        return view(host(), promises, placement_options)
 
-    def place(
-        self, gib, promises=(), memory=(DEVICE, SLOW), placement_options=PLACEMENT_OPTIONS, vcpus=2
-    ):
+    def place(self, gib, placement_options=PLACEMENT_OPTIONS):
         return placement.place(
-            self.view(promises, memory, placement_options),
-            model.Request(vcpus, gib * GIB),
-            placement_options,
+            self.view((), placement_options), model.Request(2, gib * GIB), placement_options
         )
 
     def test_no_floating_promise_is_spread_to_kept_memory(self):
@@ -60,21 +52,9 @@ class KeptMemoryTest(unittest.TestCase):
         asked = PLACEMENT_OPTIONS._replace(guest_memory_nodes=frozenset({3}))
         self.assertEqual((0, 3), self.place(60, placement_options=asked).mem_nodes)
 
-    def test_the_operator_may_say_that_memory_is_a_devices(self):
-        options = PLACEMENT_OPTIONS._replace(device_memory_nodes=frozenset({0, 2, 3}))
-        own = (model.NodeMemory(),) * 2
-        self.assertEqual((), self.place(60, memory=own, placement_options=options).mem_nodes)
-        (first, *_, last) = host(*own).nodes
-        self.assertEqual(
-            model.HOST_MEMORY, node_memory.memory_of(first, options).kind, 'it has CPUs'
-        )
-        self.assertEqual(
-            (model.DEVICE_MEMORY, 'device_memory_nodes'), node_memory.memory_of(last, options)
-        )
-
-    def test_huge_pages_of_device_and_slow_memory_are_for_no_guest(self):
+    def test_huge_pages_of_kept_memory_are_for_no_guest(self):
         pool = (model.HugePages(GIB, 8, 8),)
-        topology = host(DEVICE, SLOW)
+        topology = host()
         topology = topology._replace(
             nodes=tuple(n._replace(huge_pages=pool) for n in topology.nodes)
         )
@@ -113,7 +93,7 @@ class BandwidthTest(unittest.TestCase):
             )
             for node, most in enumerate((200, 200, *kept_maxima))
         }
-        shape = host(DEVICE, SLOW, cpus=cpus, sizes=tuple(size * GIB for size in sizes))
+        shape = host(cpus=cpus, sizes=tuple(size * GIB for size in sizes))
         return placement.place(
             view(shape, [], placement_options, loads),
             model.Request(4, 8 * GIB, bandwidth_bytes_per_sec=wanted * self.GB_PER_SEC),

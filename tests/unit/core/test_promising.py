@@ -12,15 +12,16 @@ UUID = '00000000-0000-4000-8000-000000000001'
 
 
 class FollowingMemoryTest(unittest.TestCase):
-    def follow(self, vcpus, bytes_by_node, **options):
+    def follow(self, vcpus, bytes_by_node):
         promise = model.Promise(
             UUID, 'a', vcpus=vcpus, memory_bytes=GIB, cpu_nodes=(0,), mem_nodes=(0,)
         )
         host = topology(cpus=(2, 2, 0), memory=(2 * GIB,) * 3)
-        nodes = tuple(node._replace(online_cpus=node.cpus) for node in host.nodes)
+        nodes = tuple(
+            node._replace(online_cpus=node.cpus, is_far=not node.cpus) for node in host.nodes
+        )
         host = host._replace(nodes=nodes)
-        placement_options = PLACEMENT_OPTIONS._replace(**options)
-        return promising.following_memory(promise, vcpus, bytes_by_node, host, placement_options)
+        return promising.following_memory(promise, vcpus, bytes_by_node, host, PLACEMENT_OPTIONS)
 
     def test_the_cpus_are_those_of_the_node_with_most_of_the_memory(self):
         promise, cpus = self.follow(2, {0: 20 * MIB, 1: 900 * MIB})
@@ -36,7 +37,4 @@ class FollowingMemoryTest(unittest.TestCase):
     def test_nothing_follows_to_too_few_cpus_or_to_memory_that_is_not_for_guests(self):
         self.assertIsNone(self.follow(3, {1: 600 * MIB}))
         self.assertIsNone(self.follow(5, {0: 400 * MIB, 1: 600 * MIB}))
-        of_device = frozenset({2})
-        self.assertIsNone(
-            self.follow(2, {1: 100 * MIB, 2: 600 * MIB}, device_memory_nodes=of_device)
-        )
+        self.assertIsNone(self.follow(2, {1: 100 * MIB, 2: 600 * MIB}))

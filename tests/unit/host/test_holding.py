@@ -11,7 +11,6 @@ from nova_numa_pmc.exceptions import CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import cgroups, holding
 from nova_numa_pmc.host.cpusets import is_held, read_cpusets
 from nova_numa_pmc.model import MIB
-from tests.fixtures import sysfs
 from tests.fixtures.cgroups import FLAT, LAYOUTS, NESTED, WITHOUT_SYSTEMD, GuestCgroups
 
 NODE0, NODE1 = frozenset({0, 1}), frozenset({2, 3})
@@ -199,13 +198,12 @@ class HoldTest(TreeTestCase):
                 self.assertEqual(wide, self.mems(tree))
 
     def with_gpu(self, version, layout, **kwargs):
-        """Build a guest on a host whose node 2 is a GPU's memory."""
+        """Build a guest on a host whose node 2 has memory and no CPUs, as of a GPU."""
         tree, groups = self.tree(
             version, layout, mems='0-2', bytes_by_node={0: MIB, 1: MIB}, **kwargs
         )
         tree.write_file('sys/devices/system/node/has_cpu', '0-1\n')
         tree.write_file('sys/devices/system/node/has_memory', '0-2\n')
-        sysfs.mark_device_memory(tree.root, [2])
         return tree, groups
 
     def test_v2_a_gpus_memory_is_in_no_set_that_we_write(self):

@@ -231,23 +231,15 @@ class StatusTest(OperatingCase):
             self.assertIn('suspended or hangs', ' '.join(self.run_command('status')[1:]))
 
     def test_status_reports_memory_that_is_not_for_guests(self):
-        self.host.write(
-            'etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\ndevice_memory_nodes = 2\n'
-        )
         sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2, '', 96 << 30)])
         self.assertIn(
-            "node 2: its memory (96G) is a device's (device_memory_nodes) and not for guests",
+            'node 2: its memory (96G) is not for guests: it has no CPUs',
             self.run_command('status')[1],
         )
         node = self.run_json('status')[1]['nodes'][2]
         self.assertEqual(
-            ('device', 'device_memory_nodes', 96 << 30, 0),
-            (
-                node['memory_kind'],
-                node['memory_source'],
-                node['memory_bytes'],
-                node['capacity_bytes'],
-            ),
+            (True, 96 << 30, 0),
+            (node['memory_withheld'], node['memory_bytes'], node['capacity_bytes']),
         )
 
     def test_the_cores_of_nodes_in_status_are_those_of_its_pressure(self):
