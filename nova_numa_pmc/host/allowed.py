@@ -24,12 +24,11 @@ from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError
 from nova_numa_pmc.host import topology, writes
 from nova_numa_pmc.host.files import optional_cpus, read_kernel_file, read_optional
-from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from nova_numa_pmc import model
     from nova_numa_pmc.host.cgroups import GuestGroups
@@ -51,18 +50,6 @@ _PLAIN = frozenset('0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 _NAME_MAX = 255
 
 
-class Level(Record):
-    """The sets that one group leaves to the groups below it.
-
-    :param source: the group and the property that sets them, as text for operators
-    :param cpus, mems: empty if they are unknown
-    """
-
-    source: str
-    cpus: frozenset[int]
-    mems: frozenset[int]
-
-
 class Grants:
     """Reads the grants of guests, and remembers the groups of those that run.
 
@@ -71,26 +58,25 @@ class Grants:
 
     def __init__(self, root: str = '/') -> None:
         self._root = root
-        self._scopes: dict[model.RunId, str] = {}
+        #: The groups that limit a running guest, the outermost first.
+        self._groups: dict[model.RunId, list[str]] = {}
 
     def apply(self, guests: Iterable[model.Guest]) -> list[model.Guest]:
         """Return the guests with their grants; None in place of a set that limits nothing."""
         online = topology.read_online(self._root)
         with_memory = topology.nodes_with_memory(self._root) or frozenset()
-        scopes, self._scopes = self._scopes, {}
+        before, self._groups = self._groups, {}
         known: dict[str, tuple[frozenset[int], frozenset[int]]] = {}
         granted = []
         for guest in guests:
-            directory = scopes.get(guest.run_id) or _machine_directory(guest, self._root)
-            sets = known.get(directory or guest.partition)
-            if sets is None and directory:
-                sets = _effective_above(directory, self._root)
-            if sets is None:
-                sets = _last_sets(partition_levels(guest.partition, self._root))
-            known[directory or guest.partition] = sets
-            if directory:
-                self._scopes[guest.run_id] = directory
-            cpus, mems = sets
+            groups = before.get(guest.run_id) or _running_groups(guest, self._root)
+            if groups:
+                self._groups[guest.run_id] = groups
+            else:
+                groups = partition_groups(guest.partition, self._root)
+            if groups[-1] not in known:
+                known[groups[-1]] = _innermost_sets(groups)
+            cpus, mems = known[groups[-1]]
             granted.append(
                 guest._replace(
                     granted_cpus=_limit(cpus, online), granted_mems=_limit(mems, with_memory)
@@ -119,49 +105,42 @@ def host_with_usable_cpus(root: str) -> model.Topology:
 
 def partition_cpus(partition: str, root: str = '/') -> frozenset[int] | None:
     """Return the CPUs that the groups of a partition grant to its guests; None: unknown."""
-    cpus, _ = _last_sets(partition_levels(partition, root))
+    cpus, _ = _innermost_sets(partition_groups(partition, root))
     return cpus or None
 
 
 def limits(guest: model.Guest, root: str = '/') -> list[str]:
     """Return, as text, which groups take CPUs or memory nodes from a guest."""
-    directory = _machine_directory(guest, root)
-    levels = (
-        list(_running_levels(directory, root))
-        if directory
-        else partition_levels(guest.partition, root)
-    )
     cpus = topology.read_online(root)
     mems = topology.nodes_with_memory(root) or frozenset()
     texts = []
-    for level in levels:
+    for group in _running_groups(guest, root) or partition_groups(guest.partition, root):
+        group_cpus, group_mems = _effective(group)
         lost = []
-        if level.cpus and level.cpus & cpus < cpus:
-            cpus &= level.cpus
+        if group_cpus and group_cpus & cpus < cpus:
+            cpus &= group_cpus
             lost.append('CPUs %s' % (format_cpulist(cpus) or 'none'))
-        if level.mems and level.mems & mems < mems:
-            mems &= level.mems
+        if group_mems and group_mems & mems < mems:
+            mems &= group_mems
             lost.append('the memory of nodes %s' % (format_cpulist(mems) or 'none'))
         if lost:
-            texts.append('%s allows only %s' % (level.source, ' and '.join(lost)))
+            texts.append('%s allows only %s' % (_source(group, root), ' and '.join(lost)))
     return texts
 
 
-def partition_levels(partition: str, root: str = '/') -> list[Level]:
-    """Return the levels from the root group to a partition's own one, those that exist."""
-    hierarchy = _V1 if os.path.isdir(os.path.join(root, _V1)) else _V2
-    levels = [_level(os.path.join(root, hierarchy), 'the root group')]
+def partition_groups(partition: str, root: str = '/') -> list[str]:
+    """Return the groups from the root group to a partition's own one, as far as they exist."""
+    groups = [_hierarchy(root)]
     plain = _plain_groups(partition)
-    exists = bool(plain) and os.path.isdir(os.path.join(root, hierarchy, plain[0]))
-    directory = os.path.join(root, hierarchy)
+    exists = bool(plain) and os.path.isdir(os.path.join(groups[0], plain[0]))
     for name in plain if exists else slice_names(partition):
-        above, directory = directory, os.path.join(directory, name)
         # systemd (cg_escape()) and libvirt put '_' before names such as 'cpu.slice' or '_a.slice'.
-        if not os.path.isdir(directory) and os.path.isdir(os.path.join(above, '_' + name)):
-            directory = os.path.join(above, '_' + name)
-        if os.path.isdir(directory):
-            levels.append(_level(directory, _source(directory, root)))
-    return levels
+        below = [os.path.join(groups[-1], prefix + name) for prefix in ('', '_')]
+        found = next(filter(os.path.isdir, below), None)
+        if found is None:
+            break
+        groups.append(found)
+    return groups
 
 
 def slice_names(partition: str) -> list[str]:
@@ -218,36 +197,35 @@ def _limit(found: frozenset[int], every: frozenset[int]) -> frozenset[int] | Non
     return found & every if found and not found >= every else None
 
 
-def _machine_directory(guest: model.Guest, root: str) -> str | None:
-    """Return the group whose effective sets are a running guest's grant; None if not found."""
+def _running_groups(guest: model.Guest, root: str) -> list[str]:
+    """Return the groups that limit a running guest, the outermost first; empty if not found."""
     if guest.pid is None:
-        return None
+        return []
     from nova_numa_pmc.host import cgroups  # not needed for a guest that has yet to start
 
     try:
         machine = cgroups.find_machine_group(guest.pid, 'cpuset', root)
     except CpusetError:
-        return None  # it has yet to be put there, or has ended
-    return machine.scope if machine.version == 2 else os.path.dirname(machine.scope)
+        return []  # it has yet to be put there, or has ended
+    innermost = machine.scope if machine.version == 2 else os.path.dirname(machine.scope)
+    bases = (os.path.join(root, path) for path in (_V1, _V2))
+    groups = [next((base for base in bases if innermost.startswith(base + '/')), innermost)]
+    for name in os.path.relpath(innermost, groups[0]).split('/'):
+        groups.append(os.path.join(groups[-1], name))
+    return groups
 
 
-def _running_levels(directory: str, root: str) -> Iterator[Level]:
-    """Yield the levels from the root group to that of a running guest."""
-    hierarchies = [os.path.join(root, path) for path in (_V1, _V2)]
-    base = next((path for path in hierarchies if directory.startswith(path + '/')), directory)
-    yield _level(base, 'the root group')
-    for name in os.path.relpath(directory, base).split('/'):
-        base = os.path.join(base, name)
-        yield _level(base, _source(base, root))
-
-
-def _level(directory: str, source: str) -> Level:
-    return Level(source, *_effective(directory))
+def _hierarchy(root: str) -> str:
+    """Return the directory of the root group with the cpuset controller."""
+    v1 = os.path.join(root, _V1)
+    return v1 if os.path.isdir(v1) else os.path.join(root, _V2)
 
 
 def _source(directory: str, root: str) -> str:
     """Return a group, and the property that sets its CPUs and memory nodes, as text."""
     name = os.path.basename(directory)
+    if directory == _hierarchy(root):
+        return 'the root group'
     own = [read_optional(directory, 'cpuset.' + kind) for kind in ('cpus', 'mems')]
     if name.endswith(('.slice', '.scope')):
         properties = [text for text, value in zip(_PROPERTIES, own) if value]
@@ -266,20 +244,14 @@ def _effective(directory: str) -> tuple[frozenset[int], frozenset[int]]:
     return frozenset(), frozenset()
 
 
-def _effective_above(directory: str, root: str) -> tuple[frozenset[int], frozenset[int]] | None:
-    """Return the effective sets of a group or of the nearest one above it that has any."""
-    while len(directory) > len(root):
-        cpus, mems = _effective(directory)
-        if cpus:
-            return cpus, mems
-        directory = os.path.dirname(directory)
-    return None
-
-
-def _last_sets(levels: Sequence[Level]) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the CPUs and memory nodes of the innermost levels that have any."""
-    cpus = next((level.cpus for level in reversed(levels) if level.cpus), frozenset[int]())
-    mems = next((level.mems for level in reversed(levels) if level.mems), frozenset[int]())
+def _innermost_sets(groups: Sequence[str]) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the effective CPUs and memory nodes of the innermost groups that have any."""
+    cpus, mems = frozenset[int](), frozenset[int]()
+    for group in reversed(groups):
+        group_cpus, group_mems = _effective(group)
+        cpus, mems = cpus or group_cpus, mems or group_mems
+        if cpus and mems:
+            break
     return cpus, mems
 
 

@@ -21,7 +21,7 @@ import errno
 import os
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
-from nova_numa_pmc.host.files import process_start_ns, read_fields, read_kernel_file
+from nova_numa_pmc.host.files import process_start_ns, read_kernel_file
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -245,18 +245,6 @@ def bytes_elsewhere(bytes_by_node: Mapping[int, int], nodes: Container[int]) -> 
     :param bytes_by_node: {node id: bytes}
     """
     return sum(size for node, size in bytes_by_node.items() if node not in nodes)
-
-
-def read_resident_bytes(groups: GuestGroups, *names: str) -> int | None:
-    """Return the sum of the fields ``names`` of /proc/PID/status ('VmRSS', 'HugetlbPages').
-
-    :returns: bytes, or None if a field is missing or cannot be read
-    """
-    try:
-        status = read_fields(groups.proc, 'status')
-        return sum(int(status[name].split()[0]) << 10 for name in names)
-    except (ValueError, KeyError, IndexError):
-        return None
 
 
 def _read(path: str) -> str:

@@ -257,9 +257,10 @@ def replace_file(
     :param temporary: path of a temporary file in the same directory, which only one writer may
         use at a time; an existing file there is removed
     :param mode: mode of the file, whatever the umask
-    :param durable: make the file survive a crash of the host, which nothing on a tmpfs does
+    :param durable: write the contents to disk first, so that after a crash of the host the file
+        has the old or the new ones
     :param directory_fd: descriptor of the directory that both paths are relative to
-    :raises OSError: the file could not be replaced, or may not survive a crash
+    :raises OSError: the file could not be replaced; the next call removes the temporary file
     """
     try:
         os.unlink(temporary, dir_fd=directory_fd)
@@ -268,32 +269,11 @@ def replace_file(
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     fd = os.open(temporary, flags, 0o600, dir_fd=directory_fd)
     try:
-        try:
-            while data:
-                data = data[os.write(fd, data) :]
-            os.fchmod(fd, mode)
-            if durable:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.rename(temporary, path, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+        while data:
+            data = data[os.write(fd, data) :]
+        os.fchmod(fd, mode)
         if durable:
-            _sync_directory(os.path.dirname(path) or '.', directory_fd)
-    except BaseException:
-        try:
-            os.unlink(temporary, dir_fd=directory_fd)
-        except OSError:
-            pass  # the original error says more
-        raise
-
-
-def _sync_directory(path: str, directory_fd: int | None) -> None:
-    """Write a directory's entries to disk, if its file system can do so."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory_fd)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
+            os.fsync(fd)
     finally:
         os.close(fd)
+    os.rename(temporary, path, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)

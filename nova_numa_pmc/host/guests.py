@@ -294,6 +294,8 @@ def _guest(elements: Elements) -> model.Guest:
     vcpus, vcpus_max, allowed_cpus = _vcpus(elements)
     memory_bytes, memory_max_bytes = domain_xml.ram_sizes_bytes(elements)
     specs, devices = _extra_specs(elements), host_devices.list_devices(elements)
+    pins = _pins(elements)
+    vcpu_pins = [pin for pin in pins if pin[0].startswith('vcpu')]
     return model.Guest(
         uuid=domain_xml.parse_uuid(_text(elements, 'uuid')),
         name=domain_xml.parse_name(_text(elements, 'name')),
@@ -312,8 +314,8 @@ def _guest(elements: Elements) -> model.Guest:
         extra_specs=tuple(
             item for item in sorted(specs.items()) if item[0].startswith(model.EXTRA_SPEC_PREFIX)
         ),
-        pinned_cpus=_pinned_cpus(elements),
-        pins=_pins(elements),
+        pinned_cpus=frozenset[int]().union(*(cpus for _, cpus in vcpu_pins)) or None,
+        pins=pins,
         flavor=_flavor(elements),
         preallocated='immediate' in attribute_values(elements, 'memoryBacking/allocation', 'mode'),
         memory_max_bytes=memory_max_bytes,
@@ -364,16 +366,9 @@ def _partition(elements: Elements) -> str:
     return text if text.startswith('/') and is_label(text) else allowed.DEFAULT_PARTITION
 
 
-def _pinned_cpus(elements: Elements) -> frozenset[int] | None:
-    return (
-        domain_xml.parse_cpuset('vcpupin', attribute_values(elements, 'cputune/vcpupin', 'cpuset'))
-        or None
-    )
-
-
 def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
     """Return (name of the thread's control group, CPUs) of each pin, sorted."""
-    pins, listed_count = [], 0
+    pins = []
     texts = [text for path, *_ in _PINS for text in attribute_values(elements, path, 'cpuset')]
     cpus_by_text = dict(domain_xml.parse_cpusets('cputune', texts))
     for path, kind, number in _PINS:
@@ -383,9 +378,6 @@ def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
             if number is not None:
                 text = element.attributes.get(number, '')
                 name += '%d' % domain_xml.parse_integer(path, text, 0, domain_xml.VCPUS_MAX)
-            listed_count += len(cpus)
-            if listed_count > domain_xml.LISTED_MAX:
-                raise DomainError('%s: lists more than %d CPUs' % (path, domain_xml.LISTED_MAX))
             if cpus:
                 pins.append((name, cpus))
     return tuple(sorted(pins))

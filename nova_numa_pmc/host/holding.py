@@ -20,7 +20,7 @@ import os
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import allowed, writes
-from nova_numa_pmc.host.cgroups import bytes_elsewhere, read_memory_by_node, read_resident_bytes
+from nova_numa_pmc.host.cgroups import bytes_elsewhere, read_memory_by_node
 from nova_numa_pmc.host.cpusets import (
     Cpuset,
     cpuset_path,
@@ -113,8 +113,8 @@ def bind_memory(
 
     :param mems: node ids. Nodes without memory are left out, because the kernel refuses them on v1
         and, in older releases, on v2 (EINVAL)
-    :param fetch_max_bytes: leave memory alone if more than this is on other nodes. Huge pages
-        count only if it is not known where the guest's memory is
+    :param fetch_max_bytes: leave memory alone if more than this is on other nodes, or if that is
+        unknown
     :returns: (why it was not bound, else '', the changed files)
     :raises GuestGone, CpusetError: as :func:`hold`
     """
@@ -129,13 +129,9 @@ def bind_memory(
     ):
         return 'its nodes are set by others', ()
     bytes_by_node = read_memory_by_node(groups)
-    elsewhere_bytes = (
-        read_resident_bytes(groups, 'VmRSS', 'HugetlbPages')  # all of it may be
-        if bytes_by_node is None
-        else bytes_elsewhere(bytes_by_node, with_memory)
-    )
-    if elsewhere_bytes is None:
+    if bytes_by_node is None:
         return 'its nodes are unknown', ()
+    elsewhere_bytes = bytes_elsewhere(bytes_by_node, with_memory)
     if elsewhere_bytes > fetch_max_bytes:
         return 'too much to move at once', ()
     if groups.main not in cpusets:

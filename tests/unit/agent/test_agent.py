@@ -111,7 +111,7 @@ class OneReadingTest(AgentCase):
         with (
             mock.patch.object(topology, 'read', wraps=topology.read) as read_topology,
             mock.patch.object(
-                guests.StatusFiles, 'read', autospec=True, side_effect=guests.StatusFiles.read
+                guests, 'without_full_pins', wraps=guests.without_full_pins
             ) as read_guests,
         ):
             last = self.tick(agent, 5)

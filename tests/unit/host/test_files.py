@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A file is replaced as a whole or not at all, and one of the kernel is read to its end."""
 
-import errno
 import os
 import shutil
 import stat
 import tempfile
 import unittest
-from unittest import mock
 
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
@@ -42,42 +40,6 @@ class ReplaceTest(unittest.TestCase):
         self.replace()
         self.assertEqual(['file'], os.listdir(self.directory))
         self.assertFalse(os.path.islink(self.path))
-
-    def test_a_failed_replacement_leaves_no_temporary_file(self):
-        os.mkdir(self.path)
-        with self.assertRaises(OSError):
-            self.replace()
-        self.assertEqual(['file'], os.listdir(self.directory))
-
-    def test_the_directory_of_a_durable_file_is_written_once_the_file_is_in_place(self):
-        synced = []
-
-        def record(fd):
-            synced.append((os.readlink('/proc/self/fd/%d' % fd), os.listdir(self.directory)))
-
-        directory_fd = os.open(self.directory, os.O_RDONLY)
-        self.addCleanup(os.close, directory_fd)
-        with mock.patch.object(os, 'fsync', record):
-            self.replace(durable=False)
-            self.assertEqual([], synced)
-            os.unlink(self.path)
-            self.replace()
-            os.unlink(self.path)
-            files.replace_file('file', b'new', 'file.tmp', directory_fd=directory_fd)
-        written = [(self.temporary, ['file.tmp']), (self.directory, ['file'])]
-        self.assertEqual(2 * written, synced)
-
-    def test_a_directory_that_its_file_system_cannot_write_does_not_matter(self):
-        def fail(fd):
-            if stat.S_ISDIR(os.fstat(fd).st_mode):
-                raise OSError(code, os.strerror(code))
-
-        with mock.patch.object(os, 'fsync', fail):
-            code = errno.EINVAL
-            self.replace()
-            code = errno.EIO
-            with self.assertRaises(OSError):
-                self.replace()
 
 
 class ReadTest(RootCase):

@@ -334,25 +334,14 @@ class LeftAloneTest(TreeTestCase):
             for off, expected in ((64 * MIB, ''), (64 * MIB + 4096, 'too much to move at once')):
                 with self.subTest(version=version, off=off):
                     tree, groups = self.tree(version, bytes_by_node={0: off, 1: 1 << 30})
-                    tree.write_file(
-                        'proc/%d/status' % tree.pid, 'VmRSS:\t 9 kB\nHugetlbPages:\t 99999999 kB\n'
-                    )
                     why_not, _ = holding.bind_memory(groups, TO_NODE1, write=tree.write)
                     self.assertEqual(expected, why_not)
 
-    def test_without_bytes_per_node_the_resident_size_bounds_the_move(self):
-        for version in (1, 2):
-            for status, expected in (
-                ('VmRSS:\t 100 kB\nHugetlbPages:\t 0 kB\n', ''),
-                ('VmRSS:\t 99999999 kB\nHugetlbPages:\t 0 kB\n', 'too much to move at once'),
-                ('VmRSS:\t?\n', 'its nodes are unknown'),
-                ('', 'its nodes are unknown'),
-            ):
-                with self.subTest(version=version, status=status):
-                    tree, groups = self.tree(version)
-                    tree.write_file('proc/%d/status' % tree.pid, status)
-                    why_not, _ = holding.bind_memory(groups, TO_NODE1, write=tree.write)
-                    self.assertEqual(expected, why_not)
+    def test_a_guest_whose_nodes_are_unknown_is_not_bound(self):
+        tree, groups = self.tree(2)
+        self.assertEqual(
+            ('its nodes are unknown', ()), holding.bind_memory(groups, TO_NODE1, write=tree.write)
+        )
 
 
 class FaultTest(TreeTestCase):

@@ -191,5 +191,7 @@ class CheckCommandTest(unittest.TestCase):
                     self.root + '/absent',
                 ]
             )
-        self.assertIn('absent: no such file [nova-conf-unreadable]\n  remedy: ', out.getvalue())
+        self.assertIn(
+            'absent: No such file or directory [nova-conf-unreadable]\n  remedy: ', out.getvalue()
+        )
         self.assertIn('checked as controller: 1 error', out.getvalue())
