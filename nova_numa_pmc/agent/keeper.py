@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable
 
     from nova_numa_pmc.agent.tick import Tick
-    from nova_numa_pmc.host.writes import FileChange
+    from nova_numa_pmc.host.cpusets import FileChange
     from nova_numa_pmc.problem_log import ProblemLog
     from nova_numa_pmc.state.promises_file import HostPromises
 

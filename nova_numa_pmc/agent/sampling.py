@@ -13,7 +13,7 @@ from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.core import build_sample, host_view, memory_domains, pools, pressure, rates
 from nova_numa_pmc.core.sample_records import Evidence, NodeSample, PoolSample, Sample
 from nova_numa_pmc.exceptions import TopologyError
-from nova_numa_pmc.host import allowed, firmware, guest_use, host_devices, nova_conf, run_times
+from nova_numa_pmc.host import allowed, firmware, guest_use, host_devices, nova_conf
 from nova_numa_pmc.host.guests import StatusFiles
 from nova_numa_pmc.host.perf import events
 from nova_numa_pmc.host.sources import counted, ladder, resctrl, uncore
@@ -34,13 +34,13 @@ class _CpuUse:
 
     def __init__(
         self,
-        before: run_times.CpuTimes,
-        after: run_times.CpuTimes,
+        before: guest_use.CpuTimes,
+        after: guest_use.CpuTimes,
         guests: Iterable[RunningGuest],
         elapsed_ns: int,
     ) -> None:
-        self._busy = run_times.cores_between(before.busy_ns, after.busy_ns, elapsed_ns)
-        self._stolen = run_times.cores_between(before.stolen_ns, after.stolen_ns, elapsed_ns)
+        self._busy = guest_use.cores_between(before.busy_ns, after.busy_ns, elapsed_ns)
+        self._stolen = guest_use.cores_between(before.stolen_ns, after.stolen_ns, elapsed_ns)
         self._waiting: dict[int, float] = {}
         for running in guests:
             for cpu, cores in running.waiting_cores_by_cpu.items():
@@ -48,11 +48,11 @@ class _CpuUse:
 
     def busy(self, cpus: frozenset[int]) -> float | None:
         """Return the time for which CPUs were busy."""
-        return run_times.sum_over(self._busy, cpus)
+        return guest_use.sum_over(self._busy, cpus)
 
     def stolen(self, cpus: frozenset[int]) -> float | None:
         """Return the time for which the host's own hypervisor ran others in place of CPUs."""
-        return run_times.sum_over(self._stolen, cpus)
+        return guest_use.sum_over(self._stolen, cpus)
 
     def demand(self, cpus: frozenset[int]) -> float | None:
         """Return the time for which CPUs were busy or guests' threads waited for them.
@@ -101,7 +101,7 @@ class Sampler:
         self._retries = ladder.MeasurementRetries()
         self._ladder = ladder.Ladder(self._sources(), self._retries)
         self._before_ns: int | None = None
-        self._times = run_times.CpuTimes()
+        self._times = guest_use.CpuTimes()
         self.mlp: float = pressure.MLP_DEMAND
         self._firmware_problems: list[str] = []
         self._dimms = self._of_firmware(firmware.read_dimms)
@@ -146,7 +146,7 @@ class Sampler:
         self.pool = self._find_floating_pool(host, monotonic_ns, problems)
         self.host = host = pools.with_floating_pool(host, self.pool)
         guests = self._guest_use.read(self.guests, host, monotonic_ns, elapsed_ns)
-        before, self._times = self._times, run_times.read_cpus(self._root)
+        before, self._times = self._times, guest_use.read_cpus(self._root)
         cpu_use = _CpuUse(before, self._times, guests, elapsed_ns)
         counted_nodes, of_cpus = self._count(host, elapsed_ns, problems)
         busy_cores = _busy_cores(cpu_use, host, guests)

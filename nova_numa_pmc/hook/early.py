@@ -21,7 +21,7 @@ import time
 
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError
-from nova_numa_pmc.host import allowed, cgroups, files, guests, holding, writes
+from nova_numa_pmc.host import allowed, cgroups, cpusets, files, guests, holding
 from nova_numa_pmc.state import promises_file
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -49,7 +49,7 @@ class EarlyHold:
     :param guest: the guest, from the XML of its start
     :param cpus: the CPUs to hold it to
     :param old_pid_file: identity of the guest's pid file before the start
-    :param write: writes a file, as :func:`writes.write_file` does
+    :param write: writes a file, as :func:`cpusets.write_file` does
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class EarlyHold:
         options: host_options.HostOptions,
         root: str = '/',
         old_pid_file: Identity | None = None,
-        write: writes.Writer = writes.write_file,
+        write: cpusets.Writer = cpusets.write_file,
     ) -> None:
         self._promise, self._guest, self._cpus, self._root = promise, guest, cpus, root
         self._options, self._old_pid_file, self._write = options, old_pid_file, write

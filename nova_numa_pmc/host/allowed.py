@@ -22,7 +22,7 @@ import os
 
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError
-from nova_numa_pmc.host import topology, writes
+from nova_numa_pmc.host import cpusets, topology
 from nova_numa_pmc.host.files import optional_cpus, read_kernel_file, read_optional
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -180,7 +180,7 @@ def unbound_mems(groups: GuestGroups) -> str:
     """
     withheld = topology.withheld_nodes(_root(groups))
     try:
-        inherited = parse_cpulist(writes.read_inherited(_own_path(groups.parent, 'mems')))
+        inherited = parse_cpulist(cpusets.read_inherited(_own_path(groups.parent, 'mems')))
         if not withheld & inherited:
             return ''
         directory = groups.scope

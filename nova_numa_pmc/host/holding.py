@@ -19,13 +19,18 @@ import os
 
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone, PinnedByOthers
-from nova_numa_pmc.host import allowed, writes
+from nova_numa_pmc.host import allowed
 from nova_numa_pmc.host.cgroups import bytes_elsewhere, read_memory_by_node
 from nova_numa_pmc.host.cpusets import (
     Cpuset,
+    FileChange,
     cpuset_path,
     groups_set_by_others,
+    has_vanished,
     read_cpusets,
+    read_set,
+    write_file,
+    write_or_undo,
     written_groups,
 )
 from nova_numa_pmc.host.files import optional_cpus, read_kernel_file, read_optional
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from nova_numa_pmc.host.cgroups import GuestGroups
-    from nova_numa_pmc.host.writes import FileChange, Writer
+    from nova_numa_pmc.host.cpusets import Writer
 
     #: Writes to be made, as (path, text).
     Steps = list[tuple[str, str]]
@@ -55,7 +60,7 @@ class HoldResult(Record):
         are fewer than ``cpus`` if some are offline or outside of the parent's set
     """
 
-    changes: tuple[writes.FileChange, ...]
+    changes: tuple[FileChange, ...]
     cpus: frozenset[int]
     cpus_effective: frozenset[int] | None
 
@@ -64,7 +69,7 @@ def hold(
     groups: GuestGroups,
     cpus: frozenset[int],
     written_cpus: frozenset[int] = frozenset(),
-    write: Writer = writes.write_file,
+    write: Writer = write_file,
     set_by_others: Container[str] = frozenset(),
 ) -> HoldResult:
     """Hold a guest to ``cpus``.
@@ -96,7 +101,7 @@ def hold(
             )
         )
     steps = _cpu_steps(groups, cpusets, cpus, written_cpus, set_by_others)
-    changes = writes.write_or_undo(groups.scope, steps, write)
+    changes = write_or_undo(groups.scope, steps, write)
     return HoldResult(changes, cpus, _read_effective_cpus(groups))
 
 
@@ -104,7 +109,7 @@ def bind_memory(
     groups: GuestGroups,
     mems: frozenset[int],
     fetch_max_bytes: int = FETCH_MAX_BYTES,
-    write: Writer = writes.write_file,
+    write: Writer = write_file,
 ) -> tuple[str, tuple[FileChange, ...]]:
     """Bind a guest's memory to some nodes; the kernel moves its memory from other nodes along.
 
@@ -146,11 +151,11 @@ def bind_memory(
         # If it cannot be read, the write will report why.
         before = read_optional('', migrate_file) or '0'
         steps = [(migrate_file, '1'), *steps, (migrate_file, before)]
-    return '', writes.write_or_undo(groups.scope, steps, write)
+    return '', write_or_undo(groups.scope, steps, write)
 
 
 def unbind_memory(
-    groups: GuestGroups, mems: frozenset[int], write: Writer = writes.write_file
+    groups: GuestGroups, mems: frozenset[int], write: Writer = write_file
 ) -> tuple[FileChange, ...]:
     """Unbind the memory of a guest that :func:`bind_memory` left bound to ``mems``.
 
@@ -169,7 +174,7 @@ def unbind_memory(
         for directory in written_groups(groups)
         if mems and directory in cpusets and cpusets[directory].mems == mems
     ]
-    return writes.write_or_undo(groups.scope, steps, write)
+    return write_or_undo(groups.scope, steps, write)
 
 
 def release_cpus(
@@ -177,7 +182,7 @@ def release_cpus(
     written_cpus: frozenset[int],
     allowed_cpus: frozenset[int] | None = None,
     pinned_groups: Container[str] = (),
-    write: Writer = writes.write_file,
+    write: Writer = write_file,
 ) -> tuple[FileChange, ...]:
     """Let a guest run on all CPUs that it may use, in groups that we have held to a set.
 
@@ -197,7 +202,7 @@ def release_cpus(
     if present and written_cpus not in present:
         written_cpus = max(present, key=present.count)
     wide_text = _wide_text(groups, cpusets, allowed_cpus)
-    return writes.write_or_undo(
+    return write_or_undo(
         groups.scope,
         widening_steps
         + [
@@ -219,9 +224,7 @@ def _wide_text(
     return format_cpulist(all_cpus & (allowed_cpus or all_cpus) or all_cpus)
 
 
-def undo(
-    groups: GuestGroups, changes: tuple[FileChange, ...], write: Writer = writes.write_file
-) -> None:
+def undo(groups: GuestGroups, changes: tuple[FileChange, ...], write: Writer = write_file) -> None:
     """Undo the changes that :func:`hold` made, the last first.
 
     A file that has been changed since is left alone.
@@ -231,17 +234,15 @@ def undo(
     steps = []
     for change in reversed(changes):
         try:
-            if parse_cpulist(writes.read_set(change.path)) == parse_cpulist(change.after):
+            if parse_cpulist(read_set(change.path)) == parse_cpulist(change.after):
                 steps.append((change.path, change.before))
         except (OSError, CpuListError) as error:
-            if not writes.has_vanished(groups.scope, change.path):
+            if not has_vanished(groups.scope, change.path):
                 raise CpusetError('%s: %s' % (change.path, error)) from None
-    writes.write_or_undo(groups.scope, steps, write)
+    write_or_undo(groups.scope, steps, write)
 
 
-def narrow_early(
-    groups: GuestGroups, cpus: frozenset[int], write: Writer = writes.write_file
-) -> None:
+def narrow_early(groups: GuestGroups, cpus: frozenset[int], write: Writer = write_file) -> None:
     """Hold a guest's QEMU to ``cpus`` before its vCPUs have groups (v2); do not verify the write.
 
     ``libvirt/`` is narrowed; :func:`hold` later narrows the groups below it and widens
@@ -286,7 +287,7 @@ def undo_narrow_early(
             and cpusets[directory].cpus == cpus
             and os.path.basename(directory) not in pinned_groups
         ]
-    writes.write_or_undo(groups.scope, steps, writes.write_file)
+    write_or_undo(groups.scope, steps, write_file)
 
 
 def _cpu_steps(

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nova_numa_pmc.conf.agent import AgentOptions
+    from nova_numa_pmc.host.cpusets import FileChange
     from nova_numa_pmc.host.page_moves.move_pages import KernelCalls
-    from nova_numa_pmc.host.writes import FileChange
     from nova_numa_pmc.state.promises_file import HostPromises
 
 #: How long undoing a move waits for the promises file's lock [s], for each of its guests; longer

@@ -25,8 +25,8 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 
+    from nova_numa_pmc.host.cpusets import FileChange
     from nova_numa_pmc.host.page_moves.process_pages import MovedPages
-    from nova_numa_pmc.host.writes import FileChange
 
 #: States of a move. MOVING is the only one that is not final.
 MOVING = 'moving'

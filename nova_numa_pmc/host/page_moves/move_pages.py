@@ -23,7 +23,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
-from nova_numa_pmc.host import system_calls, writes
+from nova_numa_pmc.host import cpusets, system_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Set
@@ -199,8 +199,8 @@ class KernelCalls:
     """The kernel calls of a move; tests substitute a model of the kernel."""
 
     def write(self, path: str, text: str) -> None:
-        """Write a control file, as :func:`writes.write_file` does."""
-        writes.write_file(path, text)
+        """Write a control file, as :func:`cpusets.write_file` does."""
+        cpusets.write_file(path, text)
 
     def locate(self, pid: int, addresses: array[int]) -> array[int]:
         """Return the node of each page, as :func:`locate` does."""

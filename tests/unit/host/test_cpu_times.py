@@ -4,7 +4,7 @@
 import tempfile
 import unittest
 
-from nova_numa_pmc.host import run_times
+from nova_numa_pmc.host import guest_use
 from tests.fixtures import sysfs
 
 STAT = """\
@@ -20,7 +20,7 @@ class CpuTimesTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as root:
             if text is not None:
                 sysfs.write(root, 'proc/stat', text)
-            return run_times.read_cpus(root)
+            return guest_use.read_cpus(root)
 
     def test_busy_time_is_not_idle_nor_waiting_for_io_nor_stolen(self):
         times = self.read(STAT)
@@ -37,15 +37,15 @@ class CpuTimesTest(unittest.TestCase):
             STAT.replace('20', '٢', 1),
         ):
             with self.subTest(text=text):
-                self.assertEqual(run_times.CpuTimes(), self.read(text))
+                self.assertEqual(guest_use.CpuTimes(), self.read(text))
 
     def test_cores_between_two_readings_leave_out_cpus_that_changed(self):
         before, after = {0: 10, 1: 20, 2: 30}, {0: 20, 1: 19, 3: 40}
         # A CPU that came online, one that went offline, and one whose time went backwards.
-        self.assertEqual({0: 2.0}, run_times.cores_between(before, after, 5))
+        self.assertEqual({0: 2.0}, guest_use.cores_between(before, after, 5))
         for before, after, elapsed_ns in (
             (None, {0: 1}, 5),
             ({0: 1}, None, 5),
             ({0: 1}, {0: 1}, 0),
         ):
-            self.assertEqual({}, run_times.cores_between(before, after, elapsed_ns))
+            self.assertEqual({}, guest_use.cores_between(before, after, elapsed_ns))

@@ -196,7 +196,7 @@ class ServicesTest(RootCase):
         os.makedirs(self.root + '/image/etc')
         os.mkfifo(self.root + '/image/etc/passwd')
         process = services.find(self.root, 'nova-compute')
-        self.assertEqual(frozenset(), nova_conf.trust_in(process, self.root).accounts)
+        self.assertEqual({os.geteuid()}, nova_conf.trust_in(process, self.root).owners)
 
     def test_kernel_threads_and_what_ended_are_passed_over(self):
         write(self.root, 'proc/2/cmdline', '')

@@ -6,7 +6,7 @@ import os
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.host import run_times
+from nova_numa_pmc.host import guest_use
 from tests.cases.root import RootCase
 from tests.fixtures import measured_host
 
@@ -20,34 +20,34 @@ class ThreadsTest(RootCase):
         self.addCleanup(self.host.close)
 
     def read(self, tid, last=None):
-        return run_times.read_thread((50, tid), last, self.root)
+        return guest_use.read_thread((50, tid), last, self.root)
 
     def test_threads_of_vcpus_are_found_by_status_file_name_or_all(self):
-        self.assertEqual((7, 8), run_times.find_vcpus(GUEST._replace(vcpu_tids=(7, 8)), self.root))
-        self.assertEqual((), run_times.find_vcpus(GUEST, self.root))
+        self.assertEqual((7, 8), guest_use.find_vcpus(GUEST._replace(vcpu_tids=(7, 8)), self.root))
+        self.assertEqual((), guest_use.find_vcpus(GUEST, self.root))
         self.host.set_thread_times(50, 50, 0, name='qemu-system-x86')
         self.host.set_thread_times(50, 51, 0, name='worker')
-        self.assertEqual((50, 51), run_times.find_vcpus(GUEST, self.root))
+        self.assertEqual((50, 51), guest_use.find_vcpus(GUEST, self.root))
         self.host.set_thread_times(50, 53, 0, name='CPU 1/TCG')
         self.host.set_thread_times(50, 52, 0, name='CPU 0/TCG')
-        self.assertEqual((52, 53), run_times.find_vcpus(GUEST, self.root))
+        self.assertEqual((52, 53), guest_use.find_vcpus(GUEST, self.root))
 
     def test_all_threads_are_those_of_the_process_and_of_the_emulators_group(self):
         for pid, tid in ((50, 50), (50, 51), (77, 77)):
             self.host.set_thread_times(pid, tid, 0)
         self.assertEqual(
-            {(50, 50), (50, 51), (77, 77)}, run_times.all_threads(50, (50, 77), self.root)
+            {(50, 50), (50, 51), (77, 77)}, guest_use.all_threads(50, (50, 77), self.root)
         )
         for pid in (49, None):
-            self.assertEqual({(77, 77)}, run_times.all_threads(pid, (77,), self.root))
+            self.assertEqual({(77, 77)}, guest_use.all_threads(pid, (77,), self.root))
 
     def test_the_count_changes_with_the_threads(self):
         for pid in (50, None):
-            self.assertIsNone(run_times.task_link_count(pid, self.root))
+            self.assertIsNone(guest_use.task_link_count(pid, self.root))
         counts = set()
         for tid in (50, 51):
             self.host.set_thread_times(50, tid, 0)
-            counts.add(run_times.task_link_count(50, self.root))
+            counts.add(guest_use.task_link_count(50, self.root))
         self.assertEqual(2, len(counts))
 
     def test_a_thread_that_has_not_run_is_not_read_again(self):
