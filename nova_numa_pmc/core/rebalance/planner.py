@@ -131,8 +131,10 @@ class Outlook:
     """A host as it is now, by which CPU sets change, and as it lasts, by which memory moves.
 
     :ivar now: the host in the interval
-    :ivar lasting: the host at the guests' mean demands over minutes and over a day; empty if moves
-        of memory are not evaluated this time
+    :ivar lasting: the host at the guests' mean demands over minutes, with guests where they are,
+        and over a day, with widened guests at home; empty if moves of memory are not evaluated
+        this time. What widening takes away already is no gain, and what is balanced without it
+        is left alone
     :ivar may_move: whether memory is moved at all
     :ivar held_back: whether the day's budget has held back a move
     """
@@ -161,8 +163,9 @@ class Outlook:
             self._memory_elapsed_s = min(since_s, rebalance_options.interval_max_s)
             if 0 <= since_s < rebalance_options.memory_every_s:
                 return
+        measured_min_s = rebalance_options.measured_min_s
         for horizon in (0, 1) if self.may_move else ():
-            lasting = as_it_lasts(situation, horizon, rebalance_options.measured_min_s)
+            lasting = as_it_lasts(situation, horizon, measured_min_s, at_home=horizon == 1)
             host_model = HostModel(lasting, rebalance_options)
             host_model.host_loss.trust_ratios = state.trust_ratios
             host_model.host_loss.burst_cores = self.now.host_loss.burst_cores
@@ -418,16 +421,16 @@ def _remarks(host_model: HostModel) -> tuple[model.Reason, ...]:
 
 
 def as_it_lasts(
-    situation: plan_records.Situation, horizon: int, measured_min_s: float
+    situation: plan_records.Situation, horizon: int, measured_min_s: float, at_home: bool
 ) -> plan_records.Situation:
     """Return a situation at the guests' mean demands.
 
-    Guests are where they are: what widening has taken away already is no gain of a move. They
-    access memory in proportion to their CPU time, as in the interval. What waited in the interval
-    is left out: it says nothing about another demand by itself.
+    Guests access memory in proportion to their CPU time, as in the interval. What waited in the
+    interval is left out: it says nothing about another demand by itself.
 
     :param horizon: index of :attr:`plan_records.GuestLoad.mean_cores`
     :param measured_min_s: guests that were measured for less than this stay where they are [s]
+    :param at_home: whether widened guests are at home, as they are sooner or later
     """
     demand_changes: dict[int, float] = {}
     bandwidth_changes: dict[int, float] = {}
@@ -440,15 +443,21 @@ def as_it_lasts(
         demand_cores = guest.mean_cores[horizon]
         ratio = demand_cores / guest.served_cores if guest.served_cores else 0.0
         bandwidth = guest.bandwidth_bytes_per_sec
-        guests.append(
-            guest._replace(
-                demand_cores=demand_cores,
-                served_cores=demand_cores,
-                lines_per_sec=_scaled(guest.lines_per_sec, ratio),
-                bandwidth_bytes_per_sec=_scaled(bandwidth, ratio),
-            )
+        lasting_guest = guest._replace(
+            demand_cores=demand_cores,
+            served_cores=demand_cores,
+            lines_per_sec=_scaled(guest.lines_per_sec, ratio),
+            bandwidth_bytes_per_sec=_scaled(bandwidth, ratio),
         )
-        _add(demand_changes, guest.cores_by_node, demand_cores - known_demand)
+        if at_home and set(guest.home_nodes) < set(guest.held_nodes):
+            lasting_guest = lasting_guest._replace(
+                held_nodes=guest.home_nodes,
+                cores_by_node=tuple((node, demand_cores) for node in guest.home_nodes),
+                remote_ratio=None,  # it was counted on all nodes that it may use
+            )
+        guests.append(lasting_guest)
+        _add(demand_changes, guest.cores_by_node, -known_demand)
+        _add(demand_changes, lasting_guest.cores_by_node, demand_cores)
         _add(bandwidth_changes, guest.bytes_by_node, (ratio - 1) * (bandwidth or 0.0))
     nodes = tuple(
         node._replace(
