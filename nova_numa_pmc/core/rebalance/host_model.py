@@ -315,10 +315,15 @@ class HostModel:
         return effect
 
     def bytes_to_move(self, guest: GuestModel, place: Place) -> int:
-        """Return M, the bytes of a guest's memory that are not yet on the target."""
+        """Return M, the bytes of a guest's memory that are not yet on the target.
+
+        A guest without a promised place leaves a negligible remainder, which may not be movable.
+        """
         if place.mem_position is None:
             return 0
         assert guest.bytes_by_position is not None  # otherwise allows() has refused the place
+        if not guest.load.mem_nodes and not guest.has_memory_worth_fetching(place.mem_position):
+            return 0
         return sum(
             size
             for position, size in guest.bytes_by_position.items()

@@ -399,13 +399,17 @@ def _reasons(host_model: HostModel, candidate: MoveCandidate) -> Iterator[model.
 
 
 def _part(host_model: HostModel, guest: GuestModel, place: Place) -> plan_records.PlanPart:
+    to_move_bytes = host_model.bytes_to_move(guest, place)
+    mem_nodes: tuple[int, ...] = ()
+    if place.mem_position is not None and (to_move_bytes or guest.load.mem_nodes):
+        mem_nodes = host_model.memory_nodes_at[place.mem_position]
     return plan_records.PlanPart(
         guest.load.uuid,
         guest.load.name,
         tuple(guest.load.held_nodes),
         host_model.node_ids(place.cpu_positions),
-        () if place.mem_position is None else host_model.memory_nodes_at[place.mem_position],
-        host_model.bytes_to_move(guest, place),
+        mem_nodes,
+        to_move_bytes,
     )
 
 

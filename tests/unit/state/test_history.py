@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.host import files
 from nova_numa_pmc.state import history, state_files
 from tests.cases.root import RootCase
 from tests.fixtures import fake_host
@@ -110,7 +111,10 @@ class FileTest(RootCase):
     def test_a_full_file_system_is_reported_and_costs_one_entry(self):
         history.append(entry(1), self.root)
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        with mock.patch.object(os, 'write', side_effect=full), self.assertRaises(StateError):
+        with (
+            mock.patch.object(files, 'replace_file', side_effect=full),
+            self.assertRaises(StateError),
+        ):
             history.append(entry(9), self.root)
         history.append(entry(2), self.root)
         self.assertEqual(([1, 2], 0), self.ids())

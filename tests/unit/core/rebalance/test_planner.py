@@ -143,6 +143,15 @@ class FloatingFiveToOneTest(unittest.TestCase):
                 self.assertEqual(2 * self.MEMORY_BYTES, moved_bytes)
                 self.assertEqual((), planner.propose(self.measured(host, rng), options).moves)
 
+    def test_a_small_remainder_elsewhere_is_left_there(self):
+        """It may be QEMU's own pages, which do not move; the CPUs are held all the same."""
+        [guest, *_] = self.host(lines=1e7).guests
+        guest = guest._replace(bytes_by_node=((0, self.MEMORY_BYTES), (1, 4 * MIB)))
+        host = ConstantHost((2, 2), (2 * GIB,) * 2, [guest])
+        [move] = planner.propose(host.situation(), OPTIONS).moves
+        [part] = move.parts
+        self.assertEqual(((0,), (), 0), (part.to_nodes, part.mem_nodes, part.to_move_bytes))
+
     def test_guests_whose_accesses_are_not_counted_are_evened_within_a_few_proposals(self):
         options = OPTIONS._replace(widen=False)
         for seed in range(20):
