@@ -7,12 +7,13 @@ import contextlib
 import difflib
 import functools
 import os
+import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from nova_numa_pmc.agent import sampling
-from nova_numa_pmc.conf import agent as agent_conf, host_options
+from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.core.rebalance import planner
 from nova_numa_pmc.exceptions import NumaPmcError, StateError
@@ -25,13 +26,16 @@ from nova_numa_pmc.state import overrides, promises_file
 from nova_numa_pmc.state.promises_file import HostPromises
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from contextlib import AbstractContextManager
+    from types import FrameType
+    from typing import NoReturn
 
     from nova_numa_pmc import model
     from nova_numa_pmc.core.rebalance import plan_records
     from nova_numa_pmc.core.sample_records import Sample
 
+_T = TypeVar('_T')
 #: An error about an unknown guest names at most this many others.
 _NAMES_SHOWN = 8
 
@@ -307,3 +311,50 @@ def read_draft(options: host_options.HostOptions, root: str) -> HostPromises:
         return promises_file.read(options, root)
     except StateError as error:
         return HostPromises(problem=str(error))
+
+
+def open_sampler(root: str) -> sampling.Sampler:
+    """Return a sampler of this host."""
+    path = host_options.path_under_root(root, host_options.PATH)
+    return sampling.Sampler(counters_conf.read(path), root)
+
+
+def sample_every(
+    take: Callable[[], _T],
+    interval_s: float,
+    wait: Callable[[float], None],
+    clock: Callable[[], float],
+) -> Iterator[_T]:
+    """Yield a sample at the end of each interval.
+
+    The time that sampling takes does not shift the schedule, except that a sample that took longer
+    than an interval is followed by a whole interval.
+
+    :param take: returns a sample of the time since the previous call
+    :param wait: waits for the given number of seconds
+    :param clock: returns the time of a monotonic clock [s]
+    """
+    take()  # the first sample has no rates
+    due_s = clock() + interval_s
+    while True:
+        wait(max(0.0, due_s - clock()))
+        yield take()
+        due_s += interval_s
+        if due_s <= clock():
+            due_s = clock() + interval_s
+
+
+@contextlib.contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Leave the block without a traceback on SIGINT or SIGTERM; ``finally`` clauses are run."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    previous_handler = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, previous_handler)

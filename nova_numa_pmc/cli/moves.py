@@ -7,6 +7,7 @@ Their progress is shown. A signal ends them.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import sys
 from typing import TYPE_CHECKING, Any
@@ -346,3 +347,17 @@ def ask_operator(command: CommandContext, text: str) -> bool:
         return command.ask(text + ' [y/N] ').strip().lower() in ('y', 'yes')
     except EOFError:
         return False
+
+
+def show_plan(command: CommandContext, args: argparse.Namespace, payback_s: float) -> bool:
+    """Measure an interval and print the plan; return whether a move would pay.
+
+    :param args: ``interval``, ``guest`` and ``json``
+    """
+    observed = command.measure(args.interval)
+    plan, situation = command.propose(observed, payback_s, args.guest or ())
+    if args.json:
+        print(json.dumps(plan_data(plan, situation, observed)), flush=True)
+    else:
+        tables.print_lines(plan_lines(plan, situation, payback_s, observed), observed.problems)
+    return bool(plan.moves)

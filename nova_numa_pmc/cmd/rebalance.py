@@ -29,6 +29,7 @@ COMMANDS = {
     'pause': 'keep the agent from moving guests, or end that',
     'pin': 'keep a guest where it is or on a node, leave it alone, or end either',
     'plan': 'show which moves of guests would pay, and why',
+    'record': 'record samples of this host to a file',
     'report': 'show the means of a recording, or compare it with another',
     'status': 'show nodes and guests: where each is, and why',
     'top': 'show a live view of node pressure and of where guests run and access memory',

@@ -60,6 +60,7 @@ OPTIONS: dict[str, Sequence[cfg.Opt]] = {
         cfg.StrOpt('vcpu_pin_set'),
     ],
     'compute': [cfg.StrOpt('cpu_shared_set'), cfg.StrOpt('cpu_dedicated_set')],
+    'libvirt': [cfg.BoolOpt('cpu_power_management', default=False)],
     'filter_scheduler': [
         cfg.ListOpt('weight_classes', default=['nova.scheduler.weights.all_weighers']),
         cfg.MultiStrOpt('available_filters', default=['nova.scheduler.filters.all_filters']),

@@ -179,6 +179,7 @@ def compute_checks(args: argparse.Namespace) -> list[Check]:
             services.NOVA_COMPUTE, process, conf, required=False, refusal=refusal
         ),
         lambda: capacity.check_withheld_memory(root, conf),
+        lambda: kernel.check_governor(root, conf),
     ]
     if conf.files:
         checks += [

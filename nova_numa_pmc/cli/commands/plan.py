@@ -17,10 +17,9 @@ exit codes: 0 no move would pay; 2 some moves would; 1 a problem; 64 usage error
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import arguments, context, moves, tables
+from nova_numa_pmc.cli import arguments, context, moves
 
 if TYPE_CHECKING:
     import argparse
@@ -33,13 +32,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Print the plan; return the exit code."""
-    command = command or context.CommandContext(args.root)
-    observed = command.measure(args.interval)
-    plan, situation = command.propose(observed, args.payback, args.guest)
-    if args.json:
-        print(json.dumps(moves.plan_data(plan, situation, observed)))
-    else:
-        tables.print_lines(
-            moves.plan_lines(plan, situation, args.payback, observed), observed.problems
-        )
-    return arguments.NOT_MADE if plan.moves else arguments.OK
+    would_pay = moves.show_plan(command or context.CommandContext(args.root), args, args.payback)
+    return arguments.NOT_MADE if would_pay else arguments.OK

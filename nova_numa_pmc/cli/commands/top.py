@@ -3,7 +3,8 @@
 
 On a terminal, the tables are redrawn after each interval, by rich (the extra "tools"),
 until q or Ctrl-C; the keys below them sort the guests and turn pages. Otherwise, and
-with --once, they are printed one after another. The output of --json is a recording:
+with --once, they are printed one after another, and so are the moves of guests that
+would pay now, with --plan; nothing is moved. The output of --json is a recording:
 "report" shows its means, or compares two.
 
 examples:
@@ -11,7 +12,7 @@ examples:
   nova-numa-rebalance top --once --interval 2
   nova-numa-rebalance top --guest instance-0000002a --sort remote
   nova-numa-rebalance top --json | jq '.nodes[] | {id, pressure, remote_ratio}'
-  timeout 10m nova-numa-rebalance top --json --interval 10 >/var/tmp/before
+  nova-numa-rebalance top --plan
 
 exit codes: 0 ended by the operator, or shown once; 1 a problem; 64 usage error
 """
@@ -25,23 +26,20 @@ import itertools
 import json
 import os
 import select
-import signal
 import sys
 import termios
 import time
 import tty
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from nova_numa_pmc.agent import sampling
-from nova_numa_pmc.cli import arguments, tables
-from nova_numa_pmc.conf import counters as counters_conf, host_options
+from nova_numa_pmc.cli import arguments, context, moves, tables
+from nova_numa_pmc.core.rebalance import planner
 from nova_numa_pmc.json_values import printable, to_json
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Collection, Iterator
-    from types import FrameType
-    from typing import NoReturn, TextIO
+    from typing import TextIO
 
     import rich.live
 
@@ -49,8 +47,6 @@ if TYPE_CHECKING:
 
     #: Returns, for a sort order, (lines that are always shown, lines that are shown by pages).
     Render = Callable[[str], tuple[list[str], list[str]]]
-
-_T = TypeVar('_T')
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +61,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='show this guest only (may be repeated)',
     )
     parser.add_argument(
+        '--plan', action='store_true', help='print which moves would pay, and nothing else'
+    )
+    parser.add_argument(
         '--sort',
         choices=list(tables.SORTS),
         default='wait',
@@ -73,22 +72,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Show samples until the operator ends the command; return the exit code."""
+def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
+    """Show samples until the operator ends the command; return the exit code.
+
+    :param command: what --plan uses; tests replace it
+    """
+    if args.plan:
+        with context.until_interrupted():
+            for _ in itertools.repeat(None, 1) if args.once else itertools.repeat(None):
+                moves.show_plan(
+                    command or context.CommandContext(args.root), args, planner.PAYBACK_S
+                )
+        return arguments.OK
     is_drawn = not (args.json or args.once) and can_draw(sys.stdout) and sys.stdin.isatty()
     printed: set[str] = set()
     measuring = 'measuring for %g s …' % args.interval
     if sys.stderr.isatty() and not is_drawn:
         print(measuring, file=sys.stderr)
     with (
-        until_interrupted(),
+        context.until_interrupted(),
         open_screen(args.sort) if is_drawn else contextlib.nullcontext() as screen,
-        contextlib.closing(open_sampler(args.root)) as sampler,
+        contextlib.closing(context.open_sampler(args.root)) as sampler,
     ):
         if screen is not None:
             screen.show(lambda _: ([measuring], []))
         wait = screen.wait if screen else time.sleep
-        samples = sample_every(sampler.sample, args.interval, wait, time.monotonic)
+        samples = context.sample_every(sampler.sample, args.interval, wait, time.monotonic)
         for sample in itertools.islice(samples, 1 if args.once else None):
             chosen = _choose(sample, args.guest or ())
             if screen is not None:
@@ -103,12 +112,6 @@ def run(args: argparse.Namespace) -> int:
                 print(line, file=sys.stderr, flush=True)
             printed.update(chosen.problems)
     return arguments.OK
-
-
-def open_sampler(root: str) -> sampling.Sampler:
-    """Return a sampler of this host."""
-    path = host_options.path_under_root(root, host_options.PATH)
-    return sampling.Sampler(counters_conf.read(path), root)
 
 
 def _choose(sample: Sample, names: Collection[str]) -> Sample:
@@ -140,47 +143,6 @@ def to_lines(sample: Sample, sort: str) -> tuple[list[str], list[str]]:
         '',
         *([headings] if rows else ()),
     ], rows
-
-
-def sample_every(
-    take: Callable[[], _T],
-    interval_s: float,
-    wait: Callable[[float], None],
-    clock: Callable[[], float],
-) -> Iterator[_T]:
-    """Yield a sample at the end of each interval.
-
-    The time that sampling takes does not shift the schedule, except that a sample that took longer
-    than an interval is followed by a whole interval.
-
-    :param take: returns a sample of the time since the previous call
-    :param wait: waits for the given number of seconds
-    :param clock: returns the time of a monotonic clock [s]
-    """
-    take()  # the first sample has no rates
-    due_s = clock() + interval_s
-    while True:
-        wait(max(0.0, due_s - clock()))
-        yield take()
-        due_s += interval_s
-        if due_s <= clock():
-            due_s = clock() + interval_s
-
-
-@contextlib.contextmanager
-def until_interrupted() -> Iterator[None]:
-    """Leave the block without a traceback on SIGINT or SIGTERM; ``finally`` clauses are run."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    previous_handler = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
-    finally:
-        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def can_draw(stream: TextIO) -> bool:

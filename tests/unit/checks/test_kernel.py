@@ -5,6 +5,7 @@ import os
 import tempfile
 
 from nova_numa_pmc.checks import kernel
+from nova_numa_pmc.host.nova_conf import NovaConf
 from tests.cases.root import RootCase
 from tests.fixtures import sysfs
 from tests.fixtures.domains import domain, write_status
@@ -68,7 +69,9 @@ class KernelTest(RootCase):
         (finding,) = kernel.check_balancing(self.root)
         self.assertIn('400 unmapped pages and 3 faults per second', finding.message)
 
-    def test_emulated_devices_of_guests_are_found(self):
+    def test_emulated_devices_of_guests_and_a_missing_vhost_net_are_found(self):
+        self.assert_codes(['vhost-net-absent'], kernel.check_devices)
+        self.write('dev/vhost-net', '')
         devices = (
             "<disk device='disk'><target dev='hda' bus='%s'/></disk>"
             "<disk device='cdrom'><target dev='hdd' bus='ide'/></disk>"
@@ -127,3 +130,21 @@ class KernelTest(RootCase):
             with self.subTest(text=text):
                 self.write('sys/kernel/mm/transparent_hugepage/enabled', text + '\n')
                 self.assert_codes(expected, kernel.check_huge_pages)
+
+    def test_a_powersave_governor_is_found_with_its_cpus(self):
+        self.assertEqual([], list(kernel.check_governor(self.root, NovaConf([]))))
+        for cpu in range(4):
+            self.write(
+                'sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor' % cpu, 'performance\n'
+            )
+        self.write('sys/devices/system/cpu/cpuidle/current_driver', 'intel_idle\n')
+        self.assertEqual([], list(kernel.check_governor(self.root, NovaConf([]))))
+        for cpu in (0, 2, 3):
+            self.write(
+                'sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor' % cpu, 'powersave\n'
+            )
+        (finding,) = kernel.check_governor(self.root, NovaConf([]))
+        self.assertIn('CPUs 0,2-3 is powersave', finding.message)
+        self.write('nova.conf', '[libvirt]\ncpu_power_management = True\n')
+        conf = NovaConf([os.path.join(self.root, 'nova.conf')])
+        self.assertEqual([], list(kernel.check_governor(self.root, conf)), 'Nova sets them itself')

@@ -67,6 +67,7 @@ class CheckCommandTest(unittest.TestCase):
             rebalance.main(['hook', 'install', '--root', self.root])
         self.host.configure('[placement]\nram_allocation_ratio = 1.5\n')
         self.host.write('etc/nova/nova.conf', GOOD_NOVA)
+        self.host.write('dev/vhost-net', '')
         publication.write(
             self.host.path('run/nova-numa-pmc'),
             publication.Publication(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test pin, pause, status and history on a host with an uneven load."""
+"""Test pin, pause, status, history and top --plan on a host with an uneven load."""
 
 import json
 import os
@@ -371,3 +371,19 @@ class HistoryTest(OperatingCase):
                 )
                 row = self.run_command('history')[1].splitlines()[-1]
                 self.assertIn('g      0     1 ', row)
+
+
+class TopPlanTest(OperatingCase):
+    def test_top_prints_plans_until_it_is_ended(self):
+        def wait(seconds):
+            if self.now_s >= 10:
+                raise KeyboardInterrupt
+            self.now_s += seconds
+            self.load_node_0(self.now_s)
+
+        self.wait = wait
+        code, out, _ = self.run_command('top', '--plan', '--json')
+        self.assertEqual(
+            (arguments.OK, [1, 1]),
+            (code, [len(json.loads(line)['moves']) for line in out.splitlines()]),
+        )

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test top and report with a sampler and a clock that the test controls."""
+"""Test top, record and report with a sampler and a clock that the test controls."""
 
 import argparse
 import contextlib
 import io
 import json
 import os
+import signal
+import stat
 import sys
 import tempfile
 import unittest
@@ -14,8 +16,8 @@ from unittest import mock
 import rich.console
 import rich.live
 
-from nova_numa_pmc.cli import tables
-from nova_numa_pmc.cli.commands import report, top
+from nova_numa_pmc.cli import context, recordings, tables
+from nova_numa_pmc.cli.commands import record, report, top
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import to_json
 from tests.fixtures import samples
@@ -52,20 +54,20 @@ class ViewingCase(unittest.TestCase):
         return path
 
     @staticmethod
-    def run_command(module, *arguments):
+    def run_command(module, *arguments, **injected):
         """Run a command; return (exit code, stdout, stderr)."""
         parser = argparse.ArgumentParser()
         module.configure(parser)
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = module.run(parser.parse_args(arguments))
+            code = module.run(parser.parse_args(arguments), **injected)
         return code, out.getvalue(), err.getvalue()
 
 
 class TopTest(ViewingCase):
     def top(self, *arguments, **changes):
         taken = Sampler([samples.sample(BASE_S), samples.sample(BASE_S + 5, **changes)])
-        with mock.patch.object(top, 'open_sampler', lambda *_: taken):
+        with mock.patch.object(context, 'open_sampler', lambda *_: taken):
             return self.run_command(top, '--once', '--interval', '0.1', *arguments)
 
     def test_top_once_shows_one_sample(self):
@@ -139,8 +141,8 @@ class TopTest(ViewingCase):
                     screen.wait(0.0)
 
             with (
-                mock.patch.object(top, 'open_sampler', lambda *_: taken),
-                mock.patch.object(top, 'sample_every', one_sample),
+                mock.patch.object(context, 'open_sampler', lambda *_: taken),
+                mock.patch.object(context, 'sample_every', one_sample),
                 mock.patch.object(sys, 'stdin', mock.Mock(isatty=lambda: True)),
                 mock.patch.multiple(
                     top,
@@ -163,10 +165,75 @@ class TopTest(ViewingCase):
                 times.append(clock.now_s)
                 clock.now_s += next(left)
 
-            stream = top.sample_every(take, 5.0, clock.wait, clock)
+            stream = context.sample_every(take, 5.0, clock.wait, clock)
             for _ in costs[1:]:
                 next(stream)
             self.assertEqual(expected, times)
+
+
+class RecordTest(ViewingCase):
+    def record_it(self, sampler, clock, *arguments, wait=None):
+        with mock.patch.object(context, 'open_sampler', lambda _: sampler):
+            return self.run_command(
+                record,
+                '--out',
+                self.path,
+                '--interval',
+                '10',
+                *arguments,
+                wait=wait or clock.wait,
+                clock=clock,
+            )
+
+    def prepared(self, number, **changes):
+        return [samples.sample(BASE_S + 10 * at, 10.0, **changes) for at in range(number)]
+
+    def test_record_ends_after_the_duration_asked_for(self):
+        clock, sampler = Clock(), Sampler(self.prepared(100))
+        code, out, err = self.record_it(sampler, clock, '--duration', '1m')
+        self.assertEqual((0, '', True), (code, out, sampler.closed))
+        self.assertEqual(
+            [BASE_S + 10 * at for at in range(1, 7)],
+            [sample.taken_s for sample in recordings.read(self.path, self.fail)],
+        )
+        self.assertIn('6 samples', err)
+
+    def test_record_keeps_what_was_taken_before_an_interruption(self):
+        clock = Clock()
+
+        def wait(seconds):
+            if clock.now_s > 140:
+                signal.raise_signal(signal.SIGTERM)
+            clock.wait(seconds)
+
+        former = signal.getsignal(signal.SIGTERM)
+        code, _out, err = self.record_it(Sampler(self.prepared(100)), clock, wait=wait)
+        self.assertEqual(0, code)
+        self.assertIn('5 samples', err)
+        self.assertEqual(5, len(list(recordings.read(self.path, self.fail))))
+        self.assertEqual(former, signal.getsignal(signal.SIGTERM))
+
+    def test_record_continues_a_file_whose_last_line_is_torn(self):
+        with open(self.path, 'w', encoding='utf-8') as file:
+            file.write(json.dumps(to_json(samples.sample(BASE_S - 10)))[:-40])
+        clock = Clock()
+        _code, _out, err = self.record_it(
+            Sampler(self.prepared(100, problems=('no PMU',))), clock, '--duration', '30s'
+        )
+        self.assertEqual(1, err.count('no PMU'))
+        damaged = []
+        taken = [sample.taken_s for sample in recordings.read(self.path, damaged.append)]
+        self.assertEqual([BASE_S + 10 * at for at in (1, 2, 3)], taken)
+        self.assertEqual(1, len(damaged))
+
+    def test_a_recording_is_not_for_all_users(self):
+        self.record_it(Sampler(self.prepared(100)), Clock(), '--duration', '10s')
+        self.assertEqual(0, stat.S_IMODE(os.stat(self.path).st_mode) & 0o007)
+
+    def test_record_refuses_a_wrong_duration_and_writes_nothing(self):
+        with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+            self.run_command(record, '--out', self.path, '--duration', '0')
+        self.assertFalse(os.path.exists(self.path))
 
 
 class ReportTest(ViewingCase):
