@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read samples from a file: output of ``top --json`` or ``perf stat -x, -I``.
+"""Read samples from a file: output of ``record``, ``top --json`` or ``perf stat -x, -I``.
 
 perf's counts may be of the whole host, by CPU (``-A``) or by node (``--per-node``), and each of
 these also by control group (``--for-each-cgroup``), on this host or another. The format is in "CSV
@@ -123,8 +123,8 @@ def read(
             yield sample
     if sample is None:
         raise RecordingError(
-            '%s: contains no sample: nova-numa-rebalance top --json and perf stat -x, -I write '
-            'such files' % path
+            '%s: contains no sample: nova-numa-rebalance record --out FILE and perf stat -x, -I '
+            'write such files' % path
         )
 
 

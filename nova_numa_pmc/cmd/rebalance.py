@@ -66,7 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog='nova-numa-rebalance',
         description='NUMA placement of libvirt guests on this host. Without a command, it shows '
         'the status, whose options may be given.',
-        epilog='Guests are given by name, uuid or libvirt id (top and report: name or uuid). '
+        epilog='Guests are given by name, uuid or libvirt id (top, report and history: name or uuid). '
         + arguments.EXIT_CODES_HELP,
     )
     subparsers = parser.add_subparsers(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Show the means of a recording per node and guest, or compare it with a second one.
 
-A recording is the output of "top --json", or of "perf stat -x, -I 5000" with --per-node
-and --for-each-cgroup if possible.
+A recording is what "record" writes and "top --json" prints, or the output of "perf stat
+-x, -I 5000" with --per-node and --for-each-cgroup if possible.
 
 examples:
   nova-numa-rebalance report /var/tmp/before
