@@ -129,7 +129,7 @@ class Resctrl:
         )
 
     def _evidence_by_node(self, sums: Traffic, tick: SourceTick) -> dict[int, Evidence]:
-        """Return {node id: evidence} of the nodes whose domains are all known.
+        """Return {node id: evidence} of the nodes whose domains are all known, with local traffic.
 
         Where several nodes share a domain whose nodes are not counted one by one, whose traffic it
         is cannot be told.
@@ -145,7 +145,11 @@ class Resctrl:
             ]
             if all(len(nodes_by_domain[domain]) == 1 for domain in domains):
                 found[node.id] = _evidence(sums, domains, tick.elapsed_ns)
-        return {node_id: evidence for node_id, evidence in found.items() if evidence}
+        return {
+            node_id: evidence
+            for node_id, evidence in found.items()
+            if evidence and evidence.covers_memory
+        }
 
     def _groups(self) -> tuple[list[str], dict[str, frozenset[int]]]:
         """Return (directories of the groups that add up to all traffic, {directory: threads})."""

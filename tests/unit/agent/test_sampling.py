@@ -216,6 +216,27 @@ class SamplerTest(SamplingCase):
                     guest.devices,
                 )
 
+    def test_the_node_of_a_device_is_read_again_only_for_another_guest(self):
+        xml = domains.domain(fake_host.name_of(1), fake_host.uuid_of(1), devices=domains.SRIOV)
+        nodes = []
+        for at_s, is_running in ((0, True), (5, True), (10, False), (15, True)):
+            if is_running:
+                self.launch(1, {0: MIB}, xml=xml)
+            else:
+                self.host.end(1)
+            for guest in self.sample(at_s).guests:
+                nodes.append({device.address: device.node for device in guest.devices})
+            for path in ('0000:af:00.0', '0000:3b:02.1'):
+                self.host.write('sys/bus/pci/devices/%s/numa_node' % path, '0\n')
+        self.assertEqual(
+            [
+                {'0000:af:00.0': 1, '0000:3b:02.1': None},
+                {'0000:af:00.0': 1, '0000:3b:02.1': 0},
+                {'0000:af:00.0': 0, '0000:3b:02.1': 0},
+            ],
+            nodes,
+        )
+
     def test_a_node_whose_cpu_comes_or_goes_is_unknown_for_a_tick(self):
         self.launch(1, {0: MIB})
         self.sample(0)

@@ -124,6 +124,12 @@ class ResctrlTest(HostCase):
         self.assertEqual({0: (150.0, 50.0), 1: (0.0, 40.0)}, self.rates_by_node_at(2))
         self.assertEqual({}, self.rates_by_node_at(3))
 
+    def test_nodes_have_no_accesses_where_local_traffic_is_not_counted(self):
+        for at_s in (1, 2):
+            self.host.set_resctrl_group('', {0: (6400 * at_s, 'Unavailable'), 1: (0, 0)})
+            self.source.sample(self.tick(at_s, guest(1, {0: 1.0})))
+        self.assertEqual({1: (0.0, 0.0)}, self.rates_by_node_at(2))
+
     def test_a_guest_with_a_group_of_its_own_is_counted(self):
         for total in (0, 100):
             self.set('', 0, 0)
