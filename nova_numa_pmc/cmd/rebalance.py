@@ -66,8 +66,8 @@ def build_parser() -> argparse.ArgumentParser:
         prog='nova-numa-rebalance',
         description='NUMA placement of libvirt guests on this host. Without a command, it shows '
         'the status, whose options may be given.',
-        epilog='Guests are given by name, uuid or libvirt id (top, report and history: name or uuid). '
-        + arguments.EXIT_CODES_HELP,
+        epilog='Guests are given by name, uuid or libvirt id (top, report and history: name or '
+        'uuid). ' + arguments.EXIT_CODES_HELP,
     )
     subparsers = parser.add_subparsers(
         dest='command', metavar='COMMAND', required=True, parser_class=_CommandParser

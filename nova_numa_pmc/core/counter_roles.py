@@ -11,7 +11,7 @@ MEM_READ, MEM_WRITE, MEM_TRAFFIC = 'mem_read', 'mem_write', 'mem_traffic'
 LINK_TX = 'link_tx'
 # Clocks of memory controllers and links, in bytes that could have been carried.
 MEM_MAX, LINK_MAX = 'mem_max', 'link_max'
-IO_READ, IO_HIT, IO_MISS = 'io_read', 'io_hit', 'io_miss'
+IO_HIT, IO_MISS = 'io_hit', 'io_miss'
 
 #: Roles counted in a core: per CPU, per thread or per control group.
 CORE_ROLES = (CYCLES, INSTRUCTIONS, LOCAL_DRAM, REMOTE_DRAM, REMOTE_CACHE, STALLED_CYCLES)
@@ -27,12 +27,11 @@ UNCORE_ROLES = (
     MEM_MAX,
     LINK_TX,
     LINK_MAX,
-    IO_READ,
     IO_HIT,
     IO_MISS,
 )
 #: Those of them whose counts are amounts of memory traffic, those of a link, and all amounts.
 MEMORY_ROLES = (MEM_READ, MEM_WRITE, MEM_TRAFFIC)
 LINK_ROLES = (LINK_TX, LINK_MAX)
-DATA_ROLES = (*MEMORY_ROLES, MEM_MAX, *LINK_ROLES, IO_READ)
+DATA_ROLES = (*MEMORY_ROLES, MEM_MAX, *LINK_ROLES)
 ROLES = CORE_ROLES + UNCORE_ROLES

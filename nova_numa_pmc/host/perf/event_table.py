@@ -20,7 +20,6 @@ from nova_numa_pmc.core.counter_roles import (
     INSTRUCTIONS,
     IO_HIT,
     IO_MISS,
-    IO_READ,
     LINK_MAX,
     LINK_TX,
     LOCAL_DRAM,
@@ -189,22 +188,15 @@ _CHA_ICX = _cha('event=0x35,umask=0xc001fd04', 'event=0x35,umask=0xc001fe04',
                 'Intel perfmon, Ice Lake-SP uncore: UNC_CHA_TOR_INSERTS')
 
 
-def _iio(ch_mask: int) -> tuple[Entry, ...]:
-    document = 'Intel perfmon, uncore: UNC_IIO_DATA_REQ_OF_CPU'
-    return (
-        Entry(IO_READ, 'event=0x83,umask=0x4,ch_mask=%#x,fc_mask=0x7' % ch_mask, document,
-              ('units of 4 bytes, all ports',), 'uncore_iio_[0-9]*', 4),)
-
-
-_SKX_UNCORE = _IMC_CAS + _DCLK + _UPI + _CHA_SKX + _iio(0x0f)
+_SKX_UNCORE = _IMC_CAS + _DCLK + _UPI + _CHA_SKX
 _SPR_UNCORE = _imc(('event=0x5,umask=0xcf',), ('event=0x5,umask=0xf0',),
                    'Intel perfmon, Sapphire Rapids uncore: UNC_M_CAS_COUNT'
-                   ) + _UPI + _CHA_ICX + _iio(0xff)
+                   ) + _UPI + _CHA_ICX
 
 _GNR_UNCORE = _imc(('event=0x5,umask=0xcf', 'event=0x6,umask=0xcf'),
                    ('event=0x5,umask=0xf0', 'event=0x6,umask=0xf0'),
                    'Intel perfmon, Granite Rapids uncore: UNC_M_CAS_COUNT_SCH0, _SCH1'
-                   ) + _DCLK_QUARTER + _UPI + _CHA_ICX + _iio(0xff)
+                   ) + _DCLK_QUARTER + _UPI + _CHA_ICX
 
 # Umasks of local DRAM, of remote DRAM, and of remote caches.
 _NHM = 0x20, 0x10, (0x8,)
@@ -348,7 +340,7 @@ ROWS = (
     _server('icelake-sp', 'Ice Lake-SP', r'GenuineIntel-6-6[AC]',
             _imc(('event=0x4,umask=0xf',), ('event=0x4,umask=0x30',),
                  'Intel perfmon, Ice Lake-SP uncore: UNC_M_CAS_COUNT')
-            + _DCLK + _UPI + _CHA_ICX + _iio(0xff))._replace(channels_max=8),
+            + _DCLK + _UPI + _CHA_ICX)._replace(channels_max=8),
     _server('sapphirerapids', 'Sapphire Rapids', r'GenuineIntel-6-8F', _SPR_UNCORE),
     _server('emeraldrapids', 'Emerald Rapids', r'GenuineIntel-6-CF', _SPR_UNCORE),
     _server('graniterapids', 'Granite Rapids', r'GenuineIntel-6-A[DE]', _LOCAL_CXL + _GNR_UNCORE,
