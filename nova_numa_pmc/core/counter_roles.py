@@ -20,16 +20,7 @@ CORE_ROLES = (CYCLES, INSTRUCTIONS, LOCAL_DRAM, REMOTE_DRAM, REMOTE_CACHE, STALL
 GUEST_ROLES = (REMOTE_CACHE, STALLED_CYCLES)
 #: Roles counted in the uncore of a package, for everything that runs on it. ``mem_traffic`` is
 #: reads and writes together, for hardware that does not distinguish them.
-UNCORE_ROLES = (
-    MEM_READ,
-    MEM_WRITE,
-    MEM_TRAFFIC,
-    MEM_MAX,
-    LINK_TX,
-    LINK_MAX,
-    IO_HIT,
-    IO_MISS,
-)
+UNCORE_ROLES = (MEM_READ, MEM_WRITE, MEM_TRAFFIC, MEM_MAX, LINK_TX, LINK_MAX, IO_HIT, IO_MISS)
 #: Those of them whose counts are amounts of memory traffic, those of a link, and all amounts.
 MEMORY_ROLES = (MEM_READ, MEM_WRITE, MEM_TRAFFIC)
 LINK_ROLES = (LINK_TX, LINK_MAX)
