@@ -392,10 +392,8 @@ def check_monitor_loadable(modules: InterpreterModules) -> Iterator[Finding]:
         yield Finding('monitor-not-asked', NOTE, message, 'run this where nova-compute runs')
         return
     runs = '%s, which runs nova-compute, ' % modules.python
-    remedy = (
-        'in the checkout of nova-numa-pmc: %s -m pip install --no-deps . (an editable install '
-        'does not put the module numa_pmc there)' % modules.python
-    )
+    checkout = 'in the checkout of nova-numa-pmc: '
+    remedy = checkout + '%s -m pip install --no-deps .' % modules.python
     if not modules.package:
         text = runs + 'cannot import nova_numa_pmc'
         yield Finding('monitor-package-missing', ERROR, text, remedy)
@@ -404,6 +402,13 @@ def check_monitor_loadable(modules: InterpreterModules) -> Iterator[Finding]:
         yield Finding('monitor-entry-point-missing', ERROR, text, remedy)
     if not modules.shim:
         text = 'the module numa_pmc is missing from %s' % (modules.monitors or 'Nova')
+        if modules.package and modules.monitors:
+            # pip has put it beside the package, which is not in the prefix of this Nova, or it is
+            # editable.
+            remedy = '%scp shim/numa_pmc.py %s/ and restart nova-compute' % (
+                checkout,
+                modules.monitors,
+            )
         yield Finding('monitor-shim-missing', ERROR, text, remedy, modules.monitors)
 
 

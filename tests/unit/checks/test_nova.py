@@ -111,6 +111,11 @@ class LoadableTest(unittest.TestCase):
                     expected, found(nova.check_monitor_loadable(SEEN._replace(**change)))
                 )
 
+    def test_a_module_that_pip_does_not_bring_to_this_nova_is_to_be_copied(self):
+        for package, word in (('/usr/local/nova_numa_pmc', 'cp shim/numa_pmc.py'), ('', 'pip')):
+            *_, shim = nova.check_monitor_loadable(SEEN._replace(shim='', package=package))
+            self.assertIn(word, shim.remedy)
+
 
 class SchedulerTest(RootCase):
     def conf(self, text, group='filter_scheduler', name='nova.conf'):
