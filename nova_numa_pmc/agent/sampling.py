@@ -158,6 +158,10 @@ class Sampler:
         guest_samples = self._guest_samples(guests, measured.evidence, problems)
         of_resctrl = {} if of_cpus else self._resctrl.evidence_by_node_at(monotonic_ns)
         of_nodes = of_cpus or of_resctrl
+        # Elsewhere, sums over guests take the place of a node that is not known.
+        all_traffic = bool(of_resctrl) and all(
+            node.id in of_resctrl for node in host.nodes if node.online_cpus
+        )
         of_guests = build_sample.sum_by_node(
             guests, measured.evidence, [node.id for node in host.nodes]
         )
@@ -176,14 +180,14 @@ class Sampler:
         ]
         with_prefetch = self._cpu_counters.with_prefetch or self._guest_counters.with_prefetch
         self.mlp = (
-            pressure.MLP_WITH_PREFETCH if with_prefetch or of_resctrl else pressure.MLP_DEMAND
+            pressure.MLP_WITH_PREFETCH if with_prefetch or all_traffic else pressure.MLP_DEMAND
         )
         return Sample(
             taken_s,
             elapsed_ns / 1e9,
             measured.source,
             build_sample.complete_nodes(
-                nodes, guest_samples, self.latencies_ns(host), self.mlp, bool(of_resctrl)
+                nodes, guest_samples, self.latencies_ns(host), self.mlp, all_traffic
             ),
             guest_samples,
             tuple(dict.fromkeys(problems)),

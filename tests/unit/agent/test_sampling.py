@@ -192,6 +192,22 @@ class SamplerTest(SamplingCase):
         self.assertEqual([0.32, 0.32], [node.bandwidth_ratio for node in sample.nodes])
         self.assertLess(0, sample.nodes[0].distance_cores)
 
+    def test_traffic_of_guests_is_not_the_bandwidth_of_a_node_that_resctrl_does_not_know(self):
+        self.host.set_l3_domains({cpu: cpu // 4 for cpu in range(8)})
+        for number in (1, 2):
+            self.launch(number, {0: MIB})
+        for at_s in (0, 5):
+            self.host.set_resctrl_group('', {0: (640_000 * at_s, 0), 1: ('Unavailable', 0)})
+            self.host.set_resctrl_group(
+                'own', {0: (0, 0), 1: (64_000 * at_s, 64_000 * at_s)}, tasks=(5002,)
+            )
+            self.run_to(1, at_s)
+            self.run_to(2, at_s, cpu=4)
+            self.host.set_cpu_times(dict.fromkeys(range(8), at_s), dict.fromkeys(range(8), 0))
+            sample = self.sample(at_s)
+        self.assertEqual(64_000.0, sample.guests[1].bandwidth_bytes_per_sec)
+        self.assertEqual([None, None], [node.bandwidth_bytes_per_sec for node in sample.nodes])
+
     def test_devices_are_local_on_the_node_that_the_guest_runs_on(self):
         xml = domains.domain(
             fake_host.name_of(1),
