@@ -7,7 +7,7 @@ The libvirt hook imports this module at every guest start, so it imports only li
 from __future__ import annotations
 
 import math
-from itertools import combinations
+from itertools import combinations, product
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
@@ -169,7 +169,8 @@ def smallest_sets(inputs: PlacementInput, needs_memory: bool, size_min: int = 1)
 
     The list is complete unless there are more than 300 sets of that size, as on hosts of more than
     ten nodes: there, a set is grown from each node by the nearest others, those of the lowest
-    pressure first, and the smallest that are found are listed, though a smaller one may exist.
+    pressure first, and some of the roomiest nodes, by several weights of CPUs, cores and memory.
+    The smallest that are found are listed; one that is smaller by a node rarely exists.
 
     :returns: ascending tuples, all of the same size; empty if all nodes together do not suffice
     """
@@ -188,27 +189,50 @@ def smallest_sets(inputs: PlacementInput, needs_memory: bool, size_min: int = 1)
     count = len(inputs.cores)
     for size in range(size_min, count + 1):
         if math.comb(count, size) > ENUMERATED_MAX:
-            return _grown_sets(inputs, holds, size) if holds(range(count)) else []
+            orders = [*_nearest_first(inputs), *_roomiest_first(room, needs)]
+            return _grown_sets(orders, holds, size) if holds(range(count)) else []
         sets = list(filter(holds, combinations(range(count), size)))
         if sets:
             return sets
     return []
 
 
+def _nearest_first(inputs: PlacementInput) -> Iterator[list[int]]:
+    """Yield the positions by distance from each of them, those of the lowest pressure first."""
+    pressures = ranking.pressures(inputs.view_by_domain)
+    everywhere = range(len(pressures))
+    for seed in everywhere:
+        yield sorted(everywhere, key=lambda at: (inputs.distance(seed, at), pressures[at]))
+
+
+def _roomiest_first(
+    room: Sequence[Sequence[float]], needs: Sequence[float]
+) -> Iterator[list[int]]:
+    """Yield the positions by what they have of the needs, with several weights of each need."""
+    for weights in product((0, 1, 2), repeat=len(needs)):
+        values = [
+            sum(
+                weight * min(1.0, amount / need)
+                for weight, amount, need in zip(weights, amounts, needs)
+                if need
+            )
+            for amounts in zip(*room)
+        ]
+        yield sorted(range(len(values)), key=lambda at: -values[at])
+
+
 def _grown_sets(
-    inputs: PlacementInput, holds: Callable[[Sequence[int]], bool], size_min: int
+    orders: Iterable[Sequence[int]], holds: Callable[[Sequence[int]], bool], size_min: int
 ) -> list[NodeSet]:
-    """Grow a set from each node by the nearest others; return the smallest that hold a guest.
+    """Take as many positions of each order as hold a guest; return the smallest sets.
 
     :param holds: returns whether positions hold the guest, as all together do
     """
-    pressures, grown = ranking.pressures(inputs.view_by_domain), set()
-    count = len(pressures)
-    for seed in range(count):
-        order = sorted(range(count), key=lambda at: (inputs.distance(seed, at), pressures[at]))
-        size = next((size for size in range(size_min, count) if holds(order[:size])), count)
-        chosen = order[:size]
-        for position in order[:size]:  # some of them may have no room
+    grown: set[NodeSet] = set()
+    for order in orders:
+        size = next((size for size in range(size_min, len(order)) if holds(order[:size])), 0)
+        chosen = order[:size] if size else order
+        for position in chosen:  # some of them may have no room
             others = [other for other in chosen if other != position]
             if len(others) >= size_min and holds(others):
                 chosen = others

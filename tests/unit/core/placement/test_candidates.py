@@ -67,6 +67,17 @@ class SmallestTest(unittest.TestCase):
         self.assertEqual({4}, {len(chosen) for chosen in sets})
         self.assertTrue(all(len({at // 12 for at in chosen}) == 1 for chosen in sets))
 
+    def test_four_of_eleven_nodes_are_taken_where_four_hold_the_guest(self):
+        # Four nodes have more cores, or more memory, than those near them.
+        for large, small, vcpus, memory_mib in (
+            ((4, 4, 0), (3, 4, 0), 16, 8),
+            ((4, 4, 0), (4, 3, 0), 8, 16),
+            ((4, 4, 0), (3, 3, 0), 16, 16),
+        ):
+            nodes = [large if at in (0, 3, 6, 9) else small for at in range(11)]
+            sets = smallest_sets(nodes, vcpus, memory_mib, lambda a, b: 10 + abs(a - b))
+            self.assertEqual([(0, 3, 6, 9)], sets)
+
     def test_nodes_without_room_are_left_out_on_a_large_host(self):
         nodes = [(2, 0 if at % 2 else 4, 0) for at in range(24)]
         for chosen in smallest_sets(nodes, 8, 16):
