@@ -17,8 +17,8 @@ from tests.fixtures.metrics import GIB, build_publication, metric_list
 from tests.fixtures.nova_stand_ins import host_state_of, request_spec
 
 NOW_S = 1700000000
-#: Tolerance for figures that were rounded, such as to 0.01 cores.
-ROUNDED = 1e-3
+#: Tolerance for rounding errors of what is computed from figures that are published exactly.
+ROUNDED = 1e-6
 HIDDEN = {
     'link': {'link_ratio': None},
     'maximum': {'bandwidth_max_bytes_per_sec': None},
@@ -319,12 +319,17 @@ class ComparingTest(unittest.TestCase):
         self.assertEqual(0.5, comparison.expected_demand([(0, 0.0)]))
 
 
-#: Figures of a host that does not report less or more on one node than on the other: utilisation
-#: of CPUs, 1000 MB/s per core, maximum [1000 MB/s], link.
-SHARE = st.floats(0.05, 1.2)
-#: Without rounding errors of the rates.
 TENTHS = st.integers(1, 12).map(lambda tenths: tenths / 10)
-FIGURES = st.tuples(SHARE, st.floats(0.5, 9), st.sampled_from((30, 50, 100)), st.floats(0, 1))
+#: Figures of a host that does not report less or more on one node than on the other: utilisation
+#: of CPUs, 1000 MB/s per core, maximum [1000 MB/s], link. Demand is published in steps of 0.01
+#: cores, traffic of 1 MB/s and links of 0.001: these figures are not rounded, because 0.5 cores
+#: would be by up to 1 percent, and so would be what is assumed of other hosts.
+FIGURES = st.tuples(
+    st.integers(5, 120).map(lambda percent: percent / 100),
+    st.integers(5, 90).map(lambda tenths: tenths / 10),
+    st.sampled_from((30, 50, 100)),
+    st.integers(0, 1000).map(lambda thousandths: thousandths / 1000),
+)
 
 
 def even(cpu, rate, maximum, link):
