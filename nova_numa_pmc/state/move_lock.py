@@ -154,7 +154,7 @@ class MoveLock:
 
     def _take(self) -> None:
         with self._locked():
-            turns, boottime_ns = _read(self._directory), self._clock()
+            turns, boottime_ns = _read_if_available(self._directory), self._clock()
             for turn in self._others(turns):
                 if turn.is_in_force(boottime_ns):
                     raise StateLocked('%s is moving guests' % turn.holder)
@@ -184,10 +184,12 @@ class MoveLock:
             return
         try:
             with self._locked():
-                turns = _read(self._directory)
-                for other in self._others(turns):
-                    if other.token == turns.last:
-                        raise TurnLost('%s moves guests now' % other.holder)
+                turns = _read_if_available(self._directory)
+                if turns.last not in ('', turn.token):  # its holder may have ended it
+                    holders = {other.token: other.holder for other in turns.turns}
+                    raise TurnLost(
+                        '%s has moved guests since' % holders.get(turns.last, 'another process')
+                    )
                 self._extend(turns, tuple(guests))
         except TurnLost:
             raise
@@ -250,8 +252,21 @@ class MoveLock:
 def _read(directory: str) -> _Turns:
     """Return the content of the file; nobody's turn if it cannot be read or trusted."""
     try:
+        return _read_if_available(directory)
+    except StateUnavailable:
+        return _Turns()
+
+
+def _read_if_available(directory: str) -> _Turns:
+    """Return the content of the file; nobody's turn if it is damaged or cannot be trusted.
+
+    :raises StateUnavailable: it cannot be read at the moment
+    """
+    try:
         data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
         return json_values.decode(_Turns, data, _MAJOR) if data else _Turns()
+    except StateUnavailable:
+        raise
     except (StateError, ValueError):
         return _Turns()
 

@@ -121,6 +121,16 @@ class MoveLockTest(MoveLockCase):
         with self.assertRaises(move_lock.TurnLost):
             mover.renew()
 
+    def test_a_turn_is_lost_even_if_the_process_that_took_it_has_ended_its_own(self):
+        mover = self.lock()
+        mover.take()
+        self.now_ns += LEASE_NS
+        with self.lock('undo'):
+            pass
+        self.now_ns -= 1  # when the mover looked at the clock, before it was suspended
+        with self.assertRaisesRegex(move_lock.TurnLost, 'another process has moved guests'):
+            mover.renew(['a'])
+
     def test_a_lease_of_an_earlier_boot_stops_nobody(self):
         self.lock().take()
         self.now_ns -= 3600 * 10**9
@@ -206,6 +216,21 @@ class AgentMoveLockTest(MoveLockCase):
             self.now_ns += LEASE_NS
             self.assertTrue(ours.try_take())
         self.assertEqual(2, len(logs.output), logs.output)
+
+    def test_turns_that_cannot_be_read_at_the_moment_are_not_nobody_s(self):
+        self.lock().take()
+        ours, undisturbed = self.agent_lock(), os.open
+
+        def open_but_the_turns(path, *args, **kwargs):
+            if path == move_lock.FILE:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return undisturbed(path, *args, **kwargs)
+
+        with mock.patch.object(os, 'open', open_but_the_turns), self.assertLogs(LOG, 'INFO'):
+            self.assertFalse(ours.try_take())
+        self.now_ns += LEASE_NS
+        with self.assertLogs(LOG, 'INFO'):
+            self.assertTrue(ours.try_take())
 
     def test_the_agent_learns_once_that_another_process_had_the_turn(self):
         ours, command = self.agent_lock(), self.lock()
