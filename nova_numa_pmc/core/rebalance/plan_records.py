@@ -125,8 +125,8 @@ class RebalanceOptions(Record):
     :param cpu_s_per_page: CPU time to move a page of 4 KiB [s] (assumed)
     :param change_core_sec: cost of changing a guest's CPUs, in cold caches and stalled writes
         [core-seconds] (assumed)
-    :param min_gain_cores: a gain below this is noise. It is subtracted from each gain before the
-        gain is added to the regret
+    :param min_gain_cores: a gain below this is noise. It is subtracted from each gain by the load
+        of an interval before the gain is added to the regret
     :param reserve_bytes: available memory that a move leaves on its target
     :param interval_max_s: the longest time that a sample counts for, however late the next one is
     :param narrow_below_ratio: a widened guest goes home only if the CPU demand there, with the

@@ -158,10 +158,10 @@ class Outlook:
             COPYING_MIN_S * rebalance_options.bytes_per_sec,
         )
         self._memory_elapsed_s = elapsed_s
-        if state.memory_at_s is not None:
+        if state.memory_at_s is not None and state.memory_at_s <= now_s:
             since_s = now_s - state.memory_at_s
             self._memory_elapsed_s = min(since_s, rebalance_options.interval_max_s)
-            if 0 <= since_s < rebalance_options.memory_every_s:
+            if since_s < rebalance_options.memory_every_s:
                 return
         measured_min_s = rebalance_options.measured_min_s
         for horizon in (0, 1) if self.may_move else ():

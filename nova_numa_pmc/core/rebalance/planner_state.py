@@ -68,6 +68,10 @@ class MovedGuest(Record):
     moved_bytes: int
     came_back: bool = False
 
+    def was_on(self, nodes: tuple[int, ...]) -> bool:
+        """Return whether it came from these nodes, from which it may have been widened."""
+        return set(nodes) <= set(self.from_nodes)
+
 
 class NodeLoss(Record):
     """What the guests on some nodes want and lose [cores].
@@ -145,7 +149,7 @@ class PlannerState(Record):
             moved.uuid == uuid
             and (
                 moved.came_back
-                or (now_s - moved.at_s < STAY_S and (not waits or moved.from_nodes == to_nodes))
+                or (now_s - moved.at_s < STAY_S and (not waits or moved.was_on(to_nodes)))
             )
             for moved in self.moved
         )
@@ -228,14 +232,16 @@ def with_move_recorded(
     state = without_guests(state, uuids)
     if not move.to_move_bytes:
         return state
-    former = {moved.uuid: moved.from_nodes for moved in state.moved}
+    former = {moved.uuid: moved for moved in state.moved}
     moved = tuple(
         MovedGuest(
             part.uuid,
             now_s,
             part.from_nodes,
             part.to_move_bytes,
-            part.from_nodes != part.to_nodes and former.get(part.uuid) == part.to_nodes,
+            part.from_nodes != part.to_nodes
+            and part.uuid in former
+            and former[part.uuid].was_on(part.to_nodes),
         )
         for part in move.parts
     )

@@ -176,17 +176,31 @@ class FloatingFiveToOneTest(unittest.TestCase):
                 for guest, node in zip(host.guests, at):
                     self.assertIn(node, guest.held_nodes)
 
-    def test_memory_is_evaluated_once_a_minute(self):
-        host, state, planned_s = skewed(), PlannerState(), []
+    def large(self):
+        """Return a skewed host whose guests have so much memory that it is not moved at once."""
+        host = skewed()
         host.guests = [
             guest._replace(bytes_by_node=((guest.held_nodes[0], 16 * GIB),))
             for guest in host.guests
         ]
+        return host
+
+    def test_memory_is_evaluated_once_a_minute(self):
+        host, state, planned_s = self.large(), PlannerState(), []
         options = OPTIONS._replace(widen=False, moved_ratio_per_day=9.0)
         for at_s in range(1000, 1125, 5):
             plan, state = planner.plan(host.situation(), state, options, TICK_S, float(at_s))
             planned_s += [at_s] if host.make(plan) else []
         self.assertEqual([1060], planned_s)
+
+    def test_memory_is_evaluated_at_once_where_the_last_time_is_ahead(self):
+        options = OPTIONS._replace(widen=False)
+        regrets = [
+            planner.plan(self.large().situation(), state, options, TICK_S, 1000.0)[1].regrets
+            for state in (PlannerState(), PlannerState(memory_at_s=5000.0))
+        ]
+        self.assertTrue(any(regret.moves_memory for regret in regrets[0]))
+        self.assertEqual(*regrets)
 
 
 class LastingTest(unittest.TestCase):

@@ -107,6 +107,13 @@ class StaysTest(unittest.TestCase):
         state = after(state, now_s=back_s + STAY_AFTER_RETURN_S)
         self.assertFalse(state.stays('a', False, (1,), back_s + STAY_AFTER_RETURN_S))
 
+    def test_a_guest_that_was_widened_when_it_was_moved_does_not_go_back_either(self):
+        state = moved(PlannerState(), route=((0, 1), (1,)))
+        self.assertTrue(state.stays('a', True, (0,), NOW_S + STAY_S - 1))
+        self.assertFalse(state.stays('a', True, (2,), NOW_S + STAY_S - 1))
+        back = moved(state, route=((1,), (0,)), now_s=NOW_S + STAY_S)
+        self.assertTrue(back.stays('a', True, (1,), NOW_S + 7 * STAY_S))
+
     def test_memory_counts_for_a_day(self):
         state = moved(moved(PlannerState()), 'b')
         self.assertEqual(2 * GIB, state.moved_bytes(NOW_S + STAY_S - 1))
