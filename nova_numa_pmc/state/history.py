@@ -32,7 +32,8 @@ DIRECTORY, FILE, LOCK = state_files.PERSISTENT, 'history', 'history.lock'
 _LOCK_TIMEOUT_S = 5.0
 #: Number of moves that are kept: of some weeks, at ten a day.
 ENTRIES_MAX = 500
-_MAJOR = 2
+#: In the second, a move had a line for its beginning and another one for its end.
+_MAJOR = 3
 _SIZE_MAX_BYTES = 4 << 20
 _TEXT_MAX = 1000
 #: What moves guests: the agent or a command.

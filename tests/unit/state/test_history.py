@@ -3,6 +3,7 @@
 
 import errno
 import os
+import threading
 from unittest import mock
 
 from hypothesis import given, settings, strategies as st
@@ -132,6 +133,32 @@ class FileTest(RootCase):
             [(2, history.DONE, True), (1, history.PARTLY, True), (3, history.BEGUN, True)],
             [(int(one.id, 16), one.result, one.is_in_effect) for one in entries],
         )
+
+    def test_entries_of_another_format_are_no_moves(self):
+        # Until then, the first line of a move that was undone said that it was in effect.
+        history.append(entry(1), self.root)
+        with open(self.path, 'rb') as file:
+            ours = file.read()
+        for version in (b'2.0', b'4.0'):
+            with open(self.path, 'wb') as file:
+                file.write(ours.replace(b'3.0', version, 1))
+            self.assertEqual(([], 1), self.ids())
+        history.append(entry(2), self.root)
+        self.assertEqual(([2], 0), self.ids())
+
+    def test_two_writers_lose_none_of_each_others_moves(self):
+        def write(first):
+            for number in range(first, first + 20):
+                history.append(entry(number, result=history.BEGUN), self.root)
+                history.append(entry(number), self.root)
+
+        writers = [threading.Thread(target=write, args=(first,)) for first in (100, 200)]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+        ids, broken = self.ids()
+        self.assertEqual(([*range(100, 120), *range(200, 220)], 0), (sorted(ids), broken))
 
     def test_the_last_moves_are_kept(self):
         with mock.patch.object(history, 'ENTRIES_MAX', 3):
