@@ -110,7 +110,7 @@ class Rebalancer:
             if remark.code in (plan_records.BUDGET, plan_records.DO_NOT_PAY)
         )
         for remark in plan.remarks:
-            if remark.code == plan_records.DO_NOT_PAY:
+            if remark.code == plan_records.DO_NOT_PAY and not self.moves_stopped:
                 pause.begin(self._root, explain_remark(remark), DAY_S, only_memory=True)
         self._executor.enqueue(plan, tick.host_promises.promises)
 
