@@ -103,7 +103,7 @@ def guest_loads(
 
     :param guests, promises: {uuid: guest} and {uuid: promise}
     :param view: a view whose nodes' ``cpus`` show where a guest may run
-    :param host, measured_since_ns: as in :func:`eligibility.why_fixed`
+    :param host, measured_since_ns: as in :func:`eligibility.why_not`
     :param histories: {uuid: history of its demand}; None: unknown
     """
     bandwidth_by_guest = build_sample.bandwidth_by_guest(sample.guests, sample.nodes)
