@@ -147,7 +147,8 @@ class _Start:
             host = decide.host_with_pool_cpus(self.root)
             promise = promising.as_granted(self.decision.promise, guest, host)
             cpus = pools.cpus_of_promise(promise, host, guest)
-            if pools.is_large_enough(cpus, host, guest):
+            stays = set(promise.cpu_nodes) <= set(self.decision.promise.cpu_nodes)
+            if stays and pools.is_large_enough(cpus, host, guest):
                 self.decision = self.decision._replace(promise=promise, cpus=cpus)
                 self.early_cpus = self.early_cpus or cpus
                 decides_now = False

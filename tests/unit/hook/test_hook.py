@@ -182,6 +182,22 @@ class StartedTest(PlacedCase):
         self.assertEqual({'0-1'}, {tree.read(child, 'cpuset.mems') for child in tree.children})
         self.assertEqual('0-7', tree.read(tree.parent, 'cpuset.cpus'))
 
+    def test_started_decides_again_for_a_guest_whose_slice_grants_no_cpu_of_its_node(self):
+        """As for the first guests of a boot, before which their slice does not exist."""
+        sysfs.build_sysfs(self.root, sysfs.equal_nodes(4))
+        self.host.cpus, self.host.mems = '0-15', '0-3'
+        xml = fake_host.domain_xml(
+            1, extra='<resource><partition>/machine/nort</partition></resource>'
+        )
+        self.call('start', 1, xml)
+        self.assertEqual((0,), self.promise(1).cpu_nodes)
+        tree = self.host.launch(1, xml=xml)
+        tree.write_file(os.path.join(tree.scope, 'cpuset.cpus.effective'), '8-15\n')
+        self.call('started', 1, xml)
+        self.assertEqual((2,), self.promise(1).cpu_nodes, 'one of the nodes that it grants')
+        self.assertEqual('8-11', tree.held())
+        self.assertIn('allows only CPUs 8-15', self.host.logged()[-1])
+
     def test_started_leaves_the_binding_of_memory_to_the_agent(self):
         self.host.configure('[hook]\nbind = true\n')
         for number, extra, is_bound in (
