@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import host_view
@@ -81,13 +82,19 @@ class Binder:
             return 'the option bind is off'
         if guest.page_bytes:
             return 'its huge pages stay where they are'
+        if not self._overfull_nodes.isdisjoint(promise.mem_nodes):
+            return 'more memory is promised there than fits'
+        return self._room.take(promise, cgroups.read_memory_by_node(groups) or {})
+
+    @functools.cached_property
+    def _overfull_nodes(self) -> frozenset[int]:
+        """The ids of the nodes whose memory does not cover its promises."""
         view = host_view.view(
             self._host, self._host_promises.promises.values(), self._host_options.placement_options
         )
-        for node in view.nodes:
-            if node.id in promise.mem_nodes and node.promised_bytes > node.capacity_bytes:
-                return 'more memory is promised there than fits'
-        return self._room.take(promise, cgroups.read_memory_by_node(groups) or {})
+        return frozenset(
+            node.id for node in view.nodes if node.promised_bytes > node.capacity_bytes
+        )
 
 
 def unbind(guest: model.Guest, promise: model.Promise, root: str, log: logging.Logger) -> bool:
