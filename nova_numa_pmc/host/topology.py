@@ -13,7 +13,8 @@ sysfs-kernel-mm-hugepages, and, for the fields of ``meminfo``, Documentation/fil
 
 The memory of a node without CPUs may be a device's (a GPU's, which its driver has given to the
 kernel), of a slower tier (CXL, persistent memory), or that of a socket whose CPUs are offline. No
-file tells these apart on all kernels and firmware, and none is memory to start guests on.
+file tells these apart on all kernels and firmware, and none is memory to start guests on, unless
+no node with CPUs has any (as in some logical partitions of POWER).
 """
 
 from __future__ import annotations
@@ -97,11 +98,15 @@ def read(root: str = '/') -> model.Topology:
         nodes.append(
             node._replace(
                 cpus=node.online_cpus & usable,
-                is_far=bool(node.memory_bytes) and not node.online_cpus,
                 huge_pages=_read_huge_pages(root, directory, sizes, node.memory_bytes),
             )
         )
         unseen -= cpus
+    if any(node.memory_bytes and node.online_cpus for node in nodes):
+        nodes = [
+            node._replace(is_far=bool(node.memory_bytes) and not node.online_cpus)
+            for node in nodes
+        ]
     return model.Topology(tuple(nodes), _read_distances(root, node_ids), _read_cores(root, online))
 
 
@@ -284,9 +289,13 @@ _WITH_CPUS = NODES + '/has_cpu'
 
 
 def memory_only_nodes(root: str = '/') -> frozenset[int]:
-    """Return the nodes that have memory but no CPUs; empty if this is not reported."""
+    """Return the nodes that have memory but no CPUs.
+
+    It is empty if this is not reported, or if no node has both: then there is no other memory.
+    """
     with_cpus = optional_cpus(root, _WITH_CPUS)
-    return (nodes_with_memory(root) or frozenset()) - with_cpus if with_cpus else frozenset()
+    with_memory = nodes_with_memory(root) or frozenset()
+    return with_memory - with_cpus if with_memory & with_cpus else frozenset()
 
 
 def withheld_nodes(root: str = '/') -> frozenset[int]:

@@ -13,7 +13,7 @@ from nova_numa_pmc.cpulist import CPUS_MAX, format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, TopologyError
 from nova_numa_pmc.host import topology
 from tests.cases.root import RootCase
-from tests.fixtures.sysfs import FakeNode, build_sysfs, equal_nodes, write
+from tests.fixtures.sysfs import GIB, FakeNode, build_sysfs, equal_nodes, write
 
 NODE = 'sys/devices/system/node'
 CPU = 'sys/devices/system/cpu'
@@ -106,6 +106,16 @@ class ReadTest(TreeTest):
         nodes = topology.read(self.root).nodes
         self.assertEqual(((2 << 20, 512, 512), (1 << 30, 3, 2)), nodes[0].huge_pages)
         self.assertEqual((), nodes[1].huge_pages)
+
+    def test_memory_of_nodes_without_cpus_is_withheld_unless_there_is_no_other(self):
+        for memory, far in (((GIB, GIB, GIB), {2}), ((GIB, 0, GIB), {2}), ((0, 0, GIB), set())):
+            with self.subTest(memory):
+                cpus = ('0-3', '4-7', '')
+                nodes = [FakeNode(*each) for each in zip(range(3), cpus, memory)]
+                build_sysfs(self.root, nodes)
+                host = topology.read(self.root)
+                self.assertEqual(far, {node.id for node in host.nodes if node.is_far})
+                self.assertEqual(far, topology.withheld_nodes(self.root))
 
     def test_memory_of_guests_is_not_unreclaimable(self):
         # The fixture's Unevictable, Shmem and anonymous memory: guests' locked and shared pages.
