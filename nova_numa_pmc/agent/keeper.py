@@ -100,6 +100,8 @@ class Keeper:
         self._log = log
         self._problem_log = problem_log
         self._known: dict[model.RunId, _Known] = {}
+        #: Whether promises could not be changed in this tick, so that no other guest waits for it.
+        self._is_busy = False
         self.starts_taken_over = 0
 
     def read_promises(self, tick: Tick) -> tuple[HostPromises, list[str]]:
@@ -164,6 +166,7 @@ class Keeper:
         """
         assert tick.host is not None and tick.host_promises is not None
         self._forget(tick.guests)
+        self._is_busy = False
         binder = binding.Binder(
             self.options.host_options, self._root, self._log, tick.host, tick.host_promises
         )
@@ -214,7 +217,7 @@ class Keeper:
         # An overridden guest goes home, and so do all if none is widened any more.
         if guest.override or self.options.rebalance != agent_conf.AUTO:
             after = after._replace(widened_nodes=())
-        if after == before:
+        if after == before or self._is_busy:
             return before
         try:
             with promises_file.locked(self.options.host_options, self._root) as draft:
@@ -222,6 +225,7 @@ class Keeper:
                     return before  # the next tick sees what another process has recorded
                 draft.put(after)
         except StateError:
+            self._is_busy = True
             return before  # the next tick tries again
         self._log_update(before, after, guest)
         if before.bound and not after.bound:

@@ -9,9 +9,9 @@ from unittest import mock
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import binding
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.exceptions import CpusetError
+from nova_numa_pmc.exceptions import CpusetError, StateLocked
 from nova_numa_pmc.host import holding
-from nova_numa_pmc.state import move_lock, overrides
+from nova_numa_pmc.state import move_lock, overrides, promises_file
 from tests.cases.agent import LOG, MIB, START_NS, AgentCase
 from tests.fixtures import domains, fake_host, sysfs
 
@@ -62,6 +62,21 @@ class ReassertionTest(AgentCase):
             self.host.write('sys/devices/system/node/node1/cpulist', '4-%s\n' % online[-1])
             self.tick(agent, at_s)
             self.assertEqual(cpus, tree.held())
+
+    def test_guests_that_have_changed_wait_for_the_promises_file_once_a_tick(self):
+        agent = self.open_agent()
+        trees = []
+        for number in (1, 2, 3):
+            self.promise(number, 1, vcpus=4)  # two have been unplugged since
+            trees.append(self.launch(number))
+        with mock.patch.object(
+            promises_file, 'locked', side_effect=StateLocked('suspended')
+        ) as locked:
+            self.tick(agent, 0)
+        self.assertEqual(1, locked.call_count)
+        self.assertEqual(['4-7'] * 3, [tree.held() for tree in trees])
+        self.tick(agent, 5)
+        self.assertEqual([2] * 3, [promise.vcpus for promise in self.promises().values()])
 
     def test_a_guest_promised_one_cache_is_held_to_its_cpus(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
