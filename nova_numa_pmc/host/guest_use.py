@@ -79,6 +79,8 @@ class GuestUseReader:
         self._readings: dict[RunId, dict[int, ThreadReading]] = {}
         #: {directory: time for which the group had been throttled [ns]} at the last tick.
         self._throttled: dict[str, int | None] = {}
+        #: The groups that count guests' memory.
+        self._memory_groups: dict[RunId, cgroups.MachineGroup] = {}
         #: When a guest's memory was read [ns], and its bytes by node.
         self._memory: dict[RunId, tuple[int, dict[int, int]]] = {}
 
@@ -93,7 +95,7 @@ class GuestUseReader:
         """
         node_of_cpu = {cpu: node.id for node in host.nodes for cpu in node.online_cpus}
         run_ids = {guest.run_id for guest in guests}
-        for cache in (self._threads, self._memory):
+        for cache in (self._threads, self._memory_groups, self._memory):
             for run_id in cache.keys() - run_ids:
                 del cache[run_id]
         readings, self._readings = self._readings, {}
@@ -173,7 +175,12 @@ class GuestUseReader:
     def _bytes_by_node(self, guest: Guest, monotonic_ns: int) -> dict[int, int]:
         read_ns, bytes_by_node = self._memory.get(guest.run_id, (None, {}))
         if read_ns is None or monotonic_ns - read_ns >= MEMORY_AGE_MAX_NS:
-            bytes_by_node = cgroups.memory_by_node(guest.pid, self._root) or {}
+            # Taken out, because it may be made again elsewhere if it cannot be read now.
+            group = self._memory_groups.pop(guest.run_id, None)
+            group = group or cgroups.find_memory_group(guest.pid, self._root)
+            bytes_by_node = cgroups.memory_by_node(group) or {}
+            if group and bytes_by_node:
+                self._memory_groups[guest.run_id] = group
             if guest.page_bytes:
                 bytes_by_node = hugetlb.add_huge_pages(bytes_by_node, guest.pid, self._root) or {}
             self._memory[guest.run_id] = monotonic_ns, bytes_by_node

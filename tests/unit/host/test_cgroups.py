@@ -178,7 +178,7 @@ class FindTest(GroupsTestCase):
         tree = self.tree(2)
         with self.assertRaises(GuestGone):
             cgroups.find(None, tree.root)
-        self.assertIsNone(cgroups.memory_by_node(None, tree.root))
+        self.assertIsNone(cgroups.memory_by_node(cgroups.find_memory_group(None, tree.root)))
 
 
 class OfGuestTest(GroupsTestCase):
