@@ -15,8 +15,8 @@ import time
 #: Severities of syslog(3).
 ERROR, WARNING, INFO = 3, 4, 6
 _DAEMON = 3 << 3
-#: Time for which a line may wait [s]: guests that start at the same time can fill the daemon's
-#: queue for a moment. Once a line was lost, no other waits.
+#: Time for which all lines of one process may wait together [s]: guests that start at the same
+#: time can fill the daemon's queue for a moment, and libvirt waits for the hook.
 WAIT_MAX_S = 0.2
 _LINE_MAX_BYTES = 8192
 
@@ -29,6 +29,7 @@ class JournalLines:
 
     def __init__(self, root: str) -> None:
         self._path = os.path.join(root, 'dev/log')
+        self._left_s = WAIT_MAX_S
         self.lost = 0
 
     def log(self, severity: int, message: str) -> None:
@@ -39,12 +40,13 @@ class JournalLines:
             os.getpid(),
             message if message.isprintable() else ascii(message)[1:-1],
         )
-        sender = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+        sender, began_s = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM), time.monotonic()
         try:
-            sender.settimeout(0 if self.lost else WAIT_MAX_S)
+            sender.settimeout(self._left_s)
             sender.connect(self._path)
             sender.send(text.encode('utf-8', 'backslashreplace')[:_LINE_MAX_BYTES])
         except OSError:
             self.lost += 1
         finally:
             sender.close()
+            self._left_s = max(0.0, self._left_s - (time.monotonic() - began_s))

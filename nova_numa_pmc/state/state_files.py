@@ -156,7 +156,7 @@ class StateDirectory(OpenFile):
 
         A fixed temporary name suffices, because each file has only one writer at a time.
 
-        :param durable: make the file survive a crash of the host, which is impossible on a tmpfs
+        :param durable: as :func:`files.replace_file` takes it
         :raises StateError: the file cannot be written
         """
         try:
@@ -183,7 +183,7 @@ def read(directory: str, name: str, size_max_bytes: int) -> bytes | None:
 def write(directory: str, name: str, data: bytes, durable: bool = False) -> None:
     """Replace a file of the directory, which is created if necessary.
 
-    :param durable: make the file survive a crash of the host, which is impossible on a tmpfs
+    :param durable: as :func:`files.replace_file` takes it
     :raises StateError: the directory cannot be trusted, or the file cannot be written
     """
     with StateDirectory(directory) as state_directory:

@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 import unittest
+from unittest import mock
 
 from nova_numa_pmc.host import journal
 from tests.fixtures import fake_host
@@ -38,3 +39,14 @@ class JournalTest(unittest.TestCase):
             lines.log(journal.WARNING, 'lost')
         self.assertEqual(20, lines.lost)
         self.assertEqual({'full'}, set(self.host.logged()))
+
+    def test_lines_for_a_slow_daemon_wait_no_longer_together_than_one(self):
+        lines = journal.JournalLines(self.root)
+        with (
+            mock.patch('_socket.socket') as socket,
+            mock.patch('time.monotonic', side_effect=[0, 0.125, 1, 1.125, 2, 2]),
+        ):
+            for _ in range(3):
+                lines.log(journal.INFO, 'sent')
+        waits_s = [call.args[0] for call in socket.return_value.settimeout.call_args_list]
+        self.assertEqual([0.2, 0.075, 0.0], [round(wait_s, 6) for wait_s in waits_s])
