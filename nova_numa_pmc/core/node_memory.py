@@ -10,7 +10,7 @@ The libvirt hook imports this module at every guest start, so it imports only li
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nova_numa_pmc import model

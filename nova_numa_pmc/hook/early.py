@@ -22,9 +22,8 @@ import time
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError
 from nova_numa_pmc.host import allowed, cgroups, cpusets, files, guests, holding
+from nova_numa_pmc.record import TYPE_CHECKING
 from nova_numa_pmc.state import promises_file
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,8 +24,7 @@ from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError
 from nova_numa_pmc.host import cpusets, topology
 from nova_numa_pmc.host.files import optional_cpus, read_kernel_file, read_optional
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -22,9 +22,7 @@ import os
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
 from nova_numa_pmc.host.files import process_start_ns, read_kernel_file
-from nova_numa_pmc.record import Record
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping

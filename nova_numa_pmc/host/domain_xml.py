@@ -18,9 +18,8 @@ import pyexpat
 
 from nova_numa_pmc.cpulist import HEX_DIGITS, is_label, is_number, is_one_line, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, DomainError
-from nova_numa_pmc.record import Record
+from nova_numa_pmc.record import TYPE_CHECKING, Record
 
-TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
