@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from nova_numa_pmc.core.pressure import NodePressure
+    from nova_numa_pmc.core.sample_records import NodeSample
     from nova_numa_pmc.host.nova_conf import NovaConf
     from nova_numa_pmc.host.services import Process
 
@@ -27,11 +28,12 @@ _NOT_COUNTING = ('', counters_conf.PAGES)
 _WHY = '"nova-numa-rebalance events" and "status --interval 1" say what is missing'
 
 
-def check_publication(directory: str, realtime_s: float) -> Iterator[Finding]:
-    """Check that the publication exists, can be read and is fresh.
+def check_publication(directory: str, realtime_s: float, conf: NovaConf) -> Iterator[Finding]:
+    """Check that the publication exists, can be read, is fresh, and what it lacks.
 
     :param directory: the state directory, as this process sees it
     :param realtime_s: CLOCK_REALTIME
+    :param conf: configuration of nova-compute; it may have no file
     """
     path = os.path.join(directory, publication.FILE)
     if not os.path.exists(path):
@@ -55,6 +57,9 @@ def check_publication(directory: str, realtime_s: float) -> Iterator[Finding]:
         )
         return
     yield from _check_fresh(published, realtime_s, path)
+    yield from _check_pool(published, conf)
+    nodes = {node.id: pressure.view_pressure(node) for node in published.view.nodes if node.cores}
+    yield from describe_counting(published.source, nodes)[1]
 
 
 def _check_fresh(
@@ -90,24 +95,11 @@ def _check_fresh(
         )
 
 
-def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
-    """Check that the agent knows the CPUs that Nova's configuration names, if it does.
-
-    :param directory: the state directory, as this process sees it
-    :param conf: configuration of nova-compute
-    """
-    options = [
-        option
-        for option in (nova_conf.shared_set(conf), nova_conf.DEDICATED_SET)
-        if conf.get(*option)
-    ]
-    if not options:
-        return
-    try:
-        published = publication.read(directory)
-    except StateError:
-        return  # check_publication reports this
-    if published.pool_source in (pools.GUESTS, pools.KERNEL):
+def _check_pool(published: publication.Publication, conf: NovaConf) -> Iterator[Finding]:
+    """Check that the agent knows the CPUs that Nova's configuration names, if it does."""
+    sets = nova_conf.shared_set(conf), nova_conf.DEDICATED_SET
+    options = [option for option in sets if conf.get(*option)]
+    if options and published.pool_source in (pools.GUESTS, pools.KERNEL):
         file = conf.file_of(*options[0])
         yield Finding(
             'cpu-sets-not-read',
@@ -173,7 +165,9 @@ def check_visible(directory: str, process: Process | None) -> Iterator[Finding]:
         )
 
 
-def describe_counting(source: str, nodes: Mapping[int, NodePressure]) -> tuple[str, list[Finding]]:
+def describe_counting(
+    source: str, nodes: Mapping[int, NodePressure | NodeSample]
+) -> tuple[str, list[Finding]]:
     """Return (what a host counts, what it does not and what to do about it).
 
     :param source: the best source of the guests' memory accesses; empty: none
@@ -225,16 +219,3 @@ def describe_counting(source: str, nodes: Mapping[int, NodePressure]) -> tuple[s
 def _known_nodes(ratios: Mapping[int, float | None]) -> str:
     known = [node for node, ratio in ratios.items() if ratio is not None]
     return name_nodes(known) if known else 'no node'
-
-
-def check_counted(directory: str) -> Iterator[Finding]:
-    """Check what the agent's last publication does not include.
-
-    :param directory: the state directory, as this process sees it
-    """
-    try:
-        published = publication.read(directory)
-    except StateError:
-        return  # check_publication reports this
-    nodes = {node.id: pressure.view_pressure(node) for node in published.view.nodes if node.cores}
-    yield from describe_counting(published.source, nodes)[1]

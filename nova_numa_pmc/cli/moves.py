@@ -7,7 +7,6 @@ Their progress is shown. A signal ends them.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import sys
 from typing import TYPE_CHECKING, Any
@@ -200,37 +199,35 @@ def _run(move_executor: executor.MoveExecutor, wait: Callable[[float], int | Non
             return signal
 
 
-def print_result(result: MovesResult) -> None:
-    """Print how many moves were made, and why the others were not."""
+def result_lines(result: MovesResult) -> list[str]:
+    """Return how many moves were made, and why the others were not, as lines of text."""
     made_count = sum(entry.is_in_effect for entry in result.entries)
+    moved_bytes = sum(entry.moved_bytes for entry in result.entries)
+    counts = made_count, len(result.entries) + result.not_begun
+    lines = ['%d of %d moves made, %s moved' % (*counts, tables.short_number(moved_bytes, 1024))]
     if result.signal:
-        print(
+        lines.append(
             'ended by signal %d: moves that were mostly done were kept, the others were undone'
             % result.signal
         )
-    planned_count = len(result.entries) + result.not_begun
-    print(
-        '%d of %d moves made, %s moved'
-        % (
-            made_count,
-            planned_count,
-            tables.short_number(sum(entry.moved_bytes for entry in result.entries), 1024),
-        )
-    )
     for entry in result.entries:
         if entry.result != history.DONE:
-            print(
-                '%s: %s: %s'
-                % (
-                    ', '.join(part.name for part in entry.parts),
-                    entry.result.replace('_', ' '),
-                    entry.why,
-                )
-            )
-    for names, why in result.not_paying:
-        print('%s: not made: %s' % (names, why))
+            names = ', '.join(part.name for part in entry.parts)
+            lines.append('%s: %s: %s' % (names, entry.result.replace('_', ' '), entry.why))
+    lines += ['%s: not made: %s' % refusal for refusal in result.not_paying]
     if made_count:
-        print('to undo these moves: nova-numa-rebalance undo')
+        lines.append('to undo these moves: nova-numa-rebalance undo')
+    return lines
+
+
+def show_result(args: argparse.Namespace, result: MovesResult | None, **data: Any) -> None:
+    """Print the result of the moves, if any were made, or with --json, all that was done.
+
+    :param data: what else the JSON has
+    """
+    if result or args.json:
+        outcome = to_data(result) if result else None
+        tables.show(args.json, dict(data, outcome=outcome), result_lines(result) if result else ())
 
 
 def to_data(result: MovesResult) -> dict[str, Any]:
@@ -329,22 +326,16 @@ def plan_data(
     }
 
 
-def may_proceed(args: argparse.Namespace, command: CommandContext) -> bool:
-    """Return whether --yes was given or an operator can be asked; if neither, print the remedy."""
-    if args.yes or (command.on_terminal and not args.json):
-        return True
-    print(
-        'nova-numa-rebalance: cannot ask for confirmation (no terminal, or --json): use --yes to '
-        'proceed',
-        file=sys.stderr,
-    )
-    return False
+def require_answer(args: argparse.Namespace, command: CommandContext) -> None:
+    """End the command unless --yes was given or an operator can be asked."""
+    if not (args.yes or (command.on_terminal and not args.json)):
+        args.parser.error('cannot ask for confirmation (no terminal, or --json): use --yes')
 
 
-def ask_operator(command: CommandContext, text: str) -> bool:
-    """Ask a yes-or-no question and return whether the answer is yes; end of input means no."""
+def is_confirmed(args: argparse.Namespace, command: CommandContext, question: str) -> bool:
+    """Return whether --yes was given or the operator's answer is yes; end of input means no."""
     try:
-        return command.ask(text + ' [y/N] ').strip().lower() in ('y', 'yes')
+        return args.yes or command.ask(question + ' [y/N] ').strip().lower() in ('y', 'yes')
     except EOFError:
         return False
 
@@ -356,8 +347,10 @@ def show_plan(command: CommandContext, args: argparse.Namespace, payback_s: floa
     """
     observed = command.measure(args.interval)
     plan, situation = command.propose(observed, payback_s, args.guest or ())
-    if args.json:
-        print(json.dumps(plan_data(plan, situation, observed)), flush=True)
-    else:
-        tables.print_lines(plan_lines(plan, situation, payback_s, observed), observed.problems)
+    tables.show(
+        args.json,
+        plan_data(plan, situation, observed),
+        plan_lines(plan, situation, payback_s, observed),
+        observed.problems,
+    )
     return bool(plan.moves)

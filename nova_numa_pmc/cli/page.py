@@ -9,7 +9,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli.tables import UNKNOWN, number, short_number
+from nova_numa_pmc.cli.tables import NODES, UNKNOWN, short_number
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.record import Record
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from nova_numa_pmc.cli.tables import Table
+    from nova_numa_pmc.core.sample_records import NodeSample
 
 #: Colours of nodes, by position; those of more nodes repeat.
 _COLOURS = ('#8ab4e0', '#f3b26b', '#93c98b', '#c9a3d8', '#e8d36a', '#7fc8c2', '#e98f8f', '#c2a58b')
@@ -38,19 +39,6 @@ th { border-bottom: 1px solid #999; font-weight: 600 }
 tr:nth-child(even) td { background: #f5f5f5 }
 .left { text-align: left } .key { display: inline-block; width: 12px; height: 12px; margin: 0 5px }
 """
-
-
-class NodeBox(Record):
-    """A node.
-
-    :param utilisations: {part: utilisation, 1 is saturated}
-    :param text: one line about its cores and memory
-    """
-
-    id: int
-    pressure: float | None
-    utilisations: Mapping[str, float | None]
-    text: str
 
 
 class GuestBox(Record):
@@ -74,7 +62,7 @@ class Picture(Record):
     """A host at one time."""
 
     title: str
-    nodes: Sequence[NodeBox]
+    nodes: Sequence[NodeSample]
     guests: Sequence[GuestBox]
 
 
@@ -107,10 +95,10 @@ def to_html(
     ]
     for picture in pictures:
         parts += ['<h2>%s</h2>' % _text(picture.title), '<div class="nodes">']
-        panels: dict[tuple[int, ...], list[GuestBox]] = {(node.id,): [] for node in picture.nodes}
+        nodes: dict[tuple[int, ...], NodeSample] = {(n.id,): n for n in picture.nodes}
+        panels: dict[tuple[int, ...], list[GuestBox]] = {where: [] for where in nodes}
         for guest in picture.guests:
             panels.setdefault(guest.nodes, []).append(guest)
-        nodes: dict[tuple[int, ...], NodeBox] = {(node.id,): node for node in picture.nodes}
         for where, boxes in panels.items():
             parts.append(_panel(where, nodes.get(where), boxes, colours, cores_max, bytes_max))
         parts.append('</div>')
@@ -123,7 +111,7 @@ def _text(text: str) -> str:
 
 def _panel(
     where: tuple[int, ...],
-    node: NodeBox | None,
+    node: NodeSample | None,
     guests: Iterable[GuestBox],
     colours: Mapping[int, str],
     cores_max: float,
@@ -148,19 +136,21 @@ def _panel(
     )
 
 
-def _pressure(node: NodeBox) -> list[str]:
-    used = min(node.pressure or 0.0, _PRESSURE_MAX) / _PRESSURE_MAX
+def _pressure(node: NodeSample) -> list[str]:
     level = node.pressure or 0.0
+    used = min(level, _PRESSURE_MAX) / _PRESSURE_MAX
     colour = '#c0392b' if level > 1 else '#d98e04' if level > _HIGH_PRESSURE else '#4c9a52'
-    known = ['%s %.2f' % (part, u) for part, u in node.utilisations.items() if u is not None]
+    texts = {heading: text(node) for heading, text in NODES}
+    parts = ', '.join('%s %s' % (name, texts[name]) for name in ('cpu', 'bw', 'link'))
+    below = ', '.join('%s %s' % (name, texts[name]) for name in ('cores', 'rem%', 'free'))
     full = _WIDTH - 20
     return [
         '<text x="%d" y="20" text-anchor="end">pressure %s%s</text>'
-        % (_WIDTH - 10, number(node.pressure), _text(' (%s)' % ', '.join(known) if known else '')),
+        % (_WIDTH - 10, texts['pressure'], _text(' (%s)' % parts)),
         '<rect x="10" y="28" width="%d" height="10" fill="#e6e6e6"/>' % full,
         '<rect x="10" y="28" width="%.1f" height="10" fill="%s"/>' % (full * used, colour),
         '<path d="M%.1f 25v16" stroke="#222"/>' % (10 + full / _PRESSURE_MAX),  # saturated
-        '<text x="10" y="58" class="small">%s</text>' % _text(node.text),
+        '<text x="10" y="58" class="small">%s</text>' % _text(below),
     ]
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,7 +14,9 @@ from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Sequence
+    from typing import Any
 
+    from nova_numa_pmc.core.finding import Finding
     from nova_numa_pmc.core.sample_records import GuestSample, NodeSample, Sample
 
 _T = TypeVar('_T')
@@ -22,7 +25,7 @@ UNKNOWN = '-'
 #: A guest that spent at least this share of its time on one node is shown as running there.
 _RUNS_ON_MIN_RATIO = 0.95
 #: Headings of the columns that are aligned to the left.
-_LEFT = ('guest', 'source', 'runs on', 'memory', 'devices', 'CPUs on', 'memory on', 'why')
+_LEFT = ('guest', 'source', 'runs on', 'memory', 'devices', 'CPUs on', 'why')
 
 
 class Table(Record):
@@ -136,7 +139,7 @@ def memory_line(node_id: int, size_bytes: int | None) -> str:
 
 
 # The most important columns come first, because a narrow terminal cuts lines off.
-_NODES: tuple[tuple[str, Callable[[NodeSample], str]], ...] = (
+NODES: tuple[tuple[str, Callable[[NodeSample], str]], ...] = (
     ('node', lambda node: str(node.id)),
     ('pressure', lambda node: number(node.pressure)),
     ('cpu', lambda node: number(node.cpu_ratio)),
@@ -217,7 +220,7 @@ LEGEND = (
 
 def node_table(sample: Sample) -> Table:
     """Return a sample's nodes as a table."""
-    return columns_table(_NODES, sample.nodes)
+    return columns_table(NODES, sample.nodes)
 
 
 def guest_table(sample: Sample, sort: str = 'wait') -> Table:
@@ -270,8 +273,22 @@ def problem_lines(problems: Iterable[str]) -> list[str]:
     return ['problem: ' + printable(problem) for problem in problems]
 
 
-def print_lines(lines: Iterable[str], problems: Iterable[str]) -> None:
-    """Print lines of text, and problems to stderr."""
+def finding_lines(findings: Iterable[Finding]) -> list[str]:
+    """Return the findings of checks as lines of text, each with its remedy."""
+    lines = []
+    for finding in findings:
+        lines.append('%s: %s [%s]' % (finding.severity, finding.message, finding.code))
+        lines.append('  remedy: ' + finding.remedy)
+        if finding.file and finding.file not in finding.message:
+            lines.append('  file: ' + finding.file)
+    return [printable(line) for line in lines]
+
+
+def show(as_json: bool, data: Any, lines: Iterable[str], problems: Iterable[str] = ()) -> None:
+    """Print an answer: as JSON on one line, or as lines of text with its problems on stderr."""
+    if as_json:
+        print(json.dumps(data), flush=True)
+        return
     print('\n'.join(lines), flush=True)
     for line in problem_lines(problems):
         print(line, file=sys.stderr)

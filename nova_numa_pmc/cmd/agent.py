@@ -26,11 +26,10 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.agent import binding, loop
 from nova_numa_pmc.agent.agent import Agent, hold_agent_lock
 from nova_numa_pmc.agent.metrics import MetricsFile
-from nova_numa_pmc.cli import arguments
+from nova_numa_pmc.cli import arguments, tables
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import libvirt_events, process
-from nova_numa_pmc.json_values import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,13 +110,10 @@ def _check(path: str) -> int:
     from nova_numa_pmc.checks import capacity  # which the service does not need
 
     findings = list(capacity.check_options(path))
-    for finding in findings:
-        print('%s: %s' % (finding.severity, printable(finding.message)))
-        print('  remedy: %s' % finding.remedy)
+    lines = tables.finding_lines(findings)
     if not os.path.exists(path):
-        print('%s: there is no such file: all options have their defaults' % path)
-    elif not findings:
-        print('%s: nothing wrong' % path)
+        lines.append('%s: there is no such file: all options have their defaults' % path)
+    print('\n'.join(lines or ['%s: nothing wrong' % path]))
     return 1 if findings else 0
 
 

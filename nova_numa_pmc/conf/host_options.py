@@ -11,6 +11,7 @@ these are. It does no ``$`` substitution and reads no ``--config-dir``.
 from __future__ import annotations
 
 import os
+import re
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import parse_cpulist
@@ -52,6 +53,18 @@ class NodeList(str):
 
     #: The pattern by which oslo.config checks the value; it checks nothing else.
     REGEX = r'^[0-9,-]*$'
+
+
+_KIND_TEXTS = {
+    bool: 'a boolean',
+    int: 'a number',
+    float: 'a number',
+    NodeList: 'a list of nodes like 2,4-5',
+}
+#: A quoted value loses its quotes.
+_ASSIGNMENT = re.compile(
+    r'(?P<name>[^=:\s][^=:]*?)\s*[=:]\s*(?P<quote>["\']?)(?P<value>.*)(?P=quote)'
+)
 
 
 class Option(Record):
@@ -190,27 +203,20 @@ def convert(option: Option, text: str) -> Any:
 
     :raises ValueError: the option cannot have this value; the message gives the reason
     """
-    if option.kind is bool:
-        if text.lower() not in _BOOLEANS:
-            raise ValueError('not a boolean')
-        return _BOOLEANS[text.lower()]
-    if option.kind is str:
-        if not text.startswith('/') or not text.isprintable():
-            raise ValueError('not an absolute path')
-        return text
-    if option.kind is NodeList:
-        try:
-            parse_cpulist(text)
-        except CpuListError as error:
-            raise ValueError('not a list of nodes like 2,4-5 (%s)' % error) from None
-        return NodeList(text)
+    value: Any
     try:
-        value = int(text) if option.kind is int else float(text)
-    except ValueError:
-        raise ValueError('not a number') from None
-    # Written so that NaN, for which every comparison is false, is refused.
+        if option.kind is bool:
+            return _BOOLEANS[text.lower()]
+        if option.kind is NodeList:
+            parse_cpulist(text)
+        value = option.kind(text)
+    except (KeyError, ValueError, CpuListError):
+        raise ValueError('not ' + _KIND_TEXTS[option.kind]) from None
+    if option.kind is str and not (text.startswith('/') and text.isprintable()):
+        raise ValueError('not an absolute path')
     low, high = option.minimum, option.maximum
-    if low is None or high is None or not low <= value <= high:
+    # Written so that NaN, for which every comparison is false, is refused.
+    if low is not None and high is not None and not low <= value <= high:
         raise ValueError('not between %s and %s' % (low, high))
     return value
 
@@ -221,20 +227,14 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
     :param source: name of the file in problems
     :returns: {(group, name): value} of all options, and problems
     """
-    values: dict[tuple[str, str], Any] = {
-        (option.group, option.name): option.default for option in OPTIONS
-    }
-    problems: list[str] = []
-    texts, unreadable = _option_lines(text)
-    problems.extend(
-        '%s: line %d: %s; ignored' % (source, line_number, why) for line_number, why in unreadable
-    )
+    texts, problems = _option_texts(text, source)
+    values: dict[tuple[str, str], Any] = {}
     for option in OPTIONS:
-        key = (option.group, option.name)
-        if key not in texts:
-            continue
+        key = option.group, option.name
+        values[key] = option.default
         try:
-            values[option.group, option.name] = convert(option, texts[key])
+            if key in texts:
+                values[key] = convert(option, texts[key])
         except ValueError as error:
             problems.append(
                 '%s: [%s] %s = %r is %s; %r is used'
@@ -243,51 +243,31 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
     return values, problems
 
 
-def _option_lines(text: str) -> tuple[dict[tuple[str | None, str], str], list[tuple[int, str]]]:
-    """Split a file's text into options and unusable lines.
-
-    :returns: {(group, name): text}, with the last text of each option, and [(line number, reason)]
-    """
-    texts: dict[tuple[str | None, str], str] = {}
-    unreadable: list[tuple[int, str]] = []
-    group: str | None = None
-    key: tuple[str | None, str] | None = None
-    for line_number, line in enumerate(text.split('\n'), 1):
+def _option_texts(text: str, source: str) -> tuple[dict[tuple[str, str], str], list[str]]:
+    """Return {(group, name): the last text of this option} and the problems of unusable lines."""
+    texts: dict[tuple[str, str], str] = {}
+    problems: list[str] = []
+    group, key = '', ('', '')
+    for number, line in enumerate(text.split('\n'), 1):
         line = line.rstrip()
-        if not line:
-            key = None
-        elif line[0] in ' \t':
+        if not line or line[0] in '#;':
+            continue
+        assignment = _ASSIGNMENT.fullmatch(line)
+        if line[0] in ' \t' and key in texts:
             # oslo.config accepts continued values. No option of ours can have one, so the line is
             # added to the value that it continues, for convert() to refuse both.
-            if key is None:
-                unreadable.append((line_number, 'a continuation line without an option'))
-            else:
-                texts[key] += '\n' + line.strip()
-        elif line[0] == '[':
-            group, key = line[1:-1].lower(), None
-            if line[-1] != ']' or not group:
-                group = None
-                unreadable.append((line_number, 'not a [group]'))
-        elif line[0] not in '#;':
-            name, value = _split(line)
-            if not name:
-                key = None
-                unreadable.append((line_number, 'not an assignment (option = value)'))
-            else:
-                key = group, name
-                texts[key] = value
-    return texts, unreadable
-
-
-def _split(line: str) -> tuple[str, str]:
-    """Split 'name = value' or 'name: value'; return an empty name if the line is neither."""
-    positions = [position for position in (line.find('='), line.find(':')) if position >= 0]
-    if not positions:
-        return '', ''
-    name, value = line[: min(positions)].strip(), line[min(positions) + 1 :].strip()
-    if len(value) > 1 and value[0] == value[-1] and value[0] in '"\'':
-        value = value[1:-1]
-    return name, value
+            texts[key] += '\n' + line.strip()
+        elif line[0] == '[' and line[-1] == ']' and len(line) > 2:
+            group, key = line[1:-1].lower(), ('', '')
+        elif assignment and line[0] != '[':
+            key = group, assignment['name']
+            texts[key] = assignment['value']
+        else:
+            group, key = '' if line[0] == '[' else group, ('', '')
+            problems.append(
+                '%s: line %d is neither [group] nor option = value; ignored' % (source, number)
+            )
+    return texts, problems
 
 
 def path_under_root(root: str, path: str) -> str:
@@ -321,20 +301,14 @@ def read(path: str = PATH) -> HostOptions:
     except (OSError, ValueError) as error:
         problems.append('%s: %s; the defaults are used' % (path, error))
     values, value_problems = parse(text, path)
-    return _record(values, tuple(problems + value_problems))
-
-
-def _record(values: dict[tuple[str, str], Any], problems: tuple[str, ...]) -> HostOptions:
-    """Return the values as a record."""
     placement_options = model.PlacementOptions(
         ram_ratio=values['placement', 'ram_allocation_ratio'],
         reserve_bytes=values['placement', 'reserve_mib'] << 20,
         guest_memory_nodes=parse_cpulist(values['placement', 'guest_memory_nodes']),
     )
-    hook = {name: value for (group, name), value in values.items() if group == 'hook'}
     return HostOptions(
         placement_options=placement_options,
         state_dir=values['state', 'dir'],
-        problems=problems,
-        **hook,
+        problems=(*problems, *value_problems),
+        **{name: value for (group, name), value in values.items() if group == 'hook'},
     )

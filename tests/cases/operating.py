@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A base class for tests of commands: an operator at a host with an uneven load."""
 
-import argparse
 import contextlib
 import importlib
 import io
 import json
 import shutil
 
-from nova_numa_pmc.cli import context
+from nova_numa_pmc.cli import arguments, context
 from nova_numa_pmc.state import history
 from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import fake_host
@@ -60,11 +59,15 @@ class OperatingCase(RebalancingCase):
         self.answers, self.steps = list(answers), 0
         out, err = io.StringIO(), io.StringIO()
         module = importlib.import_module('nova_numa_pmc.cli.commands.' + argv[0])
-        parser = argparse.ArgumentParser()
+        parser = arguments.Parser()
         module.configure(parser)
+        parser.set_defaults(parser=parser)
         more = {} if argv[0] == 'history' else {'command': self.command_context(on_terminal)}
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = module.run(parser.parse_args([*argv[1:], '--root', self.root]), **more)
+            try:
+                code = module.run(parser.parse_args([*argv[1:], '--root', self.root]), **more)
+            except SystemExit as error:
+                code = error.code
         return code, out.getvalue(), err.getvalue()
 
     def run_json(self, *argv):

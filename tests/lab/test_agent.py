@@ -54,7 +54,7 @@ def test_the_agent_remembers_demand_across_a_restart(agent):
     agent.after(8)
     agent.run(f'systemctl restart {UNIT} && virsh suspend a', timeout=200)
     (guest,) = json.loads(agent.run('nova-numa-rebalance status --json').stdout)['guests']
-    demand = guest['demand_cores']['day']
+    demand = guest['lasting_demand_cores']['day']
     assert 0.5 < demand < 2, demand
     near = agent.after()['view']['nodes'][0]
     print(demand, near)

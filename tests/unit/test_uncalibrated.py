@@ -2,7 +2,6 @@
 """A host with counters and without any option set: its loaded node and its loaded host lose."""
 
 from nova_numa_pmc.agent.tick import Moment
-from nova_numa_pmc.checks import publication as publication_checks
 from nova_numa_pmc.cli.commands import explain
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import files, guests
@@ -194,15 +193,3 @@ class TestUncalibrated(UncalibratedCase):
         for node in self.read_publication().view.nodes:
             self.assertIsNone(node.bandwidth_max_bytes_per_sec)
             self.assertIsNone(node.link_ratio)
-        self.assertEqual(
-            ['counts-nothing'],
-            [one.code for one in publication_checks.check_counted(self.directory)],
-        )
-
-    def test_check_finds_no_bandwidth_missing_where_the_clocks_give_its_maximum(self):
-        self.boot('Zen 4')
-        self.measure(0.4, 0.04)
-        self.assertEqual(
-            ['guests-not-counted'],
-            [one.code for one in publication_checks.check_counted(self.directory)],
-        )

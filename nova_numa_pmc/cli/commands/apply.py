@@ -26,7 +26,6 @@ command cannot ask
 from __future__ import annotations
 
 import functools
-import json
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import arguments, context, moves, tables
@@ -45,17 +44,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show the plan, ask, make the moves, and return the exit code."""
     command = command or context.CommandContext(args.root)
-    if not moves.may_proceed(args, command):
-        return arguments.USAGE
+    moves.require_answer(args, command)
     command.require_root()
     observed = command.measure(args.interval, write_promises=True)
     plan, situation = command.propose(observed, args.payback, args.guest)
     if not args.json:
-        tables.print_lines(
-            moves.plan_lines(plan, situation, args.payback, observed), observed.problems
-        )
+        lines = moves.plan_lines(plan, situation, args.payback, observed)
+        tables.show(False, None, lines, observed.problems)
     result = None
-    if plan.moves and (args.yes or moves.ask_operator(command, 'make these moves?')):
+    if plan.moves and moves.is_confirmed(args, command, 'make these moves?'):
         result = moves.make_moves(
             command,
             plan,
@@ -66,17 +63,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
                 command.why_not_paying, interval_s=args.interval, payback_s=args.payback
             ),
         )
-    if args.json:
-        print(
-            json.dumps(
-                {
-                    'plan': moves.plan_data(plan, situation, observed),
-                    'outcome': result and moves.to_data(result),
-                }
-            )
-        )
-    elif result:
-        moves.print_result(result)
+    moves.show_result(args, result, plan=moves.plan_data(plan, situation, observed))
     if result:
         return result.exit_code
     return arguments.NOT_MADE if plan.moves else arguments.OK

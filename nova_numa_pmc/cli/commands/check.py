@@ -17,7 +17,6 @@ found; 64 usage error
 from __future__ import annotations
 
 import functools
-import json
 import os
 import time
 from typing import TYPE_CHECKING
@@ -30,12 +29,11 @@ from nova_numa_pmc.checks import (
     nova,
     publication,
 )
-from nova_numa_pmc.cli import arguments
+from nova_numa_pmc.cli import arguments, tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core.finding import ERROR, SEVERITIES, WARNING, Finding
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import nova_conf, services
-from nova_numa_pmc.json_values import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -70,16 +68,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the checks, print the findings, and return the exit code."""
     roles = (args.role,) if args.role else roles_here(args.root)
     findings = collect(args, roles)
-    if args.json:
-        print(
-            json.dumps(
-                {'roles': list(roles), 'findings': [finding._asdict() for finding in findings]},
-                indent=2,
-                sort_keys=True,
-            )
-        )
-    else:
-        print('\n'.join(to_lines(roles, findings)))
+    data = {'roles': list(roles), 'findings': [finding._asdict() for finding in findings]}
+    tables.show(args.json, data, to_lines(roles, findings))
     has_errors = any(finding.severity == ERROR for finding in findings)
     return arguments.PROBLEM if has_errors else arguments.OK
 
@@ -121,27 +111,15 @@ def collect(args: argparse.Namespace, roles: Collection[str]) -> list[Finding]:
 
 def to_lines(roles: Sequence[str], findings: Sequence[Finding]) -> list[str]:
     """Return the findings as lines of text, each with its remedy."""
-    lines = []
-    for finding in findings:
-        message = printable(finding.message)
-        lines.append('%s: %s [%s]' % (finding.severity, message, finding.code))
-        lines.append('  remedy: %s' % printable(finding.remedy))
-        if finding.file and finding.file not in finding.message:
-            lines.append('  file: %s' % printable(finding.file))
     counts = [
         '%d %s%s' % (count, severity, '' if count == 1 else 's')
         for severity in SEVERITIES
         for count in [sum(finding.severity == severity for finding in findings)]
         if count
     ]
-    lines.append(
-        '%s: %s'
-        % (
-            'checked as ' + ' and '.join(roles) if roles else 'no role found to check',
-            ', '.join(counts) or 'nothing wrong',
-        )
-    )
-    return lines
+    checked = 'checked as ' + ' and '.join(roles) if roles else 'no role found to check'
+    summary = '%s: %s' % (checked, ', '.join(counts) or 'nothing wrong')
+    return [*tables.finding_lines(findings), summary]
 
 
 def compute_checks(args: argparse.Namespace) -> list[Check]:
@@ -170,8 +148,7 @@ def compute_checks(args: argparse.Namespace) -> list[Check]:
             )
         ),
         lambda: capacity.check_options(host_options.path_under_root(root, host_options.PATH)),
-        lambda: publication.check_publication(directory, time.time()),
-        lambda: publication.check_counted(directory),
+        lambda: publication.check_publication(directory, time.time(), conf),
         lambda: publication.check_turns(directory),
         lambda: publication.check_visible(ours.state_dir, process),
         # A host that runs libvirt but no Nova service needs no configuration of nova-compute.
@@ -186,7 +163,6 @@ def compute_checks(args: argparse.Namespace) -> list[Check]:
             lambda: nova.check_compute(conf),
             lambda: capacity.check_ram_ratio(root, conf),
             lambda: capacity.check_shared_set(root, conf),
-            lambda: publication.check_pool(directory, conf),
             lambda: nova.check_our_group(conf.files),
             lambda: conf.findings,  # the last: reading an option may add one
         ]

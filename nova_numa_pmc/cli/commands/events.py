@@ -10,10 +10,9 @@ exit codes: 0 shown, even for a CPU without counters; 1 a problem; 64 usage erro
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import arguments
+from nova_numa_pmc.cli import arguments, tables
 from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.host.perf import event_table, events
 
@@ -37,10 +36,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the selection, which may be empty; return the exit code."""
     overrides = {} if args.cpu else dict(counters_conf.read().events)
     selection = events.select_events(cpu=args.cpu, overrides=overrides)
-    if args.json:
-        print(json.dumps(to_data(selection), indent=2))
-    else:
-        print('\n'.join(to_lines(selection)))
+    tables.show(args.json, to_data(selection), to_lines(selection))
     return arguments.OK
 
 

@@ -16,7 +16,6 @@ exit codes: 0 there is a place; 1 there is none, or something cannot be read;
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING
 
@@ -83,14 +82,8 @@ def run(args: argparse.Namespace) -> int:
     places = possible_places(decision, hook_options.placement_options)
     nodes = decide.host_with_pool_cpus(args.root).nodes
     withheld = node_memory.list_withheld(nodes, hook_options.placement_options)
-    if args.json:
-        print(
-            json.dumps(
-                to_data(guest, decision, recorded, places, withheld), indent=2, sort_keys=True
-            )
-        )
-    else:
-        print('\n'.join(to_lines(guest, decision, recorded, places, withheld)))
+    shown = guest, decision, recorded, places, withheld
+    tables.show(args.json, to_data(*shown), to_lines(*shown))
     has_place = decision.promise.cpu_nodes or decision.promise.origin == model.BY_OTHERS
     return arguments.OK if has_place else arguments.PROBLEM
 

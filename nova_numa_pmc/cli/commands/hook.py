@@ -20,15 +20,13 @@ exit codes: 0 done, nothing wrong; 1 refused, failed, or status found a problem;
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.checks import hook as hook_checks
-from nova_numa_pmc.cli import arguments
+from nova_numa_pmc.cli import arguments, tables
 from nova_numa_pmc.core.finding import ERROR, Finding
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import hook_files, ownership, services
@@ -82,60 +80,35 @@ def run(args: argparse.Namespace) -> int:
     result: hook_checks.HookStatus | InstallResult
     if args.action == 'status':
         result = hook_checks.read_status(args.root)
-    elif args.action == 'remove':
-        result = remove(args.root)
+        data, lines = to_data(result), _status_lines(result)
     else:
-        result = install(args.root, args.reload, args.force)
-    if args.json:
-        print(json.dumps(to_data(result), indent=2, sort_keys=True))
-    else:
-        _print(result)
+        if args.action == 'remove':
+            result = remove(args.root)
+        else:
+            result = install(args.root, args.reload, args.force)
+        data = dict(result._asdict(), changed=bool(result.changes))
+        lines = [*(result.changes or ['nothing changed']), *result.notes]
+    data['findings'] = [finding._asdict() for finding in result.findings]
+    texts = [*map(printable, lines), *tables.finding_lines(result.findings)]
+    tables.show(args.json, data, texts)
     return arguments.PROBLEM if result.findings else arguments.OK
 
 
-def to_data(result: hook_checks.HookStatus | InstallResult) -> dict[str, Any]:
-    """Return the result of install, remove or status as plain data."""
-    data: dict[str, Any] = {
-        'changes': [],
-        'notes': [],
-        'problems': [
-            {'code': finding.code, 'problem': finding.message, 'remedy': finding.remedy}
-            for finding in result.findings
-        ],
+def to_data(status: hook_checks.HookStatus) -> dict[str, Any]:
+    """Return the state of the hook as plain data, without the findings."""
+    return {
+        'installed': status.installed._asdict(),
+        'daemon': status.daemon and status.daemon._asdict(),
+        'trial': status.trial and status.trial._asdict(),
     }
-    if isinstance(result, InstallResult):
-        changes = result.changes
-        return dict(data, changed=bool(changes), changes=changes, notes=result.notes)
-    return dict(
-        data,
-        installed=result.installed._asdict(),
-        daemon=result.daemon and result.daemon._asdict(),
-        trial=result.trial and result.trial._asdict(),
-    )
-
-
-def _print(result: hook_checks.HookStatus | InstallResult) -> None:
-    if isinstance(result, InstallResult):
-        nothing = () if result.findings else ('nothing to change',)
-        lines = [*(result.changes or nothing), *result.notes]
-    else:
-        lines = _status_lines(result)
-    for line in lines:
-        print(printable(line))
-    for finding in result.findings:
-        print('problem: ' + printable(finding.message), file=sys.stderr)
-        print('  remedy: ' + printable(finding.remedy), file=sys.stderr)
 
 
 def _status_lines(status: hook_checks.HookStatus) -> list[str]:
-    installed = status.installed
-    state = 'installed' if installed.present else 'not installed'
-    lines = ['hook: %s (%s)' % (state, installed.path)]
+    state = 'installed' if status.installed.present else 'not installed'
+    lines = ['hook: %s (%s)' % (state, status.installed.path)]
     if status.daemon:
-        lines.append(
-            'daemon: %s, pid %d, label %s'
-            % (status.daemon.name, status.daemon.pid, status.daemon.label)
-        )
+        daemon = status.daemon
+        lines.append('daemon: %s, pid %d, label %s' % (daemon.name, daemon.pid, daemon.label))
     if status.trial:
         lines.append('trial: %s' % status.trial.message)
     return lines
@@ -153,8 +126,9 @@ def install(root: str, reload: bool = False, force: bool = False) -> InstallResu
     notes: list[str] = []
     daemon = services.find_daemon(root)
     findings = list(hook_checks.check_root(daemon))
-    site = hook_files.package_site()
-    exposed = hook_files.find_writable_by_others(site, ownership.root_uid(root))
+    exposed = hook_files.find_writable_by_others(
+        hook_files.package_site(), ownership.root_uid(root)
+    )
     if exposed:
         findings.append(
             Finding(
@@ -166,7 +140,6 @@ def install(root: str, reload: bool = False, force: bool = False) -> InstallResu
             )
         )
     if hook_checks.is_own_root(root):
-        notes += _compile(site)
         probe = hook_files.put_probe(root, expected)
         try:
             _relabel()
@@ -203,31 +176,6 @@ def remove(root: str) -> InstallResult:
         with contextlib.suppress(StateError):
             hook_checks.record_knows_hook(root, None)
     return InstallResult(changes)
-
-
-def _compile(site: str) -> list[str]:
-    """Byte-compile the package with the interpreter that will run the hook.
-
-    :returns: a note if that failed
-    """
-    completed = subprocess.run(
-        [
-            hook_files.INTERPRETER,
-            '-I',
-            '-m',
-            'compileall',
-            '-q',
-            os.path.join(site, 'nova_numa_pmc'),
-        ],
-        capture_output=True,
-    )
-    if completed.returncode:
-        words = (completed.stdout or completed.stderr).decode(errors='replace').split()
-        return [
-            'could not byte-compile the package, so each start of a guest takes longer: %s'
-            % ' '.join(words)[-200:]
-        ]
-    return []
 
 
 def _relabel() -> list[str]:

@@ -20,9 +20,8 @@ exit codes: 0 done, or with --off, it was not paused; 1 a problem; 64 usage erro
 from __future__ import annotations
 
 import argparse
-import json
 
-from nova_numa_pmc.cli import arguments, context
+from nova_numa_pmc.cli import arguments, context, tables
 from nova_numa_pmc.state import pause
 
 
@@ -59,17 +58,10 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     command.require_root()
     if args.off:
         was_paused = pause.end(command.root)
-        if args.json:
-            print(json.dumps({'was_paused': was_paused}))
-        else:
-            print('the agent may move guests again' if was_paused else 'the agent was not paused')
+        text = 'the agent may move guests again' if was_paused else 'the agent was not paused'
+        tables.show(args.json, {'was_paused': was_paused}, [text])
         return arguments.OK
     paused = pause.begin(command.root, args.reason, args.duration_s)
-    if args.json:
-        print(json.dumps(paused._asdict()))
-    else:
-        print(
-            'the agent moves no guest: %s; "nova-numa-rebalance pause --off" ends that'
-            % str(paused)
-        )
+    text = 'the agent moves no guest: %s; "pause --off" ends that' % str(paused)
+    tables.show(args.json, paused._asdict(), [text])
     return arguments.OK

@@ -25,11 +25,10 @@ overruled; 3 pinned, but only part of its memory has followed; 64 usage error
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cli import arguments, context, moves
+from nova_numa_pmc.cli import arguments, context, moves, tables
 from nova_numa_pmc.core import eligibility, page_choice, pools, promising
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import CpusetError, PageMoveError
@@ -93,11 +92,8 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
                     )
                 )
         overrides.put(override, command.root)
-    if args.json:
-        outcome = result and moves.to_data(result)
-        print(json.dumps(dict(override._asdict(), outcome=outcome)))
-    else:
-        print('%s %s: %s' % (name, uuid, _EFFECTS[override.kind]))
+    data = dict(override._asdict(), outcome=result and moves.to_data(result))
+    tables.show(args.json, data, ['%s %s: %s' % (name, uuid, _EFFECTS[override.kind])])
     return result.exit_code if result else arguments.OK
 
 
@@ -105,12 +101,9 @@ def _end_override(args: argparse.Namespace, root: str, uuid: str, name: str) -> 
     """Remove a guest's override; return the exit code."""
     dropped_override = overrides.drop(uuid, root)
     was = dropped_override and dropped_override.kind
-    if args.json:
-        print(json.dumps({'uuid': uuid, 'name': name, 'was': was}))
-    elif was:
-        print('%s %s: no longer %s' % (name, uuid, _KINDS[was]))
-    else:
-        print('%s %s: neither pinned nor ignored' % (name, uuid))
+    text = 'no longer ' + _KINDS[was] if was else 'neither pinned nor ignored'
+    data = {'uuid': uuid, 'name': name, 'was': was}
+    tables.show(args.json, data, ['%s %s: %s' % (name, uuid, text)])
     return arguments.OK
 
 

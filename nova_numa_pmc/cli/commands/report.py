@@ -16,7 +16,6 @@ exit codes: 0 done; 1 a problem, such as a file without samples; 64 usage error
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from typing import TYPE_CHECKING
@@ -105,11 +104,8 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         pictures = [_picture('%s, at its end' % one.path, one.last) for one in recorded]
         page.write(args.html, page.to_html('Recorded', pictures, all_tables, lines))
-    if args.json:
-        print(json.dumps(_to_data(recorded, compared), indent=2))
-    else:
-        parts = (lines, *map(tables.to_lines, all_tables))
-        print('\n\n'.join('\n'.join(part) for part in parts))
+    texts = [*lines, *(line for table in all_tables for line in ('', *tables.to_lines(table)))]
+    tables.show(args.json, _to_data(recorded, compared), texts)
     return arguments.OK
 
 
@@ -263,20 +259,6 @@ def ratio(before: float | None, after: float | None) -> str:
 
 
 def _picture(title: str, sample: Sample) -> page.Picture:
-    nodes = [
-        page.NodeBox(
-            node.id,
-            node.pressure,
-            {'cpu': node.cpu_ratio, 'bandwidth': node.bandwidth_ratio, 'link': node.link_ratio},
-            'cores %s/%s, remote %s %%'
-            % (
-                tables.number(node.demand_cores, 1),
-                tables.number(node.capacity_cores, 1),
-                tables.percent(node.remote_ratio),
-            ),
-        )
-        for node in sample.nodes
-    ]
     guests = [
         page.GuestBox(
             guest.name,
@@ -293,4 +275,4 @@ def _picture(title: str, sample: Sample) -> page.Picture:
         )
         for guest in sample.guests
     ]
-    return page.Picture(title, nodes, guests)
+    return page.Picture(title, sample.nodes, guests)

@@ -18,7 +18,6 @@ exit codes: 0 shown; 1 a problem; 64 usage error
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from typing import TYPE_CHECKING
@@ -29,6 +28,7 @@ from nova_numa_pmc.checks import publication as publication_checks
 from nova_numa_pmc.cli import arguments, context, page, tables
 from nova_numa_pmc.cli.tables import memory_line, memory_text, number, percent, short_number
 from nova_numa_pmc.core import eligibility, host_view, node_memory, pools, pressure
+from nova_numa_pmc.core.sample_records import NodeSample
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import cgroups, cpusets, guests, services
@@ -43,20 +43,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nova_numa_pmc.core.demand.histories import UsageHistory
-    from nova_numa_pmc.core.sample_records import Sample
     from nova_numa_pmc.state.publication import Publication
-
-
-#: Fields of :class:`NodeStatus` that a node's sample has under the same names.
-_MEASURED = (
-    'pressure',
-    'cpu_ratio',
-    'bandwidth_ratio',
-    'link_ratio',
-    'demand_cores',
-    'remote_ratio',
-)
-_UNKNOWN_LOAD: dict[str, float | None] = dict.fromkeys((*_MEASURED, 'demand_now_cores'))
 
 
 class AgentStatus(Record):
@@ -84,29 +71,17 @@ class AgentStatus(Record):
 class NodeStatus(Record):
     """State of a node; what is unknown is None.
 
-    :param cores: capacity, without stolen time if it was measured or published
-    :param demand_cores: demand over the measured interval or, if the command did not measure, over
-        the longer horizon, as published
-    :param demand_now_cores: demand over the last interval
+    :param measured: what was measured over the interval or, if the command did not measure, what
+        the agent published of it; the memory is that of now
+    :param view: what is promised there
+    :param lasting_demand_cores: demand over the longer horizon, as published
     :param memory_withheld: whether its memory is not for guests
-    :param memory_bytes: all memory of the node (MemTotal)
     """
 
-    id: int
-    pressure: float | None
-    cpu_ratio: float | None
-    bandwidth_ratio: float | None
-    link_ratio: float | None
-    demand_cores: float | None
-    cores: float | None
-    remote_ratio: float | None
-    promised_bytes: int
-    capacity_bytes: int
-    free_bytes: int | None
-    guests: float
-    demand_now_cores: float | None = None
-    memory_withheld: bool = False
-    memory_bytes: int | None = None
+    measured: NodeSample
+    view: model.NodeView
+    lasting_demand_cores: float | None
+    memory_withheld: bool
 
 
 class GuestStatus(Record):
@@ -166,31 +141,31 @@ class HostStatus(Record):
     unavailable: tuple[str, ...] | None = None
 
 
+def _measured_column(heading: str) -> tuple[str, Callable[[NodeStatus], str]]:
+    text = dict(tables.NODES)[heading]
+    return heading, lambda node: text(node.measured)
+
+
 _NODES: tuple[tuple[str, Callable[[NodeStatus], str]], ...] = (
-    ('node', lambda node: str(node.id)),
-    ('pressure', lambda node: number(node.pressure)),
-    ('cpu', lambda node: number(node.cpu_ratio)),
-    ('bw', lambda node: number(node.bandwidth_ratio)),
-    ('link', lambda node: number(node.link_ratio)),
-    ('cores', lambda node: '%s/%s' % (number(node.demand_cores, 1), number(node.cores, 1))),
-    ('now', lambda node: number(node.demand_now_cores, 1)),
-    ('rem%', lambda node: percent(node.remote_ratio)),
+    *map(_measured_column, ('node', 'pressure', 'cpu', 'bw', 'link', 'cores')),
+    ('lasting', lambda node: number(node.lasting_demand_cores, 1)),
+    *map(_measured_column, ('rem%', 'free')),
     (
         'promised',
         lambda node: (
             '%s/%s'
-            % (short_number(node.promised_bytes, 1024), short_number(node.capacity_bytes, 1024))
+            % (
+                short_number(node.view.promised_bytes, 1024),
+                short_number(node.view.capacity_bytes, 1024),
+            )
         ),
     ),
-    ('free', lambda node: short_number(node.free_bytes, 1024)),
-    ('guests', lambda node: number(node.guests, 0 if node.guests == int(node.guests) else 1)),
+    ('guests', lambda node: '%.3g' % node.view.guests),
 )
-#: Columns that a picture of a node shows as well.
-_ON_NODES = ('cores', 'promised', 'free')
 _LEGEND = (
-    'pressure: highest of cpu, bw, link (1 is saturated)   cores: wanted/available   now: '
-    'wanted in the last interval   home%: share of memory on the promised nodes   wanted: '
-    'cores over minutes and over a day   -: unknown'
+    'pressure: highest of cpu, bw, link (1 is saturated)   cores: wanted/available in the last '
+    'interval   lasting: wanted over the longer horizon   home%: share of memory on the promised '
+    'nodes   wanted: cores over minutes and over a day   -: unknown'
 )
 
 
@@ -210,10 +185,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     host = read(command, observed)
     if args.html:
         page.write(args.html, to_html(host))
-    if args.json:
-        print(json.dumps(to_data(host)))
-    else:
-        tables.print_lines(to_lines(host), host.problems)
+    tables.show(args.json, to_data(host), to_lines(host), host.problems)
     return arguments.OK
 
 
@@ -296,51 +268,37 @@ def _read_nodes(
         observed.host_promises.promises.values(),
         command.options.host_options.placement_options,
     )
-    loads = _loads(observed.sample, published)
     withheld = node_memory.list_withheld(
         observed.host.nodes, command.options.host_options.placement_options
     )
-    statuses = []
-    for node, host_node in zip(view.nodes, observed.host.nodes):
-        load = {**_UNKNOWN_LOAD, 'cores': node.cores, **loads.get(node.id, {})}
-        statuses.append(
-            NodeStatus(
-                id=node.id,
-                promised_bytes=node.promised_bytes,
-                capacity_bytes=node.capacity_bytes,
-                free_bytes=host_node.free_bytes,
-                guests=node.guests,
-                memory_withheld=host_node in withheld,
-                memory_bytes=host_node.memory_bytes,
-                **load,
-            )
+    shared = published.view.nodes if published else ()
+    lasting_cores = {node.id: node.demand_cores for node in shared}
+    taken = observed.sample.nodes if observed.sample else map(_published_sample, shared)
+    samples = {sample.id: sample for sample in taken}
+    return tuple(
+        NodeStatus(
+            samples.get(node.id, NodeSample(node.id, capacity_cores=node.cores))._replace(
+                memory_bytes=host_node.memory_bytes, free_bytes=host_node.free_bytes
+            ),
+            node,
+            lasting_cores.get(node.id),
+            host_node in withheld,
         )
-    return tuple(statuses)
+        for node, host_node in zip(view.nodes, observed.host.nodes)
+    )
 
 
-def _loads(
-    sample: Sample | None, published: Publication | None
-) -> dict[int, dict[str, float | None]]:
-    """Return {node id: its measured fields}, from a sample or else from a publication."""
-    if sample:
-        return {
-            node.id: dict(
-                {name: getattr(node, name) for name in _MEASURED},
-                cores=node.capacity_cores,
-                demand_now_cores=node.demand_cores,
-            )
-            for node in sample.nodes
-        }
-    return {
-        node.id: dict(
-            pressure.view_pressure(node)._asdict(),
-            cores=node.cores,
-            demand_cores=node.demand_cores,
-            remote_ratio=node.remote_ratio,
-            demand_now_cores=node.demand_now_cores,
-        )
-        for node in (published.view.nodes if published else ())
-    }
+def _published_sample(node: model.NodeView) -> NodeSample:
+    """Return what the publication has of a node's measurements."""
+    return NodeSample(
+        node.id,
+        capacity_cores=node.cores,
+        demand_cores=node.demand_now_cores,
+        bandwidth_bytes_per_sec=node.bandwidth_bytes_per_sec,
+        bandwidth_max_bytes_per_sec=node.bandwidth_max_bytes_per_sec,
+        remote_ratio=node.remote_ratio,
+        **pressure.view_pressure(node)._asdict(),
+    )
 
 
 def _read_guests(
@@ -468,7 +426,11 @@ def to_lines(host: HostStatus) -> list[str]:
         *_counting_lines(host),
         'floating pool: CPUs %s, %s'
         % (format_cpulist(host.pool.cpus), pools.TEXTS.get(host.pool.source, host.pool.source)),
-        *(memory_line(node.id, node.memory_bytes) for node in host.nodes if node.memory_withheld),
+        *(
+            memory_line(node.view.id, node.measured.memory_bytes)
+            for node in host.nodes
+            if node.memory_withheld
+        ),
         '',
         *tables.to_lines(tables.columns_table(_NODES, host.nodes)),
     ]
@@ -490,11 +452,7 @@ def _counting_lines(host: HostStatus) -> list[str]:
     """Return the line about what is counted; none if that is unknown."""
     if not host.source and host.unavailable is None:
         return []
-    nodes = {
-        node.id: pressure.node_pressure(node.cpu_ratio, node.bandwidth_ratio, node.link_ratio)
-        for node in host.nodes
-        if node.cores
-    }
+    nodes = {node.view.id: node.measured for node in host.nodes if node.view.cores}
     text, _ = publication_checks.describe_counting(host.source, nodes)
     lacking = ', '.join(name.partition(':')[0] for name in host.unavailable or ())
     if lacking:
@@ -563,7 +521,7 @@ def guest_table(
         ('id', lambda one: tables.UNKNOWN if one.guest.id is None else str(one.guest.id)),
         ('CPUs on', lambda one: _held_text(one.held_nodes)),
         (
-            'memory on',
+            'memory',
             lambda one: (
                 tables.UNKNOWN
                 if one.bytes_by_node is None
@@ -654,15 +612,6 @@ def _means(history: UsageHistory | None, quantity: str) -> dict[str, float | Non
 
 def to_html(host: HostStatus) -> str:
     """Return the status as a page with a picture of the nodes and their guests."""
-    nodes = [
-        page.NodeBox(
-            node.id,
-            node.pressure,
-            {'cpu': node.cpu_ratio, 'bandwidth': node.bandwidth_ratio, 'link': node.link_ratio},
-            ', '.join('%s %s' % (name, text(node)) for name, text in _NODES if name in _ON_NODES),
-        )
-        for node in host.nodes
-    ]
     boxes = [
         page.GuestBox(
             status.guest.name,
@@ -674,9 +623,10 @@ def to_html(host: HostStatus) -> str:
         )
         for status in host.guests
     ]
+    title = tables.clock_time(host.realtime_s)
     return page.to_html(
         'Nodes and guests',
-        [page.Picture(tables.clock_time(host.realtime_s), nodes, boxes)],
+        [page.Picture(title, [node.measured for node in host.nodes], boxes)],
         [
             tables.columns_table(_NODES, host.nodes),
             guest_table(host.guests, host.realtime_s, host.boottime_s),
@@ -689,7 +639,17 @@ def to_data(host: HostStatus) -> dict[str, Any]:
     """Return the status as plain data."""
     return {
         'agent': to_json(host.agent),
-        'nodes': [node._asdict() for node in host.nodes],
+        'nodes': [
+            {
+                **node.measured._asdict(),
+                'lasting_demand_cores': node.lasting_demand_cores,
+                'promised_bytes': node.view.promised_bytes,
+                'capacity_bytes': node.view.capacity_bytes,
+                'guests': node.view.guests,
+                'memory_withheld': node.memory_withheld,
+            }
+            for node in host.nodes
+        ],
         'guests': [
             {
                 'uuid': status.guest.uuid,
@@ -700,8 +660,8 @@ def to_data(host: HostStatus) -> dict[str, Any]:
                 'home_ratio': status.home_ratio,
                 'override': status.guest.override,
                 'why_fixed': status.why_fixed,
-                'demand_cores': _means(status.demand_history, 'demand'),
-                'bandwidth_bytes_per_sec': _means(status.demand_history, 'bandwidth'),
+                'lasting_demand_cores': _means(status.demand_history, 'demand'),
+                'lasting_bandwidth_bytes_per_sec': _means(status.demand_history, 'bandwidth'),
                 'pinned': {name: format_cpulist(cpus) for name, cpus in status.pinned},
                 'promise': status.promise and to_json(status.promise),
                 'moved': status.moved and status.moved.id,

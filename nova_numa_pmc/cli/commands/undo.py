@@ -19,7 +19,6 @@ problem, nothing was undone; 64 usage error, such as no --yes where the command 
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import arguments, context, moves
@@ -64,6 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show what would be undone, ask, undo it, and return the exit code."""
     command = command or context.CommandContext(args.root)
+    moves.require_answer(args, command)
     command.require_root()
     entries, _ = history.read(command.root)
     observed = command.read_host(write_promises=True)
@@ -77,21 +77,12 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
             print(printable('%s: left alone: %s' % (name, why)))
     result = None
     if undo.plan.moves:
-        if not moves.may_proceed(args, command):
-            return arguments.USAGE
-        if not args.yes and not moves.ask_operator(command, 'undo these moves?'):
+        if not moves.is_confirmed(args, command, 'undo these moves?'):
             return arguments.NOT_MADE
         result = moves.make_moves(
             command, undo.plan, observed, history.UNDO, args.wait, undo.targets
         )
-    if args.json:
-        print(
-            json.dumps(
-                {'left_alone': dict(undo.left_alone), 'outcome': result and moves.to_data(result)}
-            )
-        )
-    elif result:
-        moves.print_result(result)
+    moves.show_result(args, result, left_alone=dict(undo.left_alone))
     if result is None:
         return arguments.PROBLEM
     is_partly = undo.left_alone and result.exit_code == arguments.OK

@@ -20,7 +20,6 @@ exit codes: 0 shown; 1 a problem, or there is no host for a guest; 64 usage erro
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -89,12 +88,10 @@ def run(args: argparse.Namespace) -> int:
     hosts = [(with_us.host, without.host) for with_us, without in zip(ours, others)]
     changed = sum(with_us != without for with_us, without in hosts)
     weights = ours[-1].weights
-    if args.json:
-        pairs = [{'with': with_us, 'without': without} for with_us, without in hosts]
-        print(json.dumps({'changed': changed, 'choices': pairs, 'weights': weights}, indent=2))
-    else:
-        print('\n'.join(to_lines(hosts, weights)))
-        print('\n%d of %d guests get another host with our weigher' % (changed, len(hosts)))
+    pairs = [{'with': with_us, 'without': without} for with_us, without in hosts]
+    data = {'changed': changed, 'choices': pairs, 'weights': weights}
+    summary = '%d of %d guests get another host with our weigher' % (changed, len(hosts))
+    tables.show(args.json, data, [*to_lines(hosts, weights), '', summary])
     return arguments.OK if hosts[-1][0] is not None else arguments.PROBLEM
 
 

@@ -186,13 +186,6 @@ class SchedulerTest(RootCase):
                 conf = self.conf(classes + 'weight_multiplier = ' + value)
                 self.assertEqual(expected, self.weigher(conf))
 
-    def test_the_default_multiplier_is_enough(self):
-        classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (WEIGHERS, nova.WEIGHER)
-        self.assertEqual([], self.weigher(self.conf(classes)))
-        (finding,) = self.weighers(self.conf(classes + 'weight_multiplier = 5'))
-        self.assertIn('the penalty of a saturated host (2.5)', finding.message)
-        self.assertEqual('set it above 10', finding.remedy)
-
     def test_the_filter_has_to_be_available_and_enabled_by_its_name(self):
         enabled = 'enabled_filters = ComputeFilter, NUMAPressureFilter\n'
         for text, expected in (

@@ -9,11 +9,12 @@ from xml.etree import ElementTree
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.cli import page, tables
+from nova_numa_pmc.core.sample_records import NodeSample
 from tests.fixtures.model_records import GIB
 
 NODES = (
-    page.NodeBox(0, 1.2, {'cpu': 1.2, 'bandwidth': None}, 'cores 6.0/5.0'),
-    page.NodeBox(3, None, {'cpu': None}, 'cores -/5.0'),
+    NodeSample(0, capacity_cores=5.0, demand_cores=6.0, cpu_ratio=1.2, pressure=1.2),
+    NodeSample(3, capacity_cores=5.0),
 )
 
 
@@ -60,8 +61,12 @@ class PageTest(unittest.TestCase):
 
     def test_an_unknown_pressure_is_not_shown_as_none(self):
         known, unknown = panels(draw()).values()
-        self.assertIn('pressure 1.20 (cpu 1.20)', [text.text for text in known.iter('text')])
-        self.assertIn('pressure -', [text.text for text in unknown.iter('text')])
+        self.assertIn(
+            'pressure 1.20 (cpu 1.20, bw -, link -)', [text.text for text in known.iter('text')]
+        )
+        self.assertIn(
+            'pressure - (cpu -, bw -, link -)', [text.text for text in unknown.iter('text')]
+        )
 
     def test_the_page_needs_nothing_from_elsewhere_and_has_no_script(self):
         html = draw(guest(), rows=[('g', 'placed')])

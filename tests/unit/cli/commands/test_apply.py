@@ -217,7 +217,7 @@ class UndoTest(OperatingCase):
 
     def test_undo_moves_only_after_a_yes(self):
         with self.assertRaisesRegex(UndoError, 'nothing to undo'):
-            self.run_command('undo')
+            self.run_command('undo', '--yes')
         self.run_command('apply', '--yes')
         self.assertEqual(arguments.USAGE, self.run_command('undo')[0])
         self.assertEqual(

@@ -177,22 +177,3 @@ class CheckCommandTest(unittest.TestCase):
             ['note: a?[2J [code]', '  remedy: b?', '  file: /etc/??'],
             check.to_lines(('compute',), [odd])[:3],
         )
-
-    def test_text_has_finding_remedy_and_summary(self):
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            rebalance.main(
-                [
-                    'check',
-                    '--root',
-                    self.root,
-                    '--role',
-                    'controller',
-                    '--nova-conf',
-                    self.root + '/absent',
-                ]
-            )
-        self.assertIn(
-            'absent: No such file or directory [nova-conf-unreadable]\n  remedy: ', out.getvalue()
-        )
-        self.assertIn('checked as controller: 1 error', out.getvalue())

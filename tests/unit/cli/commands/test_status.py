@@ -63,11 +63,11 @@ class TableTest(unittest.TestCase):
 
     def test_the_table_shows_unknown_as_a_dash_and_not_as_nothing(self):
         known = self.row(standing(held=())._replace(bytes_by_node={0: 0}))
-        self.assertEqual(('any', '0'), (known['CPUs on'], known['memory on']))
+        self.assertEqual(('any', '0'), (known['CPUs on'], known['memory']))
         unknown = self.row(standing(held=None)._replace(bytes_by_node=None, home_ratio=None))
         self.assertEqual(
             ('-', '-', '-', '-'),
-            tuple(unknown[name] for name in ('CPUs on', 'memory on', 'home%', 'wanted')),
+            tuple(unknown[name] for name in ('CPUs on', 'memory', 'home%', 'wanted')),
         )
 
 
