@@ -545,14 +545,13 @@ def _may_be_ours(cpus: frozenset[int], host: model.Topology, guest: model.Guest)
 
 
 def _fetch(guest: model.Guest, promise: model.Promise, elsewhere_bytes: int) -> plan_records.Move:
-    part = plan_records.PlanPart(
+    return plan_records.Move(
+        plan_records.FETCH,
         guest.uuid,
         guest.name,
         promise.cpu_nodes,
         promise.cpu_nodes,
         promise.mem_nodes,
         elsewhere_bytes,
-    )
-    return plan_records.requested_move(
-        plan_records.FETCH, (part,), 'its memory was on other nodes when it started'
+        'its memory was on other nodes when it started',
     )

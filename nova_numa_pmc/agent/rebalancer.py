@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: File in the state directory with the planner's state, which outlasts a restart of the agent.
 FILE = 'rebalance-memory'
-_MAJOR = 3
+_MAJOR = 4
 _SIZE_MAX_BYTES = 4 << 20
 
 
@@ -61,7 +61,7 @@ class Rebalancer:
         self._problem_log = problem_log
         self._planner_state: PlannerState | None = None
         #: {uuid: where a dry run has the guest}.
-        self._assumed: dict[str, plan_records.PlanPart] = {}
+        self._assumed: dict[str, plan_records.Move] = {}
         #: Whether no memory is moved because the last moves did not pay.
         self.moves_stopped = False
 
@@ -100,7 +100,7 @@ class Rebalancer:
             self._planner_state = state  # it plans on as if its moves had been made
             for move in plan.moves:
                 self._log.info('dry run: %s', explain_move(move))
-                self._assumed.update((part.uuid, part) for part in move.parts)
+                self._assumed[move.uuid] = move
             return
         self._save(state)
         self._planner_state = state  # a move that cannot be saved is neither made nor counted

@@ -23,7 +23,7 @@ from nova_numa_pmc.state import history, move_lock
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from nova_numa_pmc import model
     from nova_numa_pmc.cli.context import CommandContext, ObservedHost
@@ -41,7 +41,7 @@ class MovesResult(Record):
     :param batch: the id that the moves share in the history
     :param entries: the history entries, one for each move that was tried
     :param not_begun: number of moves that were not begun
-    :param not_paying: (names of the guests, why) of moves that no longer paid in their turn
+    :param not_paying: (name of the guest, why) of moves that no longer paid in their turn
     :param signal: number of the signal that ended the run, or None
     """
 
@@ -78,19 +78,16 @@ def _line_start() -> str:
     return '\r\x1b[K' if sys.stderr.isatty() else ''
 
 
-def _show_progress(in_progress: Collection[tuple[str, guest_move.Progress]]) -> None:
-    """Show on a terminal how far each guest's memory has moved."""
+def _show_progress(in_progress: tuple[str, guest_move.Progress] | None) -> None:
+    """Show on a terminal how far the guest's memory has moved."""
     if in_progress and sys.stderr.isatty():
-        texts = [
-            '%s: %s moved, %s left'
-            % (
-                printable(name),
-                tables.short_number(progress.moved_bytes, 1024),
-                tables.short_number(progress.left_bytes, 1024),
-            )
-            for name, progress in in_progress
-        ]
-        print(_line_start() + ', '.join(texts), end='', file=sys.stderr, flush=True)
+        name, progress = in_progress
+        text = '%s: %s moved, %s left' % (
+            printable(name),
+            tables.short_number(progress.moved_bytes, 1024),
+            tables.short_number(progress.left_bytes, 1024),
+        )
+        print(_line_start() + text, end='', file=sys.stderr, flush=True)
 
 
 def take_move_lock(command: CommandContext, mover: str, wait_s: float) -> move_lock.MoveLock:
@@ -169,7 +166,7 @@ def make_moves(
             for move in plan.moves:
                 why = why_not(move, wait_in_turn)
                 if why:
-                    not_paying.append((', '.join(part.name for part in move.parts), why))
+                    not_paying.append((move.name, why))
                     continue
                 tried_count = len(entries)
                 move_executor.enqueue(
@@ -212,8 +209,7 @@ def result_lines(result: MovesResult) -> list[str]:
         )
     for entry in result.entries:
         if entry.result != history.DONE:
-            names = ', '.join(part.name for part in entry.parts)
-            lines.append('%s: %s: %s' % (names, entry.result.replace('_', ' '), entry.why))
+            lines.append('%s: %s: %s' % (entry.name, entry.result.replace('_', ' '), entry.why))
     lines += ['%s: not made: %s' % refusal for refusal in result.not_paying]
     if made_count:
         lines.append('to undo these moves: nova-numa-rebalance undo')
@@ -301,14 +297,11 @@ def plan_data(
         'moves': [
             {
                 'kind': move.kind,
-                'parts': [
-                    # As of a move, the bytes to move are named bytes.
-                    {
-                        'bytes' if name == 'to_move_bytes' else name: value
-                        for name, value in part._asdict().items()
-                    }
-                    for part in move.parts
-                ],
+                'uuid': move.uuid,
+                'name': move.name,
+                'from_nodes': move.from_nodes,
+                'to_nodes': move.to_nodes,
+                'mem_nodes': move.mem_nodes,
                 'gain_cores': move.gain_cores,
                 'cost_core_sec': move.cost_core_sec,
                 'regret_core_sec': move.regret_core_sec,

@@ -26,11 +26,11 @@ from nova_numa_pmc.exceptions import (
 from nova_numa_pmc.host.page_moves import guest_move
 from nova_numa_pmc.host.page_moves.move_pages import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves.move_promises import (
-    MovePart,
     MovePostponed,
     MovePromises,
     MoveRefused,
     PendingMove,
+    StartedMove,
 )
 from nova_numa_pmc.placing import decide
 from nova_numa_pmc.problem_log import ProblemLog
@@ -39,7 +39,7 @@ from nova_numa_pmc.state import history, move_lock
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
     from nova_numa_pmc import model
     from nova_numa_pmc.conf.agent import AgentOptions
@@ -112,9 +112,8 @@ class MoveExecutor:
         self.move_promises = MovePromises(options, root, clock, mover, kernel)
         self.pool: pools.Pool | None = None
         self._queue: collections.deque[PendingMove] = collections.deque()
-        self._move: plan_records.Move  # the move in progress, or the last one
         self._id = ''
-        self._parts: tuple[MovePart, ...] = ()
+        self._started: StartedMove | None = None  # the move in progress
         self.failed: set[str] = set()
         self.not_begun: list[plan_records.Move] = []
         self._interrupted: set[str] = set()
@@ -126,22 +125,23 @@ class MoveExecutor:
     @property
     def busy(self) -> bool:
         """Return whether a move is in progress or pending."""
-        return bool(self._queue or self._parts)
+        return bool(self._queue or self._started)
 
     @property
     def totals(self) -> MoveTotals:
         """Return the totals so far."""
-        return MoveTotals(self._ended, self._moved_bytes, len(self._parts))
+        return MoveTotals(self._ended, self._moved_bytes, int(self._started is not None))
 
     @property
-    def in_progress(self) -> tuple[tuple[str, guest_move.Progress], ...]:
-        """Return (guest's name, progress) of each part of the move in progress."""
-        return tuple((part.plan_part.name, part.guest_move.progress) for part in self._parts)
+    def in_progress(self) -> tuple[str, guest_move.Progress] | None:
+        """Return (guest's name, progress) of the move in progress; None if there is none."""
+        started = self._started
+        return (started.move.name, started.guest_move.progress) if started else None
 
-    def _count(self, result: str, parts: Iterable[MovePart]) -> None:
-        key = self._move.kind, result
+    def _count(self, move: plan_records.Move, result: str, moved_bytes: int) -> None:
+        key = move.kind, result
         self._ended = {**self._ended, key: self._ended.get(key, 0) + 1}
-        self._moved_bytes += sum(part.guest_move.progress.moved_bytes for part in parts)
+        self._moved_bytes += moved_bytes
 
     def enqueue(
         self,
@@ -168,33 +168,21 @@ class MoveExecutor:
             return None
         self._has_moved = True
         self.keep_turn()
-        if not self._parts:
+        started = self._started
+        if started is None:
             if not self._all_stay() and self._queue:
                 self._begin(self._queue.popleft())
                 return 0.0
             return None
         try:
-            waits_s = [
-                part.guest_move.step().wait_s
-                for part in self._parts
-                if part.guest_move.progress.state == guest_move.MOVING
-            ]
-        except Exception as error:  # in any of the parts: a move succeeds or fails as a whole
-            self._give_up(error)
+            progress = started.guest_move.step()
+        except Exception as error:
+            self._give_up(started.move, started, error)
             return 0.0
-        ended = [
-            part.guest_move.progress
-            for part in self._parts
-            if part.guest_move.progress.state != guest_move.MOVING
-        ]
-        if len(ended) == len(self._parts):
-            self._end()
-            return 0.0
-        if not all(progress.has_followed for progress in ended):
-            for part in self._parts:  # which will be undone as well
-                part.guest_move.cancel()
-            return 0.0
-        return min(*waits_s, move_lock.RENEW_S)
+        if progress.state == guest_move.MOVING:
+            return min(progress.wait_s, move_lock.RENEW_S)
+        self._end(started)
+        return 0.0
 
     def _all_stay(self) -> bool:
         """Drop the pending moves if no guest may be moved now, and return whether that is so."""
@@ -213,9 +201,9 @@ class MoveExecutor:
         """
         if self._turn is None or not self.busy:
             return
-        move = self._move if self._parts else self._queue[0].move
+        move = self._started.move if self._started else self._queue[0].move
         try:
-            self._turn.renew([part.uuid for part in move.parts])
+            self._turn.renew([move.uuid])
         except move_lock.TurnLost as error:
             self._log.warning('%s: its moves end', error)
             self.clear_queue()
@@ -223,7 +211,7 @@ class MoveExecutor:
 
     def clear_queue(self) -> None:
         """Drop the pending moves."""
-        uuids = {part.uuid for pending_move in self._queue for part in pending_move.move.parts}
+        uuids = {pending_move.move.uuid for pending_move in self._queue}
         self._interrupted |= uuids
         self.failed |= uuids
         self.not_begun += [pending_move.move for pending_move in self._queue]
@@ -236,7 +224,7 @@ class MoveExecutor:
         """
         self.clear_queue()
         self._cancel()
-        while self._parts:
+        while self._started:
             self.step()
 
     def pop_interrupted(self) -> set[str]:
@@ -250,153 +238,142 @@ class MoveExecutor:
         return has_moved
 
     def _cancel(self) -> None:
-        for part in self._parts:
-            self._interrupted.add(part.plan_part.uuid)
-            part.guest_move.cancel()
+        if self._started:
+            self._interrupted.add(self._started.move.uuid)
+            self._started.guest_move.cancel()
 
     def _begin(self, pending_move: PendingMove) -> None:
         """Promise the new places and write the CPUs."""
         self._id = history.new_id()
-        self._move = pending_move.move
         try:
-            self._parts = self._promise_parts(pending_move)
-            for part in self._parts:
-                part.guest_move.step()
+            self._started = self._promise(pending_move)
+            self._started.guest_move.step()
         except Exception as error:
-            self._give_up(error)
+            self._give_up(pending_move.move, self._started, error)
 
-    def _promise_parts(self, pending_move: PendingMove) -> tuple[MovePart, ...]:
-        """Record the promises of all guests of a move, or of none, and return its parts."""
+    def _promise(self, pending_move: PendingMove) -> StartedMove:
+        """Record the guest's new promise, and return the move."""
         host = decide.host_with_pool_cpus(self._root, self.pool)
-        parts = self.move_promises.parts(pending_move, host)
-        # The history is written before the promises, so that it has every move even if the process
-        # is killed, and outside of their lock, so that no start of a guest waits for a disk. A
-        # move that it would not have could not be undone, and is not begun.
+        started = self.move_promises.start(pending_move, host)
+        # The history is written before the promise, so that it has every move even if the process
+        # is killed, and outside of the promises' lock, so that no start of a guest waits for a
+        # disk. A move that it would not have could not be undone, and is not begun.
         try:
             self._append_to_history(
-                parts, history.BEGUN, 'in progress, or the process that made it was killed'
+                started.move,
+                started,
+                history.BEGUN,
+                'in progress, or the process that made it was killed',
             )
         except (OSError, StateError) as error:
             raise MoveRefused('the history cannot be written: %s' % error) from None
-        self.move_promises.record(parts, host)
-        return parts
+        self.move_promises.record(started, host)
+        return started
 
-    def _end(self) -> None:
+    def _end(self, started: StartedMove) -> None:
         """Keep a move whose memory has followed, and undo any other."""
-        unmoved = [part for part in self._parts if not part.guest_move.progress.has_followed]
-        if unmoved:
-            details = ', '.join(
-                '%s: %s' % (part.plan_part.name, part.guest_move.progress) for part in unmoved
-            )
-            self._give_up(PageMoveError('most of its memory stays where it was (%s)' % details))
+        move, progress = started.move, started.guest_move.progress
+        if not progress.has_followed:
+            why = 'most of its memory stays where it was (%s)' % str(progress)
+            self._give_up(move, started, PageMoveError(why))
             return
-        for part in self._parts:
-            progress = part.guest_move.progress
-            self._log.info(
-                'guest %s: %s: %s, %d MiB in %.0f ms%s; %s',
-                part.plan_part.name,
-                self._move.kind,
-                _route(self._move.kind, part.plan_part),
-                progress.moved_bytes >> 20,
-                1e3 * (self._clock() - part.began_s),
-                '' if progress.state == guest_move.DONE else ' (%s)' % str(progress),
-                explain_why(self._move),
-            )
-        self._count(MADE, self._parts)
-        parts, self._parts = self._parts, ()
-        shortfalls = [
-            str(part.guest_move.progress)
-            for part in parts
-            if part.guest_move.progress.state != guest_move.DONE
-        ]
+        is_done = progress.state == guest_move.DONE
+        self._log.info(
+            'guest %s: %s: %s, %d MiB in %.0f ms%s; %s',
+            move.name,
+            move.kind,
+            _route(move),
+            progress.moved_bytes >> 20,
+            1e3 * (self._clock() - started.began_s),
+            '' if is_done else ' (%s)' % str(progress),
+            explain_why(move),
+        )
+        self._count(move, MADE, progress.moved_bytes)
+        self._started = None
         self._write_history(
-            parts,
-            history.PARTLY if shortfalls else history.DONE,
-            '; '.join(shortfalls) or explain_why(self._move),
+            move,
+            started,
+            history.DONE if is_done else history.PARTLY,
+            explain_why(move) if is_done else str(progress),
         )
 
-    def _give_up(self, cause: Exception) -> None:
-        """Undo the changes of promises and CPUs; memory that has moved stays where it is.
+    def _give_up(
+        self, move: plan_records.Move, started: StartedMove | None, cause: Exception
+    ) -> None:
+        """Undo the changes of promise and CPUs; memory that has moved stays where it is.
 
-        If the change of a promise cannot be undone, the CPUs are left as they are, too. The guest
-        is then at its promised place, and the next plan deals with its memory.
+        If the change of the promise cannot be undone, the CPUs are left as they are, too. The
+        guest is then at its promised place, and the next plan deals with its memory.
+
+        :param started: the move as it was begun; None if it was not
         """
-        parts, self._parts = self._parts, ()
-        uuids = [part.uuid for part in self._move.parts]
-        self.failed.update(uuids)
+        self._started = None
+        self.failed.add(move.uuid)
         if isinstance(cause, (StateLocked, MovePostponed)):  # it was not tried
-            self._interrupted.update(uuids)
-        result = history.TAKEN_BACK if parts else history.REFUSED
-        if not parts:
-            self.not_begun.append(self._move)
-        if any(part.guest_move.progress.moved_bytes for part in parts):
-            result = history.SPLIT
-        for part in parts:
+            self._interrupted.add(move.uuid)
+        moved_bytes, result = 0, history.REFUSED
+        if started is None:
+            self.not_begun.append(move)
+        else:
+            moved_bytes = started.guest_move.progress.moved_bytes
+            result = history.SPLIT if moved_bytes else history.TAKEN_BACK
             try:
-                if self.move_promises.undo(part):
-                    part.guest_move.undo_cpus()
+                if self.move_promises.undo(started):
+                    started.guest_move.undo_cpus()
                 else:  # it has been promised another place, which holds
                     result = history.PARTLY
             except GuestGone:
                 pass
-            except Exception as error:  # the other parts are undone all the same
-                self._warn('guest %s' % part.plan_part.name, error)
+            except Exception as error:
+                self._warn('guest %s' % move.name, error)
                 result = history.PARTLY
-        self._count(
-            {history.PARTLY: MADE, history.SPLIT: history.TAKEN_BACK}.get(result, result), parts
-        )
+        counted = {history.PARTLY: MADE, history.SPLIT: history.TAKEN_BACK}.get(result, result)
+        self._count(move, counted, moved_bytes)
         outcome, why = _GIVEN_UP[result], describe(cause)
         if result == history.SPLIT:
             why += '; the memory that had moved stays there until "undo" brings it back'
         if isinstance(cause, GuestGone):
             self._log.info('%s: %s', outcome, why)
         else:
-            names = ', '.join(part.name for part in self._move.parts)
             traceback = None if is_expected(cause) else cause
-            self._log.warning('%s: %s: %s', outcome, names, why, exc_info=traceback)
-        self._write_history(parts, result, why)
+            self._log.warning('%s: %s: %s', outcome, move.name, why, exc_info=traceback)
+        self._write_history(move, started, result, why)
 
     def _warn(self, subject: str, error: Exception) -> None:
         """Log an error, with a traceback if it is a bug."""
         traceback = None if is_expected(error) else error
         self._log.warning('%s: %s', subject, describe(error), exc_info=traceback)
 
-    def _write_history(self, parts: Sequence[MovePart], result: str, why: str) -> None:
+    def _write_history(
+        self, move: plan_records.Move, started: StartedMove | None, result: str, why: str
+    ) -> None:
         """Append the result of a move to the history; never raise."""
         with self._problem_log.stage('recording moves in the history'):
-            self._append_to_history(parts, result, why)
+            self._append_to_history(move, started, result, why)
 
-    def _append_to_history(self, parts: Sequence[MovePart], result: str, why: str) -> None:
+    def _append_to_history(
+        self, move: plan_records.Move, started: StartedMove | None, result: str, why: str
+    ) -> None:
         """Append the beginning or the result of a move to the history.
 
+        :param started: the move as it was begun; None if it was not
         :raises StateError, OSError: it cannot be written
         """
-        entry = history.new_entry(
-            self._id,
-            self._move,
-            [
-                history.HistoryPart(
-                    part.plan_part.uuid,
-                    part.plan_part.name,
-                    part.before.since_ns,
-                    history.place_of(part.before),
-                    history.place_of(part.after),
-                    part.guest_move.progress.moved_bytes,
-                )
-                for part in parts
-            ],
-            mover=self._mover,
-            batch=self._batch,
-            duration_s=max((self._clock() - part.began_s for part in parts), default=0),
-            result=result,
-            why=why,
-        )
+        entry = history.new_entry(self._id, move, self._mover, self._batch, result, why)
+        if started:
+            entry = entry._replace(
+                since_ns=started.before.since_ns,
+                before=history.place_of(started.before),
+                after=history.place_of(started.after),
+                moved_bytes=started.guest_move.progress.moved_bytes,
+                duration_s=round(max(0.0, self._clock() - started.began_s), 3),
+            )
         self._on_history_entry(entry)
         history.append(entry, self._root)
 
 
-def _route(kind: str, plan_part: plan_records.PlanPart) -> str:
-    """Return between which nodes a part of a move was made; a fetch moves memory alone."""
-    if kind == plan_records.FETCH:
-        return 'memory to %s' % name_nodes(plan_part.mem_nodes)
-    return 'from %s to %s' % (name_nodes(plan_part.from_nodes), name_nodes(plan_part.to_nodes))
+def _route(move: plan_records.Move) -> str:
+    """Return between which nodes a guest was moved; a fetch moves memory alone."""
+    if move.kind == plan_records.FETCH:
+        return 'memory to %s' % name_nodes(move.mem_nodes)
+    return 'from %s to %s' % (name_nodes(move.from_nodes), name_nodes(move.to_nodes))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Promise the guests of a planned move their new places, if the plan's premises still hold."""
+"""Promise the guest of a planned move its new place, if the plan's premises still hold."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class MovePostponed(MoveRefused):
 
 
 class PendingMove(Record):
-    """A pending move, with its guests' promises before and after it.
+    """A pending move, with guests' promises before and after it.
 
     :param promised: {uuid: promise before the move}
     :param targets: {uuid: promise after the move}, for a move that undoes another one; for other
@@ -50,16 +50,15 @@ class PendingMove(Record):
     targets: Mapping[str, model.Promise]
 
 
-class MovePart(Record):
-    """One guest's part of a move in progress.
+class StartedMove(Record):
+    """A move in progress.
 
-    :param plan_part: the same part in the plan
     :param before, after: the guest's promise before and after the move
     :param guest_move: the move of the guest's CPUs and memory
-    :param began_s: when the part began, on the executor's clock
+    :param began_s: when the move began, on the executor's clock
     """
 
-    plan_part: plan_records.PlanPart
+    move: plan_records.Move
     before: model.Promise
     after: model.Promise
     guest_move: guest_move.GuestMove
@@ -102,40 +101,34 @@ class MovePromises:
             '',
         )
 
-    def parts(self, pending_move: PendingMove, host: model.Topology) -> tuple[MovePart, ...]:
-        """Return the parts of a move; nothing is promised or written yet.
+    def start(self, pending_move: PendingMove, host: model.Topology) -> StartedMove:
+        """Return a move to be made; nothing is promised or written yet.
 
         :raises GuestGone, MoveRefused, CpusetError, PageMoveError, StateError: the move cannot be
             made
         """
         move, promised, targets = pending_move
-        parts: list[MovePart] = []
-        placement_options = self.options.host_options.placement_options
-        for plan_part in move.parts:
-            guest = self._guest_to_move(plan_part)
-            before = promised.get(plan_part.uuid)
-            if before is None:
-                raise MoveRefused('guest %s: it has no promise' % plan_part.name)
-            after = targets.get(plan_part.uuid) or promise_after(move, plan_part, before)
-            if after.cpu_nodes != before.cpu_nodes:
-                # As they are now, with earlier moves of the plan and guests started since.
-                others = promises_file.read(self.options.host_options, self._root).promises
-                for moved in move.parts:
-                    others.pop(moved.uuid, None)
-                others.update({part.plan_part.uuid: part.after for part in parts})
-                after = _narrow_to_l3(after, guest, host, list(others.values()), placement_options)
-            parts.append(
-                MovePart(
-                    plan_part,
-                    before,
-                    after,
-                    self._guest_move(move, plan_part, guest, host, before, after),
-                    self._clock(),
-                )
+        guest = self._guest_to_move(move)
+        before = promised.get(move.uuid)
+        if before is None:
+            raise MoveRefused('guest %s: it has no promise' % move.name)
+        after = targets.get(move.uuid) or promise_after(move, before)
+        if after.cpu_nodes != before.cpu_nodes:
+            # As they are now, with earlier moves of the plan and guests started since.
+            others = promises_file.read(self.options.host_options, self._root).promises
+            others.pop(move.uuid, None)
+            after = _narrow_to_l3(
+                after,
+                guest,
+                host,
+                list(others.values()),
+                self.options.host_options.placement_options,
             )
-        return tuple(parts)
+        return StartedMove(
+            move, before, after, self._guest_move(move, guest, host, before, after), self._clock()
+        )
 
-    def _guest_to_move(self, plan_part: plan_records.PlanPart) -> model.Guest:
+    def _guest_to_move(self, move: plan_records.Move) -> model.Guest:
         """Return a guest as it is now, if it may be moved.
 
         :raises GuestGone, MovePostponed: it has ended, or may not be moved now
@@ -144,62 +137,60 @@ class MovePromises:
         running: Iterable[model.Guest] = self._status_files.read()[0]
         if self._mover != history.PIN:
             running, _ = overrides.with_overrides(running, self._root)
-        guest = next((guest for guest in running if guest.uuid == plan_part.uuid), None)
+        guest = next((guest for guest in running if guest.uuid == move.uuid), None)
         if guest is None:
-            raise GuestGone('guest %s: ended before it was moved' % plan_part.name)
+            raise GuestGone('guest %s: ended before it was moved' % move.name)
         reason_code = eligibility.why_not(eligibility.PROCEED, guest)
         if reason_code:
             detail = guest.job or ('' if guest.state in (None, 'running') else guest.state)
             raise MovePostponed(
                 'guest %s: %s%s'
                 % (
-                    plan_part.name,
+                    move.name,
                     eligibility.TEXTS[reason_code],
                     ' (%s)' % detail if detail and not guest.override else '',
                 )
             )
         return guest
 
-    def _why_not(self, plan_part: plan_records.PlanPart) -> str:
+    def _why_not(self, move: plan_records.Move) -> str:
         """Return why a guest may not be moved on; empty if it may."""
         try:
-            self._guest_to_move(plan_part)
+            self._guest_to_move(move)
         except (MovePostponed, StateError) as error:
             return str(error)
         return self.why_all_stay()
 
-    def record(self, parts: Sequence[MovePart], host: model.Topology) -> None:
-        """Record the promises of all guests of a move, or of none.
+    def record(self, started: StartedMove, host: model.Topology) -> None:
+        """Record the promise of the guest of a move.
 
-        :raises MoveRefused: a guest's promise has changed since the move was planned, or there is
-            no room any more
+        :raises MoveRefused: the guest's promise has changed since the move was planned, or there
+            is no room any more
         """
         with promises_file.locked(self.options.host_options, self._root) as draft:
-            for part in parts:
-                if draft.promises.get(part.plan_part.uuid) != part.before:
-                    raise MoveRefused(
-                        'guest %s: its promise has changed since the move was planned'
-                        % part.plan_part.name
-                    )
-                draft.put(part.after)
-            self._check_room(parts, draft, host)
+            if draft.promises.get(started.move.uuid) != started.before:
+                raise MoveRefused(
+                    'guest %s: its promise has changed since the move was planned'
+                    % started.move.name
+                )
+            draft.put(started.after)
+            self._check_room(started, draft, host)
 
-    def undo(self, part: MovePart) -> bool:
+    def undo(self, started: StartedMove) -> bool:
         """Promise a guest its former place again, unless its promise has changed again.
 
         :returns: whether the guest is promised its former place
         :raises StateError: the promise cannot be written
         """
-        host_options = self.options.host_options
+        host_options, uuid = self.options.host_options, started.move.uuid
         with promises_file.locked(host_options, self._root, _UNDO_LOCK_TIMEOUT_S) as draft:
-            if draft.promises.get(part.plan_part.uuid) == part.after:
-                draft.put(part.before)
-            return draft.promises.get(part.plan_part.uuid) == part.before
+            if draft.promises.get(uuid) == started.after:
+                draft.put(started.before)
+            return draft.promises.get(uuid) == started.before
 
     def _guest_move(
         self,
         move: plan_records.Move,
-        plan_part: plan_records.PlanPart,
         guest: model.Guest,
         host: model.Topology,
         before: model.Promise,
@@ -210,11 +201,11 @@ class MovePromises:
         :raises MoveRefused: the nodes have no CPU left that the guest may use, or its memory may
             not be brought there
         """
-        if not pools.may_have_memory_on(plan_part.mem_nodes, host, guest):
+        if not pools.may_have_memory_on(move.mem_nodes, host, guest):
             raise MoveRefused(
                 'guest %s: %s'
                 % (
-                    plan_part.name,
+                    move.name,
                     '; '.join(allowed.limits(guest, self._root))
                     or 'its memory may not be on these nodes',
                 )
@@ -224,12 +215,12 @@ class MovePromises:
         if written_cpus is None:  # a vCPU that was plugged in has not been held yet
             written_cpus = pools.cpus_of_promise(before, host, guest)
         cpus = frozenset[int]()
-        if move.kind != plan_records.FETCH and plan_part.to_nodes:
+        if move.kind != plan_records.FETCH and move.to_nodes:
             cpus = pools.cpus_of_promise(after, host, guest)
             if not cpus:
                 raise MoveRefused(
                     'guest %s: none of the CPUs that it may use is on these nodes any more'
-                    % plan_part.name
+                    % move.name
                 )
 
         def write_cpus() -> tuple[FileChange, ...]:
@@ -242,64 +233,54 @@ class MovePromises:
                 groups, written_cpus, guest.allowed_cpus, guest.pinned_groups, write
             )
 
-        memory_move_count = sum(1 for part in move.parts if part.mem_nodes)
         rebalance_options = self.options.rebalance_options
         return guest_move.GuestMove(
             groups,
-            plan_part.mem_nodes,
+            move.mem_nodes,
             write_cpus,
             root=self._root,
             limits=guest_move.PageMoveLimits(
-                bytes_per_sec=max(1, rebalance_options.bytes_per_sec // max(1, memory_move_count)),
+                bytes_per_sec=max(1, int(rebalance_options.bytes_per_sec)),
                 reserve_bytes=rebalance_options.reserve_bytes,
             ),
             mem_node_bytes=after.mem_node_bytes,
             clock=self._clock,
             kernel=self._kernel,
-            why_not=lambda: self._why_not(plan_part),
+            why_not=lambda: self._why_not(move),
         )
 
     def _check_room(
-        self, parts: Sequence[MovePart], host_promises: HostPromises, host: model.Topology
+        self, started: StartedMove, host_promises: HostPromises, host: model.Topology
     ) -> None:
         """Raise :class:`MoveRefused` if the start of another guest has taken the room.
 
         It is raised under the lock, so that the promises are not written.
         """
         promised = host_promises.promises
-        promised_before = {**promised, **{part.plan_part.uuid: part.before for part in parts}}
+        promised_before = {**promised, started.move.uuid: started.before}
         nodes, nodes_before = (
             host_view.view(host, each.values(), self.options.host_options.placement_options).nodes
             for each in (promised, promised_before)
         )
-        target_nodes = {node for part in parts for node in part.plan_part.mem_nodes}
         for node, before in zip(nodes, nodes_before):
             # A node that is full already may take back what is promised there.
-            if node.id in target_nodes and node.promised_bytes > max(
+            if node.id in started.move.mem_nodes and node.promised_bytes > max(
                 node.capacity_bytes, before.promised_bytes
             ):
-                raise MoveRefused(
-                    'node %d has no room left for %s'
-                    % (node.id, ', '.join(part.plan_part.name for part in parts))
-                )
+                raise MoveRefused('node %d has no room left for %s' % (node.id, started.move.name))
 
 
-def promise_after(
-    move: plan_records.Move, plan_part: plan_records.PlanPart, before: model.Promise
-) -> model.Promise:
+def promise_after(move: plan_records.Move, before: model.Promise) -> model.Promise:
     """Return the promise that a guest has after a move."""
     if move.kind == plan_records.WIDEN:
-        return before._replace(widened_nodes=tuple(plan_part.to_nodes))
+        return before._replace(widened_nodes=tuple(move.to_nodes))
     after = before
     if move.kind != plan_records.FETCH:
         after = after._replace(
-            cpu_nodes=tuple(plan_part.to_nodes),
-            widened_nodes=(),
-            origin=model.PLACED,
-            missed=False,
+            cpu_nodes=tuple(move.to_nodes), widened_nodes=(), origin=model.PLACED, missed=False
         )
-    if plan_part.mem_nodes and tuple(plan_part.mem_nodes) != before.mem_nodes:
-        after = after._replace(mem_nodes=tuple(plan_part.mem_nodes), mem_node_bytes=())
+    if move.mem_nodes and tuple(move.mem_nodes) != before.mem_nodes:
+        after = after._replace(mem_nodes=tuple(move.mem_nodes), mem_node_bytes=())
     return after
 
 

@@ -22,8 +22,6 @@ from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nova_numa_pmc.core.rebalance import plan_records
     from nova_numa_pmc.json_values import Signed
 
@@ -32,8 +30,8 @@ DIRECTORY, FILE, LOCK = state_files.PERSISTENT, 'history', 'history.lock'
 _LOCK_TIMEOUT_S = 5.0
 #: Number of moves that are kept: of some weeks, at ten a day.
 ENTRIES_MAX = 500
-#: In the second, a move had a line for its beginning and another one for its end.
-_MAJOR = 3
+#: In the third, a move could have several guests.
+_MAJOR = 4
 _SIZE_MAX_BYTES = 4 << 20
 _TEXT_MAX = 1000
 #: What moves guests: the agent or a command.
@@ -54,22 +52,6 @@ class PromisedPlace(Record):
     origin: str = model.PLACED
 
 
-class HistoryPart(Record):
-    """Part of a recorded move: what it did to one guest.
-
-    :param since_ns: ``since_ns`` of its promise, which tells one start of a guest from the next
-    :param before, after: its place before and after the move; if the move was not begun, ``after``
-        is the place that was planned, and the nodes of memory that would have stayed are left out
-    """
-
-    uuid: str
-    name: str
-    since_ns: int
-    before: PromisedPlace
-    after: PromisedPlace
-    moved_bytes: int = 0
-
-
 class HistoryEntry(Record):
     """One move, recorded at its end or, with the result :data:`BEGUN`, at its beginning.
 
@@ -79,7 +61,11 @@ class HistoryEntry(Record):
     :param batch: id that all moves of one command share; '' for the agent's moves
     :param kind: one of :data:`plan_records.KINDS`
     :param gain_cores, cost_core_sec: gain and cost as planned
-    :param moved_bytes: total of all parts
+    :param since_ns: ``since_ns`` of the guest's promise, which tells one start of a guest from the
+        next; 0 if the move was not begun
+    :param before, after: its place before and after the move; if the move was not begun, ``after``
+        is the place that was planned, and the nodes of memory that would have stayed are left out
+    :param moved_bytes: memory that was moved
     :param duration_s: how long the move took
     :param result: one of the above
     :param why: why it was made, or why it was not made or not completed
@@ -90,7 +76,11 @@ class HistoryEntry(Record):
     mover: str
     batch: str
     kind: str
-    parts: tuple[HistoryPart, ...]
+    uuid: str
+    name: str
+    since_ns: int
+    before: PromisedPlace
+    after: PromisedPlace
     gain_cores: Signed
     cost_core_sec: float
     moved_bytes: int
@@ -151,42 +141,27 @@ def _decode(data: bytes | None) -> tuple[list[HistoryEntry], int]:
 
 
 def new_entry(
-    entry_id: str,
-    move: plan_records.Move,
-    parts: Iterable[HistoryPart],
-    mover: str,
-    batch: str,
-    duration_s: float,
-    result: str,
-    why: str,
+    entry_id: str, move: plan_records.Move, mover: str, batch: str, result: str, why: str
 ) -> HistoryEntry:
-    """Return the entry of a move and its result, as of now.
+    """Return the entry of a move that was not begun, as of now.
 
     :param entry_id: id from :func:`new_id`, the same at the beginning and the end of a move
-    :param parts: parts of the move; empty if it was not begun
-    :param duration_s: how long the move took
     """
-    parts = tuple(parts) or tuple(
-        HistoryPart(
-            part.uuid,
-            part.name,
-            0,
-            PromisedPlace(tuple(part.from_nodes)),
-            PromisedPlace(tuple(part.to_nodes), tuple(part.mem_nodes)),
-        )
-        for part in move.parts
-    )
     return HistoryEntry(
         id=entry_id,
         taken_s=round(time.time(), 3),
         mover=mover,
         batch=batch,
         kind=move.kind,
-        parts=parts,
+        uuid=move.uuid,
+        name=move.name,
+        since_ns=0,
+        before=PromisedPlace(move.from_nodes),
+        after=PromisedPlace(move.to_nodes, move.mem_nodes),
         gain_cores=round(move.gain_cores, 3),
         cost_core_sec=round(move.cost_core_sec, 3),
-        moved_bytes=sum(part.moved_bytes for part in parts),
-        duration_s=round(max(0.0, duration_s), 3),
+        moved_bytes=0,
+        duration_s=0.0,
         result=result,
         why=json_values.printable(why[:_TEXT_MAX]),
     )

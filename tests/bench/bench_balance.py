@@ -38,7 +38,7 @@ class ComparedMoves(PlannerPolicy):
         """Examine one interval, apply the plan, and compare."""
         before, count = copy.deepcopy(host), len(self.made)
         super().tick(host, now_s, elapsed_s, rng, noise)
-        moves = [move for _, move in self.made[count:] if move.parts[0].mem_nodes]
+        moves = [move for _, move in self.made[count:] if move.mem_nodes]
         if moves:
             after = copy.deepcopy(host)
             losses = []
@@ -55,11 +55,10 @@ def came_back(made):
     """Count the guests that were moved to where they had come from within a day."""
     last, count = {}, 0
     for at_s, move in made:
-        for part in move.parts:
-            if part.mem_nodes and part.from_nodes != part.to_nodes:
-                moved_s, from_nodes = last.get(part.uuid, (-BACK_S, ()))
-                count += at_s - moved_s < BACK_S and from_nodes == part.to_nodes
-                last[part.uuid] = at_s, part.from_nodes
+        if move.mem_nodes and move.from_nodes != move.to_nodes:
+            moved_s, from_nodes = last.get(move.uuid, (-BACK_S, ()))
+            count += at_s - moved_s < BACK_S and from_nodes == move.to_nodes
+            last[move.uuid] = at_s, move.from_nodes
     return count
 
 

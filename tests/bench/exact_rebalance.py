@@ -102,7 +102,7 @@ class Search:
             self._give_back(option)
 
     def _cheapest_first(self, at):
-        return sorted(self.options[at], key=lambda option: -self.host_loss.gain((), option[:1]))
+        return sorted(self.options[at], key=lambda option: -self.host_loss.gain(None, option[0]))
 
     def _take(self, option):
         effect, _, promise = option

@@ -31,7 +31,7 @@ MOVE_LINE = re.compile(
 def logged_moves(agent):
     """Return what the agent has logged about each guest whose memory it moved."""
     matches = [MOVE_LINE.search(line) for line in agent.journal()]
-    return [match for match in matches if match and match['kind'] in ('move', 'swap')]
+    return [match for match in matches if match and match['kind'] == 'move']
 
 
 def assert_paid(match, tick_s):

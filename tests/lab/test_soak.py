@@ -235,7 +235,7 @@ class Soak:
             assert max(rss_kib) - rss_kib[min(2, len(rss_kib) - 1)] < GROWTH_MAX_KIB, self.rss_kib
         assert not [line for line in lines if 'Traceback' in line or STAGE_FAILED.match(line)]
         kinds = [match['kind'] for match in map(MOVED.match, lines) if match]
-        moves = kinds.count('move') + kinds.count('swap')
+        moves = kinds.count('move')
         return {
             'steps': dict(self.counts),
             'guests_started': self.started - self.timed_out,

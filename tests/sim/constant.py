@@ -106,9 +106,9 @@ class ConstantHost:
 
     def make(self, plan):
         """Make a plan's moves; return the bytes."""
-        for part in (part for move in plan.moves for part in move.parts):
+        for move in plan.moves:
             self.guests = [
-                self._moved(guest, part) if guest.uuid == part.uuid else guest
+                self._moved(guest, move) if guest.uuid == move.uuid else guest
                 for guest in self.guests
             ]
         return sum(move.to_move_bytes for move in plan.moves)
@@ -128,14 +128,14 @@ class ConstantHost:
         return plans, state
 
     @staticmethod
-    def _moved(guest, part):
-        if not part.mem_nodes:
-            return guest._replace(held_nodes=part.to_nodes)
+    def _moved(guest, move):
+        if not move.mem_nodes:
+            return guest._replace(held_nodes=move.to_nodes)
         total = sum(size for _, size in guest.bytes_by_node)
-        at = part.mem_nodes[:1]
+        at = move.mem_nodes[:1]
         return guest._replace(
-            held_nodes=part.to_nodes,
-            home_nodes=part.to_nodes,
+            held_nodes=move.to_nodes,
+            home_nodes=move.to_nodes,
             mem_nodes=at,
             mem_node_bytes=(),
             bytes_by_node=((at[0], total),),

@@ -115,9 +115,6 @@ class PlannerPolicy:
         self.made += [(now_s, move) for move in plan.moves]
         by_name = {guest.name: guest for guest in host.guests}
         for move in plan.moves:
-            for part in move.parts:
-                host.change(
-                    by_name[part.uuid],
-                    part.to_nodes,
-                    part.mem_nodes[0] if part.mem_nodes else None,
-                )
+            host.change(
+                by_name[move.uuid], move.to_nodes, move.mem_nodes[0] if move.mem_nodes else None
+            )

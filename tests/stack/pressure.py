@@ -135,9 +135,8 @@ def check_imbalance(session, entry):
     require(code == MOVES_WOULD_PAY, f'plan ended with {code}, wanted: {entry["demand"]}')
     code, applied = host.run_json(f'apply {INTERVAL_ARGS} --yes', MOVES_S)
     entry['moved'] = [
-        f'{session.names.get(part["name"], part["name"])}: {one["result"]}: {one["why"]}'
+        f'{session.names.get(one["name"], one["name"])}: {one["result"]}: {one["why"]}'
         for one in (applied['outcome'] or {'entries': []})['entries']
-        for part in one['parts']
     ]
     # Partly, if the kernel's NUMA balancing, which is on, was holding pages at that time.
     require(code in (DONE, PARTLY), f'apply ended with {code}: {entry["moved"]}')

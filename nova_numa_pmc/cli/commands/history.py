@@ -46,11 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the history; return the exit code."""
     entries, unreadable_count = history.read(args.root)
     if args.guest:
-        entries = [
-            entry
-            for entry in entries
-            if any(args.guest in (part.name, part.uuid) for part in entry.parts)
-        ]
+        entries = [entry for entry in entries if args.guest in (entry.name, entry.uuid)]
     entries = entries[-args.last :] if args.last else entries
     if args.json:
         for entry in entries:
@@ -63,22 +59,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:
-    """Return entries as a table with a row for each guest that was moved."""
+    """Return entries as a table with a row for each move."""
     rows = [
         (
             entry.id,
             tables.clock_time(entry.taken_s),
             entry.mover,
-            part.name,
-            _place_text(part.before, entry.result),
-            _place_text(part.after, entry.result),
-            tables.short_number(part.moved_bytes, 1024),
+            entry.name,
+            _place_text(entry.before, entry.result),
+            _place_text(entry.after, entry.result),
+            tables.short_number(entry.moved_bytes, 1024),
             '%.1f s' % entry.duration_s,
             entry.result.replace('_', ' '),
             entry.why,
         )
         for entry in entries
-        for part in entry.parts
     ]
     return tables.Table(
         'id when mover guest from to moved took result why'.split(),

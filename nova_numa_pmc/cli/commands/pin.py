@@ -170,10 +170,16 @@ def _move_to_node(
             'guest %s: not pinned: it has %d vCPUs, but may use only %d CPUs of node %d'
             % (guest.name, guest.vcpus, cpu_count, node_id)
         )
-    part = plan_records.PlanPart(
-        guest.uuid, guest.name, promise.cpu_nodes, (node_id,), mem_nodes, 0
+    move = plan_records.Move(
+        plan_records.MOVE,
+        guest.uuid,
+        guest.name,
+        promise.cpu_nodes,
+        (node_id,),
+        mem_nodes,
+        0,
+        'pinned there',
     )
-    move = plan_records.requested_move(plan_records.MOVE, (part,), 'pinned there')
     return moves.make_moves(command, plan_records.Plan((move,)), observed, history.PIN, wait_s)
 
 

@@ -319,11 +319,9 @@ def _read_guests(
         demand_histories = {}
         problems.append(str(error))
     entry_by_place = {
-        (part.uuid, part.since_ns, part.after): entry
+        (entry.uuid, entry.since_ns, entry.after): entry
         for entry in entries
-        if entry.is_in_effect
-        for part in entry.parts
-        if part.before != part.after
+        if entry.is_in_effect and entry.before != entry.after
     }
     return tuple(
         _guest_status(command, observed, guest, entry_by_place)._replace(

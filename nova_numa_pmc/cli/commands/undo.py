@@ -140,33 +140,29 @@ def plan_undo(
     undone, left_alone = [], []
     targets: dict[str, model.Promise] = {}
     for entry in reversed(entries):
-        parts = []
-        for part in entry.parts:
-            promise = promised.get(part.uuid)
-            if entry.result == history.SPLIT:  # the guest is back, but not all of its memory
-                part = part._replace(after=part.before)
-            why = _why_left(part, guests.get(part.uuid), promise)
-            if why or promise is None or part.uuid in targets:
-                left_alone.append((part.name, why or 'it has already been undone'))
-                continue
-            targets[part.uuid] = promise._replace(**part.before._asdict())
-            parts.append(_reverse_part(part))
-        if parts:
-            undone.append(_reverse_move(entry, tuple(parts)))
+        promise = promised.get(entry.uuid)
+        if entry.result == history.SPLIT:  # the guest is back, but not all of its memory
+            entry = entry._replace(after=entry.before)
+        why = _why_left(entry, guests.get(entry.uuid), promise)
+        if why or promise is None or entry.uuid in targets:
+            left_alone.append((entry.name, why or 'it has already been undone'))
+            continue
+        targets[entry.uuid] = promise._replace(**entry.before._asdict())
+        undone.append(_reverse_move(entry))
     return UndoPlan(plan_records.Plan(tuple(undone)), targets, tuple(left_alone))
 
 
 def _why_left(
-    part: history.HistoryPart, guest: model.Guest | None, promise: model.Promise | None
+    entry: history.HistoryEntry, guest: model.Guest | None, promise: model.Promise | None
 ) -> str:
     """Return why a guest is left alone, or '' if it can be moved back."""
     if guest is None or promise is None:
         return 'it has ended'
-    if promise.since_ns != part.since_ns:
+    if promise.since_ns != entry.since_ns:
         return 'it has been restarted since'
-    if history.place_of(promise) != part.after:
+    if history.place_of(promise) != entry.after:
         return 'it has been promised another place since'
-    if part.before == part.after and not (part.moved_bytes and part.before.mem_nodes):
+    if entry.before == entry.after and not (entry.moved_bytes and entry.before.mem_nodes):
         return 'the move did not change its place'
     if guest.override:
         return (
@@ -176,27 +172,20 @@ def _why_left(
     return ''
 
 
-def _reverse_part(part: history.HistoryPart) -> plan_records.PlanPart:
-    before, after = part.before, part.after
+def _reverse_move(entry: history.HistoryEntry) -> plan_records.Move:
+    before, after = entry.before, entry.after
     moves_memory = bool(before.cpu_nodes) and (
         before.mem_nodes != after.mem_nodes or before == after
     )
-    return plan_records.PlanPart(
-        part.uuid,
-        part.name,
+    mem_nodes = before.mem_nodes if moves_memory else ()
+    is_fetch = before.cpu_nodes == after.cpu_nodes and bool(mem_nodes)
+    return plan_records.Move(
+        plan_records.FETCH if is_fetch else plan_records.MOVE,
+        entry.uuid,
+        entry.name,
         after.cpu_nodes,
         before.cpu_nodes,
-        before.mem_nodes if moves_memory else (),
-        part.moved_bytes if moves_memory else 0,
+        mem_nodes,
+        entry.moved_bytes if moves_memory else 0,
+        'as before move %s' % entry.id,
     )
-
-
-def _reverse_move(
-    entry: history.HistoryEntry, parts: tuple[plan_records.PlanPart, ...]
-) -> plan_records.Move:
-    kind = plan_records.MOVE
-    if entry.kind == plan_records.SWAP and len(parts) == len(entry.parts):
-        kind = plan_records.SWAP
-    elif all(part.from_nodes == part.to_nodes and part.mem_nodes for part in parts):
-        kind = plan_records.FETCH
-    return plan_records.requested_move(kind, parts, 'as before move %s' % entry.id)

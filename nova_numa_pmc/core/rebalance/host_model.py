@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import TypeVar
 
-    #: For each guest of a proposal, its model and its new place.
-    Proposal = tuple[tuple['GuestModel', 'Place'], ...]
+    #: The model of a guest, and its new place.
+    Proposal = tuple['GuestModel', 'Place']
 
     _Amount = TypeVar('_Amount', int, float)
 
@@ -55,7 +55,8 @@ class GuestModel:
     :ivar cpu_shares, mem_shares: (position, share of its CPU time, or of its accesses) pairs
     :ivar bytes_by_position: {position: bytes of its memory}; None if unknown
     :ivar promised_bytes: {position: bytes promised}
-    :ivar demand_cores: its demand
+    :ivar interval_cores: its demand in the interval
+    :ivar demand_cores: its demand, over the horizon if there is one
     :ivar stalls_per_ns: accesses per second · 1e-9 / MLP, scaled up to its demand
     :ivar bandwidth_bytes_per_sec: DRAM traffic, scaled up to its demand
     :ivar counted: whether its accesses were counted; otherwise ``stalls_per_ns`` is assumed, and
@@ -68,6 +69,7 @@ class GuestModel:
 
     __slots__ = (
         'load',
+        'interval_cores',
         'cpu_positions',
         'home',
         'cpu_shares',
@@ -85,48 +87,70 @@ class GuestModel:
     )
 
     def __init__(
-        self, host_model: HostModel, load: plan_records.GuestLoad, demand_cores: float, mlp: float
+        self,
+        host_model: HostModel,
+        load: plan_records.GuestLoad,
+        demand_cores: float,
+        mlp: float,
+        horizon: int | None,
     ) -> None:
-        """Lay out a guest at its present place.
+        """Lay out a guest at its present place; over a day, a widened one is at home.
 
         :param demand_cores: the demand of the load, which is known
+        :param horizon: as of :class:`HostModel`
         """
         self.load = load
         self.effects: dict[Place, losses.Effect] = {}
-        self.cpu_positions = host_model.positions(load.held_nodes)
+        self.interval_cores = max(0.0, demand_cores)
+        is_at_home = horizon == 1 and set(load.home_nodes) < set(load.held_nodes)
+        self.cpu_positions = host_model.positions(
+            load.home_nodes if is_at_home else load.held_nodes
+        )
         self.home = host_model.positions(load.home_nodes or load.held_nodes)
         allowed = load.allowed_cpu_counts
         self.allowed = None if allowed is None else host_model.sum_by_position(allowed)
-        self.demand_cores = demand_cores = max(0.0, demand_cores)
         self.bytes_by_position = (
             host_model.sum_by_position(load.bytes_by_node) if load.bytes_by_node else None
         )
         self.promised_bytes = host_model.promise_by_position(load)
         self.movable = not load.why_fixed and bool(self.cpu_positions)
-        scale = 1.0
-        if load.served_cores:
-            scale = min(DEMAND_SCALE_MAX, max(1.0, demand_cores / load.served_cores))
-        served_cores = demand_cores if load.served_cores is None else max(0.0, load.served_cores)
-        lines_per_sec = load.lines_per_sec
-        self.counted = lines_per_sec is not None
-        if lines_per_sec is None:
-            lines_per_sec = ASSUMED_LINES_PER_CORE_SEC * served_cores
-        self.stalls_per_ns = lines_per_sec * scale * 1e-9 / mlp
+        self.demand_cores = served_cores = self.interval_cores
+        lasting_cores = host_model.lasting_demand(load, horizon)
+        if lasting_cores is not None:  # it accesses memory in proportion to its CPU time
+            self.demand_cores = served_cores = lasting_cores
+            scale = lasting_cores / load.served_cores if load.served_cores else 0.0
+        else:
+            self.movable = self.movable and horizon is None
+            scale = 1.0
+            if load.served_cores is not None:
+                served_cores = max(0.0, load.served_cores)
+            if served_cores:
+                scale = min(DEMAND_SCALE_MAX, max(1.0, self.demand_cores / served_cores))
+        self.counted = load.lines_per_sec is not None
+        lines_per_sec = (
+            ASSUMED_LINES_PER_CORE_SEC * self.demand_cores
+            if load.lines_per_sec is None
+            else load.lines_per_sec * scale
+        )
+        self.stalls_per_ns = lines_per_sec * 1e-9 / mlp
         self.bandwidth_bytes_per_sec = (load.bandwidth_bytes_per_sec or 0.0) * scale
         # Where the kernel ran a guest that floats in one interval says nothing about the next one.
         self.cpu_shares = (
-            host_model.measured_shares(load) if load.held_nodes else ()
+            host_model.measured_shares(load) if load.held_nodes and not is_at_home else ()
         ) or host_model.shares_by_cores(self.cpu_positions)
-        self.mem_shares = self._mem_shares(host_model)
+        # At home, the ratio is another one than on all nodes that it may use.
+        self.mem_shares = self._mem_shares(
+            host_model, None if is_at_home else self.load.remote_ratio
+        )
         self.effect = losses.effect_at(
             self.cpu_positions,
-            demand_cores,
+            self.demand_cores,
             self.cpu_shares,
             self.mem_shares,
             self.stalls_per_ns,
             self.bandwidth_bytes_per_sec,
             host_model.latencies_ns,
-            served_cores=min(served_cores, demand_cores),
+            served_cores=min(served_cores, self.demand_cores),
             counts_queueing=self.counted,
         )
 
@@ -139,9 +163,9 @@ class GuestModel:
             page_choice.notable_bytes_elsewhere(self.bytes_by_position or {}, (mem_position,)) > 0
         )
 
-    def _mem_shares(self, host_model: HostModel) -> losses.Shares:
+    def _mem_shares(self, host_model: HostModel, remote_ratio: float | None) -> losses.Shares:
         """Return the shares of its accesses by where its pages are and by the remote ratio."""
-        bytes_by_position, remote_ratio = self.bytes_by_position or {}, self.load.remote_ratio
+        bytes_by_position = self.bytes_by_position or {}
         shares = shares_of(bytes_by_position) or tuple(
             (host_model.memory_at[n], share) for n, share in self.cpu_shares
         )
@@ -177,9 +201,16 @@ class HostModel:
     """
 
     def __init__(
-        self, situation: plan_records.Situation, rebalance_options: plan_records.RebalanceOptions
+        self,
+        situation: plan_records.Situation,
+        rebalance_options: plan_records.RebalanceOptions,
+        horizon: int | None = None,
     ) -> None:
-        """Lay out the host and the guests of a situation."""
+        """Lay out the host and the guests of a situation.
+
+        :param horizon: index of :attr:`plan_records.GuestLoad.mean_cores`, to take the guests'
+            mean demands instead of those of the interval; guests without such means stay
+        """
         view = situation.view
         merged, members = memory_domains.merge(view)
         self.rebalance_options, self.nodes = rebalance_options, merged.nodes
@@ -213,10 +244,22 @@ class HostModel:
         self.guests: dict[str, GuestModel] = {}
         for load in situation.guests:
             if load.demand_cores is not None and self.positions_with_cpus:
-                self.guests[load.uuid] = GuestModel(self, load, load.demand_cores, situation.mlp)
+                self.guests[load.uuid] = GuestModel(
+                    self, load, load.demand_cores, situation.mlp, horizon
+                )
         self.host_loss = self._host_loss(situation)
         for guest in self.guests.values():
             self.host_loss.add_effect(guest.effect)
+
+    def lasting_demand(self, load: plan_records.GuestLoad, horizon: int | None) -> float | None:
+        """Return a guest's mean demand; None without a horizon, or if it is not known yet."""
+        if (
+            horizon is None
+            or not load.mean_cores
+            or load.measured_s < self.rebalance_options.measured_min_s
+        ):
+            return None
+        return load.mean_cores[horizon]
 
     def positions(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Turn node ids into an ascending tuple of the positions with CPUs.
@@ -282,7 +325,7 @@ class HostModel:
         ]
         for guest in self.guests.values():
             for n, share in self.measured_shares(guest.load) or guest.cpu_shares:
-                demand[n] = max(0.0, demand[n] - share * guest.demand_cores)
+                demand[n] = max(0.0, demand[n] - share * guest.interval_cores)
             for m, share in guest.mem_shares:
                 bandwidths[m] = max(
                     0.0, bandwidths[m] - share * (guest.load.bandwidth_bytes_per_sec or 0.0)
@@ -300,7 +343,8 @@ class HostModel:
 
     def same(self, proposal: Proposal) -> Proposal:
         """Return a proposal of another model of the same host with the guests of this one."""
-        return tuple((self.guests[guest.load.uuid], place) for guest, place in proposal)
+        guest, place = proposal
+        return self.guests[guest.load.uuid], place
 
     def effect(self, guest: GuestModel, place: Place) -> losses.Effect:
         """Return a guest's effect at a place, after any move of its memory is complete."""
@@ -370,8 +414,8 @@ class HostModel:
         )
 
     def allows(self, guest: GuestModel, place: Place) -> bool:
-        """Return whether a guest is allowed a place, however full it is."""
-        if not guest.movable:
+        """Return whether a guest may have a place and fits there."""
+        if not guest.movable or not self._has_room(guest, place):
             return False
         allowed = guest.allowed
         if allowed is not None and not allowed.keys() >= set(place.cpu_positions):
@@ -384,65 +428,40 @@ class HostModel:
             return False
         if sum(self.nodes[n].cpu_count for n in place.cpu_positions) < guest.load.vcpus:
             return False
-        if place.cpu_positions != guest.cpu_positions and not all(
+        return place.cpu_positions == guest.cpu_positions or all(
             self.cpu_known[n] for n in place.cpu_positions + guest.cpu_positions
-        ):
-            return False
-        return place.mem_position is None or guest.bytes_by_position is not None
-
-    def fits(self, proposal: Proposal) -> bool:
-        """Return whether all guests of a proposal fit their new places.
-
-        Both the memory that may be promised there and the available memory must suffice.
-        """
-        promised_changes: dict[int, int] = {}
-        resident_changes: dict[int, int] = {}
-        targets = set()
-        for guest, place in proposal:
-            target = place.mem_position
-            if target is None:
-                continue
-            # Otherwise allows() has refused the place.
-            assert guest.bytes_by_position is not None
-            for position, size in guest.promised_bytes.items():
-                promised_changes[position] = promised_changes.get(position, 0) - size
-            promised_changes[target] = promised_changes.get(target, 0) + guest.load.memory_bytes
-            for position, size in guest.bytes_by_position.items():
-                if position != target:
-                    resident_changes[position] = resident_changes.get(position, 0) - size
-                    resident_changes[target] = resident_changes.get(target, 0) + size
-                    targets.add(target)
-        return (
-            all(
-                change <= 0
-                or self.promised_bytes[position] + change <= self.capacity_bytes[position]
-                for position, change in promised_changes.items()
-            )
-            and all(
-                change <= 0
-                or position not in self.available_bytes
-                or change <= self.available_bytes[position] - self.rebalance_options.reserve_bytes
-                for position, change in resident_changes.items()
-            )
-            # Guests of a swap make room for each other step by step; the first step needs some.
-            and all(
-                position not in self.available_bytes
-                or self.available_bytes[position]
-                >= self.rebalance_options.reserve_bytes + BATCH_BYTES
-                for position in targets
-            )
         )
+
+    def _has_room(self, guest: GuestModel, place: Place) -> bool:
+        """Return whether the promised and the available memory suffice for a guest's memory."""
+        target = place.mem_position
+        if target is None:
+            return True
+        if guest.bytes_by_position is None:
+            return False
+        promised_bytes = self.promised_bytes[target]
+        wanted_bytes = guest.load.memory_bytes - guest.promised_bytes.get(target, 0)
+        arriving_bytes = sum(
+            size for position, size in guest.bytes_by_position.items() if position != target
+        )
+        if wanted_bytes > 0 and promised_bytes + wanted_bytes > self.capacity_bytes[target]:
+            return False
+        available_bytes = self.available_bytes.get(target)
+        if not arriving_bytes or available_bytes is None:
+            return True
+        needed_bytes = max(arriving_bytes, BATCH_BYTES)
+        return available_bytes >= self.rebalance_options.reserve_bytes + needed_bytes
 
     def apply(self, proposal: Proposal) -> None:
         """Update the model as if a proposal had been carried out."""
-        for guest, place in proposal:
-            self.host_loss.add_effect(guest.effect, -1)
-            new_effect = self.effect(guest, place)
-            if place.mem_position is not None:
-                self._move_memory(guest, place.mem_position)
-            guest.cpu_shares = self._cpu_shares(guest, place.cpu_positions)
-            guest.cpu_positions, guest.effect, guest.effects = place.cpu_positions, new_effect, {}
-            self.host_loss.add_effect(new_effect)
+        guest, place = proposal
+        self.host_loss.add_effect(guest.effect, -1)
+        new_effect = self.effect(guest, place)
+        if place.mem_position is not None:
+            self._move_memory(guest, place.mem_position)
+        guest.cpu_shares = self._cpu_shares(guest, place.cpu_positions)
+        guest.cpu_positions, guest.effect, guest.effects = place.cpu_positions, new_effect, {}
+        self.host_loss.add_effect(new_effect)
 
     def effect_with_memory(
         self, guest: GuestModel, cpu_positions: tuple[int, ...], mem_shares: losses.Shares

@@ -257,23 +257,24 @@ class HostLoss:
         """Return the host's loss [cores]."""
         return sum(self.by_cause()[:3])
 
-    def saved(self, removed: Iterable[Effect], added: Iterable[Effect]) -> Causes:
-        """Return by how much the parts of the loss fall if some effects are replaced."""
+    def saved(self, removed: Effect | None, added: Effect | None) -> Causes:
+        """Return by how much the parts of the loss fall if an effect is replaced."""
         demand_changes: dict[int, float] = {}
         spanning = self.spanning_cores
         terms: dict[int, tuple[float, ...]] = {}
-        for sign, effects in ((-1, removed), (1, added)):
-            for effect in effects:
-                positions, demand_cores = effect.cpu_positions, sign * effect.demand_cores
-                if len(positions) == 1:
-                    n = positions[0]
-                    demand_changes[n] = demand_changes.get(n, 0.0) + demand_cores
-                else:
-                    others = spanning.get(positions, 0.0)
-                    spanning = {**spanning, positions: others + demand_cores}
-                for m, *values in effect.memory_terms:
-                    sums = terms.get(m, (0.0, 0.0, 0.0, 0.0))
-                    terms[m] = tuple([a + sign * b for a, b in zip(sums, values)])
+        for sign, effect in ((-1, removed), (1, added)):
+            if effect is None:
+                continue
+            positions, demand_cores = effect.cpu_positions, sign * effect.demand_cores
+            if len(positions) == 1:
+                n = positions[0]
+                demand_changes[n] = demand_changes.get(n, 0.0) + demand_cores
+            else:
+                others = spanning.get(positions, 0.0)
+                spanning = {**spanning, positions: others + demand_cores}
+            for m, *values in effect.memory_terms:
+                sums = terms.get(m, (0.0, 0.0, 0.0, 0.0))
+                terms[m] = tuple([a + sign * b for a, b in zip(sums, values)])
         waiting_cores, crowding_cores = self._saved_cpu_loss(demand_changes, spanning)
         queueing_cores = 0.0
         if self.bandwidth_max_bytes_per_sec is not None:
@@ -286,7 +287,7 @@ class HostLoss:
         distance_cores = -sum([distance for distance, *_ in terms.values()])
         return Causes(waiting_cores, distance_cores, queueing_cores, crowding_cores)
 
-    def gain(self, removed: Iterable[Effect], added: Iterable[Effect]) -> float:
+    def gain(self, removed: Effect | None, added: Effect | None) -> float:
         """Return what :meth:`saved` returns as far as it is trusted; losses count in full."""
         return sum(
             part * (ratio if part > 0 else 1)

@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.model import HostView
 
-#: Kinds of a :class:`Move`: a guest moves to another node; two guests change places; a guest may
-#: use the CPUs of more nodes; or of fewer; only its memory moves, to where its CPUs are.
-MOVE, SWAP, WIDEN, NARROW, FETCH = 'move', 'swap', 'widen', 'narrow', 'fetch'
-KINDS = (MOVE, SWAP, WIDEN, NARROW, FETCH)
-#: Code of the :class:`model.Reason` of a move that was requested, which has ('why', text).
-REQUESTED = 'requested'
-#: Codes of the reasons of any other move, the parts that its gain consists of.
+#: Kinds of a :class:`Move`: a guest moves to another node; it may use the CPUs of more nodes; or
+#: of fewer; only its memory moves, to where its CPUs are.
+MOVE, WIDEN, NARROW, FETCH = 'move', 'widen', 'narrow', 'fetch'
+KINDS = (MOVE, WIDEN, NARROW, FETCH)
+#: Codes of the reasons of a move, the parts that its gain consists of.
 WAITING, DISTANCE, BANDWIDTH, CROWDING = 'waiting', 'distance', 'bandwidth', 'crowding'
 BURSTS, AWAY = 'bursts', 'away'
 #: Value of 'rate' in a reason 'distance' if a guest's accesses are not counted.
@@ -151,52 +149,37 @@ class RebalanceOptions(Record):
     go_home: bool = True
 
 
-class PlanPart(Record):
-    """Part of a planned move: the new place of one guest.
+class Move(Record):
+    """A planned or requested move of one guest.
 
+    :param kind: one of :data:`KINDS`
     :param from_nodes: ids of the nodes that its CPUs are held to; empty if it floats
     :param to_nodes: ids of the nodes that its CPUs will be held to
     :param mem_nodes: ids of the nodes that its memory is moved to; empty if it stays where it is
     :param to_move_bytes: memory to be moved
+    :param why: why it was requested; empty if it was planned
+    :param gain_cores: loss and crowding now less those after the move
+        (``core/rebalance/losses.py``); 0 if it was requested, and so are cost and regret
+    :param cost_core_sec: cost of making the move once [core-seconds]
+    :param regret_core_sec: cost so far of not having made it [core-seconds]
+    :param reasons: contributions to the gain, the largest first: 'waiting', 'distance',
+        'bandwidth', 'crowding', 'bursts' and 'away' with (name, value) pairs. 'away' is what a
+        widened guest is assumed to lose by memory that it would allocate away from home.
+        'distance' has ('rate', :data:`ASSUMED`) if accesses of the guest were not counted
     """
 
+    kind: str
     uuid: str
     name: str
     from_nodes: tuple[int, ...]
     to_nodes: tuple[int, ...]
     mem_nodes: tuple[int, ...]
     to_move_bytes: int
-
-
-class Move(Record):
-    """A planned move, of which either all parts are made or none.
-
-    :param kind: one of :data:`KINDS`
-    :param parts: one for each guest; those of a swap are made together
-    :param gain_cores: loss and crowding now less those after the move
-        (``core/rebalance/losses.py``)
-    :param cost_core_sec: cost of making the move once [core-seconds]
-    :param regret_core_sec: cost so far of not having made it [core-seconds]
-    :param to_move_bytes: memory to be moved
-    :param reasons: contributions to the gain, the largest first: 'waiting', 'distance',
-        'bandwidth', 'crowding', 'bursts' and 'away' with (name, value) pairs. 'away' is what a
-        widened guest is assumed to lose by memory that it would allocate away from home.
-        'distance' has ('rate', :data:`ASSUMED`) if accesses of a guest were not counted
-    """
-
-    kind: str
-    parts: tuple[PlanPart, ...]
-    gain_cores: float
-    cost_core_sec: float
-    regret_core_sec: float
-    to_move_bytes: int
+    why: str = ''
+    gain_cores: float = 0.0
+    cost_core_sec: float = 0.0
+    regret_core_sec: float = 0.0
     reasons: tuple[Reason, ...] = ()
-
-
-def requested_move(kind: str, parts: tuple[PlanPart, ...], why: str) -> Move:
-    """Return a move that was requested, for which neither gain nor cost was computed."""
-    size_bytes = sum(part.to_move_bytes for part in parts)
-    return Move(kind, parts, 0.0, 0.0, 0.0, size_bytes, (Reason(REQUESTED, (('why', why),)),))
 
 
 class Plan(Record):
@@ -230,15 +213,13 @@ def explain_move(move: Move) -> str:
     :returns: a line without a newline, such as ``web moves from node 0 to node 1 (1.0 GiB): gains
         4 cores (waiting for CPUs 4), costs 5.0 core-seconds, 19.8 lost so far``
     """
-    where = '; '.join(_part(move.kind, part) for part in move.parts)
-    return '%s: %s' % (where, explain_why(move))
+    return '%s: %s' % (_what(move), explain_why(move))
 
 
 def explain_why(move: Move) -> str:
-    """Return why a move is made, without its guests and nodes."""
-    requested = [_values(reason)['why'] for reason in move.reasons if reason.code == REQUESTED]
-    if requested:
-        return str(requested[0])
+    """Return why a move is made, without its guest and nodes."""
+    if move.why:
+        return move.why
     causes = [(_values(reason)['cores'], _cause(reason)) for reason in move.reasons]
     shown = ', '.join('%s %.2g' % (cause, cores) for cores, cause in causes if abs(cores) >= 0.005)
     return (
@@ -276,20 +257,15 @@ def _values(reason: Reason) -> dict[str, Any]:
     return dict(reason.values)
 
 
-def _part(kind: str, part: PlanPart) -> str:
-    size = ' (%s)' % _size(part.to_move_bytes) if part.to_move_bytes else ''
-    if kind == FETCH:
-        return '%s fetches its memory%s to %s' % (part.name, size, _nodes(part.mem_nodes))
-    if kind == WIDEN:
-        return '%s is widened from %s to %s' % (
-            part.name,
-            _nodes(part.from_nodes),
-            _nodes(part.to_nodes),
-        )
-    if kind == NARROW:
-        return '%s is narrowed to %s%s' % (part.name, _nodes(part.to_nodes), size)
-    text = '%s swaps %s for %s%s' if kind == SWAP else '%s moves from %s to %s%s'
-    return text % (part.name, _nodes(part.from_nodes), _nodes(part.to_nodes), size)
+def _what(move: Move) -> str:
+    size = ' (%s)' % _size(move.to_move_bytes) if move.to_move_bytes else ''
+    if move.kind == FETCH:
+        return '%s fetches its memory%s to %s' % (move.name, size, _nodes(move.mem_nodes))
+    if move.kind == NARROW:
+        return '%s is narrowed to %s%s' % (move.name, _nodes(move.to_nodes), size)
+    verb = 'is widened' if move.kind == WIDEN else 'moves'
+    nodes = _nodes(move.from_nodes), _nodes(move.to_nodes)
+    return '%s %s from %s to %s%s' % (move.name, verb, *nodes, size)
 
 
 def _nodes(ids: Sequence[int]) -> str:

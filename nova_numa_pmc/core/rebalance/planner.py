@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.placement import reasons
-from nova_numa_pmc.core.rates import shares
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 from nova_numa_pmc.core.rebalance.planner_state import (
@@ -36,7 +35,7 @@ from nova_numa_pmc.core.rebalance.proposals import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nova_numa_pmc.core.rebalance.host_model import GuestModel, Proposal
+    from nova_numa_pmc.core.rebalance.host_model import Proposal
     from nova_numa_pmc.core.rebalance.planner_state import RegretKey
 
 #: Maximum number of regrets that are kept between ticks.
@@ -45,8 +44,6 @@ REGRETS_MAX = 256
 PAYBACK_S = 600.0
 #: A host may move in a day what takes this time to copy, however little its guests have [s].
 COPYING_MIN_S = 60.0
-#: Why a guest is not moved that was not measured for long enough.
-YOUNG = 'young'
 #: Maximum number of moves that :func:`propose` lists.
 PROPOSED_MAX = 200
 
@@ -57,7 +54,7 @@ def plan(
     rebalance_options: plan_records.RebalanceOptions,
     elapsed_s: float,
     now_s: float,
-    assumed: Iterable[plan_records.PlanPart] = (),
+    assumed: Iterable[plan_records.Move] = (),
 ) -> tuple[plan_records.Plan, PlannerState]:
     """Decide which guests to move now.
 
@@ -77,14 +74,14 @@ def plan(
     :param state: the state that the last call returned, or an empty one in the first call
     :param elapsed_s: length of the measured interval [s]
     :param now_s: time of a clock that does not jump [s]
-    :param assumed: parts of earlier plans that count as made, although they were not
+    :param assumed: moves of earlier plans that count as made, although they were not
     :returns: (plan, state for the next call). The state presumes that all moves are made; for
         those that are not, call :func:`planner_state.without_guests`
     """
     elapsed_s = min(max(0.0, elapsed_s), rebalance_options.interval_max_s)
     outlook = Outlook(situation, rebalance_options, state, elapsed_s, now_s)
-    for part in assumed:
-        key = ((part.uuid, part.to_nodes, part.mem_nodes),)
+    for move in assumed:
+        key = (move.uuid, move.to_nodes, move.mem_nodes)
         proposal = _recall_proposal(outlook.now, key)
         if proposal:
             outlook.apply(proposal)
@@ -101,7 +98,7 @@ def plan(
         claims = saved_by(host_model, best.proposal).kinds
         state = with_move_recorded(state, moves[-1], claims, now_s)
         outlook.apply(best.proposal)
-        candidates = [candidate for candidate in candidates if not best.overlaps(candidate)]
+        candidates = [candidate for candidate in candidates if candidate.uuid != best.uuid]
         for candidate in candidates:
             candidate.fresh = False
     regrets = [
@@ -163,12 +160,9 @@ class Outlook:
             self._memory_elapsed_s = min(since_s, rebalance_options.interval_max_s)
             if since_s < rebalance_options.memory_every_s:
                 return
-        measured_min_s = rebalance_options.measured_min_s
         for horizon in (0, 1) if self.may_move else ():
-            lasting = as_it_lasts(situation, horizon, measured_min_s, at_home=horizon == 1)
-            host_model = HostModel(lasting, rebalance_options)
+            host_model = HostModel(situation, rebalance_options, horizon)
             host_model.host_loss.trust_ratios = state.trust_ratios
-            host_model.host_loss.burst_cores = self.now.host_loss.burst_cores
             self.lasting.append(host_model)
 
     def model(self, proposal: Proposal) -> HostModel:
@@ -189,21 +183,18 @@ class Outlook:
 
     def _stays(self, proposal: Proposal) -> bool:
         """Return whether a guest of a proposal has to stay because it was moved lately."""
-        return moves_memory(proposal) and any(
-            place.cpu_positions != guest.cpu_positions
+        guest, place = proposal
+        waiting_cores = guest.interval_cores - (guest.load.served_cores or 0.0)
+        return (
+            moves_memory(proposal)
+            and place.cpu_positions != guest.cpu_positions
             and self._state.stays(
                 guest.load.uuid,
-                self._waits(guest),
+                waiting_cores > WAITS_RATIO * guest.interval_cores,
                 self.now.node_ids(place.cpu_positions),
                 self._now_s,
             )
-            for guest, place in proposal
         )
-
-    def _waits(self, guest: GuestModel) -> bool:
-        load = self.now.guests[guest.load.uuid].load
-        demand_cores = load.demand_cores or 0.0
-        return demand_cores - (load.served_cores or 0.0) > WAITS_RATIO * demand_cores
 
     def gain(self, proposal: Proposal) -> float:
         """Return the gain of a proposal [cores]."""
@@ -253,7 +244,7 @@ def propose(
         candidates = [
             MoveCandidate(host_model, proposal, gain_of(host_model, proposal))
             for proposal in cpu_proposals(host_model) + memory_proposals(host_model)
-            if moved_uuids.isdisjoint(guest.load.uuid for guest, _ in proposal)
+            if proposal[0].load.uuid not in moved_uuids
         ]
         paying_candidates = [
             candidate for candidate in candidates if _pays(host_model, candidate, payback_s)
@@ -262,7 +253,7 @@ def propose(
         if best is None:
             break
         moves.append(as_move(host_model, best))
-        moved_uuids.update(guest.load.uuid for guest, _ in best.proposal)
+        moved_uuids.add(best.uuid)
         host_model.apply(best.proposal)
     return plan_records.Plan(
         tuple(moves), loss_before, host_model.host_loss.loss(), _remarks(host_model)
@@ -280,9 +271,7 @@ def why_not_paying(
     :param situation: the situation now
     """
     host_model = HostModel(situation, rebalance_options)
-    proposal = _recall_proposal(
-        host_model, tuple((part.uuid, part.to_nodes, part.mem_nodes) for part in move.parts)
-    )
+    proposal = _recall_proposal(host_model, (move.uuid, move.to_nodes, move.mem_nodes))
     if proposal is None:
         return 'the guest has moved, has ended, or may not or does not fit there any more'
     candidate = MoveCandidate(host_model, proposal, gain_of(host_model, proposal))
@@ -324,27 +313,21 @@ def _candidates_with_regrets(outlook: Outlook, state: PlannerState) -> list[Move
 
 def _recall_proposal(host_model: HostModel, key: RegretKey) -> Proposal | None:
     """Return the proposal that a regret's key stands for; None if it is no longer possible."""
-    parts = []
-    for uuid, cpu_nodes, mem_nodes in key:
-        guest = host_model.guests.get(uuid)
-        nodes_exist = all(node in host_model.position_of_node for node in cpu_nodes + mem_nodes)
-        if guest is None or not nodes_exist:
-            return None
-        place = Place(
-            host_model.positions(cpu_nodes),
-            host_model.position_of_node[mem_nodes[0]] if mem_nodes else None,
-        )
-        if not host_model.allows(guest, place) or (
-            place.cpu_positions == guest.cpu_positions
-            and (
-                place.mem_position is None
-                or not guest.has_memory_worth_fetching(place.mem_position)
-            )
-        ):
-            return None
-        parts.append((guest, place))
-    proposal = tuple(parts)
-    return proposal if host_model.fits(proposal) else None
+    uuid, cpu_nodes, mem_nodes = key
+    guest = host_model.guests.get(uuid)
+    nodes_exist = all(node in host_model.position_of_node for node in cpu_nodes + mem_nodes)
+    if guest is None or not nodes_exist:
+        return None
+    place = Place(
+        host_model.positions(cpu_nodes),
+        host_model.position_of_node[mem_nodes[0]] if mem_nodes else None,
+    )
+    if not host_model.allows(guest, place) or (
+        place.cpu_positions == guest.cpu_positions
+        and (place.mem_position is None or not guest.has_memory_worth_fetching(place.mem_position))
+    ):
+        return None
+    return guest, place
 
 
 def _best_due_candidate(
@@ -398,7 +381,7 @@ def _refresh(outlook: Outlook, candidate: MoveCandidate) -> bool:
     :returns: whether the candidate is still to be considered
     """
     if not candidate.fresh:
-        if not outlook.model(candidate.proposal).fits(candidate.proposal):
+        if not outlook.model(candidate.proposal).allows(*candidate.proposal):
             return False
         previous_gain = candidate.gain_cores
         candidate.gain_cores, candidate.fresh = outlook.gain(candidate.proposal), True
@@ -418,69 +401,3 @@ def _remarks(host_model: HostModel) -> tuple[model.Reason, ...]:
     if not host_model.bandwidth_known:
         remarks.append(model.Reason(reasons.BANDWIDTH_DROPPED))
     return tuple(remarks)
-
-
-def as_it_lasts(
-    situation: plan_records.Situation, horizon: int, measured_min_s: float, at_home: bool
-) -> plan_records.Situation:
-    """Return a situation at the guests' mean demands.
-
-    Guests access memory in proportion to their CPU time, as in the interval. What waited in the
-    interval is left out: it says nothing about another demand by itself.
-
-    :param horizon: index of :attr:`plan_records.GuestLoad.mean_cores`
-    :param measured_min_s: guests that were measured for less than this stay where they are [s]
-    :param at_home: whether widened guests are at home, as they are sooner or later
-    """
-    demand_changes: dict[int, float] = {}
-    bandwidth_changes: dict[int, float] = {}
-    guests = []
-    for guest in situation.guests:
-        known_demand = guest.demand_cores
-        if not guest.mean_cores or known_demand is None or guest.measured_s < measured_min_s:
-            guests.append(guest._replace(why_fixed=guest.why_fixed or YOUNG))
-            continue
-        demand_cores = guest.mean_cores[horizon]
-        ratio = demand_cores / guest.served_cores if guest.served_cores else 0.0
-        bandwidth = guest.bandwidth_bytes_per_sec
-        lasting_guest = guest._replace(
-            demand_cores=demand_cores,
-            served_cores=demand_cores,
-            lines_per_sec=_scaled(guest.lines_per_sec, ratio),
-            bandwidth_bytes_per_sec=_scaled(bandwidth, ratio),
-        )
-        if at_home and set(guest.home_nodes) < set(guest.held_nodes):
-            lasting_guest = lasting_guest._replace(
-                held_nodes=guest.home_nodes,
-                cores_by_node=tuple((node, demand_cores) for node in guest.home_nodes),
-                remote_ratio=None,  # it was counted on all nodes that it may use
-            )
-        guests.append(lasting_guest)
-        _add(demand_changes, guest.cores_by_node, -known_demand)
-        _add(demand_changes, lasting_guest.cores_by_node, demand_cores)
-        _add(bandwidth_changes, guest.bytes_by_node, (ratio - 1) * (bandwidth or 0.0))
-    nodes = tuple(
-        node._replace(
-            demand_cores=_changed(node.demand_cores, demand_changes.get(node.id, 0.0)),
-            bandwidth_bytes_per_sec=_changed(
-                node.bandwidth_bytes_per_sec, bandwidth_changes.get(node.id, 0.0)
-            ),
-        )
-        for node in situation.view.nodes
-    )
-    return situation._replace(
-        view=situation.view._replace(nodes=nodes), guests=tuple(guests), waiting_cores=()
-    )
-
-
-def _scaled(value: float | None, ratio: float) -> float | None:
-    return None if value is None else ratio * value
-
-
-def _add(sums: dict[int, float], by_node: Iterable[tuple[int, float]], amount: float) -> None:
-    for node, share in shares(by_node).items():
-        sums[node] = sums.get(node, 0.0) + share * amount
-
-
-def _changed(value: float | None, change: float) -> float | None:
-    return None if value is None else max(0.0, value + change)

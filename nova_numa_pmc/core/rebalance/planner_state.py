@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance.plan_records import Move
     from nova_numa_pmc.json_values import Signed
 
-    #: For each guest, (uuid, node ids for its CPUs, node ids for its memory).
-    RegretKey = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+    #: (uuid of the guest, node ids for its CPUs, node ids for its memory).
+    RegretKey = tuple[str, tuple[int, ...], tuple[int, ...]]
 
 #: A guest stays for a day after a move unless it waits, and for a week once it has come back.
 STAY_S, STAY_AFTER_RETURN_S = DAY_S, 7 * DAY_S
@@ -42,17 +42,17 @@ FORGOTTEN_RATIO = 0.1
 class Regret(Record):
     """The cost so far of a move that was not made.
 
-    :param key: for each guest, (uuid, node ids for its CPUs, node ids for its memory)
+    :param key: (uuid of the guest, node ids for its CPUs, node ids for its memory)
     :param core_sec: the regret R [core-seconds]
     """
 
-    key: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+    key: tuple[str, tuple[int, ...], tuple[int, ...]]
     core_sec: float
 
     @property
     def moves_memory(self) -> bool:
         """Return whether memory would follow."""
-        return any(mem_nodes for _, _, mem_nodes in self.key)
+        return bool(self.key[2])
 
 
 class MovedGuest(Record):
@@ -228,30 +228,20 @@ def with_move_recorded(
 
     :param claims: the gains by kind (waiting, distance, bandwidth) [cores]
     """
-    uuids = {part.uuid for part in move.parts}
-    state = without_guests(state, uuids)
+    state = without_guests(state, (move.uuid,))
     if not move.to_move_bytes:
         return state
-    former = {moved.uuid: moved for moved in state.moved}
-    moved = tuple(
-        MovedGuest(
-            part.uuid,
-            now_s,
-            part.from_nodes,
-            part.to_move_bytes,
-            part.from_nodes != part.to_nodes
-            and part.uuid in former
-            and former[part.uuid].was_on(part.to_nodes),
-        )
-        for part in move.parts
+    came_back = move.from_nodes != move.to_nodes and any(
+        moved.uuid == move.uuid and moved.was_on(move.to_nodes) for moved in state.moved
     )
-    nodes = {node for part in move.parts for node in (*part.from_nodes, *part.to_nodes)}
+    moved = MovedGuest(move.uuid, now_s, move.from_nodes, move.to_move_bytes, came_back)
+    nodes = {*move.from_nodes, *move.to_nodes}
     trial = state.trial or Trial(_sum([loss for node, loss in state.losses if node in nodes]))
     waiting, distance, bandwidth = (
         earlier + max(0.0, claim) for earlier, claim in zip(trial.claims, claims)
     )
     return state._replace(
-        moved=tuple(each for each in state.moved if each.uuid not in uuids) + moved,
+        moved=(*(each for each in state.moved if each.uuid != move.uuid), moved),
         trial=trial._replace(
             nodes=tuple(sorted(nodes.union(trial.nodes))),
             claims=(waiting, distance, bandwidth),
@@ -268,7 +258,7 @@ def refunded(state: PlannerState, moves: Iterable[Move]) -> PlannerState:
 
     :param moves: moves that were not begun
     """
-    uuids = {part.uuid for move in moves for part in move.parts if part.mem_nodes}
+    uuids = {move.uuid for move in moves if move.mem_nodes}
     moved = tuple(each for each in state.moved if each.uuid not in uuids)
     return state if moved == state.moved else state._replace(moved=moved, trial=None)
 
@@ -277,9 +267,7 @@ def without_guests(state: PlannerState, uuids: Iterable[str]) -> PlannerState:
     """Return the state without regrets of guests, as after moves or failed ones."""
     uuids = frozenset(uuids)
     return state._replace(
-        regrets=tuple(
-            regret for regret in state.regrets if uuids.isdisjoint(uuid for uuid, *_ in regret.key)
-        )
+        regrets=tuple(regret for regret in state.regrets if regret.key[0] not in uuids)
     )
 
 

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose the moves that are worth evaluating, and compute their gain, cost and sort order.
 
-A thousand guests on eight nodes have 7,000 moves and half a million swaps. What the absence of a
-guest would save is an upper bound of the gain of moving it, and cheap to compute. Only the best
-guests of each node by that bound are evaluated on every other node, and in swaps with a few guests
-there that fit. On a host with few guests, all moves and swaps are evaluated.
+A thousand guests on eight nodes have 7,000 moves. What the absence of a guest would save is an
+upper bound of the gain of moving it, and cheap to compute. Only the best guests of each node by
+that bound are evaluated on every other node.
 """
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
@@ -26,12 +24,8 @@ if TYPE_CHECKING:
 #: Maximum number of guests of each node that are evaluated, by the upper bound of their gain and,
 #: as many again, by that bound ÷ cost.
 _MOVED_MAX = 8
-#: Maximum number of guests of each node that are evaluated in swaps, or widened.
-_SWAPPED_MAX = 6
-#: Maximum number of a guest's partners on each other node.
-_PARTNERS_MAX = 4
-#: If at most this many guests may be moved, no move is left out.
-_EXHAUSTIVE_GUESTS_MAX = 16
+#: Maximum number of guests of each node for which it is evaluated to widen them.
+_WIDENED_MAX = 6
 
 
 def cpu_proposals(host_model: HostModel) -> list[Proposal]:
@@ -49,25 +43,16 @@ def memory_proposals(host_model: HostModel) -> list[Proposal]:
     """List the proposals to evaluate by which memory follows the CPUs."""
     movable_guests = _movable_guests(host_model)
     gain_max = {
-        guest.load.uuid: host_model.host_loss.gain((guest.effect,), ()) for guest in movable_guests
+        guest.load.uuid: host_model.host_loss.gain(guest.effect, None) for guest in movable_guests
     }
     promising_guests = [
         guest for guest in movable_guests if gain_max[guest.load.uuid] > host_model.min_gain_cores
     ]
-    is_exhaustive = len(movable_guests) <= _EXHAUSTIVE_GUESTS_MAX
     guests_by_place = _guests_by_place(promising_guests)
     proposals: list[Proposal] = []
     for positions in sorted(guests_by_place):
-        evaluated_guests = (
-            guests_by_place[positions]
-            if is_exhaustive
-            else _best_guests(host_model, guests_by_place[positions], gain_max, _MOVED_MAX)
-        )
-        for guest in evaluated_guests:
-            proposals.extend(((guest, place),) for place in single_places(host_model, guest))
-    proposals.extend(
-        _swap_proposals(host_model, movable_guests, guests_by_place, gain_max, is_exhaustive)
-    )
+        for guest in _best_guests(host_model, guests_by_place[positions], gain_max):
+            proposals.extend((guest, place) for place in single_places(host_model, guest))
     return proposals
 
 
@@ -85,11 +70,7 @@ def single_places(host_model: HostModel, guest: GuestModel) -> list[Place]:
                 places.append(place)
         elif guest.home == guest.cpu_positions or guest.home != (n,):
             places.append(place)
-    return [
-        place
-        for place in places
-        if host_model.allows(guest, place) and host_model.fits(((guest, place),))
-    ]
+    return [place for place in places if host_model.allows(guest, place)]
 
 
 def _guests_by_place(guests: Iterable[GuestModel]) -> dict[tuple[int, ...], list[GuestModel]]:
@@ -100,12 +81,9 @@ def _guests_by_place(guests: Iterable[GuestModel]) -> dict[tuple[int, ...], list
 
 
 def _best_guests(
-    host_model: HostModel,
-    guests: Collection[GuestModel],
-    gain_max: Mapping[str, float],
-    count: int,
+    host_model: HostModel, guests: Collection[GuestModel], gain_max: Mapping[str, float]
 ) -> list[GuestModel]:
-    """Return the ``count`` best guests by the bound of their gain, and as many by that ÷ cost."""
+    """Return the best guests by the bound of their gain, and as many by that ÷ cost."""
 
     def cost(guest: GuestModel) -> float:
         guest_bytes = sum(guest.bytes_by_position.values()) if guest.bytes_by_position else 0
@@ -114,76 +92,11 @@ def _best_guests(
             + host_model.rebalance_options.change_core_sec
         )
 
-    by_gain = sorted(guests, key=lambda guest: -gain_max[guest.load.uuid])[:count]
-    by_cost = sorted(guests, key=lambda guest: -gain_max[guest.load.uuid] / cost(guest))[:count]
+    by_gain = sorted(guests, key=lambda guest: -gain_max[guest.load.uuid])[:_MOVED_MAX]
+    by_cost = sorted(guests, key=lambda guest: -gain_max[guest.load.uuid] / cost(guest))[
+        :_MOVED_MAX
+    ]
     return list(dict.fromkeys(by_gain + by_cost))
-
-
-def _swap_proposals(
-    host_model: HostModel,
-    movable_guests: list[GuestModel],
-    guests_by_place: Mapping[tuple[int, ...], list[GuestModel]],
-    gain_max: Mapping[str, float],
-    is_exhaustive: bool,
-) -> Iterator[Proposal]:
-    """Yield swaps of guests that cause a loss at their place with guests elsewhere."""
-    guests_to_swap_with = {
-        positions: guests
-        for positions, guests in _guests_by_place(movable_guests).items()
-        if len(positions) == 1
-    }
-    seen_pairs = set()
-    for positions in sorted(guests_by_place):
-        if len(positions) > 1:
-            continue
-        guests_to_swap = (
-            guests_by_place[positions]
-            if is_exhaustive
-            else _best_guests(host_model, guests_by_place[positions], gain_max, _SWAPPED_MAX // 2)
-        )
-        for guest in guests_to_swap:
-            for other_positions, partners in sorted(guests_to_swap_with.items()):
-                if other_positions == positions or not host_model.allows(
-                    guest, _place_at(host_model, other_positions)
-                ):
-                    continue
-                if not is_exhaustive:
-                    partners = _partners(host_model, partners, guest, other_positions[0])
-                for partner in partners:
-                    pair = frozenset((guest.load.uuid, partner.load.uuid))
-                    proposal = (
-                        (guest, _place_at(host_model, other_positions)),
-                        (partner, _place_at(host_model, positions)),
-                    )
-                    if (
-                        pair not in seen_pairs
-                        and host_model.allows(*proposal[1])
-                        and host_model.fits(proposal)
-                    ):
-                        seen_pairs.add(pair)
-                        yield proposal
-
-
-def _place_at(host_model: HostModel, positions: tuple[int, ...]) -> Place:
-    return Place(positions, host_model.memory_at[positions[0]])
-
-
-def _partners(
-    host_model: HostModel, others: Iterable[GuestModel], guest: GuestModel, target: int
-) -> list[GuestModel]:
-    """Return those partners whose demand is nearest to what would relieve the guest's node.
-
-    :param others: the guests at ``target``
-    """
-    host_loss, source = host_model.host_loss, guest.cpu_positions[0]
-    missing_cores = host_loss.demand_cores[source] - host_loss.cores[source]
-    idle_cores = host_loss.cores[target] - host_loss.demand_cores[target]
-    wanted_demand = guest.demand_cores
-    if missing_cores > 0:
-        wanted_demand -= min(missing_cores, max(0.0, idle_cores))
-    return heapq.nsmallest(
-        _PARTNERS_MAX, others, key=lambda other: abs(other.demand_cores - wanted_demand)
-    )
 
 
 def _going_home_proposals(
@@ -196,7 +109,7 @@ def _going_home_proposals(
     for guest in movable_guests:
         home = Place(guest.home, None)
         if set(guest.home) < set(guest.cpu_positions) and host_model.allows(guest, home):
-            yield ((guest, home),)
+            yield guest, home
 
 
 def _widening_proposals(
@@ -232,7 +145,7 @@ def _widening_proposals(
         guests_by_access_rate.sort(
             key=lambda guest: (guest.stalls_per_ns / guest.demand_cores, -guest.demand_cores)
         )
-        for guest in guests_by_access_rate[:_SWAPPED_MAX]:
+        for guest in guests_by_access_rate[:_WIDENED_MAX]:
             for n in idle_positions:
                 # If accesses are not counted, the gain from cores that are idle only between
                 # bursts may be less than the unknown loss to distance.
@@ -242,7 +155,7 @@ def _widening_proposals(
                 if n not in positions and is_worthwhile:
                     place = Place(tuple(sorted((*positions, n))), None)
                     if host_model.allows(guest, place):
-                        yield ((guest, place),)
+                        yield guest, place
 
 
 #: A widened guest is assumed to lose at least this share of the time that it runs on nodes other
@@ -256,7 +169,7 @@ BURST_ABSORPTION_RATIO = 0.25
 class MoveCandidate:
     """A proposal with its gain and cost.
 
-    :ivar proposal: for each guest, its model and its new place
+    :ivar proposal: the guest's model and its new place
     :ivar kind: one of :data:`plan_records.KINDS`
     :ivar gain_cores: its gain
     :ivar cost_core_sec, regret_core_sec: its cost and its regret so far
@@ -277,31 +190,23 @@ class MoveCandidate:
 
     def __init__(self, host_model: HostModel, proposal: Proposal, gain_cores: float) -> None:
         self.proposal, self.kind, self.gain_cores = proposal, kind_of(proposal), gain_cores
-        self.cost_core_sec = sum([host_model.cost(guest, place) for guest, place in proposal])
-        self.to_move_bytes = sum(
-            [host_model.bytes_to_move(guest, place) for guest, place in proposal]
-        )
+        guest, place = proposal
+        self.cost_core_sec = host_model.cost(guest, place)
+        self.to_move_bytes = host_model.bytes_to_move(guest, place)
         self.regret_core_sec, self.fresh = 0.0, True
         # Of equal candidates, the one that moves the fewest bytes comes first, then the one with
         # the emptiest target; uuids decide last.
         self._tie_breakers = (
             self.to_move_bytes,
-            round(
-                sum(
-                    host_model.host_loss.cpu_ratio(place.cpu_positions[0]) for _, place in proposal
-                ),
-                6,
-            ),
-            sorted((guest.load.uuid, place.cpu_positions) for guest, place in proposal),
+            round(host_model.host_loss.cpu_ratio(place.cpu_positions[0]), 6),
+            guest.load.uuid,
+            place.cpu_positions,
         )
 
-    def overlaps(self, other: MoveCandidate) -> bool:
-        """Return whether another candidate moves any of the same guests."""
-        return any(
-            own_guest.load.uuid == other_guest.load.uuid
-            for own_guest, _ in self.proposal
-            for other_guest, _ in other.proposal
-        )
+    @property
+    def uuid(self) -> str:
+        """Return the uuid of the guest."""
+        return self.proposal[0].load.uuid
 
     def sort_key(self, payback_s: float) -> tuple[object, ...]:
         """Return a sort key of net gain over a time, bytes, CPU ratio of the target, and uuids."""
@@ -310,37 +215,37 @@ class MoveCandidate:
 
 def gain_of(host_model: HostModel, proposal: Proposal) -> float:
     """Return the gain of a proposal [cores]."""
-    gain_cores = host_model.host_loss.gain(
-        [guest.effect for guest, _ in proposal],
-        [host_model.effect(guest, place) for guest, place in proposal],
-    )
-    return _adjust_gain(host_model, *proposal[0], gain_cores) if len(proposal) == 1 else gain_cores
+    guest, place = proposal
+    gain_cores = host_model.host_loss.gain(guest.effect, host_model.effect(guest, place))
+    if set(guest.cpu_positions) < set(place.cpu_positions):
+        return gain_cores + _burst_gain(host_model, guest, place)
+    if (
+        set(place.cpu_positions) < set(guest.cpu_positions)
+        and place.mem_position is None
+        and place.cpu_positions == guest.home
+    ):
+        return _going_home_gain(host_model, guest, place, gain_cores)
+    return gain_cores
 
 
 def regret_key(host_model: HostModel, proposal: Proposal) -> RegretKey:
     """Return a key that still identifies a proposal in later ticks."""
-    return tuple(
-        sorted(
-            (
-                guest.load.uuid,
-                host_model.node_ids(place.cpu_positions),
-                () if place.mem_position is None else host_model.nodes_at[place.mem_position],
-            )
-            for guest, place in proposal
-        )
+    guest, place = proposal
+    return (
+        guest.load.uuid,
+        host_model.node_ids(place.cpu_positions),
+        () if place.mem_position is None else host_model.nodes_at[place.mem_position],
     )
 
 
 def moves_memory(proposal: Proposal) -> bool:
     """Return whether memory follows."""
-    return any(place.mem_position is not None for _, place in proposal)
+    return proposal[1].mem_position is not None
 
 
 def kind_of(proposal: Proposal) -> str:
     """Return the kind of a proposal, one of :data:`plan_records.KINDS`."""
-    if len(proposal) > 1:
-        return plan_records.SWAP
-    ((guest, place),) = proposal
+    guest, place = proposal
     old_positions, new_positions = set(guest.cpu_positions), set(place.cpu_positions)
     if old_positions == new_positions:
         return plan_records.FETCH
@@ -355,23 +260,29 @@ def kind_of(proposal: Proposal) -> str:
 
 def as_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Move:
     """Return a candidate as a :class:`plan_records.Move`; call this before it is applied."""
+    guest, place = candidate.proposal
+    mem_nodes: tuple[int, ...] = ()
+    if place.mem_position is not None and (candidate.to_move_bytes or guest.load.mem_nodes):
+        mem_nodes = host_model.memory_nodes_at[place.mem_position]
     return plan_records.Move(
         candidate.kind,
-        tuple(_part(host_model, guest, place) for guest, place in candidate.proposal),
-        candidate.gain_cores,
-        candidate.cost_core_sec,
-        candidate.regret_core_sec,
+        guest.load.uuid,
+        guest.load.name,
+        tuple(guest.load.held_nodes),
+        host_model.node_ids(place.cpu_positions),
+        mem_nodes,
         candidate.to_move_bytes,
-        tuple(_reasons(host_model, candidate)),
+        gain_cores=candidate.gain_cores,
+        cost_core_sec=candidate.cost_core_sec,
+        regret_core_sec=candidate.regret_core_sec,
+        reasons=tuple(_reasons(host_model, candidate)),
     )
 
 
 def saved_by(host_model: HostModel, proposal: Proposal) -> losses.Causes:
     """Return what a proposal saves, whether or not it is trusted [cores]."""
-    return host_model.host_loss.saved(
-        [guest.effect for guest, _ in proposal],
-        [host_model.effect(guest, place) for guest, place in proposal],
-    )
+    guest, place = proposal
+    return host_model.host_loss.saved(guest.effect, host_model.effect(guest, place))
 
 
 def _reasons(host_model: HostModel, candidate: MoveCandidate) -> Iterator[model.Reason]:
@@ -386,46 +297,16 @@ def _reasons(host_model: HostModel, candidate: MoveCandidate) -> Iterator[model.
         plan_records.CROWDING,
         plan_records.BURSTS if candidate.kind == plan_records.WIDEN else plan_records.AWAY,
     )
-    is_counted = all(guest.counted for guest, _ in candidate.proposal)
+    guest, place = candidate.proposal
     from_and_to = (
-        ('from', host_model.node_ids(candidate.proposal[0][0].cpu_positions)),
-        ('to', host_model.node_ids(candidate.proposal[0][1].cpu_positions)),
+        ('from', host_model.node_ids(guest.cpu_positions)),
+        ('to', host_model.node_ids(place.cpu_positions)),
     )
     for cores, cause in sorted(zip(gains, causes), reverse=True):
         if abs(cores) > 1e-6:
-            is_assumed = cause == plan_records.DISTANCE and not is_counted
+            is_assumed = cause == plan_records.DISTANCE and not guest.counted
             rate = (('rate', plan_records.ASSUMED),) if is_assumed else ()
             yield model.Reason(cause, (('cores', cores), *from_and_to, *rate))
-
-
-def _part(host_model: HostModel, guest: GuestModel, place: Place) -> plan_records.PlanPart:
-    to_move_bytes = host_model.bytes_to_move(guest, place)
-    mem_nodes: tuple[int, ...] = ()
-    if place.mem_position is not None and (to_move_bytes or guest.load.mem_nodes):
-        mem_nodes = host_model.memory_nodes_at[place.mem_position]
-    return plan_records.PlanPart(
-        guest.load.uuid,
-        guest.load.name,
-        tuple(guest.load.held_nodes),
-        host_model.node_ids(place.cpu_positions),
-        mem_nodes,
-        to_move_bytes,
-    )
-
-
-def _adjust_gain(
-    host_model: HostModel, guest: GuestModel, place: Place, gain_cores: float
-) -> float:
-    """Return the gain of a proposal, corrected if the proposal widens a guest or takes it home."""
-    if set(guest.cpu_positions) < set(place.cpu_positions):
-        return gain_cores + _burst_gain(host_model, guest, place)
-    if (
-        set(place.cpu_positions) < set(guest.cpu_positions)
-        and place.mem_position is None
-        and place.cpu_positions == guest.home
-    ):
-        return _going_home_gain(host_model, guest, place, gain_cores)
-    return gain_cores
 
 
 def _burst_gain(host_model: HostModel, guest: GuestModel, place: Place) -> float:

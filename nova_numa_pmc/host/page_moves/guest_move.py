@@ -55,8 +55,8 @@ _REFUSED_RUN_MAX_BYTES = 64 << 20  # refused in a row: these pages are pinned, a
 STALL_MAX_S = 0.02
 _FIRST_BATCH_BYTES = 2 << 20  # a transparent huge page, and the least that a batch has
 #: How often room is checked for while there is none, how long a move rests once the kernel was
-#: short of memory, and how long it waits for room before it ends [s] (assumed). The guests of a
-#: swap make room for each other, and others give memory back.
+#: short of memory, and how long it waits for room before it ends [s] (assumed): guests may give
+#: memory back.
 _ROOM_CHECK_S, _REST_S, _ROOM_WAIT_MAX_S = 0.1, 1.0, 10.0
 
 

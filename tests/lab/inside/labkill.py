@@ -44,14 +44,11 @@ def options():
 def move(promised):
     """Move the guest to the other node, until the end or until killed."""
     node = 1 - promised.cpu_nodes[0]
-    part = plan_records.PlanPart(
-        promised.uuid, promised.name, promised.cpu_nodes, (node,), (node,), 0
+    planned = plan_records.Move(
+        plan_records.MOVE, promised.uuid, promised.name, promised.cpu_nodes, (node,), (node,), 0
     )
     mover = executor.MoveExecutor(options(), '/', logging.getLogger('labkill'))
-    mover.enqueue(
-        plan_records.Plan((plan_records.Move(plan_records.MOVE, (part,), 1.0, 0.0, 0.0, 0),)),
-        {promised.uuid: promised},
-    )
+    mover.enqueue(plan_records.Plan((planned,)), {promised.uuid: promised})
     while True:
         wait_s = mover.step()
         if wait_s is None:

@@ -79,7 +79,7 @@ FULL = Tick(
         ),
         'guests',
     ),
-    executor.MoveTotals({('move', 'made'): 3, ('swap', 'taken_back'): 1}, 1 << 30, 1),
+    executor.MoveTotals({('move', 'made'): 3, ('fetch', 'taken_back'): 1}, 1 << 30, 1),
     2,
     events_source='libvirt',
 )
@@ -147,7 +147,7 @@ class ContentTest(MetricsCase):
             ('agent_tick_seconds_sum', 0.75),
             ('agent_last_tick_timestamp_seconds', 1700000000),
             ('moves_total{kind="move",result="made"}', 3),
-            ('moves_total{kind="swap",result="made"}', 0),
+            ('moves_total{kind="fetch",result="made"}', 0),
             ('agent_libvirt_connected', 1),
             ('moved_bytes_total', 1 << 30),
         ):

@@ -127,7 +127,7 @@ class RebalancingTest(RebalancingCase):
                 self.assertIn('regret of moves starts from zero again', ' '.join(logs.output))
 
     def test_regret_of_another_boot_starts_from_zero_without_a_warning(self):
-        saved = {'schema': '3.0', 'boot_id': 'x', 'memory': {}}
+        saved = {'schema': '4.0', 'boot_id': 'x', 'memory': {}}
         self.host.write('run/nova-numa-pmc/rebalance-memory', json.dumps(saved))
         with self.foreseen() as texts:
             self.assertEqual(PlannerState(), self.planner_state(0))

@@ -133,7 +133,7 @@ class DomainTest(unittest.TestCase):
 class RebalanceTest(unittest.TestCase):
     def plans(self, host):
         moves, _ = host.run(plan_records.RebalanceOptions(measured_min_s=0.0), 240, 60.0)
-        return [part for plan in moves for move in plan.moves for part in move.parts]
+        return [move for plan in moves for move in plan.moves]
 
     def test_memory_that_spilled_to_a_device_comes_home(self):
         guests = [

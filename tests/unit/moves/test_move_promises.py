@@ -29,7 +29,8 @@ class PromiseAfterTest(unittest.TestCase):
     def test_memory_that_is_fetched_stays_divided_as_promised(self):
         before = model.Promise('u', 'g', (0, 1), (0, 1), 8, 400 * MIB, mem_node_bytes=(300, 100))
         for mem_nodes, divided in (((0, 1), (300, 100)), ((0,), ())):
-            part = plan_records.PlanPart('u', 'g', (0, 1), (0, 1), mem_nodes, 0)
-            move = plan_records.requested_move(plan_records.FETCH, (part,), 'its start')
-            after = move_promises.promise_after(move, part, before)
+            move = plan_records.Move(
+                plan_records.FETCH, 'u', 'g', (0, 1), (0, 1), mem_nodes, 0, 'its start'
+            )
+            after = move_promises.promise_after(move, before)
             self.assertEqual((mem_nodes, divided), (after.mem_nodes, after.mem_node_bytes))

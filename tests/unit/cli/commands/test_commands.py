@@ -358,10 +358,11 @@ class HistoryTest(OperatingCase):
     def test_history_shows_no_memory_of_a_guest_whose_move_was_not_begun(self):
         for kind, mem_nodes in ((plan_records.MOVE, (1,)), (plan_records.WIDEN, ())):
             with self.subTest(kind):
-                part = plan_records.PlanPart(fake_host.uuid_of(1), 'g', (0,), (1,), mem_nodes, 0)
-                move = plan_records.requested_move(kind, (part,), 'why')
+                move = plan_records.Move(
+                    kind, fake_host.uuid_of(1), 'g', (0,), (1,), mem_nodes, 0, 'why'
+                )
                 history.append(
-                    history.new_entry('a', move, (), 'agent', '', 0.0, history.REFUSED, 'no room'),
+                    history.new_entry('a', move, 'agent', '', history.REFUSED, 'no room'),
                     self.root,
                 )
                 row = self.run_command('history')[1].splitlines()[-1]

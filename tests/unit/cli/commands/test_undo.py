@@ -15,16 +15,27 @@ FLOATING = PromisedPlace((), (), (), model.FLOATING)
 SPANS = PromisedPlace((0, 1), (0, 1), (3, 5))
 
 
-def entry(*parts, number=1, kind=plan_records.MOVE, batch='b', result=history.DONE, mover='apply'):
+def entry(
+    guest,
+    before,
+    after,
+    number=1,
+    kind=plan_records.MOVE,
+    batch='b',
+    result=history.DONE,
+    mover='apply',
+):
     return history.HistoryEntry(
         '%08x' % number,
         1000.0,
         mover,
         batch,
         kind,
-        tuple(
-            history.HistoryPart('u%d' % part[0], 'g%d' % part[0], 7, *part[1:]) for part in parts
-        ),
+        'u%d' % guest,
+        'g%d' % guest,
+        7,
+        before,
+        after,
         1.0,
         1.0,
         0,
@@ -71,18 +82,17 @@ class PlanTest(unittest.TestCase):
             (PromisedPlace((0,), ()), AWAY, plan_records.MOVE, ()),
         ):
             with self.subTest(before=before, after=after):
-                undo = plan([entry((1, before, after))], promise(1, after))
+                undo = plan([entry(1, before, after)], promise(1, after))
                 [move] = undo.plan.moves
-                [part] = move.parts
                 self.assertEqual(
                     (kind, after.cpu_nodes, before.cpu_nodes, mem_nodes),
-                    (move.kind, part.from_nodes, part.to_nodes, part.mem_nodes),
+                    (move.kind, move.from_nodes, move.to_nodes, move.mem_nodes),
                 )
                 self.assertEqual({'u1': promise(1, before)}, undo.targets)
                 self.assertEqual((), undo.left_alone)
 
     def test_guests_that_changed_since_are_left_and_the_reason_is_given(self):
-        moved = entry((1, HOME, AWAY))
+        moved = entry(1, HOME, AWAY)
         for reason, undo in (
             ('ended', plan([moved])),
             ('ended', plan([moved], promise(1, AWAY), gone=['u1'])),
@@ -90,7 +100,7 @@ class PlanTest(unittest.TestCase):
             ('another place', plan([moved], promise(1, HOME))),
             (
                 'did not change',
-                plan([entry((1, HOME, HOME), kind=plan_records.WIDEN)], promise(1, HOME)),
+                plan([entry(1, HOME, HOME, kind=plan_records.WIDEN)], promise(1, HOME)),
             ),
             ('pinned', plan([moved], promise(1, AWAY), overrides={'u1': 'pin'})),
             ('ignored', plan([moved], promise(1, AWAY), overrides={'u1': 'ignore'})),
@@ -100,45 +110,34 @@ class PlanTest(unittest.TestCase):
                 self.assertEqual(1, len(undo.left_alone))
                 self.assertIn(reason, undo.left_alone[0][1])
 
-    def test_undo_of_a_swap_moves_both_or_the_one_that_is_left(self):
-        swap = entry((1, HOME, AWAY), (2, AWAY, HOME), kind=plan_records.SWAP)
-        both = promise(1, AWAY), promise(2, HOME)
-        self.assertEqual(
-            [plan_records.SWAP], [move.kind for move in plan([swap], *both).plan.moves]
-        )
-        undo = plan([swap], *both, gone=['u2'])
-        self.assertEqual([plan_records.MOVE], [move.kind for move in undo.plan.moves])
-        self.assertEqual(('g2',), tuple(name for name, _ in undo.left_alone))
-
     def test_undo_brings_back_the_memory_that_a_failed_move_left_behind(self):
-        moved = history.HistoryPart('u1', 'g1', 7, HOME, AWAY, 135 * 4096)
-        split = entry((1, HOME, AWAY), result=history.SPLIT)._replace(parts=(moved,))
+        split = entry(1, HOME, AWAY, result=history.SPLIT)._replace(moved_bytes=135 * 4096)
         undo = plan([split], promise(1, HOME))
         [move] = undo.plan.moves
         self.assertEqual(plan_records.FETCH, move.kind)
-        self.assertEqual(((0,), 135 * 4096), (move.parts[0].mem_nodes, move.to_move_bytes))
+        self.assertEqual(((0,), 135 * 4096), (move.mem_nodes, move.to_move_bytes))
         self.assertEqual({'u1': promise(1, HOME)}, undo.targets)
-        unmoved = split._replace(parts=(moved._replace(moved_bytes=0),))
+        unmoved = split._replace(moved_bytes=0)
         self.assertEqual((), plan([unmoved], promise(1, HOME)).plan.moves)
         self.assertEqual([split], undo_command.entries_to_undo([split]))
 
     def test_undo_begins_with_the_last_move(self):
         undo = plan(
-            [entry((1, HOME, AWAY), number=1), entry((2, HOME, AWAY), number=2)],
+            [entry(1, HOME, AWAY, number=1), entry(2, HOME, AWAY, number=2)],
             promise(1, AWAY),
             promise(2, AWAY),
         )
-        self.assertEqual(['g2', 'g1'], [move.parts[0].name for move in undo.plan.moves])
+        self.assertEqual(['g2', 'g1'], [move.name for move in undo.plan.moves])
 
 
 class ChosenTest(unittest.TestCase):
     ENTRIES = [
-        entry((1, HOME, AWAY), number=1, batch='a'),
-        entry((2, HOME, AWAY), number=2, batch='b'),
-        entry((3, HOME, AWAY), number=3, batch='b'),
-        entry((4, HOME, AWAY), number=4, batch='b', result=history.TAKEN_BACK),
-        entry((5, HOME, AWAY), number=5, batch='', mover='agent'),
-        entry((6, HOME, AWAY), number=6, batch='c', result=history.REFUSED),
+        entry(1, HOME, AWAY, number=1, batch='a'),
+        entry(2, HOME, AWAY, number=2, batch='b'),
+        entry(3, HOME, AWAY, number=3, batch='b'),
+        entry(4, HOME, AWAY, number=4, batch='b', result=history.TAKEN_BACK),
+        entry(5, HOME, AWAY, number=5, batch='', mover='agent'),
+        entry(6, HOME, AWAY, number=6, batch='c', result=history.REFUSED),
     ]
 
     def ids(self, *args):

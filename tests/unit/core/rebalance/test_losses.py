@@ -103,7 +103,7 @@ class BalanceTest(unittest.TestCase):
         host, first = self.host(guests), guests[0]
         now = burden([(guest, None) for guest in guests])
         after = burden([(first, node)] + [(guest, None) for guest in guests[1:]])
-        gain = host.gain((effect(first),), (effect(first, node),))
+        gain = host.gain(effect(first), effect(first, node))
         self.assertAlmostEqual(now - after, gain, delta=1e-6 * (1 + now + after))
 
     def test_the_loss_below_saturation_is_the_published_one(self):

@@ -149,8 +149,7 @@ class FloatingFiveToOneTest(unittest.TestCase):
         guest = guest._replace(bytes_by_node=((0, self.MEMORY_BYTES), (1, 4 * MIB)))
         host = ConstantHost((2, 2), (2 * GIB,) * 2, [guest])
         [move] = planner.propose(host.situation(), OPTIONS).moves
-        [part] = move.parts
-        self.assertEqual(((0,), (), 0), (part.to_nodes, part.mem_nodes, part.to_move_bytes))
+        self.assertEqual(((0,), (), 0), (move.to_nodes, move.mem_nodes, move.to_move_bytes))
 
     def test_guests_whose_accesses_are_not_counted_are_evened_within_a_few_proposals(self):
         options = OPTIONS._replace(widen=False)
@@ -287,39 +286,6 @@ class CausesTest(unittest.TestCase):
         plans, _ = host.run(OPTIONS, 60)
         self.assertEqual(['fetch'], kinds(plans))
         self.assertEqual(((0, GIB + 8 * MIB),), host.guests[0].bytes_by_node)
-
-    @staticmethod
-    def tight():
-        """Build two busy guests next to two idle ones, on nodes without room for a third."""
-        guests = [
-            guest_load('a', 4, 0, 4.0, 4 * GIB),
-            guest_load('b', 4, 0, 3.0, 4 * GIB),
-            guest_load('c', 4, 1, 0.5, 4 * GIB),
-            guest_load('d', 4, 1, 0.5, 4 * GIB),
-        ]
-        return ConstantHost((4, 4), (9 * GIB,) * 2, guests)
-
-    def test_two_guests_swap_where_neither_fits_alone(self):
-        host = self.tight()
-        options = OPTIONS._replace(widen=False)
-        plans, _ = host.run(options, 40)
-        self.assertEqual(['swap'], kinds(plans))
-        self.assertEqual(2, len({guest.held_nodes for guest in host.guests if guest.name in 'ab'}))
-
-    def test_a_swap_needs_room_for_a_first_step_on_either_node(self):
-        enough = OPTIONS.reserve_bytes + 16 * MIB
-        for available, expected in (
-            ((enough, enough), ['swap']),
-            ((enough - 1, enough), []),
-            ((enough, enough - 1), []),
-            ((0, 64 * GIB), []),
-        ):
-            with self.subTest(available=available):
-                seen = (
-                    self.tight().situation()._replace(available_bytes=tuple(enumerate(available)))
-                )
-                plan = planner.propose(seen, OPTIONS._replace(widen=False))
-                self.assertEqual(expected, kinds([plan]))
 
     def test_floating_guests_are_narrowed_for_locality(self):
         guests = [guest_load(f'g{at}', 2, (0, 1), 1.5, lines=5e6) for at in range(4)]

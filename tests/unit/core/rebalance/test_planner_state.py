@@ -33,8 +33,9 @@ def after(state, waits=0.0, seconds=600.0, now_s=NOW_S, **fields):
 
 def moved(state, uuid='a', route=((0,), (1,)), now_s=NOW_S, claims=WAITING, cost=10.0):
     from_nodes, to_nodes = route
-    part = plan_records.PlanPart(uuid, uuid, from_nodes, to_nodes, to_nodes, GIB)
-    move = plan_records.Move(plan_records.MOVE, (part,), 2.0, cost, cost, GIB)
+    move = plan_records.Move(
+        plan_records.MOVE, uuid, uuid, from_nodes, to_nodes, to_nodes, GIB, cost_core_sec=cost
+    )
     return planner_state.with_move_recorded(state, move, claims, now_s)
 
 
@@ -120,9 +121,8 @@ class StaysTest(unittest.TestCase):
         self.assertEqual(0, state.moved_bytes(NOW_S + STAY_S))
 
     def test_a_change_of_cpus_alone_is_neither_judged_nor_counted(self):
-        part = plan_records.PlanPart('a', 'a', (0,), (0, 1), (), 0)
-        move = plan_records.Move(plan_records.WIDEN, (part,), 2.0, 0.5, 0.5, 0)
-        state = PlannerState(regrets=(Regret((('a', (0, 1), ()),), 1.0),))
+        move = plan_records.Move(plan_records.WIDEN, 'a', 'a', (0,), (0, 1), (), 0)
+        state = PlannerState(regrets=(Regret(('a', (0, 1), ()), 1.0),))
         self.assertEqual(
             PlannerState(), planner_state.with_move_recorded(state, move, WAITING, NOW_S)
         )

@@ -158,5 +158,5 @@ class NoMoreThanItRunsTest(unittest.TestCase):
         host_model = HostModel(host.situation(), OPTIONS)
         guest = host_model.guests['g']
         for place in (Place((0,), 0), Place((1,), 1), Place((1,), None)):
-            saved = host_model.host_loss.saved((guest.effect,), (host_model.effect(guest, place),))
+            saved = host_model.host_loss.saved(guest.effect, host_model.effect(guest, place))
             self.assertLessEqual(saved.distance, served + 1e-9)
