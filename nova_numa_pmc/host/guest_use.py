@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core import cpu_wait
 from nova_numa_pmc.core.sample_records import RunningGuest, ThreadTimes
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import CpusetError
@@ -61,7 +60,7 @@ class _Threads(Record):
     guest: Guest
     read_ns: int
     link_count: int | None
-    quotas: tuple[QuotaGroup, ...]
+    quotas: tuple[Quota, ...]
     vcpus: tuple[int, ...]
     keys: frozenset[Key]
 
@@ -76,9 +75,7 @@ class GuestUseReader:
         self._root = root
         self._threads: dict[RunId, _Threads] = {}
         #: Of the last tick: {thread id: its times} of each guest.
-        self._readings: dict[RunId, dict[int, ThreadReading]] = {}
-        #: {directory: time for which the group had been throttled [ns]} at the last tick.
-        self._throttled: dict[str, int | None] = {}
+        self._times: dict[RunId, dict[int, ThreadTimes]] = {}
         #: The groups that count guests' memory.
         self._memory_groups: dict[RunId, cgroups.MachineGroup] = {}
         #: When a guest's memory was read [ns], and its bytes by node.
@@ -98,17 +95,13 @@ class GuestUseReader:
         for cache in (self._threads, self._memory_groups, self._memory):
             for run_id in cache.keys() - run_ids:
                 del cache[run_id]
-        readings, self._readings = self._readings, {}
-        throttled, self._throttled = self._throttled, {}
+        times, self._times = self._times, {}
         running = []
         for guest in sorted(guests, key=lambda guest: (guest.name, guest.uuid)):
             threads = self._threads[guest.run_id] = self._look_up(guest, monotonic_ns)
-            last = readings.get(guest.run_id, {})
-            now = self._readings[guest.run_id] = self._read_threads(threads.keys, last)
-            before = {tid: reading.times for tid, reading in last.items()}
-            after = {tid: reading.times for tid, reading in now.items()}
-            quotas = self._interval_quotas(threads.quotas, throttled)
-            use = use_between(before, after, node_of_cpu, elapsed_ns, quotas)
+            before = times.get(guest.run_id, {})
+            after = self._times[guest.run_id] = self._read_threads(threads.keys, before)
+            use = use_between(before, after, node_of_cpu, elapsed_ns, threads.quotas)
             running.append(
                 RunningGuest(
                     guest,
@@ -138,35 +131,15 @@ class GuestUseReader:
         keys = all_threads(guest.pid, emulator_tids, self._root)
         return _Threads(guest, monotonic_ns, link_count, quotas, vcpus, keys)
 
-    def _read_threads(
-        self, keys: Iterable[Key], last: Mapping[int, ThreadReading]
-    ) -> dict[int, ThreadReading]:
+    def _read_threads(self, keys: Iterable[Key], before: _TimesByTid) -> dict[int, ThreadTimes]:
         """Return {thread id: its times} of the threads that exist."""
-        readings = {}
+        times_by_tid = {}
         for key in keys:
             _, tid = key
-            reading = read_thread(key, last.get(tid), self._root)
-            if reading is not None:
-                readings[tid] = reading
-        return readings
-
-    def _interval_quotas(
-        self, groups: Iterable[QuotaGroup], throttled: Mapping[str, int | None]
-    ) -> tuple[cpu_wait.Quota, ...]:
-        """Return a guest's quotas for the interval.
-
-        :param throttled: {directory: time for which the group had been throttled [ns]} at the
-            last tick
-        """
-        quotas = []
-        for group in groups:
-            old_ns, new_ns = throttled.get(group.directory), throttled_ns(group)
-            self._throttled[group.directory] = new_ns
-            growth_ns = None if old_ns is None or new_ns is None else new_ns - old_ns
-            if growth_ns is not None and growth_ns < 0:
-                growth_ns = None  # another group of this name
-            quotas.append(cpu_wait.Quota(group.cores, group.tids, growth_ns))
-        return tuple(quotas)
+            times = read_thread(key, before.get(tid), self._root)
+            if times is not None:
+                times_by_tid[tid] = times
+        return times_by_tid
 
     def forget_memory(self) -> None:
         """Forget where the guests' memory is, so that the next call of :meth:`read` reads it."""
@@ -192,7 +165,7 @@ def use_between(
     after: _TimesByTid,
     node_of_cpu: Mapping[int, int],
     elapsed_ns: int,
-    interval_quotas: tuple[cpu_wait.Quota, ...] = (),
+    quotas: Sequence[Quota] = (),
 ) -> ThreadUse:
     """Return how long a guest's threads ran and waited between two readings.
 
@@ -219,11 +192,7 @@ def use_between(
             and (old.run_ns <= new.run_ns and old.wait_ns <= new.wait_ns)
         ):
             uses[tid] = new.run_ns - old.run_ns, new.wait_ns - old.wait_ns
-    waits = (
-        cpu_wait.waited_ns(uses, interval_quotas, elapsed_ns)
-        if interval_quotas
-        else {tid: wait_ns for tid, (_, wait_ns) in uses.items()}
-    )
+    waits = waited_ns(uses, quotas, elapsed_ns)
     for tid, (run_ns, _) in uses.items():
         for cpu in (before[tid].cpu, after[tid].cpu):
             node = node_of_cpu.get(cpu)
@@ -245,75 +214,79 @@ def use_between(
     )
 
 
-class QuotaGroup(Record):
-    """A control group with a quota.
+class Quota(Record):
+    """A limit on the CPU time of some of a guest's threads.
 
-    :param version: version of the hierarchy that has the CPU controller, 1 or 2
     :param cores: quota ÷ period
-    :param tids: ids of the group's threads, or None if all of the guest's threads are below it
+    :param tids: ids of the threads that share it, or None if all of the guest's threads do
     """
 
-    directory: str
-    version: int
     cores: float
     tids: frozenset[int] | None = None
 
 
-def find_quotas(
-    pid: int | None, root: str = '/'
-) -> tuple[tuple[QuotaGroup, ...], tuple[int, ...]]:
+def waited_ns(
+    uses: Mapping[int, tuple[int, int]], quotas: Iterable[Quota], elapsed_ns: int
+) -> dict[int, float]:
+    """Return the time for which each thread waited for a CPU that its quotas allowed it to use.
+
+    The kernel's ``run_delay`` also grows while a quota throttles a thread: with a quota of 0.05
+    cores on an idle host, a thread that wants a whole core runs for 0.05 and "waits" for 0.95.
+    Threads that share a quota wait for no longer than what they have left of it.
+
+    :param uses: {thread id: (run, run_delay)} of the interval [ns]
+    :param quotas: the quotas of the innermost control group first
+    :returns: {thread id: time [ns]}
+    """
+    waits_ns = {tid: float(delay_ns) for tid, (_, delay_ns) in uses.items()}
+    for quota in quotas:
+        tids = [tid for tid in uses if quota.tids is None or tid in quota.tids]
+        left_ns = max(0.0, quota.cores * elapsed_ns - sum(uses[tid][0] for tid in tids))
+        total_ns = sum(waits_ns[tid] for tid in tids)
+        if total_ns > left_ns:
+            for tid in tids:
+                waits_ns[tid] *= left_ns / total_ns
+    return waits_ns
+
+
+def find_quotas(pid: int | None, root: str = '/') -> tuple[tuple[Quota, ...], tuple[int, ...]]:
     """Find the quotas of a guest's groups; a group that cannot be read counts as having none.
 
-    :returns: (the groups with a quota, the innermost first; ids of the threads in the emulator's
-        group, including the kernel's vhost workers, which are not threads of QEMU before 6.4)
+    :returns: (the quotas, the innermost first; ids of the threads in the emulator's group,
+        including the kernel's vhost workers, which are not threads of QEMU before 6.4)
     """
     try:
         machine = cgroups.find_machine_group(pid, 'cpu', root)
     except CpusetError:
         return (), ()
-    version, scope = machine.version, machine.scope
+    scope = machine.scope
     base = os.path.join(scope, 'libvirt') if machine.tail[:1] == ['libvirt'] else scope
-    groups = []
-    for name in files.list_names(base):
-        directory = os.path.join(base, name)
-        cores = quota_cores(directory, version)
+    children = [os.path.join(base, name) for name in files.list_names(base)]
+    quotas = []
+    for directory in (*children, *dict.fromkeys((base, scope))):
+        cores = _quota_cores(directory)
         if cores is not None:
-            groups.append(
-                QuotaGroup(directory, version, cores, frozenset(cgroups.thread_ids(directory)))
-            )
-    for directory in dict.fromkeys((base, scope)):
-        cores = quota_cores(directory, version)
-        if cores is not None:
-            groups.append(QuotaGroup(directory, version, cores))
-    return tuple(groups), cgroups.thread_ids(os.path.join(base, 'emulator'))
+            is_child = directory in children
+            tids = frozenset(cgroups.thread_ids(directory)) if is_child else None
+            quotas.append(Quota(cores, tids))
+    return tuple(quotas), cgroups.thread_ids(os.path.join(base, 'emulator'))
 
 
-def quota_cores(directory: str, version: int) -> float | None:
+def _quota_cores(directory: str) -> float | None:
     """Return a group's quota ÷ period, or None if it has no quota or cannot be read.
 
     Sources: ``cpu.max`` (Documentation/admin-guide/cgroup-v2.rst) or, on v1, ``cpu.cfs_quota_us``
     and ``cpu.cfs_period_us`` (Documentation/scheduler/sched-bwc.rst).
     """
-    names = ('cpu.max',) if version == 2 else ('cpu.cfs_quota_us', 'cpu.cfs_period_us')
+    text = read_optional(directory, 'cpu.max')
+    if text is None:
+        names = ('cpu.cfs_quota_us', 'cpu.cfs_period_us')
+        text = ' '.join(read_optional(directory, name) or '' for name in names)
     try:
-        words = [
-            word
-            for name in names
-            for word in read_kernel_file(os.path.join(directory, name)).split()
-        ]
-        quota_us, period_us = (int(word) for word in words)  # 'max' is not a number
-    except (OSError, ValueError):
+        quota_us, period_us = map(int, text.split())  # 'max' is not a number
+    except ValueError:
         return None
     return quota_us / period_us if quota_us >= 0 and period_us > 0 else None
-
-
-def throttled_ns(group: QuotaGroup) -> int | None:
-    """Return the time for which a group has been throttled, or None if not reported."""
-    key, unit_ns = ('throttled_usec', 1000) if group.version == 2 else ('throttled_time', 1)
-    try:
-        return int(files.read_fields(group.directory, 'cpu.stat', ' ')[key]) * unit_ns
-    except (KeyError, ValueError):
-        return None
 
 
 _THREADS_MAX = 65536
@@ -374,14 +347,7 @@ def _tids(directory: str) -> set[int]:
     return {int(name) for name in names[:_THREADS_MAX]}
 
 
-class ThreadReading(Record):
-    """The times of a thread, and the text of ``schedstat`` when they were read."""
-
-    schedstat: str
-    times: ThreadTimes
-
-
-def read_thread(key: Key, last: ThreadReading | None, root: str = '/') -> ThreadReading | None:
+def read_thread(key: Key, last: ThreadTimes | None, root: str = '/') -> ThreadTimes | None:
     """Return a thread's times, or None if the thread is gone or they are not reported.
 
     ``schedstat`` has the run and wait times [ns] (Documentation/scheduler/sched-stats.rst), and
@@ -389,30 +355,23 @@ def read_thread(key: Key, last: ThreadReading | None, root: str = '/') -> Thread
     Both are read in the thread's own directory, because ``/proc/TID/stat`` has the sums of the
     whole process.
 
-    :param last: the last reading, which is returned if ``schedstat`` has not changed: the thread
-        has not run and is where it was. ``stat``, which takes three times as long, is not read
+    :param last: the last times, which are returned if it has neither run nor waited since: it is
+        where it was. ``stat``, which takes three times as long, is not read
     """
     directory = '%s/proc/%d/task/%d/' % (root.rstrip('/'), *key)
     try:
-        schedstat = read_kernel_file(directory + 'schedstat')
-        if last is not None and last.schedstat == schedstat:
+        words = read_kernel_file(directory + 'schedstat').split()
+        if len(words) != 3 or not (is_number(words[0]) and is_number(words[1])):
+            return None
+        run_ns, wait_ns = int(words[0]), int(words[1])
+        if last is not None and (last.run_ns, last.wait_ns) == (run_ns, wait_ns):
             return last
-        times = _parse_thread(schedstat, read_kernel_file(directory + 'stat'))
+        fields = read_kernel_file(directory + 'stat').rpartition(')')[2].split(None, 37)
     except OSError:
         return None
-    return None if times is None else ThreadReading(schedstat, times)
-
-
-def _parse_thread(schedstat: str, stat: str) -> ThreadTimes | None:
-    """Return the times in the two files, or None if these are not a thread's."""
-    times = schedstat.split()
-    fields = stat.rpartition(')')[2].split(None, 37)
-    if len(times) != 3 or len(fields) < 37:
+    if len(fields) < 37 or not (is_number(fields[36]) and is_number(fields[19])):
         return None
-    numbers = times[0], times[1], fields[36], fields[19]
-    if not all(map(is_number, numbers)):
-        return None
-    return ThreadTimes(*map(int, numbers))
+    return ThreadTimes(run_ns, wait_ns, int(fields[36]), int(fields[19]))
 
 
 #: Positions of user, nice, system, irq and softirq among a CPU's fields in /proc/stat

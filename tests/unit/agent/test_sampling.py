@@ -153,24 +153,16 @@ class SamplerTest(SamplingCase):
         for directory, text in ((tree.vcpus[0], '5000 100000'), (tree.emulator, 'max 100000')):
             tree.write_file(os.path.join(directory, 'cpu.max'), text + '\n')
         tree.write_file(os.path.join(tree.vcpus[0], 'cgroup.threads'), '5001\n')
-
-        def run_to(run_s, wait_s, throttled_s):
-            tree.write_file(
-                os.path.join(tree.vcpus[0], 'cpu.stat'),
-                'usage_usec 9\nnr_throttled 8\nthrottled_usec %d\n' % (throttled_s * 1e6),
-            )
-            self.run_to(1, run_s, wait_s)
-
-        run_to(0, 0, 0)
+        self.run_to(1, 0, 0)
         self.sample(0)
-        run_to(0.25, 4.745, 4.65)
+        self.run_to(1, 0.25, 4.745)
         sample = self.sample(5)
         self.assertAlmostEqual(0.05, sample.guests[0].cores)
         self.assertEqual(
             (0.0, 0.0), (sample.guests[0].waiting_cores, sample.nodes[0].demand_cores)
         )
-        # It gets only half of its quota because others run; that part was not throttled.
-        run_to(0.375, 9.5, 9.0)
+        # It gets only half of its quota because others run.
+        self.run_to(1, 0.375, 9.5)
         sample = self.sample(10)
         self.assertAlmostEqual(0.025, sample.guests[0].waiting_cores)
         self.assertAlmostEqual(0.025, sample.nodes[0].demand_cores)

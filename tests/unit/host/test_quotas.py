@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU quotas of a guest's control groups are found on both versions, with throttled time."""
+"""CPU quotas are found on both versions of control groups, and limit for how long threads wait."""
 
 import os
 import tempfile
 
+from hypothesis import given, strategies as st
+
 from nova_numa_pmc.host import guest_use
 from tests.cases.root import RootCase
 from tests.fixtures import cgroups
+
+SECOND = 10**9
+TIMES = st.integers(0, 5 * SECOND)
+QUOTAS = st.lists(
+    st.builds(guest_use.Quota, st.floats(0.01, 8.0), st.none() | st.frozensets(st.integers(1, 4))),
+    max_size=3,
+)
 
 
 class QuotasTest(RootCase):
@@ -27,15 +36,7 @@ class QuotasTest(RootCase):
                 tree.write_file(os.path.join(tree.vcpus[1], 'cpu.max'), '5000 100000\n')
                 tree.write_file(os.path.join(tree.emulator, 'cpu.max'), '200000 100000\n')
                 tree.write_file(os.path.join(tree.parent, 'cpu.max'), '150000 50000\n')
-                groups, _ = self.find()
-                self.assertEqual(
-                    [
-                        (tree.emulator, 2.0, {50}),
-                        (tree.vcpus[1], 0.05, {52}),
-                        (tree.parent, 3.0, None),
-                    ],
-                    [(group.directory, group.cores, group.tids) for group in groups],
-                )
+                self.assertEqual(((2.0, {50}), (0.05, {52}), (3.0, None)), self.find()[0])
 
     def test_quotas_on_v1_are_found(self):
         path = 'machine.slice/machine-qemu\\x2d7.scope/libvirt'
@@ -50,10 +51,7 @@ class QuotasTest(RootCase):
             tree.write_file(os.path.join(base, name, 'cpu.cfs_quota_us'), '%d\n' % quota)
             tree.write_file(os.path.join(base, name, 'cpu.cfs_period_us'), '100000\n')
             tree.write_file(os.path.join(base, name, 'tasks'), '61\n62\n')
-        tree.write_file(os.path.join(base, 'vcpu0/cpu.stat'), 'nr_periods 3\nthrottled_time 77\n')
-        [group], emulator_tids = self.find()
-        self.assertEqual((1, 0.25, {61, 62}), (group.version, group.cores, group.tids))
-        self.assertEqual((77, (61, 62)), (guest_use.throttled_ns(group), emulator_tids))
+        self.assertEqual((((0.25, {61, 62}),), (61, 62)), self.find())
 
     def test_a_quota_that_cannot_be_read_is_none(self):
         self.assertEqual(((), ()), self.find())
@@ -61,3 +59,14 @@ class QuotasTest(RootCase):
         for text in ('', '5000', 'x y', '5000 0', '5000 100000 7'):
             tree.write_file(os.path.join(tree.vcpus[0], 'cpu.max'), text)
             self.assertEqual((), self.find()[0])
+
+    @given(st.dictionaries(st.integers(1, 5), st.tuples(TIMES, TIMES)), QUOTAS)
+    def test_waiting_is_never_above_the_kernels_nor_what_a_quota_leaves(self, uses, quotas):
+        waits_ns = guest_use.waited_ns(uses, quotas, 5 * SECOND)
+        self.assertEqual(uses.keys(), waits_ns.keys())
+        for tid, waited in waits_ns.items():
+            self.assertTrue(0 <= waited <= uses[tid][1])
+        for quota in quotas:
+            mine = [tid for tid in uses if quota.tids is None or tid in quota.tids]
+            left = max(0.0, quota.cores * 5 * SECOND - sum(uses[tid][0] for tid in mine))
+            self.assertLessEqual(sum(waits_ns[tid] for tid in mine), left + 1)
