@@ -42,7 +42,7 @@ class HookStatus(Record):
     """
 
     installed: hook_files.InstalledFiles
-    daemon: services.Daemon | None
+    daemon: services.Process | None
     trial: services.LabelTrial | None
     findings: tuple[Finding, ...]
 
@@ -101,7 +101,7 @@ def _check_files(installed: hook_files.InstalledFiles) -> Iterator[Finding]:
         )
 
 
-def check_root(daemon: services.Daemon | None) -> Iterator[Finding]:
+def check_root(daemon: services.Process | None) -> Iterator[Finding]:
     """Check that the daemon sees the files of the root where the hook is installed."""
     if daemon is not None and not daemon.same_root:
         yield Finding(
@@ -114,7 +114,7 @@ def check_root(daemon: services.Daemon | None) -> Iterator[Finding]:
 
 
 def _check_daemon(
-    root: str, installed: hook_files.InstalledFiles, daemon: services.Daemon | None
+    root: str, installed: hook_files.InstalledFiles, daemon: services.Process | None
 ) -> Iterator[Finding]:
     if daemon is not None and not knows_hook(root, installed, daemon):
         yield Finding(
@@ -126,7 +126,7 @@ def _check_daemon(
         )
 
 
-def knows_hook(root: str, installed: hook_files.InstalledFiles, daemon: services.Daemon) -> bool:
+def knows_hook(root: str, installed: hook_files.InstalledFiles, daemon: services.Process) -> bool:
     """Return whether a daemon has looked for hooks since the hook was installed.
 
     It does so when it starts and at SIGHUP (``virHookInitialize`` in libvirt's
@@ -143,7 +143,7 @@ def knows_hook(root: str, installed: hook_files.InstalledFiles, daemon: services
     return text == _identity(daemon)
 
 
-def record_knows_hook(root: str, daemon: services.Daemon | None) -> None:
+def record_knows_hook(root: str, daemon: services.Process | None) -> None:
     """Record that a daemon has looked for hooks since the hook was installed; None: none has.
 
     :raises StateError: this cannot be recorded
@@ -151,7 +151,7 @@ def record_knows_hook(root: str, daemon: services.Daemon | None) -> None:
     state_files.write(_state_path(root), _RELOADED, _identity(daemon) if daemon else b'')
 
 
-def _identity(daemon: services.Daemon) -> bytes:
+def _identity(daemon: services.Process) -> bytes:
     return b'%d %d' % (daemon.pid, daemon.start_ns or 0)
 
 
@@ -191,7 +191,7 @@ def check_trial(trial: services.LabelTrial) -> Iterator[Finding]:
         )
 
 
-def try_as_daemon(root: str, daemon: services.Daemon | None, script: str) -> services.LabelTrial:
+def try_as_daemon(root: str, daemon: services.Process | None, script: str) -> services.LabelTrial:
     """Run a script as the daemon would, under its label."""
     label = services.label_of_daemon(root, daemon)
     if label is None:

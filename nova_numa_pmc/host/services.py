@@ -74,7 +74,9 @@ class Process(Record):
     :param uid, gid: its ids, of which it has no others (it is not set-uid)
     :param accounts: uids other than root's that may own its program and its files: that for which
         systemd runs the unit
-    :param started_s: start time [s since the epoch], up to a second too late; None if not reported
+    :param start_ns: CLOCK_BOOTTIME at which it was started; None if not reported
+    :param started_s: the same [s since the epoch], up to a second too late
+    :param label: its AppArmor profile or SELinux context, or 'unconfined' if there is none
     :param root: the process's root directory, as a path that we can open
     :param same_root: whether this is the host's own root directory (False in a container)
     """
@@ -85,7 +87,9 @@ class Process(Record):
     uid: int
     gid: int
     accounts: frozenset[int]
+    start_ns: int | None
     started_s: float | None
+    label: str
     root: str
     same_root: bool
 
@@ -192,8 +196,20 @@ def _identify(root: str, pid: int, name: str) -> _Answer:
             pid,
             exposed,
         )
-    started_s = _started_s(root, pid)
-    return Process(name, pid, command, min(uids), min(gids), accounts, started_s, base, is_same)
+    start_ns = files.process_start_ns(pid, root)
+    return Process(
+        name,
+        pid,
+        command,
+        min(uids),
+        min(gids),
+        accounts,
+        start_ns,
+        _started_s(root, start_ns),
+        _label(root, pid),
+        base,
+        is_same,
+    )
 
 
 def _command(raw: bytes) -> tuple[str, ...]:
@@ -250,13 +266,12 @@ def _is_child(root: str, pid: int) -> bool:
     return pid != 1 and parent != '1'
 
 
-def _started_s(root: str, pid: int) -> float | None:
-    """Return a process's start time [s since the epoch], or None if not reported.
+def _started_s(root: str, start_ns: int | None) -> float | None:
+    """Return a process's start time in seconds since the epoch, or None if not reported.
 
     The kernel rounds the boot time down to a whole second. A second is added, so that a service
     which was restarted right after a file had changed does not look older than the change.
     """
-    start_ns = files.process_start_ns(pid, root)
     boot_s = files.read_fields(root, 'proc/stat', ' ').get('btime')
     return None if start_ns is None or boot_s is None else int(boot_s) + 1 + start_ns / 1e9
 
@@ -280,21 +295,6 @@ _PROFILES = ('virtqemud', 'libvirtd', '/usr/sbin/virtqemud', '/usr/sbin/libvirtd
 UNCONFINED = 'unconfined'
 
 
-class Daemon(Record):
-    """A running libvirt daemon.
-
-    :param start_ns: CLOCK_BOOTTIME at which it was started, or None if not reported
-    :param label: AppArmor profile or SELinux context, or 'unconfined' if there is none
-    :param same_root: whether it sees the host's own root directory (False in a container)
-    """
-
-    name: str
-    pid: int
-    start_ns: int | None
-    label: str
-    same_root: bool
-
-
 class LabelTrial(Record):
     """Result of running a script under ``label``; ``ok`` is None if it could not be tried."""
 
@@ -303,15 +303,9 @@ class LabelTrial(Record):
     message: str
 
 
-def find_daemon(root: str = '/') -> Daemon | None:
+def find_daemon(root: str = '/') -> Process | None:
     """Return the daemon that runs on the host at ``root``, or None if none does."""
-    for name in DAEMONS:
-        process = find(root, name)
-        if process is not None:
-            label = _label(root, process.pid)
-            start_ns = files.process_start_ns(process.pid, root)
-            return Daemon(name, process.pid, start_ns, label, process.same_root)
-    return None
+    return next(filter(None, (find(root, name) for name in DAEMONS)), None)
 
 
 def why_not_believed(root: str = '/') -> str:
@@ -320,7 +314,7 @@ def why_not_believed(root: str = '/') -> str:
     return next(filter(None, refusals), '')
 
 
-def label_of_daemon(root: str = '/', daemon: Daemon | None = None) -> str | None:
+def label_of_daemon(root: str = '/', daemon: Process | None = None) -> str | None:
     """Return the label to try a hook under, or None if it cannot be determined.
 
     If no daemon is running, this is the AppArmor profile that is loaded for it, or 'unconfined'

@@ -187,7 +187,7 @@ def _relabel() -> list[str]:
 
 
 def reload_daemon(
-    root: str, daemon: services.Daemon | None, wanted: bool, knew_hook: bool
+    root: str, daemon: services.Process | None, wanted: bool, knew_hook: bool
 ) -> list[str]:
     """Make the daemon look for hooks if this is wanted; return notes about whether it has.
 
