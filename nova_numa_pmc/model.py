@@ -68,8 +68,8 @@ class Node(Record):
     :param online_cpus: ``cpus`` and the CPUs that are withheld from unpinned guests
     :param usable_cpus: CPUs that a ``<vcpu cpuset>`` or a partition may give to a guest: online
         and not isolated
-    :param is_far: whether its memory is near no CPU: a device's, a slower tier's, or that of a
-        socket without CPUs online; guests get it only if asked (:mod:`node_memory`)
+    :param is_far: whether its memory is near no CPU, online or not: a device's or a slower
+        tier's; guests get it only if asked (:mod:`node_memory`)
     """
 
     id: int

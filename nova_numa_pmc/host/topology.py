@@ -12,9 +12,9 @@ Formats: the kernel's Documentation/ABI/stable/sysfs-devices-node and sysfs-devi
 sysfs-kernel-mm-hugepages, and, for the fields of ``meminfo``, Documentation/filesystems/proc.rst.
 
 The memory of a node without CPUs may be a device's (a GPU's, which its driver has given to the
-kernel), of a slower tier (CXL, persistent memory), or that of a socket whose CPUs are offline. No
-file tells these apart on all kernels and firmware, and none is memory to start guests on, unless
-no node with CPUs has any (as in some logical partitions of POWER).
+kernel) or of a slower tier (CXL, persistent memory). No file tells these apart on all kernels and
+firmware, and neither is memory to start guests on, unless no node with CPUs has any (as in some
+logical partitions of POWER). CPUs that are offline are CPUs of their node all the same.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def read(root: str = '/') -> model.Topology:
         unseen -= cpus
     if any(node.memory_bytes and node.online_cpus for node in nodes):
         nodes = [
-            node._replace(is_far=bool(node.memory_bytes) and not node.online_cpus)
+            node._replace(is_far=bool(node.memory_bytes) and not _has_cpus(root, node))
             for node in nodes
         ]
     return model.Topology(tuple(nodes), _read_distances(root, node_ids), _read_cores(root, online))
@@ -158,6 +158,14 @@ def _read_node(root: str, node_id: int, online_cpus: frozenset[int], meminfo: st
         min(fields['MemFree'], fields['MemTotal']),
         sum(fields.get(field, 0) for field in UNRECLAIMABLE_FIELDS),
         online_cpus=online_cpus,
+    )
+
+
+def _has_cpus(root: str, node: model.Node) -> bool:
+    """Return whether a node has CPUs, online or not; sysfs links to all that are present."""
+    directory = os.path.join(root, _NODE % node.id)
+    return bool(node.online_cpus) or any(
+        name[:3] == 'cpu' and is_number(name[3:]) for name in list_names(directory)
     )
 
 
@@ -296,20 +304,6 @@ def memory_only_nodes(root: str = '/') -> frozenset[int]:
     with_cpus = optional_cpus(root, _WITH_CPUS)
     with_memory = nodes_with_memory(root) or frozenset()
     return with_memory - with_cpus if with_memory & with_cpus else frozenset()
-
-
-def withheld_nodes(root: str = '/') -> frozenset[int]:
-    """Return the nodes whose memory is not for guests.
-
-    The kernel and the operator's options determine these. This function is for writers of
-    ``cpuset.mems`` that have not read the whole topology.
-    """
-    memory_only = memory_only_nodes(root)
-    if not memory_only:
-        return frozenset()
-    from nova_numa_pmc.conf import host_options  # few hosts have such nodes
-
-    return memory_only - host_options.read_under_root(root).placement_options.guest_memory_nodes
 
 
 def nodes_with_memory(root: str = '/') -> frozenset[int] | None:

@@ -115,7 +115,11 @@ class ReadTest(TreeTest):
                 build_sysfs(self.root, nodes)
                 host = topology.read(self.root)
                 self.assertEqual(far, {node.id for node in host.nodes if node.is_far})
-                self.assertEqual(far, topology.withheld_nodes(self.root))
+
+    def test_memory_of_a_socket_whose_cpus_are_offline_is_not_a_devices(self):
+        build_sysfs(self.root, [FakeNode(0, '0-3', GIB), FakeNode(1, '', GIB)])
+        write(self.root, 'sys/devices/system/node/node1/cpu4/online', '0\n')
+        self.assertEqual([False, False], [node.is_far for node in topology.read(self.root).nodes])
 
     def test_memory_of_guests_is_not_unreclaimable(self):
         # The fixture's Unevictable, Shmem and anonymous memory: guests' locked and shared pages.
