@@ -10,7 +10,7 @@ from nova_numa_pmc.core import host_view
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups, guests, holding
-from nova_numa_pmc.host.cpusets import cpusets_of_written_groups
+from nova_numa_pmc.host.cpusets import thread_cpusets
 from nova_numa_pmc.host.page_moves import node_room
 from nova_numa_pmc.state import promises_file
 
@@ -53,7 +53,7 @@ class Binder:
         mems = frozenset(promise.mem_nodes)
         why = self._why_unbound(guest, promise, groups)
         if not why:
-            bound = [cpuset.mems == mems for cpuset in cpusets_of_written_groups(groups)]
+            bound = [cpuset.mems == mems for cpuset in thread_cpusets(groups)]
             if only_unbind or all(bound):
                 return
             # If only a new vCPU is not bound, no memory is elsewhere.

@@ -306,7 +306,7 @@ class Keeper:
             self._log.warning('guest %s: %s', guest.name, problem)
         if not decision.promise.started:
             return promise
-        if finished.hold_result:
+        if finished.is_held:
             self.starts_taken_over += 1
             self._log.warning(
                 'guest %s: not placed by the hook at its start (see journalctl -t nova-numa-pmc), '
@@ -394,7 +394,7 @@ class Keeper:
             others = frozenset(groups_set_by_others(groups, cpusets, cpus, written_cpus))
             changes += holding.hold(
                 groups, cpus, written_cpus=written_cpus, set_by_others=set_by_others | others
-            ).changes
+            )
         if changes:
             if was_held:  # the set was in force before, so others have changed it
                 known.rewritten_s.append(now_s)

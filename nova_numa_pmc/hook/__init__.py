@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import NoReturn
 
-    from nova_numa_pmc.host import holding
-
     Report = Callable[[BaseException], object]
     RunDetached = Callable[[Callable[[], object], Report], object]
 
@@ -291,33 +289,23 @@ def _on_started(call: HookCall, xml: bytes) -> str:
     except StateError:
         promise = None  # a new decision creates the file again, and reports the error
     finished = starts.finish(guest, promise, call.options, call.root, call.lock_timeout_s())
-    decision, hold_result = finished.decision, finished.hold_result
-    if hold_result:
-        call.log_decision(
-            decision, _memory_text(hold_result, decision.promise, finished.bytes_by_node)
-        )
+    decision = finished.decision
+    if finished.is_held:
+        call.log_decision(decision, _memory_text(decision.promise, finished.bytes_by_node))
     elif decision.view or decision.problems:  # not what the start has logged already
         call.log_decision(decision)
     return ''
 
 
-def _memory_text(
-    hold_result: holding.HoldResult, promise: model.Promise, bytes_by_node: Mapping[int, int]
-) -> str:
+def _memory_text(promise: model.Promise, bytes_by_node: Mapping[int, int]) -> str:
     homes = promise.mem_nodes or promise.cpu_nodes
     elsewhere_bytes = sum(size for node, size in bytes_by_node.items() if node not in homes)
-    text = ' (local)'
-    if elsewhere_bytes:
-        text = ' (unbound, %d of %d KiB were elsewhere)' % (
-            elsewhere_bytes + 1023 >> 10,
-            sum(bytes_by_node.values()) >> 10,
-        )
-    if (
-        hold_result.cpus_effective is not None
-        and not hold_result.cpus_effective >= hold_result.cpus
-    ):
-        text += '; the kernel allows only CPUs %s' % format_cpulist(hold_result.cpus_effective)
-    return text
+    if not elsewhere_bytes:
+        return ' (local)'
+    return ' (unbound, %d of %d KiB were elsewhere)' % (
+        elsewhere_bytes + 1023 >> 10,
+        sum(bytes_by_node.values()) >> 10,
+    )
 
 
 _OPERATIONS = {

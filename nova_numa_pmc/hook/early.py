@@ -10,18 +10,16 @@ no affinity (qemuProcessLaunch() in its src/qemu/qemu_process.c).
 With cgroup v2, the group ``libvirt/`` is narrowed during that time, and ``started`` narrows the
 groups below it instead. In the meantime, the set of a vCPU, or the mask of its
 sched_setaffinity(2), may be larger than that of ``libvirt/``. With cgroup v1, the kernel would
-refuse both, and the start would fail, so each group is narrowed separately, those of the vCPUs
-once libvirt has finished with them.
+refuse both, and the start would fail, so only QEMU's own group is narrowed: what QEMU allocates
+before the CPUs run is local, and the agent fetches what they touch before ``started``.
 """
 
 from __future__ import annotations
 
-import os
 import time
 
-from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
-from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError
-from nova_numa_pmc.host import allowed, cgroups, cpusets, files, guests, holding
+from nova_numa_pmc.exceptions import CpusetError, StateError
+from nova_numa_pmc.host import allowed, cgroups, cpusets, guests, holding
 from nova_numa_pmc.record import TYPE_CHECKING
 from nova_numa_pmc.state import promises_file
 
@@ -36,9 +34,6 @@ if TYPE_CHECKING:
 POLL_S, SLOW_POLL_S, SLOW_AFTER_S = 0.005, 0.1, 10.0
 #: Time between checks of whether the start has ended, which read the promises file [s].
 END_CHECK_S = 1.0
-#: With v1, libvirt sets up a vCPU's group, its thread and the thread's affinity in quick
-#: succession; groups that have not changed for this long are complete [s].
-QUIET_S = 0.05
 
 
 class EarlyHold:
@@ -63,35 +58,20 @@ class EarlyHold:
     ) -> None:
         self._promise, self._guest, self._cpus, self._root = promise, guest, cpus, root
         self._options, self._old_pid_file, self._write = options, old_pid_file, write
-        self._groups: cgroups.GuestGroups | None = None
-        #: v1: path and CPUs of each thread cgroup, and whether it has threads.
-        self._group_states: tuple[tuple[str, str, bool], ...] | None = None
-        self._states_changed_s = 0.0  # when _group_states was last seen to change
 
-    def step(self, monotonic_s: float) -> bool:
-        """Narrow the groups that are ready, and return whether anything is left to do.
+    def step(self) -> bool:
+        """Narrow the guest's CPUs if QEMU has been executed; return whether that is still to come.
 
-        :param monotonic_s: time of a monotonic clock [s]
+        If the groups above it grant the guest none of the CPUs, ``started`` decides again.
         """
-        try:
-            if self._groups is None:
-                self._groups = self._find()
-                if self._groups is None:
-                    return True
-                (guest,) = allowed.Grants(self._root).apply(
-                    [self._guest._replace(pid=self._groups.pid)]
-                )
-                if guest.granted_cpus is not None:
-                    self._cpus &= guest.granted_cpus
-                if not self._cpus:
-                    return False  # `started` decides again
-                if self._groups.version == 2 and self._groups.parent != self._groups.scope:
-                    holding.narrow_early(self._groups, self._cpus, self._write)
-                    return False
-                self._narrow(self._groups.main)
-            return not self._narrow_thread_cgroups(self._groups, monotonic_s)
-        except GuestGone:
-            return False
+        groups = self._find()
+        if groups is None:
+            return True
+        (guest,) = allowed.Grants(self._root).apply([self._guest._replace(pid=groups.pid)])
+        cpus = self._cpus if guest.granted_cpus is None else self._cpus & guest.granted_cpus
+        if cpus:
+            holding.narrow_early(groups, cpus, self._write)
+        return False
 
     def has_start_ended(self) -> bool:
         """Return whether the start has ended, or can no longer be followed.
@@ -117,38 +97,6 @@ class EarlyHold:
         except CpusetError:
             return None  # the pid file is being written, or QEMU has not been executed yet
 
-    def _narrow_thread_cgroups(self, groups: cgroups.GuestGroups, monotonic_s: float) -> bool:
-        """Narrow the vCPUs' groups once libvirt has set up all of them (v1).
-
-        :returns: whether they were narrowed
-        """
-        thread_cgroups = cgroups.find_thread_cgroups(groups.parent)
-        states = tuple(
-            (group, _own_cpus(group), bool(cgroups.thread_ids(group))) for group in thread_cgroups
-        )
-        if states != self._group_states:
-            self._group_states, self._states_changed_s = states, monotonic_s
-        names = [os.path.basename(group) for group, _, has_threads in states if has_threads]
-        complete = (
-            sum(name.startswith('vcpu') for name in names) >= self._guest.vcpus
-            and sum(name.startswith('iothread') for name in names) >= self._guest.iothreads
-        )
-        if not complete or monotonic_s - self._states_changed_s < QUIET_S:
-            return False
-        for group in thread_cgroups:
-            self._narrow(group)
-        return True
-
-    def _narrow(self, group: str) -> None:
-        own_cpus = _own_cpus(group)
-        # A v2 group with an empty set inherits its parent's set; a narrower set is a pin.
-        if not own_cpus or parse_cpulist(own_cpus) > self._cpus:
-            self._write(os.path.join(group, 'cpuset.cpus'), format_cpulist(self._cpus))
-
-
-def _own_cpus(directory: str) -> str:
-    return files.read_optional(directory, 'cpuset.cpus') or ''
-
 
 def run(
     hold: EarlyHold,
@@ -156,7 +104,7 @@ def run(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Run the steps until nothing is left to do, the start has ended, or ``grace_s`` is over.
+    """Run the step until nothing is left to do, the start has ended, or ``grace_s`` is over.
 
     This is the whole work of a child process of the hook.
 
@@ -164,7 +112,7 @@ def run(
         cannot be listed; ``started`` then holds the guest
     """
     began_s = now_s = checked_s = clock()
-    while hold.step(now_s) and now_s - began_s < grace_s:
+    while hold.step() and now_s - began_s < grace_s:
         if now_s - checked_s >= END_CHECK_S:
             checked_s = now_s
             if hold.has_start_ended():

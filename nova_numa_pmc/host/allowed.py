@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import os
 
-from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
-from nova_numa_pmc.exceptions import CpuListError, CpusetError
-from nova_numa_pmc.host import cpusets, topology
-from nova_numa_pmc.host.files import optional_cpus, read_kernel_file, read_optional
+from nova_numa_pmc.cpulist import format_cpulist
+from nova_numa_pmc.exceptions import CpusetError
+from nova_numa_pmc.host import topology
+from nova_numa_pmc.host.files import optional_cpus
 from nova_numa_pmc.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ _EFFECTIVE = (
     ('cpuset.cpus.effective', 'cpuset.mems.effective'),
     ('cpuset.effective_cpus', 'cpuset.effective_mems'),
 )
-#: Properties of a unit that limit its CPUs and its memory nodes.
-_PROPERTIES = ('AllowedCPUs', 'AllowedMemoryNodes')
 #: Characters that libvirt leaves as they are in the name of a slice, apart from the dash.
 _PLAIN = frozenset('0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ:_.')
 #: The longest name of a partition that is looked up; systemd's names of units are shorter.
@@ -123,7 +121,7 @@ def limits(guest: model.Guest, root: str = '/') -> list[str]:
             mems &= group_mems
             lost.append('the memory of nodes %s' % (format_cpulist(mems) or 'none'))
         if lost:
-            texts.append('%s allows only %s' % (_source(group, root), ' and '.join(lost)))
+            texts.append('%s allows only %s' % (group, ' and '.join(lost)))
     return texts
 
 
@@ -162,33 +160,10 @@ def only_with_memory(groups: GuestGroups, mems: frozenset[int]) -> frozenset[int
     The kernel refuses nodes without memory (EINVAL) on v1 and, in older releases, on v2. Nodes
     that the groups above do not grant are left out as well.
     """
-    for node_ids in (topology.nodes_with_memory(_root(groups)), _effective(groups.scope)[1]):
+    with_memory = topology.nodes_with_memory(os.path.join(groups.proc, '../..'))
+    for node_ids in (with_memory, _effective(groups.scope)[1]):
         mems = mems & node_ids if node_ids else mems
     return mems or None
-
-
-def unbound_mems(groups: GuestGroups) -> str:
-    """Return the nodes that memory may come from when it is unbound (v2).
-
-    These are the nodes that the guest's own group inherits, all of which have memory, except for
-    those whose memory is not for guests. If a group above names such a node, an operator has
-    granted it, and it is included.
-
-    :returns: text in the kernel's list format, or '' if the inherited nodes need no change or
-        cannot be read
-    """
-    withheld = topology.withheld_nodes(_root(groups))
-    try:
-        inherited = parse_cpulist(cpusets.read_inherited(_own_path(groups.parent, 'mems')))
-        if not withheld & inherited:
-            return ''
-        directory = groups.scope
-        while os.path.exists(_own_path(directory, 'mems')):
-            withheld -= parse_cpulist(read_kernel_file(_own_path(directory, 'mems')))
-            directory = os.path.dirname(directory)
-    except (OSError, CpuListError):
-        return ''
-    return format_cpulist(inherited - withheld)
 
 
 def _limit(found: frozenset[int], every: frozenset[int]) -> frozenset[int] | None:
@@ -218,20 +193,6 @@ def _hierarchy(root: str) -> str:
     """Return the directory of the root group with the cpuset controller."""
     v1 = os.path.join(root, _V1)
     return v1 if os.path.isdir(v1) else os.path.join(root, _V2)
-
-
-def _source(directory: str, root: str) -> str:
-    """Return a group, and the property that sets its CPUs and memory nodes, as text."""
-    name = os.path.basename(directory)
-    if directory == _hierarchy(root):
-        return 'the root group'
-    own = [read_optional(directory, 'cpuset.' + kind) for kind in ('cpus', 'mems')]
-    if name.endswith(('.slice', '.scope')):
-        properties = [text for text, value in zip(_PROPERTIES, own) if value]
-    else:
-        name = '/' + os.path.relpath(directory, os.path.join(root, _V2))
-        properties = [text for text, value in zip(('cpuset.cpus', 'cpuset.mems'), own) if value]
-    return '%s (%s)' % (name, ', '.join(properties) or 'cpuset.cpus.partition of another group')
 
 
 def _effective(directory: str) -> tuple[frozenset[int], frozenset[int]]:
@@ -277,11 +238,3 @@ def _escape(path: str) -> str:
         else ''.join('\\x%02x' % byte for byte in character.encode('utf-8', 'surrogateescape'))
         for position, character in enumerate(path)
     )
-
-
-def _own_path(directory: str, kind: str) -> str:
-    return os.path.join(directory, 'cpuset.' + kind)
-
-
-def _root(groups: GuestGroups) -> str:
-    return os.path.join(groups.proc, '../..')

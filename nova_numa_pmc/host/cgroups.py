@@ -41,12 +41,11 @@ class GuestGroups(Record):
     :param version: version of the hierarchy that has the cpuset controller, 1 or 2
     :param pid: id of QEMU's main process
     :param scope: the machine's group, the outermost one that belongs to the guest
-    :param parent: the group directly above the thread cgroups: libvirt's delegated ``libvirt/`` if
-        it exists and has a cpuset, else the scope
-    :param thread_cgroups: the emulator, vcpuN and iothreadN groups that have a cpuset
-    :param main: the group of QEMU's main thread, or ``parent`` if that group has no cpuset
-    :param writes_parent: whether cpusets are written to ``parent`` itself (v2, without usable
-        thread cgroups); otherwise they are written to each of these, and ``parent`` stays wide
+    :param parent: the group directly above the thread cgroups, which stays wide: libvirt's
+        delegated ``libvirt/`` if it exists, else the scope
+    :param thread_cgroups: the emulator, vcpuN and iothreadN groups, to which cpusets are written:
+        libvirt's own commands write these, and fail if a group above them is narrower
+    :param main: that of them in which QEMU's main thread is
     :param proc: the process's directory in procfs
     :param start_ns: CLOCK_BOOTTIME at which the process began [ns]; None: not reported
     """
@@ -57,7 +56,6 @@ class GuestGroups(Record):
     parent: str
     thread_cgroups: tuple[str, ...]
     main: str
-    writes_parent: bool
     proc: str
     start_ns: int | None = None
 
@@ -143,17 +141,9 @@ def find(pid: int | None, root: str = '/') -> GuestGroups:
             'is not a libvirt guest' % scope
         )
     main = os.path.join(scope, *tail)
-    nested = tail[0] == 'libvirt'
-    parent = os.path.join(scope, 'libvirt') if nested else scope
+    parent = os.path.join(scope, 'libvirt') if tail[0] == 'libvirt' else scope
     thread_cgroups = find_thread_cgroups(parent)
-    # The group of the whole guest is only written if no other can be: libvirt's own commands
-    # write the threads' groups, and fail if a group above them is narrower.
-    writes_parent = machine.version == 2 and (
-        not thread_cgroups or (nested and main not in thread_cgroups)
-    )
-    if writes_parent and not _has_cpuset(parent):
-        parent = scope
-    if not _has_cpuset(parent) or not (writes_parent or main in thread_cgroups):
+    if main not in thread_cgroups:
         raise CpusetError(
             "%s: no cpuset in the guest's own groups: cpuset is missing in its "
             'cgroup.controllers (v2), or libvirt is configured not to use it '
@@ -165,8 +155,7 @@ def find(pid: int | None, root: str = '/') -> GuestGroups:
         scope,
         parent,
         thread_cgroups,
-        main if _has_cpuset(main) else parent,
-        writes_parent,
+        main,
         os.path.join(root, 'proc', '%d' % machine.pid),
         start_ns,
     )

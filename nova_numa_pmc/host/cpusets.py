@@ -76,11 +76,11 @@ def held_cpus(groups: GuestGroups) -> frozenset[int]:
     :raises GuestGone, CpusetError: as :func:`read_cpusets`
     """
     cpusets = read_cpusets(groups)
-    written_cpus = frozenset[int]().union(
-        *(cpusets[directory].cpus for directory in written_groups(groups) if directory in cpusets)
+    thread_cpus = frozenset[int]().union(
+        *(cpuset.cpus for directory, cpuset in cpusets.items() if directory != groups.parent)
     )
     parent_cpus = cpusets[groups.parent].cpus if groups.version == 2 else frozenset()
-    return written_cpus & parent_cpus or written_cpus or parent_cpus
+    return thread_cpus & parent_cpus or thread_cpus or parent_cpus
 
 
 def is_held(
@@ -97,13 +97,10 @@ def is_held(
     :raises GuestGone, CpusetError: as :func:`read_own_cpus`
     """
     cpus_by_group = read_own_cpus(groups)
-    if groups.writes_parent:
-        cpus_by_group = {groups.parent: cpus_by_group[groups.parent]}
-    else:
-        parent_cpus = cpus_by_group.pop(groups.parent)
-        is_narrowed = parent_cpus and parent_cpus & online <= cpus and cpus != online
-        if groups.version == 2 and is_narrowed:
-            return False  # still as at the guest's start: libvirt's commands would fail
+    parent_cpus = cpus_by_group.pop(groups.parent)
+    is_narrowed = parent_cpus and parent_cpus & online <= cpus and cpus != online
+    if groups.version == 2 and is_narrowed:
+        return False  # still as at the guest's start: libvirt's commands would fail
     # A newly plugged vCPU has all CPUs, and has yet to be held.
     return all(
         group_cpus
@@ -113,30 +110,30 @@ def is_held(
     )
 
 
-def cpusets_of_written_groups(groups: GuestGroups) -> list[Cpuset]:
-    """Return the sets that the groups to which a guest's sets are written have of their own.
+def thread_cpusets(groups: GuestGroups) -> list[Cpuset]:
+    """Return the sets that a guest's thread cgroups have of their own.
 
     :raises GuestGone, CpusetError: as :func:`read_cpusets`
     """
     cpusets = read_cpusets(groups)
-    return [cpusets[directory] for directory in written_groups(groups) if directory in cpusets]
+    return [cpuset for directory, cpuset in cpusets.items() if directory != groups.parent]
 
 
 def common_cpus(groups: GuestGroups) -> frozenset[int] | None:
-    """Return the CPUs that all groups have to which sets are written; None if they differ.
+    """Return the CPUs that all of a guest's thread cgroups have; None if they differ.
 
     :raises GuestGone, CpusetError: as :func:`read_cpusets`
     """
-    sets = {cpuset.cpus for cpuset in cpusets_of_written_groups(groups)}
+    sets = {cpuset.cpus for cpuset in thread_cpusets(groups)}
     return sets.pop() if len(sets) == 1 else None
 
 
 def common_mems(groups: GuestGroups) -> frozenset[int]:
-    """Return the mems that all groups have to which sets are written; empty if they differ.
+    """Return the mems that all of a guest's thread cgroups have; empty if they differ.
 
     :raises GuestGone, CpusetError: as :func:`read_cpusets`
     """
-    sets = {cpuset.mems for cpuset in cpusets_of_written_groups(groups)}
+    sets = {cpuset.mems for cpuset in thread_cpusets(groups)}
     return sets.pop() if len(sets) == 1 else frozenset()
 
 
@@ -176,11 +173,6 @@ def _has_no_effect(groups: GuestGroups, directory: str, cpus: frozenset[int]) ->
         return not cpus & effective
     except (OSError, CpuListError):
         return False
-
-
-def written_groups(groups: GuestGroups) -> tuple[str, ...]:
-    """Return the groups to which a guest's sets are written."""
-    return (groups.parent,) if groups.writes_parent else groups.thread_cgroups
 
 
 def cpuset_path(directory: str, kind: str) -> str:

@@ -31,10 +31,9 @@ from nova_numa_pmc.host.cpusets import (
     read_set,
     write_file,
     write_or_undo,
-    written_groups,
 )
-from nova_numa_pmc.host.files import optional_cpus, read_kernel_file, read_optional
-from nova_numa_pmc.record import TYPE_CHECKING, Record
+from nova_numa_pmc.host.files import read_kernel_file, read_optional
+from nova_numa_pmc.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -50,28 +49,13 @@ if TYPE_CHECKING:
 FETCH_MAX_BYTES = 64 << 20
 
 
-class HoldResult(Record):
-    """Result of :func:`hold`.
-
-    :param changes: the changed files, in the order in which they were written; empty if
-        everything was already as requested
-    :param cpus: the requested CPUs
-    :param cpus_effective: CPUs that the kernel lets the guest use, or None if not reported; these
-        are fewer than ``cpus`` if some are offline or outside of the parent's set
-    """
-
-    changes: tuple[FileChange, ...]
-    cpus: frozenset[int]
-    cpus_effective: frozenset[int] | None
-
-
 def hold(
     groups: GuestGroups,
     cpus: frozenset[int],
     written_cpus: frozenset[int] = frozenset(),
     write: Writer = write_file,
     set_by_others: Container[str] = frozenset(),
-) -> HoldResult:
+) -> tuple[FileChange, ...]:
     """Hold a guest to ``cpus``.
 
     :param cpus: not empty
@@ -79,6 +63,7 @@ def hold(
         changed; any other set that does not contain the requested one is a pin by others
     :param set_by_others: names of groups ('vcpu0') whose CPUs others have set; these groups are
         left alone
+    :returns: the changed files, in order; empty if everything was already as requested
     :raises PinnedByOthers: others have pinned the guest; nothing was written
     :raises GuestGone: the guest ended meanwhile
     :raises CpusetError: a write failed; the message names the file, the value, the error and what
@@ -101,8 +86,7 @@ def hold(
             )
         )
     steps = _cpu_steps(groups, cpusets, cpus, written_cpus, set_by_others)
-    changes = write_or_undo(groups.scope, steps, write)
-    return HoldResult(changes, cpus, _read_effective_cpus(groups))
+    return write_or_undo(groups.scope, steps, write)
 
 
 def bind_memory(
@@ -130,7 +114,7 @@ def bind_memory(
     if any(
         cpuset.mems and not cpuset.mems >= with_memory
         for directory, cpuset in cpusets.items()
-        if groups.writes_parent or directory != groups.parent
+        if directory != groups.parent
     ):
         return 'its nodes are set by others', ()
     bytes_by_node = read_memory_by_node(groups)
@@ -143,7 +127,7 @@ def bind_memory(
         raise GuestGone('%s: the guest is ending' % groups.main)
     steps = [
         (cpuset_path(directory, 'mems'), format_cpulist(with_memory))
-        for directory in written_groups(groups)
+        for directory in groups.thread_cgroups
         if directory in cpusets
     ] + _widen_parent_steps(groups, cpusets, (with_memory,), 'mems')
     if elsewhere_bytes and groups.version == 1:
@@ -164,14 +148,10 @@ def unbind_memory(
     :raises GuestGone, CpusetError: as :func:`hold`
     """
     cpusets = read_cpusets(groups)
-    unbound_text = (
-        allowed.unbound_mems(groups)
-        if groups.version == 2
-        else format_cpulist(cpusets[groups.parent].mems)
-    )
+    unbound_text = '' if groups.version == 2 else format_cpulist(cpusets[groups.parent].mems)
     steps = _widen_parent_steps(groups, cpusets, (mems,), 'mems') + [
         (cpuset_path(directory, 'mems'), unbound_text)
-        for directory in written_groups(groups)
+        for directory in groups.thread_cgroups
         if mems and directory in cpusets and cpusets[directory].mems == mems
     ]
     return write_or_undo(groups.scope, steps, write)
@@ -186,6 +166,8 @@ def release_cpus(
 ) -> tuple[FileChange, ...]:
     """Let a guest run on all CPUs that it may use, in groups that we have held to a set.
 
+    This also undoes what was narrowed before ``started``, for a guest that is not held after all.
+
     :param written_cpus: that set; if no group has it, the commonest one counts as ours
     :param allowed_cpus: the CPUs that the guest may use; None: all
     :param pinned_groups: names of the groups that the guest's XML pins, which are left alone
@@ -195,7 +177,7 @@ def release_cpus(
     widening_steps = _widen_parent_steps(groups, cpusets, (cpusets[groups.parent].cpus,), 'cpus')
     sets = {
         directory: cpusets[directory].cpus
-        for directory in written_groups(groups)
+        for directory in groups.thread_cgroups
         if directory in cpusets and os.path.basename(directory) not in pinned_groups
     }
     present = list(sets.values())
@@ -243,51 +225,23 @@ def undo(groups: GuestGroups, changes: tuple[FileChange, ...], write: Writer = w
 
 
 def narrow_early(groups: GuestGroups, cpus: frozenset[int], write: Writer = write_file) -> None:
-    """Hold a guest's QEMU to ``cpus`` before its vCPUs have groups (v2); do not verify the write.
+    """Hold a guest's QEMU to ``cpus`` before its vCPUs have groups; do not verify the write.
 
-    ``libvirt/`` is narrowed; :func:`hold` later narrows the groups below it and widens
-    ``libvirt/`` again. Nothing is written if the hierarchy is v1, if there is no ``libvirt/``, if
-    its CPUs have already been set, or if it has groups of vCPUs or I/O threads.
+    With v2, ``libvirt/`` is narrowed, unless it has groups of vCPUs or I/O threads; :func:`hold`
+    later narrows the groups below it and widens it again. With v1, or without ``libvirt/``, QEMU's
+    own group is narrowed. A narrower set is a pin, and stays.
 
-    :raises OSError: the file could not be read or written
+    :raises OSError, CpuListError: the file could not be read or written
     """
-    path = cpuset_path(groups.parent, 'cpus')
-    if (
-        groups.version == 2
-        and groups.parent != groups.scope
-        and not read_kernel_file(path).strip()
-        and all(os.path.basename(group) == 'emulator' for group in groups.thread_cgroups)
-    ):
+    directory = groups.main
+    if groups.version == 2 and groups.parent != groups.scope:
+        directory = groups.parent
+        if groups.thread_cgroups != (groups.main,):
+            return
+    path = cpuset_path(directory, 'cpus')
+    own_cpus = parse_cpulist(read_kernel_file(path))
+    if not own_cpus or own_cpus > cpus:
         write(path, format_cpulist(cpus))
-
-
-def undo_narrow_early(
-    groups: GuestGroups,
-    cpus: frozenset[int],
-    allowed_cpus: frozenset[int] | None = None,
-    pinned_groups: Container[str] = (),
-) -> None:
-    """Undo what was narrowed before ``started``, for a guest that is not held after all.
-
-    On v1, and on v2 without ``libvirt/``, these are the groups of the emulator and of vCPUs that
-    have just these CPUs.
-
-    :param allowed_cpus: the CPUs that the guest may use; None: all
-    :param pinned_groups: names of the groups that its XML pins
-    :raises GuestGone, CpusetError: as :func:`hold`
-    """
-    cpusets = read_cpusets(groups)
-    steps = _widen_parent_steps(groups, cpusets, (cpus,), 'cpus')
-    if groups.version == 1 or groups.parent == groups.scope:
-        text = _wide_text(groups, cpusets, allowed_cpus)
-        steps = [
-            (cpuset_path(directory, 'cpus'), text)
-            for directory in written_groups(groups)
-            if directory in cpusets
-            and cpusets[directory].cpus == cpus
-            and os.path.basename(directory) not in pinned_groups
-        ]
-    write_or_undo(groups.scope, steps, write_file)
 
 
 def _cpu_steps(
@@ -299,10 +253,6 @@ def _cpu_steps(
 ) -> Steps:
     text = format_cpulist(cpus)
     # A pin within the requested set is not changed.
-    if groups.writes_parent:
-        parent_cpus = cpusets[groups.parent].cpus
-        is_pinned = parent_cpus and parent_cpus < cpus and parent_cpus != written_cpus
-        return [] if is_pinned else [(cpuset_path(groups.parent, 'cpus'), text)]
     steps = _upper_steps(groups, cpus) + [
         (cpuset_path(directory, 'cpus'), text)
         for directory, cpuset in cpusets.items()
@@ -329,15 +279,9 @@ def _widen_parent_steps(
     :param kind: 'cpus' or 'mems'
     """
     current = getattr(cpusets[groups.parent], kind)
-    if (
-        groups.version != 2
-        or groups.writes_parent
-        or groups.parent == groups.scope
-        or not current
-        or current not in sets
-    ):
+    if groups.version != 2 or groups.parent == groups.scope or not current or current not in sets:
         return []
-    text = _possible_cpus(groups) if kind == 'cpus' else allowed.unbound_mems(groups)
+    text = _possible_cpus(groups) if kind == 'cpus' else ''
     return [(cpuset_path(groups.parent, kind), text)]
 
 
@@ -366,12 +310,3 @@ def _upper_steps(groups: GuestGroups, cpus: frozenset[int]) -> Steps:
         if not current >= cpus:
             steps.append((path, format_cpulist(current | cpus)))
     return steps
-
-
-def _read_effective_cpus(groups: GuestGroups) -> frozenset[int] | None:
-    """Read the CPUs that the kernel lets a guest use; return None if not reported."""
-    name = 'cpuset.cpus.effective' if groups.version == 2 else 'cpuset.effective_cpus'
-    cpus: frozenset[int] = frozenset()
-    for directory in written_groups(groups):
-        cpus |= optional_cpus(directory, name)
-    return cpus or None

@@ -228,7 +228,7 @@ class MovePromises:
                 return ()
             write = self._kernel.write
             if cpus:
-                return holding.hold(groups, cpus, written_cpus=written_cpus, write=write).changes
+                return holding.hold(groups, cpus, written_cpus=written_cpus, write=write)
             return holding.release_cpus(
                 groups, written_cpus, guest.allowed_cpus, guest.pinned_groups, write
             )

@@ -37,12 +37,12 @@ class FinishedStart(Record):
     """A start that is finished.
 
     :param decision: what was decided for the guest, with its promise as it is recorded
-    :param hold_result: how it is held; None: its CPUs are left alone
+    :param is_held: whether it is held to its place; if not, its CPUs are left alone
     :param bytes_by_node: {node id: bytes} of its memory; empty if that is unknown
     """
 
     decision: Decision
-    hold_result: holding.HoldResult | None = None
+    is_held: bool = False
     bytes_by_node: Mapping[int, int] = {}
 
 
@@ -101,9 +101,7 @@ class _Start:
                 _undo_early(self.groups, self.early_cpus, self.guest)
                 self._record()
                 return FinishedStart(self.decision)
-            hold_result = holding.hold(
-                self.groups, self.decision.cpus, written_cpus=self.early_cpus
-            )
+            holding.hold(self.groups, self.decision.cpus, written_cpus=self.early_cpus)
         except NumaPmcError as error:
             _undo_early(self.groups, self.early_cpus, self.guest)
             if not isinstance(error, StateError):  # after which nothing can be recorded
@@ -122,7 +120,7 @@ class _Start:
             problem = '%s; the guest is placed, but not recorded as started' % error
             problems = (*self.decision.problems, problem)
             self.decision = self.decision._replace(problems=problems)
-        return FinishedStart(self.decision, hold_result, bytes_by_node)
+        return FinishedStart(self.decision, True, bytes_by_node)
 
     def _decide(self, bytes_by_node: Mapping[int, int] | None = None) -> Decision:
         return decide.decide_promise(
@@ -197,7 +195,7 @@ def _undo_early(
     """Widen the groups that were narrowed at the start; if that fails, the agent does it later."""
     if groups and cpus:
         try:
-            holding.undo_narrow_early(groups, cpus, guest.allowed_cpus, guest.pinned_groups)
+            holding.release_cpus(groups, cpus, guest.allowed_cpus, guest.pinned_groups)
         except CpusetError:
             pass
 

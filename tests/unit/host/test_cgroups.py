@@ -46,7 +46,6 @@ class FindTest(GroupsTestCase):
                             groups.thread_cgroups,
                         ),
                     )
-                    self.assertFalse(groups.writes_parent)
 
     def test_groups_are_found_below_another_mount_point_or_a_bound_root(self):
         for version, line in (
@@ -135,24 +134,13 @@ class FindTest(GroupsTestCase):
                     cgroups.find_thread_cgroups('group')
                 self.assertIs(error_class, type(caught.exception))
 
-    def test_the_nearest_own_group_with_a_cpuset_is_written(self):
-        tree = self.tree(2)
-        for directory in [tree.parent, *tree.children]:
-            os.unlink(os.path.join(directory, 'cpuset.cpus'))
-        groups = self.find(tree)
-        self.assertEqual(
-            (tree.scope, tree.scope, (), True),
-            (groups.parent, groups.main, groups.thread_cgroups, groups.writes_parent),
-        )
-        os.unlink(os.path.join(tree.scope, 'cpuset.cpus'))
-        with self.assertRaisesRegex(CpusetError, 'cgroup.controllers'):
-            self.find(tree)
-
-    def test_v1_without_the_emulators_cpuset_is_an_error(self):
-        tree = self.tree(1)
-        os.unlink(os.path.join(tree.emulator, 'cpuset.cpus'))
-        with self.assertRaises(CpusetError):
-            self.find(tree)
+    def test_without_a_cpuset_of_the_emulators_group_it_is_an_error(self):
+        for version in (1, 2):
+            with self.subTest(version=version):
+                tree = self.tree(version)
+                os.unlink(os.path.join(tree.emulator, 'cpuset.cpus'))
+                with self.assertRaisesRegex(CpusetError, 'cgroup.controllers'):
+                    self.find(tree)
 
     def test_without_a_mount_or_cpuset_controller_it_is_an_error(self):
         tree = self.tree(2)

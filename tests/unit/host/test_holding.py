@@ -9,9 +9,9 @@ import unittest
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import cgroups, holding
-from nova_numa_pmc.host.cpusets import is_held, read_cpusets
+from nova_numa_pmc.host.cpusets import read_cpusets
 from nova_numa_pmc.model import MIB
-from tests.fixtures.cgroups import FLAT, LAYOUTS, NESTED, WITHOUT_SYSTEMD, GuestCgroups
+from tests.fixtures.cgroups import FLAT, LAYOUTS, NESTED, GuestCgroups
 
 NODE0, NODE1 = frozenset({0, 1}), frozenset({2, 3})
 TO_NODE1 = frozenset({1})
@@ -43,10 +43,9 @@ class HoldTest(TreeTestCase):
         for version, layout in LAYOUTS:
             with self.subTest(version=version, layout=layout):
                 tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: 3 * MIB})
-                hold_result = holding.hold(groups, NODE1, write=tree.write)
+                holding.hold(groups, NODE1, write=tree.write)
                 self.assertEqual({'0-1'}, set(self.mems(tree).values()))
                 if version == 2:
-                    self.assertEqual(NODE1, hold_result.cpus_effective)
                     for child in tree.children:
                         self.assertEqual('2-3', tree.read(child, 'cpuset.cpus.effective'))
                 else:
@@ -102,7 +101,6 @@ class HoldTest(TreeTestCase):
             (2, 0, '', True),
             (2, 1, '', False),
             (2, 0, '0-1', False),
-            (1, 0, '', False),
         ):
             with self.subTest(version=version, vcpus=vcpus, before=before):
                 tree, groups = self.tree(version, vcpus=vcpus)
@@ -136,34 +134,22 @@ class HoldTest(TreeTestCase):
                 for write in (tree.write, self.logged(tree)):
                     held = holding.hold(groups, NODE1, write=write)
                     bound = holding.bind_memory(groups, TO_NODE1, write=write)
-                self.assertEqual(((), ('', ()), []), (held.changes, bound, self.log))
-
-    def test_a_narrower_set_of_the_only_group_is_kept_unless_it_is_ours(self):
-        tree, _ = self.tree()
-        for directory in [tree.parent, *tree.children]:
-            os.unlink(os.path.join(directory, 'cpuset.cpus'))
-        groups = cgroups.find(tree.pid, tree.root)
-        self.assertTrue(groups.writes_parent)
-        tree.write(os.path.join(tree.scope, 'cpuset.cpus'), '2')
-        for written_cpus, cpus in ((frozenset(), '2'), (frozenset({2}), '2-3')):
-            holding.hold(groups, NODE1, written_cpus=written_cpus, write=tree.write)
-            self.assertEqual(cpus, tree.read(tree.scope, 'cpuset.cpus'))
-            self.assertTrue(is_held(groups, NODE1, NODE0 | NODE1))
+                self.assertEqual(((), ('', ()), []), (held, bound, self.log))
 
     def test_undo_restores_the_tree_unless_another_process_wrote(self):
         for version, layout in LAYOUTS:
             with self.subTest(version=version, layout=layout):
                 tree, groups = self.tree(version, layout, bytes_by_node={0: MIB, 1: 0})
                 before = tree.contents()
-                changes = holding.hold(groups, NODE1, write=tree.write).changes
+                changes = holding.hold(groups, NODE1, write=tree.write)
                 changes += holding.bind_memory(groups, TO_NODE1, write=tree.write)[1]
                 self.assertNotEqual(before, tree.contents())
                 holding.undo(groups, changes, write=tree.write)
                 self.assertEqual(before, tree.contents())
-                hold_result = holding.hold(groups, NODE1, write=tree.write)
-                tree.write_file(hold_result.changes[-1].path, '3\n')
-                holding.undo(groups, hold_result.changes, write=tree.write)
-                with open(hold_result.changes[-1].path, encoding='ascii') as f:
+                changes = holding.hold(groups, NODE1, write=tree.write)
+                tree.write_file(changes[-1].path, '3\n')
+                holding.undo(groups, changes, write=tree.write)
+                with open(changes[-1].path, encoding='ascii') as f:
                     self.assertEqual('3', f.read().strip())
 
     def test_a_guest_that_we_placed_moves_and_comes_back(self):
@@ -177,9 +163,8 @@ class HoldTest(TreeTestCase):
                     why_not, _ = holding.bind_memory(groups, mems, write=tree.write)
                     self.assertEqual('', why_not)
                     held = read_cpusets(groups)
-                    written = [tree.parent] if groups.writes_parent else tree.children
-                    self.assertEqual({cpus}, {held[d].cpus for d in written})
-                    self.assertEqual({mems}, {held[d].mems for d in written})
+                    self.assertEqual({cpus}, {held[d].cpus for d in tree.children})
+                    self.assertEqual({mems}, {held[d].mems for d in tree.children})
 
     def mems(self, tree):
         """Return the nodes from which each group of a tree may allocate: {directory: text}."""
@@ -197,46 +182,6 @@ class HoldTest(TreeTestCase):
                 holding.unbind_memory(groups, TO_NODE1, write=tree.write)
                 self.assertEqual(wide, self.mems(tree))
 
-    def with_gpu(self, version, layout, **kwargs):
-        """Build a guest on a host whose node 2 has memory and no CPUs, as of a GPU."""
-        tree, groups = self.tree(
-            version, layout, mems='0-2', bytes_by_node={0: MIB, 1: MIB}, **kwargs
-        )
-        tree.write_file('sys/devices/system/node/has_cpu', '0-1\n')
-        tree.write_file('sys/devices/system/node/has_memory', '0-2\n')
-        return tree, groups
-
-    def test_v2_a_gpus_memory_is_in_no_set_that_we_write(self):
-        for layout in (NESTED, FLAT, WITHOUT_SYSTEMD):
-            with self.subTest(layout=layout):
-                tree, groups = self.with_gpu(2, layout)
-                holding.bind_memory(groups, TO_NODE1, write=self.logged(tree))
-                self.assertEqual('1', tree.held('mems'))
-                holding.unbind_memory(groups, TO_NODE1, write=self.logged(tree))
-                self.assertEqual('0-1', tree.held('mems'))
-                self.assertEqual(
-                    set(),
-                    {text for path, text in self.log if path.endswith('mems') and '2' in text},
-                )
-
-    def test_v2_what_an_operator_gave_above_stays(self):
-        tree, groups = self.with_gpu(2, NESTED)
-        tree.write_file(os.path.join(os.path.dirname(tree.scope), 'cpuset.mems'), '0,2\n')
-        tree.write_file(os.path.join(tree.scope, 'cpuset.mems.effective'), '0,2\n')
-        tree.write_file(os.path.join(tree.parent, 'cpuset.mems.effective'), '0,2\n')
-        holding.bind_memory(groups, frozenset({0}))
-        holding.unbind_memory(groups, frozenset({0}))
-        self.assertEqual('0,2', tree.held('mems'))
-
-    def test_v2_the_operators_settings_let_guests_have_a_gpus_memory(self):
-        tree, groups = self.with_gpu(2, NESTED)
-        tree.write_file(
-            'etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\nguest_memory_nodes = 2\n'
-        )
-        holding.bind_memory(groups, TO_NODE1, write=tree.write)
-        holding.unbind_memory(groups, TO_NODE1, write=tree.write)
-        self.assertEqual('0-2', tree.held('mems'))
-
     def test_nodes_without_memory_are_in_no_set(self):
         for version, layout in LAYOUTS:
             with self.subTest(version=version, layout=layout):
@@ -247,25 +192,32 @@ class HoldTest(TreeTestCase):
                 without, _ = holding.bind_memory(groups, TO_NODE1, write=self.logged(tree))
                 self.assertEqual(('', 'none of them has memory'), (both, without))
 
+    def test_no_group_is_widened_beyond_what_the_guest_may_use_or_its_pin(self):
+        for version, layout in LAYOUTS:
+            with self.subTest(version=version, layout=layout):
+                tree, groups = self.tree(version, layout)
+                holding.hold(groups, NODE1, write=tree.write)
+                allowed_cpus = frozenset({1, 2, 3})
+                holding.release_cpus(groups, NODE1, allowed_cpus, {'vcpu1'}, tree.write)
+                self.assertEqual('1-3 1-3 2-3', tree.held())
+
     def test_cpus_are_released_and_a_pin_stays(self):
         for version, layout in LAYOUTS:
             for pinned in (False, True):
                 with self.subTest(version=version, layout=layout, pinned=pinned):
                     tree, groups = self.tree(version, layout, vcpus=3)
                     self.assertEqual((), holding.release_cpus(groups, NODE1, write=tree.write))
-                    hold_result = holding.hold(groups, NODE1, write=tree.write)
+                    self.assertTrue(holding.hold(groups, NODE1, write=tree.write))
                     if pinned:
                         tree.write(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3')
                     before = tree.contents()
                     changes = holding.release_cpus(groups, NODE1, write=tree.write)
-                    wide = [tree.parent] if groups.writes_parent else tree.children[pinned * 2 :]
-                    for directory in wide:
+                    for directory in tree.children[pinned * 2 :]:
                         self.assertIn(tree.read(directory, 'cpuset.cpus'), ('', '0-3'))
                     if pinned:
                         self.assertEqual('3', tree.read(tree.vcpus[0], 'cpuset.cpus'))
                     holding.undo(groups, changes, write=tree.write)
                     self.assertEqual(before, tree.contents())
-                    self.assertTrue(hold_result.changes)
 
     def test_v1_widens_upper_levels_of_the_guest_first(self):
         tree, groups = self.tree(1, NESTED)
@@ -282,10 +234,10 @@ class HoldTest(TreeTestCase):
         holding.hold(groups, NODE1, write=tree.write)
         tree.add_group(os.path.join(tree.parent, 'vcpu7'))
         groups = cgroups.find(tree.pid, tree.root)
-        hold_result = holding.hold(groups, NODE1, write=tree.write)
+        changes = holding.hold(groups, NODE1, write=tree.write)
         self.assertEqual(
             [os.path.join(tree.parent, 'vcpu7', 'cpuset.cpus')],
-            [change.path for change in hold_result.changes],
+            [change.path for change in changes],
         )
 
     def test_nothing_asked_for_is_an_error(self):
@@ -351,7 +303,7 @@ class FaultTest(TreeTestCase):
         """Hold the guest or bind its memory; return the changes."""
         if self.bound:
             return holding.bind_memory(groups, TO_NODE1, write=write)[1]
-        return holding.hold(groups, NODE1, write=write).changes
+        return holding.hold(groups, NODE1, write=write)
 
     def each_fault(self, fresh=False):
         """Yield (tree, groups, index) for each layout and each of its writes.
@@ -483,12 +435,12 @@ class FaultTest(TreeTestCase):
         for version, layout in LAYOUTS:
             with self.subTest(version=version, layout=layout):
                 tree, groups = self.tree(version, layout)
-                hold_result = holding.hold(groups, NODE1, write=tree.write)
+                changes = holding.hold(groups, NODE1, write=tree.write)
                 shutil.rmtree(tree.scope)
                 for call, *arguments in (
                     (holding.hold, NODE0),
                     (read_cpusets,),
-                    (holding.undo, hold_result.changes),
+                    (holding.undo, changes),
                 ):
                     with self.assertRaises(GuestGone):
                         call(groups, *arguments)
