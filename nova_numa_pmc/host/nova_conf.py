@@ -300,11 +300,8 @@ def _files_of_argument(option: str, path: str, base: str) -> list[str]:
 
 #: The option of the dedicated CPUs, and its group.
 DEDICATED_SET = 'cpu_dedicated_set', 'compute'
-#: How often to read nova-compute's files again.
+#: How often to search for nova-compute's process, and to read its files again.
 _AGE_MAX_NS = 60 * 10**9
-#: How often to search for nova-compute's process while none is known that is running; a search
-#: reads all of procfs.
-_SEARCH_AGE_MAX_NS = 600 * 10**9
 
 
 class NovaCpuSets(Record):
@@ -330,7 +327,6 @@ class NovaCpuSetsReader:
         self._sets = NovaCpuSets()
         self._problems: tuple[str, ...] = ()
         self._process: services.Process | None = None
-        self._searched_ns: int | None = None
         self._read_ns: int | None = None
 
     def read(self, monotonic_ns: int) -> tuple[NovaCpuSets, tuple[str, ...]]:
@@ -341,26 +337,16 @@ class NovaCpuSetsReader:
         if self._read_ns is not None and 0 <= monotonic_ns - self._read_ns < _AGE_MAX_NS:
             return self._sets, self._problems
         self._read_ns = monotonic_ns
-        is_running = self._search(monotonic_ns)
-        if self._process and not (is_running or self._process.same_root):
-            self._searched_ns = None  # its container is being restarted; its pid may be another's
+        process = services.find(self._root, services.NOVA_COMPUTE)
+        if process is None and self._process is not None and not self._process.same_root:
+            # Its container is being restarted; its pid may be another's.
             return self._sets, self._problems
+        # While it is stopped, its last command line is the best guess.
+        self._process = process or self._process
         paths = files_of(self._process, services.NOVA_COMPUTE, self._root)
         conf = NovaConf(filter(os.path.lexists, paths), trust_in(self._process, self._root))
         self._sets, self._problems = parse_cpu_sets(conf)
         return self._sets, self._problems
-
-    def _search(self, monotonic_ns: int) -> bool:
-        """Search for nova-compute from time to time; return whether it is running."""
-        if self._process is not None and services.is_running(self._root, self._process):
-            return True
-        if self._searched_ns is not None and monotonic_ns - self._searched_ns < _SEARCH_AGE_MAX_NS:
-            return False
-        self._searched_ns = monotonic_ns
-        process = services.find(self._root, services.NOVA_COMPUTE)
-        # While it is stopped, its last command line is the best guess.
-        self._process = process or self._process
-        return process is not None
 
 
 def shared_set(conf: NovaConf) -> tuple[str, str]:

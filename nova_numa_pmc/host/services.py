@@ -118,11 +118,6 @@ def search(root: str, name: str) -> tuple[Process | None, str]:
     return (found[0] if found else None), refusal
 
 
-def is_running(root: str, process: Process) -> bool:
-    """Return whether a process that was found is still running, with the same command line."""
-    return _identify(root, process.pid, process.name) == process
-
-
 def group_kind(cgroup: str, name: str) -> str | None:
     """Return what the control group of a process says: whether it can be the service's.
 
