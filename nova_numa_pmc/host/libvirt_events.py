@@ -19,14 +19,11 @@ import contextlib
 import importlib
 import os
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc.core.finding import install_remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from libvirt import virConnect, virDomain
 
 URI = 'qemu:///system'
@@ -46,8 +43,6 @@ KEEPALIVE_S = 5
 KEEPALIVE_COUNT = 3
 #: Time between attempts to connect [s]; until one succeeds, ticks find the changes.
 RETRY_S = 5.0
-#: A call that takes longer than this counts as unanswered [s].
-CALL_TIMEOUT_S = 5.0
 #: Longest time that a round of libvirt's event loop waits.
 _ROUND_MAX_MS = 1000
 
@@ -62,14 +57,11 @@ class Listener:
     :param module: libvirt's binding (for tests), or None to import it
     """
 
-    def __init__(
-        self, uri: str = URI, module: Any = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, uri: str = URI, module: Any = None) -> None:
         self._uri = uri
         self._libvirt = module
-        self._clock = clock
-        self._problem: str = CONNECTING
-        self._busy_since_s: float | None = None
+        #: Why no events arrive from libvirt; :data:`CONNECTED` if they do.
+        self.problem: str = CONNECTING
         self._names: collections.deque[str] = collections.deque()
         self._wakeup_fd, self._wakeup_write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._ended = threading.Event()
@@ -92,14 +84,6 @@ class Listener:
             names.add(self._names.popleft())
         return names
 
-    @property
-    def problem(self) -> str:
-        """Return why no events arrive from libvirt, or :data:`CONNECTED` if they do."""
-        since_s = self._busy_since_s
-        if since_s is not None and self._clock() - since_s > CALL_TIMEOUT_S:
-            return UNRESPONSIVE
-        return self._problem
-
     def close(self) -> None:
         """Ask the thread to end, without waiting for it."""
         self._ended.set()
@@ -118,14 +102,13 @@ class Listener:
         libvirt.virEventAddTimeout(_ROUND_MAX_MS, lambda *_: None, None)
         while not self._ended.is_set():
             try:
-                self._busy_since_s = self._clock()
-                self._set_problem(self._listen(libvirt, libvirt.openReadOnly(self._uri)))
+                self._listen(libvirt, libvirt.openReadOnly(self._uri))
             except Exception as error:  # libvirt's, and whatever else an unknown binding raises
                 self._set_problem('libvirt: %s' % str(error)[:120])
             self._ended.wait(RETRY_S)
 
-    def _listen(self, libvirt: Any, connection: virConnect) -> str:
-        """Receive events until the connection is lost; return why it was lost."""
+    def _listen(self, libvirt: Any, connection: virConnect) -> None:
+        """Receive events until the connection is lost."""
         closed: list[int] = []
         with contextlib.suppress(libvirt.libvirtError):
             connection.setKeepAlive(KEEPALIVE_S, KEEPALIVE_COUNT)
@@ -138,12 +121,10 @@ class Listener:
         self._set_problem(CONNECTED)
         while not (closed or self._ended.is_set()):
             libvirt.virEventRunDefaultImpl()
-        self._busy_since_s = self._clock()
+        is_silent = libvirt.VIR_CONNECT_CLOSE_REASON_KEEPALIVE in closed
+        self._set_problem(UNRESPONSIVE if is_silent else 'libvirt has closed the connection')
         with contextlib.suppress(libvirt.libvirtError):
             connection.close()
-        if libvirt.VIR_CONNECT_CLOSE_REASON_KEEPALIVE in closed:
-            return UNRESPONSIVE
-        return 'libvirt has closed the connection'
 
     def _on_event(self, _: virConnect, domain: virDomain, *__: object) -> None:
         """Queue the guest of an event of any kind."""
@@ -151,10 +132,7 @@ class Listener:
         self._wake()
 
     def _set_problem(self, text: str) -> None:
-        self._busy_since_s = None  # first, because the thread that is woken reads the problem
-        self._problem = ''.join(
-            character if character.isprintable() else ' ' for character in text
-        )
+        self.problem = ''.join(character if character.isprintable() else ' ' for character in text)
         self._wake()
 
     def _wake(self) -> None:
