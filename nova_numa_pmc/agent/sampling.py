@@ -261,11 +261,10 @@ class Sampler:
             for device, node in self._device_nodes.items()
             if node is not None and device in devices
         }
-        nodes, device_problems = host_devices.read_nodes(
-            sorted(devices - known.keys()), self._root
-        )
-        nodes = self._device_nodes = {**known, **nodes}
-        problems += device_problems
+        nodes = self._device_nodes = {
+            device: known[device] if device in known else host_devices.node_of(device, self._root)
+            for device in devices
+        }
         return tuple(
             build_sample.guest_sample(
                 running_guest,

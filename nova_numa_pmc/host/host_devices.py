@@ -14,16 +14,13 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cpulist import CPUS_MAX
-from nova_numa_pmc.exceptions import TopologyError
+from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.host import domain_xml
 from nova_numa_pmc.host.domain_xml import IMAGES
-from nova_numa_pmc.host.files import list_names, parse_integer, read_text
+from nova_numa_pmc.host.files import list_names, read_optional
 from nova_numa_pmc.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nova_numa_pmc.host.domain_xml import Element, Elements
 
 _INTERFACE = {
@@ -49,6 +46,8 @@ _KINDS = {
 }
 #: {kind of device: attribute of <source> with its name}.
 _NAME_ATTRIBUTES = {model.VHOST_USER: 'path'}
+#: Of a node's id.
+_DIGITS_MAX = 5
 _VDPA = 'sys/bus/vdpa/devices'
 _DIRECTORIES = {
     model.PCI: 'sys/bus/pci/devices',
@@ -105,8 +104,6 @@ def node_of(device: model.HostDevice, root: str = '/') -> int | None:
     a device that is gone, that is not on a bus (a bridge, a volume on several disks), or that is
     another process at a socket (vhost-user): only that process knows where its memory and its
     threads are.
-
-    :raises TopologyError: a file cannot be read or understood
     """
     name = device.name
     if name.startswith('/dev/'):
@@ -130,24 +127,8 @@ def _nearest_node(root: str, path: str) -> int | None:
     """Return the node of a device or of the nearest of its parents that reports one."""
     directory, top = os.path.realpath(os.path.join(root, path)), os.path.realpath(root)
     while directory not in (top, '/'):
-        numa_node = os.path.join(directory, 'numa_node')
-        text = read_text('/', numa_node)
+        text = read_optional(directory, 'numa_node')
         if text is not None:
-            return None if text == '-1' else parse_integer('/', numa_node, text, CPUS_MAX - 1)
+            return int(text) if is_number(text, _DIGITS_MAX) else None
         directory = os.path.dirname(directory)
     return None
-
-
-def read_nodes(
-    devices: Iterable[model.HostDevice], root: str = '/'
-) -> tuple[dict[model.HostDevice, int | None], list[str]]:
-    """Return ({device: its node}, problems); None: not known."""
-    nodes: dict[model.HostDevice, int | None] = {}
-    problems: list[str] = []
-    for device in devices:
-        try:
-            nodes[device] = node_of(device, root)
-        except TopologyError as error:
-            nodes[device] = None
-            problems.append(str(error))
-    return nodes, problems

@@ -93,11 +93,9 @@ def decide_promise(
     from nova_numa_pmc.core.placement import explain, l3, placement
 
     host = host_with_pool_cpus(root)
-    nodes_by_device, problems = host_devices.read_nodes(
-        [device for device in guest.devices if device.locks_memory], root
-    )
-    device_nodes = tuple(sorted({node for node in nodes_by_device.values() if node is not None}))
-    problems += _extra_spec_problems(guest.extra_specs)
+    nodes = [host_devices.node_of(each, root) for each in guest.devices if each.locks_memory]
+    device_nodes = tuple(sorted({node for node in nodes if node is not None}))
+    problems = _extra_spec_problems(guest.extra_specs)
     placement_options = host_options.placement_options
     guest = promising.with_cpus_near_bound_memory(guest, host)
     pool_host = pools.with_guest_pool(guest, host)
