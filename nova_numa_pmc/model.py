@@ -188,7 +188,6 @@ class Guest(Record):
     page_bytes: int | None = None
     locked: bool = False
     devices: tuple[HostDevice, ...] = ()
-    iothreads: int = 0
     extra_specs: tuple[tuple[str, str], ...] = ()
     pid: int | None = None
     pinned_cpus: frozenset[int] | None = None

@@ -73,7 +73,6 @@ _DOMAIN: _Tree = {
     'memory': {},
     'maxMemory': {},
     'vcpu': {},
-    'iothreads': {},
     'resource': {'partition': {}},
     'numatune': {'memory': {}, 'memnode': {}},
     'cputune': {
@@ -96,7 +95,7 @@ _DOMAIN: _Tree = {
 
 _ROOTS: dict[str, _Tree] = {
     'domain': {'domain': _DOMAIN},
-    'domstatus': {'domstatus': {'numad': {}, 'job': {}, 'vcpus': {'vcpu': {}}, 'domain': _DOMAIN}},
+    'domstatus': {'domstatus': {'job': {}, 'vcpus': {'vcpu': {}}, 'domain': _DOMAIN}},
 }
 
 

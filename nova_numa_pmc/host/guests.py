@@ -243,24 +243,11 @@ def _running_guest(xml: bytes) -> model.Guest | None:
     if digits in ('0', '-1'):
         return None
     pid = domain_xml.parse_integer('pid', digits, 1, 1 << 31)
-    guest = _guest(elements)._replace(
+    return _guest(elements)._replace(
         pid=pid,
         vcpu_tids=_tids(elements),
         state=_word(elements, 'domstatus', 'state'),
         job=_word(elements, 'job', 'async'),
-    )
-    if 'numad' not in elements:
-        return guest
-    # numad's advice at this start; the domain's XML only has placement='auto'.
-    advice = elements['numad'][0].attributes
-    nodes = domain_xml.parse_cpuset('numad nodeset', [advice.get('nodeset', '')])
-    cpus = domain_xml.parse_cpuset('numad cpuset', [advice.get('cpuset', '')])
-    return guest._replace(
-        placed_by=guest.placed_by or ('numad',),
-        numatune_nodes=guest.numatune_nodes or tuple(sorted(nodes)),
-        mem_bound=guest.mem_bound
-        or bool(nodes and not guest.numatune_nodes and _is_strict(elements)),
-        pinned_cpus=guest.pinned_cpus or cpus or None,
     )
 
 
@@ -310,7 +297,6 @@ def _guest(elements: Elements) -> model.Guest:
         page_bytes=domain_xml.page_bytes(elements),
         locked=domain_xml.is_locked(elements) or any(device.locks_memory for device in devices),
         devices=devices,
-        iothreads=_iothreads(elements),
         extra_specs=tuple(
             item for item in sorted(specs.items()) if item[0].startswith(model.EXTRA_SPEC_PREFIX)
         ),
@@ -419,14 +405,6 @@ def _placed_by(elements: Elements, specs: Mapping[str, str]) -> tuple[str, ...]:
         codes.append('dedicated')
     codes += sorted(key for key in specs if key.startswith('hw:numa_'))
     return tuple(codes)
-
-
-def _iothreads(elements: Elements) -> int:
-    if 'iothreads' not in elements:
-        return 0
-    return domain_xml.parse_integer(
-        'iothreads', elements['iothreads'][0].text, 0, domain_xml.VCPUS_MAX
-    )
 
 
 def _flavor(elements: Elements) -> str | None:

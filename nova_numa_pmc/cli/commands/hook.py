@@ -96,9 +96,10 @@ def run(args: argparse.Namespace) -> int:
 
 def to_data(status: hook_checks.HookStatus) -> dict[str, Any]:
     """Return the state of the hook as plain data, without the findings."""
+    daemon = status.daemon
     return {
         'installed': status.installed._asdict(),
-        'daemon': status.daemon and status.daemon._asdict(),
+        'daemon': daemon and {'name': daemon.name, 'pid': daemon.pid, 'label': daemon.label},
         'trial': status.trial and status.trial._asdict(),
     }
 

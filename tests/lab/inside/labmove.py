@@ -44,7 +44,7 @@ def write_cpus(groups, request):
     if not request.get('cpus'):
         return ()
     cpus, ours = parse_cpulist(request['cpus']), parse_cpulist(request.get('ours', ''))
-    return holding.hold(groups, cpus, written_cpus=ours).changes
+    return holding.hold(groups, cpus, written_cpus=ours)
 
 
 def move(request):

@@ -320,7 +320,6 @@ class HostileTest(unittest.TestCase):
             "<vcpu cpuset='^1-3'>1</vcpu>",
             "<vcpu cpuset='0-99999'>1</vcpu>",
             "<vcpu cpuset='a'>1</vcpu>",
-            '<iothreads>many</iothreads>',
             "<maxMemory unit='XB'>1</maxMemory>",
             "<maxMemory unit='KiB'>%d</maxMemory>" % (1 << 60),
             '<maxMemory>0</maxMemory>',
@@ -461,21 +460,6 @@ class RunningTest(RootCase):
         os.symlink('nowhere', self.path('b.xml'))
         running, problems = guests.read_running(self.root)
         self.assertEqual((1, []), (len(running), problems))
-
-    def test_numads_advice_is_read_from_the_status_file(self):
-        domains.write_status(
-            self.root,
-            'a',
-            domains.domain(vcpu="<vcpu placement='auto'>2</vcpu>"),
-            100,
-            before="  <numad nodeset='1' cpuset='4-7'/>\n",
-        )
-        (guest,) = guests.read_running(self.root)[0]
-        self.assertEqual(
-            (('numad',), (1,), {4, 5, 6, 7}),
-            (guest.placed_by, guest.numatune_nodes, guest.pinned_cpus),
-        )
-        self.assertTrue(guest.mem_bound)
 
     def test_malformed_files_are_problems_and_hide_no_guest(self):
         domains.write_status(self.root, 'good', domains.domain(), 100)

@@ -51,8 +51,8 @@ class GuestMoveTest(unittest.TestCase):
     def mover(self, mems=(HOME,), written_cpus=frozenset(), **more):
         memory, groups = self.memory, self.groups
         more = {
-            'write_cpus': lambda: (
-                holding.hold(groups, CPUS, written_cpus=written_cpus, write=memory.write).changes
+            'write_cpus': lambda: holding.hold(
+                groups, CPUS, written_cpus=written_cpus, write=memory.write
             ),
             'limits': LIMITS,
             'root': self.tree.root,
