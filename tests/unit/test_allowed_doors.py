@@ -149,7 +149,7 @@ class AgentTest(AgentCase):
         self.assertEqual(((0,), (0,)), (self.promised().cpu_nodes, self.promised().mem_nodes))
         self.assertEqual('2-3', tree.held())
         self.assertIn('promised node 0 instead of node 1', ' '.join(logs.output))
-        self.assertIn('.scope (AllowedCPUs, ', ' '.join(logs.output))
+        self.assertIn('.scope allows only CPUs 2-3', ' '.join(logs.output))
 
     def test_a_guest_with_some_cpus_of_its_node_is_held_to_these(self):
         tree = self.limited('0-5')
