@@ -224,11 +224,10 @@ class OverTest(EarlyCase):
                 self.assertLess(self.run_on(hold), 1.2)
 
     def test_the_early_process_ends_after_the_grace_and_sleeps_longer(self):
-        hold, looked = self.start(), []
-        step = hold.step
-        hold.step = lambda: looked.append(None) or step()
-        self.assertAlmostEqual(900.0, self.run_on(hold), delta=0.2)
-        self.assertLess(len(looked), 10 / 0.005 + 890 / 0.1 + 10)
+        hold = self.start()
+        with mock.patch.object(hold, 'step', side_effect=hold.step) as step:
+            self.assertAlmostEqual(900.0, self.run_on(hold), delta=0.2)
+        self.assertLess(step.call_count, 10 / 0.005 + 890 / 0.1 + 10)
 
 
 class HookTest(HookCase):
