@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import binding, cache_widening, demand_file, keeper, rebalancer, sampling
-from nova_numa_pmc.agent.tick import BY_STATUS_FILES, Moment, Tick
+from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import StateError, StateLocked
-from nova_numa_pmc.host import files, libvirt_events
+from nova_numa_pmc.host import files
 from nova_numa_pmc.host.guests import StatusFiles
 from nova_numa_pmc.host.page_moves.move_pages import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves import executor
@@ -28,15 +28,13 @@ from nova_numa_pmc.problem_log import ProblemLog
 from nova_numa_pmc.state import move_lock, overrides, pause, publication, state_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from nova_numa_pmc.core.sample_records import NodeSample
 
 LOG = logging.getLogger(__name__)
 #: Name of the file in the state directory that the one agent of a host locks.
 _LOCK = 'agent'
-#: Events that follow the first one within this time are handled together with it [s].
-COALESCE_S = 0.2
 
 
 @contextlib.contextmanager
@@ -63,32 +61,18 @@ class Agent:
     """The agent of one host.
 
     :param root: root of the host's file system
-    :param listener: a started receiver of libvirt's events; None: only status files are read
-    :param clock: monotonic clock for the events [s]
-    :ivar options: the options in force
+    :ivar options: the options
     """
 
     def __init__(
-        self,
-        options: agent_conf.AgentOptions,
-        root: str = '/',
-        listener: libvirt_events.Listener | None = None,
-        kernel: KernelCalls = KERNEL_CALLS,
-        clock: Callable[[], float] = time.monotonic,
+        self, options: agent_conf.AgentOptions, root: str = '/', kernel: KernelCalls = KERNEL_CALLS
     ) -> None:
-        """Open the sources of guest events only; the first tick opens the counters."""
+        """Open nothing; the first tick opens the counters."""
         self.options = options
         self._root = root
         self._problem_log = ProblemLog(LOG, time.monotonic)
-        self._clock = clock
-        self._listener = listener
-        self._status_files = StatusFiles(root)
-        self._event_s: float | None = None  # when the first unhandled event was received
-        self._logged_source = ''
-        self._last_tick: Tick | None = None
         self._unavailable: tuple[str, ...] = ()
-        self._enqueues_moves = True
-        self._sampler = self._open_sampler(options)
+        self._sampler = sampling.Sampler(options.counter_options, root, StatusFiles(root).read)
         self._keeper = keeper.Keeper(options, root, LOG, self._problem_log)
         self._cache_widening = cache_widening.CacheWidening(options.host_options, root, LOG)
         self._directory = options.host_options.state_path(root)
@@ -102,36 +86,11 @@ class Agent:
         self._pause_watch = pause.PauseWatch(root, LOG)
         self._demand_file = demand_file.DemandFile(root, LOG, self._problem_log)
 
-    def reload(self, options: agent_conf.AgentOptions) -> None:
-        """Apply new options, and reopen the counters if their options have changed.
-
-        Another state directory is not used, because the agent's lock is in the present one.
-        """
-        state_dir = self.options.host_options.state_dir
-        if options.host_options.state_dir != state_dir:
-            LOG.warning('[state] dir: %s stays in use until the agent is restarted', state_dir)
-            options = options._replace(
-                host_options=options.host_options._replace(state_dir=state_dir)
-            )
-        if options.counter_options != self.options.counter_options:
-            self._sampler.close()
-            self._sampler = self._open_sampler(options)
-        if self.options.rebalance == agent_conf.AUTO and options.rebalance != agent_conf.AUTO:
-            self.end_move()
-        self._cache_widening.host_options = options.host_options
-        self.options = self._keeper.options = self._rebalancer.options = options
-        self._executor.move_promises.options = options
-
-    def _open_sampler(self, options: agent_conf.AgentOptions) -> sampling.Sampler:
-        return sampling.Sampler(options.counter_options, self._root, self._status_files.read)
-
     def tick(self, now: Moment | None = None) -> Tick:
         """Run all stages once; never raise.
 
         :param now: the moment of the tick; by default, the clocks are read
         """
-        self._collect_events()
-        self._event_s = None
         tick = Tick(now or Moment.read(), paused=self._pause_watch.refresh())
         if tick.paused:
             self.end_move()
@@ -149,7 +108,6 @@ class Agent:
             with self._problem_log.stage('rebalancing'):
                 self._rebalancer.plan_and_enqueue(tick, self._sampler, self._demand_file.histories)
         self._release_move_lock()
-        self._last_tick = tick._replace(sample=None)
         return tick._replace(
             totals=self._executor.totals,
             moves_stopped=self._rebalancer.moves_stopped,
@@ -157,77 +115,31 @@ class Agent:
             starts_taken_over=self._keeper.starts_taken_over,
         )
 
-    def handle_events(self, now: Moment | None = None) -> float | None:
-        """Keep the guests after an event, as a tick does but without measuring; never raise.
-
-        :param now: the current moment; by default, the clocks are read
-        :returns: seconds after which to call this again; None: when a descriptor is readable
-        """
-        self._collect_events()
-        if self._event_s is None or self._last_tick is None or self._last_tick.host is None:
-            return None
-        wait_s = self._event_s + COALESCE_S - self._clock()
-        if wait_s > 0:
-            return wait_s
-        self._event_s = None
-        with self._problem_log.stage('reading the host'):
-            guests = self._with_overrides(self._status_files.read()[0])
-            may_move = self._take_turn()
-            tick = self._last_tick._replace(now=now or Moment.read(), guests=guests)
-            self._keep(self._read_promises(tick), may_move)
-        self._release_move_lock()
-        return None
-
-    def _collect_events(self) -> None:
-        """Collect libvirt's events without waiting; without libvirt, a tick finds the changes."""
-        with self._problem_log.stage('receiving guest events'):
-            names = self._listener.pop_names() if self._listener else set()
-            if names and self._event_s is None:
-                self._event_s = self._clock()
-            source = self._events_source
-            if source != self._logged_source and libvirt_events.CONNECTING not in source:
-                self._logged_source = source
-                if self._listener:
-                    LOG.info('the agent learns of changes to guests from %s', source)
-
-    @property
-    def _events_source(self) -> str:
-        """Return the source of changes: 'libvirt', or 'status files', with the reason if known."""
-        if self._listener is None:
-            return BY_STATUS_FILES
-        problem = self._listener.problem
-        return '%s: %s' % (BY_STATUS_FILES, problem) if problem else 'libvirt'
-
-    @property
-    def descriptors(self) -> list[int]:
-        """Return descriptors that become readable when :meth:`handle_events` has work to do."""
-        return [self._listener.fileno()] if self._listener else []
-
     def _keep(self, tick: Tick, may_move: bool) -> None:
         """Keep the guests at their places, and fetch memory that they had elsewhere.
 
         :param tick: its promises are replaced where they change
         :param may_move: whether it is the agent's turn, so that no command is moving guests
         """
-        if tick.host is None or tick.host_promises is None:
+        host_promises = tick.host_promises
+        if tick.host is None or host_promises is None:
             return
         self._executor.forget_ended(tick.guests)
         is_free = may_move and not (self._executor.busy or tick.paused)
-        if is_free and tick.sample and self.options.reassert:
+        if is_free and tick.sample:
             with self._problem_log.stage('widening guests'):
                 self._cache_widening.widen(tick)
         else:
             self._problem_log.forget('widening guests')
         # Read after the promises: a guest that is not in it has the promise that was read.
-        moving = frozenset() if may_move else self._move_lock.guests_of_others()
+        if not may_move:
+            tick = tick._replace(moving=self._move_lock.guests_of_others())
         with self._problem_log.stage('keeping guests'):
-            self._keeper.keep(tick, moving, may_update=not self._executor.busy)
-        if is_free and self._enqueues_moves:
+            self._keeper.keep(tick, may_update=not self._executor.busy)
+        if is_free:
             with self._problem_log.stage('fetching memory'):
                 self._keeper.fetch_again(self._executor.pop_interrupted())
-                self._executor.enqueue(
-                    self._keeper.plan_fetches(tick), tick.host_promises.promises
-                )
+                self._executor.enqueue(self._keeper.plan_fetches(tick), host_promises.promises)
         elif tick.paused:
             self._problem_log.forget('fetching memory')
 
@@ -255,8 +167,8 @@ class Agent:
         with self._problem_log.stage('reading the host'):
             self._log_pool(self._executor.pool, self._sampler.pool)
             self._executor.pool = self._sampler.pool
-            tick = tick._replace(host=self._sampler.host, events_source=self._events_source)
-            tick = tick._replace(guests=self._with_overrides(self._sampler.guests))
+            guests = self._with_overrides(self._sampler.guests)
+            tick = tick._replace(host=self._sampler.host, guests=guests)
         return tick
 
     @staticmethod
@@ -326,7 +238,6 @@ class Agent:
         )
         return tick._replace(
             publication=publication.from_sample(view, sample)._replace(
-                events_source=tick.events_source,
                 history=history,
                 uuids=tuple(sorted(tick.host_promises.promises)),
                 boot_id=files.read_boot_id(self._root),
@@ -345,11 +256,6 @@ class Agent:
         self._release_move_lock()
         return wait_s
 
-    def stop_beginning_moves(self) -> None:
-        """Drop the moves that have not begun, and begin no others, because the agent stops."""
-        self._enqueues_moves = False
-        self._executor.clear_queue()
-
     def end_move(self) -> None:
         """End the move in progress: keep it if most of its memory has moved, else undo it."""
         with self._problem_log.stage('moving'):
@@ -362,5 +268,3 @@ class Agent:
         with self._problem_log.stage('recording guest demand'):
             self._demand_file.close()
         self._sampler.close()
-        if self._listener is not None:
-            self._listener.close()

@@ -40,7 +40,7 @@ from nova_numa_pmc.state import promises_file
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Collection, Container, Iterable
+    from collections.abc import Collection, Iterable
 
     from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.host.cpusets import FileChange
@@ -100,8 +100,6 @@ class Keeper:
         self._log = log
         self._problem_log = problem_log
         self._known: dict[model.RunId, _Known] = {}
-        #: Whether promises could not be changed in this tick, so that no other guest waits for it.
-        self._is_busy = False
         self.starts_taken_over = 0
 
     def read_promises(self, tick: Tick) -> tuple[HostPromises, list[str]]:
@@ -155,18 +153,20 @@ class Keeper:
             )
         return draft, problems
 
-    def keep(self, tick: Tick, moving: Container[str] = (), may_update: bool = True) -> None:
+    def keep(self, tick: Tick, may_update: bool = True) -> None:
         """Keep all guests at their places; a failure with one of them is only logged.
 
+        The guests that a command is moving are left alone, and only unbound if their nodes become
+        too small.
+
         :param tick: a tick with the host and its promises, in which changed promises are replaced
-        :param moving: uuids of the guests that a command is moving: they are left alone, and only
-            unbound if their nodes become too small
         :param may_update: whether promises may be changed; not while the agent itself moves a
             guest, because its promise is compared with the one that it had when the move began
         """
         assert tick.host is not None and tick.host_promises is not None
         self._forget(tick.guests)
-        self._is_busy = False
+        if may_update:
+            self._update_promises(tick, tick.host, tick.host_promises)
         binder = binding.Binder(
             self.options.host_options, self._root, self._log, tick.host, tick.host_promises
         )
@@ -176,31 +176,13 @@ class Keeper:
             if promise is None:
                 continue
             with self._problem_log.stage(_STAGE % guest.name):
-                self._keep_guest(known, guest, promise, tick, binder, moving, may_update)
-
-    def _keep_guest(
-        self,
-        known: _Known,
-        guest: model.Guest,
-        promise: model.Promise,
-        tick: Tick,
-        binder: binding.Binder,
-        moving: Container[str],
-        may_update: bool,
-    ) -> None:
-        assert tick.host is not None and tick.host_promises is not None
-        if may_update and promise.started and guest.uuid not in moving:
-            promise = self._updated(promise, guest, tick.host)
-            tick.host_promises.put(promise)
-        if not self.options.reassert:
-            return
-        if guest.uuid not in moving and self._is_due(known, guest, promise, tick):
-            promise = self._finish(guest, promise)
-            tick.host_promises.put(promise)
-        try:
-            self._hold_or_unbind(known, guest, promise, tick, binder, moving)
-        except GuestGone:
-            known.groups = None  # its groups may have been made elsewhere
+                if guest.uuid not in tick.moving and self._is_due(known, guest, promise, tick):
+                    promise = self._finish(guest, promise)
+                    tick.host_promises.put(promise)
+                try:
+                    self._hold_or_unbind(known, guest, promise, tick, binder)
+                except GuestGone:
+                    known.groups = None  # its groups may have been made elsewhere
 
     def _forget(self, running: Iterable[model.Guest]) -> None:
         """Drop everything that is known about guests that are gone."""
@@ -209,47 +191,61 @@ class Keeper:
 
     # --- The promise ---
 
-    def _updated(
-        self, before: model.Promise, guest: model.Guest, host: model.Topology
-    ) -> model.Promise:
-        """Record and return what a guest is promised after a change of its vCPUs or its memory."""
-        after = promising.updated_promise(before, guest, host)
-        # An overridden guest goes home, and so do all if none is widened any more.
-        if guest.override or self.options.rebalance != agent_conf.AUTO:
-            after = after._replace(widened_nodes=())
-        if after == before or self._is_busy:
-            return before
+    def _update_promises(
+        self, tick: Tick, host: model.Topology, host_promises: HostPromises
+    ) -> None:
+        """Record what guests are promised after changes of their vCPUs or their memory.
+
+        If the file is busy, the next tick tries again.
+        """
+        before = dict(host_promises.promises)
+        changed = []
+        for guest in tick.guests:
+            promise = before.get(guest.uuid)
+            if promise is None or not promise.started or guest.uuid in tick.moving:
+                continue
+            after = promising.updated_promise(promise, guest, host)
+            # An overridden guest goes home, and so do all if none is widened any more.
+            if guest.override or self.options.rebalance != agent_conf.AUTO:
+                after = after._replace(widened_nodes=())
+            if after != promise:
+                changed.append((guest, after))
+        if not changed:
+            return
         try:
             with promises_file.locked(self.options.host_options, self._root) as draft:
-                if draft.promises.get(before.uuid) != before:
-                    return before  # the next tick sees what another process has recorded
-                draft.put(after)
+                # What another process has recorded meanwhile is seen by the next tick.
+                changed = [
+                    (guest, after)
+                    for guest, after in changed
+                    if draft.promises.get(guest.uuid) == before[guest.uuid]
+                ]
+                for _, after in changed:
+                    draft.put(after)
         except StateError:
-            self._is_busy = True
-            return before  # the next tick tries again
-        self._log_update(before, after, guest)
-        if before.bound and not after.bound:
-            binding.unbind(guest, before, self._root, self._log)
-        return after
+            return
+        for guest, after in changed:
+            host_promises.put(after)
+            self._log_update(before[guest.uuid], after, guest)
+            if before[guest.uuid].bound and not after.bound:
+                binding.unbind(guest, before[guest.uuid], self._root, self._log)
 
     def _log_update(self, before: model.Promise, after: model.Promise, guest: model.Guest) -> None:
-        for what, nodes, former_nodes in (
-            ('', after.cpu_nodes, before.cpu_nodes),
-            ('the memory of ', after.mem_nodes, before.mem_nodes),
-        ):
-            if nodes != former_nodes:
-                why = '; '.join(allowed.limits(guest, self._root))
-                if not why and 'numatune' in guest.placed_by:
-                    why = 'numatune has bound its memory'
-                self._log.warning(
-                    'guest %s: promised %s%s instead of %s: %s',
-                    after.name,
-                    what,
-                    name_nodes(nodes),
-                    name_nodes(former_nodes),
-                    why or 'there are too few CPUs for its vCPUs',
-                )
-                break
+        what, nodes, former_nodes = '', after.cpu_nodes, before.cpu_nodes
+        if nodes == former_nodes:
+            what, nodes, former_nodes = 'the memory of ', after.mem_nodes, before.mem_nodes
+        if nodes != former_nodes:
+            why = '; '.join(allowed.limits(guest, self._root))
+            if not why and 'numatune' in guest.placed_by:
+                why = 'numatune has bound its memory'
+            self._log.warning(
+                'guest %s: promised %s%s instead of %s: %s',
+                after.name,
+                what,
+                name_nodes(nodes),
+                name_nodes(former_nodes),
+                why or 'there are too few CPUs for its vCPUs',
+            )
         if (before.vcpus, before.memory_bytes) != (after.vcpus, after.memory_bytes):
             self._log.info(
                 'guest %s: now has %d vCPUs and %d MiB (previously promised: %d and %d MiB)',
@@ -332,7 +328,6 @@ class Keeper:
         promise: model.Promise,
         tick: Tick,
         binder: binding.Binder,
-        moving: Container[str],
     ) -> None:
         """Hold a guest to its place, and watch the nodes that its memory is bound to.
 
@@ -347,7 +342,7 @@ class Keeper:
         )
         is_held = False
         try:
-            if is_ours and guest.uuid not in moving:
+            if is_ours and guest.uuid not in tick.moving:
                 cpus = pools.cpus_of_promise(promise, tick.host, guest)
                 if cpus:
                     is_held = self._hold(known, guest, promise, cpus, tick)

@@ -226,7 +226,6 @@ def of_host(tick: Tick, ticks: int, duration_s: float) -> Iterator[core.Metric]:
 
 def _agent_gauges(tick: Tick) -> Iterable[tuple[str, str, float | None]]:
     """Return (name, help, value) of what has one value; None: unknown."""
-    is_connected = tick.events_source == 'libvirt'
     sample = tick.sample
     return (
         (
@@ -254,13 +253,8 @@ def _agent_gauges(tick: Tick) -> Iterable[tuple[str, str, float | None]]:
             "Problems of the last tick's measurement",
             None if sample is None else len(sample.problems),
         ),
-        (
-            'agent_libvirt_connected',
-            'Whether the agent receives libvirt events (0: it reads status files at each tick)',
-            int(is_connected) if tick.events_source else None,
-        ),
-        # The source is set along with the guests; without it, they could not be read.
-        ('guests', 'Running guests', len(tick.guests) if tick.events_source else None),
+        # The host is set along with the guests; without it, they could not be read.
+        ('guests', 'Running guests', len(tick.guests) if tick.host else None),
         ('moving_guests', 'Guests being moved', tick.totals.guests_moving),
         (
             'sample_interval_seconds',

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from nova_numa_pmc.state.promises_file import HostPromises
     from nova_numa_pmc.state.publication import Publication
 
-#: Beginning of :attr:`Tick.events_source` if libvirt reports no events.
-BY_STATUS_FILES = 'status files'
-
 
 class Moment(Record):
     """One moment by three clocks.
@@ -48,10 +45,9 @@ class Tick(Record):
     :param totals: the counts of moves at the end of the tick
     :param failing_count: number of stages that currently fail
     :param paused: since when, and why, the agent has been paused; None: it is not paused
-    :param events_source: the source of guests' changes: 'libvirt', or :data:`BY_STATUS_FILES`
     :param starts_taken_over: number of starts that the agent has finished for the hook
-    :param pools: the loads of the pools of CPUs, which are written with the publication
     :param guests_moved: whether guests were moved during the interval of the sample
+    :param moving: uuids of the guests that a command is moving
     :param moves_stopped: whether no memory is moved because the last moves did not pay
     """
 
@@ -64,7 +60,7 @@ class Tick(Record):
     totals: executor.MoveTotals = executor.MoveTotals()
     failing_count: int = 0
     paused: pause.Paused | None = None
-    events_source: str = ''
     starts_taken_over: int = 0
     guests_moved: bool = False
+    moving: frozenset[str] = frozenset()
     moves_stopped: bool = False

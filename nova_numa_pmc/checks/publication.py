@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.agent import tick
 from nova_numa_pmc.conf import counters as counters_conf, host_options
 from nova_numa_pmc.core import finding, pools, pressure
 from nova_numa_pmc.core.finding import Finding
@@ -81,16 +80,6 @@ def _check_fresh(
             finding.WARNING,
             'the publication is dated %.0f s in the future: the clock was set back' % -age_s,
             'restart nova-numa-agent once the clock is right',
-            path,
-        )
-    elif published.events_source.startswith(tick.BY_STATUS_FILES):
-        yield Finding(
-            'libvirt-not-heard',
-            finding.NOTE,
-            'the agent learns of changes to guests from %s: it reads the files that libvirt '
-            'writes once an interval, and receives no libvirt events' % published.events_source,
-            '%s; systemctl restart nova-numa-agent; systemctl status libvirtd virtqemud'
-            % finding.install_remedy('python3-libvirt'),
             path,
         )
 

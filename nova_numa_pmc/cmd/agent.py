@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure this host, publish the results, and keep guests where they belong.
 
-The agent needs root and runs until it is stopped, usually as a systemd service. On SIGHUP it
-reads the options again. On SIGTERM, a move in progress continues for at most 10 s;
-the move is then kept if most of the memory has moved, and undone otherwise.
+The agent needs root and runs until it is stopped, usually as a systemd service. A move in
+progress is then kept if most of the memory has moved, and undone otherwise.
 
 examples:
   systemctl enable --now nova-numa-agent     # the usual way
@@ -29,7 +28,7 @@ from nova_numa_pmc.agent.metrics import MetricsFile
 from nova_numa_pmc.cli import arguments, tables
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.host import libvirt_events, process
+from nova_numa_pmc.host import process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,34 +117,20 @@ def _check(path: str) -> int:
 
 
 def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
-    # Signals are blocked before libvirt starts threads, which inherit the mask and therefore
-    # receive no signals.
-    with (
-        process.blocked() as wait,
-        contextlib.closing(Agent(options, args.root, _listener())) as agent,
-    ):
-        wait.watch(*agent.descriptors)
+    with process.blocked() as wait, contextlib.closing(Agent(options, args.root)) as agent:
         LOG.info(
             'started: interval %g s; rebalance: %s',
             options.counter_options.interval_s,
             options.rebalance,
         )
-        loop.AgentLoop(
+        loop.run(
             agent,
-            lambda: agent_conf.read(args.config_file),
-            LOG,
             wait,
+            MetricsFile(LOG, options.host_options.state_path(args.root)).write,
             watchdog_s=process.watchdog_s(),
-            write_metrics=MetricsFile(LOG, options.host_options.state_path(args.root)).write,
-        ).run()
+        )
         LOG.info('stopped')
     return 0
-
-
-def _listener() -> libvirt_events.Listener:
-    listener = libvirt_events.Listener()
-    listener.start()
-    return listener
 
 
 class JournalFormatter(logging.Formatter):

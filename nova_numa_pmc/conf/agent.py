@@ -36,7 +36,6 @@ class AgentOptions(Record):
 
     host_options: HostOptions
     counter_options: CounterOptions = counters_conf.CounterOptions()
-    reassert: bool = True
     rebalance: str = AUTO
     rebalance_options: plan_records.RebalanceOptions = _REBALANCE_OPTIONS
 
@@ -45,16 +44,6 @@ _DEFAULT = AgentOptions(None)  # type: ignore[arg-type]  # ``host_options`` is n
 
 #: The options of the group.
 OPTIONS: Sequence[cfg.Opt] = [
-    cfg.BoolOpt(
-        'reassert',
-        default=_DEFAULT.reassert,
-        help=(
-            'Hold guests to their places: restore cpusets that were reset (for example by a '
-            'reload of systemd or a restart of libvirt), extend them to CPUs that come '
-            'online, finish starts that the hook could not finish, and let bound memory '
-            'spill before its node is full.'
-        ),
-    ),
     cfg.StrOpt(
         'rebalance',
         default=_DEFAULT.rebalance,
@@ -118,7 +107,6 @@ def read(path: str = host_options.PATH) -> AgentOptions:
         return AgentOptions(
             host_options=options,
             counter_options=counters_conf.from_conf(conf.counters, options),
-            reassert=group.reassert,
             rebalance=group.rebalance,
             rebalance_options=rebalance_options,
         )

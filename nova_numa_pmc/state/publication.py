@@ -49,8 +49,6 @@ class Publication(Record):
     :param source: the best source of evidence in use, or '' if there is none
     :param pool_source: where the CPUs of the floating pool were taken from: 'nova.conf', 'guests'
         (their XML) or 'kernel' (all usable CPUs); '' if not reported
-    :param events_source: how the agent learns of its guests: 'libvirt', or 'status files' with the
-        reason; '' if not reported
     :param history: demand of the host's guests, from which that of new guests is estimated
     :param uuids: uuids, ascending, of the guests whose promised memory and demand the view
         includes: those with a promise, from the start of their domain on; None: not reported
@@ -64,7 +62,6 @@ class Publication(Record):
     view: HostView
     source: str = ''
     pool_source: str = ''
-    events_source: str = ''
     history: DemandHistory = DemandHistory()
     uuids: tuple[str, ...] | None = None
     boot_id: str = ''

@@ -4,7 +4,6 @@
 import contextlib
 import logging
 import os
-import time
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent.agent import Agent
@@ -30,13 +29,10 @@ class AgentCase(RootCase):
         self.host.set_idle()
         self.directory = os.path.join(self.root, 'run/nova-numa-pmc')
 
-    def open_agent(self, *, listener=None, clock=time.monotonic, **options):
+    def open_agent(self, **options):
         shared = host_options.read(os.path.join(self.root, host_options.PATH[1:]))
         agent = Agent(
-            agent_conf.AgentOptions(shared, counters_conf.CounterOptions(), **options),
-            self.root,
-            listener,
-            clock=clock,
+            agent_conf.AgentOptions(shared, counters_conf.CounterOptions(), **options), self.root
         )
         self.addCleanup(agent.close)
         return agent

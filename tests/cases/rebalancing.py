@@ -2,7 +2,6 @@
 """A base class for tests of moves, on a host with an uneven load and an emulated kernel."""
 
 import os
-import time
 
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core.rebalance.plan_records import RebalanceOptions
@@ -63,12 +62,12 @@ class RebalancingCase(agent_case.AgentCase):
     def xml(self, number):
         return fake_host.domain_xml(number)
 
-    def open_agent(self, rebalance=agent_conf.AUTO, listener=None, clock=time.monotonic, **more):
+    def open_agent(self, rebalance=agent_conf.AUTO, **more):
         """Open an agent that moves guests at once, instead of widening them first."""
         options = {'rebalance_options': MOVING, **more}
         agent = super().open_agent(rebalance=rebalance, **options)
         agent.close()
-        agent = type(agent)(agent.options, self.root, listener, self.kernel, clock)
+        agent = type(agent)(agent.options, self.root, self.kernel)
         self.addCleanup(agent.close)
         return agent
 

@@ -162,12 +162,8 @@ class Soak:
         return 'SIGKILL'
 
     def reload(self):
-        """Make systemd read its units again, and the agent its options."""
-        self.run(
-            f'systemctl daemon-reload; systemctl is-active -q {UNIT} && systemctl reload {UNIT}',
-            timeout=200,
-            check=False,
-        )
+        """Make systemd read its units again, and restart the agent, which reads its options."""
+        self.run(f'systemctl daemon-reload; systemctl try-restart {UNIT}', timeout=200)
         return 'systemd and agent'
 
     def restart_libvirtd(self):

@@ -56,7 +56,6 @@ class AgentStatus(Record):
     :param published_age_s: age of the publication, or None without one
     :param fresh: whether there is a publication that is not stale
     :param problem: why there is no publication; empty if there is one
-    :param events_source: as in :class:`publication.Publication`; empty if that is stale
     """
 
     pid: int | None
@@ -65,7 +64,6 @@ class AgentStatus(Record):
     published_age_s: float | None
     fresh: bool
     problem: str
-    events_source: str = ''
 
 
 class NodeStatus(Record):
@@ -252,7 +250,6 @@ def _read_agent(command: context.CommandContext) -> tuple[AgentStatus, Publicati
         age_s,
         fresh,
         problem,
-        published.events_source if published and fresh else '',
     ), published
 
 
@@ -479,8 +476,6 @@ def _agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
                 '' if since is None else ', since ' + tables.clock_time(since),
             )
         )
-    if agent.events_source:
-        lines.append('agent: learns of changes to guests from ' + printable(agent.events_source))
     if measured:
         return lines
     if agent.published_age_s is None:

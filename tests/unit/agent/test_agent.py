@@ -71,37 +71,6 @@ class PublishTest(AgentCase):
         self.assertEqual(1, history.guests)
         self.assertGreater(history.cores_per_vcpu_sum, 0)
 
-    def test_a_reload_reaches_everything_that_keeps_options(self):
-        agent = self.open_agent()
-        new = agent.options._replace(
-            rebalance='auto', host_options=agent.options.host_options._replace(bind=True)
-        )
-        agent.reload(new)
-        keepers = [agent, agent._executor.move_promises, *vars(agent).values()]
-        kept = [
-            getattr(keeper, name)
-            for keeper in keepers
-            for name in ('options', 'host_options')
-            if hasattr(keeper, name)
-        ]
-        self.assertGreater(len(kept), 4)
-        for options in kept:
-            self.assertIs(new if isinstance(options, type(new)) else new.host_options, options)
-
-    def test_another_state_directory_is_used_after_a_restart_only(self):
-        agent = self.open_agent()
-        self.tick(agent, 0)
-        before = agent.options
-        elsewhere = before._replace(
-            host_options=before.host_options._replace(state_dir='/run/elsewhere')
-        )
-        with self.assertLogs(LOG, 'WARNING') as logs:
-            agent.reload(elsewhere)
-        self.assertIn('restarted', ' '.join(logs.output))
-        self.assertEqual(before, agent.options)
-        self.tick(agent, 5)
-        self.assertFalse(os.path.exists(os.path.join(self.root, 'run/elsewhere')))
-
 
 class OneReadingTest(AgentCase):
     def test_a_tick_reads_the_topology_and_the_status_files_once(self):

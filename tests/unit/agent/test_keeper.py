@@ -104,8 +104,6 @@ class ReassertionTest(AgentCase):
                 overrides.Override(fake_host.uuid_of(1), kind, fake_host.name_of(1)), self.root
             )
             self.assertEqual(kind == model.PIN, self.tick(agent, at_s).failing_count)
-        agent.reload(agent.options._replace(reassert=False))
-        self.assertEqual(0, self.tick(agent, 15).failing_count)
 
     def test_a_guest_that_is_gone_and_one_that_fails_do_not_hinder_the_others(self):
         agent = self.open_agent()

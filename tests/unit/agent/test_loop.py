@@ -2,57 +2,36 @@
 """Test the agent's loop: its timing, its handling of signals and its messages to systemd."""
 
 import collections
-import logging
 import signal
 import unittest
-from unittest import mock
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import loop
 from nova_numa_pmc.agent.tick import Tick
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf
-from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.state import pause, publication
-
-LOG = logging.getLogger('nova_numa_pmc.agent.loop')
 
 
 class Agent:
-    """An agent that records its calls; its move in progress and a pending one have these steps."""
+    """An agent that records its calls; its move in progress has these steps."""
 
-    def __init__(self, clock, tick_s=0.0, steps=(), interval_s=5.0, pending=()):
+    def __init__(self, clock, tick_s=0.0, steps=(), interval_s=5.0):
         self.clock, self.tick_s, self.steps = clock, tick_s, collections.deque(steps)
-        self.pending = collections.deque(pending)
         self.options = agent_conf.AgentOptions(
             None, counters_conf.CounterOptions(interval_s=interval_s)
         )
-        self.ticks, self.reloaded, self.ended = [], [], 0
+        self.ticks, self.ended = [], 0
 
     def tick(self):
         self.ticks.append(self.clock.now_s)
         self.clock.now_s += self.tick_s
         return Tick(None)
 
-    def handle_events(self):
-        return None
-
     def step(self):
-        steps = self.steps or self.pending
-        return steps.popleft() if steps else None
-
-    def stop_beginning_moves(self):
-        self.pending.clear()
-
-    def reload(self, options):
-        self.reloaded.append(options)
-        self.options = options
+        return self.steps.popleft() if self.steps else None
 
     def end_move(self):
         self.ended += 1
-        self.steps.clear()
-
-
-HOST_OPTIONS = agent_conf.read('/nonexistent').host_options
 
 
 class Clock:
@@ -77,21 +56,17 @@ class Clock:
 
 
 class ServiceTest(unittest.TestCase):
-    def serve(
-        self, signals, read_options=None, watchdog_s=None, write_metrics=None, early=1.0, **more
-    ):
+    def serve(self, signals, watchdog_s=None, early=1.0, **more):
         self.clock, self.messages = Clock(signals, early), []
         self.agent = Agent(self.clock, **more)
-        loop.AgentLoop(
+        loop.run(
             self.agent,  # type: ignore[arg-type]
-            read_options,
-            LOG,
             self.clock.wait,
+            lambda tick, duration_s: None,
             self.clock,
             lambda *texts: self.messages.append((self.clock.now_s, *texts)),
             watchdog_s,
-            write_metrics,
-        ).run()
+        )
 
     def when(self, text):
         return [message[0] for message in self.messages if text in message]
@@ -116,59 +91,9 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual([0, 1, 6], self.agent.ticks)
         self.assertEqual([0.0, 0.5, 0.25], self.clock.waits[:3])
 
-    def test_events_of_guests_are_handled_when_they_are_due(self):
-        attended = []
-
-        def handle_events():
-            attended.append(self.clock.now_s)
-            return 0.2 if self.clock.now_s == 1 else None
-
-        with mock.patch.object(Agent, 'handle_events', lambda agent: handle_events()):
-            self.serve([(7, signal.SIGTERM)])
-        self.assertEqual([0, 1, 1.2, 6], [at_s for at_s in attended if at_s != 7])
-
-    def test_reload_reads_the_options_again_and_takes_the_new_interval_at_once(self):
-        for interval_s in (5.0, 3600.0):
-            with self.subTest(interval_s):
-                new = agent_conf.AgentOptions(
-                    HOST_OPTIONS, counters_conf.CounterOptions(interval_s=2.0)
-                )
-                self.serve(
-                    [(3, signal.SIGHUP), (9, signal.SIGTERM)],
-                    lambda: new,  # noqa: B023 -- called in this iteration
-                    interval_s=interval_s,
-                )
-                self.assertEqual([new], self.agent.reloaded)
-                self.assertEqual([0, 1, 3, 4, 6, 8], self.agent.ticks)
-                self.assertEqual([3], self.when('RELOADING=1'))
-                self.assertEqual([1, 3], self.when('READY=1'))
-
-    def test_reload_without_new_counter_options_leaves_the_next_tick_at_its_time(self):
-        new = agent_conf.AgentOptions(HOST_OPTIONS, counters_conf.CounterOptions(), reassert=False)
-        self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], lambda: new)
-        self.assertEqual([new], self.agent.reloaded)
-        self.assertEqual([0, 1, 6], self.agent.ticks)
-
-    def test_a_reload_with_wrong_options_changes_nothing(self):
-        def wrong():
-            raise OptionsError('[agent] rebalance')
-
-        with self.assertLogs(LOG, 'ERROR'):
-            self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], wrong)
-        self.assertEqual([], self.agent.reloaded)
-        self.assertEqual([1, 3], self.when('READY=1'))
-
-    def test_sigterm_finishes_moves_or_gives_them_up_in_time(self):
-        self.serve([(0, signal.SIGTERM)], steps=[0.5] * 12)
-        self.assertEqual((0, 0), (self.agent.ended, len(self.agent.steps)))
-        self.serve([(0, signal.SIGTERM)], steps=[1.0] * 1000)
-        self.assertEqual(1, self.agent.ended)
-        self.assertLessEqual(self.clock.now_s, 10)
-
-    def test_sigterm_finishes_only_the_move_in_progress(self):
-        self.serve([(0, signal.SIGTERM)], steps=[0.5] * 4, pending=[0.5] * 4)
-        self.assertEqual((0, 0), (self.agent.ended, len(self.agent.steps)))
-        self.assertEqual([0.5] * 4, self.clock.waits)
+    def test_a_signal_ends_the_move_in_progress(self):
+        self.serve([(1.5, signal.SIGTERM)], steps=[0.5] * 12)
+        self.assertEqual((1, [0, 1]), (self.agent.ended, self.agent.ticks))
 
 
 class StatusLineTest(unittest.TestCase):

@@ -81,7 +81,6 @@ FULL = Tick(
     ),
     executor.MoveTotals({('move', 'made'): 3, ('fetch', 'taken_back'): 1}, 1 << 30, 1),
     2,
-    events_source='libvirt',
 )
 EMPTY = Tick(NOW)
 
@@ -148,7 +147,6 @@ class ContentTest(MetricsCase):
             ('agent_last_tick_timestamp_seconds', 1700000000),
             ('moves_total{kind="move",result="made"}', 3),
             ('moves_total{kind="fetch",result="made"}', 0),
-            ('agent_libvirt_connected', 1),
             ('moved_bytes_total', 1 << 30),
         ):
             with self.subTest(name):

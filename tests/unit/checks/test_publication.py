@@ -60,15 +60,6 @@ class PublishedTest(RootCase):
                 self.publish(age_s, interval_s)
                 self.assertEqual(expected, self.codes())
 
-    def test_a_libvirt_that_the_agent_does_not_hear_is_found(self):
-        for events_source, expected in (
-            ('', []),
-            ('libvirt', []),
-            ('status files: libvirt does not answer', ['libvirt-not-heard']),
-        ):
-            self.publish(0, events_source=events_source)
-            self.assertEqual(expected, self.codes())
-
     def test_a_paused_agent_is_found_with_its_reason(self):
         root = os.path.dirname(self.state)
         self.assertEqual([], list(publication_checks.check_paused(root)))

@@ -118,8 +118,6 @@ class CommandTest(RootCase):
         with self.begun() as process:
             try:
                 said_until(process, b'started: ')
-                process.send_signal(signal.SIGHUP)
-                said_until(process, b'options reloaded')
                 process.send_signal(signal.SIGTERM)
                 said_until(process, b'stopped')
                 self.assertEqual(0, process.wait(120))

@@ -13,7 +13,6 @@ from tests.fixtures.checkout import SAMPLE
 
 FILE = """\
 [agent]
-reassert = no
 rebalance = dry-run
 moved_percent_per_day = 3
 move_mib_per_s = 50
@@ -37,20 +36,14 @@ class ReadTest(unittest.TestCase):
         options = self.read('')
         self.assertEqual(agent_conf.AgentOptions(host_options.read(os.devnull)), options)
         self.assertEqual(
-            (True, 'auto', (), plan_records.RebalanceOptions()),
-            (
-                options.reassert,
-                options.rebalance,
-                options.host_options.problems,
-                options.rebalance_options,
-            ),
+            ('auto', (), plan_records.RebalanceOptions()),
+            (options.rebalance, options.host_options.problems, options.rebalance_options),
         )
 
     def test_each_option_of_the_agent_is_read(self):
         options = self.read(FILE)
         self.assertEqual(
             (
-                False,
                 'dry-run',
                 plan_records.RebalanceOptions(
                     moved_ratio_per_day=0.03,

@@ -52,7 +52,7 @@ class NameTest(unittest.TestCase):
     def test_a_remedy_installs_the_distributions_package_into_the_environment_that_runs(self):
         for prefix, base_prefix, ending in (
             ('/opt/nova-numa-pmc', '/usr', '--system-site-packages /opt/nova-numa-pmc'),
-            ('/usr', '/usr', 'install python3-libvirt from the distribution'),
+            ('/usr', '/usr', 'install python3-rich from the distribution'),
         ):
             with mock.patch.multiple(sys, prefix=prefix, base_prefix=base_prefix):
-                self.assertTrue(finding.install_remedy('python3-libvirt').endswith(ending))
+                self.assertTrue(finding.install_remedy('python3-rich').endswith(ending))

@@ -51,12 +51,3 @@ class PackageTest(unittest.TestCase):
             for path, nodes in self.nodes.items()
         }
         self.assertEqual([], [path for path, values in texts.items() if 'virsh' in values])
-        opened = [
-            node.attr
-            for nodes in self.nodes.values()
-            for node in nodes
-            if isinstance(node, ast.Attribute)
-            and node.attr.startswith('open')
-            and getattr(node.value, 'id', '') == 'libvirt'
-        ]
-        self.assertEqual(['openReadOnly'], opened)

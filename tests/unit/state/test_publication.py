@@ -33,7 +33,6 @@ STATE = Publication(
     ),
     'counters',
     'nova.conf',
-    'libvirt',
     model.DemandHistory(7, 2.5),
     ('0b0b1b8e-3a4c-4a0e-9d55-0c2f6f0a7d11', 'f3d1c1a2-5b6e-4f7a-8c9d-1e2f3a4b5c6d'),
     '6a7b0e4c-0000-4000-8000-000000000001',

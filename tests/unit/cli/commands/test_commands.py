@@ -6,14 +6,13 @@ import os
 import time
 from unittest import mock
 
-from nova_numa_pmc import model
 from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.cli.context import UnknownGuest
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import CpusetError, OptionsError, PageMoveError
 from nova_numa_pmc.host import files
-from nova_numa_pmc.state import history, move_lock, overrides, pause, promises_file, publication
+from nova_numa_pmc.state import history, move_lock, overrides, pause, promises_file
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES
 from tests.fixtures import domains, fake_host, services, sysfs
@@ -290,25 +289,6 @@ class StatusTest(OperatingCase):
             'proc/4001/numa_maps', '7f12 default huge N0=5 N1=5 kernelpagesize_kB=2048\n'
         )
         self.assertEqual(({'0': 15 << 20, '1': 10 << 20}, 0.6), shown())
-
-    def test_status_shows_how_the_agent_learns_of_guests(self):
-        view = model.HostView((model.NodeView(0, 4.0, 4, 1 << 30, 0),), ())
-        for age_s, shown in ((0.0, True), (1000.0, False)):
-            publication.write(
-                self.directory,
-                publication.Publication(
-                    time.time() - age_s,
-                    5.0,
-                    view,
-                    events_source='status files: libvirt does not answer',
-                ),
-            )
-            self.assertEqual(
-                shown,
-                'learns of changes to guests from status files: libvirt does not answer'
-                in self.run_command('status')[1],
-            )
-            self.assertEqual(shown, bool(self.run_json('status')[1]['agent']['events_source']))
 
     def test_status_lists_no_running_guest_as_not_running_though_it_cannot_be_read(self):
         for number in (1, 2):
