@@ -45,16 +45,15 @@ def hold_agent_lock(directory: str) -> Iterator[None]:
     :raises StateLocked: another agent is running
     :raises StateError: the state directory cannot be trusted or created
     """
-    with state_files.StateDirectory(directory) as state_directory:
+    with state_files.StateDirectory(directory) as state_directory, contextlib.ExitStack() as stack:
         try:
-            lock = state_directory.lock(_LOCK, 0)
+            stack.enter_context(state_directory.lock(_LOCK, 0))
         except StateLocked:
             raise StateLocked(
                 '%s: locked: another nova-numa-agent is running on this host (see fuser(1))'
                 % os.path.join(directory, _LOCK)
             ) from None
-        with lock:
-            yield
+        yield
 
 
 class Agent:
@@ -83,7 +82,6 @@ class Agent:
         self._rebalancer = rebalancer.Rebalancer(
             options, self._executor, root, LOG, self._problem_log
         )
-        self._pause_watch = pause.PauseWatch(root, LOG)
         self._demand_file = demand_file.DemandFile(root, LOG, self._problem_log)
 
     def tick(self, now: Moment | None = None) -> Tick:
@@ -91,8 +89,9 @@ class Agent:
 
         :param now: the moment of the tick; by default, the clocks are read
         """
-        tick = Tick(now or Moment.read(), paused=self._pause_watch.refresh())
+        tick = Tick(now or Moment.read(), paused=pause.read(self._root, with_stop=False))
         if tick.paused:
+            self._problem_log.log_problems([str(tick.paused) + '; guests are held'])
             self.end_move()
         # Taken first, so that the sample and the promises include the moves of a finished command.
         may_move = self._take_turn()

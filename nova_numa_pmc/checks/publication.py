@@ -109,13 +109,13 @@ def check_paused(root: str) -> Iterator[Finding]:
     paused = pause.read(root)
     if not paused:
         return
-    remedy, path = 'nova-numa-rebalance pause --off', pause.path(root)
+    remedy = 'nova-numa-rebalance pause --off'
     if paused.only_memory:
         message = 'the agent moves no memory: %s' % paused.reason
-        yield Finding('moves-stopped', finding.WARNING, message, remedy, path)
+        yield Finding('moves-stopped', finding.WARNING, message, remedy)
     else:
         message = 'the agent moves no guest: ' + str(paused)
-        yield Finding('agent-paused', finding.WARNING, message, remedy, path)
+        yield Finding('agent-paused', finding.WARNING, message, remedy, pause.path(root))
 
 
 def check_turns(directory: str) -> Iterator[Finding]:

@@ -3,25 +3,23 @@
 
 The agent is paused while the file exists, whatever its content, unless that says until when. A
 configuration management may therefore put any file there, with the reason as its first line. The
-agent writes it itself if the last moves did not pay: then only memory is not moved.
+agent stops itself if the last moves did not pay: then only memory is not moved.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
 
-if TYPE_CHECKING:
-    import logging
-
 DIRECTORY = state_files.PERSISTENT
 FILE = 'paused'
+#: The agent's own file, so that no pause of the operator ends its stop.
+STOP_FILE = 'moves-stopped'
 _MAJOR = 1
 _SIZE_MAX_BYTES = 4096
 REASON_MAX = 200
@@ -54,10 +52,17 @@ def path(root: str = '/') -> str:
     return os.path.join(root, DIRECTORY, FILE)
 
 
-def read(root: str = '/') -> Paused | None:
-    """Return since when and why the agent is paused; None if it is not paused."""
+def read(root: str = '/', with_stop: bool = True) -> Paused | None:
+    """Return since when and why the agent is paused; None if it is not paused.
+
+    :param with_stop: whether the agent's own stop of moves of memory counts
+    """
+    return _read(root, FILE) or (_read(root, STOP_FILE) if with_stop else None)
+
+
+def _read(root: str, file: str) -> Paused | None:
     try:
-        data = state_files.read(os.path.join(root, DIRECTORY), FILE, _SIZE_MAX_BYTES)
+        data = state_files.read(os.path.join(root, DIRECTORY), file, _SIZE_MAX_BYTES)
     except StateError as error:
         return Paused(reason=str(error))
     if data is None:
@@ -88,7 +93,8 @@ def begin(
     until_s = None if duration_s is None else now_s + duration_s
     paused = Paused(now_s, _reason(reason), until_s, only_memory)
     data = json_values.encode(paused, _MAJOR)
-    state_files.write(os.path.join(root, DIRECTORY), FILE, data, durable=True)
+    file = STOP_FILE if only_memory else FILE
+    state_files.write(os.path.join(root, DIRECTORY), file, data, durable=True)
     return paused
 
 
@@ -100,31 +106,13 @@ def end(root: str = '/') -> bool:
     """
     was_paused = read(root) is not None
     directory = os.path.join(root, DIRECTORY)
-    try:
-        with state_files.StateDirectory(directory, create=False) as state_directory:
-            os.unlink(FILE, dir_fd=state_directory.fd)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise StateError('%s: %s: remove it' % (path(root), error.strerror)) from None
+    for file in (FILE, STOP_FILE):
+        try:
+            with state_files.StateDirectory(directory, create=False) as state_directory:
+                os.unlink(file, dir_fd=state_directory.fd)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            where = os.path.join(directory, file)
+            raise StateError('%s: %s: remove it' % (where, error.strerror)) from None
     return was_paused
-
-
-class PauseWatch:
-    """Reads the pause anew in each tick, and logs when one begins and when it ends."""
-
-    def __init__(self, root: str, log: logging.Logger) -> None:
-        self._root, self._log = root, log
-        self._previous: Paused | None = None
-
-    def refresh(self) -> Paused | None:
-        """Read the pause anew and return it; None if the agent is not paused as a whole."""
-        paused = read(self._root)
-        if paused and paused.only_memory:
-            paused = None
-        if paused and not self._previous:
-            self._log.info('%s; guests are held, and none is moved', paused)
-        elif self._previous and not paused:
-            self._log.info('resumed: guests may be moved again')
-        self._previous = paused
-        return paused

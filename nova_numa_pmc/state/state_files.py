@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -14,6 +15,8 @@ from nova_numa_pmc.host import files
 from nova_numa_pmc.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Self
 
 #: Directory of files that survive a reboot, relative to the root.
@@ -22,134 +25,95 @@ PERSISTENT = 'var/lib/nova-numa-pmc'
 _UNAVAILABLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EINTR))
 
 
-class OpenFile:
-    """An open file, which is closed at the end of a ``with`` block.
-
-    :ivar fd: its descriptor
-    """
-
-    __slots__ = ('fd',)
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file; a lock on it is released."""
-        os.close(self.fd)
-
-
-class StateDirectory(OpenFile):
+class StateDirectory:
     """A state directory to which only root or this user can write, open.
 
     :ivar path: its path
+    :ivar fd: its descriptor
     """
 
-    __slots__ = ('path',)
-
     def __init__(self, path: str, create: bool = True) -> None:
-        """Open the directory.
+        """Open the directory; the end of a ``with`` block closes it.
 
         :param create: create it if it does not exist
         :raises FileNotFoundError: it does not exist, and is not to be created
         :raises StateUnavailable: it cannot be opened at the moment
         :raises StateError: it cannot be trusted or created
         """
-        super().__init__(_open_directory(path, create))
         self.path = path
+        self.fd = _open_directory(path, create)
 
-    def lock(self, name: str, timeout_s: float) -> OpenFile:
-        """Lock a file of the directory, retrying at increasing intervals until a timeout.
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+
+    @contextlib.contextmanager
+    def lock(self, name: str, timeout_s: float) -> Iterator[None]:
+        """Hold the lock of a file of the directory inside the ``with`` block.
 
         A blocking flock(2) could only be interrupted by a signal, which the hook needs for its own
-        timeout. Locks are usually held for a few milliseconds, so that a few attempts suffice.
+        timeout. Locks are usually held for a few milliseconds, so that a few attempts, at
+        increasing intervals, suffice.
 
-        :returns: the file; closing it releases the lock
         :raises StateLocked: another process has held the lock for longer than ``timeout_s``
         :raises StateUnavailable: the file cannot be opened at the moment
         :raises StateError: the file cannot be trusted or created
         """
         path = os.path.join(self.path, name)
-        fd = None
-        try:
-            fd = os.open(
-                name,
-                os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
-                0o600,
-                dir_fd=self.fd,
-            )
+        with self._opened(name, os.O_RDWR | os.O_CREAT) as fd:
             if not stat.S_ISREG(_check_owner(fd, path, '0600').st_mode):
                 raise StateError('%s: not a regular file: remove it' % path)
             deadline, wait_s = time.monotonic() + timeout_s, 0.001
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return OpenFile(fd)
-                except BlockingIOError:
-                    remaining_s = deadline - time.monotonic()
-                    if remaining_s <= 0:
-                        raise StateLocked(
-                            '%s: locked by another process for over %g s: see fuser(1)'
-                            % (path, timeout_s)
-                        ) from None
-                    time.sleep(min(wait_s, remaining_s))
-                    wait_s = min(2 * wait_s, 0.016)
-        except BaseException as error:
-            if fd is not None:
-                os.close(fd)
-            if isinstance(error, OSError):
-                raise _unusable(path, error) from None
-            raise
-
-    def open(self, name: str, size_max_bytes: int) -> tuple[OpenFile, int] | None:
-        """Open a file of the directory for reading if only root or this user can write it.
-
-        :returns: (file, its size [bytes]), or None if there is no such file
-        :raises StateUnavailable: the file cannot be opened at the moment
-        :raises StateError: the file cannot be trusted or opened, or is too large
-        """
-        path = os.path.join(self.path, name)
-        try:
-            # O_NONBLOCK, so that a FIFO in its place does not block us.
-            fd = os.open(
-                name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd
-            )
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise _unusable(path, error) from None
-        try:
-            status = _check_owner(fd, path, '0644')
-            if not stat.S_ISREG(status.st_mode) or status.st_size > size_max_bytes:
-                raise StateError(
-                    '%s: not a regular file of at most %d bytes: remove it'
-                    % (path, size_max_bytes)
-                )
-        except BaseException:
-            os.close(fd)
-            raise
-        return OpenFile(fd), status.st_size
+            while not _try_lock(fd):
+                remaining_s = deadline - time.monotonic()
+                if remaining_s <= 0:
+                    raise StateLocked(
+                        '%s: locked by another process for over %g s: see fuser(1)'
+                        % (path, timeout_s)
+                    )
+                time.sleep(min(wait_s, remaining_s))
+                wait_s = min(2 * wait_s, 0.016)
+            yield
 
     def read(self, name: str, size_max_bytes: int) -> bytes | None:
-        """Read a file of the directory, as opened by :meth:`open`.
+        """Read a file of the directory if only root or this user can write it.
 
         :returns: the file's bytes, or None if there is no such file
         :raises StateUnavailable: the file cannot be read at the moment
         :raises StateError: the file cannot be trusted or read, or is too large
         """
-        opened = self.open(name, size_max_bytes)
-        if opened is None:
+        path = os.path.join(self.path, name)
+        try:
+            with self._opened(name, os.O_RDONLY) as fd:
+                status = _check_owner(fd, path, '0644')
+                if not stat.S_ISREG(status.st_mode) or status.st_size > size_max_bytes:
+                    raise StateError(
+                        '%s: not a regular file of at most %d bytes: remove it'
+                        % (path, size_max_bytes)
+                    )
+                return os.read(fd, size_max_bytes)
+        except FileNotFoundError:
             return None
-        with opened[0] as file:
-            try:
-                return os.read(file.fd, size_max_bytes)
-            except OSError as error:
-                raise _unusable(os.path.join(self.path, name), error) from None
+        except OSError as error:
+            raise _unusable(path, error) from None
+
+    @contextlib.contextmanager
+    def _opened(self, name: str, flags: int) -> Iterator[int]:
+        """Yield a descriptor of a file of the directory."""
+        try:
+            # O_NONBLOCK, so that a FIFO in its place does not block us.
+            flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            fd = os.open(name, flags, 0o600, dir_fd=self.fd)
+        except OSError as error:
+            if error.errno == errno.ENOENT and not flags & os.O_CREAT:
+                raise
+            raise _unusable(os.path.join(self.path, name), error) from None
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
     def replace(self, name: str, data: bytes, durable: bool = False) -> None:
         """Replace a file's content atomically; any user may read the file.
@@ -188,6 +152,14 @@ def write(directory: str, name: str, data: bytes, durable: bool = False) -> None
     """
     with StateDirectory(directory) as state_directory:
         state_directory.replace(name, data, durable)
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _open_directory(path: str, create: bool) -> int:

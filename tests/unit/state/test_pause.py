@@ -47,6 +47,16 @@ class PausingTest(unittest.TestCase):
             self.assertFalse(pause.end(self.root))
         self.assertIsNone(pause.read(self.root))
 
+    def test_a_short_pause_does_not_end_the_agents_own_stop(self):
+        pause.begin(self.root, 'do not pay', 86400.0, only_memory=True)
+        self.assertTrue(pause.read(self.root).only_memory)
+        short = pause.begin(self.root, 'firmware', 60.0)
+        self.assertEqual(short, pause.read(self.root))
+        with mock.patch.object(time, 'time', return_value=short.until_s):
+            self.assertEqual('do not pay', pause.read(self.root).reason)
+        self.assertTrue(pause.end(self.root))
+        self.assertIsNone(pause.read(self.root))
+
     def test_a_file_of_others_pauses_with_its_first_line_as_the_reason(self):
         for data, reason in (
             (b'', ''),
