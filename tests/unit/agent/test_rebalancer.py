@@ -4,7 +4,6 @@
 import json
 import os
 import shutil
-from unittest import mock
 
 from nova_numa_pmc.checks import publication
 from nova_numa_pmc.conf import agent as agent_conf
@@ -175,17 +174,6 @@ class RebalancingTest(RebalancingCase):
         self.assertTrue(pause.end(self.root))
         self.load_node_0(40)
         self.assertFalse(self.tick(agent, 40).moves_stopped)
-
-    def test_an_operators_pause_in_the_middle_of_a_tick_is_not_replaced(self):
-        agent = self.open_agent()
-        self.load_node_0(0)
-        self.tick(agent, 0)
-        agent._rebalancer._planner_state = PlannerState(outcomes=(-1.0,) * 10)
-        pause.begin(self.root, 'maintenance')
-        self.load_node_0(5)
-        with mock.patch.object(agent._pause_watch, 'refresh', lambda: None):
-            self.tick(agent, 5)
-        self.assertEqual('maintenance', pause.read(self.root).reason)
 
     def test_the_page_cache_is_no_room_for_a_move(self):
         agent = self.open_agent(agent_conf.OFF)
