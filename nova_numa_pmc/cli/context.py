@@ -143,17 +143,12 @@ class CommandContext:
         self.problems = list(options.host_options.problems)
         return options
 
-    @property
-    def may_write(self) -> bool:
-        """Return whether this process may change the guests of this host."""
-        return self.root != '/' or os.geteuid() == 0
-
     def require_root(self) -> None:
-        """Raise an error unless :attr:`may_write`.
+        """Check that this process may change the guests of this host.
 
-        :raises NumaPmcError: this process may not change the guests
+        :raises NumaPmcError: it may not
         """
-        if not self.may_write:
+        if self.root == '/' and os.geteuid() != 0:
             raise NumaPmcError('this needs root: run the command with sudo')
 
     def guests(self) -> tuple[tuple[model.Guest, ...], list[str]]:

@@ -11,7 +11,6 @@ these are. It does no ``$`` substitution and reads no ``--config-dir``.
 from __future__ import annotations
 
 import os
-import re
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import parse_cpulist
@@ -61,10 +60,6 @@ _KIND_TEXTS = {
     float: 'a number',
     NodeList: 'a list of nodes like 2,4-5',
 }
-#: A quoted value loses its quotes.
-_ASSIGNMENT = re.compile(
-    r'(?P<name>[^=:\s][^=:]*?)\s*[=:]\s*(?P<quote>["\']?)(?P<value>.*)(?P=quote)'
-)
 
 
 class Option(Record):
@@ -252,22 +247,31 @@ def _option_texts(text: str, source: str) -> tuple[dict[tuple[str, str], str], l
         line = line.rstrip()
         if not line or line[0] in '#;':
             continue
-        assignment = _ASSIGNMENT.fullmatch(line)
+        name, value = _split(line)
         if line[0] in ' \t' and key in texts:
             # oslo.config accepts continued values. No option of ours can have one, so the line is
             # added to the value that it continues, for convert() to refuse both.
             texts[key] += '\n' + line.strip()
         elif line[0] == '[' and line[-1] == ']' and len(line) > 2:
             group, key = line[1:-1].lower(), ('', '')
-        elif assignment and line[0] != '[':
-            key = group, assignment['name']
-            texts[key] = assignment['value']
+        elif name and line[0] not in '[ \t':
+            key = group, name
+            texts[key] = value
         else:
             group, key = '' if line[0] == '[' else group, ('', '')
             problems.append(
                 '%s: line %d is neither [group] nor option = value; ignored' % (source, number)
             )
     return texts, problems
+
+
+def _split(line: str) -> tuple[str, str]:
+    """Split 'name = value' or 'name: value'; return an empty name if the line is neither."""
+    end = min((line.find(mark) for mark in '=:' if mark in line), default=0)
+    name, value = line[:end].strip(), line[end + 1 :].strip()
+    if len(value) > 1 and value[0] == value[-1] and value[0] in '"\'':
+        value = value[1:-1]
+    return name, value
 
 
 def path_under_root(root: str, path: str) -> str:

@@ -193,6 +193,7 @@ def reload_daemon(
     """Make the daemon look for hooks if this is wanted; return notes about whether it has.
 
     :param knew_hook: whether it has already found the hook's earlier version
+    :raises StateError: it knows the hook, but this cannot be recorded
     """
     if daemon is None:
         refusal = services.why_not_believed(root)
@@ -214,13 +215,9 @@ def reload_daemon(
             '%s is running: "nova-numa-rebalance hook install --reload" makes it look for hooks '
             'again' % daemon.name
         ]
-    try:
-        hook_checks.record_knows_hook(root, daemon)
-    except StateError as error:
-        return ['%s knows the hook, but this cannot be recorded: %s' % (daemon.name, error)]
-    if not wanted:
-        return []
-    return ['signalled %s (pid %d) to look for hooks again' % (daemon.name, daemon.pid)]
+    hook_checks.record_knows_hook(root, daemon)
+    text = 'signalled %s (pid %d) to look for hooks again' % (daemon.name, daemon.pid)
+    return [text] if wanted else []
 
 
 def _require_root(root: str) -> None:

@@ -23,7 +23,6 @@ import contextlib
 import functools
 import importlib.util
 import itertools
-import json
 import os
 import select
 import sys
@@ -103,11 +102,8 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
             if screen is not None:
                 screen.show(functools.partial(_to_screen, chosen))
                 continue
-            if args.json:
-                print(json.dumps(to_json(chosen)), flush=True)
-            else:
-                above, rows = to_lines(chosen, args.sort)
-                print('\n'.join([*above, *rows, '', *tables.LEGEND, '']), flush=True)
+            above, rows = to_lines(chosen, args.sort)
+            tables.show(args.json, to_json(chosen), [*above, *rows, '', *tables.LEGEND, ''])
             for line in tables.problem_lines(p for p in chosen.problems if p not in printed):
                 print(line, file=sys.stderr, flush=True)
             printed.update(chosen.problems)

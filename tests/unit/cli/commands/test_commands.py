@@ -9,10 +9,9 @@ from unittest import mock
 from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.cli.context import UnknownGuest
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import CpusetError, OptionsError, PageMoveError
 from nova_numa_pmc.host import files
-from nova_numa_pmc.state import history, move_lock, overrides, pause, promises_file
+from nova_numa_pmc.state import move_lock, overrides, pause, promises_file
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES
 from tests.fixtures import domains, fake_host, services, sysfs
@@ -334,19 +333,6 @@ class HistoryTest(OperatingCase):
         self.assertEqual(
             'no moves in the history\n', self.run_command('history', '--guest', 'x')[1]
         )
-
-    def test_history_shows_no_memory_of_a_guest_whose_move_was_not_begun(self):
-        for kind, mem_nodes in ((plan_records.MOVE, (1,)), (plan_records.WIDEN, ())):
-            with self.subTest(kind):
-                move = plan_records.Move(
-                    kind, fake_host.uuid_of(1), 'g', (0,), (1,), mem_nodes, 0, 'why'
-                )
-                history.append(
-                    history.new_entry('a', move, 'agent', '', history.REFUSED, 'no room'),
-                    self.root,
-                )
-                row = self.run_command('history')[1].splitlines()[-1]
-                self.assertIn('g      0     1 ', row)
 
 
 class TopPlanTest(OperatingCase):

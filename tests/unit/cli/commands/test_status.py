@@ -5,7 +5,6 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli.commands import status
-from nova_numa_pmc.core import pools
 from tests.fixtures.model_records import GIB, guest
 
 BOOTTIME_S = 1000.0
@@ -68,17 +67,4 @@ class TableTest(unittest.TestCase):
         self.assertEqual(
             ('-', '-', '-', '-'),
             tuple(unknown[name] for name in ('CPUs on', 'memory', 'home%', 'wanted')),
-        )
-
-
-class AgentTest(unittest.TestCase):
-    def test_figures_from_the_future_are_not_called_old(self):
-        agent = status.AgentStatus(7, 'off', None, -600.0, False, '')
-        host = status.HostStatus(
-            agent, (), (), (), (), pools.Pool(frozenset(), pools.KERNEL), False, 0.0, BOOTTIME_S
-        )
-        self.assertEqual(
-            'load unknown: the published figures are dated 10 min in the future: was the clock '
-            'set back? --interval measures it',
-            status.to_lines(host)[1],
         )
