@@ -315,28 +315,17 @@ def open_sampler(root: str) -> sampling.Sampler:
 
 
 def sample_every(
-    take: Callable[[], _T],
-    interval_s: float,
-    wait: Callable[[float], None],
-    clock: Callable[[], float],
+    take: Callable[[], _T], interval_s: float, wait: Callable[[float], None]
 ) -> Iterator[_T]:
     """Yield a sample at the end of each interval.
 
-    The time that sampling takes does not shift the schedule, except that a sample that took longer
-    than an interval is followed by a whole interval.
-
     :param take: returns a sample of the time since the previous call
     :param wait: waits for the given number of seconds
-    :param clock: returns the time of a monotonic clock [s]
     """
     take()  # the first sample has no rates
-    due_s = clock() + interval_s
     while True:
-        wait(max(0.0, due_s - clock()))
+        wait(interval_s)
         yield take()
-        due_s += interval_s
-        if due_s <= clock():
-            due_s = clock() + interval_s
 
 
 @contextlib.contextmanager

@@ -60,7 +60,7 @@ def run(
             file.write('\n')  # ends the line of a recorder that was killed
         print('recording to %s every %g s' % (args.out, args.interval), file=sys.stderr)
         with context.until_interrupted(), contextlib.closing(context.open_sampler('/')) as sampler:
-            for sample in context.sample_every(sampler.sample, args.interval, wait, clock):
+            for sample in context.sample_every(sampler.sample, args.interval, wait):
                 print(json.dumps(to_json(sample)), file=file, flush=True)
                 count += 1
                 for line in tables.problem_lines(set(sample.problems) - printed):

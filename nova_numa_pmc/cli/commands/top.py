@@ -96,7 +96,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         if screen is not None:
             screen.show(lambda _: ([measuring], []))
         wait = screen.wait if screen else time.sleep
-        samples = context.sample_every(sampler.sample, args.interval, wait, time.monotonic)
+        samples = context.sample_every(sampler.sample, args.interval, wait)
         for sample in itertools.islice(samples, 1 if args.once else None):
             chosen = _choose(sample, args.guest or ())
             if screen is not None:
