@@ -124,9 +124,10 @@ def with_usable_cpus(host: model.Topology) -> model.Topology:
 def own_cpus(guest: model.Guest, host: model.Topology) -> frozenset[int] | None:
     """Return the CPUs that a guest may use: what its XML, its groups and the pools all allow.
 
-    This is the only place where these are combined. Without a ``<vcpu cpuset>``, a guest is given
-    the CPUs of the floating pool, or, if its groups grant it none of these, all usable ones that
-    they do grant: it is in a partition of its own.
+    This is the only place where these are combined. A guest of Nova's, and one without a ``<vcpu
+    cpuset>``, is given the CPUs of the floating pool: Nova's set may have shrunk since its XML was
+    written. If its XML and groups grant it none of these, it is given all usable ones that they do
+    grant: it is in a partition of its own. A guest of the operator's keeps the set of its XML.
 
     :param host: the host with the floating pool
     :returns: None: those of the floating pool
@@ -135,7 +136,8 @@ def own_cpus(guest: model.Guest, host: model.Topology) -> frozenset[int] | None:
     if limit_cpus is None:
         return None
     usable = limit_cpus & _cpus_in_any_set(map(usable_cpus_of, host.nodes))
-    return usable if guest.allowed_cpus is not None else usable & all_cpus(host) or usable
+    of_operator = guest.allowed_cpus is not None and not guest.flavor
+    return usable if of_operator else usable & all_cpus(host) or usable
 
 
 def with_guest_pool(guest: model.Guest, host: model.Topology) -> model.Topology:
