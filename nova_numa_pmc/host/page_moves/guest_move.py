@@ -15,7 +15,6 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import page_choice
-from nova_numa_pmc.core.token_bucket import TokenBucket
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError
 from nova_numa_pmc.host import cgroups, files, holding
 from nova_numa_pmc.host.page_moves import node_room, process_pages
@@ -58,6 +57,7 @@ _FIRST_BATCH_BYTES = 2 << 20  # a transparent huge page, and the least that a ba
 #: short of memory, and how long it waits for room before it ends [s] (assumed): guests may give
 #: memory back.
 _ROOM_CHECK_S, _REST_S, _ROOM_WAIT_MAX_S = 0.1, 1.0, 10.0
+_CLOCK_STEP_S = 1e-6  # a shorter wait than the clock can resolve is a rounding error
 
 
 class PageMoveLimits(Record):
@@ -189,6 +189,7 @@ class GuestMove:
         self._target_now: int | None = None  # the node that has room
         self._room_left_bytes = 0  # that may go there before its room is looked at again
         self._rests_until_s = float('-inf')
+        self._next_batch_s = float('-inf')  # when the rate limit allows it
         self.progress = Progress(MOVING)
         self._steps = self._run()
         if self._mems:
@@ -249,7 +250,6 @@ class GuestMove:
         return left_bytes > _UNSEEN_MIN_RATIO * (left_bytes + self.progress.arrived_bytes)
 
     def _walk_until_done(self) -> Generator[None, None, str]:
-        bucket = TokenBucket(self._limits.bytes_per_sec, self._limits.batch_bytes, self._clock())
         state = DONE
         for _ in range(_WALKS_MAX):
             moved_before = self.progress.moved_bytes
@@ -262,7 +262,7 @@ class GuestMove:
             self._wanted_bytes = page_choice.wanted_bytes_by_node(
                 self._mems, self._mem_node_bytes, sum(self._present_bytes.values())
             )
-            state = yield from self._walk(bucket)
+            state = yield from self._walk()
             if state != PARTLY or self.progress.moved_bytes == moved_before:
                 break
         if (
@@ -272,7 +272,7 @@ class GuestMove:
             return DONE
         return state
 
-    def _walk(self, bucket: TokenBucket) -> Generator[None, None, str]:
+    def _walk(self) -> Generator[None, None, str]:
         """Go through the guest's memory once and return the resulting state."""
         refused_run_bytes = 0
         pagemap = process_pages.Pagemap(self._groups.pid, self._root)
@@ -281,12 +281,12 @@ class GuestMove:
                 if not pagemap.any_present(start, end):
                     yield
                     continue
-                target = yield from self._wait_for_target(bucket)
+                target = yield from self._wait_for_target()
                 if self._is_cancelled:
                     return CANCELLED
                 if target is None:
                     return FULL
-                moved = self._move(bucket, mapping, start, end, target, pagemap)
+                moved = self._move(mapping, start, end, target, pagemap)
                 refused_run_bytes = (
                     0 if moved.moved_bytes else refused_run_bytes + moved.refused_bytes
                 )
@@ -306,7 +306,7 @@ class GuestMove:
                 end = min(mapping.end, (start // size + 1) * size)
                 yield mapping, start, end
 
-    def _wait_for_target(self, bucket: TokenBucket) -> Generator[None, None, int | None]:
+    def _wait_for_target(self) -> Generator[None, None, int | None]:
         """Wait until the next batch may be moved, and return the node that its pages go to.
 
         :returns: the node's id; None if all are and stay full, or the move was cancelled
@@ -314,8 +314,8 @@ class GuestMove:
         deadline_s = None
         while not self._is_cancelled:
             now_s = self._clock()
-            wait_s = bucket.wait_s(now_s)
-            if not wait_s:
+            wait_s = self._next_batch_s - now_s
+            if wait_s < _CLOCK_STEP_S:
                 self._check_alive()
                 why = self._why_not()
                 if why:
@@ -362,7 +362,6 @@ class GuestMove:
 
     def _move(
         self,
-        bucket: TokenBucket,
         mapping: process_pages.Mapping,
         start: int,
         end: int,
@@ -373,8 +372,11 @@ class GuestMove:
         moved = self._pages.move(mapping, start, end, target, pagemap)
         self._adapt_batch(moved, self._clock() - began_s)
         # The kernel has tried several times to move a refused page, so such pages count as well.
-        bucket.spend(moved.moved_bytes + moved.refused_bytes, self._clock())
-        self._room_left_bytes -= moved.moved_bytes + moved.refused_bytes
+        tried_bytes = moved.moved_bytes + moved.refused_bytes
+        self._next_batch_s = (
+            max(self._next_batch_s, began_s) + tried_bytes / self._limits.bytes_per_sec
+        )
+        self._room_left_bytes -= tried_bytes
         self._present_bytes[target] = self._present_bytes.get(target, 0) + moved.moved_bytes
         self._refused_bytes += moved.refused_bytes
         for code, pages in moved.refused:
