@@ -19,66 +19,69 @@ from nova_numa_pmc.state import promises_file
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterator
 
     from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.conf.host_options import HostOptions
-    from nova_numa_pmc.core.sample_records import NodeSample, Sample
-    from nova_numa_pmc.state.promises_file import HostPromises
 
-    #: The node ids and the CPUs of a promise, which identify a cache.
-    _Cache = tuple[tuple[int, ...], tuple[int, ...]]
-
-#: A guest is widened once the guests of its cache have waited this long while CPUs were idle
-#: [core-seconds] (assumed: a few times the cost of cold caches after such a change).
+#: A guest is widened once it has waited this long while CPUs were idle [core-seconds] (assumed: a
+#: few times the cost of cold caches after such a change).
 WIDEN_AFTER_CORE_SEC = 10.0
-#: Waiting on one cache up to this amount is treated as noise [cores].
+#: Waiting of one guest up to this amount is treated as noise [cores].
 NOISE_CORES = 0.1
 #: A sample counts for at most this time, however long its interval was [s].
 INTERVAL_MAX_S = 60.0
 
 
 class CacheWidening:
-    """Adds up how long the guests of each cache wait while CPUs are idle, and widens guests."""
+    """Adds up how long guests wait for their cache while other CPUs are idle, and widens them."""
 
     def __init__(self, host_options: HostOptions, root: str, log: logging.Logger) -> None:
         self.host_options = host_options
         self._root = root
         self._log = log
-        self._waited_core_sec: dict[_Cache, float] = {}
+        self._waited_core_sec: dict[str, float] = {}  # by uuid
 
     def widen(self, tick: Tick) -> None:
-        """Widen the guest that waits most, on each cache on which waiting persists.
+        """Widen the guest that has waited most, if it has for long enough.
+
+        How long the others have waited is then added up anew, as they may wait less without it.
 
         :param tick: a tick with a sample, the host and its promises; changed ones are replaced
         :raises StateError: a promise cannot be written
         """
         assert tick.sample is not None and tick.host is not None and tick.host_promises is not None
-        waiting = self._waiting(tick.sample, tick.host_promises, tick.host, tick.guests)
-        waiters_by_cache: dict[_Cache, list[tuple[float, model.Promise]]] = {}
-        for promise, waiting_cores in waiting:
-            cache = (promise.cpu_nodes, promise.l3_cpus)
-            waiters_by_cache.setdefault(cache, []).append((waiting_cores, promise))
-        elapsed_s = min(tick.sample.elapsed_s or 0.0, INTERVAL_MAX_S)
+        waiters = list(self._waiters(tick))
         cores = capacity_cores_by_node(tick.host, self.host_options.placement_options)
+        room_cores = {
+            node.id: cores.get(node.id, 0.0) - node.demand_cores
+            for node in tick.sample.nodes
+            if node.demand_cores is not None
+        }
+        # Their waiting is also included in the demand on the nodes.
+        waiting_by_nodes: dict[tuple[int, ...], float] = {}
+        for promise, waiting_cores in waiters:
+            others_cores = waiting_by_nodes.get(promise.cpu_nodes, 0.0)
+            waiting_by_nodes[promise.cpu_nodes] = others_cores + waiting_cores
+        elapsed_s = min(tick.sample.elapsed_s or 0.0, INTERVAL_MAX_S)
         before, self._waited_core_sec = self._waited_core_sec, {}
-        for cache, waiters in waiters_by_cache.items():
-            # The waiting is also included in the demand on the nodes, so it is added to the room.
-            total_cores = sum(waiting_cores for waiting_cores, _ in waiters)
-            room_cores = max(
-                0.0, self._room_cores(tick.sample.nodes, cache[0], cores) + total_cores
+        for promise, waiting_cores in waiters:
+            known_room = [room_cores.get(node, float('-inf')) for node in promise.cpu_nodes]
+            idle_cores = sum(known_room) + waiting_by_nodes[promise.cpu_nodes]
+            excess_cores = min(waiting_cores, max(0.0, idle_cores)) - NOISE_CORES
+            self._waited_core_sec[promise.uuid] = max(
+                0.0, before.get(promise.uuid, 0.0) + excess_cores * elapsed_s
             )
-            excess_cores = min(total_cores, room_cores) - NOISE_CORES
-            waited_core_sec = max(0.0, before.get(cache, 0.0) + excess_cores * elapsed_s)
-            if waited_core_sec < WIDEN_AFTER_CORE_SEC:
-                self._waited_core_sec[cache] = waited_core_sec
-                continue
-            waiting_cores, promise = max(waiters, key=lambda waiter: (waiter[0], waiter[1].uuid))
-            widened_promise = promises_file.update_running(
-                promise, self.host_options, self._root, l3_cpus=()
-            )
-            if widened_promise is None:
-                continue
+        if max(self._waited_core_sec.values(), default=0.0) < WIDEN_AFTER_CORE_SEC:
+            return
+        promise, waiting_cores = max(
+            waiters, key=lambda waiter: (self._waited_core_sec[waiter[0].uuid], waiter[0].uuid)
+        )
+        self._waited_core_sec = {}
+        widened_promise = promises_file.update_running(
+            promise, self.host_options, self._root, l3_cpus=()
+        )
+        if widened_promise is not None:
             tick.host_promises.put(widened_promise)
             self._log.info(
                 'guest %s: given all CPUs of %s: it is short of %.1f cores on its L3 cache '
@@ -89,20 +92,17 @@ class CacheWidening:
             )
 
     @staticmethod
-    def _waiting(
-        sample: Sample,
-        host_promises: HostPromises,
-        host: model.Topology,
-        running: Iterable[model.Guest],
-    ) -> list[tuple[model.Promise, float]]:
-        """List (promise, cores waited for) for the guests held to a cache, where this is known.
+    def _waiters(tick: Tick) -> Iterator[tuple[model.Promise, float]]:
+        """Yield (promise, cores waited for) of the guests held to a cache, where this is known.
 
         A guest that has grown beyond its cache has all CPUs of its nodes already. Guests
         that are not held, and those of which others have pinned vCPUs, are left out.
         """
-        waiting, waiting_cores = [], {guest.uuid: guest.waiting_cores for guest in sample.guests}
-        for guest in running:
-            promise, cores = host_promises.promises.get(guest.uuid), waiting_cores.get(guest.uuid)
+        assert tick.sample is not None and tick.host is not None and tick.host_promises is not None
+        waiting_cores = {guest.uuid: guest.waiting_cores for guest in tick.sample.guests}
+        for guest in tick.guests:
+            promise = tick.host_promises.promises.get(guest.uuid)
+            cores = waiting_cores.get(guest.uuid)
             if (
                 promise is not None
                 and promise.l3_cpus
@@ -111,21 +111,7 @@ class CacheWidening:
                 and not eligibility.why_not(eligibility.HOLD, guest)
                 and guest.pinned_cpus is None
                 and cores is not None
-                and pools.cpus_of_promise(promise, host, guest)
-                < pools.cpus_on(promise.cpu_nodes, host, guest)
+                and pools.cpus_of_promise(promise, tick.host, guest)
+                < pools.cpus_on(promise.cpu_nodes, tick.host, guest)
             ):
-                waiting.append((promise, cores))
-        return waiting
-
-    @staticmethod
-    def _room_cores(
-        samples: Iterable[NodeSample], nodes: tuple[int, ...], cores: Mapping[int, float]
-    ) -> float:
-        """Return the spare capacity of some nodes [cores]; -inf if a demand is unknown."""
-        room_cores = 0.0
-        for node in samples:
-            if node.id in nodes:
-                if node.demand_cores is None:
-                    return float('-inf')
-                room_cores += cores.get(node.id, 0.0) - node.demand_cores
-        return room_cores
+                yield promise, cores

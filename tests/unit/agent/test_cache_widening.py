@@ -67,7 +67,7 @@ class CacheWideningTest(AgentCase):
         return {at for at in (1, 2, 3) if self.promises()[fake_host.uuid_of(at)].l3_cpus}
 
     def test_the_guest_that_waits_most_is_widened_once_that_has_gone_on_for_a_while(self):
-        self.assertEqual([{1, 2}, {1, 2}, {1}], [self.look((0.3, 0.5, 0.0)) for _ in range(3)])
+        self.assertEqual([{1, 2}, {1, 2}, {1}], [self.look((0.6, 1.0, 0.0)) for _ in range(3)])
         self.assertEqual([{1}, {1}], [self.look((0.0, 0.5, 0.0)) for _ in range(2)])
 
     def test_no_guest_is_widened_on_a_node_without_anything_to_spare(self):
