@@ -44,7 +44,6 @@ LATE_MODULES = (
     'core.placement.l3',
     'core.placement.placement',
     'host.cpusets',
-    'host.page_moves.hugetlb',
 )
 for _name in LATE_MODULES:
     importlib.import_module('nova_numa_pmc.' + _name)

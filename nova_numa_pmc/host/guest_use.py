@@ -17,7 +17,6 @@ from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import CpusetError
 from nova_numa_pmc.host import cgroups, files
 from nova_numa_pmc.host.files import read_kernel_file, read_optional
-from nova_numa_pmc.host.page_moves import hugetlb
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -155,7 +154,7 @@ class GuestUseReader:
             if group and bytes_by_node:
                 self._memory_groups[guest.run_id] = group
             if guest.page_bytes:
-                bytes_by_node = hugetlb.add_huge_pages(bytes_by_node, guest.pid, self._root) or {}
+                bytes_by_node = cgroups.add_huge_pages(bytes_by_node, guest.pid, self._root) or {}
             self._memory[guest.run_id] = monotonic_ns, bytes_by_node
         return bytes_by_node
 

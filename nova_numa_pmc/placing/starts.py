@@ -212,13 +212,10 @@ def _read_memory(
     """
     bytes_by_node = dict(cgroups.read_memory_by_node(groups) or {})
     if guest.page_bytes:
-        from nova_numa_pmc.host.page_moves import hugetlb  # few guests have such pages
-
-        huge_bytes_by_node = hugetlb.read_bytes_by_node(groups.pid, root)
-        if not huge_bytes_by_node:  # the rest is QEMU's own memory
+        all_bytes_by_node = cgroups.add_huge_pages(bytes_by_node, groups.pid, root)
+        if all_bytes_by_node is None:
             return bytes_by_node, False
-        for node, size in huge_bytes_by_node.items():
-            bytes_by_node[node] = bytes_by_node.get(node, 0) + size
+        bytes_by_node = all_bytes_by_node
     homes = promise.mem_nodes or promise.cpu_nodes
     elsewhere_bytes = cgroups.bytes_elsewhere(bytes_by_node, homes)
     has_to_stay = (

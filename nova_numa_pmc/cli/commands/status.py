@@ -32,7 +32,6 @@ from nova_numa_pmc.core.sample_records import NodeSample
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import cgroups, cpusets, guests, services
-from nova_numa_pmc.host.page_moves import hugetlb
 from nova_numa_pmc.json_values import printable, to_json
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, move_lock, overrides, pause, publication
@@ -348,7 +347,7 @@ def _guest_status(
         held_nodes = _nodes_held_to(groups, observed.host)
         bytes_by_node = cgroups.read_memory_by_node(groups)
         if guest.page_bytes:
-            bytes_by_node = hugetlb.add_huge_pages(bytes_by_node or {}, guest.pid, command.root)
+            bytes_by_node = cgroups.add_huge_pages(bytes_by_node or {}, guest.pid, command.root)
         pinned = _pinned_threads(guest, promise, observed.host, command.root)
     except CpusetError as error:
         problem = str(error)

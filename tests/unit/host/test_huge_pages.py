@@ -4,7 +4,7 @@
 import tempfile
 import unittest
 
-from nova_numa_pmc.host.page_moves import hugetlb
+from nova_numa_pmc.host import cgroups
 from tests.fixtures import sysfs
 
 MAPS = """\
@@ -15,12 +15,12 @@ MAPS = """\
 """  # noqa: E501 -- as the kernel prints it
 
 
-class HugetlbTest(unittest.TestCase):
+class HugePagesTest(unittest.TestCase):
     def read(self, text):
         with tempfile.TemporaryDirectory() as root:
             if text is not None:
                 sysfs.write(root, 'proc/7/numa_maps', text)
-            return hugetlb.read_bytes_by_node(7, root)
+            return cgroups.read_huge_pages_by_node(7, root)
 
     def test_bytes_of_pool_pages_are_counted_by_node(self):
         self.assertEqual({0: 4 << 20, 1: (8 << 20) + (1 << 30)}, self.read(MAPS))
@@ -28,7 +28,7 @@ class HugetlbTest(unittest.TestCase):
     def test_without_huge_pages_there_are_no_bytes(self):
         self.assertEqual({}, self.read(MAPS.splitlines()[0]))
         self.assertEqual({}, self.read(None))
-        self.assertEqual({}, hugetlb.read_bytes_by_node(None))
+        self.assertEqual({}, cgroups.read_huge_pages_by_node(None))
 
     def test_a_mapping_without_pages_does_not_hide_the_others(self):
         unused = '7f1100000000 default file=/memfd:unused\\040(deleted) huge\n'
