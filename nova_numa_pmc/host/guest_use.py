@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 #: The nodes of a guest's memory change slowly unless it is moved, and each reading makes the
 #: kernel sum up a tree of groups.
 MEMORY_AGE_MAX_NS = 15 * 10**9
-#: Quotas and threads outside of QEMU also change slowly. New threads of QEMU are noticed at once,
-#: because they are counted.
+#: Quotas and threads outside of QEMU also change slowly.
 GROUPS_AGE_MAX_NS = 60 * 10**9
 
 
@@ -48,20 +47,18 @@ class ThreadUse(Record):
 
 
 class _Threads(Record):
-    """A guest's threads and quotas, which are cached from tick to tick.
+    """What is cached of a guest's threads from tick to tick.
 
     :param guest: the guest's record when this was read
     :param read_ns: CLOCK_MONOTONIC when this was read
-    :param link_count: result of :func:`task_link_count` for the guest's process
-    :param keys: (pid, tid) of all threads
+    :param emulator_tids: ids of the threads in the emulator's group
     """
 
     guest: Guest
     read_ns: int
-    link_count: int | None
     quotas: tuple[Quota, ...]
+    emulator_tids: tuple[int, ...]
     vcpus: tuple[int, ...]
-    keys: frozenset[Key]
 
 
 class GuestUseReader:
@@ -99,7 +96,8 @@ class GuestUseReader:
         for guest in sorted(guests, key=lambda guest: (guest.name, guest.uuid)):
             threads = self._threads[guest.run_id] = self._look_up(guest, monotonic_ns)
             before = times.get(guest.run_id, {})
-            after = self._times[guest.run_id] = self._read_threads(threads.keys, before)
+            keys = all_threads(guest.pid, threads.emulator_tids, self._root)
+            after = self._times[guest.run_id] = self._read_threads(keys, before)
             use = use_between(before, after, node_of_cpu, elapsed_ns, threads.quotas)
             running.append(
                 RunningGuest(
@@ -115,20 +113,17 @@ class GuestUseReader:
         return tuple(running)
 
     def _look_up(self, guest: Guest, monotonic_ns: int) -> _Threads:
-        """Return a guest's threads and quotas, read again if they may have changed."""
-        link_count = task_link_count(guest.pid, self._root)
+        """Return a guest's vCPUs and quotas, read again if they may have changed."""
         cached = self._threads.get(guest.run_id)
         if (
             cached is not None
             and cached.guest == guest
-            and cached.link_count == link_count
             and 0 <= monotonic_ns - cached.read_ns < GROUPS_AGE_MAX_NS
         ):
             return cached
         quotas, emulator_tids = find_quotas(guest.pid, self._root)
         vcpus = find_vcpus(guest, self._root)
-        keys = all_threads(guest.pid, emulator_tids, self._root)
-        return _Threads(guest, monotonic_ns, link_count, quotas, vcpus, keys)
+        return _Threads(guest, monotonic_ns, quotas, emulator_tids, vcpus)
 
     def _read_threads(self, keys: Iterable[Key], before: _TimesByTid) -> dict[int, ThreadTimes]:
         """Return {thread id: its times} of the threads that exist."""
@@ -323,18 +318,6 @@ def all_threads(pid: int | None, emulator_tids: Iterable[int], root: str = '/') 
         [(pid or 0, tid) for tid in own_tids]
         + [(tid, tid) for tid in emulator_tids if tid not in own_tids]
     )
-
-
-def task_link_count(pid: int | None, root: str = '/') -> int | None:
-    """Return a number that changes with a process's number of threads; None if it is gone.
-
-    The kernel includes the threads in the link count of the process's ``task`` directory
-    (proc_task_getattr() in fs/proc/base.c).
-    """
-    try:
-        return os.stat('%s/proc/%d/task' % (root.rstrip('/'), pid or 0)).st_nlink
-    except OSError:
-        return None
 
 
 def _tids(directory: str) -> set[int]:

@@ -41,15 +41,6 @@ class ThreadsTest(RootCase):
         for pid in (49, None):
             self.assertEqual({(77, 77)}, guest_use.all_threads(pid, (77,), self.root))
 
-    def test_the_count_changes_with_the_threads(self):
-        for pid in (50, None):
-            self.assertIsNone(guest_use.task_link_count(pid, self.root))
-        counts = set()
-        for tid in (50, 51):
-            self.host.set_thread_times(50, tid, 0)
-            counts.add(guest_use.task_link_count(50, self.root))
-        self.assertEqual(2, len(counts))
-
     def test_a_thread_that_has_not_run_is_not_read_again(self):
         self.host.set_thread_times(50, 51, 5, start_ticks=10)
         first = self.read(51)
