@@ -88,22 +88,15 @@ def host_with_usable_cpus(root: str) -> model.Topology:
     :raises TopologyError: the host cannot be read
     """
     host = topology.with_caches(topology.read(root), root)
-    granted_cpus = partition_cpus(DEFAULT_PARTITION, root)
+    granted_cpus, _ = _innermost_sets(partition_groups(DEFAULT_PARTITION, root))
     return host._replace(
         nodes=tuple(
             node._replace(
-                cpus=node.cpus if granted_cpus is None else node.cpus & granted_cpus,
-                usable_cpus=node.cpus,
+                cpus=node.cpus & granted_cpus if granted_cpus else node.cpus, usable_cpus=node.cpus
             )
             for node in host.nodes
         )
     )
-
-
-def partition_cpus(partition: str, root: str = '/') -> frozenset[int] | None:
-    """Return the CPUs that the groups of a partition grant to its guests; None: unknown."""
-    cpus, _ = _innermost_sets(partition_groups(partition, root))
-    return cpus or None
 
 
 def limits(guest: model.Guest, root: str = '/') -> list[str]:

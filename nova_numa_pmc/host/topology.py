@@ -270,13 +270,9 @@ def _l3s_of(
 
 def l3_id(cpu: int, root: str = '/') -> int | None:
     """Return the id of a CPU's L3 cache, or None if not reported."""
-    for index in (3, 2, 4):
-        cache = _CPU % cpu + 'cache/index%d/' % index
-        if _beginning(root, cache + 'level') == '3':
-            text = _beginning(root, cache + 'id')
-            if is_number(text):
-                return int(text)
-    return None
+    cache = _CPU % cpu + _L3
+    text = _beginning(root, cache + 'id')
+    return int(text) if is_number(text) and _beginning(root, cache + 'level') == '3' else None
 
 
 def socket(cpu: int, root: str = '/') -> int | None:
@@ -308,12 +304,7 @@ def memory_only_nodes(root: str = '/') -> frozenset[int]:
 
 def nodes_with_memory(root: str = '/') -> frozenset[int] | None:
     """Return the nodes with memory, which may be in a ``cpuset.mems``, or None if not reported."""
-    # Before 4.14, has_memory only exists on kernels with movable nodes.
-    for name in ('has_memory', 'has_normal_memory'):
-        node_ids = optional_cpus(root, '%s/%s' % (NODES, name))
-        if node_ids:
-            return node_ids
-    return None
+    return optional_cpus(root, NODES + '/has_memory') or None
 
 
 def _huge_page_sizes(root: str) -> list[tuple[int, str]]:
