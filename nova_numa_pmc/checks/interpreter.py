@@ -16,18 +16,21 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.host import files, ownership
+from nova_numa_pmc.core.finding import WARNING, Finding
+from nova_numa_pmc.host import files, ownership, services
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from nova_numa_pmc.host.services import Process
 
 _LINE_MAX_BYTES, _TEXT_MAX_BYTES, _ENTRIES_MAX = 4096, 1 << 18, 10_000
 _MONITORS = 'nova/compute/monitors/cpu'
 #: The directory with the entry points of an installed package.
-_METADATA = re.compile(r'nova_numa_pmc\b.*\.(dist|egg)-info')
+_METADATA = re.compile(r'nova_numa_pmc(?:-([^-]+).*)?\.(?:dist|egg)-info')
+#: The line of the hook's script that names the directory of its package (``hook_files.render``).
+_HOOKS_SITE = re.compile(r'^site=(.+)$', re.M)
 #: What an editable installation by setuptools maps: {top-level package: directory}.
 _MAPPING = re.compile(r'^MAPPING\b[^=\n]*= *(\{[^\n]*\})', re.M)
 
@@ -40,7 +43,8 @@ class InterpreterModules(Record):
     :param monitors: that of the package ``nova.compute.monitors.cpu``; empty: there is none
     :param shim: path of the module ``numa_pmc`` in that package; empty: there is none
     :param package: directory of ``nova_numa_pmc``; empty: it cannot be imported
-    :param declared: whether the package's entry points are declared there
+    :param installed: 'VERSION in DIRECTORY' for each installation of our package with its entry
+        points, in the order in which they are found: the first one counts
     """
 
     python: str
@@ -48,7 +52,7 @@ class InterpreterModules(Record):
     monitors: str = ''
     shim: str = ''
     package: str = ''
-    declared: bool = False
+    installed: tuple[str, ...] = ()
 
 
 def python_of(process: Process | None, script: str = '', root: str = '/') -> str | None:
@@ -101,8 +105,57 @@ def read(python: str, base: str = '/') -> InterpreterModules:
         monitors,
         _existing(os.path.join(monitors, 'numa_pmc.py'), base),
         find('nova_numa_pmc'),
-        any(_METADATA.fullmatch(name) for site in sites for name in _names(site, base)),
+        _installed(sites, base),
     )
+
+
+def _installed(sites: Iterable[str], base: str) -> tuple[str, ...]:
+    found = []
+    # A virtual environment's lib64 is a link to its lib.
+    for path in dict.fromkeys(ownership.real_path(site, base) for site in sites):
+        for match in map(_METADATA.fullmatch, files.list_names(path or '')[:_ENTRIES_MAX]):
+            if path and match:
+                site = '/' + os.path.relpath(path, base)
+                found.append('%s in %s' % (match[1] or 'unknown', site))
+    return tuple(found)
+
+
+def read_parts(root: str) -> dict[str, tuple[str, ...]]:
+    """Return {part of the package on this host: its installations, the first of which counts}.
+
+    The hook's is the package that its script names, that of a service is what its Python finds.
+    """
+    parts = {}
+    site = _HOOKS_SITE.search(_read(os.path.join('/', files.HOOKS, files.OUR_HOOK), root))
+    if site:
+        parts['hook'] = _installed([site[1].strip("'")], root)
+    for name in (services.AGENT, services.NOVA_COMPUTE, services.NOVA_SCHEDULER):
+        process = services.find(root, name)
+        python = python_of(process, '/usr/bin/' + name, root)
+        if python is not None:
+            parts[name] = read(python, process.root if process else root).installed
+    return {name: installed for name, installed in parts.items() if installed}
+
+
+def check_parts(parts: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:
+    """Check that no part is installed twice, and that all are of one version."""
+    for name, (used, *others) in parts.items():
+        if others:
+            yield Finding(
+                'installed-twice',
+                WARNING,
+                '%s uses nova-numa-pmc %s instead of %s' % (name, used, ', '.join(others)),
+                'remove one of them: pip uninstall nova-numa-pmc removes one in /usr/local',
+            )
+    versions = {installed[0].partition(' ')[0] for installed in parts.values()}
+    if len(versions) > 1:
+        yield Finding(
+            'versions-differ',
+            WARNING,
+            'the parts of nova-numa-pmc on this host are of versions '
+            + ', '.join(sorted(versions)),
+            'upgrade all of them, run nova-numa-rebalance hook install, and restart the services',
+        )
 
 
 def _sites(python: str, base: str) -> Iterator[str]:

@@ -397,7 +397,7 @@ def check_monitor_loadable(modules: InterpreterModules) -> Iterator[Finding]:
     if not modules.package:
         text = runs + 'cannot import nova_numa_pmc'
         yield Finding('monitor-package-missing', ERROR, text, remedy)
-    elif not modules.declared:
+    elif not modules.installed:
         text = runs + 'has no entry point numa_pmc in nova.compute.monitors.cpu'
         yield Finding('monitor-entry-point-missing', ERROR, text, remedy)
     if not modules.shim:

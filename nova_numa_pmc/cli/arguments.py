@@ -10,6 +10,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from nova_numa_pmc import installed_version
 from nova_numa_pmc.cpulist import is_number
 
 if TYPE_CHECKING:
@@ -50,6 +51,22 @@ class Parser(argparse.ArgumentParser):
             message += ''.join(': did you mean %s?' % word for word in meant)
         self.print_usage(sys.stderr)
         self.exit(USAGE, '%s: error: %s\n' % (self.prog, message))
+
+
+class ShowVersion(argparse.Action):
+    """Prints the version, which is slow to find out, if it is asked for, and exits."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Print the version and exit."""
+        print('%s %s' % (parser.prog, installed_version()))
+        parser.exit()
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    """Add ``--version``."""
+    parser.add_argument(
+        '--version', action=ShowVersion, nargs=0, help='print the version and exit'
+    )
 
 
 def duration_s(text: str) -> float:

@@ -65,6 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
         help='configuration file (default: %(default)s)',
     )
     parser.add_argument('--root', default='/', help=argparse.SUPPRESS)
+    arguments.add_version(parser)
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument(
         '--check',

@@ -69,6 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog='Guests are given by name, uuid or libvirt id (top, report and history: name or '
         'uuid). ' + arguments.EXIT_CODES_HELP,
     )
+    arguments.add_version(parser)
     subparsers = parser.add_subparsers(
         dest='command', metavar='COMMAND', required=True, parser_class=_CommandParser
     )
@@ -82,7 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    if not argv or (argv[0].startswith('-') and argv[0] not in ('-h', '--help')):
+    if not argv or (argv[0].startswith('-') and argv[0] not in ('-h', '--help', '--version')):
         argv.insert(0, _NO_COMMAND)
     # Python has None for what was closed.
     sys.stdout = sys.stdout or open(os.devnull, 'w')  # noqa: SIM115 -- open until the end

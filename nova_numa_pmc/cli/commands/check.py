@@ -37,7 +37,7 @@ from nova_numa_pmc.host import nova_conf, services
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     #: Runs one check and returns its findings.
     Check = Callable[[], Iterable[Finding]]
@@ -67,9 +67,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the checks, print the findings, and return the exit code."""
     roles = (args.role,) if args.role else roles_here(args.root)
-    findings = collect(args, roles)
-    data = {'roles': list(roles), 'findings': [finding._asdict() for finding in findings]}
-    tables.show(args.json, data, to_lines(roles, findings))
+    parts = interpreter.read_parts(args.root)
+    findings = collect(args, roles, parts)
+    data = {
+        'roles': list(roles),
+        'findings': [finding._asdict() for finding in findings],
+        'versions': {name: installed[0] for name, installed in parts.items()},
+    }
+    lines = ['%s: version %s' % (name, installed) for name, (installed, *_) in parts.items()]
+    tables.show(args.json, data, [*map(printable, lines), *to_lines(roles, findings)])
     has_errors = any(finding.severity == ERROR for finding in findings)
     return arguments.PROBLEM if has_errors else arguments.OK
 
@@ -88,12 +94,15 @@ def roles_here(root: str) -> tuple[str, ...]:
     return roles
 
 
-def collect(args: argparse.Namespace, roles: Collection[str]) -> list[Finding]:
+def collect(
+    args: argparse.Namespace, roles: Collection[str], parts: Mapping[str, tuple[str, ...]]
+) -> list[Finding]:
     """Run the checks of the given roles and return the findings, errors first.
 
     :param args: the options that :func:`configure` adds
+    :param parts: what :func:`interpreter.read_parts` returns
     """
-    findings: list[Finding] = []
+    findings = list(interpreter.check_parts(parts))
     if not roles:
         findings.append(
             Finding(

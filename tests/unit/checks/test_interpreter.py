@@ -38,7 +38,7 @@ class InterpreterTest(RootCase):
             site + '/nova/compute/monitors/cpu',
             site + '/' + SHIM,
             site + '/nova_numa_pmc',
-            True,
+            ('1 in ' + site,),
         )
 
     def test_the_interpreter_is_the_one_that_runs_nova_compute(self):
@@ -84,9 +84,7 @@ class InterpreterTest(RootCase):
         install(self.root, 'usr/local/lib/python3.11/dist-packages', ('nova_numa_pmc',))
         modules = self.read('/usr/bin/python3')
         local = '/usr/local/lib/python3.11/dist-packages'
-        self.assertEqual(
-            ('', local + '/nova_numa_pmc', True), (modules.shim, modules.package, modules.declared)
-        )
+        self.assertEqual(('', local + '/nova_numa_pmc'), (modules.shim, modules.package))
 
     def test_a_virtual_environment_has_only_its_own_packages_or_the_systems_too(self):
         install(self.root, 'usr/lib/python3/dist-packages')
@@ -109,7 +107,7 @@ class InterpreterTest(RootCase):
         install('/', self.own_site(python).lstrip('/'))
         modules = self.read(python, '/')
         self.assertEqual(self.own_site(python) + '/nova', modules.nova)
-        self.assertTrue(modules.declared)
+        self.assertEqual(('1 in ' + self.own_site(python),), modules.installed)
 
     def own_site(self, python):
         command = [python, '-c', 'import sysconfig; print(sysconfig.get_path("purelib"))']
@@ -149,7 +147,7 @@ class InterpreterTest(RootCase):
             with self.subTest(text[:9]):
                 write(self.root, site + '/x_finder.py', b'MAPPING = {' + text + b'}\n')
                 write(self.root, site + '/a.pth', text)
-                self.assertFalse(self.read('/usr/bin/python3').declared)
+                self.assertEqual((), self.read('/usr/bin/python3').installed)
         self.assertEqual('', self.read(sys.executable).nova)
 
     def test_editable_installations_are_found(self):
@@ -163,3 +161,21 @@ class InterpreterTest(RootCase):
         mapping = "MAPPING: dict[str, str] = {'nova': '/opt/stack/nova/nova'}\nX = f()\n"
         write(self.root, site + '/__editable___nova_1_finder.py', mapping)
         self.assertEqual('/opt/stack/nova/' + SHIM, self.read('/opt/venv/bin/python3').shim)
+
+    def test_an_installation_by_pip_that_wins_over_the_package_is_reported(self):
+        write(self.root, 'usr/bin/nova-compute', '#!/usr/bin/python3\n')
+        write(self.root, 'usr/bin/python3.11', '')
+        os.symlink('python3.11', self.root + '/usr/bin/python3')
+        site, local = '/usr/lib/python3/dist-packages', '/usr/local/lib/python3.11/dist-packages'
+        install(self.root, site.lstrip('/'))
+        write(self.root, 'etc/libvirt/hooks/qemu.d/50-nova-numa-pmc', 'site=%s\n' % site)
+        parts = interpreter.read_parts(self.root)
+        self.assertEqual({'hook': ('1 in ' + site,), 'nova-compute': ('1 in ' + site,)}, parts)
+        self.assertEqual([], list(interpreter.check_parts(parts)))
+        write(self.root, local.lstrip('/') + '/nova_numa_pmc-2.dist-info/entry_points.txt', '')
+        parts = interpreter.read_parts(self.root)
+        self.assertEqual(('2 in ' + local, '1 in ' + site), parts['nova-compute'])
+        self.assertEqual(
+            ['installed-twice', 'versions-differ'],
+            [finding.code for finding in interpreter.check_parts(parts)],
+        )

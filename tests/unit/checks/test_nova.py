@@ -17,7 +17,7 @@ SEEN = interpreter.InterpreterModules(
     '/usr/lib/nova/compute/monitors/cpu',
     '/usr/lib/nova/compute/monitors/cpu/numa_pmc.py',
     '/usr/lib/nova_numa_pmc',
-    True,
+    ('1 in /usr/lib',),
 )
 
 
@@ -102,7 +102,7 @@ class LoadableTest(unittest.TestCase):
     def test_each_missing_part_of_the_monitor_is_found(self):
         for change, expected in (
             ({'package': ''}, ['monitor-package-missing']),
-            ({'declared': False}, ['monitor-entry-point-missing']),
+            ({'installed': ()}, ['monitor-entry-point-missing']),
             ({'shim': ''}, ['monitor-shim-missing']),
             ({'nova': '', 'monitors': ''}, ['monitor-not-asked']),
         ):
