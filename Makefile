@@ -49,10 +49,11 @@ test-nova-newest: ## The same on the newest release in the package index, with t
 lint: setup ## Check style, types, imports and words (tools/lint has the list; it takes names)
 	@tools/lint
 
-docs: ## Build the documentation into doc/build/html, manual pages into doc/build/man
+docs: ## Build the documentation into doc/build/, the completions into build/completion
 	@tools/setup dev docs
 	@$(PYTHON) -m sphinx -q -W -b html doc/source doc/build/html
 	@$(PYTHON) -m sphinx -q -W -b man doc/source doc/build/man
+	@$(PYTHON) tools/completion build/completion
 	@echo "documentation: doc/build/html/index.html"
 
 bench: bench-hook bench-rebalance bench-sampling bench-weigher ## Run the benchmarks of the hook, moves, counters and the weigher

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bash completes commands, actions and options of nova-numa-rebalance from its help."""
+"""bash completes commands, actions, options and guests, and runs no command to do so."""
 
 import os
+import pathlib
 import shlex
 import subprocess
 import sys
@@ -10,39 +11,39 @@ import unittest
 
 from tests.fixtures.checkout import TOP
 
-SCRIPT = TOP / 'etc/bash-completion/nova-numa-rebalance'
-
 
 class CompletionTest(unittest.TestCase):
-    def completed(self, *words):
-        """Return what bash offers for the last of these words after the command."""
-        with tempfile.TemporaryDirectory() as directory:
-            command = os.path.join(directory, 'nova-numa-rebalance')
-            with open(command, 'w', encoding='utf-8') as file:
-                python = shlex.quote(sys.executable)
-                file.write(f'#!/bin/sh\nexec {python} -m nova_numa_pmc.cmd.rebalance "$@"\n')
-            os.chmod(command, 0o755)
-            line = shlex.join(['nova-numa-rebalance', *words])
-            done = subprocess.run(
-                [
-                    'bash',
-                    '-c',
-                    f'. {shlex.quote(str(SCRIPT))}\nCOMP_WORDS=({line}) COMP_CWORD={len(words)}\n'
-                    '_nova_numa_rebalance\nprintf "%s\\n" "${COMPREPLY[@]}"',
-                ],
-                cwd=TOP,
-                env={**os.environ, 'PATH': f'{directory}:{os.environ["PATH"]}'},
-                stdout=subprocess.PIPE,
-                text=True,
-                check=True,
-            )
+    scripts: pathlib.Path
+
+    @classmethod
+    def setUpClass(cls):
+        directory = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(directory.cleanup)
+        cls.scripts = pathlib.Path(directory.name)
+        subprocess.run([sys.executable, TOP / 'tools/completion', directory.name], check=True)
+
+    def completed(self, command, *words):
+        """Return what bash, which finds no programs, offers for the last of these words."""
+        script = shlex.quote(str(self.scripts / 'bash' / command))
+        line = shlex.join([command, *words])
+        text = (
+            f'. {script}\nCOMP_WORDS=({line}) COMP_CWORD={len(words)}\n'
+            f'_shtab_{command.replace("-", "_")}\nprintf "%s\\n" "${{COMPREPLY[@]}}"'
+        )
+        bash = ['/bin/bash', '-c', text]
+        environment = {**os.environ, 'PATH': '/nonexistent'}
+        done = subprocess.run(bash, env=environment, stdout=subprocess.PIPE, text=True)
         return done.stdout.split()
 
-    def test_commands_and_their_actions_are_completed(self):
-        self.assertEqual(['pause', 'pin', 'plan'], self.completed('p'))
-        self.assertEqual(['install'], self.completed('hook', 'i'))
+    def test_commands_their_actions_and_options_are_completed(self):
+        self.assertEqual(
+            ['pause', 'pin', 'plan'], sorted(self.completed('nova-numa-rebalance', 'p'))
+        )
+        self.assertEqual(['install'], self.completed('nova-numa-rebalance', 'hook', 'i'))
+        self.assertEqual(['--payback'], self.completed('nova-numa-rebalance', 'plan', '--pa'))
+        self.assertEqual(['--check'], self.completed('nova-numa-agent', '--ch'))
 
-    def test_options_are_completed_with_a_command_and_without(self):
-        self.assertEqual(['--payback'], self.completed('plan', '--pa'))
-        self.assertEqual(['--interval'], self.completed('--in'))
-        self.assertEqual(['--html'], self.completed('--interval', '5', '--ht'))
+    def test_the_values_of_an_option_are_completed(self):
+        self.assertEqual(
+            ['controller'], self.completed('nova-numa-rebalance', 'check', '--role', 'con')
+        )
