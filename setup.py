@@ -14,4 +14,4 @@ SHIM = (
     }
 )
 
-setuptools.setup(setup_requires=['pbr>=6.0.0'], pbr=True, **SHIM)
+setuptools.setup(setup_requires=['pbr>=5.10.0'], pbr=True, **SHIM)

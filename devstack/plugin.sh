@@ -50,8 +50,13 @@ function configure_numa_pmc_compute {
 
 function start_numa_pmc {
     sudo /usr/local/sbin/nova-numa-rebalance hook install --reload
-    sudo cp -r "$NUMA_PMC_VENV"/share/nova-numa-pmc/systemd/nova-numa-agent.service* \
+    sudo cp "$NUMA_PMC_VENV/share/nova-numa-pmc/systemd/nova-numa-agent.service" \
         /etc/systemd/system/
+    # Debian's and Ubuntu's kernels then require CAP_SYS_ADMIN for counting.
+    if [[ $(cat /proc/sys/kernel/perf_event_paranoid) -gt 2 ]]; then
+        sudo install -D -m 644 -t /etc/systemd/system/nova-numa-agent.service.d \
+            "$NUMA_PMC_VENV/share/nova-numa-pmc/systemd/perf-paranoid.conf"
+    fi
     sudo systemctl daemon-reload
     sudo systemctl enable --now nova-numa-agent
 }

@@ -220,7 +220,8 @@ def check_counting(root: str) -> Iterator[Finding]:
             finding.WARNING,
             'kernel.perf_event_paranoid is %s, and nova-numa-agent lacks CAP_SYS_ADMIN, which '
             'this kernel then requires: the agent measures without counters' % level,
-            "install the unit's drop-in nova-numa-agent.service.d/perf-paranoid.conf, or sysctl "
+            'copy share/nova-numa-pmc/systemd/perf-paranoid.conf to '
+            '/etc/systemd/system/nova-numa-agent.service.d, or sysctl '
             'kernel.perf_event_paranoid=2',
             os.path.join(root, perf_event.PARANOID),
         )

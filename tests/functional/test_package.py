@@ -89,7 +89,8 @@ class WheelTest(unittest.TestCase):
             'share/nova-numa-pmc/systemd/nova-numa-agent.service',
             'share/nova-numa-pmc/systemd/nova-numa-metrics.service',
             'share/nova-numa-pmc/grafana/nova-numa-pmc.json',
-            'etc/nova-numa-pmc/nova-numa-pmc.conf.sample',
+            'share/nova-numa-pmc/systemd/perf-paranoid.conf',
+            'share/nova-numa-pmc/nova-numa-pmc.conf.sample',
         ):
             with self.subTest(path=path):
                 self.assertTrue((self.host / path).is_file())

@@ -41,7 +41,7 @@ def test_the_agent_publishes_from_its_hardened_unit(agent):
     )
     assert host['source'] == top['source'] and host['source'] in COUNTED_SOURCES, top['problems']
     assert f'2 guests; source: {host["source"]};' in agent.show('StatusText')
-    # Debian's kernel: see nova-numa-agent.service.d/perf-paranoid.conf.
+    # Debian's kernel: see perf-paranoid.conf.
     assert agent.run('cat /proc/sys/kernel/perf_event_paranoid').stdout.strip() == '3'
     assert agent.failures() == []
 

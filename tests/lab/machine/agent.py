@@ -33,8 +33,10 @@ class Agent:
         ]
         self.run('cat >>/etc/nova-numa-pmc/nova-numa-pmc.conf', stdin='\n'.join(lines) + '\n')
         self.run(
-            f'cp -r {SHIPPED}/{UNIT}.service* /etc/systemd/system/ && systemctl daemon-reload && '
-            f'systemctl start {UNIT}',
+            f'cp {SHIPPED}/{UNIT}.service /etc/systemd/system/ && '
+            f'install -D -m 644 -t /etc/systemd/system/{UNIT}.service.d '
+            f'{SHIPPED}/perf-paranoid.conf && '
+            f'systemctl daemon-reload && systemctl start {UNIT}',
             timeout=200,
         )
 
