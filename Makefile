@@ -7,7 +7,7 @@ ARGS =
 
 .NOTPARALLEL:
 .PHONY: help demo test unit coverage lab lab-full functional test-nova test-nova-all test-nova-29 \
-	test-nova-31 test-nova-33 test-nova-34 test-nova-newest lint docs bench \
+	test-nova-31 test-nova-33 test-nova-34 test-nova-newest lint docs deb bench \
 	bench-hook bench-sampling bench-rebalance bench-weigher bench-promises \
 	arena arena-region bench-oversubscription bench-balance bench-crowded soak \
 	fuzz-metrics config setup setup-lab clean distclean
@@ -55,6 +55,9 @@ docs: ## Build the documentation into doc/build/, the completions into build/com
 	@$(PYTHON) -m sphinx -q -W -b man doc/source doc/build/man
 	@$(PYTHON) tools/completion build/completion
 	@echo "documentation: doc/build/html/index.html"
+
+deb: ## Build packages for Debian 12 and 13 into build/deb, each twice (as root; ARGS: suites)
+	@tools/deb $(ARGS)
 
 bench: bench-hook bench-rebalance bench-sampling bench-weigher ## Run the benchmarks of the hook, moves, counters and the weigher
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """bash completes commands, actions, options and guests, and runs no command to do so."""
 
+import importlib.util
 import os
 import pathlib
 import shlex
@@ -12,6 +13,7 @@ import unittest
 from tests.fixtures.checkout import TOP
 
 
+@unittest.skipUnless(importlib.util.find_spec('shtab'), 'needs shtab')
 class CompletionTest(unittest.TestCase):
     scripts: pathlib.Path
 
