@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         'versions': {name: installed[0] for name, installed in parts.items()},
     }
     lines = ['%s: version %s' % (name, installed) for name, (installed, *_) in parts.items()]
-    tables.show(args.json, data, [*map(printable, lines), *to_lines(roles, findings)])
+    tables.show(args.json, data, [*lines, *to_lines(roles, findings)])
     has_errors = any(finding.severity == ERROR for finding in findings)
     return arguments.PROBLEM if has_errors else arguments.OK
 
