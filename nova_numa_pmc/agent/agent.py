@@ -264,6 +264,5 @@ class Agent:
     def close(self) -> None:
         """Save the guests' demand and close files, counters and connections."""
         self._move_lock.release()
-        with self._problem_log.stage('recording guest demand'):
-            self._demand_file.close()
+        self._demand_file.save()
         self._sampler.close()

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 FILE = 'demand'
 #: Measured time between two writes [s].
 SAVE_EVERY_S = 300.0
-#: The least measured time that is worth writing when the agent ends [s].
-SAVE_MIN_S = 30.0
-_SAVING = 'saving guest demand'
 SIZE_MAX_BYTES = 1 << 20
 
 
@@ -77,23 +74,13 @@ class DemandFile:
         )
         return demand.node_loads(), demand.pool_demands(), self.histories.expectation()
 
-    def close(self) -> None:
-        """Write the histories if at least :data:`SAVE_MIN_S` was measured since the last write."""
+    def save(self) -> None:
+        """Replace the file; log one warning when this begins to fail."""
         if self.histories is None:
             return
-        if self.histories.clock_s >= self._saved_s + SAVE_MIN_S:
-            self.save(durable=True)
-
-    def save(self, durable: bool = False) -> None:
-        """Replace the file; log one warning when this begins to fail.
-
-        :param durable: whether to wait until the file is on disk
-        """
-        assert self.histories is not None
-        self._saved_s = self.histories.clock_s  # a failed write is not retried in every tick
-        with self._problem_log.stage(_SAVING):
-            data = demand_histories.encode(self.histories)
-            state_files.write(self._directory, FILE, data, durable)
+        with self._problem_log.stage('saving guest demand'):
+            self._saved_s = self.histories.clock_s  # a failed write is not retried in every tick
+            state_files.write(self._directory, FILE, demand_histories.encode(self.histories))
 
     def _load(self) -> Histories:
         try:

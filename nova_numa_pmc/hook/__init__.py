@@ -179,13 +179,9 @@ class HookCall:
         finally:
             self._log_problems()
 
-    def report(self, error: BaseException) -> None:
-        """Log why the guest is left as it is."""
-        self.log(journal.WARNING, '%s; the guest is left as it is' % describe(error))
-
-    def report_early(self, error: BaseException) -> None:
-        """Log why the guest's CPUs run before they are held."""
-        self.log(journal.WARNING, "%s; the guest's CPUs are held once they run" % describe(error))
+    def report(self, error: BaseException, result: str = 'the guest is left as it is') -> None:
+        """Log an error and what results from it."""
+        self.log(journal.WARNING, '%s; %s' % (describe(error), result))
 
     def log(self, severity: int, message: str) -> None:
         """Log one line about this guest."""
@@ -266,10 +262,13 @@ def _hold_early(
         hold = early.EarlyHold(promise, guest, cpus, call.options, call.root, old_pid_file)
         early.run(hold, host_options.START_GRACE_S)
 
+    def report(error: BaseException) -> None:
+        call.report(error, "the guest's CPUs are held once they run")
+
     try:
-        run_detached(work, call.report_early)
+        run_detached(work, report)
     except OSError as error:
-        call.report_early(error)
+        report(error)
 
 
 def _on_stopped(call: HookCall, xml: bytes) -> str:

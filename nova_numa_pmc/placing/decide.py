@@ -225,10 +225,13 @@ def without_gone_guests(
     :raises StateError: the running guests cannot be listed
     """
     names = guests.active_names(root)
-    running = [uuid for uuid, promise in promises.items() if promise.name in names]
-    remaining = promises_file.prune(
-        promises, running, boottime_ns, host_options_conf.START_GRACE_S * 10**9
-    )
+    # Starts may be in progress, also those recorded after the caller had read the clock.
+    started_before_ns = boottime_ns - host_options_conf.START_GRACE_S * 10**9
+    remaining = {
+        uuid: promise
+        for uuid, promise in promises.items()
+        if promise.name in names or (not promise.started and promise.since_ns > started_before_ns)
+    }
     return remaining, names - {promise.name for promise in remaining.values()}
 
 

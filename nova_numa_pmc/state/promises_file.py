@@ -25,7 +25,7 @@ from nova_numa_pmc.record import TYPE_CHECKING, Record
 from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
     from typing import Any
 
@@ -208,28 +208,6 @@ def update_running(
         current = current._replace(**changes)
         draft.put(current)
     return current
-
-
-def prune(
-    promises: Mapping[str, Promise], running: Iterable[str], boottime_ns: int, grace_ns: int
-) -> dict[str, Promise]:
-    """Return the promises without those of guests that are gone.
-
-    A promise is kept while its guest runs, or while the start of its guest may still be in
-    progress. The latter includes a promise made after ``boottime_ns``, because it was recorded
-    after the caller had read the clock.
-
-    :param running: uuids of the guests that have a status file
-    :param boottime_ns: CLOCK_BOOTTIME
-    :param grace_ns: how long a start may take, including the preallocation of memory
-    :returns: {uuid: promise}, in the same order
-    """
-    running = frozenset(running)
-    return {
-        uuid: promise
-        for uuid, promise in promises.items()
-        if uuid in running or (not promise.started and boottime_ns - promise.since_ns < grace_ns)
-    }
 
 
 def _parse(data: bytes | None, directory: str, boot_id: str) -> HostPromises | None:

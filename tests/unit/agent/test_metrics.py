@@ -6,10 +6,8 @@ import logging
 import os
 import re
 import stat
-import subprocess
 import tempfile
 import unittest
-import urllib.request
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent.metrics import GUESTS_FILE, HOST_FILE, MetricsFile
@@ -229,38 +227,6 @@ class ContentTest(MetricsCase):
         with self.assertLogs(LOG, 'INFO') as logs:
             metrics.write(FULL, 0.1)
         self.assertIn('succeeded again', logs.output[0])
-
-
-class UnitTest(MetricsCase):
-    def test_the_unprivileged_unit_serves_the_file_of_the_host_as_prometheus_wants_it(self):
-        unit = (TOP / 'etc/systemd/nova-numa-metrics.service').read_text(encoding='utf-8')
-        self.assertIn('DynamicUser=yes', unit)
-        self.open_metrics()
-        served = os.path.join(self.directory, 'served')
-        os.mkdir(served)
-
-        def command(name):
-            [line] = re.findall(r'(?m)^%s=(.*)$' % name, unit)
-            return (
-                line.replace('%t/nova-numa-pmc', self.directory)
-                .replace('%t/nova-numa-metrics', served)
-                .replace('19877', '0')
-                .split()
-            )
-
-        subprocess.run(command('ExecStartPre'), check=True, timeout=60)
-        with subprocess.Popen(
-            command('ExecStart'), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        ) as server:
-            try:
-                port = re.search(r'port (\d+)', server.stdout.readline()).group(1)
-                with urllib.request.urlopen(
-                    'http://127.0.0.1:%s/metrics.txt' % port, timeout=60
-                ) as answer:
-                    self.assertEqual('text/plain', answer.headers.get_content_type())
-                    self.assertEqual(self.text(), answer.read().decode())
-            finally:
-                server.terminate()
 
 
 class DashboardTest(MetricsCase):

@@ -98,28 +98,6 @@ class FormatTest(unittest.TestCase):
                 self.encode([GUEST._replace(**changed)])
 
 
-class PruneTest(unittest.TestCase):
-    @given(_records, st.sets(_texts, max_size=3), _numbers, st.integers(0, 2**40))
-    def test_a_promise_is_kept_while_it_is_claimed(self, promises, strangers, now_ns, grace_ns):
-        running = strangers | {promise.uuid for promise in promises[::2]}
-        kept = promises_file.prune({p.uuid: p for p in promises}, running, now_ns, grace_ns)
-        for promise in promises:
-            age_ns = now_ns - promise.since_ns
-            self.assertEqual(
-                promise.uuid in running or (not promise.started and age_ns < grace_ns),
-                kept.get(promise.uuid) == promise,
-            )
-
-    def test_a_start_in_progress_is_kept_for_its_grace(self):
-        waiting = {GUEST.uuid: GUEST}
-        started = {GUEST.uuid: GUEST._replace(started=True)}
-        late_ns = GUEST.since_ns + 900
-        self.assertEqual(waiting, promises_file.prune(waiting, (), late_ns - 1, 900))
-        self.assertEqual({}, promises_file.prune(waiting, (), late_ns, 900))
-        self.assertEqual(waiting, promises_file.prune(waiting, [GUEST.uuid], late_ns, 900))
-        self.assertEqual({}, promises_file.prune(started, (), GUEST.since_ns, 900))
-
-
 def failing_open(name, code):
     """Return a context in which files with this name cannot be opened.
 
