@@ -186,6 +186,7 @@ class GuestMove:
         self._wanted_bytes: Mapping[int, int] = {}
         self._refused_bytes = 0  # in the current walk, like _refused
         self._shortages: int | None = None
+        self._own_compactions = 0  # caused by allocating huge pages, which shows no shortage
         self._target_now: int | None = None  # the node that has room
         self._room_left_bytes = 0  # that may go there before its room is looked at again
         self._rests_until_s = float('-inf')
@@ -342,7 +343,7 @@ class GuestMove:
 
         After the kernel has been short of memory, no node has room for a while.
         """
-        shortages = node_room.read_shortages(self._root)
+        shortages = node_room.read_shortages(self._root) - self._own_compactions
         if self._shortages is not None and shortages > self._shortages:
             self._rests_until_s = now_s + _REST_S
         self._shortages = shortages
@@ -368,9 +369,10 @@ class GuestMove:
         target: int,
         pagemap: process_pages.Pagemap,
     ) -> MovedPages:
-        began_s = self._clock()
+        compactions, began_s = self._compactions(), self._clock()
         moved = self._pages.move(mapping, start, end, target, pagemap)
         self._adapt_batch(moved, self._clock() - began_s)
+        self._own_compactions += self._compactions() - compactions
         # The kernel has tried several times to move a refused page, so such pages count as well.
         tried_bytes = moved.moved_bytes + moved.refused_bytes
         self._next_batch_s = (
@@ -390,6 +392,9 @@ class GuestMove:
             refused=tuple(sorted(self._refused.items())),
         )
         return moved
+
+    def _compactions(self) -> int:
+        return node_room.read_shortages(self._root, node_room.COMPACTION)
 
     def _adapt_batch(self, moved: MovedPages, took_s: float) -> None:
         """Halve the batch if it took too long, and double it if it can be larger."""

@@ -24,9 +24,9 @@ _ZONES, _EVENTS = 'proc/zoneinfo', 'proc/vmstat'
 #: its first zone.
 _FIELDS = frozenset(('nr_active_file', 'nr_inactive_file', 'high', 'managed'))
 #: Counters in /proc/vmstat of what happens when memory is short: pages are swapped out, and
-#: processes wait until pages have been reclaimed. Waiting for compaction (compact_stall) is no
-#: shortage: a move causes it by itself where it allocates huge pages.
-_SHORTAGES = ('pswpout', 'allocstall_')
+#: processes wait until pages have been reclaimed or compacted.
+COMPACTION = 'compact_stall'
+_SHORTAGES = ('pswpout', 'allocstall_', COMPACTION)
 
 
 class NodeMemory(Record):
@@ -80,10 +80,13 @@ def read(root: str = '/') -> dict[int, NodeMemory]:
     return nodes
 
 
-def read_shortages(root: str = '/') -> int:
-    """Return how often memory has been short since boot; only the growth has a meaning."""
+def read_shortages(root: str = '/', names: str | tuple[str, ...] = _SHORTAGES) -> int:
+    """Return how often memory has been short since boot; only the growth has a meaning.
+
+    :param names: what the names of the counters begin with
+    """
     pairs = [line.split() for line in (read_optional(root, _EVENTS) or '').splitlines()]
-    return sum(int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0].startswith(_SHORTAGES))
+    return sum(int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0].startswith(names))
 
 
 class BoundRoom:

@@ -174,7 +174,7 @@ class GuestMoveTest(unittest.TestCase):
                 self.assertEqual((state, moved_pages * PAGE_BYTES), (end.state, end.moved_bytes))
 
     def test_a_move_rests_while_the_kernel_is_short_of_memory_and_then_goes_on(self):
-        for name in ('pswpout', 'allocstall_movable'):
+        for name in ('pswpout', 'allocstall_movable', 'compact_stall'):
             with self.subTest(name):
                 self.guest([AWAY] * 64)
                 self.tree.write_file('proc/vmstat', 'nr_free_pages 9\n%s 5\n' % name)
@@ -187,6 +187,23 @@ class GuestMoveTest(unittest.TestCase):
                     self.clock.wait(mover.step().wait_s)
                     self.assertEqual(moved, mover.progress.moved_bytes)
                 self.assertEqual(guest_move.DONE, self.run_to_end(mover).state)
+
+    def test_compaction_for_huge_pages_of_a_move_itself_is_no_shortage(self):
+        self.guest([AWAY] * 64)
+        stalls, move = [0], self.memory.move
+
+        def move_with_compaction(*arguments):
+            stalls[0] += 1
+            self.tree.write_file('proc/vmstat', 'compact_stall %d\n' % stalls[0])
+            return move(*arguments)
+
+        self.tree.write_file('proc/vmstat', 'compact_stall 0\n')
+        self.memory.move = move_with_compaction
+        began_s = self.clock()
+        end = self.run_to_end(self.mover(limits=LIMITS._replace(bytes_per_sec=1 << 40)))
+        self.assertEqual(guest_move.DONE, end.state)
+        self.assertGreater(stalls[0], 1)
+        self.assertLess(self.clock() - began_s, guest_move._REST_S)
 
     def test_a_batch_takes_no_longer_than_a_guest_may_stall(self):
         """Whatever a page costs, almost all batches stay below the target once it is measured."""

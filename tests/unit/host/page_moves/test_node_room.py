@@ -44,4 +44,4 @@ class NodeRoomTest(unittest.TestCase):
             'proc/vmstat',
             'pswpin 9\npswpout 1\nallocstall_normal 2\nallocstall_dma 4\ncompact_stall 8\n',
         )
-        self.assertEqual(7, node_room.read_shortages(self.root))
+        self.assertEqual(15, node_room.read_shortages(self.root))
