@@ -65,10 +65,10 @@ NODE_METRICS: tuple[_Row, ...] = (
         (('cpu', 'cpu_ratio'), ('bandwidth', 'bandwidth_ratio'), ('link', 'link_ratio')),
     ),
     (
-        'loss_cores',
-        'Cores that guests lose to waiting for CPUs and to memory distance and queueing',
-        'part',
-        (('waiting', 'waiting_cores'), ('distance', 'distance_cores')),
+        'waiting_cores',
+        'Cores that guests lose to waiting for CPUs',
+        None,
+        ((None, 'waiting_cores'),),
     ),
     (
         'bandwidth_bytes_per_second',

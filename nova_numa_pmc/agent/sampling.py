@@ -13,17 +13,17 @@ from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.core import build_sample, host_view, memory_domains, pools, pressure, rates
 from nova_numa_pmc.core.sample_records import Evidence, NodeSample, PoolSample, Sample
 from nova_numa_pmc.exceptions import TopologyError
-from nova_numa_pmc.host import allowed, firmware, guest_use, host_devices, nova_conf
+from nova_numa_pmc.host import allowed, firmware, guest_use, nova_conf
 from nova_numa_pmc.host.guests import StatusFiles
 from nova_numa_pmc.host.perf import events
 from nova_numa_pmc.host.sources import counted, ladder, resctrl, uncore
 from nova_numa_pmc.host.sources.ladder import SourceTick
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.core.sample_records import GuestSample, RunningGuest
+    from nova_numa_pmc.core.sample_records import RunningGuest
     from nova_numa_pmc.host.sources.ladder import Source
 
 _T = TypeVar('_T')
@@ -98,8 +98,6 @@ class Sampler:
         )
         self._uncore = uncore.Uncore(self._select, root)
         self._resctrl = resctrl.Resctrl(root=root)
-        #: The nodes of the running guests' devices: reading them takes a tenth of a millisecond.
-        self._device_nodes: dict[model.HostDevice, int | None] = {}
         self._retries = ladder.MeasurementRetries()
         self._ladder = ladder.Ladder(self._sources(), self._retries)
         self._before_ns: int | None = None
@@ -141,9 +139,9 @@ class Sampler:
         monotonic_ns: int,
         elapsed_ns: int,
     ) -> Sample:
-        running, guest_problems = self._read_guests()
+        listed, guest_problems = self._read_guests()
         # A guest with two files would be counted twice; libvirt has one file for each name.
-        self.guests = tuple({guest.uuid: guest for guest in running}.values())
+        self.guests = tuple({guest.uuid: guest for guest in listed}.values())
         problems = [*self._firmware_problems, *guest_problems]
         self.pool = self._find_floating_pool(host, monotonic_ns, problems)
         self.host = host = pools.with_floating_pool(host, self.pool)
@@ -155,7 +153,10 @@ class Sampler:
         measured = self._ladder.sample(
             SourceTick(before_ns, monotonic_ns, host, guests, busy_cores, of_cpus), problems
         )
-        guest_samples = self._guest_samples(guests, measured.evidence, problems)
+        guest_samples = tuple(
+            build_sample.guest_sample(running, measured.evidence.get(running.guest.uuid))
+            for running in guests
+        )
         of_resctrl = {} if of_cpus else self._resctrl.evidence_by_node_at(monotonic_ns)
         of_nodes = of_cpus or of_resctrl
         # Elsewhere, sums over guests take the place of a node that is not known.
@@ -186,9 +187,7 @@ class Sampler:
             taken_s,
             elapsed_ns / 1e9,
             measured.source,
-            build_sample.complete_nodes(
-                nodes, guest_samples, self.latencies_ns(host), self.mlp, all_traffic
-            ),
+            build_sample.complete_nodes(nodes, guest_samples, all_traffic),
             guest_samples,
             tuple(dict.fromkeys(problems)),
             tuple(
@@ -250,33 +249,6 @@ class Sampler:
             return uncore_samples, {}
         of_cpus = self._retries.sample(self._cpu_counters, problems, host, elapsed_ns)
         return uncore_samples, of_cpus or {}
-
-    def _guest_samples(
-        self, guests: Sequence[RunningGuest], evidence: Mapping[str, Evidence], problems: list[str]
-    ) -> tuple[GuestSample, ...]:
-        devices = {device for guest in self.guests for device in guest.devices}
-        # Only while a guest uses it: afterwards, the name may be that of another device.
-        known = {
-            device: node
-            for device, node in self._device_nodes.items()
-            if node is not None and device in devices
-        }
-        nodes = self._device_nodes = {
-            device: known[device] if device in known else host_devices.node_of(device, self._root)
-            for device in devices
-        }
-        return tuple(
-            build_sample.guest_sample(
-                running_guest,
-                evidence.get(running_guest.guest.uuid),
-                [
-                    (device.name.removeprefix('/dev/'), nodes[device])
-                    for device in running_guest.guest.devices
-                    if device.name
-                ],
-            )
-            for running_guest in guests
-        )
 
     def _bandwidth_maxima(
         self, host: model.Topology, counted_nodes: Mapping[int, NodeSample]

@@ -80,8 +80,6 @@ _ORIGINS = {
     'alternate_memories': counter_roles.REMOTE_DRAM,
     'local_cxl_mem': counter_roles.REMOTE_DRAM,
     'remote_cxl_mem': counter_roles.REMOTE_DRAM,
-    'remote_hitm': counter_roles.REMOTE_CACHE,
-    'remote_fwd': counter_roles.REMOTE_CACHE,
 }
 #: A line of perf's output.
 _ROW = re.compile(
@@ -310,7 +308,6 @@ def _part(empty: _T, counts: _Counts, minus: Mapping[str, str], elapsed_s: float
         'counted_ratio': min(
             (delta.share for deltas in counts.values() for delta in deltas if delta), default=None
         ),
-        'remote_cache_per_sec': per_sec.get(counter_roles.REMOTE_CACHE),
         'stalled_ratio': rates.stalled_ratio(per_sec.get(counter_roles.STALLED_CYCLES), cycles),
     }
     return empty._replace(

@@ -25,7 +25,7 @@ UNKNOWN = '-'
 #: A guest that spent at least this share of its time on one node is shown as running there.
 _RUNS_ON_MIN_RATIO = 0.95
 #: Headings of the columns that are aligned to the left.
-_LEFT = ('guest', 'source', 'runs on', 'memory', 'devices', 'CPUs on', 'why')
+_LEFT = ('guest', 'source', 'runs on', 'memory', 'CPUs on', 'why')
 
 
 class Table(Record):
@@ -114,22 +114,6 @@ def memory_text(bytes_by_node: Iterable[tuple[int, int]]) -> str:
     )
 
 
-def devices_text(guest: GuestSample) -> str:
-    """Return a guest's devices and their nodes, such as '0000:3b:00.1@1 remote'."""
-    return (
-        ', '.join(
-            '%s@%s%s'
-            % (
-                printable(device.address),
-                UNKNOWN if device.node is None else device.node,
-                {True: ' local', False: ' remote', None: ''}[device.local],
-            )
-            for device in guest.devices
-        )
-        or UNKNOWN
-    )
-
-
 def memory_line(node_id: int, size_bytes: int | None) -> str:
     """Return the line of text about a node whose memory is not for guests."""
     return 'node %d: its memory (%s) is not for guests: it has no CPUs' % (
@@ -150,7 +134,6 @@ NODES: tuple[tuple[str, Callable[[NodeSample], str]], ...] = (
         lambda node: pair_text(number(node.demand_cores, 1), number(node.capacity_cores, 1)),
     ),
     ('wait', lambda node: number(node.waiting_cores)),
-    ('dist', lambda node: number(node.distance_cores)),
     ('rem%', lambda node: percent(node.remote_ratio)),
     ('CPI', lambda node: number(node.cpi)),
     (
@@ -190,8 +173,6 @@ _GUESTS: tuple[tuple[str, Callable[[GuestSample], str]], ...] = (
     ('acc/kI', lambda guest: number(guest.accesses_per_1000_instructions)),
     ('source', source_text),
     ('stall%', lambda guest: percent(guest.stalled_ratio)),
-    ('rcache/s', lambda guest: short_number(guest.remote_cache_per_sec)),
-    ('devices', devices_text),
 )
 
 #: {sort order: the value by which guests are sorted, the highest first; None: by name}
@@ -210,11 +191,11 @@ SORTS: dict[str, Callable[[GuestSample], float | None] | None] = {
 }
 
 LEGEND = (
-    'pressure: highest of cpu, bw, link (1 is saturated)   cores: wanted/available   wait, dist: '
-    'cores lost to waiting and to distance',
+    'pressure: highest of cpu, bw, link (1 is saturated)   cores: wanted/available   '
+    'wait: cores lost to waiting',
     'rem%: remote share of DRAM accesses   CPI: where CPUs are 5 % busy or more   '
     'acc/kI: DRAM accesses per 1,000 instructions   -: unknown',
-    'stall%: share of stalled cycles (see "events")   rcache: hits in remote caches',
+    'stall%: share of stalled cycles (see "events")',
 )
 
 

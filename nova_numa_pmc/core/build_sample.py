@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.missing import all_known
-from nova_numa_pmc.core.sample_records import DeviceSample, Evidence, GuestSample
+from nova_numa_pmc.core.sample_records import Evidence, GuestSample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,55 +22,37 @@ _NO_EVIDENCE = Evidence()
 
 
 def complete_nodes(
-    nodes: Sequence[NodeSample],
-    guests: Sequence[GuestSample],
-    latencies_ns: Sequence[Sequence[float]] | None,
-    mlp: float = pressure.MLP_DEMAND,
-    all_traffic: bool = False,
+    nodes: Sequence[NodeSample], guests: Sequence[GuestSample], all_traffic: bool = False
 ) -> tuple[NodeSample, ...]:
     """Return the samples of a host's nodes with what follows from what was measured.
 
-    :param nodes: what was measured, in ascending order of their ids
     :param guests: samples of the guests, which show on which nodes they run and have memory
-    :param latencies_ns, mlp: as in :func:`pressure.losses`
     :param all_traffic: whether accesses include prefetched and written lines, so that they show
         the bandwidth used on a node whose memory controllers are not counted
     """
-    lines_per_sec = _lines_per_sec_by_target(nodes, guests)
-    if all_traffic and lines_per_sec:
-        nodes = [
-            node
-            if node.bandwidth_bytes_per_sec is not None
-            else node._replace(
-                bandwidth_bytes_per_sec=pressure.LINE_BYTES
-                * sum(row[position] for row in lines_per_sec)
-            )
-            for position, node in enumerate(nodes)
-        ]
-    pressures = [
-        pressure.node_pressure(
+    lines = _lines_per_sec_by_memory(nodes, guests) if all_traffic else {}
+    completed = []
+    for node in nodes:
+        bandwidth = node.bandwidth_bytes_per_sec
+        if bandwidth is None and node.id in lines:
+            bandwidth = pressure.LINE_BYTES * lines[node.id]
+        utilisations = pressure.node_pressure(
             rates.ratio(node.demand_cores, node.capacity_cores),
-            rates.ratio(node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec),
+            rates.ratio(bandwidth, node.bandwidth_max_bytes_per_sec),
             node.link_ratio,
         )
-        for node in nodes
-    ]
-    losses = pressure.losses(
-        [node.demand_cores for node in nodes],
-        [node.capacity_cores for node in nodes],
-        lines_per_sec,
-        latencies_ns,
-        [utilisations.bandwidth_ratio for utilisations in pressures],
-        mlp,
-    )
-    return tuple(
-        node._replace(
-            remote_ratio=rates.remote_ratio(node.local_per_sec, node.remote_per_sec),
-            **utilisations._asdict(),
-            **loss._asdict(),
+        waiting_cores = None
+        if node.demand_cores is not None and node.capacity_cores is not None:
+            waiting_cores = max(0.0, node.demand_cores - node.capacity_cores)
+        completed.append(
+            node._replace(
+                bandwidth_bytes_per_sec=bandwidth,
+                waiting_cores=waiting_cores,
+                remote_ratio=rates.remote_ratio(node.local_per_sec, node.remote_per_sec),
+                **utilisations._asdict(),
+            )
         )
-        for node, utilisations, loss in zip(nodes, pressures, losses)
-    )
+    return tuple(completed)
 
 
 def sum_by_node(
@@ -139,50 +121,37 @@ def attribute_accesses_of_nodes(
     return (local, remote) if cores_by_node else None
 
 
-def _lines_per_sec_by_target(
+def _lines_per_sec_by_memory(
     nodes: Sequence[NodeSample], guests: Sequence[GuestSample]
-) -> list[list[float]] | None:
-    """Return each node's accesses by target node; None if they are not counted on every node.
+) -> dict[int, float]:
+    """Return {node id: accesses of its memory}; empty if they are not counted on every node.
 
     Counters show how many accesses of a node's CPUs were remote, but not which nodes they reached.
-    They are divided by where the pages of the guests are that had remote accesses there.
+    They are divided by where the pages of the guests are that had remote accesses there, or
+    equally if there were none.
     """
-    local_rates = all_known([node.local_per_sec for node in nodes])
-    remote_rates = all_known([node.remote_per_sec for node in nodes])
-    if local_rates is None or remote_rates is None:
-        return None
-    rows = []
-    for node, local, remote in zip(nodes, local_rates, remote_rates):
-        shares = _shares_of_targets(node.id, [other.id for other in nodes], guests)
-        lines = {target: remote * share for target, share in shares.items()}
-        rows.append([lines.get(other.id, local) for other in nodes])
-    return rows
-
-
-def _shares_of_targets(
-    node: int, nodes: Sequence[int], guests: Sequence[GuestSample]
-) -> dict[int, float]:
-    """Return {other node: share of a node's remote accesses}, equal ones where it is unknown."""
-    amounts = {other: 0.0 for other in nodes if other != node}
-    if len(amounts) > 1:
+    lines = {}
+    for node in nodes:
+        if node.local_per_sec is None or node.remote_per_sec is None:
+            return {}
+        lines[node.id] = node.local_per_sec
+    for node in nodes:
+        amounts = {other.id: 0.0 for other in nodes if other is not node}
         for guest in guests:
-            ran_here = rates.shares(guest.cores_by_node).get(node, 0.0)
-            accesses = ran_here * (guest.remote_per_sec or 0.0)
+            ran_here = rates.shares(guest.cores_by_node).get(node.id, 0.0)
             elsewhere = {other: size for other, size in guest.bytes_by_node if other in amounts}
-            for other, share in rates.shares(elsewhere).items() if accesses else ():
-                amounts[other] += accesses * share
-    return rates.shares(amounts) or rates.shares(dict.fromkeys(amounts, 1.0))
+            for other, share in rates.shares(elsewhere).items():
+                amounts[other] += ran_here * (guest.remote_per_sec or 0.0) * share
+        shares = rates.shares(amounts) or rates.shares(dict.fromkeys(amounts, 1.0))
+        for other, share in shares.items():
+            lines[other] += (node.remote_per_sec or 0.0) * share
+    return lines
 
 
-def guest_sample(
-    running: RunningGuest,
-    evidence: Evidence | None = None,
-    devices: Iterable[tuple[str, int | None]] = (),
-) -> GuestSample:
+def guest_sample(running: RunningGuest, evidence: Evidence | None = None) -> GuestSample:
     """Return the :class:`GuestSample` of a guest.
 
     :param evidence: what a source measured of the guest; None if no source did
-    :param devices: (address, node id) of its host devices; the id is None if it is unknown
     """
     guest, cores = running.guest, running.cores
     measured = evidence or _NO_EVIDENCE
@@ -208,21 +177,8 @@ def guest_sample(
         ),
         rates.accesses_per_1000_instructions(local, remote, measured.instructions_per_sec),
         measured.counted_ratio,
-        tuple(
-            DeviceSample(address, node, is_local(node, running.cores_by_node))
-            for address, node in devices
-        ),
-        measured.remote_cache_per_sec,
         rates.stalled_ratio(measured.stalled_cycles_per_sec, measured.cycles_per_sec),
     )
-
-
-def is_local(node: int | None, cores_by_node: Mapping[int, float]) -> bool | None:
-    """Return whether a guest ran mostly on a device's node; None if that is unknown."""
-    guest_cores = sum(cores_by_node.values())
-    if node is None or not guest_cores:
-        return None
-    return cores_by_node.get(node, 0.0) > guest_cores / 2
 
 
 def bandwidth_by_guest(

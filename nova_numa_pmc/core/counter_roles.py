@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 # What an event counts. Events with the same role and scope are added up.
-LOCAL_DRAM, REMOTE_DRAM, REMOTE_CACHE = 'local_dram', 'remote_dram', 'remote_cache'
+LOCAL_DRAM, REMOTE_DRAM = 'local_dram', 'remote_dram'
 CYCLES, INSTRUCTIONS = 'cycles', 'instructions'
 STALLED_CYCLES = 'stalled_cycles'
 MEM_READ, MEM_WRITE, MEM_TRAFFIC = 'mem_read', 'mem_write', 'mem_traffic'
@@ -14,10 +14,10 @@ MEM_MAX, LINK_MAX = 'mem_max', 'link_max'
 IO_HIT, IO_MISS = 'io_hit', 'io_miss'
 
 #: Roles counted in a core: per CPU, per thread or per control group.
-CORE_ROLES = (CYCLES, INSTRUCTIONS, LOCAL_DRAM, REMOTE_DRAM, REMOTE_CACHE, STALLED_CYCLES)
-#: Roles counted for guests only, each in an event group of its own, which the kernel multiplexes
+CORE_ROLES = (CYCLES, INSTRUCTIONS, LOCAL_DRAM, REMOTE_DRAM, STALLED_CYCLES)
+#: The role counted for guests only, in an event group of its own, which the kernel multiplexes
 #: with the other groups if the hardware has too few counters.
-GUEST_ROLES = (REMOTE_CACHE, STALLED_CYCLES)
+GUEST_ROLE = STALLED_CYCLES
 #: Roles counted in the uncore of a package, for everything that runs on it. ``mem_traffic`` is
 #: reads and writes together, for hardware that does not distinguish them.
 UNCORE_ROLES = (MEM_READ, MEM_WRITE, MEM_TRAFFIC, MEM_MAX, LINK_TX, LINK_MAX, IO_HIT, IO_MISS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derive the pressure on each NUMA node, and the loss that it causes to guests.
+"""Derive the pressure on each NUMA node, and what makes its memory slower.
 
 Cores are core-seconds per second, lines are cache lines of 64 bytes, latencies are in nanoseconds.
 Sequences have one item for each node, in the order of positions. ``None`` means unknown, never 0;
@@ -10,7 +10,6 @@ The libvirt hook imports this module at every guest start, so it imports only li
 
 from __future__ import annotations
 
-from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
@@ -44,13 +43,6 @@ class NodePressure(Record):
     bandwidth_ratio: float | None
     link_ratio: float | None
     pressure: float | None
-
-
-class Loss(Record):
-    """Loss of a node's guests to waiting for CPUs and to the latency of memory [cores]."""
-
-    waiting_cores: float | None
-    distance_cores: float | None
 
 
 def node_pressure(
@@ -104,69 +96,3 @@ def added_queueing(utilisation_ratio: float) -> float:
     """
     u = utilisation_ratio
     return 1 / (1 - u) ** 2 - 1 if u < QUEUEING_KNEE else queueing_at(u) + u * _SLOPE_AT_KNEE
-
-
-def loaded_latency_ns(
-    unloaded_ns: float, local_ns: float, utilisation_ratio: float | None
-) -> float:
-    """Return the latency of memory under load [ns].
-
-    ℓ_nm(u) = ℓ_nm + 0.15·ℓ_mm·q(u), with the curve q of :func:`queueing_at`.
-
-    :param unloaded_ns: ℓ_nm, the latency from node n's CPUs to node m's memory
-    :param local_ns: ℓ_mm, the latency from node m's own CPUs to its memory
-    :param utilisation_ratio: u of node m's memory; None if it is unknown, which counts as idle
-    """
-    u = max(0.0, utilisation_ratio or 0.0)
-    return unloaded_ns + QUEUEING_FACTOR * local_ns * queueing_at(u)
-
-
-def losses(
-    demands: Sequence[float | None],
-    capacities: Sequence[float | None],
-    lines_per_sec: Sequence[Sequence[float | None] | None] | None,
-    latencies_ns: Sequence[Sequence[float]] | None,
-    utilisations: Sequence[float | None],
-    mlp: float = MLP_DEMAND,
-) -> tuple[Loss, ...]:
-    """Return the :class:`Loss` of each node's guests.
-
-    L_n = max(0, D_n − C_n) + Σ_m x_nm·(ℓ_nm(u_m) − ℓ_nn) / MLP. The sum includes m = n, because
-    saturated local memory also costs time.
-
-    :param demands, capacities: D_n and C_n [cores]; if one is None (unknown), the node's loss to
-        waiting is unknown
-    :param lines_per_sec: rows of x_nm; if a value is None (unknown), the loss to distance of its
-        node is unknown
-    :param latencies_ns: unloaded latencies ℓ_nm; if this is None (unknown), the loss to distance
-        of each node is unknown
-    :param utilisations: u_m of each node's memory; None if unknown
-    """
-    node_losses = []
-    for n, (demand, capacity) in enumerate(zip(demands, capacities)):
-        waiting_cores = None if demand is None or capacity is None else max(0.0, demand - capacity)
-        node_losses.append(
-            Loss(waiting_cores, _distance_cores(n, lines_per_sec, latencies_ns, utilisations, mlp))
-        )
-    return tuple(node_losses)
-
-
-def _distance_cores(
-    n: int,
-    lines_per_sec: Sequence[Sequence[float | None] | None] | None,
-    latencies_ns: Sequence[Sequence[float]] | None,
-    utilisations: Sequence[float | None],
-    mlp: float,
-) -> float | None:
-    row = lines_per_sec[n] if lines_per_sec else None
-    if row is None or latencies_ns is None:
-        return None
-    known_lines = all_known(row)
-    if known_lines is None:
-        return None
-    extra_ns = (
-        loaded_latency_ns(latencies_ns[n][m], latencies_ns[m][m], utilisations[m])
-        - latencies_ns[n][n]
-        for m in range(len(row))
-    )
-    return sum(lines * extra for lines, extra in zip(known_lines, extra_ns)) * 1e-9 / mlp

@@ -32,7 +32,7 @@ class NodeSample(Record):
     :param local_per_sec, remote_per_sec: DRAM accesses of the node's CPUs
     :param remote_ratio: remote share of these accesses, 0 to 1
     :param cpi: cycles per instruction (:func:`rates.cycles_per_instruction`)
-    :param waiting_cores, distance_cores: the two parts of the loss [cores]
+    :param waiting_cores: demand beyond the capacity [cores]
     :param io_miss_ratio: share of requests of devices that missed the cache (DDIO), 0 to 1
     :param memory_bytes, free_bytes: MemTotal and MemFree
     :param stolen_cores: CPU time that the host's own hypervisor gave to others, which is not
@@ -53,24 +53,10 @@ class NodeSample(Record):
     remote_ratio: float | None = None
     cpi: float | None = None
     waiting_cores: float | None = None
-    distance_cores: float | None = None
     io_miss_ratio: float | None = None
     memory_bytes: int | None = None
     free_bytes: int | None = None
     stolen_cores: float | None = None
-
-
-class DeviceSample(Record):
-    """A device of a guest.
-
-    :param address: its PCI address ('0000:3b:00.1'), or the host's name for it ('eth0', 'nvme0')
-    :param node: id of the node that it is attached to; None: the platform does not report it
-    :param local: whether the guest's CPUs ran on that node for most of the interval; None: unknown
-    """
-
-    address: str
-    node: int | None
-    local: bool | None
 
 
 class GuestSample(Record):
@@ -88,10 +74,8 @@ class GuestSample(Record):
     :param accesses_per_1000_instructions: DRAM accesses, local and remote
     :param counted_ratio: smallest share of the interval for which one of its counters ran; 1: no
         multiplexing; None: no counters
-    :param remote_cache_per_sec: hits in caches of other nodes; None: not counted
     :param stalled_ratio: share of cycles in which it waited, 0 to 1 (on most CPUs for memory:
-        ``events`` lists them); None: not counted. This event and that of
-        ``remote_cache_per_sec`` are multiplexed apart from the others
+        ``events`` lists them); None: not counted. The event is multiplexed apart from the others
     """
 
     uuid: str
@@ -109,8 +93,6 @@ class GuestSample(Record):
     cpi: float | None = None
     accesses_per_1000_instructions: float | None = None
     counted_ratio: float | None = None
-    devices: tuple[DeviceSample, ...] = ()
-    remote_cache_per_sec: float | None = None
     stalled_ratio: float | None = None
 
     @property
@@ -190,7 +172,7 @@ class Evidence(Record):
     may be local or remote.
 
     :param remote_ratio: only of a source that has no rates
-    :param counted_ratio: the two rates after it are not considered, which are multiplexed apart
+    :param counted_ratio: the rate after it is not considered, which is multiplexed apart
     """
 
     source: str = ''
@@ -202,7 +184,6 @@ class Evidence(Record):
     cycles_per_sec: float | None = None
     instructions_per_sec: float | None = None
     counted_ratio: float | None = None
-    remote_cache_per_sec: float | None = None
     stalled_cycles_per_sec: float | None = None
 
     @property

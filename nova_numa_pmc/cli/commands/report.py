@@ -48,7 +48,6 @@ _LABELS = {
     'bandwidth_bytes_per_sec': ('memory traffic [GB/s]', 1e-9, '{:.2f}'),
     'cores': ('cores', 1, '{:.2f}'),
     'waiting_cores': ('waiting [cores]', 1, '{:.2f}'),
-    'distance_cores': ('distance [cores]', 1, '{:.2f}'),
     'pressure': ('pressure', 1, '{:.2f}'),
 }
 #: Metrics of a host that are the sum over its nodes.

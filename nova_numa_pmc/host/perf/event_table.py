@@ -27,7 +27,6 @@ from nova_numa_pmc.core.counter_roles import (
     MEM_READ,
     MEM_TRAFFIC,
     MEM_WRITE,
-    REMOTE_CACHE,
     REMOTE_DRAM,
     STALLED_CYCLES,
 )
@@ -89,17 +88,15 @@ class Row(Record):
 
 # These tables are laid out by hand.
 # fmt: off
-def _retired(event: int, umasks: tuple[int, int, tuple[int, ...]], document: str,
+def _retired(event: int, umasks: tuple[int, int], document: str,
              *caveats: str) -> tuple[Entry, ...]:
     """Return the entries of retired loads.
 
-    :param umasks: of local DRAM, of remote DRAM, and of remote caches
+    :param umasks: of local and of remote DRAM
     """
-    local, remote, caches = umasks
     return tuple(
-        Entry(role, 'event=%#x,umask=%#x' % (event, umask), document, (RETIRED,) + more)
-        for role, umask, more in ((LOCAL_DRAM, local, caveats), (REMOTE_DRAM, remote, caveats),
-                                  *((REMOTE_CACHE, umask, ()) for umask in caches)))
+        Entry(role, 'event=%#x,umask=%#x' % (event, umask), document, (RETIRED, *caveats))
+        for role, umask in zip((LOCAL_DRAM, REMOTE_DRAM), umasks))
 
 
 _SDM = 'Intel SDM vol. 3B, performance-monitoring events'
@@ -198,21 +195,21 @@ _GNR_UNCORE = _imc(('event=0x5,umask=0xcf', 'event=0x6,umask=0xcf'),
                    'Intel perfmon, Granite Rapids uncore: UNC_M_CAS_COUNT_SCH0, _SCH1'
                    ) + _DCLK_QUARTER + _UPI + _CHA_ICX
 
-# Umasks of local DRAM, of remote DRAM, and of remote caches.
-_NHM = 0x20, 0x10, (0x8,)
+# Umasks of local and of remote DRAM.
+_NHM = 0x20, 0x10
 _LLC_MISS = 'MEM_LOAD_UOPS_LLC_MISS_RETIRED'
 _L3_MISS_UOPS = 'MEM_LOAD_UOPS_L3_MISS_RETIRED'
-_UOPS = 0x1, 0x4, (0x10, 0x20)
-_LOADS = 0x1, 0x2, (0x4, 0x8)
+_UOPS = 0x1, 0x4
+_LOADS = 0x1, 0x2
 # CXL memory is a node of its own, so that it is remote to every CPU.
-_LOADS_CXL = 0x1, 0x12, (0x4, 0x8)
+_LOADS_CXL = 0x1, 0x12
 _LOCAL_CXL = (Entry(REMOTE_DRAM, 'event=0xd1,umask=0x80',
                     'Intel perfmon, Granite Rapids: MEM_LOAD_RETIRED.LOCAL_CXL_MEM',
                     (RETIRED, "CXL memory of the CPU's own socket"), of_slow_memory=True),)
 
 
 def _server(key: str, title: str, cpuid: str, uncore: tuple[Entry, ...],
-            umasks: tuple[int, int, tuple[int, ...]] = _LOADS) -> Row:
+            umasks: tuple[int, int] = _LOADS) -> Row:
     """Return the row of Skylake-SP or a successor, which all have the same core events."""
     document = 'Intel perfmon, %s: MEM_LOAD_L3_MISS_RETIRED' % title
     return Row(key, title, cpuid, _retired(0xd3, umasks, document, SNC) + _SKX_CORE + uncore)
@@ -231,7 +228,7 @@ def _amd_core(fills: int, document: str, caveat: str, remote: int = 0x40) -> tup
         Entry(INSTRUCTIONS, 'event=0xc0', document),
     ) + tuple(
         Entry(role, 'event=%#x,umask=%#x' % (fills, umask), document, (caveat, NPS))
-        for role, umask in ((LOCAL_DRAM, 0x08), (REMOTE_DRAM, remote), (REMOTE_CACHE, 0x10))
+        for role, umask in ((LOCAL_DRAM, 0x08), (REMOTE_DRAM, remote))
     )
 
 
@@ -312,20 +309,20 @@ ROWS = (
     Row('nehalem-ex', 'Nehalem-EX', r'GenuineIntel-6-2E',
         _retired(0x0f, _NHM, _NHM_DOC, HITM) + _RESOURCE),
     Row('westmere-dp', 'Westmere-DP', r'GenuineIntel-6-2C',
-        _retired(0x0f, (0x08, 0x10, (0x4,)), _WSM_DP_DOC, HITM, _WITH_CACHE_HITS) + _RESOURCE),
+        _retired(0x0f, (0x08, 0x10), _WSM_DP_DOC, HITM, _WITH_CACHE_HITS) + _RESOURCE),
     Row('westmere-sp', 'Westmere-SP', r'GenuineIntel-6-25',
-        _retired(0x0f, (0x10, 0x20, (0x8,)), _WSM_DOC % 'Westmere-EP-SP', HITM) + _RESOURCE),
+        _retired(0x0f, (0x10, 0x20), _WSM_DOC % 'Westmere-EP-SP', HITM) + _RESOURCE),
     # libpfm4 treats Westmere-EX as wsm_dp, where remote DRAM is 0x10, but Intel's list has 0x20.
     Row('westmere-ex', 'Westmere-EX', r'GenuineIntel-6-2F',
-        _retired(0x0f, (0x08, 0x20, (0x4,)), _WSM_DOC % 'Westmere-EX', HITM, _WITH_CACHE_HITS)
+        _retired(0x0f, (0x08, 0x20), _WSM_DOC % 'Westmere-EX', HITM, _WITH_CACHE_HITS)
         + _RESOURCE),
     Row('sandybridge-ep', 'Sandy Bridge-EP', r'GenuineIntel-6-2D',
-        _retired(0xd3, (0x1, 0x4, ()), 'Intel perfmon, Jaketown: ' + _LLC_MISS)
+        _retired(0xd3, _UOPS, 'Intel perfmon, Jaketown: ' + _LLC_MISS)
         + _SNB_CORE + _IMC_CAS + _DCLK_FIXED + _QPI),
     # libpfm4's local DRAM is 0x01 here (snoop not needed or missed), but Intel's list has 0x03,
     # which includes snoops that hit but did not forward.
     Row('ivybridge-ep', 'Ivy Bridge-EP', r'GenuineIntel-6-3E',
-        _retired(0xd3, (0x3, 0xc, (0x10, 0x20)), 'Intel perfmon, Ivytown: ' + _LLC_MISS)
+        _retired(0xd3, (0x3, 0xc), 'Intel perfmon, Ivytown: ' + _LLC_MISS)
         + _SNB_CORE + _IMC_CAS + _DCLK_FIXED + _QPI),
     Row('haswell-ep', 'Haswell-EP', r'GenuineIntel-6-3F',
         _retired(0xd3, _UOPS, 'Intel perfmon, Haswell-X: ' + _L3_MISS_UOPS,

@@ -255,8 +255,8 @@ def open_groups(
     """Open events in as few groups as the hardware allows, in their order.
 
     The kernel refuses a group that can never be counted at once (EINVAL). The event then
-    starts the next group, and the kernel multiplexes the groups. Each of
-    :data:`counter_roles.GUEST_ROLES` also begins a group of its own, so that it takes no counter
+    starts the next group, and the kernel multiplexes the groups.
+    :data:`counter_roles.GUEST_ROLE` also begins a group of its own, so that it takes no counter
     from the others. An event that this machine does not have is left out.
 
     :param group_max: {PMU: the most events of a group}
@@ -282,8 +282,8 @@ def _may_join(present: tuple[Event, ...], event: Event, group_max: Mapping[str, 
     """Return whether an event may be added to a group with these."""
     if len(present) >= group_max.get(event.pmu, len(present) + 1):
         return False
-    role, other, separate = present[-1].role, event.role, counter_roles.GUEST_ROLES
-    return role == other or (role not in separate and other not in separate)
+    role, other = present[-1].role, event.role
+    return role == other or counter_roles.GUEST_ROLE not in (role, other)
 
 
 def _add_event(

@@ -9,8 +9,8 @@ hardware has too few counters for both, threads are never counted. Beside guests
 therefore counted by two events only, and not at all for an hour after guests got no counter
 (:attr:`GuestCounters.crowded_out`).
 
-Stalled cycles and hits in remote caches are counted in groups of their own, which take turns
-with the first group if the hardware has too few counters for all.
+Stalled cycles are counted in a group of their own, which takes turns with the first group if the
+hardware has too few counters for all.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def owner_rates(
         if event.minus is not None:
             totals[event.role] = rates.subtract(totals.get(event.role), totals.get(event.minus))
     shares = [delta.share for delta in map(totals.get, ROLES) if delta is not None]
-    local, remote, instructions, cycles, remote_cache, stalled = (
-        rates.per_sec(totals.get(role), elapsed_ns) for role in ROLES + counter_roles.GUEST_ROLES
+    local, remote, instructions, cycles, stalled = (
+        rates.per_sec(totals.get(role), elapsed_ns) for role in (*ROLES, counter_roles.GUEST_ROLE)
     )
     if local is None or remote is None:
         local = remote = None
@@ -79,7 +79,6 @@ def owner_rates(
         cycles,
         instructions,
         min(shares, default=None),
-        remote_cache,
         stalled,
     )
 
@@ -184,7 +183,7 @@ class GuestCounters(_CoreCounters[str, '_Key']):
     name = 'guests by thread'
 
     def __init__(self, select: Callable[[], EventSelection], root: str = '/') -> None:
-        super().__init__(select, root, ROLES + counter_roles.GUEST_ROLES)
+        super().__init__(select, root, (*ROLES, counter_roles.GUEST_ROLE))
         self._wanted: dict[str, dict[_Key, Wanted]] = {}  # in the form that OwnerCounters takes
         self._last_ns: int | None = None
         self._short_ticks = 0  # successive ticks in which counters were short

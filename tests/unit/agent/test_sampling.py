@@ -12,14 +12,14 @@ from nova_numa_pmc import model
 from nova_numa_pmc.agent import sampling
 from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.core import pressure
-from nova_numa_pmc.core.sample_records import COUNTED, INFERRED, DeviceSample
+from nova_numa_pmc.core.sample_records import COUNTED, INFERRED
 from nova_numa_pmc.host import firmware
 from nova_numa_pmc.host.perf import event_table, events
 from nova_numa_pmc.json_values import to_json
 from nova_numa_pmc.model import MIB
 from tests.cases.counting import CountingCase
 from tests.cases.root import RootCase
-from tests.fixtures import domains, fake_host, measured_host, sysfs
+from tests.fixtures import domains, fake_host, measured_host
 from tests.fixtures.software_events import LOCAL, REMOTE
 from tests.fixtures.working_child import touch
 
@@ -29,9 +29,7 @@ SECOND = measured_host.SECOND_NS
 class SamplingCase(RootCase):
     def setUp(self):
         super().setUp()
-        self.host = measured_host.MeasuredHost(
-            self.root, devices={'0000:af:00.0': 1, '0000:3b:02.1': -1}
-        )
+        self.host = measured_host.MeasuredHost(self.root)
         self.addCleanup(self.host.close)
         self.host.set_idle()
         self.sampler = self.open()
@@ -102,9 +100,7 @@ class SamplerTest(SamplingCase):
             (busy.demand_cores, busy.cpu_ratio, busy.pressure, busy.waiting_cores),
         )
         self.assertAlmostEqual(0.8, idle.demand_cores)
-        self.assertEqual(
-            (None, None, None), (idle.remote_ratio, idle.bandwidth_ratio, idle.distance_cores)
-        )
+        self.assertEqual((None, None), (idle.remote_ratio, idle.bandwidth_ratio))
         self.assertEqual(3 << 30, idle.free_bytes)
         self.assertTrue(any(text.startswith('guests by thread: ') for text in sample.unavailable))
         self.assertEqual((), sample.problems)
@@ -182,7 +178,6 @@ class SamplerTest(SamplingCase):
             [320_000.0, 320_000.0], [node.bandwidth_bytes_per_sec for node in sample.nodes]
         )
         self.assertEqual([0.32, 0.32], [node.bandwidth_ratio for node in sample.nodes])
-        self.assertLess(0, sample.nodes[0].distance_cores)
 
     def test_traffic_of_guests_is_not_the_bandwidth_of_a_node_that_resctrl_does_not_know(self):
         self.host.set_l3_domains({cpu: cpu // 4 for cpu in range(8)})
@@ -199,51 +194,6 @@ class SamplerTest(SamplingCase):
             sample = self.sample(at_s)
         self.assertEqual(64_000.0, sample.guests[1].bandwidth_bytes_per_sec)
         self.assertEqual([None, None], [node.bandwidth_bytes_per_sec for node in sample.nodes])
-
-    def test_devices_are_local_on_the_node_that_the_guest_runs_on(self):
-        xml = domains.domain(
-            fake_host.name_of(1),
-            fake_host.uuid_of(1),
-            devices=domains.SRIOV + domains.HOST_DEVICES,
-        )
-        sysfs.add_device(self.root, 'pci0/0000:3b:00.0/net/eth0', 'class/net/eth0')
-        self.host.write('sys/devices/pci0/0000:3b:00.0/numa_node', '0\n')
-        self.launch(1, {0: MIB}, xml=xml)
-        self.sample(0)
-        for at_s, cpu, local in ((5, 0, False), (10, 4, None), (15, 4, True)):
-            self.run_to(1, at_s, cpu=cpu)
-            [guest] = self.sample(at_s).guests
-            if local is not None:
-                self.assertEqual(
-                    (
-                        DeviceSample('0000:3b:02.1', None, None),
-                        DeviceSample('0000:af:00.0', 1, local),
-                        DeviceSample('nvme0n1', None, None),
-                        DeviceSample('eth0', 0, not local),
-                    ),
-                    guest.devices,
-                )
-
-    def test_the_node_of_a_device_is_read_again_only_for_another_guest(self):
-        xml = domains.domain(fake_host.name_of(1), fake_host.uuid_of(1), devices=domains.SRIOV)
-        nodes = []
-        for at_s, is_running in ((0, True), (5, True), (10, False), (15, True)):
-            if is_running:
-                self.launch(1, {0: MIB}, xml=xml)
-            else:
-                self.host.end(1)
-            for guest in self.sample(at_s).guests:
-                nodes.append({device.address: device.node for device in guest.devices})
-            for path in ('0000:af:00.0', '0000:3b:02.1'):
-                self.host.write('sys/bus/pci/devices/%s/numa_node' % path, '0\n')
-        self.assertEqual(
-            [
-                {'0000:af:00.0': 1, '0000:3b:02.1': None},
-                {'0000:af:00.0': 1, '0000:3b:02.1': 0},
-                {'0000:af:00.0': 0, '0000:3b:02.1': 0},
-            ],
-            nodes,
-        )
 
     def test_a_node_whose_cpu_comes_or_goes_is_unknown_for_a_tick(self):
         self.launch(1, {0: MIB})
@@ -277,7 +227,6 @@ class SamplerTest(SamplingCase):
                 'proc/self/mountinfo',
                 'run/libvirt/qemu/instance-00000001.xml',
                 'sys/devices/system/node/node1/meminfo',
-                'sys/bus/pci/devices/0000:af:00.0/numa_node',
                 'sys/fs/resctrl/mon_data/mon_L3_00/mbm_local_bytes',
                 'proc/cpuinfo',
                 'sys/devices/system/cpu/online',

@@ -5,22 +5,10 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import build_sample
-from nova_numa_pmc.core.sample_records import (
-    COUNTED,
-    DeviceSample,
-    Evidence,
-    NodeSample,
-    RunningGuest,
-)
+from nova_numa_pmc.core.sample_records import COUNTED, Evidence, NodeSample, RunningGuest
 
-LATENCIES_NS = ((60.0, 100.0), (100.0, 60.0))
 GUEST = RunningGuest(
-    model.Guest('u', 'g', 2, 1, devices=(model.HostDevice(model.PCI, '0000:3b:00.1'),)),
-    {},
-    1.0,
-    0.25,
-    {0: 0.75, 1: 0.25},
-    {0: 10, 1: 30},
+    model.Guest('u', 'g', 2, 1), {}, 1.0, 0.25, {0: 0.75, 1: 0.25}, {0: 10, 1: 30}
 )
 EVIDENCE = Evidence('guests by thread', COUNTED, 300.0, 100.0, None, None, 2000.0, 1000.0, 0.5)
 
@@ -41,31 +29,28 @@ class CompleteNodesTest(unittest.TestCase):
                 NodeSample(1, 4.0, 6.0, local_per_sec=4e6, remote_per_sec=0.0),
             ),
             (),
-            LATENCIES_NS,
         )
         self.assertEqual(
             (0.75, 0.5, 0.75), (first.cpu_ratio, first.bandwidth_ratio, first.pressure)
         )
         self.assertEqual(0.25, first.remote_ratio)
-        # Queueing on node 0 at u = 0.5: 0.15 · 60 ns on each of its own lines.
-        self.assertAlmostEqual((3e6 * 9 + 1e6 * 40) / 1e9, first.distance_cores)
         self.assertEqual((0.0, 2.0), (first.waiting_cores, second.waiting_cores))
         self.assertEqual((None, 1.5), (second.bandwidth_ratio, second.pressure))
 
     def test_figures_of_a_node_without_evidence_are_unknown(self):
         nodes = (NodeSample(0, 4.0), NodeSample(1, 4.0))
-        self.assertEqual(nodes, build_sample.complete_nodes(nodes, (), None))
+        self.assertEqual(nodes, build_sample.complete_nodes(nodes, ()))
 
     def test_bandwidth_follows_from_all_traffic(self):
         nodes = (
             NodeSample(0, local_per_sec=3e6, remote_per_sec=1e6, bandwidth_max_bytes_per_sec=1e9),
             NodeSample(1, local_per_sec=0.0, remote_per_sec=2e6, bandwidth_bytes_per_sec=7.0),
         )
-        first, second = build_sample.complete_nodes(nodes, (), LATENCIES_NS, all_traffic=True)
+        first, second = build_sample.complete_nodes(nodes, (), all_traffic=True)
         self.assertEqual(
             (64 * 5e6, 7.0), (first.bandwidth_bytes_per_sec, second.bandwidth_bytes_per_sec)
         )
-        first, _ = build_sample.complete_nodes(nodes, (), LATENCIES_NS)
+        first, _ = build_sample.complete_nodes(nodes, ())
         self.assertIsNone(first.bandwidth_ratio)
 
     def test_remote_accesses_go_where_guests_pages_are(self):
@@ -73,13 +58,15 @@ class CompleteNodesTest(unittest.TestCase):
             NodeSample(0, local_per_sec=0.0, remote_per_sec=100.0),
             *(NodeSample(node, local_per_sec=0.0, remote_per_sec=0.0) for node in (1, 2)),
         )
-        latencies_ns = ((60, 100, 160), (100, 60, 160), (160, 160, 60))
         guest = build_sample.guest_sample(
             GUEST._replace(bytes_by_node={0: 5, 1: 10, 2: 30}), EVIDENCE
         )
-        for guests, expected in (((guest,), 25 * 40 + 75 * 100), ((), 50 * 40 + 50 * 100)):
-            first = build_sample.complete_nodes(nodes, guests, latencies_ns)[0]
-            self.assertAlmostEqual(expected / 1e9, first.distance_cores, places=15)
+        for guests, expected in (((guest,), [0, 25, 75]), ((), [0, 50, 50])):
+            completed = build_sample.complete_nodes(nodes, guests, all_traffic=True)
+            self.assertEqual(
+                [64 * lines for lines in expected],
+                [node.bandwidth_bytes_per_sec for node in completed],
+            )
 
 
 class SumByNodeTest(unittest.TestCase):
@@ -113,9 +100,7 @@ class SumByNodeTest(unittest.TestCase):
 
 class GuestSampleTest(unittest.TestCase):
     def test_a_counted_guest_has_each_figure(self):
-        sample = build_sample.guest_sample(
-            GUEST, EVIDENCE, (('0000:3b:00.1', 1), ('0000:3c:00.0', 0), ('0000:3d:00.0', None))
-        )
+        sample = build_sample.guest_sample(GUEST, EVIDENCE)
         self.assertEqual(('u', 'g', 'guests by thread', COUNTED, 1.0, 0.25), sample[:6])
         self.assertEqual(
             (((0, 0.75), (1, 0.25)), ((0, 10), (1, 30))),
@@ -130,20 +115,9 @@ class GuestSampleTest(unittest.TestCase):
                 sample.counted_ratio,
             ),
         )
-        self.assertEqual(
-            (
-                DeviceSample('0000:3b:00.1', 1, False),
-                DeviceSample('0000:3c:00.0', 0, True),
-                DeviceSample('0000:3d:00.0', None, None),
-            ),
-            sample.devices,
-        )
 
     def test_a_guest_without_evidence_has_unknown_figures(self):
         sample = build_sample.guest_sample(
-            GUEST._replace(cores=None, waiting_cores=None, cores_by_node={}, bytes_by_node={}),
-            None,
-            (('0000:3b:00.1', 1),),
+            GUEST._replace(cores=None, waiting_cores=None, cores_by_node={}, bytes_by_node={})
         )
         self.assertEqual(('', '', None, None, (), ()), sample[2:8])
-        self.assertIsNone(sample.devices[0].local)

@@ -4,8 +4,8 @@
 import json
 import unittest
 
-from nova_numa_pmc.core import pressure, rates
-from nova_numa_pmc.core.rates import CounterReading
+from nova_numa_pmc.core import rates
+from nova_numa_pmc.core.rates import CounterDelta
 from nova_numa_pmc.host.perf import events
 from tests.fixtures.checkout import TOP
 
@@ -28,12 +28,7 @@ class TestDeck(unittest.TestCase):
             table = json.load(file)
         elapsed_ns = int(table['elapsed_sec'] * 1e9)
         return {
-            name: rates.per_sec(
-                rates.difference(
-                    CounterReading(0, 0, 0), CounterReading(value, elapsed_ns, elapsed_ns)
-                ),
-                elapsed_ns,
-            )
+            name: rates.per_sec(CounterDelta(value, 1.0), elapsed_ns)
             for name, value in table['counts'].items()
         }
 
@@ -65,20 +60,10 @@ class TestDeck(unittest.TestCase):
         self.assertAlmostEqual(0.0098, shares[1], places=4)
 
     def test_the_loss_by_distance_follows_from_the_decks_counts(self):
-        # The deck counts both sockets together; they are assumed to be equal.
         cores = []
         for table in (self.before, self.after):
-            local, remote = (
-                self.per_sec(table, role) / 2 for role in ('local_dram', 'remote_dram')
-            )
-            loss = pressure.losses(
-                (0, 0),
-                (1, 1),
-                ((local, remote), (remote, local)),
-                ((LOCAL_NS, REMOTE_NS), (REMOTE_NS, LOCAL_NS)),
-                (None, None),
-            )
-            cores.append(sum(part.distance_cores for part in loss))
+            remote = self.per_sec(table, 'remote_dram')
+            cores.append(remote * (REMOTE_NS - LOCAL_NS) * 1e-9)
         self.assertAlmostEqual(0.617, cores[0], places=3)
         self.assertAlmostEqual(0.011, cores[1], places=3)
         busy = self.before['cpu-cycles'] / HZ

@@ -146,21 +146,19 @@ LIBPFM = {
         (prefix, row): {
             'local_dram': 'MEM_UNCORE_RETIRED:' + local,
             'remote_dram': 'MEM_UNCORE_RETIRED:REMOTE_DRAM',
-            'remote_cache': 'MEM_UNCORE_RETIRED:' + cache,
             'stalled_cycles': 'RESOURCE_STALLS:ANY',
         }
-        for prefix, row, local, cache in (
-            ('nhm', 'nehalem-ep', 'LOCAL_DRAM', 'REMOTE_CACHE_LOCAL_HOME_HIT'),
-            ('nhm_ex', 'nehalem-ex', 'LOCAL_DRAM', 'REMOTE_CACHE_LOCAL_HOME_HIT'),
-            ('wsm', 'westmere-sp', 'LOCAL_DRAM', 'REMOTE_CACHE_LOCAL_HOME_HIT'),
-            ('wsm_dp', 'westmere-dp', 'LOCAL_DRAM_AND_REMOTE_CACHE_HIT', 'REMOTE_HITM'),
+        for prefix, row, local in (
+            ('nhm', 'nehalem-ep', 'LOCAL_DRAM'),
+            ('nhm_ex', 'nehalem-ex', 'LOCAL_DRAM'),
+            ('wsm', 'westmere-sp', 'LOCAL_DRAM'),
+            ('wsm_dp', 'westmere-dp', 'LOCAL_DRAM_AND_REMOTE_CACHE_HIT'),
         )
     },
     **{
         (prefix, row): {
             'local_dram': event + ':LOCAL_DRAM',
             'remote_dram': event + ':REMOTE_DRAM',
-            'remote_cache': '%s:REMOTE_HITM %s:REMOTE_FWD' % (event, event),
             'stalled_cycles': 'CYCLE_ACTIVITY:' + stalls,
         }
         for prefix, row, event, stalls in (
@@ -173,7 +171,6 @@ LIBPFM = {
         )
     },
     # Of local DRAM on Ivy Bridge-EP and remote DRAM on Westmere-EX, the table says why it differs.
-    ('wsm_dp', 'westmere-ex'): {'remote_cache': 'MEM_UNCORE_RETIRED:REMOTE_HITM'},
     ('ivb_ep', 'ivybridge-ep'): {'remote_dram': 'MEM_LOAD_UOPS_LLC_MISS_RETIRED:REMOTE_DRAM'},
     ('snb_ep', 'sandybridge-ep'): {
         'local_dram': 'MEM_LOAD_UOPS_LLC_MISS_RETIRED:LOCAL_DRAM',
@@ -182,20 +179,12 @@ LIBPFM = {
     **{
         ('amd64_fam%s' % prefix, prefix[-4:]): {
             role: '%s_FROM_SYSTEM:%s' % (event, umask)
-            for role, umask in zip(('local_dram', 'remote_dram', 'remote_cache'), umasks.split())
+            for role, umask in zip(('local_dram', 'remote_dram'), umasks.split())
         }
         for prefix, event, umasks in (
-            (
-                '17h_zen2',
-                'DATA_CACHE_REFILLS',
-                'LS_MABRESP_LCL_DRAM LS_MABRESP_RMT_DRAM LS_MABRESP_RMT_CACHE',
-            ),
-            ('19h_zen3', 'ANY_DATA_CACHE_FILLS', 'MEM_IO_LCL MEM_IO_RMT EXT_CACHE_RMT'),
-            (
-                '19h_zen4',
-                'ANY_DATA_CACHE_FILLS',
-                'DRAM_IO_NEAR DRAM_IO_FAR:ALT_MEM_NEAR_FAR FAR_CACHE_NEAR_FAR',
-            ),
+            ('17h_zen2', 'DATA_CACHE_REFILLS', 'LS_MABRESP_LCL_DRAM LS_MABRESP_RMT_DRAM'),
+            ('19h_zen3', 'ANY_DATA_CACHE_FILLS', 'MEM_IO_LCL MEM_IO_RMT'),
+            ('19h_zen4', 'ANY_DATA_CACHE_FILLS', 'DRAM_IO_NEAR DRAM_IO_FAR:ALT_MEM_NEAR_FAR'),
         )
     },
 }

@@ -96,7 +96,6 @@ class LadderTest(unittest.TestCase):
             cycles_per_sec=3.0,
             instructions_per_sec=2.0,
             counted_ratio=0.5,
-            remote_cache_per_sec=4.0,
             stalled_cycles_per_sec=1.0,
         )
         best = Source('best', {'a': executed})
