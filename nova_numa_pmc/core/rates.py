@@ -48,17 +48,12 @@ class CounterDelta(Record):
     share: float
 
 
-def difference(
-    previous: CounterReading | None, current: CounterReading | None, idle_is_zero: bool = False
-) -> CounterDelta | None:
-    """Return a counter's increase between two readings; None if it is unknown.
+def growth(
+    previous: CounterReading | None, current: CounterReading | None
+) -> CounterReading | None:
+    """Return what a counter and its times have grown by; None if it is unknown.
 
-    The value is scaled by enabled ÷ running time, as perf does (perf_event_open(2),
-    *PERF_FORMAT_TOTAL_TIME_RUNNING*). A counter wraps at 2**64; an increase of more than half of
-    that means that the counter went backwards.
-
-    :param idle_is_zero: whether no enabled time means that nothing ran, as for a thread or a
-        control group; otherwise it means that the counter is dead, as when a CPU went offline
+    A counter wraps at 2**64; an increase of more than half of that means that it went backwards.
     """
     if previous is None or current is None:
         return None
@@ -67,18 +62,23 @@ def difference(
     value, enabled, running = current
     enabled -= enabled_before
     running -= running_before
-    value -= value_before
-    if value < 0:
-        value += _WRAP
-    if enabled < 0 or running < 0 or running > enabled or value >= _HALF:
+    value = (value - value_before) % _WRAP
+    if not 0 <= running <= enabled or value >= _HALF or (value and not enabled):
         return None
-    if enabled == 0:
-        return CounterDelta(0.0, 1.0) if idle_is_zero and value == 0 else None
-    if running == 0:
+    return CounterReading._make((value, enabled, running))
+
+
+def scaled(value: float, enabled_ns: float, running_ns: float) -> CounterDelta | None:
+    """Return a count scaled to the whole time; None if it ran but was never counted.
+
+    The value is scaled by enabled ÷ running time, as perf does (perf_event_open(2),
+    *PERF_FORMAT_TOTAL_TIME_RUNNING*). If it was not enabled, it did not run, and counted nothing.
+    """
+    if not enabled_ns:
+        return CounterDelta(0.0, 1.0)
+    if not running_ns:
         return None
-    if running == enabled:
-        return CounterDelta(float(value), 1.0)
-    return CounterDelta(value * enabled / running, running / enabled)
+    return CounterDelta(value * enabled_ns / running_ns, running_ns / enabled_ns)
 
 
 def add(deltas: Iterable[CounterDelta | None]) -> CounterDelta | None:

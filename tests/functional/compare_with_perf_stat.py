@@ -16,7 +16,7 @@ import sys
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core import rates
-from nova_numa_pmc.host.perf import counters, events, perf_event
+from nova_numa_pmc.host.perf import events, perf_event
 
 SOFTWARE = tuple(
     events.Event(name, name, 'software', 1, code)
@@ -118,37 +118,48 @@ class PerfStat:
         return [float(fields[0]) for fields in lines]
 
 
-def compare(chosen, wanted, arguments, worker):
+def compare(chosen, target, arguments, worker):
     """Return (our minimum, our maximum, perf's count) of each event in one window of work.
 
     perf starts between the first two readings and stops between the last two, so that
     whatever else runs on a CPU at that time lies between the minimum and the maximum.
     """
-    with contextlib.closing(counters.Counters()) as counting:
-        problems = counting.update(wanted)
-        if problems:
-            raise problems[0]
+    groups, missing = perf_event.open_groups(chosen, target)
+    if missing:
+        raise missing[0][1]
+
+    def read():
+        return [count for group in groups for count in group.read()]
+
+    with contextlib.ExitStack() as stack:
+        for group in groups:
+            stack.callback(group.close)
         referee = PerfStat(chosen, arguments)
-        outer_before = counting.read()
+        outer_before = read()
         referee.send_command('enable')
-        inner_before = counting.read()
+        inner_before = read()
         worker.run()
-        inner_after = counting.read()
+        inner_after = read()
         referee.send_command('disable')
-        outer_after = counting.read()
-    [key] = wanted
+        outer_after = read()
     least, most = (
-        [rates.difference(*pair, idle_is_zero=True) for pair in zip(before[key], after[key])]
+        [delta(*pair) for pair in zip(before, after)]
         for before, after in ((inner_before, inner_after), (outer_before, outer_after))
     )
     return list(zip(least, most, referee.stop()))
 
 
-def scopes(chosen, worker, cpu):
-    """Yield (name, wanted, perf's arguments) of each scope that this machine has."""
+def delta(before, after):
+    """Return what a counter counted between two readings; None: unknown."""
+    grown = rates.growth(before, after)
+    return None if grown is None else rates.scaled(*grown)
+
+
+def scopes(worker, cpu):
+    """Yield (name, target, perf's arguments) of each scope that this machine has."""
     pid = ['-p', str(worker.pid)]
-    yield 'thread', {0: (perf_event.thread(worker.pid), chosen)}, pid
-    yield 'cpu', {cpu: (perf_event.on_cpu(cpu), chosen)}, ['-a', '-C', str(cpu)]
+    yield 'thread', perf_event.thread(worker.pid), pid
+    yield 'cpu', perf_event.on_cpu(cpu), ['-a', '-C', str(cpu)]
 
 
 def main():
@@ -159,8 +170,8 @@ def main():
     chosen, cpu, worst = choose_events(), max(os.sched_getaffinity(0)), 0.0
     worker = Worker(cpu)
     try:
-        for scope, wanted, arguments in scopes(chosen, worker, cpu):
-            pairs = compare(chosen, wanted, arguments, worker)
+        for scope, target, arguments in scopes(worker, cpu):
+            pairs = compare(chosen, target, arguments, worker)
             for event, (least, most, theirs) in zip(chosen, pairs):
                 if least is None or most is None:
                     print('%-7s %-34s not counted in the window' % (scope, perf_name(event)))

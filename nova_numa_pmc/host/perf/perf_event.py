@@ -169,13 +169,10 @@ def _explain(error: OSError, event: Event, target: Target) -> exceptions.Counter
     return kind(text + remedy)
 
 
-def raise_descriptor_limit() -> bool:
-    """Raise this process's soft limit of descriptors to the hard one; return whether it rose."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return False
+def raise_descriptor_limit() -> None:
+    """Raise this process's soft limit of descriptors to the hard one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return True
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import exceptions
-from nova_numa_pmc.core.rates import CounterReading, difference
+from nova_numa_pmc.core.rates import CounterReading
 from nova_numa_pmc.host.perf import counters, events, perf_event
 from tests.cases.counting import CountingCase
 from tests.fixtures import fake_pmus
@@ -39,49 +39,53 @@ def is_private(path):
 
 
 class CountersCase(CountingCase):
-    def counters(self, wanted):
-        counting = counters.Counters()
-        self.addCleanup(counting.close)
-        return counting, counting.update(wanted)
+    def setUp(self):
+        super().setUp()
+        self.owners = counters.OwnerCounters()
+        self.addCleanup(self.owners.close)
+
+    def sample(self, target=None, *chosen, idle_is_zero=True):
+        """Return ({role: delta of one owner's target}, or None, and problems)."""
+        wanted = {'o': {0: (target, chosen)} if chosen else {}}
+        deltas, problems = self.owners.sample(wanted, idle_is_zero)
+        return deltas.get('o'), problems
 
 
 class TestThread(CountersCase):
     def test_page_faults_are_those_that_the_kernel_accounts(self):
         child = self.start_child(lambda: touch(3000))
-        group = perf_event.EventGroup((FAULTS, SWITCHES), perf_event.thread(child.pid))
-        self.addCleanup(group.close)
-        faults, switches, before = int(child.field(7)), child.switches(), group.read()
+        target = perf_event.thread(child.pid)
+        faults, switches = int(child.field(7)), child.switches()
+        self.assertEqual((None, ()), self.sample(target, FAULTS, SWITCHES))
         child.run()
-        after = group.read()
-        self.assertEqual(int(child.field(7)) - faults, difference(before[0], after[0]).value)
-        self.assertEqual(child.switches() - switches, difference(before[1], after[1]).value)
-        self.assertGreaterEqual(difference(before[0], after[0]).value, 3000)
+        deltas, _ = self.sample(target, FAULTS, SWITCHES)
+        self.assertEqual(int(child.field(7)) - faults, deltas['faults'].value)
+        self.assertEqual(child.switches() - switches, deltas['switches'].value)
+        self.assertGreaterEqual(deltas['faults'].value, 3000)
 
     def test_an_ended_thread_cannot_be_a_target(self):
         child = self.start_child(lambda: None)
         target = perf_event.thread(child.pid)
         child.end()
         self.assertIsNone(perf_event.thread(child.pid))
-        with self.assertRaises(exceptions.CounterTargetGone):
-            perf_event.EventGroup((FAULTS,), target)
-        counting, problems = self.counters({'gone': (target, (FAULTS,))})
-        self.assertEqual(((), {}), (problems, counting.read()))
+        for _ in range(2):
+            self.assertEqual((None, ()), self.sample(target, FAULTS))
 
     def test_a_thread_id_used_again_is_not_counted_as_the_old_one(self):
         child = self.start_child(lambda: None)
         imposter = perf_event.thread(child.pid)._replace(start_ticks=1)
-        counting, problems = self.counters({'old': (imposter, (FAULTS,))})
-        self.assertEqual(((), {}), (problems, counting.read()))
+        for _ in range(2):
+            self.assertEqual((None, ()), self.sample(imposter, FAULTS))
 
 
 class TestCpu(CountersCase):
     def test_what_cannot_be_counted_is_none_beside_what_can(self):
-        counting, problems = self.counters({0: (perf_event.on_cpu(0), (CLOCK, ABSENT, FAULTS))})
-        [clock, absent, faults] = counting.read()[0]
-        self.assertIsNone(absent)
-        self.assertIsNotNone(clock)
-        self.assertIsNotNone(faults)
-        self.assertEqual(((), [(ABSENT, 'cpu')]), (problems, [*counting.unsupported]))
+        for _ in range(2):
+            deltas, problems = self.sample(perf_event.on_cpu(0), CLOCK, ABSENT, FAULTS)
+        self.assertIsNone(deltas['absent'])
+        self.assertIsNotNone(deltas['clock'])
+        self.assertIsNotNone(deltas['faults'])
+        self.assertEqual(1, len(problems))
 
     def test_a_group_of_a_pmu_that_refuses_none_has_no_more_events_than_counters(self):
         event = FAULTS._replace(role='mem_traffic', pmu='amd_df')
@@ -91,37 +95,37 @@ class TestCpu(CountersCase):
         self.assertEqual(([4, 4, 2], ()), ([len(group.events) for group in groups], missing))
 
     def test_a_group_that_was_never_counted_is_opened_again_in_smaller_ones(self):
-        wanted = {
-            'box': (perf_event.on_cpu(0), tuple(software_event(str(at), at) for at in range(3)))
-        }
+        chosen = tuple(software_event(str(at), at) for at in range(3))
         pmus = fake_pmus.FakePmus(lambda path, text: None, '')
         pmus.counters = 1
-        opened = counters.Counters()
         with pmus.counting():
-            running = []
+            known = []
             for _ in range(3):
-                opened.update(wanted)
+                deltas, _ = self.sample(perf_event.on_cpu(0), *chosen, idle_is_zero=False)
+                known.append(deltas and [delta is not None for delta in deltas.values()])
                 pmus.run(5, {})
-                running.append([count.running_ns for count in opened.read()['box']])
-        self.assertEqual([[0] * 3, [5 * 10**9] * 3, [10 * 10**9] * 3], running)
+            self.owners.close()
+        self.assertEqual([None, [False] * 3, [False] * 3], known)
 
     def test_a_counter_that_stopped_is_opened_again(self):
         # As if a CPU went offline and came back: counters whose time stands still.
-        wanted = {0: (perf_event.on_cpu(0), (CLOCK,))}
-        counting, _ = self.counters(wanted)
-        fcntl.ioctl(counting._open[0][2][0].fds[0], DISABLE, OF_GROUP)
-        first, second = counting.read()[0][0], counting.read()[0][0]
-        self.assertIsNone(difference(first, second))
-        self.assertEqual({}, counting.read())
-        counting.update(wanted)
-        first, second = counting.read()[0][0], counting.read()[0][0]
-        self.assertIsNotNone(difference(first, second))
+        target = perf_event.on_cpu(0)
+        self.sample(target, CLOCK, idle_is_zero=False)
+        [opened] = self.owners._open.values()
+        fcntl.ioctl(opened.groups[0].fds[0], DISABLE, OF_GROUP)
+        is_known = []
+        for _ in range(4):
+            deltas, _ = self.sample(target, CLOCK, idle_is_zero=False)
+            is_known.append(deltas['clock'] is not None)
+        self.assertTrue(is_known[-1])
+        self.assertFalse(is_known[1])
 
     def test_counters_of_targets_that_left_are_closed(self):
-        counting, _ = self.counters({0: (perf_event.on_cpu(0), (CLOCK, FAULTS))})
-        self.assertEqual(2, len(counting))
-        counting.update({})
-        self.assertEqual((0, {}), (len(counting), counting.read()))
+        before = len(os.listdir('/proc/self/fd'))
+        self.sample(perf_event.on_cpu(0), CLOCK, FAULTS)
+        self.assertEqual(before + 2, len(os.listdir('/proc/self/fd')))
+        self.sample()
+        self.assertEqual(before, len(os.listdir('/proc/self/fd')))
 
 
 class TestRefusals(CountingCase):
@@ -141,31 +145,31 @@ class TestRefusals(CountingCase):
             **kwargs,
         ).stdout
 
-    def test_when_descriptors_run_out_the_limit_is_raised(self):
+    COUNT = (
+        'owners = counters.OwnerCounters()\n'
+        'def sample():\n'
+        '    wanted = {n: {0: (perf_event.on_cpu(0), (CLOCK,))} for n in range(20)}\n'
+        '    return owners.sample(wanted, True)\n'
+    )
+
+    def test_the_limit_of_descriptors_is_raised(self):
         output = self.run_python(
             'import resource\n'
-            'resource.setrlimit(resource.RLIMIT_NOFILE, (8, 64))\n'
-            'counting = counters.Counters()\n'
-            'print(counting.update({n: (perf_event.on_cpu(0), (CLOCK,)) for n in range(20)}))\n'
-            'print(len(counting.read()), resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n'
+            'resource.setrlimit(resource.RLIMIT_NOFILE, (8, 64))\n' + self.COUNT + 'sample()\n'
+            'deltas, problems = sample()\n'
+            'print(problems, len(deltas), resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n'
         )
-        self.assertEqual('()\n20 64\n', output)
+        self.assertEqual('() 20 64\n', output)
 
     def test_descriptors_that_run_out_for_good_are_reported(self):
         output = self.run_python(
             'import resource\n'
-            'resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))\n'
-            'counting = counters.Counters()\n'
-            '[problem] = counting.update({n: (perf_event.on_cpu(0), (CLOCK,))'
-            ' for n in range(40)})\n'
-            'print(type(problem).__name__, problem)\n'
-            'first, second = counting.read(), counting.read()\n'
-            'print(5 < len(second) < 14, all(second[n][0].value > first[n][0].value\n'
-            '                                for n in second))\n'
+            'resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))\n' + self.COUNT + 'sample()\n'
+            'deltas, [problem] = sample()\n'
+            'print(problem, 5 < len(deltas) < 14)\n'
         )
-        self.assertIn('CountersExhausted', output)
         self.assertIn('LimitNOFILE', output)
-        self.assertIn('True True', output)
+        self.assertIn('True', output)
 
     def test_a_missing_capability_is_reported_with_the_remedy(self):
         if os.geteuid() or (perf_event.read_paranoid() or 0) < 1:
@@ -174,15 +178,12 @@ class TestRefusals(CountingCase):
             self.skipTest("the interpreter's library is in a private home")
         output = self.run_python(
             'import os\n'
-            'os.setgroups([]); os.setgid(65534); os.setuid(65534)\n'
-            'counting = counters.Counters()\n'
-            '[problem] = counting.update({n: (perf_event.on_cpu(0), (CLOCK,))'
-            ' for n in range(2)})\n'
-            'print(type(problem).__name__, problem, counting.read())\n'
+            'os.setgroups([]); os.setgid(65534); os.setuid(65534)\n' + self.COUNT + 'try:\n'
+            '    sample()\n'
+            'except Exception as error:\n'
+            '    print(type(error).__name__, error)\n'
         )
-        self.assertIn('CounterRefused', output)
         self.assertIn('CAP_PERFMON', output)
-        self.assertIn('{}', output)
 
 
 class TestAttr(unittest.TestCase):

@@ -4,7 +4,6 @@
 import os
 import tempfile
 import unittest
-from typing import Any
 from unittest import mock
 
 from nova_numa_pmc import exceptions, model
@@ -176,25 +175,22 @@ class CpuCountersTest(GuestsCase):
 class OwnersTest(unittest.TestCase):
     """Results for counts that are set by a test."""
 
-    def sample(self, *readings, idle_is_zero=False):
-        """Return the result of the last reading; each one is {CPU: counts of its events}."""
-        owners: Any = counters.OwnerCounters()
-        owners._counters = Replayed(readings)
-        for reading in readings:
-            wanted = {'n': {cpu: (None, (LOCAL, REMOTE)) for cpu in reading}}
-            deltas, _ = owners.sample(wanted, idle_is_zero)
+    def deltas(self, before, after, idle_is_zero=False):
+        """Return {role: what it counted}; before and after are {CPU: counts of its events}."""
+        opened = [counters._Open((None, ()), (), (LOCAL, REMOTE), ()) for _ in before]
+        deltas, _ = counters._deltas(opened, before.values(), after.values(), idle_is_zero)
         return deltas
 
-    def test_a_sum_of_counts_has_the_smallest_share(self):
-        deltas = self.sample(
+    def test_a_sum_of_counts_is_scaled_by_the_time_of_all(self):
+        deltas = self.deltas(
             {0: [CounterReading(0, 0, 0)] * 2, 1: [CounterReading(5, 10, 10)] * 2},
             {
                 0: [CounterReading(8, 20, 10), CounterReading(1, 20, 20)],
-                1: [CounterReading(9, 30, 30), CounterReading(5, 30, 30)],
+                1: [CounterReading(10, 30, 30), CounterReading(5, 30, 30)],
             },
         )
         self.assertEqual(
-            {'n': {'local_dram': CounterDelta(20.0, 0.5), 'remote_dram': CounterDelta(1.0, 1.0)}},
+            {'local_dram': CounterDelta(13 * 4 / 3, 0.75), 'remote_dram': CounterDelta(1.0, 1.0)},
             deltas,
         )
 
@@ -207,41 +203,25 @@ class OwnersTest(unittest.TestCase):
             None,
         ):
             with self.subTest(bad=bad):
-                deltas = self.sample(base, {0: [bad, CounterReading(4, 20, 20)]})
+                deltas = self.deltas(base, {0: [bad, CounterReading(4, 20, 20)]})
                 self.assertEqual(
-                    {'local_dram': None, 'remote_dram': CounterDelta(4.0, 1.0)}, deltas['n']
+                    {'local_dram': None, 'remote_dram': CounterDelta(4.0, 1.0)}, deltas
                 )
-                evidence = counted.owner_rates((LOCAL, REMOTE), deltas['n'], SECOND)
+                evidence = counted.owner_rates((LOCAL, REMOTE), deltas, SECOND)
                 self.assertEqual((None, None, 1.0), (*evidence[2:4], evidence.counted_ratio))
 
-    def test_a_guest_is_known_without_a_thread_that_hardly_ran_and_was_not_counted(self):
+    def test_threads_that_got_no_counter_are_estimated_from_the_others_of_their_guest(self):
         before = {thread: [CounterReading(0, 0, 0)] * 2 for thread in (0, 1)}
-        busy = CounterReading(90, 90, 90)
-        for starved_ns, expected in ((10, CounterDelta(100.0, 0.9)), (11, None)):
-            starved = CounterReading(0, starved_ns, 0)
-            deltas = self.sample(
-                before,
-                {0: [busy, busy], 1: [starved, CounterReading(4, starved_ns, starved_ns)]},
-                idle_is_zero=True,
-            )['n']
+        starved = CounterReading(0, 10, 0)
+        for busy, expected in (
+            (CounterReading(90, 90, 90), CounterDelta(100.0, 0.9)),
+            (starved, None),
+        ):
+            after = {thread: [count] * 2 for thread, count in enumerate((busy, starved))}
             self.assertEqual(
-                {'local_dram': expected, 'remote_dram': CounterDelta(94.0, 1.0)}, deltas
+                {'local_dram': expected, 'remote_dram': expected},
+                self.deltas(before, after, idle_is_zero=True),
             )
-
-
-class Replayed:
-    """A stand-in for :class:`counters.Counters` with readings that are set by a test."""
-
-    def __init__(self, readings):
-        self._readings = iter(readings)
-        self.unsupported = {}
-
-    def update(self, wanted):
-        return ()
-
-    def read(self):
-        """Return the next reading."""
-        return {('n', cpu): tuple(counts) for cpu, counts in next(self._readings).items()}
 
 
 class UncoreTest(unittest.TestCase):
