@@ -63,7 +63,10 @@ OPTIONS: Sequence[cfg.Opt] = [
         default=_DEFAULT.interval_s,
         min=0.5,
         max=3600.0,
-        help='Time between two samples [seconds].',
+        help=(
+            'Time between two samples [seconds]. With more than 83 guests, the agent takes at '
+            'least 0.06 seconds for each guest, but no more than 20 for that.'
+        ),
     ),
     cfg.ListOpt(
         'sources',

@@ -15,17 +15,18 @@ from nova_numa_pmc.state import pause, publication
 class Agent:
     """An agent that records its calls; its move in progress has these steps."""
 
-    def __init__(self, clock, tick_s=0.0, steps=(), interval_s=5.0):
+    def __init__(self, clock, tick_s=0.0, steps=(), interval_s=5.0, guests=0):
         self.clock, self.tick_s, self.steps = clock, tick_s, collections.deque(steps)
         self.options = agent_conf.AgentOptions(
             None, counters_conf.CounterOptions(interval_s=interval_s)
         )
         self.ticks, self.ended = [], 0
+        self.guests = (None,) * guests
 
     def tick(self):
         self.ticks.append(self.clock.now_s)
         self.clock.now_s += self.tick_s
-        return Tick(None)
+        return Tick(None, guests=self.guests)
 
     def step(self):
         return self.steps.popleft() if self.steps else None
@@ -76,6 +77,11 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual([0, 1.25, 6.25, 11.25, 16.25], self.agent.ticks)
         self.assertEqual([1.5], self.when('READY=1'))
         self.assertEqual([17], self.when('STOPPING=1'))
+
+    def test_ticks_are_rarer_with_many_guests(self):
+        for guests, interval_s in ((80, 5), (200, 12), (1000, 20)):
+            self.serve([(50, signal.SIGTERM)], guests=guests)
+            self.assertEqual([0, 1, 1 + interval_s], self.agent.ticks[:3])
 
     def test_a_whole_interval_passes_after_a_tick_longer_than_it(self):
         self.serve([(40, signal.SIGINT)], tick_s=7)
