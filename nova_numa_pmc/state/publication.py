@@ -21,8 +21,6 @@ from nova_numa_pmc.record import TYPE_CHECKING, Record
 from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nova_numa_pmc.core.sample_records import Sample
 
 FILE = 'host'
@@ -35,8 +33,6 @@ _INTERVAL_MAX_S = 600.0
 _MAJOR = 2
 #: Enough for a host with the most nodes and their distances.
 _SIZE_MAX_BYTES = 8 << 20
-#: Measurements of a node's view that are those of its load.
-_LOADS = 'demand_cores', 'bandwidth_bytes_per_sec', 'bandwidth_max_bytes_per_sec', 'link_ratio'
 
 
 class Publication(Record):
@@ -113,35 +109,26 @@ def from_sample(view: HostView, sample: Sample) -> Publication:
     )
 
 
-def _floating_pool_load(view: HostView, stolen: Mapping[int, float | None]) -> PoolLoad:
-    """Return the load of the pool that a view describes.
-
-    :param stolen: {node id: cores that the host's own hypervisor gave to other machines}
-    """
-    return PoolLoad(
-        frozenset().union(*(node.cpus or () for node in view.nodes)),
-        tuple(
-            (
-                node.id,
-                model.NodeLoad(
-                    stolen_cores=stolen.get(node.id),
-                    **{name: getattr(node, name) for name in _LOADS},
-                ),
-            )
-            for node in view.nodes
-        ),
-        tuple((node.id, node.vcpus) for node in view.nodes),
-    )
-
-
 def _pool_loads(view: HostView, sample: Sample) -> tuple[PoolLoad, ...]:
     """Return the loads of the view's pool, first, and of all other pools.
 
     Their vCPUs are the promised ones, because guests that start later are charged by their
     promises. A pool without any of the view's CPUs has none.
     """
-    floating = _floating_pool_load(view, {node.id: node.stolen_cores for node in sample.nodes})
-    loads, pools = dict(floating.loads), [floating]
+    stolen = {node.id: node.stolen_cores for node in sample.nodes}
+    loads = {
+        node.id: model.NodeLoad(
+            node.demand_cores,
+            node.bandwidth_bytes_per_sec,
+            node.bandwidth_max_bytes_per_sec,
+            node.link_ratio,
+            stolen.get(node.id),
+        )
+        for node in view.nodes
+    }
+    cpus = frozenset[int]().union(*(node.cpus or () for node in view.nodes))
+    vcpus = tuple((node.id, node.vcpus) for node in view.nodes)
+    pools = [PoolLoad(cpus, tuple(loads.items()), vcpus)]
     for pool in sample.pools:
         stolen = dict(pool.stolen_by_node)
         pools.append(
@@ -152,9 +139,7 @@ def _pool_loads(view: HostView, sample: Sample) -> tuple[PoolLoad, ...]:
                     for node, cores in pool.demand_by_node
                     if node in loads
                 ),
-                floating.vcpus
-                if floating.cpus.intersection(pool.cpus)
-                else tuple((node, 0) for node in loads),
+                vcpus if cpus.intersection(pool.cpus) else tuple((node, 0) for node in loads),
             )
         )
     return tuple(pools)

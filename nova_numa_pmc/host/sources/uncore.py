@@ -25,14 +25,6 @@ if TYPE_CHECKING:
     #: {owner: {(PMU, CPU): target and events}}
     WantedByOwner = dict[Owner, dict[tuple[str, int], Wanted]]
 
-#: Roles that are used here. A package has dozens of boxes for the others.
-_ROLES = (
-    *counter_roles.MEMORY_ROLES,
-    counter_roles.MEM_MAX,
-    *counter_roles.LINK_ROLES,
-    counter_roles.IO_HIT,
-    counter_roles.IO_MISS,
-)
 #: PMUs that have a box for each memory channel.
 _CHANNEL_PMU = re.compile(r'(uncore_imc_|amd_umc_|hisi_sccl\d+_ddrc)\d+')
 _CHANNELS_MAX = 64
@@ -107,7 +99,9 @@ class Uncore:
         self, host: Topology, selected: Iterable[Event]
     ) -> tuple[WantedByOwner, set[str]]:
         """Return (targets and events by owner, roles whose counts several nodes share)."""
-        uncore_events = tuple(event for event in selected if event.cpus and event.role in _ROLES)
+        uncore_events = tuple(
+            event for event in selected if event.cpus and event.role in counter_roles.UNCORE_ROLES
+        )
         if not uncore_events:
             raise SourceUnavailable('the kernel has no PMU for them here')
         wanted: WantedByOwner = {(node.id, ''): {} for node in host.nodes}
@@ -156,7 +150,10 @@ class Uncore:
         had. It does not change, but in a package's sleep (C3 and deeper) they have no clock (Intel
         329468, *POWER_SELF_REFRESH*).
         """
-        per_sec = {role: rates.per_sec(node_deltas.get(role), elapsed_ns) for role in _ROLES}
+        per_sec = {
+            role: rates.per_sec(node_deltas.get(role), elapsed_ns)
+            for role in counter_roles.UNCORE_ROLES
+        }
         read, written, bandwidth = (per_sec[role] for role in counter_roles.MEMORY_ROLES)
         if bandwidth is None and read is not None and written is not None:
             bandwidth = read + written
