@@ -224,7 +224,7 @@ def write_or_undo(
 
     :param scope: the guest's outermost group, which exists for as long as the guest does
     :param steps: (path, text) of each write; an empty text means what the group would inherit
-    :returns: the changes, in order
+    :returns: the net changes, in order
     :raises GuestGone: the guest ended meanwhile
     :raises CpusetError: a write failed; the message names the file, the value, the error and what
         was or was not undone
@@ -256,7 +256,7 @@ def write_or_undo(
             raise CpusetError(
                 '%s: writing %r failed: %s%s' % (path, text, _describe_error(error), undo_text)
             ) from None
-    return tuple(changes)
+    return _net(changes)
 
 
 def _undo(changes: Sequence[FileChange], write: Writer) -> str:
@@ -292,3 +292,16 @@ def has_vanished(scope: str, path: str) -> bool:
     if not os.path.isdir(scope):
         raise GuestGone('%s: the guest has ended' % scope)
     return not os.path.isdir(os.path.dirname(path))
+
+
+def _net(changes: Iterable[FileChange]) -> tuple[FileChange, ...]:
+    """Merge the changes of each file into one, and drop those without a net effect."""
+    merged: dict[str, FileChange] = {}
+    for change in changes:
+        first = merged.get(change.path, change)
+        merged[change.path] = FileChange(change.path, first.before, change.after)
+    return tuple(
+        change
+        for change in merged.values()
+        if parse_cpulist(change.before) != parse_cpulist(change.after)
+    )

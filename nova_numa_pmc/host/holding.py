@@ -97,7 +97,8 @@ def bind_memory(
 ) -> tuple[str, tuple[FileChange, ...]]:
     """Bind a guest's memory to some nodes; the kernel moves its memory from other nodes along.
 
-    The kernel moves what it can: on v2, from 5.15 on; on v1, nothing.
+    The kernel moves what it can (before 5.15, nothing on v2). On v1 it moves memory only while
+    ``memory_migrate`` is set.
 
     :param mems: node ids. Nodes without memory are left out, because the kernel refuses them on v1
         and, in older releases, on v2 (EINVAL)
@@ -119,7 +120,8 @@ def bind_memory(
     bytes_by_node = read_memory_by_node(groups)
     if bytes_by_node is None:
         return 'its nodes are unknown', ()
-    if bytes_elsewhere(bytes_by_node, with_memory) > fetch_max_bytes:
+    elsewhere_bytes = bytes_elsewhere(bytes_by_node, with_memory)
+    if elsewhere_bytes > fetch_max_bytes:
         return 'too much to move at once', ()
     if groups.main not in cpusets:
         raise GuestGone('%s: the guest is ending' % groups.main)
@@ -128,6 +130,11 @@ def bind_memory(
         for directory in groups.thread_cgroups
         if directory in cpusets
     ] + _widen_parent_steps(groups, cpusets, (with_memory,), 'mems')
+    if elsewhere_bytes and groups.version == 1:
+        migrate_file = os.path.join(groups.main, 'cpuset.memory_migrate')
+        # If it cannot be read, the write will report why.
+        before = read_optional('', migrate_file) or '0'
+        steps = [(migrate_file, '1'), *steps, (migrate_file, before)]
     return '', write_or_undo(groups.scope, steps, write)
 
 

@@ -114,6 +114,19 @@ class HoldTest(TreeTestCase):
         holding.hold(groups, NODE1, write=tree.write)
         self.assertEqual('0-3', tree.read(tree.parent, 'cpuset.cpus'))
 
+    def test_v1_migrates_only_while_it_binds(self):
+        tree, groups = self.tree(1, NESTED, vcpus=0, bytes_by_node={0: MIB, 1: 0})
+        holding.bind_memory(groups, TO_NODE1, write=self.logged(tree))
+        emulator = 'libvirt/emulator/cpuset.'
+        self.assertEqual(
+            [
+                (emulator + 'memory_migrate', '1'),
+                (emulator + 'mems', '1'),
+                (emulator + 'memory_migrate', '0'),
+            ],
+            self.log,
+        )
+
     def test_holding_a_second_time_writes_nothing(self):
         for version, layout in LAYOUTS:
             with self.subTest(version=version, layout=layout):
