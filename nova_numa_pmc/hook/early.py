@@ -10,15 +10,16 @@ no affinity (qemuProcessLaunch() in its src/qemu/qemu_process.c).
 With cgroup v2, the group ``libvirt/`` is narrowed during that time, and ``started`` narrows the
 groups below it instead. In the meantime, the set of a vCPU, or the mask of its
 sched_setaffinity(2), may be larger than that of ``libvirt/``. With cgroup v1, the kernel would
-refuse both, and the start would fail, so only QEMU's own group is narrowed: what QEMU allocates
-before the CPUs run is local, and the agent fetches what they touch before ``started``.
+refuse both, and the start would fail, so each group is narrowed separately, those of the vCPUs
+once libvirt has finished with them.
 """
 
 from __future__ import annotations
 
+import os
 import time
 
-from nova_numa_pmc.exceptions import CpusetError, StateError
+from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError
 from nova_numa_pmc.host import allowed, cgroups, cpusets, guests, holding
 from nova_numa_pmc.record import TYPE_CHECKING
 from nova_numa_pmc.state import promises_file
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 POLL_S, SLOW_POLL_S, SLOW_AFTER_S = 0.005, 0.1, 10.0
 #: Time between checks of whether the start has ended, which read the promises file [s].
 END_CHECK_S = 1.0
+#: With v1, libvirt sets up a vCPU's group, its thread and the thread's affinity in quick
+#: succession; groups that have not changed for this long are complete [s].
+QUIET_S = 0.05
 
 
 class EarlyHold:
@@ -58,20 +62,49 @@ class EarlyHold:
     ) -> None:
         self._promise, self._guest, self._cpus, self._root = promise, guest, cpus, root
         self._options, self._old_pid_file, self._write = options, old_pid_file, write
+        self._groups: cgroups.GuestGroups | None = None
+        #: v1: each thread cgroup, and the ids of its threads.
+        self._threads: dict[str, frozenset[int]] = {}
+        self._threads_changed_s = 0.0
 
-    def step(self) -> bool:
-        """Narrow the guest's CPUs if QEMU has been executed; return whether that is still to come.
+    def step(self, monotonic_s: float) -> bool:
+        """Narrow the groups that are ready; return whether anything is left to do.
 
         If the groups above it grant the guest none of the CPUs, ``started`` decides again.
+
+        :param monotonic_s: time of a monotonic clock [s]
         """
-        groups = self._find()
-        if groups is None:
-            return True
-        (guest,) = allowed.Grants(self._root).apply([self._guest._replace(pid=groups.pid)])
-        cpus = self._cpus if guest.granted_cpus is None else self._cpus & guest.granted_cpus
-        if cpus:
-            holding.narrow_early(groups, cpus, self._write)
-        return False
+        if self._groups is None:
+            self._groups = self._find()
+            if self._groups is None:
+                return True
+            (guest,) = allowed.Grants(self._root).apply(
+                [self._guest._replace(pid=self._groups.pid)]
+            )
+            if guest.granted_cpus is not None:
+                self._cpus &= guest.granted_cpus
+            if not self._cpus or holding.narrow_early(self._groups, self._cpus, self._write):
+                return False
+        try:
+            return not self._narrow_vcpus(self._groups, monotonic_s)
+        except GuestGone:
+            return False
+
+    def _narrow_vcpus(self, groups: cgroups.GuestGroups, monotonic_s: float) -> bool:
+        """Narrow the thread cgroups once libvirt has set up all vCPUs; return whether it has."""
+        threads = {
+            group: frozenset(cgroups.thread_ids(group))
+            for group in cgroups.find_thread_cgroups(groups.parent)
+        }
+        if threads != self._threads:
+            self._threads, self._threads_changed_s = threads, monotonic_s
+        ready = [group for group in threads if threads[group]]
+        vcpus = sum(os.path.basename(group).startswith('vcpu') for group in ready)
+        if vcpus < self._guest.vcpus or monotonic_s - self._threads_changed_s < QUIET_S:
+            return False
+        for group in ready:
+            holding.narrow_group(group, self._cpus, self._write)
+        return True
 
     def has_start_ended(self) -> bool:
         """Return whether the start has ended, or can no longer be followed.
@@ -104,7 +137,7 @@ def run(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Run the step until nothing is left to do, the start has ended, or ``grace_s`` is over.
+    """Run the steps until nothing is left to do, the start has ended, or ``grace_s`` is over.
 
     This is the whole work of a child process of the hook.
 
@@ -112,7 +145,7 @@ def run(
         cannot be listed; ``started`` then holds the guest
     """
     began_s = now_s = checked_s = clock()
-    while hold.step() and now_s - began_s < grace_s:
+    while hold.step(now_s) and now_s - began_s < grace_s:
         if now_s - checked_s >= END_CHECK_S:
             checked_s = now_s
             if hold.has_start_ended():

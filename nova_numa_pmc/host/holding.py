@@ -224,20 +224,29 @@ def undo(groups: GuestGroups, changes: tuple[FileChange, ...], write: Writer = w
     write_or_undo(groups.scope, steps, write)
 
 
-def narrow_early(groups: GuestGroups, cpus: frozenset[int], write: Writer = write_file) -> None:
+def narrow_early(groups: GuestGroups, cpus: frozenset[int], write: Writer = write_file) -> bool:
     """Hold a guest's QEMU to ``cpus`` before its vCPUs have groups; do not verify the write.
 
     With v2, ``libvirt/`` is narrowed, unless it has groups of vCPUs or I/O threads; :func:`hold`
     later narrows the groups below it and widens it again. With v1, or without ``libvirt/``, QEMU's
-    own group is narrowed. A narrower set is a pin, and stays.
+    own group is narrowed.
+
+    :returns: whether vCPUs are held by this as well
+    :raises OSError, CpuListError: the file could not be read or written
+    """
+    if groups.version == 1 or groups.parent == groups.scope:
+        narrow_group(groups.main, cpus, write)
+        return False
+    if groups.thread_cgroups == (groups.main,):
+        narrow_group(groups.parent, cpus, write)
+    return True
+
+
+def narrow_group(directory: str, cpus: frozenset[int], write: Writer = write_file) -> None:
+    """Hold one group to ``cpus``, unless its own set is narrower, as a pin is; do not verify.
 
     :raises OSError, CpuListError: the file could not be read or written
     """
-    directory = groups.main
-    if groups.version == 2 and groups.parent != groups.scope:
-        directory = groups.parent
-        if groups.thread_cgroups != (groups.main,):
-            return
     path = cpuset_path(directory, 'cpus')
     own_cpus = parse_cpulist(read_kernel_file(path))
     if not own_cpus or own_cpus > cpus:

@@ -248,10 +248,17 @@ def test_the_agent_places_a_guest_that_started_without_the_lock(lab, agent):
     assert any('now placed on node' in line for line in agent.journal())
 
 
-@pytest.mark.parametrize('count', [8, pytest.param(32, marks=pytest.mark.full)])
-def test_guests_that_start_at_once_are_local_from_their_first_page(lab_of, count):
+@pytest.mark.parametrize(
+    'cgroup, count',
+    [
+        ('v2', 8),
+        pytest.param('v2', 32, marks=pytest.mark.full),
+        pytest.param('v1', 16, marks=pytest.mark.full),
+    ],
+)
+def test_guests_that_start_at_once_are_local_from_their_first_page(lab_of, cgroup, count):
     """Guests that start all at once are local; the agent fetches QEMU's first pages."""
-    lab = lab_of()
+    lab = lab_of(cgroup=cgroup)
     lab.install_hook()
     lab.run('journalctl --rotate; journalctl --vacuum-time=1s -q')
     specs = [

@@ -8,7 +8,7 @@ from unittest import mock
 from nova_numa_pmc import hook
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.hook import early
-from nova_numa_pmc.host import guests, journal
+from nova_numa_pmc.host import cgroups, guests, holding, journal
 from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import promises_file
 from tests.cases.hook import HookCase
@@ -56,71 +56,118 @@ class EarlyCase(HookCase):
 class Version2Test(EarlyCase):
     def test_narrowing_waits_for_qemu_itself(self):
         hold = self.start()
-        self.assertTrue(hold.step())
+        self.assertTrue(hold.step(0.0))
         self.launch(executed=False)
-        self.assertTrue(hold.step())
+        self.assertTrue(hold.step(0.1))
         self.assertEqual([], self.written)
         self.launch()
-        self.assertFalse(hold.step())
+        self.assertFalse(hold.step(0.2))
         self.assertEqual([('libvirt', '0-3')], self.written)
 
     def test_the_process_of_an_earlier_start_is_not_narrowed(self):
         self.launch()
         old_pid_file = guests.runtime_file_identity(self.root, fake_host.name_of(1), '.pid')
         hold = self.start(old_pid_file=old_pid_file)
-        self.assertTrue(hold.step())
+        self.assertTrue(hold.step(0.0))
         self.host.end(1)
-        self.assertTrue(hold.step())
+        self.assertTrue(hold.step(0.1))
         self.launch()
-        self.assertFalse(hold.step())
+        self.assertFalse(hold.step(0.2))
         self.assertEqual([('libvirt', '0-3')], self.written)
 
     def test_nothing_is_narrowed_once_libvirt_sets_up_vcpus(self):
         """libvirt is calling sched_setaffinity(2), which may fail if CPUs are narrowed now."""
         hold = self.start()
         self.launch(vcpus=1)
-        self.assertFalse(hold.step())
+        self.assertFalse(hold.step(0.0))
         self.assertEqual([], self.written)
 
     def test_nothing_is_written_for_a_guest_that_ends(self):
         hold = self.start()
         tree = self.launch()
         shutil.rmtree(tree.scope)
-        self.assertTrue(hold.step())
+        self.assertTrue(hold.step(0.0))
         self.host.end(1)
-        self.assertTrue(hold.step())
+        self.assertTrue(hold.step(0.1))
         self.assertEqual([], self.written)
 
 
 class Version1Test(EarlyCase):
     version = 1
 
-    def test_only_qemus_own_group_is_narrowed(self):
-        hold = self.start()
+    def launch_and_narrow_qemu(self, hold):
         tree = self.launch()
-        self.assertFalse(hold.step())
+        self.assertTrue(hold.step(0.0))
         self.assertEqual([('emulator', '0-3')], self.written)
+        return tree
+
+    def add_vcpu(self, tree, number, cpus='0-7'):
+        self.add_thread(tree, 'vcpu%d' % number, cpus)
+
+    def add_thread(self, tree, name, cpus='0-7'):
+        group = os.path.join(tree.parent, name)
+        tree.add_group(group)
+        tree.write_file(os.path.join(group, 'cpuset.cpus'), cpus)
+        tree.write_file(os.path.join(group, 'tasks'), '5000\n')
+
+    def test_vcpus_are_narrowed_once_libvirt_is_done_with_all(self):
+        hold = self.start()
+        tree = self.launch_and_narrow_qemu(hold)
+        self.add_vcpu(tree, 0)
+        tree.write_file(os.path.join(tree.emulator, 'tasks'), '4001\n')
+        self.assertTrue(hold.step(0.1))
+        self.assertTrue(hold.step(1.0))  # the other vCPU is still to come
+        self.add_vcpu(tree, 1)
+        self.assertTrue(hold.step(1.1))
+        self.assertTrue(hold.step(1.12))
+        self.assertEqual(1, len(self.written))
+        self.assertFalse(hold.step(1.2))
+        self.assertEqual([('vcpu0', '0-3'), ('vcpu1', '0-3')], self.written[1:])
         self.assertIn(tree.read(tree.parent, 'cpuset.cpus'), ('', '0-7'))
 
-    def test_qemus_group_is_not_narrowed_if_it_is_pinned(self):
+    def test_what_was_narrowed_is_widened_for_a_guest_that_is_not_held(self):
         hold = self.start()
-        tree = self.launch()
-        tree.write_file(os.path.join(tree.emulator, 'cpuset.cpus'), '6\n')
-        self.assertFalse(hold.step())
-        self.assertEqual([], self.written)
+        tree = self.launch_and_narrow_qemu(hold)
+        self.add_vcpu(tree, 0, '3-4')
+        self.add_vcpu(tree, 1)
+        hold.step(0.1)
+        hold.step(0.2)
+        self.assertEqual('0-3 3-4 0-3', tree.held())
+        holding.release_cpus(cgroups.find(4001, self.root), frozenset(range(4)))
+        self.assertEqual('0-7 3-4 0-7', tree.held())
 
     def test_started_finds_what_was_narrowed_for_a_guest_on_all_nodes(self):
         hold = self.start(vcpus=6)
-        tree = self.launch(vcpus=2)
-        hold.step()
+        tree = self.launch()
+        hold.step(0.0)
+        for number in (0, 1):
+            self.add_vcpu(tree, number)
         tree.write_file(os.path.join(tree.emulator, 'cpuset.cpus'), '2-6\n')
         self.host.write('sys/devices/system/cpu/isolated', '2\n')
         self.call('started', xml=fake_host.domain_xml(1, vcpus=6))
         self.assertNotIn('did not write', self.host.logged()[-1])
 
+    def test_no_group_is_widened_beyond_what_the_guest_may_use_or_its_pin(self):
+        hold = self.start()
+        tree = self.launch_and_narrow_qemu(hold)
+        self.add_vcpu(tree, 0, '0-3')
+        self.add_vcpu(tree, 1, '0-3')
+        groups, narrow = cgroups.find(4001, self.root), frozenset(range(4))
+        holding.release_cpus(groups, narrow, frozenset(range(6)), frozenset({'vcpu1'}))
+        self.assertEqual('0-5 0-5 0-3', tree.held())
+
+    def test_a_vcpu_that_is_pinned_is_not_narrowed(self):
+        hold = self.start()
+        tree = self.launch_and_narrow_qemu(hold)
+        for number, cpus in enumerate(('0-7', '6')):
+            self.add_vcpu(tree, number, cpus)
+        hold.step(0.1)
+        hold.step(0.2)
+        self.assertEqual([('vcpu0', '0-3')], self.written[1:])
+
 
 class FlatTest(Version1Test):
-    """Version 2 without ``libvirt/``: only QEMU's own group is narrowed, as with version 1."""
+    """Version 2 without ``libvirt/``: each group is narrowed separately, as with version 1."""
 
     version, layout = 2, FLAT
 
@@ -135,7 +182,7 @@ class StartedTest(EarlyCase):
     def narrow(self, **xml):
         """Narrow the groups that exist before the vCPUs run, and add those of the vCPUs."""
         tree = self.launch()
-        self.start(**xml).step()
+        self.start(**xml).step(0.0)
         self.assertEqual(['0-3'], [cpus for _, cpus in self.written])
         for vcpu in tree.vcpus:
             tree.add_group(vcpu)
@@ -224,10 +271,11 @@ class OverTest(EarlyCase):
                 self.assertLess(self.run_on(hold), 1.2)
 
     def test_the_early_process_ends_after_the_grace_and_sleeps_longer(self):
-        hold = self.start()
-        with mock.patch.object(hold, 'step', side_effect=hold.step) as step:
-            self.assertAlmostEqual(900.0, self.run_on(hold), delta=0.2)
-        self.assertLess(step.call_count, 10 / 0.005 + 890 / 0.1 + 10)
+        hold, looked = self.start(), []
+        step = hold.step
+        hold.step = lambda now_s: looked.append(now_s) or step(now_s)
+        self.assertAlmostEqual(900.0, self.run_on(hold), delta=0.2)
+        self.assertLess(len(looked), 10 / 0.005 + 890 / 0.1 + 10)
 
 
 class HookTest(HookCase):
