@@ -8,7 +8,7 @@ ARGS =
 .NOTPARALLEL:
 .PHONY: help demo test unit coverage lab lab-full functional test-nova test-nova-all test-nova-29 \
 	test-nova-31 test-nova-33 test-nova-34 test-nova-newest lint docs deb bench \
-	bench-hook bench-sampling bench-rebalance bench-weigher bench-promises \
+	bench-fleet bench-hook bench-sampling bench-rebalance bench-weigher bench-promises \
 	arena arena-region bench-oversubscription bench-balance bench-crowded soak \
 	fuzz-metrics config setup setup-lab clean distclean
 
@@ -66,6 +66,9 @@ bench-hook: setup ## Measure the hook's process time, compared with a bare Pytho
 
 bench-rebalance: setup ## Time the rebalancer's plan, and compare it with the optimum and other policies
 	@$(PYTHON) -m tests.bench.bench_rebalance $(ARGS)
+
+bench-fleet: setup ## Time the plan for 10,000 hosts, and compare its gain with an exact solver's
+	@$(PYTHON) -m tests.bench.bench_fleet $(ARGS)
 
 bench-oversubscription: setup ## Crowd a simulated host: work done floating, held, with the agent
 	@$(PYTHON) -m tests.bench.bench_oversubscription $(ARGS)

@@ -17,7 +17,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.agent import binding, cache_widening, demand_file, keeper, rebalancer, sampling
 from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.core import host_view, pools
+from nova_numa_pmc.core import eligibility, fleet, host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import StateError, StateLocked
 from nova_numa_pmc.host import files
@@ -100,6 +100,8 @@ class Agent:
             tick = self._with_publication(tick)
             if tick.publication:
                 publication.write(self._directory, tick.publication)
+        with self._problem_log.stage('describing guests for the fleet'):
+            tick = tick._replace(fleet_host=self._fleet_host(tick))
         self._keep(tick, may_move)
         if tick.paused or self.options.rebalance == agent_conf.OFF:
             self._problem_log.forget('rebalancing')
@@ -243,6 +245,22 @@ class Agent:
                 taken_ns=tick.now.boottime_ns,
             )
         )
+
+    def _fleet_host(self, tick: Tick) -> fleet.FleetHost | None:
+        """Return the host as a plan for the fleet sees it; None if nothing was published."""
+        if tick.publication is None or tick.host_promises is None:
+            return None
+        promises, recorded = tick.host_promises.promises, self._demand_file.histories
+        guests = tuple(
+            fleet.of_guest(
+                guest,
+                eligibility.why_not(eligibility.MOVE, guest, promises.get(guest.uuid), tick.host),
+                recorded.guests.get(guest.uuid) if recorded else None,
+                tick.now.boottime_ns / 1e9,
+            )
+            for guest in tick.guests
+        )
+        return fleet.FleetHost(tick.publication.taken_s, tick.publication.view, guests)
 
     def step(self) -> float | None:
         """Take the next step of the moves in progress; never raise.

@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import installed_version
+from nova_numa_pmc.core import fleet
 from nova_numa_pmc.core.finding import install_remedy
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.moves.executor import COUNTED_RESULTS
@@ -130,6 +131,7 @@ VIEW_METRICS: tuple[_Row, ...] = (
         ((None, 'guests'),),
     ),
     ('vcpus', 'vCPUs of the guests placed on the node', None, ((None, 'vcpus'),)),
+    ('cpus', 'CPUs of the node that guests may use', None, ((None, 'cpu_count'),)),
     (
         'lasting_demand_cores',
         'CPU demand over the longer horizon, used to place new guests',
@@ -149,6 +151,23 @@ GUEST_METRICS = (
     ('waiting_cores', 'Time that the guest waited for CPUs, per second', 'waiting_cores'),
     ('bandwidth_bytes_per_second', 'DRAM traffic of the guest', 'bandwidth_bytes_per_sec'),
     ('remote_ratio', "Remote share of the guest's DRAM accesses", 'remote_ratio'),
+)
+#: Guest metrics for a plan of the fleet: (name, help, field of Relief, or else of FleetGuest).
+FLEET_METRICS = (
+    ('size_bytes', 'Memory that the guest was given', 'memory_bytes'),
+    ('vcpus', 'vCPUs of the guest', 'vcpus'),
+    ('lasting_demand_cores', 'CPU demand of the guest over a day', 'demand_cores'),
+    ('movable', 'Whether the guest may be migrated to another host (1)', 'may_move'),
+    (
+        'lasting_loss_cores',
+        'Cores that the guest loses and that moves within the host cannot relieve',
+        'lost_cores',
+    ),
+    (
+        'leaving_gain_cores',
+        'Cores that the guests of the host would regain if this one left',
+        'regained_cores',
+    ),
 )
 
 
@@ -297,6 +316,14 @@ def of_guests(tick: Tick) -> Iterator[core.Metric]:
             for node, size in guest.bytes_by_node
         ],
     )
+    reliefs = fleet.reliefs(tick.fleet_host) if tick.fleet_host else ()
+    for name, text, field in FLEET_METRICS:
+        yield _family(
+            'guest_' + name,
+            text,
+            ('uuid', 'name'),
+            [((relief.uuid, relief.name), getattr(relief, field)) for relief in reliefs],
+        )
 
 
 def _node_family(row: _Row, nodes: Iterable[NodeSample | model.NodeView]) -> core.Metric:

@@ -12,6 +12,7 @@ from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from nova_numa_pmc import model
+    from nova_numa_pmc.core.fleet import FleetHost
     from nova_numa_pmc.core.sample_records import Sample
     from nova_numa_pmc.state import pause
     from nova_numa_pmc.state.promises_file import HostPromises
@@ -49,6 +50,7 @@ class Tick(Record):
     :param guests_moved: whether guests were moved during the interval of the sample
     :param moving: uuids of the guests that a command is moving
     :param moves_stopped: whether no memory is moved because the last moves did not pay
+    :param fleet_host: the host as a plan for the fleet sees it; None: nothing was published
     """
 
     now: Moment
@@ -64,3 +66,4 @@ class Tick(Record):
     guests_moved: bool = False
     moving: frozenset[str] = frozenset()
     moves_stopped: bool = False
+    fleet_host: FleetHost | None = None

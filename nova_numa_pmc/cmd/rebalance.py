@@ -24,6 +24,7 @@ COMMANDS = {
     'check': 'find the common reasons why guests are not placed or hosts not weighed',
     'events': 'show which hardware events would be counted here or on another CPU',
     'explain': 'show where a guest would go on this host, and why',
+    'fleet': 'show which guests should be live-migrated to other hosts, and why',
     'history': 'show which guests were moved, by what, why, and with what result',
     'hook': 'install, remove or check the libvirt hook that places guests at their start',
     'pause': 'keep the agent from moving guests, or end that',

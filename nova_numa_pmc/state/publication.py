@@ -218,15 +218,16 @@ def decode(data: bytes) -> Publication:
     """
     try:
         publication = json_values.decode(Publication, data, _MAJOR)
-        _check_view(publication.view)
+        return publication._replace(view=checked_view(publication.view))
     except ValueError as error:
         raise StateError(str(error)[:200]) from None
-    domains = memory_domains.domains_from_labels(publication.view.domains)
-    return publication._replace(view=publication.view._replace(domains=domains))
 
 
-def _check_view(view: HostView) -> None:
-    """Refuse a view whose nodes, distances and domains do not fit together."""
+def checked_view(view: HostView) -> HostView:
+    """Return a view that was read, if its nodes, distances and domains fit together.
+
+    :raises ValueError: they do not
+    """
     ids, count = [node.id for node in view.nodes], len(view.nodes)
     if not ids or ids != sorted(set(ids)):
         raise ValueError('node ids are missing, repeated or out of order')
@@ -234,6 +235,7 @@ def _check_view(view: HostView) -> None:
         raise ValueError('distances: expected a %d by %d matrix' % (count, count))
     if view.domains and len(view.domains) != count:
         raise ValueError('domains: expected %d, one for each node' % count)
+    return view._replace(domains=memory_domains.domains_from_labels(view.domains))
 
 
 def write(directory: str, publication: Publication) -> None:

@@ -27,7 +27,7 @@ from nova_numa_pmc.agent import demand_file
 from nova_numa_pmc.checks import publication as publication_checks
 from nova_numa_pmc.cli import arguments, context, page, tables
 from nova_numa_pmc.cli.tables import memory_line, memory_text, number, percent, short_number
-from nova_numa_pmc.core import eligibility, host_view, node_memory, pools, pressure
+from nova_numa_pmc.core import eligibility, fleet, host_view, node_memory, pools, pressure
 from nova_numa_pmc.core.sample_records import NodeSample
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError
@@ -123,6 +123,7 @@ class HostStatus(Record):
     :param source: the source of memory accesses in use; empty: none, or unknown
     :param unavailable: the measurements that the host lacks something for, with what it lacks;
         None if the load was not measured
+    :param published: the agent's publication; None if there is no fresh one
     """
 
     agent: AgentStatus
@@ -136,6 +137,7 @@ class HostStatus(Record):
     boottime_s: float
     source: str = ''
     unavailable: tuple[str, ...] | None = None
+    published: Publication | None = None
 
 
 def _measured_column(heading: str) -> tuple[str, Callable[[NodeStatus], str]]:
@@ -221,6 +223,7 @@ def read(command: context.CommandContext, observed: context.ObservedHost) -> Hos
         unavailable=observed.sample and observed.sample.unavailable,
         realtime_s=time.time(),
         boottime_s=time.clock_gettime(time.CLOCK_BOOTTIME),
+        published=published if agent.fresh else None,
     )
 
 
@@ -666,4 +669,17 @@ def to_data(host: HostStatus) -> dict[str, Any]:
         'source': host.source,
         'unavailable': host.unavailable,
         'pool': {'cpus': sorted(host.pool.cpus), 'source': host.pool.source},
+        'fleet': host.published and to_json(_fleet_host(host, host.published)),
     }
+
+
+def _fleet_host(host: HostStatus, published: Publication) -> fleet.FleetHost:
+    """Return the host as the command ``fleet`` reads it."""
+    return fleet.FleetHost(
+        published.taken_s,
+        published.view,
+        tuple(
+            fleet.of_guest(status.guest, status.why_fixed, status.demand_history, host.boottime_s)
+            for status in host.guests
+        ),
+    )

@@ -12,7 +12,7 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.agent.metrics import GUESTS_FILE, HOST_FILE, MetricsFile
 from nova_numa_pmc.agent.tick import Moment, Tick
-from nova_numa_pmc.core import sample_records
+from nova_numa_pmc.core import fleet, sample_records
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.state import publication
 from tests.fixtures.checkout import TOP
@@ -78,6 +78,16 @@ FULL = Tick(
     ),
     executor.MoveTotals({('move', 'made'): 3, ('fetch', 'taken_back'): 1}, 1 << 30, 1),
     2,
+    fleet_host=fleet.FleetHost(
+        1.0,
+        model.HostView(
+            tuple(
+                model.NodeView(node, 4.5, 6, 1 << 34, 1 << 31, demand_cores=4.0) for node in (0, 1)
+            ),
+            (),
+        ),
+        (fleet.FleetGuest('e4a1', 'instance-1', 2, 1 << 30, 1.5, why_fixed='arrived'),),
+    ),
 )
 EMPTY = Tick(NOW)
 
@@ -120,6 +130,18 @@ class MetricsCase(unittest.TestCase):
 
 
 class ContentTest(MetricsCase):
+    def test_a_plan_of_the_fleet_has_at_most_six_figures_of_each_guest(self):
+        self.open_metrics()
+        exported = values(self.text(GUESTS_FILE))
+        at = '{name="instance-1",uuid="e4a1"}'
+        names = (
+            'size_bytes vcpus lasting_demand_cores movable lasting_loss_cores leaving_gain_cores'
+        )
+        found = [exported['nova_numa_guest_' + name + at] for name in names.split()]
+        self.assertEqual([1 << 30, 2, 1.5, 0], found[:4])
+        self.assertLess(0, found[4])
+        self.assertLess(found[4], found[5])
+
     def test_the_file_shows_what_the_tick_has_found(self):
         self.open_metrics().write(FULL, 0.5)
         exported = values(self.text())
@@ -232,7 +254,18 @@ class DashboardTest(MetricsCase):
     """The dashboard in etc/ shows what is served, and nothing else."""
 
     #: Served but not on the dashboard, because the interval is an option.
-    ABSENT = {'nova_numa_sample_interval_seconds', 'nova_numa_agent_moves_stopped'}
+    #: Those for a plan of the fleet are read by the command of that name.
+    ABSENT = {
+        'nova_numa_sample_interval_seconds',
+        'nova_numa_agent_moves_stopped',
+        'nova_numa_node_cpus',
+        'nova_numa_guest_size_bytes',
+        'nova_numa_guest_vcpus',
+        'nova_numa_guest_lasting_demand_cores',
+        'nova_numa_guest_lasting_loss_cores',
+        'nova_numa_guest_leaving_gain_cores',
+        'nova_numa_guest_movable',
+    }
 
     def test_the_dashboard_shows_only_metrics_that_are_served(self):
         served = names(self.all_text())

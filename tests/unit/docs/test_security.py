@@ -31,7 +31,8 @@ class PackageTest(unittest.TestCase):
             for path in (TOP / 'nova_numa_pmc').rglob('*.py')
         }
 
-    def test_no_module_can_open_a_network_socket(self):
+    def test_only_the_command_that_asks_prometheus_can_open_a_network_socket(self):
+        del self.nodes['nova_numa_pmc/cli/fleet_input.py']
         for path, nodes in self.nodes.items():
             for node in nodes:
                 if isinstance(node, (ast.Import, ast.ImportFrom)):

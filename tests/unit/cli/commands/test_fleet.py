@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``fleet``, from a directory or a server to the plan; malformed input is refused and named."""
+
+import contextlib
+import io
+import json
+import pathlib
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.parse
+
+from hypothesis import given, strategies as st
+
+from nova_numa_pmc.cli import fleet_input
+from nova_numa_pmc.cmd import rebalance
+from nova_numa_pmc.core import fleet
+from nova_numa_pmc.json_values import to_json
+from tests.fixtures import fleets
+from tests.fixtures.model_records import GIB
+
+#: Any JSON, with the members of an answer of Prometheus.
+MEMBERS = st.sampled_from(['data', 'result', 'metric', 'value', '__name__', 'instance'])
+ANSWERS = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(MEMBERS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def host(first, count, demand_cores, taken_s):
+    """Build a host of so many equal guests on each node."""
+    nodes = [
+        [fleets.guest(first + node * 50 + at, 8, 8 * GIB, demand_cores) for at in range(count)]
+        for node in range(2)
+    ]
+    return fleets.host(nodes, taken_s=taken_s)
+
+
+class FleetCase(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = pathlib.Path(directory.name)
+        now_s = time.time()
+        self.hosts = {'cmp01': host(0, 7, 5.0, now_s), 'cmp02': host(100, 2, 5.0, now_s)}
+
+    def write(self, name, value):
+        (self.directory / name).write_text(json.dumps(value), encoding='utf-8')
+
+    def write_hosts(self):
+        for name, one in self.hosts.items():
+            self.write(name + '.json', {'fleet': to_json(one), 'agent': {}})
+
+    def run_fleet(self, *arguments):
+        output, error = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(error):
+            code = rebalance.main(['fleet', str(self.directory), *arguments])
+        return code, output.getvalue(), error.getvalue()
+
+
+class DirectoryTest(FleetCase):
+    def test_the_plan_says_who_moves_where_and_prints_the_commands(self):
+        self.write_hosts()
+        code, text, error = self.run_fleet()
+        self.assertEqual((2, ''), (code, error))
+        self.assertRegex(text, r'instance-\S+ +cmp01 +cmp02 +\d\.\d\d +8.0G +0\.1 +pressure')
+        self.assertRegex(
+            text, '(?m)^openstack .*server migrate --live-migration --wait --host cmp02 0000'
+        )
+
+    def test_json_has_the_moves_with_their_commands(self):
+        self.write_hosts()
+        code, text, _ = self.run_fleet('--json', '--moves', '1')
+        plan = json.loads(text)
+        self.assertEqual(2, code)
+        (move,) = plan['moves']
+        self.assertEqual(('cmp01', 'cmp02'), (move['source'], move['target']))
+        self.assertIn(move['uuid'], move['command'])
+        self.assertEqual(
+            [('cmp01', fleet.BUDGET)], [(one['host'], one['code']) for one in plan['left_alone']]
+        )
+
+    def test_a_calm_fleet_needs_no_moves(self):
+        del self.hosts['cmp01']
+        self.write_hosts()
+        code, text, _ = self.run_fleet()
+        self.assertEqual((0, '1 hosts: no move would pay\n'), (code, text))
+
+    def test_a_host_with_malformed_figures_is_named_and_the_others_are_planned(self):
+        self.write_hosts()
+        good = to_json(self.hosts['cmp02'])
+        self.write('$(reboot).json', {'fleet': good})
+        self.write('no-agent.json', {'fleet': None})
+        self.write('list.json', [])
+        self.write(
+            'uuid.json', {'fleet': {**good, 'guests': [{**good['guests'][0], 'uuid': '; reboot'}]}}
+        )
+        self.write('nan.json', {'fleet': {**good, 'taken_s': float('nan')}})
+        self.write(
+            'distances.json', {'fleet': {**good, 'view': {**good['view'], 'distances': [[1]]}}}
+        )
+        (self.directory / 'cut.json').write_text('{"fleet": {')
+        (self.directory / 'deep.json').write_text('[' * 100_000)
+        code, text, error = self.run_fleet()
+        self.assertEqual(2, code)
+        self.assertIn('cmp01', text)
+        self.assertNotIn('reboot', text)
+        self.assertEqual(8, error.count('problem: '))
+
+    def test_without_a_usable_file_the_error_says_what_is_expected(self):
+        code, text, error = self.run_fleet()
+        self.assertEqual((1, ''), (code, text))
+        self.assertIn('status --json', error)
+
+
+class Server:
+    """A server that answers queries from hosts' metrics, as node_exporter labels them."""
+
+    def __init__(self, hosts, uname=True):
+        self.queries = []
+        self.series = []
+        for name, one in hosts.items():
+            instance = f'{name}.example:9100'
+            self.add(fleet_input._TICK, one.taken_s, instance=instance)
+            if uname:
+                self.add(fleet_input._UNAME, 1, instance=instance, nodename=name)
+            for node in one.view.nodes:
+                for metric, field in fleet_input._NODE_FIELDS.items():
+                    value = getattr(node, field)
+                    if value is not None:
+                        at = {'instance': instance, 'node': str(node.id)}
+                        self.add('nova_numa_node_' + metric, value, **at)
+            for guest in one.guests:
+                for metric, field in fleet_input._GUEST_FIELDS.items():
+                    value = 1 if field == 'movable' else getattr(guest, field)
+                    if value is not None:
+                        who = {'instance': instance, 'uuid': guest.uuid, 'name': guest.name}
+                        self.add('nova_numa_guest_' + metric, value, **who)
+
+    def add(self, metric, value, **labels):
+        """Add a series."""
+        self.series.append({'metric': {'__name__': metric, **labels}, 'value': [1.0, str(value)]})
+
+    def open(self, url, timeout):
+        """Answer a query with the series whose names it has."""
+        assert timeout
+        (query,) = urllib.parse.parse_qs(urllib.parse.urlsplit(url).query)['query']
+        self.queries.append(query)
+        found = [
+            one
+            for one in self.series
+            if one['metric']['__name__'].startswith('nova_numa_guest_')
+            == ('nova_numa_guest_(' in query)
+        ]
+        answer = {'status': 'success', 'data': {'resultType': 'vector', 'result': found}}
+        return io.BytesIO(json.dumps(answer).encode())
+
+
+class ServerTest(FleetCase):
+    def read(self, server, match=''):
+        return fleet_input.read('http://prometheus:9090', match, server.open)
+
+    def test_two_requests_yield_the_same_plan_as_the_files(self):
+        server = Server(self.hosts)
+        hosts, problems = self.read(server)
+        self.assertEqual((2, []), (len(server.queries), problems))
+        plans = [
+            fleet.plan(some, fleet.Budgets(10, 1 << 40), time.time())
+            for some in (hosts, self.hosts)
+        ]
+        self.assertTrue(plans[0].moves)
+        self.assertEqual(plans[1], plans[0])
+
+    def test_without_node_exporters_name_a_host_has_that_of_its_instance(self):
+        self.assertIn('cmp01.example', self.read(Server(self.hosts, uname=False))[0])
+
+    def test_labels_select_hosts_in_each_request_and_cannot_end_the_selector(self):
+        server = Server(self.hosts)
+        self.read(server, 'cluster="a",rack!="b"')
+        for query in server.queries:
+            self.assertIn(',cluster="a",rack!="b"}', query)
+        with self.assertRaises(fleet_input.FleetError):
+            self.read(server, 'a="b"} or vector(1)')
+
+    def test_a_host_with_a_wrong_figure_is_named(self):
+        server = Server(self.hosts)
+        node = {'instance': 'cmp01.example:9100', 'node': '0'}
+        server.add('nova_numa_node_promised_bytes', 'NaN', **node)
+        hosts, problems = self.read(server)
+        self.assertEqual((['cmp02'], 1), (list(hosts), len(problems)))
+
+    @given(ANSWERS)
+    def test_an_answer_of_any_other_form_is_refused(self, answer):
+        for value in (answer, {'data': {'result': answer}}, {'data': {'result': [answer]}}):
+            with self.assertRaises(fleet_input.FleetError):
+                fleet_input.read(
+                    'http://h',
+                    '',
+                    lambda url, timeout, value=value: io.BytesIO(json.dumps(value).encode()),
+                )
+
+    def test_a_server_that_cannot_be_reached_is_a_problem_with_its_address(self):
+        def refuse(url, timeout):
+            raise urllib.error.URLError('refused')
+
+        with self.assertRaisesRegex(fleet_input.FleetError, 'http://h: .*refused'):
+            fleet_input.read('http://h', '', refuse)
