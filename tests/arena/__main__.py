@@ -37,7 +37,7 @@ QUICK = 24, 1800, 1800
 #: Cells of ``--quick``, by number, and policies.
 QUICK_CELLS = 3, 19
 #: Variants of our weigher.
-LEFT_OUT = ('numa-pressure-5', 'numa-pressure-pack')
+LEFT_OUT = ('numa-pressure-5', 'numa-pressure-pack', registry.SPREAD_FLEET, registry.OURS_FLEET)
 
 
 def arguments(args):
@@ -228,6 +228,10 @@ def show(table, contender):
             f'{table.total(name, "emptied") / count:9.2f}'
             f'{max(table.column(name, "most_new")):14}'
         )
+    for name in table.policies:
+        if table.total(name, 'migrated'):
+            migrated = table.total(name, 'migrated') / count
+            print(f'{name}: {migrated:.0f} guests moved to other hosts in a run')
     for figure, title in (('loss', 'mean loss'), ('p99', 'p99 of the loss')):
         print(f'\n{contender} loses by {title} to:')
         for (cell, rival), outcome in table.duels(contender, figure).items():

@@ -116,10 +116,11 @@ class Fleet:
 
     def claim(self, guest, host):
         """Promise a host's room to a guest."""
-        self._promise(guest, host, 1)
+        self.promise(guest, host, 1)
         self.host[guest], self.state[guest] = host, UNDER_WAY
 
-    def _promise(self, guest, host, sign):
+    def promise(self, guest, host, sign):
+        """Promise a host's room to a guest (1), or take it back (−1)."""
         trace = self.trace
         pool = self.taken_dedicated if trace.dedicated[guest] else self.taken_vcpus
         pool[host] += sign * trace.vcpus[guest]
@@ -184,7 +185,7 @@ class Fleet:
         host = self.host[guest]
         if self.state[guest] == RUNS:
             self._place(guest, host, -1)
-        self._promise(guest, host, -1)
+        self.promise(guest, host, -1)
         self.state[guest] = GONE
 
     # ---- Figures -------------------------------------------------------------------------

@@ -104,6 +104,17 @@ NOISE = 0.03
 MOVE_FLOOR, MOVE_EVERY_S = 0.7, 300
 MOVE_GAIN, MOVE_TRIED = 0.1, 6
 
+#: Plans of the fleet: so many moves and MiB each time [s]; memory is copied again where it was
+#: dirtied meanwhile, so that a migration takes so much longer; a guest is stopped at its end [s].
+#: Assumed.
+RELIEF_EVERY_S, RELIEF_MOVES, RELIEF_MIB, RELIEF_DIRTIED, RELIEF_STOPPED_S = (
+    300,
+    2,
+    256 * GIB_MIB,
+    1.5,
+    1.0,
+)
+
 # ---- Guests ------------------------------------------------------------------------------
 
 #: vCPUs, MiB, GB of disk, weight. Assumed: Azure's guests are smaller (45 % of one vCPU, 0.01 %

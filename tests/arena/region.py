@@ -11,9 +11,10 @@ import heapq
 
 import numpy as np
 
-from tests.arena import fleet as fleets, inside, losses, parameters as p
+from nova_numa_pmc.core.fleet import COST_CORES
+from tests.arena import fleet as fleets, inside, losses, parameters as p, relief
 
-REQUEST, COMMIT, VISIBLE, START, LEAVE, FORGET, AUDIT, TICK = range(8)
+REQUEST, COMMIT, VISIBLE, START, LEAVE, FORGET, AUDIT, TICK, ARRIVE = range(9)
 
 
 class Result:
@@ -22,6 +23,7 @@ class Result:
     :ivar wanted, lost, lost_second: core-seconds of each guest in the evaluated time; ``lost``
         by the definitions, ``lost_second`` by processor sharing
     :ivar placed, refused: guests; ``large`` and ``large_placed`` of the large flavors
+    :ivar migrated: guests that were moved to other hosts
     :ivar emptied: hosts without a guest, the mean over the evaluated time
     :ivar audits, sent: audits of hosts with agents, and those after which metrics were sent
     :ivar most_new: the largest number of guests that one host was given within ten seconds of the
@@ -37,7 +39,7 @@ class Result:
         self.agent, self.given, self.below = agent, np.zeros(len(agent), np.int64), np.zeros(2)
         self.wanted, self.lost, self.lost_second = np.zeros((3, guests))
         self.placed = self.refused = self.large = self.large_placed = self.decisions = 0
-        self.audits = self.sent = 0
+        self.audits = self.sent = self.migrated = 0
         self.emptied = 0.0
         self.ticks = self.most_new = self.conflicts = 0
         self.saturated = 0.0
@@ -62,6 +64,7 @@ class Region:
         self.cell, self.hosts, self.trace = cell, hosts, trace
         self.fleet = fleets.Fleet(hosts, trace, way)
         self._policy, self._way, self._sampler = policy, way, sampler
+        self._relief = relief.Relief(self.fleet, cell.fill_s) if policy.relieves else None
         self._choices = np.random.default_rng((seed, cell.number, 2))
         self._noise = np.random.default_rng((seed, cell.number, 3))
         self._sampled = np.random.default_rng((seed, cell.number, 5)) if cell.randomized else None
@@ -95,6 +98,7 @@ class Region:
             self._forget,
             self._audit,
             self._tick,
+            self._arrive,
         )
         queue = self._queue
         while queue and queue[0][0] <= end_s:
@@ -223,6 +227,11 @@ class Region:
             self._way.relieve(self.fleet, guests)
         if now_s <= self.cell.fill_s:
             return
+        if self._relief and now_s % p.RELIEF_EVERY_S == 0:
+            for guest, target, seconds in self._relief.begin(now_s):
+                self.result.lost[guest] += COST_CORES * seconds
+                self.result.lost_second[guest] += COST_CORES * seconds
+                self._push(now_s + seconds, ARRIVE, (guest, target))
         result = self.result
         result.wanted[guests] += want * p.TICK_S
         result.lost[guests] += lost * p.TICK_S
@@ -231,6 +240,14 @@ class Region:
         result.below += np.bincount(self.hosts.agent[below], minlength=2)
         result.ticks += 1
         result.emptied += (np.count_nonzero(taken == 0) - result.emptied) / result.ticks
+
+    def _arrive(self, now_s, payload):
+        guest, target = payload
+        if self._relief.end(guest, target, now_s):
+            stopped_cores = p.RELIEF_STOPPED_S * self.fleet.wanted[guest]
+            self.result.lost[guest] += stopped_cores
+            self.result.lost_second[guest] += stopped_cores
+            self.result.migrated += 1
 
 
 def ordered(scores, policy, rng):

@@ -72,6 +72,7 @@ def summary(results):
             'audits': result.audits,
             'sent': result.sent,
             'most_new': int(result.most_new),
+            'migrated': result.migrated,
             'decisions': int(result.decisions),
             'boots': np.bincount(result.agent, result.given, 2).tolist(),
             'below': result.below.tolist(),

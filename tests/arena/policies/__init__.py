@@ -50,12 +50,13 @@ class Policy:
     :ivar subset: how many of the best it chooses among (``host_subset_size``)
     :ivar ties: how ties are broken: 'first', as Nova, or 'random', as others
     :ivar way: how hosts place guests, and whether they move them
+    :ivar relieves: whether guests are moved to other hosts (:mod:`tests.arena.relief`)
     """
 
-    def __init__(self, name, function, subset=1, ties='first', way=inside.placed):
+    def __init__(self, name, function, subset=1, ties='first', way=inside.placed, relieves=False):
         """Store the function and its use."""
         self.name, self.function, self.subset, self.ties = name, function, subset, ties
-        self.way = way
+        self.way, self.relieves = way, relieves
 
     def scores(self, view, trace, guest):
         """Return each candidate's score."""
@@ -64,6 +65,9 @@ class Policy:
 
 ORACLE, ORACLE_OF_RUNNING = ORACLES = 'oracle', 'oracle-of-running'
 SPREAD, SPREAD_10, PACK, OURS = 'stock-1', 'stock-10', 'pack', 'numa-pressure'
+
+#: The same with guests that move to other hosts.
+SPREAD_FLEET, OURS_FLEET = 'stock-1-fleet', 'numa-pressure-fleet'
 
 #: By name. The contender is any of them; all others except the oracles are its rivals.
 POLICIES = {
@@ -84,7 +88,16 @@ POLICIES = {
         Policy('numa-pressure-still', our_weigher.numa_pressure, way=inside.still),
         Policy('numa-pressure-5', our_weigher.numa_pressure, subset=5),
         Policy('numa-pressure-pack', our_weigher.packing),
+        Policy(SPREAD_FLEET, nova_weights.stock, relieves=True),
+        Policy(OURS_FLEET, our_weigher.numa_pressure, relieves=True),
     )
 }
 #: Variants of our weigher, which are not rivals of each other.
-VARIANTS = (OURS, 'numa-pressure-still', 'numa-pressure-5', 'numa-pressure-pack')
+VARIANTS = (
+    OURS,
+    'numa-pressure-still',
+    'numa-pressure-5',
+    'numa-pressure-pack',
+    SPREAD_FLEET,
+    OURS_FLEET,
+)

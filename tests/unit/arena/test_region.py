@@ -38,6 +38,18 @@ class DefaultsTest(unittest.TestCase):
         self.assertEqual((deadband.RATIO, deadband.RESEND_S), (p.DEADBAND, p.HEARTBEAT_S))
 
 
+class ReliefTest(unittest.TestCase):
+    def test_guests_move_to_other_hosts_once_and_claim_only_what_there_is(self):
+        ran = run(3, 'stock-1-fleet', seed=2)
+        fleet, moved = ran.fleet, ran._relief.moved
+        self.assertGreater(ran.result.migrated, 0)
+        self.assertEqual(ran.result.migrated, len(moved))
+        self.assertTrue((fleet.taken_mib <= fleet.hosts.ram_mib).all())
+        there = fleet.state == fleets.RUNS
+        mib = np.bincount(fleet.host[there], ran.trace.memory_mib[there], fleet.hosts.count)
+        self.assertTrue((fleet.taken_mib >= mib).all())
+
+
 class DeterminismTest(unittest.TestCase):
     def test_a_run_is_the_same_to_the_bit(self):
         for policy in ('stock-10', 'numa-pressure', 'load-variation'):

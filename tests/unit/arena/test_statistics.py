@@ -109,7 +109,9 @@ class GapTest(unittest.TestCase):
 class SummaryTest(unittest.TestCase):
     def test_losses_are_of_guests_that_all_placed(self):
         class Ran:
-            large = large_placed = refused = emptied = most_new = decisions = audits = sent = 0
+            large = large_placed = refused = emptied = most_new = migrated = decisions = audits = (
+                sent
+            ) = 0
 
             def __init__(self, wanted, lost):
                 self.wanted, self.lost = np.array(wanted), np.array(lost)
