@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Sources that do not count accesses.
 _NOT_COUNTING = ('', counters_conf.PAGES)
-_WHY = '"nova-numa-rebalance events" and "status --interval 1" say what is missing'
+_WHY = '"nova-numa-rebalance check --events" and "status --interval 1" say what is missing'
 
 
 def check_publication(directory: str, realtime_s: float, conf: NovaConf) -> Iterator[Finding]:

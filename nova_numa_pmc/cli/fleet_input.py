@@ -52,6 +52,7 @@ _GUEST_FIELDS = {
 }
 _NODE, _GUEST = 'nova_numa_node_', 'nova_numa_guest_'
 _TICK, _UNAME = 'nova_numa_agent_last_tick_timestamp_seconds', 'node_uname_info'
+_LEAVING_GAIN = 'nova_numa_guest_leaving_gain_cores'
 _WHOLE = {'cpu_count', 'capacity_bytes', 'promised_bytes', 'memory_bytes', 'vcpus'}
 
 #: A fleet's hosts by name, and problems.
@@ -98,21 +99,19 @@ def _read_server(url: str, match: str, open_url: Callable[..., Any]) -> _Fleet:
     matchers = [part.strip() for part in match.split(',') if part.strip()]
     if not all(re.fullmatch(_LABEL_MATCHERS, part) for part in matchers):
         raise FleetError('%.100s: not label matchers like cluster="a",rack!="b"' % match)
-    selector = '{__name__=~"%s"' + ''.join(',' + part for part in matchers) + '}'
-    nodes = '%s(%s)|%s|%s' % (_NODE, '|'.join(_NODE_FIELDS), _TICK, _UNAME)
-    guests = '%s(%s)' % (_GUEST, '|'.join(_GUEST_FIELDS))
-    matter = '(max by (instance) (nova_numa_guest_leaving_gain_cores) >= %g)'
+    labels = ''.join(',' + part for part in matchers)
     found: dict[str, _Instance] = {}
     for query in (
-        selector % nodes,
-        selector % guests + ' and on (instance) ' + matter % fleet.GAIN_MIN_CORES,
+        '{__name__=~"%s(%s)|%s|%s"%s}' % (_NODE, '|'.join(_NODE_FIELDS), _TICK, _UNAME, labels),
+        '{__name__=~"%s(%s)"%s} and on (instance) (max by (instance) (%s) >= %g)'
+        % (_GUEST, '|'.join(_GUEST_FIELDS), labels, _LEAVING_GAIN, fleet.GAIN_MIN_CORES),
     ):
         for series in _ask(url, query, open_url):
             try:
-                labels = json_values.mapping(series['metric'])
-                name, instance = labels['__name__'], json_values.text(labels['instance'])
+                metric = json_values.mapping(series['metric'])
+                instance = json_values.text(metric['instance'])
                 found.setdefault(instance, _Instance(instance)).add(
-                    name, labels, float(series['value'][1])
+                    metric, float(series['value'][1])
                 )
             except (KeyError, TypeError, ValueError, IndexError):
                 raise FleetError('%s: malformed series %.200s' % (url, series)) from None
@@ -151,8 +150,12 @@ class _Instance:
         self.nodes: dict[str, dict[str, Any]] = {}
         self.guests: dict[str, dict[str, Any]] = {}
 
-    def add(self, metric: str, labels: dict[str, Any], value: float) -> None:
-        """Add a series."""
+    def add(self, labels: dict[str, Any], value: float) -> None:
+        """Add a series.
+
+        :param labels: its labels, of which ``__name__`` is the metric
+        """
+        metric = json_values.text(labels['__name__'])
         if metric == _UNAME:
             self.name = json_values.text(labels['nodename'])
         elif metric == _TICK:

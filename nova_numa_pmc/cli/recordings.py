@@ -159,8 +159,8 @@ def from_perf(
     if roles and not any(roles.values()):
         raise RecordingError(
             '%s: the meaning of these events is unknown: %s; count local_dram and remote_dram, or '
-            "perf's own events of the CPU (nova-numa-rebalance events lists them), and name the "
-            'CPU by --cpu if they are raw' % (path, ', '.join(list(roles)[:4]))
+            "perf's own events of the CPU (nova-numa-rebalance check --events lists them), and "
+            'name the CPU by --cpu if they are raw' % (path, ', '.join(list(roles)[:4]))
         )
 
 

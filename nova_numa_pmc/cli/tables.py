@@ -195,7 +195,7 @@ LEGEND = (
     'wait: cores lost to waiting',
     'rem%: remote share of DRAM accesses   CPI: where CPUs are 5 % busy or more   '
     'acc/kI: DRAM accesses per 1,000 instructions   -: unknown',
-    'stall%: share of stalled cycles (see "events")',
+    'stall%: share of stalled cycles (see "check --events")',
 )
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 COMMANDS = {
     'apply': 'show which moves of guests would pay, ask, and make them',
     'check': 'find the common reasons why guests are not placed or hosts not weighed',
-    'events': 'show which hardware events would be counted here or on another CPU',
     'explain': 'show where a guest would go on this host, and why',
     'fleet': 'show which guests should be live-migrated to other hosts, and why',
     'history': 'show which guests were moved, by what, why, and with what result',

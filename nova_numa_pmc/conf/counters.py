@@ -85,9 +85,9 @@ OPTIONS: Sequence[cfg.Opt] = [
         help=(
             'Event to count instead of the one chosen for a role, ROLE=EVENT; may be given '
             'several times. EVENT is written as for perf (cpu/event=0xd3,umask=0x1/, r53100f) '
-            'or is the word none, to count nothing for the role. "nova-numa-rebalance events" '
-            'lists the roles. One count of mem_read, mem_write or mem_traffic stands for 64 '
-            'bytes, unless the kernel exports the event with another scale.'
+            'or is the word none, to count nothing for the role. "nova-numa-rebalance check '
+            '--events" lists the roles. One count of mem_read, mem_write or mem_traffic stands '
+            'for 64 bytes, unless the kernel exports the event with another scale.'
         ),
     ),
     cfg.DictOpt(

@@ -4,11 +4,13 @@
 On a compute host it checks the hook, the daemon that runs the hook, the agent's
 state, the monitor in nova-compute, and anything that works against placement. On a
 controller it checks the weigher and the filter in nova-scheduler. It changes nothing.
+With --events it shows instead which hardware events are counted: encoding, source, caveats.
 
 examples:
   nova-numa-rebalance check
   nova-numa-rebalance check --role controller --nova-conf /etc/kolla/nova-scheduler/nova.conf
   nova-numa-rebalance check --json
+  nova-numa-rebalance check --events --cpu GenuineIntel-6-55-4
 
 exit codes: 0 nothing wrong (warnings and notes may be printed); 1 an error was
 found; 64 usage error
@@ -61,11 +63,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='a configuration file of the service; later ones override earlier ones (default: '
         'those that the service was started with)',
     )
+    parser.add_argument(
+        '--events',
+        action='store_true',
+        help='instead, show which hardware events would be counted here or on another CPU',
+    )
+    parser.add_argument(
+        '--cpu',
+        metavar='MODEL',
+        help="with --events: another CPU, in perf's form or by a name such as skylake-sp",
+    )
     arguments.add_common(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the checks, print the findings, and return the exit code."""
+    if args.events:
+        from nova_numa_pmc.cli import events  # which needs oslo.config
+
+        events.show(args.cpu, args.json)
+        return arguments.OK
     roles = (args.role,) if args.role else roles_here(args.root)
     parts = interpreter.read_parts(args.root)
     findings = collect(args, roles, parts)

@@ -453,7 +453,7 @@ def _counting_lines(host: HostStatus) -> list[str]:
     text, _ = publication_checks.describe_counting(host.source, nodes)
     lacking = ', '.join(name.partition(':')[0] for name in host.unavailable or ())
     if lacking:
-        text += '; this host has no %s ("nova-numa-rebalance events")' % lacking
+        text += '; this host has no %s ("nova-numa-rebalance check --events")' % lacking
     return ['counted: ' + text]
 
 

@@ -15,7 +15,7 @@ class TestCounting(unittest.TestCase):
         }
         text, findings = publication.describe_counting(source, nodes)
         for finding in findings:
-            self.assertIn('nova-numa-rebalance events', finding.remedy)
+            self.assertIn('nova-numa-rebalance check --events', finding.remedy)
         return text, [finding.code for finding in findings]
 
     def test_a_host_that_counts_all_has_no_finding(self):

@@ -45,7 +45,7 @@ class UsageTest(unittest.TestCase):
         self.assertNotIn('did you mean', run('xyzzy').stderr.decode())
 
     def test_an_option_cannot_be_abbreviated(self):
-        self.assertEqual(64, run('events', '--js').returncode)
+        self.assertEqual(64, run('check', '--js').returncode)
 
 
 class OutputTest(unittest.TestCase):
@@ -53,19 +53,29 @@ class OutputTest(unittest.TestCase):
         for unbuffered in ('', '1'):
             with self.subTest(unbuffered=unbuffered):
                 done = run_on_closed_pipe(
-                    'events', '--cpu', 'skylake-sp', PYTHONUNBUFFERED=unbuffered
+                    'check', '--events', '--cpu', 'skylake-sp', PYTHONUNBUFFERED=unbuffered
                 )
                 self.assertEqual((1, b''), (done.returncode, done.stderr))
 
     def test_a_full_disk_is_named(self):
         with open('/dev/full', 'w') as full:
-            done = run('events', '--cpu', 'skylake-sp', stdout=full)
+            done = run('check', '--events', '--cpu', 'skylake-sp', stdout=full)
         self.assertEqual(1, done.returncode)
         self.assertRegex(done.stderr.decode(), '^nova-numa-rebalance: .*No space left[^\n]*\n$')
 
     def test_a_closed_output_is_not_a_failure(self):
         done = subprocess.run(
-            ['/bin/sh', '-c', 'exec "$@" >&-', '-', *COMMAND, 'events', '--cpu', 'skylake-sp'],
+            [
+                '/bin/sh',
+                '-c',
+                'exec "$@" >&-',
+                '-',
+                *COMMAND,
+                'check',
+                '--events',
+                '--cpu',
+                'skylake-sp',
+            ],
             cwd=TOP,
             stderr=subprocess.PIPE,
             check=False,

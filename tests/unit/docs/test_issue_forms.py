@@ -22,7 +22,7 @@ class IssueFormsTest(unittest.TestCase):
     def test_each_command_in_the_issue_forms_is_accepted(self):
         commands_ = commands()
         self.assertLessEqual(
-            {'check', 'status', 'explain', 'report', 'top', 'events'},
+            {'check', 'status', 'explain', 'report', 'top'},
             {line.split()[0] for line in commands_},
         )
         for line in commands_:

@@ -1,43 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show which events would be counted on this CPU or another: encoding, source, caveats.
-
-examples:
-  nova-numa-rebalance events
-  nova-numa-rebalance events --cpu GenuineIntel-6-55-4 --json
-
-exit codes: 0 shown, even for a CPU without counters; 1 a problem; 64 usage error
-"""
+"""Show which events would be counted on this CPU or another: encoding, source, caveats."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import arguments, tables
+from nova_numa_pmc.cli import tables
 from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.host.perf import event_table, events
 
 if TYPE_CHECKING:
-    import argparse
     from typing import Any
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument(
-        '--cpu',
-        metavar='MODEL',
-        help="another CPU: one of %s, or perf's form, GenuineIntel-6-55-4"
-        % ', '.join(row.key for row in event_table.ROWS),
-    )
-    arguments.add_json(parser, 'print JSON')
+def show(cpu: str | None, as_json: bool) -> None:
+    """Print the selection, which may be empty.
 
-
-def run(args: argparse.Namespace) -> int:
-    """Print the selection, which may be empty; return the exit code."""
-    overrides = {} if args.cpu else dict(counters_conf.read().events)
-    selection = events.select_events(cpu=args.cpu, overrides=overrides)
-    tables.show(args.json, to_data(selection), to_lines(selection))
-    return arguments.OK
+    :param cpu: a key of the table, or perf's form of a CPU; None: this one
+    """
+    overrides = {} if cpu else dict(counters_conf.read().events)
+    selection = events.select_events(cpu=cpu, overrides=overrides)
+    tables.show(as_json, to_data(selection), to_lines(selection))
 
 
 def to_data(selection: events.EventSelection) -> dict[str, Any]:

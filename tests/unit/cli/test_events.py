@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """An operator sees the register codes of this or another CPU's events, and which are missing."""
 
-import argparse
 import contextlib
 import io
 import json
 import unittest
 
-from nova_numa_pmc.cli.commands import events
+from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.core import counter_roles
 
 
 def run(*arguments):
-    parser = argparse.ArgumentParser()
-    events.configure(parser)
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        code = events.run(parser.parse_args(arguments))
+        code = rebalance.main(['check', '--events', *arguments])
     return code, output.getvalue()
 
 
