@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core.finding import WARNING, Finding
 from nova_numa_pmc.host import files, ownership, services
+from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _installed(sites: Iterable[str], base: str) -> tuple[str, ...]:
         for match in map(_METADATA.fullmatch, files.list_names(path or '')[:_ENTRIES_MAX]):
             if path and match:
                 site = '/' + os.path.relpath(path, base)
-                found.append('%s in %s' % (match[1] or 'unknown', site))
+                found.append(printable('%s in %s' % (match[1] or 'unknown', site)))
     return tuple(found)
 
 

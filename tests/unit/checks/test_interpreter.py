@@ -179,3 +179,12 @@ class InterpreterTest(RootCase):
             ['installed-twice', 'versions-differ'],
             [finding.code for finding in interpreter.check_parts(parts)],
         )
+
+    def test_what_a_services_account_names_cannot_control_a_terminal(self):
+        write(self.root, 'usr/bin/nova-compute', '#!/usr/bin/python3\n')
+        write(self.root, 'usr/bin/python3', '')
+        site = 'usr/lib/python3/dist-packages'
+        write(self.root, site + '/nova_numa_pmc-1\x1b[2J\n.dist-info/METADATA', '')
+        self.assertEqual(
+            {'nova-compute': ('1?[2J? in /' + site,)}, interpreter.read_parts(self.root)
+        )
