@@ -245,6 +245,8 @@ def _option_texts(text: str, source: str) -> tuple[dict[tuple[str, str], str], l
     group, key = '', ('', '')
     for number, line in enumerate(text.split('\n'), 1):
         line = line.rstrip()
+        if not line:
+            key = '', ''  # which ends a value, as in oslo.config
         if not line or line[0] in '#;':
             continue
         name, value = _split(line)
