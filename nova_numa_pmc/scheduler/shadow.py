@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Describe each decision in shadow mode in a line of JSON: what the weigher would have changed.
 
-A line is shorter than 1 KB. doc/source/admin/nova.rst summarises a log of such lines with jq.
+A line is shorter than 1 KB. doc/source/admin/shadow.rst summarises a log of such lines with jq.
 """
 
 from __future__ import annotations

@@ -25,8 +25,11 @@ PLACED, FLOATING = inside.placed.name, inside.floating.name
 #: The whole product, and what it is compared with in addition to the ways: (policy, way), by name.
 OURS, STOCK_10 = '%s + %s' % (registry.OURS, PLACED), '%s + %s' % (registry.SPREAD_10, FLOATING)
 WHOLE = {OURS: (registry.OURS, PLACED), STOCK_10: (registry.SPREAD_10, FLOATING)}
+#: The weigher alone, on hosts without the hook.
+WEIGHER = '%s + %s' % (registry.OURS, FLOATING)
 #: All runs of a cell and seed: each way on hosts that Nova chooses by its defaults, and the whole.
 RUNS = {name: (registry.SPREAD, name) for name in inside.WAYS} | WHOLE
+RUNS[WEIGHER] = (registry.OURS, FLOATING)
 RIVALS = [name for name in inside.WAYS if name != PLACED]
 
 
@@ -81,6 +84,10 @@ def figures(table):
         | {'to_stock_1_second': _ratio(table, OURS, FLOATING, '_second')}
         | {'to_stock_10': _ratio(table, OURS, STOCK_10)}
         | {'to_stock_10_second': _ratio(table, OURS, STOCK_10, '_second')},
+        'weigher_alone': {
+            'to_stock_1%s' % second: _ratio(table, WEIGHER, FLOATING, second)
+            for second in ('', '_second')
+        },
         'parameters': p.digest(),
     }
 
