@@ -10,6 +10,8 @@ there is too much of it to move, the CPUs follow the memory.
 
 from __future__ import annotations
 
+import os
+
 from nova_numa_pmc import model
 from nova_numa_pmc.conf.host_options import FOLLOW_MEMORY_OVER_BYTES
 from nova_numa_pmc.core import eligibility, pools, promising
@@ -192,10 +194,18 @@ def _early_cpus(groups: cgroups.GuestGroups, guest: model.Guest) -> frozenset[in
 def _undo_early(
     groups: cgroups.GuestGroups | None, cpus: frozenset[int], guest: model.Guest
 ) -> None:
-    """Widen the groups that were narrowed at the start; if that fails, the agent does it later."""
+    """Widen the groups that were narrowed at the start; if that fails, the agent does it later.
+
+    Another program may have pinned the guest since, so groups with any other set are left alone.
+    """
     if groups and cpus:
         try:
-            holding.release_cpus(groups, cpus, guest.allowed_cpus, guest.pinned_groups)
+            others = {
+                os.path.basename(directory)
+                for directory, own_cpus in cpusets.read_own_cpus(groups).items()
+                if own_cpus != cpus
+            }
+            holding.release_cpus(groups, cpus, guest.allowed_cpus, others | guest.pinned_groups)
         except CpusetError:
             pass
 

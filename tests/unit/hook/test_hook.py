@@ -281,6 +281,17 @@ class StartedTest(PlacedCase):
         self.assertEqual('- 3-4 -', tree.held())
         self.assertEqual(('floating', False), (self.promise(1).origin, self.promise(1).missed))
 
+    def test_started_leaves_pins_of_another_process_in_all_vcpus(self):
+        for number, version in ((1, 1), (2, 2)):
+            with self.subTest(version):
+                tree = self.host.launch(number, version=version)
+                self.call('start', number)
+                for vcpu in tree.vcpus:
+                    tree.write_file(os.path.join(vcpu, 'cpuset.cpus'), '3-4\n')
+                before = tree.contents()
+                self.call('started', number)
+                self.assertEqual(before, tree.contents())
+
     def test_a_guest_placed_by_others_is_counted_and_not_written(self):
         xml = fake_host.domain_xml(1, extra=domains.NUMA_NODES_1)
         tree = self.host.launch(1, xml=xml)
