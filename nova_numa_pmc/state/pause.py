@@ -23,6 +23,8 @@ STOP_FILE = 'moves-stopped'
 _MAJOR = 1
 _SIZE_MAX_BYTES = 4096
 REASON_MAX = 200
+#: The latest end that is shown: 9999-01-01; localtime(3) fails for absurd times.
+_UNTIL_MAX_S = 253370764800.0
 
 
 class Paused(Record):
@@ -42,7 +44,8 @@ class Paused(Record):
     def __str__(self) -> str:
         until = ''
         if self.until_s is not None:
-            until = time.strftime(' until %Y-%m-%d %H:%M', time.localtime(self.until_s))
+            end = time.localtime(min(self.until_s, _UNTIL_MAX_S))
+            until = time.strftime(' until %Y-%m-%d %H:%M', end)
         what = 'moves of memory paused' if self.only_memory else 'paused'
         return '%s%s%s' % (what, until, ': ' + self.reason if self.reason else '')
 
