@@ -48,9 +48,8 @@ class PausingTest(unittest.TestCase):
         self.assertIsNone(pause.read(self.root))
 
     def test_an_absurd_end_in_the_file_can_be_shown(self):
-        for until_s in (1.8e18, 1e300):  # the first in nanoseconds
-            pause.begin(self.root, 'why', until_s)
-            self.assertRegex(str(pause.read(self.root)), r'^paused until \d{4}-.*: why$')
+        pause.begin(self.root, 'why', 1.8e18)  # nanoseconds
+        self.assertRegex(str(pause.read(self.root)), r'^paused until \d{4}-.*: why$')
 
     def test_a_short_pause_does_not_end_the_agents_own_stop(self):
         pause.begin(self.root, 'do not pay', 86400.0, only_memory=True)
