@@ -69,7 +69,7 @@ class Node(Record):
     :param usable_cpus: CPUs that a ``<vcpu cpuset>`` or a partition may give to a guest: online
         and not isolated
     :param is_far: whether its memory is near no CPU, online or not: a device's or a slower
-        tier's; guests get it only if asked (:mod:`node_memory`)
+        tier's; guests get it only if asked (:func:`host_view.is_for_guests`)
     """
 
     id: int

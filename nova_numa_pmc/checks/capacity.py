@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model
 from nova_numa_pmc.checks import nova
 from nova_numa_pmc.conf import agent as agent_conf, host_options, opts
-from nova_numa_pmc.core import finding, node_memory
+from nova_numa_pmc.core import finding, host_view
 from nova_numa_pmc.core.finding import Finding
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import DomainError, NumaPmcError, OptionsError
@@ -96,7 +96,7 @@ def check_withheld_memory(root: str, conf: NovaConf) -> Iterator[Finding]:
         nodes = topology.read(root).nodes
     except NumaPmcError:
         return  # check_nodes reports this
-    withheld = node_memory.list_withheld(nodes, host_options.read(path).placement_options)
+    withheld = host_view.list_withheld(nodes, host_options.read(path).placement_options)
     if not withheld:
         return
     withheld_mib = sum(node.memory_bytes for node in withheld) >> 20

@@ -18,7 +18,7 @@ import re
 from typing import TYPE_CHECKING, TypeVar
 
 from nova_numa_pmc import json_values
-from nova_numa_pmc.core import counter_roles, pressure, rates
+from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.rates import CounterDelta
 from nova_numa_pmc.core.sample_records import COUNTED, GuestSample, NodeSample, Sample
 from nova_numa_pmc.exceptions import RecordingError
@@ -46,18 +46,18 @@ _UNIT_BYTES = {
 #: Names of events in perf that mean the same on every CPU, in addition to those of the CPU's own
 #: events.
 _NAMES = {
-    'cycles': counter_roles.CYCLES,
-    'cpu-cycles': counter_roles.CYCLES,
-    'cpu_cycles': counter_roles.CYCLES,
-    'instructions': counter_roles.INSTRUCTIONS,
-    'inst_retired': counter_roles.INSTRUCTIONS,
-    'local_dram': counter_roles.LOCAL_DRAM,
-    'remote_dram': counter_roles.REMOTE_DRAM,
-    'remote_access': counter_roles.REMOTE_DRAM,
-    'cas_count_read': counter_roles.MEM_READ,
-    'cas_reads': counter_roles.MEM_READ,
-    'cas_count_write': counter_roles.MEM_WRITE,
-    'cas_writes': counter_roles.MEM_WRITE,
+    'cycles': rates.CYCLES,
+    'cpu-cycles': rates.CYCLES,
+    'cpu_cycles': rates.CYCLES,
+    'instructions': rates.INSTRUCTIONS,
+    'inst_retired': rates.INSTRUCTIONS,
+    'local_dram': rates.LOCAL_DRAM,
+    'remote_dram': rates.REMOTE_DRAM,
+    'remote_access': rates.REMOTE_DRAM,
+    'cas_count_read': rates.MEM_READ,
+    'cas_reads': rates.MEM_READ,
+    'cas_count_write': rates.MEM_WRITE,
+    'cas_writes': rates.MEM_WRITE,
 }
 #: perf's own names of retired loads (Intel) and of data cache fills (AMD), by where the data came
 #: from (tools/perf/pmu-events/arch/x86). Those of demand fills are left out, because they are part
@@ -67,19 +67,19 @@ _BY_ORIGIN = re.compile(
     r'|ls_any_fills_from_sys|ls_refills_from_sys)\.(\w+)'
 )
 _ORIGINS = {
-    'local_dram': counter_roles.LOCAL_DRAM,
-    'local_dram_and_remote_cache_hit': counter_roles.LOCAL_DRAM,
-    'mem_io_local': counter_roles.LOCAL_DRAM,
-    'dram_io_near': counter_roles.LOCAL_DRAM,
-    'ls_mabresp_lcl_dram': counter_roles.LOCAL_DRAM,
-    'remote_dram': counter_roles.REMOTE_DRAM,
-    'mem_io_remote': counter_roles.REMOTE_DRAM,
-    'dram_io_far': counter_roles.REMOTE_DRAM,
-    'ls_mabresp_rmt_dram': counter_roles.REMOTE_DRAM,
+    'local_dram': rates.LOCAL_DRAM,
+    'local_dram_and_remote_cache_hit': rates.LOCAL_DRAM,
+    'mem_io_local': rates.LOCAL_DRAM,
+    'dram_io_near': rates.LOCAL_DRAM,
+    'ls_mabresp_lcl_dram': rates.LOCAL_DRAM,
+    'remote_dram': rates.REMOTE_DRAM,
+    'mem_io_remote': rates.REMOTE_DRAM,
+    'dram_io_far': rates.REMOTE_DRAM,
+    'ls_mabresp_rmt_dram': rates.REMOTE_DRAM,
     # CXL memory is a node of its own, so that it is remote to every CPU.
-    'alternate_memories': counter_roles.REMOTE_DRAM,
-    'local_cxl_mem': counter_roles.REMOTE_DRAM,
-    'remote_cxl_mem': counter_roles.REMOTE_DRAM,
+    'alternate_memories': rates.REMOTE_DRAM,
+    'local_cxl_mem': rates.REMOTE_DRAM,
+    'remote_cxl_mem': rates.REMOTE_DRAM,
 }
 #: A line of perf's output.
 _ROW = re.compile(
@@ -273,7 +273,7 @@ def _to_sample(
 def _delta(row: re.Match[str], role: str) -> CounterDelta | None:
     """Return what a line counts, with amounts of data in bytes; None: not counted, or unknown."""
     share = min(1.0, float(row['share']) / 100)
-    scale = _UNIT_BYTES.get(row['unit']) if role in counter_roles.UNCORE_ROLES else 1
+    scale = _UNIT_BYTES.get(row['unit']) if role in rates.UNCORE_ROLES else 1
     if row['value'].startswith('<') or not share or scale is None:
         return None
     return CounterDelta(float(row['value']) * scale, share)
@@ -289,10 +289,10 @@ def _part(empty: _T, counts: _Counts, minus: Mapping[str, str], elapsed_s: float
     for role in totals.keys() & minus.keys():
         totals[role] = rates.subtract(totals[role], totals.get(minus[role]))
     per_sec = {role: rates.per_sec(total, elapsed_s * 1e9) for role, total in totals.items()}
-    local, remote = per_sec.get(counter_roles.LOCAL_DRAM), per_sec.get(counter_roles.REMOTE_DRAM)
-    cycles = per_sec.get(counter_roles.CYCLES)
-    instructions = per_sec.get(counter_roles.INSTRUCTIONS)
-    read, written = per_sec.get(counter_roles.MEM_READ), per_sec.get(counter_roles.MEM_WRITE)
+    local, remote = per_sec.get(rates.LOCAL_DRAM), per_sec.get(rates.REMOTE_DRAM)
+    cycles = per_sec.get(rates.CYCLES)
+    instructions = per_sec.get(rates.INSTRUCTIONS)
+    read, written = per_sec.get(rates.MEM_READ), per_sec.get(rates.MEM_WRITE)
     is_known = None not in (local, remote)
     figures: dict[str, Any] = {
         'source': SOURCE if is_known else '',
@@ -308,7 +308,7 @@ def _part(empty: _T, counts: _Counts, minus: Mapping[str, str], elapsed_s: float
         'counted_ratio': min(
             (delta.share for deltas in counts.values() for delta in deltas if delta), default=None
         ),
-        'stalled_ratio': rates.stalled_ratio(per_sec.get(counter_roles.STALLED_CYCLES), cycles),
+        'stalled_ratio': rates.stalled_ratio(per_sec.get(rates.STALLED_CYCLES), cycles),
     }
     return empty._replace(
         **{name: value for name, value in figures.items() if name in empty._fields}

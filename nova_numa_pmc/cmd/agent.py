@@ -22,8 +22,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.agent import binding, loop
-from nova_numa_pmc.agent.agent import Agent, hold_agent_lock
+from nova_numa_pmc.agent import binding
+from nova_numa_pmc.agent.agent import Agent, hold_agent_lock, run
 from nova_numa_pmc.agent.metrics import MetricsFile
 from nova_numa_pmc.cli import arguments, tables
 from nova_numa_pmc.conf import agent as agent_conf, host_options
@@ -39,7 +39,7 @@ LOG = logging.getLogger('nova_numa_pmc.agent')
 #: new version.
 LATE_MODULES = (
     'core.extra_specs',
-    'core.node_memory',
+    'core.host_view',
     'core.placement.explain',
     'core.placement.l3',
     'core.placement.placement',
@@ -123,7 +123,7 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
             options.counter_options.interval_s,
             options.rebalance,
         )
-        loop.run(
+        run(
             agent,
             wait,
             MetricsFile(LOG, options.host_options.state_path(args.root)).write,

@@ -16,7 +16,7 @@ from oslo_config import cfg, types
 
 from nova_numa_pmc import model
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.core import counter_roles
+from nova_numa_pmc.core import rates
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.record import Record
@@ -171,10 +171,10 @@ def _events(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     events = {}
     for text in filter(None, texts):  # the value in the sample is empty
         role, _, event = (part.strip() for part in text.partition('='))
-        if role not in counter_roles.ROLES or not event:
+        if role not in rates.ROLES or not event:
             raise OptionsError(
                 '[counters] event: %.80r is not ROLE=EVENT with a role from %s'
-                % (text, ', '.join(counter_roles.ROLES))
+                % (text, ', '.join(rates.ROLES))
             )
         events[role] = event
     return tuple(events.items())

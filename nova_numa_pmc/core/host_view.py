@@ -7,7 +7,7 @@ The libvirt hook imports this module at every guest start, so it imports only li
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import eligibility, memory_domains, node_memory
+from nova_numa_pmc.core import eligibility, memory_domains
 from nova_numa_pmc.core.missing import all_known, reports_memory
 from nova_numa_pmc.record import TYPE_CHECKING
 
@@ -52,7 +52,7 @@ def view(
     Memory that is promised on several nodes counts as it was divided when it was promised, or, if
     that was not recorded, evenly if such parts fit, otherwise in proportion to the capacity of
     these nodes. The memory of a floating guest is spread over all nodes in proportion to their
-    capacity. A node whose memory is not for guests (:mod:`node_memory`) counts as having none.
+    capacity. A node whose memory is not for guests (:func:`is_for_guests`) counts as having none.
     Huge pages count only against their pools. A guest's vCPUs are spread over its nodes in
     proportion to their cores.
 
@@ -60,7 +60,7 @@ def view(
         none was
     :param rotation: number of placements made before
     """
-    nodes = node_memory.with_guest_memory_only(host.nodes, placement_options)
+    nodes = with_guest_memory_only(host.nodes, placement_options)
     promises = list(promises)
     cores = capacity_cores(host, placement_options)
     capacities = [capacity_bytes(node, placement_options) for node in nodes]
@@ -506,3 +506,35 @@ def _shares(weights: Sequence[float]) -> list[float]:
     """Return the share of each weight in their sum, or equal shares if all weights are 0."""
     total_weight = sum(weights)
     return [weight / total_weight if total_weight else 1 / len(weights) for weight in weights]
+
+
+def is_for_guests(node: model.Node, placement_options: model.PlacementOptions) -> bool:
+    """Return whether a node has memory that guests may be promised.
+
+    The memory of a node without CPUs is that of a device (a GPU), of a slower tier (CXL), or far
+    from all CPUs in another way. No guest is placed on such a node and no promise is counted
+    there, unless the operator has configured it.
+    """
+    is_withheld = node.is_far and node.id not in placement_options.guest_memory_nodes
+    return bool(node.memory_bytes) and not is_withheld
+
+
+def with_guest_memory_only(
+    nodes: tuple[model.Node, ...], placement_options: model.PlacementOptions
+) -> tuple[model.Node, ...]:
+    """Return the nodes, with memory that is not for guests counted as none."""
+    return tuple(
+        node
+        if is_for_guests(node, placement_options) or not node.memory_bytes
+        else node._replace(memory_bytes=0, free_bytes=0, huge_pages=())
+        for node in nodes
+    )
+
+
+def list_withheld(
+    nodes: tuple[model.Node, ...], placement_options: model.PlacementOptions
+) -> tuple[model.Node, ...]:
+    """List the nodes whose memory is not for guests."""
+    return tuple(
+        node for node in nodes if node.memory_bytes and not is_for_guests(node, placement_options)
+    )

@@ -169,12 +169,12 @@ def following_memory(
     :returns: None if most of the memory is on nodes that are not for guests, or if too few CPUs
         are near it
     """
-    from nova_numa_pmc.core import host_view, node_memory  # seldom needed
+    from nova_numa_pmc.core import host_view  # seldom needed
 
     followed = {
         node.id: bytes_by_node[node.id]
         for node in host.nodes
-        if node.id in bytes_by_node and node_memory.is_for_guests(node, placement_options)
+        if node.id in bytes_by_node and host_view.is_for_guests(node, placement_options)
     }
     total_bytes, chosen_nodes = sum(followed.values()), []
     if 2 * total_bytes <= sum(bytes_by_node.values()):

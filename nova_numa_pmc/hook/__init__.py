@@ -37,6 +37,7 @@ from nova_numa_pmc.record import TYPE_CHECKING
 gc.disable()
 
 import _signal  # signal would import enum
+import _socket
 import os
 import select
 import sys
@@ -47,7 +48,7 @@ from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import eligibility
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 from nova_numa_pmc.exceptions import NumaPmcError, StateError, describe
-from nova_numa_pmc.host import domain_xml, files, guests, journal
+from nova_numa_pmc.host import domain_xml, files, guests
 from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import overrides, promises_file
 
@@ -67,6 +68,13 @@ _LOCK_RATIO = 0.75
 _LOG_RESERVE_S = 0.5
 #: Maximum number of problems to log: thousands of guests may have unreadable files.
 _PROBLEMS_MAX = 20
+#: Severities of syslog(3).
+ERROR, WARNING, INFO = 3, 4, 6
+_DAEMON = 3 << 3
+#: Time for which all lines of one process may wait together [s]: guests that start at the same
+#: time can fill the daemon's queue for a moment, and libvirt waits for the hook.
+WAIT_MAX_S = 0.2
+_LINE_MAX_BYTES = 8192
 
 
 def main(argv: list[str], root: str = '/') -> NoReturn:
@@ -75,12 +83,12 @@ def main(argv: list[str], root: str = '/') -> NoReturn:
     :param argv: libvirt's arguments: script, guest, operation, sub-operation, extra
     :param root: root of the host's file system
     """
-    status, lines = 0, journal.JournalLines(root)
+    status, lines = 0, JournalLines(root)
     try:
         status = run(argv[1], argv[2], 0, root, run_detached, lines)
     except BaseException as error:
         lines.log(
-            journal.ERROR,
+            ERROR,
             'hook %s: %s; the guest is left as it is' % (' '.join(argv[1:3]), describe(error)),
         )
     finally:
@@ -93,7 +101,7 @@ def run(
     stdin_fd: int,
     root: str,
     run_detached: RunDetached | None = None,
-    lines: journal.JournalLines | None = None,
+    lines: JournalLines | None = None,
 ) -> int:
     """Run one operation, and wait for it no longer than the operator allows.
 
@@ -105,7 +113,7 @@ def run(
     :param lines: where to log; None: the journal of the host at ``root``
     :returns: the exit status: 0, or :data:`STRICT_STATUS`
     """
-    call = HookCall(name, operation, root, run_detached, lines or journal.JournalLines(root))
+    call = HookCall(name, operation, root, run_detached, lines or JournalLines(root))
     if operation == 'selftest':
         return _selftest(call)
     if operation not in _OPERATIONS or not call.options.enabled:
@@ -114,7 +122,7 @@ def run(
     if operation == 'started':
         if not run_in_child(lambda: call.perform(xml), call.time_left_s(), call.report):
             call.log(
-                journal.WARNING,
+                WARNING,
                 'not finished within [hook] timeout_s: libvirt continues, and a child process '
                 'finishes it',
             )
@@ -136,7 +144,7 @@ class HookCall:
         operation: str,
         root: str,
         run_detached: RunDetached | None,
-        lines: journal.JournalLines,
+        lines: JournalLines,
     ) -> None:
         self.name, self.operation, self.root = name, operation, root
         self.run_detached, self._lines = run_detached, lines
@@ -181,7 +189,7 @@ class HookCall:
 
     def report(self, error: BaseException, result: str = 'the guest is left as it is') -> None:
         """Log an error and what results from it."""
-        self.log(journal.WARNING, '%s; %s' % (describe(error), result))
+        self.log(WARNING, '%s; %s' % (describe(error), result))
 
     def log(self, severity: int, message: str) -> None:
         """Log one line about this guest."""
@@ -194,11 +202,11 @@ class HookCall:
     def _log_problems(self) -> None:
         """Log the problems after the decision, as a slow log may not accept all of them."""
         for problem in self._problems[:_PROBLEMS_MAX]:
-            self.log(journal.WARNING, problem)
+            self.log(WARNING, problem)
         lost = self._lines.lost + max(0, len(self._problems) - _PROBLEMS_MAX)
         if lost:
             self.log(
-                journal.WARNING,
+                WARNING,
                 "lines not logged: %d (the system's log did not accept them, or there were more "
                 'than %d)' % (lost, _PROBLEMS_MAX),
             )
@@ -224,7 +232,7 @@ class HookCall:
                 name_nodes(promise.mem_nodes),
                 after,
             )
-        self.log(journal.INFO, '%s; %d MiB promised' % (line, promise.memory_bytes >> 20))
+        self.log(INFO, '%s; %d MiB promised' % (line, promise.memory_bytes >> 20))
 
 
 def _on_start(call: HookCall, xml: bytes) -> str:
@@ -396,3 +404,38 @@ def _read(stdin_fd: int) -> bytes:
         parts.append(part)
         size += len(part)
     return b''.join(parts)
+
+
+class JournalLines:
+    """The log of one process of the hook, which waits for the system's log for a short time only.
+
+    The protocol is that of syslog(3) (RFC 3164) over the datagram socket /dev/log, which journald
+    and the syslog daemons serve. libc's own syslog() blocks until the daemon reads, and would
+    block libvirt together with the hook.
+
+    :ivar lost: number of lines that could not be sent
+    """
+
+    def __init__(self, root: str) -> None:
+        self._path = os.path.join(root, 'dev/log')
+        self._left_s = WAIT_MAX_S
+        self.lost = 0
+
+    def log(self, severity: int, message: str) -> None:
+        """Log one line; count it as lost if it cannot be sent in time."""
+        text = '<%d>%s nova-numa-pmc[%d]: %s' % (
+            _DAEMON | severity,
+            time.strftime('%b %e %H:%M:%S'),
+            os.getpid(),
+            message if message.isprintable() else ascii(message)[1:-1],
+        )
+        sender, began_s = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM), time.monotonic()
+        try:
+            sender.settimeout(self._left_s)
+            sender.connect(self._path)
+            sender.send(text.encode('utf-8', 'backslashreplace')[:_LINE_MAX_BYTES])
+        except OSError:
+            self.lost += 1
+        finally:
+            sender.close()
+            self._left_s = max(0.0, self._left_s - (time.monotonic() - began_s))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import arguments, context, tables
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.core import extra_specs, node_memory
+from nova_numa_pmc.core import extra_specs, host_view
 from nova_numa_pmc.core.placement import candidates, placement, ranking
 from nova_numa_pmc.cpulist import format_nodes
 from nova_numa_pmc.host import allowed, files, guests
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     decision, recorded = decide_unrecorded(guest, hook_options, args.root)
     places = possible_places(decision, hook_options.placement_options)
     nodes = decide.host_with_pool_cpus(args.root).nodes
-    withheld = node_memory.list_withheld(nodes, hook_options.placement_options)
+    withheld = host_view.list_withheld(nodes, hook_options.placement_options)
     shown = guest, decision, recorded, places, withheld
     tables.show(args.json, to_data(*shown), to_lines(*shown))
     has_place = decision.promise.cpu_nodes or decision.promise.origin == model.BY_OTHERS
@@ -154,7 +154,7 @@ def to_data(
     """Return the explanation as plain data.
 
     :param recorded: the guest's recorded promise, or None
-    :param withheld: as :func:`node_memory.list_withheld` returns it
+    :param withheld: as :func:`host_view.list_withheld` returns it
     """
     assert decision.view is not None
     promise = decision.promise

@@ -27,7 +27,7 @@ from nova_numa_pmc.agent import demand_file
 from nova_numa_pmc.checks import publication as publication_checks
 from nova_numa_pmc.cli import arguments, context, page, tables
 from nova_numa_pmc.cli.tables import memory_line, memory_text, number, percent, short_number
-from nova_numa_pmc.core import eligibility, fleet, host_view, node_memory, pools, pressure
+from nova_numa_pmc.core import eligibility, fleet, host_view, pools, pressure
 from nova_numa_pmc.core.sample_records import NodeSample
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError
@@ -267,7 +267,7 @@ def _read_nodes(
         observed.host_promises.promises.values(),
         command.options.host_options.placement_options,
     )
-    withheld = node_memory.list_withheld(
+    withheld = host_view.list_withheld(
         observed.host.nodes, command.options.host_options.placement_options
     )
     shared = published.view.nodes if published else ()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core.counter_roles import (
+from nova_numa_pmc.core.rates import (
     CYCLES,
     INSTRUCTIONS,
     IO_HIT,

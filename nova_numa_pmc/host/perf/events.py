@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose the events to count on this CPU, with their roles, codes and sources.
 
-For every role (:data:`counter_roles.ROLES`), the first of these sources that has an event is used:
+For every role (:data:`rates.ROLES`), the first of these sources that has an event is used:
 the operator's override, the names that the kernel exports, our table.
 """
 
@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import exceptions
-from nova_numa_pmc.core import counter_roles, pressure
+from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.host import files, topology
 from nova_numa_pmc.host.perf import event_table, pmu
 from nova_numa_pmc.record import Record
@@ -142,7 +142,7 @@ def select_events(
     overrides = overrides or {}
     selected: list[Event] = []
     missing: Missing = []
-    for role in counter_roles.ROLES:
+    for role in rates.ROLES:
         events, reason = _find(role, pmus, row, overrides, for_this_host)
         selected.extend(events)
         if not events:
@@ -157,7 +157,7 @@ def _without_core(selected: list[Event], missing: Missing) -> tuple[list[Event],
     refused = {event.role for event in selected if event.pmu in _X86_CORE_PMUS}
     return (
         [event for event in selected if event.pmu not in _X86_CORE_PMUS],
-        missing + [(role, reason) for role in counter_roles.ROLES if role in refused],
+        missing + [(role, reason) for role in rates.ROLES if role in refused],
     )
 
 
@@ -175,7 +175,7 @@ def _find(
         if spec.lower() == 'none':
             return (), 'switched off by the configuration'
         chosen = _from_override(role, spec, pmus, entries)
-        if role in counter_roles.DATA_ROLES and not all(event.bytes_per_count for event in chosen):
+        if role in rates.DATA_ROLES and not all(event.bytes_per_count for event in chosen):
             return (), (
                 'the bytes of one count of %s are unknown: choose an event that the kernel '
                 'exports with a scale in bytes' % spec
@@ -238,12 +238,12 @@ def _override_bytes_per_count(
     :param name: the event's exported name, or its terms
     :returns: None if it is no data, or if the bytes are not known
     """
-    if role not in counter_roles.DATA_ROLES:
+    if role not in rates.DATA_ROLES:
         return None
     sizes = [
         *((entry.pmu, entry.bytes_per_count) for entry in entries),
         *((pattern, size) for pattern, _, size, _ in event_table.SYSFS_NAMES.get(role, ())),
-        ('*', pressure.LINE_BYTES if role in counter_roles.MEMORY_ROLES else None),
+        ('*', pressure.LINE_BYTES if role in rates.MEMORY_ROLES else None),
     ]
     return box.bytes_per_count.get(name) or next(
         (size for pattern, size in sizes if fnmatch.fnmatchcase(box.name, pattern)), None
@@ -262,7 +262,7 @@ def register_code(event: Event) -> int:
 
 
 def _from_kernel(role: str, pmus: Mapping[str, pmu.Pmu]) -> tuple[Event, ...]:
-    uncore = role in counter_roles.UNCORE_ROLES
+    uncore = role in rates.UNCORE_ROLES
     events = []
     for pattern, name, bytes_per_count, caveats in event_table.SYSFS_NAMES.get(role, ()):
         for box in pmu.matching(pmus, pattern):
@@ -303,7 +303,7 @@ def _from_entry(
     entry: event_table.Entry, pmus: Mapping[str, pmu.Pmu], for_this_host: bool
 ) -> list[Event]:
     """Return an entry's events, one for each box of its PMU."""
-    uncore = entry.role in counter_roles.UNCORE_ROLES
+    uncore = entry.role in rates.UNCORE_ROLES
     boxes = [pmu.absent_pmu(entry.pmu)]
     if for_this_host:
         boxes = [box for box in pmu.matching(pmus, entry.pmu) if uncore == (box.cpus is not None)]

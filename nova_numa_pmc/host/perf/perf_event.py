@@ -18,7 +18,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import exceptions
-from nova_numa_pmc.core import counter_roles
+from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.rates import CounterReading
 from nova_numa_pmc.host import files, system_calls
 from nova_numa_pmc.record import Record
@@ -253,7 +253,7 @@ def open_groups(
 
     The kernel refuses a group that can never be counted at once (EINVAL). The event then
     starts the next group, and the kernel multiplexes the groups.
-    :data:`counter_roles.GUEST_ROLE` also begins a group of its own, so that it takes no counter
+    :data:`rates.GUEST_ROLE` also begins a group of its own, so that it takes no counter
     from the others. An event that this machine does not have is left out.
 
     :param group_max: {PMU: the most events of a group}
@@ -280,7 +280,7 @@ def _may_join(present: tuple[Event, ...], event: Event, group_max: Mapping[str, 
     if len(present) >= group_max.get(event.pmu, len(present) + 1):
         return False
     role, other = present[-1].role, event.role
-    return role == other or counter_roles.GUEST_ROLE not in (role, other)
+    return role == other or rates.GUEST_ROLE not in (role, other)
 
 
 def _add_event(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from nova_numa_pmc.core import counter_roles, rates
+from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.sample_records import COUNTED, Evidence
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.perf import counters, event_table, events, perf_event
@@ -38,10 +38,10 @@ _O = TypeVar('_O')
 _K = TypeVar('_K')
 
 #: Roles that show where memory is accessed.
-DRAM_ROLES = (counter_roles.LOCAL_DRAM, counter_roles.REMOTE_DRAM)
+DRAM_ROLES = (rates.LOCAL_DRAM, rates.REMOTE_DRAM)
 #: Roles of core events in the order in which these are opened. They are in one group as far as the
 #: hardware allows, because counts that are divided by each other have to cover the same time.
-ROLES = (*DRAM_ROLES, counter_roles.INSTRUCTIONS, counter_roles.CYCLES)
+ROLES = (*DRAM_ROLES, rates.INSTRUCTIONS, rates.CYCLES)
 
 
 def owner_rates(
@@ -64,7 +64,7 @@ def owner_rates(
             totals[event.role] = rates.subtract(totals.get(event.role), totals.get(event.minus))
     shares = [delta.share for delta in map(totals.get, ROLES) if delta is not None]
     local, remote, instructions, cycles, stalled = (
-        rates.per_sec(totals.get(role), elapsed_ns) for role in (*ROLES, counter_roles.GUEST_ROLE)
+        rates.per_sec(totals.get(role), elapsed_ns) for role in (*ROLES, rates.GUEST_ROLE)
     )
     if local is None or remote is None:
         local = remote = None
@@ -183,7 +183,7 @@ class GuestCounters(_CoreCounters[str, '_Key']):
     name = 'guests by thread'
 
     def __init__(self, select: Callable[[], EventSelection], root: str = '/') -> None:
-        super().__init__(select, root, (*ROLES, counter_roles.GUEST_ROLE))
+        super().__init__(select, root, (*ROLES, rates.GUEST_ROLE))
         self._wanted: dict[str, dict[_Key, Wanted]] = {}  # in the form that OwnerCounters takes
         self._last_ns: int | None = None
         self._short_ticks = 0  # successive ticks in which counters were short

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core import counter_roles, rates
+from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.core.sample_records import NodeSample
 from nova_numa_pmc.exceptions import SourceUnavailable
@@ -100,7 +100,7 @@ class Uncore:
     ) -> tuple[WantedByOwner, set[str]]:
         """Return (targets and events by owner, roles whose counts several nodes share)."""
         uncore_events = tuple(
-            event for event in selected if event.cpus and event.role in counter_roles.UNCORE_ROLES
+            event for event in selected if event.cpus and event.role in rates.UNCORE_ROLES
         )
         if not uncore_events:
             raise SourceUnavailable('the kernel has no PMU for them here')
@@ -151,16 +151,15 @@ class Uncore:
         329468, *POWER_SELF_REFRESH*).
         """
         per_sec = {
-            role: rates.per_sec(node_deltas.get(role), elapsed_ns)
-            for role in counter_roles.UNCORE_ROLES
+            role: rates.per_sec(node_deltas.get(role), elapsed_ns) for role in rates.UNCORE_ROLES
         }
-        read, written, bandwidth = (per_sec[role] for role in counter_roles.MEMORY_ROLES)
+        read, written, bandwidth = (per_sec[role] for role in rates.MEMORY_ROLES)
         if bandwidth is None and read is not None and written is not None:
             bandwidth = read + written
-        clock_max = per_sec[counter_roles.MEM_MAX]
+        clock_max = per_sec[rates.MEM_MAX]
         if clock_max is not None:
             self._clock_max[node] = max(self._clock_max.get(node, 0.0), clock_max)
-        hit, miss = per_sec[counter_roles.IO_HIT], per_sec[counter_roles.IO_MISS]
+        hit, miss = per_sec[rates.IO_HIT], per_sec[rates.IO_MISS]
         return NodeSample(
             node,
             bandwidth_bytes_per_sec=bandwidth,
@@ -179,7 +178,7 @@ def _link(event: Event) -> str:
 
     A link has a box of its own, unless its maximum is rated: one box counts all of AMD's links.
     """
-    if event.role not in counter_roles.LINK_ROLES:
+    if event.role not in rates.LINK_ROLES:
         return ''
     return event.name if event.rated_bytes_per_sec else event.pmu
 
@@ -188,7 +187,7 @@ def _link_ratio(
     targets: Mapping[tuple[str, int], Wanted], deltas: counters.Deltas, elapsed_ns: int
 ) -> float | None:
     """Return a link's utilisation; 0 if its clock stands still because it is not connected."""
-    sent, possible = (deltas.get(role) for role in counter_roles.LINK_ROLES)
+    sent, possible = (deltas.get(role) for role in rates.LINK_ROLES)
     rated_bytes_per_sec = max(
         event.rated_bytes_per_sec or 0.0 for _, events in targets.values() for event in events
     )
@@ -204,8 +203,8 @@ def _channels(wanted: WantedByOwner, channels_max: int) -> dict[int, int]:
     for (node, _), targets in wanted.items():
         for (pmu, _), (_, events) in targets.items():
             roles = [event.role for event in events]
-            number = roles.count(counter_roles.MEM_TRAFFIC)
-            if counter_roles.MEM_READ in roles and _CHANNEL_PMU.fullmatch(pmu):
+            number = roles.count(rates.MEM_TRAFFIC)
+            if rates.MEM_READ in roles and _CHANNEL_PMU.fullmatch(pmu):
                 number = 1
             if number:
                 channels[node] = min(channels_max, channels.get(node, 0) + number)

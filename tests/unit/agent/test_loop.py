@@ -6,7 +6,7 @@ import signal
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.agent import loop
+from nova_numa_pmc.agent import agent
 from nova_numa_pmc.agent.tick import Tick
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf
 from nova_numa_pmc.state import pause, publication
@@ -60,7 +60,7 @@ class ServiceTest(unittest.TestCase):
     def serve(self, signals, watchdog_s=None, early=1.0, **more):
         self.clock, self.messages = Clock(signals, early), []
         self.agent = Agent(self.clock, **more)
-        loop.run(
+        agent.run(
             self.agent,  # type: ignore[arg-type]
             self.clock.wait,
             lambda tick, duration_s: None,
@@ -110,11 +110,11 @@ class StatusLineTest(unittest.TestCase):
         )
         self.assertEqual(
             '2 guests; source: pages; cores wanted: node 0: 2.25 of 4, node 1: unknown of 4',
-            loop.status_line(
+            agent.status_line(
                 publication.Publication(0.0, 5.0, model.HostView(nodes, ()), 'pages')
             ),
         )
-        self.assertIn('the journal says why', loop.status_line(None))
+        self.assertIn('the journal says why', agent.status_line(None))
         self.assertTrue(
-            loop.status_line(None, pause.Paused(7, 'firmware')).startswith('paused: firmware; ')
+            agent.status_line(None, pause.Paused(7, 'firmware')).startswith('paused: firmware; ')
         )

@@ -7,7 +7,7 @@ import json
 import unittest
 
 from nova_numa_pmc.cmd import rebalance
-from nova_numa_pmc.core import counter_roles
+from nova_numa_pmc.core import rates
 
 
 def run(*arguments):
@@ -27,7 +27,7 @@ class EventsTest(unittest.TestCase):
     def test_each_role_of_this_machine_is_shown_with_an_event_or_as_missing(self):
         code, text = run()
         self.assertEqual(0, code)
-        for role in counter_roles.ROLES:
+        for role in rates.ROLES:
             self.assertIn(role, text)
 
     def test_json_has_the_cpus_name_and_missing_roles(self):

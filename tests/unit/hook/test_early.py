@@ -8,7 +8,7 @@ from unittest import mock
 from nova_numa_pmc import hook
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.hook import early
-from nova_numa_pmc.host import cgroups, guests, holding, journal
+from nova_numa_pmc.host import cgroups, guests, holding
 from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import promises_file
 from tests.cases.hook import HookCase
@@ -222,7 +222,7 @@ class StartedTest(EarlyCase):
         tree = self.narrow(extra=domains.LOCKED)
         tree.set_bytes({0: 0, 1: 40 << 20})
         call = hook.HookCall(
-            fake_host.name_of(1), 'started', self.root, None, journal.JournalLines(self.root)
+            fake_host.name_of(1), 'started', self.root, None, hook.JournalLines(self.root)
         )
         with promises_file.locked(self.options, self.root, 1.0):
             why_not = call.perform(fake_host.domain_xml(1, extra=domains.LOCKED))

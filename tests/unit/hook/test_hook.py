@@ -8,7 +8,7 @@ from unittest import mock
 
 from nova_numa_pmc import hook, model
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.host import files, journal
+from nova_numa_pmc.host import files
 from nova_numa_pmc.model import MIB
 from nova_numa_pmc.state import overrides, promises_file, publication
 from tests.cases.hook import HookCase
@@ -73,7 +73,7 @@ class StartTest(PlacedCase):
 
     def test_the_wait_for_the_lock_ends_before_the_scripts_alarm(self):
         self.host.configure('[hook]\ntimeout_s = 60\n')
-        call = hook.HookCall('guest', 'start', self.root, None, journal.JournalLines(self.root))
+        call = hook.HookCall('guest', 'start', self.root, None, hook.JournalLines(self.root))
         self.assertGreater(call.lock_timeout_s(), 30)
         with mock.patch('nova_numa_pmc.hook._signal.getitimer', return_value=(3.0, 0.0)):
             self.assertEqual(2.5, call.lock_timeout_s())

@@ -8,7 +8,7 @@ import unittest
 from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import exceptions
-from nova_numa_pmc.core import counter_roles
+from nova_numa_pmc.core import rates
 from nova_numa_pmc.host.perf import event_table, events
 from nova_numa_pmc.host.perf.pmu import parse_terms
 from tests.cases.root import RootCase
@@ -225,7 +225,7 @@ class TestThisMachine(PmuCase):
     def test_without_a_pmu_every_role_is_missing(self):
         selection = events.select_events(self.root)
         self.assertEqual((), selection.events)
-        self.assertEqual(set(counter_roles.ROLES), set(dict(selection.missing)))
+        self.assertEqual(set(rates.ROLES), set(dict(selection.missing)))
 
     def test_a_known_cpu_without_a_pmu_says_what_is_missing(self):
         self.write('proc/cpuinfo', INTEL % (0x55, 4))

@@ -7,7 +7,7 @@ import unittest
 from unittest import mock
 
 from nova_numa_pmc import exceptions, model
-from nova_numa_pmc.core import counter_roles
+from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.rates import CounterDelta, CounterReading
 from nova_numa_pmc.core.sample_records import COUNTED, NodeSample, RunningGuest
 from nova_numa_pmc.host import topology
@@ -111,7 +111,7 @@ class GuestCountersTest(GuestsCase):
 
     def test_without_remote_accesses_only_execution_is_counted(self):
         source = self.source(
-            LOCAL, INSTRUCTIONS, CYCLES, missing=((counter_roles.REMOTE_DRAM, 'not on this CPU'),)
+            LOCAL, INSTRUCTIONS, CYCLES, missing=((rates.REMOTE_DRAM, 'not on this CPU'),)
         )
         source.sample(self.tick(0, self.child.pid))
         self.child.run()
@@ -129,7 +129,7 @@ class GuestCountersTest(GuestsCase):
 
     def test_without_events_the_source_is_unavailable(self):
         with self.assertRaisesRegex(exceptions.SourceUnavailable, 'no such CPU'):
-            self.source(missing=((counter_roles.CYCLES, 'no such CPU'),)).sample(self.tick(0))
+            self.source(missing=((rates.CYCLES, 'no such CPU'),)).sample(self.tick(0))
 
     def test_a_mediated_vpmu_switched_on_later_makes_guests_unavailable(self):
         source = self.source(LOCAL, REMOTE)
@@ -250,7 +250,7 @@ class UncoreTest(unittest.TestCase):
         }, shared
 
     def test_each_package_is_counted_once_for_its_node(self):
-        read = software_event(counter_roles.MEM_READ, 0, cpus=(0, 4))._replace(pmu='imc_0')
+        read = software_event(rates.MEM_READ, 0, cpus=(0, 4))._replace(pmu='imc_0')
         planned, shared = self.plan(read)
         self.assertEqual(
             {0: [(('imc_0', 0), ['mem_read'])], 1: [(('imc_0', 4), ['mem_read'])]}, planned
@@ -259,7 +259,7 @@ class UncoreTest(unittest.TestCase):
 
     def test_uncore_events_of_nodes_in_one_package_are_not_told_apart(self):
         self.packages(dict.fromkeys(range(8), 0))
-        planned, shared = self.plan(software_event(counter_roles.MEM_READ, 0, cpus=(0,)))
+        planned, shared = self.plan(software_event(rates.MEM_READ, 0, cpus=(0,)))
         self.assertEqual(({0: [], 1: []}, {'mem_read'}), (planned, shared))
 
     def test_without_uncore_events_the_source_is_unavailable(self):
@@ -289,7 +289,7 @@ class UncoreTest(unittest.TestCase):
         self.assertIsNone(self.use(io_hit=0.0, io_miss=0.0).io_miss_ratio)
 
     def test_a_pmu_that_names_its_node_is_counted_for_that_node(self):
-        read = software_event(counter_roles.MEM_READ, 0, cpus=(0,), node=1)
+        read = software_event(rates.MEM_READ, 0, cpus=(0,), node=1)
         self.assertEqual([0, 1], [len(own) for own in self.plan(read)[0].values()])
 
 
