@@ -50,6 +50,8 @@ COPIES = -(-WANTED_CPUS // len(CPUS))
 #: Seconds between samples for which the share of a core is printed; those that pass here, to save
 #: time; number of samples, a multiple of 3, because memory is read at every third.
 INTERVAL_S, GAP_S, ROUNDS = 5.0, 0.5, 9
+#: Signals to end that have arrived.
+SIGNALS = []
 #: Guests in which two threads switch all the time.
 SWITCHING = 4
 
@@ -140,6 +142,7 @@ def rounds_of(one):
     costs = []
     for _ in range(ROUNDS):
         time.sleep(GAP_S)
+        end_if_told()
         costs.append(timed(one.sample))
     sample_s = statistics.mean(costs)
     return {'descriptors': descriptors() - before, 'open_s': open_s, 'sample_s': sample_s}
@@ -153,11 +156,18 @@ def rounds_of_perf(groups):
         ['-a', '-e', PERF_EVENTS, '--for-each-cgroup', paths],
         ['-a', '-A', '-e', ','.join([PERF_EVENTS] * COPIES)],
     ]
+    end_if_told()
     with perf_stat.running(commands, GAP_S) as beside:
         before = beside.mark()
         time.sleep(ROUNDS * GAP_S)
         sample_s = perf_stat.sample_s(before, beside.mark())
         return {'descriptors': beside.descriptors(), 'open_s': 0.0, 'sample_s': sample_s}
+
+
+def end_if_told():
+    """End after SIGTERM, whose handler must not raise: groups and guests are then removed."""
+    if SIGNALS:
+        sys.exit(1)
 
 
 def descriptors():
@@ -187,7 +197,7 @@ def main():
     except (OSError, exceptions.CounterError) as error:
         print('skipped: no guest can be counted: %s' % error, file=sys.stderr)
         return 1
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that groups are removed
+    signal.signal(signal.SIGTERM, lambda number, _: SIGNALS.append(number))
     raise_descriptor_limit(max(numbers) * 64 + 4096)
     print('%d CPUs, each counted %d times, load %.1f' % (len(CPUS), COPIES, os.getloadavg()[0]))
     print('CPU time of a sample, and its share of a core at one every %g s\n' % INTERVAL_S)

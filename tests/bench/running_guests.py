@@ -48,16 +48,26 @@ def mount_of(controller):
 
 @contextlib.contextmanager
 def control_groups(names):
-    """Make groups that count memory and events; yield {name: its directories, events first}."""
-    mounts = dict.fromkeys(path for path in map(mount_of, ('perf_event', 'memory')) if path)
+    """Make groups that count memory and events, and grant CPUs.
+
+    Yield {name: its directories, events first}.
+    """
+    found = map(mount_of, ('perf_event', 'memory', 'cpuset'))
+    mounts = dict.fromkeys(path for path in found if path)
     bases = [os.path.join(path, 'numa-pmc-bench-%d' % os.getpid()) for path in mounts]
     directories = []
     try:
         for base in bases:
             os.mkdir(base)
             directories.append(base)
-            with contextlib.suppress(OSError):  # v2 only, and only where memory is enabled
-                _write(os.path.join(base, 'cgroup.subtree_control'), '+memory')
+            for controller in ('memory', 'cpuset'):
+                with contextlib.suppress(OSError):  # v2 only, and only where it is enabled
+                    _write(os.path.join(base, 'cgroup.subtree_control'), '+' + controller)
+            with contextlib.suppress(OSError):  # v1 only: no process may be put into an empty set
+                for name in ('cpuset.cpus', 'cpuset.mems'):
+                    with open(os.path.join(base, '..', name), encoding='ascii') as file:
+                        _write(os.path.join(base, name), file.read())
+                _write(os.path.join(base, 'cgroup.clone_children'), '1')
             for name in names:
                 os.mkdir(os.path.join(base, name))
                 directories.append(os.path.join(base, name))
