@@ -65,7 +65,7 @@ OPTIONS: Sequence[cfg.Opt] = [
         max=3600.0,
         help=(
             'Time between two samples [seconds]. With more than 83 guests, the agent takes at '
-            'least 0.06 seconds for each guest, but no more than 20 for that.'
+            'least 0.06 seconds for each guest, but no more than 10 for that.'
         ),
     ),
     cfg.ListOpt(

@@ -79,7 +79,7 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual([17], self.when('STOPPING=1'))
 
     def test_ticks_are_rarer_with_many_guests(self):
-        for guests, interval_s in ((80, 5), (200, 12), (1000, 20)):
+        for guests, interval_s in ((80, 5), (100, 6), (1000, 10)):
             self.serve([(50, signal.SIGTERM)], guests=guests)
             self.assertEqual([0, 1, 1 + interval_s], self.agent.ticks[:3])
 
