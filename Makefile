@@ -7,7 +7,7 @@ ARGS =
 
 .NOTPARALLEL:
 .PHONY: help demo test unit coverage lab lab-full functional test-nova test-nova-all test-nova-29 \
-	test-nova-31 test-nova-33 test-nova-34 test-nova-newest lint docs deb bench \
+	test-nova-31 test-nova-33 test-nova-34 test-nova-newest lint docs deb test-deb release bench \
 	bench-fleet bench-hook bench-sampling bench-rebalance bench-weigher bench-promises \
 	arena arena-region bench-oversubscription bench-balance bench-crowded soak \
 	fuzz-metrics config setup setup-lab clean distclean
@@ -58,6 +58,13 @@ docs: ## Build the documentation into doc/build/, the completions into build/com
 
 deb: ## Build packages for Debian 12 and 13 into build/deb, each twice (as root; ARGS: suites)
 	@tools/deb $(ARGS)
+
+test-deb: ## Install, upgrade, remove and purge them beside Debian's Nova (as root; ARGS: suites)
+	@tests/debian/walk $(ARGS)
+
+release: ## Make a release's files in dist/VERSION (as root; VERSION=0.1.0)
+	@tools/setup dev docs
+	@tools/release $(VERSION)
 
 bench: bench-hook bench-rebalance bench-sampling bench-weigher ## Run the benchmarks of the hook, moves, counters and the weigher
 
