@@ -7,36 +7,51 @@ fast path.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from nova_numa_pmc.compute.distances import METRIC_VALUE_MAX, read_distances, read_domains
+from nova_numa_pmc import model
 from nova_numa_pmc.compute.metrics_encoder import (
+    BYTES_PER_VALUE,
     CURRENT,
     GUESTS_BITS,
     INTERVAL_DEFAULT_S,
     MAJOR,
     MAXIMUM,
+    METRIC_VALUE_MAX,
     SENT_NODES_MAX,
     UNKNOWN,
     UUID_DIGITS,
     UUIDS,
 )
-from nova_numa_pmc.core.memory_domains import NEAR_DEFAULT
-from nova_numa_pmc.core.scheduling.host_columns import HostColumns, to_columns
+from nova_numa_pmc.core import missing
+from nova_numa_pmc.core.host_view import TRAFFIC_DEMAND_MIN_HUNDREDTHS
+from nova_numa_pmc.core.memory_domains import (
+    LOCAL_DISTANCE,
+    NEAR_DEFAULT,
+    distance,
+    domains_from_distances,
+    domains_from_labels,
+    first_touch_positions,
+    merge,
+)
 from nova_numa_pmc.json_values import integer
-from nova_numa_pmc.model import MB
+from nova_numa_pmc.model import MB, MIB
+from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from nova_numa_pmc import model
-    from nova_numa_pmc.compute.distances import Distances
-
+    Distances = tuple[tuple[int, ...], ...]
     #: One of Nova's dicts as received, with nothing checked.
     _Values = Mapping[str, Any]
-    _Column = list[float | None]
-    _Members = tuple[tuple[int, ...], ...]
+    _Optional = Sequence[int | None]
+    #: By position: ids; CPU and memory maxima; promises, guests, vCPUs and demand; bandwidths;
+    #: their maxima; links. The second and the third have several columns, one after the other.
+    _NodeValues = tuple[
+        Sequence[int], tuple[int, ...], tuple[int, ...], _Optional, _Optional, _Optional
+    ]
 
 _UUIDS_START = len(UUIDS)
 _INTERVAL_MAX_S = 86400
@@ -46,7 +61,7 @@ HISTORY_MAX_CORES_PER_VCPU = 2.0
 _INT_ONLY = {int}
 
 
-def _getters(*parts: str) -> dict[int, Callable[[_Values], Any]]:
+def _getters(*parts: str) -> dict[int, Callable[[_Values], tuple[Any, ...]]]:
     """Return {number of nodes: itemgetter of all keys}: a loop in C is several times faster.
 
     :param parts: the keys; a key that ends in N stands for one key per node
@@ -67,20 +82,44 @@ def _getters(*parts: str) -> dict[int, Callable[[_Values], Any]]:
     }
 
 
-_MAXIMA = 'pmc.cN', 'pmc.tN', 'pmc.mN'
-_NOW = 'pmc.at', 'pmc.vcpus', 'pmc.mb', 'pmc.pN', 'pmc.gN', 'pmc.vN', 'pmc.dN'
+_MAXIMA = _getters('pmc.cN', 'pmc.tN', 'pmc.mN')
+_NOW = _getters('pmc.at', 'pmc.vcpus', 'pmc.mb', 'pmc.pN', 'pmc.gN', 'pmc.vN', 'pmc.dN')
 _HEADER = 3
-#: Getters of the maxima and of the current values: for our keys only; with the bandwidths of nodes
-#: 0 to N − 1; and with the links as well.
-_BARE = _getters(*_MAXIMA), _getters(*_NOW)
-_PLAIN = _getters(*_MAXIMA, 'N'), _getters(*_NOW, 'N')
-_LINKED = _PLAIN[0], _getters(*_NOW, 'N', 'pmc.lN')
+#: The keys of nodes' bandwidths, if their ids have no gaps, and of their links.
+_IDS = [str(node) for node in range(SENT_NODES_MAX)]
+_LINKS = ['pmc.l%d' % position for position in range(SENT_NODES_MAX)]
+
+
+class HostFigures(Record):
+    """A host's figures over all of its memory domains (:func:`memory_domains.merge`) with CPUs.
+
+    :param nodes: number of these domains
+    :param cores: their capacity [cores]
+    :param vcpus: promised vCPUs
+    :param demand_cores: CPU demand [cores]; None if it is not measured
+    :param bandwidth_bytes_per_sec, bandwidth_max_bytes_per_sec: DRAM traffic and its maximum;
+        None if it is not known, the maximum also if only the traffic is not
+    :param rooms: for each domain, (usable CPUs, capacity [cores], memory that may still be
+        promised to what runs there [MiB], CPU demand [cores]; None if it is not measured)
+    :param distances: between the domains, by position
+    :param capacity_mib: memory that may be promised on all nodes [MiB]
+    """
+
+    nodes: int
+    cores: float
+    vcpus: float
+    demand_cores: float | None
+    bandwidth_bytes_per_sec: float | None
+    bandwidth_max_bytes_per_sec: float | None
+    rooms: Sequence[tuple[int, float, float, float | None]]
+    distances: tuple[tuple[float, ...], ...]
+    capacity_mib: float
 
 
 class HostMetrics:
     """A host's metrics, decoded.
 
-    :ivar columns: the host in the form that the decision uses
+    :ivar figures: those over the whole host
     :ivar taken_s: time of the measurement [s since the epoch]
     :ivar interval_s: how often the metrics are renewed [s]
     :ivar vcpus_used, memory_mb_used: Nova's own counts when the metrics were sent, without
@@ -90,25 +129,29 @@ class HostMetrics:
     """
 
     __slots__ = (
-        'columns',
+        'figures',
         'taken_s',
         'interval_s',
         'vcpus_used',
         'memory_mb_used',
         'sent_s',
-        '_node_columns',
         '_current',
+        '_nodes',
+        '_rotation',
+        '_distances',
         '_domains',
     )
 
-    columns: HostColumns
+    figures: HostFigures
     taken_s: int
     interval_s: int
     vcpus_used: int
     memory_mb_used: int
     sent_s: int | None
-    _node_columns: HostColumns
     _current: _Values
+    _nodes: _NodeValues
+    _rotation: int
+    _distances: Distances
     _domains: tuple[int, ...]
 
     @property
@@ -143,7 +186,7 @@ class HostMetrics:
     def _count(self, key: str) -> int | None:
         """Return a value that may be absent; None if it is absent or no count."""
         value = self._current.get(key)
-        return _bounded(value) if type(value) is int and value >= 0 else None
+        return min(value, METRIC_VALUE_MAX) if type(value) is int and value >= 0 else None
 
     def count_departed(self, uuids: Iterable[str]) -> tuple[int, int]:
         """Return how many of the counted instances are not among these, and how many were counted.
@@ -162,7 +205,25 @@ class HostMetrics:
     @property
     def view(self) -> model.HostView:
         """Return the host with its nodes."""
-        return self._node_columns.view()._replace(domains=self._domains)
+        ids, maxima, figures, bandwidths, bandwidths_max, links = self._nodes
+        count = len(ids)
+        nodes = tuple(
+            model.NodeView(
+                ids[position],
+                maxima[position] / 100,
+                maxima[count + position],
+                maxima[2 * count + position] * MIB,
+                figures[position] * MIB,
+                figures[count + position] / 100,
+                figures[2 * count + position] / 100,
+                _per(figures[3 * count + position], 100),
+                _megabytes(bandwidths[position]),
+                _megabytes(bandwidths_max[position]),
+                _per(links[position], 1000),
+            )
+            for position in range(count)
+        )
+        return model.HostView(nodes, self._distances, self._rotation, self._domains)
 
 
 def decode(metrics: object) -> HostMetrics | None:
@@ -182,15 +243,10 @@ def _decode(metrics: object) -> HostMetrics | None:
     count = maximum['pmc.nodes']
     if current['pmc'] // 100 != MAJOR or type(count) is not int or not 0 < count <= SENT_NODES_MAX:
         return None
-    try:
-        getters = _LINKED if 'pmc.l0' in current else _PLAIN
-        maxima, figures = getters[0][count](maximum), getters[1][count](current)
-        uniform = 'pmc.i0' not in maximum
-    except KeyError:
-        maxima, figures, uniform = _BARE[0][count](maximum), _BARE[1][count](current), False
+    maxima, figures = _MAXIMA[count](maximum), _NOW[count](current)
     if max(figures) > METRIC_VALUE_MAX:
-        # It must not pass for an unknown host, which is assumed to be usual.
-        figures = tuple(map(_bounded, figures))
+        # A host must not pass for unknown, and be assumed to be usual, because of high figures.
+        figures = tuple([min(value, METRIC_VALUE_MAX) for value in figures])
     all_known = _are_all_known(maxima, figures, count)
     decoded = HostMetrics()
     decoded.taken_s, decoded.vcpus_used, decoded.memory_mb_used = figures[:_HEADER]
@@ -205,53 +261,35 @@ def _decode(metrics: object) -> HostMetrics | None:
         if 'pmc.every' in current
         else INTERVAL_DEFAULT_S
     )
-    distances, nearest = read_distances(count, maximum)
-    rotation = integer(current['pmc.turn'], METRIC_VALUE_MAX) if 'pmc.turn' in current else 0
-    bandwidth_start = _HEADER + 4 * count
-    rest: tuple[_Column, _Column, _Column | None, Distances, _Members, bool | None, int]
-    if uniform and all_known:
-        bandwidths: _Column = [
-            value * MB
-            for value in figures[bandwidth_start : bandwidth_start + count] + maxima[3 * count :]
-        ]
-        rest = (
-            bandwidths[:count],
-            bandwidths[count:],
-            [value / 1000 for value in figures[bandwidth_start + count :]] or None,
-            distances,
-            _MEMBERS[count],
-            0 not in maxima,
-            rotation,
-        )
-    else:
-        rest = (*_read_optional(current, maximum, count, distances), None, rotation)
-    # Guests, vCPUs and demand in one loop: starting a loop costs more than its few steps.
-    loads = [value / 100 for value in figures[_HEADER + count : bandwidth_start]]
-    demand = loads[2 * count :]
-    if not all_known:
-        demand = [None if value < 0 else value for value in demand]
     decoded._current = current
-    decoded._node_columns = decoded.columns = HostColumns(
-        [value / 100 for value in maxima[:count]],
-        maxima[count : 2 * count],
-        maxima[2 * count : 3 * count],
-        figures[_HEADER : _HEADER + count],
-        loads[:count],
-        loads[count : 2 * count],
-        demand,
-        *rest,
+    decoded._distances, nearest = _read_distances(count, maximum)
+    decoded._rotation = (
+        integer(current['pmc.turn'], METRIC_VALUE_MAX) if 'pmc.turn' in current else 0
+    )
+    ids: Sequence[int] = range(count)
+    if 'pmc.i0' in maximum:
+        ids = [integer(maximum['pmc.i%d' % at], METRIC_VALUE_MAX) for at in ids]
+        names = [str(node) for node in ids]
+    else:
+        names = _IDS[:count]
+    decoded._nodes = (
+        ids,
+        maxima,
+        figures[_HEADER:],
+        _optional(current, names, METRIC_VALUE_MAX),
+        _optional(maximum, names, None),
+        _optional(current, _LINKS[:count], METRIC_VALUE_MAX)
+        if 'pmc.l0' in current
+        else [None] * count,
     )
     decoded._domains = ()
     if nearest < NEAR_DEFAULT or 'pmc.domain' in maximum or 'pmc.s0' in maximum:
-        decoded._domains = read_domains(maximum, distances)
-        if decoded._domains:
-            decoded.columns = to_columns(decoded.view)
+        decoded._domains = _read_domains(maximum, decoded._distances)
+    if all_known and 0 not in maxima and not decoded._domains:
+        decoded.figures = _sums(decoded)
+    else:
+        decoded.figures = figures_of(decoded.view)
     return decoded
-
-
-def _bounded(value: int) -> int:
-    """Return a figure, however high it is, within the bound of what is sent: saturation."""
-    return min(value, METRIC_VALUE_MAX)
 
 
 def _are_all_known(maxima: tuple[int, ...], figures: tuple[int, ...], count: int) -> bool:
@@ -305,34 +343,159 @@ def _values(metrics: object) -> tuple[_Values, _Values]:
     raise ValueError('no metrics from nova-numa-pmc')
 
 
-_MEMBERS = [tuple((position,) for position in range(count)) for count in range(SENT_NODES_MAX + 1)]
+def _optional(values: _Values, keys: Sequence[str], above: int | None) -> list[int | None]:
+    """Return values that may be absent, as None if they are absent or unknown.
 
-
-def _read_optional(
-    current: _Values, maximum: _Values, count: int, distances: Distances
-) -> tuple[_Column, _Column, _Column, Distances, _Members]:
-    """Read the values that may be absent: bandwidths (by plain node id), links and node ids.
-
-    :returns: arguments of :class:`HostColumns`: bandwidths, their maxima, links, distances,
-        members
+    :param above: what counts in place of a value above :data:`METRIC_VALUE_MAX`
+    :raises ValueError: one is no whole number, or a negative one
     """
-    members = _MEMBERS[count]
-    if 'pmc.i0' in maximum:
-        members = tuple(
-            (integer(maximum['pmc.i%d' % position], METRIC_VALUE_MAX),)
-            for position in range(count)
+    found: list[int | None] = []
+    for value in map(values.get, keys):
+        if value is None or value == UNKNOWN:
+            found.append(None)
+        elif type(value) is not int or value < 0:
+            raise ValueError
+        else:
+            found.append(value if value <= METRIC_VALUE_MAX else above)
+    return found
+
+
+def _sums(decoded: HostMetrics) -> HostFigures:
+    """Return :func:`figures_of` a host of the usual kind, without records of its nodes.
+
+    Each of its nodes has CPUs, cores and memory, and is a memory domain.
+    """
+    ids, maxima, figures, bandwidths, bandwidths_max, _ = decoded._nodes
+    count = len(ids)
+    demand_cores = sum(figures[3 * count :]) / 100
+    served, most = missing.all_known(bandwidths), missing.all_known(bandwidths_max)
+    if served is None or most is None:
+        return figures_of(decoded.view)
+    bandwidth, bandwidth_max = _believed(demand_cores, sum(served) * MB, sum(most) * MB)
+    return HostFigures._make(
+        (
+            count,
+            sum(maxima[:count]) / 100,
+            sum(figures[2 * count : 3 * count]) / 100,
+            demand_cores,
+            bandwidth,
+            bandwidth_max,
+            [
+                (
+                    maxima[count + at],
+                    maxima[at] / 100,
+                    maxima[2 * count + at] - figures[at],
+                    figures[3 * count + at] / 100,
+                )
+                for at in range(count)
+            ],
+            decoded._distances,
+            sum(maxima[2 * count :]),
         )
-    columns = [[values.get(str(node)) for (node,) in members] for values in (current, maximum)]
-    columns[0] = [None if value is None else _bounded(value) for value in columns[0]]
-    bandwidths: list[_Column] = [
-        [None if value is None else integer(value, METRIC_VALUE_MAX) * MB for value in column]
-        for column in columns
-    ]
-    links = [current.get('pmc.l%d' % position) for position in range(count)]
-    links = [
-        None
-        if link is None or link == UNKNOWN
-        else integer(_bounded(link), METRIC_VALUE_MAX) / 1000
-        for link in links
-    ]
-    return bandwidths[0], bandwidths[1], links, distances, members
+    )
+
+
+def figures_of(view: model.HostView) -> HostFigures:
+    """Return a host's figures over all of its memory domains.
+
+    What is unknown for some of its nodes is filled in (:func:`missing.fill_in`).
+    """
+    merged, _ = merge(view)
+    nodes, _ = missing.fill_in(merged.nodes)
+    with_cpus = [position for position, node in enumerate(nodes) if node.cores]
+    memory_positions = first_touch_positions(merged)
+    demands = missing.all_known([nodes[position].demand_cores for position in with_cpus])
+    demand_cores = sum(demands) if demands else None
+    with_memory = [node for node in nodes if missing.reports_memory(node)]
+    served = missing.all_known([node.bandwidth_bytes_per_sec for node in with_memory])
+    most = missing.all_known([node.bandwidth_max_bytes_per_sec for node in with_memory])
+    bandwidth, bandwidth_max = _believed(
+        demand_cores, sum(served) if served else None, sum(most) if most else None
+    )
+    rooms = []
+    for position in with_cpus:
+        node, memory_position = nodes[position], memory_positions[position]
+        free_mib = 0.0
+        if memory_position is not None:
+            memory = nodes[memory_position]
+            free_mib = (memory.capacity_bytes - memory.promised_bytes) / MIB
+        rooms.append((node.cpu_count, node.cores, free_mib, node.demand_cores))
+    return HostFigures(
+        len(rooms),
+        sum([cores for _, cores, _, _ in rooms]),
+        sum([node.vcpus for node in nodes]),
+        demand_cores,
+        bandwidth,
+        bandwidth_max,
+        rooms,
+        tuple(tuple(distance(merged, row, column) for column in with_cpus) for row in with_cpus),
+        sum([node.capacity_bytes // MIB for node in nodes]),
+    )
+
+
+def _believed(
+    demand_cores: float | None, bandwidth: float | None, bandwidth_max: float | None
+) -> tuple[float | None, float | None]:
+    """Return a host's bandwidth and its maximum, None where they show nothing.
+
+    A bandwidth of 0 beside a demand is not believed.
+    """
+    has_demand = 100 * (demand_cores or 0.0) >= TRAFFIC_DEMAND_MIN_HUNDREDTHS
+    if bandwidth is None or (not bandwidth and has_demand):
+        return None, None
+    return bandwidth, bandwidth_max or None
+
+
+def _per(value: int | None, parts: int) -> float | None:
+    """Return a figure that was sent in parts of its unit; None if it is unknown."""
+    return None if value is None or value == UNKNOWN else value / parts
+
+
+def _megabytes(value: int | None) -> int | None:
+    """Return a figure in bytes; None if it is unknown."""
+    return None if value is None else value * MB
+
+
+def _read_domains(maximum: Mapping[str, Any], distances: Distances) -> tuple[int, ...]:
+    """Return the memory domains of the nodes, as in :class:`model.HostView`."""
+    if 'pmc.s0' not in maximum:
+        return domains_from_distances(
+            distances, integer(maximum.get('pmc.domain', NEAR_DEFAULT), METRIC_VALUE_MAX)
+        )
+    count = len(distances)
+    labels = b''.join(
+        (integer(maximum['pmc.s%d' % index], METRIC_VALUE_MAX) % 256**BYTES_PER_VALUE).to_bytes(
+            BYTES_PER_VALUE, 'little'
+        )
+        for index in range(-(-count // BYTES_PER_VALUE))
+    )
+    return domains_from_labels(labels[:count])
+
+
+def _read_distances(count: int, maximum: Mapping[str, Any]) -> tuple[Distances, int]:
+    """Return the distances, and the smallest distance between two nodes."""
+    far = maximum.get('pmc.far')
+    if far is not None:
+        return _square(count, (integer(far, METRIC_VALUE_MAX),), 1)
+    value_count = -(-count * (count - 1) // BYTES_PER_VALUE)
+    return _square(
+        count,
+        tuple(
+            integer(maximum['pmc.x%d' % index], METRIC_VALUE_MAX) for index in range(value_count)
+        ),
+        BYTES_PER_VALUE,
+    )
+
+
+@lru_cache(maxsize=256)  # hosts of the same model share their distances
+def _square(count: int, values: tuple[int, ...], width: int) -> tuple[Distances, int]:
+    packed = b''.join((value % 256**width).to_bytes(width, 'little') for value in values)
+    if width == 1:
+        packed *= count * (count - 1)
+    rows = []
+    for position in range(count):
+        row = list(packed[position * (count - 1) : (position + 1) * (count - 1)])
+        row.insert(position, LOCAL_DISTANCE)
+        rows.append(tuple(row))
+    nearest = min(packed[: count * (count - 1)], default=255)
+    return tuple(rows), nearest if count > 1 else 255

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A publication as two of Nova's compute metrics: their keys, and how they are filled.
+"""A publication as two of Nova's compute metrics: their keys, how they are filled, and when again.
 
 The metrics ``numa.membw.current`` and ``numa.membw.max`` have a field ``numa_membw_values``, a
 dict of str to int, which Nova carries from a compute monitor to the scheduler as JSON in the
@@ -64,10 +64,16 @@ change of the metrics is a database save.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-from nova_numa_pmc.compute import distances
-from nova_numa_pmc.core.memory_domains import merge
+from nova_numa_pmc.core.memory_domains import (
+    LOCAL_DISTANCE,
+    NEAR_DEFAULT,
+    distance,
+    merge,
+    threshold,
+)
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.model import MB, MIB
 from nova_numa_pmc.record import Record
@@ -92,8 +98,24 @@ INTERVAL_DEFAULT_S = 60
 #: but not so much that other hosts become equal when Nova normalises values to a range of 0 to 1.
 UNKNOWN_MB = 10**6
 
+#: New metrics are sent once a demand or a bandwidth differs from the value last sent by more than
+#: this share of the node's capacity. In the arena, sending at each audit places guests no better
+#: (doc/source/reference/arena.rst), and each new value costs a save of the compute node.
+DEADBAND_RATIO = 0.03
+#: Time after which the next audit sends metrics again although they are unchanged [s]. The
+#: scheduler takes metrics for unknown after five times the sum of this and an audit's interval.
+RESEND_S = 600
+#: Tolerance of a node's memory figures, as a share of its capacity (assumed). Memory that the
+#: kernel itself uses (slabs, page tables) is subtracted from the capacity and changes from tick to
+#: tick, and the promises of floating guests are divided among the nodes by capacity.
+_MEMORY_RATIO = 0.005
+
 UNKNOWN = -1
 GUESTS_BITS = 10
+#: Upper bound of values, above any that is sent; six packed bytes are below it.
+METRIC_VALUE_MAX = 2**50
+#: Distances, or memory domains, in one value.
+BYTES_PER_VALUE = 6
 
 
 class NovaCounts(Record):
@@ -182,8 +204,8 @@ def to_values(
         _add_node(current, maximum, position, node, linked)
         if has_gaps:
             maximum['pmc.i%d' % position] = node.id
-    distances.add_distances(maximum, view)
-    distances.add_domains(maximum, view)
+    _add_distances(maximum, view)
+    _add_domains(maximum, view)
     return current, maximum
 
 
@@ -236,3 +258,100 @@ def _add(
     value = unknown if amount is None else round(amount / unit)
     if value is not None:
         values[key] = value
+
+
+def _add_distances(maximum: dict[str, int], view: model.HostView) -> None:
+    """Add the distances between nodes to the values of a metric."""
+    count = len(view.nodes)
+    distances = [
+        min(255, max(0, round(distance(view, row, column))))
+        for row in range(count)
+        for column in range(count)
+        if row != column
+    ]
+    if len(set(distances)) <= 1:
+        maximum['pmc.far'] = distances[0] if distances else LOCAL_DISTANCE
+        return
+    for start in range(0, len(distances), BYTES_PER_VALUE):
+        maximum['pmc.x%d' % (start // BYTES_PER_VALUE)] = int.from_bytes(
+            distances[start : start + BYTES_PER_VALUE], 'little'
+        )
+
+
+def _add_domains(maximum: dict[str, int], view: model.HostView) -> None:
+    """Add the memory domains of the nodes to the values of a metric."""
+    near_distance, is_whole = threshold(view)
+    if near_distance != NEAR_DEFAULT:
+        maximum['pmc.domain'] = round(near_distance)
+    for start in range(0, 0 if is_whole else len(view.domains), BYTES_PER_VALUE):
+        maximum['pmc.s%d' % (start // BYTES_PER_VALUE)] = int.from_bytes(
+            view.domains[start : start + BYTES_PER_VALUE], 'little'
+        )
+
+
+def may_reuse(sent: Publication, now: Publication, deadband: float = DEADBAND_RATIO) -> bool:
+    """Return whether decisions may still be based on the publication that was sent.
+
+    The number of guests on each node and the total of promised memory must be the same. Remote
+    ratios do not count, because only ``explain`` shows them, and neither does traffic on a node
+    whose maximum is unknown, because it causes no pressure there.
+
+    :param deadband: by how much each measured utilisation may differ
+    """
+    return (
+        _shape(sent.view) == _shape(now.view)
+        and _are_close(
+            _promised_bytes(sent.view), _promised_bytes(now.view), len(now.view.nodes) << 20
+        )
+        and _is_history_near(sent.history, now.history, deadband)
+        and all(
+            _is_near(before, after, deadband)
+            for before, after in zip(sent.view.nodes, now.view.nodes)
+        )
+    )
+
+
+def _shape(view: model.HostView) -> tuple[object, ...]:
+    """Return the parts of a view that are not measured."""
+    return view.distances, view.domains, view.rotation, [node.id for node in view.nodes]
+
+
+def _promised_bytes(view: model.HostView) -> int:
+    """Return the bytes promised on all nodes; those of each node are rounded to whole MiB."""
+    return sum(node.promised_bytes for node in view.nodes)
+
+
+def _is_history_near(sent: model.DemandHistory, now: model.DemandHistory, deadband: float) -> bool:
+    """Return whether both histories predict about the same demand for a new guest."""
+    before, after = (
+        history.cores_per_vcpu_sum / max(1.0, history.guests) for history in (sent, now)
+    )
+    tolerance = max(1.0, 0.1 * now.guests)
+    return _are_close(sent.guests, now.guests, tolerance) and _are_close(before, after, deadband)
+
+
+def _is_near(sent: model.NodeView, now: model.NodeView, deadband: float) -> bool:
+    """Return whether two views of a node differ by no more than the deadband allows."""
+    core_limit = deadband * now.cores
+    memory_limit = _MEMORY_RATIO * now.capacity_bytes
+    maximum = now.bandwidth_max_bytes_per_sec
+    rate_limit = math.inf if maximum is None else deadband * maximum
+    return (
+        sent.cpu_count == now.cpu_count
+        and _are_close(sent.guests, now.guests, 0.01)
+        and _are_close(sent.vcpus, now.vcpus, 0.01)
+        and _are_close(sent.capacity_bytes, now.capacity_bytes, memory_limit)
+        and _are_close(sent.promised_bytes, now.promised_bytes, memory_limit)
+        and _are_close(sent.cores, now.cores, core_limit)
+        and _are_close(sent.demand_cores, now.demand_cores, core_limit)
+        and _are_close(sent.bandwidth_bytes_per_sec, now.bandwidth_bytes_per_sec, rate_limit)
+        and _are_close(sent.bandwidth_max_bytes_per_sec, maximum, rate_limit)
+        and _are_close(sent.link_ratio, now.link_ratio, deadband)
+    )
+
+
+def _are_close(sent: float | None, now: float | None, tolerance: float) -> bool:
+    """Return whether two figures differ by at most ``tolerance``; unknown equals only unknown."""
+    if sent is None or now is None:
+        return sent is now
+    return abs(sent - now) <= tolerance

@@ -25,7 +25,7 @@ from nova.compute.monitors.cpu import virt_driver
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from nova_numa_pmc.compute import deadband, metrics_encoder
+from nova_numa_pmc.compute import metrics_encoder
 from nova_numa_pmc.conf import compute as compute_conf, host_options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.record import Record
@@ -233,16 +233,16 @@ def _interval_s() -> int:
     """
     interval_s = CONF.update_resources_interval
     audit_s = metrics_encoder.INTERVAL_DEFAULT_S if interval_s == 0 else max(interval_s, 0)
-    return audit_s + deadband.RESEND_S
+    return audit_s + metrics_encoder.RESEND_S
 
 
 def _may_resend(sent: _Inputs, now: _Inputs) -> bool:
     """Return whether the metrics sent last may be sent again."""
     age_s = now.publication.taken_s - sent.publication.taken_s
     return (
-        0 <= age_s < deadband.RESEND_S
+        0 <= age_s < metrics_encoder.RESEND_S
         and now._replace(publication=sent.publication) == sent
-        and deadband.may_reuse(sent.publication, now.publication)
+        and metrics_encoder.may_reuse(sent.publication, now.publication)
     )
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from bisect import insort
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.placement import loss
 from nova_numa_pmc.core.placement.placement import place
-from nova_numa_pmc.core.scheduling.outcome import HOST_SHARE
 from nova_numa_pmc.model import HostView  # noqa: TC001 -- json_values looks it up
 from nova_numa_pmc.record import Record
 
@@ -293,7 +293,7 @@ class _Planner:
             nodes = [node.id for node in self.views[name].nodes]
             cpus = [nodes.index(node) for node in placement.cpu_nodes]
             memory = [nodes.index(node) for node in placement.mem_nodes]
-            lost_cores = _lost(self.columns[name], cpus, memory, guest, HOST_SHARE)
+            lost_cores = _lost(_half_level(self.columns[name]), cpus, memory, guest)
             offer = _Offer(regained_cores - lost_cores, name, placement)
             if best is None or offer.gain_cores > best.gain_cores:
                 best = offer
@@ -396,20 +396,32 @@ def _regained(columns: loss.Columns, guest: FleetGuest) -> float:
     It is the loss that the guest would cause if it came to the host as it is without it.
     """
     everywhere = [position for position, cores in enumerate(columns.cores) if cores]
-    without = _changed(columns, guest, -1)
-    return _lost(without, everywhere, (), guest, host_share=1.0, distance_counts=False)
+    # Without distances: it asks for no memory elsewhere than where it already has it.
+    near = [[1.0] * len(columns.cores)] * len(columns.cores)
+    without = _changed(columns, guest, -1)._replace(distances=near, link=[])
+    return _lost(without, everywhere, (), guest)
+
+
+def _half_level(columns: loss.Columns) -> loss.Columns:
+    """Return a host's columns as the weigher takes them, between what they are and level."""
+
+    def mixed(amounts: loss._Column, weights: loss._Column) -> list[float]:
+        return [
+            loss.HOST_SHARE * level + (1 - loss.HOST_SHARE) * amount
+            for level, amount in zip(_spread(amounts, weights, 0.0), amounts)
+        ]
+
+    return columns._replace(
+        demand=mixed(columns.demand, columns.cores),
+        bandwidth=mixed(columns.bandwidth, columns.bandwidth_max),
+    )
 
 
 def _lost(
-    columns: loss.Columns,
-    cpus: list[int],
-    memory: list[int] | tuple[()],
-    guest: FleetGuest,
-    host_share: float,
-    distance_counts: bool = True,
+    columns: loss.Columns, cpus: list[int], memory: list[int] | tuple[()], guest: FleetGuest
 ) -> float:
     """Return what guests lose due to one at a place, at most what it wants [cores]."""
     cores = guest.demand_cores or 0.0
     lines = loss.guest_lines(cores, guest.bandwidth_bytes_per_sec)
-    added = loss.added_loss(columns, cpus, memory, cores, lines, host_share, distance_counts)
-    return min(1.0, added.loss_ratio) * max(cores, loss.DEMAND_MIN_CORES)
+    lost = loss.of_place(columns, cpus, memory, math.inf, cores, lines, is_smallest=False)
+    return min(1.0, lost) * max(cores, loss.DEMAND_MIN_CORES)

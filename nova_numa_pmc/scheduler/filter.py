@@ -12,7 +12,7 @@ from oslo_log import log as logging
 
 from nova_numa_pmc.conf import scheduler as scheduler_conf
 from nova_numa_pmc.problem_log import log_once
-from nova_numa_pmc.scheduler import host_estimate, refusals, request
+from nova_numa_pmc.scheduler import hosts, refusals, request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -71,23 +71,14 @@ class _RequestFilter:
         for problem in self.guest_request.flavor_specs.problems:
             log_once(LOG.warning, 'Ignoring an extra spec: %s', problem)
         self.filter_options = refusals.filter_options(self.guest_request, CONF.numa_pmc)
-        self.estimate_options = host_estimate.EstimateOptions()
         self.realtime_s = time.time()
 
     def passes(self, host_state: HostState) -> bool:
-        """Return whether a host passes."""
-        if self.why_all_pass:
+        """Return whether a host passes; its metrics are read only if something is asked of it."""
+        if self.why_all_pass or not any(self.filter_options):
             return True
-        estimate = host_estimate.estimate(
-            host_state, self.guest_request, self.estimate_options, self.realtime_s
-        )
-        why_refused = refusals.why_refused(estimate, self.guest_request, self.filter_options)
-        if why_refused and LOG.isEnabledFor(logging.DEBUG):
-            LOG.debug(
-                '(%s, %s) fails: %s: %s',
-                host_state.host,
-                host_state.nodename,
-                why_refused,
-                host_estimate.describe(estimate),
-            )
+        host = hosts.read(host_state, self.guest_request, self.realtime_s)
+        why_refused = refusals.why_refused(host, self.guest_request, self.filter_options)
+        if why_refused:
+            LOG.debug('(%s, %s) fails: %s', host_state.host, host_state.nodename, why_refused)
         return not why_refused

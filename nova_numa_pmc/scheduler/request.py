@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from nova_numa_pmc import model
 from nova_numa_pmc.core import eligibility, extra_specs
 from nova_numa_pmc.core.host_view import INTENSITY
-from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, expected_guest
 from nova_numa_pmc.record import Record
 
 
@@ -36,6 +35,20 @@ class RequestSpecLike(Protocol):
         """Return the guest's flavor."""
 
 
+class Guest(Record):
+    """A guest that is to be scheduled.
+
+    :param vcpus, memory_mib: its size by its flavor; if Nova pins it, the vCPUs that share CPUs
+    :param policy: one of :data:`model.POLICIES`
+    :param intensity: its traffic per core relative to the host's mean
+    """
+
+    vcpus: float
+    memory_mib: int
+    policy: str = model.AUTO
+    intensity: float = 1.0
+
+
 class GuestRequest(Record):
     """A request for one guest, as far as it matters here.
 
@@ -50,7 +63,7 @@ class GuestRequest(Record):
         ``allow_resize_to_same_host`` is true
     """
 
-    guest: ExpectedGuest | None = None
+    guest: Guest | None = None
     instance_uuid: str | None = None
     why_not_weighed: str | None = None
     flavor_specs: extra_specs.FlavorSpecs = extra_specs.FlavorSpecs()
@@ -85,13 +98,13 @@ def read(spec: RequestSpecLike) -> GuestRequest:
         # For a guest that Nova pins, hosts are compared by what it would load.
         is_weighed = why_alone in ('', eligibility.PLACED_BY_OTHERS)
         why_not_weighed = None if is_weighed else eligibility.TEXTS[why_alone]
-        guest = expected_guest(
+        guest = Guest(
             vcpus, memory_mb, flavor_specs.policy, INTENSITY[flavor_specs.memory_intensity]
         )
         if why_pinned:
             # Its memory may be huge pages, which promised memory does not include.
             shared_vcpus = extra_specs.shared_vcpus(guest.vcpus, specs, topology)
-            guest = expected_guest(shared_vcpus, 0, model.SPREAD, guest.intensity)
+            guest = Guest(shared_vcpus, 0, model.SPREAD, guest.intensity)
         # For each of its moves, Nova names the host to leave; for a new server, it names none.
         is_move = bool(_read_optional(spec, 'ignore_hosts'))
         return GuestRequest(

@@ -15,8 +15,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.core.placement.loss import AddedLoss
-    from nova_numa_pmc.scheduler.host_estimate import HostEstimate
+    from nova_numa_pmc.scheduler.losses import Loss
     from nova_numa_pmc.scheduler.request import GuestRequest
 
 #: Precedes the JSON in a line of the log.
@@ -34,17 +33,18 @@ class ShadowHost(Record):
     :param other_weight: weight that the weighers before ours have given to the host
     :param added_weight: weight that our weigher would add, at most 0
     :param counted_weight: weight that our weigher does add
-    :param loss: the guest's added loss there, assumed if the estimate is unknown
+    :param loss: the guest's loss there, assumed if the host's figures are unknown
     :param age_s: age of the host's metrics; None if it has none
+    :param why_unknown: why its figures are unknown; None if they are known
     """
 
     nodename: str
     other_weight: float
     added_weight: float
     counted_weight: float
-    loss: AddedLoss
+    loss: Loss
     age_s: float | None
-    estimate: HostEstimate
+    why_unknown: str | None
 
 
 def line(guest_request: GuestRequest, hosts: Sequence[ShadowHost], realtime_s: float) -> str:
@@ -65,7 +65,7 @@ def line(guest_request: GuestRequest, hosts: Sequence[ShadowHost], realtime_s: f
         'vcpus': guest and guest.vcpus,
         'memory_mb': guest and guest.memory_mib,
         'hosts': len(hosts),
-        'unknown': sum(host.estimate.outcome is None for host in hosts),
+        'unknown': sum(host.why_unknown is not None for host in hosts),
         'changed': by_preference[0].nodename != chosen.nodename,
         'chosen': _host_data(chosen),
         'top': [_host_data(host) for host in by_preference],
@@ -80,15 +80,15 @@ def _host_data(host: ShadowHost) -> dict[str, Any]:
     ours have given to the host, and ``share`` the weight that our weigher would add, at most 0;
     neither is a share of anything.
     """
-    outcome = host.estimate.outcome
-    loss, age_s = host.loss, host.age_s
+    loss, age_s, is_known = host.loss, host.age_s, host.why_unknown is None
     return {
         'host': host.nodename[:_NAME_MAX],
         'others': round(host.other_weight, 3),
         'share': round(host.added_weight, 3),
         # It is infinite if guests may use none of the host's CPUs; JSON has no infinity.
-        'pressure': None if outcome is None else round(min(loss.pressure, 1e6), 3),
-        'loss': round(loss.loss_ratio, 4),
+        'pressure': round(min(loss.pressure, 1e6), 3) if is_known else None,
+        'loss': round(loss.ratio, 4),
         'age_s': None if age_s is None else round(age_s),
-        'why': (host.estimate.why_unknown or '')[:40] if outcome is None else outcome.code,
+        'nodes': loss.nodes,
+        'why': (host.why_unknown or '')[:40],
     }

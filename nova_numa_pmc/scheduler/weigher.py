@@ -15,7 +15,7 @@ from oslo_log import log as logging
 
 from nova_numa_pmc.conf import scheduler as scheduler_conf
 from nova_numa_pmc.problem_log import log_once
-from nova_numa_pmc.scheduler import comparison, host_estimate, penalty, promises, request, shadow
+from nova_numa_pmc.scheduler import hosts, losses, promises, request, shadow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,43 +80,41 @@ class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
             return [0.0] * len(weighed)
         if self._promise_weighers is None:
             self._promise_weighers = promises.load_weighers()
-        default_multiplier = penalty.valid_multiplier(conf.weight_multiplier)
+        default_multiplier = _valid_multiplier(conf.weight_multiplier)
         multipliers = [
             _multiplier(host_state, default_multiplier)
             if host_state.aggregates
             else default_multiplier
             for host_state in host_states
         ]
-        estimates = host_estimate.estimates(host_states, guest_request, realtime_s)
-        losses = comparison.compare(host_states, estimates, guest_request.guest)
-        default_options = penalty.PenaltyOptions(conf.penalty_floor, penalty.JITTER)
-        options = [
-            _with_own_floor(default_options, host_state)
-            if host_state.aggregates
-            else default_options
+        known = [hosts.read(host_state, guest_request, realtime_s) for host_state in host_states]
+        found = losses.compare(known, guest_request.guest)
+        default_floor = conf.penalty_floor
+        floors = [
+            _floor(host_state, default_floor) if host_state.aggregates else default_floor
             for host_state in host_states
         ]
         penalties = [
-            penalty.penalty(
+            losses.penalty(
                 loss,
-                host_options,
+                floor,
                 host_state.nodename,  # all nodes of an ironic nova-compute have the same host
                 guest_request.instance_uuid,
             )
-            for host_state, loss, host_options in zip(host_states, losses, options)
+            for host_state, loss, floor in zip(host_states, found, floors)
         ]
         # Losses below the floor cost nothing, and so do not outweigh a promise.
         broken = [
-            max(0.0, promises.PROMISE_LOSS - host_options.floor) * shortfall
-            for shortfall, host_options in zip(
-                promises.shortfalls(self._promise_weighers, weighed, spec), options
+            max(0.0, promises.PROMISE_LOSS - floor) * shortfall
+            for shortfall, floor in zip(
+                promises.shortfalls(self._promise_weighers, weighed, spec), floors
             )
         ]
         subtracted = _weights(
             _counted(multipliers, modes, (scheduler_conf.ON,)), penalties, broken
         )
         if LOG.isEnabledFor(logging.DEBUG):
-            _log_penalties(host_states, estimates, penalties, subtracted)
+            _log_penalties(host_states, known, found, penalties, subtracted)
         if scheduler_conf.SHADOW in modes:
             both = scheduler_conf.ON, scheduler_conf.SHADOW
             would_be = _weights(_counted(multipliers, modes, both), penalties, broken)
@@ -127,11 +125,11 @@ class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
                     -would_be_subtracted,
                     -counted,
                     loss,
-                    host_estimate.age_s(weighed_host.obj, realtime_s),
-                    estimate,
+                    hosts.age_s(weighed_host.obj, realtime_s),
+                    host.why_unknown,
                 )
-                for weighed_host, would_be_subtracted, counted, loss, estimate in zip(
-                    weighed, would_be, subtracted, losses, estimates
+                for weighed_host, would_be_subtracted, counted, loss, host in zip(
+                    weighed, would_be, subtracted, found, known
                 )
             ]
             LOG.info('%s', shadow.line(guest_request, shadow_hosts, realtime_s))
@@ -178,27 +176,33 @@ def _weights(
 
 def _multiplier(host_state: HostState, default: float) -> float:
     """Return the multiplier that a host's aggregates set; 0 if it is invalid."""
-    return penalty.valid_multiplier(
+    return _valid_multiplier(
         utils.get_weight_multiplier(host_state, 'numa_pmc_weight_multiplier', default)
     )
 
 
+def _valid_multiplier(multiplier: float) -> float:
+    """Return a multiplier of penalties; 0 in place of one that is negative, NaN or infinite."""
+    return multiplier if 0.0 < multiplier < math.inf else 0.0
+
+
 def _log_penalties(
     host_states: Sequence[HostState],
-    estimates: Sequence[host_estimate.HostEstimate],
+    known: Sequence[hosts.Host],
+    found: Sequence[losses.Loss],
     penalties: Sequence[float],
     subtracted: Sequence[float],
 ) -> None:
-    for host_state, estimate, penalty_value, amount in zip(
-        host_states, estimates, penalties, subtracted
+    for host_state, host, loss, penalty, amount in zip(
+        host_states, known, found, penalties, subtracted
     ):
         LOG.debug(
             'NUMA pressure of (%s, %s): penalty %.4f, weight -%.2f: %s',
             host_state.host,
             host_state.nodename,
-            penalty_value,
+            penalty,
             amount,
-            host_estimate.describe(estimate),
+            losses.describe(host, loss),
         )
 
 
@@ -216,9 +220,7 @@ def _mode(host_state: HostState, default: str) -> str:
     return next((mode for mode in modes if mode in host_modes), default)
 
 
-def _with_own_floor(
-    options: penalty.PenaltyOptions, host_state: HostState
-) -> penalty.PenaltyOptions:
-    """Return the options with the floor that the host's aggregates set, if any."""
-    floor = utils.get_weight_multiplier(host_state, 'numa_pmc_penalty_floor', options.floor)
-    return options._replace(floor=max(0.0, floor)) if math.isfinite(floor) else options
+def _floor(host_state: HostState, default: float) -> float:
+    """Return the floor that the host's aggregates set, if any."""
+    floor: float = utils.get_weight_multiplier(host_state, 'numa_pmc_penalty_floor', default)
+    return max(0.0, floor) if math.isfinite(floor) else default

@@ -284,7 +284,7 @@ class Fleet:
         columns['busy_deviation'][at] = np.sqrt(self.busy_variance[at]) * factor
 
     def _changed(self, demand, vcpus, mib, now_s):
-        """Return which hosts have changed by more than the deadband (compute/deadband.py)."""
+        """Return which hosts have changed by more than the deadband (``may_reuse``)."""
         columns, hosts = self.columns, self.hosts
         factor = _factor(hosts.broken)[:, None]
         off = np.abs(factor * demand - columns['demand']) > p.DEADBAND * hosts.cores

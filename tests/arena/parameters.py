@@ -83,7 +83,7 @@ BROKEN_OF_KNOWN = 0.1
 BROKEN_KINDS = ('absurd', 'stale', 'zero', 'skewed')
 ABSURD_FACTOR, SKEW_S = 1000.0, 600.0
 AUDIT_S = 60  # Nova's update_resources_interval
-#: The compute monitor's defaults (nova_numa_pmc/compute/deadband.py); 0: send at each audit.
+#: The compute monitor's defaults (compute/metrics_encoder.py); 0: send at each audit.
 DEADBAND, HEARTBEAT_S = 0.03, 600
 #: Phases of audits within AUDIT_S.
 PHASES = 4

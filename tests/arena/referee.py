@@ -21,19 +21,12 @@ import numpy as np  # noqa: E402
 from nova import objects  # noqa: E402
 from nova.scheduler import host_manager, weights as nova_weights  # noqa: E402
 
-from nova_numa_pmc import model  # noqa: E402
-from nova_numa_pmc.compute import metrics_encoder  # noqa: E402
-from nova_numa_pmc.model import MIB  # noqa: E402
 from nova_numa_pmc.scheduler import weigher  # noqa: E402
-from nova_numa_pmc.state import publication  # noqa: E402
 from tests.arena import parameters as p, sampling  # noqa: E402
 from tests.bench import nova_hosts  # noqa: E402
 
 CONF = nova.conf.CONF
 TOLERANCE, FIRST = 1e-9, 10
-#: Second 0 of the simulation [s since the epoch].
-EPOCH_S = 1_700_000_000
-STAMP = '2026-01-01T00:00:00.000000'
 
 
 class Clock:
@@ -43,66 +36,23 @@ class Clock:
 
     def time(self):
         """Return the simulation's time."""
-        return EPOCH_S + self.now_s
-
-
-def published(record, at):
-    """Return a host as its agent published it."""
-    nodes = tuple(
-        model.NodeView(
-            node,
-            record['cores'][at][node],
-            int(record['threads'][at][node]),
-            int(record['memory_mib'][at][node]) * MIB,
-            int(record['promised_mib'][at][node]) * MIB,
-            record['node_guests'][at][node],
-            record['node_vcpus'][at][node],
-            record['demand'][at][node],
-            record['traffic'][at][node],
-            record['bandwidth'][at][node],
-        )
-        for node in range(record['cores'].shape[1])
-    )
-    return publication.Publication(
-        EPOCH_S + record['taken_s'][at],
-        float(p.AUDIT_S + p.HEARTBEAT_S),
-        model.HostView(nodes, record['distances'], int(record['turn'][at])),
-        (None,) * len(nodes),
-        'perf',
-        history=model.DemandHistory(int(record['known_guests'][at]), record['known_sum'][at]),
-    )
+        return sampling.EPOCH_S + self.now_s
 
 
 def metric_list(record, at):
     """Return the host's metrics as Nova decodes them."""
-    listed = [] if record['taken_s'][at] == -np.inf else numa_metrics(record, at)
+    listed = [] if record['taken_s'][at] == -np.inf else sampling.numa_metrics(record, at)
     if record['loads_taken'][at]:
         value = round(100 * float(record['busy_ratio'][at])) / 100
         listed.append(
-            {'name': 'cpu.percent', 'timestamp': STAMP, 'source': 'libvirt', 'value': value}
+            {
+                'name': 'cpu.percent',
+                'timestamp': sampling.STAMP,
+                'source': 'libvirt',
+                'value': value,
+            }
         )
     return objects.MonitorMetricList.from_json(json.dumps(listed))
-
-
-def numa_metrics(record, at):
-    """Return the metrics of our monitor as in the column's JSON."""
-    sides = metrics_encoder.to_values(
-        published(record, at),
-        int(record['recorded_vcpus'][at]),
-        int(record['recorded_mib'][at]),
-        nova_counts=metrics_encoder.NovaCounts((), int(record['recorded_pinned'][at])),
-        sent_s=EPOCH_S + record['taken_s'][at],
-    )
-    return [
-        {
-            'name': name,
-            'timestamp': STAMP,
-            'source': 'numa_pmc',
-            'value': 1,
-            'numa_membw_values': values,
-        }
-        for name, values in zip((metrics_encoder.CURRENT, metrics_encoder.MAXIMUM), sides)
-    ]
 
 
 def host_states(record):

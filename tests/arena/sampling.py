@@ -8,18 +8,31 @@ import pickle
 
 import numpy as np
 
-from tests.arena import fleet as fleets, policies as registry
+from nova_numa_pmc import model
+from nova_numa_pmc.compute import metrics_encoder
+from nova_numa_pmc.model import MIB
+from nova_numa_pmc.state import publication
+from tests.arena import fleet as fleets, parameters as p, policies as registry
+
+#: Second 0 of the simulation [s since the epoch].
+EPOCH_S = 1_700_000_000
+STAMP = '2026-01-01T00:00:00.000000'
 
 #: Candidates of a decision that are kept, drawn from all of them: Nova takes 1 ms for each.
 HOSTS_MAX = 24
 
-#: The parts of a view that are kept.
-COLUMNS = (
-    'at vcpus_used pinned_vcpus ram_used_mib disk_used_gb io_ops instances vcpus ram_mib taken_s '
-    'recorded_vcpus recorded_pinned recorded_mib demand traffic promised_mib node_guests '
-    'node_vcpus turn known_guests known_sum busy_ratio loads_taken cores threads memory_mib '
-    'bandwidth'
+#: What a host has published, and the other parts of a view that are kept.
+PUBLISHED = (
+    'taken_s recorded_vcpus recorded_pinned recorded_mib demand traffic promised_mib node_guests '
+    'node_vcpus turn known_guests known_sum cores threads memory_mib bandwidth'
 ).split()
+COLUMNS = (
+    *PUBLISHED,
+    *(
+        'at vcpus_used pinned_vcpus ram_used_mib disk_used_gb io_ops instances vcpus ram_mib '
+        'busy_ratio loads_taken'
+    ).split(),
+)
 #: Policies whose weights Nova can compute, with the referee's names for its sets of weighers. Ours
 #: is examined in each decision, the others in turn.
 OURS = 'numa-pressure'
@@ -63,6 +76,53 @@ class Sampler:
             },
         )
         self.kept.append(record)
+
+
+def published(record, at):
+    """Return a host as its agent published it."""
+    nodes = tuple(
+        model.NodeView(
+            node,
+            record['cores'][at][node],
+            int(record['threads'][at][node]),
+            int(record['memory_mib'][at][node]) * MIB,
+            int(record['promised_mib'][at][node]) * MIB,
+            record['node_guests'][at][node],
+            record['node_vcpus'][at][node],
+            record['demand'][at][node],
+            record['traffic'][at][node],
+            record['bandwidth'][at][node],
+        )
+        for node in range(record['cores'].shape[1])
+    )
+    return publication.Publication(
+        EPOCH_S + record['taken_s'][at],
+        float(p.AUDIT_S + p.HEARTBEAT_S),
+        model.HostView(nodes, record['distances'], int(record['turn'][at])),
+        'perf',
+        history=model.DemandHistory(int(record['known_guests'][at]), record['known_sum'][at]),
+    )
+
+
+def numa_metrics(record, at):
+    """Return the metrics of our monitor as in the column's JSON."""
+    sides = metrics_encoder.to_values(
+        published(record, at),
+        int(record['recorded_vcpus'][at]),
+        int(record['recorded_mib'][at]),
+        nova_counts=metrics_encoder.NovaCounts((), int(record['recorded_pinned'][at])),
+        sent_s=EPOCH_S + record['taken_s'][at],
+    )
+    return [
+        {
+            'name': name,
+            'timestamp': STAMP,
+            'source': 'numa_pmc',
+            'value': 1,
+            'numa_membw_values': values,
+        }
+        for name, values in zip((metrics_encoder.CURRENT, metrics_encoder.MAXIMUM), sides)
+    ]
 
 
 def write(path, records):

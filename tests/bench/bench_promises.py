@@ -26,7 +26,7 @@ import nova.conf  # noqa: E402
 from nova import objects  # noqa: E402
 from nova.scheduler import weights  # noqa: E402
 
-from nova_numa_pmc.scheduler import penalty, promises, weigher  # noqa: E402
+from nova_numa_pmc.scheduler import losses, promises, weigher  # noqa: E402
 from tests.bench import nova_hosts  # noqa: E402
 from tests.fixtures.metrics import build_publication, metric_list  # noqa: E402
 
@@ -113,7 +113,7 @@ def added_loss(pressure):
     """Return how much more is lost on hosts of this pressure than on calm ones."""
     ours, spec = weigher.NUMAPressureWeigher(), request_spec('')
     states = [weights.WeighedHost(host(at, each), 0.0) for at, each in enumerate((pressure, CALM))]
-    with mock.patch.object(penalty, 'JITTER', 0.0):
+    with mock.patch.object(losses, 'JITTER', 0.0):
         subtracted = ours.weigh_objects(states, spec)
     return (subtracted[0] - subtracted[1]) / nova.conf.CONF.numa_pmc.weight_multiplier
 
@@ -130,7 +130,7 @@ def main(requests=100):
             with mock.patch.object(promises, 'PROMISE_LOSS', 0.0):
                 unworthy = broken_share(promise, pressure, True, requests)
             ours = broken_share(promise, pressure, True, requests)
-            failed |= bool(ours) and lost < promises.PROMISE_LOSS - penalty.JITTER
+            failed |= bool(ours) and lost < promises.PROMISE_LOSS - losses.JITTER
             print(
                 f'{promise:20} {pressure:8.1f} {lost:5.2f}'
                 f'{stock:8.0%} {unworthy:9.0%} {ours:5.0%}',

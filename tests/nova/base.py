@@ -19,7 +19,7 @@ from nova.tests.functional.libvirt import base as libvirt_base
 
 from nova_numa_pmc import model
 from nova_numa_pmc.conf import compute as compute_conf, host_options, scheduler as scheduler_conf
-from nova_numa_pmc.scheduler import penalty
+from nova_numa_pmc.scheduler import losses
 from nova_numa_pmc.state import publication
 
 WEIGHER = 'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'
@@ -55,7 +55,7 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
         )
         scheduler_conf.register_opts(nova.conf.CONF)
         compute_conf.register_opts(nova.conf.CONF)
-        self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', 0.0))
+        self.useFixture(fixtures.MockPatchObject(losses, 'JITTER', 0.0))
         super().setUp()
         self.useFixture(
             fixtures.MockPatch(

@@ -7,7 +7,7 @@ from unittest import mock
 from nova.virt.libvirt import driver
 
 from nova_numa_pmc.compute import monitor
-from nova_numa_pmc.scheduler import host_estimate, request
+from nova_numa_pmc.scheduler import hosts, refusals, request
 from tests.bench import nova_hosts
 from tests.nova import base
 
@@ -29,13 +29,9 @@ class ChargeBase(base.NovaTest):
 
     def charged(self, name):
         """Return (vCPUs charged, the highest pressure that a guest would leave)."""
-        estimate = host_estimate.estimate(
-            self.host_state(name),
-            request.read(nova_hosts.request_spec(1, 512)),
-            host_estimate.EstimateOptions(),
-            time.time(),
-        )
-        return estimate.arrived_vcpus, estimate.outcome.pressures[0]
+        asked = request.read(nova_hosts.request_spec(1, 512))
+        host = hosts.read(self.host_state(name), asked, time.time())
+        return host.arrived_vcpus, refusals.pressure_with(host, asked.guest)
 
 
 class ArrivalTest(ChargeBase):

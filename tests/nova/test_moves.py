@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers that move or come back go to hosts of low pressure, and may stay where they are."""
 
-from nova_numa_pmc.scheduler import host_estimate
+from nova_numa_pmc.scheduler import hosts
 from tests.nova import base
 
 BUSY, CALM = (0.95, 0.95), (0.2, 0.2)
@@ -29,15 +29,16 @@ class MoveTest(base.NovaTest):
         self.assertEqual('home', self.confirmed(self.server))
 
     def test_a_resize_subtracts_the_old_size_from_the_servers_host(self):
-        relieved, subtract = [], host_estimate.subtract_guest
+        relieved, read = [], hosts.read
 
-        def spied(host, size):
-            relieved.append((size.vcpus, size.memory_mib))
-            return subtract(host, size)
+        def spied(*arguments):
+            host = read(*arguments)
+            relieved.append((host.own_vcpus, host.own_mib))
+            return host
 
-        self.stub_out('nova_numa_pmc.scheduler.host_estimate.subtract_guest', spied)
+        self.stub_out('nova_numa_pmc.scheduler.hosts.read', spied)
         self._resize_server(self.server, self.flavor(vcpus=2, memory_mb=2048))
-        self.assertEqual({(1, 1024)}, set(relieved))
+        self.assertEqual({(0, 0), (1, 1024)}, set(relieved))
 
     def test_a_guest_of_one_node_grows_where_its_own_memory_makes_room(self):
         self.start_hosts('own')

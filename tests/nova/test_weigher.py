@@ -9,7 +9,6 @@ import os
 import random
 import time
 import uuid
-from unittest import mock
 
 import fixtures
 import nova.conf
@@ -20,21 +19,14 @@ from oslo_config import fixture as config_fixture
 from nova_numa_pmc import model, problem_log
 from nova_numa_pmc.compute import metrics_decoder
 from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
-from nova_numa_pmc.scheduler import (
-    filter as pressure_filter,
-    host_estimate,
-    penalty,
-    promises,
-    shadow,
-    weigher,
-)
+from nova_numa_pmc.scheduler import filter as pressure_filter, losses, promises, shadow, weigher
 from tests.bench import bench_promises, nova_hosts
 from tests.fixtures.expected_losses import cpu_loss
 from tests.fixtures.metrics import build_publication, metric_list, mutate
 from tests.fixtures.scheduler_options import DEFAULTS
 
 CONF = nova.conf.CONF
-JITTER = penalty.JITTER
+JITTER = losses.JITTER
 MULTIPLIER = DEFAULTS['weight_multiplier']
 #: Least significant difference of weights; the hosts' bandwidth of 0.01 causes less.
 BANDWIDTH_WEIGHT = 0.0012 * MULTIPLIER
@@ -49,7 +41,11 @@ def host_state(name, *pressures, vcpus_used=16, memory_mb_used=16384, aggregates
     row.vcpus_used = vcpus_used
     row.memory_mb_used, row.free_ram_mb = memory_mb_used, row.memory_mb - memory_mb_used
     row.metrics = json.dumps(
-        metric_list(build_publication(*pressures, taken_s=int(time.time()), **fields))
+        metric_list(
+            build_publication(*pressures, taken_s=int(time.time()), **fields),
+            vcpus_used,
+            memory_mb_used,
+        )
     )
     (host,) = nova_hosts.host_states([row], instances=2)
     host.aggregates = [objects.Aggregate(metadata=metadata) for metadata in aggregates]
@@ -59,10 +55,10 @@ def host_state(name, *pressures, vcpus_used=16, memory_mb_used=16384, aggregates
 def share(*pressures, cores=10.0):
     """Return how much the guest of SchedulerTest lowers the weight of a host by waiting for CPUs.
 
-    It wants a core on the node with the least demand.
+    It wants a core.
     """
     wanted = [pressure * cores for pressure in pressures]
-    return -MULTIPLIER * cpu_loss(wanted, wanted.index(min(wanted)), 1.0, cores)
+    return -MULTIPLIER * cpu_loss(wanted, 1.0, cores)
 
 
 def busy_memory(name, demand, *bandwidth_ratios):
@@ -88,7 +84,7 @@ class SchedulerTest(test.NoDBTestCase):
             pressure_filter.NUMAPressureFilter(),
         )
         self.spec = nova_hosts.request_spec(vcpus=2, memory_mb=2048)
-        self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', 0.0))
+        self.useFixture(fixtures.MockPatchObject(losses, 'JITTER', 0.0))
 
     def weigh(self, *host_states, spec=None):
         """Return the hosts' names, best first, as Nova sorts them, and their weights."""
@@ -271,8 +267,7 @@ class WeigherTest(SchedulerTest):
             self.weigh(host_state('a', 0.1, 0.9), unknown('b'))
         messages = [record.getMessage() for record in log.records]
         self.assertEqual(2, sum('NUMA pressure of' in line for line in messages))
-        self.assertIn('node 0: pressure ', messages[0])
-        self.assertIn('(on one node)', messages[0])
+        self.assertIn('pressure 0.52 on 1 of 2 nodes', messages[0])
         self.assertIn('unknown: no metrics from nova-numa-pmc', messages[1])
 
     def test_a_broken_host_state_raises_no_exception(self):
@@ -312,13 +307,8 @@ class AbsoluteTest(SchedulerTest):
         )
         roomy = host_state('roomy', 0.9, 0.9, vcpus_used=0, memory_mb_used=0)
         calm = host_state('calm', 0.2, 0.2, vcpus_used=60, memory_mb_used=200000)
-        # Its metrics include the 16 vCPUs, so none are charged.
-        uncharged = host_estimate.EstimateOptions(charge_new_guests=False)
-        self.useFixture(
-            fixtures.MockPatchObject(host_estimate, 'EstimateOptions', lambda: uncharged)
-        )
         for jitter in (0.0, JITTER):
-            self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', jitter))
+            self.useFixture(fixtures.MockPatchObject(losses, 'JITTER', jitter))
             for number in range(20):
                 self.spec.instance_uuid = str(uuid.UUID(int=number))
                 weighed_hosts = weights.HostWeightHandler().get_weighed_objects(
@@ -338,7 +328,7 @@ class AbsoluteTest(SchedulerTest):
 class JitterTest(SchedulerTest):
     def chosen(self, hosts, jitter):
         """Return {host: number of 200 requests that chose it}; none of them is counted yet."""
-        self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', jitter))
+        self.useFixture(fixtures.MockPatchObject(losses, 'JITTER', jitter))
         chosen_hosts = []
         for number in range(200):
             self.spec.instance_uuid = str(uuid.UUID(int=number))
@@ -355,7 +345,7 @@ class JitterTest(SchedulerTest):
 
     def test_requests_go_to_different_hosts_even_if_all_are_saturated(self):
         hosts = [host_state(f'host{at}', 8.0, 8.0) for at in range(10)]
-        self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', 0.0))
+        self.useFixture(fixtures.MockPatchObject(losses, 'JITTER', 0.0))
         self.assertEqual({-MULTIPLIER}, set(self.weigh(*hosts)[1].values()))
         counts = self.chosen(hosts, JITTER)
         self.assertEqual(10, len(counts))
@@ -365,14 +355,14 @@ class JitterTest(SchedulerTest):
         nodes = [unknown(f'node{at}') for at in range(10)]
         for node in nodes:
             node.host = 'ironic'
-        self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', JITTER))
+        self.useFixture(fixtures.MockPatchObject(losses, 'JITTER', JITTER))
         weighed_hosts = weights.HostWeightHandler().get_weighed_objects(
             [self.weigher], nodes, self.spec
         )
         self.assertEqual(10, len({one.weight for one in weighed_hosts}))
 
     def test_a_repeated_request_has_the_same_weights(self):
-        self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', 0.5))
+        self.useFixture(fixtures.MockPatchObject(losses, 'JITTER', 0.5))
         hosts = [host_state(f'host{at}', 0.2, 0.2) for at in range(10)]
         self.assertEqual(self.weigh(*hosts)[1], self.weigh(*reversed(hosts))[1])
 
@@ -382,7 +372,7 @@ class PromiseTest(SchedulerTest):
 
     def setUp(self):
         super().setUp()
-        self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', JITTER))
+        self.useFixture(fixtures.MockPatchObject(losses, 'JITTER', JITTER))
 
     def test_they_are_kept_by_default_where_guests_would_lose_less_than_they_are_worth(self):
         for promise in bench_promises.PROMISES:
@@ -412,9 +402,15 @@ class PromiseTest(SchedulerTest):
             {'weight_classes': ['nova.scheduler.weights.ram.RAMWeigher']},
         ):
             self.flags(group='filter_scheduler', **options)
-            self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', 0.0))
+            self.useFixture(fixtures.MockPatchObject(losses, 'JITTER', 0.0))
             self.weigher = weigher.NUMAPressureWeigher()
             self.assertEqual(1, len(set(self.weigh(*hosts)[1].values())), options)
+
+    def test_nothing_is_added_below_a_floor_that_is_worth_more_than_a_promise(self):
+        self.flags(penalty_floor=0.4, group='numa_pmc')
+        hosts = [bench_promises.host(at, 0.2) for at in range(2)]
+        hosts[1].hypervisor_version -= 1
+        self.assertEqual({0.0}, set(self.weigh(*hosts)[1].values()))
 
     def test_no_host_changes_what_is_added_to_others(self):
         self.flags(penalty_floor=0.2, group='numa_pmc')
@@ -425,24 +421,14 @@ class PromiseTest(SchedulerTest):
         self.assertLess(without['host1'], without['host0'])
         self.assertEqual(without, {name: with_busy[name] for name in without})
 
-    def test_nothing_is_added_below_a_floor_that_is_worth_more_than_a_promise(self):
-        self.flags(penalty_floor=0.4, group='numa_pmc')
-        hosts = [bench_promises.host(at, 0.2) for at in range(2)]
-        hosts[1].hypervisor_version -= 1
-        self.assertEqual({0.0}, set(self.weigh(*hosts)[1].values()))
-
 
 class UnderWayTest(SchedulerTest):
     """Guests follow one another faster than they are built, so that agents see none of them."""
 
     HOSTS, BOOTS, EVERY_S, AUDIT_S = 20, 100, 1.8, 60.0
 
-    def most_on_a_host(self, until_counted):
-        """Boot; return how many guests the host with the most has.
-
-        :param until_counted: metrics have Nova's counts as they are, with guests that are being
-            built, as until November 2026
-        """
+    def most_on_a_host(self):
+        """Boot; return how many guests the host with the most has."""
         rows = nova_hosts.compute_nodes(self.HOSTS)
         for row in rows:
             row.vcpus_used = 0
@@ -450,25 +436,22 @@ class UnderWayTest(SchedulerTest):
             for at, row in enumerate(rows):
                 due_s = self.AUDIT_S * at / self.HOSTS + self.EVERY_S * boot
                 if not boot or due_s % self.AUDIT_S < self.EVERY_S:
-                    self.audit(
-                        row, 0.0045 + 0.3 * at / self.HOSTS, row.vcpus_used if until_counted else 0
-                    )
+                    self.audit(row, 0.0045 + 0.3 * at / self.HOSTS)
             self.spec.instance_uuid = str(uuid.UUID(int=boot))
             names, _ = self.weigh(*nova_hosts.host_states(rows, instances=0))
             (best,) = (row for row in rows if row.host == names[0])
             best.vcpus_used += self.spec.vcpus
         return max(row.vcpus_used for row in rows) / self.spec.vcpus
 
-    def audit(self, row, pressure, vcpus_used):
+    def audit(self, row, pressure):
         published = build_publication(pressure, pressure, cores=40.0, taken_s=int(time.time()))
-        row.metrics = json.dumps(metric_list(published, vcpus_used, row.memory_mb_used))
+        row.metrics = json.dumps(metric_list(published, 0, row.memory_mb_used))
 
     def test_guests_are_charged_until_they_are_measured(self):
         self.spec = nova_hosts.request_spec(vcpus=4, memory_mb=8192)
-        self.assertGreater(self.most_on_a_host(until_counted=True), 30)
-        self.assertLess(self.most_on_a_host(until_counted=False), 20)
-        self.useFixture(fixtures.MockPatchObject(penalty, 'JITTER', JITTER))
-        self.assertLess(self.most_on_a_host(until_counted=False), 15)
+        self.assertLess(self.most_on_a_host(), 20)
+        self.useFixture(fixtures.MockPatchObject(losses, 'JITTER', JITTER))
+        self.assertLess(self.most_on_a_host(), 15)
 
 
 class ModeTest(SchedulerTest):
@@ -575,16 +558,6 @@ class FilterTest(SchedulerTest):
 
     def test_a_saturated_host_fails(self):
         self.assertEqual(['a'], self.passing(host_state('a', 0.2, 1.5), host_state('b', 1.0, 1.1)))
-
-    def test_a_refused_host_is_described_only_for_the_debug_log(self):
-        for level, is_described in (('DEBUG', True), ('INFO', False)):
-            with (
-                mock.patch.object(pressure_filter.host_estimate, 'describe') as describe,
-                self.assertLogs(pressure_filter.LOG.logger, level),
-            ):
-                pressure_filter.LOG.info('that there is something')
-                self.assertEqual([], self.passing(host_state('b', 1.0, 1.1)))
-            self.assertEqual(is_described, describe.called, level)
 
     def test_hosts_pass_singly_as_they_pass_together(self):
         self.assertTrue(self.filter.host_passes(host_state('a', 0.2, 1.5), self.spec))

@@ -6,7 +6,7 @@ import unittest
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import HealthCheck, assume, example, given, settings, strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli.commands import explain
@@ -250,28 +250,3 @@ class OneEvidenceTest(HostCase):
         assume(scheduled is not None)
         self.assertEqual(scheduled, host.place_by_explain(**flavor))
         self.assertEqual(scheduled, host.place_by_hook(**flavor))
-
-    @WITH_FILES
-    @given(
-        st.sampled_from(sorted(SHAPES.keys() - {'unequal'})),
-        even_measurements,
-        small_guests,
-        st.integers(0, 9),
-        histories,
-        st.integers(1, 4),
-        st.integers(1, 500),
-    )
-    @example('L3 as NUMA', OTHER_ORDER, [], 0, model.DemandHistory(), 1, 1)
-    def test_guests_that_follow_before_the_next_measurement_agree_too(
-        self, shape, loads, promised, rotation, history, vcpus, memory_mib
-    ):
-        # Until one of them spans nodes: the scheduler guesses the division of its memory.
-        host = self.drawn(shape, loads * 3, promised, rotation, history)
-        for came in range(4):
-            scheduled = host.place_by_scheduler(vcpus, memory_mib, came)
-            assume(scheduled is not None)
-            self.assertEqual(
-                scheduled, host.place_by_hook(901 + came, vcpus=vcpus, memory_mib=memory_mib)
-            )
-            if len(scheduled) > 1:
-                break

@@ -14,7 +14,7 @@ from nova_numa_pmc.compute import metrics_encoder
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.placing import decide
-from nova_numa_pmc.scheduler import host_estimate, request
+from nova_numa_pmc.scheduler import hosts, refusals, request
 from nova_numa_pmc.state import publication
 from tests.cases.root import RootCase
 from tests.fixtures import domains, fake_host, measured_host, sysfs
@@ -76,9 +76,10 @@ class PoolsCase(RootCase):
         return publication.from_sample(seen, sample)
 
     def answer(self, published):
-        """Return what the scheduler would say about a guest of 2 vCPUs."""
+        """Return the pressure that a guest of 2 vCPUs would leave, as the filter computes it."""
         values = metrics_encoder.to_values(published, 0, 0)
-        return host_estimate.estimate(
+        asked = request.read(SPEC)
+        host = hosts.read(
             types.SimpleNamespace(
                 metrics=[
                     {'name': name, 'numa_membw_values': one}
@@ -93,10 +94,10 @@ class PoolsCase(RootCase):
                 free_ram_mb=0,
                 ram_allocation_ratio=None,
             ),
-            request.read(SPEC),
-            host_estimate.EstimateOptions(),
+            asked,
             published.taken_s,
         )
+        return refusals.pressure_with(host, asked.guest)
 
     def pressures(self, published):
         return [round(node.demand_cores / node.cores, 2) for node in published.view.nodes]
@@ -149,9 +150,7 @@ class TwoFiguresTest(PoolsCase):
                     [(5.0, SHARED_THREADS)] * 2,
                     [(node.cores, node.cpu_count) for node in publication_.view.nodes],
                 )
-                self.assertAlmostEqual(
-                    2.6, self.answer(publication_).outcome.pressures[0], places=2
-                )
+                self.assertAlmostEqual(2.6, self.answer(publication_), places=2)
 
     def test_polling_on_dedicated_cpus_does_not_count_as_pressure_on_shared_ones(self):
         for conf, source in ((NOVA_CONF % SHARED, 'nova.conf'), ('', 'guests')):
@@ -163,9 +162,7 @@ class TwoFiguresTest(PoolsCase):
                     ([0.04, 0.04], source),
                     (self.pressures(publication_), publication_.pool_source),
                 )
-                self.assertAlmostEqual(
-                    0.24, self.answer(publication_).outcome.pressures[0], places=2
-                )
+                self.assertAlmostEqual(0.24, self.answer(publication_), places=2)
 
 
 class OtherPoolTest(PoolsCase):

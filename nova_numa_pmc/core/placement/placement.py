@@ -2,9 +2,8 @@
 """Decide on which nodes of a host a guest's CPUs and memory are placed.
 
 The hook, the agent (for the guest starts that it finishes) and ``explain`` call :func:`place`.
-For the weigher and the filter, :mod:`outcome` arrives at the same places, either through
-:func:`decide_place` or on a fast path. The rebalancer decides from what guests lose
-(:mod:`planner`).
+So does the filter (:func:`pressure_with`); the weigher compares hosts by the mean of their nodes
+(:mod:`losses`). The rebalancer decides from what guests lose (:mod:`planner`).
 
 The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
@@ -15,7 +14,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.host_view import demand_or_prior, node_traffic_per_core, split_memory
 from nova_numa_pmc.core.placement import candidates, loss, reasons
-from nova_numa_pmc.core.placement.ranking import KEY_FIELDS, rank_candidates
+from nova_numa_pmc.core.placement.ranking import KEY_FIELDS, PRESSURE_MAX, rank_candidates
 from nova_numa_pmc.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
@@ -78,6 +77,19 @@ def place(
     if not decision.ranks:
         return _leave_alone(decision.reason)
     return _placement(inputs, decision)
+
+
+def pressure_with(inputs: PlacementInput, placement_options: model.PlacementOptions) -> float:
+    """Return the highest pressure that a guest would leave on its nodes.
+
+    A guest that would be left alone is assumed to float over all nodes that have CPUs.
+    """
+    if not any(inputs.cpu_counts):
+        return PRESSURE_MAX
+    ranks = decide_place(inputs, placement_options).ranks
+    if not ranks:
+        ranks, _ = rank_candidates(inputs, candidates.all_nodes(inputs), placement_options)
+    return ranks[0].pressure
 
 
 class PlaceDecision(Record):

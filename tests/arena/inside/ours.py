@@ -4,15 +4,9 @@
 import numpy as np
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.host_view import expected_per_vcpu
-from nova_numa_pmc.core.placement import loss
-from nova_numa_pmc.core.scheduling.host_columns import HostColumns
-from nova_numa_pmc.core.scheduling.outcome import (
-    ExpectedGuest,
-    expected_guest,
-    loss_columns,
-    outcome,
-)
+from nova_numa_pmc.core import host_view
+from nova_numa_pmc.core.placement import candidates, loss, placement as placements
+from nova_numa_pmc.model import MIB
 from tests.arena import parameters as p
 from tests.arena.inside import nodes
 
@@ -22,23 +16,32 @@ PLACEMENT_OPTIONS = model.PlacementOptions()
 def placed(fleet, host, guest):
     """Place a guest as the libvirt hook does: by the package's own decision on the host's figures.
 
-    Source: this repository, nova_numa_pmc/core/scheduling/outcome.py.
+    Source: this repository, nova_numa_pmc/core/placement/placement.py.
     Formula: doc/source/reference/rebalance.rst and pressure.rst.
     Deviations: the figures are current; guests are not widened while a node is crowded.
     """
-    trace = fleet.trace
-    placement = outcome(
-        columns(fleet, host),
-        expected_guest(
-            int(trace.vcpus[guest]),
-            int(trace.memory_mib[guest]),
-            cores_per_vcpu=expected_per_vcpu(
-                float(fleet.known_guests[host]), float(fleet.known_sum[host])
-            ),
-        ),
-        PLACEMENT_OPTIONS,
+    per_vcpu = host_view.expected_per_vcpu(
+        float(fleet.known_guests[host]), float(fleet.known_sum[host])
     )
-    return _parts(fleet, host, placement)
+    view = current_view(fleet, host)
+    return _parts(fleet, host, _place(view, fleet.trace, guest, per_vcpu))
+
+
+def _place(view, trace, guest, cores_per_vcpu):
+    """Return the best place for a guest; all CPUs if it would be left alone."""
+    vcpus, rate = int(trace.vcpus[guest]), host_view.node_traffic_per_core(view.nodes)
+    cores = cores_per_vcpu * vcpus
+    request = model.Request(
+        vcpus,
+        int(trace.memory_mib[guest]) * MIB,
+        demand_cores=cores,
+        bandwidth_bytes_per_sec=host_view.expected_bandwidth(cores, 1.0, rate),
+    )
+    inputs = candidates.PlacementInput(view, request)
+    ranks = placements.decide_place(inputs, PLACEMENT_OPTIONS).ranks
+    if ranks:
+        return ranks[0].candidate
+    return candidates.Candidate(tuple(range(len(view.nodes))), (), False)
 
 
 def _parts(fleet, host, placement, own_mib=0):
@@ -82,27 +85,33 @@ def relieve(fleet, guests):
 def _saved(fleet, host, guest):
     """Return (what a guest's move would save [cores], where it would go)."""
     trace, cpus, memory = fleet.trace, fleet.cpu_parts[guest], fleet.memory_parts[guest]
-    cores = float(fleet.usual[guest])
-    without = columns(fleet, host)
-    rate = without.bytes_per_core_sec or 0.0
-    for node in range(fleet.hosts.nodes):
-        without.demand_cores[node] = max(0.0, without.demand_cores[node] - cores * cpus[node])
-        without.bandwidth_bytes_per_sec[node] = max(
-            0.0, without.bandwidth_bytes_per_sec[node] - cores * rate * memory[node]
+    vcpus, cores = int(trace.vcpus[guest]), float(fleet.usual[guest])
+    present = current_view(fleet, host)
+    rate = host_view.node_traffic_per_core(present.nodes) or 0.0
+    without = present._replace(
+        nodes=tuple(
+            node._replace(
+                demand_cores=max(0.0, node.demand_cores - cores * cpus[node.id]),
+                bandwidth_bytes_per_sec=max(
+                    0.0, node.bandwidth_bytes_per_sec - cores * rate * memory[node.id]
+                ),
+                promised_bytes=node.promised_bytes
+                - round(memory[node.id] * trace.memory_mib[guest]) * MIB,
+                guests=node.guests - cpus[node.id],
+                vcpus=node.vcpus - cpus[node.id] * vcpus,
+            )
+            for node in present.nodes
         )
-        without.promised_mib[node] -= round(memory[node] * trace.memory_mib[guest])
-        without.guests[node] -= cpus[node]
-        without.vcpus[node] -= cpus[node] * trace.vcpus[guest]
-    asked = ExpectedGuest(int(trace.vcpus[guest]), int(trace.memory_mib[guest]), cores)
-    placement = outcome(without, asked, PLACEMENT_OPTIONS)
+    )
+    placement = _place(without, trace, guest, cores / vcpus)
     now = tuple(np.flatnonzero(cpus).tolist()), tuple(np.flatnonzero(memory > 1e-6).tolist())
     there = placement.cpu_positions, placement.mem_positions
     before, after = (
         loss.of_place(
-            loss_columns(without),
+            loss.columns(without)[0],
             cpu_positions,
             mem_positions,
-            asked.vcpus,
+            vcpus,
             cores,
             loss.guest_lines(cores, cores * rate if rate else None),
             len(cpu_positions) == 1,
@@ -112,21 +121,26 @@ def _saved(fleet, host, guest):
     return (before - after) * max(cores, loss.DEMAND_MIN_CORES), placement
 
 
-def columns(fleet, host):
+def current_view(fleet, host):
     """Return a host as its agent sees it at this moment."""
     hosts = fleet.hosts
-    return HostColumns(
-        hosts.cores[host].tolist(),
-        hosts.threads[host].tolist(),
-        hosts.memory_mib[host].tolist(),
-        fleet.promised_mib[host].tolist(),
-        fleet.node_guests[host].tolist(),
-        fleet.node_vcpus[host].tolist(),
-        (np.rint(100 * (fleet.node_demand[host] + fleet.node_young[host])) / 100).tolist(),
-        fleet.node_traffic[host].tolist(),
-        hosts.bandwidth[host].tolist(),
-        None,
+    demand = np.rint(100 * (fleet.node_demand[host] + fleet.node_young[host])) / 100
+    return model.HostView(
+        tuple(
+            model.NodeView(
+                node,
+                float(hosts.cores[host, node]),
+                int(hosts.threads[host, node]),
+                int(hosts.memory_mib[host, node]) * MIB,
+                int(fleet.promised_mib[host, node]) * MIB,
+                float(fleet.node_guests[host, node]),
+                float(fleet.node_vcpus[host, node]),
+                float(demand[node]),
+                float(fleet.node_traffic[host, node]),
+                float(hosts.bandwidth[host, node]),
+            )
+            for node in range(hosts.nodes)
+        ),
         fleet.distance_rows,
-        tuple((node,) for node in range(hosts.nodes)),
-        rotation=int(fleet.placements[host]) % hosts.nodes,
+        int(fleet.placements[host]) % hosts.nodes,
     )

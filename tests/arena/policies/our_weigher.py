@@ -2,22 +2,18 @@
 """NUMAPressureWeigher, vectorised; the referee compares it with the real weigher."""
 
 import hashlib
-import types
+import math
 
 import numpy as np
 
-from nova_numa_pmc import model
 from nova_numa_pmc.checks.nova import PACKING_FLOOR
 from nova_numa_pmc.core import missing, pressure
 from nova_numa_pmc.core.placement import loss
-from nova_numa_pmc.core.scheduling.outcome import HOST_SHARE, ExpectedGuest, added_loss, outcome
-from nova_numa_pmc.scheduler import assumed_host, comparison, penalty
-from tests.arena import losses as losses_model, parameters as p
-from tests.arena.hosts import some
-from tests.arena.policies import nova_weights, places
+from nova_numa_pmc.scheduler import hosts as known_hosts, losses as subject
+from tests.arena import parameters as p
+from tests.arena.policies import nova_weights
 from tests.fixtures.scheduler_options import DEFAULTS
 
-QUEUEING_NS = pressure.QUEUEING_FACTOR * pressure.LOCAL_LATENCY_NS
 #: Jitter is drawn for this many hosts at a time; the order of at least this many is then right.
 DRAWN, FIRST = 64, 8
 
@@ -28,7 +24,7 @@ def numa_pressure(
     floor=DEFAULTS['penalty_floor'],
     ram_multiplier=1.0,
     multiplier=DEFAULTS['weight_multiplier'],
-    jitter=penalty.JITTER,
+    jitter=subject.JITTER,
 ):
     """Weigh as Nova with NUMAPressureWeigher at its defaults.
 
@@ -72,7 +68,7 @@ def _jittered(stock, multiplier, penalties, jitter, view, asked, first):
 
 
 def _random_parts(instance_uuid, hosts):
-    """Compute penalty.random_part() for hosts."""
+    """Compute losses.random_part() for hosts."""
     begun = hashlib.blake2b(f'{instance_uuid}/host'.encode(), digest_size=4)
     digests = bytearray()
     for host in hosts.tolist():
@@ -92,160 +88,167 @@ def packing(view, asked):
     return numa_pressure(view, asked, floor=PACKING_FLOOR, ram_multiplier=-1.0)
 
 
+def usable(view):
+    """Return which hosts' figures are fresh and plausible."""
+    most_s = known_hosts.STALE_AFTER * (p.AUDIT_S + p.HEARTBEAT_S)
+    demand = view.demand.sum(1) + known_hosts.ROUNDED_CORES * view.demand.shape[1]
+    vcpus = view.recorded_vcpus - view.recorded_pinned
+    is_fresh = np.abs(view.now_s - view.taken_s) <= most_s
+    return is_fresh & (demand >= known_hosts.IDLE_CORES_PER_VCPU * vcpus)
+
+
+class Figures:
+    """Columns of :class:`metrics_decoder.HostFigures` of hosts, and what has arrived there.
+
+    :ivar known: which hosts' figures are believed; others' are assumed
+    :ivar cpus, node_cores, free_mib, node_ratios: rooms, hosts × nodes, the last per core
+    """
+
+    def __init__(self, view):
+        """Take the columns of all hosts of a view."""
+        self.known = known = usable(view)
+        count = view.cores.shape[1]
+        shared = np.maximum(0, view.vcpus_used - view.pinned_vcpus)
+        # Figures that are too old are a lower bound; what is implausible here is nearly 0.
+        published = np.rint(100 * view.demand.sum(1)) / 100
+        least = np.where(view.taken_s > -np.inf, np.minimum(published, view.vcpus_used), 0.0)
+        cpus = np.maximum(2, view.vcpus)
+        self.nodes = np.where(known, count, 2)
+        self.cores = np.where(known, view.cores.sum(1), known_hosts.CORES_PER_CPU * cpus)
+        self.demand = np.where(
+            known, published, np.maximum(least, known_hosts.CORES_PER_VCPU * shared)
+        )
+        self.reports = known & ((view.traffic.sum(1) > 0) | (published < 0.5))
+        self.traffic = np.where(self.reports, view.traffic.sum(1), 0.0)
+        self.bandwidth = np.where(self.reports, view.bandwidth.sum(1), 0.0)
+        came = view.vcpus_used - view.recorded_vcpus
+        came = np.where(came > 0, came - (view.pinned_vcpus - view.recorded_pinned), came)
+        self.came_vcpus = np.where(known, np.maximum(0, came), 0)
+        came_mib = view.ram_used_mib - view.recorded_mib
+        came_mib = np.where(known, np.maximum(0, came_mib), 0)
+        half_mib = (view.ram_mib - p.RESERVED_MIB - view.ram_used_mib) / 2
+        free_mib = np.where(known[:, None], view.memory_mib - view.promised_mib, half_mib[:, None])
+        total_mib = np.maximum(0, free_mib).sum(1)
+        left = np.maximum(0.0, 1 - came_mib / np.maximum(1, total_mib))
+        self.free_mib = np.where(came_mib > 0, left * (total_mib > 0), 1.0)[:, None] * free_mib
+        self.cpus = np.where(known[:, None], view.threads, (cpus // 2)[:, None])
+        self.node_cores = np.where(known[:, None], view.cores, (self.cores / 2)[:, None])
+        self.mean_ratios = self.demand / self.cores
+        node_ratios = np.rint(100 * view.demand) / 100 / view.cores
+        self.node_ratios = np.where(known[:, None], node_ratios, self.mean_ratios[:, None])
+        far = [subject._far_ratios(view.fleet.distance_rows)]
+        far.append(subject._far_ratios(known_hosts._DISTANCES) + [0.0] * (count - 2))
+        self.far_ratios = np.array(far)[(~known).astype(int)]
+
+    def agree_on_traffic(self, rates):
+        """Assume the traffic of hosts that do not report theirs, or leave it out for all."""
+        if self.reports.all():
+            return
+        reporting = self.reports
+        if not missing.is_agreed(int(reporting.sum()), len(reporting)):
+            self.bandwidth[:] = 0.0
+            return
+        per_core = self.bandwidth[reporting] / self.cores[reporting]
+        max_per_core = -missing.agreed_upper((-per_core).tolist())
+        rate = missing.agreed_upper(rates)
+        self.traffic = np.where(reporting, self.traffic, rate * self.demand)
+        self.bandwidth = np.where(reporting, self.bandwidth, max_per_core * self.cores)
+
+
 def losses(view, asked):
     """Return what guests would lose on each host due to the new one, relative to its demand."""
-    at = places.usable(view)
-    known = np.zeros(len(view.at), bool)
-    known[at] = True
-    found = np.empty(len(view.at))
-    others = np.flatnonzero(~known)
-    cores = 0.0 if asked.dedicated else p.PRIOR_CORES_PER_VCPU * asked.vcpus
-    lines, rate, max_per_core = loss.LINES_PER_CORE_SEC, 0.0, 0.0
-    if len(at):
-        hosts, losses = view.at[at], Losses.of(view, at, asked)
-        cores, lines = estimate(
-            losses.rate[hosts], view.known_guests[at], view.known_sum[at], asked
+    hosts = Figures(view)
+    per_vcpu, lines, rates = estimate(view, hosts)
+    hosts.agree_on_traffic(rates)
+    cores = 0.0 if asked.dedicated else per_vcpu * asked.vcpus
+    guests, sums = view.known_guests, view.known_sum
+    own_per_vcpu = np.where(hosts.known, np.rint(64 * (2.5 + sums) / (5 + guests)) / 64, per_vcpu)
+    came_cores = own_per_vcpu * hosts.came_vcpus
+    mean, capacity = (hosts.demand + came_cores) / hosts.nodes, hosts.cores / hosts.nodes
+    smallest, node_ratios = hosts.nodes, hosts.mean_ratios
+    if not asked.dedicated:
+        smallest, node_ratios = _smallest_places(hosts, own_per_vcpu, asked)
+    node = node_ratios * capacity + came_cores / hosts.nodes
+    on_one = np.maximum(0.0, loss.HOST_SHARE * mean + (1 - loss.HOST_SHARE) * node)
+    found, searched = np.full(len(view.at), np.inf), np.ones(len(view.at), bool)
+    for count in range(1, view.cores.shape[1] + 1):
+        own, others = cores / count, on_one if count == 1 else mean
+        at = np.flatnonzero(searched & (smallest <= count) & (count <= hosts.nodes))
+        if not len(at):
+            continue
+        waits = count * (
+            waiting(others[at] + own, capacity[at]) - waiting(others[at], capacity[at])
         )
-        reports = losses.rate[hosts] != 0  # NaN is too little demand to tell
-        reporting = hosts[reports]
-        if not len(reporting) or len(reporting) == len(view.at):  # all hosts report the same parts
-            found[at] = losses.with_guest(hosts, cores, lines, asked)
-        elif missing.is_agreed(len(reporting), len(view.at)):
-            rate = missing.agreed_upper(_padded_rates(losses.rate[hosts]))
-            capacity = some(losses.hosts.cores, reporting).sum(1)
-            per_core = some(losses.hosts.bandwidth, reporting).sum(1) / capacity
-            max_per_core = -missing.agreed_upper((-per_core).tolist())
-            traffic = np.where(
-                reports[:, None], some(losses.traffic, hosts), rate * some(losses.demand, hosts)
-            )
-            found[at] = losses.with_guest(hosts, cores, lines, asked, traffic)
-        else:
-            found[at] = losses.with_guest(hosts, cores, lines, asked, has_bandwidth=False)
-    if len(others):
-        found[others] = _on_assumed(view.only(others), asked, cores, lines, rate, max_per_core)
+        used = np.zeros(len(at))
+        has_maximum = hosts.bandwidth[at] > 0
+        added = (came_cores[at] / hosts.nodes[at] + own) * lines * pressure.LINE_BYTES
+        np.divide(
+            hosts.traffic[at] / hosts.nodes[at] + added,
+            hosts.bandwidth[at] / hosts.nodes[at],
+            out=used,
+            where=has_maximum,
+        )
+        latency_ns = pressure.QUEUEING_FACTOR * pressure.LOCAL_LATENCY_NS * added_queueing(used)
+        if not asked.dedicated:
+            latency_ns += pressure.LOCAL_LATENCY_NS * hosts.far_ratios[at, count - 1]
+        lost = np.maximum(0.0, waits) / max(cores, loss.DEMAND_MIN_CORES)
+        lost += lines * latency_ns * 1e-9 / pressure.MLP_WITH_PREFETCH
+        is_better = lost < found[at] - loss.GAIN_MIN_RATIO
+        found[at] = np.where(is_better, lost, found[at])
+        searched[at] = is_better & (lost > loss.GAIN_MIN_RATIO)
     return np.minimum(1.0, found)
 
 
-class Losses(places.Places):
-    """The loss of guests on hosts with one more guest of a flavor."""
-
-    def __init__(self, hosts):
-        """Know nothing of hosts yet."""
-        super().__init__(hosts)
-        count, nodes = hosts.cores.shape
-        self._far = hosts.distances / np.diagonal(hosts.distances)[:, None] - 1
-        self._levelled, self._far_ns = np.empty((count, nodes), order='F'), np.empty(count)
-        self._waits, self._cores = np.full(count, np.nan), 0.0
-
-    def _derive(self, hosts):
-        self._levelled[hosts] = _levelled(
-            some(self.traffic, hosts), some(self.hosts.bandwidth, hosts)
+def _smallest_places(hosts, per_vcpu, asked):
+    """Return how many nodes of each host hold a guest at least, and their demand per core."""
+    peak = np.minimum(asked.vcpus, loss.PEAK_RATIO * per_vcpu * asked.vcpus)
+    needed = np.minimum(peak, hosts.cores)
+    holds = (hosts.cpus >= asked.vcpus) & (hosts.node_cores >= needed[:, None])
+    holds &= hosts.free_mib >= asked.memory_mib
+    found = np.where(holds.any(1), 1, hosts.nodes)
+    least = np.where(holds, hosts.node_ratios, np.inf).min(1)
+    ratios = np.where(holds.any(1), least, hosts.mean_ratios)
+    free_mib = -np.sort(-hosts.free_mib, 1)
+    cpus = np.where(hosts.known, hosts.cpus.sum(1), 2 * hosts.cpus[:, 0])
+    for count in range(hosts.free_mib.shape[1] - 1, 1, -1):
+        holds = (
+            (count * cpus >= hosts.nodes * asked.vcpus)
+            & (count * hosts.cores >= hosts.nodes * needed)
+            & (count * free_mib[:, count - 1] >= asked.memory_mib)
         )
-        there = ((some(self.cpus, hosts) @ self._far) * some(self.memory, hosts)).sum(1)
-        self._far_ns[hosts] = pressure.LOCAL_LATENCY_NS * there
-        self._waits[hosts] = np.nan
-
-    def with_guest(self, at, cores, lines, asked, traffic=None, has_bandwidth=True):
-        """Return the losses on some hosts.
-
-        :param cores, lines: what the guest wants, and its lines per core-second
-        :param traffic: of these hosts, if it is not what they have published
-        :param has_bandwidth: whether bandwidth counts
-        """
-        memory = some(self.memory, at)
-        bandwidth, latency_ns = some(self.hosts.bandwidth, at), np.zeros(len(at))
-        if has_bandwidth:
-            levelled = some(self._levelled, at)
-            if traffic is not None:
-                levelled = _levelled(traffic, bandwidth)
-            used = (levelled + cores * lines * losses_model.LINE_BYTES * memory) / bandwidth
-            latency_ns = QUEUEING_NS * (places.added_queueing(used) * memory).sum(1)
-        if not asked.dedicated:
-            latency_ns += self._far_ns[at]
-        waits = self._waiting(at, cores)
-        return waits / max(cores, loss.DEMAND_MIN_CORES) + _lost_to_latency(lines, latency_ns)
-
-    def _waiting(self, at, cores):
-        """Return the additional waiting on some hosts because of a guest [cores]."""
-        if cores != self._cores:
-            self._waits[:], self._cores = np.nan, cores
-        new = at[np.isnan(self._waits[at])]
-        if len(new):
-            cpus = some(self.cpus, new)
-            self._waits[new] = _added_waiting(
-                some(self.demand, new), some(self.hosts.cores, new), cores * cpus, cpus > 0
-            )
-        return self._waits[at]
+        found = np.where(holds & (found > 1) & (count < hosts.nodes), count, found)
+    return found, ratios
 
 
-def _on_assumed(view, asked, cores, lines, rate, max_per_core):
-    """Return the losses on hosts of which only Nova's counts are known, by the package itself.
-
-    :param rate, max_per_core: traffic per core of demand, and its maximum per core, which is 0 if
-        bandwidth does not count
-    """
-    vcpus, memory_mib = (0, 0) if asked.dedicated else (asked.vcpus, asked.memory_mib)
-    policy = model.SPREAD if asked.dedicated else model.AUTO
-    guest = ExpectedGuest(vcpus, memory_mib, cores, policy)
-    # Figures that are too old are a lower bound; what is implausible here is nearly 0.
-    least = np.where(view.taken_s > -np.inf, np.minimum(view.demand.sum(1), view.vcpus_used), 0.0)
-    found = []
-    for at in range(len(view.at)):
-        pinned = set(range(int(view.pinned_vcpus[at])))
-        cell = types.SimpleNamespace(cpuset=set(), pinned_cpus=pinned)
-        usable_mib = int(view.ram_mib[at]) - p.RESERVED_MIB
-        host_state = types.SimpleNamespace(
-            vcpus_total=int(view.vcpus[at]),
-            vcpus_used=int(view.vcpus_used[at]),
-            total_usable_ram_mb=usable_mib,
-            free_ram_mb=usable_mib - int(view.ram_used_mib[at]),
-            ram_allocation_ratio=p.RAM_RATIO,
-            numa_topology=types.SimpleNamespace(cells=[cell]),
-        )
-        host = assumed_host.columns(host_state, float(least[at]), rate)
-        place = outcome(host, guest, places.PLACEMENT_OPTIONS)
-        if max_per_core:
-            maxima = [max_per_core * node_cores for node_cores in host.cores]
-            host.bandwidth_max_bytes_per_sec = maxima
-        else:
-            host.bandwidth_bytes_per_sec = None
-        found.append(added_loss(host, place, guest, lines).loss_ratio)
-    return found
+def waiting(demand, capacity):
+    """Compute loss.mean_waiting_cores() for arrays."""
+    sigma = np.sqrt(loss.VARIANCE_RATIO * np.maximum(1e-300, demand))
+    excess = demand - capacity
+    z = excess / sigma
+    below = 0.5 * np.fromiter(map(math.erfc, -z / math.sqrt(2)), float, len(z))
+    waits = sigma * np.exp(-z * z / 2) / math.sqrt(2 * math.pi) + excess * below
+    return np.where(demand > 0, waits, 0.0)
 
 
-def _lost_to_latency(lines, latency_ns):
-    return lines * latency_ns * 1e-9 / pressure.MLP_WITH_PREFETCH
+def added_queueing(used):
+    """Compute pressure.added_queueing() for arrays."""
+    knee = np.minimum(used, pressure.QUEUEING_KNEE)
+    slope = 1 / (1 - knee) ** 2
+    return knee / (1 - knee) + (used - knee) * slope + used * slope
 
 
-def _added_waiting(demand, capacity, added, used):
-    """Return the additional waiting because of a guest, hosts × nodes → hosts [cores]."""
-    others = _levelled(demand, capacity)
-    without, most = others[used], capacity[used]
-    waits = places.waiting(np.concatenate((without, (others + added)[used])), np.tile(most, 2))
-    found = np.zeros(used.shape, order='F')
-    found[used] = np.maximum(0.0, waits[len(most) :] - waits[: len(most)])
-    return found.sum(1)
-
-
-def _levelled(own, capacity):
-    even = (own.sum(1) / capacity.sum(1))[:, None] * capacity
-    return own + HOST_SHARE * (even - own)
-
-
-def estimate(rates, guests, sums, asked):
-    """Return the guest's expected demand and its lines, as medians over all hosts."""
-    lines = _median(_padded_rates(rates)) / losses_model.LINE_BYTES
+def estimate(view, hosts):
+    """Return the expected demand per vCPU, the guest's lines, and the hosts' traffic per core."""
+    guests, sums = view.known_guests[hosts.known], view.known_sum[hosts.known]
     means = np.where(guests, sums / np.maximum(1, guests), p.PRIOR_CORES_PER_VCPU)
     median = _median(missing.padded(means.tolist(), p.PRIOR_CORES_PER_VCPU))
-    expected = places.per_vcpu(guests.sum(), guests.sum() * median)
-    return 0.0 if asked.dedicated else expected * asked.vcpus, lines
-
-
-def _padded_rates(rates):
-    """Return the hosts' traffic per core of demand, padded with what is assumed."""
-    rate_max = comparison.LINES_PER_CORE_SEC_MAX * losses_model.LINE_BYTES
-    rates = rates[(rates > 0) & (rates <= rate_max)]
-    return missing.padded(rates.tolist(), loss.LINES_PER_CORE_SEC * losses_model.LINE_BYTES)
+    expected = (2.5 + guests.sum() * median) / (5 + guests.sum())
+    at = hosts.reports & (hosts.traffic > 0) & (hosts.demand >= 0.5)
+    rates = hosts.traffic[at] / hosts.demand[at]
+    most = subject.LINES_PER_CORE_SEC_MAX * pressure.LINE_BYTES
+    assumed = loss.LINES_PER_CORE_SEC * pressure.LINE_BYTES
+    rates = missing.padded(rates[rates <= most].tolist(), assumed)
+    return np.rint(64 * expected) / 64, _median(rates) / pressure.LINE_BYTES, rates
 
 
 def _median(values):

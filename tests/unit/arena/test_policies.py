@@ -2,16 +2,15 @@
 """Each policy scores hosts by its formula, and ours as the package's functions do."""
 
 import types
-import typing
 import unittest
 
 import numpy as np
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.scheduling.outcome import expected_guest
-from nova_numa_pmc.scheduler import comparison, host_estimate
-from tests.arena import fleet as fleets, parameters as p
-from tests.arena.policies import nova_weights, others, our_weigher, places
+from nova_numa_pmc.scheduler import hosts, losses, request
+from tests.arena import fleet as fleets, parameters as p, sampling
+from tests.arena.policies import nova_weights, others, our_weigher
+from tests.fixtures.nova_stand_ins import host_state_of
 
 DEDICATED = types.SimpleNamespace(
     vcpus=8, memory_mib=16384, disk_gb=40, dedicated=True, instance_uuid='7'
@@ -112,42 +111,29 @@ class OthersTest(unittest.TestCase):
 class OursTest(unittest.TestCase):
     def losses(self, seen, asked=ASKED):
         """Return the losses as computed by the package's functions alone."""
-        question = expected_guest(asked.vcpus, asked.memory_mib)
+        guest = request.Guest(asked.vcpus, asked.memory_mib)
         if asked.dedicated:
-            question = expected_guest(0, 0, model.SPREAD)
-        at = places.usable(seen)
-        known = places.Known(seen.only(at))
-        answers = [host_estimate.HostEstimate(None, 'blind')] * len(seen.at)
-        for position, host in enumerate(at):
-            came = int(known.came_vcpus[position]), int(known.came_mib[position])
-            guests, total = int(known.known_guests[position]), float(known.known_sum[position])
-            one_host: typing.Any = types.SimpleNamespace(
-                columns=places.host_columns(known, position, seen.fleet.distance_rows),
-                placement_options=places.PLACEMENT_OPTIONS,
-                history=(guests, total) if guests else None,
-            )
-            answers[host] = host_estimate._estimate(one_host, *came, None, question, 0)
-        ram_mib = seen.ram_mib - p.RESERVED_MIB
-        host_states: list[typing.Any] = [
-            types.SimpleNamespace(
+            guest = request.Guest(0, 0, model.SPREAD)
+        record = {name: getattr(seen, name) for name in sampling.PUBLISHED}
+        record['distances'] = seen.fleet.distance_rows
+        known = []
+        for host in range(len(seen.at)):
+            reported = seen.taken_s[host] > -np.inf
+            pinned = set(range(int(seen.pinned_vcpus[host])))
+            cell = types.SimpleNamespace(cpuset=set(), pinned_cpus=pinned, mempages=[])
+            ram_mib = int(seen.ram_mib[host]) - p.RESERVED_MIB
+            host_state = host_state_of(
+                sampling.numa_metrics(record, host) if reported else [],
                 vcpus_used=int(seen.vcpus_used[host]),
                 vcpus_total=int(seen.vcpus[host]),
-                total_usable_ram_mb=int(ram_mib[host]),
-                free_ram_mb=int(ram_mib[host] - seen.ram_used_mib[host]),
-                ram_allocation_ratio=None,
-                numa_topology=types.SimpleNamespace(
-                    cells=[
-                        types.SimpleNamespace(
-                            cpuset=set(), pinned_cpus=set(range(seen.pinned_vcpus[host]))
-                        )
-                    ]
-                ),
+                total_usable_ram_mb=ram_mib,
+                free_ram_mb=ram_mib - int(seen.ram_used_mib[host]),
+                numa_topology=types.SimpleNamespace(cells=[cell]),
+                updated=None,
             )
-            for host in range(len(seen.at))
-        ]
-        return [
-            estimate.loss_ratio for estimate in comparison.compare(host_states, answers, question)
-        ]
+            asked_for = request.GuestRequest(guest)
+            known.append(hosts.read(host_state, asked_for, sampling.EPOCH_S + seen.now_s))
+        return [loss.ratio for loss in losses.compare(known, guest)]
 
     def test_arrays_say_what_the_package_says(self):
         for name, columns in (
@@ -213,10 +199,10 @@ class OursTest(unittest.TestCase):
     def test_arrays_say_what_the_package_says_of_a_guest_that_fits_on_no_node(self):
         large = types.SimpleNamespace(**{**vars(ASKED), 'vcpus': 60, 'memory_mib': 65536})
         seen = view()
-        losses_ = our_weigher.losses(seen, large)
-        np.testing.assert_allclose(self.losses(seen, large), losses_)
+        found = our_weigher.losses(seen, large)
+        np.testing.assert_allclose(self.losses(seen, large), found)
         # On each host, half of its lines come from the other node.
-        self.assertGreater(losses_.min(), 0.01)
+        self.assertGreater(found.min(), 0.01)
 
     def test_an_odd_host_changes_nothing_of_what_another_gets(self):
         # Guests are alike on all known hosts, so that some of them say as much as all. Of five

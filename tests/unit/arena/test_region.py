@@ -5,7 +5,7 @@ import unittest
 
 import numpy as np
 
-from nova_numa_pmc.compute import deadband
+from nova_numa_pmc.compute import metrics_encoder
 from tests.arena import (
     cells,
     fleet as fleets,
@@ -35,7 +35,9 @@ def run(number, policy, seed=1, way=inside.placed):
 
 class DefaultsTest(unittest.TestCase):
     def test_metrics_are_sent_as_by_the_monitor_by_default(self):
-        self.assertEqual((deadband.RATIO, deadband.RESEND_S), (p.DEADBAND, p.HEARTBEAT_S))
+        self.assertEqual(
+            (metrics_encoder.DEADBAND_RATIO, metrics_encoder.RESEND_S), (p.DEADBAND, p.HEARTBEAT_S)
+        )
 
 
 class ReliefTest(unittest.TestCase):

@@ -6,7 +6,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.compute import deadband
+from nova_numa_pmc.compute import metrics_encoder
 from tests.fixtures.metrics import GIB, build_publication
 
 CORES = 10.0
@@ -26,7 +26,7 @@ class WithinTest(unittest.TestCase):
         self.sent = build_publication(0.3, 0.6, history=model.DemandHistory(20, 8.0))
 
     def may_reuse(self, now):
-        return deadband.may_reuse(self.sent, now, DEADBAND)
+        return metrics_encoder.may_reuse(self.sent, now, DEADBAND)
 
     def test_a_later_measurement_of_the_same_load_is_not_sent(self):
         later = self.sent._replace(taken_s=self.sent.taken_s + 60, interval_s=61.2, uuids=())
@@ -107,7 +107,7 @@ class WithinTest(unittest.TestCase):
     def test_no_pressure_is_off_by_more_than_the_deadband(self, pairs, allowed):
         sent, now = (build_publication(*column, cores=CORES) for column in zip(*pairs))
         off = max(abs(a - b) for a, b in pairs)
-        if deadband.may_reuse(sent, now, allowed):
+        if metrics_encoder.may_reuse(sent, now, allowed):
             self.assertLessEqual(off, allowed + 1e-9)
         else:
             self.assertGreater(off, allowed - 1e-9)

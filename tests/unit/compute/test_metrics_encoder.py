@@ -192,8 +192,7 @@ class RoundTripTest(unittest.TestCase):
             view=near.view._replace(distances=((10, 11), (11, 10)), domains=(0, 0))
         )
         decoded = metrics_decoder.decode(metric_list(near))
-        self.assertEqual([20.0], decoded.columns.cores)
-        self.assertEqual(((0, 1),), decoded.columns.members)
+        self.assertEqual((1, 20.0), decoded.figures[:2])
         self.assertEqual(near.view, decoded.view)
 
     def test_capacity_is_rounded_down_and_promises_up_to_mebibytes(self):
@@ -241,7 +240,7 @@ class RoundTripTest(unittest.TestCase):
         near = near._replace(
             view=near.view._replace(rotation=7, distances=NEAR, domains=(0, 0, 2, 2))
         )
-        self.assertEqual(1, metrics_decoder.decode(metric_list(near)).columns.rotation)
+        self.assertEqual(1, metrics_decoder.decode(metric_list(near)).view.rotation)
         current, _ = metrics_encoder.to_values(self.published, 0, 0)
         self.assertNotIn('pmc.turn', current)
 

@@ -5,7 +5,6 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import eligibility
-from nova_numa_pmc.core.scheduling import outcome
 from nova_numa_pmc.scheduler import request as subject
 from tests.fixtures.nova_stand_ins import request_spec
 
@@ -31,7 +30,7 @@ def topology(*cpusets):
 class RequestTest(unittest.TestCase):
     def test_a_plain_flavor_asks_for_its_size(self):
         request = subject.read(request_spec(4, 8192))
-        self.assertEqual(outcome.ExpectedGuest(4, 8192, 2.0, model.AUTO, 1.0), request.guest)
+        self.assertEqual(subject.Guest(4, 8192, model.AUTO, 1.0), request.guest)
         self.assertIsNone(request.why_not_weighed or request.why_pinned)
 
     def test_wishes_are_taken(self):
@@ -80,7 +79,7 @@ class RequestTest(unittest.TestCase):
         ):
             with self.subTest(description):
                 guest = subject.read(spec).guest
-                self.assertEqual((vcpus, vcpus / 2), (guest.vcpus, guest.demand_cores))
+                self.assertEqual(vcpus, guest.vcpus)
 
     def test_a_guest_with_resources_of_class_pcpu_is_not_said_to_be_pinned_by_its_image(self):
         spec = request_spec(4, numa_topology=topology(set()), resources__PCPU='4')

@@ -7,14 +7,12 @@ import unittest
 
 from hypothesis import given, strategies
 
-from nova_numa_pmc.core.placement.loss import AddedLoss
-from nova_numa_pmc.core.scheduling.outcome import Outcome
-from nova_numa_pmc.scheduler import host_estimate, request, shadow as subject
+from nova_numa_pmc.scheduler import request, shadow as subject
+from nova_numa_pmc.scheduler.losses import Loss
 from tests.fixtures.nova_stand_ins import request_spec
 
 REQUEST = request.read(request_spec(4, 8192, '7f1e9a52-8b2f-4c66-9a0a-0d4f3c2b1a00'))
-KNOWN = host_estimate.HostEstimate(Outcome('one_node', (0.9,), (0,), (0,), (0,)), None)
-BLIND = host_estimate.HostEstimate(None, 'no metrics from nova-numa-pmc')
+BLIND = 'no metrics from nova-numa-pmc'
 NOW_S = 1_800_000_000.4
 
 
@@ -24,13 +22,13 @@ def candidate(
     added_weight,
     pressure=0.5,
     age_s=30.0,
-    estimate=KNOWN,
+    why_unknown=None,
     counted_weight=0.0,
     loss=0.025,
 ):
-    met = AddedLoss(pressure, 0.0, 0.0, loss)
+    met = Loss(1, pressure, loss)
     return subject.ShadowHost(
-        host, other_weight, added_weight, counted_weight, met, age_s, estimate
+        host, other_weight, added_weight, counted_weight, met, age_s, why_unknown
     )
 
 
