@@ -22,8 +22,6 @@ from nova_numa_pmc.compute.metrics_encoder import (
     METRIC_VALUE_MAX,
     SENT_NODES_MAX,
     UNKNOWN,
-    UUID_DIGITS,
-    UUIDS,
 )
 from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.host_view import TRAFFIC_DEMAND_MIN_HUNDREDTHS
@@ -41,7 +39,7 @@ from nova_numa_pmc.model import MB, MIB
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     Distances = tuple[tuple[int, ...], ...]
     #: One of Nova's dicts as received, with nothing checked.
@@ -53,7 +51,6 @@ if TYPE_CHECKING:
         Sequence[int], tuple[int, ...], tuple[int, ...], _Optional, _Optional, _Optional
     ]
 
-_UUIDS_START = len(UUIDS)
 _INTERVAL_MAX_S = 86400
 #: Mean demand above this is implausible [cores per vCPU]: a vCPU wants at most one core, and the
 #: other threads of its guest hardly more than that again.
@@ -124,8 +121,6 @@ class HostMetrics:
     :ivar interval_s: how often the metrics are renewed [s]
     :ivar vcpus_used, memory_mb_used: Nova's own counts when the metrics were sent, without
         instances that the agent had not seen
-    :ivar sent_s: end of the second in which the metrics were sent [s since the epoch]; at a later
-        save, Nova may have counted other instances. None: the counted instances are not reported
     """
 
     __slots__ = (
@@ -134,7 +129,6 @@ class HostMetrics:
         'interval_s',
         'vcpus_used',
         'memory_mb_used',
-        'sent_s',
         '_current',
         '_nodes',
         '_rotation',
@@ -147,7 +141,6 @@ class HostMetrics:
     interval_s: int
     vcpus_used: int
     memory_mb_used: int
-    sent_s: int | None
     _current: _Values
     _nodes: _NodeValues
     _rotation: int
@@ -187,20 +180,6 @@ class HostMetrics:
         """Return a value that may be absent; None if it is absent or no count."""
         value = self._current.get(key)
         return min(value, METRIC_VALUE_MAX) if type(value) is int and value >= 0 else None
-
-    def count_departed(self, uuids: Iterable[str]) -> tuple[int, int]:
-        """Return how many of the counted instances are not among these, and how many were counted.
-
-        An instance counts as present if its digits are those of one in ``uuids``.
-        """
-        digits = next(iter(self._current))[_UUIDS_START:] if self.sent_s is not None else ''
-        # Copied first, because other threads of Nova change the collection.
-        present_prefixes = {uuid[:UUID_DIGITS] for uuid in list(uuids)}
-        count = len(digits) // UUID_DIGITS
-        prefixes = [
-            digits[index * UUID_DIGITS : (index + 1) * UUID_DIGITS] for index in range(count)
-        ]
-        return sum(prefix not in present_prefixes for prefix in prefixes), len(prefixes)
 
     @property
     def view(self) -> model.HostView:
@@ -250,12 +229,6 @@ def _decode(metrics: object) -> HostMetrics | None:
     all_known = _are_all_known(maxima, figures, count)
     decoded = HostMetrics()
     decoded.taken_s, decoded.vcpus_used, decoded.memory_mb_used = figures[:_HEADER]
-    decoded.sent_s = None
-    first_key = next(iter(current))
-    if first_key[:_UUIDS_START] == UUIDS:
-        decoded.sent_s = sent_s = current[first_key]
-        if type(sent_s) is not int:
-            raise ValueError
     decoded.interval_s = (
         min(integer(current['pmc.every'], METRIC_VALUE_MAX), _INTERVAL_MAX_S)
         if 'pmc.every' in current

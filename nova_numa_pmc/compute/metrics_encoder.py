@@ -21,12 +21,7 @@ ascending id:
                         reserved_host_memory_mb; absent: 0
 ``pmc.huge``            the part of ``pmc.mb`` that is in huge pages; absent: the host has none,
                         or unknown
-``pmc.pin``             how many of ``pmc.vcpus`` have a CPU of their own; absent: 0, or
-                        unknown if ``pmc.uU`` is absent
-``pmc.uU``              always the first key: U has the first four digits of the uuid of each
-                        counted instance that is not being built or unshelved, ascending; the
-                        value is the end of the second in which the metrics were sent
-                        [s since the epoch]; absent: unknown
+``pmc.pin``             how many of ``pmc.vcpus`` have a CPU of their own; absent: 0
 ``pmc.turn``            number of earlier placements, modulo the number of memory
                         domains, which breaks ties as on the host; absent: 0
 ``pmc.k``               history from which the demand of new guests is estimated: the number
@@ -86,10 +81,6 @@ if TYPE_CHECKING:
 
 CURRENT, MAXIMUM = 'numa.membw.current', 'numa.membw.max'
 SCHEMA, MAJOR = 103, 1
-#: Digits of an instance's uuid that are sent, and the most instances that are reported. With four
-#: digits, one of 50 instances is mistaken for another one in one of a thousand cases.
-UUID_DIGITS, _UUIDS_MAX = 4, 1000
-UUIDS = 'pmc.u'
 #: The metrics of more nodes would not fit into the column.
 SENT_NODES_MAX = 64
 INTERVAL_DEFAULT_S = 60
@@ -121,15 +112,13 @@ BYTES_PER_VALUE = 6
 class NovaCounts(Record):
     """Nova's counts on the host when metrics are sent, other than vCPUs and memory.
 
-    :param uuids: uuids of the instances that the agent has seen, without those that are being
-        built or unshelved
-    :param pinned_cpus: number of their vCPUs that have a CPU of their own
+    :param pinned_cpus: number of vCPUs of the instances that the agent has seen that have a CPU of
+        their own
     :param reserved_cpus, reserved_mb: what Nova counts as used by the host itself
     :param huge_page_mb: the memory of these instances that is in huge pages [MiB]; None: the host
         has no huge pages
     """
 
-    uuids: tuple[str, ...]
     pinned_cpus: int = 0
     reserved_cpus: int = 0
     reserved_mb: int = 0
@@ -161,7 +150,6 @@ def to_values(
     memory_mb_used: int,
     interval_s: float | None = None,
     nova_counts: NovaCounts | None = None,
-    sent_s: float = 0.0,
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Turn a publication into the values of Nova's two metrics.
 
@@ -169,8 +157,6 @@ def to_values(
         not seen, from which the scheduler derives what the publication does not show yet
     :param interval_s: time between nova-compute's metrics, if longer than the agent's interval [s]
     :param nova_counts: Nova's other counts; None: not reported
-    :param sent_s: when the metrics are sent [s since the epoch], which is reported with
-        ``nova_counts``
     :returns: (current, maximum); a plain node id is present if its value is known
     :raises StateError: the host has more nodes than the metrics can hold
     """
@@ -180,8 +166,8 @@ def to_values(
             "%d nodes: Nova's metrics hold at most %d" % (len(view.nodes), SENT_NODES_MAX)
         )
     current: dict[str, int] = {}
-    if nova_counts is not None and len(nova_counts.uuids) <= _UUIDS_MAX:
-        _add_counts(current, nova_counts, sent_s)
+    if nova_counts is not None:
+        _add_counts(current, nova_counts)
     current['pmc'] = SCHEMA
     current['pmc.at'] = int(publication.taken_s)
     current['pmc.vcpus'] = int(vcpus_used)
@@ -215,9 +201,7 @@ def total(values: Mapping[str, int], ids: list[str], unknown: int) -> int:
     return sum(known_values) if known_values else unknown
 
 
-def _add_counts(current: dict[str, int], nova_counts: NovaCounts, sent_s: float) -> None:
-    digits = ''.join(sorted(uuid[:UUID_DIGITS] for uuid in nova_counts.uuids))
-    current[UUIDS + digits] = int(sent_s) + 1
+def _add_counts(current: dict[str, int], nova_counts: NovaCounts) -> None:
     for key, count in (
         ('pmc.pin', nova_counts.pinned_cpus),
         ('pmc.hcpu', nova_counts.reserved_cpus),

@@ -104,7 +104,7 @@ class Monitor(virt_driver.Monitor):
             realtime_s = time.time()
             freshness = publication.freshness(published, realtime_s)
             if freshness != publication.FUTURE:
-                self._renew(published, realtime_s)
+                self._renew(published)
             if freshness != publication.FRESH:
                 age_s = abs(realtime_s - published.taken_s)
                 self._warn(freshness, _NOT_FRESH[freshness], self._directory, age_s)
@@ -122,7 +122,7 @@ class Monitor(virt_driver.Monitor):
             )
         return [] if self._sent is None else self._sent[1]
 
-    def _renew(self, published: Publication, realtime_s: float) -> None:
+    def _renew(self, published: Publication) -> None:
         """Make the metrics of a publication, unless those that were sent last will do."""
         # Nova passes its resource tracker, whatever the base class calls it. With libvirt, it has
         # one compute node, whose usage has just been summed up over the instances and is saved
@@ -135,17 +135,17 @@ class Monitor(virt_driver.Monitor):
                 'remove cpu.numa_pmc from [DEFAULT] compute_monitors' % len(nodes)
             )
         (node,) = nodes
-        seen_ratio, uuids = _seen_instances(node, self.compute_manager, published.uuids)
+        seen_ratio = _seen_ratio(node, self.compute_manager, published.uuids)
         reserved_cpus, reserved_mb = CONF.reserved_host_cpus, CONF.reserved_host_memory_mb
         inputs = _Inputs(
             published,
             reserved_cpus + round(seen_ratio * max(0, node.vcpus_used - reserved_cpus)),
             reserved_mb + round(seen_ratio * max(0, node.memory_mb_used - reserved_mb)),
             _interval_s(),
-            _nova_counts(node, seen_ratio, uuids),
+            _nova_counts(node, seen_ratio),
         )
         if self._sent is None or not _may_resend(self._sent[0], inputs):
-            self._sent = inputs, _make_metrics(inputs, realtime_s)
+            self._sent = inputs, _make_metrics(inputs)
 
     def _state_dir(self) -> str:
         """Return the state directory, reading the agent's configuration the first time."""
@@ -170,10 +170,10 @@ class Monitor(virt_driver.Monitor):
             )
 
 
-def _seen_instances(
+def _seen_ratio(
     node: objects.ComputeNode, tracker: ResourceTracker, published: tuple[str, ...] | None
-) -> tuple[float, tuple[str, ...]]:
-    """Return the share of the instances counted by Nova that the agent has seen, and their uuids.
+) -> float:
+    """Return the share of the instances counted by Nova that the agent has seen, from 0 to 1.
 
     Nova counts an instance from its claim on (nova/compute/resource_tracker.py). It counts as
     seen if the publication includes it, or if it has no domain, such as a stopped one. The sizes
@@ -181,8 +181,6 @@ def _seen_instances(
 
     :param published: uuids of the publication, as those of its domains are the instances'; None:
         those here count as seen, unless they are being built or unshelved
-    :returns: (0 to 1; uuids, ascending, without those that the scheduler may not list for this
-        host yet, because they are being built, being unshelved or on their way here)
     """
     stats = tracker.stats.get(node.hypervisor_hostname)
     known_states = stats.states if stats is not None else {}
@@ -198,19 +196,13 @@ def _seen_instances(
     unseen = incoming.union(uuid for uuid, state in states.items() if state in awaited)
     unseen.difference_update(published or ())
     total = len(states) + len(incoming)
-    return 1 - len(unseen) / total if total else 1.0, tuple(
-        sorted(
-            uuid for uuid, state in states.items() if uuid not in unseen and state not in _STARTING
-        )
-    )
+    return 1 - len(unseen) / total if total else 1.0
 
 
-def _nova_counts(
-    node: objects.ComputeNode, seen_ratio: float, uuids: tuple[str, ...]
-) -> metrics_encoder.NovaCounts:
+def _nova_counts(node: objects.ComputeNode, seen_ratio: float) -> metrics_encoder.NovaCounts:
     """Return Nova's counts of the instances that the agent has seen.
 
-    :param seen_ratio, uuids: as :func:`_seen_instances` returns them
+    :param seen_ratio: as :func:`_seen_ratio` returns it
     """
     pinned_cpus, huge_page_mb = 0, None
     if node.obj_attr_is_set('numa_topology') and node.numa_topology:
@@ -218,7 +210,6 @@ def _nova_counts(
         pinned_cpus = round(seen_ratio * metrics_encoder.count_pinned_cpus(topology))
         huge_page_mb = metrics_encoder.used_huge_page_mb(topology)
     return metrics_encoder.NovaCounts(
-        uuids,
         pinned_cpus,
         CONF.reserved_host_cpus,
         CONF.reserved_host_memory_mb,
@@ -246,16 +237,11 @@ def _may_resend(sent: _Inputs, now: _Inputs) -> bool:
     )
 
 
-def _make_metrics(inputs: _Inputs, realtime_s: float) -> list[objects.MonitorMetric]:
+def _make_metrics(inputs: _Inputs) -> list[objects.MonitorMetric]:
     """Return the two metrics of a publication."""
     published = inputs.publication
     current, maximum = metrics_encoder.to_values(
-        published,
-        inputs.vcpus,
-        inputs.memory_mb,
-        inputs.interval_s,
-        inputs.nova_counts,
-        realtime_s,
+        published, inputs.vcpus, inputs.memory_mb, inputs.interval_s, inputs.nova_counts
     )
     timestamp = datetime.datetime.fromtimestamp(published.taken_s, datetime.timezone.utc)
     ids = [str(node.id) for node in published.view.nodes]

@@ -16,7 +16,6 @@ from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
     from nova_numa_pmc.compute.metrics_decoder import HostMetrics
     from nova_numa_pmc.scheduler.request import Guest, GuestRequest
@@ -90,16 +89,8 @@ class HostStateLike(Protocol):
         """Return the RAM allocation ratio; None if it is not known."""
 
     @property
-    def updated(self) -> datetime | None:
-        """Return when Nova saved this state, with a time zone; None if it is not known."""
-
-    @property
     def stats(self) -> Mapping[str, Any]:
         """Return Nova's counts of its instances by state."""
-
-    @property
-    def num_instances(self) -> int:
-        """Return the number of its instances, with those that the same request has put there."""
 
     @property
     def numa_topology(self) -> Any:
@@ -114,7 +105,7 @@ class Host(Record):
     :param arrived_vcpus, arrived_mib: vCPUs and memory [MiB] of the guests that have arrived since
         the metrics were recorded
     :param own_vcpus, own_mib: those of the guest itself, if it is in the host's figures already
-    :param freed_mib: memory of guests that have left since the metrics were recorded [MiB]
+    :param freed_mib: by how much Nova's count of used memory has fallen since then [MiB]
     :param history: (number of guests, sum of their cores per vCPU), by which the host expects the
         demand of new guests; None if the metrics are not known
     :param metrics: None if they are not known
@@ -151,7 +142,7 @@ def read(host_state: HostStateLike, guest_request: GuestRequest, realtime_s: flo
     if why_implausible is not None:
         least = metrics.figures.demand_cores or 0.0
         return Host(_assumed(host_state, least), 'implausible: ' + why_implausible)
-    vcpus, memory_mib, freed_mib = _arrived_and_freed(metrics, host_state)
+    vcpus, memory_mib = _arrived(metrics, host_state)
     own_vcpus, own_mib = _own_size(host_state, guest_request.instance_uuid, guest_request.guest)
     # A record's check of its arguments takes as long as the rest of this.
     return Host._make(
@@ -162,7 +153,7 @@ def read(host_state: HostStateLike, guest_request: GuestRequest, realtime_s: flo
             memory_mib if memory_mib > 0 else 0.0,
             own_vcpus,
             own_mib,
-            freed_mib,
+            max(0.0, -memory_mib),
             metrics.history or (0, 0.0),
             metrics,
         )
@@ -293,81 +284,23 @@ def _own_size(
     return size if all(size) and guest.memory_mib else (guest.vcpus, guest.memory_mib)
 
 
-def _arrived_and_freed(
-    metrics: HostMetrics, host_state: HostStateLike
-) -> tuple[float, float, float]:
-    """Return what has arrived since the metrics were sent [vCPUs, MiB], and what has left [MiB].
+def _arrived(metrics: HostMetrics, host_state: HostStateLike) -> tuple[float, float]:
+    """Return by how much Nova's counts have grown since the metrics were sent [vCPUs, MiB].
 
-    Nova's counts have grown by the arrivals minus the departures. Departed guests are still part
-    of the measurement, so they are added back, each with the mean size of the counted guests. CPUs
-    that are dedicated to a guest do not count, because they are not among the shared ones, and
-    neither do huge pages, because the metrics' capacity is that of normal memory.
+    Guests that have left are subtracted from those that have arrived, as they are still part of
+    the measurement. CPUs that are dedicated to a guest do not count, because they are not among
+    the shared ones, and neither do huge pages, because the metrics' capacity is that of normal
+    memory.
 
-    :returns: 0 or negative amounts if none have arrived; of what has left, the normal memory
+    :returns: negative amounts if more has left than has arrived
     """
     vcpus = host_state.vcpus_used - metrics.vcpus_used
-    growth_mb = _memory_growth_mb(metrics, host_state)
-    fallen_mb = -growth_mb if growth_mb < 0 else 0.0
-    if metrics.sent_s is None:  # metrics of an older release
-        return vcpus, growth_mb, fallen_mb
-    departed_share = 0.0  # of the counted guests
-    saved_at = host_state.updated
-    if saved_at is not None and saved_at.timestamp() > metrics.sent_s:
-        departed_share = _departed_share(metrics, host_state, vcpus)
-    if vcpus <= 0 and not departed_share:
-        return vcpus, growth_mb, fallen_mb
-    reserved_cpus, reserved_mb = metrics.reserved
-    shared_vcpus = metrics.vcpus_used - reserved_cpus
-    if host_state.numa_topology is not None:
-        vcpus -= count_pinned_cpus(host_state.numa_topology) - metrics.pinned_cpus
-        shared_vcpus -= metrics.pinned_cpus
-    normal_mb = metrics.memory_mb_used - reserved_mb - (metrics.huge_page_mb or 0)
-    memory_mb = growth_mb + departed_share * max(0, normal_mb)
-    return (
-        vcpus + departed_share * max(0, shared_vcpus),
-        memory_mb,
-        max(0, memory_mb) - growth_mb,
-    )
-
-
-def _memory_growth_mb(metrics: HostMetrics, host_state: HostStateLike) -> float:
-    """Return by how much Nova's count of used memory has grown since the metrics were sent.
-
-    Huge pages are not included, unless an older release sent the metrics.
-    """
     # Nova's own sum: HostState has no memory_mb_used (nova/scheduler/host_manager.py).
     memory_mb_used = host_state.total_usable_ram_mb - host_state.free_ram_mb
     growth_mb = memory_mb_used - metrics.memory_mb_used
-    sent_huge_mb = metrics.huge_page_mb
-    if sent_huge_mb is not None and host_state.numa_topology is not None:
-        growth_mb -= (used_huge_page_mb(host_state.numa_topology) or 0) - sent_huge_mb
-    return growth_mb
-
-
-def _departed_share(metrics: HostMetrics, host_state: HostStateLike, vcpus: float) -> float:
-    """Return the share of the counted guests that have left, if others can have arrived.
-
-    If none can have arrived, the share is 0: guests that left may be smaller than the mean, and
-    the difference would look like an arrival. Instances that are being built or unshelved may be
-    missing from Nova's list. The list is sent by nova-compute or read from the cell's database,
-    whereas the counts belong to the compute node. They differ after a lost message and while an
-    instance leaves. Neither includes what the same request has put on the host, or guests that are
-    on their way from another host.
-
-    :param vcpus: how many more vCPUs Nova counts now
-    """
-    listed, stats = len(host_state.instances), host_state.stats
-    departed, counted = metrics.count_departed(host_state.instances)
-    building = sum(
-        int(stats.get(key) or 0) for key in ('num_vm_building', 'num_vm_shelved_offloaded')
-    )
-    instances = int(stats.get('num_instances') or 0)
-    unlisted = max(0, instances - building - listed)
-    have_others = (
-        listed > counted - departed
-        or building
-        or unlisted
-        or host_state.num_instances > instances
-        or vcpus > -departed  # each departed guest had at least one
-    )
-    return max(0, departed - unlisted) / max(1, counted) if have_others else 0.0
+    topology = host_state.numa_topology
+    if topology is not None:
+        vcpus -= count_pinned_cpus(topology) - metrics.pinned_cpus
+        if metrics.huge_page_mb is not None:
+            growth_mb -= (used_huge_page_mb(topology) or 0) - metrics.huge_page_mb
+    return vcpus, growth_mb

@@ -110,8 +110,7 @@ def numa_metrics(record, at):
         published(record, at),
         int(record['recorded_vcpus'][at]),
         int(record['recorded_mib'][at]),
-        nova_counts=metrics_encoder.NovaCounts((), int(record['recorded_pinned'][at])),
-        sent_s=EPOCH_S + record['taken_s'][at],
+        nova_counts=metrics_encoder.NovaCounts(int(record['recorded_pinned'][at])),
     )
     return [
         {

@@ -12,13 +12,11 @@ weighers read them here, and for our monitor's or virt_driver's alone. The cost 
 only our package is ``added``: our metrics decoded, our filter, then our weigher; with
 MetricsWeigher alone, it is ``metrics_added``. MetricsWeigher reads one metric. The filter, of
 which nothing is asked here, runs before the weigher (``weigher_after_filter``);
-``weigher_new_guests`` is the weigher if every host got two guests since it was measured, and
-``weigher_turnover`` if, in addition, one left.
+``weigher_new_guests`` is the weigher if every host got two guests since it was measured.
 
 The last line of output is one JSON object. Usage: bench_weigher.py [ROUNDS]
 """
 
-import datetime
 import gc
 import json
 import statistics
@@ -90,23 +88,12 @@ def make_contestants():
             host.vcpus_used += 2 * spec.vcpus
         return timed_us(lambda: weigh(ours)(hosts, spec), hosts)
 
-    def turnover(hosts, spec):
-        for host in hosts:
-            host.instances = dict(list(host.instances.items())[1:])
-            host.stats = {**host.stats, 'num_instances': str(len(host.instances))}
-            host.updated += datetime.timedelta(seconds=2)
-        return new_guests(hosts, spec)
-
     return {
         'weigher': weigh(ours),
         'metrics_weigher': weigh(theirs),
         'filter': lambda hosts, spec: list(our_filter.filter_all(hosts, spec)),
         'numa_topology_filter': lambda hosts, spec: list(their_filter.filter_all(hosts, spec)),
-    }, {
-        'weigher_after_filter': both,
-        'weigher_new_guests': new_guests,
-        'weigher_turnover': turnover,
-    }
+    }, {'weigher_after_filter': both, 'weigher_new_guests': new_guests}
 
 
 def measure(count, rounds):
@@ -163,7 +150,7 @@ def main(rounds=9):
     print('µs per host, medians; 50 instances each, two nodes, decoding included')
     columns = (
         'weigher metrics_weigher ratio_to_metrics_weigher weigher_after_filter '
-        'weigher_new_guests weigher_turnover filter numa_topology_filter filter_ratio '
+        'weigher_new_guests filter numa_topology_filter filter_ratio '
         'from_json from_json_ours from_json_cpu added metrics_added added_ratio'
     ).split()
     print('hosts'.rjust(8) + ''.join(name.rjust(len(name) + 2) for name in columns))

@@ -102,13 +102,7 @@ def compute_nodes(count, seed=1, instances=50):
             disk_allocation_ratio=1.0,
             numa_topology=topology,
             metrics=json.dumps(
-                metric_list(
-                    published(rng),
-                    50,
-                    100 << 10,
-                    metrics_encoder.NovaCounts(tuple(uuids(at, instances))),
-                    now_s,
-                )
+                metric_list(published(rng), 50, 100 << 10, metrics_encoder.NovaCounts())
             ),
         )
         for at in range(count)

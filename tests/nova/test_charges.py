@@ -42,19 +42,6 @@ class ArrivalTest(ChargeBase):
         self.start_hosts('one')
         self.large, self.small = self.flavor(vcpus=4, memory_mb=1024), self.flavor(vcpus=1)
 
-    def test_an_arrival_and_a_departure_of_equal_size_do_not_cancel(self):
-        old = self.boot(self.large)
-        self.audit()
-        vcpus, calm = self.charged('one')
-        self.assertEqual(0, vcpus)
-        self.boot(self.large)
-        self._delete_server(old)
-        vcpus, pressed = self.charged('one')
-        self.assertEqual(4, vcpus)
-        self.assertLess(calm, pressed)
-        self.audit()
-        self.assertEqual((0, calm), self.charged('one'))
-
     def test_a_departure_charges_nothing(self):
         server = self.boot(self.small)
         self.audit()

@@ -31,8 +31,7 @@ def numa_pressure(
     Source: this checkout, nova_numa_pmc/scheduler/weigher.py, doc/source/reference/weigher.rst.
     Formula: stock − m · p, p = what guests would lose because of the new one, as a share of what
     it wants, part of which is jitter.
-    Deviations: none on hosts of which no guest has left since their metrics; the real weigher adds
-    those that left back to what has arrived, here they cancel until the next audit.
+    Deviations: none.
     """
     ratios = losses(view, asked)
     stock = nova_weights.stock(view, asked, ram_multiplier)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host is known by its metrics and the guests that came since, or else by Nova's counts."""
 
-import datetime
 import types
 import unittest
 
-from hypothesis import given, strategies
+from hypothesis import given
 
 from nova_numa_pmc.compute import metrics_decoder, metrics_encoder
 from nova_numa_pmc.scheduler import hosts as subject, losses, request as requests
@@ -182,256 +181,93 @@ def pages(size_kb, used, total):
 
 
 class NovaHost:
-    """A host as Nova's audits, claims and messages present it to the scheduler.
+    """A host as Nova counts it."""
 
-    :param is_told: instances are known from nova-compute's messages, which are sent when an
-        instance is built; otherwise they are read from the database
-    """
-
-    #: What Nova counts as used by the host itself.
-    RESERVED_CPUS, RESERVED_MB = 2, 65536
-
-    def __init__(self, is_told):
-        self.is_told, self.size, self.pins, self.huge_mb = is_told, {}, {}, {}
-        self.building, self.counted, self.number = set(), set(), 0
+    def __init__(self):
+        self.size, self.pinned, self.huge_mb = {}, set(), {}
         self.audit()
 
     def arrive(self, vcpus=4, pinned=False, huge=False):
-        self.number += 1
-        uuid = f'{self.number:04x}-0000'
-        self.size[uuid], self.pins[uuid] = vcpus, vcpus if pinned else 0
-        self.huge_mb[uuid] = 1024 * vcpus if huge else 0
-        self.building.add(uuid)
-        return uuid
+        name = len(self.size)
+        self.size[name] = vcpus
+        self.huge_mb[name] = 1024 * vcpus if huge else 0
+        if pinned:
+            self.pinned.add(name)
+        return name
 
-    def leave(self, uuid):
-        del self.size[uuid], self.pins[uuid], self.huge_mb[uuid]
-        self.building.discard(uuid)
+    def leave(self, name):
+        self.size[name] = self.huge_mb[name] = 0
+
+    def pinned_cpus(self):
+        return sum(self.size[name] for name in self.pinned)
 
     def audit(self):
-        self.counted = set(self.size) - self.building
-        self.at_audit = sum(self.size[uuid] for uuid in self.counted)
-        self.pinned_at_audit = sum(self.pins[uuid] for uuid in self.counted)
-        self.huge_mb_at_audit = sum(self.huge_mb[uuid] for uuid in self.counted)
+        self.at_audit = sum(self.size.values())
+        self.pinned_at_audit = self.pinned_cpus()
+        self.huge_mb_at_audit = sum(self.huge_mb.values())
 
-    def host_state(self, saved_s=NOW_S + 30, is_older=False):
+    def known(self):
         published = metric_list(
             build_publication(0.1, 0.1, cores=400.0),
-            self.RESERVED_CPUS + self.at_audit,
-            self.RESERVED_MB + 1024 * self.at_audit,
-            metrics_encoder.NovaCounts(
-                tuple(sorted(self.counted)),
-                self.pinned_at_audit,
-                self.RESERVED_CPUS,
-                self.RESERVED_MB,
-                None if is_older else self.huge_mb_at_audit,
-            ),
-            NOW_S,
+            self.at_audit,
+            1024 * self.at_audit,
+            metrics_encoder.NovaCounts(self.pinned_at_audit, huge_page_mb=self.huge_mb_at_audit),
         )
         used = sum(self.size.values())
         cell = types.SimpleNamespace(
-            pinned_cpus=set(range(sum(self.pins.values()))),
+            pinned_cpus=set(range(self.pinned_cpus())),
             mempages=[
                 pages(4, used * 256, 1 << 28),
                 pages(2048, sum(self.huge_mb.values()) // 2, 1 << 19),
                 pages(1 << 20, 0, 0),
             ],
         )
-        return host_state_of(
+        state = host_state_of(
             published,
-            vcpus_used=self.RESERVED_CPUS + used,
+            vcpus_used=used,
             total_usable_ram_mb=1 << 20,
-            free_ram_mb=(1 << 20) - self.RESERVED_MB - 1024 * used,
-            updated=datetime.datetime.fromtimestamp(saved_s, datetime.timezone.utc),
-            instances=dict.fromkeys(set(self.size) - (self.building if self.is_told else set())),
-            stats={
-                'num_instances': str(len(self.size)),
-                'num_vm_building': str(len(self.building)),
-            },
-            num_instances=len(self.size),
+            free_ram_mb=(1 << 20) - 1024 * used,
             numa_topology=types.SimpleNamespace(cells=[cell]),
         )
+        return ask(state)
 
-    @property
-    def uncounted(self):
-        return sum(self.size[uuid] for uuid in set(self.size) - self.counted)
-
-
-#: What happens, and the index of the instance to which it happens.
-EVENTS = strategies.lists(
-    strategies.tuples(
-        strategies.sampled_from(('arrive', 'built', 'leave', 'audit')), strategies.integers(0, 99)
-    ),
-    max_size=40,
-)
+    def arrived(self):
+        """Return what has arrived [vCPUs, MiB], and what has left [MiB]."""
+        known = self.known()
+        return known.arrived_vcpus, known.arrived_mib, known.freed_mib
 
 
 class ArrivalTest(unittest.TestCase):
-    """Guests that have arrived since are charged, regardless of those that have left."""
+    """Guests that have arrived since the metrics were sent are charged."""
 
-    def after(self, is_told, events, sizes=(4,)):
-        nova_host = NovaHost(is_told)
-        for event, number in events:
-            there = sorted(nova_host.building if event == 'built' else nova_host.size)
-            if event == 'arrive':
-                nova_host.arrive(sizes[number % len(sizes)])
-            elif event == 'audit':
-                nova_host.audit()
-            elif there and event == 'built':
-                nova_host.building.discard(there[number % len(there)])
-            elif there:
-                nova_host.leave(there[number % len(there)])
-        return nova_host
+    def setUp(self):
+        self.host = NovaHost()
+        self.first = [self.host.arrive() for _ in range(4)]
+        self.host.audit()
 
-    @given(strategies.booleans(), EVENTS)
-    def test_the_charge_is_what_is_there_and_was_not_counted(self, is_told, events):
-        nova_host = self.after(is_told, events)
-        self.assertAlmostEqual(nova_host.uncounted, ask(nova_host.host_state()).arrived_vcpus)
-
-    @given(strategies.booleans(), EVENTS)
-    def test_the_memory_of_guests_that_left_is_freed_whatever_has_arrived(self, is_told, events):
-        nova_host = self.after(is_told, events)
-        departed = len(nova_host.counted - set(nova_host.size))
-        self.assertAlmostEqual(4096 * departed, ask(nova_host.host_state()).freed_mib)
-
-    @given(strategies.booleans(), EVENTS)
-    def test_different_sizes_are_charged_no_less_than_by_novas_counts(self, is_told, events):
-        nova_host = self.after(is_told, events, (1, 2, 8))
-        charged = ask(nova_host.host_state()).arrived_vcpus
-        self.assertGreaterEqual(charged + 1e-9, sum(nova_host.size.values()) - nova_host.at_audit)
-        if nova_host.counted <= set(nova_host.size):
-            self.assertAlmostEqual(nova_host.uncounted, charged)
-
-    def filled(self, is_told=False, guests=4, sizes=(4,)):
-        nova_host = NovaHost(is_told)
-        first = [nova_host.arrive(size) for size in sizes for _ in range(guests)]
-        nova_host.building.clear()
-        nova_host.audit()
-        return nova_host, first
-
-    def test_an_arrival_and_a_departure_of_equal_size_do_not_cancel(self):
-        for is_told in (True, False):
-            nova_host, first = self.filled(is_told)
-            nova_host.arrive()
-            nova_host.leave(first[0])
-            calm, charged = ask(self.filled(is_told)[0].host_state()), ask(nova_host.host_state())
-            self.assertEqual((0, 4), (calm.arrived_vcpus, charged.arrived_vcpus))
-
-    def test_what_the_host_keeps_for_itself_does_not_arrive_when_guests_leave(self):
-        nova_host, first = self.filled()
-        for uuid in first:
-            nova_host.leave(uuid)
-        nova_host.arrive()
-        host_state = nova_host.host_state()
-        decoded = metrics_decoder.decode(host_state.metrics)
-        self.assertEqual((4, 4096), subject._arrived_and_freed(decoded, host_state)[:2])
-
-    def test_guests_smaller_than_the_mean_do_not_look_like_arrivals_when_they_leave(self):
-        for is_told in (True, False):
-            nova_host, first = self.filled(is_told, sizes=(16, 1))
-            calm = ask(nova_host.host_state())
-            for uuid in first[4:]:
-                nova_host.leave(uuid)
-            estimate = ask(nova_host.host_state())
-            self.assertEqual((0, calm.figures), (estimate.arrived_vcpus, estimate.figures))
-
-    def test_smaller_guests_that_leave_hide_no_arrival(self):
-        for is_building, is_listed in ((True, False), (False, True), (False, False)):
-            nova_host, first = self.filled(is_told=True, sizes=(16, 4))
-            for uuid in first[6:]:
-                nova_host.leave(uuid)
-            newcomer = nova_host.arrive(2)
-            if not is_building:
-                nova_host.building.clear()
-            host_state = nova_host.host_state()
-            if not is_listed:
-                host_state.instances.pop(newcomer, None)
-            self.assertGreaterEqual(ask(host_state).arrived_vcpus, 2)
-
-    def test_smaller_guests_that_leave_hide_nothing_that_nova_does_not_list(self):
-        # One more of the same request, and two that are on their way from another host.
-        for vcpus, instances in ((2, 1), (8, 0)):
-            nova_host, first = self.filled(sizes=(16, 4))
-            for uuid in first[6:]:
-                nova_host.leave(uuid)
-            host_state = nova_host.host_state()
-            host_state.vcpus_used += vcpus
-            host_state.num_instances += instances
-            self.assertGreaterEqual(ask(host_state).arrived_vcpus, vcpus)
-
-    def test_what_is_saved_with_the_metrics_is_of_their_time(self):
-        nova_host, first = self.filled()
-        nova_host.arrive()
-        nova_host.leave(first[0])
-        self.assertEqual(0, ask(nova_host.host_state(saved_s=NOW_S + 1)).arrived_vcpus)
-
-    def test_a_list_that_lacks_instances_charges_none(self):
-        nova_host, _ = self.filled()
-        host_state = nova_host.host_state()
-        for listed_there in ({}, dict.fromkeys(list(host_state.instances)[:2])):
-            host_state.instances = listed_there
-            self.assertEqual(0, ask(host_state).arrived_vcpus)
-
-    def test_what_the_same_request_has_put_there_hides_no_departure(self):
-        nova_host, first = self.filled()
-        nova_host.leave(first[0])
-        host_state = nova_host.host_state()
-        # Like Nova's consume_from_request: neither in stats nor in instances.
-        host_state.vcpus_used += 4
-        host_state.num_instances = len(nova_host.size) + 1
-        self.assertEqual(4, ask(host_state).arrived_vcpus)
-
-    def test_an_older_monitor_is_charged_by_the_difference(self):
-        nova_host, first = self.filled()
-        nova_host.arrive()
-        nova_host.leave(first[0])
-        older = nova_host.host_state()
-        older.metrics = metric_list(build_publication(0.1, 0.1), NovaHost.RESERVED_CPUS + 12)
-        self.assertEqual(4, ask(older).arrived_vcpus)
+    def test_what_leaves_is_subtracted_from_what_arrives_and_nothing_else_is(self):
+        self.assertEqual((0, 0, 0), self.host.arrived())
+        self.host.leave(self.first[0])
+        self.assertEqual((0, 0, 4096), self.host.arrived())
+        self.host.arrive(6)
+        self.assertEqual((2, 2048, 0), self.host.arrived())
 
     def test_dedicated_newcomers_take_no_shared_core(self):
-        nova_host, first = self.filled()
-        nova_host.arrive(16, pinned=True)
-        self.assertEqual(0, ask(nova_host.host_state()).arrived_vcpus)
-        nova_host.arrive(2)
-        self.assertEqual(2, ask(nova_host.host_state()).arrived_vcpus)
-        nova_host.building.clear()
-        nova_host.audit()
-        self.assertEqual(0, ask(nova_host.host_state()).arrived_vcpus)
-        nova_host.leave(first[0])
-        self.assertEqual(0, ask(nova_host.host_state()).arrived_vcpus)
+        pinned = self.host.arrive(16, pinned=True)
+        self.assertEqual(0, self.host.known().arrived_vcpus)
+        self.host.arrive(2)
+        self.assertEqual(2, self.host.known().arrived_vcpus)
+        self.host.audit()
+        self.assertEqual(0, self.host.known().arrived_vcpus)
+        self.host.leave(pinned)
+        self.host.arrive(3)
+        self.assertEqual(3, self.host.known().arrived_vcpus)
 
-    def test_newcomers_in_huge_pages_take_no_normal_memory(self):
-        nova_host, _ = self.filled()
-        nova_host.arrive(64, pinned=True, huge=True)
-        decoded = metrics_decoder.decode(nova_host.host_state().metrics)
-        for vcpus, memory_mb in ((0, 0), (2, 2048)):
-            host_state = nova_host.host_state()
-            amounts = subject._arrived_and_freed(decoded, host_state)
-            self.assertEqual((vcpus, memory_mb, 0), amounts)
-            nova_host.arrive(2)
-        nova_host.building.clear()
-        nova_host.audit()
-        self.assertEqual(0, ask(nova_host.host_state()).arrived_vcpus)
-
-    def test_guests_in_huge_pages_that_leave_free_no_normal_memory(self):
-        nova_host, _ = self.filled()
-        huge = nova_host.arrive(64, pinned=True, huge=True)
-        nova_host.building.clear()
-        nova_host.audit()
-        nova_host.leave(huge)
-        host_state = nova_host.host_state()
-        decoded = metrics_decoder.decode(host_state.metrics)
-        self.assertEqual((-64, 0, 0), subject._arrived_and_freed(decoded, host_state))
-        self.assertEqual(0, ask(host_state).freed_mib)
-        nova_host.arrive()
-        _, arrived_mb, _ = subject._arrived_and_freed(decoded, nova_host.host_state())
-        # A fifth of the counted guests has left; the others have 16 GiB of normal memory.
-        self.assertAlmostEqual(4096 + 16384 / 5, arrived_mb)
-
-    def test_an_older_monitor_is_charged_for_huge_pages_as_for_normal_memory(self):
-        nova_host, _ = self.filled()
-        nova_host.arrive(64, pinned=True, huge=True)
-        host_state = nova_host.host_state(is_older=True)
-        decoded = metrics_decoder.decode(host_state.metrics)
-        self.assertEqual((0, 65536, 0), subject._arrived_and_freed(decoded, host_state))
+    def test_guests_in_huge_pages_take_and_free_no_normal_memory(self):
+        huge = self.host.arrive(64, pinned=True, huge=True)
+        self.assertEqual((0, 0, 0), self.host.arrived())
+        self.host.arrive(2)
+        self.assertEqual((2, 2048, 0), self.host.arrived())
+        self.host.audit()
+        self.host.leave(huge)
+        self.assertEqual((0, 0, 0), self.host.arrived())
