@@ -172,9 +172,9 @@ class HostMetrics:
         return self._count('pmc.huge')
 
     @property
-    def reserved(self) -> tuple[int, int]:
-        """Return how many of ``vcpus_used`` and ``memory_mb_used`` are the host's own."""
-        return self._count('pmc.hcpu') or 0, self._count('pmc.hmb') or 0
+    def reserved_cpus(self) -> int:
+        """Return how many of ``vcpus_used`` are the host's own."""
+        return self._count('pmc.hcpu') or 0
 
     def _count(self, key: str) -> int | None:
         """Return a value that may be absent; None if it is absent or no count."""

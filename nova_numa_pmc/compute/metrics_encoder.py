@@ -17,8 +17,6 @@ ascending id:
 ``pmc.mb``              Nova's memory_mb_used, likewise
 ``pmc.hcpu``            the part of ``pmc.vcpus`` that is the host's own, Nova's
                         reserved_host_cpus; absent: 0
-``pmc.hmb``             the part of ``pmc.mb`` that is the host's own, Nova's
-                        reserved_host_memory_mb; absent: 0
 ``pmc.huge``            the part of ``pmc.mb`` that is in huge pages; absent: the host has none,
                         or unknown
 ``pmc.pin``             how many of ``pmc.vcpus`` have a CPU of their own; absent: 0
@@ -114,14 +112,13 @@ class NovaCounts(Record):
 
     :param pinned_cpus: number of vCPUs of the instances that the agent has seen that have a CPU of
         their own
-    :param reserved_cpus, reserved_mb: what Nova counts as used by the host itself
+    :param reserved_cpus: vCPUs that Nova counts as used by the host itself
     :param huge_page_mb: the memory of these instances that is in huge pages [MiB]; None: the host
         has no huge pages
     """
 
     pinned_cpus: int = 0
     reserved_cpus: int = 0
-    reserved_mb: int = 0
     huge_page_mb: int | None = None
 
 
@@ -205,7 +202,6 @@ def _add_counts(current: dict[str, int], nova_counts: NovaCounts) -> None:
     for key, count in (
         ('pmc.pin', nova_counts.pinned_cpus),
         ('pmc.hcpu', nova_counts.reserved_cpus),
-        ('pmc.hmb', nova_counts.reserved_mb),
     ):
         if count:
             current[key] = count

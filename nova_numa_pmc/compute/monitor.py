@@ -212,7 +212,6 @@ def _nova_counts(node: objects.ComputeNode, seen_ratio: float) -> metrics_encode
     return metrics_encoder.NovaCounts(
         pinned_cpus,
         CONF.reserved_host_cpus,
-        CONF.reserved_host_memory_mb,
         None if huge_page_mb is None else round(seen_ratio * huge_page_mb),
     )
 

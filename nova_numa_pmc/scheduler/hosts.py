@@ -247,7 +247,7 @@ def _running_vcpus(metrics: HostMetrics, host_state: HostStateLike) -> float:
     stats = host_state.stats
     instances = int(stats.get('num_instances') or 0)
     asleep = sum(int(stats.get(key) or 0) for key in _ASLEEP_KEYS)
-    shared_vcpus = metrics.vcpus_used - metrics.reserved[0] - metrics.pinned_cpus
+    shared_vcpus = metrics.vcpus_used - metrics.reserved_cpus - metrics.pinned_cpus
     return shared_vcpus * (1 - min(1.0, asleep / instances) if instances else 1.0)
 
 

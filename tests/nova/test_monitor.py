@@ -130,7 +130,7 @@ class MonitorTest(base.NovaTest):
             self.publish('one', 0.1, 0.1, uuids=published)
             decoded = metrics_decoder.decode(self.monitor('one')._numa_metrics())
             self.assertEqual(expected, (decoded.vcpus_used, decoded.memory_mb_used))
-            self.assertEqual((1, 4096), decoded.reserved)
+            self.assertEqual(1, decoded.reserved_cpus)
 
     def test_usage_by_an_incoming_migration_is_recorded_once_its_domain_is_published(self):
         here, other = self.boot(self.flavor(vcpus=4, memory_mb=1024))['id'], 36 * '0'

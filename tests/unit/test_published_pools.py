@@ -93,6 +93,7 @@ class PoolsCase(RootCase):
                 total_usable_ram_mb=0,
                 free_ram_mb=0,
                 ram_allocation_ratio=None,
+                numa_topology=None,
             ),
             asked,
             published.taken_s,

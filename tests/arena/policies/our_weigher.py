@@ -120,8 +120,7 @@ class Figures:
         self.reports = known & ((view.traffic.sum(1) > 0) | (published < 0.5))
         self.traffic = np.where(self.reports, view.traffic.sum(1), 0.0)
         self.bandwidth = np.where(self.reports, view.bandwidth.sum(1), 0.0)
-        came = view.vcpus_used - view.recorded_vcpus
-        came = np.where(came > 0, came - (view.pinned_vcpus - view.recorded_pinned), came)
+        came = view.vcpus_used - view.recorded_vcpus - (view.pinned_vcpus - view.recorded_pinned)
         self.came_vcpus = np.where(known, np.maximum(0, came), 0)
         came_mib = view.ram_used_mib - view.recorded_mib
         came_mib = np.where(known, np.maximum(0, came_mib), 0)
