@@ -91,3 +91,6 @@ class WhyNotTest(unittest.TestCase):
         one = guest('g', allowed_cpus=frozenset({3}), placed_by=('vcpupin',))
         self.assertTrue(eligibility.is_in_pool(one, HOST))
         self.assertEqual('placed_by_others', why_not(MOVE, one, PROMISE, HOST))
+
+    def test_nothing_is_done_to_a_guest_of_which_nothing_is_known(self):
+        self.assertEqual('unknown', why_not(MOVE, None, PROMISE, HOST))

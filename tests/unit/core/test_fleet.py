@@ -179,6 +179,13 @@ class ReliefTest(unittest.TestCase):
                 self.assertLessEqual(relief.lost_cores, relief.regained_cores + 1e-9)
                 self.assertLessEqual(relief.regained_cores, relief.demand_cores + 1e-9)
 
+    def test_nothing_is_claimed_on_a_host_that_was_not_measured(self):
+        nodes = tuple(node._replace(demand_cores=None) for node in HOT.view.nodes)
+        for relief in fleet.reliefs(HOT._replace(view=HOT.view._replace(nodes=nodes))):
+            self.assertEqual(
+                (None, None, None), (relief.demand_cores, relief.lost_cores, relief.regained_cores)
+            )
+
     def test_what_moves_within_the_host_can_relieve_does_not_count(self):
         uneven = fleets.host([guests(0, 4, 5.0), []])
         even = fleets.host([guests(0, 2, 5.0), guests(2, 2, 5.0)])

@@ -38,3 +38,25 @@ class FollowingMemoryTest(unittest.TestCase):
         self.assertIsNone(self.follow(3, {1: 600 * MIB}))
         self.assertIsNone(self.follow(5, {0: 400 * MIB, 1: 600 * MIB}))
         self.assertIsNone(self.follow(2, {1: 100 * MIB, 2: 600 * MIB}))
+
+
+class UpdatedTest(unittest.TestCase):
+    def updated(self, **fields):
+        promise = model.Promise(UUID, 'a', (0,), (0,), 2, GIB, origin=model.PLACED)
+        one = model.Guest(UUID, 'a', fields.pop('vcpus', 2), GIB, **fields)
+        host = topology(cpus=(2, 2, 0), memory=(2 * GIB,) * 3)
+        nodes = tuple(node._replace(online_cpus=node.cpus) for node in host.nodes)
+        return promising.updated_promise(promise, one, host._replace(nodes=nodes))
+
+    def test_cpus_follow_memory_that_was_bound_to_other_nodes(self):
+        bound = self.updated(placed_by=('numatune',), numatune_nodes=(1,))
+        self.assertEqual(((1,), (1,)), (bound.cpu_nodes, bound.mem_nodes))
+
+    def test_cpus_stay_if_memory_was_bound_to_a_node_without_any(self):
+        bound = self.updated(placed_by=('numatune',), numatune_nodes=(2,))
+        self.assertEqual((0,), bound.cpu_nodes)
+
+    def test_more_vcpus_get_more_nodes_unless_none_of_the_promised_cpus_is_left(self):
+        self.assertEqual((0, 1), self.updated(vcpus=4).cpu_nodes)
+        nowhere = self.updated(vcpus=4, allowed_cpus=frozenset({2}))
+        self.assertEqual((0,), nowhere.cpu_nodes)

@@ -5,7 +5,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view
-from nova_numa_pmc.core.placement import explain, placement
+from nova_numa_pmc.core.placement import candidates, explain, placement, ranking
 from tests.fixtures.model_records import (
     GIB,
     MIB,
@@ -395,3 +395,19 @@ class CeilingTest(unittest.TestCase):
                 # Pressure still comes first.
                 nodes[roomy] = nodes[roomy]._replace(vcpus=1)
                 self.assertNotEqual((roomy,), place(view_of_nodes(*nodes), 2, **fields).cpu_nodes)
+
+
+class PressureTest(unittest.TestCase):
+    def pressure_with(self, *nodes, vcpus=2, **fields):
+        inputs = candidates.PlacementInput(
+            view_of_nodes(*nodes), model.Request(vcpus, GIB, **fields)
+        )
+        return placement.pressure_with(inputs, PLACEMENT_OPTIONS)
+
+    def test_a_guest_that_is_left_alone_presses_on_all_nodes_and_the_busiest_counts(self):
+        busy, idle = node_view(0, 4, demand_cores=4.0), node_view(1, 4, demand_cores=0.0)
+        alone = self.pressure_with(busy, idle, vcpus=9)
+        self.assertGreater(alone, self.pressure_with(busy, idle))
+
+    def test_pressure_is_the_highest_where_no_node_has_cpus(self):
+        self.assertEqual(ranking.PRESSURE_MAX, self.pressure_with(node_view(0, 0)))
