@@ -6,6 +6,7 @@ This module imports nothing from Nova. The objects that it takes have the attrib
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nova_numa_pmc.compute import metrics_decoder
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
 STALE_AFTER = 5.0
 #: Memory above this multiple of what Nova may allocate is implausible.
 _MEMORY_MAX_RATIO = 2.0
-#: CPUs or cores above this multiple of Nova's CPUs are implausible. Nova counts only those of
+#: CPUs above this multiple of Nova's CPUs are implausible. Nova counts only those of
 #: cpu_shared_set; an agent that could not read nova.conf reports all that are online. 8 leaves the
 #: shared set an eighth of them.
 _CPUS_MAX_RATIO = 8
 #: Demand below this is implausible [cores per vCPU of the guests that run]. The timer of an idle
 #: guest alone takes more (assumed; Linux guests take some 0.005).
 IDLE_CORES_PER_VCPU = 0.0005
-#: By how much the metrics round the demand on a node down [cores].
+#: By how much the metrics round the demand or the capacity of a node [cores].
 ROUNDED_CORES = 0.005
 #: Nova's state of an instance that has no domain (nova/compute/vm_states.py), its count in
 #: ``stats``, and those of all instances whose vCPUs do not run.
@@ -47,6 +48,8 @@ _CACHE_ATTRIBUTE = '_numa_pmc_metrics'
 CORES_PER_VCPU = 0.3
 #: Assumed cores for each CPU, which is taken to be one of the two threads of a core: 1.25 ÷ 2.
 CORES_PER_CPU = 0.625
+#: The least cores that are assumed of a host, so that its pressure is finite: 0.01 for each node.
+_CORES_MIN = 0.02
 #: Assumed number of vCPUs allocated per CPU if the number of the host's CPUs is not known.
 _VCPUS_PER_CPU = 0.625
 _DISTANCES = (10.0, 21.0), (21.0, 10.0)  # as most firmware of two-socket hosts reports them
@@ -137,17 +140,22 @@ def read(host_state: HostStateLike, guest_request: GuestRequest, realtime_s: flo
         age_text = 'dated %.0f s in the future' if age_s < 0 else '%.0f s old'
         # Agents starve where hosts are saturated. Some of the guests may have left since.
         least = min(metrics.figures.demand_cores or 0.0, max(0.0, host_state.vcpus_used))
-        return Host(_assumed(host_state, least), 'metrics are ' + age_text % abs(age_s))
+        figures = _assumed(host_state, least, metrics.figures.cores)
+        return Host(figures, 'metrics are ' + age_text % abs(age_s))
     why_implausible = _why_implausible(metrics, host_state)
     if why_implausible is not None:
         least = metrics.figures.demand_cores or 0.0
         return Host(_assumed(host_state, least), 'implausible: ' + why_implausible)
+    figures = metrics.figures
+    if figures.demand_cores is None:
+        # Its demand will follow from its vCPUs, so these must not be hidden with it.
+        figures = figures._replace(vcpus=max(figures.vcpus, _running_vcpus(metrics, host_state)))
     vcpus, memory_mib = _arrived(metrics, host_state)
     own_vcpus, own_mib = _own_size(host_state, guest_request.instance_uuid, guest_request.guest)
     # A record's check of its arguments takes as long as the rest of this.
     return Host._make(
         (
-            metrics.figures,
+            figures,
             None,
             vcpus if vcpus > 0 else 0.0,
             memory_mib if memory_mib > 0 else 0.0,
@@ -177,13 +185,16 @@ def _metrics(host_state: HostStateLike) -> HostMetrics | None:
     return metrics
 
 
-def _assumed(host_state: HostStateLike, least_cores: float = 0.0) -> HostFigures:
+def _assumed(
+    host_state: HostStateLike, least_cores: float = 0.0, most_cores: float = math.inf
+) -> HostFigures:
     """Assume the figures of a host whose own are unknown, based on Nova's counts.
 
     Such a host counts as two equal nodes whose guests have the usual demand. It is therefore
     neither the best host, which would attract all guests, nor avoided.
 
     :param least_cores: the demand that figures name that are implausible or too old
+    :param most_cores: the capacity that figures name that are too old
     """
     # Nova's vcpus_used counts the vCPUs of all guests. Its vcpus_total does not count the CPUs of
     # cpu_dedicated_set; without that, guests are pinned to CPUs that it counts.
@@ -195,12 +206,13 @@ def _assumed(host_state: HostStateLike, least_cores: float = 0.0) -> HostFigures
         cpus = vcpus / _VCPUS_PER_CPU
     elif pinned_cpus:
         cpus -= sum(len(cell.pinned_cpus & cell.cpuset) for cell in topology.cells)
-    cpus = max(2.0, cpus)  # each node has one, so that its pressure is finite
+    cpus = max(2.0, cpus)  # each node has one
     used_mib = max(0.0, host_state.total_usable_ram_mb - host_state.free_ram_mb)
     # Nova allocates up to the RAM multiplied by this ratio.
     ram_mib = host_state.total_usable_ram_mb * (host_state.ram_allocation_ratio or 1.0)
     free_mib = (ram_mib if ram_mib > 0 else _RAM_MIB) - used_mib
-    cores, demand_cores = CORES_PER_CPU * cpus, max(least_cores, CORES_PER_VCPU * vcpus)
+    cores = max(_CORES_MIN, min(most_cores, CORES_PER_CPU * cpus))
+    demand_cores = max(least_cores, CORES_PER_VCPU * vcpus)
     return HostFigures(
         2,
         cores,
@@ -230,7 +242,10 @@ def _why_implausible(metrics: HostMetrics, host_state: HostStateLike) -> str | N
             demand_cores < IDLE_CORES_PER_VCPU * _running_vcpus(metrics, host_state)
         ):
             return 'less CPU demand than its idle guests cause'
-    if 0 < _CPUS_MAX_RATIO * cpus < max(sum([room[0] for room in rooms]), cores):
+    shared_cpus = sum([room[0] for room in rooms])
+    if cores > shared_cpus + ROUNDED_CORES * nodes:
+        return 'more cores than CPUs'
+    if 0 < _CPUS_MAX_RATIO * cpus < shared_cpus:
         return 'more CPUs than Nova knows of'
     # The agent multiplies capacity by the same ratio, but Nova does not.
     memory_mib = host_state.total_usable_ram_mb * max(1.0, host_state.ram_allocation_ratio or 1.0)

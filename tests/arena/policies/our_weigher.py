@@ -113,7 +113,10 @@ class Figures:
         least = np.where(view.taken_s > -np.inf, np.minimum(published, view.vcpus_used), 0.0)
         cpus = np.maximum(2, view.vcpus)
         self.nodes = np.where(known, count, 2)
-        self.cores = np.where(known, view.cores.sum(1), known_hosts.CORES_PER_CPU * cpus)
+        most = np.where(view.taken_s > -np.inf, view.cores.sum(1), np.inf)
+        self.cores = np.where(
+            known, view.cores.sum(1), np.minimum(most, known_hosts.CORES_PER_CPU * cpus)
+        )
         self.demand = np.where(
             known, published, np.maximum(least, known_hosts.CORES_PER_VCPU * shared)
         )

@@ -57,10 +57,37 @@ class KnownTest(unittest.TestCase):
                 self.assertIn(why or '', estimate.why_unknown or '')
 
     def test_more_cores_than_a_host_has_cpus_are_unknown(self):
+        (node,) = build_publication(0.5).view.nodes
+        for cores, known in ((16.0, True), (17.0, False), (1e12, False)):
+            published = metric_list(build_publication(nodes=(node._replace(cores=cores),)))
+            estimate = ask(host_state_of(published, vcpus_total=32))
+            self.assertEqual(known, estimate.why_unknown is None, cores)
+
+    def test_many_more_cpus_than_nova_counts_are_unknown(self):
         for cores, known in ((32.0, True), (33.0, False), (1e12, False)):
-            published = metric_list(build_publication(0.0, 0.0, cores=cores))
+            published = metric_list(build_publication(0.5, 0.5, cores=cores))
             estimate = ask(host_state_of(published, vcpus_total=8))
             self.assertEqual(known, estimate.why_unknown is None, cores)
+
+    def test_a_host_of_few_cores_does_not_gain_some_when_its_agent_stops(self):
+        (node,) = build_publication(4.0).view.nodes
+        for cores, cpus in ((4.0, 16), (0.0, 0)):
+            few = node._replace(cores=cores, cpu_count=cpus, demand_cores=cores)
+            here = host_state_of(metric_list(build_publication(nodes=(few,))), vcpus_total=64)
+            for realtime_s in (NOW_S, NOW_S + 1000):
+                with self.subTest(cores=cores, realtime_s=realtime_s):
+                    (found,) = losses.compare(
+                        [ask(here, realtime_s=realtime_s)], requests.read(request_spec()).guest
+                    )
+                    self.assertGreater(found.ratio, 0.4)
+
+    def test_a_host_that_hides_demand_and_vcpus_has_those_that_nova_counts(self):
+        node = build_publication(None).view.nodes[0]
+        hidden = metric_list(build_publication(nodes=(node._replace(vcpus=0.0),)), 100)
+        here = host_state_of(hidden, vcpus_used=100)
+        self.assertEqual(100, ask(here).figures.vcpus)
+        here.stats = {'num_instances': '4', 'num_vm_stopped': '3'}
+        self.assertEqual(25, ask(here).figures.vcpus)
 
     def test_metrics_that_have_changed_are_decoded_again(self):
         one = host_state(0.5, 0.25)

@@ -43,7 +43,7 @@ def node(at, cpu=0.0, bandwidth=None, maximum=100, cores=10.0, rate=None, **fiel
     return model.NodeView(
         at,
         cores,
-        int(cores),
+        math.ceil(cores),
         64 * GIB,
         8 * GIB,
         4,
