@@ -11,6 +11,8 @@ import pathlib
 import re
 import urllib.parse
 import urllib.request
+from collections import Counter
+from http.client import HTTPException
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values
@@ -109,17 +111,23 @@ def _read_server(url: str, match: str, open_url: Callable[..., Any]) -> _Fleet:
         for series in _ask(url, query, open_url):
             try:
                 metric = json_values.mapping(series['metric'])
-                instance = json_values.text(metric['instance'])
-                found.setdefault(instance, _Instance(instance)).add(
-                    metric, float(series['value'][1])
-                )
+                instance = json_values.text(metric.get('instance', ''))
+                value = series['value'][1]
             except (KeyError, TypeError, ValueError, IndexError):
                 raise FleetError('%s: malformed series %.200s' % (url, series)) from None
+            one = found.setdefault(instance, _Instance(instance))
+            try:
+                one.add(metric, float(value))
+            except (KeyError, TypeError, ValueError):
+                one.problem = 'malformed series %.200s' % series
+    names = Counter(one.name for one in found.values() if one.has_agent)
     hosts: dict[str, fleet.FleetHost] = {}
     problems = []
     for instance, one in found.items():
         try:
-            if one.taken_s is not None:
+            if one.has_agent:
+                if names[one.name] > 1:
+                    raise ValueError('another instance has the name %.80r, too' % one.name)
                 hosts[_host_name(one.name)] = one.host()
         except ValueError as error:
             problems.append('%s: %.200s' % (instance, error))
@@ -134,7 +142,7 @@ def _ask(url: str, query: str, open_url: Callable[..., Any]) -> list[Any]:
             data = json.loads(answer.read(ANSWER_MAX_BYTES))
         result = json_values.mapping(json_values.mapping(data)['data'])['result']
         return json_values.sequence(result, _SERIES_MAX)
-    except (OSError, ValueError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, RecursionError, HTTPException) as error:
         raise FleetError('%s: not an answer of Prometheus: %.200s' % (url, error)) from None
 
 
@@ -142,10 +150,13 @@ class _Instance:
     """The series of one instance.
 
     :ivar name: of the host, as node_exporter reports it, or else from the label ``instance``
+    :ivar problem: why its series cannot be used; empty: they can
     """
 
     def __init__(self, instance: str) -> None:
         self.name = instance.rpartition(':')[0] or instance
+        self.problem = ''
+        self.has_agent = False
         self.taken_s: float | None = None
         self.nodes: dict[str, dict[str, Any]] = {}
         self.guests: dict[str, dict[str, Any]] = {}
@@ -159,6 +170,7 @@ class _Instance:
         if metric == _UNAME:
             self.name = json_values.text(labels['nodename'])
         elif metric == _TICK:
+            self.has_agent = True
             self.taken_s = json_values.number(value)
         elif metric.startswith(_NODE):
             node = self.nodes.setdefault(labels['node'], {'id': int(labels['node'])})
@@ -173,6 +185,8 @@ class _Instance:
 
         :raises ValueError: a figure is missing or wrong
         """
+        if self.problem:
+            raise ValueError(self.problem)
         nodes = sorted(self.nodes.values(), key=lambda node: node['id'])
         for guest in self.guests.values():
             guest['why_fixed'] = '' if guest.pop('movable', 0) else 'fixed'
@@ -190,7 +204,9 @@ class _Instance:
 
 
 def _set(record: dict[str, Any], field: str, value: float) -> None:
-    record[field] = int(value) if field in _WHOLE and value < json_values.INTEGER_MAX else value
+    record[field] = (
+        int(value) if field in _WHOLE and abs(value) < json_values.INTEGER_MAX else value
+    )
 
 
 def _checked(host: fleet.FleetHost) -> fleet.FleetHost:

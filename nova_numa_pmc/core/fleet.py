@@ -13,6 +13,7 @@ import heapq
 import itertools
 import math
 from bisect import insort
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
@@ -183,7 +184,12 @@ def plan(hosts: Mapping[str, FleetHost], budgets: Budgets, realtime_s: float) ->
     :param hosts: {name: host}
     :param realtime_s: CLOCK_REALTIME [s since the epoch]
     """
-    plans = [_Planner(hosts, budgets, realtime_s, weight).plan() for weight in _BYTE_WEIGHTS]
+    # A guest that is being moved is on two hosts; and no host can speak for another's guests.
+    counts = Counter(guest.uuid for host in hosts.values() for guest in host.guests)
+    repeated = {uuid for uuid, count in counts.items() if count > 1}
+    plans = [
+        _Planner(hosts, repeated, budgets, realtime_s, weight).plan() for weight in _BYTE_WEIGHTS
+    ]
     return max(plans, key=lambda one: sum(move.gain_cores for move in one.moves))
 
 
@@ -198,6 +204,7 @@ class _Offer(Record):
 class _Planner:
     """The hosts with the moves that were planned so far.
 
+    :ivar repeated: uuids of guests that are listed more than once, which stay
     :ivar views, columns, ratios: of the hosts that take part, by name
     :ivar targets: (pressure, name) of the hosts that may get guests, ascending
     :ivar homeless: (memory, demand) of guests for which no host has room, nor will have
@@ -206,11 +213,13 @@ class _Planner:
     def __init__(
         self,
         hosts: Mapping[str, FleetHost],
+        repeated: set[str],
         budgets: Budgets,
         realtime_s: float,
         byte_weight: float,
     ) -> None:
         self.hosts, self.byte_weight, self.budgets = hosts, byte_weight, budgets
+        self.repeated = repeated
         self.left_alone: dict[str, str] = {}
         self.homeless: list[tuple[int, float]] = []
         self.columns: dict[str, loss.Columns] = {}
@@ -234,7 +243,7 @@ class _Planner:
             for name in self.ratios
             if self._is_pressed(name)
             for guest in self.hosts[name].guests
-            if not guest.why_fixed and guest.demand_cores
+            if not guest.why_fixed and guest.demand_cores and guest.uuid not in self.repeated
             for gain_cores in (_regained(self.columns[name], guest),)
             if gain_cores >= _gain_min_cores(guest)
         ]
@@ -362,11 +371,9 @@ def _free_bytes(view: HostView) -> int:
 
 
 def _ratio(columns: loss.Columns) -> float:
-    """Return a host's pressure once its load is level."""
-    return max(
-        sum(columns.demand) / (sum(columns.cores) or 1.0),
-        sum(columns.bandwidth) / (sum(columns.bandwidth_max) or 1.0),
-    )
+    """Return a host's pressure once its load is level; traffic counts if its maximum is known."""
+    parts = ((columns.demand, columns.cores), (columns.bandwidth, columns.bandwidth_max))
+    return max(sum(used) / sum(capacity) for used, capacity in parts if any(capacity))
 
 
 def _peak(columns: loss.Columns) -> float:

@@ -48,6 +48,20 @@ class PlanTest(unittest.TestCase):
         plan = self.plan({'hot': fixed, 'cold': COLD})
         self.assertEqual(((), (('hot', fleet.NONE_PAYS),)), tuple(plan))
 
+    def test_a_guest_that_is_listed_twice_stays(self):
+        for hosts in (
+            {'hot': HOT._replace(guests=HOT.guests[:1] * 14), 'cold': COLD},
+            {'hot': HOT, 'other': COLD._replace(guests=HOT.guests), 'cold': COLD},
+        ):
+            self.assertEqual(((), (('hot', fleet.NONE_PAYS),)), tuple(self.plan(hosts)))
+
+    def test_traffic_of_which_the_maximum_is_unknown_is_no_pressure(self):
+        nodes = tuple(node._replace(bandwidth_bytes_per_sec=5e9) for node in HOT.view.nodes)
+        counted = HOT._replace(view=HOT.view._replace(nodes=nodes))
+        self.assertEqual(
+            self.plan({'hot': HOT, 'cold': COLD}), self.plan({'hot': counted, 'cold': COLD})
+        )
+
     def test_a_host_whose_own_agent_can_relieve_it_is_left_alone(self):
         uneven = fleets.host([guests(0, 8, 5.0), []])
         plan = self.plan({'uneven': uneven, 'cold': COLD})
@@ -81,7 +95,8 @@ class PlanTest(unittest.TestCase):
             some = tuple(one._replace(bandwidth_bytes_per_sec=2e10) for one in host.guests)
             return host._replace(view=host.view._replace(nodes=nodes), guests=some)
 
-        plan = self.plan({'hot': loaded(COLD, 1.1), 'cold': loaded(COLD, 0.1)})
+        idle = COLD._replace(guests=())
+        plan = self.plan({'hot': loaded(COLD, 1.1), 'cold': loaded(idle, 0.1)})
         self.assertTrue(plan.moves)
 
     def test_the_budget_of_moves_is_the_reason_given_for_what_is_left(self):

@@ -10,6 +10,8 @@ import time
 import unittest
 import urllib.error
 import urllib.parse
+from http.client import BadStatusLine, IncompleteRead
+from unittest import mock
 
 from hypothesis import given, strategies as st
 
@@ -185,11 +187,31 @@ class ServerTest(FleetCase):
             self.read(server, 'a="b"} or vector(1)')
 
     def test_a_host_with_a_wrong_figure_is_named(self):
-        server = Server(self.hosts)
-        node = {'instance': 'cmp01.example:9100', 'node': '0'}
-        server.add('nova_numa_node_promised_bytes', 'NaN', **node)
+        for metric, value, labels in (
+            ('nova_numa_node_promised_bytes', 'NaN', {'node': '0'}),
+            ('nova_numa_node_cpus', '-Inf', {'node': '0'}),
+            ('nova_numa_node_cpus', '1', {'node': 'zero'}),
+            ('nova_numa_node_cpus', '1', {}),
+            ('nova_numa_guest_vcpus', '1', {}),
+            (fleet_input._TICK, 'NaN', {}),
+        ):
+            with self.subTest(metric=metric, value=value):
+                server = Server(self.hosts)
+                server.add(metric, value, instance='cmp01.example:9100', **labels)
+                hosts, problems = self.read(server)
+                self.assertEqual((['cmp02'], 1), (list(hosts), len(problems)))
+                self.assertIn('cmp01.example', problems[0])
+
+    def test_no_host_can_take_the_name_of_another(self):
+        server = Server({**self.hosts, 'cmp03': self.hosts['cmp02']})
+        server.add(fleet_input._UNAME, 1, instance='cmp03.example:9100', nodename='cmp02')
         hosts, problems = self.read(server)
-        self.assertEqual((['cmp02'], 1), (list(hosts), len(problems)))
+        self.assertEqual((['cmp01'], 2), (list(hosts), len(problems)))
+
+    def test_an_answer_that_is_not_http_is_a_problem(self):
+        for error in (BadStatusLine('SSH-2.0'), IncompleteRead(b'{')):
+            with self.subTest(error), self.assertRaisesRegex(fleet_input.FleetError, 'http://h: '):
+                fleet_input.read('http://h', '', mock.Mock(side_effect=error))
 
     @given(ANSWERS)
     def test_an_answer_of_any_other_form_is_refused(self, answer):
