@@ -62,7 +62,11 @@ _Fleet = tuple[dict[str, fleet.FleetHost], list[str]]
 
 
 class FleetError(NumaPmcError):
-    """The figures of a fleet cannot be read."""
+    """The figures of a fleet cannot be read; the message may quote what was found."""
+
+    def __init__(self, message: str) -> None:
+        """Take a message whose unprintable characters could control the terminal."""
+        super().__init__(json_values.printable(message))
 
 
 def read(source: str, match: str = '', open_url: Callable[..., Any] | None = None) -> _Fleet:

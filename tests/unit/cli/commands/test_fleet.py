@@ -213,6 +213,14 @@ class ServerTest(FleetCase):
             with self.subTest(error), self.assertRaisesRegex(fleet_input.FleetError, 'http://h: '):
                 fleet_input.read('http://h', '', mock.Mock(side_effect=error))
 
+    def test_no_answer_controls_the_terminal(self):
+        server = Server({})
+        server.add(fleet_input._TICK, 'NaN', instance='\x1b]0;x\x07')
+        for open_url in (server.open, mock.Mock(side_effect=BadStatusLine('\x1b[2J'))):
+            with self.assertRaises(fleet_input.FleetError) as caught:
+                fleet_input.read('http://h', '', open_url)
+            self.assertTrue(str(caught.exception).isprintable())
+
     @given(ANSWERS)
     def test_an_answer_of_any_other_form_is_refused(self, answer):
         for value in (answer, {'data': {'result': answer}}, {'data': {'result': [answer]}}):
