@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core.demand import histories as demand_histories, lasting_demand
-from nova_numa_pmc.core.demand.histories import Histories
+from nova_numa_pmc.core import demand
+from nova_numa_pmc.core.demand import Histories
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import state_files
 
@@ -63,7 +63,7 @@ class DemandFile:
         self.histories.add_sample(tick.sample, guests, promises)
         if self.histories.clock_s >= self._saved_s + SAVE_EVERY_S:
             self.save()
-        demand = lasting_demand.LastingDemand(
+        lasting = demand.LastingDemand(
             self.histories,
             tick.sample,
             tick.host,
@@ -72,7 +72,7 @@ class DemandFile:
             options.host_options.placement_options,
             tick.now.boottime_ns,
         )
-        return demand.node_loads(), demand.pool_demands(), self.histories.expectation()
+        return lasting.node_loads(), lasting.pool_demands(), self.histories.expectation()
 
     def save(self) -> None:
         """Replace the file; log one warning when this begins to fail."""
@@ -80,7 +80,7 @@ class DemandFile:
             return
         with self._problem_log.stage('saving guest demand'):
             self._saved_s = self.histories.clock_s  # a failed write is not retried in every tick
-            state_files.write(self._directory, FILE, demand_histories.encode(self.histories))
+            state_files.write(self._directory, FILE, demand.encode(self.histories))
 
     def _load(self) -> Histories:
         try:
@@ -98,7 +98,7 @@ def read(root: str = '/') -> Histories | None:
     directory = os.path.join(root, state_files.PERSISTENT)
     try:
         data = state_files.read(directory, FILE, SIZE_MAX_BYTES)
-        return None if data is None else demand_histories.decode(data)
+        return None if data is None else demand.decode(data)
     except ValueError as error:
         raise StateError(
             '%s: %.200s: nova-numa-agent will replace the file within a few minutes'

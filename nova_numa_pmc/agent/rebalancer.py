@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.core.demand.histories import DAY_S
+from nova_numa_pmc.core.demand import DAY_S
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.plan_records import explain_move, explain_remark
 from nova_numa_pmc.core.rebalance.planner_state import PlannerState, refunded, without_guests
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.agent.sampling import Sampler
     from nova_numa_pmc.agent.tick import Tick
-    from nova_numa_pmc.core.demand.histories import Histories
+    from nova_numa_pmc.core.demand import Histories
     from nova_numa_pmc.moves.executor import MoveExecutor
     from nova_numa_pmc.problem_log import ProblemLog
 

@@ -25,7 +25,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from nova_numa_pmc.core.demand.histories import UsageHistory
+    from nova_numa_pmc.core.demand import UsageHistory
 
 #: A host is relieved above this pressure, and no guest may bring its new host above the other.
 SOURCE_RATIO, TARGET_RATIO_MAX = 0.85, 0.75

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import build_sample, eligibility, host_view, pools, rates
-from nova_numa_pmc.core.demand.histories import Mean
+from nova_numa_pmc.core.demand import Mean
 from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import PageMoveError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc.agent.sampling import Sampler
-    from nova_numa_pmc.core.demand.histories import UsageHistory
+    from nova_numa_pmc.core.demand import UsageHistory
     from nova_numa_pmc.core.sample_records import GuestSample, Sample
     from nova_numa_pmc.state.promises_file import HostPromises
 

@@ -41,7 +41,7 @@ class Publication(Record):
     :param taken_s: CLOCK_REALTIME of the measurement [s since the epoch]
     :param interval_s: length of the measurement, which is also the period of publication
     :param view: the host, without the CPUs and huge pages of its nodes. The demand is over the
-        longer horizon (:mod:`core.demand.lasting_demand`)
+        longer horizon (:mod:`core.demand`)
     :param source: the best source of evidence in use, or '' if there is none
     :param pool_source: where the CPUs of the floating pool were taken from: 'nova.conf', 'guests'
         (their XML) or 'kernel' (all usable CPUs); '' if not reported

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from nova_numa_pmc.core.demand import lasting_demand
+from nova_numa_pmc.core.demand import CHANCE_CORES
 from tests.arena import hosts as shapes, parameters as p
 
 #: States of a guest.
@@ -213,7 +213,7 @@ class Fleet:
         # At least what was sustained for two minutes.
         sustained = np.minimum(interval, self._interval_demand)
         self._interval_demand = interval
-        minutes -= np.sqrt(lasting_demand.CHANCE_CORES * day)
+        minutes -= np.sqrt(CHANCE_CORES * day)
         self.node_demand = np.maximum(np.maximum(day, minutes), sustained - self.node_young)
         self.node_traffic = traffic
         known = running.waits & (age_s >= p.REPRESENTATIVE_S)

@@ -87,13 +87,12 @@ AUDIT_S = 60  # Nova's update_resources_interval
 DEADBAND, HEARTBEAT_S = 0.03, 600
 #: Phases of audits within AUDIT_S.
 PHASES = 4
-#: Horizons of guests' histories (nova_numa_pmc/core/demand/histories.py) [s].
+#: Horizons of guests' histories (nova_numa_pmc/core/demand.py) [s].
 MINUTES_S, DAY_S = 900.0, 86400.0
 #: Younger guests are charged what is expected of a new one, if that is more: half a core a
 #: vCPU, and what the host's guests want, of which these five count as much (pressure.md).
 SETTLING_S, PRIOR_CORES_PER_VCPU, PRIOR_GUESTS = 120.0, 0.5, 5
-#: From this age on, a guest counts in what is expected of others
-#: (nova_numa_pmc/core/demand/histories.py).
+#: From this age on, a guest counts in what is expected of others (nova_numa_pmc/core/demand.py).
 REPRESENTATIVE_S = 300.0
 #: Standard deviation of a published demand, as a part of it. Assumed.
 NOISE = 0.03

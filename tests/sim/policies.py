@@ -2,7 +2,7 @@
 """Policies for moving guests: none, the planner. Each sees a noisy interval."""
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.demand.histories import DAY_S, MINUTES_S
+from nova_numa_pmc.core.demand import DAY_S, MINUTES_S
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.planner_state import PlannerState
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from nova_numa_pmc.core.demand.histories import UsageHistory
+    from nova_numa_pmc.core.demand import UsageHistory
     from nova_numa_pmc.state.publication import Publication
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core.demand.histories import DAY_S, MINUTES_S
+from nova_numa_pmc.core.demand import DAY_S, MINUTES_S
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import fleet
-from nova_numa_pmc.core.demand.histories import Mean, UsageHistory
+from nova_numa_pmc.core.demand import Mean, UsageHistory
 from tests.fixtures import fleets
 from tests.fixtures.model_records import GIB
 
