@@ -40,7 +40,6 @@ LOG = logging.getLogger('nova_numa_pmc.agent')
 LATE_MODULES = (
     'core.extra_specs',
     'core.host_view',
-    'core.placement.explain',
     'core.placement.l3',
     'core.placement.placement',
     'host.cpusets',

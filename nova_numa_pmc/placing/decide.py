@@ -14,7 +14,7 @@ import os
 from nova_numa_pmc import model
 from nova_numa_pmc.conf import host_options as host_options_conf
 from nova_numa_pmc.core import eligibility, pools, promising
-from nova_numa_pmc.core.placement.reasons import ON_ONE_NODE
+from nova_numa_pmc.core.placement import reasons
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import allowed, files, guests, host_devices, topology
@@ -90,7 +90,7 @@ def decide_promise(
     :raises NumaPmcError: there is no decision, and nothing was recorded
     """
     # Not needed for a recorded decision.
-    from nova_numa_pmc.core.placement import explain, l3, placement
+    from nova_numa_pmc.core.placement import l3, placement
 
     host = host_with_pool_cpus(root)
     nodes = [host_devices.node_of(each, root) for each in guest.devices if each.locks_memory]
@@ -120,7 +120,7 @@ def decide_promise(
         )
         placed = placement.place(view, request, placement_options)
         l3_cpus: tuple[int, ...] = ()
-        if placed.cpus is not None and placed.reasons[0].code == ON_ONE_NODE:
+        if placed.cpus is not None and placed.reasons[0].code == reasons.ON_ONE_NODE:
             l3_cpus, l3_reasons = l3.choose(
                 pool_host, view, others, placed.cpu_nodes, request, placement_options
             )
@@ -131,7 +131,7 @@ def decide_promise(
         promise = placement.new_promise(
             promising.with_topology(guest, host), placed, files.boottime_ns(), l3_cpus
         )
-        cpus, why = placed.cpus, explain.explain(placed)
+        cpus, why = placed.cpus, reasons.explain(placed)
         if bytes_by_node and placed.cpu_nodes:
             following = promising.following_memory(
                 promise, guest.vcpus, bytes_by_node, pool_host, placement_options

@@ -5,7 +5,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view
-from nova_numa_pmc.core.placement import candidates, explain, placement, ranking
+from nova_numa_pmc.core.placement import candidates, placement, ranking, reasons
 from tests.fixtures.model_records import (
     GIB,
     MIB,
@@ -252,7 +252,7 @@ class PolicyTest(unittest.TestCase):
         placed = place(self.VIEW, why_alone='placed_by_others', placed_by=('numatune', 'vcpupin'))
         self.assertEqual(
             ((), 'left alone: placed by others (numatune, vcpupin)'),
-            (placed.cpu_nodes, explain.explain(placed)),
+            (placed.cpu_nodes, reasons.explain(placed)),
         )
 
 

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view, memory_domains
-from nova_numa_pmc.core.placement import explain, placement
+from nova_numa_pmc.core.placement import placement, reasons
 from tests.fixtures.host_views import hosts
 from tests.fixtures.model_records import MIB, PLACEMENT_OPTIONS, guest, node_view, topology
 
@@ -202,5 +202,5 @@ class PropertyTest(unittest.TestCase):
             ),
             PLACEMENT_OPTIONS,
         )
-        self.assertTrue(explain.explain(placed))
+        self.assertTrue(reasons.explain(placed))
         self.assertLessEqual(set(placed.cpu_nodes) | set(placed.mem_nodes), {0, 1, 2, 3})
