@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import binding, cache_widening, demand_file, keeper, rebalancer, sampling
-from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core import eligibility, fleet, host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
@@ -25,12 +24,16 @@ from nova_numa_pmc.host.guests import StatusFiles
 from nova_numa_pmc.host.page_moves.move_pages import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.problem_log import ProblemLog
+from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import move_lock, overrides, pause, publication, state_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from nova_numa_pmc.core.sample_records import NodeSample
+    from nova_numa_pmc.core.fleet import FleetHost
+    from nova_numa_pmc.core.sample_records import NodeSample, Sample
+    from nova_numa_pmc.state.promises_file import HostPromises
+    from nova_numa_pmc.state.publication import Publication
 
 LOG = logging.getLogger(__name__)
 #: Name of the file in the state directory that the one agent of a host locks.
@@ -42,6 +45,56 @@ FIRST_INTERVAL_S = 1.0
 #: core, and 1,000 take 4 %: changes of guests are only noticed at ticks, so these are not rarer
 #: still. Rates are over the longer interval, but still whole: counters and threads' times go on.
 INTERVAL_PER_GUEST_S, INTERVAL_MAX_S = 0.06, 10.0
+
+
+class Moment(Record):
+    """One moment by three clocks.
+
+    :param monotonic_ns: CLOCK_MONOTONIC, for intervals
+    :param boottime_ns: CLOCK_BOOTTIME, which includes suspends, for ages
+    :param realtime_s: CLOCK_REALTIME [s since the epoch], for times that other programs read
+    """
+
+    monotonic_ns: int
+    boottime_ns: int
+    realtime_s: float
+
+    @classmethod
+    def read(cls) -> Moment:
+        """Read the clocks."""
+        return cls(time.monotonic_ns(), files.boottime_ns(), time.time())
+
+
+class Tick(Record):
+    """The results of a tick's stages; None: unknown.
+
+    :param host_promises: the promises
+    :param guests: the running guests
+    :param publication: the publication; None: there is none in this tick
+    :param totals: the counts of moves at the end of the tick
+    :param failing_count: number of stages that currently fail
+    :param paused: since when, and why, the agent has been paused; None: it is not paused
+    :param starts_taken_over: number of starts that the agent has finished for the hook
+    :param guests_moved: whether guests were moved during the interval of the sample
+    :param moving: uuids of the guests that a command is moving
+    :param moves_stopped: whether no memory is moved because the last moves did not pay
+    :param fleet_host: the host as a plan for the fleet sees it; None: nothing was published
+    """
+
+    now: Moment
+    sample: Sample | None = None
+    host: model.Topology | None = None
+    host_promises: HostPromises | None = None
+    guests: tuple[model.Guest, ...] = ()
+    publication: Publication | None = None
+    totals: executor.MoveTotals = executor.MoveTotals()
+    failing_count: int = 0
+    paused: pause.Paused | None = None
+    starts_taken_over: int = 0
+    guests_moved: bool = False
+    moving: frozenset[str] = frozenset()
+    moves_stopped: bool = False
+    fleet_host: FleetHost | None = None
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Iterator
 
-    from nova_numa_pmc.agent.tick import Tick
+    from nova_numa_pmc.agent.agent import Tick
     from nova_numa_pmc.conf.host_options import HostOptions
 
 #: A guest is widened once it has waited this long while CPUs were idle [core-seconds] (assumed: a

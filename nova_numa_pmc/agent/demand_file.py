@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import logging
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.agent.tick import Tick
+    from nova_numa_pmc.agent.agent import Tick
     from nova_numa_pmc.conf.agent import AgentOptions
     from nova_numa_pmc.core.sample_records import PoolSample
     from nova_numa_pmc.problem_log import ProblemLog

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Collection, Iterable
 
-    from nova_numa_pmc.agent.tick import Tick
+    from nova_numa_pmc.agent.agent import Tick
     from nova_numa_pmc.host.cpusets import FileChange
     from nova_numa_pmc.problem_log import ProblemLog
     from nova_numa_pmc.state.promises_file import HostPromises

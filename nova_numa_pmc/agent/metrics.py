@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.agent.tick import Tick
+    from nova_numa_pmc.agent.agent import Tick
     from nova_numa_pmc.core.sample_records import NodeSample
     from nova_numa_pmc.moves.executor import MoveTotals
 

@@ -21,8 +21,8 @@ from nova_numa_pmc.state import pause, state_files
 if TYPE_CHECKING:
     import logging
 
+    from nova_numa_pmc.agent.agent import Tick
     from nova_numa_pmc.agent.sampling import Sampler
-    from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.core.demand import Histories
     from nova_numa_pmc.moves.executor import MoveExecutor
     from nova_numa_pmc.problem_log import ProblemLog

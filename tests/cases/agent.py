@@ -6,8 +6,7 @@ import logging
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.agent.agent import Agent
-from nova_numa_pmc.agent.tick import Moment
+from nova_numa_pmc.agent.agent import Agent, Moment
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 from nova_numa_pmc.model import MIB
 from nova_numa_pmc.state import promises_file, publication

@@ -7,8 +7,7 @@ import tempfile
 
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from nova_numa_pmc.agent.agent import Agent
-from nova_numa_pmc.agent.tick import Moment
+from nova_numa_pmc.agent.agent import Agent, Moment
 from nova_numa_pmc.checks import capacity
 from nova_numa_pmc.cli.commands import explain
 from nova_numa_pmc.conf import agent as agent_conf, counters, host_options

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host with counters and without any option set: its loaded node and its loaded host lose."""
 
-from nova_numa_pmc.agent.tick import Moment
+from nova_numa_pmc.agent.agent import Moment
 from nova_numa_pmc.cli.commands import explain
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import files, guests

@@ -6,7 +6,7 @@ from unittest import mock
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import cache_widening
-from nova_numa_pmc.agent.tick import Tick
+from nova_numa_pmc.agent.agent import Tick
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import sample_records
 from nova_numa_pmc.placing import decide

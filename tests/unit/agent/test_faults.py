@@ -6,7 +6,7 @@ import os
 import shutil
 from unittest import mock
 
-from nova_numa_pmc.agent.tick import Moment
+from nova_numa_pmc.agent.agent import Moment
 from nova_numa_pmc.conf import agent as agent_conf
 from tests.cases.agent import MIB, SECOND, START_NS, AgentCase
 from tests.cases.rebalancing import RebalancingCase

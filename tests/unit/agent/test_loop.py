@@ -7,7 +7,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import agent
-from nova_numa_pmc.agent.tick import Tick
+from nova_numa_pmc.agent.agent import Tick
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf
 from nova_numa_pmc.state import pause, publication
 

@@ -10,8 +10,8 @@ import tempfile
 import unittest
 
 from nova_numa_pmc import model
+from nova_numa_pmc.agent.agent import Moment, Tick
 from nova_numa_pmc.agent.metrics import GUESTS_FILE, HOST_FILE, MetricsFile
-from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.core import fleet, sample_records
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.state import publication
