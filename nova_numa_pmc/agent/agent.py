@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import binding, cache_widening, demand_file, keeper, rebalancer, sampling
-from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.conf import opts
 from nova_numa_pmc.core import eligibility, fleet, host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import StateError, StateLocked
@@ -124,7 +124,7 @@ class Agent:
     """
 
     def __init__(
-        self, options: agent_conf.AgentOptions, root: str = '/', kernel: KernelCalls = KERNEL_CALLS
+        self, options: opts.AgentOptions, root: str = '/', kernel: KernelCalls = KERNEL_CALLS
     ) -> None:
         """Open nothing; the first tick opens the counters."""
         self.options = options
@@ -163,7 +163,7 @@ class Agent:
         with self._problem_log.stage('describing guests for the fleet'):
             tick = tick._replace(fleet_host=self._fleet_host(tick))
         self._keep(tick, may_move)
-        if tick.paused or self.options.rebalance == agent_conf.OFF:
+        if tick.paused or self.options.rebalance == opts.OFF:
             self._problem_log.forget('rebalancing')
         elif may_move and tick.host_promises and tick.sample:
             with self._problem_log.stage('rebalancing'):

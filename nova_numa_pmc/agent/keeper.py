@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import binding
-from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.conf import opts
 from nova_numa_pmc.conf.host_options import START_GRACE_S
 from nova_numa_pmc.core import eligibility, page_choice, pools, promising
 from nova_numa_pmc.core.placement import l3
@@ -89,11 +89,7 @@ class Keeper:
     """
 
     def __init__(
-        self,
-        options: agent_conf.AgentOptions,
-        root: str,
-        log: logging.Logger,
-        problem_log: ProblemLog,
+        self, options: opts.AgentOptions, root: str, log: logging.Logger, problem_log: ProblemLog
     ) -> None:
         self.options = options
         self._root = root
@@ -206,7 +202,7 @@ class Keeper:
                 continue
             after = promising.updated_promise(promise, guest, host)
             # An overridden guest goes home, and so do all if none is widened any more.
-            if guest.override or self.options.rebalance != agent_conf.AUTO:
+            if guest.override or self.options.rebalance != opts.AUTO:
                 after = after._replace(widened_nodes=())
             if after != promise:
                 changed.append((guest, after))

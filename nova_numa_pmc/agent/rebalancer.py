@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values
-from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.conf import opts
 from nova_numa_pmc.core.demand import DAY_S
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.plan_records import explain_move, explain_remark
@@ -48,7 +48,7 @@ class Rebalancer:
 
     def __init__(
         self,
-        options: agent_conf.AgentOptions,
+        options: opts.AgentOptions,
         move_executor: MoveExecutor,
         root: str,
         log: logging.Logger,
@@ -96,7 +96,7 @@ class Rebalancer:
         )
         if not plan.moves:  # otherwise, the state assumes that the moves are made
             self._planner_state = state
-        if self.options.rebalance == agent_conf.DRY_RUN:
+        if self.options.rebalance == opts.DRY_RUN:
             self._planner_state = state  # it plans on as if its moves had been made
             for move in plan.moves:
                 self._log.info('dry run: %s', explain_move(move))

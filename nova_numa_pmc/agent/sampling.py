@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from nova_numa_pmc.conf import counters as counters_conf
+from nova_numa_pmc.conf import opts
 from nova_numa_pmc.core import build_sample, host_view, memory_domains, pools, pressure, rates
 from nova_numa_pmc.core.sample_records import Evidence, NodeSample, PoolSample, Sample
 from nova_numa_pmc.exceptions import TopologyError
@@ -79,11 +79,11 @@ class Sampler:
 
     def __init__(
         self,
-        options: counters_conf.CounterOptions | None = None,
+        options: opts.CounterOptions | None = None,
         root: str = '/',
         read_guests: Callable[[], tuple[list[model.Guest], list[str]]] | None = None,
     ) -> None:
-        self._options = options or counters_conf.CounterOptions()
+        self._options = options or opts.CounterOptions()
         self._root = root
         self._read_guests = read_guests or StatusFiles(root).read
         self.host: model.Topology | None = None
@@ -92,7 +92,7 @@ class Sampler:
         self._cpu_sets = nova_conf.NovaCpuSetsReader(root)
         self.pool: pools.Pool | None = None
         self._guest_counters = counted.GuestCounters(self._select, root)
-        counts_guests = counters_conf.GUESTS in self._options.sources
+        counts_guests = opts.GUESTS in self._options.sources
         self._cpu_counters = counted.CpuCounters(
             self._select, root, counted.DRAM_ROLES if counts_guests else counted.ROLES
         )
@@ -207,15 +207,15 @@ class Sampler:
 
     def _sources(self) -> list[Source]:
         sources: dict[str, Source] = {
-            counters_conf.GUESTS: self._guest_counters,
-            counters_conf.CPUS: ladder.CpuAttribution(),
-            counters_conf.RESCTRL: self._resctrl,
-            counters_conf.PAGES: ladder.Pages(),
+            opts.GUESTS: self._guest_counters,
+            opts.CPUS: ladder.CpuAttribution(),
+            opts.RESCTRL: self._resctrl,
+            opts.PAGES: ladder.Pages(),
         }
         return [
             sources[name]
             for name in self._options.sources
-            if self._options.enabled or name not in (counters_conf.GUESTS, counters_conf.CPUS)
+            if self._options.enabled or name not in (opts.GUESTS, opts.CPUS)
         ]
 
     def _select(self) -> events.EventSelection:

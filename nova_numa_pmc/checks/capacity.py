@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.checks import nova
-from nova_numa_pmc.conf import agent as agent_conf, host_options, opts
+from nova_numa_pmc.conf import host_options, opts
 from nova_numa_pmc.core import finding, host_view
 from nova_numa_pmc.core.finding import Finding
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
@@ -31,7 +31,7 @@ def check_options(path: str) -> Iterator[Finding]:
     :param path: the file; there may be none
     """
     try:
-        agent_conf.read(path)
+        opts.read(path)
     except OptionsError as error:
         yield Finding(
             'option-invalid',

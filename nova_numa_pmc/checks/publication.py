@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.conf import counters as counters_conf, host_options
+from nova_numa_pmc.conf import host_options, opts
 from nova_numa_pmc.core import finding, pools, pressure
 from nova_numa_pmc.core.finding import Finding
 from nova_numa_pmc.cpulist import name_nodes
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.services import Process
 
 #: Sources that do not count accesses.
-_NOT_COUNTING = ('', counters_conf.PAGES)
+_NOT_COUNTING = ('', opts.PAGES)
 _WHY = '"nova-numa-rebalance check --events" and "status --interval 1" say what is missing'
 
 

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from nova_numa_pmc.agent import sampling
-from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
+from nova_numa_pmc.conf import host_options, opts
 from nova_numa_pmc.core import eligibility, pools
 from nova_numa_pmc.core.rebalance import planner
 from nova_numa_pmc.exceptions import NumaPmcError, StateError
@@ -132,14 +132,14 @@ class CommandContext:
         )
 
     @functools.cached_property
-    def options(self) -> agent_conf.AgentOptions:
+    def options(self) -> opts.AgentOptions:
         """Return the agent's options.
 
         They are read on first use, so that ``pause`` works even if one of them is wrong.
 
         :raises OptionsError: a value is wrong
         """
-        options = agent_conf.read(host_options.path_under_root(self.root, host_options.PATH))
+        options = opts.read(host_options.path_under_root(self.root, host_options.PATH))
         self.problems = list(options.host_options.problems)
         return options
 
@@ -311,7 +311,7 @@ def read_draft(options: host_options.HostOptions, root: str) -> HostPromises:
 def open_sampler(root: str) -> sampling.Sampler:
     """Return a sampler of this host."""
     path = host_options.path_under_root(root, host_options.PATH)
-    return sampling.Sampler(counters_conf.read(path), root)
+    return sampling.Sampler(opts.read_counters(path), root)
 
 
 def sample_every(

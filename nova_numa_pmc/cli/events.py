@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import tables
-from nova_numa_pmc.conf import counters as counters_conf
+from nova_numa_pmc.conf import opts
 from nova_numa_pmc.host.perf import event_table, events
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def show(cpu: str | None, as_json: bool) -> None:
 
     :param cpu: a key of the table, or perf's form of a CPU; None: this one
     """
-    overrides = {} if cpu else dict(counters_conf.read().events)
+    overrides = {} if cpu else dict(opts.read_counters().events)
     selection = events.select_events(cpu=cpu, overrides=overrides)
     tables.show(as_json, to_data(selection), to_lines(selection))
 

@@ -26,7 +26,7 @@ from nova_numa_pmc.agent import binding
 from nova_numa_pmc.agent.agent import Agent, hold_agent_lock, run
 from nova_numa_pmc.agent.metrics import MetricsFile
 from nova_numa_pmc.cli import arguments, tables
-from nova_numa_pmc.conf import agent as agent_conf, host_options
+from nova_numa_pmc.conf import host_options, opts
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import process
 
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if args.check:
             return _check(args.config_file)
-        options = agent_conf.read(args.config_file)
+        options = opts.read(args.config_file)
         for problem in options.host_options.problems:
             LOG.warning('%s', problem)
         with hold_agent_lock(options.host_options.state_path(args.root)):
@@ -115,7 +115,7 @@ def _check(path: str) -> int:
     return 1 if findings else 0
 
 
-def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
+def _serve(args: argparse.Namespace, options: opts.AgentOptions) -> int:
     with process.blocked() as wait, contextlib.closing(Agent(options, args.root)) as agent:
         LOG.info(
             'started: interval %g s; rebalance: %s',

@@ -24,8 +24,8 @@ from oslo_config import cfg
 
 from nova_numa_pmc.conf import (
     compute as compute_conf,
-    counters as counters_conf,
     host_options,
+    opts,
     scheduler as scheduler_conf,
 )
 from nova_numa_pmc.core import finding
@@ -135,7 +135,7 @@ class NovaConf:
         except (cfg.Error, ValueError, RecursionError) as error:
             path = getattr(error, 'config_file', self.files[0])
             remedy = 'correct it; Nova cannot read it either'
-            message = '%s: %s' % (path, counters_conf.in_words(error))
+            message = '%s: %s' % (path, opts.in_words(error))
             self._add('nova-conf-unreadable', message, remedy, path)
             self.files = []
             self._conf = _parse([])
@@ -150,7 +150,7 @@ class NovaConf:
         except (cfg.Error, ValueError, RecursionError) as error:
             self._add(
                 'nova-conf-value',
-                '[%s] %s cannot be used: %s' % (group, name, counters_conf.in_words(error)),
+                '[%s] %s cannot be used: %s' % (group, name, opts.in_words(error)),
                 'correct it; Nova cannot use it either',
                 self.first_file,
             )

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.conf.agent import AgentOptions
+    from nova_numa_pmc.conf.opts import AgentOptions
     from nova_numa_pmc.core import pools
     from nova_numa_pmc.state.move_lock import MoveLock
 

@@ -19,7 +19,7 @@ from nova_numa_pmc.state import history, overrides, promises_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from nova_numa_pmc.conf.agent import AgentOptions
+    from nova_numa_pmc.conf.opts import AgentOptions
     from nova_numa_pmc.host.cpusets import FileChange
     from nova_numa_pmc.host.page_moves.move_pages import KernelCalls
     from nova_numa_pmc.state.promises_file import HostPromises

@@ -27,7 +27,7 @@ import time
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.agent import sampling
-from nova_numa_pmc.conf import counters as counters_conf
+from nova_numa_pmc.conf import opts
 from nova_numa_pmc.core.sample_records import COUNTED
 from nova_numa_pmc.host.perf import counters, events, perf_event
 from tests.bench import perf_stat, running_guests
@@ -88,7 +88,7 @@ class WholeSample:
 
     def __init__(self, root):
         roles = tuple((event.role, 'software/config=%#x/' % event.config) for event in EVENTS)
-        self._sampler = sampling.Sampler(counters_conf.CounterOptions(events=roles), root)
+        self._sampler = sampling.Sampler(opts.CounterOptions(events=roles), root)
         self._more_cpus = Counting({}, COPIES - 1)
         self._ticks = 0
 

@@ -7,7 +7,7 @@ import os
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent.agent import Agent, Moment
-from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
+from nova_numa_pmc.conf import host_options, opts
 from nova_numa_pmc.model import MIB
 from nova_numa_pmc.state import promises_file, publication
 from tests.cases.root import RootCase
@@ -30,9 +30,7 @@ class AgentCase(RootCase):
 
     def open_agent(self, **options):
         shared = host_options.read(os.path.join(self.root, host_options.PATH[1:]))
-        agent = Agent(
-            agent_conf.AgentOptions(shared, counters_conf.CounterOptions(), **options), self.root
-        )
+        agent = Agent(opts.AgentOptions(shared, opts.CounterOptions(), **options), self.root)
         self.addCleanup(agent.close)
         return agent
 

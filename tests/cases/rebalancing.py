@@ -3,7 +3,7 @@
 
 import os
 
-from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.conf import opts
 from nova_numa_pmc.core.rebalance.plan_records import RebalanceOptions
 from nova_numa_pmc.host.page_moves.move_pages import KernelCalls
 from tests.cases import agent as agent_case
@@ -62,7 +62,7 @@ class RebalancingCase(agent_case.AgentCase):
     def xml(self, number):
         return fake_host.domain_xml(number)
 
-    def open_agent(self, rebalance=agent_conf.AUTO, **more):
+    def open_agent(self, rebalance=opts.AUTO, **more):
         """Open an agent that moves guests at once, instead of widening them first."""
         options = {'rebalance_options': MOVING, **more}
         agent = super().open_agent(rebalance=rebalance, **options)
@@ -151,7 +151,7 @@ class RebalancingCase(agent_case.AgentCase):
                 finally:
                     os._exit(0)
             _, status = os.waitpid(pid, 0)
-            case.tick(case.open_agent(agent_conf.OFF), 100)
+            case.tick(case.open_agent(opts.OFF), 100)
             for promised, cpus, _ in case.places().values():
                 self.assertEqual({(0,): '0-3', (1,): '4-7'}[promised], cpus)
             self.assertEqual(3, len(case.promises()))

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from nova_numa_pmc.agent.agent import Agent, Moment
 from nova_numa_pmc.checks import capacity
 from nova_numa_pmc.cli.commands import explain
-from nova_numa_pmc.conf import agent as agent_conf, counters, host_options
+from nova_numa_pmc.conf import host_options, opts
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.model import MIB
@@ -254,8 +254,8 @@ class EveryDoorTest(HookCase):
                     '[compute]\ncpu_shared_set = %s\n' % format_cpulist(nova_set),
                 )
             agent = Agent(
-                agent_conf.AgentOptions(
-                    host_options.read_under_root(self.root), counters.CounterOptions(enabled=False)
+                opts.AgentOptions(
+                    host_options.read_under_root(self.root), opts.CounterOptions(enabled=False)
                 ),
                 self.root,
             )

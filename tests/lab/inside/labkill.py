@@ -23,7 +23,7 @@ import labforce
 import labguests
 
 from nova_numa_pmc.agent.agent import Agent
-from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.conf import opts
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.moves import executor
 
@@ -34,9 +34,9 @@ MIB_PER_SEC = 64  # slow enough for kills in the middle
 
 def options():
     """Return the host's options with a slow rate of moves."""
-    defaults = agent_conf.read()
+    defaults = opts.read()
     return defaults._replace(
-        rebalance=agent_conf.OFF,
+        rebalance=opts.OFF,
         rebalance_options=defaults.rebalance_options._replace(bytes_per_sec=MIB_PER_SEC << 20),
     )
 

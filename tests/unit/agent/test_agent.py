@@ -8,7 +8,7 @@ import shutil
 from unittest import mock
 
 from nova_numa_pmc import model
-from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.conf import opts
 from nova_numa_pmc.host import files, guests, topology
 from tests.cases.agent import LOG, MIB, SECOND, START_NS, AgentCase
 from tests.fixtures import fake_host
@@ -75,7 +75,7 @@ class PublishTest(AgentCase):
 class OneReadingTest(AgentCase):
     def test_a_tick_reads_the_topology_and_the_status_files_once(self):
         self.launch(1)
-        agent = self.open_agent(rebalance=agent_conf.DRY_RUN)
+        agent = self.open_agent(rebalance=opts.DRY_RUN)
         self.tick(agent, 0)
         with (
             mock.patch.object(topology, 'read', wraps=topology.read) as read_topology,
@@ -161,7 +161,7 @@ class SoakTest(AgentCase):
 
     def test_hundreds_of_ticks_lose_no_guest_and_leave_none_over(self):
         chance, running, trees = random.Random(11), set(), {}
-        agent = self.open_agent(rebalance=agent_conf.DRY_RUN)
+        agent = self.open_agent(rebalance=opts.DRY_RUN)
         logging.disable(logging.CRITICAL)
         self.addCleanup(logging.disable, logging.NOTSET)
         for tick_number in range(300):

@@ -6,7 +6,7 @@ from unittest import mock
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import arguments
-from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.conf import opts
 from nova_numa_pmc.exceptions import StateLocked
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import move_lock, overrides, pause
@@ -159,6 +159,6 @@ class OverridesTest(CommandedCase):
         self.put_override(1, model.PIN)
         os.chmod(os.path.join(self.root, overrides.DIRECTORY, overrides.FILE), 0o666)
         with self.assertLogs(LOG, 'WARNING') as logs:
-            self.ticks(self.open_agent(agent_conf.AUTO))
+            self.ticks(self.open_agent(opts.AUTO))
         self.assertEqual([(0,)] * 3, [nodes for nodes, _, _ in self.places().values()])
         self.assertEqual(1, sum('users other than root' in text for text in logs.output))

@@ -7,7 +7,7 @@ import shutil
 from unittest import mock
 
 from nova_numa_pmc.agent.agent import Moment
-from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.conf import opts
 from tests.cases.agent import MIB, SECOND, START_NS, AgentCase
 from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import fake_host
@@ -57,7 +57,7 @@ class ClockTest(AgentCase):
 class SuspendedMoveTest(RebalancingCase):
     def test_time_asleep_moves_no_guest(self):
         """A suspended host's guests do not wait, so their suspension pays for no move."""
-        agent = self.open_agent(agent_conf.AUTO)
+        agent = self.open_agent(opts.AUTO)
         for tick_number, slept_s in enumerate((0, 10 * HOUR, 20 * HOUR, 30 * HOUR)):
             agent.tick(
                 Moment(
@@ -105,7 +105,7 @@ class VanishingTest(AgentCase):
         shutil.rmtree(tree.scope, ignore_errors=True)
 
     def test_a_guest_that_ends_within_a_tick_leaves_nothing(self):
-        agent, trees = self.open_agent(rebalance=agent_conf.AUTO), []
+        agent, trees = self.open_agent(rebalance=opts.AUTO), []
         for name, at_s in self.at_each_stage(agent, lambda: self.remove(1, trees[-1])):
             with self.subTest(before=name), self.foreseen():
                 trees.append(self.launch(1))
@@ -118,7 +118,7 @@ class VanishingTest(AgentCase):
                 self.assertEqual('4-7', other.held())
 
     def test_a_guest_that_starts_within_a_tick_is_counted(self):
-        agent = self.open_agent(rebalance=agent_conf.AUTO)
+        agent = self.open_agent(rebalance=opts.AUTO)
         trees = []
         for name, at_s in self.at_each_stage(agent, lambda: trees.append(self.launch(1))):
             with self.subTest(before=name), self.foreseen():
@@ -131,7 +131,7 @@ class VanishingTest(AgentCase):
 
     def test_a_guest_that_starts_anew_within_a_tick_is_held_to_its_new_place(self):
         """Its name and uuid are the same, but the hook has promised another place."""
-        agent = self.open_agent(rebalance=agent_conf.AUTO)
+        agent = self.open_agent(rebalance=opts.AUTO)
 
         def again():
             self.remove(1, trees[-1])
@@ -246,7 +246,7 @@ class StateDirectoryTest(AgentCase):
         super().setUp()
         self.promise(1, 1)
         self.tree = self.launch(1)
-        self.agent = self.open_agent(rebalance=agent_conf.AUTO)
+        self.agent = self.open_agent(rebalance=opts.AUTO)
         self.tick(self.agent, 0)
         self.tick(self.agent, 5)
 

@@ -3,7 +3,7 @@
 
 import os
 
-from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.conf import opts
 from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import domains, fake_host
 
@@ -101,7 +101,7 @@ class LeftAloneTest(RebalancingCase):
                 self.be(*kind)
                 self.hold(1, '0-7')
                 before = self.files()
-                self.tick(self.open_agent(agent_conf.OFF), 0)
+                self.tick(self.open_agent(opts.OFF), 0)
                 tree = self.tree(1)
                 paths = {os.path.join(child, 'cpuset.cpus') for child in tree.children}
                 held = why in MEMORY_STAYS or why in PAUSED

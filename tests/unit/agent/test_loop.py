@@ -8,7 +8,7 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import agent
 from nova_numa_pmc.agent.agent import Tick
-from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf
+from nova_numa_pmc.conf import opts
 from nova_numa_pmc.state import pause, publication
 
 
@@ -17,9 +17,7 @@ class Agent:
 
     def __init__(self, clock, tick_s=0.0, steps=(), interval_s=5.0, guests=0):
         self.clock, self.tick_s, self.steps = clock, tick_s, collections.deque(steps)
-        self.options = agent_conf.AgentOptions(
-            None, counters_conf.CounterOptions(interval_s=interval_s)
-        )
+        self.options = opts.AgentOptions(None, opts.CounterOptions(interval_s=interval_s))
         self.ticks, self.ended = [], 0
         self.guests = (None,) * guests
 

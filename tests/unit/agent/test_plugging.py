@@ -3,7 +3,7 @@
 
 import os
 
-from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.conf import opts
 from tests.cases.agent import MIB, AgentCase
 from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import domains, fake_host
@@ -130,7 +130,7 @@ class PluggingTest(AgentCase):
 
 class WhileMovingTest(RebalancingCase):
     def test_what_is_plugged_while_a_guest_moves_is_recorded_afterwards(self):
-        agent = self.open_agent(agent_conf.AUTO)
+        agent = self.open_agent(opts.AUTO)
         at_s = self.tick_until_moving(agent)
         [number] = [number for number, place in self.places().items() if place[0] == (1,)]
         path = 'run/libvirt/qemu/%s.xml' % fake_host.name_of(number)

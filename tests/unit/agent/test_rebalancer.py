@@ -6,7 +6,7 @@ import os
 import shutil
 
 from nova_numa_pmc.checks import publication
-from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.conf import opts
 from nova_numa_pmc.core.rebalance.planner_state import PlannerState
 from nova_numa_pmc.host import files
 from nova_numa_pmc.host.page_moves.process_pages import PAGE_BYTES
@@ -32,7 +32,7 @@ def situation(agent, tick):
 
 class RebalancingTest(RebalancingCase):
     def test_no_guest_is_moved_where_rebalancing_is_off(self):
-        agent = self.open_agent(agent_conf.OFF)
+        agent = self.open_agent(opts.OFF)
         for at_s in (0, 5, 10, 15, 20):
             self.load_node_0(at_s)
             self.tick(agent, at_s)
@@ -40,7 +40,7 @@ class RebalancingTest(RebalancingCase):
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
     def test_a_dry_run_goes_on_as_if_its_moves_were_made_and_moves_no_guest(self):
-        agent = self.open_agent(agent_conf.DRY_RUN)
+        agent = self.open_agent(opts.DRY_RUN)
         with self.assertLogs(LOG, 'INFO') as logs:
             for at_s in range(0, 300, 5):
                 self.load_node_0(at_s)
@@ -55,7 +55,7 @@ class RebalancingTest(RebalancingCase):
     def test_a_widened_guest_stays_wide_over_a_restart_of_the_agent(self):
         for change, cpus, widened_nodes in (
             ({}, '0-7', (0, 1)),
-            ({'rebalance': agent_conf.OFF}, '0-3', ()),
+            ({'rebalance': opts.OFF}, '0-3', ()),
         ):
             with self.subTest(change), self.locked() as draft:
                 draft.put(draft.promises[fake_host.uuid_of(1)]._replace(widened_nodes=(0, 1)))
@@ -176,7 +176,7 @@ class RebalancingTest(RebalancingCase):
         self.assertFalse(self.tick(agent, 40).moves_stopped)
 
     def test_the_page_cache_is_no_room_for_a_move(self):
-        agent = self.open_agent(agent_conf.OFF)
+        agent = self.open_agent(opts.OFF)
         tick = self.tick(agent, 0)
         sysfs.write_zones(self.root, {0: 300 << 20}, cache_bytes=40 << 30)
         seen = situation(agent, tick)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import sampling
-from nova_numa_pmc.conf import counters as counters_conf
+from nova_numa_pmc.conf import opts
 from nova_numa_pmc.core import pressure
 from nova_numa_pmc.core.sample_records import COUNTED, INFERRED
 from nova_numa_pmc.host import firmware
@@ -35,7 +35,7 @@ class SamplingCase(RootCase):
         self.sampler = self.open()
 
     def open(self, **options):
-        sampler = sampling.Sampler(counters_conf.CounterOptions(**options), self.root)
+        sampler = sampling.Sampler(opts.CounterOptions(**options), self.root)
         self.addCleanup(sampler.close)
         return sampler
 
@@ -256,7 +256,7 @@ class SamplerTest(SamplingCase):
 class CountersTest(CountingCase, RootCase):
     """Page faults stand for local accesses, major ones (none) for remote ones."""
 
-    OPTIONS = counters_conf.CounterOptions(
+    OPTIONS = opts.CounterOptions(
         events=(
             ('local_dram', 'software/config=0x5/'),
             ('remote_dram', 'software/config=0x6/'),

@@ -5,7 +5,7 @@ import os
 from unittest import mock
 
 from nova_numa_pmc import hook
-from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.conf import opts
 from nova_numa_pmc.core import promising
 from nova_numa_pmc.core.rebalance.plan_records import RebalanceOptions
 from nova_numa_pmc.exceptions import StateError
@@ -227,7 +227,7 @@ class FetchTest(RebalancingCase):
 
     def test_memory_on_another_node_is_fetched_once(self):
         self.put_memory_elsewhere()
-        agent = self.open_agent(agent_conf.OFF)
+        agent = self.open_agent(opts.OFF)
         self.tick(agent, 0)
         self.finish_move(agent)
         self.assertEqual({0}, set(self.memory(1).nodes))
@@ -240,7 +240,7 @@ class FetchTest(RebalancingCase):
     def test_memory_of_a_guest_that_the_hook_has_missed_is_fetched_once_it_is_placed(self):
         self.put_memory_elsewhere()
         uuid = fake_host.uuid_of(1)
-        agent = self.open_agent(agent_conf.OFF)
+        agent = self.open_agent(opts.OFF)
         with promises_file.locked(agent.options.host_options, self.root, 1.0) as draft:
             promise = draft.promises[uuid]
             draft.put(promising.as_floating(promise)._replace(missed=True))
@@ -259,7 +259,7 @@ class FetchTest(RebalancingCase):
         for begun in (False, True):
             with self.subTest(begun=begun):
                 self.put_memory_elsewhere()
-                agent = self.open_agent(agent_conf.AUTO)
+                agent = self.open_agent(opts.AUTO)
                 self.tick(agent, 0)
                 if begun:
                     agent.step()
@@ -276,7 +276,7 @@ class FetchTest(RebalancingCase):
         self.put_memory_elsewhere()
         memory = self.memory(1)
         memory.pinned = set(range(len(memory.nodes)))
-        agent = self.open_agent(agent_conf.OFF)
+        agent = self.open_agent(opts.OFF)
         for at_s in (0, 5):
             self.tick(agent, at_s)
             self.finish_move(agent)
@@ -300,7 +300,7 @@ class FetchTest(RebalancingCase):
         services.write_stat(self.root, 4001, 1)
         with self.locked() as draft:
             draft.promises.pop(fake_host.uuid_of(1), None)
-        agent = self.open_agent(agent_conf.OFF)
+        agent = self.open_agent(opts.OFF)
         with mock.patch.object(files, 'boottime_ns', return_value=START_NS):
             self.tick(agent, 0)
         self.assertIsNone(agent.step())
@@ -323,7 +323,7 @@ class FetchLimitTest(RebalancingCase):
                     memory.write_files()
                     self.promise(number, 0, since_ns=START_NS)
                 agent = self.open_agent(
-                    agent_conf.OFF, rebalance_options=RebalanceOptions(bytes_per_tick=limit_bytes)
+                    opts.OFF, rebalance_options=RebalanceOptions(bytes_per_tick=limit_bytes)
                 )
                 for tick_number, count in enumerate(guests_fetched):
                     self.tick(agent, 5 * tick_number)

@@ -7,7 +7,7 @@ import logging
 from unittest import mock
 
 from nova_numa_pmc import model
-from nova_numa_pmc.conf import agent as agent_conf, host_options
+from nova_numa_pmc.conf import host_options, opts
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.moves import executor, move_promises
 from nova_numa_pmc.state import history, state_files
@@ -28,13 +28,13 @@ class MovingTest(RebalancingCase):
         self.memory(2).write_files()
         self.clock = Clock()
         self.moving = executor.MoveExecutor(
-            agent_conf.AgentOptions(host_options.read('/dev/null')),
+            opts.AgentOptions(host_options.read('/dev/null')),
             self.root,
             LOG,
             clock=self.clock,
             kernel=self.kernel,
         )
-        self.tick(self.open_agent(agent_conf.OFF), 0)  # holds each guest to its place
+        self.tick(self.open_agent(opts.OFF), 0)  # holds each guest to its place
 
     def enqueue(self, kind, number, before, after, memory=True):
         move = plan_records.Move(
@@ -97,7 +97,7 @@ class MovingTest(RebalancingCase):
                 kept.append((entry.id, entry.result))
 
         self.moving = executor.MoveExecutor(
-            agent_conf.AgentOptions(host_options.read('/dev/null')),
+            opts.AgentOptions(host_options.read('/dev/null')),
             self.root,
             LOG,
             clock=lambda: 0.0,
@@ -132,7 +132,7 @@ class MovingTest(RebalancingCase):
         self.assertEqual(history.PARTLY, entry.result)
         self.assertEqual({(plan_records.MOVE, executor.MADE): 1}, self.moving.totals.ended)
         self.assertEqual({fake_host.uuid_of(1)}, self.moving.failed)
-        self.tick(self.open_agent(agent_conf.OFF), 5)
+        self.tick(self.open_agent(opts.OFF), 5)
         self.assertEqual('4-7', self.places()[1][1])
 
     def test_a_move_is_undone_after_a_burst_of_starts_has_released_the_promises(self):
@@ -355,7 +355,7 @@ class MovingTest(RebalancingCase):
             self.assertEqual(kept, moved[1][:2] == self.AWAY[:2])
             if kept:
                 self.promise(1, 0)
-                self.tick(self.open_agent(agent_conf.OFF), 0)
+                self.tick(self.open_agent(opts.OFF), 0)
 
     def test_a_start_that_holds_the_lock_goes_first(self):
         with self.locked():

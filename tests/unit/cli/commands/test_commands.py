@@ -8,7 +8,7 @@ from unittest import mock
 
 from nova_numa_pmc.cli import arguments
 from nova_numa_pmc.cli.context import UnknownGuest
-from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.conf import opts
 from nova_numa_pmc.exceptions import CpusetError, OptionsError, PageMoveError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import move_lock, overrides, pause, promises_file
@@ -137,11 +137,11 @@ class PinTest(OperatingCase):
 
     def test_ignore_with_release_lets_a_guest_float(self):
         self.run_command('pin', '--ignore', fake_host.name_of(1))
-        self.tick(self.open_agent(agent_conf.OFF), 0)
+        self.tick(self.open_agent(opts.OFF), 0)
         self.run_command('pin', '--ignore', fake_host.name_of(2), '--release')
         places = self.places()
         self.assertEqual(((), '0-7', {0}), places[2])
-        self.tick(self.open_agent(agent_conf.OFF), 0)
+        self.tick(self.open_agent(opts.OFF), 0)
         self.assertEqual((places[2], '0-3'), (self.places()[2], self.places()[3][1]))
 
     def test_a_released_guest_gets_only_the_cpus_that_it_may_use_and_keeps_its_pins(self):
@@ -204,7 +204,7 @@ class PauseTest(OperatingCase):
 
 class StatusTest(OperatingCase):
     def test_status_writes_a_page_with_each_guest_and_why_it_is_there(self):
-        self.tick(self.open_agent(agent_conf.OFF), 0)
+        self.tick(self.open_agent(opts.OFF), 0)
         path = self.host.path('status.html')
         self.assertEqual(arguments.OK, self.run_command('status', '--html', path)[0])
         with open(path, encoding='utf-8') as file:
@@ -240,7 +240,7 @@ class StatusTest(OperatingCase):
         self.assertEqual(
             [4.0, 4.0], [node['capacity_cores'] for node in self.run_json('status')[1]['nodes']]
         )
-        agent = self.open_agent(agent_conf.OFF)
+        agent = self.open_agent(opts.OFF)
         for ago_s in (10, 5, 0):
             at_s = 10 - ago_s
             stolen = {cpu: at_s / 2 if cpu < 4 else 0 for cpu in range(8)}
@@ -305,7 +305,7 @@ class StatusTest(OperatingCase):
         self.assertIn('may grow to 2 vCPUs and 1024T, of which 2 and 512M are promised', why)
 
     def test_status_shows_what_guests_have_wanted(self):
-        agent = self.open_agent(agent_conf.OFF)
+        agent = self.open_agent(opts.OFF)
         for at_s in (0, 60, 120, 180):
             self.load_node_0(at_s)
             tick = self.tick(agent, at_s)
