@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nova_numa_pmc.core.fleet import FleetHost
-    from nova_numa_pmc.core.sample_records import NodeSample, Sample
+    from nova_numa_pmc.core.measurements import NodeSample, Sample
     from nova_numa_pmc.state.promises_file import HostPromises
     from nova_numa_pmc.state.publication import Publication
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.agent.agent import Tick
     from nova_numa_pmc.conf.opts import AgentOptions
-    from nova_numa_pmc.core.sample_records import PoolSample
+    from nova_numa_pmc.core.measurements import PoolSample
     from nova_numa_pmc.problem_log import ProblemLog
 
 FILE = 'demand'

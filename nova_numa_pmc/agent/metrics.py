@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
     from nova_numa_pmc.agent.agent import Tick
-    from nova_numa_pmc.core.sample_records import NodeSample
+    from nova_numa_pmc.core.measurements import NodeSample
     from nova_numa_pmc.moves.executor import MoveTotals
 
     _Row = tuple[str, str, str | None, tuple[tuple[str | None, str], ...]]

@@ -10,8 +10,8 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from nova_numa_pmc.conf import opts
-from nova_numa_pmc.core import build_sample, host_view, memory_domains, pools, pressure, rates
-from nova_numa_pmc.core.sample_records import Evidence, NodeSample, PoolSample, Sample
+from nova_numa_pmc.core import host_view, measurements, memory_domains, pools, pressure, rates
+from nova_numa_pmc.core.measurements import Evidence, NodeSample, PoolSample, Sample
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host import allowed, firmware, guest_use, nova_conf
 from nova_numa_pmc.host.guests import StatusFiles
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.core.sample_records import RunningGuest
+    from nova_numa_pmc.core.measurements import RunningGuest
     from nova_numa_pmc.host.sources.ladder import Source
 
 _T = TypeVar('_T')
@@ -154,7 +154,7 @@ class Sampler:
             SourceTick(before_ns, monotonic_ns, host, guests, busy_cores, of_cpus), problems
         )
         guest_samples = tuple(
-            build_sample.guest_sample(running, measured.evidence.get(running.guest.uuid))
+            measurements.guest_sample(running, measured.evidence.get(running.guest.uuid))
             for running in guests
         )
         of_resctrl = {} if of_cpus else self._resctrl.evidence_by_node_at(monotonic_ns)
@@ -163,7 +163,7 @@ class Sampler:
         all_traffic = bool(of_resctrl) and all(
             node.id in of_resctrl for node in host.nodes if node.online_cpus
         )
-        of_guests = build_sample.sum_by_node(
+        of_guests = measurements.sum_by_node(
             guests, measured.evidence, [node.id for node in host.nodes]
         )
         capacities = host_view.capacity_cores(host, self._options.placement_options)
@@ -187,7 +187,7 @@ class Sampler:
             taken_s,
             elapsed_ns / 1e9,
             measured.source,
-            build_sample.complete_nodes(nodes, guest_samples, all_traffic),
+            measurements.complete_nodes(nodes, guest_samples, all_traffic),
             guest_samples,
             tuple(dict.fromkeys(problems)),
             tuple(

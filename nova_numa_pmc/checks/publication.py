@@ -17,8 +17,8 @@ from nova_numa_pmc.state import move_lock, pause, publication
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from nova_numa_pmc.core.measurements import NodeSample
     from nova_numa_pmc.core.pressure import NodePressure
-    from nova_numa_pmc.core.sample_records import NodeSample
     from nova_numa_pmc.host.nova_conf import NovaConf
     from nova_numa_pmc.host.services import Process
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from nova_numa_pmc import model
+    from nova_numa_pmc.core.measurements import Sample
     from nova_numa_pmc.core.rebalance import plan_records
-    from nova_numa_pmc.core.sample_records import Sample
 
 _T = TypeVar('_T')
 #: An error about an unknown guest names at most this many others.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from nova_numa_pmc.cli.tables import Table
-    from nova_numa_pmc.core.sample_records import NodeSample
+    from nova_numa_pmc.core.measurements import NodeSample
 
 #: Colours of nodes, by position; those of more nodes repeat.
 _COLOURS = ('#8ab4e0', '#f3b26b', '#93c98b', '#c9a3d8', '#e8d36a', '#7fc8c2', '#e98f8f', '#c2a58b')

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from nova_numa_pmc import json_values
 from nova_numa_pmc.core import pressure, rates
+from nova_numa_pmc.core.measurements import COUNTED, GuestSample, NodeSample, Sample
 from nova_numa_pmc.core.rates import CounterDelta
-from nova_numa_pmc.core.sample_records import COUNTED, GuestSample, NodeSample, Sample
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.host.perf import events
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nova_numa_pmc.core.finding import Finding
-    from nova_numa_pmc.core.sample_records import GuestSample, NodeSample, Sample
+    from nova_numa_pmc.core.measurements import GuestSample, NodeSample, Sample
 
 _T = TypeVar('_T')
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nova_numa_pmc import json_values, model
 from nova_numa_pmc.core import pools
-from nova_numa_pmc.core.build_sample import bandwidth_by_guest
 from nova_numa_pmc.core.host_view import (
     DEFAULT_INTENSITY,
     INTENSITY,
@@ -31,6 +30,7 @@ from nova_numa_pmc.core.host_view import (
     intensity_of,
     traffic_per_core,
 )
+from nova_numa_pmc.core.measurements import bandwidth_by_guest
 from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.core.rates import shares
 from nova_numa_pmc.record import Record
@@ -38,7 +38,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nova_numa_pmc.core.sample_records import GuestSample, NodeSample, PoolSample, Sample
+    from nova_numa_pmc.core.measurements import GuestSample, NodeSample, PoolSample, Sample
 
 #: The horizons [s].
 MINUTES_S, DAY_S = 900.0, 86400.0

@@ -14,7 +14,7 @@ from nova_numa_pmc.record import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nova_numa_pmc.core.sample_records import NodeSample
+    from nova_numa_pmc.core.measurements import NodeSample
 
 #: Assumed cores per vCPU of a guest without history, and the weight of that assumption as a number
 #: of guests.

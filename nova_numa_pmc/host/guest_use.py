@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core.sample_records import RunningGuest, ThreadTimes
+from nova_numa_pmc.core.measurements import RunningGuest, ThreadTimes
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import CpusetError
 from nova_numa_pmc.host import cgroups, files

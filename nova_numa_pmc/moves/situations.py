@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import build_sample, eligibility, host_view, pools, rates
+from nova_numa_pmc.core import eligibility, host_view, measurements, pools, rates
 from nova_numa_pmc.core.demand import Mean
 from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.core.rebalance import plan_records
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.agent.sampling import Sampler
     from nova_numa_pmc.core.demand import UsageHistory
-    from nova_numa_pmc.core.sample_records import GuestSample, Sample
+    from nova_numa_pmc.core.measurements import GuestSample, Sample
     from nova_numa_pmc.state.promises_file import HostPromises
 
 
@@ -106,7 +106,7 @@ def guest_loads(
     :param host, measured_since_ns: as in :func:`eligibility.why_not`
     :param histories: {uuid: history of its demand}; None: unknown
     """
-    bandwidth_by_guest = build_sample.bandwidth_by_guest(sample.guests, sample.nodes)
+    bandwidth_by_guest = measurements.bandwidth_by_guest(sample.guests, sample.nodes)
     return tuple(
         _guest_load(
             guest_sample,

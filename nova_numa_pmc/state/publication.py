@@ -21,7 +21,7 @@ from nova_numa_pmc.record import TYPE_CHECKING, Record
 from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.core.sample_records import Sample
+    from nova_numa_pmc.core.measurements import Sample
 
 FILE = 'host'
 FRESH, STALE, FUTURE = 'fresh', 'stale', 'future'

@@ -28,7 +28,7 @@ import time
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.agent import sampling
 from nova_numa_pmc.conf import opts
-from nova_numa_pmc.core.sample_records import COUNTED
+from nova_numa_pmc.core.measurements import COUNTED
 from nova_numa_pmc.host.perf import counters, events, perf_event
 from tests.bench import perf_stat, running_guests
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli.commands import explain
-from nova_numa_pmc.core import sample_records
+from nova_numa_pmc.core.measurements import PoolSample
 from nova_numa_pmc.model import NodeLoad
 from tests.fixtures import sysfs
 from tests.fixtures.model_records import GIB
@@ -200,7 +200,7 @@ class ReproductionTest(HostCase):
     def test_a_pool_of_other_shares_is_not_charged_for_guests_that_have_not_come(self):
         self.host_.promise([((0, 1), 16, 4096), ((), 16, 4096)])
         cpus = (0, 1, *range(16, 24))
-        own = sample_records.PoolSample(cpus, ((0, 1.0), (1, 3.0)), ((0, 0.0), (1, 0.0)))
+        own = PoolSample(cpus, ((0, 1.0), (1, 3.0)), ((0, 0.0), (1, 0.0)))
         self.host_.publish({0: NodeLoad(1.0), 1: NodeLoad(5.0)}, other_pools=(own,))
         guest = self.host_.guest(900)._replace(allowed_cpus=frozenset(cpus))
         for came, demand in ((0, [1.0, 3.0]), (4, [3.0, 3.0])):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Optional, Union
 
-    from nova_numa_pmc.core.sample_records import GuestSample, NodeSample, Sample
+    from nova_numa_pmc.core.measurements import GuestSample, NodeSample, Sample
 
     _Part = Union[GuestSample, NodeSample]
     #: ('host', ''), ('node', its id) or ('guest', its uuid)

@@ -28,7 +28,7 @@ from nova_numa_pmc.checks import publication as publication_checks
 from nova_numa_pmc.cli import arguments, context, page, tables
 from nova_numa_pmc.cli.tables import memory_line, memory_text, number, percent, short_number
 from nova_numa_pmc.core import eligibility, fleet, host_view, pools, pressure
-from nova_numa_pmc.core.sample_records import NodeSample
+from nova_numa_pmc.core.measurements import NodeSample
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import cgroups, cpusets, guests, services

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     import rich.live
 
-    from nova_numa_pmc.core.sample_records import Sample
+    from nova_numa_pmc.core.measurements import Sample
 
     #: Returns, for a sort order, (lines that are always shown, lines that are shown by pages).
     Render = Callable[[str], tuple[list[str], list[str]]]

@@ -18,14 +18,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from nova_numa_pmc.core import rates
-from nova_numa_pmc.core.sample_records import COUNTED, Evidence
+from nova_numa_pmc.core.measurements import COUNTED, Evidence
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.perf import counters, event_table, events, perf_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from nova_numa_pmc.core.sample_records import RunningGuest
+    from nova_numa_pmc.core.measurements import RunningGuest
     from nova_numa_pmc.host.perf.counters import Wanted
     from nova_numa_pmc.host.perf.events import Event, EventSelection
     from nova_numa_pmc.host.sources.ladder import SourceTick

@@ -14,8 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import rates
-from nova_numa_pmc.core.build_sample import attribute_accesses_of_nodes
-from nova_numa_pmc.core.sample_records import ATTRIBUTED, INFERRED, Evidence
+from nova_numa_pmc.core.measurements import (
+    ATTRIBUTED,
+    INFERRED,
+    Evidence,
+    attribute_accesses_of_nodes,
+)
 from nova_numa_pmc.exceptions import NumaPmcError, SourceUnavailable
 from nova_numa_pmc.record import Record
 
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import ParamSpec
 
-    from nova_numa_pmc.core.sample_records import RunningGuest
+    from nova_numa_pmc.core.measurements import RunningGuest
     from nova_numa_pmc.model import Topology
 
     _P = ParamSpec('_P')

@@ -16,10 +16,14 @@ import re
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.core.build_sample import attribute_accesses_of_nodes
+from nova_numa_pmc.core.measurements import (
+    ATTRIBUTED,
+    COUNTED,
+    Evidence,
+    attribute_accesses_of_nodes,
+)
 from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.core.pressure import LINE_BYTES
-from nova_numa_pmc.core.sample_records import ATTRIBUTED, COUNTED, Evidence
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import files, topology
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from typing import Optional
 
-    from nova_numa_pmc.core.sample_records import RunningGuest
+    from nova_numa_pmc.core.measurements import RunningGuest
     from nova_numa_pmc.host.sources.ladder import SourceTick
     from nova_numa_pmc.model import Topology
 

@@ -7,8 +7,8 @@ import re
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import rates
+from nova_numa_pmc.core.measurements import NodeSample
 from nova_numa_pmc.core.missing import all_known
-from nova_numa_pmc.core.sample_records import NodeSample
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import firmware, topology
 from nova_numa_pmc.host.perf import counters, event_table, perf_event

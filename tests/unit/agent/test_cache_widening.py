@@ -8,7 +8,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.agent import cache_widening
 from nova_numa_pmc.agent.agent import Tick
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.core import sample_records
+from nova_numa_pmc.core import measurements
 from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import promises_file
 from tests.cases.agent import AgentCase
@@ -44,13 +44,13 @@ class CacheWideningTest(AgentCase):
         )
         tick = Tick(
             None,
-            sample_records.Sample(
+            measurements.Sample(
                 0.0,
                 elapsed_s,
                 'cpus',
-                tuple(sample_records.NodeSample(node, demand_cores=demand) for node in (0, 1)),
+                tuple(measurements.NodeSample(node, demand_cores=demand) for node in (0, 1)),
                 tuple(
-                    sample_records.GuestSample(
+                    measurements.GuestSample(
                         fake_host.uuid_of(at), fake_host.name_of(at), '', '', 1.0, wait
                     )
                     for at, wait in enumerate(waits, 1)

@@ -12,7 +12,7 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.agent.agent import Moment, Tick
 from nova_numa_pmc.agent.metrics import GUESTS_FILE, HOST_FILE, MetricsFile
-from nova_numa_pmc.core import fleet, sample_records
+from nova_numa_pmc.core import fleet, measurements
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.state import publication
 from tests.fixtures.checkout import TOP
@@ -26,7 +26,7 @@ LOG = logging.getLogger('nova_numa_pmc.agent')
 DASHBOARD = TOP / 'etc/grafana/nova-numa-pmc.json'
 GUIDE = TOP / 'doc/source/admin/metrics.rst'
 NOW = Moment(5 * 10**9, 6 * 10**9, 1700000000.0)
-GUEST = sample_records.GuestSample(
+GUEST = measurements.GuestSample(
     'e4a1',
     'instance-1',
     'guests',
@@ -41,7 +41,7 @@ GUEST = sample_records.GuestSample(
     7e7,
 )
 NODES = tuple(
-    sample_records.NodeSample(
+    measurements.NodeSample(
         node,
         4.5,
         3.25,
@@ -64,7 +64,7 @@ NODES = tuple(
 )
 FULL = Tick(
     NOW,
-    sample_records.Sample(1700000000.0, 5.0, 'guests', NODES, (GUEST,), ('no uncore',)),
+    measurements.Sample(1700000000.0, 5.0, 'guests', NODES, (GUEST,), ('no uncore',)),
     model.Topology((), (), ()),
     None,
     (model.Guest('e4a1', 'instance-1', 2, 1 << 30),),
@@ -193,7 +193,7 @@ class ContentTest(MetricsCase):
         )
         unknown = FULL._replace(
             sample=FULL.sample._replace(
-                nodes=(sample_records.NodeSample(0, capacity_cores=4.0), NODES[1])
+                nodes=(measurements.NodeSample(0, capacity_cores=4.0), NODES[1])
             )
         )
         self.open_metrics(unknown)

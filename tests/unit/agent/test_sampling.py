@@ -12,7 +12,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.agent import sampling
 from nova_numa_pmc.conf import opts
 from nova_numa_pmc.core import pressure
-from nova_numa_pmc.core.sample_records import COUNTED, INFERRED
+from nova_numa_pmc.core.measurements import COUNTED, INFERRED
 from nova_numa_pmc.host import firmware
 from nova_numa_pmc.host.perf import event_table, events
 from nova_numa_pmc.json_values import to_json

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.cli import page, tables
-from nova_numa_pmc.core.sample_records import NodeSample
+from nova_numa_pmc.core.measurements import NodeSample
 from tests.fixtures.model_records import GIB
 
 NODES = (

@@ -8,7 +8,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.cli import recordings
-from nova_numa_pmc.core.sample_records import COUNTED
+from nova_numa_pmc.core.measurements import COUNTED
 from nova_numa_pmc.exceptions import RecordingError
 
 DECK = pathlib.Path(__file__).resolve().parents[2] / 'fixtures' / 'deck'

@@ -4,7 +4,7 @@
 import unittest
 
 from nova_numa_pmc.cli import tables
-from nova_numa_pmc.core.sample_records import GuestSample, NodeSample
+from nova_numa_pmc.core.measurements import GuestSample, NodeSample
 from tests.fixtures import samples
 
 

@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import demand_file
 from nova_numa_pmc.core import demand as subject, host_view
+from nova_numa_pmc.core.measurements import GuestSample, NodeSample, PoolSample, Sample
 from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import plan_records, planner
-from nova_numa_pmc.core.sample_records import GuestSample, NodeSample, PoolSample, Sample
 from tests.fixtures import samples
 from tests.fixtures.model_records import GIB, PLACEMENT_OPTIONS, guest, topology
 from tests.sim.constant import ConstantHost, guest_load

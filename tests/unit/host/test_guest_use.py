@@ -5,7 +5,7 @@ import os
 import tempfile
 import unittest
 
-from nova_numa_pmc.core.sample_records import ThreadTimes
+from nova_numa_pmc.core.measurements import ThreadTimes
 from nova_numa_pmc.host import guest_use, guests, topology
 from tests.fixtures import domains, fake_host, measured_host
 

@@ -4,7 +4,7 @@
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.sample_records import GuestSample, NodeSample, Sample
+from nova_numa_pmc.core.measurements import GuestSample, NodeSample, Sample
 from nova_numa_pmc.moves import situations
 from tests.fixtures.model_records import GIB, guest, node_view, view_of_nodes
 

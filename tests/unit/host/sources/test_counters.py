@@ -8,8 +8,8 @@ from unittest import mock
 
 from nova_numa_pmc import exceptions, model
 from nova_numa_pmc.core import rates
+from nova_numa_pmc.core.measurements import COUNTED, NodeSample, RunningGuest
 from nova_numa_pmc.core.rates import CounterDelta, CounterReading
-from nova_numa_pmc.core.sample_records import COUNTED, NodeSample, RunningGuest
 from nova_numa_pmc.host import topology
 from nova_numa_pmc.host.perf import counters, events
 from nova_numa_pmc.host.sources import counted, uncore

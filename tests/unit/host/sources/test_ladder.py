@@ -4,7 +4,7 @@
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.sample_records import COUNTED, INFERRED, Evidence, RunningGuest
+from nova_numa_pmc.core.measurements import COUNTED, INFERRED, Evidence, RunningGuest
 from nova_numa_pmc.exceptions import CounterRefused, SourceUnavailable
 from nova_numa_pmc.host.sources import ladder
 from nova_numa_pmc.host.sources.ladder import SourceTick

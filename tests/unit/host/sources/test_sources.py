@@ -6,7 +6,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.sample_records import (
+from nova_numa_pmc.core.measurements import (
     ATTRIBUTED,
     COUNTED,
     Evidence,

@@ -4,8 +4,8 @@
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import build_sample
-from nova_numa_pmc.core.sample_records import COUNTED, Evidence, NodeSample, RunningGuest
+from nova_numa_pmc.core import measurements
+from nova_numa_pmc.core.measurements import COUNTED, Evidence, NodeSample, RunningGuest
 
 GUEST = RunningGuest(
     model.Guest('u', 'g', 2, 1), {}, 1.0, 0.25, {0: 0.75, 1: 0.25}, {0: 10, 1: 30}
@@ -15,7 +15,7 @@ EVIDENCE = Evidence('guests by thread', COUNTED, 300.0, 100.0, None, None, 2000.
 
 class CompleteNodesTest(unittest.TestCase):
     def test_a_node_of_which_all_is_known_has_each_figure(self):
-        first, second = build_sample.complete_nodes(
+        first, second = measurements.complete_nodes(
             (
                 NodeSample(
                     0,
@@ -39,18 +39,18 @@ class CompleteNodesTest(unittest.TestCase):
 
     def test_figures_of_a_node_without_evidence_are_unknown(self):
         nodes = (NodeSample(0, 4.0), NodeSample(1, 4.0))
-        self.assertEqual(nodes, build_sample.complete_nodes(nodes, ()))
+        self.assertEqual(nodes, measurements.complete_nodes(nodes, ()))
 
     def test_bandwidth_follows_from_all_traffic(self):
         nodes = (
             NodeSample(0, local_per_sec=3e6, remote_per_sec=1e6, bandwidth_max_bytes_per_sec=1e9),
             NodeSample(1, local_per_sec=0.0, remote_per_sec=2e6, bandwidth_bytes_per_sec=7.0),
         )
-        first, second = build_sample.complete_nodes(nodes, (), all_traffic=True)
+        first, second = measurements.complete_nodes(nodes, (), all_traffic=True)
         self.assertEqual(
             (64 * 5e6, 7.0), (first.bandwidth_bytes_per_sec, second.bandwidth_bytes_per_sec)
         )
-        first, _ = build_sample.complete_nodes(nodes, ())
+        first, _ = measurements.complete_nodes(nodes, ())
         self.assertIsNone(first.bandwidth_ratio)
 
     def test_remote_accesses_go_where_guests_pages_are(self):
@@ -58,11 +58,11 @@ class CompleteNodesTest(unittest.TestCase):
             NodeSample(0, local_per_sec=0.0, remote_per_sec=100.0),
             *(NodeSample(node, local_per_sec=0.0, remote_per_sec=0.0) for node in (1, 2)),
         )
-        guest = build_sample.guest_sample(
+        guest = measurements.guest_sample(
             GUEST._replace(bytes_by_node={0: 5, 1: 10, 2: 30}), EVIDENCE
         )
         for guests, expected in (((guest,), [0, 25, 75]), ((), [0, 50, 50])):
-            completed = build_sample.complete_nodes(nodes, guests, all_traffic=True)
+            completed = measurements.complete_nodes(nodes, guests, all_traffic=True)
             self.assertEqual(
                 [64 * lines for lines in expected],
                 [node.bandwidth_bytes_per_sec for node in completed],
@@ -73,7 +73,7 @@ class SumByNodeTest(unittest.TestCase):
     def rates(self, *guests, **evidence):
         return {
             node: (of_node.local_per_sec, of_node.remote_per_sec, of_node.cycles_per_sec)
-            for node, of_node in build_sample.sum_by_node(guests, evidence, (0, 1)).items()
+            for node, of_node in measurements.sum_by_node(guests, evidence, (0, 1)).items()
         }
 
     def test_rates_of_guests_go_to_the_nodes_where_they_ran(self):
@@ -100,7 +100,7 @@ class SumByNodeTest(unittest.TestCase):
 
 class GuestSampleTest(unittest.TestCase):
     def test_a_counted_guest_has_each_figure(self):
-        sample = build_sample.guest_sample(GUEST, EVIDENCE)
+        sample = measurements.guest_sample(GUEST, EVIDENCE)
         self.assertEqual(('u', 'g', 'guests by thread', COUNTED, 1.0, 0.25), sample[:6])
         self.assertEqual(
             (((0, 0.75), (1, 0.25)), ((0, 10), (1, 30))),
@@ -117,7 +117,7 @@ class GuestSampleTest(unittest.TestCase):
         )
 
     def test_a_guest_without_evidence_has_unknown_figures(self):
-        sample = build_sample.guest_sample(
+        sample = measurements.guest_sample(
             GUEST._replace(cores=None, waiting_cores=None, cores_by_node={}, bytes_by_node={})
         )
         self.assertEqual(('', '', None, None, (), ()), sample[2:8])
