@@ -105,9 +105,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check(path: str) -> int:
     """Print what is wrong with a file of options; return the exit code."""
-    from nova_numa_pmc.checks import capacity  # which the service does not need
+    from nova_numa_pmc.checks import compute_host  # which the service does not need
 
-    findings = list(capacity.check_options(path))
+    findings = list(compute_host.check_options(path))
     lines = tables.finding_lines(findings)
     if not os.path.exists(path):
         lines.append('%s: there is no such file: all options have their defaults' % path)

@@ -8,7 +8,7 @@ import tempfile
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from nova_numa_pmc.agent.agent import Agent, Moment
-from nova_numa_pmc.checks import capacity
+from nova_numa_pmc.checks import compute_host
 from nova_numa_pmc.cli.commands import explain
 from nova_numa_pmc.conf import host_options, opts
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
@@ -179,7 +179,7 @@ class AgentTest(AgentCase):
 
     def test_check_names_the_group_that_limits_a_guest(self):
         self.limited()
-        (finding,) = capacity.check_limits(self.root)
+        (finding,) = compute_host.check_limits(self.root)
         self.assertEqual(('cpus-limited', 'warning'), (finding.code, finding.severity))
         self.assertIn('allows only CPUs 2-3; this applies to instance-', finding.message)
 

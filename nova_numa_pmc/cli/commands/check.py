@@ -23,14 +23,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.checks import (
-    capacity,
-    hook as hook_checks,
-    interpreter,
-    kernel,
-    nova,
-    publication,
-)
+from nova_numa_pmc.checks import compute_host, hook as hook_checks, interpreter, nova, publication
 from nova_numa_pmc.cli import arguments, tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core.finding import ERROR, SEVERITIES, WARNING, Finding
@@ -160,20 +153,20 @@ def compute_checks(args: argparse.Namespace) -> list[Check]:
         *(
             functools.partial(check, root)
             for check in (
-                kernel.check_nodes,
-                kernel.check_numad,
-                kernel.check_balancing,
-                kernel.check_ksm,
-                kernel.check_huge_pages,
-                kernel.check_devices,
-                kernel.check_counting,
+                compute_host.check_nodes,
+                compute_host.check_numad,
+                compute_host.check_balancing,
+                compute_host.check_ksm,
+                compute_host.check_huge_pages,
+                compute_host.check_devices,
+                compute_host.check_counting,
                 publication.check_paused,
-                capacity.check_limits,
+                compute_host.check_limits,
                 hook_checks.check_libvirt,
                 hook_checks.check_hook,
             )
         ),
-        lambda: capacity.check_options(host_options.path_under_root(root, host_options.PATH)),
+        lambda: compute_host.check_options(host_options.path_under_root(root, host_options.PATH)),
         lambda: publication.check_publication(directory, time.time(), conf),
         lambda: publication.check_turns(directory),
         lambda: publication.check_visible(ours.state_dir, process),
@@ -181,14 +174,14 @@ def compute_checks(args: argparse.Namespace) -> list[Check]:
         lambda: nova.check_service(
             services.NOVA_COMPUTE, process, conf, required=False, refusal=refusal
         ),
-        lambda: capacity.check_withheld_memory(root, conf),
-        lambda: kernel.check_governor(root, conf),
+        lambda: compute_host.check_withheld_memory(root, conf),
+        lambda: compute_host.check_governor(root, conf),
     ]
     if conf.files:
         checks += [
             lambda: nova.check_compute(conf),
-            lambda: capacity.check_ram_ratio(root, conf),
-            lambda: capacity.check_shared_set(root, conf),
+            lambda: compute_host.check_ram_ratio(root, conf),
+            lambda: compute_host.check_shared_set(root, conf),
             lambda: nova.check_our_group(conf.files),
             lambda: conf.findings,  # the last: reading an option may add one
         ]
