@@ -44,7 +44,7 @@ class _CommandParser(arguments.Parser):
     """A command's parser, which imports the command's module when it is used.
 
     A command does not wait for the imports of the others, and works where their dependencies
-    are not installed (``check`` without oslo.config).
+    are not installed.
     """
 
     module: str | None = None  # None for the parsers of a command's actions

@@ -13,6 +13,7 @@ import unittest
 from nova_numa_pmc.checks import nova
 from nova_numa_pmc.cli.commands import check
 from nova_numa_pmc.cmd import rebalance
+from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.finding import NOTE, Finding
 from nova_numa_pmc.state import publication
 from tests.fixtures import fake_host, model_records
@@ -177,3 +178,31 @@ class CheckCommandTest(unittest.TestCase):
             ['note: a?[2J [code]', '  remedy: b?', '  file: /etc/??'],
             check.to_lines(('compute',), [odd])[:3],
         )
+
+
+def run_events(*arguments):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        code = rebalance.main(['check', '--events', *arguments])
+    return code, output.getvalue()
+
+
+class EventsTest(unittest.TestCase):
+    def test_events_shows_the_register_code_of_the_deck_and_caveats(self):
+        code, text = run_events('--cpu', 'westmere-dp')
+        self.assertEqual(0, code)
+        self.assertIn('r53100f', text)
+        self.assertIn('prefetches and stores are left out', text)
+
+    def test_each_role_of_this_machine_is_shown_with_an_event_or_as_missing(self):
+        code, text = run_events()
+        self.assertEqual(0, code)
+        for role in rates.ROLES:
+            self.assertIn(role, text)
+
+    def test_json_has_the_cpus_name_and_missing_roles(self):
+        code, text = run_events('--cpu', 'GenuineIntel-6-55-4', '--json')
+        self.assertEqual(0, code)
+        report = json.loads(text)
+        self.assertEqual('Skylake-SP', report['known_as'])
+        self.assertIn('mem_traffic', report['missing'])
