@@ -26,7 +26,7 @@ import nova.conf  # noqa: E402
 from nova import objects  # noqa: E402
 from nova.scheduler import weights  # noqa: E402
 
-from nova_numa_pmc.scheduler import losses, promises, weigher  # noqa: E402
+from nova_numa_pmc.scheduler import losses, weigher  # noqa: E402
 from tests.bench import nova_hosts  # noqa: E402
 from tests.fixtures.metrics import build_publication, metric_list  # noqa: E402
 
@@ -127,10 +127,10 @@ def main(requests=100):
         for pressure in PRESSURES:
             lost = added_loss(pressure)
             stock = broken_share(promise, pressure, False, requests)
-            with mock.patch.object(promises, 'PROMISE_LOSS', 0.0):
+            with mock.patch.object(weigher, 'PROMISE_LOSS', 0.0):
                 unworthy = broken_share(promise, pressure, True, requests)
             ours = broken_share(promise, pressure, True, requests)
-            failed |= bool(ours) and lost < promises.PROMISE_LOSS - losses.JITTER
+            failed |= bool(ours) and lost < weigher.PROMISE_LOSS - losses.JITTER
             print(
                 f'{promise:20} {pressure:8.1f} {lost:5.2f}'
                 f'{stock:8.0%} {unworthy:9.0%} {ours:5.0%}',

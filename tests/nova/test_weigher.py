@@ -19,7 +19,7 @@ from oslo_config import fixture as config_fixture
 from nova_numa_pmc import model, problem_log
 from nova_numa_pmc.compute import metrics_decoder
 from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
-from nova_numa_pmc.scheduler import filter as pressure_filter, losses, promises, shadow, weigher
+from nova_numa_pmc.scheduler import filter as pressure_filter, losses, shadow, weigher
 from tests.bench import bench_promises, nova_hosts
 from tests.fixtures.expected_losses import cpu_loss
 from tests.fixtures.metrics import build_publication, metric_list, mutate
@@ -385,7 +385,7 @@ class PromiseTest(SchedulerTest):
                     self.assertEqual([0.0, 0.0], shares)
 
     def test_guests_that_would_lose_more_go_elsewhere(self):
-        self.assertGreater(bench_promises.added_loss(1.2), promises.PROMISE_LOSS)
+        self.assertGreater(bench_promises.added_loss(1.2), weigher.PROMISE_LOSS)
         for promise in bench_promises.PROMISES:
             self.assertEqual(1.0, bench_promises.broken_share(promise, 1.2, True, 10), promise)
 
