@@ -32,17 +32,16 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu
 from nova_numa_pmc.core.placement.loss import (
-    DEMAND_MIN_CORES,
     GAIN_MIN_RATIO,
     HOST_SHARE,
     LINES_PER_CORE_SEC,
-    mean_waiting_cores,
+    added_waiting_cores,
     peak_cores,
+    relative_loss,
 )
 from nova_numa_pmc.core.pressure import (
     LINE_BYTES,
     LOCAL_LATENCY_NS,
-    MLP_WITH_PREFETCH,
     QUEUEING_FACTOR,
     added_queueing,
 )
@@ -124,9 +123,7 @@ def loss(
         if count == 1:
             node = node_ratio * capacity + arrived_cores / nodes
             others = max(0.0, HOST_SHARE * mean + (1 - HOST_SHARE) * node)
-        waits = count * (
-            mean_waiting_cores(others + own, capacity) - mean_waiting_cores(others, capacity)
-        )
+        waiting_cores = count * added_waiting_cores(others, own, capacity)
         latency_ns, used = 0.0, 0.0
         if bandwidth is not None and bandwidth_max:
             bytes_per_sec = (arrived_cores / nodes + own) * lines * LINE_BYTES
@@ -134,8 +131,7 @@ def loss(
             latency_ns = QUEUEING_FACTOR * LOCAL_LATENCY_NS * added_queueing(used)
         if guest.policy != model.SPREAD:  # it asks for all of them, wherever its memory is
             latency_ns += LOCAL_LATENCY_NS * _far_ratios(distances)[count - 1]
-        lost = max(0.0, waits) / max(guest_cores, DEMAND_MIN_CORES)
-        lost += lines * latency_ns * 1e-9 / MLP_WITH_PREFETCH
+        lost = relative_loss(waiting_cores, guest_cores, lines, latency_ns)
         if lost >= ratio - GAIN_MIN_RATIO:
             break
         ratio, pressure, best = lost, max((others + own) / capacity, used), count

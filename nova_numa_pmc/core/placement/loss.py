@@ -141,10 +141,28 @@ def of_place(
     waiting_cores = _waiting_cores(
         host, cpu_positions, demand_cores, vcpus if is_smallest else math.inf
     )
+    return relative_loss(waiting_cores, demand_cores, lines_per_core_sec, latency_ns)
+
+
+def relative_loss(
+    waiting_cores: float, demand_cores: float, lines_per_core_sec: float, latency_ns: float
+) -> float:
+    """Return what is lost because of a guest, relative to its demand.
+
+    :param waiting_cores: demand that waits because of it
+    :param latency_ns: by how much longer each of its lines takes than a local, idle one
+    """
     return (
         waiting_cores / max(demand_cores, DEMAND_MIN_CORES)
         + lines_per_core_sec * latency_ns * 1e-9 / MLP_WITH_PREFETCH
     )
+
+
+def added_waiting_cores(others_cores: float, guest_cores: float, capacity_cores: float) -> float:
+    """Return the demand on a node that waits because of a guest [cores]."""
+    waiting_cores = mean_waiting_cores(others_cores + guest_cores, capacity_cores)
+    # Rounding may make the difference negative.
+    return max(0.0, waiting_cores - mean_waiting_cores(others_cores, capacity_cores))
 
 
 def mean_waiting_cores(demand_cores: float, capacity_cores: float) -> float:
@@ -178,12 +196,8 @@ def _waiting_cores(
             own_vcpus = guest_vcpus * capacity / used_cores
             if host.vcpus[position] + own_vcpus <= capacity and others + own_vcpus <= capacity:
                 continue
-            added_cores = guest_cores * capacity / used_cores
-            waiting_cores += max(  # rounding may make it negative
-                0.0,
-                mean_waiting_cores(others + added_cores, capacity)
-                - mean_waiting_cores(others, capacity),
-            )
+            own_cores = guest_cores * capacity / used_cores
+            waiting_cores += added_waiting_cores(others, own_cores, capacity)
     return waiting_cores
 
 
