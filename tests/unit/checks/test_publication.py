@@ -31,15 +31,7 @@ class PublishedTest(RootCase):
             publication.Publication(
                 NOW_S - age_s,
                 interval_s,
-                model_records.view_of_nodes(
-                    model_records.node_view(
-                        0,
-                        guests=0,
-                        vcpus=0,
-                        bandwidth_bytes_per_sec=1e9,
-                        bandwidth_max_bytes_per_sec=1e11,
-                    )
-                ),
+                model_records.counted_empty_host(),
                 source='guests',
                 **more,
             ),

@@ -72,18 +72,7 @@ class CheckCommandTest(unittest.TestCase):
         publication.write(
             self.host.path('run/nova-numa-pmc'),
             publication.Publication(
-                time.time(),
-                10,
-                model_records.view_of_nodes(
-                    model_records.node_view(
-                        0,
-                        guests=0,
-                        vcpus=0,
-                        bandwidth_bytes_per_sec=1e9,
-                        bandwidth_max_bytes_per_sec=1e11,
-                    )
-                ),
-                source='guests',
+                time.time(), 10, model_records.counted_empty_host(), source='guests'
             ),
         )
 
