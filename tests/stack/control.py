@@ -277,6 +277,9 @@ def up(layout, with_package=True):
         for command in guide.commands(guide.NOVA, 'On controllers'):
             if command.startswith('nova-numa-rebalance '):  # the package is in VENV already
                 tool, *words = command.split()
+                # A service that is neither a unit nor in a container is not looked for.
+                for name in ('nova.conf', 'scheduler.conf'):
+                    words += ['--nova-conf', layout.conf(name)]
                 run(layout, 'check', [VENV / 'bin' / tool, *words])
                 done(command)
     return seconds
