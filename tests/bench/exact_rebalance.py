@@ -30,10 +30,8 @@ class Search:
         ]
         # A node that has promised more than it has may keep that, whichever guest has it.
         self.most = [
-            max(capacity or 0, promised)
-            for capacity, promised in zip(
-                self.host_model.capacity_bytes, self.host_model.promised_bytes
-            )
+            max(node.capacity_bytes, promised)
+            for node, promised in zip(self.host_model.nodes, self.host_model.promised_bytes)
         ]
         for guest in self.guests:
             self.host_loss.add_effect(guest.effect, -1)

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import TypeVar
 
-    #: The model of a guest, and its new place.
-    Proposal = tuple['GuestModel', 'Place']
+    from nova_numa_pmc.core.rebalance.planner_state import RegretKey
 
     _Amount = TypeVar('_Amount', int, float)
 
@@ -53,7 +52,7 @@ class GuestModel:
     :ivar cpu_positions: positions that its CPUs may use now, in ascending order
     :ivar home: positions that it was promised, in ascending order
     :ivar cpu_shares, mem_shares: (position, share of its CPU time, or of its accesses) pairs
-    :ivar bytes_by_position: {position: bytes of its memory}; None if unknown
+    :ivar bytes_by_position: {position: bytes of its memory}; empty if unknown
     :ivar promised_bytes: {position: bytes promised}
     :ivar interval_cores: its demand in the interval
     :ivar demand_cores: its demand, over the horizon if there is one
@@ -64,27 +63,7 @@ class GuestModel:
     :ivar effect: its effect on the host at its present place
     :ivar movable: whether it may be moved
     :ivar allowed: {position: number of CPUs that it may use}; None if it may use all
-    :ivar effects: cache of its effects at other places
     """
-
-    __slots__ = (
-        'load',
-        'interval_cores',
-        'cpu_positions',
-        'home',
-        'cpu_shares',
-        'mem_shares',
-        'bytes_by_position',
-        'promised_bytes',
-        'demand_cores',
-        'stalls_per_ns',
-        'bandwidth_bytes_per_sec',
-        'counted',
-        'effect',
-        'movable',
-        'allowed',
-        'effects',
-    )
 
     def __init__(
         self,
@@ -100,28 +79,22 @@ class GuestModel:
         :param horizon: as of :class:`HostModel`
         """
         self.load = load
-        self.effects: dict[Place, losses.Effect] = {}
-        self.interval_cores = max(0.0, demand_cores)
         is_at_home = horizon == 1 and set(load.home_nodes) < set(load.held_nodes)
-        self.cpu_positions = host_model.positions(
-            load.home_nodes if is_at_home else load.held_nodes
-        )
         self.home = host_model.positions(load.home_nodes or load.held_nodes)
+        self.cpu_positions = self.home if is_at_home else host_model.positions(load.held_nodes)
         allowed = load.allowed_cpu_counts
         self.allowed = None if allowed is None else host_model.sum_by_position(allowed)
-        self.bytes_by_position = (
-            host_model.sum_by_position(load.bytes_by_node) if load.bytes_by_node else None
-        )
+        self.bytes_by_position = host_model.sum_by_position(load.bytes_by_node)
         self.promised_bytes = host_model.promise_by_position(load)
-        self.movable = not load.why_fixed and bool(self.cpu_positions)
-        self.demand_cores = served_cores = self.interval_cores
-        lasting_cores = host_model.lasting_demand(load, horizon)
-        if lasting_cores is not None:  # it accesses memory in proportion to its CPU time
-            self.demand_cores = served_cores = lasting_cores
-            scale = lasting_cores / load.served_cores if load.served_cores else 0.0
+        self.interval_cores = self.demand_cores = served_cores = max(0.0, demand_cores)
+        self.movable, scale = not load.why_fixed, 1.0
+        measured_min_s = host_model.options.measured_min_s
+        if horizon is not None and load.mean_cores and load.measured_s >= measured_min_s:
+            # It accesses memory in proportion to its CPU time.
+            self.demand_cores = served_cores = load.mean_cores[horizon]
+            scale = served_cores / load.served_cores if load.served_cores else 0.0
         else:
             self.movable = self.movable and horizon is None
-            scale = 1.0
             if load.served_cores is not None:
                 served_cores = max(0.0, load.served_cores)
             if served_cores:
@@ -139,19 +112,13 @@ class GuestModel:
             host_model.measured_shares(load) if load.held_nodes and not is_at_home else ()
         ) or host_model.shares_by_cores(self.cpu_positions)
         # At home, the ratio is another one than on all nodes that it may use.
-        self.mem_shares = self._mem_shares(
-            host_model, None if is_at_home else self.load.remote_ratio
-        )
-        self.effect = losses.effect_at(
+        self.mem_shares = self._mem_shares(host_model, None if is_at_home else load.remote_ratio)
+        self.effect = host_model.effect_at(
+            self,
             self.cpu_positions,
-            self.demand_cores,
             self.cpu_shares,
             self.mem_shares,
-            self.stalls_per_ns,
-            self.bandwidth_bytes_per_sec,
-            host_model.latencies_ns,
-            served_cores=min(served_cores, self.demand_cores),
-            counts_queueing=self.counted,
+            min(served_cores, self.demand_cores),
         )
 
     def has_memory_worth_fetching(self, mem_position: int) -> bool:
@@ -159,14 +126,11 @@ class GuestModel:
 
         A small remainder, such as QEMU's read-only pages, cannot be moved.
         """
-        return (
-            page_choice.notable_bytes_elsewhere(self.bytes_by_position or {}, (mem_position,)) > 0
-        )
+        return page_choice.notable_bytes_elsewhere(self.bytes_by_position, (mem_position,)) > 0
 
     def _mem_shares(self, host_model: HostModel, remote_ratio: float | None) -> losses.Shares:
         """Return the shares of its accesses by where its pages are and by the remote ratio."""
-        bytes_by_position = self.bytes_by_position or {}
-        shares = shares_of(bytes_by_position) or tuple(
+        shares = shares_of(self.bytes_by_position) or tuple(
             (host_model.memory_at[n], share) for n, share in self.cpu_shares
         )
         local_memory = host_model.memory_at[self.cpu_positions[0]]
@@ -176,7 +140,7 @@ class GuestModel:
             or not self.has_memory_worth_fetching(local_memory)
         ):
             return shares
-        remote_bytes = {n: size for n, size in bytes_by_position.items() if n != local_memory}
+        remote_bytes = {n: size for n, size in self.bytes_by_position.items() if n != local_memory}
         remote_shares = tuple((n, remote_ratio * share) for n, share in shares_of(remote_bytes))
         return ((local_memory, 1 - remote_ratio), *remote_shares)
 
@@ -189,9 +153,8 @@ class HostModel:
     :ivar nodes_at: by position, the ids of its nodes
     :ivar memory_nodes_at: by position, the ids of its nodes with memory, or of all if none has any
     :ivar position_of_node: {node id: position}
-    :ivar all_positions, positions_with_cpus: all positions, and those with CPUs
-    :ivar capacity_bytes, promised_bytes: by position, bytes that may be promised, and those that
-        are
+    :ivar positions_with_cpus: the positions that have CPUs
+    :ivar promised_bytes: by position, bytes that are promised
     :ivar available_bytes: {position: bytes that it can still give now}
     :ivar memory_at: by position, the position of the memory of guests that run there
     :ivar min_gain_cores: a gain below this is noise
@@ -203,7 +166,7 @@ class HostModel:
     def __init__(
         self,
         situation: plan_records.Situation,
-        rebalance_options: plan_records.RebalanceOptions,
+        options: plan_records.RebalanceOptions,
         horizon: int | None = None,
     ) -> None:
         """Lay out the host and the guests of a situation.
@@ -213,10 +176,9 @@ class HostModel:
         """
         view = situation.view
         merged, members = memory_domains.merge(view)
-        self.rebalance_options, self.nodes = rebalance_options, merged.nodes
+        self.options, self.nodes = options, merged.nodes
         self.min_gain_cores = min(
-            rebalance_options.min_gain_cores,
-            NOISE_RATIO * sum(node.cores for node in merged.nodes),
+            options.min_gain_cores, NOISE_RATIO * sum(node.cores for node in merged.nodes)
         )
         self.nodes_at = tuple(
             tuple(view.nodes[member].id for member in group) for group in members
@@ -230,10 +192,8 @@ class HostModel:
         self.position_of_node = {
             node: position for position, group in enumerate(self.nodes_at) for node in group
         }
-        self.all_positions = tuple(range(len(merged.nodes)))
-        self.positions_with_cpus = tuple(n for n in self.all_positions if merged.nodes[n].cores)
+        self.positions_with_cpus = tuple(n for n, node in enumerate(self.nodes) if node.cores)
         self.latencies_ns = _mean_latencies(situation.latencies_ns, members)
-        self.capacity_bytes = [node.capacity_bytes for node in merged.nodes]
         self.promised_bytes = [node.promised_bytes for node in merged.nodes]
         self.available_bytes = self.sum_by_position(situation.available_bytes)
         self.cpu_known = [node.demand_cores is not None for node in merged.nodes]
@@ -241,33 +201,22 @@ class HostModel:
             n if at is None else at
             for n, at in enumerate(memory_domains.first_touch_positions(merged))
         ]
-        self.guests: dict[str, GuestModel] = {}
-        for load in situation.guests:
-            if load.demand_cores is not None and self.positions_with_cpus:
-                self.guests[load.uuid] = GuestModel(
-                    self, load, load.demand_cores, situation.mlp, horizon
-                )
+        self.guests = {
+            load.uuid: GuestModel(self, load, load.demand_cores, situation.mlp, horizon)
+            for load in situation.guests
+            if load.demand_cores is not None and self.positions_with_cpus
+        }
         self.host_loss = self._host_loss(situation)
         for guest in self.guests.values():
             self.host_loss.add_effect(guest.effect)
-
-    def lasting_demand(self, load: plan_records.GuestLoad, horizon: int | None) -> float | None:
-        """Return a guest's mean demand; None without a horizon, or if it is not known yet."""
-        if (
-            horizon is None
-            or not load.mean_cores
-            or load.measured_s < self.rebalance_options.measured_min_s
-        ):
-            return None
-        return load.mean_cores[horizon]
 
     def positions(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Turn node ids into an ascending tuple of the positions with CPUs.
 
         These are all positions with CPUs if the host has none of these nodes.
         """
-        positions = sorted(n for n in self.known_positions(ids) if self.nodes[n].cores)
-        return tuple(positions) or self.positions_with_cpus
+        positions = self.known_positions(ids).intersection(self.positions_with_cpus)
+        return tuple(sorted(positions)) or self.positions_with_cpus
 
     def known_positions(self, ids: Iterable[int]) -> set[int]:
         """Return the positions of the node ids that the host has."""
@@ -292,44 +241,39 @@ class HostModel:
         """Return {position: bytes} of a promise, divided as :func:`host_view.view` does."""
         if guest.mem_node_bytes and len(guest.mem_node_bytes) == len(guest.mem_nodes):
             return self.sum_by_position(zip(guest.mem_nodes, guest.mem_node_bytes))
-        positions = sorted(self.known_positions(guest.mem_nodes))
+        positions = sorted(self.known_positions(guest.mem_nodes)) or range(len(self.nodes))
         if len(positions) == 1:
             return {positions[0]: guest.memory_bytes}
-        weights = {n: self.capacity_bytes[n] for n in positions or self.all_positions}
+        weights = {n: self.nodes[n].capacity_bytes for n in positions}
         return {n: int(share * guest.memory_bytes) for n, share in shares_of(weights)}
 
     def _host_loss(self, situation: plan_records.Situation) -> losses.HostLoss:
         """Return the load that does not come from guests: what was measured, less theirs."""
         nodes = self.nodes
         demand = [node.demand_cores or 0.0 for node in nodes]
-        # CPUs without memory have no bandwidth; a node may have huge pages alone.
-        used_positions = [
-            n
-            for n in self.all_positions
-            if self.capacity_bytes[n] or (nodes[n].cores and nodes[n].huge_free_bytes)
-        ]
-        self.bandwidth_known = all(
-            nodes[n].bandwidth_max_bytes_per_sec and nodes[n].bandwidth_bytes_per_sec is not None
-            for n in used_positions
-        )
         bandwidths = [node.bandwidth_bytes_per_sec or 0.0 for node in nodes]
+        # CPUs without memory have no bandwidth; a node may have huge pages alone.
+        self.bandwidth_known = all(
+            node.bandwidth_max_bytes_per_sec and node.bandwidth_bytes_per_sec is not None
+            for node in nodes
+            if node.capacity_bytes or (node.cores and node.huge_free_bytes)
+        )
         maxima = (
             [node.bandwidth_max_bytes_per_sec for node in nodes] if self.bandwidth_known else None
         )
         waiting_by_position = self.sum_by_position(situation.waiting_cores)
         bursts = [
-            losses.burst(demand[n], nodes[n].cores, waiting_by_position[n])
-            if self.cpu_known[n] and n in waiting_by_position
+            losses.burst(demand[n], node.cores, waiting_by_position.get(n, 0.0))
+            if self.cpu_known[n]
             else 0.0
-            for n in self.all_positions
+            for n, node in enumerate(nodes)
         ]
         for guest in self.guests.values():
             for n, share in self.measured_shares(guest.load) or guest.cpu_shares:
                 demand[n] = max(0.0, demand[n] - share * guest.interval_cores)
             for m, share in guest.mem_shares:
-                bandwidths[m] = max(
-                    0.0, bandwidths[m] - share * (guest.load.bandwidth_bytes_per_sec or 0.0)
-                )
+                served = share * (guest.load.bandwidth_bytes_per_sec or 0.0)
+                bandwidths[m] = max(0.0, bandwidths[m] - served)
         return losses.HostLoss([node.cores for node in nodes], maxima, demand, bandwidths, bursts)
 
     def sum_by_position(self, pairs: Iterable[tuple[int, _Amount]]) -> dict[int, _Amount]:
@@ -341,38 +285,66 @@ class HostModel:
                 sums[position] = sums.get(position, 0) + amount
         return sums
 
-    def same(self, proposal: Proposal) -> Proposal:
-        """Return a proposal of another model of the same host with the guests of this one."""
-        guest, place = proposal
-        return self.guests[guest.load.uuid], place
+    def key(self, uuid: str, place: Place) -> RegretKey:
+        """Return a key that still identifies a place of a guest in later ticks."""
+        target = place.mem_position
+        mem_nodes = () if target is None else self.nodes_at[target]
+        return uuid, self.node_ids(place.cpu_positions), mem_nodes
+
+    def recall(
+        self, uuid: str, cpu_nodes: tuple[int, ...], mem_nodes: tuple[int, ...]
+    ) -> Place | None:
+        """Return the place that node ids stand for; None if the guest cannot have it any more."""
+        guest = self.guests.get(uuid)
+        if guest is None or not self.position_of_node.keys() >= {*cpu_nodes, *mem_nodes}:
+            return None
+        target = self.position_of_node[mem_nodes[0]] if mem_nodes else None
+        place = Place(self.positions(cpu_nodes), target)
+        changes = place.cpu_positions != guest.cpu_positions or (
+            target is not None and guest.has_memory_worth_fetching(target)
+        )
+        return place if changes and self.allows(guest, place) else None
 
     def effect(self, guest: GuestModel, place: Place) -> losses.Effect:
         """Return a guest's effect at a place, after any move of its memory is complete."""
-        if len(place.cpu_positions) == 1 and place in guest.effects:
-            return guest.effects[place]
         mem_shares = (
             guest.mem_shares if place.mem_position is None else ((place.mem_position, 1.0),)
         )
-        effect = self.effect_with_memory(guest, place.cpu_positions, mem_shares)
-        if len(place.cpu_positions) == 1:
-            guest.effects[place] = effect
-        return effect
+        cpu_shares = self._cpu_shares(guest, place.cpu_positions)
+        return self.effect_at(guest, place.cpu_positions, cpu_shares, mem_shares)
+
+    def effect_at(
+        self,
+        guest: GuestModel,
+        cpu_positions: tuple[int, ...],
+        cpu_shares: losses.Shares,
+        mem_shares: losses.Shares,
+        served_cores: float | None = None,
+    ) -> losses.Effect:
+        """Return a guest's effect, as :func:`losses.effect_at` does."""
+        return losses.effect_at(
+            cpu_positions,
+            guest.demand_cores,
+            cpu_shares,
+            mem_shares,
+            guest.stalls_per_ns,
+            guest.bandwidth_bytes_per_sec,
+            self.latencies_ns,
+            served_cores,
+            guest.counted,
+        )
 
     def bytes_to_move(self, guest: GuestModel, place: Place) -> int:
         """Return M, the bytes of a guest's memory that are not yet on the target.
 
         A guest without a promised place leaves a negligible remainder, which may not be movable.
         """
-        if place.mem_position is None:
+        target = place.mem_position
+        if target is None or (
+            not guest.load.mem_nodes and not guest.has_memory_worth_fetching(target)
+        ):
             return 0
-        assert guest.bytes_by_position is not None  # otherwise allows() has refused the place
-        if not guest.load.mem_nodes and not guest.has_memory_worth_fetching(place.mem_position):
-            return 0
-        return sum(
-            size
-            for position, size in guest.bytes_by_position.items()
-            if position != place.mem_position
-        )
+        return sum(guest.bytes_by_position.values()) - guest.bytes_by_position.get(target, 0)
 
     def cost(self, guest: GuestModel, place: Place) -> float:
         """Return K, the cost of moving one guest [core-seconds].
@@ -382,26 +354,20 @@ class HostModel:
         λ is the guest's loss while all memory to be moved is remote, of which half counts, because
         on average half of that memory has yet to be moved.
         """
-        rebalance_options, size_bytes = self.rebalance_options, self.bytes_to_move(guest, place)
+        options, size_bytes = self.options, self.bytes_to_move(guest, place)
         change_cost = (
-            rebalance_options.change_core_sec
-            if place.cpu_positions != guest.cpu_positions
-            else 0.0
+            options.change_core_sec if place.cpu_positions != guest.cpu_positions else 0.0
         )
         if not size_bytes:
             return change_cost
         target, latencies_ns = place.mem_position, self.latencies_ns[place.cpu_positions[0]]
         assert target is not None  # otherwise there would be no bytes to move
-        rate, extra_ns, remote_share = rebalance_options.bytes_per_sec, 0.0, 0.0
-        for position, share in guest.mem_shares:
-            if position != target:
-                extra_ns += share * (latencies_ns[position] - latencies_ns[place.cpu_positions[0]])
-                remote_share += share
-                rate = min(rate, self._spare_bandwidth(position))
-        rate = max(
-            min(rate, self._spare_bandwidth(target)),
-            min(rebalance_options.bytes_per_sec, RATE_MIN_BYTES_PER_SEC),
-        )
+        sources = [(n, share) for n, share in guest.mem_shares if n != target]
+        spare = [self._spare_bandwidth(n) for n, _ in (*sources, (target, 1.0))]
+        rate = min(options.bytes_per_sec, max(RATE_MIN_BYTES_PER_SEC, min(spare)))
+        local_ns = latencies_ns[place.cpu_positions[0]]
+        extra_ns = sum(share * (latencies_ns[n] - local_ns) for n, share in sources)
+        remote_share = sum(share for _, share in sources)
         remote_loss = (
             min(guest.demand_cores, guest.stalls_per_ns * max(0.0, extra_ns) / remote_share)
             if remote_share
@@ -409,7 +375,7 @@ class HostModel:
         )
         return (
             size_bytes / rate * (1 + remote_loss / 2)
-            + size_bytes / PAGE_BYTES * rebalance_options.cpu_s_per_page
+            + size_bytes / PAGE_BYTES * options.cpu_s_per_page
             + change_cost
         )
 
@@ -417,81 +383,57 @@ class HostModel:
         """Return whether a guest may have a place and fits there."""
         if not guest.movable or not self._has_room(guest, place):
             return False
-        allowed = guest.allowed
-        if allowed is not None and not allowed.keys() >= set(place.cpu_positions):
-            return False
-        if (
-            allowed is not None
-            and place.cpu_positions != guest.cpu_positions
-            and sum(allowed[n] for n in place.cpu_positions) < guest.load.vcpus
-        ):
+        counts = guest.allowed
+        if counts is not None and not counts.keys() >= set(place.cpu_positions):
             return False
         if sum(self.nodes[n].cpu_count for n in place.cpu_positions) < guest.load.vcpus:
             return False
-        return place.cpu_positions == guest.cpu_positions or all(
-            self.cpu_known[n] for n in place.cpu_positions + guest.cpu_positions
-        )
+        if place.cpu_positions == guest.cpu_positions:
+            return True
+        if counts and sum(counts[n] for n in place.cpu_positions) < guest.load.vcpus:
+            return False
+        return all(self.cpu_known[n] for n in place.cpu_positions + guest.cpu_positions)
 
     def _has_room(self, guest: GuestModel, place: Place) -> bool:
         """Return whether the promised and the available memory suffice for a guest's memory."""
         target = place.mem_position
         if target is None:
             return True
-        if guest.bytes_by_position is None:
-            return False
-        promised_bytes = self.promised_bytes[target]
         wanted_bytes = guest.load.memory_bytes - guest.promised_bytes.get(target, 0)
+        promised_bytes = self.promised_bytes[target] + max(0, wanted_bytes)
+        if not guest.bytes_by_position or (
+            wanted_bytes > 0 and promised_bytes > self.nodes[target].capacity_bytes
+        ):
+            return False
         arriving_bytes = sum(
             size for position, size in guest.bytes_by_position.items() if position != target
         )
-        if wanted_bytes > 0 and promised_bytes + wanted_bytes > self.capacity_bytes[target]:
-            return False
         available_bytes = self.available_bytes.get(target)
         if not arriving_bytes or available_bytes is None:
             return True
-        needed_bytes = max(arriving_bytes, BATCH_BYTES)
-        return available_bytes >= self.rebalance_options.reserve_bytes + needed_bytes
+        return available_bytes >= self.options.reserve_bytes + max(arriving_bytes, BATCH_BYTES)
 
-    def apply(self, proposal: Proposal) -> None:
-        """Update the model as if a proposal had been carried out."""
-        guest, place = proposal
+    def apply(self, uuid: str, place: Place) -> None:
+        """Update the model as if a guest had been moved."""
+        guest = self.guests[uuid]
         self.host_loss.add_effect(guest.effect, -1)
-        new_effect = self.effect(guest, place)
+        guest.effect = self.effect(guest, place)
+        self.host_loss.add_effect(guest.effect)
         if place.mem_position is not None:
             self._move_memory(guest, place.mem_position)
         guest.cpu_shares = self._cpu_shares(guest, place.cpu_positions)
-        guest.cpu_positions, guest.effect, guest.effects = place.cpu_positions, new_effect, {}
-        self.host_loss.add_effect(new_effect)
-
-    def effect_with_memory(
-        self, guest: GuestModel, cpu_positions: tuple[int, ...], mem_shares: losses.Shares
-    ) -> losses.Effect:
-        """Return a guest's effect with its CPUs and the shares of its accesses at these positions.
-
-        :param mem_shares: (position, share of its accesses) pairs
-        """
-        return losses.effect_at(
-            cpu_positions,
-            guest.demand_cores,
-            self._cpu_shares(guest, cpu_positions),
-            mem_shares,
-            guest.stalls_per_ns,
-            guest.bandwidth_bytes_per_sec,
-            self.latencies_ns,
-            counts_queueing=guest.counted,
-        )
+        guest.cpu_positions = place.cpu_positions
 
     def _move_memory(self, guest: GuestModel, target: int) -> None:
-        assert guest.bytes_by_position is not None  # otherwise allows() has refused the place
         for position, size in guest.promised_bytes.items():
             self.promised_bytes[position] -= size
         self.promised_bytes[target] += guest.load.memory_bytes
-        for position, size in guest.bytes_by_position.items():
-            for changed_position, change in ((position, size), (target, -size)):
-                if changed_position in self.available_bytes:
-                    self.available_bytes[changed_position] += change
+        total_bytes = sum(guest.bytes_by_position.values())
+        for position in self.available_bytes:
+            self.available_bytes[position] += guest.bytes_by_position.get(position, 0)
+            self.available_bytes[position] -= total_bytes if position == target else 0
         guest.promised_bytes = {target: guest.load.memory_bytes}
-        guest.bytes_by_position = {target: sum(guest.bytes_by_position.values())}
+        guest.bytes_by_position = {target: total_bytes}
         guest.mem_shares = ((target, 1.0),)
 
     def _spare_bandwidth(self, n: int) -> float:
@@ -499,8 +441,7 @@ class HostModel:
         maximum = self.nodes[n].bandwidth_max_bytes_per_sec
         if not self.bandwidth_known or not maximum:
             return float('inf')
-        unused = maximum - self.host_loss.bandwidth_bytes_per_sec[n]
-        return SPARE_RATIO * max(0.0, unused)
+        return SPARE_RATIO * max(0.0, maximum - self.host_loss.bandwidth_bytes_per_sec[n])
 
     def _cpu_shares(self, guest: GuestModel, positions: tuple[int, ...]) -> losses.Shares:
         """Return the shares of a guest's CPU time on the nodes of a place.
@@ -509,13 +450,9 @@ class HostModel:
         balancer ignores where a guest's memory is: a guest that was widened for the moments in
         which its own node is full stays on the other node afterwards.
         """
-        if len(positions) == 1:
-            return ((positions[0], 1.0),)
-        return (
-            guest.cpu_shares
-            if positions == guest.cpu_positions
-            else self.shares_by_cores(positions)
-        )
+        if len(positions) > 1 and positions == guest.cpu_positions:
+            return guest.cpu_shares
+        return self.shares_by_cores(positions)
 
 
 def shares_of(amounts: Mapping[int, float]) -> losses.Shares:

@@ -26,7 +26,7 @@ from nova_numa_pmc.core.pressure import QUEUEING_FACTOR, queueing_at
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     #: (position, share of a guest's CPU time or of its accesses) pairs.
     Shares = Sequence[tuple[int, float]]
@@ -72,38 +72,29 @@ def effect_at(
     :param counts_queueing: whether its own accesses are assumed to lose time to queueing at the
         memory
     """
-    terms, distance_cores = [], 0.0
-    for m, share in mem_shares:
-        extra_ns = sum(
-            cpu_share * (latencies_ns[n][m] - latencies_ns[n][n]) for n, cpu_share in cpu_shares
+    distances = [
+        share
+        * stalls_per_ns
+        * sum(
+            [cpu_share * (latencies_ns[n][m] - latencies_ns[n][n]) for n, cpu_share in cpu_shares]
         )
-        node_stalls_per_ns = share * stalls_per_ns
-        distance_cores += node_stalls_per_ns * extra_ns
-        terms.append(
-            (
-                m,
-                node_stalls_per_ns * extra_ns,
-                node_stalls_per_ns * QUEUEING_FACTOR * latencies_ns[m][m]
-                if counts_queueing
-                else 0.0,
-                share * bandwidth_bytes_per_sec,
-                share * demand_cores if counts_queueing else 0.0,
-            )
+        for m, share in mem_shares
+    ]
+    lost_cores = sum(distances)
+    limited_cores = limit_loss(lost_cores, demand_cores if served_cores is None else served_cores)
+    scale = limited_cores / lost_cores if lost_cores else 1.0
+    queueing_per_ns = stalls_per_ns * QUEUEING_FACTOR if counts_queueing else 0.0
+    accessing_cores = demand_cores if counts_queueing else 0.0
+    terms = [
+        (
+            m,
+            distance * scale,
+            share * queueing_per_ns * latencies_ns[m][m],
+            share * bandwidth_bytes_per_sec,
+            share * accessing_cores,
         )
-    limited_cores = limit_loss(
-        distance_cores, demand_cores if served_cores is None else served_cores
-    )
-    if limited_cores != distance_cores:
-        terms = [
-            (
-                m,
-                distance * limited_cores / distance_cores,
-                queueing,
-                served_bandwidth,
-                accessing_cores,
-            )
-            for m, distance, queueing, served_bandwidth, accessing_cores in terms
-        ]
+        for (m, share), distance in zip(mem_shares, distances)
+    ]
     return Effect(cpu_positions, demand_cores, tuple(terms))
 
 
@@ -222,12 +213,32 @@ class HostLoss:
         self.bandwidth_bytes_per_sec = list(bandwidth_bytes_per_sec)
         self.accessing_cores = [0.0] * len(cores)
         self.trust_ratios: Sequence[float] = (1.0, 1.0, 1.0)
-        # Loss to waiting and crowding now; None if not computed yet.
-        self._cpu_loss_now: tuple[float, float] | None = None
+        self._causes: Causes | None = None  # None if not computed yet
+
+    def with_change(self, removed: Effect | None, added: Effect | None) -> HostLoss:
+        """Return a copy in which an effect is replaced."""
+        changed = HostLoss(
+            self.cores,
+            self.bandwidth_max_bytes_per_sec,
+            self.demand_cores,
+            self.bandwidth_bytes_per_sec,
+            self.burst_cores,
+        )
+        changed.spanning_cores = dict(self.spanning_cores)
+        changed.distance_cores, changed.queueing_cores = (
+            self.distance_cores[:],
+            self.queueing_cores[:],
+        )
+        changed.accessing_cores = self.accessing_cores[:]
+        if removed:
+            changed.add_effect(removed, -1)
+        if added:
+            changed.add_effect(added)
+        return changed
 
     def add_effect(self, added: Effect, sign: int = 1) -> None:
         """Add an effect, or subtract it if ``sign`` is −1."""
-        self._cpu_loss_now = None
+        self._causes = None
         positions = added.cpu_positions
         if len(positions) == 1:
             self.demand_cores[positions[0]] += sign * added.demand_cores
@@ -245,13 +256,16 @@ class HostLoss:
 
     def by_cause(self) -> Causes:
         """Return the host's loss by its causes, and its crowding."""
-        waiting_cores, crowding_cores = self._waiting_and_crowding(self.levelled_demand())
-        return Causes(
-            waiting_cores,
-            sum(self.distance_cores),
-            sum(self._queueing_loss(m) for m in range(len(self.cores))),
-            crowding_cores,
-        )
+        if self._causes is None:
+            demand = self.levelled_demand()
+            positions = range(len(self.cores))
+            self._causes = Causes(
+                sum([self.waiting_at(n, demand) for n in positions]),
+                sum(self.distance_cores),
+                sum([self._queueing_loss(m) for m in positions]),
+                sum([crowding(demand[n], self.cores[n]) for n in positions]),
+            )
+        return self._causes
 
     def loss(self) -> float:
         """Return the host's loss [cores]."""
@@ -259,33 +273,8 @@ class HostLoss:
 
     def saved(self, removed: Effect | None, added: Effect | None) -> Causes:
         """Return by how much the parts of the loss fall if an effect is replaced."""
-        demand_changes: dict[int, float] = {}
-        spanning = self.spanning_cores
-        terms: dict[int, tuple[float, ...]] = {}
-        for sign, effect in ((-1, removed), (1, added)):
-            if effect is None:
-                continue
-            positions, demand_cores = effect.cpu_positions, sign * effect.demand_cores
-            if len(positions) == 1:
-                n = positions[0]
-                demand_changes[n] = demand_changes.get(n, 0.0) + demand_cores
-            else:
-                others = spanning.get(positions, 0.0)
-                spanning = {**spanning, positions: others + demand_cores}
-            for m, *values in effect.memory_terms:
-                sums = terms.get(m, (0.0, 0.0, 0.0, 0.0))
-                terms[m] = tuple([a + sign * b for a, b in zip(sums, values)])
-        waiting_cores, crowding_cores = self._saved_cpu_loss(demand_changes, spanning)
-        queueing_cores = 0.0
-        if self.bandwidth_max_bytes_per_sec is not None:
-            queueing_cores = sum(
-                [
-                    self._queueing_loss(m) - self._queueing_loss(m, *change)
-                    for m, (_, *change) in terms.items()
-                ]
-            )
-        distance_cores = -sum([distance for distance, *_ in terms.values()])
-        return Causes(waiting_cores, distance_cores, queueing_cores, crowding_cores)
+        after = self.with_change(removed, added).by_cause()
+        return Causes(*[now - then for now, then in zip(self.by_cause(), after)])
 
     def gain(self, removed: Effect | None, added: Effect | None) -> float:
         """Return what :meth:`saved` returns as far as it is trusted; losses count in full."""
@@ -294,64 +283,22 @@ class HostLoss:
             for part, ratio in zip(self.saved(removed, added).kinds, self.trust_ratios)
         )
 
-    def levelled_demand(
-        self,
-        demand_cores: Iterable[float] | None = None,
-        spanning_cores: Mapping[tuple[int, ...], float] | None = None,
-    ) -> list[float]:
-        """Return D by position, including the guests on several nodes, which level it out.
-
-        :param demand_cores: D without these guests; None for that of now
-        :param spanning_cores: the demand of these guests; None for that of now
-        """
-        demand = list(self.demand_cores if demand_cores is None else demand_cores)
-        spanning = self.spanning_cores if spanning_cores is None else spanning_cores
+    def levelled_demand(self) -> list[float]:
+        """Return D by position, including the guests on several nodes, which level it out."""
+        demand, spanning = list(self.demand_cores), self.spanning_cores
         for positions in sorted(spanning, key=lambda positions: (len(positions), positions)):
-            level_out(demand, self.cores, positions, max(0.0, spanning[positions]))
+            level_out(demand, self.cores, positions, spanning[positions])
         return demand
 
     def waiting_at(self, n: int, demand_cores: Sequence[float]) -> float:
         """Return the cores that wait at position ``n`` if D is ``demand_cores``."""
         return waiting(demand_cores[n], self.cores[n], self.burst_cores[n])
 
-    def cpu_ratio(self, n: int) -> float:
-        """Return D / C of a position, without guests on several nodes; 0 if it has no CPUs."""
-        return self.demand_cores[n] / self.cores[n] if self.cores[n] else 0.0
-
-    def _waiting_and_crowding(
-        self, demand: Sequence[float], positions: Iterable[int] | None = None
-    ) -> tuple[float, float]:
-        waiting_cores = crowding_cores = 0.0
-        for n in range(len(demand)) if positions is None else positions:
-            waiting_cores += self.waiting_at(n, demand)
-            crowding_cores += crowding(demand[n], self.cores[n])
-        return waiting_cores, crowding_cores
-
-    def _saved_cpu_loss(
-        self, demand_changes: Mapping[int, float], spanning: Mapping[tuple[int, ...], float]
-    ) -> tuple[float, float]:
-        """Return by how much waiting and crowding fall."""
-        demand = list(self.demand_cores)
-        for n, change in demand_changes.items():
-            demand[n] += change
-        if not spanning:
-            before = self._waiting_and_crowding(self.demand_cores, demand_changes)
-            after = self._waiting_and_crowding(demand, demand_changes)
-        else:
-            if self._cpu_loss_now is None:
-                self._cpu_loss_now = self._waiting_and_crowding(self.levelled_demand())
-            before = self._cpu_loss_now
-            after = self._waiting_and_crowding(self.levelled_demand(demand, spanning))
-        return before[0] - after[0], before[1] - after[1]
-
-    def _queueing_loss(
-        self, m: int, queueing: float = 0.0, bandwidth: float = 0.0, accessing: float = 0.0
-    ) -> float:
-        """Return the loss to queueing at m if R, W and S change [cores]; 0 if B is unknown."""
+    def _queueing_loss(self, m: int) -> float:
+        """Return the loss to queueing at m [cores]; 0 if B is unknown."""
         maximum = self.bandwidth_max_bytes_per_sec and self.bandwidth_max_bytes_per_sec[m]
-        accessing_cores = self.accessing_cores[m] + accessing
-        if not maximum or accessing_cores <= 0:
+        if not maximum or self.accessing_cores[m] <= 0:
             return 0.0
-        u = (self.bandwidth_bytes_per_sec[m] + bandwidth) / maximum
-        queueing_cores = self.queueing_cores[m] + queueing
-        return limit_loss(queueing_cores * queueing_at(u), accessing_cores) if u > 0 else 0.0
+        u = self.bandwidth_bytes_per_sec[m] / maximum
+        queueing_cores = self.queueing_cores[m] * queueing_at(u) if u > 0 else 0.0
+        return limit_loss(queueing_cores, self.accessing_cores[m])

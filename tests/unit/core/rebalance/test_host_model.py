@@ -3,7 +3,7 @@
 
 import unittest
 
-from nova_numa_pmc.core.rebalance import host_model, plan_records, proposals
+from nova_numa_pmc.core.rebalance import host_model, plan_records, planner
 from nova_numa_pmc.core.rebalance.host_model import Place
 from tests.sim.constant import GIB, ConstantHost, guest_load
 
@@ -83,7 +83,7 @@ class WidenTest(unittest.TestCase):
         """Return what a guest next to those of two busy nodes gains by more nodes [cores]."""
         beside = [guest_load(f'b{n}{k}', 4, n, 3.5) for n in (0, 1) for k in range(3)]
         laid_out = host_of(guest_load('g', 4, at, 4.0), *beside, waiting_cores=waiting_cores)
-        return proposals.gain_of(laid_out, (laid_out.guests['g'], Place(to, None)))
+        return planner.gain_of(laid_out, 'g', Place(to, None))
 
     def test_each_further_node_helps_a_guest_among_full_ones(self):
         self.assertGreater(self.gain((0,), (0, 2)), 1.0)
