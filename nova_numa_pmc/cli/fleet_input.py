@@ -6,6 +6,7 @@ Whatever is read is checked here; a host whose figures are malformed is left out
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 import re
@@ -21,8 +22,11 @@ from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.state import publication
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
+
+    #: Returns the series of an instant query, in the form that Prometheus' HTTP API has for them.
+    Ask = Callable[[str], Iterable[Any]]
 
 #: A request is given up after this time [s], and an answer is at most as large as this.
 TIMEOUT_S, ANSWER_MAX_BYTES = 60.0, 1 << 29
@@ -58,7 +62,7 @@ _LEAVING_GAIN = 'nova_numa_guest_leaving_gain_cores'
 _WHOLE = {'cpu_count', 'capacity_bytes', 'promised_bytes', 'memory_bytes', 'vcpus'}
 
 #: A fleet's hosts by name, and problems.
-_Fleet = tuple[dict[str, fleet.FleetHost], list[str]]
+Fleet = tuple[dict[str, fleet.FleetHost], list[str]]
 
 
 class FleetError(NumaPmcError):
@@ -69,7 +73,7 @@ class FleetError(NumaPmcError):
         super().__init__(json_values.printable(message))
 
 
-def read(source: str, match: str = '', open_url: Callable[..., Any] | None = None) -> _Fleet:
+def read(source: str, match: str = '', open_url: Callable[..., Any] | None = None) -> Fleet:
     """Return ({name: host}, problems).
 
     :param source: path of a directory, or URL of a server with Prometheus' API
@@ -78,7 +82,8 @@ def read(source: str, match: str = '', open_url: Callable[..., Any] | None = Non
     :raises FleetError: nothing can be read
     """
     if source.startswith(('http://', 'https://')):
-        hosts, problems = _read_server(source, match, open_url or urllib.request.urlopen)
+        ask = functools.partial(_ask, source, open_url or urllib.request.urlopen)
+        hosts, problems = from_series(ask, match)
     else:
         hosts, problems = _read_directory(pathlib.Path(source))
     if not hosts:
@@ -86,7 +91,7 @@ def read(source: str, match: str = '', open_url: Callable[..., Any] | None = Non
     return hosts, problems
 
 
-def _read_directory(directory: pathlib.Path) -> _Fleet:
+def _read_directory(directory: pathlib.Path) -> Fleet:
     hosts, problems = {}, []
     for path in sorted(directory.glob('*.json')):
         try:
@@ -101,7 +106,12 @@ def _read_directory(directory: pathlib.Path) -> _Fleet:
     return hosts, problems
 
 
-def _read_server(url: str, match: str, open_url: Callable[..., Any]) -> _Fleet:
+def from_series(ask: Ask, match: str = '') -> Fleet:
+    """Return ({name: host}, problems), with two queries.
+
+    :param match: label matchers that select hosts, such as 'cluster="a"'
+    :raises FleetError: an answer cannot be read
+    """
     matchers = [part.strip() for part in match.split(',') if part.strip()]
     if not all(re.fullmatch(_LABEL_MATCHERS, part) for part in matchers):
         raise FleetError('%.100s: not label matchers like cluster="a",rack!="b"' % match)
@@ -112,13 +122,13 @@ def _read_server(url: str, match: str, open_url: Callable[..., Any]) -> _Fleet:
         '{__name__=~"%s(%s)"%s} and on (instance) (max by (instance) (%s) >= %g)'
         % (_GUEST, '|'.join(_GUEST_FIELDS), labels, _LEAVING_GAIN, fleet.GAIN_MIN_CORES),
     ):
-        for series in _ask(url, query, open_url):
+        for series in ask(query):
             try:
                 metric = json_values.mapping(series['metric'])
                 instance = json_values.text(metric.get('instance', ''))
                 value = series['value'][1]
             except (KeyError, TypeError, ValueError, IndexError):
-                raise FleetError('%s: malformed series %.200s' % (url, series)) from None
+                raise FleetError('malformed series %.200s' % (series,)) from None
             one = found.setdefault(instance, _Instance(instance))
             try:
                 one.add(metric, float(value))
@@ -138,7 +148,7 @@ def _read_server(url: str, match: str, open_url: Callable[..., Any]) -> _Fleet:
     return hosts, problems
 
 
-def _ask(url: str, query: str, open_url: Callable[..., Any]) -> list[Any]:
+def _ask(url: str, open_url: Callable[..., Any], query: str) -> list[Any]:
     """Return the series of an instant query."""
     request = url.rstrip('/') + '/api/v1/query?' + urllib.parse.urlencode({'query': query})
     try:

@@ -20,7 +20,6 @@ from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.core import fleet
 from nova_numa_pmc.json_values import to_json
 from tests.fixtures import fleets
-from tests.fixtures.model_records import GIB
 
 #: Any JSON, with the members of an answer of Prometheus.
 MEMBERS = st.sampled_from(['data', 'result', 'metric', 'value', '__name__', 'instance'])
@@ -31,22 +30,16 @@ ANSWERS = st.recursive(
 )
 
 
-def host(first, count, demand_cores, taken_s):
-    """Build a host of so many equal guests on each node."""
-    nodes = [
-        [fleets.guest(first + node * 50 + at, 8, 8 * GIB, demand_cores) for at in range(count)]
-        for node in range(2)
-    ]
-    return fleets.host(nodes, taken_s=taken_s)
-
-
 class FleetCase(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.directory = pathlib.Path(directory.name)
         now_s = time.time()
-        self.hosts = {'cmp01': host(0, 7, 5.0, now_s), 'cmp02': host(100, 2, 5.0, now_s)}
+        self.hosts = {
+            'cmp01': fleets.equal_guests(0, 7, 5.0, now_s),
+            'cmp02': fleets.equal_guests(100, 2, 5.0, now_s),
+        }
 
     def write(self, name, value):
         (self.directory / name).write_text(json.dumps(value), encoding='utf-8')
@@ -117,55 +110,12 @@ class DirectoryTest(FleetCase):
         self.assertIn('status --json', error)
 
 
-class Server:
-    """A server that answers queries from hosts' metrics, as node_exporter labels them."""
-
-    def __init__(self, hosts, uname=True):
-        self.queries = []
-        self.series = []
-        for name, one in hosts.items():
-            instance = f'{name}.example:9100'
-            self.add(fleet_input._TICK, one.taken_s, instance=instance)
-            if uname:
-                self.add(fleet_input._UNAME, 1, instance=instance, nodename=name)
-            for node in one.view.nodes:
-                for metric, field in fleet_input._NODE_FIELDS.items():
-                    value = getattr(node, field)
-                    if value is not None:
-                        at = {'instance': instance, 'node': str(node.id)}
-                        self.add('nova_numa_node_' + metric, value, **at)
-            for guest in one.guests:
-                for metric, field in fleet_input._GUEST_FIELDS.items():
-                    value = 1 if field == 'movable' else getattr(guest, field)
-                    if value is not None:
-                        who = {'instance': instance, 'uuid': guest.uuid, 'name': guest.name}
-                        self.add('nova_numa_guest_' + metric, value, **who)
-
-    def add(self, metric, value, **labels):
-        """Add a series."""
-        self.series.append({'metric': {'__name__': metric, **labels}, 'value': [1.0, str(value)]})
-
-    def open(self, url, timeout):
-        """Answer a query with the series whose names it has."""
-        assert timeout
-        (query,) = urllib.parse.parse_qs(urllib.parse.urlsplit(url).query)['query']
-        self.queries.append(query)
-        found = [
-            one
-            for one in self.series
-            if one['metric']['__name__'].startswith('nova_numa_guest_')
-            == ('nova_numa_guest_(' in query)
-        ]
-        answer = {'status': 'success', 'data': {'resultType': 'vector', 'result': found}}
-        return io.BytesIO(json.dumps(answer).encode())
-
-
 class ServerTest(FleetCase):
     def read(self, server, match=''):
         return fleet_input.read('http://prometheus:9090', match, server.open)
 
     def test_two_requests_yield_the_same_plan_as_the_files(self):
-        server = Server(self.hosts)
+        server = fleets.Server(self.hosts)
         hosts, problems = self.read(server)
         self.assertEqual((2, []), (len(server.queries), problems))
         plans = [
@@ -176,10 +126,10 @@ class ServerTest(FleetCase):
         self.assertEqual(plans[1], plans[0])
 
     def test_without_node_exporters_name_a_host_has_that_of_its_instance(self):
-        self.assertIn('cmp01.example', self.read(Server(self.hosts, uname=False))[0])
+        self.assertIn('cmp01.example', self.read(fleets.Server(self.hosts, uname=False))[0])
 
     def test_labels_select_hosts_in_each_request_and_cannot_end_the_selector(self):
-        server = Server(self.hosts)
+        server = fleets.Server(self.hosts)
         self.read(server, 'cluster="a",rack!="50%s"')
         for query in server.queries:
             self.assertIn(',cluster="a",rack!="50%s"}', query)
@@ -196,14 +146,14 @@ class ServerTest(FleetCase):
             (fleet_input._TICK, 'NaN', {}),
         ):
             with self.subTest(metric=metric, value=value):
-                server = Server(self.hosts)
+                server = fleets.Server(self.hosts)
                 server.add(metric, value, instance='cmp01.example:9100', **labels)
                 hosts, problems = self.read(server)
                 self.assertEqual((['cmp02'], 1), (list(hosts), len(problems)))
                 self.assertIn('cmp01.example', problems[0])
 
     def test_no_host_can_take_the_name_of_another(self):
-        server = Server({**self.hosts, 'cmp03': self.hosts['cmp02']})
+        server = fleets.Server({**self.hosts, 'cmp03': self.hosts['cmp02']})
         server.add(fleet_input._UNAME, 1, instance='cmp03.example:9100', nodename='cmp02')
         hosts, problems = self.read(server)
         self.assertEqual((['cmp01'], 2), (list(hosts), len(problems)))
@@ -214,7 +164,7 @@ class ServerTest(FleetCase):
                 fleet_input.read('http://h', '', mock.Mock(side_effect=error))
 
     def test_no_answer_controls_the_terminal(self):
-        server = Server({})
+        server = fleets.Server({})
         server.add(fleet_input._TICK, 'NaN', instance='\x1b]0;x\x07')
         for open_url in (server.open, mock.Mock(side_effect=BadStatusLine('\x1b[2J'))):
             with self.assertRaises(fleet_input.FleetError) as caught:
