@@ -7,7 +7,7 @@ ARGS =
 
 .NOTPARALLEL:
 .PHONY: help demo test unit coverage lab lab-full functional test-nova test-nova-all test-nova-29 \
-	test-nova-31 test-nova-33 test-nova-34 test-nova-newest lint docs deb test-deb release bench \
+	test-nova-31 test-nova-33 test-nova-34 test-nova-newest test-watcher lint docs deb test-deb release bench \
 	bench-fleet bench-hook bench-sampling bench-rebalance bench-weigher bench-promises \
 	arena arena-region bench-oversubscription bench-balance bench-crowded soak \
 	fuzz-metrics config setup setup-lab clean distclean
@@ -45,6 +45,12 @@ test-nova-29 test-nova-31 test-nova-33 test-nova-34: test-nova-%:
 
 test-nova-newest: ## The same on the newest release in the package index, with the newest libraries
 	@tools/nova-tests novanewest $(ARGS)
+
+test-watcher: ## Run the strategy in Watcher's services, with emulated Nova (ARGS: stestr's)
+	@tools/setup watcher
+	@.venv-watcher/bin/python -W ignore tools/stubtest watcher
+	@.venv-watcher/bin/python -W ignore -m stestr --repo-url .venv-watcher \
+		--test-path ./tests/watcher --top-dir . run $(ARGS)
 
 lint: setup ## Check style, types, imports and words (tools/lint has the list; it takes names)
 	@tools/lint
@@ -146,4 +152,4 @@ clean: ## Remove build products
 	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## Also remove the virtual environment (not the lab's cached images)
-	@rm -rf .venv .venv-nova-* .venv-stack .tox
+	@rm -rf .venv .venv-nova-* .venv-stack .venv-watcher .tox

@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+class Indicator:
+    def __init__(self, name: str, description: str, unit: str | None, value: float) -> None: ...
