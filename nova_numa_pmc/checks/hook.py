@@ -14,18 +14,14 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core.finding import ERROR, NOTE, WARNING, Finding
-from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files, hook_files, services
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 _INSTALL = 'nova-numa-rebalance hook install --reload'
-#: File in the state directory that names the daemon that was last made to look for hooks.
-_RELOADED = 'daemon-reloaded'
 #: Codes that are not reported for a container's root: the package is elsewhere in a container,
 #: and :func:`check_libvirt` reports a missing hook.
 _NOT_IN_CONTAINERS = ('hook-outdated', 'hook-not-installed')
@@ -73,7 +69,7 @@ def read_status(root: str) -> HookStatus:
         if is_own_root(root) and os.geteuid() == 0:
             trial = try_as_daemon(root, daemon, installed.path)
             findings += check_trial(trial)
-        findings += _check_daemon(root, installed, daemon)
+        findings += _check_daemon(installed, daemon)
     return HookStatus(
         installed,
         daemon,
@@ -114,45 +110,35 @@ def check_root(daemon: services.Process | None) -> Iterator[Finding]:
 
 
 def _check_daemon(
-    root: str, installed: hook_files.InstalledFiles, daemon: services.Process | None
+    installed: hook_files.InstalledFiles, daemon: services.Process | None
 ) -> Iterator[Finding]:
-    if daemon is not None and not knows_hook(root, installed, daemon):
+    """Check that a daemon has looked for hooks since the hook was installed.
+
+    It does so when it starts and at SIGHUP, which ``systemctl reload`` sends
+    (``virHookInitialize`` in libvirt's src/util/virhook.c).
+    """
+    if daemon is None or daemon.start_ns is None:
+        return
+    installed_ns = files.changed_ns(installed.path)
+    if daemon.start_ns >= installed_ns:
+        return
+    reloaded_ns = services.reloaded_ns(daemon)
+    if reloaded_ns is None or reloaded_ns < installed_ns:
+        is_unknown = reloaded_ns is None
         yield Finding(
             'hook-not-seen',
-            ERROR,
-            '%s (pid %d) has been running since before the hook was installed, and a daemon that '
-            'started without any qemu hook runs none' % (daemon.name, daemon.pid),
-            _INSTALL,
+            WARNING if is_unknown else ERROR,
+            '%s (pid %d) has been running since before the hook was installed%s, and a daemon '
+            'that started without any qemu hook runs none until it is reloaded'
+            % (
+                daemon.name,
+                daemon.pid,
+                '; whether it was reloaded since is not known' if is_unknown else '',
+            ),
+            'restart its container, unless it was sent SIGHUP since'
+            if daemon.unit == services.CONTAINER
+            else _INSTALL,
         )
-
-
-def knows_hook(root: str, installed: hook_files.InstalledFiles, daemon: services.Process) -> bool:
-    """Return whether a daemon has looked for hooks since the hook was installed.
-
-    It does so when it starts and at SIGHUP (``virHookInitialize`` in libvirt's
-    src/util/virhook.c). The content of the script is read at each call.
-    """
-    if not installed.executable:
-        return False
-    if daemon.start_ns is None or daemon.start_ns >= files.changed_ns(installed.path):
-        return True
-    try:
-        text = state_files.read(_state_path(root), _RELOADED, 64)
-    except StateError:
-        return False
-    return text == _identity(daemon)
-
-
-def record_knows_hook(root: str, daemon: services.Process | None) -> None:
-    """Record that a daemon has looked for hooks since the hook was installed; None: none has.
-
-    :raises StateError: this cannot be recorded
-    """
-    state_files.write(_state_path(root), _RELOADED, _identity(daemon) if daemon else b'')
-
-
-def _identity(daemon: services.Process) -> bytes:
-    return b'%d %d' % (daemon.pid, daemon.start_ns or 0)
 
 
 def check_trial(trial: services.LabelTrial) -> Iterator[Finding]:
@@ -204,10 +190,6 @@ def try_as_daemon(root: str, daemon: services.Process | None, script: str) -> se
 def expected_script(root: str) -> bytes:
     """Return our script, whose alarm comes 1 to 2 s after the hook's own time limit."""
     return hook_files.render(int(host_options.read_under_root(root).timeout_s + 1.999))
-
-
-def _state_path(root: str) -> str:
-    return host_options.read_under_root(root).state_path(root)
 
 
 def is_own_root(root: str) -> bool:

@@ -28,6 +28,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 
 from nova_numa_pmc.host import files, ownership
 from nova_numa_pmc.record import TYPE_CHECKING, Record
@@ -64,7 +65,8 @@ _TITLE = re.compile(r'\S+: master process \[(?P<command>[^\0]*)\][ \0]*')
 
 #: What to do about a process that is not believed.
 REFUSAL_REMEDY = 'let root own the file and its directories, and nobody else write to them'
-UNIT, CONTAINER = 'unit', 'container'
+CONTAINER = 'container'
+_SYSTEMCTL_TIMEOUT_S = 60
 
 
 class Process(Record):
@@ -79,6 +81,7 @@ class Process(Record):
     :param label: its AppArmor profile or SELinux context, or 'unconfined' if there is none
     :param root: the process's root directory, as a path that we can open
     :param same_root: whether this is the host's own root directory (False in a container)
+    :param unit: systemd's unit of it; :data:`CONTAINER` if it is in a container
     """
 
     name: str
@@ -92,6 +95,7 @@ class Process(Record):
     label: str
     root: str
     same_root: bool
+    unit: str
 
 
 def find(root: str, name: str) -> Process | None:
@@ -118,13 +122,13 @@ def search(root: str, name: str) -> tuple[Process | None, str]:
     return (found[0] if found else None), refusal
 
 
-def group_kind(cgroup: str, name: str) -> str | None:
+def unit_of(cgroup: str, name: str) -> str | None:
     """Return what the control group of a process says: whether it can be the service's.
 
     :param cgroup: text of the process's ``cgroup``
     :param name: the service's name
-    :returns: :data:`UNIT` for the service's own unit; :data:`CONTAINER` for a container of any
-        name; None: the process is not the service
+    :returns: the name of the service's own unit; :data:`CONTAINER` for a container of any name;
+        None: the process is not the service
     """
     paths: dict[str, list[str]] = {}
     for line in cgroup.splitlines():
@@ -147,15 +151,15 @@ def group_kind(cgroup: str, name: str) -> str | None:
     if parts[:1] != ['machine.slice'] and (
         re.fullmatch(pattern, unit) or re.fullmatch(_UNITS.get(name, pattern), unit)
     ):
-        return UNIT
+        return unit
     return None
 
 
 def _identify(root: str, pid: int, name: str) -> _Answer:
     """Return the service, None for another process, or why its executable is not believed."""
     directory = os.path.join(root, 'proc', str(pid))
-    kind = group_kind(files.read_optional(directory, 'cgroup') or '', name)
-    if kind is None:
+    unit = unit_of(files.read_optional(directory, 'cgroup') or '', name)
+    if unit is None:
         return None
     try:
         executable = os.readlink(os.path.join(directory, 'exe')).removesuffix(' (deleted)')
@@ -165,7 +169,7 @@ def _identify(root: str, pid: int, name: str) -> _Answer:
         uids, gids = ({int(each) for each in status[key].split()} for key in ('Uid', 'Gid'))
     except PermissionError:
         text = '%s (pid %d): not recognised without privileges: run as root' % (name, pid)
-        return text if kind == UNIT else None
+        return None if unit == CONTAINER else text
     except (OSError, KeyError, ValueError):
         return None  # ended meanwhile, or a thread of the kernel
     programs = _programs(os.path.basename(executable), command, name)
@@ -176,12 +180,12 @@ def _identify(root: str, pid: int, name: str) -> _Answer:
         or len(uids) != 1
         or (name in _OF_ROOT and uids != {root_uid})
         or files.read_optional(directory, 'uid_map') != files.read_optional(root, _OWN_UID_MAP)
-        or (kind == CONTAINER and not _is_in_container(root, directory, status, name, is_same))
+        or (unit == CONTAINER and not _is_in_container(root, directory, status, name, is_same))
     ):
         return None
     base = root if is_same else os.path.join(directory, 'root')
     # An account's own unit may run the account's own programs (devstack), but not its own Python.
-    accounts = frozenset(uids if kind == UNIT else ()) - {root_uid}
+    accounts = frozenset(() if unit == CONTAINER else uids) - {root_uid}
     exposed = ownership.find_changeable(executable, base, {root_uid})
     for program in programs:
         exposed = exposed or ownership.find_changeable(program, base, {root_uid, *accounts})
@@ -204,6 +208,7 @@ def _identify(root: str, pid: int, name: str) -> _Answer:
         _label(root, pid),
         base,
         is_same,
+        unit,
     )
 
 
@@ -307,6 +312,50 @@ def why_not_believed(root: str = '/') -> str:
     """Return why a process that seems to be a daemon is not believed; empty if none seems so."""
     refusals = (search(root, name)[1] for name in DAEMONS)
     return next(filter(None, refusals), '')
+
+
+def reloaded_ns(process: Process) -> int | None:
+    """Return when systemd last reloaded a service successfully, by CLOCK_BOOTTIME [ns].
+
+    systemd notes each change of a unit's state, a reload's beginning and end included, but a
+    reload does not make the unit active anew (``unit_notify`` in systemd's src/core/unit.c), so it
+    is a change since the unit became active.
+
+    :returns: 0: not since it was started; None: unknown, as in a container
+    """
+    if process.unit == CONTAINER:
+        return None
+    names = ('StateChangeTimestampMonotonic', 'ActiveEnterTimestampMonotonic', 'ReloadResult')
+    answer = _systemctl('show', '--property=' + ','.join(names), '--', process.unit)
+    values = dict(line.partition('=')[::2] for line in answer.stdout.splitlines())
+    try:
+        changed_us, entered_us = (int(values[name]) for name in names[:2])
+    except (KeyError, ValueError):
+        return None
+    if changed_us <= entered_us or values.get('ReloadResult') != 'success':
+        return 0
+    return files.boottime_ns() - (time.monotonic_ns() - changed_us * 1000)
+
+
+def reload(process: Process) -> str:
+    """Make systemd reload a service; return why this failed, else ''."""
+    answer = _systemctl('reload', '--', process.unit)
+    return answer.stderr.strip() or 'failed' if answer.returncode else ''
+
+
+def _systemctl(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ['systemctl', *arguments]
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SYSTEMCTL_TIMEOUT_S,
+            text=True,
+            errors='replace',
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return subprocess.CompletedProcess(command, 1, '', str(error))
 
 
 def label_of_daemon(root: str = '/', daemon: Process | None = None) -> str | None:

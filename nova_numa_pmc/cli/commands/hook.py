@@ -19,16 +19,13 @@ exit codes: 0 done, nothing wrong; 1 refused, failed, or status found a problem;
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.checks import hook as hook_checks
 from nova_numa_pmc.cli import arguments, tables
 from nova_numa_pmc.core.finding import ERROR, Finding
-from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import hook_files, ownership, services
 from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.record import Record
@@ -65,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             subparser.add_argument(
                 '--reload',
                 action='store_true',
-                help='make the running daemon look for hooks again (SIGHUP)',
+                help='make the running daemon look for hooks again (systemctl reload)',
             )
             subparser.add_argument(
                 '--force',
@@ -155,14 +152,10 @@ def install(root: str, reload: bool = False, force: bool = False) -> InstallResu
         notes.append("not tried under the daemon's confinement: --root names another system")
     if findings and not force:
         return InstallResult(notes=tuple(notes), findings=tuple(findings))
-    # A daemon that has found a hook does not have to look for its new version.
-    knew_hook = daemon is not None and hook_checks.knows_hook(
-        root, hook_files.inspect(root, expected), daemon
-    )
     changes = hook_files.install(root, expected)
     if hook_checks.is_own_root(root):
         notes += _relabel()
-        notes += reload_daemon(root, daemon, reload, knew_hook)
+        notes.append(reload_daemon(root, daemon, reload))
     return InstallResult(tuple(changes), tuple(notes))
 
 
@@ -172,11 +165,7 @@ def remove(root: str) -> InstallResult:
     :raises hook_files.HookError: this process is not root
     """
     _require_root(root)
-    changes = tuple(hook_files.remove(root))
-    if changes and hook_checks.is_own_root(root):
-        with contextlib.suppress(StateError):
-            hook_checks.record_knows_hook(root, None)
-    return InstallResult(changes)
+    return InstallResult(tuple(hook_files.remove(root)))
 
 
 def _relabel() -> list[str]:
@@ -187,37 +176,27 @@ def _relabel() -> list[str]:
     return ['restored the SELinux labels of /etc/libvirt/hooks']
 
 
-def reload_daemon(
-    root: str, daemon: services.Process | None, wanted: bool, knew_hook: bool
-) -> list[str]:
-    """Make the daemon look for hooks if this is wanted; return notes about whether it has.
-
-    :param knew_hook: whether it has already found the hook's earlier version
-    :raises StateError: it knows the hook, but this cannot be recorded
-    """
+def reload_daemon(root: str, daemon: services.Process | None, wanted: bool) -> str:
+    """Make the daemon look for hooks if this is wanted; return a note about whether it has."""
     if daemon is None:
         refusal = services.why_not_believed(root)
         if refusal:
-            return [
-                '%s; it is not made to look for hooks: %s' % (refusal, services.REFUSAL_REMEDY)
-            ]
-        return ['no libvirt daemon was found running: one looks for hooks when it is started']
-    if wanted:
-        try:
-            # The trial may have taken a minute, and the id may be another process's by now.
-            if services.find_daemon(root) != daemon:
-                raise ProcessLookupError
-            os.kill(daemon.pid, signal.SIGHUP)
-        except ProcessLookupError:
-            return ['%s has just ended: it looks for hooks when it is started' % daemon.name]
-    elif not knew_hook:
-        return [
+            return '%s; it is not made to look for hooks: %s' % (refusal, services.REFUSAL_REMEDY)
+        return 'no libvirt daemon was found running: one looks for hooks when it is started'
+    if daemon.unit == services.CONTAINER:
+        return '%s runs in a container: restart it to make it look for hooks' % daemon.name
+    if not wanted:
+        return (
             '%s is running: "nova-numa-rebalance hook install --reload" makes it look for hooks '
-            'again' % daemon.name
-        ]
-    hook_checks.record_knows_hook(root, daemon)
-    text = 'signalled %s (pid %d) to look for hooks again' % (daemon.name, daemon.pid)
-    return [text] if wanted else []
+            'if it has not yet' % daemon.name
+        )
+    error = services.reload(daemon)
+    if error:
+        return '%s was not reloaded: %s; one looks for hooks when it is started' % (
+            daemon.unit,
+            error,
+        )
+    return 'reloaded %s (pid %d) to look for hooks again' % (daemon.unit, daemon.pid)
 
 
 def _require_root(root: str) -> None:

@@ -5,12 +5,12 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
+import time
 import unittest
+from unittest import mock
 
 from nova_numa_pmc.checks import hook as hook_checks
 from nova_numa_pmc.cli.commands import hook
@@ -75,51 +75,90 @@ class HookCommandTest(unittest.TestCase):
         self.daemon(ago_s=-1)
         self.assertEqual((0, ''), self.problems())
 
-    def test_a_reload_signals_the_daemon_and_is_known(self):
-        self.call('install')
-        signalled = subprocess.Popen(
-            [sys.executable, '-c', 'input()'],
-            stdin=subprocess.PIPE,
-            # Below nohup, it would inherit that the signal is ignored.
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    def systemctl(self, changed_us, entered_us=1_000_000, result='success', error=''):
+        """Put a systemctl in the path that shows these times of the daemon's unit."""
+        path = self.host.path('bin/systemctl')
+        lines = (
+            'StateChangeTimestampMonotonic=%d' % changed_us,
+            'ActiveEnterTimestampMonotonic=%d' % entered_us,
+            'ReloadResult=%s' % result,
         )
-        self.addCleanup(signalled.__exit__, None, None, None)
-        self.addCleanup(signalled.kill)
-        self.daemon(pid=signalled.pid)
-        daemon = services.find_daemon(self.root)
-        [note] = hook.reload_daemon(
-            self.root, daemon._replace(start_ns=1), wanted=True, knew_hook=False
+        script = (
+            '#!/bin/sh',
+            'echo "$@" >>%s' % shlex.quote(self.host.path('called')),
+            *("echo '%s'" % line for line in lines),
+            "[ $1 = show ] || [ -z '%s' ] || { echo '%s' >&2; exit 1; }" % (error, error),
         )
-        self.assertIn('has just ended', note, 'the id is that of another process')
-        self.assertIsNone(signalled.poll())
-        [note] = hook.reload_daemon(self.root, daemon, wanted=False, knew_hook=False)
-        self.assertIn('hook install --reload" makes it look', note)
-        self.assertIn('has been running since before', self.problems()[1])
-        [note] = hook.reload_daemon(self.root, daemon, wanted=True, knew_hook=False)
-        self.assertIn('signalled libvirtd (pid %d)' % signalled.pid, note)
-        self.assertEqual(-signal.SIGHUP, signalled.wait())
-        self.assertEqual((0, ''), self.problems())
-        self.assertIn(
-            'has just ended',
-            hook.reload_daemon(self.root, daemon, wanted=True, knew_hook=False)[0],
-        )
+        self.host.write('bin/systemctl', '\n'.join(script) + '\n')
+        os.chmod(path, 0o755)
+        search_path = os.pathsep.join((os.path.dirname(path), os.environ['PATH']))
+        patch = mock.patch.dict(os.environ, PATH=search_path)
+        patch.start()
+        self.addCleanup(patch.stop)
 
-    def test_a_daemon_that_knew_the_hook_needs_no_reload(self):
+    def test_a_reload_by_hand_is_known_from_systemd(self):
         self.call('install')
         self.daemon()
+        now_us = time.monotonic_ns() // 1000 + 10**6
+        for shown, is_known in (
+            ((now_us,), True),
+            ((1_000_000,), False),  # not reloaded since it was started
+            ((1_000_001,), False),  # reloaded, but before the hook was installed
+            ((now_us, now_us), False),
+            ((now_us, 1_000_000, 'exit-code'), False),
+        ):
+            with self.subTest(shown):
+                self.systemctl(*shown)
+                code, problems = self.problems()
+                self.assertEqual(not is_known, bool(code))
+                self.assertEqual(not is_known, 'has been running since before' in problems)
+                self.assertNotIn('not known', problems)
+
+    def test_without_an_answer_of_systemd_a_reload_is_not_known(self):
+        self.call('install')
+        self.daemon()
+        with mock.patch.dict(os.environ, PATH='/nonexistent'):
+            [finding] = self.call('status')[1]['findings']
+        self.assertEqual(('hook-not-seen', 'warning'), (finding['code'], finding['severity']))
+        self.assertIn('whether it was reloaded since is not known', finding['message'])
+
+    def test_a_reload_in_a_container_is_not_known(self):
+        self.call('install')
+        self.daemon()
+        for process in ('900', 'self'):
+            self.host.write('proc/%s/cgroup' % process, '0::/libpod-%064x.scope\n' % 1)
+        [finding] = self.call('status')[1]['findings']
+        self.assertEqual(('hook-not-seen', 'warning'), (finding['code'], finding['severity']))
+        self.assertIn('restart its container', finding['remedy'])
+        note = hook.reload_daemon(self.root, services.find_daemon(self.root), wanted=True)
+        self.assertIn('restart it to make it look', note)
+
+    def test_a_reload_is_left_to_systemd_and_said(self):
+        self.daemon()
         daemon = services.find_daemon(self.root)
-        self.assertEqual([], hook.reload_daemon(self.root, daemon, wanted=False, knew_hook=True))
-        self.assertEqual((0, ''), self.problems())
+        self.systemctl(0)
+        self.assertIn(
+            'hook install --reload" makes it look',
+            hook.reload_daemon(self.root, daemon, wanted=False),
+        )
+        self.assertFalse(os.path.exists(self.host.path('called')))
+        note = hook.reload_daemon(self.root, daemon, wanted=True)
+        self.assertIn('reloaded libvirtd.service (pid 900)', note)
+        with open(self.host.path('called')) as stream:
+            self.assertEqual('reload -- libvirtd.service\n', stream.read())
+        self.systemctl(0, error='libvirtd.service is not active, cannot reload.')
+        note = hook.reload_daemon(self.root, daemon, wanted=True)
+        self.assertIn('was not reloaded: libvirtd.service is not active', note)
 
     def test_a_reload_without_a_daemon_is_said_to_have_none(self):
-        [note] = hook.reload_daemon(self.root, None, wanted=True, knew_hook=False)
+        note = hook.reload_daemon(self.root, None, wanted=True)
         self.assertIn('no libvirt daemon was found running', note)
 
     def test_a_daemon_that_is_not_believed_is_said_with_the_reason(self):
         self.daemon()
         os.chmod(self.host.path('usr/sbin/libvirtd'), 0o777)
         self.call('install')
-        [note] = hook.reload_daemon(self.root, None, wanted=True, knew_hook=False)
+        note = hook.reload_daemon(self.root, None, wanted=True)
         self.assertIn('not believed, because users other than root can change', note)
         self.assertIn('let root own', note)
         [finding] = self.call('status')[1]['findings']
