@@ -57,7 +57,7 @@ HOOK_GRACE_NS = 2 * 10**9
 #: pages that QEMU and libvirt share stay there anyway. The amount is so small that even guests of
 #: little more than 25 MiB have at least 99 % of their memory at home.
 _NEGLIGIBLE_BYTES = 256 << 10
-_STAGE = 'holding guest %s'
+_STAGE, _UPDATE = 'holding guest %s', 'updating the promise of guest %s'
 
 
 @dataclasses.dataclass
@@ -183,7 +183,8 @@ class Keeper:
     def _forget(self, running: Iterable[model.Guest]) -> None:
         """Drop everything that is known about guests that are gone."""
         for run_id in self._known.keys() - {guest.run_id for guest in running}:
-            self._problem_log.forget(_STAGE % self._known.pop(run_id).name)
+            name = self._known.pop(run_id).name
+            self._problem_log.forget(_STAGE % name, _UPDATE % name)
 
     # --- The promise ---
 
@@ -200,12 +201,13 @@ class Keeper:
             promise = before.get(guest.uuid)
             if promise is None or not promise.started or guest.uuid in tick.moving:
                 continue
-            after = promising.updated_promise(promise, guest, host)
-            # An overridden guest goes home, and so do all if none is widened any more.
-            if guest.override or self.options.rebalance != opts.AUTO:
-                after = after._replace(widened_nodes=())
-            if after != promise:
-                changed.append((guest, after))
+            with self._problem_log.stage(_UPDATE % guest.name):
+                after = promising.updated_promise(promise, guest, host)
+                # An overridden guest goes home, and so do all if none is widened any more.
+                if guest.override or self.options.rebalance != opts.AUTO:
+                    after = after._replace(widened_nodes=())
+                if after != promise:
+                    changed.append((guest, after))
         if not changed:
             return
         try:
@@ -222,9 +224,10 @@ class Keeper:
             return
         for guest, after in changed:
             host_promises.put(after)
-            self._log_update(before[guest.uuid], after, guest)
-            if before[guest.uuid].bound and not after.bound:
-                binding.unbind(guest, before[guest.uuid], self._root, self._log)
+            with self._problem_log.stage(_UPDATE % guest.name):
+                self._log_update(before[guest.uuid], after, guest)
+                if before[guest.uuid].bound and not after.bound:
+                    binding.unbind(guest, before[guest.uuid], self._root, self._log)
 
     def _log_update(self, before: model.Promise, after: model.Promise, guest: model.Guest) -> None:
         what, nodes, former_nodes = '', after.cpu_nodes, before.cpu_nodes

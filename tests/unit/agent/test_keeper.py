@@ -9,6 +9,7 @@ from unittest import mock
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import binding
 from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.core import promising
 from nova_numa_pmc.exceptions import CpusetError, StateLocked
 from nova_numa_pmc.host import holding
 from nova_numa_pmc.state import move_lock, overrides, promises_file
@@ -117,6 +118,28 @@ class ReassertionTest(AgentCase):
             self.tick(agent, 5)
         self.assertEqual(('', '', '4-7'), tuple(tree.held() for tree in trees))
         self.assertEqual(1, sum('holding guest' in text for text in logs.output))
+
+    def test_a_guest_whose_promise_cannot_be_updated_does_not_hinder_the_others(self):
+        agent = self.open_agent()
+        for number in (1, 2):
+            self.promise(number, 1, vcpus=4)  # two have been unplugged since
+        trees = [self.launch(number) for number in (1, 2)]
+        updated = promising.updated_promise
+
+        def fail_for_the_first(promise, guest, host):
+            if guest.name == fake_host.name_of(1):
+                raise ZeroDivisionError
+            return updated(promise, guest, host)
+
+        with mock.patch.object(promising, 'updated_promise', fail_for_the_first):
+            with self.assertLogs(LOG, 'WARNING') as logs:
+                self.assertEqual(1, self.tick(agent, 0).failing_count)
+                self.tick(agent, 5)
+        self.assertEqual(['4-7', '4-7'], [tree.held() for tree in trees])
+        vcpus = [self.promises()[fake_host.uuid_of(number)].vcpus for number in (1, 2)]
+        self.assertEqual([4, 2], vcpus)
+        self.assertEqual(1, sum('updating the promise of guest' in text for text in logs.output))
+        self.assertEqual(0, self.tick(agent, 10).failing_count)
 
     def test_a_cpuset_reset_again_and_again_is_given_up_for_a_while(self):
         agent = self.open_agent()
