@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
+import site
 import stat
 import sys
 import sysconfig
@@ -97,23 +98,39 @@ def render(limit_s: int, site: str | None = None) -> bytes:
 def find_writable_by_others(site: str, owner: int = 0) -> str | None:
     """Return the first file that the hook or the agent runs and not only root can change, or None.
 
-    These are the interpreters, the package's directory, the virtual environment, and all that is
-    in them, links to other directories included: any module there may be imported as root. Of very
-    many files, the first :data:`_FILES_MAX` are checked.
+    These are the interpreters, the directories that they import from, and all that is in them,
+    links to other directories included: any module there may be imported as root. Of very many
+    files, the first :data:`_FILES_MAX` are checked.
 
     :param site: the absolute path of the directory that contains the package
     :param owner: the uid that counts as root's
     """
-    for path in (INTERPRETER, sys.executable, sys.prefix, os.path.join(site, 'nova_numa_pmc')):
+    tops = [path for path in _search_path() if os.path.exists(path)]
+    package = os.path.join(site, 'nova_numa_pmc')
+    for path in (INTERPRETER, sys.executable, sys.prefix, package, *tops):
         found = ownership.find_changeable(path, owners={0, owner})
         if found is not None:
             return found
-    tops = [site] if sys.prefix == sys.base_prefix else [site, sys.prefix]
-    for path in itertools.islice(_walk(tops), _FILES_MAX):
+    for path in itertools.islice(_walk([site, *tops]), _FILES_MAX):
         found = _find_changeable(path, {0, owner})
         if found is not None:
             return found
     return None
+
+
+def _search_path() -> list[str]:
+    """Return what the hook's and the agent's interpreters import from, besides our package's site.
+
+    The hook's imports from its standard library only (-I -S). The agent's, which is this one, has
+    directories that .pth files name, too. What pip installs in /usr/local does not count: Debian
+    and Ubuntu let the group staff write there, as in the directories of root's commands.
+    """
+    version = os.path.basename(os.path.realpath(INTERPRETER))
+    libraries = [os.path.join('/usr', name, version) for name in ('lib', 'lib64')]
+    environment = [] if sys.prefix == sys.base_prefix else [sys.prefix]
+    local = [path for path in site.getsitepackages() if path.startswith('/usr/local/')]
+    # The first is the directory of the command itself, which holds no modules.
+    return environment + libraries + [path for path in sys.path[1:] if path not in local]
 
 
 def _walk(tops: list[str]) -> Iterator[str]:

@@ -137,6 +137,24 @@ class HookFilesTest(RootCase):
                     self.assertEqual(full, found)
                     os.chmod(full, 0o644)
 
+    def test_whatever_others_may_write_where_a_pth_file_leads_is_found(self):
+        os.chmod(self.root, 0o755)
+        for path in ('site/nova_numa_pmc/__init__.py', 'home/checkout/oslo/config.py'):
+            sysfs.write(self.root, path, '')
+        checkout = os.path.join(self.root, 'home/checkout')
+        package_site = os.path.join(self.root, 'site')
+        # Python adds what .pth files name to its path when it starts.
+        with mock.patch.object(sys, 'path', ['', checkout]):
+            self.assertIsNone(hook_files.find_writable_by_others(package_site, os.geteuid()))
+            for path in ('home', 'home/checkout', 'home/checkout/oslo/config.py'):
+                with self.subTest(path):
+                    full = os.path.join(self.root, path)
+                    before = os.stat(full).st_mode
+                    os.chmod(full, 0o777)
+                    found = hook_files.find_writable_by_others(package_site, os.geteuid())
+                    self.assertEqual(full, found)
+                    os.chmod(full, before)
+
     def test_a_package_that_links_lead_to_through_a_home_is_found(self):
         home, package = (os.path.join(self.root, name) for name in ('home', 'nova_numa_pmc'))
         os.chmod(self.root, 0o755)
