@@ -30,6 +30,9 @@ AUTO, SPREAD, ONE_NODE, STAY, NONE = 'auto', 'spread', 'one_node', 'stay', 'none
 POLICIES = (AUTO, SPREAD, ONE_NODE, STAY, NONE)
 #: The extra spec that has it.
 POLICY_KEY = EXTRA_SPEC_PREFIX + 'policy'
+#: Modes of ``<numatune>``: memory only on its nodes, on them while there is room, and page by page
+#: on each of them.
+STRICT, PREFERRED, INTERLEAVE = 'strict', 'preferred', 'interleave'
 #: Origin of a guest's place: this package, others, or nothing (it floats).
 PLACED, BY_OTHERS, FLOATING = 'placed', 'pinned', 'floating'
 #: {origin: its text for operators}
@@ -165,8 +168,8 @@ class Guest(Record):
     :param pins: the pins of ``<cputune>``, as (name of the control group, frozenset of CPUs),
         sorted by the names: 'vcpu0', 'emulator', 'iothread1'
     :param memory_max_bytes: RAM that it may grow to (``<maxMemory>``); None: ``memory_bytes``
-    :param mem_bound: whether all of its memory is restricted to ``numatune_nodes``; if not, these
-        nodes are only preferred, or apply to a part of it
+    :param mem_mode: how numatune gives ``numatune_nodes`` to all of its memory, :data:`STRICT`,
+        :data:`PREFERRED` or :data:`INTERLEAVE`; empty: they are not for all of it
     :param partition: its ``<resource><partition>``, which determines the groups above it
     :param granted_cpus, granted_mems: CPUs, and ids of the nodes whose memory, the groups above it
         let it use (:mod:`nova_numa_pmc.host.allowed`); None: all, or not read
@@ -200,7 +203,7 @@ class Guest(Record):
     override: str = ''
     pins: tuple[tuple[str, frozenset[int]], ...] = ()
     memory_max_bytes: int | None = None
-    mem_bound: bool = False
+    mem_mode: str = ''
     partition: str = '/machine'
     granted_cpus: frozenset[int] | None = None
     granted_mems: frozenset[int] | None = None
@@ -217,7 +220,7 @@ class Guest(Record):
     @property
     def limit_mems(self) -> frozenset[int] | None:
         """Return the nodes whose memory its XML and the groups above it both allow; None: any."""
-        bound_nodes = frozenset(self.numatune_nodes) if self.mem_bound else None
+        bound_nodes = frozenset(self.numatune_nodes) if self.mem_mode == STRICT else None
         if bound_nodes is None or self.granted_mems is None:
             return self.granted_mems if bound_nodes is None else bound_nodes
         return bound_nodes & self.granted_mems

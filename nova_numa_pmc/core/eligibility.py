@@ -180,14 +180,14 @@ def is_left_alone(guest: model.Guest) -> bool:
 
     :param guest: with the operator's override
     """
-    if is_only_bound(guest):
+    if has_only_memory_nodes(guest):
         guest = guest._replace(placed_by=())
     return bool(why_not(PLACE, guest))
 
 
-def is_only_bound(guest: model.Guest) -> bool:
-    """Return whether others have bound a guest's memory to nodes and done nothing else to it."""
-    return guest.mem_bound and guest.placed_by == ('numatune',)
+def has_only_memory_nodes(guest: model.Guest) -> bool:
+    """Return whether others have chosen the nodes of a guest's memory and nothing else."""
+    return bool(guest.mem_mode) and guest.placed_by == ('numatune',)
 
 
 def is_placed_as_a_whole(guest: model.Guest) -> bool:

@@ -29,17 +29,24 @@ def with_topology(guest: model.Guest, host: model.Topology) -> model.Guest:
     )
 
 
-def with_cpus_near_bound_memory(guest: model.Guest, host: model.Topology) -> model.Guest:
-    """Return a guest that is ours to place on the nodes to which numatune alone binds its memory.
+def with_cpus_near_memory(guest: model.Guest, host: model.Topology) -> model.Guest:
+    """Return a guest that is ours to place on the nodes that numatune alone gives to its memory.
 
-    If these nodes do not have a CPU for each of its vCPUs, it stays placed by others.
+    It is placed as if they were given strictly, on one of them, or on several if need be; but
+    memory that is interleaved is on all of them, and so are the CPUs. If these nodes do not have a
+    CPU for each of its vCPUs, it stays placed by others.
     """
-    if not eligibility.is_only_bound(guest):
+    if not eligibility.has_only_memory_nodes(guest):
         return guest
-    cpus = pools.cpus_on(tuple(guest.limit_mems or ()), host, guest)
+    mems = guest.granted_mems
+    nodes = tuple(node for node in guest.numatune_nodes if mems is None or node in mems)
+    cpus = pools.cpus_on(nodes, host, guest)
     if len(cpus) < guest.vcpus:
         return guest
-    return guest._replace(placed_by=(), allowed_cpus=cpus)
+    if guest.mem_mode == model.INTERLEAVE and guest.policy != model.NONE:
+        spread = (model.POLICY_KEY, model.SPREAD)
+        guest = guest._replace(extra_specs=(*guest.extra_specs, spread))
+    return guest._replace(placed_by=(), allowed_cpus=cpus, mem_mode=model.STRICT)
 
 
 def promises_in_pool(

@@ -18,6 +18,7 @@ import pyexpat
 
 from nova_numa_pmc.cpulist import HEX_DIGITS, is_label, is_number, is_one_line, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, DomainError
+from nova_numa_pmc.model import INTERLEAVE
 from nova_numa_pmc.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
@@ -392,13 +393,14 @@ def without_full_pins(guest: Guest, online: frozenset[int]) -> Guest:
 
 
 def without_full_binding(guest: Guest, with_memory: frozenset[int] | None) -> Guest:
-    """Return the guest without a ``<numatune>`` that binds its memory to all nodes.
+    """Return the guest without a ``<numatune>`` that names all nodes and does not interleave them.
 
     :param with_memory: ids of the nodes that have memory; None: unknown, and every binding counts
     """
     if (
-        not guest.mem_bound
+        not guest.mem_mode
         or not with_memory
+        or (guest.mem_mode == INTERLEAVE and len(with_memory) > 1)
         or not with_memory <= set(guest.numatune_nodes)
         or {'memnode', 'numad'} & set(guest.placed_by)
     ):
@@ -406,5 +408,5 @@ def without_full_binding(guest: Guest, with_memory: frozenset[int] | None) -> Gu
     return guest._replace(
         placed_by=tuple(code for code in guest.placed_by if code != 'numatune'),
         numatune_nodes=(),
-        mem_bound=False,
+        mem_mode='',
     )

@@ -219,12 +219,12 @@ def without_full_pins(running: Sequence[model.Guest], root: str = '/') -> list[m
 
     That is a pin to every CPU that a guest may use, and memory that is bound to all nodes.
     """
-    if not any(guest.pins or guest.mem_bound for guest in running):
+    if not any(guest.pins or guest.mem_mode for guest in running):
         return list(running)
     online, with_memory = topology.read_online(root), topology.nodes_with_memory(root)
     return [
         domain_xml.without_full_pins(domain_xml.without_full_binding(guest, with_memory), online)
-        if guest.pins or guest.mem_bound
+        if guest.pins or guest.mem_mode
         else guest
         for guest in running
     ]
@@ -292,8 +292,7 @@ def _guest(elements: Elements) -> model.Guest:
         allowed_cpus=allowed_cpus,
         placed_by=_placed_by(elements, specs),
         numatune_nodes=_numatune_nodes(elements),
-        mem_bound=any(attribute_values(elements, 'numatune/memory', 'nodeset'))
-        and _is_strict(elements),
+        mem_mode=_mem_mode(elements),
         page_bytes=domain_xml.page_bytes(elements),
         locked=domain_xml.is_locked(elements) or any(device.locks_memory for device in devices),
         devices=devices,
@@ -379,12 +378,19 @@ def _numatune_nodes(elements: Elements) -> tuple[int, ...]:
     return tuple(sorted(nodes | domain_xml.parse_cpuset('nodemask', masks)))
 
 
-def _is_strict(elements: Elements) -> bool:
-    """Return whether numatune binds memory to its nodes; libvirt's default mode is 'strict'."""
-    return {
-        *attribute_values(elements, 'numatune/memory', 'mode'),
-        *attribute_values(elements, 'numatune/memnode', 'mode'),
-    } <= {'strict', 'restrictive'}
+def _mem_mode(elements: Elements) -> str:
+    """Return the mode in which numatune gives nodes to all memory, else ''; the default is strict.
+
+    'restrictive' also binds the memory to its nodes, only without a policy of QEMU's.
+    """
+    modes = {
+        mode if mode in (model.PREFERRED, model.INTERLEAVE) else model.STRICT
+        for path in ('numatune/memory', 'numatune/memnode')
+        for mode in attribute_values(elements, path, 'mode')
+    }
+    if not any(attribute_values(elements, 'numatune/memory', 'nodeset')) or len(modes) > 1:
+        return ''
+    return modes.pop() if modes else model.STRICT
 
 
 def _placed_by(elements: Elements, specs: Mapping[str, str]) -> tuple[str, ...]:

@@ -97,7 +97,7 @@ def decide_promise(
     device_nodes = tuple(sorted({node for node in nodes if node is not None}))
     problems = _extra_spec_problems(guest.extra_specs)
     placement_options = host_options.placement_options
-    guest = promising.with_cpus_near_bound_memory(guest, host)
+    guest = promising.with_cpus_near_memory(guest, host)
     pool_host = pools.with_guest_pool(guest, host)
     promises = (
         promises_file.locked(host_options, root, timeout_s)
@@ -241,7 +241,7 @@ def _implied_promise(
     """Return a promise for a running guest without one, by the CPUs that it is held to."""
     from nova_numa_pmc.core.placement import placement
 
-    guest = promising.with_cpus_near_bound_memory(guest, host)
+    guest = promising.with_cpus_near_memory(guest, host)
     cpus, mems = (None, frozenset[int]()) if guest.placed_by else _held_sets(guest, root)
     nodes = pools.nodes_of(cpus, host)
     if len(nodes) == sum(1 for node in host.nodes if node.cpus):

@@ -111,19 +111,24 @@ class HookTest(HookCase):
         for number in range(4):
             self.assertEqual((1,), self.place(number).mem_nodes)
 
-    def test_the_cpus_of_a_guest_follow_the_memory_to_which_numatune_alone_binds_it(self):
-        for number in range(3):
-            tree, promise = self.start(number, extra=NUMATUNE % ('strict', '1'))
-            self.assertEqual(((1,), (1,)), (promise.cpu_nodes, promise.mem_nodes))
+    def test_the_cpus_of_a_guest_follow_the_memory_that_numatune_alone_gives_nodes(self):
+        for number, mode in enumerate(('strict', 'restrictive', 'preferred', 'interleave')):
+            tree, promise = self.start(number, extra=NUMATUNE % (mode, '1'))
+            self.assertEqual(((1,), (1,)), (promise.cpu_nodes, promise.mem_nodes), mode)
             self.assertEqual('4-7', tree.held())
-        self.assertEqual('pinned', self.place(4, vcpus=6, extra=NUMATUNE % ('strict', '1')).origin)
+            large = self.place(number + 4, vcpus=6, extra=NUMATUNE % (mode, '1'))
+            self.assertEqual('pinned', large.origin, mode)
 
     def test_a_numatune_over_all_nodes_excludes_nothing(self):
         placed = [
             self.place(number, extra=NUMATUNE % ('strict', '0-1')).cpu_nodes for number in range(2)
         ]
         self.assertEqual([(0,), (1,)], placed)
-        self.assertEqual('pinned', self.place(3, extra=NUMATUNE % ('interleave', '0-1')).origin)
+
+    def test_memory_that_is_interleaved_over_all_nodes_is_promised_there(self):
+        tree, promise = self.start(3, extra=NUMATUNE % ('interleave', '0-1'))
+        self.assertEqual(((0, 1), (0, 1)), (promise.cpu_nodes, promise.mem_nodes))
+        self.assertEqual('0-7', tree.held())
 
 
 class AgentTest(AgentCase):
@@ -196,7 +201,12 @@ class AgentTest(AgentCase):
         )
 
 
+def cpus_of(node):
+    return frozenset(range(4 * node, 4 * node + 4))
+
+
 CPU_SETS = st.sets(st.integers(0, 7), min_size=1).map(frozenset)
+MODES = ('strict', 'restrictive', 'preferred', 'interleave')
 MEM_SETS = st.sampled_from([frozenset({0}), frozenset({1}), frozenset({0, 1})])
 
 
@@ -212,6 +222,7 @@ class EveryDoorTest(HookCase):
         nova_set=None,
         isolated=set(),
         memory_node=0,
+        numatune=None,
     )
     @example(
         slice_cpus=frozenset({0, 1, 4}),
@@ -221,6 +232,7 @@ class EveryDoorTest(HookCase):
         nova_set=None,
         isolated={0},
         memory_node=0,
+        numatune=('preferred', frozenset({1})),
     )
     @given(
         slice_cpus=CPU_SETS,
@@ -230,13 +242,19 @@ class EveryDoorTest(HookCase):
         nova_set=st.none() | CPU_SETS,
         isolated=st.sets(st.integers(0, 7), max_size=3),
         memory_node=st.integers(0, 1),
+        numatune=st.none() | st.tuples(st.sampled_from(MODES), MEM_SETS),
     )
     def test_no_door_leaves_what_a_guest_may_use(
-        self, slice_cpus, scope_cpus, mems, vcpu_set, nova_set, isolated, memory_node
+        self, slice_cpus, scope_cpus, mems, vcpu_set, nova_set, isolated, memory_node, numatune
     ):
         scope_cpus = scope_cpus & slice_cpus or slice_cpus  # as in the kernel
         may_use = (scope_cpus if vcpu_set is None else scope_cpus & vcpu_set) - isolated
-        xml = fake_host.domain_xml(1, cpuset=vcpu_set and format_cpulist(vcpu_set))
+        mode, nodes = numatune or ('', frozenset({0, 1}))
+        xml = fake_host.domain_xml(
+            1,
+            cpuset=vcpu_set and format_cpulist(vcpu_set),
+            extra=NUMATUNE % (mode, format_cpulist(nodes)) if mode else '',
+        )
         with tempfile.TemporaryDirectory() as self.root:
             self.host = measured_host.MeasuredHost(self.root, isolated=format_cpulist(isolated))
             self.host.set_idle()
@@ -246,8 +264,8 @@ class EveryDoorTest(HookCase):
             allow(self, SLICE, format_cpulist(slice_cpus), format_cpulist(mems))
             limit_scope(self, tree, format_cpulist(scope_cpus), format_cpulist(mems))
             self.call('started', 1, xml)
-            self.check(tree, may_use, mems)
-            self.check_explained(may_use, mems)
+            self.check(tree, may_use, mems, nodes)
+            self.check_explained(may_use, mems, nodes)
             if nova_set:
                 self.host.write(
                     'etc/nova/nova.conf',
@@ -260,24 +278,32 @@ class EveryDoorTest(HookCase):
                 self.root,
             )
             agent.tick(Moment(0, START_NS, 1000.0))
-            self.check(tree, may_use, mems)
-            self.check_explained(may_use, mems)
+            self.check(tree, may_use, mems, nodes)
+            self.check_explained(may_use, mems, nodes)
             agent.close()
             self.host.close()
 
-    def check(self, tree, may_use, mems):
-        """Check the guest's groups and its promise."""
+    def check(self, tree, may_use, mems, nodes):
+        """Check the guest's groups and its promise.
+
+        :param nodes: ids of the nodes that numatune gives to its memory
+        """
         promise = self.promises().get(fake_host.uuid_of(1))
         for directory in tree.children:
             self.assertLessEqual(parse_cpulist(tree.read(directory, 'cpuset.cpus')), may_use)
         if promise and promise.origin == 'placed':
             self.assertLessEqual(set(promise.mem_nodes), mems)
             for node in promise.cpu_nodes:
-                self.assertTrue(may_use & frozenset(range(4 * node, 4 * node + 4)))
+                self.assertTrue(may_use & cpus_of(node))
+            if any(may_use & cpus_of(node) for node in nodes):
+                self.assertTrue(nodes & set(promise.cpu_nodes))
 
-    def check_explained(self, may_use, mems):
+    def check_explained(self, may_use, mems, nodes):
         options = host_options.read_under_root(self.root)
         (guest,), _ = guests.read_running(self.root)
         decision, _ = explain.decide_unrecorded(guest, options, self.root)
         self.assertLessEqual(decision.cpus or frozenset(), may_use)
-        self.assertLessEqual(set(decision.promise.mem_nodes), mems)
+        if decision.promise.origin == 'placed':
+            self.assertLessEqual(set(decision.promise.mem_nodes), mems & nodes)
+            near_cpus = frozenset().union(*map(cpus_of, nodes))
+            self.assertLessEqual(decision.cpus or frozenset(), near_cpus)

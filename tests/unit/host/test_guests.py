@@ -168,37 +168,37 @@ class ElementsTest(unittest.TestCase):
                 guest = parse(elements)
                 self.assertEqual((placed_by, nodes), (guest.placed_by, guest.numatune_nodes))
 
-    def test_elements_that_bind_all_memory_of_a_guest_are_read(self):
+    def test_the_mode_in_which_all_memory_of_a_guest_is_given_nodes_is_read(self):
         dimm = (
             "<devices><memory model='dimm'><source><nodemask>1</nodemask></source></memory>"
             '</devices>'
         )
-        for elements, nodes, bound in (
-            ("<numatune><memory nodeset='1'/></numatune>", (1,), True),
-            ("<numatune><memory mode='strict' nodeset='0'/></numatune>" + dimm, (0, 1), True),
-            ("<numatune><memory mode='restrictive' nodeset='1'/></numatune>", (1,), True),
+        for elements, nodes, mode in (
+            ("<numatune><memory nodeset='1'/></numatune>", (1,), 'strict'),
+            ("<numatune><memory mode='strict' nodeset='0'/></numatune>" + dimm, (0, 1), 'strict'),
+            ("<numatune><memory mode='restrictive' nodeset='1'/></numatune>", (1,), 'strict'),
             (
                 "<numatune><memory mode='strict' nodeset='0'/>"
                 "<memnode cellid='0' mode='strict' nodeset='1'/></numatune>",
                 (0, 1),
-                True,
+                'strict',
             ),
             (
                 "<numatune><memory mode='strict' nodeset='0'/>"
                 "<memnode cellid='0' mode='preferred' nodeset='1'/></numatune>",
                 (0, 1),
-                False,
+                '',
             ),
-            ("<numatune><memory mode='preferred' nodeset='1'/></numatune>", (1,), False),
-            ("<numatune><memory mode='interleave' nodeset='1'/></numatune>", (1,), False),
-            ("<numatune><memnode cellid='0' mode='strict' nodeset='1'/></numatune>", (1,), False),
-            ("<numatune><memory mode='strict' placement='auto'/></numatune>", (), False),
-            (dimm, (1,), False),
-            ('', (), False),
+            ("<numatune><memory mode='preferred' nodeset='1'/></numatune>", (1,), 'preferred'),
+            ("<numatune><memory mode='interleave' nodeset='1'/></numatune>", (1,), 'interleave'),
+            ("<numatune><memnode cellid='0' mode='strict' nodeset='1'/></numatune>", (1,), ''),
+            ("<numatune><memory mode='strict' placement='auto'/></numatune>", (), ''),
+            (dimm, (1,), ''),
+            ('', (), ''),
         ):
             with self.subTest(elements=elements):
                 guest = parse(elements)
-                self.assertEqual((nodes, bound), (guest.numatune_nodes, guest.mem_bound))
+                self.assertEqual((nodes, mode), (guest.numatune_nodes, guest.mem_mode))
 
     def test_elements_that_keep_memory_from_moving_lock_it(self):
         for elements in (
