@@ -102,8 +102,9 @@ def node_of(device: model.HostDevice, root: str = '/') -> int | None:
 
     The kernel reports -1 if the firmware does not report a node. The node is not known either of
     a device that is gone, that is not on a bus (a bridge, a volume on several disks), or that is
-    another process at a socket (vhost-user): only that process knows where its memory and its
-    threads are.
+    another process at a socket (vhost-user). That process follows the guest: DPDK's library moves
+    a device's memory to the node of the guest's queues (``numa_realloc`` in its
+    lib/vhost/vhost_user.c), and Open vSwitch polls the port there.
     """
     name = device.name
     if name.startswith('/dev/'):
