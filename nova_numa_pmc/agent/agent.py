@@ -185,7 +185,6 @@ class Agent:
         host_promises = tick.host_promises
         if tick.host is None or host_promises is None:
             return
-        self._executor.forget_ended(tick.guests)
         is_free = may_move and not (self._executor.busy or tick.paused)
         if is_free and tick.sample:
             with self._problem_log.stage('widening guests'):

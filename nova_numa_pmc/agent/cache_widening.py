@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import eligibility, pools
-from nova_numa_pmc.core.host_view import capacity_cores_by_node
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.state import promises_file
 
@@ -52,22 +51,19 @@ class CacheWidening:
         """
         assert tick.sample is not None and tick.host is not None and tick.host_promises is not None
         waiters = list(self._waiters(tick))
-        cores = capacity_cores_by_node(tick.host, self.host_options.placement_options)
         room_cores = {
-            node.id: cores.get(node.id, 0.0) - node.demand_cores
+            node.id: node.capacity_cores - node.demand_cores
             for node in tick.sample.nodes
-            if node.demand_cores is not None
+            if node.capacity_cores is not None and node.demand_cores is not None
         }
-        # Their waiting is also included in the demand on the nodes.
-        waiting_by_nodes: dict[tuple[int, ...], float] = {}
-        for promise, waiting_cores in waiters:
-            others_cores = waiting_by_nodes.get(promise.cpu_nodes, 0.0)
-            waiting_by_nodes[promise.cpu_nodes] = others_cores + waiting_cores
         elapsed_s = min(tick.sample.elapsed_s or 0.0, INTERVAL_MAX_S)
         before, self._waited_core_sec = self._waited_core_sec, {}
         for promise, waiting_cores in waiters:
-            known_room = [room_cores.get(node, float('-inf')) for node in promise.cpu_nodes]
-            idle_cores = sum(known_room) + waiting_by_nodes[promise.cpu_nodes]
+            idle_cores = sum(room_cores.get(node, float('-inf')) for node in promise.cpu_nodes)
+            # What waits for a cache is included in the demand on the nodes.
+            idle_cores += sum(
+                cores for other, cores in waiters if other.cpu_nodes == promise.cpu_nodes
+            )
             excess_cores = min(waiting_cores, max(0.0, idle_cores)) - NOISE_CORES
             self._waited_core_sec[promise.uuid] = max(
                 0.0, before.get(promise.uuid, 0.0) + excess_cores * elapsed_s

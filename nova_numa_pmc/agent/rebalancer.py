@@ -11,7 +11,7 @@ from nova_numa_pmc.conf import opts
 from nova_numa_pmc.core.demand import DAY_S
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.plan_records import explain_move, explain_remark
-from nova_numa_pmc.core.rebalance.planner_state import PlannerState, refunded, without_guests
+from nova_numa_pmc.core.rebalance.planner_state import PlannerState, refunded
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.moves import situations
@@ -79,15 +79,24 @@ class Rebalancer:
         self.moves_stopped = pause.read(self._root) is not None  # of memory only, or it is paused
         if self._planner_state is None:
             self._planner_state = self._load()
-        if self._executor.failed:
-            self._planner_state = without_guests(self._planner_state, self._executor.failed)
-            self._executor.failed.clear()
         self._planner_state = refunded(self._planner_state, self._executor.not_begun)
         self._executor.not_begun.clear()
         if self._executor.busy or tick.guests_moved or not tick.sample.elapsed_s:
             return
+        assert tick.host is not None  # it was measured
+        situation = situations.situation(
+            tick.sample,
+            tick.host,
+            tick.host_promises,
+            tick.guests,
+            sampler,
+            self.options.host_options.placement_options,
+            self._root,
+            measured_since_ns=tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
+            histories=histories.guests if histories else {},
+        )
         plan, state = planner.plan(
-            self._situation(tick, sampler, histories),
+            situation,
             self._planner_state,
             self.options.rebalance_options._replace(may_move=not self.moves_stopped),
             tick.sample.elapsed_s,
@@ -113,22 +122,6 @@ class Rebalancer:
             if remark.code == plan_records.DO_NOT_PAY and not self.moves_stopped:
                 pause.begin(self._root, explain_remark(remark), DAY_S, only_memory=True)
         self._executor.enqueue(plan, tick.host_promises.promises)
-
-    def _situation(
-        self, tick: Tick, sampler: Sampler, histories: Histories | None
-    ) -> plan_records.Situation:
-        assert tick.sample is not None and tick.host is not None and tick.host_promises is not None
-        return situations.situation(
-            tick.sample,
-            tick.host,
-            tick.host_promises,
-            tick.guests,
-            sampler,
-            self.options.host_options.placement_options,
-            self._root,
-            measured_since_ns=tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
-            histories=histories.guests if histories else {},
-        )
 
     def _load(self) -> PlannerState:
         try:

@@ -39,7 +39,7 @@ from nova_numa_pmc.state import history, move_lock
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
     from nova_numa_pmc import model
     from nova_numa_pmc.conf.opts import AgentOptions
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 MADE = 'made'
 #: Results by which moves are counted; a move that was made in part counts as made.
 COUNTED_RESULTS = (MADE, history.TAKEN_BACK, history.REFUSED)
+_COUNTED_AS = {history.DONE: MADE, history.PARTLY: MADE, history.SPLIT: history.TAKEN_BACK}
 #: Beginning of the log message about a move that was given up, by its result.
 _GIVEN_UP = {
     history.REFUSED: 'not moved',
@@ -84,7 +85,6 @@ class MoveExecutor:
         moves guests
     :ivar move_promises: records the promises, and has the options in force
     :ivar pool: the floating pool; None for the pool as it is published
-    :ivar failed: uuids of guests whose moves were refused or undone; the planner empties it
     :ivar not_begun: the moves that were refused or dropped; the planner empties it
     """
 
@@ -114,7 +114,6 @@ class MoveExecutor:
         self._queue: collections.deque[PendingMove] = collections.deque()
         self._id = ''
         self._started: StartedMove | None = None  # the move in progress
-        self.failed: set[str] = set()
         self.not_begun: list[plan_records.Move] = []
         self._interrupted: set[str] = set()
         self._has_moved = False
@@ -138,11 +137,6 @@ class MoveExecutor:
         started = self._started
         return (started.move.name, started.guest_move.progress) if started else None
 
-    def _count(self, move: plan_records.Move, result: str, moved_bytes: int) -> None:
-        key = move.kind, result
-        self._ended = {**self._ended, key: self._ended.get(key, 0) + 1}
-        self._moved_bytes += moved_bytes
-
     def enqueue(
         self,
         plan: plan_records.Plan,
@@ -154,10 +148,6 @@ class MoveExecutor:
         :param promised, targets: as in :class:`PendingMove`
         """
         self._queue.extend(PendingMove(move, promised, targets or {}) for move in plan.moves)
-
-    def forget_ended(self, running: Collection[model.Guest]) -> None:
-        """Forget failed moves of guests that have ended."""
-        self.failed &= {guest.uuid for guest in running}
 
     def step(self) -> float | None:
         """Make the next step.
@@ -211,10 +201,9 @@ class MoveExecutor:
 
     def clear_queue(self) -> None:
         """Drop the pending moves."""
-        uuids = {pending_move.move.uuid for pending_move in self._queue}
-        self._interrupted |= uuids
-        self.failed |= uuids
-        self.not_begun += [pending_move.move for pending_move in self._queue]
+        dropped = [pending_move.move for pending_move in self._queue]
+        self._interrupted.update(move.uuid for move in dropped)
+        self.not_begun += dropped
         self._queue.clear()
 
     def end_move(self) -> None:
@@ -243,32 +232,24 @@ class MoveExecutor:
             self._started.guest_move.cancel()
 
     def _begin(self, pending_move: PendingMove) -> None:
-        """Promise the new places and write the CPUs."""
+        """Promise the new place and write the CPUs."""
         self._id = history.new_id()
         try:
-            self._started = self._promise(pending_move)
-            self._started.guest_move.step()
+            host = decide.host_with_pool_cpus(self._root, self.pool)
+            started = self.move_promises.start(pending_move, host)
+            # The history is written before the promise, so that it has every move even if the
+            # process is killed, and outside of the promises' lock, so that no start of a guest
+            # waits for a disk. A move that it lacks could not be undone, and is not begun.
+            why = 'in progress, or the process that made it was killed'
+            try:
+                self._append_to_history(started.move, started, history.BEGUN, why)
+            except (OSError, StateError) as error:
+                raise MoveRefused('the history cannot be written: %s' % error) from None
+            self.move_promises.record(started, host)
+            self._started = started
+            started.guest_move.step()
         except Exception as error:
             self._give_up(pending_move.move, self._started, error)
-
-    def _promise(self, pending_move: PendingMove) -> StartedMove:
-        """Record the guest's new promise, and return the move."""
-        host = decide.host_with_pool_cpus(self._root, self.pool)
-        started = self.move_promises.start(pending_move, host)
-        # The history is written before the promise, so that it has every move even if the process
-        # is killed, and outside of the promises' lock, so that no start of a guest waits for a
-        # disk. A move that it would not have could not be undone, and is not begun.
-        try:
-            self._append_to_history(
-                started.move,
-                started,
-                history.BEGUN,
-                'in progress, or the process that made it was killed',
-            )
-        except (OSError, StateError) as error:
-            raise MoveRefused('the history cannot be written: %s' % error) from None
-        self.move_promises.record(started, host)
-        return started
 
     def _end(self, started: StartedMove) -> None:
         """Keep a move whose memory has followed, and undo any other."""
@@ -288,14 +269,8 @@ class MoveExecutor:
             '' if is_done else ' (%s)' % str(progress),
             explain_why(move),
         )
-        self._count(move, MADE, progress.moved_bytes)
-        self._started = None
-        self._write_history(
-            move,
-            started,
-            history.DONE if is_done else history.PARTLY,
-            explain_why(move) if is_done else str(progress),
-        )
+        result = history.DONE if is_done else history.PARTLY
+        self._finish(move, started, result, explain_why(move) if is_done else str(progress))
 
     def _give_up(
         self, move: plan_records.Move, started: StartedMove | None, cause: Exception
@@ -307,16 +282,14 @@ class MoveExecutor:
 
         :param started: the move as it was begun; None if it was not
         """
-        self._started = None
-        self.failed.add(move.uuid)
         if isinstance(cause, (StateLocked, MovePostponed)):  # it was not tried
             self._interrupted.add(move.uuid)
-        moved_bytes, result = 0, history.REFUSED
+        result = history.REFUSED
         if started is None:
             self.not_begun.append(move)
         else:
-            moved_bytes = started.guest_move.progress.moved_bytes
-            result = history.SPLIT if moved_bytes else history.TAKEN_BACK
+            has_moved = bool(started.guest_move.progress.moved_bytes)
+            result = history.SPLIT if has_moved else history.TAKEN_BACK
             try:
                 if self.move_promises.undo(started):
                     started.guest_move.undo_cpus()
@@ -325,10 +298,9 @@ class MoveExecutor:
             except GuestGone:
                 pass
             except Exception as error:
-                self._warn('guest %s' % move.name, error)
+                traceback = None if is_expected(error) else error
+                self._log.warning('guest %s: %s', move.name, describe(error), exc_info=traceback)
                 result = history.PARTLY
-        counted = {history.PARTLY: MADE, history.SPLIT: history.TAKEN_BACK}.get(result, result)
-        self._count(move, counted, moved_bytes)
         outcome, why = _GIVEN_UP[result], describe(cause)
         if result == history.SPLIT:
             why += '; the memory that had moved stays there until "undo" brings it back'
@@ -337,17 +309,17 @@ class MoveExecutor:
         else:
             traceback = None if is_expected(cause) else cause
             self._log.warning('%s: %s: %s', outcome, move.name, why, exc_info=traceback)
-        self._write_history(move, started, result, why)
+        self._finish(move, started, result, why)
 
-    def _warn(self, subject: str, error: Exception) -> None:
-        """Log an error, with a traceback if it is a bug."""
-        traceback = None if is_expected(error) else error
-        self._log.warning('%s: %s', subject, describe(error), exc_info=traceback)
-
-    def _write_history(
+    def _finish(
         self, move: plan_records.Move, started: StartedMove | None, result: str, why: str
     ) -> None:
-        """Append the result of a move to the history; never raise."""
+        """Count a move that has ended, and append it to the history."""
+        self._started = None
+        key = move.kind, _COUNTED_AS.get(result, result)
+        self._ended = {**self._ended, key: self._ended.get(key, 0) + 1}
+        if started:
+            self._moved_bytes += started.guest_move.progress.moved_bytes
         with self._problem_log.stage('recording moves in the history'):
             self._append_to_history(move, started, result, why)
 

@@ -118,7 +118,7 @@ def plan(
     :param now_s: time of a clock that does not jump [s]
     :param assumed: moves of earlier plans that count as made, although they were not
     :returns: (plan, state for the next call). The state presumes that all moves are made; for
-        those that are not, call :func:`planner_state.without_guests`
+        those that are not begun, call :func:`planner_state.refunded`
     """
     elapsed_s = min(max(0.0, elapsed_s), rebalance_options.interval_max_s)
     outlook = Outlook(situation, rebalance_options, state, elapsed_s, now_s)

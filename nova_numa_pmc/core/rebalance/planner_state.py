@@ -228,7 +228,8 @@ def with_move_recorded(
 
     :param claims: the gains by kind (waiting, distance, bandwidth) [cores]
     """
-    state = without_guests(state, (move.uuid,))
+    regrets = tuple(regret for regret in state.regrets if regret.key[0] != move.uuid)
+    state = state._replace(regrets=regrets)
     if not move.to_move_bytes:
         return state
     came_back = move.from_nodes != move.to_nodes and any(
@@ -261,14 +262,6 @@ def refunded(state: PlannerState, moves: Iterable[Move]) -> PlannerState:
     uuids = {move.uuid for move in moves if move.mem_nodes}
     moved = tuple(each for each in state.moved if each.uuid not in uuids)
     return state if moved == state.moved else state._replace(moved=moved, trial=None)
-
-
-def without_guests(state: PlannerState, uuids: Iterable[str]) -> PlannerState:
-    """Return the state without regrets of guests, as after moves or failed ones."""
-    uuids = frozenset(uuids)
-    return state._replace(
-        regrets=tuple(regret for regret in state.regrets if regret.key[0] not in uuids)
-    )
 
 
 def _losses_by_node(host_model: HostModel) -> dict[int, NodeLoss]:

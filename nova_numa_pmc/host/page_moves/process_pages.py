@@ -111,29 +111,26 @@ class Pagemap:
 
     def any_present(self, start: int, end: int) -> bool:
         """Return whether any page of the range may be present."""
-        if self._fd is None:
-            return True
-        size = (end - start) // PAGE_BYTES * 8
-        try:
-            entries = os.pread(self._fd, size, start // PAGE_BYTES * 8)
-        except OSError:
-            return True
-        flags = entries[7::8]
-        return len(entries) < size or (flags.count(0) < len(flags) and max(flags) >= _PRESENT)
+        pages = (end - start) // PAGE_BYTES
+        flags = self._flags(start, pages)
+        return len(flags) < pages or (flags.count(0) < pages and max(flags) >= _PRESENT)
 
     def are_present(self, addresses: Sequence[int]) -> list[bool]:
         """Return for each page of a range whether it is present; False where this is unknown.
 
         :param addresses: addresses of consecutive pages
         """
-        entries = b''
-        if self._fd is not None:
-            try:
-                entries = os.pread(self._fd, 8 * len(addresses), addresses[0] // PAGE_BYTES * 8)
-            except OSError:
-                pass
-        present = [flags >= _PRESENT for flags in entries[7::8]]
-        return present + [False] * (len(addresses) - len(present))
+        flags = self._flags(addresses[0], len(addresses))
+        return [flag >= _PRESENT for flag in flags] + [False] * (len(addresses) - len(flags))
+
+    def _flags(self, start: int, pages: int) -> bytes:
+        """Return the last byte of the entries of consecutive pages, as far as they can be read."""
+        if self._fd is None:
+            return b''
+        try:
+            return os.pread(self._fd, 8 * pages, start // PAGE_BYTES * 8)[7::8]
+        except OSError:
+            return b''
 
     def close(self) -> None:
         """Close the file."""

@@ -48,7 +48,7 @@ class CacheWideningTest(AgentCase):
                 0.0,
                 elapsed_s,
                 'cpus',
-                tuple(measurements.NodeSample(node, demand_cores=demand) for node in (0, 1)),
+                tuple(measurements.NodeSample(node, 4.0, demand) for node in (0, 1)),
                 tuple(
                     measurements.GuestSample(
                         fake_host.uuid_of(at), fake_host.name_of(at), '', '', 1.0, wait

@@ -131,7 +131,6 @@ class MovingTest(RebalancingCase):
         (entry,), _ = history.read(self.root)
         self.assertEqual(history.PARTLY, entry.result)
         self.assertEqual({(plan_records.MOVE, executor.MADE): 1}, self.moving.totals.ended)
-        self.assertEqual({fake_host.uuid_of(1)}, self.moving.failed)
         self.tick(self.open_agent(opts.OFF), 5)
         self.assertEqual('4-7', self.places()[1][1])
 
@@ -331,19 +330,13 @@ class MovingTest(RebalancingCase):
         self.memory(1).nodes = [1] * PAGES
         self.memory(1).write_files()
         moved = self.make(plan_records.FETCH, 1, (0,), (0,))
-        self.assertEqual((self.HOME, set()), (moved[1], self.moving.failed))
+        self.assertEqual(self.HOME, moved[1])
+        self.assertEqual([], self.moving.not_begun)
 
-    def test_a_failure_of_a_guest_that_has_ended_is_forgotten(self):
-        self.fill(1)
-        with self.assertLogs(LOG, 'WARNING'):
-            self.move()
-        self.moving.forget_ended(())
-        self.assertEqual(set(), self.moving.failed)
-
-    def test_a_move_that_was_dropped_counts_as_failed(self):
+    def test_a_move_that_was_dropped_was_not_begun(self):
         self.enqueue(plan_records.MOVE, 1, (0,), (1,))
         self.moving.clear_queue()
-        self.assertEqual({fake_host.uuid_of(1)}, self.moving.failed)
+        self.assertEqual([fake_host.uuid_of(1)], [move.uuid for move in self.moving.not_begun])
 
     def test_a_move_is_kept_where_half_of_the_memory_followed(self):
         for pinned, kept in ((PAGES // 3, True), (2 * PAGES // 3, False)):
