@@ -30,9 +30,6 @@ ASSUMED_LINES_PER_CORE_SEC = 1e6
 NOISE_RATIO = 0.004
 
 PAGE_BYTES = 4096
-#: A move is expected to use this share of the bandwidth that is left on its source and on its
-#: target, or this rate if it is higher, but never more than the operator's limit.
-SPARE_RATIO, RATE_MIN_BYTES_PER_SEC = 0.25, 16 << 20
 
 
 class Place(Record):
@@ -215,12 +212,10 @@ class HostModel:
 
         These are all positions with CPUs if the host has none of these nodes.
         """
-        positions = self.known_positions(ids).intersection(self.positions_with_cpus)
-        return tuple(sorted(positions)) or self.positions_with_cpus
-
-    def known_positions(self, ids: Iterable[int]) -> set[int]:
-        """Return the positions of the node ids that the host has."""
-        return {self.position_of_node[node] for node in ids if node in self.position_of_node}
+        known = {self.position_of_node[node] for node in ids if node in self.position_of_node}
+        return tuple(sorted(known.intersection(self.positions_with_cpus))) or (
+            self.positions_with_cpus
+        )
 
     def node_ids(self, positions: Iterable[int]) -> tuple[int, ...]:
         """Turn positions into an ascending tuple of node ids."""
@@ -238,14 +233,13 @@ class HostModel:
         )
 
     def promise_by_position(self, guest: plan_records.GuestLoad) -> dict[int, int]:
-        """Return {position: bytes} of a promise, divided as :func:`host_view.view` does."""
-        if guest.mem_node_bytes and len(guest.mem_node_bytes) == len(guest.mem_nodes):
-            return self.sum_by_position(zip(guest.mem_nodes, guest.mem_node_bytes))
-        positions = sorted(self.known_positions(guest.mem_nodes)) or range(len(self.nodes))
-        if len(positions) == 1:
-            return {positions[0]: guest.memory_bytes}
-        weights = {n: self.nodes[n].capacity_bytes for n in positions}
-        return {n: int(share * guest.memory_bytes) for n, share in shares_of(weights)}
+        """Return {position: bytes} of a promise; that of a guest that floats is on all nodes."""
+        nodes = guest.mem_nodes or [node for ids in self.memory_nodes_at for node in ids]
+        return self.sum_by_position(
+            page_choice.wanted_bytes_by_node(
+                nodes, guest.mem_node_bytes, guest.memory_bytes
+            ).items()
+        )
 
     def _host_loss(self, situation: plan_records.Situation) -> losses.HostLoss:
         """Return the load that does not come from guests: what was measured, less theirs."""
@@ -350,9 +344,8 @@ class HostModel:
         """Return K, the cost of moving one guest [core-seconds].
 
         K = T · (1 + λ / 2) + pages · τ + the cost of changing CPUs. T = M / r is the duration of
-        the copy, with r at most a quarter of the bandwidth that is left on its source and target.
-        λ is the guest's loss while all memory to be moved is remote, of which half counts, because
-        on average half of that memory has yet to be moved.
+        the copy at the operator's limit. λ is the guest's loss while all memory to be moved is
+        remote, of which half counts, because on average half of that memory has yet to be moved.
         """
         options, size_bytes = self.options, self.bytes_to_move(guest, place)
         change_cost = (
@@ -363,8 +356,6 @@ class HostModel:
         target, latencies_ns = place.mem_position, self.latencies_ns[place.cpu_positions[0]]
         assert target is not None  # otherwise there would be no bytes to move
         sources = [(n, share) for n, share in guest.mem_shares if n != target]
-        spare = [self._spare_bandwidth(n) for n, _ in (*sources, (target, 1.0))]
-        rate = min(options.bytes_per_sec, max(RATE_MIN_BYTES_PER_SEC, min(spare)))
         local_ns = latencies_ns[place.cpu_positions[0]]
         extra_ns = sum(share * (latencies_ns[n] - local_ns) for n, share in sources)
         remote_share = sum(share for _, share in sources)
@@ -374,7 +365,7 @@ class HostModel:
             else 0.0
         )
         return (
-            size_bytes / rate * (1 + remote_loss / 2)
+            size_bytes / options.bytes_per_sec * (1 + remote_loss / 2)
             + size_bytes / PAGE_BYTES * options.cpu_s_per_page
             + change_cost
         )
@@ -435,13 +426,6 @@ class HostModel:
         guest.promised_bytes = {target: guest.load.memory_bytes}
         guest.bytes_by_position = {target: total_bytes}
         guest.mem_shares = ((target, 1.0),)
-
-    def _spare_bandwidth(self, n: int) -> float:
-        """Return the bandwidth of a node that a move may use [bytes/s]; infinite if unknown."""
-        maximum = self.nodes[n].bandwidth_max_bytes_per_sec
-        if not self.bandwidth_known or not maximum:
-            return float('inf')
-        return SPARE_RATIO * max(0.0, maximum - self.host_loss.bandwidth_bytes_per_sec[n])
 
     def _cpu_shares(self, guest: GuestModel, positions: tuple[int, ...]) -> losses.Shares:
         """Return the shares of a guest's CPU time on the nodes of a place.

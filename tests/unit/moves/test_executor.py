@@ -108,13 +108,6 @@ class MovingTest(RebalancingCase):
         (first, begun), (second, ended) = kept
         self.assertEqual((first, history.BEGUN, history.DONE), (second, begun, ended))
 
-    def test_a_move_that_is_refused_is_recorded_once(self):
-        self.fill(1)
-        with self.assertLogs(LOG, 'WARNING'):
-            self.move()
-        [entry] = history.read(self.root)[0]
-        self.assertEqual(history.REFUSED, entry.result)
-
     def test_cpus_stay_with_a_promise_that_cannot_be_undone(self):
         self.memory(1).pinned = set(range(PAGES))
         self.enqueue(plan_records.MOVE, 1, (0,), (1,))

@@ -192,13 +192,6 @@ class ProcessesTest(MoveLockCase):
         with self.assertRaisesRegex(StateLocked, '^undo '):
             self.lock().take()
 
-    def test_a_process_goes_on_after_a_short_stop(self):
-        holder = self.start()
-        holder.send_signal(signal.SIGSTOP)
-        holder.send_signal(signal.SIGCONT)
-        self.assertEqual('goes on\n', holder.communicate('%d\n' % (LEASE_NS // 2))[0])
-        self.lock().take()
-
 
 class AgentMoveLockTest(MoveLockCase):
     def agent_lock(self):
