@@ -10,7 +10,7 @@ from nova_numa_pmc.core import host_view
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups, guests, holding
-from nova_numa_pmc.host.cpusets import thread_cpusets
+from nova_numa_pmc.host.cpusets import thread_sets
 from nova_numa_pmc.host.page_moves import node_room
 from nova_numa_pmc.state import promises_file
 
@@ -51,9 +51,9 @@ class Binder:
         if not promise.mem_nodes or 'numatune' in guest.placed_by:
             return
         mems = frozenset(promise.mem_nodes)
-        why = self._why_unbound(guest, promise, groups)
+        why = self._why_unbound(guest, promise)
         if not why:
-            bound = [cpuset.mems == mems for cpuset in thread_cpusets(groups)]
+            bound = [own == mems for own in thread_sets(groups, 'mems').values()]
             if only_unbind or all(bound):
                 return
             # If only a new vCPU is not bound, no memory is elsewhere.
@@ -74,9 +74,7 @@ class Binder:
             why,
         )
 
-    def _why_unbound(
-        self, guest: model.Guest, promise: model.Promise, groups: cgroups.GuestGroups
-    ) -> str:
+    def _why_unbound(self, guest: model.Guest, promise: model.Promise) -> str:
         """Return why a guest may not be bound any more; empty if it may."""
         if not self._host_options.bind:
             return 'the option bind is off'
@@ -84,7 +82,7 @@ class Binder:
             return 'its huge pages stay where they are'
         if not self._overfull_nodes.isdisjoint(promise.mem_nodes):
             return 'more memory is promised there than fits'
-        return self._room.take(promise, cgroups.read_memory_by_node(groups) or {})
+        return self._room.take(promise, cgroups.memory_by_node(guest.pid, self._root) or {})
 
     @functools.cached_property
     def _overfull_nodes(self) -> frozenset[int]:

@@ -14,6 +14,7 @@ and systemd leave wide sets behind.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from typing import TYPE_CHECKING
@@ -26,15 +27,9 @@ from nova_numa_pmc.core import eligibility, page_choice, pools, promising
 from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
-from nova_numa_pmc.exceptions import CpusetError, GuestGone, NumaPmcError, StateError
+from nova_numa_pmc.exceptions import GuestGone, NumaPmcError, StateError
 from nova_numa_pmc.host import allowed, cgroups, holding
-from nova_numa_pmc.host.cpusets import (
-    Cpuset,
-    common_cpus,
-    groups_set_by_others,
-    is_held,
-    read_cpusets,
-)
+from nova_numa_pmc.host.cpusets import common_set, groups_set_by_others, is_held, read_sets
 from nova_numa_pmc.placing import decide, starts
 from nova_numa_pmc.state import promises_file
 
@@ -64,7 +59,6 @@ _STAGE, _UPDATE = 'holding guest %s', 'updating the promise of guest %s'
 class _Known:
     """What is known about a running guest from one tick to the next.
 
-    :ivar groups: its control groups; None: not found yet
     :ivar held_cpus: the CPUs that all groups except the operator's were last seen to have
     :ivar set_by_others: names of the groups that are left to the operator, as logged
     :ivar rewritten_s: monotonic times of recent writes of sets that others had changed [s]
@@ -73,7 +67,6 @@ class _Known:
     """
 
     name: str
-    groups: cgroups.GuestGroups | None = None
     held_cpus: frozenset[int] | None = None
     set_by_others: frozenset[str] = frozenset()
     rewritten_s: list[float] = dataclasses.field(default_factory=list)
@@ -175,10 +168,8 @@ class Keeper:
                 if guest.uuid not in tick.moving and self._is_due(known, guest, promise, tick):
                     promise = self._finish(guest, promise)
                     tick.host_promises.put(promise)
-                try:
+                with contextlib.suppress(GuestGone):
                     self._hold_or_unbind(known, guest, promise, tick, binder)
-                except GuestGone:
-                    known.groups = None  # its groups may have been made elsewhere
 
     def _forget(self, running: Iterable[model.Guest]) -> None:
         """Drop everything that is known about guests that are gone."""
@@ -347,7 +338,7 @@ class Keeper:
                     is_held = self._hold(known, guest, promise, cpus, tick)
         finally:  # its nodes are watched even if it could not be held
             if promise.bound:
-                binder.check(guest, promise, self._find_groups(known, guest), not is_held)
+                binder.check(guest, promise, cgroups.of_guest(guest, self._root), not is_held)
 
     def _hold(
         self,
@@ -359,17 +350,17 @@ class Keeper:
     ) -> bool:
         """Hold a guest to its place; return False if another program keeps resetting it."""
         assert tick.host is not None
-        groups, pinned = self._find_groups(known, guest), guest.pinned_groups
+        groups, pinned = cgroups.of_guest(guest, self._root), guest.pinned_groups
         was_held = known.held_cpus == cpus
         # A set within the place is a pin, or the place as it was before CPUs came online.
         if is_held(groups, cpus, tick.host.online_cpus, pinned, needs_all_cpus=not was_held):
             known.held_cpus = cpus
             self._log_set_by_others(known, pinned)
             return True
-        cpusets = read_cpusets(groups)
-        written_sets = _written_sets(known, guest, groups, cpusets, cpus, tick.host)
+        own_cpus = read_sets(groups, 'cpus')
+        written_sets = _written_sets(known, guest, groups, own_cpus, cpus, tick.host)
         set_by_others = pinned | frozenset.intersection(
-            *(frozenset(groups_set_by_others(groups, cpusets, cpus, old)) for old in written_sets)
+            *(frozenset(groups_set_by_others(groups, own_cpus, cpus, old)) for old in written_sets)
         )
         self._log_set_by_others(known, set_by_others)
         now_s = tick.now.monotonic_ns / 1e9
@@ -385,7 +376,7 @@ class Keeper:
             return False
         changes: list[FileChange] = []
         for written_cpus in written_sets:
-            others = frozenset(groups_set_by_others(groups, cpusets, cpus, written_cpus))
+            others = frozenset(groups_set_by_others(groups, own_cpus, cpus, written_cpus))
             changes += holding.hold(
                 groups, cpus, written_cpus=written_cpus, set_by_others=set_by_others | others
             )
@@ -395,13 +386,6 @@ class Keeper:
             self._log_held(guest, promise, cpus, changes)
         known.held_cpus = cpus
         return True
-
-    def _find_groups(self, known: _Known, guest: model.Guest) -> cgroups.GuestGroups:
-        groups = known.groups
-        # vCPUs that were plugged in since have groups of their own.
-        if groups is None or cgroups.find_thread_cgroups(groups.parent) != groups.thread_cgroups:
-            groups = known.groups = cgroups.of_guest(guest, self._root)
-        return groups
 
     def _log_held(
         self,
@@ -483,10 +467,7 @@ class Keeper:
             return 0
         if tick.host is None or not pools.may_have_memory_on(promise.mem_nodes, tick.host, guest):
             return None
-        try:
-            bytes_by_node = cgroups.read_memory_by_node(cgroups.of_guest(guest, self._root))
-        except CpusetError:
-            return None
+        bytes_by_node = cgroups.memory_by_node(guest.pid, self._root)
         if bytes_by_node is None:
             return None
         return page_choice.notable_bytes_elsewhere(
@@ -498,7 +479,7 @@ def _written_sets(
     known: _Known,
     guest: model.Guest,
     groups: cgroups.GuestGroups,
-    cpusets: dict[str, Cpuset],
+    own_cpus: dict[str, frozenset[int]],
     cpus: frozenset[int],
     host: model.Topology,
 ) -> tuple[frozenset[int], ...]:
@@ -509,14 +490,14 @@ def _written_sets(
     """
     if known.held_cpus is not None:
         return (known.held_cpus if known.held_cpus != cpus else frozenset(),)
-    common = common_cpus(groups)
+    common = common_set(groups, 'cpus')
     sets = [] if common is None else [common]
     candidates = [
-        cpusets[os.path.join(groups.parent, name)].cpus
-        for name in groups_set_by_others(groups, cpusets, cpus)
+        own_cpus[os.path.join(groups.parent, name)]
+        for name in groups_set_by_others(groups, own_cpus, cpus)
     ]
     if groups.version == 2:
-        candidates.append(cpusets[groups.parent].cpus)
+        candidates.append(own_cpus[groups.parent])
     for candidate in candidates:
         if candidate and candidate not in sets and _may_be_ours(candidate, host, guest):
             sets.append(candidate)

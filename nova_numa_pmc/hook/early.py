@@ -78,9 +78,8 @@ class EarlyHold:
             self._groups = self._find()
             if self._groups is None:
                 return True
-            (guest,) = allowed.Grants(self._root).apply(
-                [self._guest._replace(pid=self._groups.pid)]
-            )
+            running = self._guest._replace(pid=self._groups.pid)
+            (guest,) = allowed.with_grants([running], self._root)
             if guest.granted_cpus is not None:
                 self._cpus &= guest.granted_cpus
             if not self._cpus or holding.narrow_early(self._groups, self._cpus, self._write):

@@ -22,7 +22,7 @@ import os
 
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import CpusetError
-from nova_numa_pmc.host import topology
+from nova_numa_pmc.host import cgroups, topology
 from nova_numa_pmc.host.files import optional_cpus
 from nova_numa_pmc.record import TYPE_CHECKING
 
@@ -47,39 +47,23 @@ _PLAIN = frozenset('0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 _NAME_MAX = 255
 
 
-class Grants:
-    """Reads the grants of guests, and remembers the groups of those that run.
-
-    :param root: root of the host's file system
-    """
-
-    def __init__(self, root: str = '/') -> None:
-        self._root = root
-        #: The groups that limit a running guest, the outermost first.
-        self._groups: dict[model.RunId, list[str]] = {}
-
-    def apply(self, guests: Iterable[model.Guest]) -> list[model.Guest]:
-        """Return the guests with their grants; None in place of a set that limits nothing."""
-        online = topology.read_online(self._root)
-        with_memory = topology.nodes_with_memory(self._root) or frozenset()
-        before, self._groups = self._groups, {}
-        known: dict[str, tuple[frozenset[int], frozenset[int]]] = {}
-        granted = []
-        for guest in guests:
-            groups = before.get(guest.run_id) or _running_groups(guest, self._root)
-            if groups:
-                self._groups[guest.run_id] = groups
-            else:
-                groups = partition_groups(guest.partition, self._root)
-            if groups[-1] not in known:
-                known[groups[-1]] = _innermost_sets(groups)
-            cpus, mems = known[groups[-1]]
-            granted.append(
-                guest._replace(
-                    granted_cpus=_limit(cpus, online), granted_mems=_limit(mems, with_memory)
-                )
+def with_grants(guests: Iterable[model.Guest], root: str = '/') -> list[model.Guest]:
+    """Return the guests with their grants; None in place of a set that limits nothing."""
+    online = topology.read_online(root)
+    with_memory = topology.nodes_with_memory(root) or frozenset()
+    known: dict[str, tuple[frozenset[int], frozenset[int]]] = {}
+    granted = []
+    for guest in guests:
+        groups = _groups_above(guest, root)
+        if groups[-1] not in known:
+            known[groups[-1]] = _innermost_sets(groups)
+        cpus, mems = known[groups[-1]]
+        granted.append(
+            guest._replace(
+                granted_cpus=_limit(cpus, online), granted_mems=_limit(mems, with_memory)
             )
-        return granted
+        )
+    return granted
 
 
 def host_with_usable_cpus(root: str) -> model.Topology:
@@ -104,7 +88,7 @@ def limits(guest: model.Guest, root: str = '/') -> list[str]:
     cpus = topology.read_online(root)
     mems = topology.nodes_with_memory(root) or frozenset()
     texts = []
-    for group in _running_groups(guest, root) or partition_groups(guest.partition, root):
+    for group in _groups_above(guest, root):
         group_cpus, group_mems = _effective(group)
         lost = []
         if group_cpus and group_cpus & cpus < cpus:
@@ -164,20 +148,15 @@ def _limit(found: frozenset[int], every: frozenset[int]) -> frozenset[int] | Non
     return found & every if found and not found >= every else None
 
 
-def _running_groups(guest: model.Guest, root: str) -> list[str]:
-    """Return the groups that limit a running guest, the outermost first; empty if not found."""
-    if guest.pid is None:
-        return []
-    from nova_numa_pmc.host import cgroups  # not needed for a guest that has yet to start
-
+def _groups_above(guest: model.Guest, root: str) -> list[str]:
+    """Return the groups that limit a guest, the outermost first."""
     try:
         machine = cgroups.find_machine_group(guest.pid, 'cpuset', root)
-    except CpusetError:
-        return []  # it has yet to be put there, or has ended
+    except CpusetError:  # it has yet to be put there, or has ended
+        return partition_groups(guest.partition, root)
     innermost = machine.scope if machine.version == 2 else os.path.dirname(machine.scope)
-    bases = (os.path.join(root, path) for path in (_V1, _V2))
-    groups = [next((base for base in bases if innermost.startswith(base + '/')), innermost)]
-    for name in os.path.relpath(innermost, groups[0]).split('/'):
+    groups = [machine.base]
+    for name in os.path.relpath(innermost, machine.base).split('/'):
         groups.append(os.path.join(groups[-1], name))
     return groups
 

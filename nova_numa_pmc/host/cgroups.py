@@ -2,8 +2,8 @@
 """Find a guest's control groups and read its memory per node.
 
 No path is built from a guest's name. The path of QEMU's main thread is read from
-``/proc/PID/cgroup`` and joined to the mount point that ``/proc/self/mountinfo`` reports for that
-hierarchy, so partitions, truncated or escaped names and mounts of containers need no special
+``/proc/PID/cgroup`` and joined to where systemd, libvirt and the runtimes of containers mount that
+hierarchy (file-hierarchy(7)), so partitions and truncated or escaped names need no special
 treatment.
 
 libvirt creates these layouts (src/util/vircgroup.c, src/hypervisor/domain_cgroup.c)::
@@ -25,13 +25,17 @@ from nova_numa_pmc.host.files import process_start_ns, read_kernel_file
 from nova_numa_pmc.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping
+    from collections.abc import Container, Mapping
 
     from nova_numa_pmc.model import Guest
 
 #: The longest name that libvirt gives to a machine.
 _MACHINE_MAX = 64
-#: Errors of listing a group that no longer exists.
+#: Where the hierarchies are mounted: v2 here or, beside v1, in ``unified``; v1 by controller.
+_MOUNTS = 'sys/fs/cgroup'
+#: The group of QEMU's main thread below its machine's group.
+_TAILS: tuple[list[str], ...] = ([], ['libvirt'], ['emulator'], ['libvirt', 'emulator'])
+#: Errors of reading what belongs to a process or group that no longer exists.
 _GONE = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENOTDIR)
 
 
@@ -63,14 +67,14 @@ class GuestGroups(Record):
 class MachineGroup(Record):
     """A guest's machine group in the hierarchy of a controller.
 
-    :param pid: id of QEMU's main process
     :param version: version of the hierarchy, 1 or 2
+    :param base: the hierarchy's root group
     :param scope: the group's directory
     :param tail: the components below it of the path of QEMU's main thread
     """
 
-    pid: int
     version: int
+    base: str
     scope: str
     tail: list[str]
 
@@ -151,12 +155,12 @@ def find(pid: int | None, root: str = '/') -> GuestGroups:
         )
     return GuestGroups(
         machine.version,
-        machine.pid,
+        pid or 0,
         scope,
         parent,
         thread_cgroups,
         main,
-        os.path.join(root, 'proc', '%d' % machine.pid),
+        os.path.join(root, 'proc', '%d' % (pid or 0)),
         start_ns,
     )
 
@@ -166,8 +170,7 @@ def find_machine_group(pid: int | None, controller: str, root: str = '/') -> Mac
 
     The unified hierarchy is used if the controller has none of its own.
 
-    :raises CpusetError: the process's group is not a libvirt guest's, or the hierarchy is not
-        mounted
+    :raises CpusetError: the process's group is not a libvirt guest's, or cannot be seen
     :raises GuestGone: the process no longer exists
     """
     if pid is None:
@@ -175,56 +178,67 @@ def find_machine_group(pid: int | None, controller: str, root: str = '/') -> Mac
     proc = os.path.join(root, 'proc', '%d' % pid)
     paths = _hierarchies(proc)
     version = 1 if controller in paths else 2
-    key = controller if version == 1 else ''
-    if key not in paths:
+    path = paths.get(controller, paths.get(''))
+    if path is None:
         raise CpusetError(
             '%s/cgroup: no %s controller and no unified hierarchy: enable the %s controller'
             % (proc, controller, controller)
         )
-    mounts = _read(os.path.join(root, 'proc/self/mountinfo'))
-    return MachineGroup(pid, version, *_locate(paths[key], key, mounts, root))
+    parts = path.split('/')
+    position = max((i for i, part in enumerate(parts) if _is_machine(part)), default=len(parts))
+    tail = parts[position + 1 :]
+    if position == len(parts) or tail not in _TAILS:
+        raise CpusetError("%s is not a libvirt guest's control group: left alone" % path)
+    if '..' in parts:
+        raise CpusetError(
+            "%s is outside the control groups that this process sees: run in the host's control "
+            'group namespace' % path
+        )
+    base = os.path.join(root, _MOUNTS, controller if version == 1 else 'unified')
+    if version == 2 and not os.path.isdir(base):
+        base = os.path.join(root, _MOUNTS)
+    scope = os.path.join(base, *parts[: position + 1])
+    if not os.path.isdir(scope):
+        raise GuestGone('%s: the group no longer exists' % scope)
+    return MachineGroup(version, base, scope, tail)
 
 
-def read_memory_by_node(groups: GuestGroups) -> dict[int, int] | None:
-    """Return :func:`memory_by_node` of the guest with these groups."""
-    return memory_by_node(find_memory_group(groups.pid, os.path.join(groups.proc, '../..')))
-
-
-def find_memory_group(pid: int | None, root: str = '/') -> MachineGroup | None:
-    """Return the machine's group that counts a guest's memory, or None if there is none.
-
-    Finding it takes many times as long as reading it on a host with hundreds of mounts, such as
-    those of containers.
+def memory_by_node(
+    pid: int | None, root: str = '/', page_bytes: int | None = None
+) -> dict[int, int] | None:
+    """Read how much memory a guest has on each node.
 
     :param pid: id of QEMU's main process; None if it is not known
+    :param page_bytes: size of the huge pages that back the guest; None: none do
+    :returns: {node id: bytes}, or None if the kernel does not report it. If the huge pages of a
+        guest are unknown, the rest is QEMU's own memory and not the guest's
     """
-    try:
-        return find_machine_group(pid, 'memory', root)
-    except CpusetError:
-        return None
+    bytes_by_node = _normal_pages_by_node(pid, root)
+    if page_bytes is None:
+        return bytes_by_node or None
+    huge_bytes = read_huge_pages_by_node(pid, root)
+    for node, size in huge_bytes.items():
+        bytes_by_node[node] = bytes_by_node.get(node, 0) + size
+    return bytes_by_node if huge_bytes else None
 
 
-def memory_by_node(machine: MachineGroup | None) -> dict[int, int] | None:
-    """Read how much anonymous and shared memory a guest has on each node.
+def _normal_pages_by_node(pid: int | None, root: str) -> dict[int, int]:
+    """Return the anonymous and shared memory of a guest; empty if it is not reported.
 
     Source: ``memory.numa_stat``, which is in bytes on v2 and in pages on v1, where shared pages
     count as anonymous and locked pages are counted separately
     (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst). Page cache is left out,
     because a cpuset only moves mapped pages. Huge pages of a pool are not counted there.
-
-    :param machine: as :func:`find_memory_group` returned it
-    :returns: {node id: bytes}, or None if the kernel does not report it
     """
-    if machine is None:
-        return None
-    names, unit_bytes, directory = ('anon', 'shmem'), 1, machine.scope
-    if machine.version == 1:
-        names = 'hierarchical_anon', 'hierarchical_unevictable'
-        unit_bytes = os.sysconf('SC_PAGE_SIZE')
-        # The scope's totals may not include the groups below it (use_hierarchy).
-        directory = os.path.join(machine.scope, *machine.tail)
     bytes_by_node: dict[int, int] = {}
     try:
+        machine = find_machine_group(pid, 'memory', root)
+        names, unit_bytes, directory = ('anon', 'shmem'), 1, machine.scope
+        if machine.version == 1:
+            names = 'hierarchical_anon', 'hierarchical_unevictable'
+            unit_bytes = os.sysconf('SC_PAGE_SIZE')
+            # The scope's totals may not include the groups below it (use_hierarchy).
+            directory = os.path.join(machine.scope, *machine.tail)
         for line in read_kernel_file(os.path.join(directory, 'memory.numa_stat')).splitlines():
             fields = line.split(' ')
             if fields[0].partition('=')[0] not in names:
@@ -233,9 +247,9 @@ def memory_by_node(machine: MachineGroup | None) -> dict[int, int] | None:
                 node, _, count = field.partition('=')
                 node_id = int(node[1:])
                 bytes_by_node[node_id] = bytes_by_node.get(node_id, 0) + int(count) * unit_bytes
-    except (OSError, ValueError):
-        return None
-    return bytes_by_node or None
+    except (CpusetError, OSError, ValueError):
+        return {}
+    return bytes_by_node
 
 
 def read_huge_pages_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
@@ -272,24 +286,6 @@ def read_huge_pages_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
     return bytes_by_node
 
 
-def add_huge_pages(
-    bytes_by_node: Mapping[int, int], pid: int | None, root: str = '/'
-) -> dict[int, int] | None:
-    """Return all memory of a guest that is backed by huge pages from a pool, with these pages.
-
-    :param bytes_by_node: the rest of its memory, as read by :func:`read_memory_by_node`
-    :returns: {node id: bytes}; None if its huge pages are unknown, since the rest is then QEMU's
-        own memory and not the guest's
-    """
-    huge_bytes = read_huge_pages_by_node(pid, root)
-    if not huge_bytes:
-        return None
-    return {
-        node: bytes_by_node.get(node, 0) + huge_bytes.get(node, 0)
-        for node in {*bytes_by_node, *huge_bytes}
-    }
-
-
 def bytes_elsewhere(bytes_by_node: Mapping[int, int], nodes: Container[int]) -> int:
     """Return the bytes on all nodes except ``nodes``.
 
@@ -298,18 +294,16 @@ def bytes_elsewhere(bytes_by_node: Mapping[int, int], nodes: Container[int]) -> 
     return sum(size for node, size in bytes_by_node.items() if node not in nodes)
 
 
-def _read(path: str) -> str:
-    try:
-        return read_kernel_file(path)
-    except OSError as error:
-        error_class = GuestGone if error.errno in (errno.ENOENT, errno.ESRCH) else CpusetError
-        raise error_class('%s: %s' % (path, error.strerror or error)) from None
-
-
 def _hierarchies(proc: str) -> dict[str, str]:
     """Return {controller: the process's path}; '' is the key of the unified hierarchy."""
+    path = os.path.join(proc, 'cgroup')
+    try:
+        text = read_kernel_file(path)
+    except OSError as error:
+        error_class = GuestGone if error.errno in _GONE else CpusetError
+        raise error_class('%s: %s' % (path, error.strerror or error)) from None
     paths = {}
-    for line in _read(os.path.join(proc, 'cgroup')).splitlines():
+    for line in text.splitlines():
         number, _, rest = line.partition(':')
         controllers, colon, path = rest.partition(':')
         if not (colon and number.isdigit() and path.startswith('/')):
@@ -321,72 +315,10 @@ def _hierarchies(proc: str) -> dict[str, str]:
     return paths
 
 
-def _locate(path: str, controller: str, mounts: str, root: str) -> tuple[str, list[str]]:
-    """Split the path of a process's group at its machine's group.
-
-    :returns: (directory of the machine's group, path components below it)
-    """
-    parts = path.split('/')
-    position = max((i for i, part in enumerate(parts) if _is_machine(part)), default=None)
-    if position is None or parts[position + 1 :] not in (
-        [],
-        ['libvirt'],
-        ['emulator'],
-        ['libvirt', 'emulator'],
-    ):
-        raise CpusetError("%s is not a libvirt guest's control group: left alone" % path)
-    scope = '/'.join(parts[: position + 1])
-    is_mounted = False
-    for mount_root, mount_point in _mounts(mounts, controller):
-        is_mounted = True
-        prefix = mount_root.rstrip('/') + '/'
-        relative = scope[len(prefix) :] if scope.startswith(prefix) else ''
-        directory = os.path.join(root, mount_point.lstrip('/'), relative)
-        if relative and '..' not in relative.split('/') and os.path.isdir(directory):
-            return directory, parts[position + 1 :]
-    if not is_mounted:
-        raise CpusetError(
-            'no cgroup %s is mounted: mount it'
-            % ('v1 hierarchy with %s' % controller if controller else 'v2 hierarchy')
-        )
-    if '..' in parts:
-        raise CpusetError(
-            "%s is outside the control groups that this process sees: run in the host's control "
-            'group namespace' % path
-        )
-    raise GuestGone('%s: the group no longer exists' % scope)
-
-
 def _is_machine(name: str) -> bool:
     return (name.startswith('machine-qemu') and name.endswith('.scope')) or name.endswith(
         '.libvirt-qemu'
     )
-
-
-def _mounts(text: str, controller: str) -> Iterator[tuple[str, str]]:
-    """Yield (root, mount point) of each mount of a hierarchy.
-
-    :param text: text of ``mountinfo``
-    :param controller: a controller of the hierarchy, or '' for the unified one
-    """
-    for line in text.splitlines():
-        left, dash, right = line.partition(' - ')
-        fields, filesystem = left.split(' '), right.split(' ')
-        if not dash or len(fields) < 6 or len(filesystem) < 3:
-            continue
-        if (
-            filesystem[0] == 'cgroup2'
-            if not controller
-            else (filesystem[0] == 'cgroup' and controller in filesystem[-1].split(','))
-        ):
-            yield _unescape(fields[3]), _unescape(fields[4])
-
-
-def _unescape(text: str) -> str:
-    """Undo mountinfo's octal escapes of space, tab, newline and backslash."""
-    for code, char in (('\\040', ' '), ('\\011', '\t'), ('\\012', '\n'), ('\\134', '\\')):
-        text = text.replace(code, char)
-    return text
 
 
 def find_thread_cgroups(base: str) -> tuple[str, ...]:

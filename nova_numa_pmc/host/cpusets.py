@@ -22,7 +22,7 @@ from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from nova_numa_pmc.host.cgroups import GuestGroups
 
@@ -30,56 +30,43 @@ if TYPE_CHECKING:
     Writer = Callable[[str, str], object]
 
 
-class Cpuset(Record):
-    """A group's own sets; a group with an empty set (v2) inherits its parent's."""
+def read_sets(groups: GuestGroups, kind: str) -> dict[str, frozenset[int]]:
+    """Read the sets that each of a guest's groups has of its own; an empty one (v2) is inherited.
 
-    cpus: frozenset[int]
-    mems: frozenset[int]
-
-
-def read_cpusets(groups: GuestGroups) -> dict[str, Cpuset]:
-    """Read the sets that each of a guest's groups has of its own, not those that it inherits.
-
-    :returns: {directory: its sets} for the parent and the thread cgroups that still exist
+    :param kind: 'cpus' or 'mems'
+    :returns: {directory: its set} for the parent and the thread cgroups that still exist
     :raises GuestGone: the guest has ended
     :raises CpusetError: the parent, or a thread cgroup that still exists, cannot be read
     """
-    return {directory: Cpuset(*sets) for directory, sets in _read_sets(groups, *Cpuset._fields)}
-
-
-def read_own_cpus(groups: GuestGroups) -> dict[str, frozenset[int]]:
-    """Read the CPUs, but not the mems, that each of a guest's groups has of its own.
-
-    :returns: {directory: CPUs} for the parent and the thread cgroups that still exist
-    :raises GuestGone, CpusetError: as :func:`read_cpusets`
-    """
-    return {directory: cpus for directory, (cpus,) in _read_sets(groups, 'cpus')}
-
-
-def _read_sets(groups: GuestGroups, *kinds: str) -> Iterator[tuple[str, list[frozenset[int]]]]:
+    sets = {}
     for directory in (groups.parent, *groups.thread_cgroups):
+        path = cpuset_path(directory, kind)
         try:
-            sets = [
-                parse_cpulist(read_kernel_file(cpuset_path(directory, kind))) for kind in kinds
-            ]
+            sets[directory] = parse_cpulist(read_kernel_file(path))
         except (OSError, CpuListError) as error:
-            is_gone = has_vanished(groups.scope, cpuset_path(directory, 'cpus'))
+            is_gone = has_vanished(groups.scope, path)
             if directory == groups.parent or not is_gone:
-                raise CpusetError('%s: %s' % (directory, error)) from None
-        else:
-            yield directory, sets
+                raise CpusetError('%s: %s' % (path, error)) from None
+    return sets
+
+
+def thread_sets(groups: GuestGroups, kind: str) -> dict[str, frozenset[int]]:
+    """Read the sets of a guest's thread cgroups, as :func:`read_sets` does."""
+    sets = read_sets(groups, kind)
+    del sets[groups.parent]
+    return sets
 
 
 def held_cpus(groups: GuestGroups) -> frozenset[int]:
     """Return the CPUs that a guest's own groups hold it to; empty if they hold it to none.
 
-    :raises GuestGone, CpusetError: as :func:`read_cpusets`
+    :raises GuestGone, CpusetError: as :func:`read_sets`
     """
-    cpusets = read_cpusets(groups)
-    thread_cpus = frozenset[int]().union(
-        *(cpuset.cpus for directory, cpuset in cpusets.items() if directory != groups.parent)
-    )
-    parent_cpus = cpusets[groups.parent].cpus if groups.version == 2 else frozenset()
+    sets = read_sets(groups, 'cpus')
+    parent_cpus = sets.pop(groups.parent)
+    thread_cpus = frozenset[int]().union(*sets.values())
+    if groups.version == 1:
+        return thread_cpus
     return thread_cpus & parent_cpus or thread_cpus or parent_cpus
 
 
@@ -94,9 +81,9 @@ def is_held(
 
     :param set_by_others: names of groups that others have set, which are disregarded
     :param needs_all_cpus: whether each group must have all of ``cpus``, not only a part
-    :raises GuestGone, CpusetError: as :func:`read_own_cpus`
+    :raises GuestGone, CpusetError: as :func:`read_sets`
     """
-    cpus_by_group = read_own_cpus(groups)
+    cpus_by_group = read_sets(groups, 'cpus')
     parent_cpus = cpus_by_group.pop(groups.parent)
     is_narrowed = parent_cpus and parent_cpus & online <= cpus and cpus != online
     if groups.version == 2 and is_narrowed:
@@ -110,36 +97,19 @@ def is_held(
     )
 
 
-def thread_cpusets(groups: GuestGroups) -> list[Cpuset]:
-    """Return the sets that a guest's thread cgroups have of their own.
+def common_set(groups: GuestGroups, kind: str) -> frozenset[int] | None:
+    """Return the set that all of a guest's thread cgroups have; None if they differ.
 
-    :raises GuestGone, CpusetError: as :func:`read_cpusets`
+    :param kind: 'cpus' or 'mems'
+    :raises GuestGone, CpusetError: as :func:`read_sets`
     """
-    cpusets = read_cpusets(groups)
-    return [cpuset for directory, cpuset in cpusets.items() if directory != groups.parent]
-
-
-def common_cpus(groups: GuestGroups) -> frozenset[int] | None:
-    """Return the CPUs that all of a guest's thread cgroups have; None if they differ.
-
-    :raises GuestGone, CpusetError: as :func:`read_cpusets`
-    """
-    sets = {cpuset.cpus for cpuset in thread_cpusets(groups)}
+    sets = set(thread_sets(groups, kind).values())
     return sets.pop() if len(sets) == 1 else None
-
-
-def common_mems(groups: GuestGroups) -> frozenset[int]:
-    """Return the mems that all of a guest's thread cgroups have; empty if they differ.
-
-    :raises GuestGone, CpusetError: as :func:`read_cpusets`
-    """
-    sets = {cpuset.mems for cpuset in thread_cpusets(groups)}
-    return sets.pop() if len(sets) == 1 else frozenset()
 
 
 def groups_set_by_others(
     groups: GuestGroups,
-    cpusets: Mapping[str, Cpuset],
+    own_cpus: Mapping[str, frozenset[int]],
     cpus: frozenset[int],
     written_cpus: frozenset[int] = frozenset(),
 ) -> list[str]:
@@ -148,18 +118,18 @@ def groups_set_by_others(
     A subset or superset of ``cpus`` does not contradict it. Nor does a set that has no effect on
     the thread, which a libvirt command leaves behind if it fails to pin the thread.
 
-    :param cpusets: as returned by :func:`read_cpusets`
+    :param own_cpus: as returned by :func:`read_sets`
     :param written_cpus: the CPUs that an earlier call of :func:`holding.hold` may have left
     """
     return [
         os.path.basename(directory)
-        for directory, cpuset in cpusets.items()
+        for directory, own in own_cpus.items()
         if directory != groups.parent
         and not (
-            cpuset.cpus <= cpus
-            or cpuset.cpus >= cpus
-            or cpuset.cpus == written_cpus
-            or _has_no_effect(groups, directory, cpuset.cpus)
+            own <= cpus
+            or own >= cpus
+            or own == written_cpus
+            or _has_no_effect(groups, directory, own)
         )
     ]
 

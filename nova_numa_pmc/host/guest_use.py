@@ -72,8 +72,6 @@ class GuestUseReader:
         self._threads: dict[RunId, _Threads] = {}
         #: Of the last tick: {thread id: its times} of each guest.
         self._times: dict[RunId, dict[int, ThreadTimes]] = {}
-        #: The groups that count guests' memory.
-        self._memory_groups: dict[RunId, cgroups.MachineGroup] = {}
         #: When a guest's memory was read [ns], and its bytes by node.
         self._memory: dict[RunId, tuple[int, dict[int, int]]] = {}
 
@@ -88,7 +86,7 @@ class GuestUseReader:
         """
         node_of_cpu = {cpu: node.id for node in host.nodes for cpu in node.online_cpus}
         run_ids = {guest.run_id for guest in guests}
-        for cache in (self._threads, self._memory_groups, self._memory):
+        for cache in (self._threads, self._memory):
             for run_id in cache.keys() - run_ids:
                 del cache[run_id]
         times, self._times = self._times, {}
@@ -142,14 +140,7 @@ class GuestUseReader:
     def _bytes_by_node(self, guest: Guest, monotonic_ns: int) -> dict[int, int]:
         read_ns, bytes_by_node = self._memory.get(guest.run_id, (None, {}))
         if read_ns is None or monotonic_ns - read_ns >= MEMORY_AGE_MAX_NS:
-            # Taken out, because it may be made again elsewhere if it cannot be read now.
-            group = self._memory_groups.pop(guest.run_id, None)
-            group = group or cgroups.find_memory_group(guest.pid, self._root)
-            bytes_by_node = cgroups.memory_by_node(group) or {}
-            if group and bytes_by_node:
-                self._memory_groups[guest.run_id] = group
-            if guest.page_bytes:
-                bytes_by_node = cgroups.add_huge_pages(bytes_by_node, guest.pid, self._root) or {}
+            bytes_by_node = cgroups.memory_by_node(guest.pid, self._root, guest.page_bytes) or {}
             self._memory[guest.run_id] = monotonic_ns, bytes_by_node
         return bytes_by_node
 

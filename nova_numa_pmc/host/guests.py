@@ -79,7 +79,7 @@ def parse_live(xml: bytes, root: str = '/') -> model.Guest:
 
     :raises DomainError: as for :func:`parse`
     """
-    return without_full_pins(allowed.Grants(root).apply([parse(xml)]), root)[0]
+    return without_full_pins(allowed.with_grants([parse(xml)], root), root)[0]
 
 
 def read_running(root: str = '/') -> tuple[list[model.Guest], list[str]]:
@@ -164,7 +164,6 @@ class StatusFiles:
 
     def __init__(self, root: str = '/') -> None:
         self._root = root
-        self._grants = allowed.Grants(root)
         #: {path: (identity, guest, problem)} as last parsed.
         self._parsed: dict[str, tuple[Identity, model.Guest | None, str | None]] = {}
 
@@ -196,7 +195,7 @@ class StatusFiles:
                 problems.append(problem)
             if guest and self._is_running(guest):
                 running.append(guest)
-        return without_full_pins(self._grants.apply(running), self._root), problems
+        return without_full_pins(allowed.with_grants(running, self._root), self._root), problems
 
     def _is_running(self, guest: model.Guest) -> bool:
         """Return whether the process that began before its file was parsed still runs."""

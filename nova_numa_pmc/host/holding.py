@@ -20,15 +20,14 @@ import os
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import allowed
-from nova_numa_pmc.host.cgroups import bytes_elsewhere, read_memory_by_node
+from nova_numa_pmc.host.cgroups import bytes_elsewhere, memory_by_node
 from nova_numa_pmc.host.cpusets import (
-    Cpuset,
     FileChange,
     cpuset_path,
     groups_set_by_others,
     has_vanished,
-    read_cpusets,
     read_set,
+    read_sets,
     write_file,
     write_or_undo,
 )
@@ -71,21 +70,19 @@ def hold(
     """
     if not cpus:
         raise CpusetError('%s: an empty set was requested' % groups.parent)
-    cpusets = read_cpusets(groups)
+    own_cpus = read_sets(groups, 'cpus')
     conflicting = [
         name
-        for name in groups_set_by_others(groups, cpusets, cpus, written_cpus)
+        for name in groups_set_by_others(groups, own_cpus, cpus, written_cpus)
         if name not in set_by_others
     ]
     if conflicting:
+        directory = os.path.join(groups.parent, conflicting[0])
         raise PinnedByOthers(
             '%s contains %s, which nova-numa-pmc did not write: the guest is left alone'
-            % (
-                cpuset_path(os.path.join(groups.parent, conflicting[0]), 'cpus'),
-                format_cpulist(cpusets[os.path.join(groups.parent, conflicting[0])].cpus),
-            )
+            % (cpuset_path(directory, 'cpus'), format_cpulist(own_cpus[directory]))
         )
-    steps = _cpu_steps(groups, cpusets, cpus, written_cpus, set_by_others)
+    steps = _cpu_steps(groups, own_cpus, cpus, written_cpus, set_by_others)
     return write_or_undo(groups.scope, steps, write)
 
 
@@ -110,26 +107,26 @@ def bind_memory(
     with_memory = allowed.only_with_memory(groups, mems)
     if with_memory is None:
         return 'none of them has memory', ()
-    cpusets = read_cpusets(groups)
+    own_mems = read_sets(groups, 'mems')
     if any(
-        cpuset.mems and not cpuset.mems >= with_memory
-        for directory, cpuset in cpusets.items()
+        own and not own >= with_memory
+        for directory, own in own_mems.items()
         if directory != groups.parent
     ):
         return 'its nodes are set by others', ()
-    bytes_by_node = read_memory_by_node(groups)
+    bytes_by_node = memory_by_node(groups.pid, os.path.join(groups.proc, '../..'))
     if bytes_by_node is None:
         return 'its nodes are unknown', ()
     elsewhere_bytes = bytes_elsewhere(bytes_by_node, with_memory)
     if elsewhere_bytes > fetch_max_bytes:
         return 'too much to move at once', ()
-    if groups.main not in cpusets:
+    if groups.main not in own_mems:
         raise GuestGone('%s: the guest is ending' % groups.main)
     steps = [
         (cpuset_path(directory, 'mems'), format_cpulist(with_memory))
-        for directory in groups.thread_cgroups
-        if directory in cpusets
-    ] + _widen_parent_steps(groups, cpusets, (with_memory,), 'mems')
+        for directory in own_mems
+        if directory in groups.thread_cgroups
+    ] + _widen_parent_steps(groups, own_mems, (with_memory,), 'mems')
     if elsewhere_bytes and groups.version == 1:
         migrate_file = os.path.join(groups.main, 'cpuset.memory_migrate')
         # If it cannot be read, the write will report why.
@@ -147,12 +144,12 @@ def unbind_memory(
 
     :raises GuestGone, CpusetError: as :func:`hold`
     """
-    cpusets = read_cpusets(groups)
-    unbound_text = '' if groups.version == 2 else format_cpulist(cpusets[groups.parent].mems)
-    steps = _widen_parent_steps(groups, cpusets, (mems,), 'mems') + [
+    own_mems = read_sets(groups, 'mems')
+    unbound_text = '' if groups.version == 2 else format_cpulist(own_mems[groups.parent])
+    steps = _widen_parent_steps(groups, own_mems, (mems,), 'mems') + [
         (cpuset_path(directory, 'mems'), unbound_text)
-        for directory in groups.thread_cgroups
-        if mems and directory in cpusets and cpusets[directory].mems == mems
+        for directory, own in own_mems.items()
+        if directory in groups.thread_cgroups and mems and own == mems
     ]
     return write_or_undo(groups.scope, steps, write)
 
@@ -173,17 +170,17 @@ def release_cpus(
     :param pinned_groups: names of the groups that the guest's XML pins, which are left alone
     :raises GuestGone, CpusetError: as :func:`hold`
     """
-    cpusets = read_cpusets(groups)
-    widening_steps = _widen_parent_steps(groups, cpusets, (cpusets[groups.parent].cpus,), 'cpus')
+    own_cpus = read_sets(groups, 'cpus')
+    widening_steps = _widen_parent_steps(groups, own_cpus, (own_cpus[groups.parent],), 'cpus')
+    wide_text = _wide_text(groups, own_cpus.pop(groups.parent), allowed_cpus)
     sets = {
-        directory: cpusets[directory].cpus
-        for directory in groups.thread_cgroups
-        if directory in cpusets and os.path.basename(directory) not in pinned_groups
+        directory: own
+        for directory, own in own_cpus.items()
+        if os.path.basename(directory) not in pinned_groups
     }
     present = list(sets.values())
     if present and written_cpus not in present:
         written_cpus = max(present, key=present.count)
-    wide_text = _wide_text(groups, cpusets, allowed_cpus)
     return write_or_undo(
         groups.scope,
         widening_steps
@@ -197,12 +194,14 @@ def release_cpus(
 
 
 def _wide_text(
-    groups: GuestGroups, cpusets: Mapping[str, Cpuset], allowed_cpus: frozenset[int] | None
+    groups: GuestGroups, all_cpus: frozenset[int], allowed_cpus: frozenset[int] | None
 ) -> str:
-    """Return the set of a group that may use all CPUs that its guest may use."""
+    """Return the set of a group that may use all CPUs that its guest may use.
+
+    :param all_cpus: those of the group above
+    """
     if groups.version == 2:
         return format_cpulist(allowed_cpus) if allowed_cpus else _possible_cpus(groups)
-    all_cpus = cpusets[groups.parent].cpus
     return format_cpulist(all_cpus & (allowed_cpus or all_cpus) or all_cpus)
 
 
@@ -255,7 +254,7 @@ def narrow_group(directory: str, cpus: frozenset[int], write: Writer = write_fil
 
 def _cpu_steps(
     groups: GuestGroups,
-    cpusets: Mapping[str, Cpuset],
+    own_cpus: Mapping[str, frozenset[int]],
     cpus: frozenset[int],
     written_cpus: frozenset[int],
     set_by_others: Container[str],
@@ -264,21 +263,19 @@ def _cpu_steps(
     # A pin within the requested set is not changed.
     steps = _upper_steps(groups, cpus) + [
         (cpuset_path(directory, 'cpus'), text)
-        for directory, cpuset in cpusets.items()
+        for directory, own in own_cpus.items()
         if directory != groups.parent
         and os.path.basename(directory) not in set_by_others
-        and (
-            not cpuset.cpus
-            or cpuset.cpus >= cpus
-            or cpuset.cpus == written_cpus
-            or not cpuset.cpus <= cpus
-        )
+        and (not own or own >= cpus or own == written_cpus or not own <= cpus)
     ]
-    return steps + _widen_parent_steps(groups, cpusets, (cpus, written_cpus), 'cpus')
+    return steps + _widen_parent_steps(groups, own_cpus, (cpus, written_cpus), 'cpus')
 
 
 def _widen_parent_steps(
-    groups: GuestGroups, cpusets: Mapping[str, Cpuset], sets: Container[frozenset[int]], kind: str
+    groups: GuestGroups,
+    own_sets: Mapping[str, frozenset[int]],
+    sets: Container[frozenset[int]],
+    kind: str,
 ) -> Steps:
     """Return steps that widen ``libvirt/`` if we narrowed it before it had thread cgroups (v2).
 
@@ -287,7 +284,7 @@ def _widen_parent_steps(
     :param sets: the sets that we may have written there
     :param kind: 'cpus' or 'mems'
     """
-    current = getattr(cpusets[groups.parent], kind)
+    current = own_sets[groups.parent]
     if groups.version != 2 or groups.parent == groups.scope or not current or current not in sets:
         return []
     text = _possible_cpus(groups) if kind == 'cpus' else ''

@@ -11,7 +11,7 @@ from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError, StateError
 from nova_numa_pmc.host import allowed, cgroups, guests, holding
-from nova_numa_pmc.host.cpusets import common_cpus
+from nova_numa_pmc.host.cpusets import common_set
 from nova_numa_pmc.host.page_moves import guest_move
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, overrides, promises_file
@@ -211,7 +211,7 @@ class MovePromises:
                 )
             )
         groups = cgroups.of_guest(guest, self._root)
-        written_cpus = common_cpus(groups)
+        written_cpus = common_set(groups, 'cpus')
         if written_cpus is None:  # a vCPU that was plugged in has not been held yet
             written_cpus = pools.cpus_of_promise(before, host, guest)
         cpus = frozenset[int]()

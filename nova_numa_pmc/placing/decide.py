@@ -292,7 +292,7 @@ def _held_sets(guest: model.Guest, root: str) -> tuple[frozenset[int] | None, fr
 
     try:
         groups = cgroups.of_guest(guest, root)
-        return cpusets.held_cpus(groups), cpusets.common_mems(groups)
+        return cpusets.held_cpus(groups), cpusets.common_set(groups, 'mems') or frozenset()
     except CpusetError:
         return None, frozenset()
 

@@ -140,7 +140,7 @@ class _Start:
         guest = guests.with_process(self.guest, self.root)
         groups = self.groups = cgroups.of_guest(guest, self.root)
         # The group of its own, or a slice that it was the first to need, may limit it further.
-        (self.guest,) = (guest,) = allowed.Grants(self.root).apply([guest])
+        (self.guest,) = (guest,) = allowed.with_grants([guest], self.root)
         self.early_cpus = _early_cpus(groups, guest)
         decides_now = self.is_recorded
         if self.is_recorded and not eligibility.is_left_alone(guest):
@@ -154,7 +154,7 @@ class _Start:
                 decides_now = False
         if decides_now:
             self.decision = self._decide()
-        bytes_by_node, has_to_stay = _read_memory(guest, groups, self.decision.promise, self.root)
+        bytes_by_node, has_to_stay = _read_memory(guest, self.decision.promise, self.root)
         if has_to_stay:
             self.decision = self._decide(bytes_by_node)
         return bytes_by_node
@@ -184,7 +184,7 @@ def _early_cpus(groups: cgroups.GuestGroups, guest: model.Guest) -> frozenset[in
     Only ``start`` sets the CPUs of ``libvirt/`` (v2). Elsewhere, libvirt has given the group of
     the emulator all CPUs that the guest may use.
     """
-    cpus_by_group = cpusets.read_own_cpus(groups)
+    cpus_by_group = cpusets.read_sets(groups, 'cpus')
     if groups.version == 2 and groups.parent != groups.scope:
         return cpus_by_group[groups.parent]
     cpus = cpus_by_group.get(groups.main, frozenset())
@@ -202,7 +202,7 @@ def _undo_early(
         try:
             others = {
                 os.path.basename(directory)
-                for directory, own_cpus in cpusets.read_own_cpus(groups).items()
+                for directory, own_cpus in cpusets.read_sets(groups, 'cpus').items()
                 if own_cpus != cpus
             }
             holding.release_cpus(groups, cpus, guest.allowed_cpus, others | guest.pinned_groups)
@@ -211,7 +211,7 @@ def _undo_early(
 
 
 def _read_memory(
-    guest: model.Guest, groups: cgroups.GuestGroups, promise: model.Promise, root: str
+    guest: model.Guest, promise: model.Promise, root: str
 ) -> tuple[dict[int, int], bool]:
     """Read where a guest's memory is, and whether most of it is elsewhere and has to stay there.
 
@@ -220,12 +220,7 @@ def _read_memory(
 
     :returns: ({node id: bytes}, whether it has to stay)
     """
-    bytes_by_node = dict(cgroups.read_memory_by_node(groups) or {})
-    if guest.page_bytes:
-        all_bytes_by_node = cgroups.add_huge_pages(bytes_by_node, groups.pid, root)
-        if all_bytes_by_node is None:
-            return bytes_by_node, False
-        bytes_by_node = all_bytes_by_node
+    bytes_by_node = cgroups.memory_by_node(guest.pid, root, guest.page_bytes) or {}
     homes = promise.mem_nodes or promise.cpu_nodes
     elsewhere_bytes = cgroups.bytes_elsewhere(bytes_by_node, homes)
     has_to_stay = (

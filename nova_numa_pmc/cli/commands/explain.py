@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     guest = (
         context.find_guest(args.guest, *guests.read_running(args.root))
         if args.guest
-        else allowed.Grants(args.root).apply([new_guest(args)])[0]
+        else allowed.with_grants([new_guest(args)], args.root)[0]
     )
     hook_options = host_options.read_under_root(args.root)
     decision, recorded = decide_unrecorded(guest, hook_options, args.root)

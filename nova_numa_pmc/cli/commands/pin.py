@@ -31,7 +31,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.cli import arguments, context, moves, tables
 from nova_numa_pmc.core import eligibility, page_choice, pools, promising
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.exceptions import CpusetError, PageMoveError
+from nova_numa_pmc.exceptions import PageMoveError
 from nova_numa_pmc.host import cgroups, holding
 from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import history, overrides, promises_file
@@ -188,8 +188,5 @@ def _is_elsewhere(command: context.CommandContext, guest: model.Guest, node_id: 
 
     That happens if a move was ended early, or if memory spilled.
     """
-    try:
-        bytes_by_node = cgroups.read_memory_by_node(cgroups.of_guest(guest, command.root)) or {}
-    except CpusetError:
-        return False
+    bytes_by_node = cgroups.memory_by_node(guest.pid, command.root) or {}
     return page_choice.notable_bytes_elsewhere(bytes_by_node, (node_id,)) > 0

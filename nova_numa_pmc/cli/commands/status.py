@@ -348,9 +348,7 @@ def _guest_status(
     try:
         groups = cgroups.of_guest(guest, command.root)
         held_nodes = _nodes_held_to(groups, observed.host)
-        bytes_by_node = cgroups.read_memory_by_node(groups)
-        if guest.page_bytes:
-            bytes_by_node = cgroups.add_huge_pages(bytes_by_node or {}, guest.pid, command.root)
+        bytes_by_node = cgroups.memory_by_node(guest.pid, command.root, guest.page_bytes)
         pinned = _pinned_threads(guest, promise, observed.host, command.root)
     except CpusetError as error:
         problem = str(error)
@@ -399,9 +397,7 @@ def _pinned_threads(
         return {}
     promised_cpus = pools.cpus_of_promise(promise, host, guest)
     online = host.online_cpus
-    groups = cgroups.of_guest(guest, root)
-    cpus_by_group = cpusets.read_own_cpus(groups)
-    cpus_by_group.pop(groups.parent)
+    cpus_by_group = cpusets.thread_sets(cgroups.of_guest(guest, root), 'cpus')
     # If all threads have the same CPUs, these are an earlier or widened place and not pins.
     distinct_sets = {cpus & online for cpus in cpus_by_group.values()}
     pinned_groups = (

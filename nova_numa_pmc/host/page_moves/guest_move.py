@@ -253,7 +253,7 @@ class GuestMove:
             self.progress = self.progress._replace(left_bytes=self._bytes_elsewhere(), refused=())
             if self.progress.left_bytes == 0:
                 return DONE
-            self._present_bytes = cgroups.read_memory_by_node(self._groups) or {}
+            self._present_bytes = cgroups.memory_by_node(self._groups.pid, self._root) or {}
             self._wanted_bytes = page_choice.wanted_bytes_by_node(
                 self._mems, self._mem_node_bytes, sum(self._present_bytes.values())
             )
@@ -405,7 +405,7 @@ class GuestMove:
             )
 
     def _bytes_elsewhere(self) -> int | None:
-        bytes_by_node = cgroups.read_memory_by_node(self._groups)
+        bytes_by_node = cgroups.memory_by_node(self._groups.pid, self._root)
         return (
             None if bytes_by_node is None else cgroups.bytes_elsewhere(bytes_by_node, self._mems)
         )

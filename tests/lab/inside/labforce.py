@@ -13,7 +13,7 @@ import labguests
 
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import cgroups, holding, topology
-from nova_numa_pmc.host.cpusets import common_cpus
+from nova_numa_pmc.host.cpusets import common_set
 from nova_numa_pmc.state import promises_file
 
 TIMEOUT_S = 30
@@ -30,7 +30,7 @@ def place(name, node, host):
     """Hold a guest's CPUs to a node, and promise it that node."""
     groups = cgroups.find(labguests.pids()[name])
     (cpus,) = (node_view.cpus for node_view in host.nodes if node_view.id == node)
-    holding.hold(groups, cpus, written_cpus=common_cpus(groups) or frozenset())
+    holding.hold(groups, cpus, written_cpus=common_set(groups, 'cpus') or frozenset())
     promises_file.replace_running(
         promise(name)._replace(cpu_nodes=(node,), mem_nodes=(node,)),
         host_options.read(host_options.PATH),

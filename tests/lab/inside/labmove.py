@@ -66,7 +66,7 @@ def move(request):
         print(json.dumps(progress._asdict()), flush=True)
         time.sleep(progress.wait_s)
     ended, elapsed_s = mover.progress, time.monotonic() - began
-    sets_before = cpusets.read_cpusets(groups)
+    sets_before = cpusets.read_sets(groups, 'cpus')
     if request.get('undo'):
         mover.undo_cpus()
     print(
@@ -79,7 +79,7 @@ def move(request):
                 'thp_bytes': thp_bytes(groups),
                 'undone': [
                     directory
-                    for directory, sets in cpusets.read_cpusets(groups).items()
+                    for directory, sets in cpusets.read_sets(groups, 'cpus').items()
                     if sets != sets_before[directory]
                 ],
             }

@@ -224,7 +224,6 @@ class SamplerTest(SamplingCase):
                 'proc/4001/task/5001/stat',
                 'proc/4001/cgroup',
                 'proc/4001/task/5001/schedstat',
-                'proc/self/mountinfo',
                 'run/libvirt/qemu/instance-00000001.xml',
                 'sys/devices/system/node/node1/meminfo',
                 'sys/fs/resctrl/mon_data/mon_L3_00/mbm_local_bytes',

@@ -30,7 +30,7 @@ class GrantCase(RootCase):
         self.write(group + '/cpuset.mems.effective', mems + '\n')
 
     def grant(self, guest=GUEST):
-        (granted,) = allowed.Grants(self.root).apply([guest])
+        (granted,) = allowed.with_grants([guest], self.root)
         return granted.granted_cpus, granted.granted_mems
 
 

@@ -47,35 +47,19 @@ class FindTest(GroupsTestCase):
                         ),
                     )
 
-    def test_groups_are_found_below_another_mount_point_or_a_bound_root(self):
-        for version, line in (
-            (1, '34 31 0:31 / /odd\\040place rw - cgroup cgroup rw,cpuset\n'),
-            (2, '34 31 0:31 / /odd\\040place rw shared:1 - cgroup2 none rw\n'),
-        ):
-            with self.subTest(version=version):
-                tree = self.tree(version)
-                old = os.path.join(tree.root, tree.scope[: -len(MACHINE)])
-                os.rename(old, os.path.join(tree.root, 'odd place'))
-                tree.write_file('proc/self/mountinfo', 'garbage\n\n' + line)
-                self.assertEqual(
-                    os.path.join(tree.root, 'odd place', MACHINE), self.find(tree).scope
-                )
+    def test_the_unified_hierarchy_beside_v1_is_found(self):
         tree = self.tree(2)
-        tree.set_cgroup('0::/docker/abc/%s/libvirt/emulator\n' % MACHINE)
-        tree.write_file(
-            'proc/self/mountinfo', '34 31 0:31 /docker/abc /sys/fs/cgroup rw - cgroup2 x rw\n'
-        )
-        self.assertEqual(tree.scope, self.find(tree).scope)
+        groups = os.path.join(tree.root, 'sys/fs/cgroup')
+        os.rename(groups, groups + '.new')
+        os.mkdir(groups)
+        os.rename(groups + '.new', os.path.join(groups, 'unified'))
+        self.assertEqual(os.path.join(groups, 'unified', MACHINE), self.find(tree).scope)
 
-    def test_a_namespace_below_the_hosts_root_is_refused(self):
+    def test_groups_outside_of_the_own_namespace_are_refused(self):
         tree = self.tree(2)
         tree.set_cgroup('0::/../../%s/libvirt/emulator\n' % MACHINE)
         with self.assertRaisesRegex(CpusetError, 'namespace'):
             self.find(tree)
-        tree.write_file(
-            'proc/self/mountinfo', '34 31 0:31 /../.. /sys/fs/cgroup rw - cgroup2 x rw\n'
-        )
-        self.assertEqual(tree.scope, self.find(tree).scope)
 
     def test_a_group_that_belongs_to_no_guest_is_never_written(self):
         for path in (
@@ -142,23 +126,19 @@ class FindTest(GroupsTestCase):
                 with self.assertRaisesRegex(CpusetError, 'cgroup.controllers'):
                     self.find(tree)
 
-    def test_without_a_mount_or_cpuset_controller_it_is_an_error(self):
+    def test_without_a_cpuset_controller_it_is_an_error(self):
         tree = self.tree(2)
-        tree.write_file('proc/self/mountinfo', '')
-        with self.assertRaisesRegex(CpusetError, 'mount it'):
-            self.find(tree)
         tree.set_cgroup('3:memory:/x\n')
         with self.assertRaisesRegex(CpusetError, 'no cpuset controller'):
             self.find(tree)
 
-    @given(st.text(max_size=200), st.text(max_size=200))
-    def test_any_text_in_proc_is_a_named_error(self, cgroup, mountinfo):
+    @given(st.text(max_size=200))
+    def test_any_text_in_proc_is_a_named_error(self, cgroup):
         with tempfile.TemporaryDirectory() as root:
-            for path, text in (('proc/7/cgroup', cgroup), ('proc/self/mountinfo', mountinfo)):
-                path = os.path.join(root, path)
-                os.makedirs(os.path.dirname(path))
-                with open(path, 'w', encoding='utf-8', errors='surrogatepass', newline='') as f:
-                    f.write(text)
+            path = os.path.join(root, 'proc/7/cgroup')
+            os.makedirs(os.path.dirname(path))
+            with open(path, 'w', encoding='utf-8', errors='surrogatepass', newline='') as f:
+                f.write(cgroup)
             with self.assertRaises(CpusetError):
                 cgroups.find(7, root)
 
@@ -166,7 +146,7 @@ class FindTest(GroupsTestCase):
         tree = self.tree(2)
         with self.assertRaises(GuestGone):
             cgroups.find(None, tree.root)
-        self.assertIsNone(cgroups.memory_by_node(cgroups.find_memory_group(None, tree.root)))
+        self.assertIsNone(cgroups.memory_by_node(None, tree.root))
 
 
 class OfGuestTest(GroupsTestCase):
@@ -238,16 +218,15 @@ class MemoryTest(GroupsTestCase):
             with self.subTest(version=version):
                 tree = self.tree(version, bytes_by_node={0: 8192, 1: 4096, 5: 0})
                 self.assertEqual(
-                    {0: 8192, 1: 4096, 5: 0}, cgroups.read_memory_by_node(self.find(tree))
+                    {0: 8192, 1: 4096, 5: 0}, cgroups.memory_by_node(tree.pid, tree.root)
                 )
 
     def test_missing_or_malformed_memory_by_node_is_none(self):
         tree = self.tree(2)
-        self.assertIsNone(cgroups.read_memory_by_node(self.find(tree)))
+        self.assertIsNone(cgroups.memory_by_node(tree.pid, tree.root))
         for text in ('', 'anon\n', 'anon N0=x\n', 'anon Nx=1\n', 'anon =\n', '\n\n'):
             with self.subTest(text=text):
                 tree.write_file(os.path.join(tree.memory, 'memory.numa_stat'), text)
-                self.assertIsNone(cgroups.read_memory_by_node(self.find(tree)))
-        groups = self.find(tree)
+                self.assertIsNone(cgroups.memory_by_node(tree.pid, tree.root))
         shutil.rmtree(tree.scope)
-        self.assertIsNone(cgroups.read_memory_by_node(groups))
+        self.assertIsNone(cgroups.memory_by_node(tree.pid, tree.root))

@@ -90,18 +90,6 @@ class GuestsTest(unittest.TestCase):
         )
         self.assertEqual({0: 5, 1: 8 << 20}, self.read(20)[0][0].bytes_by_node)
 
-    def test_the_group_of_a_guests_memory_is_searched_for_until_it_is_found(self):
-        tree = self.host.launch(1, {0: 7, 1: 8})
-        tree.set_cgroup('0::/system.slice/libvirtd.service\n')
-        self.assertEqual({}, self.read(0)[0][0].bytes_by_node)
-        tree.set_cgroup('0::/%s/libvirt/emulator\n' % tree.path)
-        self.assertEqual({0: 7, 1: 8}, self.read(20)[0][0].bytes_by_node)
-        self.assertEqual({0: 7, 1: 8}, self.read(80)[0][0].bytes_by_node)
-        # Later, the mounts are not read for each guest, of which a host may have hundreds.
-        os.unlink(self.host.path('proc/self/mountinfo'))
-        tree.set_bytes({0: 9, 1: 9})
-        self.assertEqual({0: 9, 1: 9}, self.read(100)[0][0].bytes_by_node)
-
     def test_memory_that_is_unknown_is_read_again_later(self):
         tree = self.host.launch(1)
         os.unlink(os.path.join(tree.memory, 'memory.numa_stat'))

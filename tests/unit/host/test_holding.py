@@ -9,7 +9,7 @@ import unittest
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import cgroups, holding
-from nova_numa_pmc.host.cpusets import read_cpusets
+from nova_numa_pmc.host.cpusets import read_sets, thread_sets
 from nova_numa_pmc.model import MIB
 from tests.fixtures.cgroups import FLAT, LAYOUTS, NESTED, GuestCgroups
 
@@ -162,9 +162,8 @@ class HoldTest(TreeTestCase):
                     holding.hold(groups, cpus, written_cpus=written_cpus, write=tree.write)
                     why_not, _ = holding.bind_memory(groups, mems, write=tree.write)
                     self.assertEqual('', why_not)
-                    held = read_cpusets(groups)
-                    self.assertEqual({cpus}, {held[d].cpus for d in tree.children})
-                    self.assertEqual({mems}, {held[d].mems for d in tree.children})
+                    self.assertEqual({cpus}, set(thread_sets(groups, 'cpus').values()))
+                    self.assertEqual({mems}, set(thread_sets(groups, 'mems').values()))
 
     def mems(self, tree):
         """Return the nodes from which each group of a tree may allocate: {directory: text}."""
@@ -439,20 +438,20 @@ class FaultTest(TreeTestCase):
                 shutil.rmtree(tree.scope)
                 for call, *arguments in (
                     (holding.hold, NODE0),
-                    (read_cpusets,),
+                    (read_sets, 'cpus'),
                     (holding.undo, changes),
                 ):
                     with self.assertRaises(GuestGone):
                         call(groups, *arguments)
 
     def test_malformed_sets_are_an_error_not_a_crash(self):
-        for name in ('cpuset.cpus', 'cpuset.mems'):
+        for name, write in (('cpus', holding.hold), ('mems', holding.bind_memory)):
             for text in ('x', '3-1', '0-', '1e9', '99999999999', '٣'):
                 with self.subTest(name=name, text=text):
-                    tree, groups = self.tree()
-                    tree.write_file(os.path.join(tree.parent, name), text)
+                    tree, groups = self.tree(bytes_by_node={0: MIB})
+                    tree.write_file(os.path.join(tree.parent, 'cpuset.' + name), text)
                     with self.assertRaises(CpusetError):
-                        holding.hold(groups, NODE1)
+                        write(groups, frozenset({1}))
 
     def test_the_real_writer_follows_no_symlink_and_makes_no_file(self):
         tree, groups = self.tree()

@@ -41,12 +41,8 @@ class QuotasTest(RootCase):
     def test_quotas_on_v1_are_found(self):
         path = 'machine.slice/machine-qemu\\x2d7.scope/libvirt'
         tree = cgroups.GuestCgroups(self.root, version=1)
-        tree.write_file(
-            'proc/self/mountinfo',
-            '36 31 0:33 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n',
-        )
         tree.set_cgroup('5:cpu,cpuacct:/%s/emulator\n0::/\n' % path)
-        base = os.path.join(self.root, 'sys/fs/cgroup/cpu,cpuacct', path)
+        base = os.path.join(self.root, 'sys/fs/cgroup/cpu', path)
         for name, quota in (('emulator', -1), ('vcpu0', 25000), ('vcpu1', -1)):
             tree.write_file(os.path.join(base, name, 'cpu.cfs_quota_us'), '%d\n' % quota)
             tree.write_file(os.path.join(base, name, 'cpu.cfs_period_us'), '100000\n')

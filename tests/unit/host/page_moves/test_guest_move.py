@@ -20,7 +20,7 @@ from nova_numa_pmc.exceptions import (
     PinnedByOthers,
 )
 from nova_numa_pmc.host import cgroups, holding
-from nova_numa_pmc.host.cpusets import read_cpusets
+from nova_numa_pmc.host.cpusets import read_sets, thread_sets
 from nova_numa_pmc.host.page_moves import guest_move, move_pages
 from nova_numa_pmc.host.page_moves.process_pages import PAGE_BYTES
 from tests.fixtures import sysfs
@@ -270,16 +270,12 @@ class GuestMoveTest(unittest.TestCase):
                     ended = mover.step()
                     self.assertEqual(guest_move.CANCELLED, ended.state)
                     self.assertEqual(ended.moved_bytes, self.memory.nodes.count(HOME) * PAGE_BYTES)
-                    held = {
-                        own.cpus
-                        for directory, own in read_cpusets(self.groups).items()
-                        if directory != self.groups.parent
-                    }
+                    held = set(thread_sets(self.groups, 'cpus').values())
                     self.assertLessEqual(
                         held - {frozenset()}, {CPUS} if steps else {frozenset(range(4))}
                     )
                     mover.undo_cpus()
-                    wide = {own.cpus for own in read_cpusets(self.groups).values()}
+                    wide = set(read_sets(self.groups, 'cpus').values())
                     self.assertLessEqual(wide, {frozenset(range(4)), frozenset()})
 
     @settings(max_examples=25, deadline=None)
