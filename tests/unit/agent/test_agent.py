@@ -135,14 +135,6 @@ class PromisesTest(AgentCase):
         )
         self.assertIn('guest %s: runs without a promise' % fake_host.name_of(3), messages)
 
-    def test_a_start_that_never_came_is_dropped_after_its_grace(self):
-        agent = self.open_agent()
-        self.promise(1, 0, started=False, since_ns=START_NS)
-        self.tick(agent, 899)
-        self.assertEqual(1, len(self.promises()))
-        self.tick(agent, 901)
-        self.assertEqual({}, self.promises())
-
     def test_the_lock_is_not_taken_for_a_guest_that_cannot_be_read(self):
         agent = self.open_agent()
         self.launch(1, xml=b'<domain/>')

@@ -137,15 +137,6 @@ class OverridesTest(CommandedCase):
         self.assertEqual({1: self.HOME, 2: self.HOME, 3: self.AWAY}, self.ticks(self.open_agent()))
         self.assertEqual('0-3', cpus())
 
-    def test_an_ignored_guest_is_neither_held_nor_moved(self):
-        for number in self.NUMBERS:
-            self.put_override(number, model.IGNORE)
-        cpus = self.reset(1)
-        self.assertEqual(
-            [{0}] * 3, [nodes for _, _, nodes in self.ticks(self.open_agent()).values()]
-        )
-        self.assertEqual('0-7', cpus())
-
     def test_a_guest_that_is_pinned_while_it_is_moved_goes_back(self):
         agent = self.open_agent()
         at_s = self.tick_until_moving(agent)

@@ -180,47 +180,6 @@ class UnlistedTest(AgentCase):
 
 
 class LibvirtTest(AgentCase):
-    def test_foreign_files_in_libvirts_directory_hide_no_guest(self):
-        agent = self.open_agent()
-        self.promise(2, 1)
-        tree = self.launch(2)
-        directory = self.host.path('run/libvirt/qemu')
-        loop = os.path.join(directory, 'loop.xml')
-        os.symlink(loop, loop)
-        os.symlink('nowhere', os.path.join(directory, 'dangling.xml'))
-        os.mkdir(os.path.join(directory, 'directory.xml'))
-        os.mkfifo(os.path.join(directory, 'fifo.xml'))
-        for name, data in (
-            ('empty', b''),
-            ('binary', bytes(range(256)) * 16),
-            ('open', b'<domstatus'),
-            ('other', b'<network/>'),
-            ('large', b' ' * (8 << 20)),
-            ('bomb', b'<!DOCTYPE d [<!ENTITY a "aaaa">]><domstatus>&a;</domstatus>'),
-            ('no pid', b"<domstatus state='running'/>"),
-            ('odd\udcff', b'x'),
-        ):
-            with open(os.path.join(directory, name + '.xml'), 'wb') as file:
-                file.write(data)
-        with self.foreseen() as messages:
-            for at_s in (0, 5, 10):
-                self.tick(agent, at_s)
-        self.assertEqual({fake_host.uuid_of(2)}, self.promises().keys())
-        self.assertEqual('4-7', tree.held())
-        self.assertEqual(1010.0, self.read_publication().taken_s)
-        for name in (
-            'empty',
-            'binary',
-            'open',
-            'other',
-            'large',
-            'bomb',
-            'no pid',
-            'loop',
-            'directory',
-        ):
-            self.assertEqual(1, sum('/%s.xml: ' % name in text for text in messages), name)
-
     def test_a_guest_whose_file_breaks_keeps_its_promise_and_place(self):
         agent = self.open_agent()
         self.promise(1, 1)

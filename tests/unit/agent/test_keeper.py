@@ -45,15 +45,6 @@ class ReassertionTest(AgentCase):
         self.assertEqual('', other.held())
         self.assertNotIn('held', ''.join(logs.output))
 
-    def test_a_guest_whose_hook_never_came_to_started_is_held(self):
-        agent = self.open_agent()
-        tree = self.launch(1)
-        self.promise(1, 1, started=False, since_ns=START_NS)
-        for at_s, cpus in ((100, ''), (901, '4-7')):
-            self.tick(agent, at_s)
-            self.assertEqual(cpus, tree.held())
-        self.assertTrue(self.promises()[fake_host.uuid_of(1)].started)
-
     def test_a_held_guest_gets_cpus_of_its_node_that_come_online(self):
         agent = self.open_agent()
         self.promise(1, 1)

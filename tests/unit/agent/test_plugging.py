@@ -66,18 +66,6 @@ class PluggingTest(AgentCase):
                 self.assertEqual(wanted, self.promised())
                 self.assertEqual(lines, sum('previously promised' in text for text in messages))
 
-    def test_a_guest_stays_where_it_was_placed_when_it_is_plugged(self):
-        agent = self.open_agent()
-        tree = self.launch(1)
-        before = self.promise(1, 1)
-        self.describe(vcpus=4, memory_mib=1024)
-        self.tick(agent, 0)
-        self.assertEqual(
-            before._replace(vcpus=4, memory_bytes=1024 * MIB),
-            self.promises()[fake_host.uuid_of(1)],
-        )
-        self.assertEqual('4-7', tree.held())
-
     def test_a_guest_that_outgrows_its_node_is_held_to_more_of_them(self):
         agent = self.open_agent()
         tree = self.launch(1)
@@ -95,18 +83,6 @@ class PluggingTest(AgentCase):
             self.assertEqual(held, tree.held())
             reason = 'promised nodes 0,1 instead of node 1: there are too few CPUs for its vCPUs'
             self.assertEqual(vcpus == 5, reason in ' '.join(messages))
-
-    def test_a_held_lock_only_delays_the_new_promise(self):
-        agent = self.open_agent()
-        self.launch(1)
-        self.promise(1, 0)
-        self.tick(agent, 0)
-        self.describe(vcpus=4)
-        with self.locked():
-            self.tick(agent, 5)
-        self.assertEqual((2, 512), self.promised())
-        self.tick(agent, 10)
-        self.assertEqual((4, 512), self.promised())
 
     def test_a_new_vcpu_is_held_and_counted(self):
         agent = self.open_agent()

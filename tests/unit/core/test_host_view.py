@@ -33,14 +33,6 @@ class CapacityTest(unittest.TestCase):
         placement_options = model.PlacementOptions(ram_ratio=1.5, reserve_bytes=GIB)
         self.assertEqual(15 * GIB, subject.capacity_bytes(node, placement_options))
 
-    def test_capacity_is_never_negative(self):
-        node = model.Node(0, frozenset({0}), GIB, 0, GIB)
-        self.assertEqual(0, subject.capacity_bytes(node, model.PlacementOptions()))
-
-    def test_free_memory_now_does_not_change_capacity(self):
-        node = model.Node(0, frozenset({0}), GIB, 0)
-        self.assertEqual(GIB, subject.capacity_bytes(node, PLACEMENT_OPTIONS))
-
 
 class CoresTest(unittest.TestCase):
     def cores(self, host, **placement_options):
@@ -62,10 +54,6 @@ class CoresTest(unittest.TestCase):
 
     def test_cpus_without_a_core_count_as_cores(self):
         self.assertEqual([3.0, 1.0], self.cores(topology((3, 1))._replace(cores=())))
-
-    def test_a_memory_only_node_has_no_cores(self):
-        node = subject.view(topology((2, 0)), (), PLACEMENT_OPTIONS).nodes[1]
-        self.assertEqual((0, 0), (node.cores, node.cpu_count))
 
 
 class PromisesTest(unittest.TestCase):

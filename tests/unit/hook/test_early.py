@@ -8,7 +8,7 @@ from unittest import mock
 from nova_numa_pmc import hook
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.hook import early
-from nova_numa_pmc.host import cgroups, guests, holding
+from nova_numa_pmc.host import guests
 from nova_numa_pmc.placing import decide
 from nova_numa_pmc.state import promises_file
 from tests.cases.hook import HookCase
@@ -125,17 +125,6 @@ class Version1Test(EarlyCase):
         self.assertEqual([('vcpu0', '0-3'), ('vcpu1', '0-3')], self.written[1:])
         self.assertIn(tree.read(tree.parent, 'cpuset.cpus'), ('', '0-7'))
 
-    def test_what_was_narrowed_is_widened_for_a_guest_that_is_not_held(self):
-        hold = self.start()
-        tree = self.launch_and_narrow_qemu(hold)
-        self.add_vcpu(tree, 0, '3-4')
-        self.add_vcpu(tree, 1)
-        hold.step(0.1)
-        hold.step(0.2)
-        self.assertEqual('0-3 3-4 0-3', tree.held())
-        holding.release_cpus(cgroups.find(4001, self.root), frozenset(range(4)))
-        self.assertEqual('0-7 3-4 0-7', tree.held())
-
     def test_started_finds_what_was_narrowed_for_a_guest_on_all_nodes(self):
         hold = self.start(vcpus=6)
         tree = self.launch()
@@ -146,15 +135,6 @@ class Version1Test(EarlyCase):
         self.host.write('sys/devices/system/cpu/isolated', '2\n')
         self.call('started', xml=fake_host.domain_xml(1, vcpus=6))
         self.assertNotIn('did not write', self.host.logged()[-1])
-
-    def test_no_group_is_widened_beyond_what_the_guest_may_use_or_its_pin(self):
-        hold = self.start()
-        tree = self.launch_and_narrow_qemu(hold)
-        self.add_vcpu(tree, 0, '0-3')
-        self.add_vcpu(tree, 1, '0-3')
-        groups, narrow = cgroups.find(4001, self.root), frozenset(range(4))
-        holding.release_cpus(groups, narrow, frozenset(range(6)), frozenset({'vcpu1'}))
-        self.assertEqual('0-5 0-5 0-3', tree.held())
 
     def test_a_vcpu_that_is_pinned_is_not_narrowed(self):
         hold = self.start()

@@ -109,11 +109,6 @@ class HoldTest(TreeTestCase):
                 holding.narrow_early(groups, NODE1, self.logged(tree))
                 self.assertEqual([('libvirt/cpuset.cpus', '2-3')] * written, self.log)
 
-    def test_v1_leaves_the_common_level_wide_for_vcpu_hotplug(self):
-        tree, groups = self.tree(1, NESTED)
-        holding.hold(groups, NODE1, write=tree.write)
-        self.assertEqual('0-3', tree.read(tree.parent, 'cpuset.cpus'))
-
     def test_v1_migrates_only_while_it_binds(self):
         tree, groups = self.tree(1, NESTED, vcpus=0, bytes_by_node={0: MIB, 1: 0})
         holding.bind_memory(groups, TO_NODE1, write=self.logged(tree))
@@ -227,17 +222,6 @@ class HoldTest(TreeTestCase):
         self.assertEqual([('cpuset.cpus', '0-3'), ('libvirt/cpuset.cpus', '0-3')], self.log[:2])
         self.assertEqual('0-3', tree.read(tree.parent, 'cpuset.cpus'))
         self.assertEqual('2-3', tree.read(tree.emulator, 'cpuset.cpus'))
-
-    def test_a_hotplugged_vcpu_is_narrowed_when_asserted_again(self):
-        tree, groups = self.tree(1, NESTED)
-        holding.hold(groups, NODE1, write=tree.write)
-        tree.add_group(os.path.join(tree.parent, 'vcpu7'))
-        groups = cgroups.find(tree.pid, tree.root)
-        changes = holding.hold(groups, NODE1, write=tree.write)
-        self.assertEqual(
-            [os.path.join(tree.parent, 'vcpu7', 'cpuset.cpus')],
-            [change.path for change in changes],
-        )
 
     def test_nothing_asked_for_is_an_error(self):
         _, groups = self.tree()

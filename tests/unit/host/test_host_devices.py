@@ -34,6 +34,8 @@ ELEMENTS = (
     ),
     (f"<interface type='vdpa'>{VDPA_SOURCE}</interface>", VDPA),
     (f"<interface type='vhostuser'>{SOCKET_SOURCE}</interface>", VHOST_USER),
+    (f"<disk type='vhostvdpa'>{VDPA_SOURCE}</disk>", VDPA),
+    (f"<disk type='file'><backingStore type='nvme'>{PCI_SOURCE}</backingStore></disk>", PCI),
     ("<interface type='direct'><source dev='eth0' mode='bridge'/></interface>", INTERFACE),
     (
         "<interface type='network'><source network='n'/><actual type='direct'>"

@@ -148,12 +148,6 @@ class FilesTest(RootCase):
                     oslo.compute.cpu_shared_set, conf.get('cpu_shared_set', 'compute')
                 )
 
-    def test_configuration_files_are_those_in_the_services_container(self):
-        write(self.root, 'image/etc/nova/nova.conf', '')
-        add_process(self.root, 9, ('/usr/bin/python3', '/usr/bin/nova-compute'), inside='image')
-        process = services.find(self.root, 'nova-compute')
-        self.assertEqual(['proc/9/root/etc/nova/nova.conf'], self.files(process))
-
     def found(self, process=None):
         conf = nova_conf.find(process, 'nova-compute', self.root)
         names = [os.path.relpath(path, self.root) for path in conf.files]

@@ -56,14 +56,6 @@ class ReconcileTest(RootCase):
         host = decide.host_with_pool_cpus(self.root)
         return decide.reconcile(draft, host, options, self.root, starting, boottime_ns)
 
-    def test_a_guest_that_runs_keeps_its_promise_as_it_is(self):
-        for number in (1, 2):
-            self.host.launch(number)
-        draft = Draft(promise(1, 10**6, started=True), promise(2, 10**6))
-        before = dict(draft.promises)
-        self.assertEqual([], self.reconcile(draft))
-        self.assertEqual(before, draft.promises)
-
     def test_a_guest_that_does_not_run_has_a_promise_only_while_starting(self):
         for age_s, started, kept in (
             (0, True, False),

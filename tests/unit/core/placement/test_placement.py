@@ -12,7 +12,6 @@ from tests.fixtures.model_records import (
     PLACEMENT_OPTIONS,
     guest,
     node_view,
-    topology,
     two_level_distances,
     view_of_nodes,
 )
@@ -38,10 +37,6 @@ class OneNodeTest(unittest.TestCase):
             node_view(0, demand_cores=8.0), node_view(1, promised=8 * GIB, demand_cores=0.0)
         )
         self.assertEqual((0,), place(view).cpu_nodes)
-
-    def test_vcpus_of_other_guests_do_not_limit_a_node(self):
-        placed = place(view_of_nodes(node_view(0, vcpus=40), node_view(1, vcpus=44)), vcpus=4)
-        self.assertEqual(('one_node', (0,)), (code(placed), placed.cpu_nodes))
 
     def test_equal_candidates_are_taken_in_turn(self):
         nodes = [node_view(at) for at in range(3)]
@@ -154,12 +149,6 @@ class SpanTest(unittest.TestCase):
 
 
 class ShapeTest(unittest.TestCase):
-    def test_a_memory_only_node_is_not_a_place_for_vcpus(self):
-        view = view_of_nodes(
-            node_view(0, promised=7 * GIB), node_view(1, cores=0, capacity=64 * GIB)
-        )
-        self.assertEqual((0,), place(view).cpu_nodes)
-
     def test_a_cpu_only_node_takes_guests_with_memory_of_the_nearest(self):
         view = view_of_nodes(
             node_view(0, vcpus=8),
@@ -257,22 +246,6 @@ class PolicyTest(unittest.TestCase):
 
 
 class PromiseTest(unittest.TestCase):
-    def test_a_placed_guest_is_promised_its_nodes(self):
-        placed = model.Placement((1,), mem_nodes=(1,))
-        promise = placement.new_promise(guest(vcpus=2), placed, 7)
-        self.assertEqual(
-            ((1,), (1,), 2, 300 * MIB, 'placed', 7, False),
-            (
-                promise.cpu_nodes,
-                promise.mem_nodes,
-                promise.vcpus,
-                promise.memory_bytes,
-                promise.origin,
-                promise.since_ns,
-                promise.bound,
-            ),
-        )
-
     def test_memory_of_a_spanning_guest_is_divided_over_what_is_left(self):
         view = view_of_nodes(node_view(0, promised=6 * GIB), node_view(1))
         wide = guest(memory=9 * GIB)
@@ -292,13 +265,6 @@ class PromiseTest(unittest.TestCase):
     def test_memory_that_numatune_does_not_bind_is_where_the_pinned_vcpus_run(self):
         pinned = guest(placed_by=('vcpupin',), pinned_nodes=(1,))
         self.assertEqual((1,), placement.new_promise(pinned, model.Placement(()), 7).mem_nodes)
-
-    def test_a_promise_counts_the_vcpus_that_are_online(self):
-        promise = placement.new_promise(guest(vcpus=1, vcpus_max=4), model.Placement(()), 7)
-        self.assertEqual(1, promise.vcpus)
-
-    def test_a_guest_left_alone_is_recorded_as_floating(self):
-        self.assertEqual('floating', placement.new_promise(guest(), model.Placement(()), 7).origin)
 
 
 class CoresTest(unittest.TestCase):
@@ -367,16 +333,6 @@ class CoresTest(unittest.TestCase):
 
 class CeilingTest(unittest.TestCase):
     """What a guest may grow to is not what it needs."""
-
-    def test_a_guest_is_placed_for_the_vcpus_that_it_has(self):
-        host = topology((16, 16), (128 * GIB, 128 * GIB))
-        for vcpus_max in (None, 24, 64, 255):
-            view = host_view.view(host, [], PLACEMENT_OPTIONS)
-            request = host_view.request(
-                guest(vcpus=4, vcpus_max=vcpus_max, memory=8 * GIB), PLACEMENT_OPTIONS
-            )
-            placed = placement.place(view, request, PLACEMENT_OPTIONS)
-            self.assertEqual(('one_node', 1), (code(placed), len(placed.cpu_nodes)))
 
     def test_of_equal_nodes_the_one_with_room_to_grow_is_taken(self):
         for fields in ({'memory_max_bytes': 12 * GIB}, {'vcpus_max': 6}):
