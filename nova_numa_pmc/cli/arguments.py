@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import installed_version
 from nova_numa_pmc.cpulist import is_number
+from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import NoReturn
 
 #: Exit codes. In this order: nothing to do, or done; a problem, printed with its remedy; moves
@@ -53,7 +54,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE, '%s: error: %s\n' % (self.prog, message))
 
 
-class ShowVersion(argparse.Action):
+class _ShowVersion(argparse.Action):
     """Prints the version, which is slow to find out, if it is asked for, and exits."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
@@ -62,11 +63,30 @@ class ShowVersion(argparse.Action):
         parser.exit()
 
 
-def add_version(parser: argparse.ArgumentParser) -> None:
-    """Add ``--version``."""
-    parser.add_argument(
-        '--version', action=ShowVersion, nargs=0, help='print the version and exit'
-    )
+class Option(Record):
+    """An option or an argument.
+
+    :param settings: what :meth:`argparse.ArgumentParser.add_argument` takes by name
+    """
+
+    names: tuple[str, ...]
+    settings: dict[str, Any]
+
+
+def option(*names: str, **settings: Any) -> Option:
+    """Return an option, from what :meth:`argparse.ArgumentParser.add_argument` takes."""
+    return Option(names, settings)
+
+
+def add(parser: argparse.ArgumentParser, options: Iterable[Option | Sequence[Option]]) -> None:
+    """Add options to a parser; of those that are in a list of their own, one may be given."""
+    for each in options:
+        if isinstance(each, Option):
+            parser.add_argument(*each.names, **each.settings)
+            continue
+        group = parser.add_mutually_exclusive_group()
+        for exclusive in each:
+            group.add_argument(*exclusive.names, **exclusive.settings)
 
 
 def duration_s(text: str) -> float:
@@ -97,56 +117,6 @@ def integer(maximum: int) -> Callable[[str], int]:
     return parse
 
 
-def add_common(
-    parser: argparse.ArgumentParser,
-    json_help: str = 'print one JSON object',
-    root_help: str = 'look at',
-) -> None:
-    """Add ``--root`` and ``--json``.
-
-    :param root_help: what the command does to the file system, for the help text
-    """
-    parser.add_argument(
-        '--root',
-        default='/',
-        metavar='DIR',
-        help='root of the file system to %s (default: /)' % root_help,
-    )
-    add_json(parser, json_help)
-
-
-def add_json(parser: argparse.ArgumentParser, json_help: str = 'print one JSON object') -> None:
-    """Add ``--json`` only, for a command that has no use for ``--root``."""
-    parser.add_argument('--json', action='store_true', help=json_help)
-
-
-def add_size(parser: argparse.ArgumentParser, required: bool) -> None:
-    """Add the options that describe the flavor of a guest that does not exist yet."""
-    size = parser.add_argument_group('guest')
-    size.add_argument(
-        '--vcpus',
-        type=integer(_VCPUS_MAX),
-        required=required,
-        metavar='N',
-        help='vCPUs of the guest',
-    )
-    size.add_argument(
-        '--memory',
-        type=memory_bytes,
-        required=required,
-        metavar='SIZE',
-        help='memory of the guest: 8G, 512M; a plain number is MiB, as in a flavor',
-    )
-    size.add_argument(
-        '--spec',
-        action='append',
-        default=[],
-        type=_spec,
-        metavar='KEY=VALUE',
-        help='extra spec of its flavor (may be repeated)',
-    )
-
-
 def memory_bytes(text: str) -> int:
     """Parse an amount of memory such as '8G' or '512M'; a plain number is MiB.
 
@@ -169,14 +139,31 @@ def _spec(text: str) -> tuple[str, str]:
     return key, value
 
 
-def add_interval(
-    parser: argparse.ArgumentParser, default_s: float | None = 5.0, default: str = '5'
-) -> None:
-    """Add ``--interval``.
+VERSION = option('--version', action=_ShowVersion, nargs=0, help='print the version and exit')
+ROOT = option(
+    '--root', default='/', metavar='DIR', help="root of the host's file system (default: /)"
+)
+JSON = option(
+    '--json',
+    action='store_true',
+    help='print one JSON object; with several samples or moves, one on each line',
+)
+YES = option('--yes', action='store_true', help='do not ask')
+WAIT = option(
+    '--wait',
+    type=duration_s,
+    default=30.0,
+    metavar='DURATION',
+    help='how long to wait for another process that moves guests (default: 30)',
+)
+
+
+def interval(default_s: float | None = 5.0, default: str = '5') -> Option:
+    """Return the option ``--interval``.
 
     :param default: what the help text says about the default
     """
-    parser.add_argument(
+    return option(
         '--interval',
         type=duration_s,
         default=default_s,
@@ -185,42 +172,29 @@ def add_interval(
     )
 
 
-def add_planning(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the commands that plan moves."""
-    from nova_numa_pmc.core.rebalance import planner  # not needed by most commands
-
-    parser.add_argument(
-        'guest',
-        nargs='*',
-        metavar='GUEST',
-        help='consider only these guests (name, uuid or libvirt id)',
-    )
-    add_interval(parser)
-    parser.add_argument(
-        '--payback',
-        type=duration_s,
-        default=planner.PAYBACK_S,
-        metavar='DURATION',
-        help='time within which a move has to pay, if the load stays as it is (default: 10m)',
-    )
-    add_common(parser)
-
-
-def add_moving(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the commands that move guests."""
-    parser.add_argument('--yes', action='store_true', help='do not ask')
-    add_wait(parser)
-
-
-def add_wait(parser: argparse.ArgumentParser, when: str = '') -> None:
-    """Add ``--wait``.
-
-    :param when: beginning of the help text, such as 'with --node: '
-    """
-    parser.add_argument(
-        '--wait',
-        type=duration_s,
-        default=30.0,
-        metavar='DURATION',
-        help=when + 'how long to wait for another process that moves guests (default: 30)',
+def size(required: bool) -> tuple[Option, ...]:
+    """Return the options that describe the flavor of a guest that does not exist yet."""
+    return (
+        option(
+            '--vcpus',
+            type=integer(_VCPUS_MAX),
+            required=required,
+            metavar='N',
+            help='vCPUs of the guest',
+        ),
+        option(
+            '--memory',
+            type=memory_bytes,
+            required=required,
+            metavar='SIZE',
+            help='memory of the guest: 8G, 512M; a plain number is MiB, as in a flavor',
+        ),
+        option(
+            '--spec',
+            action='append',
+            default=[],
+            type=_spec,
+            metavar='KEY=VALUE',
+            help='extra spec of its flavor (may be repeated)',
+        ),
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc.cli import arguments, tables
 from nova_numa_pmc.core import eligibility
-from nova_numa_pmc.core.rebalance import plan_records
+from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.plan_records import explain_move, explain_remark
 from nova_numa_pmc.exceptions import StateLocked
 from nova_numa_pmc.json_values import printable, to_json
@@ -33,6 +33,25 @@ if TYPE_CHECKING:
 _NAMES_SHOWN = 6
 #: Time after which waiting for the move lock is reported [s]; a tick of the agent takes less.
 _QUIET_WAIT_S = 0.5
+#: The options of the commands that plan moves.
+PLANNING = (
+    arguments.option(
+        'guest',
+        nargs='*',
+        metavar='GUEST',
+        help='consider only these guests (name, uuid or libvirt id)',
+    ),
+    arguments.interval(),
+    arguments.option(
+        '--payback',
+        type=arguments.duration_s,
+        default=planner.PAYBACK_S,
+        metavar='DURATION',
+        help='time within which a move has to pay, if the load stays as it is (default: 10m)',
+    ),
+    arguments.ROOT,
+    arguments.JSON,
+)
 
 
 class MovesResult(Record):

@@ -50,6 +50,31 @@ for _name in LATE_MODULES:
 _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 
 
+_OPTIONS = (
+    arguments.option(
+        '--config-file',
+        default=host_options.PATH,
+        metavar='FILE',
+        help='configuration file (default: %(default)s)',
+    ),
+    arguments.option('--root', default='/', help=argparse.SUPPRESS),
+    arguments.VERSION,
+    [
+        arguments.option(
+            '--check',
+            action='store_true',
+            help='read the options, report what is wrong with them and exit',
+        ),
+        arguments.option(
+            '--unbind',
+            action='store_true',
+            help='unbind the memory of bound guests, then exit; the unit does this when the agent '
+            'ends, because nothing watches their nodes after that',
+        ),
+    ],
+)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser."""
     parser = arguments.Parser(
@@ -57,26 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        '--config-file',
-        default=host_options.PATH,
-        metavar='FILE',
-        help='configuration file (default: %(default)s)',
-    )
-    parser.add_argument('--root', default='/', help=argparse.SUPPRESS)
-    arguments.add_version(parser)
-    modes = parser.add_mutually_exclusive_group()
-    modes.add_argument(
-        '--check',
-        action='store_true',
-        help='read the options, report what is wrong with them and exit',
-    )
-    modes.add_argument(
-        '--unbind',
-        action='store_true',
-        help='unbind the memory of bound guests, then exit; the unit does this when the agent '
-        'ends, because nothing watches their nodes after that',
-    )
+    arguments.add(parser, _OPTIONS)
     return parser
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: {command: one line of help}. The module ``nova_numa_pmc.cli.commands.NAME`` provides
-#: ``configure(parser)`` and ``run(args)``, which returns the exit code and calls
+#: its options in ``OPTIONS`` and ``run(args)``, which returns the exit code and calls
 #: ``args.parser.error()`` for wrong usage that argparse does not detect.
 COMMANDS = {
     'apply': 'show which moves of guests would pay, ask, and make them',
@@ -47,17 +47,20 @@ class _CommandParser(arguments.Parser):
     are not installed.
     """
 
-    module: str | None = None  # None for the parsers of a command's actions
+    command: str
 
     def parse_known_args(  # type: ignore[override]  # only one of its overloads is used
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        if self.module is not None:
-            module = importlib.import_module(self.module)
-            self.description = module.__doc__
-            module.configure(self)
-            self.set_defaults(run=module.run, parser=self)
+        self.fill()
         return super().parse_known_args(args, namespace)
+
+    def fill(self) -> None:
+        """Import the command's module, and take its options from it."""
+        module = importlib.import_module('nova_numa_pmc.cli.commands.' + self.command)
+        self.description = module.__doc__
+        arguments.add(self, module.OPTIONS)
+        self.set_defaults(run=module.run, parser=self)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -69,14 +72,14 @@ def build_parser() -> argparse.ArgumentParser:
         epilog='Guests are given by name, uuid or libvirt id (top, report and history: name or '
         'uuid). ' + arguments.EXIT_CODES_HELP,
     )
-    arguments.add_version(parser)
+    arguments.add(parser, [arguments.VERSION])
     subparsers = parser.add_subparsers(
         dest='command', metavar='COMMAND', required=True, parser_class=_CommandParser
     )
     for name, summary in COMMANDS.items():
         subparsers.add_parser(
             name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
-        ).module = 'nova_numa_pmc.cli.commands.' + name
+        ).command = name
     return parser
 
 

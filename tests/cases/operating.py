@@ -60,7 +60,7 @@ class OperatingCase(RebalancingCase):
         out, err = io.StringIO(), io.StringIO()
         module = importlib.import_module('nova_numa_pmc.cli.commands.' + argv[0])
         parser = arguments.Parser()
-        module.configure(parser)
+        arguments.add(parser, module.OPTIONS)
         parser.set_defaults(parser=parser)
         more = {} if argv[0] == 'history' else {'command': self.command_context(on_terminal)}
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

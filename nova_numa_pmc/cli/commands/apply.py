@@ -35,10 +35,7 @@ if TYPE_CHECKING:
     import argparse
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    arguments.add_planning(parser)
-    arguments.add_moving(parser)
+OPTIONS = (*moves.PLANNING, arguments.YES, arguments.WAIT)
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:

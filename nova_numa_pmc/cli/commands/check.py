@@ -43,32 +43,33 @@ COMPUTE, CONTROLLER = 'compute', 'controller'
 _SERVICES = {COMPUTE: services.NOVA_COMPUTE, CONTROLLER: services.NOVA_SCHEDULER}
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument(
+OPTIONS = (
+    arguments.option(
         '--role',
         choices=(COMPUTE, CONTROLLER),
         help='role to check (default: the roles found on this host, which can be both)',
-    )
-    parser.add_argument(
+    ),
+    arguments.option(
         '--nova-conf',
         metavar='PATH',
         action='append',
         default=[],
         help='a configuration file of the service; later ones override earlier ones (default: '
         'those that the service was started with)',
-    )
-    parser.add_argument(
+    ),
+    arguments.option(
         '--events',
         action='store_true',
         help='instead, show which hardware events would be counted here or on another CPU',
-    )
-    parser.add_argument(
+    ),
+    arguments.option(
         '--cpu',
         metavar='MODEL',
         help="with --events: another CPU, in perf's form or by a name such as skylake-sp",
-    )
-    arguments.add_common(parser)
+    ),
+    arguments.ROOT,
+    arguments.JSON,
+)
 
 
 def run(args: argparse.Namespace) -> int:

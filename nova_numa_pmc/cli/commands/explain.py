@@ -59,13 +59,14 @@ class PossiblePlace(Record):
     key: dict[str, Any]
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    arguments.add_size(parser, required=False)
-    parser.add_argument(
+OPTIONS = (
+    *arguments.size(required=False),
+    arguments.option(
         '--guest', metavar='GUEST', help='running guest of this host: name, uuid or libvirt id'
-    )
-    arguments.add_common(parser)
+    ),
+    arguments.ROOT,
+    arguments.JSON,
+)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -33,30 +33,30 @@ if TYPE_CHECKING:
 _NAMES_SHOWN = 6
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    parser.add_argument('source', metavar='DIR|URL', help='where the figures of the hosts are')
-    parser.add_argument(
+OPTIONS = (
+    arguments.option('source', metavar='DIR|URL', help='where the figures of the hosts are'),
+    arguments.option(
         '--match',
         default='',
         metavar='LABELS',
         help='only hosts with these labels (of a URL): cluster="a",rack!="b"',
-    )
-    parser.add_argument(
+    ),
+    arguments.option(
         '--moves',
         type=arguments.integer(10_000),
         default=10,
         metavar='N',
         help='the most guests to move (default: 10)',
-    )
-    parser.add_argument(
+    ),
+    arguments.option(
         '--bytes',
         type=arguments.memory_bytes,
         default=256 * model.GIB,
         metavar='SIZE',
         help='the most memory to move (default: 256G)',
-    )
-    arguments.add_json(parser)
+    ),
+    arguments.JSON,
+)
 
 
 def run(args: argparse.Namespace) -> int:

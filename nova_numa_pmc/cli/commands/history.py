@@ -29,17 +29,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument('--guest', metavar='NAME|UUID', help='only this guest')
-    parser.add_argument(
-        '--last',
-        type=arguments.integer(999_999),
-        default=None,
-        metavar='N',
-        help='only the newest N',
-    )
-    arguments.add_common(parser, 'print one JSON object per move, each on its own line')
+OPTIONS = (
+    arguments.option('--guest', metavar='NAME|UUID', help='only this guest'),
+    arguments.option(
+        '--last', type=arguments.integer(999_999), metavar='N', help='only the newest N'
+    ),
+    arguments.ROOT,
+    arguments.JSON,
+)
 
 
 def run(args: argparse.Namespace) -> int:

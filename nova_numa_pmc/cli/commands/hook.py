@@ -48,33 +48,29 @@ class InstallResult(Record):
     findings: tuple[Finding, ...] = ()
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``hook``."""
-    actions = parser.add_subparsers(dest='action', metavar='install|remove|status', required=True)
-    for action, summary in (
-        ('install', 'install the hook'),
-        ('remove', 'remove the hook'),
-        ('status', 'report what is installed and what is wrong'),
-    ):
-        subparser = actions.add_parser(action, help=summary)
-        arguments.add_common(subparser, root_help='work on')
-        if action == 'install':
-            subparser.add_argument(
-                '--reload',
-                action='store_true',
-                help='make the running daemon look for hooks again (systemctl reload)',
-            )
-            subparser.add_argument(
-                '--force',
-                action='store_true',
-                help='install even if the trial could not be run, if the daemon runs in a '
-                "container, or if users other than root can write to the package's directory",
-            )
+OPTIONS = (
+    arguments.option('action', choices=('install', 'remove', 'status'), help='what to do'),
+    arguments.option(
+        '--reload',
+        action='store_true',
+        help='with install: make the running daemon look for hooks again (systemctl reload)',
+    ),
+    arguments.option(
+        '--force',
+        action='store_true',
+        help='with install: install even if the trial could not be run, if the daemon runs in a '
+        "container, or if users other than root can write to the package's directory",
+    ),
+    arguments.ROOT,
+    arguments.JSON,
+)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run install, remove or status, print its result, and return the exit code."""
     result: hook_checks.HookStatus | InstallResult
+    if args.action != 'install' and (args.reload or args.force):
+        args.parser.error('--reload and --force need install')
     if args.action == 'status':
         result = hook_checks.read_status(args.root)
         data, lines = to_data(result), _status_lines(result)

@@ -25,31 +25,33 @@ from nova_numa_pmc.cli import arguments, context, tables
 from nova_numa_pmc.state import pause
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    end = parser.add_mutually_exclusive_group()
-    end.add_argument('--off', action='store_true', help='let the agent move guests again')
-    end.add_argument(
-        '--for',
-        dest='duration_s',
-        type=arguments.duration_s,
-        metavar='DURATION',
-        help='how long, such as 90s, 15m, 2h or 7d (default: until --off)',
-    )
-    parser.add_argument(
+def _reason(text: str) -> str:
+    if len(text) > pause.REASON_MAX or not text.isprintable():
+        raise argparse.ArgumentTypeError('not a line of at most %d characters' % pause.REASON_MAX)
+    return text
+
+
+OPTIONS = (
+    [
+        arguments.option('--off', action='store_true', help='let the agent move guests again'),
+        arguments.option(
+            '--for',
+            dest='duration_s',
+            type=arguments.duration_s,
+            metavar='DURATION',
+            help='how long, such as 90s, 15m, 2h or 7d (default: until --off)',
+        ),
+    ],
+    arguments.option(
         '--reason',
         type=_reason,
         default='',
         metavar='TEXT',
         help='reason to show in "status", "check" and "systemctl status"',
-    )
-    arguments.add_common(parser)
-
-
-def _reason(text: str) -> str:
-    if len(text) > pause.REASON_MAX or not text.isprintable():
-        raise argparse.ArgumentTypeError('not a line of at most %d characters' % pause.REASON_MAX)
-    return text
+    ),
+    arguments.ROOT,
+    arguments.JSON,
+)
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:

@@ -46,18 +46,22 @@ _EFFECTS = {
 }
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument('guest', metavar='GUEST', help='a name, uuid or libvirt id')
-    arguments.add_common(parser)
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument('--node', type=int, metavar='N', help='move the guest to this node first')
-    kind.add_argument('--ignore', action='store_true', help='leave the guest alone')
-    kind.add_argument('--off', action='store_true', help='end what this command overruled')
-    parser.add_argument(
+OPTIONS = (
+    arguments.option('guest', metavar='GUEST', help='a name, uuid or libvirt id'),
+    [
+        arguments.option(
+            '--node', type=int, metavar='N', help='move the guest to this node first'
+        ),
+        arguments.option('--ignore', action='store_true', help='leave the guest alone'),
+        arguments.option('--off', action='store_true', help='end what this command overruled'),
+    ],
+    arguments.option(
         '--release', action='store_true', help='with --ignore: release its CPUs and memory now'
-    )
-    arguments.add_wait(parser, 'with --node or --release: ')
+    ),
+    arguments.WAIT,
+    arguments.ROOT,
+    arguments.JSON,
+)
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:

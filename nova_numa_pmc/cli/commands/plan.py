@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     import argparse
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    arguments.add_planning(parser)
+OPTIONS = moves.PLANNING
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument('--out', required=True, metavar='FILE', help='file to append to')
-    arguments.add_interval(parser, 10.0, '10')
-    parser.add_argument(
+OPTIONS = (
+    arguments.option('--out', required=True, metavar='FILE', help='file to append to'),
+    arguments.interval(10.0, '10'),
+    arguments.option(
         '--duration',
         type=arguments.duration_s,
         metavar='TIME',
         help='how long to record: 90, 15m, 2h, 7d (default: until interrupted)',
-    )
+    ),
+)
 
 
 def run(

@@ -77,21 +77,21 @@ class Recorded(Record):
     last: Sample
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument('before', metavar='A', help='a recording')
-    parser.add_argument('after', metavar='B', nargs='?', help='a recording to compare it with')
-    parser.add_argument(
+OPTIONS = (
+    arguments.option('before', metavar='A', help='a recording'),
+    arguments.option('after', metavar='B', nargs='?', help='a recording to compare it with'),
+    arguments.option(
         '--guest', action='append', metavar='NAME|UUID', help='only this guest (may be repeated)'
-    )
-    parser.add_argument(
+    ),
+    arguments.option(
         '--cpu',
         metavar='MODEL',
         help='CPU on which perf counted, which determines the meaning of raw events (see '
-        '"events --help")',
-    )
-    parser.add_argument('--html', metavar='FILE', help='also write a page with pictures')
-    arguments.add_json(parser)
+        '"check --help")',
+    ),
+    arguments.option('--html', metavar='FILE', help='also write a page with pictures'),
+    arguments.JSON,
+)
 
 
 def run(args: argparse.Namespace) -> int:

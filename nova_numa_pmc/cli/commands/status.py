@@ -168,13 +168,14 @@ _LEGEND = (
 )
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    arguments.add_interval(parser, None, 'show the published load')
-    parser.add_argument(
+OPTIONS = (
+    arguments.interval(None, 'show the published load'),
+    arguments.option(
         '--html', metavar='FILE', help='also write a page with a picture of nodes and guests'
-    )
-    arguments.add_common(parser)
+    ),
+    arguments.ROOT,
+    arguments.JSON,
+)
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:

@@ -48,27 +48,28 @@ if TYPE_CHECKING:
     Render = Callable[[str], tuple[list[str], list[str]]]
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    arguments.add_interval(parser)
-    parser.add_argument('--once', action='store_true', help='show one interval and exit')
-    arguments.add_common(parser, 'print one JSON object per sample, each on its own line')
-    parser.add_argument(
+OPTIONS = (
+    arguments.interval(),
+    arguments.option('--once', action='store_true', help='show one interval and exit'),
+    arguments.option(
         '--guest',
         action='append',
         metavar='NAME|UUID',
         help='show this guest only (may be repeated)',
-    )
-    parser.add_argument(
+    ),
+    arguments.option(
         '--plan', action='store_true', help='print which moves would pay, and nothing else'
-    )
-    parser.add_argument(
+    ),
+    arguments.option(
         '--sort',
         choices=list(tables.SORTS),
         default='wait',
         help='what guests are sorted by, highest first, or name (default: wait, what they lose by '
         'waiting for CPUs); accesses are the remote ones',
-    )
+    ),
+    arguments.ROOT,
+    arguments.JSON,
+)
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:

@@ -53,11 +53,13 @@ class UndoPlan(Record):
     left_alone: tuple[tuple[str, str], ...]
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument('--move', metavar='ID', help='undo only this move from the history')
-    arguments.add_moving(parser)
-    arguments.add_common(parser)
+OPTIONS = (
+    arguments.option('--move', metavar='ID', help='undo only this move from the history'),
+    arguments.YES,
+    arguments.WAIT,
+    arguments.ROOT,
+    arguments.JSON,
+)
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:

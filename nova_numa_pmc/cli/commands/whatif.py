@@ -41,24 +41,24 @@ class NovaError(NumaPmcError):
     """Nova cannot be used by this process."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    arguments.add_size(parser, required=True)
-    parser.add_argument(
+OPTIONS = (
+    *arguments.size(required=True),
+    arguments.option(
         '--count',
         type=arguments.integer(_COUNT_MAX),
         default=1,
         metavar='N',
         help='place this many such guests, one after another',
-    )
-    parser.add_argument(
+    ),
+    arguments.option(
         '--nova-conf',
         metavar='PATH',
         action='append',
         help='configuration file of nova-scheduler; a later one overrides earlier ones '
         '(default: /etc/nova/nova.conf)',
-    )
-    arguments.add_json(parser)
+    ),
+    arguments.JSON,
+)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -57,7 +57,7 @@ class ViewingCase(unittest.TestCase):
     def run_command(module, *arguments, **injected):
         """Run a command; return (exit code, stdout, stderr)."""
         parser = argparse.ArgumentParser()
-        module.configure(parser)
+        arguments.add(parser, module.OPTIONS)
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = module.run(parser.parse_args(arguments), **injected)
