@@ -4,12 +4,13 @@
 The libvirt hook runs at every guest start and cannot afford to import oslo.config (150 modules
 on top of a bare Python's two dozen), with which the other programs read the same file.
 :data:`OPTIONS` is the only description of these options; ``conf/opts.py`` converts it for
-oslo.config. The parser below follows oslo.config's syntax for single-valued options, as all of
-these are. It does no ``$`` substitution and reads no ``--config-dir``.
+oslo.config. The standard library's parser reads what oslo.config does of single-valued options, as
+all of these are.
 """
 
 from __future__ import annotations
 
+import configparser
 import os
 
 from nova_numa_pmc import model
@@ -32,6 +33,8 @@ FOLLOW_MEMORY_OVER_BYTES = 4 << 30
 #: from slow storage, during which QEMU exists but no status file does, take minutes.
 START_GRACE_S = 900
 
+#: A group of its own for what precedes the first one.
+_NO_GROUP = '[ ]\n'
 _DEFAULT_PLACEMENT_OPTIONS = model.PlacementOptions()
 _BOOLEANS = {
     'true': True,
@@ -222,7 +225,24 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
     :param source: name of the file in problems
     :returns: {(group, name): value} of all options, and problems
     """
-    texts, problems = _option_texts(text, source)
+    # oslo.config's syntax: a name may be repeated, and nothing is substituted.
+    parser = configparser.RawConfigParser(
+        strict=False, empty_lines_in_values=False, default_section=''
+    )
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # as configparser documents
+    problems: list[str] = []
+    try:
+        parser.read_string(_NO_GROUP + text)  # what precedes the first group is ignored
+    except configparser.ParsingError as error:  # after all other lines have been read
+        problems += [
+            '%s: line %d is neither [group] nor option = value; ignored' % (source, number - 1)
+            for number, _ in error.errors
+        ]
+    texts = {
+        (group.lower(), name): _unquoted(value)
+        for group in parser.sections()
+        for name, value in parser.items(group)
+    }
     values: dict[tuple[str, str], Any] = {}
     for option in OPTIONS:
         key = option.group, option.name
@@ -238,42 +258,10 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
     return values, problems
 
 
-def _option_texts(text: str, source: str) -> tuple[dict[tuple[str, str], str], list[str]]:
-    """Return {(group, name): the last text of this option} and the problems of unusable lines."""
-    texts: dict[tuple[str, str], str] = {}
-    problems: list[str] = []
-    group, key = '', ('', '')
-    for number, line in enumerate(text.split('\n'), 1):
-        line = line.rstrip()
-        if not line:
-            key = '', ''  # which ends a value, as in oslo.config
-        if not line or line[0] in '#;':
-            continue
-        name, value = _split(line)
-        if line[0] in ' \t' and key in texts:
-            # oslo.config accepts continued values. No option of ours can have one, so the line is
-            # added to the value that it continues, for convert() to refuse both.
-            texts[key] += '\n' + line.strip()
-        elif line[0] == '[' and line[-1] == ']' and len(line) > 2:
-            group, key = line[1:-1].lower(), ('', '')
-        elif name and line[0] not in '[ \t':
-            key = group, name
-            texts[key] = value
-        else:
-            group, key = '' if line[0] == '[' else group, ('', '')
-            problems.append(
-                '%s: line %d is neither [group] nor option = value; ignored' % (source, number)
-            )
-    return texts, problems
-
-
-def _split(line: str) -> tuple[str, str]:
-    """Split 'name = value' or 'name: value'; return an empty name if the line is neither."""
-    end = min((line.find(mark) for mark in '=:' if mark in line), default=0)
-    name, value = line[:end].strip(), line[end + 1 :].strip()
+def _unquoted(value: str) -> str:
     if len(value) > 1 and value[0] == value[-1] and value[0] in '"\'':
-        value = value[1:-1]
-    return name, value
+        return value[1:-1]
+    return value
 
 
 def path_under_root(root: str, path: str) -> str:

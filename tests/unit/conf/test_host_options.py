@@ -72,13 +72,6 @@ class BadValueTest(unittest.TestCase):
                 self.assertEqual(1, len(problems), problems)
                 self.assertIn('line 1', problems[0])
 
-    def test_a_blank_line_ends_a_value(self):
-        text = '[hook]\nenabled = false\n\n  # why\n'
-        values, problems = host_options.parse(text, 'here.conf')
-        self.assertIs(False, values['hook', 'enabled'])
-        self.assertEqual(1, len(problems), problems)
-        self.assertIn('line 4', problems[0])
-
     @hypothesis_settings(max_examples=200)
     @given(st.text(st.sampled_from('[]hook=:# \t\n\r"\'bind strue0.5-\0é'), max_size=80))
     def test_parsing_any_text_gives_every_option_and_never_raises(self, text):
