@@ -56,6 +56,20 @@ class InterpreterModules(Record):
     installed: tuple[str, ...] = ()
 
 
+class Service(Record):
+    """A service that may run on a host.
+
+    :param process: its process; None: it is not running
+    :param refusal: why a process of its unit is not believed; empty: there is none
+    :param modules: what its Python finds; None: that Python was not found
+    """
+
+    name: str
+    process: Process | None
+    refusal: str
+    modules: InterpreterModules | None
+
+
 def python_of(process: Process | None, script: str = '', root: str = '/') -> str | None:
     """Return the path of the Python that runs a service, or None if it is not found.
 
@@ -121,20 +135,23 @@ def _installed(sites: Iterable[str], base: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def read_parts(root: str) -> dict[str, tuple[str, ...]]:
+def read_service(root: str, name: str) -> Service:
+    """Return a service, running or not, with what its Python would find."""
+    process, refusal = services.search(root, name)
+    python = python_of(process, '/usr/bin/' + name, root)
+    modules = read(python, process.root if process else root) if python else None
+    return Service(name, process, refusal, modules)
+
+
+def read_parts(root: str, found: Iterable[Service]) -> dict[str, tuple[str, ...]]:
     """Return {part of the package on this host: its installations, the first of which counts}.
 
     The hook's is the package that its script names, that of a service is what its Python finds.
     """
-    parts = {}
+    parts = {service.name: service.modules.installed for service in found if service.modules}
     site = _HOOKS_SITE.search(_read(os.path.join('/', files.HOOKS, files.OUR_HOOK), root))
     if site:
-        parts['hook'] = _installed([site[1].strip("'")], root)
-    for name in (services.AGENT, services.NOVA_COMPUTE, services.NOVA_SCHEDULER):
-        process = services.find(root, name)
-        python = python_of(process, '/usr/bin/' + name, root)
-        if python is not None:
-            parts[name] = read(python, process.root if process else root).installed
+        parts = {'hook': _installed([site[1].strip("'")], root), **parts}
     return {name: installed for name, installed in parts.items() if installed}
 
 

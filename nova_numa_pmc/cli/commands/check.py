@@ -33,7 +33,7 @@ from nova_numa_pmc.host.perf import event_table, events
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     #: Runs one check and returns its findings.
@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 
 COMPUTE, CONTROLLER = 'compute', 'controller'
 _SERVICES = {COMPUTE: services.NOVA_COMPUTE, CONTROLLER: services.NOVA_SCHEDULER}
+_LOOKED_FOR = services.AGENT, services.NOVA_COMPUTE, services.NOVA_SCHEDULER
+#: {role: the checks of its service's options, and of what its Python finds}
+_CHECKS = {
+    COMPUTE: (nova.check_compute, nova.check_monitor_loadable),
+    CONTROLLER: (nova.check_scheduler, nova.check_scheduler_loadable),
+}
 
 
 OPTIONS = (
@@ -77,9 +83,11 @@ def run(args: argparse.Namespace) -> int:
     if args.events:
         _show_events(args.cpu, args.json)
         return arguments.OK
-    roles = (args.role,) if args.role else roles_here(args.root)
-    parts = interpreter.read_parts(args.root)
-    findings = collect(args, roles, parts)
+    found = {name: interpreter.read_service(args.root, name) for name in _LOOKED_FOR}
+    roles = (args.role,) if args.role else tuple(_roles_here(args.root, found))
+    parts = interpreter.read_parts(args.root, found.values())
+    findings = [*interpreter.check_parts(parts), *_collect(args, roles, found)]
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     data = {
         'roles': list(roles),
         'findings': [finding._asdict() for finding in findings],
@@ -91,29 +99,34 @@ def run(args: argparse.Namespace) -> int:
     return arguments.PROBLEM if has_errors else arguments.OK
 
 
-def roles_here(root: str) -> tuple[str, ...]:
-    """Return the host's roles, determined from what runs or is installed on it; may be empty."""
-    roles: tuple[str, ...] = ()
+def _roles_here(root: str, found: Mapping[str, interpreter.Service]) -> Iterator[str]:
+    """Yield the host's roles, determined from what runs or is installed on it."""
     if (
-        services.find(root, services.NOVA_COMPUTE)
+        found[services.NOVA_COMPUTE].process
         or services.find_daemon(root)
         or os.path.isdir(os.path.join(root, 'etc/libvirt'))
     ):
-        roles += (COMPUTE,)
-    if services.find(root, services.NOVA_SCHEDULER):
-        roles += (CONTROLLER,)
-    return roles
+        yield COMPUTE
+    if found[services.NOVA_SCHEDULER].process:
+        yield CONTROLLER
 
 
-def collect(
-    args: argparse.Namespace, roles: Collection[str], parts: Mapping[str, tuple[str, ...]]
-) -> list[Finding]:
-    """Run the checks of the given roles and return the findings, errors first.
-
-    :param args: the options that :func:`configure` adds
-    :param parts: what :func:`interpreter.read_parts` returns
-    """
-    findings = list(interpreter.check_parts(parts))
+def _collect(
+    args: argparse.Namespace, roles: Collection[str], found: Mapping[str, interpreter.Service]
+) -> Iterable[Finding]:
+    """Run the checks of the given roles; return what they find, each finding once."""
+    checks: list[Check] = []
+    for role in roles:
+        service = found[_SERVICES[role]]
+        conf = (
+            nova_conf.NovaConf(args.nova_conf)
+            if args.nova_conf
+            else nova_conf.find(service.process, service.name, args.root)
+        )
+        if role == COMPUTE:
+            checks += host_checks(args.root, service.process, conf)
+        checks += service_checks(role, service, conf)
+    findings = [finding for check in checks for finding in _run_check(check)]
     if not roles:
         findings.append(
             Finding(
@@ -123,10 +136,7 @@ def collect(
                 'use --role to say what to check',
             )
         )
-    for role in roles:
-        for check in {COMPUTE: compute_checks, CONTROLLER: controller_checks}[role](args):
-            findings += _run_check(check)
-    return sorted(dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity))
+    return dict.fromkeys(findings)
 
 
 def to_lines(roles: Sequence[str], findings: Sequence[Finding]) -> list[str]:
@@ -142,14 +152,15 @@ def to_lines(roles: Sequence[str], findings: Sequence[Finding]) -> list[str]:
     return [*tables.finding_lines(findings), summary]
 
 
-def compute_checks(args: argparse.Namespace) -> list[Check]:
-    """Return the checks of a compute host."""
-    root = args.root
-    process, refusal = services.search(root, services.NOVA_COMPUTE)
+def host_checks(
+    root: str, process: services.Process | None, conf: nova_conf.NovaConf
+) -> list[Check]:
+    """Return the checks of a compute host, apart from those of nova-compute.
+
+    :param process, conf: nova-compute's
+    """
     ours = host_options.read_under_root(root)
     directory = ours.state_path(root)
-    conf = _conf(args, COMPUTE, process)
-    modules = _modules(args, COMPUTE, process)
     checks: list[Check] = [
         *(
             functools.partial(check, root)
@@ -171,44 +182,35 @@ def compute_checks(args: argparse.Namespace) -> list[Check]:
         lambda: publication.check_publication(directory, time.time(), conf),
         lambda: publication.check_turns(directory),
         lambda: publication.check_visible(ours.state_dir, process),
-        # A host that runs libvirt but no Nova service needs no configuration of nova-compute.
-        lambda: nova.check_service(
-            services.NOVA_COMPUTE, process, conf, required=False, refusal=refusal
-        ),
         lambda: compute_host.check_withheld_memory(root, conf),
         lambda: compute_host.check_governor(root, conf),
     ]
     if conf.files:
         checks += [
-            lambda: nova.check_compute(conf),
             lambda: compute_host.check_ram_ratio(root, conf),
             lambda: compute_host.check_shared_set(root, conf),
-            lambda: nova.check_our_group(conf.files),
-            lambda: conf.findings,  # the last: reading an option may add one
         ]
-    if modules:
-        checks.append(lambda: nova.check_monitor_loadable(modules))
     return checks
 
 
-def controller_checks(args: argparse.Namespace) -> list[Check]:
-    """Return the checks of a controller."""
-    process, refusal = services.search(args.root, services.NOVA_SCHEDULER)
-    conf = _conf(args, CONTROLLER, process)
-    modules = _modules(args, CONTROLLER, process)
+def service_checks(
+    role: str, service: interpreter.Service, conf: nova_conf.NovaConf
+) -> list[Check]:
+    """Return the checks of one of Nova's services."""
+    check_options, check_loadable = _CHECKS[role]
+    # A host that runs libvirt but no Nova service needs no configuration of nova-compute.
+    required = role == CONTROLLER
     checks: list[Check] = [
-        lambda: nova.check_service(
-            services.NOVA_SCHEDULER, process, conf, required=True, refusal=refusal
-        )
+        lambda: nova.check_service(service.name, service.process, conf, required, service.refusal)
     ]
     if conf.files:
         checks += [
-            lambda: nova.check_scheduler(conf),
+            lambda: check_options(conf),
             lambda: nova.check_our_group(conf.files),
-            lambda: conf.findings,
+            lambda: conf.findings,  # the last: reading an option may add one
         ]
-    if modules:
-        checks.append(lambda: nova.check_scheduler_loadable(modules))
+    if service.modules:
+        checks.append(functools.partial(check_loadable, service.modules))
     return checks
 
 
@@ -219,24 +221,6 @@ def _run_check(check: Check) -> list[Finding]:
     except (NumaPmcError, OSError) as error:
         remedy = 'correct what it names' if os.geteuid() == 0 else 'run as root'
         return [Finding('check-failed', WARNING, str(error), remedy)]
-
-
-def _conf(
-    args: argparse.Namespace, role: str, process: services.Process | None
-) -> nova_conf.NovaConf:
-    if args.nova_conf:
-        return nova_conf.NovaConf(args.nova_conf)
-    return nova_conf.find(process, _SERVICES[role], args.root)
-
-
-def _modules(
-    args: argparse.Namespace, role: str, process: services.Process | None
-) -> interpreter.InterpreterModules | None:
-    """Read what the service's interpreter would find; None if the interpreter is not found."""
-    python = interpreter.python_of(process, '/usr/bin/' + _SERVICES[role], args.root)
-    if python is None:
-        return None
-    return interpreter.read(python, process.root if process else args.root)
 
 
 def _show_events(cpu: str | None, as_json: bool) -> None:
@@ -290,16 +274,7 @@ def _event_lines(selection: events.EventSelection) -> list[str]:
         shown.setdefault((event.role, event.name), event)
     for event in shown.values():
         lines.append('%-15s %s' % (event.role, _encoding(event)))
-        lines.append(
-            '%15s %s: %s%s'
-            % ('', event.source, event.name, '; ' + event.document if event.document else '')
-        )
-        if event.bytes_per_count:
-            lines.append('%15s %g bytes per count' % ('', event.bytes_per_count))
-        lines.extend('%15s - %s' % ('', caveat) for caveat in event.caveats)
-    roles_by_reason: dict[str, list[str]] = {}
-    for role, reason in selection.missing:
-        roles_by_reason.setdefault(reason, []).append(role)
-    for reason, roles in roles_by_reason.items():
-        lines.append('not counted: %s: %s' % (', '.join(roles), reason))
-    return lines
+        size = '%g bytes per count' % event.bytes_per_count if event.bytes_per_count else ''
+        details = '%s: %s' % (event.source, event.name), event.document, size, *event.caveats
+        lines += ['%15s - %s' % ('', text) for text in details if text]
+    return lines + ['not counted: %s: %s' % pair for pair in selection.missing]

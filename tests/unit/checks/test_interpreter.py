@@ -127,6 +127,11 @@ class InterpreterTest(RootCase):
             '/usr/lib/python3/dist-packages/nova', self.read('/usr/bin/python3', image).nova
         )
 
+    def parts(self):
+        return interpreter.read_parts(
+            self.root, [interpreter.read_service(self.root, 'nova-compute')]
+        )
+
     def test_nothing_that_is_found_is_run(self):
         trap = '#!/bin/sh\ntouch %s/ran\n' % self.root
         for path in ('usr/bin/python3', 'usr/bin/nova-compute'):
@@ -169,11 +174,11 @@ class InterpreterTest(RootCase):
         site, local = '/usr/lib/python3/dist-packages', '/usr/local/lib/python3.11/dist-packages'
         install(self.root, site.lstrip('/'))
         write(self.root, 'etc/libvirt/hooks/qemu.d/50-nova-numa-pmc', 'site=%s\n' % site)
-        parts = interpreter.read_parts(self.root)
+        parts = self.parts()
         self.assertEqual({'hook': ('1 in ' + site,), 'nova-compute': ('1 in ' + site,)}, parts)
         self.assertEqual([], list(interpreter.check_parts(parts)))
         write(self.root, local.lstrip('/') + '/nova_numa_pmc-2.dist-info/entry_points.txt', '')
-        parts = interpreter.read_parts(self.root)
+        parts = self.parts()
         self.assertEqual(('2 in ' + local, '1 in ' + site), parts['nova-compute'])
         self.assertEqual(
             ['installed-twice', 'versions-differ'],
@@ -185,6 +190,4 @@ class InterpreterTest(RootCase):
         write(self.root, 'usr/bin/python3', '')
         site = 'usr/lib/python3/dist-packages'
         write(self.root, site + '/nova_numa_pmc-1\x1b[2J\n.dist-info/METADATA', '')
-        self.assertEqual(
-            {'nova-compute': ('1?[2J? in /' + site,)}, interpreter.read_parts(self.root)
-        )
+        self.assertEqual({'nova-compute': ('1?[2J? in /' + site,)}, self.parts())

@@ -16,7 +16,7 @@ from unittest import mock
 import rich.console
 import rich.live
 
-from nova_numa_pmc.cli import context, recordings
+from nova_numa_pmc.cli import arguments, context, recordings
 from nova_numa_pmc.cli.commands import record, report, top
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import to_json
@@ -54,13 +54,13 @@ class ViewingCase(unittest.TestCase):
         return path
 
     @staticmethod
-    def run_command(module, *arguments, **injected):
+    def run_command(module, *argv, **injected):
         """Run a command; return (exit code, stdout, stderr)."""
         parser = argparse.ArgumentParser()
         arguments.add(parser, module.OPTIONS)
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = module.run(parser.parse_args(arguments), **injected)
+            code = module.run(parser.parse_args(argv), **injected)
         return code, out.getvalue(), err.getvalue()
 
 
