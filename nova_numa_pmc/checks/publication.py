@@ -17,8 +17,6 @@ from nova_numa_pmc.state import move_lock, pause, publication
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from nova_numa_pmc.core.measurements import NodeSample
-    from nova_numa_pmc.core.pressure import NodePressure
     from nova_numa_pmc.host.nova_conf import NovaConf
     from nova_numa_pmc.host.services import Process
 
@@ -57,8 +55,12 @@ def check_publication(directory: str, realtime_s: float, conf: NovaConf) -> Iter
         return
     yield from _check_fresh(published, realtime_s, path)
     yield from _check_pool(published, conf)
-    nodes = {node.id: pressure.view_pressure(node) for node in published.view.nodes if node.cores}
-    yield from describe_counting(published.source, nodes)[1]
+    bandwidth = {
+        node.id: pressure.view_pressure(node).bandwidth_ratio
+        for node in published.view.nodes
+        if node.cores
+    }
+    yield from check_counting(published.source, bandwidth)
 
 
 def _check_fresh(
@@ -154,57 +156,36 @@ def check_visible(directory: str, process: Process | None) -> Iterator[Finding]:
         )
 
 
-def describe_counting(
-    source: str, nodes: Mapping[int, NodePressure | NodeSample]
-) -> tuple[str, list[Finding]]:
-    """Return (what a host counts, what it does not and what to do about it).
+def check_counting(source: str, bandwidth: Mapping[int, float | None]) -> Iterator[Finding]:
+    """Say what a host does not count, and what to do about it.
 
     :param source: the best source of the guests' memory accesses; empty: none
-    :param nodes: {node id: its utilisations}, of nodes with CPUs
+    :param bandwidth: {node id: utilisation of its memory bandwidth}, of nodes with CPUs
     """
-    bandwidth = {node: ratios.bandwidth_ratio for node, ratios in nodes.items()}
-    links = {node: ratios.link_ratio for node, ratios in nodes.items()}
-    text = 'memory accesses from %s; bandwidth of %s; links of %s' % (
-        source or 'nothing',
-        _known_nodes(bandwidth),
-        _known_nodes(links),
-    )
     unknown = [node for node, ratio in bandwidth.items() if ratio is None]
     if source in _NOT_COUNTING and len(unknown) == len(bandwidth):
-        return text, [
-            Finding(
-                'counts-nothing',
-                finding.NOTE,
-                'this host counts neither memory traffic nor accesses: guests are placed by CPU '
-                'time, promises and where their pages are',
-                '%s; on a physical host, load its driver of uncore counters (intel_uncore, '
-                'amd_uncore) and mount resctrl' % _WHY,
-            )
-        ]
-    findings = []
+        yield Finding(
+            'counts-nothing',
+            finding.NOTE,
+            'this host counts neither memory traffic nor accesses: guests are placed by CPU '
+            'time, promises and where their pages are',
+            '%s; on a physical host, load its driver of uncore counters (intel_uncore, '
+            'amd_uncore) and mount resctrl' % _WHY,
+        )
+        return
     if unknown:
-        findings.append(
-            Finding(
-                'bandwidth-unknown',
-                finding.NOTE,
-                'the bandwidth of %s is left out of the pressure: its traffic or its maximum is '
-                'unknown' % name_nodes(unknown),
-                '%s; if only the maximum is, set [counters] node_bandwidth_max' % _WHY,
-            )
+        yield Finding(
+            'bandwidth-unknown',
+            finding.NOTE,
+            'the bandwidth of %s is left out of the pressure: its traffic or its maximum is '
+            'unknown' % name_nodes(unknown),
+            '%s; if only the maximum is, set [counters] node_bandwidth_max' % _WHY,
         )
     if source in _NOT_COUNTING:
-        findings.append(
-            Finding(
-                'guests-not-counted',
-                finding.NOTE,
-                "traffic is counted, but not whose it is: the guests' accesses are inferred from "
-                '%s' % (source or 'nothing'),
-                '%s; mount resctrl if the CPU has it' % _WHY,
-            )
+        yield Finding(
+            'guests-not-counted',
+            finding.NOTE,
+            "traffic is counted, but not whose it is: the guests' accesses are inferred from "
+            '%s' % (source or 'nothing'),
+            '%s; mount resctrl if the CPU has it' % _WHY,
         )
-    return text, findings
-
-
-def _known_nodes(ratios: Mapping[int, float | None]) -> str:
-    known = [node for node, ratio in ratios.items() if ratio is not None]
-    return name_nodes(known) if known else 'no node'

@@ -13,7 +13,7 @@ from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
     from typing import Any
 
     from nova_numa_pmc.core.finding import Finding
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _T = TypeVar('_T')
 
 UNKNOWN = '-'
+#: The version of the form of all answers in JSON: it grows when a member changes or goes.
+SCHEMA = 1
 #: A guest that spent at least this share of its time on one node is shown as running there.
 _RUNS_ON_MIN_RATIO = 0.95
 #: Headings of the columns that are aligned to the left.
@@ -265,10 +267,17 @@ def finding_lines(findings: Iterable[Finding]) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def show(as_json: bool, data: Any, lines: Iterable[str], problems: Iterable[str] = ()) -> None:
+def json_line(data: Mapping[str, Any]) -> str:
+    """Return an answer as a line of JSON, with the version of its form."""
+    return json.dumps({'schema': SCHEMA, **data})
+
+
+def show(
+    as_json: bool, data: Mapping[str, Any], lines: Iterable[str], problems: Iterable[str] = ()
+) -> None:
     """Print an answer: as JSON on one line, or as lines of text with its problems on stderr."""
     if as_json:
-        print(json.dumps(data), flush=True)
+        print(json_line(data), flush=True)
         return
     print('\n'.join(lines), flush=True)
     for line in problem_lines(problems):

@@ -72,7 +72,9 @@ class OperatingCase(RebalancingCase):
 
     def run_json(self, *argv):
         code, out, _ = self.run_command(*argv, '--json')
-        return code, json.loads(out, parse_constant=self.fail)
+        answer = json.loads(out, parse_constant=self.fail)
+        self.assertEqual(1, answer.pop('schema'))
+        return code, answer
 
     def shown(self, number):
         """Return what status shows of a guest in JSON."""

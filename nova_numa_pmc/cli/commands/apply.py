@@ -47,7 +47,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     plan, situation = command.propose(observed, args.payback, args.guest)
     if not args.json:
         lines = moves.plan_lines(plan, situation, args.payback, observed)
-        tables.show(False, None, lines, observed.problems)
+        tables.show(False, {}, lines, observed.problems)
     result = None
     if plan.moves and moves.is_confirmed(args, command, 'make these moves?'):
         result = moves.make_moves(

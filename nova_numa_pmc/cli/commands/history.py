@@ -15,7 +15,6 @@ exit codes: 0 shown; 1 a problem; 64 usage error
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -45,10 +44,9 @@ def run(args: argparse.Namespace) -> int:
     if args.guest:
         entries = [entry for entry in entries if args.guest in (entry.name, entry.uuid)]
     entries = entries[-args.last :] if args.last else entries
-    if args.json:
-        for entry in entries:
-            print(json.dumps(to_json(entry)))
-    else:
+    for entry in entries if args.json else ():
+        tables.show(True, to_json(entry), ())
+    if not args.json:
         print('\n'.join(tables.to_lines(table(entries))) if entries else 'no moves in the history')
     if unreadable_count:
         print('unreadable lines of the history, left out: %d' % unreadable_count, file=sys.stderr)

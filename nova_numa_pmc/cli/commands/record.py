@@ -15,7 +15,6 @@ exit codes: 0 the duration is over, or interrupted by the operator; 1 a problem;
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
@@ -61,7 +60,7 @@ def run(
         print('recording to %s every %g s' % (args.out, args.interval), file=sys.stderr)
         with context.until_interrupted(), contextlib.closing(context.open_sampler('/')) as sampler:
             for sample in context.sample_every(sampler.sample, args.interval, wait):
-                print(json.dumps(to_json(sample)), file=file, flush=True)
+                print(tables.json_line(to_json(sample)), file=file, flush=True)
                 count += 1
                 for line in tables.problem_lines(set(sample.problems) - printed):
                     print(line, file=sys.stderr)

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import demand_file
-from nova_numa_pmc.checks import publication as publication_checks
 from nova_numa_pmc.cli import arguments, context, page, tables
 from nova_numa_pmc.cli.tables import memory_line, memory_text, number, percent, short_number
 from nova_numa_pmc.core import eligibility, fleet, host_view, pools, pressure
@@ -54,7 +53,7 @@ class AgentStatus(Record):
     :param paused: since when and why it is paused, or None if it is not
     :param published_age_s: age of the publication, or None without one
     :param fresh: whether there is a publication that is not stale
-    :param problem: why there is no publication; empty if there is one
+    :param problem: why there is no fresh publication; empty if there is one
     """
 
     pid: int | None
@@ -198,7 +197,7 @@ def read(command: context.CommandContext, observed: context.ObservedHost) -> Hos
     guest_statuses, problems = _read_guests(command, observed)
     running = {guest.uuid for guest in observed.guests} | observed.host_promises.promises.keys()
     unread_names = guests.active_names(command.root) - {guest.name for guest in observed.guests}
-    source = published.source if published and agent.fresh else ''
+    source = published.source if published else ''
     if observed.sample:
         source = observed.sample.source
     pool = observed.pool
@@ -206,7 +205,7 @@ def read(command: context.CommandContext, observed: context.ObservedHost) -> Hos
         pool = pool._replace(source=published.pool_source)
     return HostStatus(
         agent=agent,
-        nodes=_read_nodes(command, observed, published if agent.fresh else None),
+        nodes=_read_nodes(command, observed, published),
         guests=guest_statuses,
         absent=tuple(
             override
@@ -224,36 +223,36 @@ def read(command: context.CommandContext, observed: context.ObservedHost) -> Hos
         unavailable=observed.sample and observed.sample.unavailable,
         realtime_s=time.time(),
         boottime_s=time.clock_gettime(time.CLOCK_BOOTTIME),
-        published=published if agent.fresh else None,
+        published=published,
     )
 
 
 def _read_agent(command: context.CommandContext) -> tuple[AgentStatus, Publication | None]:
     """Read the state of the agent.
 
-    :returns: (the agent's status, its last publication or None if that cannot be read)
+    :returns: (the agent's status, its last publication or None if that cannot be used)
     """
-    process, problem = services.search(command.root, services.AGENT)
-    published, age_s = None, None
+    process = services.find(command.root, services.AGENT)
+    published, age_s, problem = None, None, ''
     realtime_s = time.time()
     try:
         published = publication.read(command.directory)
         age_s = realtime_s - published.taken_s
+        if publication.freshness(published, realtime_s) != publication.FRESH:
+            published, problem = None, 'the published figures are %s old' % age(age_s)
     except StateError as error:
         problem = str(error)
         if process and not os.path.exists(os.path.join(command.directory, publication.FILE)):
             problem = 'the agent has published nothing yet'
-    fresh = (
-        published is not None and publication.freshness(published, realtime_s) == publication.FRESH
-    )
-    return AgentStatus(
+    agent = AgentStatus(
         process and process.pid,
         command.options.rebalance,
         pause.read(command.root),
         age_s,
-        fresh,
+        published is not None,
         problem,
-    ), published
+    )
+    return agent, published
 
 
 def _read_nodes(
@@ -417,7 +416,6 @@ def to_lines(host: HostStatus) -> list[str]:
     """Return the status as lines of text, without the problems."""
     lines = [
         *_agent_lines(host.agent, host.measured),
-        *_counting_lines(host),
         'floating pool: CPUs %s, %s'
         % (format_cpulist(host.pool.cpus), pools.TEXTS.get(host.pool.source, host.pool.source)),
         *(
@@ -442,53 +440,22 @@ def to_lines(host: HostStatus) -> list[str]:
     return lines
 
 
-def _counting_lines(host: HostStatus) -> list[str]:
-    """Return the line about what is counted; none if that is unknown."""
-    if not host.source and host.unavailable is None:
-        return []
-    nodes = {node.view.id: node.measured for node in host.nodes if node.view.cores}
-    text, _ = publication_checks.describe_counting(host.source, nodes)
-    lacking = ', '.join(name.partition(':')[0] for name in host.unavailable or ())
-    if lacking:
-        text += '; this host has no %s ("nova-numa-rebalance check --events")' % lacking
-    return ['counted: ' + text]
-
-
 def _agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
     """Return the lines about the agent.
 
     :param measured: whether the command has measured the load itself; if so, nothing is said about
         the publication
     """
-    running = (
-        'running (process %d), rebalance = %s in nova-numa-pmc.conf' % (agent.pid, agent.rebalance)
-        if agent.pid
-        else 'not running: systemctl start nova-numa-agent'
-    )
-    lines = ['agent: ' + running]
+    lines = ['agent: not running: systemctl start nova-numa-agent']
+    if agent.pid:
+        text = 'agent: running (process %d), rebalance = %s in nova-numa-pmc.conf'
+        lines = [text % (agent.pid, agent.rebalance)]
     if agent.paused:
-        since = agent.paused.since_s
-        lines.append(
-            'agent: %s%s: "nova-numa-rebalance pause --off" ends the pause'
-            % (
-                printable(str(agent.paused)),
-                '' if since is None else ', since ' + tables.clock_time(since),
-            )
-        )
-    if measured:
-        return lines
-    if agent.published_age_s is None:
+        paused = printable(str(agent.paused))
+        lines.append('agent: %s: "nova-numa-rebalance pause --off" ends the pause' % paused)
+    if agent.problem and not measured:
         lines.append('load unknown (--interval measures it): ' + agent.problem)
-    elif not agent.fresh:
-        lines.append(
-            'load unknown: the published figures are %s --interval measures it'
-            % (
-                'dated %s in the future: was the clock set back?' % age(-agent.published_age_s)
-                if agent.published_age_s < 0
-                else '%s old;' % age(agent.published_age_s)
-            )
-        )
-    else:
+    elif agent.published_age_s is not None and not measured:
         lines.append('load: published %s ago' % age(agent.published_age_s))
     return lines
 
