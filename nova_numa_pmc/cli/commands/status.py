@@ -455,7 +455,7 @@ def _agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
         lines.append('agent: %s: "nova-numa-rebalance pause --off" ends the pause' % paused)
     if agent.problem and not measured:
         lines.append('load unknown (--interval measures it): ' + agent.problem)
-    elif agent.fresh and not measured:
+    elif agent.fresh and agent.published_age_s is not None and not measured:
         lines.append('load: published %s ago' % age(agent.published_age_s))
     return lines
 
