@@ -2,6 +2,7 @@
 """The agent: measure, publish, hold guests to their places, and make the moves that pay.
 
 One thread runs a loop of ticks. A tick consists of stages that fail independently of each other.
+On a host of many guests, only some ticks measure; all of them hold guests.
 A stage is logged when it begins to fail, and again when it works.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import time
 from typing import TYPE_CHECKING
@@ -20,7 +22,6 @@ from nova_numa_pmc.core import eligibility, fleet, host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import StateError, StateLocked
 from nova_numa_pmc.host import files, process
-from nova_numa_pmc.host.guests import StatusFiles
 from nova_numa_pmc.host.page_moves.move_pages import KERNEL_CALLS, KernelCalls
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.problem_log import ProblemLog
@@ -40,11 +41,14 @@ LOG = logging.getLogger(__name__)
 _LOCK = 'agent'
 #: Time from the first tick to the second, which follows soon because the first has no rates [s].
 FIRST_INTERVAL_S = 1.0
-#: The least time between two ticks for each guest, and the longest that this may take [s]. A guest
-#: takes about 0.37 ms of CPU time (``make bench-sampling``), so 200 guests take about 0.7 % of a
-#: core, and 1,000 take 4 %: changes of guests are only noticed at ticks, so these are not rarer
-#: still. Rates are over the longer interval, but still whole: counters and threads' times go on.
+#: The least time between two ticks for each guest, and the longest that this may take [s]: changes
+#: of guests are only noticed at ticks.
 INTERVAL_PER_GUEST_S, INTERVAL_MAX_S = 0.06, 10.0
+#: The same of two samples, which are only taken in some ticks of a host of many guests. A guest
+#: takes about 0.37 ms of CPU time in a sample (``make bench-sampling``), so 200 guests take 0.3 %
+#: of a core, and 1,000 take 1.5 %. Counters and threads' times go on in between, so that nothing is
+#: missed: a longer interval has the mean of shorter ones.
+SAMPLE_PER_GUEST_S, SAMPLE_MAX_S = 0.125, 25.0
 
 
 class Moment(Record):
@@ -131,7 +135,7 @@ class Agent:
         self._root = root
         self._problem_log = ProblemLog(LOG, time.monotonic)
         self._unavailable: tuple[str, ...] = ()
-        self._sampler = sampling.Sampler(options.counter_options, root, StatusFiles(root).read)
+        self._sampler = sampling.Sampler(options.counter_options, root)
         self._keeper = keeper.Keeper(options, root, LOG, self._problem_log)
         self._cache_widening = cache_widening.CacheWidening(options.host_options, root, LOG)
         self._directory = options.host_options.state_path(root)
@@ -144,10 +148,12 @@ class Agent:
         )
         self._demand_file = demand_file.DemandFile(root, LOG, self._problem_log)
 
-    def tick(self, now: Moment | None = None) -> Tick:
-        """Run all stages once; never raise.
+    def tick(self, now: Moment | None = None, with_sample: bool = True) -> Tick:
+        """Run the stages once; never raise.
 
         :param now: the moment of the tick; by default, the clocks are read
+        :param with_sample: whether to measure and publish the host, and plan moves by that;
+            otherwise, guests are only kept at their places
         """
         tick = Tick(now or Moment.read(), paused=pause.read(self._root, with_stop=False))
         if tick.paused:
@@ -155,13 +161,14 @@ class Agent:
             self.end_move()
         # Taken first, so that the sample and the promises include the moves of a finished command.
         may_move = self._take_turn()
-        tick = self._read_promises(self._measure_and_read(tick))
-        with self._problem_log.stage('publishing'):
-            tick = self._with_publication(tick)
-            if tick.publication:
-                publication.write(self._directory, tick.publication)
-        with self._problem_log.stage('describing guests for the fleet'):
-            tick = tick._replace(fleet_host=self._fleet_host(tick))
+        tick = self._read_promises(self._measure_and_read(tick, with_sample))
+        if tick.sample:
+            with self._problem_log.stage('publishing'):
+                tick = self._with_publication(tick)
+                if tick.publication:
+                    publication.write(self._directory, tick.publication)
+            with self._problem_log.stage('describing guests for the fleet'):
+                tick = tick._replace(fleet_host=self._fleet_host(tick))
         self._keep(tick, may_move)
         if tick.paused or self.options.rebalance == opts.OFF:
             self._problem_log.forget('rebalancing')
@@ -186,11 +193,11 @@ class Agent:
         if tick.host is None or host_promises is None:
             return
         is_free = may_move and not (self._executor.busy or tick.paused)
-        if is_free and tick.sample:
+        if not is_free:
+            self._problem_log.forget('widening guests')
+        elif tick.sample:
             with self._problem_log.stage('widening guests'):
                 self._cache_widening.widen(tick)
-        else:
-            self._problem_log.forget('widening guests')
         # Read after the promises: a guest that is not in it has the promise that was read.
         if not may_move:
             tick = tick._replace(moving=self._move_lock.guests_of_others())
@@ -213,31 +220,28 @@ class Agent:
         if not self._executor.busy:
             self._move_lock.release()
 
-    def _measure_and_read(self, tick: Tick) -> Tick:
-        others_moved = self._move_lock.pop_others_moved()
-        tick = tick._replace(guests_moved=self._executor.pop_moved() or others_moved)
-        if tick.guests_moved:
-            self._sampler.forget_memory()
-        with self._problem_log.stage('measuring'):
-            sample = self._sampler.sample(tick.now.monotonic_ns, tick.now.realtime_s)
-            tick = tick._replace(sample=sample)
-            self._problem_log.log_problems(sample.problems)
-            self._log_unavailable(self._unavailable, sample.unavailable)
-            self._unavailable = sample.unavailable
+    def _measure_and_read(self, tick: Tick, with_sample: bool) -> Tick:
+        if with_sample:
+            others_moved = self._move_lock.pop_others_moved()
+            tick = tick._replace(guests_moved=self._executor.pop_moved() or others_moved)
+            if tick.guests_moved:
+                self._sampler.forget_memory()
+            with self._problem_log.stage('measuring'):
+                sample = self._sampler.sample(tick.now.monotonic_ns, tick.now.realtime_s)
+                tick = tick._replace(sample=sample)
+                self._problem_log.log_problems(sample.problems)
+                if sample.unavailable != self._unavailable:
+                    self._unavailable = sample.unavailable
+                    lacks = '; '.join(sample.unavailable) or 'nothing is missing'
+                    LOG.info('not measured on this host: %s', lacks)
         with self._problem_log.stage('reading the host'):
+            if tick.sample is None:
+                self._problem_log.log_problems(self._sampler.look(tick.now.monotonic_ns))
             self._log_pool(self._executor.pool, self._sampler.pool)
             self._executor.pool = self._sampler.pool
             guests = self._with_overrides(self._sampler.guests)
             tick = tick._replace(host=self._sampler.host, guests=guests)
         return tick
-
-    @staticmethod
-    def _log_unavailable(before: tuple[str, ...], unavailable: tuple[str, ...]) -> None:
-        """Log a change of what this host lacks, by which nothing is measured."""
-        if unavailable != before:
-            LOG.info(
-                'not measured on this host: %s', '; '.join(unavailable) or 'nothing is missing'
-            )
 
     @staticmethod
     def _log_pool(before: pools.Pool | None, pool: pools.Pool | None) -> None:
@@ -357,7 +361,7 @@ def run(
 
     :param wait: waits for so many seconds, as :func:`process.blocked` yields it; returns the
         signal that arrived, or None
-    :param write_metrics: is called after each tick, with it and its duration [s]
+    :param write_metrics: is called after each tick with a sample, with it and its duration [s]
     :param clock: monotonic clock [s]
     :param notify_manager: notifies systemd, as :func:`process.notify` does
     :param watchdog_s: systemd's watchdog timeout; None: no watchdog
@@ -365,7 +369,7 @@ def run(
     option_s = agent.options.counter_options.interval_s
     # Half of systemd's timeout, as sd_watchdog_enabled(3) recommends.
     watchdog_interval_s = watchdog_s / 2 if watchdog_s else float('inf')
-    ticks, due_s = 0, clock()
+    ticks, sample_at, due_s = 0, 0, clock()
     while True:
         notify_manager(process.WATCHDOG)
         left_s = due_s - clock()
@@ -376,11 +380,16 @@ def run(
                 break
             continue
         began_s = clock()
-        tick = agent.tick()
-        write_metrics(tick, clock() - began_s)
-        notify_manager('STATUS=' + status_line(tick.publication, tick.paused))
+        with_sample = ticks >= sample_at
+        tick = agent.tick(with_sample=with_sample)
         ticks += 1
         interval_s = max(option_s, min(INTERVAL_MAX_S, INTERVAL_PER_GUEST_S * len(tick.guests)))
+        if with_sample:
+            write_metrics(tick, clock() - began_s)
+            notify_manager('STATUS=' + status_line(tick.publication, tick.paused))
+            if ticks > 1:  # the first sample has no rates, so the next tick has a sample, too
+                sample_s = min(SAMPLE_MAX_S, SAMPLE_PER_GUEST_S * len(tick.guests))
+                sample_at = ticks + math.ceil(sample_s / interval_s) - 1
         if ticks == 2:
             # Not earlier: units that are ordered after this one may read the publication.
             notify_manager(process.READY)

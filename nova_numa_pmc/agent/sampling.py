@@ -70,22 +70,16 @@ class Sampler:
 
     :param options: the group ``[counters]``; None: the defaults
     :param root: root of the host's file system
-    :param read_guests: returns the running guests and problems; None: from their status files
-    :ivar host: the host of the last sample, with the floating pool; None: it could not be read
-    :ivar guests: the running guests of the last sample
-    :ivar pool: the floating pool of the last sample; None: there was no sample
+    :ivar host: the host as last looked at, with the floating pool; None: it could not be read
+    :ivar guests: the guests that ran then
+    :ivar pool: the floating pool then; None: none was found yet
     :ivar mlp: the MLP that applies to the events of the last sample
     """
 
-    def __init__(
-        self,
-        options: opts.CounterOptions | None = None,
-        root: str = '/',
-        read_guests: Callable[[], tuple[list[model.Guest], list[str]]] | None = None,
-    ) -> None:
+    def __init__(self, options: opts.CounterOptions | None = None, root: str = '/') -> None:
         self._options = options or opts.CounterOptions()
         self._root = root
-        self._read_guests = read_guests or StatusFiles(root).read
+        self._status_files = StatusFiles(root)
         self.host: model.Topology | None = None
         self.guests: tuple[model.Guest, ...] = ()
         self._guest_use = guest_use.GuestUseReader(root)
@@ -117,15 +111,33 @@ class Sampler:
         """
         monotonic_ns = time.monotonic_ns() if monotonic_ns is None else monotonic_ns
         taken_s = time.time() if taken_s is None else taken_s
+        problems = [*self._firmware_problems, *self.look(monotonic_ns)]
         before_ns, self._before_ns = self._before_ns, monotonic_ns
         elapsed_ns = 0 if before_ns is None else max(0, monotonic_ns - before_ns)
+        if self.host is None:
+            self._before_ns = None  # nothing else was read, so the next sample is a first one
+            return Sample(taken_s, elapsed_ns / 1e9, '', problems=tuple(problems))
+        return self._measure(self.host, taken_s, before_ns, monotonic_ns, elapsed_ns, problems)
+
+    def look(self, monotonic_ns: int) -> list[str]:
+        """Find the host, its floating pool and its guests, and return problems; measure nothing.
+
+        A sample does this, too. In between, it takes a fraction of a sample's time.
+
+        :param monotonic_ns: CLOCK_MONOTONIC [ns]
+        """
         self.host, self.guests = None, ()
         try:
             host = allowed.host_with_usable_cpus(self._root)
         except TopologyError as error:
-            self._before_ns = None  # nothing else was read, so the next sample is a first one
-            return Sample(taken_s, elapsed_ns / 1e9, '', problems=(str(error),))
-        return self._measure(host, taken_s, before_ns, monotonic_ns, elapsed_ns)
+            return [str(error)]
+        listed, problems = self._status_files.read()
+        # A guest with two files would be counted twice; libvirt has one file for each name.
+        self.guests = tuple({guest.uuid: guest for guest in listed}.values())
+        cpu_sets, more_problems = self._cpu_sets.read(monotonic_ns)
+        self.pool = pools.floating_pool(host, self.guests, cpu_sets.shared, cpu_sets.dedicated)
+        self.host = pools.with_floating_pool(host, self.pool)
+        return [*problems, *more_problems]
 
     def forget_memory(self) -> None:
         """Read the memory of all guests in the next sample, because guests were moved."""
@@ -138,13 +150,8 @@ class Sampler:
         before_ns: int | None,
         monotonic_ns: int,
         elapsed_ns: int,
+        problems: list[str],
     ) -> Sample:
-        listed, guest_problems = self._read_guests()
-        # A guest with two files would be counted twice; libvirt has one file for each name.
-        self.guests = tuple({guest.uuid: guest for guest in listed}.values())
-        problems = [*self._firmware_problems, *guest_problems]
-        self.pool = self._find_floating_pool(host, monotonic_ns, problems)
-        self.host = host = pools.with_floating_pool(host, self.pool)
         guests = self._guest_use.read(self.guests, host, monotonic_ns, elapsed_ns)
         before, self._times = self._times, guest_use.read_cpus(self._root)
         cpu_use = _CpuUse(before, self._times, guests, elapsed_ns)
@@ -193,7 +200,7 @@ class Sampler:
             tuple(
                 _pool_sample(cpus, host, cpu_use) for cpus in pools.other_pools(self.guests, host)
             ),
-            self.pool.source,
+            self.pool.source if self.pool else '',
             tuple(self._retries.unavailable.values()),
         )
 
@@ -221,14 +228,6 @@ class Sampler:
     def _select(self) -> events.EventSelection:
         """Choose the events to count on this host."""
         return events.select_events(self._root, overrides=dict(self._options.events))
-
-    def _find_floating_pool(
-        self, host: model.Topology, monotonic_ns: int, problems: list[str]
-    ) -> pools.Pool:
-        """Return the floating pool; add a problem if Nova's CPU sets cannot be read."""
-        cpu_sets, read_problems = self._cpu_sets.read(monotonic_ns)
-        problems += read_problems
-        return pools.floating_pool(host, self.guests, cpu_sets.shared, cpu_sets.dedicated)
 
     def _count(
         self, host: model.Topology, elapsed_ns: int, problems: list[str]

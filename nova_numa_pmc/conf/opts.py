@@ -95,8 +95,9 @@ _COUNTERS: Sequence[cfg.Opt] = [
         min=0.5,
         max=3600.0,
         help=(
-            'Time between two samples [seconds]. With more than 83 guests, the agent takes at '
-            'least 0.06 seconds for each guest, but no more than 10 for that.'
+            'Time between two ticks [seconds]. With more than 83 guests, the agent takes at '
+            'least 0.06 seconds for each guest, but no more than 10 for that. With more than '
+            '40, only every second or third tick measures.'
         ),
     ),
     cfg.ListOpt(

@@ -4,7 +4,8 @@
 Four events are counted on each guest (of 4 vCPUs) and on each of 64 CPUs: as counters alone by
 vCPU thread; in a whole sample (status files, threads' times, memory by node, counters, and what
 follows from them); and by ``perf stat`` on the guests' control groups, the same CPUs and events,
-in groups of 4 and at the same rate, one after the other. Machines with fewer CPUs open the
+in groups of 4 and at the same rate, one after the other. The share of a core is that at the
+agent's rate, which depends on the number of guests. Machines with fewer CPUs open the
 CPUs' events several times on each, in all cases. Threads of guests wake up between two samples; in
 some guests, two of them switch all the time.
 
@@ -26,7 +27,7 @@ import tempfile
 import time
 
 from nova_numa_pmc import exceptions
-from nova_numa_pmc.agent import sampling
+from nova_numa_pmc.agent import agent, sampling
 from nova_numa_pmc.conf import opts
 from nova_numa_pmc.core.measurements import COUNTED
 from nova_numa_pmc.host.perf import counters, events, perf_event
@@ -47,9 +48,9 @@ CPUS = tuple(sorted(os.sched_getaffinity(0)))
 WANTED_CPUS = 64
 #: How often each CPU is counted.
 COPIES = -(-WANTED_CPUS // len(CPUS))
-#: Seconds between samples for which the share of a core is printed; those that pass here, to save
-#: time; number of samples, a multiple of 3, because memory is read at every third.
-INTERVAL_S, GAP_S, ROUNDS = 5.0, 0.5, 9
+#: Seconds between two samples here, to save time, and number of samples, a multiple of 3, because
+#: memory is read at every third at the default interval.
+GAP_S, ROUNDS = 0.5, 9
 #: Signals to end that have arrived.
 SIGNALS = []
 #: Guests in which two threads switch all the time.
@@ -86,15 +87,15 @@ class Counting:
 class WholeSample:
     """The agent's work at each tick, plus the CPUs that this host lacks."""
 
-    def __init__(self, root):
+    def __init__(self, root, interval_s):
         roles = tuple((event.role, 'software/config=%#x/' % event.config) for event in EVENTS)
         self._sampler = sampling.Sampler(opts.CounterOptions(events=roles), root)
         self._more_cpus = Counting({}, COPIES - 1)
-        self._ticks = 0
+        self._ticks, self._interval_s = 0, interval_s
 
     def sample(self):
         """Take a sample, as if the interval had passed."""
-        sample = self._sampler.sample(self._ticks * int(INTERVAL_S * 1e9))
+        sample = self._sampler.sample(self._ticks * int(self._interval_s * 1e9))
         self._ticks += 1
         if self._ticks > 1 and any(guest.basis != COUNTED for guest in sample.guests):
             raise exceptions.CounterError('; '.join(sample.problems) or 'guests are not counted')
@@ -121,11 +122,17 @@ def measure(number):
         rounds = {}
         with contextlib.closing(Counting(by_thread, COPIES)) as counting:
             rounds['by thread'] = rounds_of(counting)
-        with contextlib.closing(WholeSample(directory)) as whole:
+        with contextlib.closing(WholeSample(directory, interval_s(number))) as whole:
             rounds['whole sample'] = rounds_of(whole)
         if perf_stat.is_available():
             rounds['perf stat'] = rounds_of_perf([guest.group for guest in guests])
     return rounds
+
+
+def interval_s(number):
+    """Return the time between two of the agent's samples with this many guests [s]."""
+    least_s = opts.CounterOptions().interval_s
+    return max(least_s, min(agent.SAMPLE_MAX_S, number * agent.SAMPLE_PER_GUEST_S))
 
 
 def timed(function):
@@ -200,13 +207,13 @@ def main():
     signal.signal(signal.SIGTERM, lambda number, _: SIGNALS.append(number))
     raise_descriptor_limit(max(numbers) * 64 + 4096)
     print('%d CPUs, each counted %d times, load %.1f' % (len(CPUS), COPIES, os.getloadavg()[0]))
-    print('CPU time of a sample, and its share of a core at one every %g s\n' % INTERVAL_S)
+    print("CPU time of a sample, and its share of a core at the agent's rate\n")
     print('%7s  %-13s %11s %10s %11s %9s' % ('guests', 'way', 'descriptors', 'open', 'sample', ''))
     table = {}
     for number in numbers:
         table[number] = measure(number)
         for way, one in table[number].items():
-            cost_ms, share = 1e3 * one['sample_s'], 100 * one['sample_s'] / INTERVAL_S
+            cost_ms, share = 1e3 * one['sample_s'], 100 * one['sample_s'] / interval_s(number)
             print(
                 '%7d  %-13s %11d %7.0f ms %8.2f ms %7.3f %%'
                 % (number, way, one['descriptors'], 1e3 * one['open_s'], cost_ms, share),
@@ -219,7 +226,7 @@ def main():
         ('perf stat', 'perf_stat_'),
     ):
         one = table.get(200, {}).get(way)
-        figures[key + 'core_fraction_200_guests'] = one and one['sample_s'] / INTERVAL_S
+        figures[key + 'core_fraction_200_guests'] = one and one['sample_s'] / interval_s(200)
     print(json.dumps(figures))
     return 0
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 OVERRIDE, KERNEL, TABLE = 'override', 'kernel', 'table'
 
-#: Core PMUs of x86, whose counters KVM's mediated vPMU hands to guests.
-_X86_CORE_PMUS = ('cpu', 'cpu_core', 'cpu_atom')
 WHY_MEDIATED = (
     "KVM's mediated vPMU is enabled: an open core event would stop guests from starting: "
     'load kvm_intel or kvm_amd with enable_mediated_pmu=0 to count %s'
@@ -97,10 +95,12 @@ def find_row(cpuid: str) -> event_table.Row | None:
 
     :param cpuid: a cpuid or a row's key (``skylake-sp``)
     """
-    for row in event_table.ROWS:
-        if row.key == cpuid or re.match('(?:%s)(?:-|$)' % row.cpuid, cpuid):
-            return row
-    return None
+    rows = (
+        row
+        for row in event_table.ROWS
+        if row.key == cpuid or re.match('(?:%s)(?:-|$)' % row.cpuid, cpuid)
+    )
+    return next(rows, None)
 
 
 def has_mediated_vpmu(root: str = '/') -> bool:
@@ -142,23 +142,15 @@ def select_events(
     overrides = overrides or {}
     selected: list[Event] = []
     missing: Missing = []
+    is_mediated = for_this_host and has_mediated_vpmu(root)
     for role in rates.ROLES:
         events, reason = _find(role, pmus, row, overrides, for_this_host)
+        if is_mediated and role in rates.CORE_ROLES:
+            events, reason = (), WHY_MEDIATED % 'it'
         selected.extend(events)
         if not events:
             missing.append((role, reason))
-    if for_this_host and has_mediated_vpmu(root):
-        selected, missing = _without_core(selected, missing)
     return EventSelection(model, row, tuple(selected), tuple(missing))
-
-
-def _without_core(selected: list[Event], missing: Missing) -> tuple[list[Event], Missing]:
-    reason = WHY_MEDIATED % 'it'
-    refused = {event.role for event in selected if event.pmu in _X86_CORE_PMUS}
-    return (
-        [event for event in selected if event.pmu not in _X86_CORE_PMUS],
-        missing + [(role, reason) for role in rates.ROLES if role in refused],
-    )
 
 
 def _find(
@@ -336,10 +328,9 @@ def _from_entry(
 def read_cpu_model(root: str = '/') -> CpuModel:
     """Return the model of the first CPU in ``/proc/cpuinfo``."""
     try:
-        with open(os.path.join(root, 'proc/cpuinfo'), encoding='ascii', errors='replace') as file:
-            text = file.read(16384)
-    except OSError:
-        return CpuModel('', 'unknown')
+        text = files.read_text(root, 'proc/cpuinfo', 16384) or ''
+    except exceptions.TopologyError:
+        text = ''
     fields: dict[str, str] = {}
     for line in text.splitlines():
         name, colon, value = line.partition(':')

@@ -11,7 +11,6 @@ Structures: include/uapi/linux/perf_event.h.
 from __future__ import annotations
 
 import errno
-import functools
 import os
 import resource
 import struct
@@ -78,10 +77,7 @@ def thread(tid: int, root: str = '/') -> Target | None:
     threads of the process, and reading that for each thread takes quadratic time.
     """
     try:
-        with open(
-            '%s/proc/%d/task/%d/stat' % (root.rstrip('/'), tid, tid), 'rb', buffering=0
-        ) as file:
-            stat = file.read(4096).decode('latin-1')
+        stat = files.read_kernel_file('%s/proc/%d/task/%d/stat' % (root.rstrip('/'), tid, tid))
         return Target(THREAD, tid, start_ticks=files.start_ticks(stat))
     except (OSError, IndexError, ValueError):
         return None
@@ -175,11 +171,6 @@ def raise_descriptor_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-@functools.cache
-def _words(number: int) -> struct.Struct:
-    return struct.Struct('=%dQ' % number)
-
-
 def parse_group(data: bytes, number: int) -> GroupReadings:
     """Return the counts of a group of so many events, in the order in which they were opened.
 
@@ -192,7 +183,7 @@ def parse_group(data: bytes, number: int) -> GroupReadings:
     unknown = (None,) * number
     if len(data) != 24 + 8 * number:
         return unknown
-    reported, enabled, running, *values = _words(3 + number).unpack(data)
+    reported, enabled, running, *values = struct.unpack('=%dQ' % (3 + number), data)
     # running > enabled is impossible: it means a leader in an error state or in another format.
     if reported != number or running > enabled:
         return unknown

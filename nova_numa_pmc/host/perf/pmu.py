@@ -109,10 +109,12 @@ def encode(pmu: Pmu, text: str) -> tuple[int, int, int]:
 
 def absent_pmu(name: str) -> Pmu:
     """Return a stand-in for a PMU that this machine lacks, which can encode but not count."""
-    for pattern, formats in event_table.DEFAULT_FORMATS:
-        if fnmatch.fnmatchcase(name, pattern):
-            return Pmu(name, None, formats, {}, None, {})
-    return Pmu(name, None, {}, {}, None, {})
+    known = (
+        formats
+        for pattern, formats in event_table.DEFAULT_FORMATS
+        if fnmatch.fnmatchcase(name, pattern)
+    )
+    return Pmu(name, None, next(known, {}), {}, None, {})
 
 
 def _read_directory(path: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ import shutil
 from unittest import mock
 
 from nova_numa_pmc import model
+from nova_numa_pmc.agent.agent import Moment
 from nova_numa_pmc.conf import opts
 from nova_numa_pmc.host import files, guests, topology
 from tests.cases.agent import LOG, MIB, SECOND, START_NS, AgentCase
@@ -70,6 +71,63 @@ class PublishTest(AgentCase):
         history = self.read_publication().history
         self.assertEqual(1, history.guests)
         self.assertGreater(history.cores_per_vcpu_sum, 0)
+
+
+class WithoutSampleTest(AgentCase):
+    """Ticks between two samples, on a host of many guests."""
+
+    def tick_only(self, agent, at_s):
+        moment = Moment(at_s * SECOND, START_NS + at_s * SECOND, 1000.0 + at_s)
+        return agent.tick(moment, with_sample=False)
+
+    def test_a_guest_is_held_and_counted_before_it_is_measured(self):
+        agent = self.open_agent()
+        self.tick(agent, 0)
+        self.tick(agent, 5)
+        tree = self.launch(1)
+        self.promise(1, 1)
+        self.launch(2)
+        ticked = self.tick_only(agent, 10)
+        self.assertEqual('4-7', tree.read(tree.vcpus[0], 'cpuset.cpus'))
+        self.assertEqual(set(map(fake_host.uuid_of, (1, 2))), self.promises().keys())
+        self.assertEqual(
+            (None, None, 0), (ticked.sample, ticked.publication, ticked.failing_count)
+        )
+        self.assertEqual(1005.0, self.read_publication().taken_s)
+
+    def test_the_next_sample_has_the_mean_of_those_that_were_left_out(self):
+        self.launch(1)
+        self.promise(1, 0)
+        every, third = self.open_agent(), self.open_agent()
+        for agent in (every, third):
+            self.tick(agent, 0)
+        cores = []
+        for at_s, run_s, wait_s in ((5, 5, 1), (10, 5, 1), (15, 7, 2)):
+            self.set_guest_times(1, run_s, wait_s)
+            [guest] = self.tick(every, at_s).sample.guests
+            cores.append((guest.cores, guest.waiting_cores))
+            if at_s < 15:
+                self.tick_only(third, at_s)
+        [guest] = self.tick(third, 15).sample.guests
+        for mean, parts in zip((guest.cores, guest.waiting_cores), zip(*cores)):
+            self.assertAlmostEqual(sum(parts) / 3, mean)
+
+    def test_a_move_before_a_tick_without_sample_is_still_in_the_interval(self):
+        agent = self.open_agent()
+        self.tick(agent, 0)
+        agent._executor._has_moved = True
+        self.tick_only(agent, 5)
+        self.assertTrue(self.tick(agent, 10).guests_moved)
+        self.assertFalse(self.tick(agent, 15).guests_moved)
+
+    def test_a_host_that_cannot_be_read_is_a_problem(self):
+        agent = self.open_agent()
+        self.tick(agent, 0)
+        self.host.write('sys/devices/system/cpu/online', 'all')
+        with self.assertLogs(LOG, 'WARNING'):
+            self.assertIsNone(self.tick_only(agent, 5).host)
+        self.host.write('sys/devices/system/cpu/online', '0-7')
+        self.assertIsNotNone(self.tick_only(agent, 10).host)
 
 
 class OneReadingTest(AgentCase):

@@ -18,11 +18,12 @@ class Agent:
     def __init__(self, clock, tick_s=0.0, steps=(), interval_s=5.0, guests=0):
         self.clock, self.tick_s, self.steps = clock, tick_s, collections.deque(steps)
         self.options = opts.AgentOptions(None, opts.CounterOptions(interval_s=interval_s))
-        self.ticks, self.ended = [], 0
+        self.ticks, self.samples, self.ended = [], [], 0
         self.guests = (None,) * guests
 
-    def tick(self):
+    def tick(self, with_sample):
         self.ticks.append(self.clock.now_s)
+        self.samples += [self.clock.now_s] * with_sample
         self.clock.now_s += self.tick_s
         return Tick(None, guests=self.guests)
 
@@ -56,16 +57,19 @@ class Clock:
 
 class ServiceTest(unittest.TestCase):
     def serve(self, signals, watchdog_s=None, early=1.0, **more):
-        self.clock, self.messages = Clock(signals, early), []
+        self.clock, self.messages, self.written = Clock(signals, early), [], 0
         self.agent = Agent(self.clock, **more)
         agent.run(
             self.agent,  # type: ignore[arg-type]
             self.clock.wait,
-            lambda tick, duration_s: None,
+            self.count,
             self.clock,
             lambda *texts: self.messages.append((self.clock.now_s, *texts)),
             watchdog_s,
         )
+
+    def count(self, tick, duration_s):
+        self.written += 1
 
     def when(self, text):
         return [message[0] for message in self.messages if text in message]
@@ -80,6 +84,22 @@ class ServiceTest(unittest.TestCase):
         for guests, interval_s in ((80, 5), (100, 6), (1000, 10)):
             self.serve([(50, signal.SIGTERM)], guests=guests)
             self.assertEqual([0, 1, 1 + interval_s], self.agent.ticks[:3])
+
+    def test_samples_are_rarer_still_so_that_they_cost_a_bounded_part_of_a_core(self):
+        for guests, option_s, interval_s in (
+            (40, 5, 5),
+            (60, 5, 10),
+            (100, 5, 18),
+            (200, 5, 30),
+            (1000, 5, 30),
+            (1000, 60, 60),
+        ):
+            self.serve([(200, signal.SIGTERM)], guests=guests, interval_s=option_s)
+            expected = [0, 1, 1 + interval_s, 1 + 2 * interval_s]
+            self.assertEqual(expected, self.agent.samples[:4], guests)
+            self.assertEqual(len(self.agent.samples), self.written)
+            cost_s = 0.37e-3 * guests
+            self.assertLessEqual(cost_s / interval_s, 0.003 if guests <= 200 else 0.015)
 
     def test_a_whole_interval_passes_after_a_tick_longer_than_it(self):
         self.serve([(40, signal.SIGINT)], tick_s=7)
