@@ -46,8 +46,8 @@ FIRST_INTERVAL_S = 1.0
 INTERVAL_PER_GUEST_S, INTERVAL_MAX_S = 0.06, 10.0
 #: The same of two samples, which are only taken in some ticks of a host of many guests. A guest
 #: takes about 0.37 ms of CPU time in a sample (``make bench-sampling``), so 200 guests take 0.3 %
-#: of a core, and 1,000 take 1.5 %. Counters and threads' times go on in between, so that nothing is
-#: missed: a longer interval has the mean of shorter ones.
+#: of a core at most, and 1,000 take 1.5 %. Counters and threads' times go on in between: a longer
+#: interval has the mean of shorter ones.
 SAMPLE_PER_GUEST_S, SAMPLE_MAX_S = 0.125, 25.0
 
 

@@ -8,7 +8,6 @@ the operator's override, the names that the kernel exports, our table.
 from __future__ import annotations
 
 import fnmatch
-import os
 import re
 from typing import TYPE_CHECKING
 
