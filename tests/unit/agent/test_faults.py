@@ -77,7 +77,7 @@ class VanishingTest(AgentCase):
         """Yield (stage, time) for each stage; ``act`` is called once, just before that stage."""
         parts = (
             (agent._sampler, 'sample'),
-            (agent._sampler, '_read_guests'),
+            (agent._sampler._status_files, 'read'),
             (agent._keeper, 'read_promises'),
             (agent._keeper, 'keep'),
             (agent._keeper, 'plan_fetches'),
