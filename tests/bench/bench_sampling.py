@@ -17,6 +17,7 @@ bounds. The last line is JSON.
 import argparse
 import contextlib
 import json
+import math
 import os
 import platform
 import resource
@@ -131,8 +132,10 @@ def measure(number):
 
 def interval_s(number):
     """Return the time between two of the agent's samples with this many guests [s]."""
-    least_s = opts.CounterOptions().interval_s
-    return max(least_s, min(agent.SAMPLE_MAX_S, number * agent.SAMPLE_PER_GUEST_S))
+    least_s = min(agent.INTERVAL_MAX_S, number * agent.INTERVAL_PER_GUEST_S)
+    tick_s = max(opts.CounterOptions().interval_s, least_s)
+    sample_s = min(agent.SAMPLE_MAX_S, number * agent.SAMPLE_PER_GUEST_S)
+    return tick_s * max(1, math.ceil(sample_s / tick_s))
 
 
 def timed(function):
