@@ -9,7 +9,7 @@ ARGS =
 .PHONY: help demo test unit coverage lab lab-full functional test-nova test-nova-all test-nova-29 \
 	test-nova-31 test-nova-33 test-nova-34 test-nova-newest test-watcher lint docs deb test-deb release bench \
 	bench-fleet bench-hook bench-sampling bench-rebalance bench-weigher bench-promises \
-	arena arena-region bench-oversubscription bench-balance bench-crowded soak \
+	arena bench-oversubscription bench-balance bench-crowded soak \
 	fuzz-metrics config setup setup-lab clean distclean
 
 help: ## List the targets
@@ -103,9 +103,6 @@ bench-promises: ## Count how often the scheduler breaks what Nova's own weighers
 arena: setup ## Compare ways of choosing hosts in a simulated region (ARGS='--quick': takes seconds)
 	@tools/setup nova34
 	@$(PYTHON) -m tests.arena $(ARGS)
-
-arena-region: setup ## The same with 10,000 hosts for a day, of which Placement offers 1,000
-	@$(PYTHON) -m tests.arena --region $(ARGS)
 
 fuzz-metrics: export NUMA_PMC_FUZZ ?= 100000
 fuzz-metrics: setup ## Mutate metrics 100,000 times: nothing may raise, weigh NaN or refuse a host

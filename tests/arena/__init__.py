@@ -9,19 +9,15 @@ The modules, from those that know nothing of the others to those that use them:
 
 ``parameters.py``         all figures, each with its source or "assumed"; its hash is in the result
 ``hosts.py``              shapes of hosts: cores, memory, distances; no agent, wrong figures
-``recorded.py``           guests of a recorded trace, from a CSV file
 ``loads.py``              a trace: arrivals and ends of guests, their sizes, their demand over time
 ``losses.py``             what guests lose, by two models that share no formula
 ``fleet.py``              a region's state in arrays: promises, the agents' figures, what Nova sees
 ``inside/``               the nodes of its host that a guest is given: one function for each way
 ``policies/``             the choice of a host: one function each, from columns of hosts to scores
 ``region.py``             the loop: events, schedulers with stale views, claims, measurements
-``cells.py``              shape × load × what load depends on, and swept parameters
+``cells.py``              shape × load × what load depends on, and cells with one parameter changed
 ``statistics.py``         paired ratios with their intervals, duels, the figures of the last line
-``sweeps.py``             a report on cells that differ in how many hosts have an agent
 ``inside_comparison.py``  reports on ways within hosts, with a fixed choice of hosts
-``large_region.py``       a region so large that Placement does not offer all of its hosts
-``fits.py``               the figures that parameters.py takes from recorded traces; run by hand
 ``sampling.py``           decisions of a run, recorded for the referee
 ``referee.py``            the same decisions by Nova's own handler and the real weigher
 ``__main__.py``           the command

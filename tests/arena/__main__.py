@@ -18,15 +18,12 @@ import time
 from tests.arena import (
     cells as conditions,
     inside_comparison,
-    large_region,
     loads,
     parameters as p,
     policies as registry,
-    recorded,
     region,
     sampling,
     statistics,
-    sweeps,
 )
 
 NOVA_PYTHON = pathlib.Path('.venv-nova-34/bin/python')
@@ -49,22 +46,10 @@ def arguments(args):
         '--tuning', action='store_true', help="use seeds 1 … 100 instead of the table's"
     )
     parser.add_argument(
-        '--trace', metavar='FILE', help='take guests from a recorded trace (CSV or SQLite)'
-    )
-    parser.add_argument('--sweep', choices=['known'], help='vary how many hosts have an agent')
-    parser.add_argument(
         '--inside', action='store_true', help='compare ways within hosts, on a few cells'
     )
-    parser.add_argument(
-        '--region', action='store_true', help='run 10,000 hosts for a day on one seed'
-    )
-    parser.add_argument(
-        '--randomize',
-        action='store_true',
-        help='with --region: [placement] randomize_allocation_candidates',
-    )
-    parser.add_argument('--hosts', type=int, help='number of hosts (150; with --region 10,000)')
-    parser.add_argument('--hours', type=float, help='evaluated time (3.5; with --region 24)')
+    parser.add_argument('--hosts', type=int, help='number of hosts (150)')
+    parser.add_argument('--hours', type=float, help='evaluated time (3.5)')
     parser.add_argument(
         '--cells', default='', help='run only these cells, given by parts of their names: a,b'
     )
@@ -87,11 +72,6 @@ def arguments(args):
     if seed is not None and not seed.isdecimal():
         parser.error(f'ARENA_SEED is {seed!r}: it has to be a whole number, 0 or more')
     options.first_seed = seed and int(seed)
-    if options.trace:
-        try:
-            recorded.read(options.trace)
-        except recorded.BadTraceError as error:
-            parser.error(str(error))
     if options.deadband is not None:
         p.DEADBAND, options.no_referee = options.deadband, True
         p.HEARTBEAT_S = p.HEARTBEAT_S if p.DEADBAND else 0
@@ -109,21 +89,15 @@ def seeds(options):
 
 def chosen_cells(options):
     """Return the cells to run."""
-    if options.region:
-        found = [conditions.region(options.randomize)]
-    elif options.inside:
-        found = inside_comparison.cells()
-    else:
-        found = conditions.known() if options.sweep else conditions.cells()
+    found = inside_comparison.cells() if options.inside else conditions.cells()
     found = [cell for cell in found if any(at in cell.name for at in options.cells.split(','))]
     if options.quick:
-        if not (options.region or options.inside or options.sweep):
+        if not options.inside:
             found = [cell for cell in found if cell.number in QUICK_CELLS]
         found = [cell.shortened(*QUICK) for cell in found]
     for cell in found:
         cell.hosts = options.hosts or cell.hosts
         cell.judged_s = 3600 * options.hours if options.hours else cell.judged_s
-        cell.trace = options.trace
     return found
 
 
@@ -135,7 +109,7 @@ def chosen_policies(options):
     return [
         name
         for name in registry.POLICIES
-        if name in needed or (name in wanted if wanted or options.sweep else name not in LEFT_OUT)
+        if name in needed or (name in wanted if wanted else name not in LEFT_OUT)
     ]
 
 
@@ -257,11 +231,6 @@ def main(args=None):
     out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     begun_s = time.monotonic()
-    if options.region:
-        (cell,) = chosen_cells(options)
-        figures = large_region.compare(cell, seeds(options)[0], options.processes)
-        large_region.show(figures)
-        return finished(figures, out)
     tasks = planned(options)
     if not tasks:
         sys.exit(f'arena: no cell to run has {options.cells!r} in its name')
@@ -274,8 +243,6 @@ def main(args=None):
         return finished(inside_comparison.figures(table), out)
     show(table, options.contender)
     figures = table.figures(options.contender)
-    if options.sweep:
-        figures[options.sweep] = sweeps.figures(table, options.contender)
     referee = None if options.no_referee else refereed(out)
     figures['twin_disagreements'] = referee and referee['twin_disagreements']
     figures['twin_decisions'] = referee and referee['decisions']

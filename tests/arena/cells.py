@@ -11,12 +11,8 @@ class Cell:
     :ivar follows: what load depends on: 'allocation', or 'other'
     :ivar visible_factor: of the time until Nova's counts include a claim
     :ivar audits_at_once: all hosts' audits run at the same time
-    :ivar randomized: Placement's ``randomize_allocation_candidates``
-    :ivar without_agent: fraction of hosts without an agent
     :ivar day_amplitude, day_spread: how much demand changes with the time of day, and by how much
         guests' days differ [radians]
-    :ivar short_per_hour: arriving short-lived guests, as a fraction of those present
-    :ivar trace: file of :mod:`recorded` guests, or None if they are drawn
     """
 
     def __init__(
@@ -32,7 +28,6 @@ class Cell:
         audits_at_once=False,
         storm=False,
         multi_create=p.MULTI_CREATE,
-        randomized=False,
         days=False,
     ):
         """Store the conditions."""
@@ -40,9 +35,6 @@ class Cell:
         self.swept, self.workers, self.storm = swept, workers, storm
         self.build_factor, self.multi_create = build_factor, multi_create
         self.visible_factor, self.audits_at_once = visible_factor, audits_at_once
-        self.randomized = randomized
-        self.without_agent, self.trace = p.WITHOUT_AGENT, None
-        self.short_per_hour = p.SHORT_PER_HOUR
         self.fill_s, self.judged_s, self.hosts = p.FILL_S, p.JUDGED_S, p.HOSTS
         self.day_amplitude, self.day_spread = p.DAY_AMPLITUDE, 0.0
         if days:
@@ -84,28 +76,3 @@ def cells():
         Cell(number, shape, load, follows, **more)
         for number, (shape, load, follows, more) in enumerate(found)
     ]
-
-
-def variant(name, swept, **changes):
-    """Return a cell of the table with something changed, but otherwise with the same guests."""
-    (cell,) = (cell for cell in cells() if cell.name == name)
-    cell.swept = swept
-    vars(cell).update(changes)
-    return cell
-
-
-def known():
-    """Return cells that differ in how many hosts have an agent."""
-    return [
-        variant('equal mixed other', f'known {share:.0%}', without_agent=1 - share)
-        for share in p.KNOWN
-    ]
-
-
-def region(randomized):
-    """Return the large region, with so many hosts that Placement does not offer all of them."""
-    cell = Cell(
-        100, 'equal', 'mixed', 'other', 'region', workers=p.REGION_WORKERS, randomized=randomized
-    )
-    cell.short_per_hour = p.REGION_SHORT_PER_HOUR
-    return cell.shortened(p.REGION_HOSTS, p.FILL_S, p.REGION_JUDGED_S)

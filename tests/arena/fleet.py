@@ -89,16 +89,12 @@ class Fleet:
 
     # ---- Promises ------------------------------------------------------------------------
 
-    def candidates(self, guest, most, rng=None):
+    def candidates(self, guest, most):
         """Return the hosts whose inventories have room, as Placement does.
 
         :param most: the maximum number, always taken from the start
-        :param rng: draws them at random instead
         """
-        at = np.flatnonzero(self._room(guest, slice(None)))
-        if len(at) > most and rng is not None:
-            return np.sort(rng.choice(at, most, replace=False, shuffle=False))
-        return at[:most]
+        return np.flatnonzero(self._room(guest, slice(None)))[:most]
 
     def _room(self, guest, at):
         trace, (threads, usable, dedicated, usable_mib) = self.trace, self._inventories

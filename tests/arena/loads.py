@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from tests.arena import hosts as shapes, parameters as p, recorded
+from tests.arena import hosts as shapes, parameters as p
 
 
 def _batches(rng, count):
@@ -16,7 +16,7 @@ def _batches(rng, count):
 def drawn(cell, seed):
     """Return a cell's hosts and the trace for them, as drawn with a seed."""
     rng = np.random.default_rng((seed, cell.number, 0))
-    hosts = shapes.Hosts(cell.shape, cell.hosts, rng, cell.without_agent)
+    hosts = shapes.Hosts(cell.shape, cell.hosts, rng, p.WITHOUT_AGENT)
     return hosts, Trace(cell, hosts, seed)
 
 
@@ -25,8 +25,7 @@ class Trace:
 
     :ivar arrive_s, leave_s: when each is requested and deleted
     :ivar vcpus, memory_mib, disk_gb: its flavor
-    :ivar flavor: position in ``flavors``: vCPUs, MiB, GB
-    :ivar used: its mean cores per vCPU if that was recorded, otherwise NaN
+    :ivar flavor: position in ``parameters.FLAVORS``
     :ivar dedicated: whether it wants CPUs of its own
     :ivar request: guests of one request have the same number
     :ivar build_s, visible_s: time from its claim until it runs, or until it is in Nova's database
@@ -40,18 +39,14 @@ class Trace:
         rng = np.random.default_rng((seed, cell.number, 1))
         fill, mean = p.LOADS[cell.load]
         end_s = cell.fill_s + cell.judged_s
-        self.flavors: tuple = p.FLAVORS
-        if cell.trace:
-            self._recorded(rng, recorded.read(cell.trace), fill, cell, hosts)
-        else:
-            vcpus_max = hosts.threads.sum(1).max()
-            self._sizes(rng, fill * hosts.ram_mib.sum(), cell, end_s, vcpus_max)
+        vcpus_max = hosts.threads.sum(1).max()
+        self._sizes(rng, fill * hosts.ram_mib.sum(), cell, end_s, vcpus_max)
         if cell.storm:
             self._storm(rng, round(p.STORM_GUESTS_PER_HOST * hosts.count), cell)
         self._sort()
         count = len(self.arrive_s)
         self.vcpus, self.memory_mib, self.disk_gb = (
-            np.array([flavor[at] for flavor in self.flavors], np.int64)[self.flavor]
+            np.array([flavor[at] for flavor in p.FLAVORS], np.int64)[self.flavor]
             for at in range(3)
         )
         chance = rng.random(count)
@@ -60,7 +55,7 @@ class Trace:
             & (chance < p.DEDICATED_GUESTS)
             & (self.vcpus <= p.DEDICATED_VCPUS_MAX)
         )
-        self._requests(rng, 0.0 if cell.trace else cell.multi_create)
+        self._requests(rng, cell.multi_create)
         low, high = (cell.build_factor * bound for bound in p.BUILD_S)
         # Uniform in its logarithm: most builds are short.
         self.build_s = low * (high / low) ** rng.random(count)
@@ -79,7 +74,7 @@ class Trace:
         # Of the guests present at any time, most are long-lived.
         for count, until_s, lifetime_s, most_mib in (
             (2 * first, cell.fill_s, p.LONG_S, target_mib),
-            (rng.poisson(cell.short_per_hour * first * hours), end_s, p.SHORT_S, np.inf),
+            (rng.poisson(p.SHORT_PER_HOUR * first * hours), end_s, p.SHORT_S, np.inf),
             (rng.poisson(p.LONG_PER_HOUR * first * hours), end_s, p.LONG_S, np.inf),
         ):
             batch = _batches(rng, count)
@@ -91,43 +86,18 @@ class Trace:
             kept = memory[flavors].cumsum() <= most_mib
             parts.append((came[kept], leave[kept], flavors[kept]))
         self.arrive_s, self.leave_s, self.flavor = map(np.concatenate, zip(*parts))
-        self.used = np.full(len(self.arrive_s), np.nan)
-
-    def _recorded(self, rng, guests, fill, cell, hosts):
-        """Take the guests that arrive in time and fit on a host, as many as fill the region.
-
-        If there are more than that, each has the same chance.
-        """
-        size = np.column_stack((guests.vcpus, guests.memory_mib))
-        kept = guests.arrive_s < cell.fill_s + cell.judged_s
-        largest = np.unique(np.column_stack((hosts.threads.sum(1), hosts.ram_mib)), axis=0)
-        kept &= np.any([(size <= most).all(1) for most in largest], axis=0)
-        there = kept & (guests.arrive_s <= cell.fill_s) & (guests.leave_s > cell.fill_s)
-        chance = fill * hosts.ram_mib.sum() / max(1, guests.memory_mib[there].sum())
-        kept &= rng.random(len(kept)) < chance
-        if not kept.any():
-            raise recorded.BadTraceError(
-                f'{cell.trace}: no guest comes in time and fits on a host'
-            )
-        sizes, self.flavor = np.unique(size[kept], axis=0, return_inverse=True)
-        self.flavor = self.flavor.ravel()
-        self.flavors = tuple((*size, p.RECORDED_DISK_GB) for size in sizes.tolist())
-        self.arrive_s, self.leave_s = guests.arrive_s[kept], guests.leave_s[kept]
-        self.used = guests.cores_per_vcpu[kept]
 
     def _storm(self, rng, count, cell):
         """Add guests of one flavor that all arrive within a minute, halfway through."""
         came = cell.fill_s + cell.judged_s / 2 + rng.uniform(0, 60, count)
         self.arrive_s = np.concatenate((self.arrive_s, came))
         self.leave_s = np.concatenate((self.leave_s, came + rng.exponential(p.LONG_S, count)))
-        flavor = min(3, len(self.flavors) - 1)
-        self.flavor = np.concatenate((self.flavor, np.full(count, flavor)))
-        self.used = np.concatenate((self.used, np.full(count, np.nan)))
+        self.flavor = np.concatenate((self.flavor, np.full(count, 3)))
 
     def _sort(self):
         order = np.argsort(self.arrive_s, kind='stable')
         self.arrive_s, self.leave_s = self.arrive_s[order], self.leave_s[order]
-        self.flavor, self.used = self.flavor[order], self.used[order]
+        self.flavor = self.flavor[order]
 
     def _requests(self, rng, multi_create):
         """Combine some neighbours into one request, with a common arrival time and flavor."""
@@ -146,7 +116,6 @@ class Trace:
         count, slots = len(self.arrive_s), int(end_s // p.SLOT_S) + 2
         sigma = p.SIGMA[cell.follows] * self.vcpus**-p.SIGMA_FALL
         level = mean * np.exp(rng.normal(0, sigma, count) - sigma**2 / 2)
-        level = np.where(np.isnan(self.used), level, self.used)
         keep = np.exp(-p.SLOT_S / p.OWN_S)
         state = rng.normal(0, 1, count)
         wants = rng.normal(0, np.sqrt(1 - keep**2), (slots, count))  # the steps to them first

@@ -37,11 +37,6 @@ TICK_S = 60
 SEEDS_TUNING = range(1, 101)
 SEEDS_TABLE = range(1001, 1006)
 
-#: A large region: its hosts, its Nova cells, seconds that are judged; scheduler workers, as many
-#: as keep up with its filling (assumed); its SHORT_PER_HOUR (assumed: half, for the run's time).
-REGION_HOSTS, REGION_CELLS, REGION_JUDGED_S, REGION_WORKERS = 10_000, 20, 24 * 3600, 32
-REGION_SHORT_PER_HOUR = 0.04
-
 # ---- Hosts -------------------------------------------------------------------------------
 
 #: nodes, cores of a node, MiB of a node, bytes/s of a node's memory. Assumed: two sockets of
@@ -75,8 +70,6 @@ RESERVED_MIB = 512  # Nova's reserved_host_memory_mb
 # ---- What is known of hosts --------------------------------------------------------------
 
 WITHOUT_AGENT = 0.05
-#: Parts of the hosts that have one, where that is swept.
-KNOWN = 0.0, 0.01, 0.1, 0.5, 0.9, 0.99
 BROKEN = 0.01
 #: Where few hosts have an agent, at most this part of these is broken.
 BROKEN_OF_KNOWN = 0.1
@@ -131,7 +124,6 @@ FLAVORS = (
     (64, 128 * GIB_MIB, 160, 1),
 )
 LARGE_VCPUS = 32
-RECORDED_DISK_GB = 40  # assumed of guests of recorded traces, which tell none
 #: Of guests up to a size, those that ask for dedicated CPUs where hosts have some. Assumed.
 DEDICATED_GUESTS, DEDICATED_VCPUS_MAX = 0.2, 16
 #: Short-lived guests that come in an hour, as a part of those that are there, and their mean

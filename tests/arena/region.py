@@ -67,7 +67,6 @@ class Region:
         self._relief = relief.Relief(self.fleet, cell.fill_s) if policy.relieves else None
         self._choices = np.random.default_rng((seed, cell.number, 2))
         self._noise = np.random.default_rng((seed, cell.number, 3))
-        self._sampled = np.random.default_rng((seed, cell.number, 5)) if cell.randomized else None
         self._queue: list[tuple] = []
         self._order = 0
         self._free_s = [0.0] * cell.workers
@@ -123,7 +122,7 @@ class Region:
         ends_s = now_s + p.DECIDE_S + p.DECIDE_HOST_S * looked_at
         free_s[worker] = ends_s
         # Placement is asked once for all instances of a request.
-        at = self.fleet.candidates(guests[0], p.CANDIDATES, self._sampled)
+        at = self.fleet.candidates(guests[0], p.CANDIDATES)
         columns = self.fleet.columns
         if len(guests) > 1:  # Nova's own, from which it subtracts each instance
             columns = dict(columns)
