@@ -461,19 +461,6 @@ class YoungTest(TestCase):
         expected = host_view.expected_cores(4, model.DemandHistory(10, 5.0))
         self.assertAlmostEqual(expected, here.demand()[1], places=6)
 
-    def expected_bandwidth(self, **promise):
-        """Return the traffic by node [bytes/s] if a guest starts next to guests of its flavor."""
-        here = Here(cores=(16, 16, 0), others=(0.0,) * 3)
-        for at in range(5):
-            here.add('f%d' % at, 4.0, vcpus=4, bytes_per_sec=4e9)
-        here.run(*HALF_HOUR)
-        before = [load.bandwidth_bytes_per_sec for load in here.loads().values()]
-        here.add('young', None, node=1, since_ns=NOW_NS, started=False, **promise)
-        del here.guests['young'], here.known['young']
-        here.run(5.0)
-        after = [load.bandwidth_bytes_per_sec for load in here.loads().values()]
-        return [round((late - early) / 1e9, 3) for early, late in zip(before, after)]
-
     def test_a_start_under_way_counts_as_expected(self):
         here = Here()
         here.add('a', None, vcpus=4, started=False)

@@ -402,14 +402,6 @@ class WeighingTest(unittest.TestCase):
             # At least as many hosts are sound, which determines the medians.
             self.assertEqual([expected] * 5, self.penalties(*others, *[mine] * 5)[-5:])
 
-    def test_equal_hosts_take_turns_as_they_fill(self):
-        hosts = [host_state(0.2, 0.2, cores=20.0) for _ in range(4)]
-        for _ in range(20):
-            penalties = self.penalties(*hosts)
-            hosts[penalties.index(min(penalties))].vcpus_used += 2
-        counts = [(one.vcpus_used - 16) // 2 for one in hosts]
-        self.assertLessEqual(max(counts) - min(counts), 2)
-
     def test_dedicated_guests_take_no_shared_core(self):
         for vcpus in (2, 64):
             spec = request_spec(vcpus, hw__cpu_policy='dedicated')
