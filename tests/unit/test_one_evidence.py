@@ -91,17 +91,6 @@ measurements = st.builds(
     columns(1.5),
     st.just([None] * 4) | columns(3),
 )
-even_measurements = st.lists(
-    st.builds(
-        NodeLoad, st.floats(1, 40), amounts(2e11), st.none() | st.floats(1e11, 2e11), st.none()
-    ),
-    min_size=4,
-    max_size=4,
-)
-small_guests = st.lists(
-    st.tuples(st.sampled_from([(0,), (1,), (0, 1), ()]), st.integers(1, 12), st.integers(1, 900)),
-    max_size=8,
-)
 promised_guests = st.lists(
     st.tuples(st.sampled_from([(0,), (1,), (0, 1), ()]), st.integers(1, 12), st.integers(1, 9000)),
     max_size=8,
@@ -214,12 +203,6 @@ class ReproductionTest(HostCase):
         self.assertEqual((1,), self.host_.place_by_explain())
         self.host_.end(0)
         self.assertEqual((0,), self.host_.place_by_explain())
-
-
-#: For ten nodes: the same loads on both halves in another order, so sums differ in the last bit.
-OTHER_ORDER = [
-    model.NodeLoad(cores, 0.0, None, None) for cores in (30.5703125, 30.5703125, 1.0, 1.8984375)
-]
 
 
 class OneEvidenceTest(HostCase):

@@ -322,10 +322,7 @@ class MemoryLiesTest(PlacedCase):
                 self.assertIn('left alone: ignored by the operator', self.host.logged()[-1])
 
     def cpus_with_huge_pages(self, node, normal_bytes=0):
-        """Place a guest on node 0 while its huge pages are on ``node``; return its CPUs.
-
-        :param node: None: where they are is unknown
-        """
+        """Place a guest on node 0 while its huge pages are on ``node``; return its CPUs."""
         sysfs.build_sysfs(
             self.root,
             [
@@ -334,11 +331,9 @@ class MemoryLiesTest(PlacedCase):
             ],
         )
         tree = self.host.launch(1, bytes_by_node={0: 0, 1: normal_bytes})
-        if node is not None:
-            tree.write_file(
-                'proc/4001/numa_maps', '7f00 default huge N%d=256 kernelpagesize_kB=2048\n' % node
-            )
-        tree.write_file('proc/4001/status', 'VmRSS:\t 9 kB\nHugetlbPages:\t 524288 kB\n')
+        tree.write_file(
+            'proc/4001/numa_maps', '7f00 default huge N%d=256 kernelpagesize_kB=2048\n' % node
+        )
         xml = fake_host.domain_xml(1, extra=domains.HUGE_PAGES_2M)
         self.call('start', 1, xml)
         self.call('started', 1, xml)
