@@ -66,15 +66,6 @@ class KernelTest(RootCase):
                     [advised] if advised else [], [remedy[28:31] for remedy in remedies]
                 )
 
-    def test_what_numa_balancing_costs_here_is_said(self):
-        self.write('proc/sys/kernel/numa_balancing', '1\n')
-        self.write('proc/uptime', '200.0 12.0\n')
-        self.write(
-            'proc/vmstat', 'nr_free_pages 9\nnuma_pte_updates 80000\nnuma_hint_faults 600\n'
-        )
-        (finding,) = compute_host.check_balancing(self.root)
-        self.assertIn('400 unmapped pages and 3 faults per second', finding.message)
-
     def test_emulated_devices_of_guests_and_a_missing_vhost_net_are_found(self):
         self.assert_codes(['vhost-net-absent'], compute_host.check_devices)
         self.write('dev/vhost-net', '')
@@ -200,12 +191,6 @@ class CapacityTest(RootCase):
             "Valid values are [off, dry-run, auto], but found 'maybe'",
             finding.message,
         )
-
-    def test_a_wrong_option_of_ours_is_found(self):
-        self.assertEqual([], codes(compute_host.check_options(self.path)))
-        self.write(OURS, '[hook]\ntimeout_s = soon\n')
-        (finding,) = compute_host.check_options(self.path)
-        self.assertIn('timeout_s', finding.message)
 
     def test_a_wrong_option_of_the_agent_is_found_beside_one_of_the_hook(self):
         self.write(OURS, '[agent]\nmoved_percent_per_day = x\n[hook]\ntimeout_s = soon\n')

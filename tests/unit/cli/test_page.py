@@ -59,15 +59,6 @@ class PageTest(unittest.TestCase):
         self.assertEqual((large[0] / 2, large[1] / 2), half)
         self.assertEqual([], sizes(by_title['node 3']))
 
-    def test_an_unknown_pressure_is_not_shown_as_none(self):
-        known, unknown = panels(draw()).values()
-        self.assertIn(
-            'pressure 1.20 (cpu 1.20, bw -, link -)', [text.text for text in known.iter('text')]
-        )
-        self.assertIn(
-            'pressure - (cpu -, bw -, link -)', [text.text for text in unknown.iter('text')]
-        )
-
     def test_the_page_needs_nothing_from_elsewhere_and_has_no_script(self):
         html = draw(guest(), rows=[('g', 'placed')])
         self.assertNotRegex(html, r'(?i)<script|<link|<img|@import|url\(|\bon\w+=|src=|href=')

@@ -48,13 +48,3 @@ class TestTables(unittest.TestCase):
         )
         self.assertIn('?[2Jevil???', shown)
         shown.encode()
-
-    def test_the_nodes_where_a_guest_runs_have_shares_above_a_trifle(self):
-        for cores, expected in (
-            ((), '-'),
-            (((0, 0.0), (1, 0.0)), '-'),
-            (((1, 2.0),), '1'),
-            (((0, 0.01), (1, 3.99)), '1'),
-            (((0, 3.0), (1, 1.0)), '0:75% 1:25%'),
-        ):
-            self.assertEqual(expected, tables.runs_on(samples.guest_sample(cores_by_node=cores)))

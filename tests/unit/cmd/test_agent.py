@@ -84,10 +84,6 @@ class CommandTest(RootCase):
                 self.assertEqual((exit_code, ''), (status, err))
                 self.assertIn(said, out)
 
-    def test_check_says_that_there_is_no_file(self):
-        os.unlink(self.config)
-        self.assertIn('there is no such file', self.run_it('--check')[1])
-
     def test_wrong_usage_exits_with_64(self):
         for args in (['--unbind', '--check'], ['--no-such']):
             with self.assertRaises(SystemExit) as ended:

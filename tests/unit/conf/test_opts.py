@@ -130,14 +130,6 @@ class AgentTest(unittest.TestCase):
     def read(self, text):
         return option_file.read(opts.read, text)
 
-    def test_rebalancing_is_automatic_by_default(self):
-        options = self.read('')
-        self.assertEqual(opts.AgentOptions(host_options.read(os.devnull)), options)
-        self.assertEqual(
-            ('auto', (), plan_records.RebalanceOptions()),
-            (options.rebalance, options.host_options.problems, options.rebalance_options),
-        )
-
     def test_each_option_of_the_agent_is_read(self):
         options = self.read(AGENT)
         self.assertEqual(
@@ -158,11 +150,6 @@ class AgentTest(unittest.TestCase):
         )
         self.assertEqual(1, len(options.host_options.problems))
         self.assertIn('bind', options.host_options.problems[0])
-
-    def test_the_sample_with_its_lines_uncommented_sets_the_defaults(self):
-        with open(SAMPLE, encoding='utf-8') as file:
-            text = re.sub(r'(?m)^#(\w+ =)', r'\1', file.read())
-        self.assertEqual(self.read(''), self.read(text))
 
     def test_a_wrong_value_is_refused_with_its_option(self):
         for line in ('rebalance = maybe', 'moved_percent_per_day = -1', 'move_mib_per_s = x'):

@@ -14,7 +14,7 @@ from nova_numa_pmc.host import files
 from nova_numa_pmc.state import move_lock, overrides, pause, promises_file
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES
-from tests.fixtures import domains, fake_host, services, sysfs
+from tests.fixtures import domains, fake_host, sysfs
 from tests.fixtures.guest_memory import GuestMemory
 
 
@@ -258,11 +258,6 @@ class StatusTest(OperatingCase):
         stolen_node, other = self.run_json('status', '--interval', '5')[1]['nodes']
         self.assertEqual((3.2, 4.0), (stolen_node['capacity_cores'], other['capacity_cores']))
 
-    def test_status_shows_why_a_running_agent_has_published_nothing(self):
-        services.add_process(self.root, 77, ('/usr/bin/nova-numa-agent',))
-        text = 'measures it): the agent has published nothing yet\n'
-        self.assertIn(text, self.run_command('status')[1])
-
     def test_status_says_that_a_guest_with_a_reset_cpuset_is_elsewhere(self):
         self.hold(1, '4-7')
         self.assertIn('not on node 0', self.run_command('status')[1])
@@ -297,12 +292,6 @@ class StatusTest(OperatingCase):
         self.host.write('run/libvirt/qemu/%s.xml' % fake_host.name_of(1), '<damaged')
         absent = [override['uuid'] for override in self.run_json('status')[1]['not_running']]
         self.assertEqual([fake_host.uuid_of(number) for number in (2, 9)], absent)
-
-    def test_status_shows_how_much_of_a_guests_memory_is_promised(self):
-        self.host.launch(1, xml=fake_host.domain_xml(1, extra=domains.MAX_MEMORY_1_PIB))
-        self.promise(1, 0)
-        why = self.shown(1)['why']
-        self.assertIn('may grow to 2 vCPUs and 1024T, of which 2 and 512M are promised', why)
 
     def test_status_shows_what_guests_have_wanted(self):
         agent = self.open_agent(opts.OFF)

@@ -10,10 +10,7 @@ import tempfile
 import unittest
 
 from nova_numa_pmc.cmd import rebalance
-from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.host import guests
-from nova_numa_pmc.placing import decide
-from tests.fixtures import domains, fake_host
+from tests.fixtures import fake_host
 from tests.fixtures.model_records import GIB
 
 
@@ -92,20 +89,3 @@ class ExplainTest(unittest.TestCase):
             with self.subTest(words), self.assertRaises(SystemExit) as caught:
                 self.text(*words)
             self.assertEqual(64, caught.exception.code)
-
-    def test_text_has_decision_problems_nodes_and_places(self):
-        code, out = self.text('--vcpus', '2', '--memory', '1G', '--spec', 'numa_pmc:policy=x')
-        self.assertEqual(0, code)
-        lines = out.splitlines()
-        self.assertIn('new guest, 2 vCPUs, 1.0G: node 0: fits on one node', lines[0])
-        self.assertIn("numa_pmc:policy='x'", lines[1])
-        self.assertIn('node  cores', out)
-        self.assertIn('place  CPUs', out)
-
-    def test_explain_says_of_a_recorded_promise_that_others_placed_the_guest(self):
-        self.host.launch(1, xml=fake_host.domain_xml(1, extra=domains.NUMA_NODES_1))
-        hook_options = host_options.read_under_root(self.root)
-        guest = guests.read_running(self.root)[0][0]
-        decide.decide_promise(guest, hook_options, self.root, 1.0)
-        _, out = self.text('--guest', fake_host.name_of(1))
-        self.assertIn('\nrecorded: placed by others, CPUs on 1, memory on 1, ', out)

@@ -52,19 +52,3 @@ class WhyTest(unittest.TestCase):
     def test_why_of_a_guest_without_a_promise_is_its_problem(self):
         self.assertEqual('its groups: gone', why(None, problem='its groups: gone'))
         self.assertEqual('no promise', why(None))
-
-
-class TableTest(unittest.TestCase):
-    def row(self, one):
-        table = status.guest_table([one], 0.0, BOOTTIME_S)
-        [cells] = table.rows
-        return dict(zip(table.headings, cells))
-
-    def test_the_table_shows_unknown_as_a_dash_and_not_as_nothing(self):
-        known = self.row(standing(held=())._replace(bytes_by_node={0: 0}))
-        self.assertEqual(('any', '0'), (known['CPUs on'], known['memory']))
-        unknown = self.row(standing(held=None)._replace(bytes_by_node=None, home_ratio=None))
-        self.assertEqual(
-            ('-', '-', '-', '-'),
-            tuple(unknown[name] for name in ('CPUs on', 'memory', 'home%', 'wanted')),
-        )

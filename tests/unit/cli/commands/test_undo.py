@@ -121,14 +121,6 @@ class PlanTest(unittest.TestCase):
         self.assertEqual((), plan([unmoved], promise(1, HOME)).plan.moves)
         self.assertEqual([split], undo_command.entries_to_undo([split]))
 
-    def test_undo_begins_with_the_last_move(self):
-        undo = plan(
-            [entry(1, HOME, AWAY, number=1), entry(2, HOME, AWAY, number=2)],
-            promise(1, AWAY),
-            promise(2, AWAY),
-        )
-        self.assertEqual(['g2', 'g1'], [move.name for move in undo.plan.moves])
-
 
 class ChosenTest(unittest.TestCase):
     ENTRIES = [
