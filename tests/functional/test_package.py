@@ -89,6 +89,7 @@ class WheelTest(unittest.TestCase):
             'share/nova-numa-pmc/systemd/nova-numa-agent.service',
             'share/nova-numa-pmc/systemd/nova-numa-metrics.service',
             'share/nova-numa-pmc/grafana/nova-numa-pmc.json',
+            'share/nova-numa-pmc/prometheus/nova-numa-pmc.rules.yml',
             'share/nova-numa-pmc/systemd/perf-paranoid.conf',
             'share/nova-numa-pmc/nova-numa-pmc.conf.sample',
         ):

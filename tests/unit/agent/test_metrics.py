@@ -9,13 +9,12 @@ import stat
 import tempfile
 import unittest
 
-from nova_numa_pmc import model
-from nova_numa_pmc.agent.agent import Moment, Tick
+from nova_numa_pmc.agent.agent import Tick
 from nova_numa_pmc.agent.metrics import GUESTS_FILE, HOST_FILE, MetricsFile
-from nova_numa_pmc.core import fleet, measurements
-from nova_numa_pmc.moves import executor
-from nova_numa_pmc.state import publication
+from nova_numa_pmc.core import measurements
+from tests.fixtures import full_tick
 from tests.fixtures.checkout import TOP
+from tests.fixtures.full_tick import FULL, NODES
 
 try:
     import prometheus_client  # noqa: F401 -- an extra
@@ -23,73 +22,11 @@ except ImportError:
     raise unittest.SkipTest('prometheus_client is not installed')
 
 LOG = logging.getLogger('nova_numa_pmc.agent')
-DASHBOARD = TOP / 'etc/grafana/nova-numa-pmc.json'
+DASHBOARDS = sorted((TOP / 'etc/grafana').glob('*.json'))
+RULES = TOP / 'etc/prometheus/nova-numa-pmc.rules.yml'
+ENGINES = TOP / 'doc/source/admin/fleet.rst'
 GUIDE = TOP / 'doc/source/admin/metrics.rst'
-NOW = Moment(5 * 10**9, 6 * 10**9, 1700000000.0)
-GUEST = measurements.GuestSample(
-    'e4a1',
-    'instance-1',
-    'guests',
-    'counted',
-    1.5,
-    0.25,
-    ((0, 1.5),),
-    ((0, 4096), (1, 8192)),
-    1e6,
-    1e5,
-    0.1,
-    7e7,
-)
-NODES = tuple(
-    measurements.NodeSample(
-        node,
-        4.5,
-        3.25,
-        0.72,
-        2e9,
-        2e10,
-        0.1,
-        0.05,
-        0.72,
-        1e6,
-        2e5,
-        0.17,
-        1.5,
-        0.5,
-        0.3,
-        1 << 33,
-        1 << 32,
-    )
-    for node in (0, 1)
-)
-FULL = Tick(
-    NOW,
-    measurements.Sample(1700000000.0, 5.0, 'guests', NODES, (GUEST,), ('no uncore',)),
-    model.Topology((), (), ()),
-    None,
-    (model.Guest('e4a1', 'instance-1', 2, 1 << 30),),
-    publication.Publication(
-        1.0,
-        5.0,
-        model.HostView(
-            tuple(model.NodeView(node, 4.5, 6, 1 << 34, 1 << 31, 1.5, 3) for node in (0, 1)), ()
-        ),
-        'guests',
-    ),
-    executor.MoveTotals({('move', 'made'): 3, ('fetch', 'taken_back'): 1}, 1 << 30, 1),
-    2,
-    fleet_host=fleet.FleetHost(
-        1.0,
-        model.HostView(
-            tuple(
-                model.NodeView(node, 4.5, 6, 1 << 34, 1 << 31, demand_cores=4.0) for node in (0, 1)
-            ),
-            (),
-        ),
-        (fleet.FleetGuest('e4a1', 'instance-1', 2, 1 << 30, 1.5, why_fixed='arrived'),),
-    ),
-)
-EMPTY = Tick(NOW)
+EMPTY = Tick(full_tick.NOW)
 
 
 def values(text):
@@ -194,7 +131,8 @@ class ContentTest(MetricsCase):
         unknown = FULL._replace(
             sample=FULL.sample._replace(
                 nodes=(measurements.NodeSample(0, capacity_cores=4.0), NODES[1])
-            )
+            ),
+            publication=None,
         )
         self.open_metrics(unknown)
         exported = values(self.text())
@@ -250,15 +188,15 @@ class ContentTest(MetricsCase):
         self.assertIn('succeeded again', logs.output[0])
 
 
-class DashboardTest(MetricsCase):
-    """The dashboard in etc/ shows what is served, and nothing else."""
+class QueriesTest(MetricsCase):
+    """Dashboards, rules and guides ask for what is served, and nothing else."""
 
-    #: Served but not on the dashboard, because the interval is an option.
-    #: Those for a plan of the fleet are read by the command of that name.
+    #: Served but on no dashboard, because the interval is an option and CPUs change rarely; and
+    #: those that only a plan of the fleet and its rules need.
     ABSENT = {
         'nova_numa_sample_interval_seconds',
-        'nova_numa_agent_moves_stopped',
         'nova_numa_node_cpus',
+        'nova_numa_node_lasting_bandwidth_bytes_per_second',
         'nova_numa_guest_size_bytes',
         'nova_numa_guest_vcpus',
         'nova_numa_guest_lasting_demand_cores',
@@ -267,25 +205,45 @@ class DashboardTest(MetricsCase):
         'nova_numa_guest_movable',
     }
 
-    def test_the_dashboard_shows_only_metrics_that_are_served(self):
+    @staticmethod
+    def metrics_in(text):
+        # What is recorded has a colon before its name, or behind it.
+        return set(re.findall(r'(?<![\w:])nova_numa_\w+\b(?!:)', text))
+
+    def test_dashboards_show_only_metrics_that_are_served_and_nearly_all_of_them(self):
         served = names(self.all_text())
         shown = set()
-        for panel in self.dashboard()['panels']:
-            for target in panel.get('targets', ()):
-                metrics = set(re.findall(r'\bnova_numa_\w+', target['expr']))
-                self.assertTrue(metrics, target)
-                shown |= metrics
+        for path in DASHBOARDS:
+            for panel in json.loads(path.read_text(encoding='utf-8'))['panels']:
+                for target in panel.get('targets', ()):
+                    metrics = self.metrics_in(target['expr'])
+                    self.assertTrue(metrics, target)
+                    shown |= metrics
         self.assertEqual(set(), shown - served)
         self.assertEqual(
             self.ABSENT, {name for name in served - shown if 'agent_process_' not in name}
         )
 
-    def test_the_operators_guide_names_each_metric(self):
-        metrics = set(re.findall('``([a-z_]+)``', GUIDE.read_text(encoding='utf-8')))
+    def test_no_panel_of_a_fleet_has_a_line_for_each_host_or_node(self):
+        few = r'(sum|count) by \((version|source|kind, result)\)'
+        outermost = r'^(topk\(\d+, |(sum|count|max|quantile)\(|%s)' % few
+        fleet = json.loads((TOP / 'etc/grafana/nova-numa-pmc-fleet.json').read_text())
+        for panel in fleet['panels']:
+            for target in panel.get('targets', ()):
+                self.assertRegex(target['expr'], outermost, panel['title'])
+
+    def test_rules_and_the_guide_for_engines_use_only_metrics_that_are_served(self):
+        served = names(self.all_text())
+        for path in (RULES, ENGINES):
+            used = self.metrics_in(path.read_text(encoding='utf-8'))
+            self.assertTrue(used)
+            self.assertEqual(set(), used - served, path)
+
+    def test_the_operators_guide_names_each_metric_and_each_alert(self):
+        text = GUIDE.read_text(encoding='utf-8')
+        metrics = set(re.findall('``([a-z_]+)``', text))
         for name in names(self.all_text()):
             if 'agent_process_' not in name:
                 self.assertIn(re.sub('^nova_numa_|_(?:sum|count)$', '', name), metrics)
-
-    @staticmethod
-    def dashboard():
-        return json.loads(DASHBOARD.read_text(encoding='utf-8'))
+        alerts = re.findall(r'(?m)^ +- alert: (\w+)', RULES.read_text(encoding='utf-8'))
+        self.assertEqual(sorted(alerts), sorted(set(re.findall(r'``(NovaNuma\w+)``', text))))
