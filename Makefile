@@ -7,7 +7,8 @@ ARGS =
 
 .NOTPARALLEL:
 .PHONY: help demo test unit coverage lab lab-full functional test-nova test-nova-all test-nova-29 \
-	test-nova-31 test-nova-33 test-nova-34 test-nova-newest test-watcher lint docs deb test-deb release bench \
+	test-nova-31 test-nova-33 test-nova-34 test-nova-newest test-watcher lint docs deb test-deb \
+	test-ansible test-rules release bench \
 	bench-fleet bench-hook bench-sampling bench-rebalance bench-weigher bench-promises \
 	arena bench-oversubscription bench-balance bench-crowded soak \
 	fuzz-metrics config setup setup-lab clean distclean
@@ -67,6 +68,14 @@ deb: ## Build packages for Debian 12 and 13 into build/deb, each twice (as root;
 
 test-deb: ## Install, upgrade, remove and purge them beside Debian's Nova (as root; ARGS: suites)
 	@tests/debian/walk $(ARGS)
+
+test-ansible: ## Run the Ansible role on roots with those packages, twice and back (as root; ARGS: suites)
+	@tools/setup ansible
+	@PATH=$(CURDIR)/.venv-ansible/bin:$$PATH .venv-ansible/bin/ansible-lint --offline --profile production packaging/ansible
+	@tests/ansible/walk $(ARGS)
+
+test-rules: setup ## Test Prometheus' rules with promtool, and ask a Prometheus all queries that are shipped
+	@tests/prometheus/run
 
 release: ## Make a release's files in dist/VERSION (as root; VERSION=0.1.0)
 	@tools/setup dev docs
@@ -149,4 +158,4 @@ clean: ## Remove build products
 	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## Also remove the virtual environment (not the lab's cached images)
-	@rm -rf .venv .venv-nova-* .venv-stack .venv-watcher .tox
+	@rm -rf .venv .venv-nova-* .venv-stack .venv-watcher .venv-ansible .tox
