@@ -73,12 +73,12 @@ def ask(path, **parameters):
 class QueriesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.top = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.top.cleanup)
+        top = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(top.cleanup)
         now = time.time()
-        metrics = MetricsFile(logging.getLogger(__name__), cls.top.name)
+        metrics = MetricsFile(logging.getLogger(__name__), top.name)
         metrics.write(FULL._replace(now=Moment(0, 0, now)), 0.25)
-        served = os.path.join(cls.top.name, 'metrics')
+        served = os.path.join(top.name, 'metrics')
         with open(os.path.join(served, 'metrics.txt'), 'w', encoding='utf-8') as whole:
             for name in (HOST_FILE, GUESTS_FILE):
                 with open(os.path.join(served, name), encoding='utf-8') as file:
@@ -88,7 +88,7 @@ class QueriesTest(unittest.TestCase):
         threading.Thread(target=web.serve_forever, daemon=True).start()
         cls.addClassCleanup(web.server_close)
         cls.addClassCleanup(web.shutdown)
-        conf = os.path.join(cls.top.name, 'prometheus.yml')
+        conf = os.path.join(top.name, 'prometheus.yml')
         with open(conf, 'w', encoding='utf-8') as file:
             json.dump(
                 {
@@ -113,7 +113,7 @@ class QueriesTest(unittest.TestCase):
             [
                 os.environ['PROMETHEUS'],
                 '--config.file=' + conf,
-                '--storage.tsdb.path=' + os.path.join(cls.top.name, 'data'),
+                '--storage.tsdb.path=' + os.path.join(top.name, 'data'),
                 '--web.listen-address=' + SERVER.rpartition('/')[2],
                 '--log.level=error',
             ]
