@@ -113,9 +113,9 @@ def is_scope_of(scope: str, name: str, guest_id: int | None) -> bool:
         name_in_scope = first + ''.join(chr(int(text[:2], 16)) + text[2:] for text in escaped)
     except ValueError:
         return False
-    for suffix in ('.scope', '.libvirt-qemu'):
-        name_in_scope = name_in_scope.removesuffix(suffix)
-    machine = name_in_scope.removeprefix('machine-')
+    # A guest's own name may end like the other manager's groups.
+    suffix = '.scope' if scope.endswith('.scope') else '.libvirt-qemu'
+    machine = name_in_scope.removesuffix(suffix).removeprefix('machine-')
     kind, _, rest = machine.partition('-')
     digits, _, shown = rest.partition('-')
     if kind != 'qemu' or not digits.isdigit() or guest_id not in (None, int(digits)):

@@ -416,6 +416,7 @@ def to_lines(host: HostStatus) -> list[str]:
     """Return the status as lines of text, without the problems."""
     lines = [
         *_agent_lines(host.agent, host.measured),
+        *_counting_lines(host),
         'floating pool: CPUs %s, %s'
         % (format_cpulist(host.pool.cpus), pools.TEXTS.get(host.pool.source, host.pool.source)),
         *(
@@ -438,6 +439,24 @@ def to_lines(host: HostStatus) -> list[str]:
             ),
         ]
     return lines
+
+
+def _counting_lines(host: HostStatus) -> list[str]:
+    """Return the line about what is counted; none if that is unknown."""
+    if not host.source and host.unavailable is None:
+        return []
+    measured = {node.view.id: node.measured for node in host.nodes if node.view.cores}
+    bandwidth = [n for n, node in measured.items() if node.bandwidth_ratio is not None]
+    links = [n for n, node in measured.items() if node.link_ratio is not None]
+    text = 'counted: memory accesses from %s; bandwidth of %s; links of %s' % (
+        host.source or 'nothing',
+        name_nodes(bandwidth) if bandwidth else 'no node',
+        name_nodes(links) if links else 'no node',
+    )
+    lacking = ', '.join(name.partition(':')[0] for name in host.unavailable or ())
+    if lacking:
+        text += '; this host has no %s ("nova-numa-rebalance check --events")' % lacking
+    return [text]
 
 
 def _agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
