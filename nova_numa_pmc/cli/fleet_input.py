@@ -144,7 +144,7 @@ def from_series(ask: Ask, match: str = '') -> Fleet:
                     raise ValueError('another instance has the name %.80r, too' % one.name)
                 hosts[_host_name(one.name)] = one.host()
         except ValueError as error:
-            problems.append('%s: %.200s' % (instance, error))
+            problems.append(json_values.printable('%s: %.200s' % (instance, error)))
     return hosts, problems
 
 

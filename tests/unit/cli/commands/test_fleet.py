@@ -160,6 +160,11 @@ class ServerTest(FleetCase):
                 fleet_input.read('http://h', '', open_url)
             self.assertTrue(str(caught.exception).isprintable())
 
+    def test_no_label_writes_lines_or_controls_into_a_log(self):
+        metric = {'__name__': fleet_input._TICK, 'instance': 'cmp\x1b[2J\nforged'}
+        _, [problem] = fleet_input.from_series(lambda _: [{'metric': metric, 'value': [1, '5']}])
+        self.assertTrue(problem.isprintable(), problem)
+
     @given(ANSWERS)
     def test_an_answer_of_any_other_form_is_refused(self, answer):
         for value in (answer, {'data': {'result': answer}}, {'data': {'result': [answer]}}):
