@@ -10,7 +10,6 @@ all of these are.
 
 from __future__ import annotations
 
-import configparser
 import os
 
 from nova_numa_pmc import model
@@ -225,6 +224,30 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
     :param source: name of the file in problems
     :returns: {(group, name): value} of all options, and problems
     """
+    texts: dict[tuple[str, str], str] = {}
+    problems: list[str] = []
+    # The file that is installed sets nothing, and a parser would take the hook 3 ms to import.
+    if any(line and line[0] not in '#;[' for line in text.split('\n')):
+        texts, problems = _option_texts(text, source)
+    values: dict[tuple[str, str], Any] = {}
+    for option in OPTIONS:
+        key = option.group, option.name
+        values[key] = option.default
+        try:
+            if key in texts:
+                values[key] = convert(option, texts[key])
+        except ValueError as error:
+            problems.append(
+                '%s: [%s] %s = %r is %s; %r is used'
+                % (source, *key, texts[key][:80], error, option.default)
+            )
+    return values, problems
+
+
+def _option_texts(text: str, source: str) -> tuple[dict[tuple[str, str], str], list[str]]:
+    """Return {(group, name): the text of this option} and the problems of unusable lines."""
+    import configparser  # not needed for most files
+
     # oslo.config's syntax: a name may be repeated, and nothing is substituted.
     parser = configparser.RawConfigParser(
         strict=False, empty_lines_in_values=False, default_section=''
@@ -243,19 +266,7 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
         for group in parser.sections()
         for name, value in parser.items(group)
     }
-    values: dict[tuple[str, str], Any] = {}
-    for option in OPTIONS:
-        key = option.group, option.name
-        values[key] = option.default
-        try:
-            if key in texts:
-                values[key] = convert(option, texts[key])
-        except ValueError as error:
-            problems.append(
-                '%s: [%s] %s = %r is %s; %r is used'
-                % (source, *key, texts[key][:80], error, option.default)
-            )
-    return values, problems
+    return texts, problems
 
 
 def _unquoted(value: str) -> str:

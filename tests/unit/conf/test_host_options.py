@@ -3,12 +3,15 @@
 
 import os
 import shutil
+import subprocess
 import tempfile
 import unittest
 
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.host import hook_files
+from tests.fixtures.checkout import TOP
 
 
 class DefaultsTest(unittest.TestCase):
@@ -16,6 +19,18 @@ class DefaultsTest(unittest.TestCase):
         values, problems = host_options.parse('')
         self.assertEqual([], problems)
         self.assertEqual({(o.group, o.name): o.default for o in host_options.OPTIONS}, values)
+
+    def test_a_parser_is_imported_only_for_a_file_that_sets_something(self):
+        code = (
+            'import sys; from nova_numa_pmc.conf import host_options as options; '
+            'options.parse(sys.argv[1]); print("configparser" in sys.modules)'
+        )
+        sample = (TOP / 'etc/nova-numa-pmc/nova-numa-pmc.conf.sample').read_text()
+        for text, expected in (('', 'False'), (sample, 'False'), ('[hook]\nbind = on', 'True')):
+            with self.subTest(expected):
+                command = [hook_files.INTERPRETER, '-S', '-c', code, text]
+                out = subprocess.run(command, cwd=TOP, stdout=subprocess.PIPE, text=True)
+                self.assertEqual(expected, out.stdout.strip())
 
 
 class SyntaxTest(unittest.TestCase):
