@@ -55,6 +55,9 @@ _FIRST_BATCH_BYTES = 2 << 20  # a transparent huge page, and the least that a ba
 #: short of memory, and how long it waits for room before it ends [s] (assumed): guests may give
 #: memory back.
 _ROOM_CHECK_S, _REST_S, _ROOM_WAIT_MAX_S = 0.1, 1.0, 10.0
+#: How long it holds that a guest may be moved on, unless 2 MiB have been moved before [s]: reading
+#: the status file takes longer than moving one of the many small mappings of QEMU.
+_ASK_AGAIN_S = 1.0
 _CLOCK_STEP_S = 1e-6  # a shorter wait than the clock can resolve is a rounding error
 
 
@@ -160,8 +163,8 @@ class GuestMove:
         :param mem_node_bytes: bytes promised on each of ``mems``, by which the memory is divided
             among them; empty: in equal parts
         :param clock: function that returns monotonic time in seconds
-        :param why_not: is called before each batch, and returns why the guest may not be moved on;
-            empty if it may
+        :param why_not: is called before each batch of 2 MiB or more, and once a second between
+            smaller ones; returns why the guest may not be moved on, empty if it may
         :raises GuestGone: the guest has ended
         :raises PageMoveError: one of the nodes does not exist or has no memory
         """
@@ -188,6 +191,8 @@ class GuestMove:
         self._target_now: int | None = None  # the node that has room
         self._room_left_bytes = 0  # that may go there before its room is looked at again
         self._rests_until_s = float('-inf')
+        self._ask_again_s = float('-inf')  # when to ask whether the guest may be moved on
+        self._unasked_bytes = 0  # tried since this was asked
         self._next_batch_s = float('-inf')  # when the rate limit allows it
         self.progress = Progress(MOVING)
         self._steps = self._run()
@@ -312,10 +317,12 @@ class GuestMove:
             wait_s = self._next_batch_s - now_s
             if wait_s < _CLOCK_STEP_S:
                 self._check_alive()
-                why = self._why_not()
-                if why:
-                    self.cancel(why)
-                    break
+                if self._unasked_bytes >= self._first_batch_bytes or now_s >= self._ask_again_s:
+                    self._unasked_bytes, self._ask_again_s = 0, now_s + _ASK_AGAIN_S
+                    why = self._why_not()
+                    if why:
+                        self.cancel(why)
+                        break
                 if self._room_left_bytes <= 0:
                     self._target_now = self._target(now_s)
                     if self._target_now is not None:
@@ -373,6 +380,7 @@ class GuestMove:
             max(self._next_batch_s, began_s) + tried_bytes / self._limits.bytes_per_sec
         )
         self._room_left_bytes -= tried_bytes
+        self._unasked_bytes += tried_bytes
         self._present_bytes[target] = self._present_bytes.get(target, 0) + moved.moved_bytes
         self._refused_bytes += moved.refused_bytes
         for code, pages in moved.refused:
