@@ -16,20 +16,18 @@ from nova_numa_pmc.compute.metrics_encoder import (
     BYTES_PER_VALUE,
     CURRENT,
     GUESTS_BITS,
-    INTERVAL_DEFAULT_S,
     MAJOR,
     MAXIMUM,
     METRIC_VALUE_MAX,
     SENT_NODES_MAX,
     UNKNOWN,
+    packed_keys,
 )
 from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.host_view import TRAFFIC_DEMAND_MIN_HUNDREDTHS
 from nova_numa_pmc.core.memory_domains import (
     LOCAL_DISTANCE,
-    NEAR_DEFAULT,
     distance,
-    domains_from_distances,
     domains_from_labels,
     first_touch_positions,
     merge,
@@ -80,8 +78,10 @@ def _getters(*parts: str) -> dict[int, Callable[[_Values], tuple[Any, ...]]]:
 
 
 _MAXIMA = _getters('pmc.cN', 'pmc.tN', 'pmc.mN')
-_NOW = _getters('pmc.at', 'pmc.vcpus', 'pmc.mb', 'pmc.pN', 'pmc.gN', 'pmc.vN', 'pmc.dN')
-_HEADER = 3
+#: The values of the whole host, and how many they are.
+_OF_HOST = 'pmc.at', 'pmc.every', 'pmc.vcpus', 'pmc.mb'
+_HEADER = len(_OF_HOST)
+_NOW = _getters(*_OF_HOST, 'pmc.pN', 'pmc.gN', 'pmc.vN', 'pmc.dN')
 #: The keys of nodes' bandwidths, if their ids have no gaps, and of their links.
 _IDS = [str(node) for node in range(SENT_NODES_MAX)]
 _LINKS = ['pmc.l%d' % position for position in range(SENT_NODES_MAX)]
@@ -162,6 +162,11 @@ class HostMetrics:
         return guests, cores_per_vcpu_sum
 
     @property
+    def reserved_cpus(self) -> int:
+        """Return how many of ``vcpus_used`` are the host's own."""
+        return self._count('pmc.hcpu') or 0
+
+    @property
     def pinned_cpus(self) -> int:
         """Return how many of ``vcpus_used`` have a CPU of their own; 0: none, or not reported."""
         return self._count('pmc.pin') or 0
@@ -170,11 +175,6 @@ class HostMetrics:
     def huge_page_mb(self) -> int | None:
         """Return how much of ``memory_mb_used`` is in huge pages; None: no pools, or unknown."""
         return self._count('pmc.huge')
-
-    @property
-    def reserved_cpus(self) -> int:
-        """Return how many of ``vcpus_used`` are the host's own."""
-        return self._count('pmc.hcpu') or 0
 
     def _count(self, key: str) -> int | None:
         """Return a value that may be absent; None if it is absent or no count."""
@@ -228,17 +228,12 @@ def _decode(metrics: object) -> HostMetrics | None:
         figures = tuple([min(value, METRIC_VALUE_MAX) for value in figures])
     all_known = _are_all_known(maxima, figures, count)
     decoded = HostMetrics()
-    decoded.taken_s, decoded.vcpus_used, decoded.memory_mb_used = figures[:_HEADER]
-    decoded.interval_s = (
-        min(integer(current['pmc.every'], METRIC_VALUE_MAX), _INTERVAL_MAX_S)
-        if 'pmc.every' in current
-        else INTERVAL_DEFAULT_S
-    )
+    decoded.taken_s, interval_s, decoded.vcpus_used, decoded.memory_mb_used = figures[:_HEADER]
+    decoded.interval_s = min(interval_s, _INTERVAL_MAX_S)
     decoded._current = current
-    decoded._distances, nearest = _read_distances(count, maximum)
-    decoded._rotation = (
-        integer(current['pmc.turn'], METRIC_VALUE_MAX) if 'pmc.turn' in current else 0
-    )
+    decoded._rotation = integer(current.get('pmc.turn', 0), METRIC_VALUE_MAX)
+    keys = packed_keys('pmc.x', count * (count - 1))
+    decoded._distances = _square(count, tuple([maximum[key] for key in keys]))
     ids: Sequence[int] = range(count)
     if 'pmc.i0' in maximum:
         ids = [integer(maximum['pmc.i%d' % at], METRIC_VALUE_MAX) for at in ids]
@@ -256,8 +251,10 @@ def _decode(metrics: object) -> HostMetrics | None:
         else [None] * count,
     )
     decoded._domains = ()
-    if nearest < NEAR_DEFAULT or 'pmc.domain' in maximum or 'pmc.s0' in maximum:
-        decoded._domains = _read_domains(maximum, decoded._distances)
+    if 'pmc.s0' in maximum:
+        decoded._domains = domains_from_labels(
+            _unpack([maximum[key] for key in packed_keys('pmc.s', count)], count)
+        )
     if all_known and 0 not in maxima and not decoded._domains:
         decoded.figures = _sums(decoded)
     else:
@@ -429,46 +426,23 @@ def _megabytes(value: int | None) -> int | None:
     return None if value is None else value * MB
 
 
-def _read_domains(maximum: Mapping[str, Any], distances: Distances) -> tuple[int, ...]:
-    """Return the memory domains of the nodes, as in :class:`model.HostView`."""
-    if 'pmc.s0' not in maximum:
-        return domains_from_distances(
-            distances, integer(maximum.get('pmc.domain', NEAR_DEFAULT), METRIC_VALUE_MAX)
-        )
-    count = len(distances)
-    labels = b''.join(
-        (integer(maximum['pmc.s%d' % index], METRIC_VALUE_MAX) % 256**BYTES_PER_VALUE).to_bytes(
-            BYTES_PER_VALUE, 'little'
-        )
-        for index in range(-(-count // BYTES_PER_VALUE))
-    )
-    return domains_from_labels(labels[:count])
-
-
-def _read_distances(count: int, maximum: Mapping[str, Any]) -> tuple[Distances, int]:
-    """Return the distances, and the smallest distance between two nodes."""
-    far = maximum.get('pmc.far')
-    if far is not None:
-        return _square(count, (integer(far, METRIC_VALUE_MAX),), 1)
-    value_count = -(-count * (count - 1) // BYTES_PER_VALUE)
-    return _square(
-        count,
-        tuple(
-            integer(maximum['pmc.x%d' % index], METRIC_VALUE_MAX) for index in range(value_count)
-        ),
-        BYTES_PER_VALUE,
-    )
-
-
 @lru_cache(maxsize=256)  # hosts of the same model share their distances
-def _square(count: int, values: tuple[int, ...], width: int) -> tuple[Distances, int]:
-    packed = b''.join((value % 256**width).to_bytes(width, 'little') for value in values)
-    if width == 1:
-        packed *= count * (count - 1)
-    rows = []
+def _square(count: int, values: tuple[int, ...]) -> Distances:
+    """Return the rows of a matrix from its packed entries row by row without the diagonal."""
+    entries, rows = _unpack(values, count * (count - 1)), []
     for position in range(count):
-        row = list(packed[position * (count - 1) : (position + 1) * (count - 1)])
+        row = list(entries[position * (count - 1) : (position + 1) * (count - 1)])
         row.insert(position, LOCAL_DISTANCE)
         rows.append(tuple(row))
-    nearest = min(packed[: count * (count - 1)], default=255)
-    return tuple(rows), nearest if count > 1 else 255
+    return tuple(rows)
+
+
+def _unpack(values: Sequence[int], count: int) -> tuple[int, ...]:
+    """Return the numbers that the encoder has packed.
+
+    :raises ValueError, OverflowError: the values are malformed
+    """
+    parts = [
+        integer(value, METRIC_VALUE_MAX).to_bytes(BYTES_PER_VALUE, 'little') for value in values
+    ]
+    return tuple(b''.join(parts)[:count])

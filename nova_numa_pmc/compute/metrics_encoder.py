@@ -12,7 +12,7 @@ ascending id:
 ======================  =========================================================
 ``pmc``                 schema, 100 · major + minor; a reader accepts only its own major
 ``pmc.at``              time of the measurement [s since the epoch]
-``pmc.every``           how often the metrics are renewed [s]; absent: 60
+``pmc.every``           how often the metrics are renewed [s]
 ``pmc.vcpus``           Nova's vcpus_used when sent, without instances that the agent has not seen
 ``pmc.mb``              Nova's memory_mb_used, likewise
 ``pmc.hcpu``            the part of ``pmc.vcpus`` that is the host's own, Nova's
@@ -39,16 +39,10 @@ ascending id:
 ``pmc.cN``, ``pmc.tN``  capacity [0.01 cores], and number of usable CPUs
 ``pmc.mN``              memory that may be promised [MiB]
 ``pmc.iN``              node id; absent: N
-``pmc.far``             the distance between any two nodes [SLIT]; absent: distances differ,
-                        see ``pmc.xK``
-``pmc.xK``              distances that differ: row by row without the diagonal, six to a
-                        value, each in one byte, the first in the lowest
-``pmc.domain``          nodes nearer than this share their memory channels [SLIT];
-                        absent: 12
-``pmc.sK``              memory domains that the distances do not show: for each node, the
-                        lowest position of the nodes that share its memory channels, six
-                        nodes to a value, each in one byte, the first in the lowest;
-                        absent: ``pmc.domain`` and the distances show them
+``pmc.xK``              distances [SLIT]: row by row without the diagonal, six to a value,
+                        each in one byte, the first in the lowest; absent: one node
+``pmc.sK``              memory domains: for each node, the lowest position of the nodes that
+                        share its memory channels, packed likewise; absent: each node is one
 ======================  =========================================================
 
 The keys are short because the metrics of a host with two nodes have to stay below 2 KB: each
@@ -57,28 +51,23 @@ change of the metrics is a database save.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
-from nova_numa_pmc.core.memory_domains import (
-    LOCAL_DISTANCE,
-    NEAR_DEFAULT,
-    distance,
-    merge,
-    threshold,
-)
+from nova_numa_pmc.core.memory_domains import DISTANCE_MAX, distance, merge
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.model import MB, MIB
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from nova_numa_pmc import model
     from nova_numa_pmc.state.publication import Publication
 
 CURRENT, MAXIMUM = 'numa.membw.current', 'numa.membw.max'
-SCHEMA, MAJOR = 103, 1
+SCHEMA, MAJOR = 200, 2
 #: The metrics of more nodes would not fit into the column.
 SENT_NODES_MAX = 64
 INTERVAL_DEFAULT_S = 60
@@ -122,6 +111,9 @@ class NovaCounts(Record):
     huge_page_mb: int | None = None
 
 
+NOTHING_COUNTED = NovaCounts()
+
+
 def count_pinned_cpus(topology: Any) -> int:
     """Return how many CPUs Nova's NUMATopology of a host dedicates to one vCPU each."""
     return sum(len(cell.pinned_cpus) for cell in topology.cells)
@@ -146,14 +138,14 @@ def to_values(
     vcpus_used: int,
     memory_mb_used: int,
     interval_s: float | None = None,
-    nova_counts: NovaCounts | None = None,
+    nova_counts: NovaCounts = NOTHING_COUNTED,
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Turn a publication into the values of Nova's two metrics.
 
     :param vcpus_used, memory_mb_used: Nova's own counts now, without instances that the agent has
         not seen, from which the scheduler derives what the publication does not show yet
     :param interval_s: time between nova-compute's metrics, if longer than the agent's interval [s]
-    :param nova_counts: Nova's other counts; None: not reported
+    :param nova_counts: Nova's other counts
     :returns: (current, maximum); a plain node id is present if its value is known
     :raises StateError: the host has more nodes than the metrics can hold
     """
@@ -162,33 +154,41 @@ def to_values(
         raise StateError(
             "%d nodes: Nova's metrics hold at most %d" % (len(view.nodes), SENT_NODES_MAX)
         )
-    current: dict[str, int] = {}
-    if nova_counts is not None:
-        _add_counts(current, nova_counts)
-    current['pmc'] = SCHEMA
-    current['pmc.at'] = int(publication.taken_s)
-    current['pmc.vcpus'] = int(vcpus_used)
-    current['pmc.mb'] = int(memory_mb_used)
-    maximum = {'pmc.nodes': len(view.nodes)}
-    rotation = view.rotation % max(1, len(merge(view)[1]))
-    if rotation:
-        current['pmc.turn'] = rotation
+    current = {
+        'pmc': SCHEMA,
+        'pmc.at': int(publication.taken_s),
+        'pmc.every': round(max(publication.interval_s, interval_s or 0)),
+        'pmc.vcpus': int(vcpus_used),
+        'pmc.mb': int(memory_mb_used),
+    }
+    _add(current, 'pmc.hcpu', nova_counts.reserved_cpus or None, 1)
+    _add(current, 'pmc.pin', nova_counts.pinned_cpus or None, 1)
+    _add(current, 'pmc.huge', nova_counts.huge_page_mb, 1)
+    _add(current, 'pmc.turn', view.rotation % max(1, len(merge(view)[1])) or None, 1)
     guests = min(int(publication.history.guests), (1 << GUESTS_BITS) - 1)
     if guests:
         current['pmc.k'] = (
             guests | round(100 * publication.history.cores_per_vcpu_sum) << GUESTS_BITS
         )
-    renewed_s = round(max(publication.interval_s, interval_s or 0))
-    if renewed_s != INTERVAL_DEFAULT_S:
-        current['pmc.every'] = renewed_s
+    maximum = {'pmc.nodes': len(view.nodes)}
     has_gaps = [node.id for node in view.nodes] != list(range(len(view.nodes)))
     linked = any(node.link_ratio is not None for node in view.nodes)
     for position, node in enumerate(view.nodes):
         _add_node(current, maximum, position, node, linked)
         if has_gaps:
             maximum['pmc.i%d' % position] = node.id
-    _add_distances(maximum, view)
-    _add_domains(maximum, view)
+    positions = range(len(view.nodes))
+    _pack(
+        maximum,
+        'pmc.x',
+        [
+            min(DISTANCE_MAX, max(0, round(distance(view, row, column))))
+            for row in positions
+            for column in positions
+            if row != column
+        ],
+    )
+    _pack(maximum, 'pmc.s', view.domains)
     return current, maximum
 
 
@@ -196,17 +196,6 @@ def total(values: Mapping[str, int], ids: list[str], unknown: int) -> int:
     """Return the sum over these nodes [MB/s], or ``unknown`` if none of their values is known."""
     known_values = [values[node] for node in ids if node in values]
     return sum(known_values) if known_values else unknown
-
-
-def _add_counts(current: dict[str, int], nova_counts: NovaCounts) -> None:
-    for key, count in (
-        ('pmc.pin', nova_counts.pinned_cpus),
-        ('pmc.hcpu', nova_counts.reserved_cpus),
-    ):
-        if count:
-            current[key] = count
-    if nova_counts.huge_page_mb is not None:
-        current['pmc.huge'] = nova_counts.huge_page_mb
 
 
 def _add_node(
@@ -240,33 +229,16 @@ def _add(
         values[key] = value
 
 
-def _add_distances(maximum: dict[str, int], view: model.HostView) -> None:
-    """Add the distances between nodes to the values of a metric."""
-    count = len(view.nodes)
-    distances = [
-        min(255, max(0, round(distance(view, row, column))))
-        for row in range(count)
-        for column in range(count)
-        if row != column
-    ]
-    if len(set(distances)) <= 1:
-        maximum['pmc.far'] = distances[0] if distances else LOCAL_DISTANCE
-        return
-    for start in range(0, len(distances), BYTES_PER_VALUE):
-        maximum['pmc.x%d' % (start // BYTES_PER_VALUE)] = int.from_bytes(
-            distances[start : start + BYTES_PER_VALUE], 'little'
-        )
+@functools.lru_cache(maxsize=256)
+def packed_keys(prefix: str, count: int) -> list[str]:
+    """Return the keys of this many numbers below 256, :data:`BYTES_PER_VALUE` to a value."""
+    return ['%s%d' % (prefix, index) for index in range(-(-count // BYTES_PER_VALUE))]
 
 
-def _add_domains(maximum: dict[str, int], view: model.HostView) -> None:
-    """Add the memory domains of the nodes to the values of a metric."""
-    near_distance, is_whole = threshold(view)
-    if near_distance != NEAR_DEFAULT:
-        maximum['pmc.domain'] = round(near_distance)
-    for start in range(0, 0 if is_whole else len(view.domains), BYTES_PER_VALUE):
-        maximum['pmc.s%d' % (start // BYTES_PER_VALUE)] = int.from_bytes(
-            view.domains[start : start + BYTES_PER_VALUE], 'little'
-        )
+def _pack(values: dict[str, int], prefix: str, numbers: Sequence[int]) -> None:
+    for index, key in enumerate(packed_keys(prefix, len(numbers))):
+        part = numbers[index * BYTES_PER_VALUE : (index + 1) * BYTES_PER_VALUE]
+        values[key] = int.from_bytes(part, 'little')
 
 
 def may_reuse(sent: Publication, now: Publication, deadband: float = DEADBAND_RATIO) -> bool:

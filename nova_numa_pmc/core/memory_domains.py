@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 #: The kernel's defaults, and the highest value: a distance is a byte of ACPI's SLIT.
 LOCAL_DISTANCE, REMOTE_DISTANCE, DISTANCE_MAX = 10, 20, 255
-#: Nodes of AMD's L3-as-NUMA nearer than this share memory channels; other nodes did so, too, in
-#: releases that knew only distances [SLIT units].
-NEAR_DEFAULT = 12
+#: Nodes of AMD's L3-as-NUMA nearer than this share memory channels [SLIT units].
+_NEAR = 12
 #: Vendors whose CPUs can show L3 caches as nodes (``vendor_id`` of /proc/cpuinfo).
 _L3_AS_NUMA_VENDORS = ('AuthenticAMD', 'HygonGenuine')
 #: AMD divides a socket by memory controllers into at most this many nodes (NPS4).
@@ -151,19 +150,6 @@ def domains_from_distances(
     return domains_from_labels(labels)
 
 
-def threshold(view: model.HostView) -> tuple[float, bool]:
-    """Return a distance below which nodes share a domain, for readers that know only distances.
-
-    :returns: (distance [SLIT units], whether it yields the view's domains). If no distance does,
-        the one returned keeps all nodes apart
-    """
-    greater_distances = sorted({entry + 1 for row in view.distances for entry in row})
-    for limit in (NEAR_DEFAULT, LOCAL_DISTANCE, *greater_distances):
-        if domains_from_distances(view.distances, limit) == view.domains:
-            return limit, True
-    return LOCAL_DISTANCE, False
-
-
 def _mean_distance(view: model.HostView, group: tuple[int, ...], other: tuple[int, ...]) -> float:
     if group == other:
         return LOCAL_DISTANCE
@@ -244,7 +230,7 @@ def _channel_groups(
     """
     within = tuple(tuple(slit[a][b] for b in positions) for a in positions)
     limits = sorted({distance + 1 for row in within for distance in row})
-    for limit in (NEAR_DEFAULT, *(limit for limit in limits if limit > NEAR_DEFAULT)):
+    for limit in (_NEAR, *(limit for limit in limits if limit > _NEAR)):
         labels = domains_from_distances(within, limit) or tuple(range(len(positions)))
         if len(set(labels)) <= _NPS_MAX:
             break

@@ -4,8 +4,6 @@
 import unittest
 from itertools import product
 
-from nova_numa_pmc import model
-from nova_numa_pmc.compute import metrics_decoder, metrics_encoder
 from nova_numa_pmc.core import host_view, memory_domains
 from nova_numa_pmc.core.placement import placement
 from tests.fixtures.model_records import (
@@ -94,17 +92,6 @@ class DomainsTest(unittest.TestCase):
                 host, parts = epyc(sockets, nps, l3s, l3_as_numa)
                 domains = memory_domains.domains(host)
                 self.assertEqual(memory_domains.domains_from_labels(parts), domains)
-                # nova-scheduler learns the same.
-                metrics = {}
-                view = model.HostView(
-                    tuple(model.NodeView(node.id, 1, 1, 1, 0) for node in host.nodes),
-                    host.distances,
-                    domains=domains,
-                )
-                metrics_encoder._add_distances(metrics, view)
-                metrics_encoder._add_domains(metrics, view)
-                read, _ = metrics_decoder._read_distances(len(host.nodes), metrics)
-                self.assertEqual(domains, metrics_decoder._read_domains(metrics, read))
 
     def test_a_slit_that_says_nothing_leaves_more_than_four_caches_of_a_socket_together(self):
         for sockets, nps, l3s in product((1, 2), (1, 2, 4), (2, 4, 8, 12, 16)):

@@ -5,7 +5,6 @@ import unittest
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
 from tests.fixtures.host_views import hosts
 from tests.fixtures.model_records import GIB, node_view, two_level_distances, view_of_nodes
@@ -109,18 +108,3 @@ class LabelTest(unittest.TestCase):
             self.assertEqual((), domains)
         else:
             self.assertEqual(tuple(map(labels.index, labels)), domains)
-
-    @given(hosts(), st.integers(0, 40))
-    def test_a_threshold_shows_the_domains_that_it_made(self, view, threshold):
-        view = view._replace(
-            domains=memory_domains.domains_from_distances(view.distances, threshold)
-        )
-        used, all_said = memory_domains.threshold(view)
-        self.assertTrue(all_said)
-        self.assertEqual(view.domains, memory_domains.domains_from_distances(view.distances, used))
-
-    def test_domains_that_no_distance_shows_are_kept_apart(self):
-        view = model.HostView(tuple(map(node_view, range(4))), PAIRS, domains=(0, 1, 0, 1))
-        used, all_said = memory_domains.threshold(view)
-        self.assertFalse(all_said)
-        self.assertEqual((), memory_domains.domains_from_distances(view.distances, used))

@@ -503,7 +503,7 @@ class EvidenceTest(unittest.TestCase):
         elif fault == 'damaged':
             values['pmc.d0'] = -7
         elif fault == 'of another schema':
-            values['pmc'] = 207
+            values['pmc'] = 107
         return host_state_of(metrics, vcpus_used=vcpus, vcpus_total=32, total_usable_ram_mb=131072)
 
     @given(
