@@ -53,32 +53,34 @@ def _passing_hosts(host_states: list[HostState], spec: RequestSpec) -> list[Host
     All hosts pass if an option cannot be read from the file, the environment or an interpolation.
     """
     try:
-        request_filter = _RequestFilter(spec)
-        return [host_state for host_state in host_states if request_filter.passes(host_state)]
+        guest_request = request.read(spec)
+        why_all_pass = guest_request.why_not_weighed or guest_request.why_pinned
+        if why_all_pass:
+            LOG.debug('Every host passes: %s', why_all_pass)
+        for problem in guest_request.flavor_specs.problems:
+            log_once(LOG.warning, 'Ignoring an extra spec: %s', problem)
+        options = refusals.filter_options(guest_request, CONF.numa_pmc)
+        if why_all_pass or not any(options):
+            return host_states  # nothing is asked of them, so their metrics need not be read
+        realtime_s = time.time()
+        return [
+            host_state
+            for host_state in host_states
+            if _passes(host_state, guest_request, options, realtime_s)
+        ]
     except Exception as error:
         log_once(LOG.error, 'Every host passes until this is fixed: [numa_pmc] %s', repr(error))
         return host_states
 
 
-class _RequestFilter:
-    """A request, with the options by which hosts are filtered for it."""
-
-    def __init__(self, spec: RequestSpec) -> None:
-        self.guest_request = request.read(spec)
-        self.why_all_pass = self.guest_request.why_not_weighed or self.guest_request.why_pinned
-        if self.why_all_pass:
-            LOG.debug('Every host passes: %s', self.why_all_pass)
-        for problem in self.guest_request.flavor_specs.problems:
-            log_once(LOG.warning, 'Ignoring an extra spec: %s', problem)
-        self.filter_options = refusals.filter_options(self.guest_request, CONF.numa_pmc)
-        self.realtime_s = time.time()
-
-    def passes(self, host_state: HostState) -> bool:
-        """Return whether a host passes; its metrics are read only if something is asked of it."""
-        if self.why_all_pass or not any(self.filter_options):
-            return True
-        host = hosts.read(host_state, self.guest_request, self.realtime_s)
-        why_refused = refusals.why_refused(host, self.guest_request, self.filter_options)
-        if why_refused:
-            LOG.debug('(%s, %s) fails: %s', host_state.host, host_state.nodename, why_refused)
-        return not why_refused
+def _passes(
+    host_state: HostState,
+    guest_request: request.GuestRequest,
+    options: refusals.FilterOptions,
+    realtime_s: float,
+) -> bool:
+    host = hosts.read(host_state, guest_request, realtime_s)
+    why_refused = refusals.why_refused(host, guest_request, options)
+    if why_refused:
+        LOG.debug('(%s, %s) fails: %s', host_state.host, host_state.nodename, why_refused)
+    return not why_refused
