@@ -414,7 +414,7 @@ def _half_level(columns: loss.Columns) -> loss.Columns:
 
     def mixed(amounts: loss._Column, weights: loss._Column) -> list[float]:
         return [
-            loss.HOST_SHARE * level + (1 - loss.HOST_SHARE) * amount
+            loss.met_on_host(level, amount)
             for level, amount in zip(_spread(amounts, weights, 0.0), amounts)
         ]
 

@@ -33,9 +33,9 @@ from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu
 from nova_numa_pmc.core.placement.loss import (
     GAIN_MIN_RATIO,
-    HOST_SHARE,
     LINES_PER_CORE_SEC,
     added_waiting_cores,
+    met_on_host,
     peak_cores,
     relative_loss,
 )
@@ -122,7 +122,7 @@ def loss(
         own, others = guest_cores / count, mean
         if count == 1:
             node = node_ratio * capacity + arrived_cores / nodes
-            others = max(0.0, HOST_SHARE * mean + (1 - HOST_SHARE) * node)
+            others = max(0.0, met_on_host(mean, node))
         waiting_cores = count * added_waiting_cores(others, own, capacity)
         latency_ns, used = 0.0, 0.0
         if bandwidth is not None and bandwidth_max:

@@ -43,12 +43,23 @@ LINES_PER_CORE_SEC = 1e7
 #: What a guest without evidence is expected to want is half of its vCPUs; so much more it may want
 #: at its peak. See :func:`peak_cores`.
 PEAK_RATIO = 2.0
-#: Weight of the mean of a host's nodes beside the node that a guest would get, where hosts are
-#: compared. With a half, hosts that are packed lose 3 percent more in the arena.
-HOST_SHARE = 0.8
+#: Weight of the mean of a host's nodes in :func:`met_on_host`. With a half, hosts that are packed
+#: lose 3 percent more in the arena.
+_HOST_SHARE = 0.8
 #: A place on more nodes has to save at least this share of what the guest wants.
 GAIN_MIN_RATIO = 0.01
 _SQRT_2, _SQRT_2PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
+
+
+def met_on_host(mean: float, node: float) -> float:
+    """Return what a guest meets in the long run on a host, where hosts are compared.
+
+    It is between the node that it gets when it starts and the mean of the host's nodes, which it
+    meets once others have arrived and the agent has moved guests.
+
+    :param mean, node: demand, or traffic, on the mean of the nodes and on that node
+    """
+    return _HOST_SHARE * mean + (1 - _HOST_SHARE) * node
 
 
 class Columns(Record):

@@ -170,7 +170,7 @@ def losses(view, asked):
     if not asked.dedicated:
         smallest, node_ratios = _smallest_places(hosts, own_per_vcpu, asked)
     node = node_ratios * capacity + came_cores / hosts.nodes
-    on_one = np.maximum(0.0, loss.HOST_SHARE * mean + (1 - loss.HOST_SHARE) * node)
+    on_one = np.maximum(0.0, loss.met_on_host(mean, node))
     found, searched = np.full(len(view.at), np.inf), np.ones(len(view.at), bool)
     for count in range(1, view.cores.shape[1] + 1):
         own, others = cores / count, on_one if count == 1 else mean
