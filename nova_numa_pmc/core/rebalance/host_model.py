@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core import memory_domains, page_choice, rates
+from nova_numa_pmc.core import host_view, memory_domains, page_choice, rates
 from nova_numa_pmc.core.page_choice import BATCH_BYTES
 from nova_numa_pmc.core.rebalance import losses, plan_records
 from nova_numa_pmc.record import Record
@@ -233,11 +233,13 @@ class HostModel:
         )
 
     def promise_by_position(self, guest: plan_records.GuestLoad) -> dict[int, int]:
-        """Return {position: bytes} of a promise; that of a guest that floats is on all nodes."""
-        nodes = guest.mem_nodes or [node for ids in self.memory_nodes_at for node in ids]
+        """Return {position: bytes} of a promise; a guest that floats is divided as in the view."""
+        if not guest.mem_nodes:
+            capacities = [node.capacity_bytes for node in self.nodes]
+            return dict(enumerate(host_view.split_bytes(guest.memory_bytes, capacities)))
         return self.sum_by_position(
             page_choice.wanted_bytes_by_node(
-                nodes, guest.mem_node_bytes, guest.memory_bytes
+                guest.mem_nodes, guest.mem_node_bytes, guest.memory_bytes
             ).items()
         )
 

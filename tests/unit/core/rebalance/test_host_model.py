@@ -3,8 +3,11 @@
 
 import unittest
 
+from nova_numa_pmc import model
+from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.rebalance import host_model, plan_records, planner
 from nova_numa_pmc.core.rebalance.host_model import Place
+from tests.fixtures.model_records import PLACEMENT_OPTIONS, topology
 from tests.sim.constant import GIB, ConstantHost, guest_load
 
 OPTIONS = plan_records.RebalanceOptions()
@@ -63,6 +66,17 @@ class MayTest(unittest.TestCase):
     def test_memory_whose_place_is_unknown_stays(self):
         self.assertFalse(self.allows(Place((1,), 1), memory_at=()))
         self.assertTrue(self.allows(Place((1,), None), memory_at=()))
+
+    def test_a_guest_that_floats_may_not_go_to_a_node_that_is_too_small_for_it(self):
+        host = topology((12, 12), (64 * GIB, 24 * GIB))
+        loads = {n: model.NodeLoad(1.0) for n in (0, 1)}
+        for memory_gib, may in ((20, True), (30, False)):
+            promise = model.Promise('g', 'g', (), (), 4, memory_gib * GIB)
+            view = host_view.view(host, [promise], PLACEMENT_OPTIONS, loads)
+            load = guest_load('g', 4, (0, 1), 2.0, promise.memory_bytes, GIB, mem_nodes=())
+            situation = ConstantHost((12,) * 2, (GIB,) * 2, [load]).situation()
+            laid_out = host_model.HostModel(situation._replace(view=view), OPTIONS)
+            self.assertEqual(may, laid_out.allows(laid_out.guests['g'], Place((1,), 1)))
 
 
 class CostTest(unittest.TestCase):
