@@ -21,7 +21,7 @@ import errno
 import os
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
-from nova_numa_pmc.host.files import process_start_ns, read_kernel_file
+from nova_numa_pmc.host.files import list_names, process_start_ns, read_kernel_file
 from nova_numa_pmc.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
@@ -199,6 +199,8 @@ def find_machine_group(pid: int | None, controller: str, root: str = '/') -> Mac
         base = os.path.join(root, _MOUNTS)
     scope = os.path.join(base, *parts[: position + 1])
     if not os.path.isdir(scope):
+        if not list_names(base):
+            raise CpusetError('%s: no control groups are mounted there' % base)
         raise GuestGone('%s: the group no longer exists' % scope)
     return MachineGroup(version, base, scope, tail)
 

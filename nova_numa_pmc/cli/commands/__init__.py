@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-numa-rebalance's commands, one module each: ``configure(parser)`` and ``run(args)``."""
+"""nova-numa-rebalance's commands, one module each: ``OPTIONS`` and ``run(args)``."""

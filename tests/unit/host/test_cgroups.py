@@ -61,6 +61,17 @@ class FindTest(GroupsTestCase):
         with self.assertRaisesRegex(CpusetError, 'namespace'):
             self.find(tree)
 
+    def test_without_a_mounted_hierarchy_it_is_an_error(self):
+        for version in (1, 2):
+            with self.subTest(version=version):
+                tree = self.tree(version)
+                groups = os.path.join(tree.root, 'sys/fs/cgroup')
+                shutil.rmtree(groups)
+                os.mkdir(groups)
+                with self.assertRaisesRegex(CpusetError, 'mounted') as caught:
+                    self.find(tree)
+                self.assertNotIsInstance(caught.exception, GuestGone)
+
     def test_a_group_that_belongs_to_no_guest_is_never_written(self):
         for path in (
             '/',
