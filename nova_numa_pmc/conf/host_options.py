@@ -246,13 +246,17 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
 
 def _option_texts(text: str, source: str) -> tuple[dict[tuple[str, str], str], list[str]]:
     """Return {(group, name): the text of this option} and the problems of unusable lines."""
-    import configparser  # not needed for most files
+    import configparser  # not needed for most files, and neither is re
+    import re
 
     # oslo.config's syntax: a name may be repeated, and nothing is substituted.
     parser = configparser.RawConfigParser(
-        strict=False, empty_lines_in_values=False, default_section=''
+        strict=False, empty_lines_in_values=False, default_section='\n'
     )
-    parser.optionxform = str  # type: ignore[assignment,method-assign]  # as configparser documents
+    # Both as configparser documents. The header has the bracket that closes it, by which it is
+    # known to be one: one that is not closed begins a group of its own, too.
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.SECTCRE = re.compile(r'\[(?P<header>.*)')
     problems: list[str] = []
     try:
         parser.read_string(_NO_GROUP + text)  # what precedes the first group is ignored
@@ -261,11 +265,14 @@ def _option_texts(text: str, source: str) -> tuple[dict[tuple[str, str], str], l
             '%s: line %d is neither [group] nor option = value; ignored' % (source, number - 1)
             for number, _ in error.errors
         ]
-    texts = {
-        (group.lower(), name): _unquoted(value)
-        for group in parser.sections()
-        for name, value in parser.items(group)
-    }
+    texts = {}
+    for group in parser.sections():
+        if group.endswith(']') and len(group) > 1:
+            for name, value in parser.items(group):
+                texts[group[:-1].lower(), name] = _unquoted(value)
+        else:
+            header = '[' + group
+            problems.append('%s: %.80r is no [group]; its options are ignored' % (source, header))
     return texts, problems
 
 

@@ -85,7 +85,14 @@ class BadValueTest(unittest.TestCase):
                 )
                 self.assertIs(True, values['hook', 'bind'])
                 self.assertEqual(1, len(problems), problems)
-                self.assertIn('line 1', problems[0])
+                self.assertIn(repr(line) if line[0] == '[' else 'line 1', problems[0])
+
+    def test_what_follows_a_bad_header_is_of_no_group(self):
+        for header in ('[counters', '[', '[]', '[other] x'):
+            text = f'[hook]\nbind = true\n{header}\nenabled = false\nbind = false\n'
+            values, problems = host_options.parse(text)
+            self.assertEqual((True, True), (values['hook', 'enabled'], values['hook', 'bind']))
+            self.assertEqual(1, len(problems), problems)
 
     @hypothesis_settings(max_examples=200)
     @given(st.text(st.sampled_from('[]hook=:# \t\n\r"\'bind strue0.5-\0é'), max_size=80))
