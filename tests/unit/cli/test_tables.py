@@ -48,3 +48,38 @@ class TestTables(unittest.TestCase):
         )
         self.assertIn('?[2Jevil???', shown)
         shown.encode()
+
+
+class GuestColumnsTest(unittest.TestCase):
+    def test_where_a_guest_ran_is_one_node_or_the_shares_of_several(self):
+        for cores, expected in (
+            ((), '-'),
+            (((0, 0.0), (1, 2.0)), '1'),
+            (((0, 0.6), (1, 1.4)), '0:30% 1:70%'),
+        ):
+            with self.subTest(cores):
+                guest = GuestSample('uuid', 'name', cores_by_node=cores)
+                self.assertEqual(expected, tables.runs_on(guest))
+
+    def test_the_source_of_accesses_says_how_much_of_the_time_was_counted(self):
+        for source, ratio, expected in (
+            ('', None, '-'),
+            ('resctrl', None, 'resctrl, counted'),
+            ('threads', 1.0, 'threads, counted'),
+            ('threads', 0.4, 'threads, counted 40%'),
+        ):
+            with self.subTest(source=source, ratio=ratio):
+                guest = GuestSample('uuid', 'name', source, 'counted', counted_ratio=ratio)
+                self.assertEqual(expected, tables.source_text(guest))
+
+    def test_numbers_are_short_and_times_that_do_not_exist_are_unknown(self):
+        for value, base, expected in (
+            (None, 1000, '-'),
+            (950, 1000, '950'),
+            (1234.0, 1000, '1.2k'),
+            (3e16, 1000, '30000T'),
+            (1 << 30, 1024, '1.0G'),
+        ):
+            with self.subTest(value=value, base=base):
+                self.assertEqual(expected, tables.short_number(value, base))
+        self.assertEqual('-', tables.clock_time(1e300))

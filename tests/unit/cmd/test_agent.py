@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import unittest
+from unittest import mock
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent.agent import hold_agent_lock
@@ -24,6 +25,22 @@ from tests.fixtures import fake_host, measured_host
 from tests.fixtures.checkout import TOP
 
 UNIT = TOP / 'etc/systemd/nova-numa-agent.service'
+
+
+class LoggingTest(unittest.TestCase):
+    def test_each_line_in_the_journal_has_its_priority_and_elsewhere_its_time(self):
+        logger = logging.getLogger('nova_numa_pmc')
+        self.addCleanup(logger.setLevel, logger.level)
+        self.addCleanup(logger.handlers.clear)
+        for stream, expected in (
+            ('8:1', r'<4>one\n<4>two\n'),
+            ('', r'[0-9].* WARNING one\ntwo\n'),
+        ):
+            with self.subTest(stream), contextlib.redirect_stderr(io.StringIO()) as error:
+                with mock.patch.dict(os.environ, JOURNAL_STREAM=stream):
+                    agent.log_to_stderr()
+                logger.warning('one\ntwo')
+                self.assertRegex(error.getvalue(), '^%s$' % expected)
 
 
 class CommandTest(RootCase):

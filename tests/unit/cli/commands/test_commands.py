@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import time
 from unittest import mock
 
@@ -182,6 +183,17 @@ class PinTest(OperatingCase):
         self.run_command('pin', '--ignore', fake_host.name_of(1), '--release')
         self.assertEqual(((), '0-7'), self.places()[1][:2])
 
+    def test_a_release_is_for_a_guest_that_is_ignored(self):
+        code, _, _ = self.run_command('pin', fake_host.name_of(1), '--release')
+        self.assertEqual((64, {}), (code, self.whats()))
+
+    def test_the_override_of_a_guest_that_has_ended_is_removed_by_its_name(self):
+        for number in (1, 2):
+            self.run_command('pin', fake_host.name_of(number))
+        self.end(2)
+        self.run_command('pin', fake_host.name_of(2), '--off')
+        self.assertEqual({fake_host.uuid_of(1): 'pin'}, self.whats())
+
 
 class PauseTest(OperatingCase):
     def test_status_shows_a_pause_with_its_reason(self):
@@ -307,6 +319,26 @@ class StatusTest(OperatingCase):
             self.assertAlmostEqual(wanted, demand, places=3)
         self.assertIn('%.1f/' % wanted, out)
 
+    def test_status_shows_the_rest_if_files_or_groups_cannot_be_read(self):
+        shutil.rmtree(self.host.path('sys/fs/cgroup/' + self.tree(2).path))
+        for name in ('history', 'demand'):
+            self.host.write('var/lib/nova-numa-pmc/' + name, 'no history\n')
+        _, answer = self.run_json('status')
+        shown = {guest['uuid']: guest for guest in answer['guests']}
+        self.assertIsNone(shown[fake_host.uuid_of(2)]['held_nodes'])
+        self.assertEqual([0], shown[fake_host.uuid_of(1)]['held_nodes'])
+        self.assertIn(fake_host.name_of(2), self.run_command('status')[1])
+
+    def test_status_names_guests_with_an_override_that_do_not_run(self):
+        self.run_command('pin', fake_host.name_of(2))
+        self.end(2)
+        self.assertIn('not running: ' + fake_host.name_of(2), self.run_command('status')[1])
+
+    def test_status_says_what_was_counted_in_its_interval(self):
+        _, out, _ = self.run_command('status', '--interval', '1')
+        self.assertIn('counted: memory accesses from ', out)
+        self.assertIn('bandwidth of no node', out)
+
 
 class HistoryTest(OperatingCase):
     def test_history_lists_all_moves_the_last_or_those_of_one_guest(self):
@@ -322,6 +354,24 @@ class HistoryTest(OperatingCase):
         self.assertEqual(
             'no moves in the history\n', self.run_command('history', '--guest', 'x')[1]
         )
+
+    def test_lines_of_the_history_that_cannot_be_read_are_counted(self):
+        self.run_command('apply', '--yes')
+        with open(self.host.path('var/lib/nova-numa-pmc/history'), 'a') as file:
+            file.write('no entry\n')
+        _, out, err = self.run_command('history')
+        self.assertIn(self.history_entries()[0].name, out)
+        self.assertIn('unreadable lines of the history, left out: 1', err)
+
+    def test_undo_says_that_guests_which_have_ended_are_left_alone(self):
+        self.run_command('apply', '--yes')
+        names = [entry.name for entry in self.history_entries()]
+        for number in self.moved():
+            self.end(number)
+        code, out, _ = self.run_command('undo', '--yes')
+        self.assertEqual(arguments.PROBLEM, code)
+        for name in names:
+            self.assertIn(name + ': left alone', out)
 
 
 class TopPlanTest(OperatingCase):

@@ -63,6 +63,21 @@ class HookCommandTest(unittest.TestCase):
             self.assertEqual((True, False), (first['changed'], second['changed']))
             self.assertEqual([], second['changes'])
 
+    def test_a_reload_without_an_install_is_wrong_usage(self):
+        with (
+            contextlib.redirect_stderr(io.StringIO()) as error,
+            self.assertRaises(SystemExit) as ended,
+        ):
+            rebalance.main(['hook', 'status', '--reload', '--root', self.root])
+        self.assertEqual(64, ended.exception.code)
+        self.assertIn('--reload and --force need install', error.getvalue())
+
+    def test_status_as_text_names_the_daemon(self):
+        self.daemon()
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            rebalance.main(['hook', 'status', '--root', self.root])
+        self.assertIn('daemon: libvirtd, pid 900', out.getvalue())
+
     def test_status_reports_a_daemon_older_than_the_hook(self):
         self.daemon()
         self.call('install')
